@@ -1,0 +1,2 @@
+//! The `welte` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The CPU device: a thread team replays the table.

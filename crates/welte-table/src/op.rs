@@ -1,0 +1,138 @@
+//! The ops: declared once, here. Names, operands and parameters of every backend, profile and dump come from this file.
+
+/// A value that fits one parameter word.
+pub trait Word: Copy {
+    /// The word that carries it.
+    fn to_word(self) -> u32;
+    /// The value that a word carries.
+    fn from_word(word: u32) -> Self;
+    /// As a person reads it.
+    fn show(self) -> String;
+}
+
+impl Word for u32 {
+    fn to_word(self) -> u32 {
+        self
+    }
+    fn from_word(word: u32) -> Self {
+        word
+    }
+    fn show(self) -> String {
+        self.to_string()
+    }
+}
+
+impl Word for f32 {
+    fn to_word(self) -> u32 {
+        self.to_bits()
+    }
+    fn from_word(word: u32) -> Self {
+        f32::from_bits(word)
+    }
+    fn show(self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// 64 bytes of parameters, as each op's own struct lays them out.
+pub type Params = [u32; 16];
+
+macro_rules! ops {
+    ($( $(#[$doc:meta])* $op:ident $name:literal : weights [$($weight:literal),*] reads [$($read:literal),*] writes [$($write:literal),*]
+        { $( $(#[$fdoc:meta])* $field:ident : $ty:ty ),* $(,)? } )*) => {
+        /// What a command does.
+        #[repr(u8)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Op { $( $(#[$doc])* $op, )* }
+
+        impl Op {
+            /// Every op, in declaration order.
+            pub const ALL: &'static [Op] = &[$(Op::$op),*];
+            /// The one name of the op: in tables, CPU functions, CUDA kernels, profiles, documents.
+            pub fn name(self) -> &'static str { match self { $(Op::$op => $name),* } }
+            /// Roles of the command's weights, in order.
+            pub fn weights(self) -> &'static [&'static str] { match self { $(Op::$op => &[$($weight),*]),* } }
+            /// Roles of the buffers it reads; they are the first of the command's buffers.
+            pub fn reads(self) -> &'static [&'static str] { match self { $(Op::$op => &[$($read),*]),* } }
+            /// Roles of the buffers it writes; they follow those it reads.
+            pub fn writes(self) -> &'static [&'static str] { match self { $(Op::$op => &[$($write),*]),* } }
+            /// Parameter names with their values as a person reads them.
+            pub fn show_params(self, words: &Params) -> Vec<(&'static str, String)> {
+                match self { $(Op::$op => params::$op::show(words)),* }
+            }
+        }
+
+        /// One parameter struct per op, named like the op.
+        pub mod params {
+            use super::{Params, Word};
+            $(
+                #[doc = concat!("Parameters of `", $name, "`.")]
+                #[derive(Clone, Copy, Debug, PartialEq)]
+                pub struct $op { $( $(#[$fdoc])* pub $field: $ty, )* }
+                impl $op {
+                    /// Into the command's parameter words.
+                    #[allow(unused_mut, unused_assignments, unused_variables)]
+                    pub fn words(self) -> Params {
+                        let mut words = [0u32; 16];
+                        let mut i = 0;
+                        $( words[i] = self.$field.to_word(); i += 1; )*
+                        words
+                    }
+                    /// Out of the command's parameter words.
+                    #[allow(unused_mut, unused_assignments, unused_variables)]
+                    pub fn of(words: &Params) -> Self {
+                        let mut i = 0;
+                        $( let $field = <$ty as Word>::from_word(words[i]); i += 1; )*
+                        $op { $($field),* }
+                    }
+                    #[allow(unused_variables)]
+                    pub(super) fn show(words: &Params) -> Vec<(&'static str, String)> {
+                        let p = Self::of(words);
+                        vec![$((stringify!($field), p.$field.show())),*]
+                    }
+                }
+            )*
+        }
+    };
+}
+
+// Conventions. Every activation buffer holds rows of f32; `*_stride` is the distance of two rows in elements; a
+// buffer reference's byte offset points into the first row. The number of rows comes from the step. A matrix has
+// `n` output rows of `k` elements. Optional weights may be `NO_WEIGHT`. Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf).
+ops! {
+    /// `x[r] = scale * table[token[r]]`
+    Embed "embed": weights ["table"] reads ["tokens"] writes ["x"] { n: u32, k: u32, scale: f32, x_stride: u32 }
+    /// RMS norm of `groups` vectors of `dim` per row: `y = x / sqrt(mean(x^2) + eps) * weight`
+    Norm "norm": weights ["weight"] reads ["x"] writes ["y"] { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
+    /// `y[r] = W x[r]`
+    Matmul "matmul": weights ["matrix"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }
+    /// `y[r] += bias`
+    Bias "bias": weights ["bias"] reads [] writes ["y"] { n: u32, y_stride: u32 }
+    /// Rotates the first `rot` elements of each of `heads` heads in place by the row's position times the constant
+    /// inverse frequencies (`freqs`, rot/2 values, already scaled). `interleaved` 1: pairs (2i, 2i+1); 0: (i, i + rot/2).
+    Rope "rope": weights ["freqs"] reads [] writes ["y"] { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32 }
+    /// Stores each row's keys and values at its sequence and position.
+    KvAppend "kv_append": weights [] reads ["k", "v"] writes ["kv"] { layer: u32, kv_heads: u32, head_dim: u32, k_stride: u32, v_stride: u32 }
+    /// Causal attention of each row over its own sequence, positions 0..=position (the last `window` ones if not 0).
+    Attention "attention": weights [] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
+    /// `y = act(gate) * up`, gate being the first `n` of the row of `x` and up the next `n`
+    ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
+    /// `y += x`
+    Add "add": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
+    /// `y *= scale`, then `y = cap * tanh(y / cap)` if cap is not 0
+    Scale "scale": weights [] reads [] writes ["y"] { n: u32, scale: f32, cap: f32, y_stride: u32 }
+    /// Copies the last live row of `x` to the first row of `y`.
+    CopyLast "copy_last": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
+    /// The row's next token by the step's sampling state (greedy = temperature 0 = argmax, lowest index on a tie), into
+    /// the conveyor's next slot. Advances the step state: the last command of a decode table.
+    Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
+    /// Fused: `norm` (one group of k) into a private buffer, then `matmul`.
+    NormMatmul "norm_matmul": weights ["matrix", "weight"] reads ["x"] writes ["y"] { n: u32, k: u32, eps: f32, x_stride: u32, y_stride: u32 }
+    /// Fused: `y[r] += W x[r]`
+    MatmulAdd "matmul_add": weights ["matrix"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }
+    /// Fused: `norm`, `matmul` with 2n rows (gate then up), `act_mul`: `y` gets n values.
+    NormMatmulActMul "norm_matmul_act_mul": weights ["matrix", "weight"] reads ["x"] writes ["y"] { n: u32, k: u32, eps: f32, act: u32, x_stride: u32, y_stride: u32 }
+    /// Fused: q and k norms per head (where weights are given), rope of q and k in place, append of k and v.
+    /// `qkv` rows hold q (heads), k (kv_heads), v (kv_heads) one after the other.
+    RopeAppend "rope_append": weights ["freqs", "q_norm", "k_norm"] reads [] writes ["qkv", "kv"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, eps: f32, qkv_stride: u32 }
+}

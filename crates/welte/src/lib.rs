@@ -1,0 +1,1 @@
+//! Welte: the engine that people link.

@@ -1,0 +1,2 @@
+//! Project chores: the rules of the house, run as a test.
+fn main() {}
