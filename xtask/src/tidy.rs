@@ -37,7 +37,7 @@ const IMPORTS: [(&str, &[&str]); 8] = [
 /// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
 const UNSAFE: [&str; 3] = [
     "crates/welte-cpu/src/",
-    "crates/welte-formats/src/map.rs",
+    "crates/welte-formats/src/mapped.rs",
     "crates/welte/tests/alloc.rs",
 ];
 
