@@ -13,6 +13,8 @@ mod avx512;
 mod layout;
 mod pack;
 mod scalar;
+#[cfg(test)]
+mod tests;
 
 use welte_table::Format;
 
