@@ -1,1 +1,3 @@
 //! The CPU device: a thread team replays the table.
+
+pub mod kernels;
