@@ -38,13 +38,15 @@ pub(crate) fn load(source: &str, args: &LoadArgs) -> anyhow::Result<Model> {
 
 /// The same from options.
 pub(crate) fn load_with(source: &str, options: &LoadOptions) -> anyhow::Result<Model> {
-    let mut line = ProgressLine::new(source);
+    let mut line = ProgressLine::new("loading", source);
     let model = Model::load(source, options, &mut |done, total| line.show(done, total));
     line.clear();
     Ok(model?)
 }
 
-struct ProgressLine<'a> {
+/// A line on a terminal's standard error that says how far something is.
+pub(crate) struct ProgressLine<'a> {
+    doing: &'static str,
     source: &'a str,
     start: Instant,
     shown: Option<Instant>,
@@ -52,11 +54,11 @@ struct ProgressLine<'a> {
 }
 
 impl<'a> ProgressLine<'a> {
-    fn new(source: &'a str) -> Self {
-        ProgressLine { source, start: Instant::now(), shown: None, terminal: std::io::stderr().is_terminal() }
+    pub(crate) fn new(doing: &'static str, source: &'a str) -> Self {
+        ProgressLine { doing, source, start: Instant::now(), shown: None, terminal: std::io::stderr().is_terminal() }
     }
 
-    fn show(&mut self, done: u64, total: u64) {
+    pub(crate) fn show(&mut self, done: u64, total: u64) {
         let now = Instant::now();
         // Small models load before anybody could read a line.
         let since = now.duration_since(self.shown.unwrap_or(self.start));
@@ -66,11 +68,11 @@ impl<'a> ProgressLine<'a> {
         self.shown = Some(now);
         let rate = done as f64 / now.duration_since(self.start).as_secs_f64() / 1e9;
         let percent = 100 * done / total.max(1);
-        eprint!("\r\x1b[Kloading {}: {percent} % of {}, {rate:.2} GB/s", self.source, human(total));
+        eprint!("\r\x1b[K{} {}: {percent} % of {}, {rate:.2} GB/s", self.doing, self.source, human(total));
         let _ = std::io::stderr().flush();
     }
 
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         if self.shown.is_some() {
             eprint!("\r\x1b[K");
         }
@@ -85,4 +87,10 @@ pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
         std::fs::read_to_string(path)
     };
     text.with_context(|| format!("{}: cannot be read as UTF-8 text", path.display()))
+}
+
+/// At most one of these, or the bundled model.
+pub(crate) fn pick_optional(given: [Option<&str>; 3]) -> anyhow::Result<String> {
+    let mut given = given.into_iter().flatten();
+    pick(given.next(), given.next())
 }

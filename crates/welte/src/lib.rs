@@ -32,6 +32,6 @@ pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
 pub use perplexity::{Perplexity, perplexity};
 pub use session::{CancelHandle, Session};
 pub use text::tokenizer;
-pub use welte_cpu::Isa;
+pub use welte_cpu::{CpuInfo, Isa, Profile, cpu_info, read_bandwidth};
 pub use welte_table::{Format, Sampling};
 pub use welte_text::{ChatTemplate, Message, Tokenizer};

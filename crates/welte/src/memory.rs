@@ -1,6 +1,4 @@
-//! What the machine has: memory available, memory used, bandwidth measured.
-
-use std::time::Instant;
+//! What the machine has: memory available, memory used.
 
 /// Bytes that may be allocated now without hurting others; `None` where the system does not say.
 pub fn available() -> Option<u64> {
@@ -43,35 +41,6 @@ pub fn human(bytes: u64) -> String {
         1_048_576..=1_073_741_823 => format!("{:.1} MiB", b / 1_048_576.0),
         _ => format!("{:.2} GiB", b / 1_073_741_824.0),
     }
-}
-
-/// Bytes per second at which `threads` threads together read memory: the best of several passes over half a gigabyte.
-pub fn read_bandwidth(threads: usize) -> f64 {
-    let words = (512usize << 20) / 8;
-    let data: Vec<u64> = (0..words as u64).collect();
-    let threads = threads.clamp(1, 1024);
-    let mut best = 0.0f64;
-    for _ in 0..8 {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for part in data.chunks(words.div_ceil(threads)) {
-                scope.spawn(move || std::hint::black_box(sum(part)));
-            }
-        });
-        best = best.max((words * 8) as f64 / start.elapsed().as_secs_f64());
-    }
-    best
-}
-
-/// Several independent sums, so that loads and not additions are what is waited for.
-fn sum(data: &[u64]) -> u64 {
-    let mut lanes = [0u64; 32];
-    for chunk in data.chunks_exact(32) {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = lane.wrapping_add(*value);
-        }
-    }
-    lanes.iter().fold(0, |a, b| a.wrapping_add(*b))
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use crate::{Error, Session, memory, text};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use welte_formats::checkpoint::Checkpoint;
+use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
 use welte_models::{CompileOptions, ModelSpec};
-use welte_table::{Format, MemoryPlan, Program, Shape};
+use welte_table::dump::Header;
+use welte_table::{Class, Format, MemoryPlan, Program, Shape};
 use welte_text::{ChatTemplate, Message, Tokenizer};
 
 /// The context where nobody asks for another and the model's own is longer.
@@ -65,6 +66,29 @@ pub struct Inspection {
     pub plan: MemoryPlan,
     /// Positions a session may hold.
     pub context: u32,
+}
+
+impl Inspection {
+    /// What a view of the program shows above it.
+    pub fn header(&self) -> Header {
+        let text = |value: &Value| match value {
+            Value::U64(v) => v.to_string(),
+            Value::I64(v) => v.to_string(),
+            Value::F64(v) => v.to_string(),
+            Value::Bool(v) => v.to_string(),
+            Value::String(v) => v.chars().take(80).collect(),
+            Value::Array(v) => format!("{} values", v.len()),
+        };
+        let mut facts: Vec<(String, String)> = self.spec.facts();
+        let named = self.checkpoint.metadata().iter().filter(|(key, _)| key.starts_with("general."));
+        facts.extend(named.map(|(key, value)| (key.clone(), text(value))));
+        Header {
+            title: self.checkpoint.origin().to_string(),
+            facts,
+            plan: self.plan.clone(),
+            available: memory::available(),
+        }
+    }
 }
 
 /// A loaded model. Cheap to clone: all clones share the weights.
@@ -232,13 +256,11 @@ impl Model {
 
     /// Bytes that decoding one token at this depth must read: all weights once, and the keys and values so far.
     pub fn bytes_per_token(&self, depth: usize) -> u64 {
-        let kv = &self.inner.program.kv;
-        let row = kv.format.bytes((kv.kv_heads * kv.head_dim) as usize).unwrap_or(0) as u64;
         let weights: u64 = match self.inner.program.tables.first() {
             Some(table) => table.commands.iter().map(|c| c.bytes).sum(),
             None => 0,
         };
-        weights + 2 * u64::from(kv.layers) * row * depth as u64
+        weights + self.inner.program.kv.position_bytes().unwrap_or(0).saturating_mul(depth as u64)
     }
 
     /// Index of the first table of a kind.
@@ -275,7 +297,10 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
     welte_table::legalize(&mut program, &welte_cpu::supports).map_err(table_error)?;
     welte_table::verify(&program).map_err(table_error)?;
     let device = device_options(options);
-    let plan = MemoryPlan::of(&program, &|weight| welte_cpu::weight_bytes(weight, &device));
+    let mut plan = MemoryPlan::of(&program, &|weight| welte_cpu::weight_bytes(weight, &device));
+    for (name, class, bytes) in welte_cpu::device_bytes(&program, &device) {
+        plan.add(&name, class, bytes);
+    }
     Ok(Inspection { checkpoint, spec, program, plan, context })
 }
 
@@ -286,7 +311,7 @@ fn check_memory(origin: &str, plan: &MemoryPlan, program: &Program, available: O
     if need <= have {
         return Ok(());
     }
-    let kv_bytes: u64 = program.buffers.iter().filter(|b| b.class == welte_table::Class::Kv).map(|b| b.bytes).sum();
+    let kv_bytes = plan.bytes(Class::Kv);
     let fixed = need.saturating_sub(kv_bytes);
     let per_position = (kv_bytes / u64::from(program.kv.context.max(1))).max(1);
     let fits = have.saturating_sub(fixed) / per_position / 256 * 256;

@@ -104,6 +104,41 @@ fn end_tokens_in_config(text: &str, path: &Path) -> Result<Vec<u32>, Error> {
     })
 }
 
+/// The tokenizer's fields of a GGUF file; `None` where there is no vocabulary.
+fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let id = |name: &str| meta.get(&key(name)).and_then(number);
+    Some(Vocabulary {
+        model: string(meta, &key("model"))?,
+        pre: string(meta, &key("pre")),
+        tokens: strings(meta, &key("tokens")),
+        scores: list(meta, &key("scores"), |v| match v {
+            Value::F64(v) => *v as f32,
+            other => number(other).map_or(f32::NAN, |v| v as f32),
+        }),
+        token_types: list(meta, &key("token_type"), |v| match v {
+            Value::I64(v) => i32::try_from(*v).unwrap_or(0),
+            other => number(other).and_then(|v| i32::try_from(v).ok()).unwrap_or(0),
+        }),
+        merges: strings(meta, &key("merges")),
+        bos: id("bos_token_id"),
+        eos: id("eos_token_id"),
+        eot: id("eot_token_id"),
+        eom: id("eom_token_id"),
+        unk: id("unknown_token_id"),
+        sep: id("seperator_token_id"),
+        pad: id("padding_token_id"),
+        add_bos: boolean(meta, &key("add_bos_token")),
+        add_eos: boolean(meta, &key("add_eos_token")),
+        add_space_prefix: boolean(meta, &key("add_space_prefix")),
+    })
+}
+
+fn list<T>(meta: &Metadata, key: &str, one: impl Fn(&Value) -> T) -> Vec<T> {
+    let Some(Value::Array(all)) = meta.get(key) else { return Vec::new() };
+    all.iter().map(one).collect()
+}
+
 fn string(meta: &Metadata, key: &str) -> Option<String> {
     match meta.get(key) {
         Some(Value::String(s)) => Some(s.clone()),
@@ -135,8 +170,7 @@ fn ids(value: Option<&Value>) -> Vec<u32> {
 }
 
 fn strings(meta: &Metadata, key: &str) -> Vec<String> {
-    let Some(Value::Array(all)) = meta.get(key) else { return Vec::new() };
-    all.iter().map(|v| if let Value::String(s) = v { s.clone() } else { String::new() }).collect()
+    list(meta, key, |v| if let Value::String(s) = v { s.clone() } else { String::new() })
 }
 
 /// The tokenizer of a checkpoint, weights or none: vocabulary-only files will do.
