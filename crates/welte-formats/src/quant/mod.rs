@@ -17,6 +17,7 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod search;
 
 use crate::{Checkpoint, Error, TensorInfo};
 use welte_table::Format;
@@ -30,19 +31,44 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
         format.name()
     );
     match format {
-        Format::F32 => blocks(bytes, out, plain::decode_f32),
-        Format::F16 => blocks(bytes, out, plain::decode_f16),
-        Format::BF16 => blocks(bytes, out, plain::decode_bf16),
-        Format::Q4_0 => blocks(bytes, out, q4_0::decode),
-        Format::Q4_1 => blocks(bytes, out, q4_1::decode),
-        Format::Q5_0 => blocks(bytes, out, q5_0::decode),
-        Format::Q5_1 => blocks(bytes, out, q5_1::decode),
-        Format::Q8_0 => blocks(bytes, out, q8_0::decode),
-        Format::Q2_K => blocks(bytes, out, q2_k::decode),
-        Format::Q3_K => blocks(bytes, out, q3_k::decode),
-        Format::Q4_K => blocks(bytes, out, q4_k::decode),
-        Format::Q5_K => blocks(bytes, out, q5_k::decode),
-        Format::Q6_K => blocks(bytes, out, q6_k::decode),
+        Format::F32 => decode_blocks(bytes, out, plain::decode_f32),
+        Format::F16 => decode_blocks(bytes, out, plain::decode_f16),
+        Format::BF16 => decode_blocks(bytes, out, plain::decode_bf16),
+        Format::Q4_0 => decode_blocks(bytes, out, q4_0::decode),
+        Format::Q4_1 => decode_blocks(bytes, out, q4_1::decode),
+        Format::Q5_0 => decode_blocks(bytes, out, q5_0::decode),
+        Format::Q5_1 => decode_blocks(bytes, out, q5_1::decode),
+        Format::Q8_0 => decode_blocks(bytes, out, q8_0::decode),
+        Format::Q2_K => decode_blocks(bytes, out, q2_k::decode),
+        Format::Q3_K => decode_blocks(bytes, out, q3_k::decode),
+        Format::Q4_K => decode_blocks(bytes, out, q4_k::decode),
+        Format::Q5_K => decode_blocks(bytes, out, q5_k::decode),
+        Format::Q6_K => decode_blocks(bytes, out, q6_k::decode),
+    }
+}
+
+/// Encodes whole blocks: the reverse of `decode`, as near as the format can. Panics if the lengths disagree.
+pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
+    assert_eq!(
+        format.bytes(values.len()),
+        Some(out.len()),
+        "{}: lengths disagree",
+        format.name()
+    );
+    match format {
+        Format::F32 => encode_blocks(values, out, plain::encode_f32),
+        Format::F16 => encode_blocks(values, out, plain::encode_f16),
+        Format::BF16 => encode_blocks(values, out, plain::encode_bf16),
+        Format::Q4_0 => encode_blocks(values, out, tamed(q4_0::encode)),
+        Format::Q4_1 => encode_blocks(values, out, tamed(q4_1::encode)),
+        Format::Q5_0 => encode_blocks(values, out, tamed(q5_0::encode)),
+        Format::Q5_1 => encode_blocks(values, out, tamed(q5_1::encode)),
+        Format::Q8_0 => encode_blocks(values, out, tamed(q8_0::encode)),
+        Format::Q2_K => encode_blocks(values, out, tamed(q2_k::encode)),
+        Format::Q3_K => encode_blocks(values, out, tamed(q3_k::encode)),
+        Format::Q4_K => encode_blocks(values, out, tamed(q4_k::encode)),
+        Format::Q5_K => encode_blocks(values, out, tamed(q5_k::encode)),
+        Format::Q6_K => encode_blocks(values, out, tamed(q6_k::encode)),
     }
 }
 
@@ -59,7 +85,7 @@ pub fn row_decode(
 }
 
 /// Runs a decoder of one block (`B` bytes, `N` elements) over all of them.
-fn blocks<const B: usize, const N: usize>(
+fn decode_blocks<const B: usize, const N: usize>(
     bytes: &[u8],
     out: &mut [f32],
     decode: impl Fn(&[u8; B], &mut [f32; N]),
@@ -71,7 +97,32 @@ fn blocks<const B: usize, const N: usize>(
     }
 }
 
-/// Encodes whole blocks: the reverse of `decode`, as near as the format can. Panics if the lengths disagree.
-pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
-    let _ = (format, values, out);
+/// Runs an encoder of one block over all of them.
+fn encode_blocks<const B: usize, const N: usize>(
+    values: &[f32],
+    out: &mut [u8],
+    encode: impl Fn(&[f32; N], &mut [u8; B]),
+) {
+    let (values, _) = values.as_chunks::<N>();
+    let (out, _) = out.as_chunks_mut::<B>();
+    for (values, block) in values.iter().zip(out) {
+        encode(values, block);
+    }
+}
+
+/// An encoder that never sees NaN, infinities or values that would make its f16 scale infinite.
+fn tamed<const B: usize, const N: usize>(
+    encode: impl Fn(&[f32; N], &mut [u8; B]),
+) -> impl Fn(&[f32; N], &mut [u8; B]) {
+    const LARGEST: f32 = 65504.0;
+    move |x, block| {
+        let x = x.map(|x| {
+            if x.is_nan() {
+                0.0
+            } else {
+                x.clamp(-LARGEST, LARGEST)
+            }
+        });
+        encode(&x, block);
+    }
 }

@@ -7,7 +7,7 @@
 //! | 80..82 | d, f16 |
 //! | 82..84 | dmin, f16 |
 
-use super::halves;
+use super::{halves, search};
 
 pub(super) fn decode(block: &[u8; 84], out: &mut [f32; 256]) {
     let (d, dmin) = (halves::get(block, 80), halves::get(block, 82));
@@ -19,6 +19,20 @@ pub(super) fn decode(block: &[u8; 84], out: &mut [f32; 256]) {
             *x = scale * f32::from((q >> shift) & 3) - min;
         }
     }
+}
+
+pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 84]) {
+    let fit = search::affine::<16, 16>(x, 3.0, 15.0);
+    block.fill(0);
+    for (sub, q) in fit.q.as_chunks::<16>().0.iter().enumerate() {
+        block[sub] = fit.scales[sub] | (fit.mins[sub] << 4);
+        let (at, shift) = place(sub);
+        for (byte, q) in block[16 + at..].iter_mut().zip(q) {
+            *byte |= q << shift;
+        }
+    }
+    halves::put(block, 80, fit.d);
+    halves::put(block, 82, fit.dmin);
 }
 
 /// Where the 2-bit values of sub-block `sub` lie: first byte of 16, and shift (the same in Q3_K).

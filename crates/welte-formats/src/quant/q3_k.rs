@@ -8,8 +8,8 @@
 //! | 104..108 | upper two bits of the scales: bits 2g..2g + 2 of byte i = scale 4g + i |
 //! | 108..110 | d, f16 |
 
-use super::halves;
 use super::q2_k::place;
+use super::{halves, search};
 
 pub(super) fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
     let d = halves::get(block, 108);
@@ -26,4 +26,21 @@ pub(super) fn decode(block: &[u8; 110], out: &mut [f32; 256]) {
             *x = scale * (i32::from(q) - 4) as f32;
         }
     }
+}
+
+pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 110]) {
+    let fit = search::symmetric(x, 4.0, 32.0);
+    block.fill(0);
+    for (sub, q) in fit.q.as_chunks::<16>().0.iter().enumerate() {
+        let scale = (i16::from(fit.scales[sub]) + 32) as u8;
+        block[96 + sub % 8] |= (scale & 15) << (4 * (sub / 8));
+        block[104 + sub % 4] |= (scale >> 4) << (2 * (sub / 4));
+        let (at, shift) = place(sub);
+        for (j, q) in q.iter().enumerate() {
+            let q = (q + 4) as u8;
+            block[16 * (sub % 2) + j] |= (q >> 2) << (sub / 2);
+            block[32 + at + j] |= (q & 3) << shift;
+        }
+    }
+    halves::put(block, 108, fit.d);
 }

@@ -14,3 +14,9 @@ pub(super) fn decode(block: &[u8; 18], out: &mut [f32; 32]) {
     };
     nibbles::unpack4(q, out, |q| d * (i32::from(q) - 8) as f32);
 }
+
+pub(super) fn encode(x: &[f32; 32], block: &mut [u8; 18]) {
+    let (d, q) = nibbles::centred(x, 8);
+    halves::put(block, 0, d);
+    nibbles::pack4(&q, &mut block[2..]);
+}

@@ -15,3 +15,10 @@ pub(super) fn decode(block: &[u8; 20], out: &mut [f32; 32]) {
     };
     nibbles::unpack4(q, out, |q| d * f32::from(q) + m);
 }
+
+pub(super) fn encode(x: &[f32; 32], block: &mut [u8; 20]) {
+    let (d, m, q) = nibbles::from_least(x, 15);
+    halves::put(block, 0, d);
+    halves::put(block, 2, m);
+    nibbles::pack4(&q, &mut block[4..]);
+}

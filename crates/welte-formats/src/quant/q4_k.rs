@@ -12,7 +12,7 @@
 //! bits of scale 4 + i (low half) and of min 4 + i (high half), whose upper two bits are the upper two of byte i and
 //! of byte 4 + i. Q5_K has the same twelve.
 
-use super::halves;
+use super::{halves, search};
 
 pub(super) fn decode(block: &[u8; 144], out: &mut [f32; 256]) {
     let (d, dmin) = (halves::get(block, 0), halves::get(block, 2));
@@ -23,6 +23,28 @@ pub(super) fn decode(block: &[u8; 144], out: &mut [f32; 256]) {
         for (x, q) in x.iter_mut().zip(&block[16 + 32 * (sub / 2)..][..32]) {
             *x = scale * f32::from((q >> shift) & 15) - min;
         }
+    }
+}
+
+pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 144]) {
+    let fit = search::affine::<8, 32>(x, 15.0, 63.0);
+    block.fill(0);
+    halves::put(block, 0, fit.d);
+    halves::put(block, 2, fit.dmin);
+    put_scale_mins(&fit.scales, &fit.mins, &mut block[4..16]);
+    for (sub, q) in fit.q.as_chunks::<32>().0.iter().enumerate() {
+        for (byte, q) in block[16 + 32 * (sub / 2)..].iter_mut().zip(q) {
+            *byte |= q << (4 * (sub % 2));
+        }
+    }
+}
+
+/// The reverse of `scale_min` for all sub-blocks; `bytes` must be zero.
+pub(super) fn put_scale_mins(scales: &[u8; 8], mins: &[u8; 8], bytes: &mut [u8]) {
+    for sub in 0..4 {
+        bytes[sub] = scales[sub] | ((scales[4 + sub] >> 4) << 6);
+        bytes[4 + sub] = mins[sub] | ((mins[4 + sub] >> 4) << 6);
+        bytes[8 + sub] = (scales[4 + sub] & 15) | (mins[4 + sub] << 4);
     }
 }
 

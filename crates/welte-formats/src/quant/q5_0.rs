@@ -15,3 +15,10 @@ pub(super) fn decode(block: &[u8; 22], out: &mut [f32; 32]) {
     };
     nibbles::unpack5(high, q, out, |q| d * (i32::from(q) - 16) as f32);
 }
+
+pub(super) fn encode(x: &[f32; 32], block: &mut [u8; 22]) {
+    let (d, q) = nibbles::centred(x, 16);
+    halves::put(block, 0, d);
+    let (high, low) = block[2..].split_at_mut(4);
+    nibbles::pack5(&q, high, low);
+}

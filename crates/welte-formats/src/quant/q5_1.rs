@@ -16,3 +16,11 @@ pub(super) fn decode(block: &[u8; 24], out: &mut [f32; 32]) {
     };
     nibbles::unpack5(high, q, out, |q| d * f32::from(q) + m);
 }
+
+pub(super) fn encode(x: &[f32; 32], block: &mut [u8; 24]) {
+    let (d, m, q) = nibbles::from_least(x, 31);
+    halves::put(block, 0, d);
+    halves::put(block, 2, m);
+    let (high, low) = block[4..].split_at_mut(4);
+    nibbles::pack5(&q, high, low);
+}

@@ -7,7 +7,7 @@
 //! | 192..208 | scales |
 //! | 208..210 | d, f16 |
 
-use super::halves;
+use super::{halves, search};
 
 pub(super) fn decode(block: &[u8; 210], out: &mut [f32; 256]) {
     let d = halves::get(block, 208);
@@ -21,6 +21,21 @@ pub(super) fn decode(block: &[u8; 210], out: &mut [f32; 256]) {
             *x = scale * (i32::from(q) - 32) as f32;
         }
     }
+}
+
+pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 210]) {
+    let fit = search::symmetric(x, 32.0, 128.0);
+    block.fill(0);
+    for (sub, q) in fit.q.as_chunks::<16>().0.iter().enumerate() {
+        block[192 + sub] = fit.scales[sub] as u8;
+        let place = Place::of(sub);
+        for (j, q) in q.iter().enumerate() {
+            let q = (q + 32) as u8;
+            block[place.low + j] |= (q & 15) << place.low_shift;
+            block[place.high + j] |= (q >> 4) << place.high_shift;
+        }
+    }
+    halves::put(block, 208, fit.d);
 }
 
 /// Where the values of a sub-block lie: first bytes of 16 in the block, and shifts.
