@@ -62,9 +62,9 @@ fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
     // Infinities and NaN must not vanish: any of them makes the scale, and so every output of the row, NaN.
     let poison: f32 = poison.iter().sum();
     let (scale, inverse) = if largest > TINY {
-        (largest / 127.0, 127.0 / largest)
+        (largest / 127.0 + poison, 127.0 / largest)
     } else {
-        (0.0, 0.0)
+        (poison, 0.0)
     };
     let mut q = [0i8; CHUNK];
     for (q, v) in q.iter_mut().zip(x) {

@@ -6,9 +6,15 @@
 #![allow(unsafe_code)]
 
 mod acts;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod layout;
 mod pack;
 mod scalar;
+#[cfg(test)]
+mod tests;
 
 use welte_table::Format;
 
@@ -175,6 +181,11 @@ impl Kernel {
             self.format.name()
         );
         assert_eq!(tile.len(), self.tile_bytes(k), "bytes of a tile");
+        #[cfg(target_arch = "x86_64")]
+        if Isa::Avx2.is_available() {
+            // SAFETY: the processor has AVX2.
+            return unsafe { avx2::pack(self.format, k, rows, tile) };
+        }
         pack::pack(self.format, k, rows, tile);
     }
 
@@ -188,7 +199,13 @@ impl Kernel {
             self.acts_bytes(x.len()),
             "bytes of an activation row"
         );
-        acts::prepare(self.format, self.rounds_acts(), x, acts);
+        let rounds = self.rounds_acts();
+        #[cfg(target_arch = "x86_64")]
+        if self.isa >= Isa::Avx2 {
+            // SAFETY: `for_format` saw that the processor has AVX2.
+            return unsafe { avx2::prepare(self.format, rounds, x, acts) };
+        }
+        acts::prepare(self.format, rounds, x, acts);
     }
 
     /// `out[r * out_stride + i] (+)= weight row i · activation row r`, for `n` outputs and `rows` activation rows.
@@ -225,25 +242,45 @@ impl Kernel {
     }
 }
 
+/// `path::<FORMAT>` for a format known at run time.
+macro_rules! by_format {
+    ($format:expr, $($path:ident)::+) => {
+        match $format {
+            Format::F32 => $($path)::+::<{ Format::F32 as usize }>,
+            Format::F16 => $($path)::+::<{ Format::F16 as usize }>,
+            Format::BF16 => $($path)::+::<{ Format::BF16 as usize }>,
+            Format::Q4_0 => $($path)::+::<{ Format::Q4_0 as usize }>,
+            Format::Q4_1 => $($path)::+::<{ Format::Q4_1 as usize }>,
+            Format::Q5_0 => $($path)::+::<{ Format::Q5_0 as usize }>,
+            Format::Q5_1 => $($path)::+::<{ Format::Q5_1 as usize }>,
+            Format::Q8_0 => $($path)::+::<{ Format::Q8_0 as usize }>,
+            Format::Q2_K => $($path)::+::<{ Format::Q2_K as usize }>,
+            Format::Q3_K => $($path)::+::<{ Format::Q3_K as usize }>,
+            Format::Q4_K => $($path)::+::<{ Format::Q4_K as usize }>,
+            Format::Q5_K => $($path)::+::<{ Format::Q5_K as usize }>,
+            Format::Q6_K => $($path)::+::<{ Format::Q6_K as usize }>,
+        }
+    };
+}
+
 fn scalar_kernel(format: Format) -> Matmul {
-    match format {
-        Format::F32 => scalar::matmul::<{ Format::F32 as usize }>,
-        Format::F16 => scalar::matmul::<{ Format::F16 as usize }>,
-        Format::BF16 => scalar::matmul::<{ Format::BF16 as usize }>,
-        Format::Q4_0 => scalar::matmul::<{ Format::Q4_0 as usize }>,
-        Format::Q4_1 => scalar::matmul::<{ Format::Q4_1 as usize }>,
-        Format::Q5_0 => scalar::matmul::<{ Format::Q5_0 as usize }>,
-        Format::Q5_1 => scalar::matmul::<{ Format::Q5_1 as usize }>,
-        Format::Q8_0 => scalar::matmul::<{ Format::Q8_0 as usize }>,
-        Format::Q2_K => scalar::matmul::<{ Format::Q2_K as usize }>,
-        Format::Q3_K => scalar::matmul::<{ Format::Q3_K as usize }>,
-        Format::Q4_K => scalar::matmul::<{ Format::Q4_K as usize }>,
-        Format::Q5_K => scalar::matmul::<{ Format::Q5_K as usize }>,
-        Format::Q6_K => scalar::matmul::<{ Format::Q6_K as usize }>,
-    }
+    by_format!(format, scalar::matmul)
 }
 
 /// The kernel of a format on exactly this instruction set, if there is one.
 fn kernel(format: Format, isa: Isa) -> Option<Matmul> {
-    (isa == Isa::Scalar).then(|| scalar_kernel(format))
+    match isa {
+        Isa::Scalar => Some(scalar_kernel(format)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 if format.is_quantised() => Some(by_format!(format, avx2::blocks)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => Some(by_format!(format, avx2::floats)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if !format.is_quantised() => Some(by_format!(format, avx512::floats)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni if format.is_quantised() => Some(by_format!(format, avx512::blocks)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 if format == Format::BF16 => Some(avx512::rounded),
+        _ => None,
+    }
 }
