@@ -6,6 +6,7 @@ pub mod hf;
 mod mapped;
 mod open;
 pub mod quant;
+pub mod synthetic;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};
 pub use open::open;
