@@ -57,7 +57,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     for threads in threads {
         let options = args.load_args(threads, context).options()?;
         let count = threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
-        let floor = welte::read_bandwidth(count);
+        let floor = welte::read_bandwidth(count, 0.5)?;
         let model = source::load_with(&named, &options)?;
         let facts = facts(&named, &model, floor);
         let mut session = model.session()?;

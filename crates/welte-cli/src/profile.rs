@@ -93,3 +93,13 @@ fn json(source: &str, parts: &[(&str, u64, Vec<Line>)]) -> serde_json::Value {
         .collect();
     serde_json::json!({ "model": source, "parts": parts })
 }
+
+/// What was measured so far, the longest first.
+fn lines(session: &mut Session) -> Vec<Line> {
+    let ran = session.device().profile().iter().filter(|p| p.calls > 0);
+    let mut lines: Vec<Line> = ran
+        .map(|p| Line { name: p.op.name().to_string(), calls: p.calls, nanoseconds: p.ns, bytes: p.bytes })
+        .collect();
+    lines.sort_by_key(|l| std::cmp::Reverse(l.nanoseconds));
+    lines
+}

@@ -97,7 +97,7 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
 }
 
 pub(crate) fn message(role: &str, content: String) -> Message {
-    Message { role: role.to_string(), content }
+    Message::new(role, content)
 }
 
 /// Generates onto standard output; returns the text as well.

@@ -136,7 +136,6 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
     refused(&["run", "no/such.gguf", "hi"], 1, &["no/such.gguf"]);
     refused(&["inspect", "synthetic:no-such:q4_0"], 1, &["no-such"]);
     refused(&["inspect", folder.path().to_str().unwrap()], 1, &["config.json"]);
-    refused(&["tokenize", "synthetic:tiny:q4_0", "-p", "hi"], 1, &["tokenizer"]);
     refused(&["run", "-f", "no/such.txt"], 1, &["no/such.txt"]);
     refused(&["run", "-p", "a", "-f", "b"], 2, &["--file"]);
     refused(&["run", "--tmep", "0"], 2, &["--temp"]);

@@ -8,7 +8,7 @@ use welte::{GenerateOptions, Message, Model, StopReason};
 
 fn story(model: &Model) -> Vec<u32> {
     let template = model.chat_template().unwrap();
-    let message = Message { role: "user".into(), content: "Tell me a story about a fox.".into() };
+    let message = Message::new("user", "Tell me a story about a fox.");
     model.encode_chat(&template, &[message]).unwrap()
 }
 
