@@ -101,14 +101,14 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
         .map(|i| (i * 37 % 61) as u8)
         .collect();
     let rows = [row.as_slice(); 16];
-    let start = Instant::now();
-    for tile in weights.bytes().chunks_exact_mut(tile).take(tiles / 4) {
+    for tile in weights.bytes().chunks_exact_mut(tile) {
         kernel.pack(K, &rows, tile);
     }
-    let pack = (tiles / 4 * 16 * row.len()) as f64 / start.elapsed().as_secs_f64();
-    for tile in weights.bytes().chunks_exact_mut(tile).skip(tiles / 4) {
+    let (start, packed) = (Instant::now(), tiles.min(64));
+    for tile in weights.bytes().chunks_exact_mut(tile).take(packed) {
         kernel.pack(K, &rows, tile);
     }
+    let pack = (packed * 16 * row.len()) as f64 / start.elapsed().as_secs_f64();
     let x: Vec<f32> = (0..K).map(|i| (i as f32).sin()).collect();
     let mut acts = Memory::new(64 * kernel.acts_bytes(K));
     for acts in acts.bytes().chunks_exact_mut(kernel.acts_bytes(K)).take(64) {

@@ -82,10 +82,7 @@ fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
         Correction::Offset => (-layout.offset * (first + second), 0),
         Correction::OffsetHalves => (-layout.offset * first, -layout.offset * second),
         Correction::Sum => ((scale * (first + second) as f32).to_bits() as i32, 0),
-        Correction::SumHalves => (
-            (scale * first as f32).to_bits() as i32,
-            (scale * second as f32).to_bits() as i32,
-        ),
+        Correction::SumPair => ((first & 0xffff) | second << 16, 0),
     };
     out[ACT_SCALE..ACT_SCALE + 4].copy_from_slice(&scale.to_le_bytes());
     out[ACT_FIRST..ACT_FIRST + 4].copy_from_slice(&a.to_le_bytes());

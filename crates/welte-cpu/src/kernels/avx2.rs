@@ -12,8 +12,36 @@ use welte_table::Format;
 /// # Safety
 /// On a processor with AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn pack(format: Format, k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    super::pack::pack(format, k, rows, tile);
+pub(super) unsafe fn pack<const F: usize>(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
+    super::pack::pack::<F>(k, rows, tile, |words| transpose(words));
+}
+
+/// Turns 8 rows of 8 words into 8 columns.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn transpose(rows: &[[u32; 8]; 8]) -> [[u32; 8]; 8] {
+    // SAFETY: each row is the 32 bytes of a vector.
+    let v: [__m256i; 8] = unsafe { std::mem::transmute(*rows) };
+    let pairs = |a, b| (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let ((a0, a1), (a2, a3)) = (pairs(v[0], v[1]), pairs(v[2], v[3]));
+    let ((b0, b1), (b2, b3)) = (pairs(v[4], v[5]), pairs(v[6], v[7]));
+    let fours = |a, b| (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    let ((a0, a1), (a2, a3)) = (fours(a0, a2), fours(a1, a3));
+    let ((b0, b1), (b2, b3)) = (fours(b0, b2), fours(b1, b3));
+    let low = |a, b| _mm256_permute2x128_si256(a, b, 0x20);
+    let high = |a, b| _mm256_permute2x128_si256(a, b, 0x31);
+    let columns = [
+        low(a0, b0),
+        low(a1, b1),
+        low(a2, b2),
+        low(a3, b3),
+        high(a0, b0),
+        high(a1, b1),
+        high(a2, b2),
+        high(a3, b3),
+    ];
+    // SAFETY: each vector is 8 words.
+    unsafe { std::mem::transmute(columns) }
 }
 
 /// [`super::acts::prepare`] compiled for AVX2.
@@ -177,46 +205,74 @@ unsafe fn unpack<const F: usize>(q: *const u8, g: usize) -> __m256i {
     }
 }
 
-/// The weights' scales and minima of one chunk, by half of the chunk where the format has halves; `base` points at
-/// the records, `half` says which 8 rows.
+/// The scales of one chunk. What they are depends on the format; see `chunk`.
+#[derive(Clone, Copy)]
+struct ChunkScales {
+    /// Of the whole chunk or by half, the block's scale included, except where `pairs` are used.
+    d: [__m256; 2],
+    /// Minima, in the same way.
+    m: __m256,
+    /// i16 pairs of sub-scales by row.
+    pairs: __m256i,
+    /// i16 pairs of sub-minima by row.
+    pair_minima: __m256i,
+}
+
+/// The scales of chunk `sub` of the record at `at`, whose `d` and `dmin` are given; `half` says which 8 rows.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn scales<const F: usize>(
-    base: *const u8,
-    c: usize,
+    at: *const u8,
+    sub: usize,
     half: usize,
-) -> ([__m256; 2], [__m256; 2]) {
-    let layout = const { Layout::of(Format::ALL[F]) };
-    let (per, record) = const { Layout::of(Format::ALL[F]).record() };
-    let zero = _mm256_setzero_ps();
-    // SAFETY: record c / per of the tile's scales.
+    d: __m256,
+    dmin: __m256,
+) -> ChunkScales {
+    let none = _mm256_setzero_si256();
+    let plain = ChunkScales {
+        d: [d, d],
+        m: dmin,
+        pairs: none,
+        pair_minima: none,
+    };
+    // SAFETY: `at` is a record of the tile's scales.
     unsafe {
-        let (at, sub) = (base.add(c / per * record), c % per);
-        let d = halves(at.add(half * 16));
-        let dmin = || halves(at.add(32 + half * 16));
         let byte =
             |from: usize, i: usize| _mm_loadl_epi64(at.add(from + i * ROWS + half * LANES).cast());
-        let unsigned = |v| _mm256_cvtepu8_epi32(v);
+        let pairs =
+            |from: usize| _mm_loadu_si128(at.add(from + (sub * ROWS + half * LANES) * 2).cast());
         let float = |v| _mm256_cvtepi32_ps(v);
-        match layout.scales {
-            Scales::Plain => ([d, zero], [zero, zero]),
-            Scales::PlainMin => ([d, zero], [dmin(), zero]),
+        match const { Layout::of(Format::ALL[F]).scales } {
+            Scales::Plain | Scales::PlainMin => plain,
             Scales::SuperMin => {
-                let scale = _mm256_mul_ps(d, float(unsigned(byte(64, sub))));
-                let min = _mm256_mul_ps(dmin(), float(unsigned(byte(64, 8 + sub))));
-                ([scale, zero], [min, zero])
+                let scale = _mm256_mul_ps(d, float(_mm256_cvtepu8_epi32(byte(64, sub))));
+                let min = _mm256_mul_ps(dmin, float(_mm256_cvtepu8_epi32(byte(64, 8 + sub))));
+                ChunkScales {
+                    d: [scale, scale],
+                    m: min,
+                    ..plain
+                }
             }
             Scales::Halves => {
                 let scale =
                     |h| _mm256_mul_ps(d, float(_mm256_cvtepi8_epi32(byte(32, 2 * sub + h))));
-                ([scale(0), scale(1)], [zero, zero])
+                ChunkScales {
+                    d: [scale(0), scale(1)],
+                    ..plain
+                }
             }
-            Scales::HalvesMin => {
-                let low = _mm256_set1_epi32(15);
-                let both = |h| unsigned(byte(64, 2 * sub + h));
-                let scale = |h| _mm256_mul_ps(d, float(_mm256_and_si256(both(h), low)));
-                let min = |h| _mm256_mul_ps(dmin(), float(_mm256_srli_epi32(both(h), 4)));
-                ([scale(0), scale(1)], [min(0), min(1)])
+            Scales::Pairs => ChunkScales {
+                pairs: _mm256_cvtepi8_epi16(pairs(32)),
+                ..plain
+            },
+            Scales::PairsMin => {
+                let both = _mm256_cvtepu8_epi16(pairs(64));
+                let low = _mm256_and_si256(both, _mm256_set1_epi16(15));
+                ChunkScales {
+                    pairs: low,
+                    pair_minima: _mm256_srli_epi16(both, 4),
+                    ..plain
+                }
             }
         }
     }
@@ -288,18 +344,36 @@ unsafe fn block_half<const F: usize, const M: usize>(
     // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
     unsafe {
         let scale_base = tile.add(chunks * layout.chunk_bytes());
-        for c in 0..chunks {
-            let q = tile.add(c * layout.chunk_bytes() + half * 32);
-            let act = acts.add(c * ACT);
-            let low = dots::<F, M>(q, 0, act, stride);
-            let high = dots::<F, M>(q, 4, act, stride);
-            let (d, m) = scales::<F>(scale_base, c, half);
-            for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = chunk::<F>([low[r], high[r]], d, m, act.add(r * stride), *sum);
+        let (per, record) = const { Layout::of(Format::ALL[F]).record() };
+        for b in 0..chunks / per {
+            let at = scale_base.add(b * record);
+            let d = halves(at.add(half * 16));
+            let dmin = if layout.has_minima() {
+                halves(at.add(32 + half * 16))
+            } else {
+                d
+            };
+            for sub in 0..per {
+                let c = b * per + sub;
+                let q = tile.add(c * layout.chunk_bytes() + half * 32);
+                let act = acts.add(c * ACT);
+                let low = dots::<F, M>(q, 0, act, stride);
+                let high = dots::<F, M>(q, 4, act, stride);
+                let scales = scales::<F>(at, sub, half, d, dmin);
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = chunk::<F>([low[r], high[r]], &scales, act.add(r * stride), *sum);
+                }
             }
         }
     }
     sums
+}
+
+/// Sums by half, both within i16, as i16 pairs.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn paired(low: __m256i, high: __m256i) -> __m256i {
+    _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa)
 }
 
 /// Adds one chunk's dot products, by half, to the sums of one activation row.
@@ -307,11 +381,16 @@ unsafe fn block_half<const F: usize, const M: usize>(
 #[target_feature(enable = "avx2,fma")]
 unsafe fn chunk<const F: usize>(
     dots: [__m256i; 2],
-    d: [__m256; 2],
-    m: [__m256; 2],
+    scales: &ChunkScales,
     act: *const u8,
     sum: __m256,
 ) -> __m256 {
+    let ChunkScales {
+        d,
+        m,
+        pairs,
+        pair_minima,
+    } = *scales;
     let layout = const { Layout::of(Format::ALL[F]) };
     let to_float = |v| _mm256_cvtepi32_ps(v);
     // SAFETY: an activation chunk has ACT bytes.
@@ -331,11 +410,11 @@ unsafe fn chunk<const F: usize>(
             }
             Scales::PlainMin => {
                 let sum = _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum);
-                _mm256_fmadd_ps(m[0], float(first), sum)
+                _mm256_fmadd_ps(m, float(first), sum)
             }
             Scales::SuperMin => {
                 let sum = _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum);
-                _mm256_fnmadd_ps(m[0], float(first), sum)
+                _mm256_fnmadd_ps(m, float(first), sum)
             }
             Scales::Halves => {
                 let low = to_float(_mm256_add_epi32(dots[0], word(first)));
@@ -343,12 +422,17 @@ unsafe fn chunk<const F: usize>(
                 let both = _mm256_fmadd_ps(low, d[0], _mm256_mul_ps(high, d[1]));
                 _mm256_fmadd_ps(both, s, sum)
             }
-            Scales::HalvesMin => {
-                let (low, high) = (to_float(dots[0]), to_float(dots[1]));
-                let both = _mm256_fmadd_ps(low, d[0], _mm256_mul_ps(high, d[1]));
-                let sum = _mm256_fmadd_ps(both, s, sum);
-                let sum = _mm256_fnmadd_ps(m[0], float(first), sum);
-                _mm256_fnmadd_ps(m[1], float(second), sum)
+            Scales::Pairs => {
+                let low = _mm256_add_epi32(dots[0], word(first));
+                let high = _mm256_add_epi32(dots[1], word(second));
+                let scaled = to_float(_mm256_madd_epi16(paired(low, high), pairs));
+                _mm256_fmadd_ps(scaled, _mm256_mul_ps(d[0], s), sum)
+            }
+            Scales::PairsMin => {
+                let scaled = to_float(_mm256_madd_epi16(paired(dots[0], dots[1]), pairs));
+                let min = to_float(_mm256_madd_epi16(word(first), pair_minima));
+                let sum = _mm256_fmadd_ps(scaled, _mm256_mul_ps(d[0], s), sum);
+                _mm256_fnmadd_ps(min, _mm256_mul_ps(m, s), sum)
             }
         }
     }
@@ -367,10 +451,18 @@ unsafe fn float_half<const F: usize, const M: usize>(
     let mut sums = [[_mm256_setzero_ps(); M]; 2];
     // SAFETY: column i of the tile and of each activation row exists, as the caller promised.
     unsafe {
-        for i in 0..k {
-            let w = widen::<F>(tile, half, i);
-            for (r, sum) in sums[i % 2].iter_mut().enumerate() {
-                *sum = _mm256_fmadd_ps(w, float(acts.add(r * stride + i * 4)), *sum);
+        for i in (0..k & !1).step_by(2) {
+            let (a, b) = (widen::<F>(tile, half, i), widen::<F>(tile, half, i + 1));
+            for r in 0..M {
+                let act = acts.add(r * stride + i * 4);
+                sums[0][r] = _mm256_fmadd_ps(a, float(act), sums[0][r]);
+                sums[1][r] = _mm256_fmadd_ps(b, float(act.add(4)), sums[1][r]);
+            }
+        }
+        if !k.is_multiple_of(2) {
+            let last = widen::<F>(tile, half, k - 1);
+            for (r, sum) in sums[0].iter_mut().enumerate() {
+                *sum = _mm256_fmadd_ps(last, float(acts.add(r * stride + (k - 1) * 4)), *sum);
             }
         }
     }

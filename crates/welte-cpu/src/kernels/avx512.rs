@@ -261,40 +261,75 @@ unsafe fn dot(sum: __m512i, w: &[__m512i], act: *const u8) -> __m512i {
     }
 }
 
-/// The weights' scales and minima of one chunk, by half where the format has halves.
+/// The scales of one chunk. What they are depends on the format; see `chunk`.
+#[derive(Clone, Copy)]
+struct ChunkScales {
+    /// Of the whole chunk or by half, the block's scale included, except where `pairs` are used.
+    d: [__m512; 2],
+    /// Minima, in the same way.
+    m: __m512,
+    /// i16 pairs of sub-scales by row.
+    pairs: __m512i,
+    /// i16 pairs of sub-minima by row.
+    pair_minima: __m512i,
+}
+
+/// The scales of chunk `sub` of the record at `at`, whose `d` and `dmin` are given.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-unsafe fn scales<const F: usize>(scales: *const u8, c: usize) -> ([__m512; 2], [__m512; 2]) {
-    let layout = const { Layout::of(Format::ALL[F]) };
-    let (per, record) = const { Layout::of(Format::ALL[F]).record() };
-    let zero = _mm512_setzero_ps();
-    // SAFETY: record c / per of the tile's scales.
+unsafe fn scales<const F: usize>(
+    at: *const u8,
+    sub: usize,
+    d: __m512,
+    dmin: __m512,
+) -> ChunkScales {
+    let none = _mm512_setzero_si512();
+    let plain = ChunkScales {
+        d: [d, d],
+        m: dmin,
+        pairs: none,
+        pair_minima: none,
+    };
+    let float = |v| _mm512_cvtepi32_ps(v);
+    // SAFETY: `at` is a record of the tile's scales.
     unsafe {
-        let (at, sub) = (scales.add(c / per * record), c % per);
-        let d = halves(at);
-        let byte = |from: usize, i: usize| bytes(at.add(from + i * ROWS));
-        let float = |v| _mm512_cvtepi32_ps(v);
-        match layout.scales {
-            Scales::Plain => ([d, zero], [zero, zero]),
-            Scales::PlainMin => ([d, zero], [halves(at.add(32)), zero]),
+        match const { Layout::of(Format::ALL[F]).scales } {
+            Scales::Plain | Scales::PlainMin => plain,
             Scales::SuperMin => {
-                let scale = _mm512_mul_ps(d, float(byte(64, sub)));
-                let min = _mm512_mul_ps(halves(at.add(32)), float(byte(64, 8 + sub)));
-                ([scale, zero], [min, zero])
+                let scale = _mm512_mul_ps(d, float(bytes(at.add(64 + sub * ROWS))));
+                let min = _mm512_mul_ps(dmin, float(bytes(at.add(64 + (8 + sub) * ROWS))));
+                ChunkScales {
+                    d: [scale, scale],
+                    m: min,
+                    ..plain
+                }
             }
             Scales::Halves => {
                 let scale = |h: usize| {
                     let s = _mm_loadu_si128(at.add(32 + (2 * sub + h) * ROWS).cast());
                     _mm512_mul_ps(d, float(_mm512_cvtepi8_epi32(s)))
                 };
-                ([scale(0), scale(1)], [zero, zero])
+                ChunkScales {
+                    d: [scale(0), scale(1)],
+                    ..plain
+                }
             }
-            Scales::HalvesMin => {
-                let (dmin, low) = (halves(at.add(32)), _mm512_set1_epi32(15));
-                let (a, b) = (byte(64, 2 * sub), byte(64, 2 * sub + 1));
-                let scale = |v| _mm512_mul_ps(d, float(_mm512_and_si512(v, low)));
-                let min = |v| _mm512_mul_ps(dmin, float(_mm512_srli_epi32(v, 4)));
-                ([scale(a), scale(b)], [min(a), min(b)])
+            Scales::Pairs => {
+                let pairs = _mm256_loadu_si256(at.add(32 + sub * 2 * ROWS).cast());
+                ChunkScales {
+                    pairs: _mm512_cvtepi8_epi16(pairs),
+                    ..plain
+                }
+            }
+            Scales::PairsMin => {
+                let both =
+                    _mm512_cvtepu8_epi16(_mm256_loadu_si256(at.add(64 + sub * 2 * ROWS).cast()));
+                let pairs = _mm512_and_si512(both, _mm512_set1_epi16(15));
+                ChunkScales {
+                    pairs,
+                    pair_minima: _mm512_srli_epi16(both, 4),
+                    ..plain
+                }
             }
         }
     }
@@ -315,17 +350,33 @@ unsafe fn block_tile<const F: usize, const M: usize>(
     // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
     unsafe {
         let scale_base = tile.add(chunks * layout.chunk_bytes());
-        for c in 0..chunks {
-            let q = tile.add(c * layout.chunk_bytes());
-            let w = unpack::<F>(q);
-            let (d, m) = scales::<F>(scale_base, c);
-            for (r, sum) in sums.iter_mut().enumerate() {
-                let act = acts.add(r * stride + c * ACT);
-                *sum = chunk::<F>(&w, d, m, act, *sum);
+        let (per, record) = const { Layout::of(Format::ALL[F]).record() };
+        for b in 0..chunks / per {
+            let at = scale_base.add(b * record);
+            let d = halves(at);
+            let dmin = if layout.has_minima() {
+                halves(at.add(32))
+            } else {
+                d
+            };
+            for sub in 0..per {
+                let c = b * per + sub;
+                let w = unpack::<F>(tile.add(c * layout.chunk_bytes()));
+                let scales = scales::<F>(at, sub, d, dmin);
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
+                }
             }
         }
     }
     sums
+}
+
+/// Sums by half, both within i16, as i16 pairs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn paired(low: __m512i, high: __m512i) -> __m512i {
+    _mm512_mask_blend_epi16(0xaaaa_aaaa, low, _mm512_slli_epi32(high, 16))
 }
 
 /// One chunk of a tile with one activation row.
@@ -333,11 +384,16 @@ unsafe fn block_tile<const F: usize, const M: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,fma")]
 unsafe fn chunk<const F: usize>(
     w: &[__m512i; 8],
-    d: [__m512; 2],
-    m: [__m512; 2],
+    scales: &ChunkScales,
     act: *const u8,
     sum: __m512,
 ) -> __m512 {
+    let ChunkScales {
+        d,
+        m,
+        pairs,
+        pair_minima,
+    } = *scales;
     let layout = const { Layout::of(Format::ALL[F]) };
     let to_float = |v| _mm512_cvtepi32_ps(v);
     let zero = _mm512_setzero_si512();
@@ -353,12 +409,12 @@ unsafe fn chunk<const F: usize>(
             Scales::PlainMin => {
                 let dots = dot(dot(zero, &w[..4], act), &w[4..], high);
                 let sum = _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum);
-                _mm512_fmadd_ps(m[0], float(first), sum)
+                _mm512_fmadd_ps(m, float(first), sum)
             }
             Scales::SuperMin => {
                 let dots = dot(dot(zero, &w[..4], act), &w[4..], high);
                 let sum = _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum);
-                _mm512_fnmadd_ps(m[0], float(first), sum)
+                _mm512_fnmadd_ps(m, float(first), sum)
             }
             Scales::Halves => {
                 let low = to_float(dot(word(first), &w[..4], act));
@@ -366,13 +422,20 @@ unsafe fn chunk<const F: usize>(
                 let both = _mm512_fmadd_ps(low, d[0], _mm512_mul_ps(high, d[1]));
                 _mm512_fmadd_ps(both, s, sum)
             }
-            Scales::HalvesMin => {
-                let low = to_float(dot(zero, &w[..4], act));
-                let high = to_float(dot(zero, &w[4..], high));
-                let both = _mm512_fmadd_ps(low, d[0], _mm512_mul_ps(high, d[1]));
-                let sum = _mm512_fmadd_ps(both, s, sum);
-                let sum = _mm512_fnmadd_ps(m[0], float(first), sum);
-                _mm512_fnmadd_ps(m[1], float(second), sum)
+            Scales::Pairs => {
+                let dots = paired(
+                    dot(word(first), &w[..4], act),
+                    dot(word(second), &w[4..], high),
+                );
+                let scaled = to_float(_mm512_madd_epi16(dots, pairs));
+                _mm512_fmadd_ps(scaled, _mm512_mul_ps(d[0], s), sum)
+            }
+            Scales::PairsMin => {
+                let dots = paired(dot(zero, &w[..4], act), dot(zero, &w[4..], high));
+                let scaled = to_float(_mm512_madd_epi16(dots, pairs));
+                let min = to_float(_mm512_madd_epi16(word(first), pair_minima));
+                let sum = _mm512_fmadd_ps(scaled, _mm512_mul_ps(d[0], s), sum);
+                _mm512_fnmadd_ps(min, _mm512_mul_ps(m, s), sum)
             }
         }
     }

@@ -41,8 +41,11 @@ pub(super) enum Scales {
     SuperMin,
     /// Per 256: f16 `d`, 16 x 16 i8 scales. w = d sc (q - offset), by 16.
     Halves,
-    /// Per 256: f16 `d`, f16 `dmin`, 16 x 16 u8 of scale (low nibble) and minimum (high). w = d sc q - dmin m, by 16.
-    HalvesMin,
+    /// Per 256: f16 `d`, 8 x 16 pairs of i8 scales. w = d sc (q - offset), by 16. Sums by 16 fit into i16.
+    Pairs,
+    /// Per 256: f16 `d`, f16 `dmin`, 8 x 16 pairs of u8 of scale (low nibble) and minimum (high).
+    /// w = d sc q - dmin m, by 16. Sums by 16 fit into i16.
+    PairsMin,
 }
 
 /// What the two correction words of an activation chunk hold.
@@ -54,8 +57,8 @@ pub(super) enum Correction {
     Sum,
     /// i32 x 2: -offset x sums over 16.
     OffsetHalves,
-    /// f32 x 2: scale x sums over 16.
-    SumHalves,
+    /// i16 x 2 in the first word: sums over 16.
+    SumPair,
 }
 
 /// The packed form of a block format.
@@ -74,8 +77,8 @@ impl Layout {
             Format::Q4_1 => (4, 0, Scales::PlainMin),
             Format::Q5_0 => (5, 16, Scales::Plain),
             Format::Q5_1 => (5, 0, Scales::PlainMin),
-            Format::Q2_K => (2, 0, Scales::HalvesMin),
-            Format::Q3_K => (3, 4, Scales::Halves),
+            Format::Q2_K => (2, 0, Scales::PairsMin),
+            Format::Q3_K => (3, 4, Scales::Pairs),
             Format::Q4_K => (4, 0, Scales::SuperMin),
             Format::Q5_K => (5, 0, Scales::SuperMin),
             Format::Q6_K => (6, 32, Scales::Halves),
@@ -99,9 +102,17 @@ impl Layout {
             Scales::Plain => (1, 32),
             Scales::PlainMin => (1, 64),
             Scales::SuperMin => (8, 64 + 2 * 8 * ROWS),
-            Scales::Halves => (8, 32 + 16 * ROWS),
-            Scales::HalvesMin => (8, 64 + 16 * ROWS),
+            Scales::Halves | Scales::Pairs => (8, 32 + 16 * ROWS),
+            Scales::PairsMin => (8, 64 + 16 * ROWS),
         }
+    }
+
+    /// True if the scales have minima.
+    pub(super) const fn has_minima(self) -> bool {
+        matches!(
+            self.scales,
+            Scales::PlainMin | Scales::SuperMin | Scales::PairsMin
+        )
     }
 
     /// What the activations carry to correct for the offset or the minima.
@@ -109,8 +120,8 @@ impl Layout {
         match self.scales {
             Scales::Plain => Correction::Offset,
             Scales::PlainMin | Scales::SuperMin => Correction::Sum,
-            Scales::Halves => Correction::OffsetHalves,
-            Scales::HalvesMin => Correction::SumHalves,
+            Scales::Halves | Scales::Pairs => Correction::OffsetHalves,
+            Scales::PairsMin => Correction::SumPair,
         }
     }
 }

@@ -13,8 +13,6 @@ mod avx512;
 mod layout;
 mod pack;
 mod scalar;
-#[cfg(test)]
-mod tests;
 
 use welte_table::Format;
 
@@ -181,12 +179,8 @@ impl Kernel {
             self.format.name()
         );
         assert_eq!(tile.len(), self.tile_bytes(k), "bytes of a tile");
-        #[cfg(target_arch = "x86_64")]
-        if Isa::Avx2.is_available() {
-            // SAFETY: the processor has AVX2.
-            return unsafe { avx2::pack(self.format, k, rows, tile) };
-        }
-        pack::pack(self.format, k, rows, tile);
+        // SAFETY: `packer` chose code that the processor can run.
+        unsafe { packer(self.format)(k, rows, tile) }
     }
 
     /// Prepares one activation row; `acts` has [`Kernel::acts_bytes`] of `x.len()`.
@@ -263,6 +257,21 @@ macro_rules! by_format {
     };
 }
 
+type Pack = unsafe fn(usize, &[&[u8]], &mut [u8]);
+
+/// The fastest code that packs a format; the bytes are the same everywhere.
+fn packer(format: Format) -> Pack {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::Avx2.is_available() {
+        return by_format!(format, avx2::pack);
+    }
+    by_format!(format, plain_pack)
+}
+
+fn plain_pack<const F: usize>(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
+    pack::pack::<F>(k, rows, tile, pack::transpose);
+}
+
 fn scalar_kernel(format: Format) -> Matmul {
     by_format!(format, scalar::matmul)
 }
@@ -284,3 +293,6 @@ fn kernel(format: Format, isa: Isa) -> Option<Matmul> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

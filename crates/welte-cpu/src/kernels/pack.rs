@@ -3,100 +3,142 @@
 use super::layout::{CHUNK, Layout, ROWS, Scales};
 use welte_table::Format;
 
+/// Turns 8 rows of 8 words into 8 columns, in plain code.
+pub(super) fn transpose(rows: &[[u32; 8]; 8]) -> [[u32; 8]; 8] {
+    std::array::from_fn(|c| std::array::from_fn(|r| rows[r][c]))
+}
+
 /// Packs up to 16 encoded rows of `k` elements; missing rows become zero.
 #[inline(always)]
-pub(super) fn pack(format: Format, k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    match format {
-        Format::F32 => floats::<4>(k, rows, tile),
-        Format::F16 => floats::<2>(k, rows, tile),
-        Format::BF16 => pairs(k, rows, tile),
-        _ => blocks(format, k, rows, tile),
+pub(super) fn pack<const F: usize>(
+    k: usize,
+    rows: &[&[u8]],
+    tile: &mut [u8],
+    transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8],
+) {
+    match const { Format::ALL[F] } {
+        Format::F32 | Format::BF16 => words(rows, tile, transpose),
+        Format::F16 => halves(k, rows, tile),
+        _ => blocks::<F>(k, rows, tile, transpose),
     }
 }
 
-/// F32 and F16: 16 rows per k.
+/// F32 and BF16: 16 words per column, a word being one k or two; an odd last k is paired with zero.
 #[inline(always)]
-fn floats<const SIZE: usize>(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    let (body, rest) = tile.split_at_mut(k * ROWS * SIZE);
-    rest.fill(0);
-    if rows.len() < ROWS {
-        body.fill(0);
-    }
-    for (r, row) in rows.iter().enumerate() {
-        let targets = body.chunks_exact_mut(ROWS * SIZE);
-        for (value, target) in row.chunks_exact(SIZE).zip(targets) {
-            target[r * SIZE..r * SIZE + SIZE].copy_from_slice(value);
+fn words(rows: &[&[u8]], tile: &mut [u8], transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8]) {
+    for (b, out) in tile.chunks_mut(8 * ROWS * 4).enumerate() {
+        for half in 0..2 {
+            let columns = transpose(&std::array::from_fn(|r| {
+                let row = rows.get(half * 8 + r).copied().unwrap_or(&[]);
+                words_of(row.get(b * 32..).unwrap_or(&[]))
+            }));
+            for (column, out) in columns.iter().zip(out.chunks_exact_mut(ROWS * 4)) {
+                put(column, &mut out[half * 32..half * 32 + 32]);
+            }
         }
     }
 }
 
-/// BF16: 16 rows x 2 k; an odd last k is paired with zero.
+/// Up to 8 words; zero beyond the end.
 #[inline(always)]
-fn pairs(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    if rows.len() < ROWS || !k.is_multiple_of(2) {
-        tile.fill(0);
-    } else {
-        tile[k * ROWS * 2..].fill(0);
+fn words_of(bytes: &[u8]) -> [u32; 8] {
+    let mut padded = [0u8; 32];
+    match bytes.first_chunk::<32>() {
+        Some(whole) => padded = *whole,
+        None => padded[..bytes.len()].copy_from_slice(bytes),
     }
-    for (r, row) in rows.iter().enumerate() {
-        let targets = tile.chunks_exact_mut(ROWS * 4);
-        for (value, target) in row.chunks(4).zip(targets) {
-            target[r * 4..r * 4 + value.len()].copy_from_slice(value);
+    std::array::from_fn(|i| {
+        u32::from_le_bytes([
+            padded[4 * i],
+            padded[4 * i + 1],
+            padded[4 * i + 2],
+            padded[4 * i + 3],
+        ])
+    })
+}
+
+#[inline(always)]
+fn put(words: &[u32], out: &mut [u8]) {
+    for (out, word) in out.chunks_exact_mut(4).zip(words) {
+        out.copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// F16: 16 rows per k, in pieces that stay in the first cache.
+#[inline(always)]
+fn halves(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
+    let (body, rest) = tile.split_at_mut(k * ROWS * 2);
+    rest.fill(0);
+    for (b, out) in body.chunks_mut(64 * ROWS * 2).enumerate() {
+        for r in 0..ROWS {
+            let row = rows.get(r).map_or(&[][..], |row| &row[b * 128..]);
+            for (i, out) in out.chunks_exact_mut(ROWS * 2).enumerate() {
+                let value = row.get(2 * i..2 * i + 2).unwrap_or(&[0, 0]);
+                out[2 * r..2 * r + 2].copy_from_slice(value);
+            }
         }
     }
 }
 
 /// Block formats: quants to bit planes, scales side by side.
 #[inline(always)]
-fn blocks(format: Format, k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    let layout = Layout::of(format);
+fn blocks<const F: usize>(
+    k: usize,
+    rows: &[&[u8]],
+    tile: &mut [u8],
+    transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8],
+) {
+    let format = const { Format::ALL[F] };
+    let layout = const { Layout::of(Format::ALL[F]) };
     let (block, size) = (format.block(), format.block_bytes());
     let (chunks, per_block) = (k / CHUNK, block / CHUNK);
     let (planes, scales) = tile.split_at_mut(chunks * layout.chunk_bytes());
-    scales.fill(0);
+    let missing = [0u8; 256];
     for (b, planes) in planes
         .chunks_exact_mut(per_block * layout.chunk_bytes())
         .enumerate()
     {
+        let of_row = |r: usize| {
+            rows.get(r)
+                .map_or(&missing[..size], |row| &row[b * size..(b + 1) * size])
+        };
         for (sub, plane) in planes.chunks_exact_mut(layout.chunk_bytes()).enumerate() {
             let mut words = [[0u32; ROWS]; 8];
-            for r in 0..ROWS {
-                let Some(row) = rows.get(r) else {
-                    // A missing row has no scale; its quants only have to be defined.
-                    continue;
-                };
-                let quants = quants(format, &row[b * size..(b + 1) * size], sub);
-                for (g, word) in quants.chunks_exact(4).enumerate() {
-                    words[g][r] = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            for half in 0..2 {
+                let columns = transpose(&std::array::from_fn(|r| {
+                    words_of(&quants::<F>(of_row(half * 8 + r), sub))
+                }));
+                for (word, column) in words.iter_mut().zip(columns) {
+                    word[half * 8..half * 8 + 8].copy_from_slice(&column);
                 }
             }
             write_planes(layout.bits, &words, plane);
         }
         let record = layout.record().1;
         let scales = &mut scales[b * record..(b + 1) * record];
-        for (r, row) in rows.iter().enumerate() {
-            write_scales(format, &row[b * size..(b + 1) * size], r, scales);
+        for r in 0..ROWS {
+            write_scales::<F>(of_row(r), r, scales);
         }
     }
+    let (_, record) = layout.record();
+    scales[k / block * record..].fill(0);
 }
 
 /// Spreads the words (by group and row) of one chunk over its bit planes.
 #[inline(always)]
 fn write_planes(bits: usize, words: &[[u32; ROWS]; 8], out: &mut [u8]) {
     let mut vectors = out.chunks_exact_mut(64);
-    let mut put = |vector: [u32; ROWS]| {
+    let mut put_next = |vector: [u32; ROWS]| {
         if let Some(target) = vectors.next() {
-            for (target, word) in target.chunks_exact_mut(4).zip(vector) {
-                target.copy_from_slice(&word.to_le_bytes());
-            }
+            put(&vector, target);
         }
     };
     let mut above = 0;
     match bits {
-        8 => words.iter().for_each(|w| put(*w)),
+        8 => words.iter().for_each(|w| put_next(*w)),
         4..8 => {
             for j in 0..4 {
-                put(std::array::from_fn(|r| {
+                put_next(std::array::from_fn(|r| {
                     words[j][r] & 0x0f0f_0f0f | (words[j + 4][r] & 0x0f0f_0f0f) << 4
                 }));
             }
@@ -106,7 +148,7 @@ fn write_planes(bits: usize, words: &[[u32; ROWS]; 8], out: &mut [u8]) {
     }
     if bits == 6 || bits < 4 {
         for j in 0..2 {
-            put(std::array::from_fn(|r| {
+            put_next(std::array::from_fn(|r| {
                 (0..4).fold(0, |v, i| {
                     v | (words[4 * j + i][r] >> above & 0x0303_0303) << (2 * i)
                 })
@@ -115,7 +157,7 @@ fn write_planes(bits: usize, words: &[[u32; ROWS]; 8], out: &mut [u8]) {
         above += 2;
     }
     if bits == 5 || bits == 3 {
-        put(std::array::from_fn(|r| {
+        put_next(std::array::from_fn(|r| {
             (0..8).fold(0, |v, g| v | (words[g][r] >> above & 0x0101_0101) << g)
         }));
     }
@@ -123,7 +165,8 @@ fn write_planes(bits: usize, words: &[[u32; ROWS]; 8], out: &mut [u8]) {
 
 /// The unsigned quants of the `sub`-th 32 elements of a block.
 #[inline(always)]
-fn quants(format: Format, block: &[u8], sub: usize) -> [u8; CHUNK] {
+fn quants<const F: usize>(block: &[u8], sub: usize) -> [u8; CHUNK] {
+    let format = const { Format::ALL[F] };
     let mut q = [0u8; CHUNK];
     let (half, shift) = (sub / 4, 2 * (sub % 4));
     match format {
@@ -205,7 +248,8 @@ fn fifth_bits(from: &[u8], q: &mut [u8; CHUNK]) {
 
 /// Writes one row's scales of a block into the tile's record.
 #[inline(always)]
-fn write_scales(format: Format, block: &[u8], r: usize, out: &mut [u8]) {
+fn write_scales<const F: usize>(block: &[u8], r: usize, out: &mut [u8]) {
+    let format = const { Format::ALL[F] };
     let (d, dmin) = match format {
         Format::Q6_K => (&block[208..210], None),
         Format::Q3_K => (&block[108..110], None),
@@ -226,13 +270,20 @@ fn write_scales(format: Format, block: &[u8], r: usize, out: &mut [u8]) {
         Format::Q4_K | Format::Q5_K => q45_scales(&block[4..16]),
         _ => return,
     };
-    let start = if Layout::of(format).scales == Scales::Halves {
+    let scales = const { Layout::of(Format::ALL[F]).scales };
+    let start = if matches!(scales, Scales::Halves | Scales::Pairs) {
         32
     } else {
         64
     };
+    let pairs = matches!(scales, Scales::Pairs | Scales::PairsMin);
     for (i, sub) in subs.iter().enumerate() {
-        out[start + i * ROWS + r] = *sub;
+        let at = if pairs {
+            i / 2 * 2 * ROWS + 2 * r + i % 2
+        } else {
+            i * ROWS + r
+        };
+        out[start + at] = *sub;
     }
 }
 

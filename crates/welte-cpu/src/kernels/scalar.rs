@@ -138,7 +138,7 @@ fn scaled(
     let d = half_at(scales, 2 * r);
     let s = f32::from_le_bytes(word(act, ACT_SCALE));
     let (first, second) = (word(act, ACT_FIRST), word(act, ACT_SECOND));
-    let (first_sum, second_sum) = (f32::from_le_bytes(first), f32::from_le_bytes(second));
+    let first_sum = f32::from_le_bytes(first);
     match layout.scales {
         Scales::Plain => {
             ((dots[0] + dots[1] + i32::from_le_bytes(first)) as f32).mul_add(d * s, sum)
@@ -159,16 +159,19 @@ fn scaled(
             let high = (dots[1] + i32::from_le_bytes(second)) as f32;
             low.mul_add(scale(0), high * scale(1)).mul_add(s, sum)
         }
-        Scales::HalvesMin => {
-            let both = |h: usize| scales[64 + (2 * sub + h) * ROWS + r];
-            let dmin = half_at(scales, 32 + 2 * r);
-            let scale = |h: usize| d * f32::from(both(h) & 15);
-            let min = |h: usize| dmin * f32::from(both(h) >> 4);
-            let sum = (dots[0] as f32)
-                .mul_add(scale(0), dots[1] as f32 * scale(1))
-                .mul_add(s, sum);
-            let sum = (-min(0)).mul_add(first_sum, sum);
-            (-min(1)).mul_add(second_sum, sum)
+        Scales::Pairs => {
+            let scale = |h: usize| i32::from(scales[32 + (sub * ROWS + r) * 2 + h] as i8);
+            let low = (dots[0] + i32::from_le_bytes(first)) * scale(0);
+            let high = (dots[1] + i32::from_le_bytes(second)) * scale(1);
+            ((low + high) as f32).mul_add(d * s, sum)
+        }
+        Scales::PairsMin => {
+            let both = |h: usize| i32::from(scales[64 + (sub * ROWS + r) * 2 + h]);
+            let part = |h: usize| i32::from(i16::from_le_bytes([first[2 * h], first[2 * h + 1]]));
+            let scaled = dots[0] * (both(0) & 15) + dots[1] * (both(1) & 15);
+            let min = part(0) * (both(0) >> 4) + part(1) * (both(1) >> 4);
+            let sum = (scaled as f32).mul_add(d * s, sum);
+            (min as f32).mul_add(-(half_at(scales, 32 + 2 * r) * s), sum)
         }
     }
 }

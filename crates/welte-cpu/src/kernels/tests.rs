@@ -325,6 +325,29 @@ fn packed_size_is_near_the_files() {
 }
 
 #[test]
+fn packing_is_the_same_everywhere() {
+    for format in Format::ALL {
+        for (n, k) in [
+            (16, 512),
+            (5, 256),
+            (16, format.block() * 3),
+            (9, format.block()),
+        ] {
+            let mut random = Random(n as u64);
+            let rows: Vec<Vec<u8>> = (0..n).map(|_| random.row(format, k)).collect();
+            let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+            let mut tiles = [1, 2].map(|poison| vec![poison; layout::tile_bytes(format, k)]);
+            // SAFETY: `packer` chooses what the processor can run.
+            unsafe { packer(format)(k, &rows, &mut tiles[0]) };
+            let plain: Pack = by_format!(format, plain_pack);
+            // SAFETY: plain code.
+            unsafe { plain(k, &rows, &mut tiles[1]) };
+            assert!(tiles[0] == tiles[1], "{format:?} {n} x {k}");
+        }
+    }
+}
+
+#[test]
 fn infinite_activations_are_not_hidden() {
     for isa in Isa::available() {
         for format in Format::ALL {
