@@ -4,6 +4,7 @@
 """
 
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -85,7 +86,8 @@ if __name__ == "__main__":
     write(out / "demo-f16.gguf", trained, "F16")
     held, seed = "", corpus.VALIDATION_SEED + 500_000
     while len(held) < 30_000:
-        held += corpus.render(corpus.record(seed))
+        r = random.Random(seed)
+        held += corpus.tell(r, corpus.scene(r)) + "\n\n"
         seed += 1
     (out / "demo-validation.txt").write_text(held)
     for name in ("demo.gguf", "demo-f16.gguf", "demo-validation.txt"):
