@@ -1,8 +1,9 @@
 //! What every kind of checkpoint offers.
 
+use crate::gguf::Kinds;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use welte_table::Format;
 
 /// A metadata value.
@@ -75,6 +76,11 @@ pub trait Checkpoint: Send + Sync {
     fn tensor(&self, name: &str) -> Option<&TensorInfo>;
     /// The bytes of rows `first..first + rows` of a tensor: borrowed from the map, or made up.
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error>;
+    /// The stored types of the metadata, for a writer that keeps them (GGUF only).
+    fn kinds(&self) -> &Kinds {
+        static NONE: Kinds = Kinds::new();
+        &NONE
+    }
     /// Files of the text side.
     fn text_files(&self) -> TextFiles {
         TextFiles::default()
@@ -110,4 +116,32 @@ pub enum Error {
         /// What it is and what would work.
         problem: String,
     },
+}
+
+impl Error {
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> Error {
+        Error::Io {
+            path: path.to_path_buf(),
+            source,
+        }
+    }
+
+    pub(crate) fn malformed(
+        path: &Path,
+        field: impl Into<String>,
+        problem: impl Into<String>,
+    ) -> Error {
+        Error::Malformed {
+            path: path.to_path_buf(),
+            field: field.into(),
+            problem: problem.into(),
+        }
+    }
+
+    pub(crate) fn unsupported(path: &Path, problem: impl Into<String>) -> Error {
+        Error::Unsupported {
+            path: path.to_path_buf(),
+            problem: problem.into(),
+        }
+    }
 }

@@ -1,6 +1,12 @@
 //! Weights on disk behind one trait: GGUF, Hugging Face directories, synthetic.
 
 pub mod checkpoint;
+pub mod gguf;
+pub mod hf;
+mod mapped;
+mod open;
 pub mod quant;
+pub mod synthetic;
 
-pub use checkpoint::{Checkpoint, Error, Metadata, TensorInfo, Value};
+pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};
+pub use open::open;

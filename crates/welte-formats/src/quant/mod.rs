@@ -1,15 +1,128 @@
 //! Block formats: one file each, with the layout, the decoder to f32 and the encoder.
+//!
+//! What the encoders of block formats do with values that no weight should have: NaN becomes 0, and everything
+//! beyond ±65504 (the largest f16, infinities included) becomes ±65504. The plain formats keep NaN and infinities,
+//! and F16 rounds what is too large for it to infinity.
 
+mod halves;
+mod nibbles;
+mod plain;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod search;
+
+use crate::{Checkpoint, Error, TensorInfo};
 use welte_table::Format;
 
 /// Decodes whole blocks to f32: `bytes` holds `out.len() / block` blocks. Panics if the lengths disagree.
 pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
-    let _ = (format, bytes, out);
-    todo!()
+    assert_eq!(
+        format.bytes(out.len()),
+        Some(bytes.len()),
+        "{}: lengths disagree",
+        format.name()
+    );
+    match format {
+        Format::F32 => decode_blocks(bytes, out, plain::decode_f32),
+        Format::F16 => decode_blocks(bytes, out, plain::decode_f16),
+        Format::BF16 => decode_blocks(bytes, out, plain::decode_bf16),
+        Format::Q4_0 => decode_blocks(bytes, out, q4_0::decode),
+        Format::Q4_1 => decode_blocks(bytes, out, q4_1::decode),
+        Format::Q5_0 => decode_blocks(bytes, out, q5_0::decode),
+        Format::Q5_1 => decode_blocks(bytes, out, q5_1::decode),
+        Format::Q8_0 => decode_blocks(bytes, out, q8_0::decode),
+        Format::Q2_K => decode_blocks(bytes, out, q2_k::decode),
+        Format::Q3_K => decode_blocks(bytes, out, q3_k::decode),
+        Format::Q4_K => decode_blocks(bytes, out, q4_k::decode),
+        Format::Q5_K => decode_blocks(bytes, out, q5_k::decode),
+        Format::Q6_K => decode_blocks(bytes, out, q6_k::decode),
+    }
 }
 
-/// Encodes whole blocks. `importance` (per column of a row, optional) weighs the error.
+/// Encodes whole blocks: the reverse of `decode`, as near as the format can. Panics if the lengths disagree.
 pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
-    let _ = (format, values, out);
-    todo!()
+    assert_eq!(
+        format.bytes(values.len()),
+        Some(out.len()),
+        "{}: lengths disagree",
+        format.name()
+    );
+    match format {
+        Format::F32 => encode_blocks(values, out, plain::encode_f32),
+        Format::F16 => encode_blocks(values, out, plain::encode_f16),
+        Format::BF16 => encode_blocks(values, out, plain::encode_bf16),
+        Format::Q4_0 => encode_blocks(values, out, tamed(q4_0::encode)),
+        Format::Q4_1 => encode_blocks(values, out, tamed(q4_1::encode)),
+        Format::Q5_0 => encode_blocks(values, out, tamed(q5_0::encode)),
+        Format::Q5_1 => encode_blocks(values, out, tamed(q5_1::encode)),
+        Format::Q8_0 => encode_blocks(values, out, tamed(q8_0::encode)),
+        Format::Q2_K => encode_blocks(values, out, tamed(q2_k::encode)),
+        Format::Q3_K => encode_blocks(values, out, tamed(q3_k::encode)),
+        Format::Q4_K => encode_blocks(values, out, tamed(q4_k::encode)),
+        Format::Q5_K => encode_blocks(values, out, tamed(q5_k::encode)),
+        Format::Q6_K => encode_blocks(values, out, tamed(q6_k::encode)),
+    }
+}
+
+/// Decodes one row of a tensor: `out.len()` must be its `k`.
+pub fn row_decode(
+    checkpoint: &dyn Checkpoint,
+    tensor: &TensorInfo,
+    row: usize,
+    out: &mut [f32],
+) -> Result<(), Error> {
+    let bytes = checkpoint.rows(tensor, row, 1)?;
+    decode(tensor.format, &bytes, out);
+    Ok(())
+}
+
+/// Runs a decoder of one block (`B` bytes, `N` elements) over all of them.
+fn decode_blocks<const B: usize, const N: usize>(
+    bytes: &[u8],
+    out: &mut [f32],
+    decode: impl Fn(&[u8; B], &mut [f32; N]),
+) {
+    let (bytes, _) = bytes.as_chunks::<B>();
+    let (out, _) = out.as_chunks_mut::<N>();
+    for (block, values) in bytes.iter().zip(out) {
+        decode(block, values);
+    }
+}
+
+/// Runs an encoder of one block over all of them.
+fn encode_blocks<const B: usize, const N: usize>(
+    values: &[f32],
+    out: &mut [u8],
+    encode: impl Fn(&[f32; N], &mut [u8; B]),
+) {
+    let (values, _) = values.as_chunks::<N>();
+    let (out, _) = out.as_chunks_mut::<B>();
+    for (values, block) in values.iter().zip(out) {
+        encode(values, block);
+    }
+}
+
+/// An encoder that never sees NaN, infinities or values that would make its f16 scale infinite.
+fn tamed<const B: usize, const N: usize>(
+    encode: impl Fn(&[f32; N], &mut [u8; B]),
+) -> impl Fn(&[f32; N], &mut [u8; B]) {
+    const LARGEST: f32 = 65504.0;
+    move |x, block| {
+        let x = x.map(|x| {
+            if x.is_nan() {
+                0.0
+            } else {
+                x.clamp(-LARGEST, LARGEST)
+            }
+        });
+        encode(&x, block);
+    }
 }

@@ -1,0 +1,171 @@
+//! GGUF, versions 2 and 3: reader and writer.
+//!
+//! A file is: magic, version, number of tensors, number of keys, the keys with typed values, the tensors' names,
+//! dimensions, types and offsets, then the data, aligned.
+
+mod reader;
+mod writer;
+
+pub use reader::Gguf;
+pub use writer::Writer;
+
+use std::collections::BTreeMap;
+use welte_table::Format;
+
+/// The four bytes each file starts with.
+pub const MAGIC: [u8; 4] = *b"GGUF";
+
+/// Where data is aligned unless `general.alignment` says otherwise.
+pub const ALIGNMENT: u64 = 32;
+
+/// The key that names another alignment.
+pub const ALIGNMENT_KEY: &str = "general.alignment";
+
+/// Arrays within arrays deeper than this are refused.
+const MAX_DEPTH: u32 = 8;
+
+/// The stored type of a metadata value, which [`crate::Value`] does not keep.
+#[allow(missing_docs)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    F32,
+    Bool,
+    String,
+    U64,
+    I64,
+    F64,
+    /// An array of values of one plain kind.
+    Array(Box<Kind>),
+    /// An array of arrays, each with a kind of its own.
+    Arrays(Vec<Kind>),
+}
+
+/// The stored types of metadata values by key. A key that is absent is written with the customary type (see
+/// [`Writer::create`]).
+pub type Kinds = BTreeMap<String, Kind>;
+
+/// Id of arrays.
+const ARRAY: u32 = 9;
+
+impl Kind {
+    /// Its number in the file.
+    fn id(&self) -> u32 {
+        match self {
+            Kind::U8 => 0,
+            Kind::I8 => 1,
+            Kind::U16 => 2,
+            Kind::I16 => 3,
+            Kind::U32 => 4,
+            Kind::I32 => 5,
+            Kind::F32 => 6,
+            Kind::Bool => 7,
+            Kind::String => 8,
+            Kind::Array(_) | Kind::Arrays(_) => ARRAY,
+            Kind::U64 => 10,
+            Kind::I64 => 11,
+            Kind::F64 => 12,
+        }
+    }
+
+    /// The plain (not array) kind of that number.
+    fn plain(id: u32) -> Option<Kind> {
+        Some(match id {
+            0 => Kind::U8,
+            1 => Kind::I8,
+            2 => Kind::U16,
+            3 => Kind::I16,
+            4 => Kind::U32,
+            5 => Kind::I32,
+            6 => Kind::F32,
+            7 => Kind::Bool,
+            8 => Kind::String,
+            10 => Kind::U64,
+            11 => Kind::I64,
+            12 => Kind::F64,
+            _ => return None,
+        })
+    }
+
+    /// Fewest bytes one value takes in the file.
+    fn least_bytes(id: u32) -> u64 {
+        match id {
+            0 | 1 | 7 => 1,
+            2 | 3 => 2,
+            4..=6 => 4,
+            ARRAY => 12,
+            _ => 8,
+        }
+    }
+}
+
+/// A format's number in the file.
+pub fn type_id(format: Format) -> u32 {
+    match format {
+        Format::F32 => 0,
+        Format::F16 => 1,
+        Format::Q4_0 => 2,
+        Format::Q4_1 => 3,
+        Format::Q5_0 => 6,
+        Format::Q5_1 => 7,
+        Format::Q8_0 => 8,
+        Format::Q2_K => 10,
+        Format::Q3_K => 11,
+        Format::Q4_K => 12,
+        Format::Q5_K => 13,
+        Format::Q6_K => 14,
+        Format::BF16 => 30,
+    }
+}
+
+/// The format of that number, if we have it.
+pub fn format_of(id: u32) -> Option<Format> {
+    Format::ALL.into_iter().find(|f| type_id(*f) == id)
+}
+
+/// What a type that we do not have is called, for the refusal.
+fn foreign_type(id: u32) -> String {
+    let name = match id {
+        4 => "Q4_2",
+        5 => "Q4_3",
+        9 => "Q8_1",
+        15 => "Q8_K",
+        16 => "IQ2_XXS",
+        17 => "IQ2_XS",
+        18 => "IQ3_XXS",
+        19 => "IQ1_S",
+        20 => "IQ4_NL",
+        21 => "IQ3_S",
+        22 => "IQ2_S",
+        23 => "IQ4_XS",
+        24 => "I8",
+        25 => "I16",
+        26 => "I32",
+        27 => "I64",
+        28 => "F64",
+        29 => "IQ1_M",
+        34 => "TQ1_0",
+        35 => "TQ2_0",
+        39 => "MXFP4",
+        _ => return format!("number {id}"),
+    };
+    name.to_string()
+}
+
+/// The part number and number of parts in a name that ends in `-00001-of-00003.gguf`, with the text before it.
+pub fn split_name(file_name: &str) -> Option<(&str, u32, u32)> {
+    let stem = file_name.strip_suffix(".gguf")?;
+    let at = stem.len().checked_sub("-00001-of-00003".len())?;
+    let (prefix, tail) = (stem.get(..at)?, stem.get(at..)?);
+    let (part, parts) = tail.strip_prefix('-')?.split_once("-of-")?;
+    let number = |s: &str| {
+        (s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit())).then(|| s.parse().ok())?
+    };
+    let (part, parts) = (number(part)?, number(parts)?);
+    (1..=parts).contains(&part).then_some((prefix, part, parts))
+}

@@ -1,0 +1,551 @@
+//! Opens GGUF files: everything in the head is checked once, so that reading rows later cannot leave the file.
+
+use super::{
+    ALIGNMENT, ALIGNMENT_KEY, ARRAY, Kind, Kinds, MAGIC, MAX_DEPTH, foreign_type, format_of,
+    split_name,
+};
+use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, mapped};
+use memmap2::Mmap;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use welte_table::Format;
+
+/// More array elements than this in one file are refused: the largest vocabularies need a twentieth.
+const MAX_ELEMENTS: u64 = 1 << 24;
+
+/// An open GGUF file, or all parts of a split one as if they were one.
+#[derive(Debug)]
+pub struct Gguf {
+    origin: String,
+    maps: Vec<Mmap>,
+    metadata: Metadata,
+    kinds: Kinds,
+    tensors: Vec<TensorInfo>,
+    /// Per tensor: its part and where its data starts there.
+    places: Vec<(usize, usize)>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Gguf {
+    /// Opens a file; any part of a split file opens all.
+    pub fn open(path: &Path) -> Result<Gguf, Error> {
+        let first = open_part(path)?;
+        let parts = parts_of(path, &first)?;
+        let mut gguf = Gguf {
+            origin: path.display().to_string(),
+            maps: Vec::new(),
+            metadata: Metadata::new(),
+            kinds: Kinds::new(),
+            tensors: Vec::new(),
+            places: Vec::new(),
+            by_name: HashMap::new(),
+        };
+        let mut opened = Some(first);
+        let count = parts.len();
+        for (number, part) in parts.iter().enumerate() {
+            // The part that was named is open already.
+            let named = if part == path { opened.take() } else { None };
+            let read = match named {
+                Some(read) => read,
+                None => open_part(part).map_err(|e| missing_part(e, part, number, count))?,
+            };
+            if count > 1 {
+                check_part(part, &read, number, count)?;
+            }
+            gguf.add(part, read)?;
+        }
+        if let Some(total) = unsigned(&gguf.metadata, "split.tensors.count")
+            && count > 1
+            && total != gguf.tensors.len() as u64
+        {
+            let problem = format!(
+                "says {total}, but the {count} parts hold {} tensors",
+                gguf.tensors.len()
+            );
+            return Err(Error::malformed(path, "split.tensors.count", problem));
+        }
+        Ok(gguf)
+    }
+
+    /// Takes in a part: its tensors, and its metadata if it is the first.
+    fn add(&mut self, path: &Path, part: Part) -> Result<(), Error> {
+        let number = self.maps.len();
+        for (info, start) in part.tensors {
+            if self
+                .by_name
+                .insert(info.name.clone(), self.tensors.len())
+                .is_some()
+            {
+                return Err(Error::malformed(
+                    path,
+                    format!("tensor {}", info.name),
+                    "appears twice",
+                ));
+            }
+            self.tensors.push(info);
+            self.places.push((number, start));
+        }
+        if number == 0 {
+            self.metadata = part.head.metadata;
+            self.kinds = part.head.kinds;
+        }
+        self.maps.push(part.map);
+        Ok(())
+    }
+}
+
+impl Checkpoint for Gguf {
+    fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Gguf
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.by_name.get(name).map(|i| &self.tensors[*i])
+    }
+
+    fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
+        let path = Path::new(&self.origin);
+        let index = self
+            .by_name
+            .get(&tensor.name)
+            .copied()
+            .filter(|i| self.tensors[*i] == *tensor);
+        let index = index.ok_or_else(|| {
+            Error::malformed(path, format!("tensor {}", tensor.name), "is not there")
+        })?;
+        let (part, start) = self.places[index];
+        mapped::rows(path, &self.maps[part], tensor, start, first, rows).map(Cow::Borrowed)
+    }
+
+    fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+}
+
+/// One file, read.
+struct Part {
+    map: Mmap,
+    head: Head,
+    /// Tensors and where their data starts in the file.
+    tensors: Vec<(TensorInfo, usize)>,
+}
+
+/// What comes before the data.
+#[derive(Default)]
+struct Head {
+    metadata: Metadata,
+    kinds: Kinds,
+    /// Tensors, their offset in the data and their bytes.
+    tensors: Vec<(TensorInfo, u64, u64)>,
+}
+
+fn open_part(path: &Path) -> Result<Part, Error> {
+    let map = mapped::map(path)?;
+    let mut cursor = Cursor {
+        path,
+        bytes: &map,
+        at: 0,
+        elements: 0,
+    };
+    let head = cursor.head()?;
+    let tensors = place(path, &head, cursor.at as u64, map.len() as u64)?;
+    Ok(Part { map, head, tensors })
+}
+
+/// Where each tensor's data lies in the file; each must lie within it and apart from the others.
+fn place(
+    path: &Path,
+    head: &Head,
+    head_end: u64,
+    file: u64,
+) -> Result<Vec<(TensorInfo, usize)>, Error> {
+    let alignment = match head.metadata.get(ALIGNMENT_KEY) {
+        None => ALIGNMENT,
+        Some(Value::U64(a)) if a.is_power_of_two() && *a <= 1 << 30 => *a,
+        Some(other) => {
+            let problem =
+                format!("is {other:?}; it must be a power of two (unsigned, at most 2^30)");
+            return Err(Error::malformed(path, ALIGNMENT_KEY, problem));
+        }
+    };
+    let data = head_end.next_multiple_of(alignment);
+    let mut placed = Vec::with_capacity(head.tensors.len());
+    for (info, offset, bytes) in &head.tensors {
+        let wrong =
+            |problem: String| Error::malformed(path, format!("tensor {}", info.name), problem);
+        if !offset.is_multiple_of(alignment) {
+            return Err(wrong(format!(
+                "starts at {offset}, which is no multiple of the alignment {alignment}"
+            )));
+        }
+        let start = data.checked_add(*offset);
+        let end = start.and_then(|s| s.checked_add(*bytes));
+        match (start.and_then(|s| usize::try_from(s).ok()), end) {
+            (Some(start), Some(end)) if end <= file => placed.push((info.clone(), start)),
+            _ => {
+                let problem = format!(
+                    "needs {bytes} bytes at offset {offset} of the data, past the end of the file ({file} bytes); \
+                     the download may be incomplete: fetch it again"
+                );
+                return Err(wrong(problem));
+            }
+        }
+    }
+    let mut order: Vec<&(TensorInfo, u64, u64)> = head.tensors.iter().collect();
+    order.sort_by_key(|(_, offset, _)| *offset);
+    for pair in order.windows(2) {
+        let ((a, offset, bytes), (b, next, _)) = (pair[0], pair[1]);
+        // Cannot overflow: both lie within the file.
+        if offset + bytes > *next {
+            return Err(Error::malformed(
+                path,
+                format!("tensor {}", b.name),
+                format!("overlaps tensor {}", a.name),
+            ));
+        }
+    }
+    Ok(placed)
+}
+
+fn unsigned(metadata: &Metadata, key: &str) -> Option<u64> {
+    match metadata.get(key)? {
+        Value::U64(v) => Some(*v),
+        Value::I64(v) => u64::try_from(*v).ok(),
+        _ => None,
+    }
+}
+
+/// All parts of the file that `path` belongs to, in order.
+fn parts_of(path: &Path, part: &Part) -> Result<Vec<PathBuf>, Error> {
+    let said = unsigned(&part.head.metadata, "split.count").unwrap_or(0);
+    let name = path
+        .file_name()
+        .and_then(|n| n.to_str())
+        .unwrap_or_default();
+    match split_name(name) {
+        None if said <= 1 => Ok(vec![path.to_path_buf()]),
+        None => {
+            let problem = format!(
+                "says that this is one of {said} parts; give the parts names like x-00001-of-{said:05}.gguf"
+            );
+            Err(Error::malformed(path, "split.count", problem))
+        }
+        // A name alone does not make a split file: whole files are sometimes called so.
+        Some((_, 1, 1)) if said <= 1 => Ok(vec![path.to_path_buf()]),
+        Some((prefix, _, parts)) if u64::from(parts) == said => Ok((1..=parts)
+            .map(|i| path.with_file_name(format!("{prefix}-{i:05}-of-{parts:05}.gguf")))
+            .collect()),
+        Some((_, _, parts)) => {
+            let problem = format!(
+                "is {said}, but the name says {parts} parts; give the file its original name"
+            );
+            Err(Error::malformed(path, "split.count", problem))
+        }
+    }
+}
+
+fn missing_part(error: Error, part: &Path, number: usize, count: usize) -> Error {
+    match error {
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            let problem = format!(
+                "part {} of {count} is missing; put all parts into one directory",
+                number + 1
+            );
+            Error::unsupported(part, problem)
+        }
+        other => other,
+    }
+}
+
+fn check_part(path: &Path, part: &Part, number: usize, count: usize) -> Result<(), Error> {
+    let metadata = &part.head.metadata;
+    let said = unsigned(metadata, "split.count").unwrap_or(0);
+    if said != count as u64 {
+        return Err(Error::malformed(
+            path,
+            "split.count",
+            format!("is {said} where the other parts say {count}"),
+        ));
+    }
+    match unsigned(metadata, "split.no") {
+        Some(no) if no == number as u64 => Ok(()),
+        no => {
+            let found = no.map_or("missing".to_string(), |n| n.to_string());
+            let problem =
+                format!("is {found}, but the name says {number}; give the file its original name");
+            Err(Error::malformed(path, "split.no", problem))
+        }
+    }
+}
+
+/// Reads the head; every count is held against what is left of the file before anything is allocated for it.
+struct Cursor<'a> {
+    path: &'a Path,
+    bytes: &'a [u8],
+    at: usize,
+    /// Array elements read so far.
+    elements: u64,
+}
+
+impl<'a> Cursor<'a> {
+    fn head(&mut self) -> Result<Head, Error> {
+        if self.take(4, "magic")? != MAGIC {
+            return Err(Error::unsupported(
+                self.path,
+                "is not a GGUF file: it does not start with \"GGUF\"",
+            ));
+        }
+        let version = self.u32("version")?;
+        match version {
+            2 | 3 => {}
+            1 => {
+                let problem =
+                    "is GGUF version 1; versions 2 and 3 are supported: convert the model again";
+                return Err(Error::unsupported(self.path, problem));
+            }
+            v if v.swap_bytes() <= 0xffff => {
+                let problem = "is a big-endian GGUF file; only little-endian is supported: convert the model again";
+                return Err(Error::unsupported(self.path, problem));
+            }
+            v => {
+                let problem = format!("is GGUF version {v}; versions 2 and 3 are supported");
+                return Err(Error::unsupported(self.path, problem));
+            }
+        }
+        let tensors = self.u64("tensor count")?;
+        let keys = self.u64("key count")?;
+        // A tensor takes at least 32 bytes (a name of no bytes, one dimension), a key 13.
+        self.enough("tensor count", tensors, 32)?;
+        self.enough("key count", keys, 13)?;
+        let mut head = Head::default();
+        for number in 0..keys {
+            let key = self.text(&format!("key {number}"))?;
+            let id = self.u32(&key)?;
+            let (value, kind) = self.value(&key, id, 0)?;
+            if head.metadata.insert(key.clone(), value).is_some() {
+                return Err(self.wrong(&key, "appears twice"));
+            }
+            head.kinds.insert(key, kind);
+        }
+        self.enough("tensor count", tensors, 32)?;
+        head.tensors.reserve_exact(tensors as usize);
+        for number in 0..tensors {
+            head.tensors.push(self.tensor(number)?);
+        }
+        Ok(head)
+    }
+
+    /// A tensor's line: its place in the data is checked later.
+    fn tensor(&mut self, number: u64) -> Result<(TensorInfo, u64, u64), Error> {
+        let name = self.text(&format!("tensor {number}"))?;
+        let field = format!("tensor {name}");
+        let dimensions = self.u32(&field)?;
+        if !(1..=4).contains(&dimensions) {
+            return Err(self.wrong(
+                &field,
+                format!("has {dimensions} dimensions; 1 or 2 are supported"),
+            ));
+        }
+        let mut size = [1u64; 4];
+        for s in &mut size[..dimensions as usize] {
+            *s = self.u64(&field)?;
+        }
+        if size[2..] != [1, 1] {
+            return Err(self.wrong(
+                &field,
+                format!("has {dimensions} dimensions; 1 or 2 are supported"),
+            ));
+        }
+        let id = self.u32(&field)?;
+        let offset = self.u64(&field)?;
+        let format = format_of(id).ok_or_else(|| {
+            let ours: Vec<&str> = Format::ALL.iter().map(|f| f.name()).collect();
+            self.wrong(
+                &field,
+                format!(
+                    "has type {}; supported are {}",
+                    foreign_type(id),
+                    ours.join(", ")
+                ),
+            )
+        })?;
+        let [k, n, ..] = size;
+        if k == 0 || n == 0 {
+            return Err(self.wrong(&field, format!("is empty ({n} x {k})")));
+        }
+        let row = usize::try_from(k).ok().and_then(|k| format.bytes(k));
+        let bytes = row
+            .and_then(|row| u64::try_from(row).ok()?.checked_mul(n))
+            .ok_or_else(|| {
+                let block = format.block();
+                let problem = format!(
+                    "{n} x {k} cannot be {}: rows must be multiples of {block}",
+                    format.name()
+                );
+                self.wrong(&field, problem)
+            })?;
+        // Fits: k * n is at most a few times the bytes, which must fit a file that is mapped.
+        let (n, k) = (
+            usize::try_from(n).unwrap_or(usize::MAX),
+            usize::try_from(k).unwrap_or(usize::MAX),
+        );
+        Ok((TensorInfo { name, format, n, k }, offset, bytes))
+    }
+
+    fn value(&mut self, key: &str, id: u32, depth: u32) -> Result<(Value, Kind), Error> {
+        if id == ARRAY {
+            return self.array(key, depth);
+        }
+        let kind = Kind::plain(id).ok_or_else(|| {
+            self.wrong(
+                key,
+                format!("has value type {id}, which GGUF does not define (0 to 12)"),
+            )
+        })?;
+        Ok((self.plain(key, &kind)?, kind))
+    }
+
+    fn plain(&mut self, key: &str, kind: &Kind) -> Result<Value, Error> {
+        Ok(match kind {
+            Kind::U8 => Value::U64(self.fixed::<1>(key)?[0].into()),
+            Kind::I8 => Value::I64(i8::from_le_bytes(self.fixed(key)?).into()),
+            Kind::U16 => Value::U64(u16::from_le_bytes(self.fixed(key)?).into()),
+            Kind::I16 => Value::I64(i16::from_le_bytes(self.fixed(key)?).into()),
+            Kind::U32 => Value::U64(u32::from_le_bytes(self.fixed(key)?).into()),
+            Kind::I32 => Value::I64(i32::from_le_bytes(self.fixed(key)?).into()),
+            Kind::U64 => Value::U64(u64::from_le_bytes(self.fixed(key)?)),
+            Kind::I64 => Value::I64(i64::from_le_bytes(self.fixed(key)?)),
+            Kind::F32 => Value::F64(f32::from_le_bytes(self.fixed(key)?).into()),
+            Kind::F64 => Value::F64(f64::from_le_bytes(self.fixed(key)?)),
+            Kind::Bool => match self.fixed::<1>(key)?[0] {
+                0 => Value::Bool(false),
+                1 => Value::Bool(true),
+                other => {
+                    return Err(self.wrong(
+                        key,
+                        format!("is a truth value of {other}; 0 or 1 are meant"),
+                    ));
+                }
+            },
+            Kind::String => Value::String(self.text(key)?),
+            Kind::Array(_) | Kind::Arrays(_) => {
+                return Err(self.wrong(key, "is an array where a plain value is meant"));
+            }
+        })
+    }
+
+    fn array(&mut self, key: &str, depth: u32) -> Result<(Value, Kind), Error> {
+        if depth >= MAX_DEPTH {
+            return Err(self.wrong(key, format!("has arrays nested more than {MAX_DEPTH} deep")));
+        }
+        let id = self.u32(key)?;
+        let count = self.u64(key)?;
+        self.enough(key, count, Kind::least_bytes(id))?;
+        self.elements += count;
+        if self.elements > MAX_ELEMENTS {
+            return Err(self.wrong(
+                key,
+                format!("brings the file's array elements above {MAX_ELEMENTS}"),
+            ));
+        }
+        let mut values = Vec::with_capacity(count as usize);
+        if id == ARRAY {
+            let mut kinds = Vec::with_capacity(count as usize);
+            for _ in 0..count {
+                let (value, kind) = self.array(key, depth + 1)?;
+                values.push(value);
+                kinds.push(kind);
+            }
+            return Ok((Value::Array(values), Kind::Arrays(kinds)));
+        }
+        let kind = Kind::plain(id).ok_or_else(|| {
+            self.wrong(
+                key,
+                format!("has elements of type {id}, which GGUF does not define (0 to 12)"),
+            )
+        })?;
+        for _ in 0..count {
+            values.push(self.plain(key, &kind)?);
+        }
+        Ok((Value::Array(values), Kind::Array(Box::new(kind))))
+    }
+
+    /// Refuses a count that what is left of the file cannot hold.
+    fn enough(&self, field: &str, count: u64, each: u64) -> Result<(), Error> {
+        let left = (self.bytes.len() - self.at) as u64;
+        if count > left / each {
+            return Err(self.wrong(
+                field,
+                format!("declares {count} entries, but only {left} bytes are left"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, field: &str) -> Result<String, Error> {
+        let length = self.u64(field)?;
+        let bytes = self.take(length, field)?;
+        let text = std::str::from_utf8(bytes)
+            .map_err(|_| self.wrong(field, "holds text that is not UTF-8"))?;
+        Ok(text.to_string())
+    }
+
+    fn u32(&mut self, field: &str) -> Result<u32, Error> {
+        self.fixed(field).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, field: &str) -> Result<u64, Error> {
+        self.fixed(field).map(u64::from_le_bytes)
+    }
+
+    fn fixed<const N: usize>(&mut self, field: &str) -> Result<[u8; N], Error> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N as u64, field)?);
+        Ok(out)
+    }
+
+    fn take(&mut self, count: u64, field: &str) -> Result<&'a [u8], Error> {
+        let left = &self.bytes[self.at..];
+        match usize::try_from(count)
+            .ok()
+            .and_then(|count| left.get(..count))
+        {
+            Some(taken) => {
+                self.at += taken.len();
+                Ok(taken)
+            }
+            None => {
+                let problem = format!(
+                    "needs {count} bytes, but the file ends after {}; fetch it again",
+                    left.len()
+                );
+                Err(self.wrong(field, problem))
+            }
+        }
+    }
+
+    fn wrong(&self, field: &str, problem: impl Into<String>) -> Error {
+        Error::malformed(self.path, shorten(field), problem)
+    }
+}
+
+/// Names come from the file and may be of any length.
+fn shorten(field: &str) -> String {
+    match field.char_indices().nth(120) {
+        Some((at, _)) => format!("{}...", &field[..at]),
+        None => field.to_string(),
+    }
+}

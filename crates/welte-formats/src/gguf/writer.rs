@@ -1,0 +1,290 @@
+//! Writes GGUF version 3: head first, then each tensor's bytes in order, to a file that takes its name only when whole.
+
+use super::{ALIGNMENT, ALIGNMENT_KEY, Kind, Kinds, MAGIC, type_id};
+use crate::{Error, Metadata, TensorInfo, Value};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Writes one file. The bytes go to `NAME.part-PID` beside the target, which [`Writer::finish`] renames; a writer that
+/// is dropped before that removes it.
+#[derive(Debug)]
+pub struct Writer {
+    target: PathBuf,
+    temporary: PathBuf,
+    file: Option<BufWriter<File>>,
+    /// Name and bytes of each tensor.
+    tensors: Vec<(String, u64)>,
+    /// The tensor that is being written and how much of it has come.
+    current: usize,
+    written: u64,
+}
+
+impl Writer {
+    /// Starts a file with this metadata and these tensors. A key is written with its type in `kinds`; without one
+    /// with the customary one: 32 bits where they suffice (64 otherwise) for integers, f32 for floats. The alignment
+    /// is 32: a `general.alignment` in the metadata is left out, and so are `split.*`.
+    pub fn create(
+        path: &Path,
+        metadata: &Metadata,
+        kinds: &Kinds,
+        tensors: &[TensorInfo],
+    ) -> Result<Writer, Error> {
+        let head = head(path, metadata, kinds, tensors)?;
+        let sizes = tensors
+            .iter()
+            .map(|t| Ok((t.name.clone(), bytes_of(path, t)?)))
+            .collect::<Result<_, Error>>()?;
+        if path.is_dir() {
+            return Err(Error::unsupported(
+                path,
+                "is a directory; name a file to write",
+            ));
+        }
+        let temporary = beside(path);
+        let file = File::create(&temporary).map_err(|source| Error::io(&temporary, source))?;
+        let mut writer = Writer {
+            target: path.to_path_buf(),
+            temporary,
+            file: Some(BufWriter::with_capacity(1 << 20, file)),
+            tensors: sizes,
+            current: 0,
+            written: 0,
+        };
+        writer.put(&head)?;
+        writer.pad(head.len() as u64)?;
+        Ok(writer)
+    }
+
+    /// The next bytes of the tensors' data, in the order given to [`Writer::create`]; in pieces of any size, but a
+    /// piece must not cross from one tensor into the next.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let Some((name, size)) = self.tensors.get(self.current) else {
+            return Err(self.wrong("data", "more bytes than the tensors need"));
+        };
+        let size = *size;
+        if bytes.len() as u64 > size - self.written {
+            let problem = format!(
+                "got {} bytes where {} were left",
+                bytes.len(),
+                size - self.written
+            );
+            return Err(self.wrong(&format!("tensor {name}"), &problem));
+        }
+        self.put(bytes)?;
+        self.written += bytes.len() as u64;
+        if self.written == size {
+            self.pad(size)?;
+            self.current += 1;
+            self.written = 0;
+        }
+        Ok(())
+    }
+
+    /// Ends the file: everything must have been written; then it is on the disk under its name.
+    pub fn finish(mut self) -> Result<(), Error> {
+        if let Some((name, size)) = self.tensors.get(self.current) {
+            let problem = format!("only {} of {size} bytes were written", self.written);
+            return Err(self.wrong(&format!("tensor {name}"), &problem));
+        }
+        let temporary = self.temporary.clone();
+        let io = |source| Error::io(&temporary, source);
+        if let Some(buffered) = &mut self.file {
+            buffered.flush().map_err(io)?;
+            buffered.get_ref().sync_all().map_err(io)?;
+        }
+        std::fs::rename(&self.temporary, &self.target)
+            .map_err(|source| Error::io(&self.target, source))?;
+        self.file = None;
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        file.write_all(bytes)
+            .map_err(|source| Error::io(&self.temporary, source))
+    }
+
+    fn pad(&mut self, after: u64) -> Result<(), Error> {
+        let missing = after.next_multiple_of(ALIGNMENT) - after;
+        self.put(&[0; ALIGNMENT as usize][..missing as usize])
+    }
+
+    fn wrong(&self, field: &str, problem: &str) -> Error {
+        Error::malformed(&self.target, field, problem)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            // What is still buffered is not worth writing: the file goes.
+            drop(file.into_parts());
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// A name for the unfinished file in the same directory, so that the rename stays on one disk.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".part-{}", std::process::id()));
+    path.with_file_name(name)
+}
+
+fn bytes_of(path: &Path, tensor: &TensorInfo) -> Result<u64, Error> {
+    let bytes = tensor
+        .format
+        .bytes(tensor.k)
+        .and_then(|row| row.checked_mul(tensor.n));
+    bytes.filter(|b| *b > 0).map(|b| b as u64).ok_or_else(|| {
+        let (n, k, format) = (tensor.n, tensor.k, tensor.format.name());
+        Error::malformed(
+            path,
+            format!("tensor {}", tensor.name),
+            format!("{n} x {k} cannot be stored as {format}"),
+        )
+    })
+}
+
+/// Everything before the data, without the padding.
+fn head(
+    path: &Path,
+    metadata: &Metadata,
+    kinds: &Kinds,
+    tensors: &[TensorInfo],
+) -> Result<Vec<u8>, Error> {
+    let kept = || {
+        metadata
+            .iter()
+            .filter(|(key, _)| *key != ALIGNMENT_KEY && !key.starts_with("split."))
+    };
+    let mut out = MAGIC.to_vec();
+    out.extend(3u32.to_le_bytes());
+    out.extend((tensors.len() as u64).to_le_bytes());
+    out.extend((kept().count() as u64).to_le_bytes());
+    for (key, value) in kept() {
+        let guess;
+        let kind = match kinds.get(key) {
+            Some(kind) => kind,
+            None => {
+                guess = customary(value);
+                &guess
+            }
+        };
+        put_text(&mut out, key);
+        out.extend(kind.id().to_le_bytes());
+        put_value(&mut out, value, kind).ok_or_else(|| {
+            Error::malformed(
+                path,
+                key.as_str(),
+                format!("the value does not fit its type {kind:?}"),
+            )
+        })?;
+    }
+    let mut offset = 0u64;
+    for tensor in tensors {
+        put_text(&mut out, &tensor.name);
+        let dimensions: &[usize] = if tensor.n == 1 {
+            &[tensor.k]
+        } else {
+            &[tensor.k, tensor.n]
+        };
+        out.extend((dimensions.len() as u32).to_le_bytes());
+        dimensions
+            .iter()
+            .for_each(|d| out.extend((*d as u64).to_le_bytes()));
+        out.extend(type_id(tensor.format).to_le_bytes());
+        out.extend(offset.to_le_bytes());
+        offset = bytes_of(path, tensor)?
+            .checked_next_multiple_of(ALIGNMENT)
+            .and_then(|bytes| offset.checked_add(bytes))
+            .ok_or_else(|| {
+                Error::malformed(path, format!("tensor {}", tensor.name), "is too large")
+            })?;
+    }
+    Ok(out)
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// The type that files customarily give such a value.
+fn customary(value: &Value) -> Kind {
+    match value {
+        Value::U64(v) if *v <= u32::MAX.into() => Kind::U32,
+        Value::U64(_) => Kind::U64,
+        Value::I64(v) if i32::try_from(*v).is_ok() => Kind::I32,
+        Value::I64(_) => Kind::I64,
+        Value::F64(_) => Kind::F32,
+        Value::Bool(_) => Kind::Bool,
+        Value::String(_) => Kind::String,
+        Value::Array(values) => customary_array(values),
+    }
+}
+
+/// One type for all elements: the widest that any of them needs.
+fn customary_array(values: &[Value]) -> Kind {
+    if matches!(values.first(), Some(Value::Array(_))) {
+        return Kind::Arrays(values.iter().map(customary).collect());
+    }
+    let widest = values.iter().map(customary).reduce(|a, b| match (&a, &b) {
+        (Kind::U32, Kind::U64) | (Kind::I32, Kind::I64) => b,
+        (Kind::I32 | Kind::I64, Kind::U32 | Kind::U64)
+        | (Kind::U32 | Kind::U64, Kind::I32 | Kind::I64) => Kind::I64,
+        _ => a,
+    });
+    Kind::Array(Box::new(widest.unwrap_or(Kind::String)))
+}
+
+/// Writes one value as `kind`; `None` when it does not fit.
+fn put_value(out: &mut Vec<u8>, value: &Value, kind: &Kind) -> Option<()> {
+    if let Value::Array(values) = value {
+        return put_array(out, values, kind);
+    }
+    let integer = match value {
+        Value::U64(v) => Some(i128::from(*v)),
+        Value::I64(v) => Some(i128::from(*v)),
+        _ => None,
+    };
+    match (kind, value) {
+        (Kind::U8, _) => out.extend(u8::try_from(integer?).ok()?.to_le_bytes()),
+        (Kind::I8, _) => out.extend(i8::try_from(integer?).ok()?.to_le_bytes()),
+        (Kind::U16, _) => out.extend(u16::try_from(integer?).ok()?.to_le_bytes()),
+        (Kind::I16, _) => out.extend(i16::try_from(integer?).ok()?.to_le_bytes()),
+        (Kind::U32, _) => out.extend(u32::try_from(integer?).ok()?.to_le_bytes()),
+        (Kind::I32, _) => out.extend(i32::try_from(integer?).ok()?.to_le_bytes()),
+        (Kind::U64, _) => out.extend(u64::try_from(integer?).ok()?.to_le_bytes()),
+        (Kind::I64, _) => out.extend(i64::try_from(integer?).ok()?.to_le_bytes()),
+        (Kind::F32, Value::F64(v)) => out.extend((*v as f32).to_le_bytes()),
+        (Kind::F64, Value::F64(v)) => out.extend(v.to_le_bytes()),
+        (Kind::Bool, Value::Bool(v)) => out.push(u8::from(*v)),
+        (Kind::String, Value::String(v)) => put_text(out, v),
+        _ => return None,
+    }
+    Some(())
+}
+
+fn put_array(out: &mut Vec<u8>, values: &[Value], kind: &Kind) -> Option<()> {
+    let id = match kind {
+        Kind::Array(element) => element.id(),
+        Kind::Arrays(kinds) if kinds.len() == values.len() => super::ARRAY,
+        _ => return None,
+    };
+    out.extend(id.to_le_bytes());
+    out.extend((values.len() as u64).to_le_bytes());
+    match kind {
+        Kind::Arrays(kinds) => values
+            .iter()
+            .zip(kinds)
+            .try_for_each(|(value, kind)| put_value(out, value, kind)),
+        Kind::Array(element) => values
+            .iter()
+            .try_for_each(|value| put_value(out, value, element)),
+        _ => None,
+    }
+}

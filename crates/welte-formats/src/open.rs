@@ -1,0 +1,55 @@
+//! Decides by content what a path holds.
+
+use crate::gguf::{Gguf, MAGIC};
+use crate::{Checkpoint, Error, hf, mapped};
+use std::io::Read;
+use std::path::Path;
+
+/// Opens a checkpoint: a GGUF file (any part of a split one), or a directory in Hugging Face layout.
+pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, Error> {
+    if path.is_dir() {
+        return Ok(Box::new(hf::Directory::open(path)?));
+    }
+    let start = first_bytes(path)?;
+    if start.starts_with(&MAGIC) {
+        return Ok(Box::new(Gguf::open(path)?));
+    }
+    Err(Error::unsupported(path, what_else(path, &start)))
+}
+
+/// Up to sixteen bytes from the start of a file.
+fn first_bytes(path: &Path) -> Result<Vec<u8>, Error> {
+    let mut start = Vec::new();
+    let file = mapped::open_regular(path)?;
+    file.take(16)
+        .read_to_end(&mut start)
+        .map_err(|source| Error::io(path, source))?;
+    Ok(start)
+}
+
+/// What a file is that we do not open, and what to do about it.
+fn what_else(path: &Path, start: &[u8]) -> String {
+    let ends = |ending: &str| {
+        path.extension()
+            .is_some_and(|e| e.eq_ignore_ascii_case(ending))
+    };
+    if ends("safetensors") || (start.get(8) == Some(&b'{') && start.get(4..8) == Some(&[0; 4])) {
+        return "is a safetensors file, which lacks the configuration: give the directory that holds it and config.json"
+            .to_string();
+    }
+    let zipped = start.starts_with(b"PK\x03\x04");
+    let pickled = start.starts_with(&[0x80, 2]);
+    if pickled || (zipped && !ends("zip")) || ends("bin") || ends("pth") || ends("pt") {
+        return "looks like a PyTorch file (pickle), which can run code when it is opened and is not supported: \
+                convert the model to safetensors or GGUF"
+            .to_string();
+    }
+    if ends("json") {
+        return "is a JSON file: give the directory that holds it".to_string();
+    }
+    if start.starts_with(b"version https:/") {
+        return "is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`"
+            .to_string();
+    }
+    "is not a model that we know: GGUF files and directories with config.json and safetensors are supported".to_string()
+}
