@@ -328,11 +328,8 @@ impl Collector<'_> {
         let (factors, head) = (weight(names.rope_factors, 0), weight(names.head, 0));
         let scaled = spec.rope.scaling == Scaling::Factors;
         for t in self.checkpoint.tensors() {
-            if !self.used.contains(&t.name)
-                && !(scaled && t.name == factors)
-                && !(spec.tied && t.name == head)
-                && !names::is_leftover(&t.name)
-            {
+            let spare = (scaled && t.name == factors) || (spec.tied && t.name == head);
+            if !self.used.contains(&t.name) && !spare && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "has no place in the architecture '{}' with {} layers, so its output would be wrong",
                     spec.architecture, spec.layers
