@@ -40,16 +40,18 @@ pub(crate) fn read(
 
 fn gguf_scaling(keys: &Keys<'_>) -> Result<Scaling, Error> {
     let name = |s: &str| keys.name(s, "");
-    if keys
-        .checkpoint
-        .tensor(&names::weight(names::GGUF.rope_factors, 0))
-        .is_some()
-    {
-        return Ok(Scaling::Factors);
-    }
+    let factors = names::weight(names::GGUF.rope_factors, 0);
     let type_key = name("rope.scaling.type");
     let old = name("rope.scale_linear");
     match keys.text(&type_key)? {
+        None | Some("none") if keys.checkpoint.tensor(&factors).is_some() => Ok(Scaling::Factors),
+        Some(other) if keys.checkpoint.tensor(&factors).is_some() => {
+            let other: String = other.chars().filter(|c| !c.is_control()).take(64).collect();
+            Err(keys.error(
+                &type_key,
+                format!("is '{other}' beside the tensor {factors}, which is not supported"),
+            ))
+        }
         None if keys.value(&old).is_some() => linear(keys.positive(&old, None)?),
         None | Some("none") => Ok(Scaling::None),
         Some("linear") => linear(keys.positive(&name("rope.scaling.factor"), None)?),

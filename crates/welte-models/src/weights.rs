@@ -1,7 +1,7 @@
 //! From the checkpoint's tensors to the weights that commands use: every shape checked, neighbours joined.
 
 use crate::names::{self, Names, bias, weight};
-use crate::{Error, ModelSpec};
+use crate::{Error, ModelSpec, Scaling};
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -325,12 +325,11 @@ impl Collector<'_> {
 
     /// A tensor that nobody reads means that the model is not what we take it for.
     fn refuse_unused(&self, spec: &ModelSpec, names: &Names) -> Result<(), Error> {
-        let spare = [weight(names.rope_factors, 0), weight(names.head, 0)];
+        let (factors, head) = (weight(names.rope_factors, 0), weight(names.head, 0));
+        let scaled = spec.rope.scaling == Scaling::Factors;
         for t in self.checkpoint.tensors() {
-            if !self.used.contains(&t.name)
-                && !spare.contains(&t.name)
-                && !names::is_leftover(&t.name)
-            {
+            let spare = (scaled && t.name == factors) || (spec.tied && t.name == head);
+            if !self.used.contains(&t.name) && !spare && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "has no place in the architecture '{}' with {} layers, so its output would be wrong",
                     spec.architecture, spec.layers

@@ -489,6 +489,13 @@ fn what_is_wrong_is_named() {
         complaint(&|f| f.add("blk.1.attn_q.bias", Format::F32, 1, 256)),
         &["blk.1.attn_q.bias"],
     );
+    has(
+        complaint(&|f| {
+            f.set("llama.rope.scaling.type", arch("linear"));
+            f.add("rope_freqs.weight", Format::F32, 1, 32);
+        }),
+        &["llama.rope.scaling.type", "'linear'", "rope_freqs.weight"],
+    );
     has(complaint(&|f| f.tensors.clear()), &["no weights"]);
 }
 
