@@ -1,2 +1,12 @@
-//! Project chores: the rules of the house, run as a test.
-fn main() {}
+//! Project chores. `cargo run -p xtask` checks the rules of the house; `cargo test` does the same.
+
+mod tidy;
+
+fn main() {
+    let root = tidy::root();
+    let problems = tidy::check(&root);
+    for problem in &problems {
+        eprintln!("{problem}");
+    }
+    std::process::exit(i32::from(!problems.is_empty()));
+}

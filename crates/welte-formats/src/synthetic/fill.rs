@@ -1,0 +1,163 @@
+//! Random bytes that are valid blocks of a format, with decoded values of a wanted spread.
+//!
+//! Every eight bytes come from a counter hashed with (seed, tensor, row), so any row can be made alone and always
+//! comes out the same.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use welte_table::Format;
+
+/// Step of the counter (the golden ratio, odd).
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What a tensor holds.
+#[derive(Clone, Debug)]
+pub(super) enum Fill {
+    /// Zero mean, standard deviation 1/sqrt(k), so that products keep the size of their input.
+    Matrix,
+    /// Around one.
+    Norm,
+    /// Small, around zero.
+    Bias,
+    /// These values (f32).
+    Given(Vec<f32>),
+}
+
+/// The finaliser of splitmix64.
+pub(super) fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// A tensor's own key.
+pub(super) fn key(seed: u64, name: &str) -> u64 {
+    name.bytes()
+        .fold(mix(seed.wrapping_add(STEP)), |key, byte| {
+            mix(key ^ u64::from(byte))
+        })
+}
+
+/// Fills one row; `out` is exactly a row of `k` elements.
+pub(super) fn row(fill: &Fill, format: Format, k: usize, key: u64, row: u64, out: &mut [u8]) {
+    let state = mix(key ^ mix(row.wrapping_add(1)));
+    let deviation = 1.0 / (k as f32).sqrt();
+    match fill {
+        Fill::Given(values) => plain(format, values, out),
+        Fill::Norm => plain(format, &uniform(state, k, 1.0, 0.1), out),
+        Fill::Bias => plain(format, &uniform(state, k, 0.0, 0.1), out),
+        Fill::Matrix if format.is_quantised() => blocks(format, state, deviation, out),
+        Fill::Matrix => plain(
+            format,
+            &uniform(state, k, 0.0, deviation * 3f32.sqrt()),
+            out,
+        ),
+    }
+}
+
+/// `k` values in `centre - reach .. centre + reach`.
+fn uniform(state: u64, k: usize, centre: f32, reach: f32) -> Vec<f32> {
+    let scale = reach / 32768.0;
+    let mut values = vec![0.0; k];
+    for (i, four) in values.chunks_mut(4).enumerate() {
+        let word = word(state, i);
+        for (j, v) in four.iter_mut().enumerate() {
+            *v = centre + scale * f32::from((word >> (16 * j)) as i16);
+        }
+    }
+    values
+}
+
+fn word(state: u64, i: usize) -> u64 {
+    mix(state.wrapping_add((i as u64).wrapping_mul(STEP)))
+}
+
+/// Stores floats as F32, F16 or BF16.
+fn plain(format: Format, values: &[f32], out: &mut [u8]) {
+    match format {
+        Format::F16 => {
+            let mut halves = vec![f16::ZERO; values.len()];
+            halves.convert_from_f32_slice(values);
+            out.chunks_exact_mut(2)
+                .zip(&halves)
+                .for_each(|(out, v)| out.copy_from_slice(&v.to_le_bytes()));
+        }
+        Format::BF16 => out
+            .chunks_exact_mut(2)
+            .zip(values)
+            .for_each(|(out, v)| out.copy_from_slice(&half::bf16::from_f32(*v).to_le_bytes())),
+        _ => out
+            .chunks_exact_mut(4)
+            .zip(values)
+            .for_each(|(out, v)| out.copy_from_slice(&v.to_le_bytes())),
+    }
+}
+
+/// How a block's scales are set over random bytes.
+struct Scales {
+    /// Where `d` stands.
+    d: usize,
+    /// Standard deviation of the values at d = 1.
+    deviation: f32,
+    /// Where the minimum's scale stands and its ratio to `d`, chosen so that the mean is zero.
+    min: Option<(usize, f32)>,
+    /// Whether d may be negative. Values that are centred half a step off zero get a random sign, without which all
+    /// rows would share that mean and the activations drift.
+    signed: bool,
+}
+
+/// The deviations follow from independent uniform quants, scales and minimums.
+fn scales(format: Format) -> Scales {
+    let (d, deviation, min, signed) = match format {
+        Format::Q4_0 => (0, 4.637, None, true),
+        Format::Q4_1 => (0, 4.610, Some((2, -7.5)), false),
+        Format::Q5_0 => (0, 9.247, None, true),
+        Format::Q5_1 => (0, 9.233, Some((2, -15.5)), false),
+        Format::Q8_0 => (0, 73.9, None, false),
+        Format::Q2_K => (80, 13.87, Some((82, 1.5)), false),
+        Format::Q3_K => (108, 43.34, None, true),
+        Format::Q4_K => (0, 258.3, Some((2, 7.5)), false),
+        Format::Q5_K => (0, 526.9, Some((2, 15.5)), false),
+        // Plain floats have no scales and do not come here.
+        Format::Q6_K | Format::F32 | Format::F16 | Format::BF16 => (208, 1365.7, None, true),
+    };
+    Scales {
+        d,
+        deviation,
+        min,
+        signed,
+    }
+}
+
+fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
+    let mut words = out.chunks_exact_mut(8);
+    let mut count = 0;
+    for (i, eight) in words.by_ref().enumerate() {
+        eight.copy_from_slice(&word(state, i).to_le_bytes());
+        count = i + 1;
+    }
+    let rest = words.into_remainder();
+    let length = rest.len();
+    rest.copy_from_slice(&word(state, count).to_le_bytes()[..length]);
+
+    let scales = scales(format);
+    let d = f16::from_f32(deviation / scales.deviation);
+    for block in out.chunks_exact_mut(format.block_bytes()) {
+        if format == Format::Q8_0 {
+            // Encoders never make -128.
+            block[2..]
+                .iter_mut()
+                .for_each(|q| *q = if *q == 0x80 { 0x81 } else { *q });
+        }
+        // The sign is the random bit that was there.
+        let sign = if scales.signed {
+            (u16::from(block[scales.d + 1]) << 8) & 0x8000
+        } else {
+            0
+        };
+        block[scales.d..scales.d + 2].copy_from_slice(&(d.to_bits() | sign).to_le_bytes());
+        if let Some((at, ratio)) = scales.min {
+            block[at..at + 2].copy_from_slice(&f16::from_f32(d.to_f32() * ratio).to_le_bytes());
+        }
+    }
+}

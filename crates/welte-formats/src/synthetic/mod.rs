@@ -1,0 +1,390 @@
+//! Models made up from a seed: real shapes, random weights, no download.
+
+mod fill;
+mod shape;
+mod vocabulary;
+
+pub use shape::{Family, Llama3Scaling, NAMES, Shape};
+
+use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, gguf};
+use fill::Fill;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+use welte_table::Format;
+
+/// About as many bytes are made at a time when a file is written.
+const PIECE: usize = 32 << 20;
+
+/// A made-up checkpoint. It speaks GGUF's names; rows are made when they are asked for, always the same ones.
+#[derive(Debug)]
+pub struct Synthetic {
+    origin: String,
+    shape: Shape,
+    seed: u64,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    fills: Vec<Fill>,
+    by_name: HashMap<String, usize>,
+}
+
+/// How the matrices are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recipe {
+    /// All in one format.
+    Pure(Format),
+    /// Most in the first format; the output and the weightiest of the others in Q6_K.
+    Medium(Format),
+}
+
+impl Recipe {
+    fn from_name(name: &str) -> Option<Recipe> {
+        match name.to_ascii_lowercase().as_str() {
+            "q4_k_m" => Some(Recipe::Medium(Format::Q4_K)),
+            "q5_k_m" => Some(Recipe::Medium(Format::Q5_K)),
+            other => Format::from_name(other).map(Recipe::Pure),
+        }
+    }
+
+    /// GGUF's number for it (`general.file_type`).
+    fn file_type(self) -> u64 {
+        match self {
+            Recipe::Medium(Format::Q4_K) => 15,
+            Recipe::Medium(_) => 17,
+            Recipe::Pure(format) => match format {
+                Format::F32 => 0,
+                Format::F16 => 1,
+                Format::Q4_0 => 2,
+                Format::Q4_1 => 3,
+                Format::Q8_0 => 7,
+                Format::Q5_0 => 8,
+                Format::Q5_1 => 9,
+                Format::Q2_K => 10,
+                Format::Q3_K => 11,
+                Format::Q4_K => 14,
+                Format::Q5_K => 16,
+                Format::Q6_K => 18,
+                Format::BF16 => 32,
+            },
+        }
+    }
+
+    /// The format of a matrix with rows of `k`; `important` are those that mixed recipes give more bits.
+    fn format(self, important: bool, k: usize) -> Format {
+        let wanted = match self {
+            Recipe::Medium(_) if important => Format::Q6_K,
+            Recipe::Medium(format) | Recipe::Pure(format) => format,
+        };
+        fallback(wanted, k)
+    }
+}
+
+/// Block formats need rows of whole blocks: where they are not, the K formats become the plain block format of the
+/// next size, as llama.cpp's quantiser does it (Q2_K and Q3_K: Q4_0), and any other F16.
+fn fallback(format: Format, k: usize) -> Format {
+    if k.is_multiple_of(format.block()) {
+        return format;
+    }
+    let smaller = match format {
+        Format::Q2_K | Format::Q3_K => Format::Q4_0,
+        Format::Q4_K => Format::Q5_0,
+        Format::Q5_K => Format::Q5_1,
+        Format::Q6_K => Format::Q8_0,
+        _ => return Format::F16,
+    };
+    fallback(smaller, k)
+}
+
+impl Synthetic {
+    /// `SHAPE[,KEY=VALUE...]:FORMAT`, such as `qwen3-0.6b:q4_0`, `llama-1b,layers=2:q8_0` or
+    /// `custom,arch=llama,layers=2,dim=256,heads=4,kv_heads=2,head_dim=64,ffn=512,vocab=1000,seed=7:q4_k_m`.
+    pub fn parse(text: &str) -> Result<Synthetic, Error> {
+        let origin = format!("synthetic:{text}");
+        let refuse = |problem: String| Error::unsupported(Path::new(&origin), problem);
+        let Some((shape, format)) = text.rsplit_once(':') else {
+            return Err(refuse(
+                "lacks a format: write SHAPE:FORMAT, such as qwen3-0.6b:q4_0".to_string(),
+            ));
+        };
+        let recipe = Recipe::from_name(format).ok_or_else(|| {
+            let ours: Vec<&str> = Format::ALL.iter().map(|f| f.name()).collect();
+            refuse(format!(
+                "format {format} is unknown; known are {}, Q4_K_M, Q5_K_M",
+                ours.join(", ")
+            ))
+        })?;
+        let mut words = shape.split(',');
+        let name = words.next().unwrap_or_default();
+        let mut shape = Shape::named(&name.to_ascii_lowercase()).ok_or_else(|| {
+            refuse(format!(
+                "shape {name} is unknown; known are {}",
+                NAMES.join(", ")
+            ))
+        })?;
+        let mut seed = 0;
+        for word in words {
+            let (key, value) = word
+                .split_once('=')
+                .ok_or_else(|| refuse(format!("{word}: KEY=VALUE is meant")))?;
+            if key == "seed" {
+                seed = value
+                    .parse()
+                    .map_err(|_| refuse(format!("seed={value}: a number is meant")))?;
+            } else {
+                shape.set(key, value).map_err(&refuse)?;
+            }
+        }
+        shape.check().map_err(&refuse)?;
+        let metadata = metadata(&shape, name, recipe);
+        let mut made = Synthetic {
+            metadata,
+            seed,
+            tensors: Vec::new(),
+            fills: Vec::new(),
+            by_name: HashMap::new(),
+            shape: shape.clone(),
+            origin,
+        };
+        made.lay_out(&shape, recipe);
+        Ok(made)
+    }
+
+    /// Its sizes.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Adds every tensor.
+    fn lay_out(&mut self, shape: &Shape, recipe: Recipe) {
+        let Shape {
+            dim,
+            heads,
+            kv_heads,
+            head_dim,
+            ffn,
+            vocab,
+            layers,
+            tied,
+            ..
+        } = *shape;
+        let (q, kv) = (heads * head_dim, kv_heads * head_dim);
+        let mut matrix = |name: String, n: usize, k: usize, important: bool| {
+            self.add(name, recipe.format(important, k), n, k, Fill::Matrix);
+        };
+        matrix("token_embd.weight".to_string(), vocab, dim, tied);
+        if !tied {
+            matrix("output.weight".to_string(), vocab, dim, true);
+        }
+        for layer in 0..layers {
+            let name = |part: &str| format!("blk.{layer}.{part}.weight");
+            // As llama.cpp chooses: the first and last eighth, and every third of the rest.
+            let eighth = layers / 8;
+            let more = layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
+            matrix(name("attn_q"), q, dim, false);
+            matrix(name("attn_k"), kv, dim, false);
+            matrix(name("attn_v"), kv, dim, more);
+            matrix(name("attn_output"), dim, q, false);
+            matrix(name("ffn_gate"), ffn, dim, false);
+            matrix(name("ffn_up"), ffn, dim, false);
+            matrix(name("ffn_down"), dim, ffn, more);
+        }
+        let mut vector =
+            |name: String, k: usize, fill: Fill| self.add(name, Format::F32, 1, k, fill);
+        vector("output_norm.weight".to_string(), dim, Fill::Norm);
+        for layer in 0..layers {
+            vector(format!("blk.{layer}.attn_norm.weight"), dim, Fill::Norm);
+            vector(format!("blk.{layer}.ffn_norm.weight"), dim, Fill::Norm);
+            match shape.family {
+                Family::Llama => {}
+                Family::Qwen2 => {
+                    for (part, k) in [("q", q), ("k", kv), ("v", kv)] {
+                        vector(format!("blk.{layer}.attn_{part}.bias"), k, Fill::Bias);
+                    }
+                }
+                Family::Qwen3 => {
+                    vector(
+                        format!("blk.{layer}.attn_q_norm.weight"),
+                        head_dim,
+                        Fill::Norm,
+                    );
+                    vector(
+                        format!("blk.{layer}.attn_k_norm.weight"),
+                        head_dim,
+                        Fill::Norm,
+                    );
+                }
+            }
+        }
+        if let Some(factors) = shape.rope_factors() {
+            vector(
+                "rope_freqs.weight".to_string(),
+                factors.len(),
+                Fill::Given(factors),
+            );
+        }
+    }
+
+    fn add(&mut self, name: String, format: Format, n: usize, k: usize, fill: Fill) {
+        self.by_name.insert(name.clone(), self.tensors.len());
+        self.tensors.push(TensorInfo { name, format, n, k });
+        self.fills.push(fill);
+    }
+
+    /// Makes rows from `first` on until `out`, a whole number of rows, is full.
+    fn make(&self, index: usize, first: usize, row_bytes: usize, out: &mut [u8]) {
+        let TensorInfo {
+            name, format, k, ..
+        } = &self.tensors[index];
+        let key = fill::key(self.seed, name);
+        for (i, row) in out.chunks_exact_mut(row_bytes).enumerate() {
+            fill::row(
+                &self.fills[index],
+                *format,
+                *k,
+                key,
+                (first + i) as u64,
+                row,
+            );
+        }
+    }
+
+    fn refuse(&self, tensor: &TensorInfo, problem: String) -> Error {
+        Error::malformed(
+            Path::new(&self.origin),
+            format!("tensor {}", tensor.name),
+            problem,
+        )
+    }
+}
+
+impl Checkpoint for Synthetic {
+    fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Gguf
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.by_name.get(name).map(|i| &self.tensors[*i])
+    }
+
+    fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
+        let index = self
+            .by_name
+            .get(&tensor.name)
+            .copied()
+            .filter(|i| self.tensors[*i] == *tensor);
+        let index = index.ok_or_else(|| self.refuse(tensor, "is not there".to_string()))?;
+        let inside = first.checked_add(rows).is_some_and(|end| end <= tensor.n);
+        let sizes = tensor
+            .format
+            .bytes(tensor.k)
+            .and_then(|row| Some((row, row.checked_mul(rows)?)));
+        match sizes {
+            Some((row, bytes)) if inside => {
+                let mut out = vec![0; bytes];
+                self.make(index, first, row, &mut out);
+                Ok(Cow::Owned(out))
+            }
+            _ => {
+                let problem = format!(
+                    "has no rows {first} to {} (it has {})",
+                    first.saturating_add(rows),
+                    tensor.n
+                );
+                Err(self.refuse(tensor, problem))
+            }
+        }
+    }
+}
+
+/// Writes a made-up model as a GGUF file. `progress` hears of bytes made and bytes in all.
+pub fn write(
+    model: &Synthetic,
+    path: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(), Error> {
+    let row_bytes = |t: &TensorInfo| t.format.bytes(t.k).unwrap_or(1);
+    let total = model
+        .tensors
+        .iter()
+        .map(|t| (row_bytes(t) * t.n) as u64)
+        .sum();
+    let mut writer = gguf::Writer::create(path, &model.metadata, model.kinds(), &model.tensors)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut piece = Vec::new();
+    let mut done = 0;
+    for (index, tensor) in model.tensors.iter().enumerate() {
+        let row = row_bytes(tensor);
+        let step = (PIECE / row).max(1);
+        for first in (0..tensor.n).step_by(step) {
+            let rows = step.min(tensor.n - first);
+            piece.resize(rows * row, 0);
+            let share = rows.div_ceil(threads);
+            std::thread::scope(|scope| {
+                for (i, part) in piece.chunks_mut(share * row).enumerate() {
+                    scope.spawn(move || model.make(index, first + i * share, row, part));
+                }
+            });
+            writer.write(&piece)?;
+            done += piece.len() as u64;
+            progress(done, total);
+        }
+    }
+    writer.finish()
+}
+
+/// Everything that a loader needs to know.
+fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
+    let architecture = shape.architecture();
+    let text = |s: &str| Value::String(s.to_string());
+    let mut metadata = Metadata::from([
+        ("general.architecture".to_string(), text(architecture)),
+        (
+            "general.name".to_string(),
+            text(&format!("{name} (random weights)")),
+        ),
+        (
+            "general.file_type".to_string(),
+            Value::U64(recipe.file_type()),
+        ),
+        ("general.quantization_version".to_string(), Value::U64(2)),
+    ]);
+    for (key, value) in [
+        ("context_length", shape.context),
+        ("embedding_length", shape.dim),
+        ("block_count", shape.layers),
+        ("feed_forward_length", shape.ffn),
+        ("attention.head_count", shape.heads),
+        ("attention.head_count_kv", shape.kv_heads),
+        ("attention.key_length", shape.head_dim),
+        ("attention.value_length", shape.head_dim),
+        ("rope.dimension_count", shape.head_dim),
+        ("vocab_size", shape.vocab),
+    ] {
+        metadata.insert(format!("{architecture}.{key}"), Value::U64(value as u64));
+    }
+    for (key, value) in [
+        ("rope.freq_base", shape.rope_base),
+        ("attention.layer_norm_rms_epsilon", shape.norm_epsilon),
+    ] {
+        metadata.insert(format!("{architecture}.{key}"), Value::F64(value.into()));
+    }
+    let pre = if shape.family == Family::Llama {
+        "llama-bpe"
+    } else {
+        "qwen2"
+    };
+    vocabulary::add(&mut metadata, pre, shape.vocab);
+    metadata
+}

@@ -1,0 +1,249 @@
+//! The named shapes and how a shape is asked for.
+
+/// Which family a made-up model belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Llama and what is built like it.
+    Llama,
+    /// With biases on q, k and v.
+    Qwen2,
+    /// With norms on q and k.
+    Qwen3,
+}
+
+/// The frequency scaling of Llama 3.1 and later.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Llama3Scaling {
+    /// By how much long waves are stretched.
+    pub factor: f32,
+    /// Waves longer than the original context over this are stretched in full.
+    pub low: f32,
+    /// Waves shorter than the original context over this are left alone.
+    pub high: f32,
+    /// The context that the model was first trained with.
+    pub context: f32,
+}
+
+/// A model's sizes.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub struct Shape {
+    pub family: Family,
+    pub layers: usize,
+    pub dim: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub ffn: usize,
+    pub vocab: usize,
+    pub context: usize,
+    /// The output matrix is the token embedding.
+    pub tied: bool,
+    pub rope_base: f32,
+    pub norm_epsilon: f32,
+    pub scaling: Option<Llama3Scaling>,
+}
+
+/// The shapes with names.
+pub const NAMES: [&str; 8] = [
+    "qwen3-0.6b",
+    "qwen3-4b",
+    "qwen3-8b",
+    "llama-1b",
+    "llama-8b",
+    "tinyllama-1.1b",
+    "tiny",
+    "custom",
+];
+
+const fn qwen3(layers: usize, dim: usize, heads: usize, ffn: usize, tied: bool) -> Shape {
+    Shape {
+        family: Family::Qwen3,
+        layers,
+        dim,
+        heads,
+        kv_heads: 8,
+        head_dim: 128,
+        ffn,
+        vocab: 151_936,
+        context: 40_960,
+        tied,
+        rope_base: 1e6,
+        norm_epsilon: 1e-6,
+        scaling: None,
+    }
+}
+
+const fn llama3(
+    layers: usize,
+    dim: usize,
+    head_dim: usize,
+    ffn: usize,
+    tied: bool,
+    factor: f32,
+) -> Shape {
+    Shape {
+        family: Family::Llama,
+        layers,
+        dim,
+        heads: 32,
+        kv_heads: 8,
+        head_dim,
+        ffn,
+        vocab: 128_256,
+        context: 131_072,
+        tied,
+        rope_base: 5e5,
+        norm_epsilon: 1e-5,
+        scaling: Some(Llama3Scaling {
+            factor,
+            low: 1.0,
+            high: 4.0,
+            context: 8192.0,
+        }),
+    }
+}
+
+/// For tests and examples: loads at once.
+const TINY: Shape = Shape {
+    family: Family::Llama,
+    layers: 2,
+    dim: 256,
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 64,
+    ffn: 512,
+    vocab: 1024,
+    context: 4096,
+    tied: true,
+    rope_base: 1e4,
+    norm_epsilon: 1e-5,
+    scaling: None,
+};
+
+impl Shape {
+    /// A shape by name; `custom` starts from `tiny`.
+    pub fn named(name: &str) -> Option<Shape> {
+        Some(match name {
+            "qwen3-0.6b" => qwen3(28, 1024, 16, 3072, true),
+            "qwen3-4b" => qwen3(36, 2560, 32, 9728, true),
+            "qwen3-8b" => qwen3(36, 4096, 32, 12_288, false),
+            "llama-1b" => llama3(16, 2048, 64, 8192, true, 32.0),
+            "llama-8b" => llama3(32, 4096, 128, 14_336, false, 8.0),
+            "tinyllama-1.1b" => Shape {
+                layers: 22,
+                dim: 2048,
+                heads: 32,
+                kv_heads: 4,
+                ffn: 5632,
+                vocab: 32_000,
+                context: 2048,
+                tied: false,
+                ..TINY
+            },
+            "tiny" | "custom" => TINY,
+            _ => return None,
+        })
+    }
+
+    /// Sets one size from `key=value`; the error says what is wrong.
+    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let number = |most: usize| match value.parse::<usize>() {
+            Ok(v) if (1..=most).contains(&v) => Ok(v),
+            _ => Err(format!("{key}={value}: a number from 1 to {most} is meant")),
+        };
+        let float = || match value.parse::<f32>() {
+            Ok(v) if v.is_finite() && v > 0.0 => Ok(v),
+            _ => Err(format!("{key}={value}: a number above 0 is meant")),
+        };
+        match key {
+            "arch" => {
+                self.family = match value {
+                    "llama" => Family::Llama,
+                    "qwen2" => Family::Qwen2,
+                    "qwen3" => Family::Qwen3,
+                    _ => return Err(format!("arch={value}: llama, qwen2 or qwen3 is meant")),
+                }
+            }
+            "layers" => self.layers = number(1024)?,
+            "dim" => self.dim = number(1 << 17)?,
+            "heads" => self.heads = number(1024)?,
+            "kv_heads" => self.kv_heads = number(1024)?,
+            "head_dim" => self.head_dim = number(1024)?,
+            "ffn" => self.ffn = number(1 << 20)?,
+            "vocab" => self.vocab = number(1 << 20)?,
+            "context" => self.context = number(1 << 24)?,
+            "tied" => {
+                self.tied = value
+                    .parse()
+                    .map_err(|_| format!("tied={value}: true or false is meant"))?;
+            }
+            "rope_base" => self.rope_base = float()?,
+            "norm_epsilon" => self.norm_epsilon = float()?,
+            "rope_factor" => {
+                self.scaling = Some(Llama3Scaling {
+                    factor: float()?,
+                    low: 1.0,
+                    high: 4.0,
+                    context: 8192.0,
+                });
+            }
+            _ => {
+                return Err(format!(
+                    "{key}: unknown; known are arch, layers, dim, heads, kv_heads, head_dim, ffn, vocab, context, tied, \
+                     rope_base, rope_factor, norm_epsilon, seed"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what cannot be in these sizes.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            return Err(format!(
+                "heads={} is no multiple of kv_heads={}",
+                self.heads, self.kv_heads
+            ));
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return Err(format!("head_dim={} is odd", self.head_dim));
+        }
+        if self.vocab < super::vocabulary::LEAST {
+            return Err(format!(
+                "vocab={} is less than {}",
+                self.vocab,
+                super::vocabulary::LEAST
+            ));
+        }
+        Ok(())
+    }
+
+    /// What GGUF calls the family, and the prefix of its keys.
+    pub(super) fn architecture(&self) -> &'static str {
+        match self.family {
+            Family::Llama => "llama",
+            Family::Qwen2 => "qwen2",
+            Family::Qwen3 => "qwen3",
+        }
+    }
+
+    /// By how much each of the head's wave lengths is stretched (`rope_freqs.weight`).
+    pub(super) fn rope_factors(&self) -> Option<Vec<f32>> {
+        let Llama3Scaling {
+            factor,
+            low,
+            high,
+            context,
+        } = self.scaling?;
+        let one = |i: usize| {
+            let exponent = 2.0 * i as f64 / self.head_dim as f64;
+            let wave = 2.0 * std::f64::consts::PI * f64::from(self.rope_base).powf(exponent);
+            let turns = f64::from(context) / wave;
+            let (factor, low, high) = (f64::from(factor), f64::from(low), f64::from(high));
+            let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+            (1.0 / ((1.0 - kept) / factor + kept)) as f32
+        };
+        Some((0..self.head_dim / 2).map(one).collect())
+    }
+}

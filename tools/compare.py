@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Welte and llama.cpp in turns on identical files: prints medians and the ratio of medians, with the spread.
+
+    tools/compare.py --llama-bench PATH --shape qwen3-0.6b --formats q4_0,q8_0 --pairs 5 --threads 2
+
+Each file is written by `welte synth`, so both engines read the same weights. One engine runs at a time, A B A B.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+
+
+def rows(command):
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    return json.loads(out)
+
+
+def label(row):
+    depth = row.get("n_depth", 0)
+    kind = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
+    return kind + (f" @ d{depth}" if depth else "")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--welte", default="target/release/welte")
+    p.add_argument("--llama-bench", required=True)
+    p.add_argument("--shape", default="qwen3-0.6b")
+    p.add_argument("--formats", default="q4_0,q8_0,q4_k,q6_k,bf16")
+    p.add_argument("--pairs", type=int, default=5)
+    p.add_argument("--threads", default="2")
+    p.add_argument("--prompt", default="512")
+    p.add_argument("--gen", default="64")
+    p.add_argument("--depth", default="0")
+    a = p.parse_args()
+    print("| shape | format | test | welte t/s (min-max) | llama.cpp t/s (min-max) | ratio |")
+    print("|---|---|---|---:|---:|---:|")
+    for fmt in a.formats.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, f"{a.shape}-{fmt}.gguf")
+            subprocess.run([a.welte, "synth", f"{a.shape}:{fmt}", path], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            common = ["-m", path, "-t", a.threads, "-p", a.prompt, "-n", a.gen, "-d", a.depth, "-r", "1", "-o", "json"]
+            ours, theirs = {}, {}
+            for _ in range(a.pairs):
+                for command, into in (([a.welte, "bench"] + common, ours), ([a.llama_bench] + common, theirs)):
+                    for row in rows(command):
+                        into.setdefault(label(row), []).append(row["avg_ts"])
+            for test in ours:
+                if test in theirs:
+                    x, y = ours[test], theirs[test]
+                    mx, my = statistics.median(x), statistics.median(y)
+                    print(f"| {a.shape} | {fmt} | {test} | {mx:.1f} ({min(x):.1f}-{max(x):.1f}) | {my:.1f} ({min(y):.1f}-{max(y):.1f}) | {mx / my:.2f} |", flush=True)
+
+
+main()

@@ -1,0 +1,209 @@
+//! The rules of the house: who may import whom, where `unsafe` may live, how long a file may be, what may not stay.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A crate of ours and those of ours that it may import. Imports go downward only.
+const IMPORTS: [(&str, &[&str]); 8] = [
+    ("welte-table", &[]),
+    ("welte-formats", &["welte-table"]),
+    ("welte-models", &["welte-table", "welte-formats"]),
+    ("welte-cpu", &["welte-table", "welte-formats"]),
+    ("welte-text", &[]),
+    (
+        "welte",
+        &[
+            "welte-table",
+            "welte-formats",
+            "welte-models",
+            "welte-cpu",
+            "welte-text",
+        ],
+    ),
+    (
+        "welte-cli",
+        &[
+            "welte",
+            "welte-table",
+            "welte-formats",
+            "welte-models",
+            "welte-cpu",
+            "welte-text",
+        ],
+    ),
+    ("xtask", &[]),
+];
+
+/// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
+const UNSAFE: [&str; 3] = [
+    "crates/welte-cpu/src/",
+    "crates/welte-formats/src/mapped.rs",
+    "crates/welte/tests/alloc.rs",
+];
+
+const LONGEST_FILE: usize = 1000;
+
+/// The repository's root.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lies in the root")
+        .to_path_buf()
+}
+
+/// Every broken rule, as `file: problem`.
+pub(crate) fn check(root: &Path) -> Vec<String> {
+    let mut problems = imports(root);
+    for file in sources(root) {
+        let name = file
+            .strip_prefix(root)
+            .unwrap_or(&file)
+            .to_string_lossy()
+            .replace('\\', "/");
+        match fs::read_to_string(&file) {
+            Ok(text) => problems.extend(source(&name, &text)),
+            Err(e) => problems.push(format!("{name}: {e}")),
+        }
+    }
+    problems
+}
+
+fn imports(root: &Path) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, allowed) in IMPORTS {
+        let path = match name {
+            "xtask" => root.join("xtask/Cargo.toml"),
+            _ => root.join("crates").join(name).join("Cargo.toml"),
+        };
+        let Ok(manifest) = fs::read_to_string(&path) else {
+            problems.push(format!("{}: missing", path.display()));
+            continue;
+        };
+        problems.extend(forbidden_imports(name, allowed, &manifest));
+    }
+    let listed = |name: &str| IMPORTS.iter().any(|(n, _)| *n == name);
+    for entry in fs::read_dir(root.join("crates"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !listed(&name) {
+            problems.push(format!(
+                "crates/{name}: has no row in the import rules of xtask"
+            ));
+        }
+    }
+    problems
+}
+
+fn forbidden_imports(name: &str, allowed: &[&str], manifest: &str) -> Vec<String> {
+    let mut section = "";
+    let mut problems = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            section = line;
+        } else if section == "[dependencies]" {
+            let dependency = line.split(['.', '=', ' ']).next().unwrap_or_default();
+            let ours = IMPORTS.iter().any(|(n, _)| *n == dependency);
+            if ours && !allowed.contains(&dependency) {
+                problems.push(format!("{name}: may not import {dependency}"));
+            }
+            if name == "welte-table" && !dependency.is_empty() {
+                problems.push(format!(
+                    "{name}: imports {dependency}, but uses the standard library only"
+                ));
+            }
+        }
+    }
+    problems
+}
+
+fn source(name: &str, text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    let allow = concat!("allow(", "unsafe_code)");
+    if text.contains(allow) && !UNSAFE.iter().any(|place| name.starts_with(place)) {
+        problems.push(format!(
+            "{name}: allows unsafe code, which lives in device modules only"
+        ));
+    }
+    let lines = text.lines().count();
+    if lines > LONGEST_FILE {
+        problems.push(format!(
+            "{name}: {lines} lines; split it by subject (at most {LONGEST_FILE})"
+        ));
+    }
+    for word in [
+        concat!("todo", "!("),
+        concat!("unimplemented", "!("),
+        concat!("FIX", "ME"),
+    ] {
+        if text.contains(word) {
+            problems.push(format!("{name}: holds an unfinished place ({word})"));
+        }
+    }
+    problems
+}
+
+fn sources(root: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![root.join("crates"), root.join("xtask")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_house_is_tidy() {
+        let problems = check(&root());
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+    }
+
+    #[test]
+    fn an_upward_import_is_found() {
+        let manifest = "[dependencies]\nwelte-cpu.workspace = true\nthiserror.workspace = true\n";
+        assert_eq!(
+            forbidden_imports("welte-models", &["welte-table"], manifest),
+            ["welte-models: may not import welte-cpu"]
+        );
+        assert_eq!(
+            forbidden_imports(
+                "welte-cpu",
+                &["welte-table"],
+                "[dev-dependencies]\nwelte.workspace = true"
+            ),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            forbidden_imports("welte-table", &[], "[dependencies]\nserde = \"1\"").len(),
+            1
+        );
+    }
+
+    #[test]
+    fn misplaced_unsafe_and_unfinished_work_are_found() {
+        let text = concat!("#![allow(", "unsafe_code)]\nfn f() { todo", "!() }");
+        assert_eq!(source("crates/welte-text/src/lib.rs", text).len(), 2);
+        assert_eq!(
+            source(
+                "crates/welte-cpu/src/team.rs",
+                "fn f() {}\n".repeat(1001).as_str()
+            )
+            .len(),
+            1
+        );
+    }
+}
