@@ -1,2 +1,50 @@
-//! The `welte` binary.
-fn main() {}
+//! The `welte` binary. Exit codes: 0 done, 1 an error in input or model, 2 wrong usage, 130 interrupted.
+
+mod args;
+mod bench;
+mod chat;
+mod doctor;
+mod inspect;
+mod perplexity;
+mod profile;
+mod quantize;
+mod run;
+mod source;
+mod synth;
+mod tokenize;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse_from(args::long_names(std::env::args_os()));
+    let done = match cli.command {
+        Command::Run(args) => run::run(&args),
+        Command::Chat(args) => run::chat(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Profile(args) => profile::run(&args),
+        Command::Perplexity(args) => perplexity::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Quantize(args) => quantize::run(&args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+    };
+    match done {
+        Ok(code) => code,
+        // Whoever read our output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}

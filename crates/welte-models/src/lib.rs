@@ -1,1 +1,19 @@
 //! What a model is, as data, and the one forward pass for all of them.
+//!
+//! [`spec`] reads a checkpoint's metadata into a [`ModelSpec`]; [`compile`] turns that into a
+//! [`welte_table::Program`] with one table per shape. Neither reads a weight, but for the few rope factors.
+
+mod arch;
+mod compile;
+mod emit;
+mod error;
+mod keys;
+mod names;
+mod rope;
+mod spec;
+mod weights;
+
+pub use arch::supported;
+pub use compile::{CompileOptions, compile};
+pub use error::Error;
+pub use spec::{Act, Biases, ModelSpec, Rope, Scaling, spec};

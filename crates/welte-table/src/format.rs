@@ -56,7 +56,9 @@ impl Format {
 
     /// The format of that name, in any case.
     pub fn from_name(name: &str) -> Option<Format> {
-        Format::ALL.into_iter().find(|f| f.name().eq_ignore_ascii_case(name))
+        Format::ALL
+            .into_iter()
+            .find(|f| f.name().eq_ignore_ascii_case(name))
     }
 
     /// Elements in one block (1 for plain floats).
@@ -71,7 +73,10 @@ impl Format {
 
     /// Bytes of `elements` values, which must be a multiple of the block (`None` if not, or on overflow).
     pub fn bytes(self, elements: usize) -> Option<usize> {
-        elements.is_multiple_of(self.block()).then(|| (elements / self.block()).checked_mul(self.block_bytes())).flatten()
+        elements
+            .is_multiple_of(self.block())
+            .then(|| (elements / self.block()).checked_mul(self.block_bytes()))
+            .flatten()
     }
 
     /// True for block formats (everything but F32, F16 and BF16).

@@ -50,6 +50,8 @@ macro_rules! ops {
             pub const ALL: &'static [Op] = &[$(Op::$op),*];
             /// The one name of the op: in tables, CPU functions, CUDA kernels, profiles, documents.
             pub fn name(self) -> &'static str { match self { $(Op::$op => $name),* } }
+            /// The op of that name.
+            pub fn from_name(name: &str) -> Option<Op> { Op::ALL.iter().copied().find(|op| op.name() == name) }
             /// Roles of the command's weights, in order.
             pub fn weights(self) -> &'static [&'static str] { match self { $(Op::$op => &[$($weight),*]),* } }
             /// Roles of the buffers it reads; they are the first of the command's buffers.
@@ -63,6 +65,7 @@ macro_rules! ops {
         }
 
         /// One parameter struct per op, named like the op.
+        #[allow(missing_docs)] // The fields are explained where the op is declared.
         pub mod params {
             use super::{Params, Word};
             $(
@@ -102,7 +105,7 @@ macro_rules! ops {
 ops! {
     /// `x[r] = scale * table[token[r]]`
     Embed "embed": weights ["table"] reads ["tokens"] writes ["x"] { n: u32, k: u32, scale: f32, x_stride: u32 }
-    /// RMS norm of `groups` vectors of `dim` per row: `y = x / sqrt(mean(x^2) + eps) * weight`
+    /// RMS norm of `groups` vectors of `dim` per row: `y = x / sqrt(mean(x^2) + eps) * weight` (`y` may be `x`)
     Norm "norm": weights ["weight"] reads ["x"] writes ["y"] { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
     /// `y[r] = W x[r]`
     Matmul "matmul": weights ["matrix"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }

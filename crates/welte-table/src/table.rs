@@ -23,7 +23,10 @@ pub struct BufferRef {
 
 impl BufferRef {
     /// The unused operand.
-    pub const NONE: BufferRef = BufferRef { buffer: NO_BUFFER, offset: 0 };
+    pub const NONE: BufferRef = BufferRef {
+        buffer: NO_BUFFER,
+        offset: 0,
+    };
 }
 
 /// What a backend that carries parameters inline must write anew for every step.
@@ -108,7 +111,8 @@ pub struct Part {
 /// Where a weight's values come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
-    /// Rows of checkpoint tensors, one part after the other.
+    /// Rows of checkpoint tensors, one part after the other. A matrix's parts all have its format; a vector's parts
+    /// have whatever format the checkpoint gives them, are widened to F32, and join end to end to make `k` values.
     Parts(Vec<Part>),
     /// Values known at compile time (rope frequencies), as F32.
     Constant(Vec<f32>),
@@ -132,7 +136,7 @@ pub enum Usage {
 pub struct WeightSpec {
     /// `layer 3 qkv`, …
     pub name: String,
-    /// Format of the values (vectors are widened to F32 at load).
+    /// Format of the values; vectors are F32 here, as they are after load.
     pub format: Format,
     /// Rows (outputs).
     pub n: u32,
@@ -176,6 +180,106 @@ pub struct Table {
     pub commands: Vec<Command>,
     /// A label per command (cold), such as `layer 3 attention`.
     pub labels: Vec<String>,
+}
+
+impl Table {
+    /// From which command on only one row is live: the one after `copy_last`, which leaves the last row alone
+    /// (prefill ends so: norm, head and logits of one row). `None`: all rows to the end.
+    pub fn single_row_from(&self) -> Option<usize> {
+        self.commands
+            .iter()
+            .position(|c| c.op == Op::CopyLast)
+            .map(|i| i + 1)
+    }
+
+    /// The most rows that command `index` can have.
+    pub fn rows_at(&self, index: usize) -> u32 {
+        match self.single_row_from() {
+            Some(from) if index >= from => 1,
+            _ => self.shape.rows(),
+        }
+    }
+}
+
+impl KvLayout {
+    /// Bytes of one head's keys (or values) at one position; `None` if the format's block does not divide the head.
+    pub fn head_bytes(&self) -> Option<u64> {
+        self.format.bytes(self.head_dim as usize).map(|b| b as u64)
+    }
+
+    /// Bytes that one position takes over all layers, keys and values.
+    pub fn position_bytes(&self) -> Option<u64> {
+        let heads = u64::from(self.layers)
+            .checked_mul(self.kv_heads.into())?
+            .checked_mul(2)?;
+        heads.checked_mul(self.head_bytes()?)
+    }
+
+    /// Bytes of the whole cache.
+    pub fn bytes(&self) -> Option<u64> {
+        self.position_bytes()?
+            .checked_mul(self.page.into())?
+            .checked_mul(self.pages.into())
+    }
+}
+
+impl Class {
+    /// Every class, in order.
+    pub const ALL: [Class; 5] = [
+        Class::Weights,
+        Class::Kv,
+        Class::ScratchDecode,
+        Class::ScratchPrefill,
+        Class::Tables,
+    ];
+
+    /// As a person reads it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Weights => "weights",
+            Class::Kv => "kv",
+            Class::ScratchDecode => "scratch decode",
+            Class::ScratchPrefill => "scratch prefill",
+            Class::Tables => "tables",
+        }
+    }
+}
+
+impl Patch {
+    /// Every kind, in order.
+    pub const ALL: [Patch; 7] = [
+        Patch::None,
+        Patch::TokenOffset,
+        Patch::Position,
+        Patch::KvLength,
+        Patch::PositionAndKvLength,
+        Patch::OutputSlot,
+        Patch::Rows,
+    ];
+
+    /// As a person reads it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Patch::None => "none",
+            Patch::TokenOffset => "token_offset",
+            Patch::Position => "position",
+            Patch::KvLength => "kv_length",
+            Patch::PositionAndKvLength => "position_and_kv_length",
+            Patch::OutputSlot => "output_slot",
+            Patch::Rows => "rows",
+        }
+    }
+}
+
+impl Shape {
+    /// `decode`, `batch` or `prefill`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Shape::Decode => "decode",
+            Shape::Batch(_) => "batch",
+            Shape::Prefill(_) => "prefill",
+        }
+    }
 }
 
 /// How the KV cache is laid out: `[layer][k or v][page][kv head][position in page][head dim]`.

@@ -1,1 +1,30 @@
 //! Tokenizers, chat templates and the output splitter.
+//!
+//! ```
+//! use welte_text::{ChatTemplate, Message, Splitter};
+//!
+//! let template = ChatTemplate::new("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "", "")?;
+//! let prompt = template.render(&[Message::new("user", "Hello")], false)?;
+//! assert_eq!(prompt, "user: Hello\n");
+//!
+//! let mut splitter = Splitter::new(vec!["END".into()]);
+//! assert_eq!(splitter.push(b"so far E").text, "so far ");
+//! let split = splitter.push(b"ND and more");
+//! assert_eq!(split.stopped.as_deref(), Some("END"));
+//! # Ok::<(), welte_text::Error>(())
+//! ```
+
+mod error;
+mod json;
+pub mod pretokenizers;
+mod python;
+mod splitter;
+mod template;
+mod tokenizer;
+mod vocabulary;
+
+pub use error::Error;
+pub use splitter::{Split, Splitter};
+pub use template::{ChatTemplate, Message, RenderOptions};
+pub use tokenizer::Tokenizer;
+pub use vocabulary::{TokenType, Vocabulary};

@@ -1,0 +1,230 @@
+//! `welte bench`: llama-bench's rows, with bandwidth beside them and the floor measured in the same run.
+
+use crate::args::{BenchArgs, Rows};
+use crate::source;
+use anyhow::Context;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+use welte::memory::human;
+use welte::{Model, Sampling, Session};
+
+/// One line of the result.
+struct Row {
+    test: String,
+    threads: usize,
+    n_prompt: u32,
+    n_gen: u32,
+    depth: u32,
+    /// Tokens per second, by repetition.
+    speeds: Vec<f64>,
+    /// Bytes read per token of generation, on average.
+    bytes_per_token: Option<f64>,
+}
+
+/// What all lines share.
+struct Facts {
+    model: String,
+    size: u64,
+    parameters: u64,
+    /// Bytes per second that memory gives, by number of threads.
+    floor: f64,
+}
+
+impl Row {
+    fn mean(&self) -> f64 {
+        self.speeds.iter().sum::<f64>() / self.speeds.len().max(1) as f64
+    }
+
+    fn deviation(&self) -> f64 {
+        let (n, mean) = (self.speeds.len() as f64, self.mean());
+        if n < 2.0 { 0.0 } else { (self.speeds.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt() }
+    }
+
+    fn gb_s(&self) -> Option<f64> {
+        self.bytes_per_token.map(|bytes| bytes * self.mean() / 1e9)
+    }
+}
+
+pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
+    let synthetic = args.synthetic.as_ref().map(|s| format!("synthetic:{s}"));
+    let named = source::pick_optional([synthetic.as_deref(), args.model.as_deref(), args.source.as_deref()])?;
+    let most = |all: &[u32]| all.iter().copied().max().unwrap_or(0);
+    let context = most(&args.n_depth).checked_add(most(&args.n_prompt).max(most(&args.n_gen)).saturating_add(1));
+    let context = context.context("-d, -p and -n together are too large")?.next_multiple_of(64);
+    let threads: Vec<Option<u16>> = if args.threads.is_empty() { vec![None] } else { args.threads.iter().copied().map(Some).collect() };
+    let mut printer = Printer { rows: args.output, first: true };
+    for threads in threads {
+        let options = args.load_args(threads, context).options()?;
+        let count = threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+        let floor = welte::read_bandwidth(count, 0.5)?;
+        let model = source::load_with(&named, &options)?;
+        let facts = facts(&named, &model, floor);
+        let mut session = model.session()?;
+        for &depth in &args.n_depth {
+            for &n in args.n_prompt.iter().filter(|n| **n > 0) {
+                let speeds = prompt(&mut session, n, depth, args.repetitions)?;
+                let test = name("pp", n, depth);
+                let row = Row { test, threads: count, n_prompt: n, n_gen: 0, depth, speeds, bytes_per_token: None };
+                printer.row(&facts, &row)?;
+            }
+            for &n in args.n_gen.iter().filter(|n| **n > 0) {
+                let speeds = generation(&mut session, n, depth, args.repetitions)?;
+                let bytes = (0..n).map(|i| model.bytes_per_token((depth + i + 1) as usize) as f64).sum::<f64>();
+                let bytes_per_token = Some(bytes / f64::from(n));
+                let test = name("tg", n, depth);
+                let row = Row { test, threads: count, n_prompt: 0, n_gen: n, depth, speeds, bytes_per_token };
+                printer.row(&facts, &row)?;
+            }
+        }
+    }
+    printer.end()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn facts(named: &str, model: &Model, floor: f64) -> Facts {
+    let weights = &model.program().weights;
+    Facts {
+        model: named.to_string(),
+        size: weights.iter().map(welte_table::cost::stored_bytes).sum(),
+        parameters: weights.iter().map(|w| u64::from(w.n) * u64::from(w.k)).sum(),
+        floor,
+    }
+}
+
+fn name(kind: &str, n: u32, depth: u32) -> String {
+    if depth == 0 { format!("{kind}{n}") } else { format!("{kind}{n} @ d{depth}") }
+}
+
+/// Tokens that are surely in the vocabulary, and not all the same.
+fn tokens(session: &Session, n: u32) -> Vec<u32> {
+    let vocab = session.model().vocab().max(1);
+    (0..n).map(|i| i.wrapping_mul(7919).wrapping_add(13) % vocab).collect()
+}
+
+fn reach(session: &mut Session, depth: u32) -> anyhow::Result<()> {
+    session.clear();
+    let tokens = tokens(session, depth);
+    session.feed(&tokens)?;
+    Ok(())
+}
+
+fn prompt(session: &mut Session, n: u32, depth: u32, repetitions: u32) -> anyhow::Result<Vec<f64>> {
+    let tokens = tokens(session, n);
+    reach(session, depth)?;
+    // One unmeasured pass warms caches and clocks.
+    session.feed(&tokens)?;
+    (0..repetitions)
+        .map(|_| {
+            session.truncate(depth as usize);
+            let start = Instant::now();
+            session.feed(&tokens)?;
+            Ok(f64::from(n) / start.elapsed().as_secs_f64())
+        })
+        .collect()
+}
+
+fn generation(session: &mut Session, n: u32, depth: u32, repetitions: u32) -> anyhow::Result<Vec<f64>> {
+    reach(session, depth)?;
+    session.set_sampling(&Sampling::default(), &[]);
+    decode(session, n.min(8))?;
+    (0..repetitions)
+        .map(|_| {
+            session.truncate(depth as usize);
+            let start = Instant::now();
+            decode(session, n)?;
+            Ok(f64::from(n) / start.elapsed().as_secs_f64())
+        })
+        .collect()
+}
+
+/// Decodes `n` tokens, whatever they are.
+fn decode(session: &mut Session, n: u32) -> anyhow::Result<()> {
+    let (mut last, mut left) = (1 % session.model().vocab().max(1), n as usize);
+    while left > 0 {
+        let count = session.chain(last, left, &[], &mut |token| {
+            last = token;
+            true
+        })?;
+        anyhow::ensure!(count > 0, "the context is too small for this benchmark");
+        left -= count;
+    }
+    Ok(())
+}
+
+struct Printer {
+    rows: Rows,
+    first: bool,
+}
+
+impl Printer {
+    fn row(&mut self, facts: &Facts, row: &Row) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        let first = std::mem::replace(&mut self.first, false);
+        match self.rows {
+            Rows::Md => {
+                if first {
+                    writeln!(out, "| model | size | params | backend | threads | test | t/s | GB/s | % of floor |")?;
+                    writeln!(out, "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |")?;
+                }
+                let (gb_s, share) = match row.gb_s() {
+                    Some(v) => (format!("{v:.1}"), format!("{:.0} % of {:.1}", 100e9 * v / facts.floor, facts.floor / 1e9)),
+                    None => (String::new(), String::new()),
+                };
+                writeln!(
+                    out,
+                    "| {} | {} | {:.2} M | CPU | {} | {} | {:.2} ± {:.2} | {gb_s} | {share} |",
+                    facts.model,
+                    human(facts.size),
+                    facts.parameters as f64 / 1e6,
+                    row.threads,
+                    row.test,
+                    row.mean(),
+                    row.deviation(),
+                )?;
+            }
+            Rows::Csv => {
+                if first {
+                    writeln!(out, "model,model_size,model_n_params,backends,n_threads,test,n_prompt,n_gen,n_depth,avg_ts,stddev_ts,gb_s,floor_gb_s")?;
+                }
+                writeln!(
+                    out,
+                    "\"{}\",{},{},CPU,{},{},{},{},{},{:.4},{:.4},{},{:.2}",
+                    facts.model.replace('"', "\"\""),
+                    facts.size,
+                    facts.parameters,
+                    row.threads,
+                    row.test,
+                    row.n_prompt,
+                    row.n_gen,
+                    row.depth,
+                    row.mean(),
+                    row.deviation(),
+                    row.gb_s().map_or(String::new(), |v| format!("{v:.2}")),
+                    facts.floor / 1e9,
+                )?;
+            }
+            Rows::Json => write!(out, "{}{}", if first { "[\n  " } else { ",\n  " }, json(facts, row))?,
+            Rows::Jsonl => writeln!(out, "{}", json(facts, row))?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+
+    fn end(&self) -> anyhow::Result<()> {
+        if self.rows == Rows::Json {
+            println!("{}", if self.first { "[]" } else { "\n]" });
+        }
+        Ok(())
+    }
+}
+
+fn json(facts: &Facts, row: &Row) -> serde_json::Value {
+    serde_json::json!({
+        "model_filename": facts.model, "model_size": facts.size, "model_n_params": facts.parameters,
+        "backends": "CPU", "n_threads": row.threads, "test": row.test, "n_prompt": row.n_prompt,
+        "n_gen": row.n_gen, "n_depth": row.depth, "avg_ts": row.mean(), "stddev_ts": row.deviation(),
+        "samples_ts": row.speeds, "gb_s": row.gb_s(), "floor_gb_s": facts.floor / 1e9,
+        "floor_share": row.gb_s().map(|v| v * 1e9 / facts.floor),
+    })
+}

@@ -1,0 +1,163 @@
+//! The interactive chat: a conversation with history, editing and a few commands.
+
+use crate::args::RunArgs;
+use crate::{run, source};
+use anyhow::Context;
+use rustyline::error::ReadlineError;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use welte::{ChatTemplate, Message, Session, StopReason};
+
+const HELP: &str = "\
+/help           this list
+/clear          forget the conversation
+/system [TEXT]  what the model is told before the conversation (empty: nothing); forgets the conversation
+/save FILE      write the conversation as JSON
+/load FILE      read one
+/exit           leave (also Ctrl-D)
+Ctrl-C stops an answer. A line that ends in a backslash goes on in the next.";
+
+struct Chat {
+    session: Session,
+    template: Option<ChatTemplate>,
+    messages: Vec<Message>,
+    /// Everything so far, where there is no template.
+    raw: String,
+}
+
+enum Next {
+    Go,
+    Leave,
+}
+
+pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
+    let model = source::load(source, &args.load)?;
+    let template = run::template(args, &model)?;
+    if template.is_none() {
+        eprintln!("note: no chat template; every line is continued as raw text");
+        if args.system_prompt.is_some() {
+            anyhow::bail!("-sys needs a chat template, and this model (or --no-chat) has none");
+        }
+    }
+    let session = model.session()?;
+    run::on_interrupt(session.cancel_handle())?;
+    let mut chat = Chat { session, template, messages: Vec::new(), raw: String::new() };
+    chat.messages.extend(args.system_prompt.clone().map(|text| run::message("system", text)));
+    if std::io::stdin().is_terminal() {
+        eprintln!("{source}, context {}. /help lists the commands.", model.context());
+    }
+    let mut editor = rustyline::DefaultEditor::new()?;
+    loop {
+        match read(&mut editor) {
+            Ok(line) if line.trim().is_empty() => {}
+            Ok(line) => {
+                let _ = editor.add_history_entry(line.as_str());
+                let done = match line.trim().strip_prefix('/') {
+                    Some(command) => chat.command(command),
+                    None => chat.turn(args, &line).map(|()| Next::Go),
+                };
+                match done {
+                    Ok(Next::Leave) => break,
+                    Ok(Next::Go) => {}
+                    Err(error) if crate::is_broken_pipe(&error) => return Err(error),
+                    // A mistake in one line must not end the conversation.
+                    Err(error) => eprintln!("error: {error:#}"),
+                }
+            }
+            Err(ReadlineError::Interrupted) => eprintln!("/exit or Ctrl-D leaves"),
+            Err(ReadlineError::Eof) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(editor: &mut rustyline::DefaultEditor) -> rustyline::Result<String> {
+    let mut text = editor.readline("> ")?;
+    while let Some(more) = text.strip_suffix('\\') {
+        text = format!("{more}\n{}", editor.readline(". ")?);
+    }
+    Ok(text)
+}
+
+impl Chat {
+    fn turn(&mut self, args: &RunArgs, line: &str) -> anyhow::Result<()> {
+        let model = self.session.model().clone();
+        let Some(template) = &self.template else {
+            let text = format!("{}{line}", self.raw);
+            let tokens = model.encode(&text)?;
+            let (outcome, answer) = run::answer(&mut self.session, &tokens, &args.sampling.options())?;
+            self.raw = format!("{text}{answer}");
+            run::closing_line(&model, &outcome);
+            return Ok(());
+        };
+        self.messages.push(run::message("user", line.to_string()));
+        let result = model
+            .encode_chat(template, &self.messages)
+            .map_err(anyhow::Error::from)
+            .and_then(|tokens| run::answer(&mut self.session, &tokens, &args.sampling.options()));
+        match result {
+            Ok((outcome, text)) => {
+                self.messages.push(run::message("assistant", text));
+                if outcome.stop == StopReason::Cancelled {
+                    eprintln!("(stopped)");
+                }
+                run::closing_line(&model, &outcome);
+                Ok(())
+            }
+            Err(error) => {
+                // As if it had not been asked.
+                self.messages.pop();
+                Err(error)
+            }
+        }
+    }
+
+    fn command(&mut self, line: &str) -> anyhow::Result<Next> {
+        let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let rest = rest.trim();
+        match name {
+            "help" | "?" => eprintln!("{HELP}"),
+            "exit" | "quit" | "bye" => return Ok(Next::Leave),
+            "clear" => self.clear(),
+            "system" => {
+                anyhow::ensure!(self.template.is_some(), "/system needs a chat template");
+                self.messages.clear();
+                if !rest.is_empty() {
+                    self.messages.push(run::message("system", rest.to_string()));
+                }
+            }
+            "save" => self.save(rest)?,
+            "load" => self.load(rest)?,
+            _ => anyhow::bail!("/{name} is not a command; /help lists them"),
+        }
+        Ok(Next::Go)
+    }
+
+    fn clear(&mut self) {
+        self.messages.retain(|m| m.role == "system");
+        self.raw.clear();
+    }
+
+    fn save(&self, path: &str) -> anyhow::Result<()> {
+        anyhow::ensure!(!path.is_empty(), "/save FILE");
+        let messages: Vec<serde_json::Value> =
+            self.messages.iter().map(|m| serde_json::json!({ "role": m.role, "content": m.content })).collect();
+        let all = serde_json::json!({ "messages": messages, "text": self.raw });
+        std::fs::write(path, format!("{all:#}\n")).with_context(|| format!("{path}: cannot be written"))
+    }
+
+    fn load(&mut self, path: &str) -> anyhow::Result<()> {
+        anyhow::ensure!(!path.is_empty(), "/load FILE");
+        let text = source::read_text(path.as_ref())?;
+        let all: serde_json::Value = serde_json::from_str(&text).with_context(|| format!("{path}: is not JSON"))?;
+        let field = |m: &serde_json::Value, key: &str| m.get(key).and_then(|v| v.as_str()).map(str::to_string);
+        let list = all.get("messages").and_then(|m| m.as_array());
+        let list = list.with_context(|| format!("{path}: messages: missing; load what /save wrote"))?;
+        let messages: Option<Vec<Message>> =
+            list.iter().map(|m| Some(run::message(&field(m, "role")?, field(m, "content")?))).collect();
+        self.messages = messages.with_context(|| format!("{path}: messages: each needs a role and a content"))?;
+        self.raw = field(&all, "text").unwrap_or_default();
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! `welte perplexity`: how well a model foresees a text.
+
+use crate::args::{PerplexityArgs, Plain};
+use crate::source;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+/// Chunk of the peers when none is asked for.
+const CHUNK: u32 = 512;
+
+pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
+    let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
+    let text = source::read_text(&args.file)?;
+    let mut options = args.load.options()?;
+    if options.context == 0 {
+        options.context = CHUNK;
+    }
+    let chunk = options.context as usize;
+    let model = source::load_with(&source, &options)?;
+    let tokenizer = model.tokenizer()?;
+    let tokens = model.encode(&text)?;
+    let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
+    let mut session = model.session()?;
+    let total = match args.chunks {
+        0 => tokens.len() / chunk,
+        n => n.min(tokens.len() / chunk),
+    };
+    let terminal = std::io::stderr().is_terminal();
+    let score = welte::perplexity(&mut session, &tokens, chunk, bos, &mut |so_far| {
+        if terminal {
+            eprint!("\r\x1b[K[{}/{total}] {:.4}", so_far.chunks, so_far.ppl);
+        }
+        so_far.chunks < total
+    })?;
+    if terminal {
+        eprintln!();
+    }
+    let mut out = std::io::stdout().lock();
+    match args.output {
+        Plain::Text => writeln!(
+            out,
+            "PPL = {:.4} +/- {:.5} ({} chunks of {chunk}, {} tokens scored)",
+            score.ppl, score.error, score.chunks, score.scored
+        )?,
+        Plain::Json => {
+            let all = serde_json::json!({
+                "model": source, "ppl": score.ppl, "error": score.error,
+                "chunks": score.chunks, "n_ctx": chunk, "scored": score.scored,
+            });
+            writeln!(out, "{all}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

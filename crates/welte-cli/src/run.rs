@@ -1,0 +1,163 @@
+//! `welte run`: one answer on standard output, its figures on standard error.
+
+use crate::args::RunArgs;
+use crate::{chat, source};
+use anyhow::bail;
+use std::io::{IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use welte::memory::{human, peak};
+use welte::{CancelHandle, ChatTemplate, GenerateOptions, Message, Model, Outcome, Session, StopReason};
+
+/// What the user asked for, sorted out.
+pub(crate) struct Request {
+    pub(crate) source: String,
+    pub(crate) prompt: Option<String>,
+}
+
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let request = sort_out(args)?;
+    let prompt = match &request.prompt {
+        Some(prompt) => prompt.clone(),
+        None if std::io::stdin().is_terminal() => return chat::run(args, &request.source),
+        None => source::read_text("-".as_ref())?,
+    };
+    one_answer(args, &request.source, &prompt)
+}
+
+pub(crate) fn chat(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let request = sort_out(args)?;
+    match request.prompt {
+        Some(prompt) => one_answer(args, &request.source, &prompt),
+        None => chat::run(args, &request.source),
+    }
+}
+
+/// The first word is a model if there is such a thing; else it is the prompt.
+fn sort_out(args: &RunArgs) -> anyhow::Result<Request> {
+    let (model, prompt) = match args.words.as_slice() {
+        [] => (None, None),
+        [word] if args.load.model.is_none() && source::is_model(word) => (Some(word.as_str()), None),
+        [word] => (None, Some(word.as_str())),
+        [model, prompt] if args.load.model.is_none() && source::is_model(model) => {
+            (Some(model.as_str()), Some(prompt.as_str()))
+        }
+        [model, ..] if args.load.model.is_none() => {
+            bail!("{model}: no such file or directory; a model is a GGUF file, a directory or synthetic:SHAPE:FORMAT (quote a prompt of several words)")
+        }
+        _ => bail!("-m names the model, so only a prompt may follow; quote a prompt of several words"),
+    };
+    let file = args.file.as_deref().map(source::read_text).transpose()?;
+    let given = [prompt.map(str::to_string), args.prompt.clone(), file];
+    let mut given = given.into_iter().flatten();
+    let prompt = given.next();
+    if given.next().is_some() {
+        bail!("more than one prompt is given; use one of the argument, -p and -f");
+    }
+    Ok(Request { source: source::pick(args.load.model.as_deref(), model)?, prompt })
+}
+
+/// The chat template to use: the file's, the model's, or none for raw text.
+pub(crate) fn template(args: &RunArgs, model: &Model) -> anyhow::Result<Option<ChatTemplate>> {
+    if args.no_chat {
+        return Ok(None);
+    }
+    if let Some(path) = &args.chat_template_file {
+        return Ok(Some(model.chat_template_from(&source::read_text(path)?)?));
+    }
+    Ok(if model.has_chat_template() { Some(model.chat_template()?) } else { None })
+}
+
+fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<ExitCode> {
+    let model = source::load(source, &args.load)?;
+    let template = template(args, &model)?;
+    let tokens = match &template {
+        Some(template) => {
+            let mut messages = Vec::new();
+            messages.extend(args.system_prompt.clone().map(|content| message("system", content)));
+            messages.push(message("user", prompt.to_string()));
+            model.encode_chat(template, &messages)?
+        }
+        None => {
+            if args.system_prompt.is_some() {
+                bail!("-sys needs a chat template, and this model (or --no-chat) has none; put it into the prompt");
+            }
+            if !args.no_chat {
+                eprintln!("note: {source} has no chat template; completing the raw text");
+            }
+            model.encode(prompt)?
+        }
+    };
+    let mut session = model.session()?;
+    on_interrupt(session.cancel_handle())?;
+    let (outcome, _) = answer(&mut session, &tokens, &args.sampling.options())?;
+    let interrupted = outcome.stop == StopReason::Cancelled;
+    closing_line(&model, &outcome);
+    Ok(if interrupted { ExitCode::from(130) } else { ExitCode::SUCCESS })
+}
+
+pub(crate) fn message(role: &str, content: String) -> Message {
+    Message::new(role, content)
+}
+
+/// Generates onto standard output; returns the text as well.
+pub(crate) fn answer(
+    session: &mut Session,
+    tokens: &[u32],
+    options: &GenerateOptions,
+) -> anyhow::Result<(Outcome, String)> {
+    let mut out = std::io::stdout().lock();
+    let mut text = String::new();
+    let mut failed = None;
+    let outcome = session.generate(tokens, options, &mut |piece| {
+        text.push_str(piece);
+        match out.write_all(piece.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    writeln!(out)?;
+    out.flush()?;
+    Ok((outcome, text))
+}
+
+/// Ctrl-C ends the generation; a second one before it has ended, the program.
+pub(crate) fn on_interrupt(handle: CancelHandle) -> anyhow::Result<()> {
+    ctrlc::set_handler(move || {
+        if handle.is_cancelled() {
+            std::process::exit(130);
+        }
+        handle.cancel();
+    })?;
+    Ok(())
+}
+
+/// Speeds, memory and bandwidth, on standard error.
+pub(crate) fn closing_line(model: &Model, outcome: &Outcome) {
+    let t = &outcome.timings;
+    let computed = outcome.prompt_tokens - outcome.cached_tokens;
+    let per_second = |n: usize, d: std::time::Duration| n as f64 / d.as_secs_f64().max(1e-9);
+    let cached = match outcome.cached_tokens {
+        0 => String::new(),
+        n => format!(" (+{n} cached)"),
+    };
+    eprintln!(
+        "prompt {computed} tokens{cached} {:.1} t/s · generation {} tokens {:.1} t/s · first token {:.1} ms · peak memory {} · {:.1} GB/s",
+        per_second(computed, t.prompt),
+        outcome.tokens.len(),
+        per_second(t.decoded, t.generation),
+        t.first_token.as_secs_f64() * 1e3,
+        peak().map_or("unknown".to_string(), human),
+        t.bytes as f64 / t.generation.as_secs_f64().max(1e-9) / 1e9,
+    );
+    if outcome.stop == StopReason::ContextFull {
+        let (used, context) = (outcome.prompt_tokens + outcome.tokens.len(), model.context());
+        eprintln!("note: the context is full ({used} of {context} tokens); load with a larger -c to go on");
+    }
+}

@@ -1,0 +1,96 @@
+//! Which model is meant, and loading it with progress.
+
+use crate::args::LoadArgs;
+use anyhow::{Context, bail};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use welte::memory::human;
+use welte::{LoadOptions, Model};
+
+/// True if the word names a model rather than being a prompt.
+pub(crate) fn is_model(word: &str) -> bool {
+    word.starts_with("synthetic:") || (!word.is_empty() && Path::new(word).exists())
+}
+
+/// The model that comes with Welte: `$WELTE_MODEL`, `models/demo.gguf` here, or in the source tree.
+pub(crate) fn bundled() -> Option<String> {
+    if let Some(model) = std::env::var("WELTE_MODEL").ok().filter(|m| !m.is_empty()) {
+        return Some(model);
+    }
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo.gguf");
+    [PathBuf::from("models/demo.gguf"), tree].into_iter().find(|p| p.is_file()).map(|p| p.display().to_string())
+}
+
+/// The model that the arguments name, or the bundled one.
+pub(crate) fn pick(first: Option<&str>, second: Option<&str>) -> anyhow::Result<String> {
+    match (first, second) {
+        (Some(a), Some(b)) => bail!("two models are given, {a} and {b}; leave one out"),
+        (Some(one), None) | (None, Some(one)) => Ok(one.to_string()),
+        (None, None) => bundled().context("no model is given and models/demo.gguf is not here; use -m MODEL"),
+    }
+}
+
+/// Loads with a progress line on a terminal.
+pub(crate) fn load(source: &str, args: &LoadArgs) -> anyhow::Result<Model> {
+    load_with(source, &args.options()?)
+}
+
+/// The same from options.
+pub(crate) fn load_with(source: &str, options: &LoadOptions) -> anyhow::Result<Model> {
+    let mut line = ProgressLine::new("loading", source);
+    let model = Model::load(source, options, &mut |done, total| line.show(done, total));
+    line.clear();
+    Ok(model?)
+}
+
+/// A line on a terminal's standard error that says how far something is.
+pub(crate) struct ProgressLine<'a> {
+    doing: &'static str,
+    source: &'a str,
+    start: Instant,
+    shown: Option<Instant>,
+    terminal: bool,
+}
+
+impl<'a> ProgressLine<'a> {
+    pub(crate) fn new(doing: &'static str, source: &'a str) -> Self {
+        ProgressLine { doing, source, start: Instant::now(), shown: None, terminal: std::io::stderr().is_terminal() }
+    }
+
+    pub(crate) fn show(&mut self, done: u64, total: u64) {
+        let now = Instant::now();
+        // Small models load before anybody could read a line.
+        let since = now.duration_since(self.shown.unwrap_or(self.start));
+        if !self.terminal || since < Duration::from_millis(100) {
+            return;
+        }
+        self.shown = Some(now);
+        let rate = done as f64 / now.duration_since(self.start).as_secs_f64() / 1e9;
+        let percent = 100 * done / total.max(1);
+        eprint!("\r\x1b[K{} {}: {percent} % of {}, {rate:.2} GB/s", self.doing, self.source, human(total));
+        let _ = std::io::stderr().flush();
+    }
+
+    pub(crate) fn clear(&self) {
+        if self.shown.is_some() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// Reads a text file, or standard input for `-`.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
+    let text = if path == Path::new("-") {
+        std::io::read_to_string(std::io::stdin().lock())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    text.with_context(|| format!("{}: cannot be read as UTF-8 text", path.display()))
+}
+
+/// At most one of these, or the bundled model.
+pub(crate) fn pick_optional(given: [Option<&str>; 3]) -> anyhow::Result<String> {
+    let mut given = given.into_iter().flatten();
+    pick(given.next(), given.next())
+}

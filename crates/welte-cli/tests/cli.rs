@@ -1,0 +1,161 @@
+//! The binary as people use it: on the bundled model, and on bad input.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+fn welte(args: &[&str]) -> Output {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    Command::new(env!("CARGO_BIN_EXE_welte"))
+        .args(args)
+        .current_dir(root)
+        .env_remove("WELTE_MODEL")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("cannot start: {error}"))
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// It must fail with this code and say all of this.
+fn refused(args: &[&str], code: i32, says: &[&str]) {
+    let output = welte(args);
+    let text = err(&output);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
+    for word in says {
+        assert!(text.contains(word), "{args:?}: {text:?} does not say {word:?}");
+    }
+    assert!(!text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn a_prompt_alone_tells_a_story_from_the_bundled_model() {
+    let args = ["run", "Tell me a story about a fox.", "--temp", "0", "-s", "1"];
+    let (first, second) = (welte(&args), welte(&args));
+    assert_eq!(first.status.code(), Some(0), "{}", err(&first));
+    assert!(out(&first).contains("fox"), "{}", out(&first));
+    assert_eq!(out(&first), out(&second));
+    let figures = err(&first);
+    for word in ["prompt", "generation", "t/s", "first token", "peak memory", "GB/s"] {
+        assert!(figures.contains(word), "{figures}");
+    }
+}
+
+#[test]
+fn a_prompt_comes_from_a_pipe_a_flag_or_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.txt");
+    std::fs::write(&file, "Tell me a story about a fox.").unwrap();
+    let common = ["--temp", "0", "-n", "12"];
+    let flag = welte(&[&["run", "-p", "Tell me a story about a fox."][..], &common].concat());
+    let from_file = welte(&[&["run", "-f", file.to_str().unwrap()][..], &common].concat());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_welte"))
+        .args([&["run"][..], &common].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"Tell me a story about a fox.").unwrap();
+    let piped = child.wait_with_output().unwrap();
+    assert_eq!(flag.status.code(), Some(0), "{}", err(&flag));
+    assert_eq!(out(&flag), out(&from_file));
+    assert_eq!(out(&flag), out(&piped));
+}
+
+#[test]
+fn tokens_come_as_one_array() {
+    let output = welte(&["tokenize", "-m", "models/demo.gguf", "--ids", "--no-bos", "-p", "Once upon a time"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let ids: Vec<u32> = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(!ids.is_empty());
+}
+
+#[test]
+fn inspect_shows_every_form() {
+    for form in ["text", "json", "dot", "html"] {
+        let output = welte(&["inspect", "synthetic:qwen3-8b:q4_k", "-c", "8192", "-o", form]);
+        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        assert!(out(&output).contains("attention"), "{form}");
+        if form == "json" {
+            serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap();
+        }
+    }
+}
+
+#[test]
+fn bench_and_profile_and_perplexity_speak_json() {
+    let bench = welte(&["bench", "models/demo.gguf", "-p", "16", "-n", "8", "-r", "2", "-o", "json"]);
+    assert_eq!(bench.status.code(), Some(0), "{}", err(&bench));
+    let rows: serde_json::Value = serde_json::from_slice(&bench.stdout).unwrap();
+    assert_eq!(rows[0]["test"], "pp16");
+    assert_eq!(rows[1]["test"], "tg8");
+    let profile = welte(&["profile", "models/demo.gguf", "-p", "8", "-n", "8", "-o", "json"]);
+    assert_eq!(profile.status.code(), Some(0), "{}", err(&profile));
+    serde_json::from_slice::<serde_json::Value>(&profile.stdout).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text.txt");
+    std::fs::write(&file, "The fox went home. It was late. ".repeat(40)).unwrap();
+    let score = welte(&["perplexity", "-m", "models/demo.gguf", "-f", file.to_str().unwrap(), "-c", "64", "-o", "json"]);
+    assert_eq!(score.status.code(), Some(0), "{}", err(&score));
+    let score: serde_json::Value = serde_json::from_slice(&score.stdout).unwrap();
+    assert!(score["ppl"].as_f64().unwrap() > 1.0);
+}
+
+#[test]
+fn quantize_writes_a_model_that_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("q8.gguf");
+    let path = file.to_str().unwrap();
+    let made = welte(&["quantize", "models/demo.gguf", path, "Q8_0"]);
+    assert_eq!(made.status.code(), Some(0), "{}", err(&made));
+    let output = welte(&["run", path, "Tell me a story about a fox.", "-n", "8", "--temp", "0"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+}
+
+#[test]
+fn bad_input_is_refused_with_the_place_and_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str, bytes: &[u8]| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, bytes).unwrap();
+        file.to_str().unwrap().to_string()
+    };
+    let empty = path("empty.gguf", b"");
+    let noise = path("noise.gguf", &[0x5a; 300]);
+    let huge = path("huge.gguf", &[b"GGUF\x03\0\0\0".as_slice(), &[0xff; 16]].concat());
+    refused(&["inspect", &empty], 1, &["empty.gguf"]);
+    refused(&["inspect", &noise], 1, &["noise.gguf"]);
+    refused(&["inspect", &huge], 1, &["huge.gguf"]);
+    refused(&["run", "-m", "no/such.gguf", "-p", "hi"], 1, &["no/such.gguf"]);
+    refused(&["run", "no/such.gguf", "hi"], 1, &["no/such.gguf"]);
+    refused(&["inspect", "synthetic:no-such:q4_0"], 1, &["no-such"]);
+    refused(&["inspect", folder.path().to_str().unwrap()], 1, &["config.json"]);
+    refused(&["run", "-f", "no/such.txt"], 1, &["no/such.txt"]);
+    refused(&["run", "-p", "a", "-f", "b"], 2, &["--file"]);
+    refused(&["run", "--tmep", "0"], 2, &["--temp"]);
+    refused(&["frobnicate"], 2, &["frobnicate"]);
+    refused(&["run", "hi", "-ctk", "q4_0"], 2, &["q8_0"]);
+    refused(&["run", "hi", "-ctk", "f16", "-ctv", "q8_0"], 1, &["-ctk", "-ctv"]);
+    refused(&["run", "hi", "--top-p", "7"], 1, &["--top-p"]);
+    refused(&["run", "hi", "-c", "999999999"], 1, &["needs", "-c"]);
+}
+
+#[test]
+fn nobody_listening_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_welte"))
+        .args(["inspect", "synthetic:qwen3-8b:q4_k", "-o", "json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(err(&output), "");
+}

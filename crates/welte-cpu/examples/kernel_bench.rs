@@ -1,0 +1,166 @@
+//! How fast the kernels stream and multiply: every format on 2 threads (or as many as the first argument says), on a
+//! matrix of about 512 MB (or the second argument's MB), beside a plain read of the same bytes. A third argument names
+//! an instruction set, a fourth the formats to measure (comma between).
+
+#![allow(unsafe_code)]
+
+use std::time::Instant;
+use welte_cpu::kernels::{Isa, Kernel};
+use welte_table::Format;
+
+const K: usize = 4096;
+
+/// Memory from the system, in huge pages where it has them.
+struct Memory(*mut u8, usize);
+
+impl Memory {
+    fn new(bytes: usize) -> Memory {
+        let bytes = bytes.next_multiple_of(2 << 20);
+        // SAFETY: a fresh private mapping; failure is checked.
+        let at = unsafe {
+            let (access, kind) = (
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            );
+            let at = libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0);
+            assert!(at != libc::MAP_FAILED, "not enough memory");
+            #[cfg(target_os = "linux")]
+            libc::madvise(at, bytes, libc::MADV_HUGEPAGE);
+            at
+        };
+        Memory(at.cast(), bytes)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping has this many bytes, zero at first.
+        unsafe { std::slice::from_raw_parts_mut(self.0, self.1) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`.
+        unsafe { libc::munmap(self.0.cast(), self.1) };
+    }
+}
+
+/// Seconds of the fastest of `turns` runs of `work(thread)` on all threads.
+fn time(threads: usize, turns: usize, work: impl Fn(usize) + Sync) -> f64 {
+    let once = || {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for t in 1..threads {
+                let work = &work;
+                scope.spawn(move || work(t));
+            }
+            work(0);
+        });
+        start.elapsed().as_secs_f64()
+    };
+    (0..turns).map(|_| once()).fold(f64::MAX, f64::min)
+}
+
+fn read(bytes: &[u8]) -> u64 {
+    let mut sums = [0u64; 32];
+    for line in bytes.chunks_exact(256) {
+        for (sum, word) in sums.iter_mut().zip(line.chunks_exact(8)) {
+            *sum = sum.wrapping_add(u64::from_ne_bytes([
+                word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7],
+            ]));
+        }
+    }
+    sums.iter().fold(0, |a, b| a.wrapping_add(*b))
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let threads = args.first().and_then(|a| a.parse().ok()).unwrap_or(2);
+    let megabytes: usize = args.get(1).and_then(|a| a.parse().ok()).unwrap_or(512);
+    let isa = args
+        .get(2)
+        .and_then(|a| Isa::from_name(a))
+        .unwrap_or(Isa::best());
+    let only = args.get(3);
+    println!(
+        "{:6} {:12} {:>10} {:>10} {:>8} {:>10} {:>10}",
+        "format", "isa", "plain GB/s", "1 row GB/s", "share", "64 Gop/s", "pack GB/s"
+    );
+    for format in Format::ALL {
+        if only.is_some_and(|o| !o.split(',').any(|o| o.eq_ignore_ascii_case(format.name()))) {
+            continue;
+        }
+        measure(Kernel::for_format(format, isa), threads, megabytes << 20);
+    }
+}
+
+fn measure(kernel: Kernel, threads: usize, bytes: usize) {
+    let tile = kernel.tile_bytes(K);
+    let tiles = (bytes / tile).next_multiple_of(threads * 4);
+    let mut weights = Memory::new(tiles * tile);
+    let row: Vec<u8> = (0..kernel.format.bytes(K).unwrap_or(0))
+        .map(|i| (i * 37 % 61) as u8)
+        .collect();
+    let rows = [row.as_slice(); 16];
+    for tile in weights.bytes().chunks_exact_mut(tile) {
+        kernel.pack(K, &rows, tile);
+    }
+    let (start, packed) = (Instant::now(), tiles.min(64));
+    for tile in weights.bytes().chunks_exact_mut(tile).take(packed) {
+        kernel.pack(K, &rows, tile);
+    }
+    let pack = (packed * 16 * row.len()) as f64 / start.elapsed().as_secs_f64();
+    let x: Vec<f32> = (0..K).map(|i| (i as f32).sin()).collect();
+    let mut acts = Memory::new(64 * kernel.acts_bytes(K));
+    for acts in acts.bytes().chunks_exact_mut(kernel.acts_bytes(K)).take(64) {
+        kernel.prepare(&x, acts);
+    }
+    let mut out = Memory::new(64 * tiles * 16 * 4);
+    out.bytes().fill(0);
+    let (weights_at, acts_at, out_at) = (weights.0 as usize, acts.0 as usize, out.0 as usize);
+    let share = tiles / threads;
+    let matmul = |t: usize, tiles_of_thread: usize, rows: usize| {
+        // Handed out in pieces of about 64 kB, as the team does.
+        let piece = (65536 / tile).max(1);
+        for first in (0..tiles_of_thread).step_by(piece) {
+            let (first, count) = (t * share + first, piece.min(tiles_of_thread - first));
+            // SAFETY: the tiles, activations and outputs were allocated for this; threads write different outputs.
+            unsafe {
+                kernel.matmul(
+                    (weights_at as *const u8).add(first * tile),
+                    count * 16,
+                    K,
+                    acts_at as *const u8,
+                    rows,
+                    (out_at as *mut f32).add(first * 16),
+                    tiles * 16,
+                    false,
+                );
+            }
+        }
+    };
+    let all = (threads * share * tile) as f64;
+    let plain = time(threads, 5, |t| {
+        // SAFETY: within the weights.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(
+                (weights_at as *const u8).add(t * share * tile),
+                share * tile,
+            )
+        };
+        std::hint::black_box(read(bytes));
+    });
+    let one = time(threads, 5, |t| matmul(t, share, 1));
+    let few = share.min(256);
+    let many = time(threads, 3, |t| matmul(t, few, 64));
+    let ops = 2.0 * (few * threads * 16 * K * 64) as f64;
+    println!(
+        "{:6} {:12} {:10.1} {:10.1} {:7.0}% {:10.0} {:10.1}",
+        kernel.format.name(),
+        kernel.isa.name(),
+        all / plain / 1e9,
+        all / one / 1e9,
+        100.0 * plain / one,
+        ops / many / 1e9,
+        pack / 1e9
+    );
+}

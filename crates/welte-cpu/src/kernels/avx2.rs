@@ -1,0 +1,492 @@
+//! AVX2 with FMA and F16C: one vector is 8 output rows, half a tile.
+
+use super::Call;
+use super::layout::{
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Layout, ROWS, Scales, acts_bytes, tile_bytes,
+};
+use std::arch::x86_64::*;
+use welte_table::Format;
+
+/// [`super::pack::pack`] compiled for AVX2.
+///
+/// # Safety
+/// On a processor with AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn pack<const F: usize>(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
+    super::pack::pack::<F>(k, rows, tile, |words| transpose(words));
+}
+
+/// Turns 8 rows of 8 words into 8 columns.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn transpose(rows: &[[u32; 8]; 8]) -> [[u32; 8]; 8] {
+    // SAFETY: each row is the 32 bytes of a vector.
+    let v: [__m256i; 8] = unsafe { std::mem::transmute(*rows) };
+    let pairs = |a, b| (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    let ((a0, a1), (a2, a3)) = (pairs(v[0], v[1]), pairs(v[2], v[3]));
+    let ((b0, b1), (b2, b3)) = (pairs(v[4], v[5]), pairs(v[6], v[7]));
+    let fours = |a, b| (_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    let ((a0, a1), (a2, a3)) = (fours(a0, a2), fours(a1, a3));
+    let ((b0, b1), (b2, b3)) = (fours(b0, b2), fours(b1, b3));
+    let low = |a, b| _mm256_permute2x128_si256(a, b, 0x20);
+    let high = |a, b| _mm256_permute2x128_si256(a, b, 0x31);
+    let columns = [
+        low(a0, b0),
+        low(a1, b1),
+        low(a2, b2),
+        low(a3, b3),
+        high(a0, b0),
+        high(a1, b1),
+        high(a2, b2),
+        high(a3, b3),
+    ];
+    // SAFETY: each vector is 8 words.
+    unsafe { std::mem::transmute(columns) }
+}
+
+/// [`super::acts::prepare`] compiled for AVX2.
+///
+/// # Safety
+/// On a processor with AVX2.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn prepare(format: Format, bf16: bool, x: &[f32], acts: &mut [u8]) {
+    super::acts::prepare(format, bf16, x, acts);
+}
+
+/// Rows of one vector.
+const LANES: usize = 8;
+
+/// Walks half tiles and groups of activation rows; `$step::<F, M>` computes M rows of one half tile.
+macro_rules! walk {
+    ($call:ident, $step:ident, $format:expr) => {{
+        let format = const { Format::ALL[$format] };
+        let bytes = tile_bytes(format, $call.k);
+        let stride = acts_bytes(format, $call.k, false);
+        for t in 0..$call.n.div_ceil(LANES) {
+            let (tile, half) = ($call.tiles.add(t / 2 * bytes), t % 2);
+            let valid = ($call.n - t * LANES).min(LANES);
+            let mut r = 0;
+            while r < $call.rows {
+                let acts = $call.acts.add(r * stride);
+                let out = Out {
+                    first: $call.out.add(r * $call.out_stride + t * LANES),
+                    stride: $call.out_stride,
+                    valid,
+                    accumulate: $call.accumulate,
+                };
+                r += match $call.rows - r {
+                    4.. => store(
+                        out,
+                        $step::<{ $format }, 4>(tile, half, $call.k, acts, stride),
+                    ),
+                    2..4 => store(
+                        out,
+                        $step::<{ $format }, 2>(tile, half, $call.k, acts, stride),
+                    ),
+                    _ => store(
+                        out,
+                        $step::<{ $format }, 1>(tile, half, $call.k, acts, stride),
+                    ),
+                };
+            }
+        }
+    }};
+}
+
+/// Where the sums of a half tile go.
+struct Out {
+    first: *mut f32,
+    stride: usize,
+    valid: usize,
+    accumulate: bool,
+}
+
+/// Writes the valid outputs of M rows and returns M.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store<const M: usize>(out: Out, sums: [__m256; M]) -> usize {
+    let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(out.valid as i32), lane);
+    for (r, sum) in sums.into_iter().enumerate() {
+        // SAFETY: the mask covers only outputs that the caller of the kernel gave.
+        unsafe {
+            let at = out.first.add(r * out.stride);
+            let before = _mm256_maskload_ps(at, mask);
+            let sum = if out.accumulate {
+                _mm256_add_ps(before, sum)
+            } else {
+                sum
+            };
+            _mm256_maskstore_ps(at, mask, sum);
+        }
+    }
+    M
+}
+
+/// Block formats.
+///
+/// # Safety
+/// As [`super::Kernel::matmul`], on a processor with AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
+    // SAFETY: tiles, rows and outputs are walked as the caller promised them.
+    unsafe {
+        walk!(call, block_half, F);
+    }
+}
+
+/// Plain floats: weights widened to f32.
+///
+/// # Safety
+/// As [`super::Kernel::matmul`], on a processor with AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn floats<const F: usize>(call: &Call) {
+    // SAFETY: as above.
+    unsafe {
+        walk!(call, float_half, F);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load(at: *const u8) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe { _mm256_loadu_si256(at.cast()) }
+}
+
+/// 8 f16 as f32.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn halves(at: *const u8) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn float(at: *const u8) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe { _mm256_set1_ps(at.cast::<f32>().read_unaligned()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn word(at: *const u8) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe { _mm256_set1_epi32(at.cast::<i32>().read_unaligned()) }
+}
+
+/// `(v >> shift) & mask`, bytewise for masks that keep bytes apart.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn field(v: __m256i, shift: usize, mask: i8) -> __m256i {
+    let moved = _mm256_srlv_epi32(v, _mm256_set1_epi32(shift as i32));
+    _mm256_and_si256(moved, _mm256_set1_epi8(mask))
+}
+
+/// Group g (8 rows x 4 k) of a chunk as unsigned bytes; `q` points at this half's first vector.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn unpack<const F: usize>(q: *const u8, g: usize) -> __m256i {
+    let bits = const { Layout::of(Format::ALL[F]).bits };
+    // SAFETY: a chunk has `bits` vectors of two halves.
+    unsafe {
+        let four = || field(load(q.add(g % 4 * 64)), g / 4 * 4, 15);
+        let two = |at: usize| field(load(q.add(at + g / 4 * 64)), g % 4 * 2, 3);
+        let one = |at: usize| field(load(q.add(at)), g, 1);
+        match bits {
+            2 => two(0),
+            3 => _mm256_or_si256(two(0), _mm256_slli_epi32(one(128), 2)),
+            4 => four(),
+            5 => _mm256_or_si256(four(), _mm256_slli_epi32(one(256), 4)),
+            6 => _mm256_or_si256(four(), _mm256_slli_epi32(two(256), 4)),
+            _ => load(q.add(g * 64)),
+        }
+    }
+}
+
+/// The scales of one chunk. What they are depends on the format; see `chunk`.
+#[derive(Clone, Copy)]
+struct ChunkScales {
+    /// Of the whole chunk or by half, the block's scale included, except where `pairs` are used.
+    d: [__m256; 2],
+    /// Minima, in the same way.
+    m: __m256,
+    /// i16 pairs of sub-scales by row.
+    pairs: __m256i,
+    /// i16 pairs of sub-minima by row.
+    pair_minima: __m256i,
+}
+
+/// The scales of chunk `sub` of the record at `at`, whose `d` and `dmin` are given; `half` says which 8 rows.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn scales<const F: usize>(
+    at: *const u8,
+    sub: usize,
+    half: usize,
+    d: __m256,
+    dmin: __m256,
+) -> ChunkScales {
+    let none = _mm256_setzero_si256();
+    let plain = ChunkScales {
+        d: [d, d],
+        m: dmin,
+        pairs: none,
+        pair_minima: none,
+    };
+    // SAFETY: `at` is a record of the tile's scales.
+    unsafe {
+        let byte =
+            |from: usize, i: usize| _mm_loadl_epi64(at.add(from + i * ROWS + half * LANES).cast());
+        let pairs =
+            |from: usize| _mm_loadu_si128(at.add(from + (sub * ROWS + half * LANES) * 2).cast());
+        let float = |v| _mm256_cvtepi32_ps(v);
+        match const { Layout::of(Format::ALL[F]).scales } {
+            Scales::Plain | Scales::PlainMin => plain,
+            Scales::SuperMin => {
+                let scale = _mm256_mul_ps(d, float(_mm256_cvtepu8_epi32(byte(64, sub))));
+                let min = _mm256_mul_ps(dmin, float(_mm256_cvtepu8_epi32(byte(64, 8 + sub))));
+                ChunkScales {
+                    d: [scale, scale],
+                    m: min,
+                    ..plain
+                }
+            }
+            Scales::Halves => {
+                let scale =
+                    |h| _mm256_mul_ps(d, float(_mm256_cvtepi8_epi32(byte(32, 2 * sub + h))));
+                ChunkScales {
+                    d: [scale(0), scale(1)],
+                    ..plain
+                }
+            }
+            Scales::Pairs => ChunkScales {
+                pairs: _mm256_cvtepi8_epi16(pairs(32)),
+                ..plain
+            },
+            Scales::PairsMin => {
+                let both = _mm256_cvtepu8_epi16(pairs(64));
+                let low = _mm256_and_si256(both, _mm256_set1_epi16(15));
+                ChunkScales {
+                    pairs: low,
+                    pair_minima: _mm256_srli_epi16(both, 4),
+                    ..plain
+                }
+            }
+        }
+    }
+}
+
+/// Products of one group with 4 activations, summed in pairs to i16. 8-bit quants would overflow there, so for them
+/// the sign moves from the weight to the activation: |w| x (sign(w) a), and no offset remains.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn products<const F: usize>(w: __m256i, a: __m256i) -> __m256i {
+    if const { Layout::of(Format::ALL[F]).bits == 8 } {
+        let w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+        _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(a, w))
+    } else {
+        _mm256_maddubs_epi16(w, a)
+    }
+}
+
+/// The dot products of half a chunk (4 groups from `g`) with M activation rows.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn dots<const F: usize, const M: usize>(
+    q: *const u8,
+    g: usize,
+    act: *const u8,
+    stride: usize,
+) -> [__m256i; M] {
+    let bits = const { Layout::of(Format::ALL[F]).bits };
+    let ones = _mm256_set1_epi16(1);
+    let mut sums = [_mm256_setzero_si256(); M];
+    // SAFETY: the caller's.
+    unsafe {
+        if bits <= 5 {
+            // Four groups of at most 31 x 127 x 2 fit into i16.
+            for i in g..g + 4 {
+                let w = unpack::<F>(q, i);
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    let a = word(act.add(r * stride + 4 * i));
+                    *sum = _mm256_add_epi16(*sum, products::<F>(w, a));
+                }
+            }
+            return sums.map(|sum| _mm256_madd_epi16(sum, ones));
+        }
+        for i in g..g + 4 {
+            let w = unpack::<F>(q, i);
+            for (r, sum) in sums.iter_mut().enumerate() {
+                let a = word(act.add(r * stride + 4 * i));
+                let four = _mm256_madd_epi16(products::<F>(w, a), ones);
+                *sum = _mm256_add_epi32(*sum, four);
+            }
+        }
+    }
+    sums
+}
+
+/// M activation rows with half a tile.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn block_half<const F: usize, const M: usize>(
+    tile: *const u8,
+    half: usize,
+    k: usize,
+    acts: *const u8,
+    stride: usize,
+) -> [__m256; M] {
+    let layout = const { Layout::of(Format::ALL[F]) };
+    let chunks = k / CHUNK;
+    let mut sums = [_mm256_setzero_ps(); M];
+    // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
+    unsafe {
+        let scale_base = tile.add(chunks * layout.chunk_bytes());
+        let (per, record) = const { Layout::of(Format::ALL[F]).record() };
+        for b in 0..chunks / per {
+            let at = scale_base.add(b * record);
+            let d = halves(at.add(half * 16));
+            let dmin = if layout.has_minima() {
+                halves(at.add(32 + half * 16))
+            } else {
+                d
+            };
+            for sub in 0..per {
+                let c = b * per + sub;
+                let q = tile.add(c * layout.chunk_bytes() + half * 32);
+                let act = acts.add(c * ACT);
+                let low = dots::<F, M>(q, 0, act, stride);
+                let high = dots::<F, M>(q, 4, act, stride);
+                let scales = scales::<F>(at, sub, half, d, dmin);
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = chunk::<F>([low[r], high[r]], &scales, act.add(r * stride), *sum);
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// Sums by half, both within i16, as i16 pairs.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn paired(low: __m256i, high: __m256i) -> __m256i {
+    _mm256_blend_epi16(low, _mm256_slli_epi32(high, 16), 0xaa)
+}
+
+/// Adds one chunk's dot products, by half, to the sums of one activation row.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn chunk<const F: usize>(
+    dots: [__m256i; 2],
+    scales: &ChunkScales,
+    act: *const u8,
+    sum: __m256,
+) -> __m256 {
+    let ChunkScales {
+        d,
+        m,
+        pairs,
+        pair_minima,
+    } = *scales;
+    let layout = const { Layout::of(Format::ALL[F]) };
+    let to_float = |v| _mm256_cvtepi32_ps(v);
+    // SAFETY: an activation chunk has ACT bytes.
+    unsafe {
+        let s = float(act.add(ACT_SCALE));
+        let (first, second) = (act.add(ACT_FIRST), act.add(ACT_SECOND));
+        let whole = _mm256_add_epi32(dots[0], dots[1]);
+        match layout.scales {
+            Scales::Plain => {
+                // Signed 8-bit products need no correction: see `products`.
+                let whole = if layout.bits == 8 {
+                    whole
+                } else {
+                    _mm256_add_epi32(whole, word(first))
+                };
+                _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum)
+            }
+            Scales::PlainMin => {
+                let sum = _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum);
+                _mm256_fmadd_ps(m, float(first), sum)
+            }
+            Scales::SuperMin => {
+                let sum = _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum);
+                _mm256_fnmadd_ps(m, float(first), sum)
+            }
+            Scales::Halves => {
+                let low = to_float(_mm256_add_epi32(dots[0], word(first)));
+                let high = to_float(_mm256_add_epi32(dots[1], word(second)));
+                let both = _mm256_fmadd_ps(low, d[0], _mm256_mul_ps(high, d[1]));
+                _mm256_fmadd_ps(both, s, sum)
+            }
+            Scales::Pairs => {
+                let low = _mm256_add_epi32(dots[0], word(first));
+                let high = _mm256_add_epi32(dots[1], word(second));
+                let scaled = to_float(_mm256_madd_epi16(paired(low, high), pairs));
+                _mm256_fmadd_ps(scaled, _mm256_mul_ps(d[0], s), sum)
+            }
+            Scales::PairsMin => {
+                let scaled = to_float(_mm256_madd_epi16(paired(dots[0], dots[1]), pairs));
+                let min = to_float(_mm256_madd_epi16(word(first), pair_minima));
+                let sum = _mm256_fmadd_ps(scaled, _mm256_mul_ps(d[0], s), sum);
+                _mm256_fnmadd_ps(min, _mm256_mul_ps(m, s), sum)
+            }
+        }
+    }
+}
+
+/// M activation rows with half a tile of floats; even and odd k are summed apart.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn float_half<const F: usize, const M: usize>(
+    tile: *const u8,
+    half: usize,
+    k: usize,
+    acts: *const u8,
+    stride: usize,
+) -> [__m256; M] {
+    let mut sums = [[_mm256_setzero_ps(); M]; 2];
+    // SAFETY: column i of the tile and of each activation row exists, as the caller promised.
+    unsafe {
+        for i in (0..k & !1).step_by(2) {
+            let (a, b) = (widen::<F>(tile, half, i), widen::<F>(tile, half, i + 1));
+            for r in 0..M {
+                let act = acts.add(r * stride + i * 4);
+                sums[0][r] = _mm256_fmadd_ps(a, float(act), sums[0][r]);
+                sums[1][r] = _mm256_fmadd_ps(b, float(act.add(4)), sums[1][r]);
+            }
+        }
+        if !k.is_multiple_of(2) {
+            let last = widen::<F>(tile, half, k - 1);
+            for (r, sum) in sums[0].iter_mut().enumerate() {
+                *sum = _mm256_fmadd_ps(last, float(acts.add(r * stride + (k - 1) * 4)), *sum);
+            }
+        }
+    }
+    std::array::from_fn(|r| _mm256_add_ps(sums[0][r], sums[1][r]))
+}
+
+/// The weights of column i.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn widen<const F: usize>(tile: *const u8, half: usize, i: usize) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe {
+        match const { Format::ALL[F] } {
+            Format::F32 => _mm256_loadu_ps(tile.add(i * 64 + half * 32).cast()),
+            Format::F16 => halves(tile.add(i * 32 + half * 16)),
+            _ => {
+                let pair = load(tile.add(i / 2 * 64 + half * 32));
+                let high = _mm256_and_si256(pair, _mm256_set1_epi32(-65536));
+                _mm256_castsi256_ps(if i.is_multiple_of(2) {
+                    _mm256_slli_epi32(pair, 16)
+                } else {
+                    high
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! AVX-512: one vector is 16 output rows. Block formats need VNNI.
+
+use super::Call;
+use super::layout::{
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Layout, ROWS, Scales, acts_bytes, tile_bytes,
+};
+use std::arch::x86_64::*;
+use welte_table::Format;
+
+/// Walks tiles and groups of activation rows; `$step::<F, M>` computes M rows of one tile.
+macro_rules! walk {
+    ($call:ident, $tile_bytes:expr, $stride:expr, $step:ident, $format:expr) => {{
+        let (bytes, stride) = ($tile_bytes, $stride);
+        for t in 0..$call.n.div_ceil(ROWS) {
+            let tile = $call.tiles.add(t * bytes);
+            let valid = ($call.n - t * ROWS).min(ROWS);
+            let mut r = 0;
+            while r < $call.rows {
+                let acts = $call.acts.add(r * stride);
+                let out = Out {
+                    first: $call.out.add(r * $call.out_stride + t * ROWS),
+                    stride: $call.out_stride,
+                    mask: (0xffff_u32 >> (ROWS - valid)) as u16,
+                    accumulate: $call.accumulate,
+                };
+                r += match $call.rows - r {
+                    8.. => store(out, $step::<{ $format }, 8>(tile, $call.k, acts, stride)),
+                    4..8 => store(out, $step::<{ $format }, 4>(tile, $call.k, acts, stride)),
+                    2..4 => store(out, $step::<{ $format }, 2>(tile, $call.k, acts, stride)),
+                    _ => store(out, $step::<{ $format }, 1>(tile, $call.k, acts, stride)),
+                };
+            }
+        }
+    }};
+}
+
+/// Where the sums of a tile go.
+struct Out {
+    first: *mut f32,
+    stride: usize,
+    mask: u16,
+    accumulate: bool,
+}
+
+/// Writes M rows of 16 outputs under the mask and returns M.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store<const M: usize>(out: Out, sums: [__m512; M]) -> usize {
+    for (r, sum) in sums.into_iter().enumerate() {
+        // SAFETY: the mask covers only outputs that the caller of the kernel gave.
+        unsafe {
+            let at = out.first.add(r * out.stride);
+            let before = _mm512_maskz_loadu_ps(out.mask, at);
+            let sum = if out.accumulate {
+                _mm512_add_ps(before, sum)
+            } else {
+                sum
+            };
+            _mm512_mask_storeu_ps(at, out.mask, sum);
+        }
+    }
+    M
+}
+
+/// Block formats.
+///
+/// # Safety
+/// As [`super::Kernel::matmul`], on a processor with AVX-512 VNNI.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
+pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
+    let format = const { Format::ALL[F] };
+    // SAFETY: tiles, rows and outputs are walked as the caller promised them.
+    unsafe {
+        walk!(
+            call,
+            tile_bytes(format, call.k),
+            acts_bytes(format, call.k, false),
+            block_tile,
+            F
+        );
+    }
+}
+
+/// Plain floats: weights widened to f32.
+///
+/// # Safety
+/// As [`super::Kernel::matmul`], on a processor with AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c,fma")]
+pub(super) unsafe fn floats<const F: usize>(call: &Call) {
+    let format = const { Format::ALL[F] };
+    // SAFETY: as above.
+    unsafe {
+        walk!(
+            call,
+            tile_bytes(format, call.k),
+            acts_bytes(format, call.k, false),
+            float_tile,
+            F
+        );
+    }
+}
+
+/// BF16 weights and activations.
+///
+/// # Safety
+/// As [`super::Kernel::matmul`], on a processor with AVX-512 BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(super) unsafe fn rounded(call: &Call) {
+    let bytes = tile_bytes(Format::BF16, call.k);
+    // SAFETY: as above.
+    unsafe {
+        walk!(
+            call,
+            bytes,
+            acts_bytes(Format::BF16, call.k, true),
+            rounded_tile,
+            0
+        );
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load(at: *const u8) -> __m512i {
+    // SAFETY: the caller's.
+    unsafe { _mm512_loadu_si512(at.cast()) }
+}
+
+/// 16 f16 as f32.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn halves(at: *const u8) -> __m512 {
+    // SAFETY: the caller's.
+    unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
+}
+
+/// 16 bytes, unsigned, as i32.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn bytes(at: *const u8) -> __m512i {
+    // SAFETY: the caller's.
+    unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast())) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn float(at: *const u8) -> __m512 {
+    // SAFETY: the caller's.
+    unsafe { _mm512_set1_ps(at.cast::<f32>().read_unaligned()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn word(at: *const u8) -> __m512i {
+    // SAFETY: the caller's.
+    unsafe { _mm512_set1_epi32(at.cast::<i32>().read_unaligned()) }
+}
+
+/// `(v >> N) & mask << UP`, bytewise for masks that keep bytes apart.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn field<const N: u32, const UP: u32>(v: __m512i, mask: i8) -> __m512i {
+    // The field is moved to its place first, so that one `and` with the shifted mask is enough.
+    let mask = _mm512_set1_epi32(i32::from_ne_bytes([(mask as u8) << UP; 4]));
+    let moved = if N > UP {
+        _mm512_srlv_epi32(v, _mm512_set1_epi32((N - UP) as i32))
+    } else if N < UP {
+        _mm512_sllv_epi32(v, _mm512_set1_epi32((UP - N) as i32))
+    } else {
+        v
+    };
+    _mm512_and_si512(moved, mask)
+}
+
+/// The eight groups (16 rows x 4 k) of a chunk as unsigned bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
+    let bits = const { Layout::of(Format::ALL[F]).bits };
+    let or = |a, b| _mm512_or_si512(a, b);
+    // SAFETY: a chunk has `bits` vectors.
+    unsafe {
+        let v = |i: usize| load(q.add(64 * i));
+        match bits {
+            2 => twos::<0>(v(0), v(1)),
+            3 => {
+                let (low, high) = (twos::<0>(v(0), v(1)), ones::<2>(v(2)));
+                std::array::from_fn(|g| or(low[g], high[g]))
+            }
+            4 => fours([v(0), v(1), v(2), v(3)]),
+            5 => {
+                let (low, high) = (fours([v(0), v(1), v(2), v(3)]), ones::<4>(v(4)));
+                std::array::from_fn(|g| or(low[g], high[g]))
+            }
+            6 => {
+                let (low, high) = (fours([v(0), v(1), v(2), v(3)]), twos::<4>(v(4), v(5)));
+                std::array::from_fn(|g| or(low[g], high[g]))
+            }
+            _ => [v(0), v(1), v(2), v(3), v(4), v(5), v(6), v(7)],
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn fours(v: [__m512i; 4]) -> [__m512i; 8] {
+    let low = |v| field::<0, 0>(v, 15);
+    let high = |v| field::<4, 0>(v, 15);
+    [
+        low(v[0]),
+        low(v[1]),
+        low(v[2]),
+        low(v[3]),
+        high(v[0]),
+        high(v[1]),
+        high(v[2]),
+        high(v[3]),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn twos<const UP: u32>(a: __m512i, b: __m512i) -> [__m512i; 8] {
+    [
+        field::<0, UP>(a, 3),
+        field::<2, UP>(a, 3),
+        field::<4, UP>(a, 3),
+        field::<6, UP>(a, 3),
+        field::<0, UP>(b, 3),
+        field::<2, UP>(b, 3),
+        field::<4, UP>(b, 3),
+        field::<6, UP>(b, 3),
+    ]
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn ones<const UP: u32>(v: __m512i) -> [__m512i; 8] {
+    [
+        field::<0, UP>(v, 1),
+        field::<1, UP>(v, 1),
+        field::<2, UP>(v, 1),
+        field::<3, UP>(v, 1),
+        field::<4, UP>(v, 1),
+        field::<5, UP>(v, 1),
+        field::<6, UP>(v, 1),
+        field::<7, UP>(v, 1),
+    ]
+}
+
+/// Adds the dot products of four groups with 16 activations.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn dot(sum: __m512i, w: &[__m512i], act: *const u8) -> __m512i {
+    // SAFETY: the caller's.
+    unsafe {
+        let sum = _mm512_dpbusd_epi32(sum, w[0], word(act));
+        let sum = _mm512_dpbusd_epi32(sum, w[1], word(act.add(4)));
+        let sum = _mm512_dpbusd_epi32(sum, w[2], word(act.add(8)));
+        _mm512_dpbusd_epi32(sum, w[3], word(act.add(12)))
+    }
+}
+
+/// The scales of one chunk. What they are depends on the format; see `chunk`.
+#[derive(Clone, Copy)]
+struct ChunkScales {
+    /// Of the whole chunk or by half, the block's scale included, except where `pairs` are used.
+    d: [__m512; 2],
+    /// Minima, in the same way.
+    m: __m512,
+    /// i16 pairs of sub-scales by row.
+    pairs: __m512i,
+    /// i16 pairs of sub-minima by row.
+    pair_minima: __m512i,
+}
+
+/// The scales of chunk `sub` of the record at `at`, whose `d` and `dmin` are given.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+unsafe fn scales<const F: usize>(
+    at: *const u8,
+    sub: usize,
+    d: __m512,
+    dmin: __m512,
+) -> ChunkScales {
+    let none = _mm512_setzero_si512();
+    let plain = ChunkScales {
+        d: [d, d],
+        m: dmin,
+        pairs: none,
+        pair_minima: none,
+    };
+    let float = |v| _mm512_cvtepi32_ps(v);
+    // SAFETY: `at` is a record of the tile's scales.
+    unsafe {
+        match const { Layout::of(Format::ALL[F]).scales } {
+            Scales::Plain | Scales::PlainMin => plain,
+            Scales::SuperMin => {
+                let scale = _mm512_mul_ps(d, float(bytes(at.add(64 + sub * ROWS))));
+                let min = _mm512_mul_ps(dmin, float(bytes(at.add(64 + (8 + sub) * ROWS))));
+                ChunkScales {
+                    d: [scale, scale],
+                    m: min,
+                    ..plain
+                }
+            }
+            Scales::Halves => {
+                let scale = |h: usize| {
+                    let s = _mm_loadu_si128(at.add(32 + (2 * sub + h) * ROWS).cast());
+                    _mm512_mul_ps(d, float(_mm512_cvtepi8_epi32(s)))
+                };
+                ChunkScales {
+                    d: [scale(0), scale(1)],
+                    ..plain
+                }
+            }
+            Scales::Pairs => {
+                let pairs = _mm256_loadu_si256(at.add(32 + sub * 2 * ROWS).cast());
+                ChunkScales {
+                    pairs: _mm512_cvtepi8_epi16(pairs),
+                    ..plain
+                }
+            }
+            Scales::PairsMin => {
+                let both =
+                    _mm512_cvtepu8_epi16(_mm256_loadu_si256(at.add(64 + sub * 2 * ROWS).cast()));
+                let pairs = _mm512_and_si512(both, _mm512_set1_epi16(15));
+                ChunkScales {
+                    pairs,
+                    pair_minima: _mm512_srli_epi16(both, 4),
+                    ..plain
+                }
+            }
+        }
+    }
+}
+
+/// M activation rows with one tile.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
+unsafe fn block_tile<const F: usize, const M: usize>(
+    tile: *const u8,
+    k: usize,
+    acts: *const u8,
+    stride: usize,
+) -> [__m512; M] {
+    let layout = const { Layout::of(Format::ALL[F]) };
+    let chunks = k / CHUNK;
+    let mut sums = [_mm512_setzero_ps(); M];
+    // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
+    unsafe {
+        let scale_base = tile.add(chunks * layout.chunk_bytes());
+        let (per, record) = const { Layout::of(Format::ALL[F]).record() };
+        for b in 0..chunks / per {
+            let at = scale_base.add(b * record);
+            let d = halves(at);
+            let dmin = if layout.has_minima() {
+                halves(at.add(32))
+            } else {
+                d
+            };
+            for sub in 0..per {
+                let c = b * per + sub;
+                let w = unpack::<F>(tile.add(c * layout.chunk_bytes()));
+                let scales = scales::<F>(at, sub, d, dmin);
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// Sums by half, both within i16, as i16 pairs.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn paired(low: __m512i, high: __m512i) -> __m512i {
+    _mm512_mask_blend_epi16(0xaaaa_aaaa, low, _mm512_slli_epi32(high, 16))
+}
+
+/// One chunk of a tile with one activation row.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,fma")]
+unsafe fn chunk<const F: usize>(
+    w: &[__m512i; 8],
+    scales: &ChunkScales,
+    act: *const u8,
+    sum: __m512,
+) -> __m512 {
+    let ChunkScales {
+        d,
+        m,
+        pairs,
+        pair_minima,
+    } = *scales;
+    let layout = const { Layout::of(Format::ALL[F]) };
+    let to_float = |v| _mm512_cvtepi32_ps(v);
+    let zero = _mm512_setzero_si512();
+    // SAFETY: an activation chunk has ACT bytes.
+    unsafe {
+        let (high, s) = (act.add(16), float(act.add(ACT_SCALE)));
+        let (first, second) = (act.add(ACT_FIRST), act.add(ACT_SECOND));
+        match layout.scales {
+            Scales::Plain => {
+                let dots = dot(dot(word(first), &w[..4], act), &w[4..], high);
+                _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum)
+            }
+            Scales::PlainMin => {
+                let dots = dot(dot(zero, &w[..4], act), &w[4..], high);
+                let sum = _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum);
+                _mm512_fmadd_ps(m, float(first), sum)
+            }
+            Scales::SuperMin => {
+                let dots = dot(dot(zero, &w[..4], act), &w[4..], high);
+                let sum = _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum);
+                _mm512_fnmadd_ps(m, float(first), sum)
+            }
+            Scales::Halves => {
+                let low = to_float(dot(word(first), &w[..4], act));
+                let high = to_float(dot(word(second), &w[4..], high));
+                let both = _mm512_fmadd_ps(low, d[0], _mm512_mul_ps(high, d[1]));
+                _mm512_fmadd_ps(both, s, sum)
+            }
+            Scales::Pairs => {
+                let dots = paired(
+                    dot(word(first), &w[..4], act),
+                    dot(word(second), &w[4..], high),
+                );
+                let scaled = to_float(_mm512_madd_epi16(dots, pairs));
+                _mm512_fmadd_ps(scaled, _mm512_mul_ps(d[0], s), sum)
+            }
+            Scales::PairsMin => {
+                let dots = paired(dot(zero, &w[..4], act), dot(zero, &w[4..], high));
+                let scaled = to_float(_mm512_madd_epi16(dots, pairs));
+                let min = to_float(_mm512_madd_epi16(word(first), pair_minima));
+                let sum = _mm512_fmadd_ps(scaled, _mm512_mul_ps(d[0], s), sum);
+                _mm512_fnmadd_ps(min, _mm512_mul_ps(m, s), sum)
+            }
+        }
+    }
+}
+
+/// M activation rows with one tile of floats; even and odd k are summed apart.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c,fma")]
+unsafe fn float_tile<const F: usize, const M: usize>(
+    tile: *const u8,
+    k: usize,
+    acts: *const u8,
+    stride: usize,
+) -> [__m512; M] {
+    let mut even = [_mm512_setzero_ps(); M];
+    let mut odd = [_mm512_setzero_ps(); M];
+    let pairs = k / 2;
+    // SAFETY: pair p of the tile and of each activation row exists, as the caller promised.
+    unsafe {
+        for p in 0..pairs {
+            let [a, b] = widen::<F>(tile, p);
+            for r in 0..M {
+                let act = acts.add(r * stride + p * 8);
+                even[r] = _mm512_fmadd_ps(a, float(act), even[r]);
+                odd[r] = _mm512_fmadd_ps(b, float(act.add(4)), odd[r]);
+            }
+        }
+        if !k.is_multiple_of(2) {
+            let last = match const { Format::ALL[F] } {
+                Format::F32 => _mm512_loadu_ps(tile.add(pairs * 128).cast()),
+                Format::F16 => halves(tile.add(pairs * 64)),
+                _ => widen::<F>(tile, pairs)[0],
+            };
+            for (r, even) in even.iter_mut().enumerate() {
+                *even = _mm512_fmadd_ps(last, float(acts.add(r * stride + pairs * 8)), *even);
+            }
+        }
+    }
+    std::array::from_fn(|r| _mm512_add_ps(even[r], odd[r]))
+}
+
+/// The weights of k = 2p and 2p + 1.
+#[inline]
+#[target_feature(enable = "avx512f,f16c")]
+unsafe fn widen<const F: usize>(tile: *const u8, p: usize) -> [__m512; 2] {
+    // SAFETY: the caller's.
+    unsafe {
+        match const { Format::ALL[F] } {
+            Format::F32 => {
+                let at = tile.add(p * 128).cast::<f32>();
+                [_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(16))]
+            }
+            Format::F16 => [halves(tile.add(p * 64)), halves(tile.add(p * 64 + 32))],
+            _ => {
+                let pair = load(tile.add(p * 64));
+                let high = _mm512_and_si512(pair, _mm512_set1_epi32(-65536));
+                [
+                    _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)),
+                    _mm512_castsi512_ps(high),
+                ]
+            }
+        }
+    }
+}
+
+/// M activation rows in bf16 with one tile; pairs are summed in two turns.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn rounded_tile<const F: usize, const M: usize>(
+    tile: *const u8,
+    k: usize,
+    acts: *const u8,
+    stride: usize,
+) -> [__m512; M] {
+    let mut sums = [[_mm512_setzero_ps(); M]; 2];
+    // SAFETY: pair p of the tile and of each activation row exists, as the caller promised; the vectors of i32 and of
+    // bf16 pairs have the same size and no invalid values.
+    unsafe {
+        for p in 0..k.div_ceil(2) {
+            let w: __m512bh = std::mem::transmute(load(tile.add(p * 64)));
+            for (r, sum) in sums[p % 2].iter_mut().enumerate() {
+                let x: __m512bh = std::mem::transmute(word(acts.add(r * stride + p * 4)));
+                *sum = _mm512_dpbf16_ps(*sum, w, x);
+            }
+        }
+    }
+    std::array::from_fn(|r| _mm512_add_ps(sums[0][r], sums[1][r]))
+}

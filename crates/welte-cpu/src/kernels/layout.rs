@@ -1,0 +1,157 @@
+//! Where the bits of a packed tile and of a prepared activation row lie. One layout serves every instruction set.
+//!
+//! A tile holds 16 output rows. Block formats are cut into chunks of 32 k; the quants of a chunk are unsigned and lie in
+//! bit planes of 64-byte vectors, 16 rows x 4 bytes each, where "group" g stands for k = 4g..4g+4 of the chunk:
+//!
+//! | plane | vectors | content of a byte |
+//! |---|---|---|
+//! | 8 bit | 8 | vector g: group g |
+//! | 4 bit | 4 | vector j: group j low, group j + 4 high |
+//! | 2 bit | 2 | vector j: group 4j + i at bit 2i |
+//! | 1 bit | 1 | group g at bit g |
+//!
+//! 5 bits are the planes 4 and 1, 6 bits 4 and 2, 3 bits 2 and 1, low bits first. The scales of all chunks follow the
+//! quants of all chunks, rows side by side, so a tile is read as two forward streams.
+//!
+//! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k.
+
+use welte_table::Format;
+
+/// Output rows of one tile.
+pub(super) const ROWS: usize = 16;
+/// Elements that share one activation scale.
+pub(super) const CHUNK: usize = 32;
+/// Bytes of one prepared activation chunk: 32 int8, then the scale (f32) and two correction words.
+pub(super) const ACT: usize = 48;
+/// Offset of the scale in an activation chunk.
+pub(super) const ACT_SCALE: usize = 32;
+/// Offset of the two correction words: see [`Layout::correction`].
+pub(super) const ACT_FIRST: usize = 36;
+/// The second correction word.
+pub(super) const ACT_SECOND: usize = 40;
+
+/// How the scales of a tile lie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scales {
+    /// Per chunk: 16 f16 `d`. w = d (q - offset).
+    Plain,
+    /// Per chunk: 16 f16 `d`, 16 f16 `m`. w = d q + m.
+    PlainMin,
+    /// Per 256: f16 `d`, f16 `dmin`, 8 x 16 u8 scales, 8 x 16 u8 minima. w = d sc q - dmin m, by 32.
+    SuperMin,
+    /// Per 256: f16 `d`, 16 x 16 i8 scales. w = d sc (q - offset), by 16.
+    Halves,
+    /// Per 256: f16 `d`, 8 x 16 pairs of i8 scales. w = d sc (q - offset), by 16. Sums by 16 fit into i16.
+    Pairs,
+    /// Per 256: f16 `d`, f16 `dmin`, 8 x 16 pairs of u8 of scale (low nibble) and minimum (high).
+    /// w = d sc q - dmin m, by 16. Sums by 16 fit into i16.
+    PairsMin,
+}
+
+/// What the two correction words of an activation chunk hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Correction {
+    /// i32: -offset x sum over 32. The accumulator starts from it.
+    Offset,
+    /// f32: scale x sum over 32.
+    Sum,
+    /// i32 x 2: -offset x sums over 16.
+    OffsetHalves,
+    /// i16 x 2 in the first word: sums over 16.
+    SumPair,
+}
+
+/// The packed form of a block format.
+#[derive(Clone, Copy)]
+pub(super) struct Layout {
+    pub(super) bits: usize,
+    pub(super) offset: i32,
+    pub(super) scales: Scales,
+}
+
+impl Layout {
+    /// The layout of a block format; plain floats have none and get an arbitrary one that nobody reads.
+    pub(super) const fn of(format: Format) -> Layout {
+        let (bits, offset, scales) = match format {
+            Format::Q4_0 => (4, 8, Scales::Plain),
+            Format::Q4_1 => (4, 0, Scales::PlainMin),
+            Format::Q5_0 => (5, 16, Scales::Plain),
+            Format::Q5_1 => (5, 0, Scales::PlainMin),
+            Format::Q2_K => (2, 0, Scales::PairsMin),
+            Format::Q3_K => (3, 4, Scales::Pairs),
+            Format::Q4_K => (4, 0, Scales::SuperMin),
+            Format::Q5_K => (5, 0, Scales::SuperMin),
+            Format::Q6_K => (6, 32, Scales::Halves),
+            Format::Q8_0 | Format::F32 | Format::F16 | Format::BF16 => (8, 128, Scales::Plain),
+        };
+        Layout {
+            bits,
+            offset,
+            scales,
+        }
+    }
+
+    /// Bytes of the quants of one chunk of a tile.
+    pub(super) const fn chunk_bytes(self) -> usize {
+        self.bits * CHUNK * ROWS / 8
+    }
+
+    /// Chunks that share one record of scales, and the record's bytes.
+    pub(super) const fn record(self) -> (usize, usize) {
+        match self.scales {
+            Scales::Plain => (1, 32),
+            Scales::PlainMin => (1, 64),
+            Scales::SuperMin => (8, 64 + 2 * 8 * ROWS),
+            Scales::Halves | Scales::Pairs => (8, 32 + 16 * ROWS),
+            Scales::PairsMin => (8, 64 + 16 * ROWS),
+        }
+    }
+
+    /// True if the scales have minima.
+    pub(super) const fn has_minima(self) -> bool {
+        matches!(
+            self.scales,
+            Scales::PlainMin | Scales::SuperMin | Scales::PairsMin
+        )
+    }
+
+    /// What the activations carry to correct for the offset or the minima.
+    pub(super) const fn correction(self) -> Correction {
+        match self.scales {
+            Scales::Plain => Correction::Offset,
+            Scales::PlainMin | Scales::SuperMin => Correction::Sum,
+            Scales::Halves | Scales::Pairs => Correction::OffsetHalves,
+            Scales::PairsMin => Correction::SumPair,
+        }
+    }
+}
+
+/// Bytes of one packed tile of `k` columns.
+pub(super) fn tile_bytes(format: Format, k: usize) -> usize {
+    let bytes = match format {
+        Format::F32 => k * ROWS * 4,
+        Format::F16 => k * ROWS * 2,
+        Format::BF16 => k.next_multiple_of(2) * ROWS * 2,
+        _ => {
+            let (layout, chunks) = (Layout::of(format), k.div_ceil(CHUNK));
+            let (per, bytes) = layout.record();
+            chunks * layout.chunk_bytes() + chunks.div_ceil(per) * bytes
+        }
+    };
+    bytes.next_multiple_of(64)
+}
+
+/// Bytes of one prepared activation row. Never a multiple of 512, so that rows side by side do not share cache sets.
+pub(super) fn acts_bytes(format: Format, k: usize, bf16: bool) -> usize {
+    let bytes = match format {
+        _ if bf16 => k.next_multiple_of(2) * 2,
+        Format::F32 | Format::F16 | Format::BF16 => k.next_multiple_of(2) * 4,
+        _ => k.div_ceil(CHUNK) * ACT,
+    };
+    let bytes = bytes.next_multiple_of(64).max(64);
+    if bytes.is_multiple_of(512) {
+        bytes + 64
+    } else {
+        bytes
+    }
+}

@@ -1,0 +1,298 @@
+//! Matrix kernels with output rows in the vector's lanes: weights are packed once into tiles of 16 rows, activations
+//! are prepared once per row, and one kernel serves any number of activation rows.
+//!
+//! The result of a row does not depend on the other rows or tiles of the call, bit for bit.
+
+#![allow(unsafe_code)]
+
+mod acts;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod layout;
+mod pack;
+mod scalar;
+
+use welte_table::Format;
+
+/// An instruction set with kernels of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Isa {
+    /// Plain code, on every processor.
+    Scalar,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX2 with the VEX-coded VNNI.
+    Avx2Vnni,
+    /// AVX-512 F, BW, VL.
+    Avx512,
+    /// AVX-512 with VNNI.
+    Avx512Vnni,
+    /// AVX-512 with VNNI and BF16: activations of BF16 weights are rounded to bf16. Faster for many rows, less exact;
+    /// therefore never chosen by itself.
+    Avx512Bf16,
+}
+
+impl Isa {
+    /// Every instruction set, the simplest first.
+    pub const ALL: [Isa; 6] = [
+        Isa::Scalar,
+        Isa::Avx2,
+        Isa::Avx2Vnni,
+        Isa::Avx512,
+        Isa::Avx512Vnni,
+        Isa::Avx512Bf16,
+    ];
+
+    /// The best that this processor has, among those that keep activations of float weights exact.
+    pub fn best() -> Isa {
+        Isa::available()
+            .into_iter()
+            .rev()
+            .find(|isa| *isa != Isa::Avx512Bf16)
+            .unwrap_or(Isa::Scalar)
+    }
+
+    /// Those that this processor has, the simplest first.
+    pub fn available() -> Vec<Isa> {
+        Isa::ALL
+            .into_iter()
+            .filter(|isa| isa.is_available())
+            .collect()
+    }
+
+    /// The name, as options spell it.
+    pub fn name(self) -> &'static str {
+        [
+            "scalar",
+            "avx2",
+            "avx2-vnni",
+            "avx512",
+            "avx512-vnni",
+            "avx512-bf16",
+        ][self as usize]
+    }
+
+    /// The instruction set of that name.
+    pub fn from_name(name: &str) -> Option<Isa> {
+        Isa::ALL
+            .into_iter()
+            .find(|isa| isa.name().eq_ignore_ascii_case(name))
+    }
+
+    /// True if this processor has it.
+    pub fn is_available(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+            let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl");
+            match self {
+                Isa::Scalar => true,
+                Isa::Avx2 => avx2,
+                Isa::Avx2Vnni => avx2 && has!("avxvnni"),
+                Isa::Avx512 => avx512,
+                Isa::Avx512Vnni => avx512 && has!("avx512vnni"),
+                Isa::Avx512Bf16 => avx512 && has!("avx512vnni") && has!("avx512bf16"),
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Isa::Scalar
+        }
+    }
+}
+
+/// One call of a kernel; see [`Kernel::matmul`].
+struct Call {
+    tiles: *const u8,
+    n: usize,
+    k: usize,
+    acts: *const u8,
+    rows: usize,
+    out: *mut f32,
+    out_stride: usize,
+    accumulate: bool,
+}
+
+type Matmul = unsafe fn(&Call);
+
+/// The kernel of one weight format on one instruction set.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    /// The weights' format.
+    pub format: Format,
+    /// The instruction set really used: a lower one than asked for where that has no kernel or the processor lacks it.
+    pub isa: Isa,
+    /// Output rows of a tile.
+    pub tile_rows: usize,
+    run: Matmul,
+}
+
+impl Kernel {
+    /// The kernel for a format on an instruction set, or on the next lower one that has it (see [`Kernel::isa`]).
+    pub fn for_format(format: Format, isa: Isa) -> Kernel {
+        let (isa, run) = Isa::ALL[..=isa as usize]
+            .iter()
+            .rev()
+            .filter(|isa| isa.is_available())
+            .find_map(|isa| Some((*isa, kernel(format, *isa)?)))
+            .unwrap_or((Isa::Scalar, scalar_kernel(format)));
+        Kernel {
+            format,
+            isa,
+            tile_rows: layout::ROWS,
+            run,
+        }
+    }
+
+    fn rounds_acts(&self) -> bool {
+        self.isa == Isa::Avx512Bf16 && self.format == Format::BF16
+    }
+
+    /// Bytes of one tile of `k` columns; a multiple of 64.
+    pub fn tile_bytes(&self, k: usize) -> usize {
+        layout::tile_bytes(self.format, k)
+    }
+
+    /// Bytes of one prepared activation row of `k` elements; a multiple of 64.
+    pub fn acts_bytes(&self, k: usize) -> usize {
+        layout::acts_bytes(self.format, k, self.rounds_acts())
+    }
+
+    /// Packs encoded rows of `k` elements (a multiple of the format's block) into a tile; missing rows become zero.
+    ///
+    /// # Panics
+    /// If there are no rows or more than a tile holds, a row or the tile has the wrong size, or `k` is no multiple of
+    /// the block: all of them mistakes of the caller, never of a file.
+    pub fn pack(&self, k: usize, rows: &[&[u8]], tile: &mut [u8]) {
+        assert!(
+            !rows.is_empty() && rows.len() <= self.tile_rows,
+            "a tile takes 1 to {} rows",
+            self.tile_rows
+        );
+        let bytes = self.format.bytes(k);
+        assert!(
+            rows.iter().all(|row| Some(row.len()) == bytes),
+            "rows of {k} {} elements",
+            self.format.name()
+        );
+        assert_eq!(tile.len(), self.tile_bytes(k), "bytes of a tile");
+        // SAFETY: `packer` chose code that the processor can run.
+        unsafe { packer(self.format)(k, rows, tile) }
+    }
+
+    /// Prepares one activation row; `acts` has [`Kernel::acts_bytes`] of `x.len()`.
+    ///
+    /// # Panics
+    /// If `acts` has another size.
+    pub fn prepare(&self, x: &[f32], acts: &mut [u8]) {
+        assert_eq!(
+            acts.len(),
+            self.acts_bytes(x.len()),
+            "bytes of an activation row"
+        );
+        let rounds = self.rounds_acts();
+        #[cfg(target_arch = "x86_64")]
+        if self.isa >= Isa::Avx2 {
+            // SAFETY: `for_format` saw that the processor has AVX2.
+            return unsafe { avx2::prepare(self.format, rounds, x, acts) };
+        }
+        acts::prepare(self.format, rounds, x, acts);
+    }
+
+    /// `out[r * out_stride + i] (+)= weight row i · activation row r`, for `n` outputs and `rows` activation rows.
+    ///
+    /// # Safety
+    /// `tiles` holds ceil(n / tile_rows) tiles of [`Kernel::tile_bytes`]`(k)` made by [`Kernel::pack`], aligned to 4;
+    /// `acts` holds `rows` rows of [`Kernel::acts_bytes`]`(k)` made by [`Kernel::prepare`], aligned to 4; `out` can be
+    /// written (and read, when accumulating) at every index above, and nobody else touches those meanwhile.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn matmul(
+        &self,
+        tiles: *const u8,
+        n: usize,
+        k: usize,
+        acts: *const u8,
+        rows: usize,
+        out: *mut f32,
+        out_stride: usize,
+        accumulate: bool,
+    ) {
+        // SAFETY: the caller's promise is the kernel's, and `for_format` chose one that the processor has.
+        unsafe {
+            (self.run)(&Call {
+                tiles,
+                n,
+                k,
+                acts,
+                rows,
+                out,
+                out_stride,
+                accumulate,
+            })
+        }
+    }
+}
+
+/// `path::<FORMAT>` for a format known at run time.
+macro_rules! by_format {
+    ($format:expr, $($path:ident)::+) => {
+        match $format {
+            Format::F32 => $($path)::+::<{ Format::F32 as usize }>,
+            Format::F16 => $($path)::+::<{ Format::F16 as usize }>,
+            Format::BF16 => $($path)::+::<{ Format::BF16 as usize }>,
+            Format::Q4_0 => $($path)::+::<{ Format::Q4_0 as usize }>,
+            Format::Q4_1 => $($path)::+::<{ Format::Q4_1 as usize }>,
+            Format::Q5_0 => $($path)::+::<{ Format::Q5_0 as usize }>,
+            Format::Q5_1 => $($path)::+::<{ Format::Q5_1 as usize }>,
+            Format::Q8_0 => $($path)::+::<{ Format::Q8_0 as usize }>,
+            Format::Q2_K => $($path)::+::<{ Format::Q2_K as usize }>,
+            Format::Q3_K => $($path)::+::<{ Format::Q3_K as usize }>,
+            Format::Q4_K => $($path)::+::<{ Format::Q4_K as usize }>,
+            Format::Q5_K => $($path)::+::<{ Format::Q5_K as usize }>,
+            Format::Q6_K => $($path)::+::<{ Format::Q6_K as usize }>,
+        }
+    };
+}
+
+type Pack = unsafe fn(usize, &[&[u8]], &mut [u8]);
+
+/// The fastest code that packs a format; the bytes are the same everywhere.
+fn packer(format: Format) -> Pack {
+    #[cfg(target_arch = "x86_64")]
+    if Isa::Avx2.is_available() {
+        return by_format!(format, avx2::pack);
+    }
+    by_format!(format, plain_pack)
+}
+
+fn plain_pack<const F: usize>(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
+    pack::pack::<F>(k, rows, tile, pack::transpose);
+}
+
+fn scalar_kernel(format: Format) -> Matmul {
+    by_format!(format, scalar::matmul)
+}
+
+/// The kernel of a format on exactly this instruction set, if there is one.
+fn kernel(format: Format, isa: Isa) -> Option<Matmul> {
+    match isa {
+        Isa::Scalar => Some(scalar_kernel(format)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 if format.is_quantised() => Some(by_format!(format, avx2::blocks)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => Some(by_format!(format, avx2::floats)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if !format.is_quantised() => Some(by_format!(format, avx512::floats)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni if format.is_quantised() => Some(by_format!(format, avx512::blocks)),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 if format == Format::BF16 => Some(avx512::rounded),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

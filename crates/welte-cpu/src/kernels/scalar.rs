@@ -1,0 +1,177 @@
+//! The kernels in plain code: what the vector kernels must compute, and the path of other processors.
+//!
+//! For block formats the integer sums are exact and the float operations those of the vector kernels in the same order,
+//! so every instruction set gives the same bits.
+
+use super::Call;
+use super::layout::{
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Layout, ROWS, Scales, acts_bytes, tile_bytes,
+};
+use welte_table::Format;
+
+/// `out (+)= tiles x acts` for one format.
+///
+/// # Safety
+/// As [`super::Kernel::matmul`].
+pub(super) unsafe fn matmul<const F: usize>(call: &Call) {
+    let format = Format::ALL[F];
+    let (bytes, stride) = (
+        tile_bytes(format, call.k),
+        acts_bytes(format, call.k, false),
+    );
+    for t in 0..call.n.div_ceil(ROWS) {
+        // SAFETY: the caller gives ceil(n / 16) tiles of `tile_bytes`.
+        let tile = unsafe { std::slice::from_raw_parts(call.tiles.add(t * bytes), bytes) };
+        for r in 0..call.rows {
+            // SAFETY: the caller gives `rows` activation rows of `acts_bytes`.
+            let acts = unsafe { std::slice::from_raw_parts(call.acts.add(r * stride), stride) };
+            let sums = match format {
+                Format::F32 | Format::F16 | Format::BF16 => float_tile(format, tile, call.k, acts),
+                _ => block_tile(Layout::of(format), tile, call.k, acts),
+            };
+            for (i, sum) in sums.iter().enumerate().take(call.n - t * ROWS) {
+                // SAFETY: i < n - 16 t, so the target lies within the caller's row r of n outputs.
+                unsafe {
+                    let out = call.out.add(r * call.out_stride + t * ROWS + i);
+                    *out = if call.accumulate { *out + sum } else { *sum };
+                }
+            }
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> [u8; 4] {
+    [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]
+}
+
+fn half_at(bytes: &[u8], at: usize) -> f32 {
+    half::f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// Even and odd k are summed apart, as in the vector kernels.
+fn float_tile(format: Format, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS] {
+    let mut sums = [[0f32; ROWS]; 2];
+    for i in 0..k {
+        let x = f32::from_le_bytes(word(acts, 4 * i));
+        for (r, sum) in sums[i % 2].iter_mut().enumerate() {
+            let w = match format {
+                Format::F32 => f32::from_le_bytes(word(tile, (i * ROWS + r) * 4)),
+                Format::F16 => half_at(tile, (i * ROWS + r) * 2),
+                _ => {
+                    let at = (i / 2 * ROWS + r) * 4 + i % 2 * 2;
+                    f32::from_bits(u32::from(u16::from_le_bytes([tile[at], tile[at + 1]])) << 16)
+                }
+            };
+            *sum += w * x;
+        }
+    }
+    std::array::from_fn(|r| sums[0][r] + sums[1][r])
+}
+
+fn block_tile(layout: Layout, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS] {
+    let chunks = k / CHUNK;
+    let (planes, scales) = tile.split_at(chunks * layout.chunk_bytes());
+    let (per, record) = layout.record();
+    let mut sums = [0f32; ROWS];
+    for c in 0..chunks {
+        let quants = &planes[c * layout.chunk_bytes()..(c + 1) * layout.chunk_bytes()];
+        let act = &acts[c * ACT..(c + 1) * ACT];
+        let scales = &scales[c / per * record..(c / per + 1) * record];
+        let dots = dots(layout.bits, quants, act);
+        for (r, sum) in sums.iter_mut().enumerate() {
+            *sum = scaled(
+                layout,
+                scales,
+                c % per,
+                r,
+                [dots[0][r], dots[1][r]],
+                act,
+                *sum,
+            );
+        }
+    }
+    sums
+}
+
+/// The integer dot products of one chunk by half and row.
+fn dots(bits: usize, quants: &[u8], act: &[u8]) -> [[i32; ROWS]; 2] {
+    let mut dots = [[0i32; ROWS]; 2];
+    for g in 0..8 {
+        let mut group = [0u8; 64];
+        unpack(bits, quants, g, &mut group);
+        for (r, dot) in dots[g / 4].iter_mut().enumerate() {
+            for i in 0..4 {
+                *dot += i32::from(group[4 * r + i]) * i32::from(act[4 * g + i] as i8);
+            }
+        }
+    }
+    dots
+}
+
+/// One group (16 rows x 4 k) of a chunk from its bit planes.
+fn unpack(bits: usize, quants: &[u8], g: usize, group: &mut [u8; 64]) {
+    for (i, q) in group.iter_mut().enumerate() {
+        let four = || quants[g % 4 * 64 + i] >> (4 * (g / 4)) & 15;
+        let two = |at: usize| quants[at + g / 4 * 64 + i] >> (2 * (g % 4)) & 3;
+        let one = |at: usize| quants[at + i] >> g & 1;
+        *q = match bits {
+            2 => two(0),
+            3 => two(0) | one(128) << 2,
+            4 => four(),
+            5 => four() | one(256) << 4,
+            6 => four() | two(256) << 4,
+            _ => quants[g * 64 + i],
+        };
+    }
+}
+
+/// Adds one row's chunk to its sum.
+fn scaled(
+    layout: Layout,
+    scales: &[u8],
+    sub: usize,
+    r: usize,
+    dots: [i32; 2],
+    act: &[u8],
+    sum: f32,
+) -> f32 {
+    let d = half_at(scales, 2 * r);
+    let s = f32::from_le_bytes(word(act, ACT_SCALE));
+    let (first, second) = (word(act, ACT_FIRST), word(act, ACT_SECOND));
+    let first_sum = f32::from_le_bytes(first);
+    match layout.scales {
+        Scales::Plain => {
+            ((dots[0] + dots[1] + i32::from_le_bytes(first)) as f32).mul_add(d * s, sum)
+        }
+        Scales::PlainMin => {
+            let sum = ((dots[0] + dots[1]) as f32).mul_add(d * s, sum);
+            half_at(scales, 32 + 2 * r).mul_add(first_sum, sum)
+        }
+        Scales::SuperMin => {
+            let scale = d * f32::from(scales[64 + sub * ROWS + r]);
+            let min = half_at(scales, 32 + 2 * r) * f32::from(scales[64 + (8 + sub) * ROWS + r]);
+            let sum = ((dots[0] + dots[1]) as f32).mul_add(scale * s, sum);
+            (-min).mul_add(first_sum, sum)
+        }
+        Scales::Halves => {
+            let scale = |h: usize| d * f32::from(scales[32 + (2 * sub + h) * ROWS + r] as i8);
+            let low = (dots[0] + i32::from_le_bytes(first)) as f32;
+            let high = (dots[1] + i32::from_le_bytes(second)) as f32;
+            low.mul_add(scale(0), high * scale(1)).mul_add(s, sum)
+        }
+        Scales::Pairs => {
+            let scale = |h: usize| i32::from(scales[32 + (sub * ROWS + r) * 2 + h] as i8);
+            let low = (dots[0] + i32::from_le_bytes(first)) * scale(0);
+            let high = (dots[1] + i32::from_le_bytes(second)) * scale(1);
+            ((low + high) as f32).mul_add(d * s, sum)
+        }
+        Scales::PairsMin => {
+            let both = |h: usize| i32::from(scales[64 + (sub * ROWS + r) * 2 + h]);
+            let part = |h: usize| i32::from(i16::from_le_bytes([first[2 * h], first[2 * h + 1]]));
+            let scaled = dots[0] * (both(0) & 15) + dots[1] * (both(1) & 15);
+            let min = part(0) * (both(0) >> 4) + part(1) * (both(1) >> 4);
+            let sum = (scaled as f32).mul_add(d * s, sum);
+            (min as f32).mul_add(-(half_at(scales, 32 + 2 * r) * s), sum)
+        }
+    }
+}

@@ -1,0 +1,387 @@
+use super::layout::{ACT, ACT_SCALE, CHUNK};
+use super::*;
+use welte_formats::quant;
+
+/// A small generator, so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let x = self.0 ^ self.0 >> 29;
+        x.wrapping_mul(0xbf58476d1ce4e5b9) >> 16
+    }
+
+    fn float(&mut self) -> f32 {
+        (self.next() % 65536) as f32 / 32768.0 - 1.0
+    }
+
+    /// Blocks with any bits in their quants and moderate scales.
+    fn row(&mut self, format: Format, k: usize) -> Vec<u8> {
+        match format {
+            Format::F32 => return (0..k).flat_map(|_| self.float().to_le_bytes()).collect(),
+            Format::F16 => {
+                return (0..k)
+                    .flat_map(|_| half::f16::from_f32(self.float()).to_le_bytes())
+                    .collect();
+            }
+            Format::BF16 => {
+                return (0..k)
+                    .flat_map(|_| half::bf16::from_f32(self.float()).to_le_bytes())
+                    .collect();
+            }
+            _ => {}
+        }
+        let scales: &[usize] = match format {
+            Format::Q6_K => &[208],
+            Format::Q3_K => &[108],
+            Format::Q2_K => &[80, 82],
+            Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[0, 2],
+            _ => &[0],
+        };
+        let mut row: Vec<u8> = (0..format.bytes(k).unwrap())
+            .map(|_| self.next() as u8)
+            .collect();
+        for block in row.chunks_exact_mut(format.block_bytes()) {
+            for at in scales {
+                block[*at..at + 2]
+                    .copy_from_slice(&half::f16::from_f32(self.float() / 50.0).to_le_bytes());
+            }
+        }
+        row
+    }
+}
+
+/// Bytes aligned to 64, as the device's memory is.
+struct Aligned(Vec<[u8; 64]>, usize);
+
+impl Aligned {
+    fn new(bytes: usize) -> Aligned {
+        Aligned(vec![[0xA5; 64]; bytes.div_ceil(64)], bytes)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.0.as_flattened_mut()[..self.1]
+    }
+}
+
+struct Case {
+    kernel: Kernel,
+    n: usize,
+    k: usize,
+    weights: Vec<Vec<u8>>,
+    tiles: Aligned,
+    x: Vec<Vec<f32>>,
+    acts: Aligned,
+}
+
+impl Case {
+    fn new(format: Format, isa: Isa, n: usize, k: usize, rows: usize) -> Case {
+        let mut random = Random((n * 1000 + k) as u64);
+        let kernel = Kernel::for_format(format, isa);
+        let weights: Vec<Vec<u8>> = (0..n).map(|_| random.row(format, k)).collect();
+        let bytes = kernel.tile_bytes(k);
+        let mut tiles = Aligned::new(n.div_ceil(16) * bytes);
+        for (tile, rows) in tiles
+            .bytes()
+            .chunks_exact_mut(bytes)
+            .zip(weights.chunks(16))
+        {
+            let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+            kernel.pack(k, &rows, tile);
+        }
+        let x: Vec<Vec<f32>> = (0..rows)
+            .map(|_| (0..k).map(|_| 3.0 * random.float().powi(3)).collect())
+            .collect();
+        let bytes = kernel.acts_bytes(k);
+        let mut acts = Aligned::new(rows * bytes);
+        for (acts, x) in acts.bytes().chunks_exact_mut(bytes).zip(&x) {
+            kernel.prepare(x, acts);
+        }
+        Case {
+            kernel,
+            n,
+            k,
+            weights,
+            tiles,
+            x,
+            acts,
+        }
+    }
+
+    /// Rows `first..` of the product, `rows` of them at once, with two poisoned floats after each row.
+    fn run(&mut self, first: usize, rows: usize, before: Option<f32>) -> Vec<f32> {
+        let mut out = vec![before.unwrap_or(f32::NAN); rows * (self.n + 2)];
+        let acts = &self.acts.bytes()[first * self.kernel.acts_bytes(self.k)..];
+        let acts = acts.as_ptr();
+        let tiles = self.tiles.bytes().as_ptr();
+        let (n, k) = (self.n, self.k);
+        // SAFETY: tiles, activations and outputs were made for this n, k and number of rows.
+        unsafe {
+            self.kernel.matmul(
+                tiles,
+                n,
+                k,
+                acts,
+                rows,
+                out.as_mut_ptr(),
+                n + 2,
+                before.is_some(),
+            )
+        };
+        out
+    }
+
+    /// The activations as the kernel sees them.
+    fn seen(&mut self, r: usize) -> Vec<f32> {
+        let bytes = self.kernel.acts_bytes(self.k);
+        let acts = &self.acts.bytes()[r * bytes..(r + 1) * bytes];
+        if self.kernel.rounds_acts() {
+            return self.x[r]
+                .iter()
+                .map(|x| half::bf16::from_f32(*x).to_f32())
+                .collect();
+        }
+        if !self.kernel.format.is_quantised() {
+            return self.x[r].clone();
+        }
+        let mut seen = Vec::new();
+        for act in acts.chunks_exact(ACT).take(self.k / CHUNK) {
+            let scale = f32::from_le_bytes(act[ACT_SCALE..ACT_SCALE + 4].try_into().unwrap());
+            seen.extend(act[..CHUNK].iter().map(|q| scale * f32::from(*q as i8)));
+        }
+        seen
+    }
+}
+
+fn cases(mut check: impl FnMut(Case)) {
+    for isa in Isa::available() {
+        for format in Format::ALL {
+            let blocks: &[usize] = match format.block() {
+                1 => &[1, 64, 77],
+                32 => &[1, 5, 8],
+                _ => &[1, 3],
+            };
+            for (i, k) in blocks.iter().map(|b| b * format.block()).enumerate() {
+                check(Case::new(format, isa, [7, 37, 48][i], k, 17));
+            }
+        }
+    }
+}
+
+/// Against decoded weights: exactly what the kernel's activations say, and near what the true ones say.
+#[test]
+fn agrees_with_decoded_weights() {
+    cases(|mut case| {
+        let (format, isa) = (case.kernel.format, case.kernel.isa);
+        let out = case.run(0, 17, None);
+        for r in 0..17 {
+            let seen = case.seen(r);
+            for i in 0..case.n {
+                let mut w = vec![0f32; case.k];
+                quant::decode(format, &case.weights[i], &mut w);
+                let (mut exact, mut truth, mut size, mut bound) = (0f64, 0f64, 0f64, 0f64);
+                for ((w, x), seen) in w.iter().zip(&case.x[r]).zip(&seen) {
+                    exact += f64::from(*w) * f64::from(*seen);
+                    truth += f64::from(*w) * f64::from(*x);
+                    // Minima are added apart from scaled quants: both may be larger than their sum.
+                    size += (f64::from(w.abs()) + 1.0) * f64::from(seen.abs());
+                    bound += f64::from(w.abs()) * f64::from((x - seen).abs());
+                    let step = if format.is_quantised() {
+                        3.0 / 127.0 / 2.0
+                    } else {
+                        3.0 / 256.0
+                    };
+                    assert!(
+                        (x - seen).abs() <= step * 1.001,
+                        "{format:?} {isa:?}: activation {x} became {seen}"
+                    );
+                }
+                let got = f64::from(out[r * (case.n + 2) + i]);
+                let name = format!(
+                    "{format:?} on {isa:?}, n {} k {} row {r} output {i}",
+                    case.n, case.k
+                );
+                assert!(
+                    (got - exact).abs() <= 2e-6 * size,
+                    "{name}: {got} for {exact}"
+                );
+                assert!(
+                    (got - truth).abs() <= bound + 2e-6 * size,
+                    "{name}: {got} for {truth}"
+                );
+            }
+        }
+    });
+}
+
+/// A row's bits do not depend on the rows or tiles beside it, nothing beyond n is written, and accumulation adds.
+#[test]
+fn rows_and_tiles_stand_alone() {
+    cases(|mut case| {
+        let name = format!("{:?} on {:?}", case.kernel.format, case.kernel.isa);
+        let (n, stride) = (case.n, case.n + 2);
+        let all = case.run(0, 17, None);
+        for r in 0..17 {
+            assert!(
+                all[r * stride + n..(r + 1) * stride]
+                    .iter()
+                    .all(|x| x.is_nan()),
+                "{name}: wrote beyond n"
+            );
+        }
+        for rows in 1..17 {
+            let first = (17 - rows) / 2;
+            let some = case.run(first, rows, None);
+            for r in 0..rows {
+                let (a, b) = (&some[r * stride..][..n], &all[(first + r) * stride..][..n]);
+                assert!(
+                    a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()),
+                    "{name}: {rows} rows differ"
+                );
+            }
+        }
+        let added = case.run(0, 3, Some(0.5));
+        for r in 0..3 {
+            for i in 0..n {
+                assert_eq!(
+                    added[r * stride + i],
+                    0.5 + all[r * stride + i],
+                    "{name}: accumulation"
+                );
+            }
+            assert_eq!(
+                added[r * stride + n..(r + 1) * stride],
+                [0.5, 0.5],
+                "{name}: wrote beyond n"
+            );
+        }
+        one_tile_alone(&mut case, &all);
+    });
+}
+
+fn one_tile_alone(case: &mut Case, all: &[f32]) {
+    let (kernel, k, stride) = (case.kernel, case.k, case.n + 2);
+    for t in 0..case.n.div_ceil(16) {
+        let n = (case.n - t * 16).min(16);
+        let mut out = [f32::NAN; 16];
+        // SAFETY: tile t and activation row 0 exist, and the outputs are 16.
+        unsafe {
+            let tile = case.tiles.bytes().as_ptr().add(t * kernel.tile_bytes(k));
+            kernel.matmul(
+                tile,
+                n,
+                k,
+                case.acts.bytes().as_ptr(),
+                1,
+                out.as_mut_ptr(),
+                16,
+                false,
+            );
+        }
+        let b = &all[t * 16..t * 16 + n];
+        assert!(
+            out[..n]
+                .iter()
+                .zip(b)
+                .all(|(a, b)| a.to_bits() == b.to_bits()),
+            "a tile alone differs"
+        );
+        assert!(stride > n && out[n..].iter().all(|x| x.is_nan()));
+    }
+}
+
+/// Integer sums are exact and the float operations the same: every instruction set gives the same bits.
+#[test]
+fn instruction_sets_agree_bit_for_bit() {
+    for format in Format::ALL.into_iter().filter(|f| f.is_quantised()) {
+        let mut first: Option<Vec<u32>> = None;
+        for isa in Isa::available() {
+            let mut case = Case::new(format, isa, 37, 512, 5);
+            let out = case
+                .run(0, 5, Some(0.0))
+                .iter()
+                .map(|x| x.to_bits())
+                .collect::<Vec<_>>();
+            let first = first.get_or_insert_with(|| out.clone());
+            assert!(*first == out, "{format:?} on {isa:?} differs");
+        }
+    }
+}
+
+#[test]
+fn packed_size_is_near_the_files() {
+    for format in Format::ALL {
+        let packed = Kernel::for_format(format, Isa::Scalar).tile_bytes(4096);
+        let file = format.bytes(4096).unwrap() * 16;
+        assert!(
+            packed as f64 <= file as f64 * 1.04,
+            "{format:?}: {packed} for {file}"
+        );
+    }
+}
+
+#[test]
+fn packing_is_the_same_everywhere() {
+    for format in Format::ALL {
+        for (n, k) in [
+            (16, 512),
+            (5, 256),
+            (16, format.block() * 3),
+            (9, format.block()),
+        ] {
+            let mut random = Random(n as u64);
+            let rows: Vec<Vec<u8>> = (0..n).map(|_| random.row(format, k)).collect();
+            let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+            let mut tiles = [1, 2].map(|poison| vec![poison; layout::tile_bytes(format, k)]);
+            // SAFETY: `packer` chooses what the processor can run.
+            unsafe { packer(format)(k, &rows, &mut tiles[0]) };
+            let plain: Pack = by_format!(format, plain_pack);
+            // SAFETY: plain code.
+            unsafe { plain(k, &rows, &mut tiles[1]) };
+            assert!(tiles[0] == tiles[1], "{format:?} {n} x {k}");
+        }
+    }
+}
+
+#[test]
+fn infinite_activations_are_not_hidden() {
+    for isa in Isa::available() {
+        for format in Format::ALL {
+            let kernel = Kernel::for_format(format, isa);
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut case = Case::new(format, isa, 16, 256, 1);
+                case.x[0][77] = bad;
+                kernel.prepare(&case.x[0], case.acts.bytes());
+                let out = case.run(0, 1, None);
+                assert!(
+                    out[..16].iter().all(|x| !x.is_finite()),
+                    "{format:?} on {isa:?} hides {bad}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn tiny_and_zero_activations_give_zero() {
+    for format in Format::ALL.into_iter().filter(|f| f.is_quantised()) {
+        let kernel = Kernel::for_format(format, Isa::best());
+        let mut case = Case::new(format, Isa::best(), 16, 256, 1);
+        for x in [0.0, 1e-38, 1e-44] {
+            kernel.prepare(&[x; 256], case.acts.bytes());
+            assert_eq!(case.run(0, 1, None)[..16], [0.0; 16], "{format:?}");
+        }
+    }
+}
+
+#[test]
+fn names_are_found_again() {
+    for isa in Isa::ALL {
+        assert_eq!(Isa::from_name(isa.name()), Some(isa));
+    }
+    assert!(Isa::best().is_available());
+}

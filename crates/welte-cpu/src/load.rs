@@ -1,0 +1,433 @@
+//! Loading: weights are read from the checkpoint and packed into the device's layout, by the whole team.
+#![allow(unsafe_code)]
+
+use crate::kernels::{Isa, Kernel};
+use crate::memory::{Block, round_up};
+use crate::team::Team;
+use crate::{Error, Options, lower};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
+use welte_formats::{Checkpoint, quant};
+use welte_table::{Format, Program, Source, Usage, WeightSpec};
+
+/// Output bytes of one piece of packing work, and of one run of the team (after which progress is reported).
+const PIECE: usize = 1 << 20;
+const RUN: usize = 64 << 20;
+
+/// The weights of a program in this device's layout, and the thread team. Cheap to clone.
+#[derive(Clone)]
+pub struct Model {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) program: Arc<Program>,
+    pub(crate) options: Options,
+    pub(crate) isa: Isa,
+    pub(crate) team: Team,
+    pub(crate) arena: Block,
+    pub(crate) layouts: Vec<Layout>,
+}
+
+/// Where a weight's forms lie in the arena.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Layout {
+    /// Packed tiles (or, for the reference, plain floats).
+    pub(crate) matrix: Option<usize>,
+    /// Rows as encoded, one after the other.
+    pub(crate) lookup: Option<usize>,
+    /// Floats.
+    pub(crate) floats: Option<usize>,
+    /// Bytes of all forms.
+    bytes: usize,
+}
+
+fn layout(spec: &WeightSpec, options: &Options, start: usize) -> Option<Layout> {
+    let (n, k) = (spec.n as usize, spec.k as usize);
+    let mut layout = Layout::default();
+    let mut end = start;
+    let mut take = |bytes: usize| -> Option<usize> {
+        let at = end;
+        end = end.checked_add(bytes.checked_next_multiple_of(64)?)?;
+        Some(at)
+    };
+    if options.reference || spec.usage == Usage::Vector {
+        layout.floats = Some(take(n.checked_mul(k)?.checked_mul(4)?)?);
+    } else {
+        let row = spec.format.bytes(k)?;
+        if spec.usage != Usage::Lookup {
+            let kernel = Kernel::for_format(spec.format, options.isa());
+            layout.matrix = Some(take(
+                n.div_ceil(kernel.tile_rows)
+                    .checked_mul(kernel.tile_bytes(k))?,
+            )?);
+        }
+        if spec.usage != Usage::Matrix {
+            layout.lookup = Some(take(n.checked_mul(row)?)?);
+        }
+    }
+    layout.bytes = end - start;
+    Some(layout)
+}
+
+/// What a weight takes in this device's layout. `u64::MAX` if its row is no whole number of blocks, or beyond counting.
+pub fn weight_bytes(spec: &WeightSpec, options: &Options) -> u64 {
+    layout(spec, options, 0).map_or(u64::MAX, |l| l.bytes as u64)
+}
+
+/// The rows of a weight as the checkpoint has them, in the spec's format.
+struct Rows<'a> {
+    spec: &'a WeightSpec,
+    checkpoint: &'a dyn Checkpoint,
+}
+
+impl Rows<'_> {
+    fn wrong(&self, problem: impl Into<String>) -> Error {
+        Error::Weight {
+            origin: self.checkpoint.origin().to_string(),
+            weight: self.spec.name.clone(),
+            problem: problem.into(),
+        }
+    }
+
+    /// Rows `first..first + count`, as one run of bytes per part that they touch.
+    fn encoded(&self, first: usize, count: usize) -> Result<Vec<Cow<'_, [u8]>>, Error> {
+        let k = self.spec.k as usize;
+        let row_bytes = self
+            .spec
+            .format
+            .bytes(k)
+            .ok_or_else(|| self.wrong("its rows are no whole number of blocks"))?;
+        let parts = match &self.spec.source {
+            Source::Parts(parts) => parts,
+            Source::Constant(values) => {
+                let values = values
+                    .get(first * k..(first + count) * k)
+                    .ok_or_else(|| self.wrong("it has fewer constants than its shape needs"))?;
+                return Ok(vec![Cow::Owned(
+                    self.encode(values.to_vec(), count * row_bytes),
+                )]);
+            }
+        };
+        let mut found = Vec::new();
+        let mut at = 0;
+        for part in parts {
+            let end = at + part.rows as usize;
+            let (from, to) = (first.max(at), (first + count).min(end));
+            if from < to {
+                let start = part.first_row as usize + from - at;
+                let info = self.tensor(&part.tensor, start, to - from)?;
+                if info.k != k {
+                    return Err(self.wrong(format!(
+                        "{} has rows of {} elements, not {k}",
+                        info.name, info.k
+                    )));
+                }
+                let bytes = self.bytes(info, start, to - from)?;
+                if info.format == self.spec.format && self.spec.add == 0.0 {
+                    found.push(bytes);
+                } else {
+                    let values = decode(info.format, &bytes, (to - from) * k);
+                    found.push(Cow::Owned(self.encode(values, (to - from) * row_bytes)));
+                }
+            }
+            at = end;
+        }
+        if at < first + count {
+            return Err(self.wrong("its parts have fewer rows than its shape needs"));
+        }
+        Ok(found)
+    }
+
+    /// All values as floats, parts one after the other whatever their shapes.
+    fn values(&self) -> Result<Vec<f32>, Error> {
+        let spec = self.spec;
+        let wanted = spec.n as usize * spec.k as usize;
+        let mut all = Vec::new();
+        match &spec.source {
+            Source::Constant(values) => all.extend_from_slice(values),
+            Source::Parts(parts) => {
+                for part in parts {
+                    let info =
+                        self.tensor(&part.tensor, part.first_row as usize, part.rows as usize)?;
+                    let bytes = self.bytes(info, part.first_row as usize, part.rows as usize)?;
+                    all.extend(decode(info.format, &bytes, info.k * part.rows as usize));
+                }
+            }
+        }
+        if all.len() != wanted {
+            return Err(self.wrong(format!(
+                "it has {} values, its shape needs {wanted}",
+                all.len()
+            )));
+        }
+        for value in &mut all {
+            *value += spec.add;
+        }
+        Ok(all)
+    }
+
+    fn tensor(
+        &self,
+        name: &str,
+        first: usize,
+        rows: usize,
+    ) -> Result<&welte_formats::TensorInfo, Error> {
+        let info = self
+            .checkpoint
+            .tensor(name)
+            .ok_or_else(|| self.wrong(format!("there is no tensor {name}")))?;
+        if first.checked_add(rows).is_none_or(|end| end > info.n) {
+            return Err(self.wrong(format!(
+                "{name} has {} rows, {} are needed",
+                info.n,
+                first + rows
+            )));
+        }
+        Ok(info)
+    }
+
+    fn bytes(
+        &self,
+        info: &welte_formats::TensorInfo,
+        first: usize,
+        rows: usize,
+    ) -> Result<Cow<'_, [u8]>, Error> {
+        let bytes = self.checkpoint.rows(info, first, rows)?;
+        if info
+            .format
+            .bytes(info.k)
+            .and_then(|row| row.checked_mul(rows))
+            != Some(bytes.len())
+        {
+            return Err(self.wrong(format!(
+                "the checkpoint gave {} bytes for {rows} rows",
+                bytes.len()
+            )));
+        }
+        Ok(bytes)
+    }
+
+    fn encode(&self, mut values: Vec<f32>, bytes: usize) -> Vec<u8> {
+        for value in &mut values {
+            *value += self.spec.add;
+        }
+        let mut out = vec![0; bytes];
+        quant::encode(self.spec.format, &values, &mut out);
+        out
+    }
+}
+
+fn decode(format: Format, bytes: &[u8], len: usize) -> Vec<f32> {
+    let mut values = vec![0.0; len];
+    quant::decode(format, bytes, &mut values);
+    values
+}
+
+/// A stretch of memory that only one chunk of work writes.
+#[derive(Clone, Copy)]
+struct Target(*mut u8, usize);
+// SAFETY: each chunk writes only its own part of the stretch (see `pack`).
+unsafe impl Sync for Target {}
+
+impl Target {
+    /// # Safety
+    /// Nobody else may use these bytes while the slice lives.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn part(&self, from: usize, len: usize) -> &mut [u8] {
+        assert!(from + len <= self.1, "a part lies inside its weight");
+        // SAFETY: inside the stretch by the assertion; alone by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(from), len) }
+    }
+}
+
+/// What one form of a weight is made of: `units` units (tiles or rows) of `rows` rows and `bytes` bytes.
+struct Form {
+    kernel: Option<Kernel>,
+    target: Target,
+    units: usize,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Form {
+    /// Packs units `first..first + count`.
+    fn pack(&self, rows: &Rows<'_>, first: usize, count: usize) -> Result<(), Error> {
+        let (n, k) = (rows.spec.n as usize, rows.spec.k as usize);
+        let row = first * self.rows;
+        let row_count = (count * self.rows).min(n - row);
+        let encoded = rows.encoded(row, row_count)?;
+        // SAFETY: every unit is packed by one chunk only.
+        let out = unsafe { self.target.part(first * self.bytes, count * self.bytes) };
+        let Some(kernel) = &self.kernel else {
+            let mut at = 0;
+            for bytes in encoded {
+                out[at..at + bytes.len()].copy_from_slice(&bytes);
+                at += bytes.len();
+            }
+            return Ok(());
+        };
+        let row_bytes = rows
+            .spec
+            .format
+            .bytes(k)
+            .ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
+        let all: Vec<&[u8]> = encoded
+            .iter()
+            .flat_map(|bytes| bytes.chunks_exact(row_bytes))
+            .collect();
+        for (tile, rows) in out.chunks_exact_mut(self.bytes).zip(all.chunks(self.rows)) {
+            kernel.pack(k, rows, tile);
+        }
+        Ok(())
+    }
+}
+
+impl Model {
+    /// Reads every weight of the program from the checkpoint into this device's layout. `progress` is told bytes done
+    /// and bytes in all.
+    pub fn load(
+        program: Arc<Program>,
+        checkpoint: &dyn Checkpoint,
+        options: &Options,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model, Error> {
+        let isa = options.isa();
+        if !Isa::available().contains(&isa) {
+            return Err(Error::Isa(isa));
+        }
+        lower::check(&program, options)?;
+        let mut layouts = Vec::with_capacity(program.weights.len());
+        let mut total = 0usize;
+        for spec in &program.weights {
+            let rows = Rows { spec, checkpoint };
+            let layout = layout(spec, options, total).ok_or_else(|| {
+                rows.wrong("its rows are no whole number of blocks, or it is too large")
+            })?;
+            total += layout.bytes;
+            layouts.push(layout);
+        }
+        let arena = Block::new(total as u64, "weights")?;
+        let team = Team::new(options.threads(), lower::most_phases(&program));
+        let mut done = 0u64;
+        progress(0, total as u64);
+        for (spec, layout) in program.weights.iter().zip(&layouts) {
+            let rows = Rows { spec, checkpoint };
+            for form in forms(&rows, layout, &arena, isa, options)? {
+                let run_units = (RUN / form.bytes.max(1)).max(1);
+                for first in (0..form.units).step_by(run_units) {
+                    let count = run_units.min(form.units - first);
+                    pack_together(&team, &rows, &form, first, count)?;
+                    done += (count * form.bytes) as u64;
+                    progress(done.min(total as u64), total as u64);
+                }
+            }
+            if let Some(at) = layout.floats {
+                let values = rows.values()?;
+                let target = Target(arena.ptr(), arena.len());
+                // SAFETY: only this thread is at work on the arena.
+                let out = unsafe { target.part(at, values.len() * 4) };
+                for (bytes, value) in out.chunks_exact_mut(4).zip(values) {
+                    bytes.copy_from_slice(&value.to_ne_bytes());
+                }
+                done += round_up(out.len()) as u64;
+                progress(done.min(total as u64), total as u64);
+            }
+        }
+        progress(total as u64, total as u64);
+        let inner = Inner {
+            program,
+            options: *options,
+            isa,
+            team,
+            arena,
+            layouts,
+        };
+        Ok(Model {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// The program that was loaded.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.inner.program
+    }
+
+    /// How the device runs.
+    pub fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    /// Threads of the team.
+    pub fn threads(&self) -> usize {
+        self.inner.team.threads()
+    }
+}
+
+fn forms(
+    rows: &Rows<'_>,
+    layout: &Layout,
+    arena: &Block,
+    isa: Isa,
+    options: &Options,
+) -> Result<Vec<Form>, Error> {
+    let mut forms = Vec::new();
+    if options.reference {
+        return Ok(forms);
+    }
+    let (n, k) = (rows.spec.n as usize, rows.spec.k as usize);
+    // SAFETY: the layouts were summed up to the arena's size.
+    let target = |at: usize, bytes: usize| Target(unsafe { arena.ptr().add(at) }, bytes);
+    if let Some(at) = layout.matrix {
+        let kernel = Kernel::for_format(rows.spec.format, isa);
+        let (tile_rows, bytes) = (kernel.tile_rows, kernel.tile_bytes(k));
+        let units = n.div_ceil(tile_rows);
+        forms.push(Form {
+            kernel: Some(kernel),
+            target: target(at, units * bytes),
+            units,
+            rows: tile_rows,
+            bytes,
+        });
+    }
+    if let Some(at) = layout.lookup {
+        let bytes = rows
+            .spec
+            .format
+            .bytes(k)
+            .ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
+        forms.push(Form {
+            kernel: None,
+            target: target(at, n * bytes),
+            units: n,
+            rows: 1,
+            bytes,
+        });
+    }
+    Ok(forms)
+}
+
+fn pack_together(
+    team: &Team,
+    rows: &Rows<'_>,
+    form: &Form,
+    first: usize,
+    count: usize,
+) -> Result<(), Error> {
+    let piece = (PIECE / form.bytes.max(1)).max(1);
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    team.run(&[count.div_ceil(piece) as u32], &|_, chunk, _| {
+        let at = chunk * piece;
+        if let Err(error) = form.pack(rows, first + at, piece.min(count - at)) {
+            failed
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get_or_insert(error);
+        }
+    })
+    .map_err(|_| Error::Panicked)?;
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}

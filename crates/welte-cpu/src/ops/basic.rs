@@ -1,0 +1,206 @@
+//! The small ops: embed, norm, bias, act·mul, add, scale, copy.
+
+use super::{Bytes, Floats, Place, State, activate};
+use welte_formats::quant;
+use welte_table::Format;
+
+/// Rows that one chunk of a small op takes.
+pub(crate) const ROWS: usize = 4;
+
+pub(crate) struct Embed {
+    pub(crate) table: Bytes,
+    pub(crate) format: Format,
+    pub(crate) row_bytes: usize,
+    pub(crate) k: usize,
+    pub(crate) scale: f32,
+    pub(crate) tokens: *const u32,
+    pub(crate) y: Place,
+}
+
+// SAFETY: addresses only; see `super`.
+unsafe impl Send for Embed {}
+// SAFETY: as above.
+unsafe impl Sync for Embed {}
+
+impl Embed {
+    /// # Safety
+    /// See `super`; the tokens were checked against the vocabulary.
+    pub(crate) unsafe fn run(&self, state: &State, row: usize) {
+        // SAFETY: the row's slot lies in the conveyor, its token in the table, its row of y in the buffer.
+        unsafe {
+            let token = *self.tokens.add(state.slot + row) as usize;
+            let encoded = std::slice::from_raw_parts(
+                self.table.0.add(token * self.row_bytes),
+                self.row_bytes,
+            );
+            let y = self.y.row_mut(row, self.k);
+            quant::decode(self.format, encoded, y);
+            if self.scale != 1.0 {
+                y.iter_mut().for_each(|v| *v *= self.scale);
+            }
+        }
+    }
+}
+
+pub(crate) struct Norm {
+    pub(crate) x: Place,
+    pub(crate) y: Place,
+    pub(crate) dim: usize,
+    pub(crate) groups: usize,
+    pub(crate) eps: f32,
+    pub(crate) weight: Floats,
+}
+
+impl Norm {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        for group in 0..self.groups {
+            // SAFETY: the group lies in the row; x and y may be the same place.
+            unsafe {
+                let x = self.x.start.add(row * self.x.stride + group * self.dim);
+                let y = self.y.start.add(row * self.y.stride + group * self.dim);
+                normalise(x, y, self.dim, self.eps, self.weight);
+            }
+        }
+    }
+}
+
+/// One RMS norm; `x` and `y` may be the same.
+///
+/// # Safety
+/// `x`, `y` and the weight (if any) hold `n` values, and nobody else uses y.
+pub(crate) unsafe fn normalise(x: *const f32, y: *mut f32, n: usize, eps: f32, weight: Floats) {
+    // SAFETY: promised by the caller; no slice of y lives while x is read.
+    unsafe {
+        let mut lanes = [0.0f32; 16];
+        let whole = n / 16 * 16;
+        for i in (0..whole).step_by(16) {
+            for (l, lane) in lanes.iter_mut().enumerate() {
+                let v = *x.add(i + l);
+                *lane += v * v;
+            }
+        }
+        for i in whole..n {
+            let v = *x.add(i);
+            lanes[i - whole] += v * v;
+        }
+        let sum: f32 = lanes.iter().sum();
+        let scale = 1.0 / (sum / n as f32 + eps).sqrt();
+        match weight.get(n) {
+            Some(weight) => {
+                for (i, w) in weight.iter().enumerate() {
+                    *y.add(i) = *x.add(i) * scale * w;
+                }
+            }
+            None => {
+                for i in 0..n {
+                    *y.add(i) = *x.add(i) * scale;
+                }
+            }
+        }
+    }
+}
+
+pub(crate) struct Bias {
+    pub(crate) y: Place,
+    pub(crate) n: usize,
+    pub(crate) bias: Floats,
+}
+
+impl Bias {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        // SAFETY: the row lies in y; the bias has n values.
+        unsafe {
+            let y = self.y.row_mut(row, self.n);
+            if let Some(bias) = self.bias.get(self.n) {
+                y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+            }
+        }
+    }
+}
+
+pub(crate) struct ActMul {
+    pub(crate) x: Place,
+    pub(crate) y: Place,
+    pub(crate) n: usize,
+    pub(crate) act: u32,
+}
+
+impl ActMul {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        // SAFETY: both rows lie in their buffers; y may be the gate's place.
+        unsafe {
+            let x = self.x.start.add(row * self.x.stride);
+            let y = self.y.start.add(row * self.y.stride);
+            for i in 0..self.n {
+                *y.add(i) = activate(self.act, *x.add(i)) * *x.add(self.n + i);
+            }
+        }
+    }
+}
+
+pub(crate) struct Add {
+    pub(crate) x: Place,
+    pub(crate) y: Place,
+    pub(crate) n: usize,
+}
+
+impl Add {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        // SAFETY: both rows lie in their buffers; they may be the same.
+        unsafe {
+            let x = self.x.start.add(row * self.x.stride);
+            let y = self.y.start.add(row * self.y.stride);
+            for i in 0..self.n {
+                *y.add(i) += *x.add(i);
+            }
+        }
+    }
+}
+
+pub(crate) struct Scale {
+    pub(crate) y: Place,
+    pub(crate) n: usize,
+    pub(crate) scale: f32,
+    pub(crate) cap: f32,
+}
+
+impl Scale {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        // SAFETY: the row lies in y.
+        let y = unsafe { self.y.row_mut(row, self.n) };
+        for y in y {
+            *y *= self.scale;
+            if self.cap != 0.0 {
+                *y = self.cap * (*y / self.cap).tanh();
+            }
+        }
+    }
+}
+
+pub(crate) struct CopyLast {
+    pub(crate) x: Place,
+    pub(crate) y: Place,
+    pub(crate) n: usize,
+}
+
+impl CopyLast {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, live: usize) {
+        // SAFETY: both rows lie in their buffers; `copy` allows them to be the same.
+        unsafe {
+            let x = self.x.start.add((live - 1) * self.x.stride);
+            std::ptr::copy(x, self.y.start, self.n);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Matrix times rows: activations are prepared once, then tiles of outputs are the chunks.
+
+use super::basic::normalise;
+use super::{Bytes, Floats, Place, activate};
+use crate::kernels::Kernel;
+
+/// Rows that one call of a kernel gets, so that their activations stay in cache while tiles pass.
+pub(crate) const ROW_BLOCK: usize = 32;
+/// Bytes of tiles in one chunk, about.
+const CHUNK: usize = 64 << 10;
+/// The most outputs in one chunk when gate and up meet in a thread's own scratch.
+pub(crate) const FUSED_COLUMNS: usize = 256;
+
+/// Quantises rows of activations for the kernel, after a norm if there is one.
+pub(crate) struct Prepare {
+    pub(crate) kernel: Kernel,
+    pub(crate) x: Place,
+    pub(crate) k: usize,
+    pub(crate) norm: Option<(Floats, f32)>,
+    pub(crate) acts: Bytes,
+    pub(crate) acts_bytes: usize,
+}
+
+impl Prepare {
+    /// # Safety
+    /// See `super`; `scratch` holds `k` floats of this thread's own.
+    pub(crate) unsafe fn run(&self, row: usize, scratch: *mut f32) {
+        // SAFETY: the row lies in x and in the prepared rows; the scratch is ours.
+        unsafe {
+            let acts = std::slice::from_raw_parts_mut(
+                self.acts.0.add(row * self.acts_bytes),
+                self.acts_bytes,
+            );
+            match self.norm {
+                None => self.kernel.prepare(self.x.row(row, self.k), acts),
+                Some((weight, eps)) => {
+                    normalise(
+                        self.x.start.add(row * self.x.stride),
+                        scratch,
+                        self.k,
+                        eps,
+                        weight,
+                    );
+                    self.kernel
+                        .prepare(std::slice::from_raw_parts(scratch, self.k), acts);
+                }
+            }
+        }
+    }
+}
+
+/// What happens to the outputs.
+#[derive(Clone, Copy)]
+pub(crate) enum Then {
+    Store,
+    Accumulate,
+    /// The matrix holds gate then up, `n` rows each: store `act(gate) * up`.
+    ActMul(u32),
+}
+
+pub(crate) struct Matmul {
+    pub(crate) kernel: Kernel,
+    pub(crate) tiles: Bytes,
+    /// Outputs (of the gate, if gate and up meet).
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) acts: Bytes,
+    pub(crate) acts_bytes: usize,
+    pub(crate) y: Place,
+    pub(crate) then: Then,
+    tile_bytes: usize,
+    tiles_per_chunk: usize,
+}
+
+impl Matmul {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        kernel: Kernel,
+        tiles: Bytes,
+        (n, k): (usize, usize),
+        acts: Bytes,
+        y: Place,
+        then: Then,
+        threads: usize,
+    ) -> Matmul {
+        let tile_bytes = kernel.tile_bytes(k);
+        let all = n.div_ceil(kernel.tile_rows);
+        let mut tiles_per_chunk = (CHUNK / tile_bytes.max(1)).min(all.div_ceil(threads * 4));
+        if let Then::ActMul(_) = then {
+            tiles_per_chunk = tiles_per_chunk.min(FUSED_COLUMNS / kernel.tile_rows);
+        }
+        let acts_bytes = kernel.acts_bytes(k);
+        let tiles_per_chunk = tiles_per_chunk.max(1);
+        Matmul {
+            kernel,
+            tiles,
+            n,
+            k,
+            acts,
+            acts_bytes,
+            y,
+            then,
+            tile_bytes,
+            tiles_per_chunk,
+        }
+    }
+
+    pub(crate) fn chunks(&self) -> usize {
+        self.n
+            .div_ceil(self.kernel.tile_rows)
+            .div_ceil(self.tiles_per_chunk)
+    }
+
+    /// # Safety
+    /// See `super`; `scratch` holds `2 * ROW_BLOCK * FUSED_COLUMNS` floats of this thread's own.
+    pub(crate) unsafe fn run(&self, rows: usize, chunk: usize, scratch: *mut f32) {
+        let first_tile = chunk * self.tiles_per_chunk;
+        let first = first_tile * self.kernel.tile_rows;
+        let n = (self.tiles_per_chunk * self.kernel.tile_rows).min(self.n - first);
+        for row in (0..rows).step_by(ROW_BLOCK) {
+            let count = ROW_BLOCK.min(rows - row);
+            // SAFETY: tiles, prepared rows and outputs lie in their buffers; columns of chunks are apart.
+            unsafe {
+                let tiles = self.tiles.0.add(first_tile * self.tile_bytes);
+                let acts = self.acts.0.add(row * self.acts_bytes);
+                let y = self.y.start.add(row * self.y.stride + first);
+                match self.then {
+                    Then::Store => {
+                        self.kernel
+                            .matmul(tiles, n, self.k, acts, count, y, self.y.stride, false)
+                    }
+                    Then::Accumulate => {
+                        self.kernel
+                            .matmul(tiles, n, self.k, acts, count, y, self.y.stride, true)
+                    }
+                    Then::ActMul(act) => {
+                        let up_tiles = tiles.add(self.n / self.kernel.tile_rows * self.tile_bytes);
+                        let up = scratch.add(ROW_BLOCK * FUSED_COLUMNS);
+                        self.kernel.matmul(
+                            tiles,
+                            n,
+                            self.k,
+                            acts,
+                            count,
+                            scratch,
+                            FUSED_COLUMNS,
+                            false,
+                        );
+                        self.kernel.matmul(
+                            up_tiles,
+                            n,
+                            self.k,
+                            acts,
+                            count,
+                            up,
+                            FUSED_COLUMNS,
+                            false,
+                        );
+                        for r in 0..count {
+                            for i in 0..n {
+                                let at = r * FUSED_COLUMNS + i;
+                                *y.add(r * self.y.stride + i) =
+                                    activate(act, *scratch.add(at)) * *up.add(at);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

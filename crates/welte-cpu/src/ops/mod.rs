@@ -1,0 +1,205 @@
+//! The ops, lowered to phases: a phase is cut into chunks that any thread may take, and chunks of one phase write
+//! apart from each other. Every run of a phase is one `unsafe fn`, whose promise is the same everywhere:
+//!
+//! the pointers of a phase were checked against their buffers for the most rows that the table may have (`lower.rs`),
+//! `rows` is not more than that, chunks of one phase run at most once each, and phases run one after the other.
+#![allow(unsafe_code)]
+
+pub(crate) mod attention;
+pub(crate) mod basic;
+pub(crate) mod matmul;
+pub(crate) mod rope;
+pub(crate) mod sample;
+
+use std::sync::Mutex;
+use welte_table::{KvLayout, Row};
+
+/// Rows of floats in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) start: *mut f32,
+    /// Elements from one row to the next.
+    pub(crate) stride: usize,
+}
+
+// SAFETY: a place is only an address; each use argues for itself.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// # Safety
+    /// The row lies in the buffer, and nobody writes it while the slice lives.
+    pub(crate) unsafe fn row<'a>(&self, row: usize, len: usize) -> &'a [f32] {
+        // SAFETY: promised by the caller.
+        unsafe { std::slice::from_raw_parts(self.start.add(row * self.stride), len) }
+    }
+
+    /// # Safety
+    /// The row lies in the buffer, and nobody else uses it while the slice lives.
+    pub(crate) unsafe fn row_mut<'a>(&self, row: usize, len: usize) -> &'a mut [f32] {
+        // SAFETY: promised by the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.stride), len) }
+    }
+}
+
+/// Bytes that phases share (tiles, prepared activations, KV).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes(pub(crate) *mut u8);
+
+// SAFETY: only an address; each use argues for itself.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+/// A vector of weights, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Floats(pub(crate) *const f32);
+
+// SAFETY: only an address of memory that nobody writes after load.
+unsafe impl Send for Floats {}
+// SAFETY: as above.
+unsafe impl Sync for Floats {}
+
+impl Floats {
+    pub(crate) const NONE: Floats = Floats(std::ptr::null());
+
+    /// # Safety
+    /// The weight has `len` values, and outlives the slice.
+    pub(crate) unsafe fn get<'a>(&self, len: usize) -> Option<&'a [f32]> {
+        // SAFETY: promised by the caller; null means none.
+        (!self.0.is_null()).then(|| unsafe { std::slice::from_raw_parts(self.0, len) })
+    }
+}
+
+/// What changes from step to step.
+pub(crate) struct State {
+    /// The rows in flight (the first `live` ones).
+    pub(crate) rows: Vec<Row>,
+    pub(crate) live: usize,
+    /// Where in the conveyor the first row's token is.
+    pub(crate) slot: usize,
+    pub(crate) kv: KvLayout,
+    pub(crate) kv_start: Bytes,
+    /// Page of (sequence, page of the sequence).
+    pub(crate) pages: Vec<u32>,
+    pub(crate) pages_per_sequence: usize,
+    /// Sampling state and scratch; only phases of one chunk lock it.
+    pub(crate) sampler: Mutex<sample::Sampler>,
+}
+
+impl State {
+    /// Bytes of one position of one head.
+    pub(crate) fn kv_row_bytes(&self) -> usize {
+        self.kv.format.bytes(self.kv.head_dim as usize).unwrap_or(0)
+    }
+
+    /// Where keys (`part` 0) or values (1) of a position lie.
+    ///
+    /// # Safety
+    /// Layer, head, sequence and position lie inside the layout.
+    pub(crate) unsafe fn kv_at(
+        &self,
+        layer: usize,
+        part: usize,
+        head: usize,
+        sequence: usize,
+        position: usize,
+    ) -> *mut u8 {
+        let page_len = self.kv.page as usize;
+        let page = self.pages[sequence * self.pages_per_sequence + position / page_len] as usize;
+        let run =
+            ((layer * 2 + part) * self.kv.pages as usize + page) * self.kv.kv_heads as usize + head;
+        let row = run * page_len + position % page_len;
+        // SAFETY: every index is inside the layout (promised, and the page table holds only pages of it).
+        unsafe { self.kv_start.0.add(row * self.kv_row_bytes()) }
+    }
+}
+
+/// SiLU, GELU by tanh, GELU by erf: the table's numbers 0, 1, 2.
+pub(crate) fn activate(act: u32, x: f32) -> f32 {
+    match act {
+        0 => x / (1.0 + (-x).exp()),
+        1 => 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh()),
+        _ => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+    }
+}
+
+/// The error function, to about 1e-7 (Abramowitz and Stegun 7.1.26 is too coarse; this is a series and a continued
+/// fraction in f64).
+pub(crate) fn erf(x: f32) -> f32 {
+    let x = x as f64;
+    let a = x.abs();
+    if a > 5.0 {
+        return x.signum() as f32;
+    }
+    if a < 2.5 {
+        let (mut term, mut sum) = (a, a);
+        for n in 1..60 {
+            term *= -a * a / n as f64;
+            sum += term / (2 * n + 1) as f64;
+        }
+        return (sum * std::f64::consts::FRAC_2_SQRT_PI * x.signum()) as f32;
+    }
+    let mut fraction = a;
+    for n in (1..60).rev() {
+        fraction = a + n as f64 / 2.0 / fraction;
+    }
+    let tail = (-a * a).exp() / (fraction * std::f64::consts::PI.sqrt());
+    ((1.0 - tail) * x.signum()) as f32
+}
+
+/// `e^x` for x <= 0, in a form that compilers turn into vector code; relative error below 2e-7, and 0 is exact.
+#[inline(always)]
+pub(crate) fn exp_not_positive(x: f32) -> f32 {
+    const MAGIC: f32 = 12_582_912.0;
+    let t = x.max(-87.0) * std::f32::consts::LOG2_E;
+    let whole = t + MAGIC;
+    let f = t - (whole - MAGIC);
+    let mut p = 1.535_336_2e-4;
+    p = p * f + 1.339_887_4e-3;
+    p = p * f + 9.618_437e-3;
+    p = p * f + 5.550_332_7e-2;
+    p = p * f + 2.402_264_8e-1;
+    p = p * f + std::f32::consts::LN_2;
+    p = p * f + 1.0;
+    let exponent = whole
+        .to_bits()
+        .wrapping_sub(MAGIC.to_bits())
+        .wrapping_add(127)
+        << 23;
+    p * f32::from_bits(exponent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_close() {
+        assert_eq!(exp_not_positive(0.0), 1.0);
+        for i in 0..8700 {
+            let x = -i as f32 / 100.0;
+            let (got, want) = (exp_not_positive(x) as f64, (x as f64).exp());
+            assert!(
+                ((got - want) / want).abs() < 8e-6 + x.abs() as f64 * 1.2e-7,
+                "{x}: {got} {want}"
+            );
+        }
+        assert!(exp_not_positive(f32::NEG_INFINITY) < 1e-37);
+    }
+
+    #[test]
+    fn erf_is_close() {
+        for (x, want) in [
+            (0.0, 0.0),
+            (0.5, 0.520_499_88),
+            (1.0, 0.842_700_8),
+            (2.4, 0.999_311_5),
+            (2.6, 0.999_764),
+        ] {
+            assert!((erf(x) - want).abs() < 1e-6);
+            assert!((erf(-x) + want).abs() < 1e-6);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Rope, KV append, and both fused with the q and k norms.
+
+use super::basic::normalise;
+use super::{Floats, Place, State};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use welte_table::Format;
+
+/// Cosines and sines of every row's position, once per step: `[row][cos then sin][rot / 2]`.
+pub(crate) struct RopeTable {
+    pub(crate) freqs: Floats,
+    pub(crate) half: usize,
+    pub(crate) magnitude: f32,
+    pub(crate) y: Place,
+}
+
+impl RopeTable {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, state: &State, row: usize) {
+        // SAFETY: the row lies in the scratch; the weight has `half` values.
+        unsafe {
+            let (cos, sin) = self.y.row_mut(row, 2 * self.half).split_at_mut(self.half);
+            let position = state.rows[row].position as f32;
+            for (i, freq) in self.freqs.get(self.half).unwrap_or(&[]).iter().enumerate() {
+                let (s, c) = (position * freq).sin_cos();
+                cos[i] = c * self.magnitude;
+                sin[i] = s * self.magnitude;
+            }
+        }
+    }
+}
+
+/// Rotates one head in place.
+///
+/// # Safety
+/// `y` holds `2 * half` values and nobody else uses them; the row lies in the table.
+unsafe fn rotate(y: *mut f32, angles: Place, row: usize, half: usize, interleaved: bool) {
+    // SAFETY: promised by the caller.
+    let (y, angles) = unsafe {
+        (
+            std::slice::from_raw_parts_mut(y, 2 * half),
+            angles.row(row, 2 * half),
+        )
+    };
+    let (cos, sin) = angles.split_at(half);
+    if interleaved {
+        for (pair, (c, s)) in y.chunks_exact_mut(2).zip(cos.iter().zip(sin)) {
+            (pair[0], pair[1]) = (pair[0] * c - pair[1] * s, pair[0] * s + pair[1] * c);
+        }
+    } else {
+        let (first, second) = y.split_at_mut(half);
+        for ((a, b), (c, s)) in first.iter_mut().zip(second).zip(cos.iter().zip(sin)) {
+            (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
+        }
+    }
+}
+
+pub(crate) struct Rope {
+    pub(crate) y: Place,
+    pub(crate) heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) half: usize,
+    pub(crate) interleaved: bool,
+    pub(crate) angles: Place,
+}
+
+impl Rope {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        for head in 0..self.heads {
+            // SAFETY: the head lies in the row.
+            unsafe {
+                let y = self.y.start.add(row * self.y.stride + head * self.head_dim);
+                rotate(y, self.angles, row, self.half, self.interleaved);
+            }
+        }
+    }
+}
+
+pub(crate) struct KvAppend {
+    pub(crate) k: Place,
+    pub(crate) v: Place,
+    pub(crate) layer: usize,
+}
+
+impl KvAppend {
+    /// # Safety
+    /// See `super`; the row's sequence and position lie in the layout, and no other row has the same.
+    pub(crate) unsafe fn run(&self, state: &State, row: usize) {
+        let dim = state.kv.head_dim as usize;
+        for head in 0..state.kv.kv_heads as usize {
+            // SAFETY: the head lies in the rows of k and v.
+            unsafe {
+                store(
+                    state,
+                    self.layer,
+                    0,
+                    head,
+                    row,
+                    self.k.start.add(row * self.k.stride + head * dim),
+                );
+                store(
+                    state,
+                    self.layer,
+                    1,
+                    head,
+                    row,
+                    self.v.start.add(row * self.v.stride + head * dim),
+                );
+            }
+        }
+    }
+}
+
+/// Stores one head of one row.
+///
+/// # Safety
+/// `x` holds a head; the row's place in the cache is in the layout and nobody else uses it.
+unsafe fn store(state: &State, layer: usize, part: usize, head: usize, row: usize, x: *const f32) {
+    let at = state.rows[row];
+    let dim = state.kv.head_dim as usize;
+    // SAFETY: promised by the caller; rows of the cache are whole, and f16 rows are aligned to 2.
+    unsafe {
+        let x = std::slice::from_raw_parts(x, dim);
+        let y = state.kv_at(
+            layer,
+            part,
+            head,
+            at.sequence as usize,
+            at.position as usize,
+        );
+        match state.kv.format {
+            Format::Q8_0 => store_q8_0(x, std::slice::from_raw_parts_mut(y, state.kv_row_bytes())),
+            _ => std::slice::from_raw_parts_mut(y.cast::<f16>(), dim).convert_from_f32_slice(x),
+        }
+    }
+}
+
+/// Q8_0: per 32 values an f16 scale and 32 signed bytes.
+pub(crate) fn store_q8_0(x: &[f32], y: &mut [u8]) {
+    for (x, y) in x.chunks_exact(32).zip(y.chunks_exact_mut(34)) {
+        let largest = x.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+        let scale = largest / 127.0;
+        let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        let (head, body) = y.split_at_mut(2);
+        head.copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        for (y, x) in body.iter_mut().zip(x) {
+            *y = (x * inverse).round() as i8 as u8;
+        }
+    }
+}
+
+pub(crate) struct RopeAppend {
+    pub(crate) qkv: Place,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) half: usize,
+    pub(crate) interleaved: bool,
+    pub(crate) eps: f32,
+    pub(crate) angles: Place,
+    pub(crate) q_norm: Floats,
+    pub(crate) k_norm: Floats,
+    pub(crate) layer: usize,
+}
+
+impl RopeAppend {
+    /// Chunks of one row: one per kv head with its group of q heads.
+    pub(crate) fn chunks_per_row(&self) -> usize {
+        self.kv_heads
+    }
+
+    /// # Safety
+    /// See `super` and [`KvAppend::run`].
+    pub(crate) unsafe fn run(&self, state: &State, row: usize, kv_head: usize) {
+        let group = self.heads / self.kv_heads;
+        // SAFETY: every head lies in the row; heads are apart from each other.
+        unsafe {
+            let head = |h: usize| {
+                self.qkv
+                    .start
+                    .add(row * self.qkv.stride + h * self.head_dim)
+            };
+            let turn = |y: *mut f32, norm: Floats| {
+                if !norm.0.is_null() {
+                    normalise(y, y, self.head_dim, self.eps, norm);
+                }
+                rotate(y, self.angles, row, self.half, self.interleaved);
+            };
+            for q in kv_head * group..(kv_head + 1) * group {
+                turn(head(q), self.q_norm);
+            }
+            let k = head(self.heads + kv_head);
+            turn(k, self.k_norm);
+            store(state, self.layer, 0, kv_head, row, k);
+            store(
+                state,
+                self.layer,
+                1,
+                kv_head,
+                row,
+                head(self.heads + self.kv_heads + kv_head),
+            );
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The architectures: a file each, and this register.
+
+mod llama;
+mod qwen2;
+mod qwen3;
+
+use crate::names::Names;
+use crate::{Error, ModelSpec, keys::Keys};
+use welte_formats::checkpoint::{Checkpoint, Dialect};
+
+/// What sets one architecture apart; everything else is common.
+pub(crate) struct Architecture {
+    /// Our name for it.
+    pub(crate) name: &'static str,
+    /// `general.architecture` of its GGUF files.
+    pub(crate) gguf: &'static [&'static str],
+    /// `model_type` of its Hugging Face configurations.
+    pub(crate) hugging_face: &'static [&'static str],
+    /// Its tensors in GGUF.
+    pub(crate) gguf_names: Names,
+    /// Its tensors in Hugging Face checkpoints.
+    pub(crate) hugging_face_names: Names,
+    /// GGUF stores the rows of Q and K so that neighbouring elements form rope's pairs.
+    pub(crate) gguf_interleaved: bool,
+    /// Queries and keys are normed per head.
+    pub(crate) qk_norm: bool,
+    /// Trained without a limit to attention unless this says otherwise for a layer.
+    pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
+    /// Last touches, where the common reading does not fit.
+    pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
+}
+
+const ALL: [&Architecture; 3] = [&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3];
+
+/// The names that a checkpoint may call itself by.
+pub fn supported() -> Vec<&'static str> {
+    let mut names: Vec<_> = ALL
+        .iter()
+        .flat_map(|a| a.gguf.iter().chain(a.hugging_face))
+        .copied()
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+impl Architecture {
+    pub(crate) fn names(&self, dialect: Dialect) -> &Names {
+        match dialect {
+            Dialect::Gguf => &self.gguf_names,
+            Dialect::HuggingFace => &self.hugging_face_names,
+        }
+    }
+
+    /// The architecture by our own name.
+    pub(crate) fn by_name(name: &str) -> Option<&'static Architecture> {
+        ALL.into_iter().find(|a| a.name == name)
+    }
+
+    /// The checkpoint's architecture and the name it goes by there.
+    pub(crate) fn of(
+        checkpoint: &dyn Checkpoint,
+    ) -> Result<(&'static Architecture, String), Error> {
+        let said = Keys::new(checkpoint, "")
+            .text("general.architecture")?
+            .unwrap_or("(none)");
+        let found = ALL.into_iter().find(|a| match checkpoint.dialect() {
+            Dialect::Gguf => a.gguf.contains(&said),
+            Dialect::HuggingFace => a.hugging_face.contains(&said),
+        });
+        match found {
+            Some(a) => Ok((a, said.to_string())),
+            None => Err(unsupported(checkpoint, said)),
+        }
+    }
+}
+
+pub(crate) fn unsupported(checkpoint: &dyn Checkpoint, name: &str) -> Error {
+    // A hostile name must not fill the terminal.
+    let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+    Error::Architecture {
+        origin: checkpoint.origin().into(),
+        name,
+        supported: supported().join(", "),
+    }
+}

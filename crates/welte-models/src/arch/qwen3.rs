@@ -1,0 +1,16 @@
+//! Qwen3: queries and keys are normed per head; the head size is given, not derived.
+
+use super::{Architecture, qwen2};
+use crate::names;
+
+pub(super) const QWEN3: Architecture = Architecture {
+    name: "qwen3",
+    gguf: &["qwen3"],
+    hugging_face: &["qwen3"],
+    gguf_names: names::GGUF,
+    hugging_face_names: names::HUGGING_FACE,
+    gguf_interleaved: false,
+    qk_norm: true,
+    windows: qwen2::windows,
+    finish: |_, _| Ok(()),
+};

@@ -1,0 +1,394 @@
+//! THE forward pass: written once, for every architecture and shape.
+
+use crate::ModelSpec;
+use crate::weights::{Layer, Piece, Weights};
+use welte_table::{
+    BufferRef, Command, Format, NO_WEIGHT, Op, Params, Patch, Shape, Table, WeightId, WeightSpec,
+    params as p,
+};
+
+/// The buffers of one scratch set.
+pub(crate) struct Set {
+    pub(crate) x: BufferRef,
+    pub(crate) qkv: BufferRef,
+    pub(crate) attn: BufferRef,
+    pub(crate) h: BufferRef,
+    pub(crate) norm: Option<BufferRef>,
+    pub(crate) gate_up: Option<BufferRef>,
+}
+
+/// Emits one table.
+pub(crate) struct Emitter<'a> {
+    spec: &'a ModelSpec,
+    weights: &'a Weights,
+    list: &'a [WeightSpec],
+    magnitude: f32,
+    set: &'a Set,
+    label: String,
+    table: Table,
+}
+
+impl<'a> Emitter<'a> {
+    pub(crate) fn new(
+        spec: &'a ModelSpec,
+        weights: &'a Weights,
+        list: &'a [WeightSpec],
+        magnitude: f32,
+        shape: Shape,
+        set: &'a Set,
+    ) -> Self {
+        let table = Table {
+            shape,
+            commands: Vec::new(),
+            labels: Vec::new(),
+        };
+        Emitter {
+            spec,
+            weights,
+            list,
+            magnitude,
+            set,
+            label: String::new(),
+            table,
+        }
+    }
+
+    /// Embedding, layers, head; then the sample if it decodes.
+    pub(crate) fn table(
+        mut self,
+        tokens: BufferRef,
+        kv: BufferRef,
+        logits: BufferRef,
+        last: BufferRef,
+    ) -> Table {
+        let (spec, weights) = (self.spec, self.weights);
+        let (dim, vocab) = (spec.dim, spec.vocab);
+        let embed = p::Embed {
+            n: vocab,
+            k: dim,
+            scale: spec.embedding_scale,
+            x_stride: dim,
+        };
+        self.push(
+            "embedding",
+            Op::Embed,
+            &[weights.embed],
+            &[tokens, self.set.x],
+            embed.words(),
+        );
+        for (i, layer) in weights.layers.iter().enumerate() {
+            self.label = format!("layer {i} ");
+            self.attention(i as u32, layer, kv);
+            self.feed_forward(layer);
+        }
+        self.label.clear();
+        let mut x = self.set.x;
+        if matches!(self.table.shape, Shape::Prefill(_)) {
+            // Only the last row is asked for its logits.
+            let copy = p::CopyLast {
+                n: dim,
+                x_stride: dim,
+                y_stride: dim,
+            };
+            self.push("last row", Op::CopyLast, &[], &[x, last], copy.words());
+            x = last;
+        }
+        let head = p::NormMatmul {
+            n: vocab,
+            k: dim,
+            eps: spec.eps,
+            x_stride: dim,
+            y_stride: vocab,
+        };
+        self.push(
+            "head",
+            Op::NormMatmul,
+            &[weights.head, weights.final_norm],
+            &[x, logits],
+            head.words(),
+        );
+        if spec.logit_scale != 1.0 || spec.logit_softcap != 0.0 {
+            let scale = p::Scale {
+                n: vocab,
+                scale: spec.logit_scale,
+                cap: spec.logit_softcap,
+                y_stride: vocab,
+            };
+            self.push("logit scale", Op::Scale, &[], &[logits], scale.words());
+        }
+        if self.table.shape == Shape::Decode {
+            let sample = p::Sample {
+                n: vocab,
+                logits_stride: vocab,
+            };
+            self.push("sample", Op::Sample, &[], &[logits, tokens], sample.words());
+        }
+        self.table
+    }
+
+    /// x += output(attention(rope(qkv(norm(x)))))
+    fn attention(&mut self, index: u32, layer: &Layer, kv: BufferRef) {
+        let (spec, set) = (self.spec, self.set);
+        let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let (dim, q) = (spec.dim, heads * head_dim);
+        let stride = (heads + 2 * kv_heads) * head_dim;
+        self.projections(
+            "qkv",
+            &layer.qkv,
+            &layer.qkv_bias,
+            layer.attn_norm,
+            set.qkv,
+            stride,
+        );
+        let rope = p::RopeAppend {
+            layer: index,
+            heads,
+            kv_heads,
+            head_dim,
+            rot: spec.rope.rot,
+            interleaved: spec.rope.interleaved.into(),
+            magnitude: self.magnitude,
+            eps: spec.eps,
+            qkv_stride: stride,
+        };
+        let or_none = |w: Option<WeightId>| w.unwrap_or(NO_WEIGHT);
+        let rope_weights = [
+            self.weights.freqs,
+            or_none(layer.q_norm),
+            or_none(layer.k_norm),
+        ];
+        self.push(
+            "rope and append",
+            Op::RopeAppend,
+            &rope_weights,
+            &[set.qkv, kv],
+            rope.words(),
+        );
+        let attention = p::Attention {
+            layer: index,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: spec.attention_scale,
+            window: spec.windows.get(index as usize).copied().unwrap_or(0),
+            softcap: spec.attention_softcap,
+            q_stride: stride,
+            y_stride: q,
+        };
+        self.push(
+            "attention",
+            Op::Attention,
+            &[],
+            &[set.qkv, kv, set.attn],
+            attention.words(),
+        );
+        let out = p::MatmulAdd {
+            n: dim,
+            k: q,
+            x_stride: q,
+            y_stride: dim,
+        };
+        self.push(
+            "attention output",
+            Op::MatmulAdd,
+            &[layer.o],
+            &[set.attn, set.x],
+            out.words(),
+        );
+        self.biases("attention output bias", &layer.o_bias, set.x, dim);
+    }
+
+    /// x += down(act(gate(norm(x))) * up(norm(x)))
+    fn feed_forward(&mut self, layer: &Layer) {
+        let (spec, set) = (self.spec, self.set);
+        let (dim, ffn, act) = (spec.dim, spec.ffn, spec.act.word());
+        match (
+            layer.gate_up.as_slice(),
+            layer.gate_up_bias.is_empty(),
+            set.gate_up,
+        ) {
+            (pieces, open, Some(gate_up)) if pieces.len() > 1 || !open => {
+                self.projections(
+                    "gate and up",
+                    pieces,
+                    &layer.gate_up_bias,
+                    layer.ffn_norm,
+                    gate_up,
+                    2 * ffn,
+                );
+                let act = p::ActMul {
+                    n: ffn,
+                    act,
+                    x_stride: 2 * ffn,
+                    y_stride: ffn,
+                };
+                self.push(
+                    "activation",
+                    Op::ActMul,
+                    &[],
+                    &[gate_up, set.h],
+                    act.words(),
+                );
+            }
+            (pieces, ..) => {
+                let fused = p::NormMatmulActMul {
+                    n: ffn,
+                    k: dim,
+                    eps: spec.eps,
+                    act,
+                    x_stride: dim,
+                    y_stride: ffn,
+                };
+                for piece in pieces {
+                    let weights = [piece.weight, layer.ffn_norm];
+                    self.push(
+                        "gate and up",
+                        Op::NormMatmulActMul,
+                        &weights,
+                        &[set.x, set.h],
+                        fused.words(),
+                    );
+                }
+            }
+        }
+        let down = p::MatmulAdd {
+            n: dim,
+            k: ffn,
+            x_stride: ffn,
+            y_stride: dim,
+        };
+        self.push(
+            "down",
+            Op::MatmulAdd,
+            &[layer.down],
+            &[set.h, set.x],
+            down.words(),
+        );
+        self.biases("down bias", &layer.down_bias, set.x, dim);
+    }
+
+    /// y = W norm(x) + bias, of one matrix or of several that fill one row of `y`.
+    fn projections(
+        &mut self,
+        what: &str,
+        pieces: &[Piece],
+        bias: &[Piece],
+        norm: WeightId,
+        y: BufferRef,
+        stride: u32,
+    ) {
+        let (dim, eps, x) = (self.spec.dim, self.spec.eps, self.set.x);
+        match (pieces, self.set.norm) {
+            ([_, _, ..], Some(normed)) => {
+                let params = p::Norm {
+                    dim,
+                    groups: 1,
+                    eps,
+                    x_stride: dim,
+                    y_stride: dim,
+                };
+                self.push(
+                    &format!("{what} norm"),
+                    Op::Norm,
+                    &[norm],
+                    &[x, normed],
+                    params.words(),
+                );
+                for piece in pieces {
+                    let params = p::Matmul {
+                        n: piece.n,
+                        k: dim,
+                        x_stride: dim,
+                        y_stride: stride,
+                    };
+                    self.push(
+                        what,
+                        Op::Matmul,
+                        &[piece.weight],
+                        &[normed, at(y, piece.at)],
+                        params.words(),
+                    );
+                }
+            }
+            _ => {
+                for piece in pieces {
+                    let params = p::NormMatmul {
+                        n: piece.n,
+                        k: dim,
+                        eps,
+                        x_stride: dim,
+                        y_stride: stride,
+                    };
+                    self.push(
+                        what,
+                        Op::NormMatmul,
+                        &[piece.weight, norm],
+                        &[x, at(y, piece.at)],
+                        params.words(),
+                    );
+                }
+            }
+        }
+        self.biases(&format!("{what} bias"), bias, y, stride);
+    }
+
+    fn biases(&mut self, what: &str, pieces: &[Piece], y: BufferRef, stride: u32) {
+        for piece in pieces {
+            let params = p::Bias {
+                n: piece.n,
+                y_stride: stride,
+            };
+            self.push(
+                what,
+                Op::Bias,
+                &[piece.weight],
+                &[at(y, piece.at)],
+                params.words(),
+            );
+        }
+    }
+
+    fn push(
+        &mut self,
+        what: &str,
+        op: Op,
+        weights: &[WeightId],
+        buffers: &[BufferRef],
+        params: Params,
+    ) {
+        let patch = match op {
+            Op::Embed => Patch::TokenOffset,
+            Op::RopeAppend => Patch::Position,
+            Op::Attention => Patch::KvLength,
+            Op::Sample => Patch::OutputSlot,
+            _ if self.table.shape == Shape::Decode => Patch::None,
+            _ => Patch::Rows,
+        };
+        let format = weights
+            .first()
+            .and_then(|w| self.list.get(*w as usize))
+            .map_or(Format::F32, |w| w.format);
+        let mut c = Command {
+            op,
+            patch,
+            format,
+            weights: [NO_WEIGHT; 3],
+            buffers: [BufferRef::NONE; 4],
+            params,
+            bytes: 0,
+            flops: 0,
+        };
+        c.weights[..weights.len()].copy_from_slice(weights);
+        c.buffers[..buffers.len()].copy_from_slice(buffers);
+        self.table.commands.push(c);
+        self.table.labels.push(format!("{}{what}", self.label));
+    }
+}
+
+/// The place `elements` floats into the first row.
+fn at(buffer: BufferRef, elements: u32) -> BufferRef {
+    BufferRef {
+        offset: buffer.offset + 4 * elements,
+        ..buffer
+    }
+}

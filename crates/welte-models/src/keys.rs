@@ -1,0 +1,125 @@
+//! Reading metadata: typed, with errors that name the key.
+
+use crate::Error;
+use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
+
+/// The metadata of a checkpoint, seen through its dialect.
+pub(crate) struct Keys<'a> {
+    pub(crate) checkpoint: &'a dyn Checkpoint,
+    /// The architecture's prefix of GGUF keys; empty for Hugging Face.
+    prefix: String,
+}
+
+impl<'a> Keys<'a> {
+    pub(crate) fn new(checkpoint: &'a dyn Checkpoint, architecture: &str) -> Self {
+        let prefix = match checkpoint.dialect() {
+            Dialect::Gguf => format!("{architecture}."),
+            Dialect::HuggingFace => String::new(),
+        };
+        Keys { checkpoint, prefix }
+    }
+
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.checkpoint.dialect() == Dialect::Gguf
+    }
+
+    /// The key of the dialect at hand, in full.
+    pub(crate) fn name(&self, gguf: &str, hf: &str) -> String {
+        format!("{}{}", self.prefix, if self.is_gguf() { gguf } else { hf })
+    }
+
+    pub(crate) fn error(&self, key: &str, problem: impl Into<String>) -> Error {
+        Error::Key {
+            origin: self.checkpoint.origin().into(),
+            key: key.into(),
+            problem: problem.into(),
+        }
+    }
+
+    pub(crate) fn value(&self, key: &str) -> Option<&'a Value> {
+        self.checkpoint.metadata().get(key)
+    }
+
+    /// An unsigned number. A list of equal numbers (one per layer) counts as one.
+    pub(crate) fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        let one = match value {
+            Value::Array(list) => match list.split_first() {
+                Some((first, rest)) if rest.iter().all(|v| v == first) => first,
+                _ => {
+                    return Err(
+                        self.error(key, "differs from layer to layer, which is not supported")
+                    );
+                }
+            },
+            other => other,
+        };
+        let number = match one {
+            Value::U64(v) => u32::try_from(*v).ok(),
+            Value::I64(v) => u32::try_from(*v).ok(),
+            _ => None,
+        };
+        number
+            .map(Some)
+            .ok_or_else(|| self.error(key, "is no number from 0 to 4294967295"))
+    }
+
+    /// A number that must be there and within bounds.
+    pub(crate) fn size(&self, key: &str, default: Option<u32>, most: u32) -> Result<u32, Error> {
+        let number = self
+            .u32(key)?
+            .or(default)
+            .ok_or_else(|| self.error(key, "is missing"))?;
+        if number == 0 || number > most {
+            return Err(self.error(key, format!("is {number}; must be from 1 to {most}")));
+        }
+        Ok(number)
+    }
+
+    /// A finite float.
+    pub(crate) fn f64(&self, key: &str) -> Result<Option<f64>, Error> {
+        let number = match self.value(key) {
+            None => return Ok(None),
+            Some(Value::F64(v)) => *v,
+            Some(Value::U64(v)) => *v as f64,
+            Some(Value::I64(v)) => *v as f64,
+            Some(_) => f64::NAN,
+        };
+        if number.is_finite() {
+            Ok(Some(number))
+        } else {
+            Err(self.error(key, "is no finite number"))
+        }
+    }
+
+    /// A float above zero.
+    pub(crate) fn positive(&self, key: &str, default: Option<f64>) -> Result<f64, Error> {
+        let number = self
+            .f64(key)?
+            .or(default)
+            .ok_or_else(|| self.error(key, "is missing"))?;
+        if number > 0.0 && (number as f32).is_finite() && number as f32 > 0.0 {
+            Ok(number)
+        } else {
+            Err(self.error(key, format!("is {number}; must be above 0")))
+        }
+    }
+
+    pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Bool(b)) => Ok(Some(*b)),
+            Some(_) => Err(self.error(key, "is neither true nor false")),
+        }
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>, Error> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::String(s)) => Ok(Some(s)),
+            Some(_) => Err(self.error(key, "is no text")),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Rotary positions: how they are scaled, and the constant inverse frequencies that follow.
+
+use crate::keys::Keys;
+use crate::spec::{Rope, Scaling};
+use crate::{Error, names};
+use std::f64::consts::TAU;
+use welte_formats::Checkpoint;
+use welte_table::Format;
+
+/// Reads rope's settings; `rot` elements of each head turn.
+pub(crate) fn read(
+    keys: &Keys<'_>,
+    rot: u32,
+    interleaved: bool,
+    context: u32,
+) -> Result<Rope, Error> {
+    let first = |names: &[&str]| -> String {
+        let known = names.iter().find(|n| keys.value(n).is_some());
+        known
+            .or(names.first())
+            .map_or(String::new(), |n| n.to_string())
+    };
+    let theta_key = match keys.is_gguf() {
+        true => keys.name("rope.freq_base", ""),
+        false => first(&["rope_theta", "rope_parameters.rope_theta"]),
+    };
+    let theta = keys.positive(&theta_key, Some(10000.0))?;
+    let scaling = if keys.is_gguf() {
+        gguf_scaling(keys)?
+    } else {
+        hugging_face_scaling(keys, &first, context)?
+    };
+    Ok(Rope {
+        interleaved,
+        theta: theta as f32,
+        rot,
+        scaling,
+    })
+}
+
+fn gguf_scaling(keys: &Keys<'_>) -> Result<Scaling, Error> {
+    let name = |s: &str| keys.name(s, "");
+    if keys
+        .checkpoint
+        .tensor(&names::weight(names::GGUF.rope_factors, 0))
+        .is_some()
+    {
+        return Ok(Scaling::Factors);
+    }
+    let type_key = name("rope.scaling.type");
+    let old = name("rope.scale_linear");
+    match keys.text(&type_key)? {
+        None if keys.value(&old).is_some() => linear(keys.positive(&old, None)?),
+        None | Some("none") => Ok(Scaling::None),
+        Some("linear") => linear(keys.positive(&name("rope.scaling.factor"), None)?),
+        Some("yarn") => {
+            let factor = at_least_one(keys, &name("rope.scaling.factor"))?;
+            let attention = keys.positive(&name("rope.scaling.attn_factor"), Some(1.0))?;
+            Ok(Scaling::Yarn {
+                factor: factor as f32,
+                original: keys.size(
+                    &name("rope.scaling.original_context_length"),
+                    None,
+                    1 << 30,
+                )?,
+                beta_fast: keys.positive(&name("rope.scaling.yarn_beta_fast"), Some(32.0))? as f32,
+                beta_slow: keys.positive(&name("rope.scaling.yarn_beta_slow"), Some(1.0))? as f32,
+                magnitude: (attention * (0.1 * factor.ln() + 1.0)) as f32,
+            })
+        }
+        Some(other) => Err(unknown(keys, &type_key, other)),
+    }
+}
+
+fn hugging_face_scaling(
+    keys: &Keys<'_>,
+    first: &dyn Fn(&[&str]) -> String,
+    context: u32,
+) -> Result<Scaling, Error> {
+    let field = |name: &str| {
+        first(&[
+            &format!("rope_scaling.{name}"),
+            &format!("rope_parameters.{name}"),
+        ])
+    };
+    let type_key = first(&[
+        "rope_scaling.rope_type",
+        "rope_scaling.type",
+        "rope_parameters.rope_type",
+        "rope_parameters.type",
+    ]);
+    match keys.text(&type_key)? {
+        None | Some("default") => Ok(Scaling::None),
+        Some("linear") => linear(keys.positive(&field("factor"), None)?),
+        Some("llama3") => {
+            let low = keys.positive(&field("low_freq_factor"), None)?;
+            let high_key = field("high_freq_factor");
+            let high = keys.positive(&high_key, None)?;
+            if high <= low {
+                return Err(keys.error(
+                    &high_key,
+                    format!("is {high}; must be above low_freq_factor, {low}"),
+                ));
+            }
+            Ok(Scaling::Llama3 {
+                factor: at_least_one(keys, &field("factor"))? as f32,
+                low: low as f32,
+                high: high as f32,
+                original: keys.size(&field("original_max_position_embeddings"), None, 1 << 30)?,
+            })
+        }
+        Some("yarn") => {
+            for unsupported in ["mscale", "mscale_all_dim"] {
+                let key = field(unsupported);
+                if keys.value(&key).is_some() {
+                    return Err(keys.error(&key, "is not supported"));
+                }
+            }
+            let factor = at_least_one(keys, &field("factor"))?;
+            let plain = 0.1 * factor.ln() + 1.0;
+            Ok(Scaling::Yarn {
+                factor: factor as f32,
+                original: keys.size(
+                    &field("original_max_position_embeddings"),
+                    Some(context),
+                    1 << 30,
+                )?,
+                beta_fast: keys.positive(&field("beta_fast"), Some(32.0))? as f32,
+                beta_slow: keys.positive(&field("beta_slow"), Some(1.0))? as f32,
+                magnitude: keys.positive(&field("attention_factor"), Some(plain))? as f32,
+            })
+        }
+        Some(other) => Err(unknown(keys, &type_key, other)),
+    }
+}
+
+fn linear(factor: f64) -> Result<Scaling, Error> {
+    Ok(Scaling::Linear {
+        factor: factor as f32,
+    })
+}
+
+fn at_least_one(keys: &Keys<'_>, key: &str) -> Result<f64, Error> {
+    let factor = keys.positive(key, None)?;
+    if factor < 1.0 {
+        Err(keys.error(key, format!("is {factor}; must be at least 1")))
+    } else {
+        Ok(factor)
+    }
+}
+
+fn unknown(keys: &Keys<'_>, key: &str, name: &str) -> Error {
+    let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+    keys.error(
+        key,
+        format!(
+            "the rope scaling '{name}' is not supported; supported are: none, linear, llama3, yarn"
+        ),
+    )
+}
+
+/// The constant inverse frequencies (rot/2 of them) and the magnitude of the turned pairs.
+pub(crate) fn frequencies(
+    rope: &Rope,
+    checkpoint: &dyn Checkpoint,
+) -> Result<(Vec<f32>, f32), Error> {
+    let half = rope.rot / 2;
+    let plain: Vec<f64> = (0..half)
+        .map(|i| f64::from(rope.theta).powf(-2.0 * f64::from(i) / f64::from(rope.rot)))
+        .collect();
+    let mut magnitude = 1.0;
+    let scaled: Vec<f64> = match rope.scaling {
+        Scaling::None => plain,
+        Scaling::Linear { factor } => plain.iter().map(|f| f / f64::from(factor)).collect(),
+        Scaling::Llama3 {
+            factor,
+            low,
+            high,
+            original,
+        } => {
+            let [factor, low, high] = [factor, low, high].map(f64::from);
+            plain
+                .iter()
+                .map(|f| llama3(*f, factor, low, high, original.into()))
+                .collect()
+        }
+        Scaling::Yarn {
+            factor,
+            original,
+            beta_fast,
+            beta_slow,
+            magnitude: m,
+        } => {
+            magnitude = m;
+            yarn(
+                &plain,
+                rope,
+                factor.into(),
+                original.into(),
+                beta_fast.into(),
+                beta_slow.into(),
+            )
+        }
+        Scaling::Factors => plain
+            .iter()
+            .zip(factors(checkpoint, half)?)
+            .map(|(f, by)| f / f64::from(by))
+            .collect(),
+    };
+    Ok((scaled.into_iter().map(|f| f as f32).collect(), magnitude))
+}
+
+/// Long waves are stretched, short ones kept, those between blended.
+fn llama3(f: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
+    let turns = original * f / TAU;
+    if turns < low {
+        f / factor
+    } else if turns > high {
+        f
+    } else {
+        let keep = (turns - low) / (high - low);
+        f * keep + f / factor * (1.0 - keep)
+    }
+}
+
+fn yarn(plain: &[f64], rope: &Rope, factor: f64, original: f64, fast: f64, slow: f64) -> Vec<f64> {
+    let rot = f64::from(rope.rot);
+    // The pair whose wave makes so many turns over the original context.
+    let pair =
+        |turns: f64| rot * (original / (turns * TAU)).ln() / (2.0 * f64::from(rope.theta).ln());
+    let low = pair(fast).floor().max(0.0);
+    let high = pair(slow).ceil().min(rot - 1.0);
+    let span = if high > low { high - low } else { 0.001 };
+    let blend = |(i, f): (usize, &f64)| {
+        let stretch = ((i as f64 - low) / span).clamp(0.0, 1.0);
+        f / factor * stretch + f * (1.0 - stretch)
+    };
+    plain.iter().enumerate().map(blend).collect()
+}
+
+/// The factors that a GGUF file brings as a tensor.
+fn factors(checkpoint: &dyn Checkpoint, half: u32) -> Result<Vec<f32>, Error> {
+    let name = names::weight(names::GGUF.rope_factors, 0);
+    let fault = |problem: String| Error::Tensor {
+        origin: checkpoint.origin().into(),
+        name: name.clone(),
+        problem,
+    };
+    let info = checkpoint
+        .tensor(&name)
+        .ok_or_else(|| fault("is missing".into()))?;
+    if info.format != Format::F32 || info.n != 1 || info.k != half as usize {
+        let found = format!("is {} of {} x {}", info.format.name(), info.n, info.k);
+        return Err(fault(format!("{found}; F32 of 1 x {half} is wanted")));
+    }
+    let bytes = checkpoint.rows(info, 0, 1)?;
+    let values: Vec<f32> = bytes
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect();
+    if values.len() != half as usize || values.iter().any(|v| !v.is_finite() || *v <= 0.0) {
+        return Err(fault(format!("must be {half} finite numbers above 0")));
+    }
+    Ok(values)
+}

@@ -1,0 +1,369 @@
+//! `ModelSpec`: what a model is, as pure data.
+
+use crate::arch::{Architecture, unsupported};
+use crate::keys::Keys;
+use crate::names::{bias, weight};
+use crate::{Error, rope};
+use welte_formats::Checkpoint;
+
+/// How gate and up meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// `x * sigmoid(x)`
+    Silu,
+    /// GELU by tanh.
+    GeluTanh,
+    /// GELU by erf.
+    Gelu,
+}
+
+impl Act {
+    /// The number that commands carry.
+    pub fn word(self) -> u32 {
+        self as u32
+    }
+}
+
+/// How rope's frequencies are scaled for contexts longer than the original.
+#[allow(missing_docs)] // The numbers bear the names of the methods' papers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scaling {
+    /// Not at all.
+    None,
+    /// All divided by a factor.
+    Linear { factor: f32 },
+    /// Llama 3: long waves divided, short ones kept.
+    Llama3 {
+        factor: f32,
+        low: f32,
+        high: f32,
+        original: u32,
+    },
+    /// YaRN: a ramp between the two, and larger magnitudes.
+    Yarn {
+        factor: f32,
+        original: u32,
+        beta_fast: f32,
+        beta_slow: f32,
+        magnitude: f32,
+    },
+    /// Divided by factors that the checkpoint brings as a tensor.
+    Factors,
+}
+
+/// Rotary positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// Pairs are neighbours (2i, 2i+1); otherwise (i, i + rot/2).
+    pub interleaved: bool,
+    /// The base.
+    pub theta: f32,
+    /// Elements of each head that turn.
+    pub rot: u32,
+    /// Scaling.
+    pub scaling: Scaling,
+}
+
+/// Which matrices have a bias.
+#[allow(missing_docs)] // Each is a matrix by its usual name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Biases {
+    pub q: bool,
+    pub k: bool,
+    pub v: bool,
+    pub o: bool,
+    pub gate: bool,
+    pub up: bool,
+    pub down: bool,
+}
+
+/// What a model is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSpec {
+    /// Our name of the architecture: `llama`, `qwen2`, `qwen3`.
+    pub architecture: String,
+    /// Layers.
+    pub layers: u32,
+    /// Width of the residual stream.
+    pub dim: u32,
+    /// Heads of queries.
+    pub heads: u32,
+    /// Heads of keys and values.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Width of the feed-forward part.
+    pub ffn: u32,
+    /// Size of the vocabulary.
+    pub vocab: u32,
+    /// Positions it was trained for.
+    pub context: u32,
+    /// Added under the root of every norm.
+    pub eps: f32,
+    /// Activation.
+    pub act: Act,
+    /// Rotary positions.
+    pub rope: Rope,
+    /// Queries and keys are normed per head.
+    pub qk_norm: bool,
+    /// Which matrices have a bias.
+    pub biases: Biases,
+    /// The head is the embedding table.
+    pub tied: bool,
+    /// Embeddings are multiplied by this.
+    pub embedding_scale: f32,
+    /// The attention window of each layer; 0 is none.
+    pub windows: Vec<u32>,
+    /// Attention scores are multiplied by this.
+    pub attention_scale: f32,
+    /// Soft cap of attention scores; 0 is none.
+    pub attention_softcap: f32,
+    /// Logits are multiplied by this.
+    pub logit_scale: f32,
+    /// Soft cap of logits; 0 is none.
+    pub logit_softcap: f32,
+}
+
+// Bounds that no real model comes near, so that nothing computed from them overflows 64 bits or exhausts memory.
+const MOST_LAYERS: u32 = 1024;
+const MOST_HEADS: u32 = 1024;
+const MOST_HEAD_DIM: u32 = 1024;
+const MOST_DIM: u32 = 1 << 16;
+const MOST_FFN: u32 = 1 << 20;
+const MOST_VOCAB: u32 = 1 << 22;
+const MOST_CONTEXT: u32 = 1 << 30;
+
+/// Reads the spec out of a checkpoint's metadata and the list of its tensors.
+pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
+    let (arch, said) = Architecture::of(checkpoint)?;
+    let keys = Keys::new(checkpoint, &said);
+    refuse_other_kinds(&keys, &said)?;
+    let names = arch.names(checkpoint.dialect());
+    let size = |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), default, most);
+
+    let layers = size("block_count", "num_hidden_layers", None, MOST_LAYERS)?;
+    let dim = size("embedding_length", "hidden_size", None, MOST_DIM)?;
+    let heads = size(
+        "attention.head_count",
+        "num_attention_heads",
+        None,
+        MOST_HEADS,
+    )?;
+    let kv_heads = size(
+        "attention.head_count_kv",
+        "num_key_value_heads",
+        Some(heads),
+        heads,
+    )?;
+    if !heads.is_multiple_of(kv_heads) {
+        let key = keys.name("attention.head_count_kv", "num_key_value_heads");
+        return Err(keys.error(
+            &key,
+            format!("is {kv_heads}, which does not divide {heads} heads"),
+        ));
+    }
+    let head_dim = size(
+        "attention.key_length",
+        "head_dim",
+        Some(dim / heads),
+        MOST_HEAD_DIM,
+    )?;
+    let value_key = keys.name("attention.value_length", "head_dim");
+    if keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
+        return Err(keys.error(
+            &value_key,
+            format!("differs from the keys' {head_dim}, which is not supported"),
+        ));
+    }
+    let ffn = size("feed_forward_length", "intermediate_size", None, MOST_FFN)?;
+    let context = size(
+        "context_length",
+        "max_position_embeddings",
+        None,
+        MOST_CONTEXT,
+    )?;
+    let eps_key = keys.name("attention.layer_norm_rms_epsilon", "rms_norm_eps");
+    let eps = keys.positive(&eps_key, (!keys.is_gguf()).then_some(1e-6))?;
+    let vocab = vocabulary(&keys, &weight(names.embed, 0))?;
+    let rot = rotated(&keys, head_dim)?;
+    let has = |name: String| checkpoint.tensor(&name).is_some();
+    let tied = match keys.is_gguf() {
+        true => false,
+        false => keys.bool("tie_word_embeddings")?.unwrap_or(false),
+    } || !has(weight(names.head, 0));
+
+    let mut spec = ModelSpec {
+        architecture: arch.name.into(),
+        layers,
+        dim,
+        heads,
+        kv_heads,
+        head_dim,
+        ffn,
+        vocab,
+        context,
+        eps: eps as f32,
+        act: activation(&keys)?,
+        rope: rope::read(&keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
+        qk_norm: arch.qk_norm,
+        biases: Biases {
+            q: has(bias(names.q, 0)),
+            k: has(bias(names.k, 0)),
+            v: has(bias(names.v, 0)),
+            o: has(bias(names.o, 0)),
+            gate: has(bias(names.gate, 0)),
+            up: has(bias(names.up, 0)),
+            down: has(bias(names.down, 0)),
+        },
+        tied,
+        embedding_scale: 1.0,
+        windows: (arch.windows)(&keys, layers)?,
+        attention_scale: 1.0 / (head_dim as f32).sqrt(),
+        attention_softcap: 0.0,
+        logit_scale: 1.0,
+        logit_softcap: 0.0,
+    };
+    (arch.finish)(&mut spec, &keys)?;
+    Ok(spec)
+}
+
+/// Relatives that share the name but not the forward pass.
+fn refuse_other_kinds(keys: &Keys<'_>, said: &str) -> Result<(), Error> {
+    let experts = keys.name("expert_count", "num_local_experts");
+    if keys.u32(&experts)?.unwrap_or(0) > 0 {
+        return Err(unsupported(
+            keys.checkpoint,
+            &format!("{said} with experts"),
+        ));
+    }
+    if let Some(method) = keys.text("quantization_config.quant_method")? {
+        return Err(unsupported(
+            keys.checkpoint,
+            &format!("{said} quantised by {method}"),
+        ));
+    }
+    Ok(())
+}
+
+fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
+    let problem = if keys.checkpoint.tensors().is_empty() {
+        "is missing: this file has no weights, only a vocabulary"
+    } else {
+        "is missing"
+    };
+    let fault = |problem: String| Error::Tensor {
+        origin: keys.checkpoint.origin().into(),
+        name: embed.into(),
+        problem,
+    };
+    let info = keys
+        .checkpoint
+        .tensor(embed)
+        .ok_or_else(|| fault(problem.into()))?;
+    match u32::try_from(info.n) {
+        Ok(n) if n > 0 && n <= MOST_VOCAB => Ok(n),
+        _ => Err(fault(format!(
+            "has {} rows; must be from 1 to {MOST_VOCAB}",
+            info.n
+        ))),
+    }
+}
+
+/// Elements of a head that turn.
+fn rotated(keys: &Keys<'_>, head_dim: u32) -> Result<u32, Error> {
+    let key = keys.name("rope.dimension_count", "partial_rotary_factor");
+    let rot = if keys.is_gguf() {
+        keys.size(&key, Some(head_dim), MOST_HEAD_DIM)?
+    } else {
+        let nested = "rope_parameters.partial_rotary_factor";
+        let key = if keys.value(nested).is_some() {
+            nested
+        } else {
+            &key
+        };
+        (keys.positive(key, Some(1.0))? * f64::from(head_dim)) as u32
+    };
+    if rot == 0 || rot > head_dim || !rot.is_multiple_of(2) {
+        return Err(keys.error(
+            &key,
+            format!("turns {rot} of {head_dim} elements; must be even and within the head"),
+        ));
+    }
+    Ok(rot)
+}
+
+fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
+    // GGUF names none: every architecture we have uses SiLU there.
+    if keys.is_gguf() {
+        return Ok(Act::Silu);
+    }
+    match keys.text("hidden_act")? {
+        None | Some("silu" | "swish") => Ok(Act::Silu),
+        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Act::GeluTanh),
+        Some("gelu") => Ok(Act::Gelu),
+        Some(_) => Err(keys.error(
+            "hidden_act",
+            "is not supported; supported are: silu, gelu, gelu_pytorch_tanh",
+        )),
+    }
+}
+
+impl ModelSpec {
+    /// Parameters, counted from the sizes (biases left out).
+    pub fn parameters(&self) -> u64 {
+        let [dim, ffn, vocab] = [self.dim, self.ffn, self.vocab].map(u64::from);
+        let q = u64::from(self.heads) * u64::from(self.head_dim);
+        let kv = u64::from(self.kv_heads) * u64::from(self.head_dim);
+        let norms = 2 * dim
+            + if self.qk_norm {
+                2 * u64::from(self.head_dim)
+            } else {
+                0
+            };
+        let layer = 2 * dim * (q + kv) + 3 * dim * ffn + norms;
+        u64::from(self.layers) * layer + dim * vocab * if self.tied { 1 } else { 2 } + dim
+    }
+
+    /// What a person wants to know, in order.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        let windowed = self.windows.iter().filter(|w| **w > 0).count();
+        let widest = self.windows.iter().max().copied().unwrap_or(0);
+        let fact = |name: &str, value: String| (name.to_string(), value);
+        let mut facts = vec![
+            fact("architecture", self.architecture.clone()),
+            fact(
+                "parameters",
+                format!("{:.2} M", self.parameters() as f64 / 1e6),
+            ),
+            fact("layers", self.layers.to_string()),
+            fact("width", self.dim.to_string()),
+            fact(
+                "heads",
+                format!(
+                    "{} ({} for keys and values) of {}",
+                    self.heads, self.kv_heads, self.head_dim
+                ),
+            ),
+            fact("feed-forward", format!("{} ({:?})", self.ffn, self.act)),
+            fact(
+                "vocabulary",
+                format!("{}{}", self.vocab, if self.tied { ", tied" } else { "" }),
+            ),
+            fact("trained context", self.context.to_string()),
+            fact(
+                "rope",
+                format!("theta {}, {:?}", self.rope.theta, self.rope.scaling),
+            ),
+        ];
+        if self.qk_norm {
+            facts.push(fact("query and key norm", "yes".into()));
+        }
+        if windowed > 0 {
+            facts.push(fact(
+                "attention window",
+                format!("{widest} in {windowed} layers"),
+            ));
+        }
+        facts
+    }
+}

@@ -1,0 +1,343 @@
+//! From the checkpoint's tensors to the weights that commands use: every shape checked, neighbours joined.
+
+use crate::names::{self, Names, bias, weight};
+use crate::{Error, ModelSpec};
+use std::collections::HashSet;
+use welte_formats::checkpoint::{Checkpoint, TensorInfo};
+use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
+
+/// A weight that makes `n` neighbouring outputs, the first of them at `at`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) weight: WeightId,
+    pub(crate) n: u32,
+    pub(crate) at: u32,
+}
+
+/// The weights of one layer. Q, K, V are one piece if they have one format, and so are gate and up.
+pub(crate) struct Layer {
+    pub(crate) attn_norm: WeightId,
+    pub(crate) qkv: Vec<Piece>,
+    pub(crate) qkv_bias: Vec<Piece>,
+    pub(crate) q_norm: Option<WeightId>,
+    pub(crate) k_norm: Option<WeightId>,
+    pub(crate) o: WeightId,
+    pub(crate) o_bias: Vec<Piece>,
+    pub(crate) ffn_norm: WeightId,
+    pub(crate) gate_up: Vec<Piece>,
+    pub(crate) gate_up_bias: Vec<Piece>,
+    pub(crate) down: WeightId,
+    pub(crate) down_bias: Vec<Piece>,
+}
+
+/// All weights of a model.
+pub(crate) struct Weights {
+    pub(crate) embed: WeightId,
+    pub(crate) freqs: WeightId,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) final_norm: WeightId,
+    pub(crate) head: WeightId,
+}
+
+struct Collector<'a> {
+    checkpoint: &'a dyn Checkpoint,
+    list: Vec<WeightSpec>,
+    used: HashSet<String>,
+}
+
+/// Collects a model's weights. `freqs` are rope's constants.
+pub(crate) fn collect(
+    spec: &ModelSpec,
+    checkpoint: &dyn Checkpoint,
+    names: &Names,
+    freqs: Vec<f32>,
+) -> Result<(Weights, Vec<WeightSpec>), Error> {
+    let mut c = Collector {
+        checkpoint,
+        list: Vec::new(),
+        used: HashSet::new(),
+    };
+    let usage = if spec.tied {
+        Usage::Both
+    } else {
+        Usage::Lookup
+    };
+    let embed = c.matrix(
+        "embedding",
+        usage,
+        &weight(names.embed, 0),
+        spec.vocab,
+        spec.dim,
+    )?;
+    let freqs = c.push(WeightSpec {
+        name: "rope frequencies".into(),
+        format: Format::F32,
+        n: 1,
+        k: freqs.len() as u32,
+        usage: Usage::Vector,
+        add: 0.0,
+        source: Source::Constant(freqs),
+    });
+    let mut layers = Vec::new();
+    for i in 0..spec.layers {
+        layers.push(layer(&mut c, spec, names, i)?);
+    }
+    let final_norm = c.vector("final norm", &[(weight(names.final_norm, 0), spec.dim)])?;
+    let head = match spec.tied {
+        true => embed,
+        false => c.matrix(
+            "head",
+            Usage::Matrix,
+            &weight(names.head, 0),
+            spec.vocab,
+            spec.dim,
+        )?,
+    };
+    c.refuse_unused(spec, names)?;
+    Ok((
+        Weights {
+            embed,
+            freqs,
+            layers,
+            final_norm,
+            head,
+        },
+        c.list,
+    ))
+}
+
+fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Result<Layer, Error> {
+    let (q, kv) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
+    let (dim, ffn, b) = (spec.dim, spec.ffn, spec.biases);
+    let label = |what: &str| format!("layer {i} {what}");
+    let w = |template: &str| weight(template, i);
+    let one = |on: bool, template: &str, n: u32| [(on, bias(template, i), n)];
+    let norm = |c: &mut Collector<'_>, what: &str, template: &str, k: u32| {
+        c.vector(&label(what), &[(w(template), k)])
+    };
+    let (q_norm, k_norm) = match spec.qk_norm {
+        true => (
+            Some(norm(c, "query norm", names.q_norm, spec.head_dim)?),
+            Some(norm(c, "key norm", names.k_norm, spec.head_dim)?),
+        ),
+        false => (None, None),
+    };
+    Ok(Layer {
+        attn_norm: norm(c, "attention norm", names.attn_norm, dim)?,
+        qkv: c.joined(
+            &label("qkv"),
+            &[(w(names.q), q), (w(names.k), kv), (w(names.v), kv)],
+            dim,
+        )?,
+        qkv_bias: c.biases(
+            &label("qkv bias"),
+            &[
+                (b.q, bias(names.q, i), q),
+                (b.k, bias(names.k, i), kv),
+                (b.v, bias(names.v, i), kv),
+            ],
+        )?,
+        q_norm,
+        k_norm,
+        o: c.matrix(
+            &label("attention output"),
+            Usage::Matrix,
+            &w(names.o),
+            dim,
+            q,
+        )?,
+        o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
+        ffn_norm: norm(c, "feed-forward norm", names.ffn_norm, dim)?,
+        gate_up: c.joined(
+            &label("gate and up"),
+            &[(w(names.gate), ffn), (w(names.up), ffn)],
+            dim,
+        )?,
+        gate_up_bias: c.biases(
+            &label("gate and up bias"),
+            &[
+                (b.gate, bias(names.gate, i), ffn),
+                (b.up, bias(names.up, i), ffn),
+            ],
+        )?,
+        down: c.matrix(&label("down"), Usage::Matrix, &w(names.down), dim, ffn)?,
+        down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
+    })
+}
+
+impl Collector<'_> {
+    fn push(&mut self, spec: WeightSpec) -> WeightId {
+        self.list.push(spec);
+        (self.list.len() - 1) as WeightId
+    }
+
+    fn fault(&self, name: &str, problem: String) -> Error {
+        Error::Tensor {
+            origin: self.checkpoint.origin().into(),
+            name: name.into(),
+            problem,
+        }
+    }
+
+    /// The tensor of that name, which must have that shape.
+    fn tensor(&mut self, name: &str, n: u32, k: u32) -> Result<TensorInfo, Error> {
+        let info = self
+            .checkpoint
+            .tensor(name)
+            .ok_or_else(|| self.fault(name, format!("is missing ({n} x {k})")))?;
+        if (info.n, info.k) != (n as usize, k as usize) {
+            let problem = format!(
+                "is {} x {}; the metadata makes it {n} x {k}",
+                info.n, info.k
+            );
+            return Err(self.fault(name, problem));
+        }
+        if info.format.bytes(info.k).is_none() {
+            let problem = format!(
+                "rows of {k} are no whole number of {} blocks",
+                info.format.name()
+            );
+            return Err(self.fault(name, problem));
+        }
+        self.used.insert(name.to_string());
+        Ok(info.clone())
+    }
+
+    fn matrix(
+        &mut self,
+        label: &str,
+        usage: Usage,
+        name: &str,
+        n: u32,
+        k: u32,
+    ) -> Result<WeightId, Error> {
+        let format = self.tensor(name, n, k)?.format;
+        let parts = vec![Part {
+            tensor: name.into(),
+            first_row: 0,
+            rows: n,
+        }];
+        let source = Source::Parts(parts);
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format,
+            n,
+            k,
+            usage,
+            add: 0.0,
+            source,
+        }))
+    }
+
+    /// Vectors end to end.
+    fn vector(&mut self, label: &str, tensors: &[(String, u32)]) -> Result<WeightId, Error> {
+        let mut parts = Vec::new();
+        for (name, k) in tensors {
+            self.tensor(name, 1, *k)?;
+            parts.push(Part {
+                tensor: name.clone(),
+                first_row: 0,
+                rows: 1,
+            });
+        }
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format: Format::F32,
+            n: 1,
+            k: tensors.iter().map(|t| t.1).sum(),
+            usage: Usage::Vector,
+            add: 0.0,
+            source: Source::Parts(parts),
+        }))
+    }
+
+    /// Matrices one below the other; neighbours of one format become one weight.
+    fn joined(
+        &mut self,
+        label: &str,
+        tensors: &[(String, u32)],
+        k: u32,
+    ) -> Result<Vec<Piece>, Error> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut at = 0;
+        for (name, n) in tensors {
+            let format = self.tensor(name, *n, k)?.format;
+            let part = Part {
+                tensor: name.clone(),
+                first_row: 0,
+                rows: *n,
+            };
+            let previous = pieces
+                .last_mut()
+                .map(|p| (&mut self.list[p.weight as usize], p));
+            match previous {
+                Some((spec, piece)) if spec.format == format => {
+                    if let Source::Parts(parts) = &mut spec.source {
+                        parts.push(part);
+                    }
+                    spec.n += n;
+                    piece.n += n;
+                }
+                _ => {
+                    let source = Source::Parts(vec![part]);
+                    let (name, usage) = (label.to_string(), Usage::Matrix);
+                    let weight = self.push(WeightSpec {
+                        name,
+                        format,
+                        n: *n,
+                        k,
+                        usage,
+                        add: 0.0,
+                        source,
+                    });
+                    pieces.push(Piece { weight, n: *n, at });
+                }
+            }
+            at += n;
+        }
+        // More than one piece: tell them apart by where they begin.
+        if pieces.len() > 1 {
+            for p in &pieces {
+                self.list[p.weight as usize].name = format!("{label} from row {}", p.at);
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Biases of neighbouring outputs; those side by side become one vector.
+    fn biases(&mut self, label: &str, list: &[(bool, String, u32)]) -> Result<Vec<Piece>, Error> {
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        for run in list.chunk_by(|a, b| a.0 == b.0) {
+            let n = run.iter().map(|b| b.2).sum();
+            if run[0].0 {
+                let tensors: Vec<_> = run.iter().map(|b| (b.1.clone(), b.2)).collect();
+                pieces.push(Piece {
+                    weight: self.vector(label, &tensors)?,
+                    n,
+                    at,
+                });
+            }
+            at += n;
+        }
+        Ok(pieces)
+    }
+
+    /// A tensor that nobody reads means that the model is not what we take it for.
+    fn refuse_unused(&self, spec: &ModelSpec, names: &Names) -> Result<(), Error> {
+        let spare = [weight(names.rope_factors, 0), weight(names.head, 0)];
+        for t in self.checkpoint.tensors() {
+            if !self.used.contains(&t.name)
+                && !spare.contains(&t.name)
+                && !names::is_leftover(&t.name)
+            {
+                let problem = format!(
+                    "has no place in the architecture '{}' with {} layers, so its output would be wrong",
+                    spec.architecture, spec.layers
+                );
+                return Err(self.fault(&t.name, problem));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! Which floats a command touches in each of its buffers: the one place that knows, for cost, verify and pictures.
+
+use crate::{BufferRef, Command, Op, params as p};
+
+/// How much of a buffer an operand covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// `width` floats in each live row, rows `stride` floats apart.
+    Rows {
+        /// Floats touched in a row.
+        width: u64,
+        /// Floats from one row to the next.
+        stride: u64,
+    },
+    /// `width` floats, once.
+    One {
+        /// Floats touched.
+        width: u64,
+    },
+    /// The conveyor of token ids.
+    Tokens,
+    /// The KV cache.
+    Kv,
+}
+
+/// One buffer operand of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Its role, as the op names it.
+    pub role: &'static str,
+    /// Where.
+    pub at: BufferRef,
+    /// How much.
+    pub extent: Extent,
+    /// Whether the command writes it (ops without a separate input also read it).
+    pub writes: bool,
+}
+
+/// The buffer operands of a command, in order.
+pub fn accesses(c: &Command) -> Vec<Access> {
+    let rows = |width: u64, stride: u32| Extent::Rows {
+        width,
+        stride: stride.into(),
+    };
+    let w = |n: u32| u64::from(n);
+    let heads = |n: u32, dim: u32| u64::from(n) * u64::from(dim);
+    let words = &c.params;
+    let extents = match c.op {
+        Op::Embed => {
+            let q = p::Embed::of(words);
+            vec![Extent::Tokens, rows(w(q.k), q.x_stride)]
+        }
+        Op::Norm => {
+            let q = p::Norm::of(words);
+            let width = heads(q.groups, q.dim);
+            vec![rows(width, q.x_stride), rows(width, q.y_stride)]
+        }
+        Op::Matmul => {
+            let q = p::Matmul::of(words);
+            vec![rows(w(q.k), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
+        Op::Bias => {
+            let q = p::Bias::of(words);
+            vec![rows(w(q.n), q.y_stride)]
+        }
+        Op::Rope => {
+            let q = p::Rope::of(words);
+            vec![rows(heads(q.heads, q.head_dim), q.y_stride)]
+        }
+        Op::KvAppend => {
+            let q = p::KvAppend::of(words);
+            let width = heads(q.kv_heads, q.head_dim);
+            vec![rows(width, q.k_stride), rows(width, q.v_stride), Extent::Kv]
+        }
+        Op::Attention => {
+            let q = p::Attention::of(words);
+            let width = heads(q.heads, q.head_dim);
+            vec![rows(width, q.q_stride), Extent::Kv, rows(width, q.y_stride)]
+        }
+        Op::ActMul => {
+            let q = p::ActMul::of(words);
+            vec![rows(2 * w(q.n), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
+        Op::Add => {
+            let q = p::Add::of(words);
+            vec![rows(w(q.n), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
+        Op::Scale => {
+            let q = p::Scale::of(words);
+            vec![rows(w(q.n), q.y_stride)]
+        }
+        Op::CopyLast => {
+            let q = p::CopyLast::of(words);
+            vec![rows(w(q.n), q.x_stride), Extent::One { width: w(q.n) }]
+        }
+        Op::Sample => {
+            let q = p::Sample::of(words);
+            vec![rows(w(q.n), q.logits_stride), Extent::Tokens]
+        }
+        Op::NormMatmul => {
+            let q = p::NormMatmul::of(words);
+            vec![rows(w(q.k), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
+        Op::MatmulAdd => {
+            let q = p::MatmulAdd::of(words);
+            vec![rows(w(q.k), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
+        Op::NormMatmulActMul => {
+            let q = p::NormMatmulActMul::of(words);
+            vec![rows(w(q.k), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
+        Op::RopeAppend => {
+            let q = p::RopeAppend::of(words);
+            let width = heads(q.heads, q.head_dim)
+                .saturating_add(heads(q.kv_heads, q.head_dim).saturating_mul(2));
+            vec![rows(width, q.qkv_stride), Extent::Kv]
+        }
+    };
+    let reads = c.op.reads().len();
+    let roles = c.op.reads().iter().chain(c.op.writes());
+    roles
+        .zip(c.buffers)
+        .zip(extents)
+        .enumerate()
+        .map(|(i, ((role, at), extent))| Access {
+            role,
+            at,
+            extent,
+            writes: i >= reads,
+        })
+        .collect()
+}

@@ -1,0 +1,108 @@
+//! What a command costs: bytes moved and floating-point operations per row, KV and context left out.
+
+use crate::{Command, Extent, Format, NO_WEIGHT, Op, Program, WeightSpec, accesses, params as p};
+
+/// Bytes and flops of one row's execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Cost {
+    /// Memory that must move at least.
+    pub bytes: u64,
+    /// Floating-point operations.
+    pub flops: u64,
+}
+
+/// Bytes of a weight as the checkpoint's format stores it (vectors as F32); 0 if its shape does not fit the format.
+pub fn stored_bytes(weight: &WeightSpec) -> u64 {
+    row_bytes(weight.format, weight.k).saturating_mul(weight.n.into())
+}
+
+fn row_bytes(format: Format, k: u32) -> u64 {
+    format.bytes(k as usize).map_or(0, |b| b as u64)
+}
+
+/// The cost of one command over these weights.
+pub fn of(c: &Command, weights: &[WeightSpec]) -> Cost {
+    let weight_bytes: u64 = c
+        .weights
+        .iter()
+        .filter(|id| **id != NO_WEIGHT)
+        .filter_map(|id| weights.get(*id as usize))
+        .map(|w| {
+            if c.op == Op::Embed {
+                row_bytes(w.format, w.k)
+            } else {
+                stored_bytes(w)
+            }
+        })
+        .fold(0, u64::saturating_add);
+    let activations = accesses(c).iter().fold(0u64, |sum, a| {
+        sum.saturating_add(match a.extent {
+            Extent::Rows { width, .. } | Extent::One { width } => width.saturating_mul(4),
+            Extent::Tokens => 4,
+            Extent::Kv => 0,
+        })
+    });
+    Cost {
+        bytes: weight_bytes.saturating_add(activations),
+        flops: flops(c),
+    }
+}
+
+fn flops(c: &Command) -> u64 {
+    let mul = |a: u32, b: u32| u64::from(a).saturating_mul(b.into());
+    let words = &c.params;
+    match c.op {
+        Op::Embed => p::Embed::of(words).k.into(),
+        Op::Norm => {
+            let q = p::Norm::of(words);
+            mul(q.groups, q.dim).saturating_mul(4)
+        }
+        Op::Matmul => {
+            let q = p::Matmul::of(words);
+            mul(q.n, q.k).saturating_mul(2)
+        }
+        Op::MatmulAdd => {
+            let q = p::MatmulAdd::of(words);
+            mul(q.n, q.k).saturating_mul(2).saturating_add(q.n.into())
+        }
+        Op::NormMatmul => {
+            let q = p::NormMatmul::of(words);
+            mul(q.n, q.k)
+                .saturating_mul(2)
+                .saturating_add(4 * u64::from(q.k))
+        }
+        Op::NormMatmulActMul => {
+            let q = p::NormMatmulActMul::of(words);
+            mul(q.n, q.k)
+                .saturating_mul(4)
+                .saturating_add(4 * u64::from(q.k))
+                .saturating_add(8 * u64::from(q.n))
+        }
+        Op::Bias => p::Bias::of(words).n.into(),
+        Op::Add => p::Add::of(words).n.into(),
+        Op::Scale => 2 * u64::from(p::Scale::of(words).n),
+        Op::ActMul => 8 * u64::from(p::ActMul::of(words).n),
+        Op::Rope => {
+            let q = p::Rope::of(words);
+            mul(q.heads, q.rot).saturating_mul(3)
+        }
+        Op::RopeAppend => {
+            let q = p::RopeAppend::of(words);
+            mul(q.heads, q.rot)
+                .saturating_add(mul(q.kv_heads, q.rot))
+                .saturating_mul(3)
+        }
+        Op::Sample => p::Sample::of(words).n.into(),
+        Op::KvAppend | Op::Attention | Op::CopyLast => 0,
+    }
+}
+
+/// Writes every command's cost into it.
+pub fn fill(program: &mut Program) {
+    for table in &mut program.tables {
+        for c in &mut table.commands {
+            let cost = of(c, &program.weights);
+            (c.bytes, c.flops) = (cost.bytes, cost.flops);
+        }
+    }
+}

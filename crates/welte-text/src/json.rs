@@ -1,0 +1,246 @@
+//! A tokenizer from `tokenizer.json` and `tokenizer_config.json`.
+
+use crate::Error;
+use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, byte_of, shortened};
+use crate::vocabulary::TokenType;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+const FILE: &str = "tokenizer.json";
+const CONFIG: &str = "tokenizer_config.json";
+
+fn bad(problem: impl Into<String>) -> Error {
+    Error::Json {
+        file: FILE,
+        problem: problem.into(),
+    }
+}
+
+impl Tokenizer {
+    /// A tokenizer from the contents of `tokenizer.json` and, where there is one, `tokenizer_config.json`.
+    pub fn from_json(
+        tokenizer_json: &str,
+        tokenizer_config: Option<&str>,
+    ) -> Result<Tokenizer, Error> {
+        let json: Value =
+            serde_json::from_str(tokenizer_json).map_err(|error| bad(error.to_string()))?;
+        let config: Value = match tokenizer_config {
+            Some(text) => serde_json::from_str(text).map_err(|error| Error::Json {
+                file: CONFIG,
+                problem: error.to_string(),
+            })?,
+            None => Value::Null,
+        };
+        check_bpe(&json["model"])?;
+        // The backend trusts its files more than we may; what slips through the checks above is still no crash.
+        catch_unwind(AssertUnwindSafe(|| build(tokenizer_json, &json, &config)))
+            .map_err(|_| bad("contradicts itself; download it again"))?
+    }
+}
+
+/// What the backend takes for granted of a BPE model.
+fn check_bpe(model: &Value) -> Result<(), Error> {
+    let (Some(vocab), Some(merges)) = (model["vocab"].as_object(), model["merges"].as_array())
+    else {
+        return Ok(());
+    };
+    let prefix = model["continuing_subword_prefix"].as_str().unwrap_or("");
+    for (at, merge) in merges.iter().enumerate() {
+        let pair = match merge {
+            Value::String(line) => line.split_once(' '),
+            Value::Array(pair) if pair.len() == 2 => pair[0].as_str().zip(pair[1].as_str()),
+            _ => None,
+        };
+        let Some((left, right)) = pair else {
+            return Err(bad(format!("model.merges[{at}]: is not a pair of tokens")));
+        };
+        let rest = right.strip_prefix(prefix).unwrap_or("");
+        for part in [left, right, &format!("{left}{rest}")] {
+            if !vocab.contains_key(part) {
+                return Err(bad(format!(
+                    "model.merges[{at}]: '{}' is not in model.vocab",
+                    shortened(part)
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn build(source: &str, json: &Value, config: &Value) -> Result<Tokenizer, Error> {
+    let mut backend: tokenizers::Tokenizer =
+        tokenizers::Tokenizer::from_bytes(source).map_err(|error| bad(error.to_string()))?;
+    backend
+        .with_truncation(None)
+        .map_err(|error| bad(error.to_string()))?;
+    backend.with_padding(None);
+    let (mut prefix, mut suffix) = around(&backend)?;
+    let kind = kind_of(json);
+    let (texts, types) = token_table(&backend, kind)?;
+
+    let named = |field: &str| {
+        let text = config[field]
+            .as_str()
+            .or_else(|| config[field]["content"].as_str())?;
+        backend
+            .token_to_id(text)
+            .filter(|&id| (id as usize) < texts.len())
+    };
+    let eos = named("eos_token");
+    let bos = named("bos_token").or_else(|| prefix.first().copied());
+    let flag = |field: &str| config[field].as_bool();
+    if let (Some(true), Some(bos), true) = (flag("add_bos_token"), bos, prefix.is_empty()) {
+        prefix.push(bos);
+    }
+    if let (Some(true), Some(eos), true) = (flag("add_eos_token"), eos, suffix.is_empty()) {
+        suffix.push(eos);
+    }
+    // Only these classes let the configuration overrule the template of `tokenizer.json`.
+    let class = config["tokenizer_class"].as_str().unwrap_or("");
+    if ["Llama", "CodeLlama", "Gemma"]
+        .iter()
+        .any(|family| class.starts_with(family))
+    {
+        if flag("add_bos_token") == Some(false) {
+            prefix.clear();
+        }
+        if flag("add_eos_token") == Some(false) {
+            suffix.clear();
+        }
+    }
+
+    let added = backend.get_added_tokens_decoder();
+    let mut added: Vec<_> = added.into_iter().collect();
+    added.sort_by_key(|(id, _)| *id);
+    // A token that the model lacks gets the next free number when it is added, so a gap would shift those after it.
+    let model = backend.get_model();
+    let plain_size = backend.get_vocab_size(false);
+    let outside = added
+        .iter()
+        .filter(|(_, token)| tokenizers::Model::token_to_id(model, &token.content).is_none());
+    for (expected, (id, token)) in (plain_size as u32..).zip(outside) {
+        if *id != expected {
+            let text = shortened(&token.content);
+            return Err(bad(format!(
+                "added_tokens: '{text}' has the id {id} where {expected} follows; leave no gap"
+            )));
+        }
+    }
+    let added = added.into_iter().map(|(_, token)| token).collect();
+    let backend = backend.into_inner();
+    let parts = Parts {
+        kind,
+        model: backend.get_model().clone(),
+        normalizer: backend.get_normalizer().cloned(),
+        pre_tokenizer: backend.get_pre_tokenizer().cloned(),
+        prefix,
+        suffix,
+        space_prefix: strips_space(json),
+    };
+    Tokenizer::assemble(
+        parts,
+        added,
+        texts,
+        types,
+        bos,
+        eos,
+        eos.into_iter().collect(),
+    )
+}
+
+/// What the post-processor puts before and after a text, found out by asking it.
+fn around(backend: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>), Error> {
+    let encode = |special| {
+        let encoding = backend
+            .encode_fast("a", special)
+            .map_err(|error| bad(error.to_string()))?;
+        Ok::<_, Error>(encoding.get_ids().to_vec())
+    };
+    let (with, bare) = (encode(true)?, encode(false)?);
+    let at = (0..=with.len().saturating_sub(bare.len()))
+        .find(|&at| with[at..].starts_with(&bare))
+        .unwrap_or(0);
+    let end = (at + bare.len()).min(with.len());
+    Ok((with[..at].to_vec(), with[end..].to_vec()))
+}
+
+/// Whether some stage of this type is anywhere in a part of the file.
+fn has_stage(part: &Value, stage: &str) -> bool {
+    match part {
+        Value::Object(fields) => {
+            fields.get("type").and_then(Value::as_str) == Some(stage)
+                || fields.values().any(|v| has_stage(v, stage))
+        }
+        Value::Array(items) => items.iter().any(|item| has_stage(item, stage)),
+        _ => false,
+    }
+}
+
+fn kind_of(json: &Value) -> Kind {
+    if ["decoder", "pre_tokenizer", "normalizer"]
+        .iter()
+        .any(|part| has_stage(&json[*part], "ByteLevel"))
+    {
+        Kind::ByteLevel
+    } else if json["model"]["type"] == "WordPiece" {
+        Kind::WordPiece
+    } else {
+        Kind::SentencePiece
+    }
+}
+
+fn strips_space(json: &Value) -> bool {
+    let decoder = &json["decoder"];
+    let strips = has_stage(decoder, "Strip") && has_stage(decoder, "Replace");
+    let metaspace = has_stage(decoder, "Metaspace") && !decoder.to_string().contains("\"never\"");
+    strips || metaspace
+}
+
+/// Texts and types by id. Ids far beyond the number of tokens are refused, since the table has a row for each.
+fn token_table(
+    backend: &tokenizers::Tokenizer,
+    kind: Kind,
+) -> Result<(Vec<String>, Vec<TokenType>), Error> {
+    let model: HashMap<String, u32> = backend.get_vocab(false);
+    let added = backend.get_added_tokens_decoder();
+    let count = model.len() + added.len();
+    if count == 0 {
+        return Err(bad("model.vocab: is empty"));
+    }
+    let last = model
+        .values()
+        .chain(added.keys())
+        .copied()
+        .max()
+        .unwrap_or(0) as usize;
+    if last > 4 * count + 100_000 {
+        return Err(bad(format!(
+            "model.vocab: has {count} tokens, but ids up to {last}; number them without gaps"
+        )));
+    }
+    let mut texts = vec![String::new(); last + 1];
+    let mut types = vec![TokenType::Unused; last + 1];
+    let unknown: HashSet<&str> = HashSet::from(["<unk>", "[UNK]"]);
+    for (text, id) in model {
+        let id = id as usize;
+        types[id] = match kind {
+            Kind::SentencePiece if byte_of(&text).is_some() => TokenType::Byte,
+            Kind::SentencePiece | Kind::WordPiece if unknown.contains(text.as_str()) => {
+                TokenType::Unknown
+            }
+            _ => TokenType::Normal,
+        };
+        texts[id] = text;
+    }
+    for (id, token) in added {
+        types[id as usize] = if token.special {
+            TokenType::Control
+        } else {
+            TokenType::UserDefined
+        };
+        texts[id as usize] = token.content;
+    }
+    debug_assert!(!SPACE.is_empty());
+    Ok((texts, types))
+}

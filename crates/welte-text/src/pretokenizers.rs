@@ -1,0 +1,205 @@
+//! How byte-level BPE vocabularies cut a text into words before merging, by the names that GGUF files use.
+
+use crate::Error;
+use tokenizers::pre_tokenizers::PreTokenizerWrapper;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::pre_tokenizers::sequence::Sequence;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::tokenizer::SplitDelimiterBehavior;
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const BAILING: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const KIMI: &str = r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+
+/// Letters of cased scripts, as the first DeepSeek vocabularies list them.
+const DEEPSEEK_LETTERS: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+const DEEPSEEK_MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+";
+const DEEPSEEK_CJK: &str = r"[一-龥ࠀ-一가-\x{d7ff}]+";
+const DEEPSEEK3_CJK: &str = r"[一-龥぀-ゟ゠-ヿ]+";
+const DEEPSEEK3_REST: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+
+/// What a pre-tokenizer's name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PreTokenizer {
+    /// Names that GGUF files use for it.
+    pub names: &'static [&'static str],
+    /// Regexes, applied one after the other, each to what the one before left.
+    pub regexes: &'static [&'static str],
+    /// A whole word that is in the vocabulary is taken without merging.
+    pub ignore_merges: bool,
+    /// A beginning-of-text token goes in front where the file does not say.
+    pub add_bos: bool,
+}
+
+const fn row(names: &'static [&'static str], regexes: &'static [&'static str]) -> PreTokenizer {
+    PreTokenizer {
+        names,
+        regexes,
+        ignore_merges: false,
+        add_bos: false,
+    }
+}
+
+/// All that are known.
+pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
+    row(
+        &["default"],
+        &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
+    ),
+    PreTokenizer {
+        names: &[
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+        ],
+        regexes: &[LLAMA3],
+        ignore_merges: true,
+        add_bos: true,
+    },
+    row(&["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"], &[LLAMA3]),
+    row(
+        &[
+            "qwen2",
+            "stablelm2",
+            "hunyuan",
+            "megrez",
+            "deepseek-r1-qwen",
+            "solar-open",
+            "grok-2",
+            "kormo",
+        ],
+        &[QWEN2],
+    ),
+    row(&["qwen35"], &[QWEN35]),
+    row(
+        &[
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "jina-es",
+            "jina-de",
+            "jina-v2-es",
+            "jina-v2-de",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "exaone4",
+        ],
+        &[GPT2],
+    ),
+    row(
+        &[
+            "starcoder",
+            "refact",
+            "command-r",
+            "smollm",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+        ],
+        &[r"\p{N}", GPT2],
+    ),
+    row(
+        &["falcon"],
+        &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"],
+    ),
+    row(
+        &["deepseek-llm"],
+        &[
+            r"[\r\n]",
+            DEEPSEEK_LETTERS,
+            DEEPSEEK_MARKS,
+            r"\s+$",
+            DEEPSEEK_CJK,
+            r"\p{N}+",
+        ],
+    ),
+    row(
+        &["deepseek-coder"],
+        &[
+            r"[\r\n]",
+            r"\s?\p{L}+",
+            r"\s?\p{P}+",
+            DEEPSEEK_CJK,
+            r"\p{N}",
+        ],
+    ),
+    row(
+        &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
+        &[r"\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_REST],
+    ),
+    row(&["poro-chat", "bloom", "gpt3-finnish"], &[BLOOM]),
+    row(&["viking"], &[BLOOM, r"\p{N}"]),
+    PreTokenizer {
+        names: &["tekken"],
+        regexes: &[TEKKEN],
+        ignore_merges: true,
+        add_bos: true,
+    },
+    row(
+        &["gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"],
+        &[GPT4O],
+    ),
+    row(&["kimi-k2"], &[KIMI]),
+    row(&["superbpe"], &[r"\p{N}+", r"(?=(\d{3})+(?!\d))"]),
+    row(&["bailingmoe", "bailingmoe2", "llada-moe"], &[BAILING]),
+    row(&["seed-coder"], &[SEED_CODER]),
+];
+
+/// The one of this name, or an error with the list of all.
+pub fn named(name: &str) -> Result<&'static PreTokenizer, Error> {
+    PRE_TOKENIZERS
+        .iter()
+        .find(|row| row.names.contains(&name))
+        .ok_or_else(|| Error::UnknownPreTokenizer {
+            name: crate::tokenizer::shortened(name),
+            known: PRE_TOKENIZERS
+                .iter()
+                .flat_map(|row| row.names)
+                .copied()
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
+}
+
+impl PreTokenizer {
+    /// The chain that cuts a text by the regexes and then spells it in the byte alphabet.
+    pub(crate) fn build(&self) -> Result<PreTokenizerWrapper, Error> {
+        let mut steps = Vec::with_capacity(self.regexes.len() + 1);
+        for regex in self.regexes {
+            let pattern = SplitPattern::Regex((*regex).to_owned());
+            let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+                .map_err(|error| Error::Backend(error.to_string()))?;
+            steps.push(PreTokenizerWrapper::Split(split));
+        }
+        steps.push(PreTokenizerWrapper::ByteLevel(ByteLevel::new(
+            false, false, false,
+        )));
+        Ok(PreTokenizerWrapper::Sequence(Sequence::new(steps)))
+    }
+}

@@ -1,0 +1,356 @@
+//! Values as Python writes them: `str`, `repr`, `json.dumps`, `strftime`.
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
+use serde_json::Value as Json;
+use std::fmt::Write;
+
+/// Longest text made of one value.
+const LONGEST: usize = 32 << 20;
+
+fn invalid(problem: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, problem.into())
+}
+
+fn check(text: &str) -> Result<(), Error> {
+    if text.len() > LONGEST {
+        Err(invalid(format!(
+            "makes a text of more than {LONGEST} bytes"
+        )))
+    } else {
+        Ok(())
+    }
+}
+
+/// `str(value)`
+pub(crate) fn text(value: &Value) -> Result<String, Error> {
+    if value.is_undefined() {
+        return Ok(String::new());
+    }
+    match (value.kind(), value.as_str()) {
+        (_, Some(text)) => Ok(text.to_owned()),
+        (
+            ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Seq | ValueKind::Map,
+            _,
+        ) => {
+            let json = serde_json::to_value(value).map_err(|error| invalid(error.to_string()))?;
+            let mut out = String::new();
+            repr(&json, &mut out)?;
+            Ok(out)
+        }
+        _ => {
+            let mut out = Limited(String::new());
+            write!(out, "{value}")
+                .map_err(|_| invalid(format!("makes a text of more than {LONGEST} bytes")))?;
+            Ok(out.0)
+        }
+    }
+}
+
+struct Limited(String);
+
+impl Write for Limited {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        if text.len() > LONGEST.saturating_sub(self.0.len()) {
+            return Err(std::fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+fn repr(value: &Json, out: &mut String) -> Result<(), Error> {
+    check(out)?;
+    match value {
+        Json::Null => out.push_str("None"),
+        Json::Bool(true) => out.push_str("True"),
+        Json::Bool(false) => out.push_str("False"),
+        Json::Number(number) => push_number(number, out),
+        Json::String(text) => push_repr(text, out),
+        Json::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                out.push_str(if i == 0 { "" } else { ", " });
+                repr(item, out)?;
+            }
+            out.push(']');
+        }
+        Json::Object(fields) => {
+            out.push('{');
+            for (i, (name, item)) in fields.iter().enumerate() {
+                out.push_str(if i == 0 { "" } else { ", " });
+                push_repr(name, out);
+                out.push_str(": ");
+                repr(item, out)?;
+            }
+            out.push('}');
+        }
+    }
+    Ok(())
+}
+
+fn push_repr(text: &str, out: &mut String) {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => out.extend(['\\', c]),
+            c if c.is_control() => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push(quote);
+}
+
+/// Python writes floats plainly from 1e-4 up to 1e16, and with a signed exponent of two digits beyond.
+fn push_number(number: &serde_json::Number, out: &mut String) {
+    let Some(float) = number.as_f64().filter(|_| number.is_f64()) else {
+        out.push_str(&number.to_string());
+        return;
+    };
+    let plain = float == 0.0 || (1e-4..1e16).contains(&float.abs());
+    if plain {
+        out.push_str(&format!("{float:?}"));
+        return;
+    }
+    let text = format!("{float:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, exponent) = exponent
+        .strip_prefix('-')
+        .map_or(('+', exponent), |rest| ('-', rest));
+    out.push_str(&format!("{digits}e{sign}{exponent:0>2}"));
+}
+
+/// How `json.dumps` is asked to write.
+pub(crate) struct JsonStyle {
+    pub(crate) ascii: bool,
+    pub(crate) indent: Option<usize>,
+    pub(crate) sorted: bool,
+    pub(crate) separators: Option<Vec<String>>,
+}
+
+/// `json.dumps(value)`
+pub(crate) fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
+    if value.is_undefined() {
+        return Err(invalid("tojson: the value is undefined"));
+    }
+    if style.indent.is_some_and(|indent| indent > 32) {
+        return Err(invalid("tojson: indent is more than 32"));
+    }
+    let (item, key) = match style.separators.as_deref() {
+        Some([item, key]) => (item.as_str(), key.as_str()),
+        Some(_) => return Err(invalid("tojson: separators are two strings")),
+        None if style.indent.is_some() => (",", ": "),
+        None => (", ", ": "),
+    };
+    let json = serde_json::to_value(value).map_err(|error| invalid(error.to_string()))?;
+    let mut writer = JsonWriter {
+        style,
+        item,
+        key,
+        out: String::new(),
+    };
+    writer.value(&json, 0)?;
+    Ok(writer.out)
+}
+
+struct JsonWriter<'a> {
+    style: &'a JsonStyle,
+    item: &'a str,
+    key: &'a str,
+    out: String,
+}
+
+impl JsonWriter<'_> {
+    fn value(&mut self, value: &Json, depth: usize) -> Result<(), Error> {
+        check(&self.out)?;
+        match value {
+            Json::Null => self.out.push_str("null"),
+            Json::Bool(flag) => self.out.push_str(if *flag { "true" } else { "false" }),
+            Json::Number(number) => push_number(number, &mut self.out),
+            Json::String(text) => self.string(text),
+            Json::Array(items) if items.is_empty() => self.out.push_str("[]"),
+            Json::Object(fields) if fields.is_empty() => self.out.push_str("{}"),
+            Json::Array(items) => {
+                self.out.push('[');
+                for (i, item) in items.iter().enumerate() {
+                    self.separate(i, depth + 1);
+                    self.value(item, depth + 1)?;
+                }
+                self.line(depth);
+                self.out.push(']');
+            }
+            Json::Object(fields) => {
+                let mut fields: Vec<_> = fields.iter().collect();
+                if self.style.sorted {
+                    fields.sort_by_key(|(name, _)| name.as_str());
+                }
+                self.out.push('{');
+                for (i, (name, item)) in fields.into_iter().enumerate() {
+                    self.separate(i, depth + 1);
+                    self.string(name);
+                    self.out.push_str(self.key);
+                    self.value(item, depth + 1)?;
+                }
+                self.line(depth);
+                self.out.push('}');
+            }
+        }
+        Ok(())
+    }
+
+    fn separate(&mut self, i: usize, depth: usize) {
+        if i > 0 {
+            self.out.push_str(self.item);
+        }
+        self.line(depth);
+    }
+
+    fn line(&mut self, depth: usize) {
+        if let Some(indent) = self.style.indent {
+            self.out.push('\n');
+            self.out.extend(std::iter::repeat_n(' ', indent * depth));
+        }
+    }
+
+    fn string(&mut self, text: &str) {
+        self.out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                '\u{8}' => self.out.push_str("\\b"),
+                '\u{c}' => self.out.push_str("\\f"),
+                c if (c as u32) < 0x20 || (self.style.ascii && !(' '..='~').contains(&c)) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        self.out.push_str(&format!("\\u{unit:04x}"));
+                    }
+                }
+                c => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+}
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = [
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+];
+
+/// Year, month (from 1) and day (from 1) of a day counted from 1970-01-01.
+fn civil(day: u64) -> (u64, u64, u64) {
+    // Counted from 1 March of year 0, the leap day is the last of its year and 400 years have 146097 days.
+    let day = day + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * day + 2) / 153;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    (
+        era * 400 + year + u64::from(month < 3),
+        month,
+        day - (153 * shifted + 2) / 5 + 1,
+    )
+}
+
+/// `datetime.strftime` in UTC, for the common directives.
+pub(crate) fn strftime(now: u64, format: &str) -> Result<String, Error> {
+    if format.len() > 1024 {
+        return Err(invalid("strftime_now: the format is too long"));
+    }
+    let now = now.min(253_402_300_799);
+    let (days, seconds) = (now / 86_400, now % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let half = if hour % 12 == 0 { 12 } else { hour % 12 };
+    let month_name = MONTHS[(month as usize - 1) % 12];
+    let day_name = DAYS[((days + 4) % 7) as usize];
+    let january = (0..366).find(|back| {
+        civil(days.saturating_sub(*back)).1 == 1 && civil(days - back.min(&days)).2 == 1
+    });
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let mut directive = chars.next();
+        let bare = directive == Some('-');
+        if bare {
+            directive = chars.next();
+        }
+        let two = |value: u64| {
+            if bare {
+                value.to_string()
+            } else {
+                format!("{value:02}")
+            }
+        };
+        let text = match directive {
+            Some('Y') => year.to_string(),
+            Some('y') => two(year % 100),
+            Some('m') => two(month),
+            Some('d') => two(day),
+            Some('e') => format!("{day:2}"),
+            Some('H') => two(hour),
+            Some('I') => two(half),
+            Some('M') => two(minute),
+            Some('S') => two(second),
+            Some('j') => format!("{:03}", january.unwrap_or(0) + 1),
+            Some('p') => if hour < 12 { "AM" } else { "PM" }.to_owned(),
+            Some('B') => month_name.to_owned(),
+            Some('b' | 'h') => month_name[..3].to_owned(),
+            Some('A') => day_name.to_owned(),
+            Some('a') => day_name[..3].to_owned(),
+            Some('F') => format!("{year}-{month:02}-{day:02}"),
+            Some('T') => format!("{hour:02}:{minute:02}:{second:02}"),
+            Some('Z') => "UTC".to_owned(),
+            Some('z') => "+0000".to_owned(),
+            Some('%') => "%".to_owned(),
+            other => {
+                let name = other.map_or_else(String::new, String::from);
+                return Err(invalid(format!(
+                    "strftime_now: unknown directive '%{name}'"
+                )));
+            }
+        };
+        out.push_str(&text);
+    }
+    Ok(out)
+}

@@ -1,0 +1,276 @@
+//! Chat templates: Jinja as Python's transformers runs it.
+
+use crate::Error;
+use crate::python;
+use crate::tokenizer::shortened;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, Serde};
+use minijinja::{Environment, ErrorKind, State, UndefinedBehavior, Value};
+use serde_json::{Map, Value as Json, json};
+use std::cell::Cell;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Longest template taken, in bytes; real ones have a few thousand.
+const LONGEST_SOURCE: usize = 1 << 20;
+/// Instructions one rendering may take; a real one with a thousand messages takes some ten thousand.
+const FUEL: u64 = 2_000_000;
+/// Bytes one rendering may print.
+const LONGEST_OUTPUT: usize = 32 << 20;
+/// How deep macros and includes may call each other.
+const DEEPEST: usize = 64;
+
+thread_local! {
+    /// What the rendering on this thread may still print.
+    static PRINTABLE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// One message of a chat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, `tool` …
+    pub role: String,
+    /// What was said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
+        Message {
+            role: role.into(),
+            content: content.into(),
+        }
+    }
+}
+
+/// What a template is told beside the messages.
+#[derive(Clone, Debug, Default)]
+pub struct RenderOptions {
+    /// Ends the prompt with the beginning of an answer.
+    pub add_generation_prompt: bool,
+    /// Further variables: `tools`, `enable_thinking` …
+    pub variables: Map<String, Json>,
+    /// Seconds since 1970 for `strftime_now`; the clock's (in UTC) where it is not given.
+    pub now: Option<u64>,
+}
+
+/// A compiled chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos: String,
+    eos: String,
+}
+
+impl ChatTemplate {
+    /// Compiles a template; `bos` and `eos` are the texts of the tokens of these names.
+    pub fn new(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate, Error> {
+        if source.len() > LONGEST_SOURCE {
+            let problem = format!(
+                "is {} bytes long, more than the {LONGEST_SOURCE} allowed",
+                source.len()
+            );
+            return Err(Error::Template { line: 1, problem });
+        }
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build()
+            .map_err(failed)?;
+        environment.set_syntax(syntax);
+        environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(DEEPEST);
+        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_formatter(print);
+        environment.add_filter("length", length);
+        environment.add_filter("count", length);
+        environment.add_filter("tojson", tojson);
+        environment.add_filter("string", |value: &Value| python::text(value));
+        environment.add_function("raise_exception", raise_exception);
+        environment
+            .add_template_owned("chat", without_generation_tags(source))
+            .map_err(failed)?;
+        Ok(ChatTemplate {
+            environment,
+            bos: bos.to_owned(),
+            eos: eos.to_owned(),
+        })
+    }
+
+    /// The prompt for these messages.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, Error> {
+        let messages: Vec<Json> = messages
+            .iter()
+            .map(|message| json!({"role": message.role, "content": message.content}))
+            .collect();
+        self.render_with(
+            &messages,
+            &RenderOptions {
+                add_generation_prompt,
+                ..RenderOptions::default()
+            },
+        )
+    }
+
+    /// The prompt for messages with whatever fields they have, and with further variables.
+    pub fn render_with(&self, messages: &[Json], options: &RenderOptions) -> Result<String, Error> {
+        let mut context: Map<String, Json> = Map::new();
+        context.insert("bos_token".into(), self.bos.as_str().into());
+        context.insert("eos_token".into(), self.eos.as_str().into());
+        context.extend(options.variables.clone());
+        context.insert("messages".into(), messages.into());
+        context.insert(
+            "add_generation_prompt".into(),
+            options.add_generation_prompt.into(),
+        );
+        let now = options.now.unwrap_or_else(|| {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs())
+        });
+        let clock = Value::from_function(move |format: &str| python::strftime(now, format));
+        let context = minijinja::context! { strftime_now => clock, ..Value::from(Serde(&context)) };
+        PRINTABLE.set(LONGEST_OUTPUT);
+        let mut output = Bounded(Vec::new());
+        let template = self.environment.get_template("chat").map_err(failed)?;
+        template
+            .render_captured_to(context, &mut output)
+            .map_err(failed)?;
+        String::from_utf8(output.0).map_err(|_| Error::Template {
+            line: 1,
+            problem: "printed no UTF-8".to_owned(),
+        })
+    }
+}
+
+/// The output, which ends in an error rather than in all memory.
+struct Bounded(Vec<u8>);
+
+impl std::io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if bytes.len() > LONGEST_OUTPUT.saturating_sub(self.0.len()) {
+            return Err(std::io::Error::other(too_long()));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn too_long() -> String {
+    format!("prints more than the {LONGEST_OUTPUT} bytes allowed")
+}
+
+fn failed(error: minijinja::Error) -> Error {
+    let line = error.line().unwrap_or(1);
+    let problem = match error.kind() {
+        ErrorKind::OutOfFuel => format!("takes more than the {FUEL} steps allowed"),
+        ErrorKind::WriteFailure => too_long(),
+        kind => match error.detail() {
+            Some(detail) if kind == ErrorKind::InvalidOperation => detail.to_owned(),
+            Some(detail) => format!("{kind}: {detail}"),
+            None => kind.to_string(),
+        },
+    };
+    let problem = if problem.len() > 2000 {
+        shortened(&problem)
+    } else {
+        problem
+    };
+    Error::Template { line, problem }
+}
+
+/// Prints as Python does, and within the limit.
+fn print(
+    output: &mut minijinja::Output,
+    _: &mut State,
+    value: &Value,
+) -> Result<(), minijinja::Error> {
+    let text = python::text(value)?;
+    let left = PRINTABLE.get().checked_sub(text.len());
+    let left =
+        left.ok_or_else(|| minijinja::Error::new(ErrorKind::InvalidOperation, too_long()))?;
+    PRINTABLE.set(left);
+    output.write_str(&text).map_err(minijinja::Error::from)
+}
+
+fn length(value: &Value) -> Result<usize, minijinja::Error> {
+    if value.is_undefined() {
+        return Ok(0);
+    }
+    value.len().ok_or_else(|| {
+        let problem = format!("cannot tell the length of a value of type {}", value.kind());
+        minijinja::Error::new(ErrorKind::InvalidOperation, problem)
+    })
+}
+
+fn raise_exception(message: Rest<Value>) -> Result<Value, minijinja::Error> {
+    let message = message
+        .first()
+        .map_or_else(String::new, ToString::to_string);
+    Err(minijinja::Error::new(
+        ErrorKind::InvalidOperation,
+        format!("the template says: {message}"),
+    ))
+}
+
+fn tojson(value: &Value, options: Kwargs) -> Result<Value, minijinja::Error> {
+    let ascii = options
+        .get::<Option<bool>>("ensure_ascii")?
+        .unwrap_or(false);
+    let indent = options.get::<Option<usize>>("indent")?;
+    let sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let separators = options.get::<Option<Vec<String>>>("separators")?;
+    options.assert_all_used()?;
+    python::json(
+        value,
+        &python::JsonStyle {
+            ascii,
+            indent,
+            sorted,
+            separators,
+        },
+    )
+    .map(Value::from_safe_string)
+}
+
+/// `{% generation %}` only marks what is trained on. A condition that always holds keeps lines and blanks the same.
+fn without_generation_tags(source: &str) -> String {
+    let mut rest = source;
+    let mut result = String::with_capacity(source.len());
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at + 2);
+        result.push_str(before);
+        rest = tag;
+        let word_at = tag
+            .find(|c: char| !c.is_whitespace() && c != '-' && c != '+')
+            .unwrap_or(tag.len());
+        let word = &tag[word_at..];
+        for (name, instead) in [("generation", "if true"), ("endgeneration", "endif")] {
+            let Some(end) = word.strip_prefix(name) else {
+                continue;
+            };
+            if end
+                .trim_start()
+                .trim_start_matches(['-', '+'])
+                .starts_with("%}")
+            {
+                result.push_str(&tag[..word_at]);
+                result.push_str(instead);
+                rest = end;
+            }
+        }
+    }
+    result.push_str(rest);
+    result
+}

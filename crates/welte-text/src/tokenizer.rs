@@ -1,0 +1,306 @@
+//! Text to tokens and back.
+
+use crate::Error;
+use crate::vocabulary::TokenType;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use tokenizers::{
+    AddedToken, AddedVocabulary, Model, ModelWrapper, NormalizerWrapper, OffsetReferential,
+    OffsetType, PreTokenizer, PreTokenizerWrapper,
+};
+
+/// How SentencePiece spells a space.
+pub(crate) const SPACE: &str = "\u{2581}";
+
+/// Texts of control tokens that end an answer, whatever the metadata says.
+const END_MARKERS: &[&str] = &[
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|end|>",
+    "<|eot|>",
+    "<|return|>",
+    "<|call|>",
+    "<|endofturn|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<turn|>",
+    "<EOT>",
+    "_<EOT>",
+    "<｜end▁of▁sentence｜>",
+    "[EOS]",
+    "<eos>",
+    "</s>",
+];
+
+/// How the vocabulary spells bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Every byte has a printable letter.
+    ByteLevel,
+    /// Plain text with a mark for spaces, `<0x0A>` for lone bytes.
+    SentencePiece,
+    /// Plain text, continuations of words marked `##` (or, in GGUF, beginnings by the space mark).
+    WordPiece,
+}
+
+/// The stages of encoding, and what goes around a text.
+pub(crate) struct Parts {
+    pub(crate) kind: Kind,
+    pub(crate) model: ModelWrapper,
+    pub(crate) normalizer: Option<NormalizerWrapper>,
+    pub(crate) pre_tokenizer: Option<PreTokenizerWrapper>,
+    pub(crate) prefix: Vec<u32>,
+    pub(crate) suffix: Vec<u32>,
+    pub(crate) space_prefix: bool,
+}
+
+/// Text to tokens and back, for one vocabulary.
+pub struct Tokenizer {
+    parts: Parts,
+    /// Control and user-defined tokens, all of which are found in a text.
+    every: AddedVocabulary,
+    /// The same with the control tokens taken as ordinary text.
+    plain: AddedVocabulary,
+    texts: Vec<String>,
+    bytes: Vec<Box<[u8]>>,
+    types: Vec<TokenType>,
+    ids: HashMap<String, u32>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    ends: Vec<u32>,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("kind", &self.parts.kind)
+            .field("tokens", &self.texts.len())
+            .finish()
+    }
+}
+
+impl Tokenizer {
+    pub(crate) fn assemble(
+        parts: Parts,
+        added: Vec<AddedToken>,
+        texts: Vec<String>,
+        types: Vec<TokenType>,
+        bos: Option<u32>,
+        eos: Option<u32>,
+        mut ends: Vec<u32>,
+    ) -> Result<Tokenizer, Error> {
+        let mut every = AddedVocabulary::new();
+        every
+            .add_tokens(added, &parts.model, parts.normalizer.as_ref())
+            .map_err(|error| Error::Backend(error.to_string()))?;
+        let mut plain = every.clone();
+        plain.set_encode_special_tokens(true);
+        let bytes = texts
+            .iter()
+            .zip(&types)
+            .map(|(text, kind)| spell(text, *kind, parts.kind))
+            .collect();
+        let ids: HashMap<String, u32> = texts
+            .iter()
+            .enumerate()
+            .filter(|(_, text)| !text.is_empty())
+            .map(|(id, text)| (text.clone(), id as u32))
+            .collect();
+        for id in END_MARKERS.iter().filter_map(|marker| ids.get(*marker)) {
+            if matches!(
+                types[*id as usize],
+                TokenType::Control | TokenType::UserDefined
+            ) {
+                ends.push(*id);
+            }
+        }
+        let mut tokenizer = Tokenizer {
+            parts,
+            every,
+            plain,
+            texts,
+            bytes,
+            types,
+            ids,
+            bos,
+            eos,
+            ends: Vec::new(),
+        };
+        tokenizer.add_end_tokens(&ends);
+        Ok(tokenizer)
+    }
+
+    /// The tokens of `text`. `add_special` puts around it what the vocabulary asks for (mostly a beginning-of-text
+    /// token); `parse_special` takes control tokens that are spelt out in the text for what they are.
+    pub fn encode(
+        &self,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> Result<Vec<u32>, Error> {
+        // Vocabularies come from files, and the stages below are not ours: a panic there is an error here.
+        let inner = catch_unwind(AssertUnwindSafe(|| self.encode_text(text, parse_special)))
+            .map_err(|_| Error::Backend("the vocabulary contradicts itself".to_owned()))??;
+        if !add_special {
+            return Ok(inner);
+        }
+        Ok([self.parts.prefix.as_slice(), &inner, &self.parts.suffix].concat())
+    }
+
+    fn encode_text(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, Error> {
+        let failed = |error: tokenizers::Error| Error::Backend(error.to_string());
+        let added = if parse_special {
+            &self.every
+        } else {
+            &self.plain
+        };
+        let mut pieces = added.extract_and_normalize(self.parts.normalizer.as_ref(), text);
+        if let Some(pre_tokenizer) = &self.parts.pre_tokenizer {
+            pre_tokenizer.pre_tokenize(&mut pieces).map_err(failed)?;
+        }
+        pieces
+            .tokenize(|piece| self.parts.model.tokenize(piece.get()))
+            .map_err(failed)?;
+        let splits = pieces.get_splits(OffsetReferential::Normalized, OffsetType::None);
+        let tokens = splits
+            .iter()
+            .filter_map(|(_, _, tokens)| tokens.as_ref())
+            .flatten();
+        Ok(tokens.map(|token| token.id).collect())
+    }
+
+    /// The exact bytes that a token prints: empty for control tokens and ids out of range.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.bytes.get(id as usize).map_or(&[], |bytes| bytes)
+    }
+
+    /// A token as the vocabulary spells it; empty for ids out of range.
+    pub fn token_text(&self, id: u32) -> &str {
+        self.texts.get(id as usize).map_or("", String::as_str)
+    }
+
+    /// Whether it marks structure and is never printed.
+    pub fn is_control(&self, id: u32) -> bool {
+        matches!(self.types.get(id as usize), Some(TokenType::Control))
+    }
+
+    /// The token that the vocabulary spells so.
+    pub fn id_of(&self, text: &str) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
+    /// How many ids there are, gaps included.
+    pub fn vocab_size(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// Beginning of text.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// End of text.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// Whether `encode` with `add_special` begins with the beginning-of-text token.
+    pub fn adds_bos(&self) -> bool {
+        self.bos.is_some() && self.parts.prefix.first() == self.bos.as_ref()
+    }
+
+    /// Tokens that end an answer, ascending: from the metadata, and the well-known ones among the control tokens.
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// More tokens that end an answer (from `generation_config.json`, say); ids out of range are left out.
+    pub fn add_end_tokens(&mut self, ids: &[u32]) {
+        self.ends
+            .extend(ids.iter().filter(|&&id| (id as usize) < self.texts.len()));
+        self.ends.sort_unstable();
+        self.ends.dedup();
+    }
+
+    /// The text of tokens, without control tokens and without the space that encoding put in front.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        let bytes: Vec<u8> = ids
+            .iter()
+            .flat_map(|&id| self.token_bytes(id))
+            .copied()
+            .collect();
+        let bytes = match bytes.strip_prefix(b" ") {
+            Some(rest) if self.parts.space_prefix => rest,
+            _ => &bytes,
+        };
+        match String::from_utf8_lossy(bytes) {
+            Cow::Borrowed(text) => text.to_owned(),
+            Cow::Owned(text) => text,
+        }
+    }
+}
+
+/// The name of a byte's token.
+pub(crate) fn byte_token(byte: u32) -> String {
+    format!("<0x{byte:02X}>")
+}
+
+/// At most the first 60 characters: names from a hostile file may be long.
+pub(crate) fn shortened(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The byte that a letter of the byte alphabet stands for: printable ones for themselves, the rest, in order, from
+/// U+0100 on.
+pub(crate) fn letter_byte(letter: char) -> Option<u8> {
+    match letter as u32 {
+        code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
+        code @ 0x100..=0x120 => Some((code - 0x100) as u8),
+        code @ 0x121..=0x142 => Some((code - 0x121 + 0x7f) as u8),
+        0x143 => Some(0xad),
+        _ => None,
+    }
+}
+
+/// The bytes that a token prints.
+fn spell(text: &str, token: TokenType, kind: Kind) -> Box<[u8]> {
+    let plain = || text.as_bytes().into();
+    match (token, kind) {
+        (TokenType::Control | TokenType::Unknown, _) => Box::default(),
+        (TokenType::UserDefined, Kind::ByteLevel) => plain(),
+        // A text that is not in the byte alphabet can only mean itself.
+        (_, Kind::ByteLevel) => text
+            .chars()
+            .map(letter_byte)
+            .collect::<Option<Box<[u8]>>>()
+            .unwrap_or_else(plain),
+        (TokenType::Byte, Kind::SentencePiece) => match byte_of(text) {
+            Some(byte) => Box::new([byte]),
+            None => plain(),
+        },
+        (_, Kind::SentencePiece) => text.replace(SPACE, " ").into_bytes().into(),
+        (_, Kind::WordPiece) => match (text.strip_prefix(SPACE), text.strip_prefix("##")) {
+            (Some(word), _) => format!(" {word}").into_bytes().into(),
+            (None, Some(rest)) => rest.as_bytes().into(),
+            (None, None) => plain(),
+        },
+    }
+}
+
+/// The byte that `<0x0A>` names.
+pub(crate) fn byte_of(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    if digits.len() == 2 {
+        u8::from_str_radix(digits, 16).ok()
+    } else {
+        None
+    }
+}

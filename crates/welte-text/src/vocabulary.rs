@@ -1,0 +1,420 @@
+//! The tokenizer's fields of a GGUF file, and a tokenizer made of them.
+
+use crate::Error;
+use crate::pretokenizers;
+use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, byte_token, shortened};
+use std::collections::{HashMap, HashSet};
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::models::wordpiece::WordPiece;
+use tokenizers::normalizers::{BertNormalizer, Prepend, Replace, Sequence};
+use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
+use tokenizers::{AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
+
+/// Tokens longer than this are never the result of a merge: no real vocabulary has one, a hostile one might.
+const LONGEST_MERGED: usize = 1024;
+
+/// What a token is, by GGUF's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenType {
+    /// Ordinary text.
+    Normal = 1,
+    /// Stands for what the vocabulary cannot say.
+    Unknown = 2,
+    /// Marks structure; never printed.
+    Control = 3,
+    /// Text that is never cut or merged.
+    UserDefined = 4,
+    /// A gap in the numbering.
+    Unused = 5,
+    /// One raw byte, `<0x0A>`.
+    Byte = 6,
+}
+
+impl TokenType {
+    /// By GGUF's number; anything unknown is a gap, as in files that leave it undefined.
+    pub fn of(number: i32) -> TokenType {
+        match number {
+            1 => TokenType::Normal,
+            2 => TokenType::Unknown,
+            3 => TokenType::Control,
+            4 => TokenType::UserDefined,
+            6 => TokenType::Byte,
+            _ => TokenType::Unused,
+        }
+    }
+}
+
+/// The fields `tokenizer.ggml.*` of a GGUF file, as they stand.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Vocabulary {
+    /// `model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE) or `bert` (WordPiece).
+    pub model: String,
+    /// `pre`: how byte-level BPE cuts a text into words.
+    pub pre: Option<String>,
+    /// `tokens`: all texts, by id.
+    pub tokens: Vec<String>,
+    /// `scores`: one per token, or none.
+    pub scores: Vec<f32>,
+    /// `token_type`: one per token, or none (all normal).
+    pub token_types: Vec<i32>,
+    /// `merges`: `left right`, best first.
+    pub merges: Vec<String>,
+    /// `bos_token_id`
+    pub bos: Option<u32>,
+    /// `eos_token_id`
+    pub eos: Option<u32>,
+    /// `eot_token_id`: end of a turn.
+    pub eot: Option<u32>,
+    /// `eom_token_id`: end of a message.
+    pub eom: Option<u32>,
+    /// `unknown_token_id`
+    pub unk: Option<u32>,
+    /// `seperator_token_id` (so spelt in the format)
+    pub sep: Option<u32>,
+    /// `padding_token_id`
+    pub pad: Option<u32>,
+    /// `add_bos_token`
+    pub add_bos: Option<bool>,
+    /// `add_eos_token`
+    pub add_eos: Option<bool>,
+    /// `add_space_prefix`
+    pub add_space_prefix: Option<bool>,
+}
+
+impl Vocabulary {
+    pub(crate) fn type_of(&self, id: usize) -> TokenType {
+        self.token_types
+            .get(id)
+            .map_or(TokenType::Normal, |&number| TokenType::of(number))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let n = self.tokens.len();
+        if n == 0 {
+            return Err(Error::field(
+                "tokenizer.ggml.tokens",
+                "is empty or missing; the file holds no vocabulary",
+            ));
+        }
+        if n > i32::MAX as usize {
+            return Err(Error::field(
+                "tokenizer.ggml.tokens",
+                format!("{n} tokens are more than 31 bits can number"),
+            ));
+        }
+        for (field, len) in [
+            ("scores", self.scores.len()),
+            ("token_type", self.token_types.len()),
+        ] {
+            if len != 0 && len != n {
+                let problem = format!("has {len} entries for {n} tokens; they must be as many");
+                return Err(Error::field(format!("tokenizer.ggml.{field}"), problem));
+            }
+        }
+        if let Some(at) = self.scores.iter().position(|score| score.is_nan()) {
+            return Err(Error::field(
+                "tokenizer.ggml.scores",
+                format!("the score of token {at} is not a number"),
+            ));
+        }
+        let ids = [
+            ("bos_token_id", self.bos),
+            ("eos_token_id", self.eos),
+            ("eot_token_id", self.eot),
+            ("eom_token_id", self.eom),
+            ("unknown_token_id", self.unk),
+            ("seperator_token_id", self.sep),
+            ("padding_token_id", self.pad),
+        ];
+        for (field, id) in ids {
+            if let Some(id) = id.filter(|&id| id as usize >= n) {
+                let problem = format!("is {id}, but there are only {n} tokens");
+                return Err(Error::field(format!("tokenizer.ggml.{field}"), problem));
+            }
+        }
+        let mut seen: HashMap<&str, usize> = HashMap::with_capacity(n);
+        for (id, token) in self
+            .tokens
+            .iter()
+            .enumerate()
+            .filter(|(_, token)| !token.is_empty())
+        {
+            if let Some(first) = seen.insert(token, id) {
+                let problem = format!(
+                    "tokens {first} and {id} are both '{}'; each may be there once",
+                    shortened(token)
+                );
+                return Err(Error::field("tokenizer.ggml.tokens", problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Text to id, without the empty texts that some files fill gaps with.
+    fn ids(&self) -> Vocab {
+        let named = self
+            .tokens
+            .iter()
+            .enumerate()
+            .filter(|(_, token)| !token.is_empty());
+        named
+            .map(|(id, token)| (token.clone(), id as u32))
+            .collect()
+    }
+
+    fn added(&self) -> Vec<AddedToken> {
+        let all = self
+            .tokens
+            .iter()
+            .enumerate()
+            .filter(|(_, token)| !token.is_empty());
+        all.filter_map(|(id, token)| match self.type_of(id) {
+            TokenType::Control => Some(AddedToken::from(token.as_str(), true).normalized(false)),
+            TokenType::UserDefined => {
+                Some(AddedToken::from(token.as_str(), false).normalized(false))
+            }
+            _ => None,
+        })
+        .collect()
+    }
+
+    fn unknown_text(&self, default: Option<usize>) -> Option<String> {
+        let by_type = || (0..self.tokens.len()).find(|&id| self.type_of(id) == TokenType::Unknown);
+        let id = self
+            .unk
+            .map(|id| id as usize)
+            .or_else(by_type)
+            .or(default)?;
+        self.tokens.get(id).filter(|text| !text.is_empty()).cloned()
+    }
+
+    fn listed_merges(&self, ids: &Vocab) -> Result<Merges, Error> {
+        let mut merges = Merges::with_capacity(self.merges.len());
+        let mut seen = HashSet::with_capacity(self.merges.len());
+        let mut joined = String::new();
+        for (at, line) in self.merges.iter().enumerate() {
+            // A part may itself begin with a space, so the cut is sought after the first character.
+            let first = line.chars().next().map_or(0, char::len_utf8);
+            let cut = line
+                .get(first..)
+                .and_then(|rest| rest.find(' '))
+                .map(|cut| first + cut);
+            let Some((left, right)) = cut
+                .map(|cut| (&line[..cut], &line[cut + 1..]))
+                .filter(|(_, r)| !r.is_empty())
+            else {
+                let problem = format!(
+                    "entry {at}, '{}', is not two parts with a space between",
+                    shortened(line)
+                );
+                return Err(Error::field("tokenizer.ggml.merges", problem));
+            };
+            joined.clear();
+            joined.push_str(left);
+            joined.push_str(right);
+            // Parts that the vocabulary lacks can never meet; the first of equal lines counts.
+            let known =
+                ids.contains_key(left) && ids.contains_key(right) && ids.contains_key(&joined);
+            if known && seen.insert((left, right)) {
+                merges.push((left.to_owned(), right.to_owned()));
+            }
+        }
+        Ok(merges)
+    }
+
+    /// SentencePiece files have no merges: any two tokens may join where the result is one, the better score first.
+    fn scored_merges(&self, ids: &Vocab) -> Merges {
+        let score = |id: usize| self.scores.get(id).copied().unwrap_or(0.0);
+        let mut results: Vec<usize> = (0..self.tokens.len())
+            .filter(|&id| {
+                matches!(
+                    self.type_of(id),
+                    TokenType::Normal | TokenType::UserDefined | TokenType::Unused
+                )
+            })
+            .filter(|&id| self.tokens[id].len() <= LONGEST_MERGED)
+            .collect();
+        results.sort_by(|&a, &b| score(b).total_cmp(&score(a)).then(a.cmp(&b)));
+        let mut merges = Merges::new();
+        for id in results {
+            let text = &self.tokens[id];
+            let mut pairs: Vec<(u32, u32, usize)> = text
+                .char_indices()
+                .skip(1)
+                .filter_map(|(cut, _)| {
+                    Some((*ids.get(&text[..cut])?, *ids.get(&text[cut..])?, cut))
+                })
+                .collect();
+            pairs.sort_unstable();
+            merges.extend(
+                pairs
+                    .iter()
+                    .map(|&(_, _, cut)| (text[..cut].to_owned(), text[cut..].to_owned())),
+            );
+        }
+        merges
+    }
+
+    fn byte_level(&self) -> Result<Parts, Error> {
+        // Files from before the field existed carry none; a guess is what the rest of the world calls "default".
+        let pre = pretokenizers::named(self.pre.as_deref().unwrap_or("default"))?;
+        let ids = self.ids();
+        let merges = self.listed_merges(&ids)?;
+        let model = BPE::builder()
+            .vocab_and_merges(ids, merges)
+            .ignore_merges(pre.ignore_merges)
+            .build()
+            .map_err(|error| Error::field("tokenizer.ggml.merges", error.to_string()))?;
+        Ok(Parts {
+            kind: Kind::ByteLevel,
+            model: ModelWrapper::BPE(model),
+            normalizer: None,
+            pre_tokenizer: Some(pre.build()?),
+            prefix: self
+                .bos
+                .filter(|_| self.add_bos.unwrap_or(pre.add_bos))
+                .into_iter()
+                .collect(),
+            suffix: self
+                .eos
+                .filter(|_| self.add_eos == Some(true))
+                .into_iter()
+                .collect(),
+            space_prefix: false,
+        })
+    }
+
+    fn sentence_piece(&self) -> Result<Parts, Error> {
+        let ids = self.ids();
+        let merges = self.scored_merges(&ids);
+        let byte_fallback = (0..=255).all(|byte| ids.contains_key(&byte_token(byte)));
+        let mut builder = BPE::builder()
+            .vocab_and_merges(ids, merges)
+            .byte_fallback(byte_fallback)
+            .fuse_unk(true);
+        if let Some(unknown) = self.unknown_text(Some(0)) {
+            builder = builder.unk_token(unknown);
+        }
+        let model = builder
+            .build()
+            .map_err(|error| Error::field("tokenizer.ggml.tokens", error.to_string()))?;
+        let space_prefix = self.add_space_prefix.unwrap_or(true);
+        let replace =
+            Replace::new(" ", SPACE).map_err(|error| Error::Backend(error.to_string()))?;
+        let mut steps = vec![NormalizerWrapper::Replace(replace)];
+        if space_prefix {
+            steps.insert(
+                0,
+                NormalizerWrapper::Prepend(Prepend::new(SPACE.to_owned())),
+            );
+        }
+        let id_or = |id: Option<u32>, default: u32| {
+            id.or(Some(default).filter(|&id| (id as usize) < self.tokens.len()))
+        };
+        Ok(Parts {
+            kind: Kind::SentencePiece,
+            model: ModelWrapper::BPE(model),
+            normalizer: Some(NormalizerWrapper::Sequence(Sequence::new(steps))),
+            pre_tokenizer: None,
+            prefix: id_or(self.bos, 1)
+                .filter(|_| self.add_bos.unwrap_or(true))
+                .into_iter()
+                .collect(),
+            suffix: id_or(self.eos, 2)
+                .filter(|_| self.add_eos == Some(true))
+                .into_iter()
+                .collect(),
+            space_prefix,
+        })
+    }
+
+    /// GGUF marks the beginnings of words with the space mark; the model wants their continuations marked.
+    fn word_piece(&self) -> Result<Parts, Error> {
+        let mut ids = Vocab::default();
+        for (id, token) in self
+            .tokens
+            .iter()
+            .enumerate()
+            .filter(|(_, token)| !token.is_empty())
+        {
+            let text = match (self.type_of(id), token.strip_prefix(SPACE)) {
+                (TokenType::Normal, Some(word)) => word.to_owned(),
+                (TokenType::Normal, None) => format!("##{token}"),
+                _ => token.clone(),
+            };
+            ids.entry(text).or_insert(id as u32);
+        }
+        let unknown = self
+            .unknown_text(None)
+            .unwrap_or_else(|| "[UNK]".to_owned());
+        if !ids.contains_key(&unknown) {
+            return Err(Error::field(
+                "tokenizer.ggml.unknown_token_id",
+                "WordPiece needs an unknown token",
+            ));
+        }
+        let model = WordPiece::builder()
+            .vocab(ids)
+            .unk_token(unknown)
+            .build()
+            .map_err(|error| Error::field("tokenizer.ggml.tokens", error.to_string()))?;
+        Ok(Parts {
+            kind: Kind::WordPiece,
+            model: ModelWrapper::WordPiece(model),
+            normalizer: Some(NormalizerWrapper::BertNormalizer(BertNormalizer::new(
+                true, true, None, true,
+            ))),
+            pre_tokenizer: Some(PreTokenizerWrapper::BertPreTokenizer(BertPreTokenizer)),
+            prefix: self
+                .bos
+                .filter(|_| self.add_bos != Some(false))
+                .into_iter()
+                .collect(),
+            suffix: self
+                .sep
+                .or(self.eos)
+                .filter(|_| self.add_eos != Some(false))
+                .into_iter()
+                .collect(),
+            space_prefix: false,
+        })
+    }
+}
+
+impl Tokenizer {
+    /// A tokenizer from a GGUF file's fields.
+    pub fn from_vocabulary(vocabulary: Vocabulary) -> Result<Tokenizer, Error> {
+        vocabulary.check()?;
+        let parts = match vocabulary.model.as_str() {
+            "gpt2" => vocabulary.byte_level()?,
+            "llama" => vocabulary.sentence_piece()?,
+            "bert" => vocabulary.word_piece()?,
+            other => {
+                return Err(Error::UnknownModel {
+                    name: shortened(other),
+                    known: "gpt2, llama, bert".to_owned(),
+                });
+            }
+        };
+        let added = vocabulary.added();
+        let sentence_piece = parts.kind == Kind::SentencePiece;
+        let default = |id: u32| {
+            Some(id).filter(|&id| sentence_piece && (id as usize) < vocabulary.tokens.len())
+        };
+        let bos = vocabulary.bos.or(default(1));
+        let eos = vocabulary.eos.or(default(2));
+        let types = (0..vocabulary.tokens.len())
+            .map(|id| vocabulary.type_of(id))
+            .collect();
+        let ends = [eos, vocabulary.eot, vocabulary.eom];
+        Tokenizer::assemble(
+            parts,
+            added,
+            vocabulary.tokens,
+            types,
+            bos,
+            eos,
+            ends.into_iter().flatten().collect(),
+        )
+    }
+}

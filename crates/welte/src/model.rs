@@ -1,0 +1,324 @@
+//! From a checkpoint to a model that is ready to run: spec, table, plan, budget, upload.
+
+use crate::{Error, Session, memory, text};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use welte_formats::checkpoint::{Checkpoint, Value};
+use welte_formats::synthetic::Synthetic;
+use welte_models::{CompileOptions, ModelSpec};
+use welte_table::dump::Header;
+use welte_table::{Class, Format, MemoryPlan, Program, Shape};
+use welte_text::{ChatTemplate, Message, Tokenizer};
+
+/// The context where nobody asks for another and the model's own is longer.
+pub const DEFAULT_CONTEXT: u32 = 4096;
+
+/// How to load a model.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Positions a session may hold; 0: the model's own context, at most [`DEFAULT_CONTEXT`].
+    pub context: u32,
+    /// Threads; `None`: as many as the machine has cores.
+    pub threads: Option<usize>,
+    /// Format of keys and values: F16 or Q8_0.
+    pub kv_format: Format,
+    /// Instruction set; `None`: the best of this machine.
+    pub isa: Option<welte_cpu::Isa>,
+    /// Run the slow, plain oracle instead of the kernels.
+    pub reference: bool,
+    /// Rows of a prompt computed together.
+    pub prefill_rows: u32,
+    /// Rows of the table that gives logits for each (used by perplexity); 0: none.
+    pub batch_rows: u32,
+    /// The longest chain of tokens decoded in one submission.
+    pub max_chain: u32,
+    /// Load even where the plan exceeds the memory that the system calls available.
+    pub ignore_memory: bool,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        let compile = CompileOptions::default();
+        LoadOptions {
+            context: 0,
+            threads: None,
+            kv_format: Format::F16,
+            isa: None,
+            reference: false,
+            prefill_rows: compile.prefill_rows,
+            batch_rows: compile.batch_rows,
+            max_chain: compile.max_chain,
+            ignore_memory: false,
+        }
+    }
+}
+
+/// A model that is compiled but whose weights were not read: what `welte inspect` shows.
+pub struct Inspection {
+    /// The checkpoint.
+    pub checkpoint: Box<dyn Checkpoint>,
+    /// What the model is.
+    pub spec: ModelSpec,
+    /// Its tables.
+    pub program: Program,
+    /// Memory by class.
+    pub plan: MemoryPlan,
+    /// Positions a session may hold.
+    pub context: u32,
+}
+
+impl Inspection {
+    /// What a view of the program shows above it.
+    pub fn header(&self) -> Header {
+        let text = |value: &Value| match value {
+            Value::U64(v) => v.to_string(),
+            Value::I64(v) => v.to_string(),
+            Value::F64(v) => v.to_string(),
+            Value::Bool(v) => v.to_string(),
+            Value::String(v) => v.chars().take(80).collect(),
+            Value::Array(v) => format!("{} values", v.len()),
+        };
+        let mut facts: Vec<(String, String)> = self.spec.facts();
+        let named = self.checkpoint.metadata().iter().filter(|(key, _)| key.starts_with("general."));
+        facts.extend(named.map(|(key, value)| (key.clone(), text(value))));
+        Header {
+            title: self.checkpoint.origin().to_string(),
+            facts,
+            plan: self.plan.clone(),
+            available: memory::available(),
+        }
+    }
+}
+
+/// A loaded model. Cheap to clone: all clones share the weights.
+#[derive(Clone)]
+pub struct Model {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) origin: String,
+    pub(crate) spec: ModelSpec,
+    pub(crate) program: Arc<Program>,
+    pub(crate) plan: MemoryPlan,
+    pub(crate) device: welte_cpu::Model,
+    pub(crate) tokenizer: Option<Tokenizer>,
+    pub(crate) template: Option<String>,
+    pub(crate) end_tokens: Vec<u32>,
+    pub(crate) context: usize,
+    pub(crate) max_chain: usize,
+    pub(crate) load_time: Duration,
+}
+
+/// Opens a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`.
+pub fn open(source: &str) -> Result<Box<dyn Checkpoint>, Error> {
+    match source.strip_prefix("synthetic:") {
+        Some(what) => Ok(Box::new(Synthetic::parse(what)?)),
+        None => Ok(welte_formats::open(Path::new(source))?),
+    }
+}
+
+impl Model {
+    /// Compiles the model of a source and plans its memory, reading headers only.
+    pub fn inspect(source: &str, options: &LoadOptions) -> Result<Inspection, Error> {
+        inspect(open(source)?, options)
+    }
+
+    /// Loads a model from a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`. `progress` hears of bytes
+    /// done and in all.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), welte::Error> {
+    /// let options = welte::LoadOptions { context: 64, ..Default::default() };
+    /// let model = welte::Model::load("synthetic:tiny:q4_0", &options, &mut |_, _| ())?;
+    /// assert_eq!(model.context(), 64);
+    /// # Ok(()) }
+    /// ```
+    pub fn load(source: &str, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Model, Error> {
+        Model::from_checkpoint(open(source)?, options, progress)
+    }
+
+    /// Loads a model from a checkpoint that is already open.
+    pub fn from_checkpoint(
+        checkpoint: Box<dyn Checkpoint>,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model, Error> {
+        let start = Instant::now();
+        let side = text::TextSide::of(checkpoint.as_ref())?;
+        let Inspection { checkpoint, spec, program, plan, context } = inspect(checkpoint, options)?;
+        if !options.ignore_memory {
+            check_memory(checkpoint.origin(), &plan, &program, memory::available())?;
+        }
+        let program = Arc::new(program);
+        let device =
+            welte_cpu::Model::load(program.clone(), checkpoint.as_ref(), &device_options(options), progress)?;
+        Ok(Model {
+            inner: Arc::new(Inner {
+                origin: checkpoint.origin().to_string(),
+                spec,
+                program,
+                plan,
+                device,
+                tokenizer: side.tokenizer,
+                template: side.template,
+                end_tokens: side.end_tokens,
+                context: context as usize,
+                max_chain: options.max_chain.max(1) as usize,
+                load_time: start.elapsed(),
+            }),
+        })
+    }
+
+    /// A session: its own keys and values, its own text.
+    pub fn session(&self) -> Result<Session, Error> {
+        Session::new(self)
+    }
+
+    /// Where the model came from.
+    pub fn origin(&self) -> &str {
+        &self.inner.origin
+    }
+
+    /// What the model is.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.inner.spec
+    }
+
+    /// Its tables.
+    pub fn program(&self) -> &Program {
+        &self.inner.program
+    }
+
+    /// Memory by class, as planned before the load.
+    pub fn plan(&self) -> &MemoryPlan {
+        &self.inner.plan
+    }
+
+    /// Positions that a session may hold.
+    pub fn context(&self) -> usize {
+        self.inner.context
+    }
+
+    /// Size of the vocabulary as the model computes it.
+    pub fn vocab(&self) -> u32 {
+        self.inner.program.vocab
+    }
+
+    /// How long loading took.
+    pub fn load_time(&self) -> Duration {
+        self.inner.load_time
+    }
+
+    /// Tokens that end a text: from the metadata, the generation configuration and the vocabulary.
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.inner.end_tokens
+    }
+
+    /// The tokenizer, if the checkpoint has one.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        self.inner.tokenizer.as_ref().ok_or_else(|| Error::NoTokenizer(self.origin().to_string()))
+    }
+
+    /// Text to tokens, with the begin-of-text token where the model wants one; control tokens are recognised.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        Ok(self.tokenizer()?.encode(text, true, true)?)
+    }
+
+    /// True if the checkpoint brings a chat template.
+    pub fn has_chat_template(&self) -> bool {
+        self.inner.template.is_some()
+    }
+
+    /// The checkpoint's chat template.
+    pub fn chat_template(&self) -> Result<ChatTemplate, Error> {
+        let source = self.inner.template.as_deref().ok_or_else(|| Error::NoChatTemplate(self.origin().to_string()))?;
+        self.chat_template_from(source)
+    }
+
+    /// A chat template from somewhere else, for this model's tokens.
+    pub fn chat_template_from(&self, source: &str) -> Result<ChatTemplate, Error> {
+        text::template(source, self.tokenizer()?)
+    }
+
+    /// A conversation as the tokens that ask for the next answer.
+    pub fn encode_chat(&self, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>, Error> {
+        let tokenizer = self.tokenizer()?;
+        let text = template.render(messages, true)?;
+        // Templates write the begin-of-text token themselves where they want it; never have it twice.
+        let begun = tokenizer.bos().is_some_and(|bos| {
+            let bos = tokenizer.token_text(bos);
+            !bos.is_empty() && text.starts_with(bos)
+        });
+        Ok(tokenizer.encode(&text, !begun, true)?)
+    }
+
+    /// Bytes that decoding one token at this depth must read: all weights once, and the keys and values so far.
+    pub fn bytes_per_token(&self, depth: usize) -> u64 {
+        let weights: u64 = match self.inner.program.tables.first() {
+            Some(table) => table.commands.iter().map(|c| c.bytes).sum(),
+            None => 0,
+        };
+        weights + self.inner.program.kv.position_bytes().unwrap_or(0).saturating_mul(depth as u64)
+    }
+
+    /// Index of the first table of a kind.
+    pub(crate) fn table(&self, kind: fn(&Shape) -> bool) -> Option<(usize, usize)> {
+        let tables = &self.inner.program.tables;
+        tables.iter().position(|t| kind(&t.shape)).map(|i| (i, tables[i].shape.rows() as usize))
+    }
+}
+
+fn device_options(options: &LoadOptions) -> welte_cpu::Options {
+    welte_cpu::Options { threads: options.threads, isa: options.isa, reference: options.reference }
+}
+
+fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
+    let origin = checkpoint.origin().to_string();
+    if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
+        return Err(Error::option("-ctk/-ctv", format!("{} is not offered; use f16 or q8_0", options.kv_format.name())));
+    }
+    let spec = welte_models::spec(checkpoint.as_ref())?;
+    let context = match options.context {
+        0 => spec.context.clamp(1, DEFAULT_CONTEXT),
+        n => n,
+    };
+    let compile = CompileOptions {
+        context,
+        kv_format: options.kv_format,
+        prefill_rows: options.prefill_rows.clamp(1, context.max(1)),
+        batch_rows: options.batch_rows,
+        max_chain: options.max_chain.max(1),
+        ..CompileOptions::default()
+    };
+    let mut program = welte_models::compile(&spec, checkpoint.as_ref(), &compile)?;
+    let table_error = |problem| Error::Table { origin: origin.clone(), problem };
+    welte_table::legalize(&mut program, &welte_cpu::supports).map_err(table_error)?;
+    welte_table::verify(&program).map_err(table_error)?;
+    let device = device_options(options);
+    let mut plan = MemoryPlan::of(&program, &|weight| welte_cpu::weight_bytes(weight, &device));
+    for (name, class, bytes) in welte_cpu::device_bytes(&program, &device) {
+        plan.add(&name, class, bytes);
+    }
+    Ok(Inspection { checkpoint, spec, program, plan, context })
+}
+
+/// Refuses what does not fit, with numbers and a suggestion.
+fn check_memory(origin: &str, plan: &MemoryPlan, program: &Program, available: Option<u64>) -> Result<(), Error> {
+    let Some(have) = available else { return Ok(()) };
+    let need = plan.total();
+    if need <= have {
+        return Ok(());
+    }
+    let kv_bytes = plan.bytes(Class::Kv);
+    let fixed = need.saturating_sub(kv_bytes);
+    let per_position = (kv_bytes / u64::from(program.kv.context.max(1))).max(1);
+    let fits = have.saturating_sub(fixed) / per_position / 256 * 256;
+    let remedy = if fits >= 256 {
+        format!("try -c {fits}")
+    } else {
+        "the weights alone leave no room for a context: quantise the model (welte quantize), or free memory".to_string()
+    };
+    Err(Error::Memory { origin: origin.to_string(), need: memory::human(need), have: memory::human(have), remedy })
+}

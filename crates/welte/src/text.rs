@@ -1,0 +1,179 @@
+//! The text side of a checkpoint: vocabulary, chat template and end tokens, wherever they are kept.
+
+use crate::Error;
+use std::path::Path;
+use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
+use welte_text::{ChatTemplate, Tokenizer, Vocabulary};
+
+/// No sensible text file beside the weights is larger; refuse what would eat the memory.
+const LARGEST_TEXT_FILE: u64 = 256 << 20;
+
+/// What a checkpoint knows about text.
+#[derive(Default)]
+pub(crate) struct TextSide {
+    pub(crate) tokenizer: Option<Tokenizer>,
+    pub(crate) template: Option<String>,
+    pub(crate) end_tokens: Vec<u32>,
+}
+
+impl TextSide {
+    /// Reads it. A checkpoint without a vocabulary is not an error: it can still be benchmarked.
+    pub(crate) fn of(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
+        let mut side = match checkpoint.dialect() {
+            Dialect::Gguf => from_metadata(checkpoint)?,
+            Dialect::HuggingFace => from_files(checkpoint)?,
+        };
+        if let Some(tokenizer) = &side.tokenizer {
+            side.end_tokens.extend_from_slice(tokenizer.end_tokens());
+        }
+        side.end_tokens.sort_unstable();
+        side.end_tokens.dedup();
+        Ok(side)
+    }
+}
+
+/// A chat template from its source, with the tokenizer's begin and end tokens at hand.
+pub(crate) fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, Error> {
+    let text = |id: Option<u32>| id.map(|id| tokenizer.token_text(id).to_string()).unwrap_or_default();
+    Ok(ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos()))?)
+}
+
+fn from_metadata(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
+    let meta = checkpoint.metadata();
+    let Some(vocabulary) = vocabulary(meta) else { return Ok(TextSide::default()) };
+    let template = string(meta, "tokenizer.chat_template");
+    Ok(TextSide { tokenizer: Some(Tokenizer::from_vocabulary(vocabulary)?), template, end_tokens: Vec::new() })
+}
+
+fn from_files(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
+    let files = checkpoint.text_files();
+    let Some(tokenizer_json) = &files.tokenizer_json else { return Ok(TextSide::default()) };
+    let config = files.tokenizer_config_json.as_deref().map(read_text).transpose()?;
+    let tokenizer = Tokenizer::from_json(&read_text(tokenizer_json)?, config.as_deref())?;
+    let template = match &files.chat_template {
+        Some(path) => Some(read_text(path)?),
+        None => match (&config, &files.tokenizer_config_json) {
+            (Some(text), Some(path)) => template_in_config(text, path)?,
+            _ => None,
+        },
+    };
+    let mut end_tokens = Vec::new();
+    if let Some(path) = &files.generation_config_json {
+        end_tokens = end_tokens_in_config(&read_text(path)?, path)?;
+    }
+    end_tokens.extend(ids(checkpoint.metadata().get("eos_token_id")));
+    Ok(TextSide { tokenizer: Some(tokenizer), template, end_tokens })
+}
+
+/// Reads a text file of sensible size.
+pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
+    let fail = |problem: String| Error::File { path: path.display().to_string(), problem };
+    let size = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.len();
+    if size > LARGEST_TEXT_FILE {
+        return Err(fail(format!("{size} bytes is too large for a text file; is it the right file?")));
+    }
+    let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
+    String::from_utf8(bytes).map_err(|e| fail(format!("is not UTF-8 ({e}); convert it")))
+}
+
+fn json(text: &str, path: &Path) -> Result<serde_json::Value, Error> {
+    serde_json::from_str(text)
+        .map_err(|e| Error::File { path: path.display().to_string(), problem: format!("is not JSON: {e}") })
+}
+
+/// The template, or the one called `default` where there are several.
+fn template_in_config(text: &str, path: &Path) -> Result<Option<String>, Error> {
+    let config = json(text, path)?;
+    Ok(match config.get("chat_template") {
+        Some(serde_json::Value::String(source)) => Some(source.clone()),
+        Some(serde_json::Value::Array(all)) => all
+            .iter()
+            .find(|t| t.get("name").and_then(|n| n.as_str()) == Some("default"))
+            .and_then(|t| t.get("template").and_then(|s| s.as_str()).map(str::to_string)),
+        _ => None,
+    })
+}
+
+fn end_tokens_in_config(text: &str, path: &Path) -> Result<Vec<u32>, Error> {
+    let config = json(text, path)?;
+    let id = |v: &serde_json::Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
+    Ok(match config.get("eos_token_id") {
+        Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(id).collect(),
+        Some(one) => id(one).into_iter().collect(),
+        None => Vec::new(),
+    })
+}
+
+/// The tokenizer's fields of a GGUF file; `None` where there is no vocabulary.
+fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let id = |name: &str| meta.get(&key(name)).and_then(number);
+    Some(Vocabulary {
+        model: string(meta, &key("model"))?,
+        pre: string(meta, &key("pre")),
+        tokens: strings(meta, &key("tokens")),
+        scores: list(meta, &key("scores"), |v| match v {
+            Value::F64(v) => *v as f32,
+            other => number(other).map_or(f32::NAN, |v| v as f32),
+        }),
+        token_types: list(meta, &key("token_type"), |v| match v {
+            Value::I64(v) => i32::try_from(*v).unwrap_or(0),
+            other => number(other).and_then(|v| i32::try_from(v).ok()).unwrap_or(0),
+        }),
+        merges: strings(meta, &key("merges")),
+        bos: id("bos_token_id"),
+        eos: id("eos_token_id"),
+        eot: id("eot_token_id"),
+        eom: id("eom_token_id"),
+        unk: id("unknown_token_id"),
+        sep: id("seperator_token_id"),
+        pad: id("padding_token_id"),
+        add_bos: boolean(meta, &key("add_bos_token")),
+        add_eos: boolean(meta, &key("add_eos_token")),
+        add_space_prefix: boolean(meta, &key("add_space_prefix")),
+    })
+}
+
+fn list<T>(meta: &Metadata, key: &str, one: impl Fn(&Value) -> T) -> Vec<T> {
+    let Some(Value::Array(all)) = meta.get(key) else { return Vec::new() };
+    all.iter().map(one).collect()
+}
+
+fn string(meta: &Metadata, key: &str) -> Option<String> {
+    match meta.get(key) {
+        Some(Value::String(s)) => Some(s.clone()),
+        _ => None,
+    }
+}
+
+fn boolean(meta: &Metadata, key: &str) -> Option<bool> {
+    match meta.get(key) {
+        Some(Value::Bool(b)) => Some(*b),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<u32> {
+    match value {
+        Value::U64(v) => u32::try_from(*v).ok(),
+        Value::I64(v) => u32::try_from(*v).ok(),
+        _ => None,
+    }
+}
+
+fn ids(value: Option<&Value>) -> Vec<u32> {
+    match value {
+        Some(Value::Array(all)) => all.iter().filter_map(number).collect(),
+        Some(one) => number(one).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+fn strings(meta: &Metadata, key: &str) -> Vec<String> {
+    list(meta, key, |v| if let Value::String(s) = v { s.clone() } else { String::new() })
+}
+
+/// The tokenizer of a checkpoint, weights or none: vocabulary-only files will do.
+pub fn tokenizer(checkpoint: &dyn Checkpoint) -> Result<Tokenizer, Error> {
+    TextSide::of(checkpoint)?.tokenizer.ok_or_else(|| Error::NoTokenizer(checkpoint.origin().to_string()))
+}

@@ -1,0 +1,143 @@
+//! What must hold whatever the model: chains split, batches separate, prompts chunk, prefixes are reused.
+
+mod common;
+
+use common::*;
+use std::collections::BTreeMap;
+use welte::{GenerateOptions, LoadOptions, Sampling};
+
+/// Chunking a prompt changes the order of sums in attention only.
+const TOLERANCE: f32 = 2e-3;
+
+fn decode(lengths: &[usize], sampling: &Sampling) -> Vec<u32> {
+    let model = tiny();
+    let mut session = model.session().unwrap();
+    let prompt = prompt(9, &model);
+    session.feed(&prompt[..8]).unwrap();
+    session.set_sampling(sampling, &[]);
+    let (mut tokens, mut last) = (Vec::new(), prompt[8]);
+    for &n in lengths {
+        let count = session
+            .chain(last, n, &[], &mut |token| {
+                tokens.push(token);
+                last = token;
+                true
+            })
+            .unwrap();
+        assert_eq!(count, n);
+    }
+    assert_eq!(session.tokens().len(), 8 + tokens.len());
+    tokens
+}
+
+#[test]
+fn a_chain_equals_any_split_of_it() {
+    for sampling in [Sampling::default(), sampled(7)] {
+        let whole = decode(&[24], &sampling);
+        assert_eq!(whole, decode(&[1; 24], &sampling));
+        assert_eq!(whole, decode(&[5, 1, 11, 7], &sampling));
+    }
+}
+
+#[test]
+fn same_seed_same_tokens_for_any_chain_length_and_another_seed_differs() {
+    let model = tiny();
+    let prompt = prompt(20, &model);
+    let run = |chain: Option<usize>, seed: u64| {
+        let options = GenerateOptions { max_tokens: 40, sampling: sampled(seed), chain, ..Default::default() };
+        generate(&mut model.session().unwrap(), &prompt, &options).0.tokens
+    };
+    let whole = run(None, 3);
+    assert!(!whole.is_empty());
+    for chain in [1, 2, 7, 64] {
+        assert_eq!(whole, run(Some(chain), 3));
+    }
+    assert_ne!(whole, run(None, 4));
+}
+
+#[test]
+fn the_iterator_gives_what_the_callback_gives() {
+    let model = tiny();
+    let prompt = prompt(12, &model);
+    let options = GenerateOptions { max_tokens: 20, sampling: sampled(1), ..Default::default() };
+    let mut session = model.session().unwrap();
+    let (outcome, text) = generate(&mut session, &prompt, &options);
+    session.clear();
+    let mut pieces = session.pieces(&prompt, &options).unwrap();
+    let pulled: String = pieces.by_ref().map(|piece| piece.unwrap()).collect();
+    assert_eq!(pulled, text);
+    assert_eq!(pieces.outcome().unwrap().tokens, outcome.tokens);
+}
+
+#[test]
+fn a_prompt_in_chunks_gives_the_logits_of_one_piece() {
+    let model = tiny();
+    let tokens = prompt(90, &model);
+    let narrow = load(TINY, &LoadOptions { prefill_rows: 7, ..options() });
+    let wide = load(TINY, &LoadOptions { prefill_rows: 128, ..options() });
+    let one = logits(&mut wide.session().unwrap(), &tokens);
+    let many = logits(&mut narrow.session().unwrap(), &tokens);
+    assert!(difference(&one, &many) < TOLERANCE);
+    let mut session = model.session().unwrap();
+    let mut last = Vec::new();
+    for token in &tokens {
+        last = logits(&mut session, &[*token]);
+    }
+    assert!(difference(&one, &last) < TOLERANCE);
+}
+
+#[test]
+fn rows_of_a_batch_do_not_change_each_other() {
+    let model = tiny();
+    let tokens = prompt(40, &model);
+    let mut session = model.session().unwrap();
+    session.feed(&tokens[..10]).unwrap();
+    let mut alone = BTreeMap::new();
+    for token in &tokens[10..26] {
+        session.score(&[*token], &mut |position, logits| drop(alone.insert(position, logits.to_vec()))).unwrap();
+    }
+    session.truncate(10);
+    let mut rows = 0;
+    session
+        .score(&tokens[10..26], &mut |position, logits| {
+            rows += 1;
+            assert!(difference(&alone[&position], logits) < TOLERANCE, "position {position}");
+        })
+        .unwrap();
+    assert_eq!(rows, 16);
+}
+
+#[test]
+fn a_reused_prefix_gives_what_a_fresh_start_gives() {
+    let model = tiny();
+    let first = prompt(50, &model);
+    let mut second = first[..37].to_vec();
+    second.extend(prompt(70, &model)[50..].iter());
+    let options = GenerateOptions { max_tokens: 12, ..Default::default() };
+    let mut session = model.session().unwrap();
+    generate(&mut session, &first, &options);
+    let (reused, _) = generate(&mut session, &second, &options);
+    assert_eq!(reused.cached_tokens, 37);
+    let (fresh, _) = generate(&mut model.session().unwrap(), &second, &options);
+    assert_eq!(fresh.cached_tokens, 0);
+    assert_eq!(reused.tokens, fresh.tokens);
+    // The whole prompt again: all but its last token is there.
+    let (again, _) = generate(&mut session, &second, &options);
+    assert_eq!(again.cached_tokens, second.len() - 1);
+    assert_eq!(again.tokens, fresh.tokens);
+}
+
+#[test]
+fn what_is_planned_is_what_is_allocated() {
+    for options in [options(), LoadOptions { kv_format: welte::Format::Q8_0, context: 1000, ..options() }] {
+        let model = load(TINY, &options);
+        let mut session = model.session().unwrap();
+        assert_eq!(model.plan().by_class(), session.device().allocated());
+    }
+}
+
+#[test]
+fn inspection_plans_the_same_without_weights() {
+    let inspection = welte::Model::inspect(TINY, &options()).unwrap();
+    assert_eq!(&inspection.plan, tiny().plan());
+}
