@@ -282,7 +282,7 @@ fn no_permission() {
     use std::os::unix::fs::PermissionsExt;
     let made = directory(&[("a.gguf", b"GGUF")]);
     let path = made.path().join("a.gguf");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
     // The superuser may read it all the same.
     if std::fs::File::open(&path).is_err() {
         refused(&path, &["a.gguf", "ermission"]);
