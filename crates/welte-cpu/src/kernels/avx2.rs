@@ -448,25 +448,26 @@ unsafe fn float_half<const F: usize, const M: usize>(
     acts: *const u8,
     stride: usize,
 ) -> [__m256; M] {
-    let mut sums = [[_mm256_setzero_ps(); M]; 2];
+    let mut even = [_mm256_setzero_ps(); M];
+    let mut odd = even;
     // SAFETY: column i of the tile and of each activation row exists, as the caller promised.
     unsafe {
         for i in (0..k & !1).step_by(2) {
             let (a, b) = (widen::<F>(tile, half, i), widen::<F>(tile, half, i + 1));
             for r in 0..M {
                 let act = acts.add(r * stride + i * 4);
-                sums[0][r] = _mm256_fmadd_ps(a, float(act), sums[0][r]);
-                sums[1][r] = _mm256_fmadd_ps(b, float(act.add(4)), sums[1][r]);
+                even[r] = _mm256_fmadd_ps(a, float(act), even[r]);
+                odd[r] = _mm256_fmadd_ps(b, float(act.add(4)), odd[r]);
             }
         }
         if !k.is_multiple_of(2) {
             let last = widen::<F>(tile, half, k - 1);
-            for (r, sum) in sums[0].iter_mut().enumerate() {
+            for (r, sum) in even.iter_mut().enumerate() {
                 *sum = _mm256_fmadd_ps(last, float(acts.add(r * stride + (k - 1) * 4)), *sum);
             }
         }
     }
-    std::array::from_fn(|r| _mm256_add_ps(sums[0][r], sums[1][r]))
+    std::array::from_fn(|r| _mm256_add_ps(even[r], odd[r]))
 }
 
 /// The weights of column i.
