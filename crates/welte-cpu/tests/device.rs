@@ -268,7 +268,7 @@ fn a_chain_ends_when_told() {
         sequence: 1,
     };
     let cancel = AtomicBool::new(false);
-    let mut count = |session: &mut Session, end: &[u32], most: usize| {
+    let count = |session: &mut Session, end: &[u32], most: usize| {
         session.set_sampling(&Sampling::default(), &[(3, 0.5)], &[]);
         let mut seen = 0;
         session.chain(start, 20, end, &cancel, &mut |_| {

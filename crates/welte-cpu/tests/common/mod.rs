@@ -136,7 +136,7 @@ impl Config {
             heads: kv_heads * n.pick(&[1, 2, 5]),
             kv_heads,
             head_dim,
-            rot: head_dim / n.pick(&[1, 2]) / 2 * 2,
+            rot: (head_dim / n.pick(&[1, 2]) / 2 * 2).max(2),
             interleaved: n.pick(&[0, 1]),
             hidden: n.pick(&[1, 30, 48]),
             act: n.pick(&[0, 1, 2]),
