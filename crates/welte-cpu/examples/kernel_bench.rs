@@ -44,20 +44,21 @@ impl Drop for Memory {
     }
 }
 
-/// Seconds of the fastest of `turns` runs of `work(thread)` on all threads.
-fn time(threads: usize, turns: usize, work: impl Fn(usize) + Sync) -> f64 {
-    let once = || {
+/// Seconds of the fastest of `turns` runs of `work(thread, turn)` on all threads. Turns are short and many, since on a
+/// machine with other work only a short one has a chance to be left alone.
+fn time(threads: usize, turns: usize, work: impl Fn(usize, usize) + Sync) -> f64 {
+    let once = |turn: usize| {
         let start = Instant::now();
         std::thread::scope(|scope| {
             for t in 1..threads {
                 let work = &work;
-                scope.spawn(move || work(t));
+                scope.spawn(move || work(t, turn));
             }
-            work(0);
+            work(0, turn);
         });
         start.elapsed().as_secs_f64()
     };
-    (0..turns).map(|_| once()).fold(f64::MAX, f64::min)
+    (0..turns).map(once).fold(f64::MAX, f64::min)
 }
 
 fn read(bytes: &[u8]) -> u64 {
@@ -82,8 +83,15 @@ fn main() {
         .unwrap_or(Isa::best());
     let only = args.get(3);
     println!(
-        "{:6} {:12} {:>10} {:>10} {:>8} {:>10} {:>10}",
-        "format", "isa", "plain GB/s", "1 row GB/s", "share", "64 Gop/s", "pack GB/s"
+        "{:6} {:12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12}",
+        "format",
+        "isa",
+        "plain GB/s",
+        "1 row GB/s",
+        "share",
+        "64 Gop/s",
+        "pack GB/s",
+        "prepare GB/s"
     );
     for format in Format::ALL {
         if only.is_some_and(|o| !o.split(',').any(|o| o.eq_ignore_ascii_case(format.name()))) {
@@ -114,15 +122,26 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
     for acts in acts.bytes().chunks_exact_mut(kernel.acts_bytes(K)).take(64) {
         kernel.prepare(&x, acts);
     }
+    let start = Instant::now();
+    for acts in acts.bytes().chunks_exact_mut(kernel.acts_bytes(K)).take(64) {
+        kernel.prepare(&x, acts);
+    }
+    let prepare = (64 * 4 * K) as f64 / start.elapsed().as_secs_f64();
     let mut out = Memory::new(64 * tiles * 16 * 4);
     out.bytes().fill(0);
     let (weights_at, acts_at, out_at) = (weights.0 as usize, acts.0 as usize, out.0 as usize);
     let share = tiles / threads;
-    let matmul = |t: usize, tiles_of_thread: usize, rows: usize| {
+    // One turn reads about 16 MB per thread; the next one other memory, until all has been read.
+    let window = ((16 << 20) / tile).clamp(1, share);
+    let windows = share / window;
+    let matmul = |t: usize, turn: usize, count: usize, rows: usize| {
         // Handed out in pieces of about 64 kB, as the team does.
         let piece = (65536 / tile).max(1);
-        for first in (0..tiles_of_thread).step_by(piece) {
-            let (first, count) = (t * share + first, piece.min(tiles_of_thread - first));
+        for first in (0..count).step_by(piece) {
+            let (first, count) = (
+                t * share + turn % windows * window + first,
+                piece.min(count - first),
+            );
             // SAFETY: the tiles, activations and outputs were allocated for this; threads write different outputs.
             unsafe {
                 kernel.matmul(
@@ -138,29 +157,28 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
             }
         }
     };
-    let all = (threads * share * tile) as f64;
-    let plain = time(threads, 5, |t| {
+    let all = (threads * window * tile) as f64;
+    let plain = time(threads, 4 * windows, |t, turn| {
+        let first = t * share + turn % windows * window;
         // SAFETY: within the weights.
         let bytes = unsafe {
-            std::slice::from_raw_parts(
-                (weights_at as *const u8).add(t * share * tile),
-                share * tile,
-            )
+            std::slice::from_raw_parts((weights_at as *const u8).add(first * tile), window * tile)
         };
         std::hint::black_box(read(bytes));
     });
-    let one = time(threads, 5, |t| matmul(t, share, 1));
-    let few = share.min(256);
-    let many = time(threads, 3, |t| matmul(t, few, 64));
+    let one = time(threads, 4 * windows, |t, turn| matmul(t, turn, window, 1));
+    let few = window.min(8);
+    let many = time(threads, 12, |t, turn| matmul(t, turn, few, 64));
     let ops = 2.0 * (few * threads * 16 * K * 64) as f64;
     println!(
-        "{:6} {:12} {:10.1} {:10.1} {:7.0}% {:10.0} {:10.1}",
+        "{:6} {:12} {:10.1} {:10.1} {:7.0}% {:10.0} {:10.1} {:12.1}",
         kernel.format.name(),
         kernel.isa.name(),
         all / plain / 1e9,
         all / one / 1e9,
         100.0 * plain / one,
         ops / many / 1e9,
-        pack / 1e9
+        pack / 1e9,
+        prepare / 1e9
     );
 }
