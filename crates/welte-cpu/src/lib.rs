@@ -12,14 +12,16 @@ mod memory;
 mod ops;
 mod reference;
 mod replay;
+mod sizes;
 mod team;
 
 pub use info::{CpuInfo, cpu_info, read_bandwidth};
 pub use kernels::{Isa, Kernel};
 pub use load::{Model, weight_bytes};
-pub use lower::{device_bytes, supports};
+pub use lower::supports;
 pub use ops::sample::{choose_plainly, noise};
 pub use replay::{Profile, Session};
+pub use sizes::device_bytes;
 
 /// How the device runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

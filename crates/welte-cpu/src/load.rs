@@ -4,7 +4,7 @@
 use crate::kernels::{Isa, Kernel};
 use crate::memory::{Block, round_up};
 use crate::team::Team;
-use crate::{Error, Options, lower};
+use crate::{Error, Options, sizes};
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use welte_formats::{Checkpoint, quant};
@@ -296,7 +296,7 @@ impl Model {
         if !Isa::available().contains(&isa) {
             return Err(Error::Isa(isa));
         }
-        lower::check(&program, options)?;
+        sizes::check(&program, options)?;
         let mut layouts = Vec::with_capacity(program.weights.len());
         let mut total = 0usize;
         for spec in &program.weights {
@@ -308,7 +308,7 @@ impl Model {
             layouts.push(layout);
         }
         let arena = Block::new(total as u64, "weights")?;
-        let team = Team::new(options.threads(), lower::most_phases(&program));
+        let team = Team::new(options.threads(), sizes::most_phases(&program));
         let mut done = 0u64;
         progress(0, total as u64);
         for (spec, layout) in program.weights.iter().zip(&layouts) {

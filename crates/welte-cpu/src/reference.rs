@@ -306,13 +306,13 @@ impl<'w> Interpreter<'_, 'w> {
     fn rope(&self, y: &mut [f32], row: usize, interleaved: u32, magnitude: f32) {
         let half = y.len() / 2;
         let freqs = self.weight(0).unwrap_or(&[]);
-        for i in 0..half {
+        for (i, freq) in freqs.iter().enumerate().take(half) {
             let (first, second) = if interleaved != 0 {
                 (2 * i, 2 * i + 1)
             } else {
                 (i, i + half)
             };
-            let angle = self.step.rows[row].position as f32 * freqs[i];
+            let angle = self.step.rows[row].position as f32 * freq;
             let (cos, sin) = (angle.cos() * magnitude, angle.sin() * magnitude);
             let (a, b) = (y[first], y[second]);
             y[first] = a * cos - b * sin;

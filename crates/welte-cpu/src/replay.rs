@@ -2,10 +2,11 @@
 #![allow(unsafe_code)]
 
 use crate::load::{Inner, Model};
-use crate::lower::{Extra, LoweredTable, Lowering, Sizes, most_phases};
+use crate::lower::{LoweredTable, Lowering};
 use crate::memory::Block;
 use crate::ops::sample::{Sampler, choose_plainly};
 use crate::ops::{Bytes, State};
+use crate::sizes::{Extra, Sizes, most_phases};
 use crate::{Error, reference};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
