@@ -82,8 +82,7 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(DEEPEST);
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(method);
         environment.set_formatter(print);
         environment.add_filter("length", length);
         environment.add_filter("count", length);

@@ -89,8 +89,6 @@ fn hostile_templates_end() {
 #[test]
 fn hostile_templates_do_not_take_all_memory() {
     let ends = |source: &str| assert!(render(source).is_err(), "{source}");
-    ends();
-    ends();
     ends("{% set s = 'x' * 99999 %}{{ s.replace('x', s).replace('x', s) }}");
     ends("{% set s = 'x' * 99999 %}{{ s | replace('x', s) | replace('x', s) }}");
     ends("{% set s = 'x' * 99999 %}{{ ([s] * 99999) | join('') }}");
