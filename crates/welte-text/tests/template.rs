@@ -89,15 +89,8 @@ fn hostile_templates_end() {
 #[test]
 fn hostile_templates_do_not_take_all_memory() {
     let ends = |source: &str| assert!(render(source).is_err(), "{source}");
-    ends(
-        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
-    );
-    ends(
-        "{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-    );
     ends("{% set s = 'x' * 99999 %}{{ s.replace('x', s).replace('x', s) }}");
     ends("{% set s = 'x' * 99999 %}{{ s | replace('x', s) | replace('x', s) }}");
-    ends("{% set s = 'x' * 99999 %}{{ [s] * 99999 | join }}");
     ends("{% set s = 'x' * 99999 %}{{ ([s] * 99999) | join('') }}");
     ends("{% set s = 'x' * 99999 %}{{ ''.join([s] * 99999) }}");
     ends("{% set s = 'x' * 99999 %}{{ ([s] * 99999) | tojson }}");
