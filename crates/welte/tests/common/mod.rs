@@ -1,5 +1,5 @@
 //! What the tests share: a small random model, and the bundled one.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::ops::ControlFlow;
 use welte::{GenerateOptions, LoadOptions, Model, Outcome, Sampling, Session};
