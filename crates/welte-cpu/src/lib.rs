@@ -49,7 +49,9 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The system gave no memory.
-    #[error("no memory for {what}: {bytes} bytes were asked for; a smaller context (-c) or model needs less")]
+    #[error(
+        "no memory for {what}: {bytes} bytes were asked for; a smaller context (-c) or model needs less"
+    )]
     OutOfMemory {
         /// What it was meant for.
         what: String,

@@ -57,7 +57,10 @@ fn layout(spec: &WeightSpec, options: &Options, start: usize) -> Option<Layout> 
         let row = spec.format.bytes(k)?;
         if spec.usage != Usage::Lookup {
             let kernel = Kernel::for_format(spec.format, options.isa());
-            layout.matrix = Some(take(n.div_ceil(kernel.tile_rows).checked_mul(kernel.tile_bytes(k))?)?);
+            layout.matrix = Some(take(
+                n.div_ceil(kernel.tile_rows)
+                    .checked_mul(kernel.tile_bytes(k))?,
+            )?);
         }
         if spec.usage != Usage::Matrix {
             layout.lookup = Some(take(n.checked_mul(row)?)?);
@@ -90,14 +93,20 @@ impl Rows<'_> {
     /// Rows `first..first + count`, as one run of bytes per part that they touch.
     fn encoded(&self, first: usize, count: usize) -> Result<Vec<Cow<'_, [u8]>>, Error> {
         let k = self.spec.k as usize;
-        let row_bytes = self.spec.format.bytes(k).ok_or_else(|| self.wrong("its rows are no whole number of blocks"))?;
+        let row_bytes = self
+            .spec
+            .format
+            .bytes(k)
+            .ok_or_else(|| self.wrong("its rows are no whole number of blocks"))?;
         let parts = match &self.spec.source {
             Source::Parts(parts) => parts,
             Source::Constant(values) => {
                 let values = values
                     .get(first * k..(first + count) * k)
                     .ok_or_else(|| self.wrong("it has fewer constants than its shape needs"))?;
-                return Ok(vec![Cow::Owned(self.encode(values.to_vec(), count * row_bytes))]);
+                return Ok(vec![Cow::Owned(
+                    self.encode(values.to_vec(), count * row_bytes),
+                )]);
             }
         };
         let mut found = Vec::new();
@@ -109,7 +118,10 @@ impl Rows<'_> {
                 let start = part.first_row as usize + from - at;
                 let info = self.tensor(&part.tensor, start, to - from)?;
                 if info.k != k {
-                    return Err(self.wrong(format!("{} has rows of {} elements, not {k}", info.name, info.k)));
+                    return Err(self.wrong(format!(
+                        "{} has rows of {} elements, not {k}",
+                        info.name, info.k
+                    )));
                 }
                 let bytes = self.bytes(info, start, to - from)?;
                 if info.format == self.spec.format && self.spec.add == 0.0 {
@@ -136,14 +148,18 @@ impl Rows<'_> {
             Source::Constant(values) => all.extend_from_slice(values),
             Source::Parts(parts) => {
                 for part in parts {
-                    let info = self.tensor(&part.tensor, part.first_row as usize, part.rows as usize)?;
+                    let info =
+                        self.tensor(&part.tensor, part.first_row as usize, part.rows as usize)?;
                     let bytes = self.bytes(info, part.first_row as usize, part.rows as usize)?;
                     all.extend(decode(info.format, &bytes, info.k * part.rows as usize));
                 }
             }
         }
         if all.len() != wanted {
-            return Err(self.wrong(format!("it has {} values, its shape needs {wanted}", all.len())));
+            return Err(self.wrong(format!(
+                "it has {} values, its shape needs {wanted}",
+                all.len()
+            )));
         }
         for value in &mut all {
             *value += spec.add;
@@ -151,18 +167,43 @@ impl Rows<'_> {
         Ok(all)
     }
 
-    fn tensor(&self, name: &str, first: usize, rows: usize) -> Result<&welte_formats::TensorInfo, Error> {
-        let info = self.checkpoint.tensor(name).ok_or_else(|| self.wrong(format!("there is no tensor {name}")))?;
+    fn tensor(
+        &self,
+        name: &str,
+        first: usize,
+        rows: usize,
+    ) -> Result<&welte_formats::TensorInfo, Error> {
+        let info = self
+            .checkpoint
+            .tensor(name)
+            .ok_or_else(|| self.wrong(format!("there is no tensor {name}")))?;
         if first.checked_add(rows).is_none_or(|end| end > info.n) {
-            return Err(self.wrong(format!("{name} has {} rows, {} are needed", info.n, first + rows)));
+            return Err(self.wrong(format!(
+                "{name} has {} rows, {} are needed",
+                info.n,
+                first + rows
+            )));
         }
         Ok(info)
     }
 
-    fn bytes(&self, info: &welte_formats::TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
+    fn bytes(
+        &self,
+        info: &welte_formats::TensorInfo,
+        first: usize,
+        rows: usize,
+    ) -> Result<Cow<'_, [u8]>, Error> {
         let bytes = self.checkpoint.rows(info, first, rows)?;
-        if info.format.bytes(info.k).and_then(|row| row.checked_mul(rows)) != Some(bytes.len()) {
-            return Err(self.wrong(format!("the checkpoint gave {} bytes for {rows} rows", bytes.len())));
+        if info
+            .format
+            .bytes(info.k)
+            .and_then(|row| row.checked_mul(rows))
+            != Some(bytes.len())
+        {
+            return Err(self.wrong(format!(
+                "the checkpoint gave {} bytes for {rows} rows",
+                bytes.len()
+            )));
         }
         Ok(bytes)
     }
@@ -226,8 +267,15 @@ impl Form {
             }
             return Ok(());
         };
-        let row_bytes = rows.spec.format.bytes(k).ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
-        let all: Vec<&[u8]> = encoded.iter().flat_map(|bytes| bytes.chunks_exact(row_bytes)).collect();
+        let row_bytes = rows
+            .spec
+            .format
+            .bytes(k)
+            .ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
+        let all: Vec<&[u8]> = encoded
+            .iter()
+            .flat_map(|bytes| bytes.chunks_exact(row_bytes))
+            .collect();
         for (tile, rows) in out.chunks_exact_mut(self.bytes).zip(all.chunks(self.rows)) {
             kernel.pack(k, rows, tile);
         }
@@ -253,8 +301,9 @@ impl Model {
         let mut total = 0usize;
         for spec in &program.weights {
             let rows = Rows { spec, checkpoint };
-            let layout = layout(spec, options, total)
-                .ok_or_else(|| rows.wrong("its rows are no whole number of blocks, or it is too large"))?;
+            let layout = layout(spec, options, total).ok_or_else(|| {
+                rows.wrong("its rows are no whole number of blocks, or it is too large")
+            })?;
             total += layout.bytes;
             layouts.push(layout);
         }
@@ -286,8 +335,17 @@ impl Model {
             }
         }
         progress(total as u64, total as u64);
-        let inner = Inner { program, options: *options, isa, team, arena, layouts };
-        Ok(Model { inner: Arc::new(inner) })
+        let inner = Inner {
+            program,
+            options: *options,
+            isa,
+            team,
+            arena,
+            layouts,
+        };
+        Ok(Model {
+            inner: Arc::new(inner),
+        })
     }
 
     /// The program that was loaded.
@@ -324,22 +382,47 @@ fn forms(
         let kernel = Kernel::for_format(rows.spec.format, isa);
         let (tile_rows, bytes) = (kernel.tile_rows, kernel.tile_bytes(k));
         let units = n.div_ceil(tile_rows);
-        forms.push(Form { kernel: Some(kernel), target: target(at, units * bytes), units, rows: tile_rows, bytes });
+        forms.push(Form {
+            kernel: Some(kernel),
+            target: target(at, units * bytes),
+            units,
+            rows: tile_rows,
+            bytes,
+        });
     }
     if let Some(at) = layout.lookup {
-        let bytes = rows.spec.format.bytes(k).ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
-        forms.push(Form { kernel: None, target: target(at, n * bytes), units: n, rows: 1, bytes });
+        let bytes = rows
+            .spec
+            .format
+            .bytes(k)
+            .ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
+        forms.push(Form {
+            kernel: None,
+            target: target(at, n * bytes),
+            units: n,
+            rows: 1,
+            bytes,
+        });
     }
     Ok(forms)
 }
 
-fn pack_together(team: &Team, rows: &Rows<'_>, form: &Form, first: usize, count: usize) -> Result<(), Error> {
+fn pack_together(
+    team: &Team,
+    rows: &Rows<'_>,
+    form: &Form,
+    first: usize,
+    count: usize,
+) -> Result<(), Error> {
     let piece = (PIECE / form.bytes.max(1)).max(1);
     let failed: Mutex<Option<Error>> = Mutex::new(None);
     team.run(&[count.div_ceil(piece) as u32], &|_, chunk, _| {
         let at = chunk * piece;
         if let Err(error) = form.pack(rows, first + at, piece.min(count - at)) {
-            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            failed
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .get_or_insert(error);
         }
     })
     .map_err(|_| Error::Panicked)?;

@@ -43,7 +43,10 @@ unsafe impl Sync for Block {}
 impl Block {
     /// Zeroed memory of at least `bytes` (rounded up to 64); `what` names it in the error.
     pub(crate) fn new(bytes: u64, what: &str) -> Result<Block, Error> {
-        let refused = || Error::OutOfMemory { what: what.to_string(), bytes };
+        let refused = || Error::OutOfMemory {
+            what: what.to_string(),
+            bytes,
+        };
         let len = usize::try_from(bytes).map_err(|_| refused())?;
         if len > isize::MAX as usize - 2 * HUGE {
             return Err(refused());
@@ -51,7 +54,11 @@ impl Block {
         let len = round_up(len);
         if len == 0 {
             let start = NonNull::<Line>::dangling().cast();
-            return Ok(Block { start, len, origin: Origin::Empty });
+            return Ok(Block {
+                start,
+                len,
+                origin: Origin::Empty,
+            });
         }
         #[cfg(unix)]
         if len >= MAP_FROM {
@@ -61,7 +68,11 @@ impl Block {
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).ok_or_else(refused)?;
-        Ok(Block { start, len, origin: Origin::Heap(layout) })
+        Ok(Block {
+            start,
+            len,
+            origin: Origin::Heap(layout),
+        })
     }
 
     #[cfg(unix)]
@@ -89,7 +100,11 @@ impl Block {
         unsafe {
             libc::madvise(start.cast(), len, libc::MADV_HUGEPAGE);
         }
-        Some(Block { start: NonNull::new(start)?, len, origin: Origin::Mapped { base, len: mapped } })
+        Some(Block {
+            start: NonNull::new(start)?,
+            len,
+            origin: Origin::Mapped { base, len: mapped },
+        })
     }
 
     /// Where it starts.
@@ -152,7 +167,16 @@ mod tests {
 
     #[test]
     fn blocks_are_aligned_and_zeroed() {
-        for bytes in [0, 1, 63, 64, 65, 5000, MAP_FROM as u64, MAP_FROM as u64 * 3 + 1] {
+        for bytes in [
+            0,
+            1,
+            63,
+            64,
+            65,
+            5000,
+            MAP_FROM as u64,
+            MAP_FROM as u64 * 3 + 1,
+        ] {
             let mut block = Block::new(bytes, "test").unwrap();
             assert_eq!(block.ptr() as usize % ALIGN, 0);
             assert_eq!(block.len(), round_up(bytes as usize));
@@ -164,7 +188,10 @@ mod tests {
     #[test]
     fn impossible_sizes_are_errors() {
         for bytes in [u64::MAX, i64::MAX as u64, 1 << 55] {
-            assert!(matches!(Block::new(bytes, "test"), Err(Error::OutOfMemory { .. })));
+            assert!(matches!(
+                Block::new(bytes, "test"),
+                Err(Error::OutOfMemory { .. })
+            ));
         }
     }
 }

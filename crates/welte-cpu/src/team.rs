@@ -96,10 +96,18 @@ impl Shared {
             }
             return Look::Nothing;
         }
-        if self.next.0.compare_exchange(next, next + 1, SeqCst, Relaxed).is_err() {
+        if self
+            .next
+            .0
+            .compare_exchange(next, next + 1, SeqCst, Relaxed)
+            .is_err()
+        {
             return Look::Lost;
         }
-        Look::Taken { phase: cursor.1, chunk: (ticket - first) as usize }
+        Look::Taken {
+            phase: cursor.1,
+            chunk: (ticket - first) as usize,
+        }
     }
 
     /// Runs a chunk that was taken, and counts it.
@@ -136,7 +144,11 @@ impl Shared {
             let guard = lock(&self.lock);
             self.sleepers.fetch_add(1, SeqCst);
             if !over() && !self.is_something_there() {
-                drop(self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner));
+                drop(
+                    self.wake
+                        .wait(guard)
+                        .unwrap_or_else(PoisonError::into_inner),
+                );
             }
             self.sleepers.fetch_sub(1, SeqCst);
             *tries = 0;
@@ -199,7 +211,11 @@ impl Team {
                 Err(_) => break,
             }
         }
-        Team { shared, workers, turn: Mutex::new(0) }
+        Team {
+            shared,
+            workers,
+            turn: Mutex::new(0),
+        }
     }
 
     /// How many threads work.
@@ -221,7 +237,10 @@ impl Team {
             .map_err(|_| Panicked);
         }
         let shared = &*self.shared;
-        assert!(counts.len() < shared.starts.len(), "more phases than the team was made for");
+        assert!(
+            counts.len() < shared.starts.len(),
+            "more phases than the team was made for"
+        );
         let mut turn = lock(&self.turn);
         *turn = turn.wrapping_add(1);
         let step = *turn;
@@ -255,7 +274,11 @@ impl Team {
                 Look::Nothing => shared.wait(&mut tries, &over),
             }
         }
-        if shared.panicked.load(SeqCst) { Err(Panicked) } else { Ok(()) }
+        if shared.panicked.load(SeqCst) {
+            Err(Panicked)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -300,7 +323,10 @@ mod tests {
     fn a_panic_is_an_error_and_the_team_lives_on() {
         for threads in [1, 3] {
             let team = Team::new(threads, 4);
-            assert!(team.run(&[8, 8], &|p, c, _| assert!((p, c) != (0, 5), "on purpose")).is_err());
+            assert!(
+                team.run(&[8, 8], &|p, c, _| assert!((p, c) != (0, 5), "on purpose"))
+                    .is_err()
+            );
             team.run(&[8, 8], &|_, _, _| {}).unwrap();
         }
     }

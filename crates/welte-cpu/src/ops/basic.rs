@@ -29,7 +29,10 @@ impl Embed {
         // SAFETY: the row's slot lies in the conveyor, its token in the table, its row of y in the buffer.
         unsafe {
             let token = *self.tokens.add(state.slot + row) as usize;
-            let encoded = std::slice::from_raw_parts(self.table.0.add(token * self.row_bytes), self.row_bytes);
+            let encoded = std::slice::from_raw_parts(
+                self.table.0.add(token * self.row_bytes),
+                self.row_bytes,
+            );
             let y = self.y.row_mut(row, self.k);
             quant::decode(self.format, encoded, y);
             if self.scale != 1.0 {

@@ -27,12 +27,22 @@ impl Prepare {
     pub(crate) unsafe fn run(&self, row: usize, scratch: *mut f32) {
         // SAFETY: the row lies in x and in the prepared rows; the scratch is ours.
         unsafe {
-            let acts = std::slice::from_raw_parts_mut(self.acts.0.add(row * self.acts_bytes), self.acts_bytes);
+            let acts = std::slice::from_raw_parts_mut(
+                self.acts.0.add(row * self.acts_bytes),
+                self.acts_bytes,
+            );
             match self.norm {
                 None => self.kernel.prepare(self.x.row(row, self.k), acts),
                 Some((weight, eps)) => {
-                    normalise(self.x.start.add(row * self.x.stride), scratch, self.k, eps, weight);
-                    self.kernel.prepare(std::slice::from_raw_parts(scratch, self.k), acts);
+                    normalise(
+                        self.x.start.add(row * self.x.stride),
+                        scratch,
+                        self.k,
+                        eps,
+                        weight,
+                    );
+                    self.kernel
+                        .prepare(std::slice::from_raw_parts(scratch, self.k), acts);
                 }
             }
         }
@@ -81,11 +91,24 @@ impl Matmul {
         }
         let acts_bytes = kernel.acts_bytes(k);
         let tiles_per_chunk = tiles_per_chunk.max(1);
-        Matmul { kernel, tiles, n, k, acts, acts_bytes, y, then, tile_bytes, tiles_per_chunk }
+        Matmul {
+            kernel,
+            tiles,
+            n,
+            k,
+            acts,
+            acts_bytes,
+            y,
+            then,
+            tile_bytes,
+            tiles_per_chunk,
+        }
     }
 
     pub(crate) fn chunks(&self) -> usize {
-        self.n.div_ceil(self.kernel.tile_rows).div_ceil(self.tiles_per_chunk)
+        self.n
+            .div_ceil(self.kernel.tile_rows)
+            .div_ceil(self.tiles_per_chunk)
     }
 
     /// # Safety
@@ -102,17 +125,42 @@ impl Matmul {
                 let acts = self.acts.0.add(row * self.acts_bytes);
                 let y = self.y.start.add(row * self.y.stride + first);
                 match self.then {
-                    Then::Store => self.kernel.matmul(tiles, n, self.k, acts, count, y, self.y.stride, false),
-                    Then::Accumulate => self.kernel.matmul(tiles, n, self.k, acts, count, y, self.y.stride, true),
+                    Then::Store => {
+                        self.kernel
+                            .matmul(tiles, n, self.k, acts, count, y, self.y.stride, false)
+                    }
+                    Then::Accumulate => {
+                        self.kernel
+                            .matmul(tiles, n, self.k, acts, count, y, self.y.stride, true)
+                    }
                     Then::ActMul(act) => {
                         let up_tiles = tiles.add(self.n / self.kernel.tile_rows * self.tile_bytes);
                         let up = scratch.add(ROW_BLOCK * FUSED_COLUMNS);
-                        self.kernel.matmul(tiles, n, self.k, acts, count, scratch, FUSED_COLUMNS, false);
-                        self.kernel.matmul(up_tiles, n, self.k, acts, count, up, FUSED_COLUMNS, false);
+                        self.kernel.matmul(
+                            tiles,
+                            n,
+                            self.k,
+                            acts,
+                            count,
+                            scratch,
+                            FUSED_COLUMNS,
+                            false,
+                        );
+                        self.kernel.matmul(
+                            up_tiles,
+                            n,
+                            self.k,
+                            acts,
+                            count,
+                            up,
+                            FUSED_COLUMNS,
+                            false,
+                        );
                         for r in 0..count {
                             for i in 0..n {
                                 let at = r * FUSED_COLUMNS + i;
-                                *y.add(r * self.y.stride + i) = activate(act, *scratch.add(at)) * *up.add(at);
+                                *y.add(r * self.y.stride + i) =
+                                    activate(act, *scratch.add(at)) * *up.add(at);
                             }
                         }
                     }

@@ -108,7 +108,8 @@ impl State {
     ) -> *mut u8 {
         let page_len = self.kv.page as usize;
         let page = self.pages[sequence * self.pages_per_sequence + position / page_len] as usize;
-        let run = ((layer * 2 + part) * self.kv.pages as usize + page) * self.kv.kv_heads as usize + head;
+        let run =
+            ((layer * 2 + part) * self.kv.pages as usize + page) * self.kv.kv_heads as usize + head;
         let row = run * page_len + position % page_len;
         // SAFETY: every index is inside the layout (promised, and the page table holds only pages of it).
         unsafe { self.kv_start.0.add(row * self.kv_row_bytes()) }
@@ -162,7 +163,11 @@ pub(crate) fn exp_not_positive(x: f32) -> f32 {
     p = p * f + 2.402_264_8e-1;
     p = p * f + std::f32::consts::LN_2;
     p = p * f + 1.0;
-    let exponent = whole.to_bits().wrapping_sub(MAGIC.to_bits()).wrapping_add(127) << 23;
+    let exponent = whole
+        .to_bits()
+        .wrapping_sub(MAGIC.to_bits())
+        .wrapping_add(127)
+        << 23;
     p * f32::from_bits(exponent)
 }
 
@@ -176,14 +181,23 @@ mod tests {
         for i in 0..8700 {
             let x = -i as f32 / 100.0;
             let (got, want) = (exp_not_positive(x) as f64, (x as f64).exp());
-            assert!(((got - want) / want).abs() < 8e-6 + x.abs() as f64 * 1.2e-7, "{x}: {got} {want}");
+            assert!(
+                ((got - want) / want).abs() < 8e-6 + x.abs() as f64 * 1.2e-7,
+                "{x}: {got} {want}"
+            );
         }
         assert!(exp_not_positive(f32::NEG_INFINITY) < 1e-37);
     }
 
     #[test]
     fn erf_is_close() {
-        for (x, want) in [(0.0, 0.0), (0.5, 0.520_499_88), (1.0, 0.842_700_8), (2.4, 0.999_311_5), (2.6, 0.999_764)] {
+        for (x, want) in [
+            (0.0, 0.0),
+            (0.5, 0.520_499_88),
+            (1.0, 0.842_700_8),
+            (2.4, 0.999_311_5),
+            (2.6, 0.999_764),
+        ] {
             assert!((erf(x) - want).abs() < 1e-6);
             assert!((erf(-x) + want).abs() < 1e-6);
         }

@@ -37,7 +37,12 @@ impl RopeTable {
 /// `y` holds `2 * half` values and nobody else uses them; the row lies in the table.
 unsafe fn rotate(y: *mut f32, angles: Place, row: usize, half: usize, interleaved: bool) {
     // SAFETY: promised by the caller.
-    let (y, angles) = unsafe { (std::slice::from_raw_parts_mut(y, 2 * half), angles.row(row, 2 * half)) };
+    let (y, angles) = unsafe {
+        (
+            std::slice::from_raw_parts_mut(y, 2 * half),
+            angles.row(row, 2 * half),
+        )
+    };
     let (cos, sin) = angles.split_at(half);
     if interleaved {
         for (pair, (c, s)) in y.chunks_exact_mut(2).zip(cos.iter().zip(sin)) {
@@ -88,8 +93,22 @@ impl KvAppend {
         for head in 0..state.kv.kv_heads as usize {
             // SAFETY: the head lies in the rows of k and v.
             unsafe {
-                store(state, self.layer, 0, head, row, self.k.start.add(row * self.k.stride + head * dim));
-                store(state, self.layer, 1, head, row, self.v.start.add(row * self.v.stride + head * dim));
+                store(
+                    state,
+                    self.layer,
+                    0,
+                    head,
+                    row,
+                    self.k.start.add(row * self.k.stride + head * dim),
+                );
+                store(
+                    state,
+                    self.layer,
+                    1,
+                    head,
+                    row,
+                    self.v.start.add(row * self.v.stride + head * dim),
+                );
             }
         }
     }
@@ -105,7 +124,13 @@ unsafe fn store(state: &State, layer: usize, part: usize, head: usize, row: usiz
     // SAFETY: promised by the caller; rows of the cache are whole, and f16 rows are aligned to 2.
     unsafe {
         let x = std::slice::from_raw_parts(x, dim);
-        let y = state.kv_at(layer, part, head, at.sequence as usize, at.position as usize);
+        let y = state.kv_at(
+            layer,
+            part,
+            head,
+            at.sequence as usize,
+            at.position as usize,
+        );
         match state.kv.format {
             Format::Q8_0 => store_q8_0(x, std::slice::from_raw_parts_mut(y, state.kv_row_bytes())),
             _ => std::slice::from_raw_parts_mut(y.cast::<f16>(), dim).convert_from_f32_slice(x),
@@ -153,7 +178,11 @@ impl RopeAppend {
         let group = self.heads / self.kv_heads;
         // SAFETY: every head lies in the row; heads are apart from each other.
         unsafe {
-            let head = |h: usize| self.qkv.start.add(row * self.qkv.stride + h * self.head_dim);
+            let head = |h: usize| {
+                self.qkv
+                    .start
+                    .add(row * self.qkv.stride + h * self.head_dim)
+            };
             let turn = |y: *mut f32, norm: Floats| {
                 if !norm.0.is_null() {
                     normalise(y, y, self.head_dim, self.eps, norm);
@@ -166,7 +195,14 @@ impl RopeAppend {
             let k = head(self.heads + kv_head);
             turn(k, self.k_norm);
             store(state, self.layer, 0, kv_head, row, k);
-            store(state, self.layer, 1, kv_head, row, head(self.heads + self.kv_heads + kv_head));
+            store(
+                state,
+                self.layer,
+                1,
+                kv_head,
+                row,
+                head(self.heads + self.kv_heads + kv_head),
+            );
         }
     }
 }

@@ -1,0 +1,928 @@
+//! Lowering: each command of a table becomes one or a few phases, with pointers resolved and checked.
+#![allow(unsafe_code)]
+
+use crate::kernels::Kernel;
+use crate::load::Inner;
+use crate::memory::{Block, round_up};
+use crate::ops::attention::{self, Attention};
+use crate::ops::basic::{self, ActMul, Add, Bias, CopyLast, Embed, Norm, Scale};
+use crate::ops::matmul::{FUSED_COLUMNS, Matmul, Prepare, ROW_BLOCK, Then};
+use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
+use crate::ops::sample::{self, Sample, Sampler};
+use crate::ops::{Bytes, Floats, Place, State};
+use crate::{Error, Options};
+use welte_table::{
+    BufferRef, Class, Command, Format, NO_WEIGHT, Op, Program, Row, Shape, Table, Usage, WeightId,
+    params,
+};
+
+/// True if this device runs the command as it stands: it has every op, fused ones included, in every format.
+pub fn supports(command: &Command) -> bool {
+    let _ = command;
+    true
+}
+
+fn refuse(problem: impl Into<String>) -> Error {
+    Error::Program(problem.into())
+}
+
+/// What must hold of a program before anything is allocated for it.
+pub(crate) fn check(program: &Program, options: &Options) -> Result<(), Error> {
+    let _ = options;
+    welte_table::verify(program).map_err(Error::Program)?;
+    let kv = &program.kv;
+    if !matches!(kv.format, Format::F16 | Format::Q8_0) {
+        return Err(refuse(format!(
+            "a KV cache in {} is not supported; use F16 or Q8_0",
+            kv.format.name()
+        )));
+    }
+    if kv.format.bytes(kv.head_dim as usize).is_none() {
+        return Err(refuse(format!(
+            "heads of {} elements are no whole number of {} blocks; use an F16 KV cache",
+            kv.head_dim,
+            kv.format.name()
+        )));
+    }
+    if kv.head_dim as usize > attention::MAX_HEAD_DIM {
+        return Err(refuse(format!(
+            "heads of {} elements; at most {}",
+            kv.head_dim,
+            attention::MAX_HEAD_DIM
+        )));
+    }
+    if kv.page == 0 || kv.context == 0 || kv.sequences == 0 {
+        return Err(refuse("the KV cache has no pages, sequences or context"));
+    }
+    let needed = (kv.context as u64).div_ceil(kv.page as u64) * kv.sequences as u64;
+    if needed > kv.pages as u64 {
+        return Err(refuse(format!(
+            "{} KV pages; {needed} are needed for every sequence",
+            kv.pages
+        )));
+    }
+    Ok(())
+}
+
+/// The most phases that a table of the program may have.
+pub(crate) fn most_phases(program: &Program) -> usize {
+    program
+        .tables
+        .iter()
+        .map(|t| t.commands.len() * 4)
+        .max()
+        .unwrap_or(0)
+}
+
+/// Sizes of what the device needs besides the program's weights and buffers.
+pub(crate) struct Sizes {
+    pub(crate) acts: usize,
+    pub(crate) wide: usize,
+    pub(crate) angles: usize,
+    pub(crate) partials: usize,
+    pub(crate) best: usize,
+    pub(crate) per_thread: usize,
+    pub(crate) threads: usize,
+    pub(crate) tables: usize,
+    pub(crate) rows: usize,
+}
+
+/// The matrix of a command: (outputs, elements).
+fn matrix_of(command: &Command) -> Option<(usize, usize)> {
+    let (n, k) = match command.op {
+        Op::Matmul => {
+            let p = params::Matmul::of(&command.params);
+            (p.n as usize, p.k)
+        }
+        Op::MatmulAdd => {
+            let p = params::MatmulAdd::of(&command.params);
+            (p.n as usize, p.k)
+        }
+        Op::NormMatmul => {
+            let p = params::NormMatmul::of(&command.params);
+            (p.n as usize, p.k)
+        }
+        Op::NormMatmulActMul => {
+            let p = params::NormMatmulActMul::of(&command.params);
+            (2 * p.n as usize, p.k)
+        }
+        _ => return None,
+    };
+    Some((n, k as usize))
+}
+
+/// Which angles a command needs: weight, elements rotated, magnitude.
+fn angles_of(command: &Command) -> Option<(WeightId, u32, u32)> {
+    match command.op {
+        Op::Rope => {
+            let p = params::Rope::of(&command.params);
+            Some((command.weights[0], p.rot, p.magnitude.to_bits()))
+        }
+        Op::RopeAppend => {
+            let p = params::RopeAppend::of(&command.params);
+            Some((command.weights[0], p.rot, p.magnitude.to_bits()))
+        }
+        _ => None,
+    }
+}
+
+impl Sizes {
+    pub(crate) fn of(program: &Program, options: &Options) -> Sizes {
+        let context = program.kv.context as usize;
+        let mut sizes = Sizes {
+            acts: 0,
+            wide: 0,
+            angles: 0,
+            partials: 0,
+            best: (program.vocab as usize).div_ceil(sample::CHUNK) * 8,
+            per_thread: 2 * ROW_BLOCK * FUSED_COLUMNS * 4,
+            threads: options.threads(),
+            tables: 0,
+            rows: program
+                .tables
+                .iter()
+                .map(|t| t.shape.rows() as usize)
+                .max()
+                .unwrap_or(1),
+        };
+        for table in &program.tables {
+            let mut angles: Vec<(WeightId, u32, u32)> = Vec::new();
+            for (index, command) in table.commands.iter().enumerate() {
+                let rows = table.rows_at(index) as usize;
+                if let Some((n, k)) = matrix_of(command) {
+                    let kernel = Kernel::for_format(command.format, options.isa());
+                    sizes.acts = sizes.acts.max(rows * kernel.acts_bytes(k));
+                    sizes.per_thread = sizes.per_thread.max(k * 4);
+                    if command.op == Op::NormMatmulActMul && (n / 2) % kernel.tile_rows != 0 {
+                        sizes.wide = sizes.wide.max(rows * n * 4);
+                    }
+                }
+                angles.extend(
+                    angles_of(command)
+                        .filter(|a| !angles.contains(a))
+                        .as_slice(),
+                );
+                if command.op == Op::Attention {
+                    let p = params::Attention::of(&command.params);
+                    let (heads, dim) = (p.heads as usize, p.head_dim as usize);
+                    let group = heads / (p.kv_heads as usize).max(1);
+                    let splits = attention::splits_of(context);
+                    sizes.partials = sizes
+                        .partials
+                        .max(heads * splits * attention::partial_floats(dim) * 4);
+                    sizes.per_thread = sizes
+                        .per_thread
+                        .max(attention::scratch_floats(group, dim, splits) * 4);
+                }
+            }
+            let rows = table.shape.rows() as usize;
+            sizes.angles = sizes
+                .angles
+                .max(angles.iter().map(|a| rows * a.1 as usize * 4).sum());
+        }
+        sizes.per_thread = round_up(sizes.per_thread);
+        let pages =
+            (context.div_ceil(program.kv.page.max(1) as usize)) * program.kv.sequences as usize;
+        let phases: usize = program.tables.iter().map(|t| t.commands.len() * 4).sum();
+        sizes.tables = phases * size_of::<Lowered>()
+            + most_phases(program) * 4
+            + pages * 4
+            + sizes.rows * (size_of::<Row>() + 8)
+            + Sampler::bytes(program.vocab as usize, context);
+        sizes
+    }
+
+    /// Name, class and bytes of each block.
+    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 7] {
+        let prompt = if self.rows > 1 {
+            Class::ScratchPrefill
+        } else {
+            Class::ScratchDecode
+        };
+        [
+            ("prepared activations", prompt, self.acts as u64),
+            ("gate and up", prompt, self.wide as u64),
+            ("rope angles", prompt, self.angles as u64),
+            (
+                "attention partials",
+                Class::ScratchDecode,
+                self.partials as u64,
+            ),
+            ("argmax partials", Class::ScratchDecode, self.best as u64),
+            (
+                "scratch of each thread",
+                prompt,
+                (self.per_thread * self.threads) as u64,
+            ),
+            (
+                "lowered tables, step and sampling state",
+                Class::Tables,
+                self.tables as u64,
+            ),
+        ]
+        .map(|(name, class, bytes)| (name, class, round_up(bytes as usize) as u64))
+    }
+}
+
+/// What the device allocates for a session besides the program's own buffers: name, class and bytes of each.
+pub fn device_bytes(program: &Program, options: &Options) -> Vec<(&'static str, Class, u64)> {
+    Sizes::of(program, options).entries().to_vec()
+}
+
+/// The device's own blocks.
+pub(crate) struct Extra {
+    acts: Block,
+    wide: Block,
+    angles: Block,
+    partials: Block,
+    best: Block,
+    pub(crate) threads: Block,
+    pub(crate) per_thread: usize,
+}
+
+impl Extra {
+    pub(crate) fn new(sizes: &Sizes) -> Result<Extra, Error> {
+        Ok(Extra {
+            acts: Block::new(sizes.acts as u64, "prepared activations")?,
+            wide: Block::new(sizes.wide as u64, "gate and up")?,
+            angles: Block::new(sizes.angles as u64, "rope angles")?,
+            partials: Block::new(sizes.partials as u64, "attention partials")?,
+            best: Block::new(sizes.best as u64, "argmax partials")?,
+            threads: Block::new(
+                (sizes.per_thread * sizes.threads) as u64,
+                "scratch of each thread",
+            )?,
+            per_thread: sizes.per_thread,
+        })
+    }
+}
+
+/// A phase: what its chunks do.
+pub(crate) enum Phase {
+    Angles(RopeTable),
+    Embed(Embed),
+    Norm(Norm),
+    Prepare(Prepare),
+    Matmul(Matmul),
+    Bias(Bias),
+    Rope(Rope),
+    KvAppend(KvAppend),
+    RopeAppend(RopeAppend),
+    Attention(Attention),
+    /// Merges what the attention phase before left in the partials, if it was split.
+    Merge(Attention),
+    ActMul(ActMul),
+    Add(Add),
+    Scale(Scale),
+    CopyLast(CopyLast),
+    Scan(Sample),
+    Choose(Sample),
+}
+
+/// A phase with the command it came from.
+pub(crate) struct Lowered {
+    pub(crate) command: u32,
+    /// Only one row is live here.
+    pub(crate) single: bool,
+    pub(crate) phase: Phase,
+}
+
+/// A table, lowered.
+pub(crate) struct LoweredTable {
+    pub(crate) shape: Shape,
+    pub(crate) phases: Vec<Lowered>,
+    pub(crate) logits: Place,
+}
+
+/// Everything that lowering reads.
+pub(crate) struct Lowering<'a> {
+    pub(crate) inner: &'a Inner,
+    pub(crate) buffers: &'a [Block],
+    pub(crate) extra: &'a Extra,
+}
+
+impl Lowering<'_> {
+    fn program(&self) -> &Program {
+        &self.inner.program
+    }
+
+    /// Rows of `width` floats in a buffer, checked for `rows` rows.
+    fn place(&self, at: BufferRef, stride: u32, width: usize, rows: usize) -> Result<Place, Error> {
+        let block = self
+            .buffers
+            .get(at.buffer as usize)
+            .ok_or_else(|| refuse("a command lacks a buffer"))?;
+        let spec = &self.program().buffers[at.buffer as usize];
+        let stride = stride as usize;
+        let end = (rows - 1).checked_mul(stride).and_then(|e| {
+            e.checked_add(width)?
+                .checked_mul(4)?
+                .checked_add(at.offset as usize)
+        });
+        if at.offset % 4 != 0
+            || end.is_none_or(|end| end > spec.bytes as usize)
+            || (rows > 1 && width > stride)
+        {
+            return Err(refuse(format!(
+                "buffer {} is too small for {rows} rows of {width}",
+                spec.name
+            )));
+        }
+        // SAFETY: the offset is inside the block.
+        let start = unsafe { block.ptr().add(at.offset as usize).cast() };
+        Ok(Place { start, stride })
+    }
+
+    fn scratch(
+        &self,
+        block: &Block,
+        offset: usize,
+        stride: usize,
+        rows: usize,
+    ) -> Result<Place, Error> {
+        if (offset + rows * stride) * 4 > block.len() {
+            return Err(refuse("the device's scratch is too small"));
+        }
+        // SAFETY: the offset is inside the block.
+        let start = unsafe { block.ptr().cast::<f32>().add(offset) };
+        Ok(Place { start, stride })
+    }
+
+    fn floats(&self, id: WeightId, len: usize) -> Result<Floats, Error> {
+        if id == NO_WEIGHT {
+            return Ok(Floats::NONE);
+        }
+        let spec = self
+            .program()
+            .weights
+            .get(id as usize)
+            .ok_or_else(|| refuse("a command lacks a weight"))?;
+        match self.inner.layouts[id as usize].floats {
+            Some(at) if spec.n as usize * spec.k as usize >= len => {
+                // SAFETY: the layout lies in the arena.
+                Ok(Floats(unsafe { self.inner.arena.ptr().add(at).cast() }))
+            }
+            _ => Err(refuse(format!("{} is no vector of {len}", spec.name))),
+        }
+    }
+
+    fn matrix(&self, command: &Command, n: usize, k: usize) -> Result<(Kernel, Bytes), Error> {
+        let id = command.weights[0];
+        let spec = self
+            .program()
+            .weights
+            .get(id as usize)
+            .ok_or_else(|| refuse("a command lacks its matrix"))?;
+        let at = self.inner.layouts[id as usize].matrix;
+        match at {
+            Some(at)
+                if spec.n as usize == n
+                    && spec.k as usize == k
+                    && spec.format == command.format =>
+            {
+                let kernel = Kernel::for_format(spec.format, self.inner.isa);
+                // SAFETY: the layout lies in the arena.
+                Ok((kernel, Bytes(unsafe { self.inner.arena.ptr().add(at) })))
+            }
+            _ => Err(refuse(format!(
+                "{} is no {} matrix of {n} x {k}",
+                spec.name,
+                command.format.name()
+            ))),
+        }
+    }
+
+    /// Where the conveyor starts, checked for `slots` tokens.
+    fn conveyor(&self, slots: usize) -> Result<*mut u32, Error> {
+        let id = self.program().tokens as usize;
+        match self.buffers.get(id) {
+            Some(block) if self.program().buffers[id].bytes as usize >= slots * 4 => {
+                Ok(block.ptr().cast())
+            }
+            _ => Err(refuse(format!("the conveyor must hold {slots} tokens"))),
+        }
+    }
+
+    pub(crate) fn lower(&self, table: &Table) -> Result<LoweredTable, Error> {
+        let mut phases = Vec::with_capacity(table.commands.len() * 4);
+        let angles = self.lower_angles(table, &mut phases)?;
+        let single_from = table.single_row_from().unwrap_or(usize::MAX);
+        for (index, command) in table.commands.iter().enumerate() {
+            let single = index >= single_from;
+            let positional = matches!(
+                command.op,
+                Op::Rope | Op::RopeAppend | Op::KvAppend | Op::Attention | Op::Embed
+            );
+            if single && positional {
+                return Err(refuse(format!("{} after copy_last", command.op.name())));
+            }
+            let rows = table.rows_at(index) as usize;
+            let mut push = |phase: Phase| {
+                phases.push(Lowered {
+                    command: index as u32,
+                    single,
+                    phase,
+                })
+            };
+            self.lower_command(command, rows, &angles, &mut push)?;
+        }
+        Ok(LoweredTable {
+            shape: table.shape,
+            phases,
+            logits: self.logits(table)?,
+        })
+    }
+
+    /// A table without phases, for the reference.
+    pub(crate) fn logits_only(&self, table: &Table) -> Result<LoweredTable, Error> {
+        Ok(LoweredTable {
+            shape: table.shape,
+            phases: Vec::new(),
+            logits: self.logits(table)?,
+        })
+    }
+
+    /// Where the logits are: what `sample` reads, or else what the last command writes.
+    fn logits(&self, table: &Table) -> Result<Place, Error> {
+        let last = table
+            .commands
+            .last()
+            .ok_or_else(|| refuse("a table without commands"))?;
+        let at = match last.op {
+            Op::Sample => last.buffers[0],
+            op => last.buffers[(op.reads().len() + op.writes().len()).saturating_sub(1)],
+        };
+        let vocab = self.program().vocab;
+        let rows = if let Shape::Batch(rows) = table.shape {
+            rows as usize
+        } else {
+            1
+        };
+        self.place(at, vocab, vocab as usize, rows)
+    }
+
+    /// One phase per kind of angles, and where each lies.
+    #[allow(clippy::type_complexity)]
+    fn lower_angles(
+        &self,
+        table: &Table,
+        phases: &mut Vec<Lowered>,
+    ) -> Result<Vec<((WeightId, u32, u32), Place)>, Error> {
+        let mut known: Vec<((WeightId, u32, u32), Place)> = Vec::new();
+        let mut offset = 0;
+        let rows = table.shape.rows() as usize;
+        for (index, command) in table.commands.iter().enumerate() {
+            let Some(key) = angles_of(command) else {
+                continue;
+            };
+            if known.iter().any(|(k, _)| *k == key) {
+                continue;
+            }
+            let rot = key.1 as usize;
+            let freqs = self.floats(key.0, rot / 2)?;
+            if freqs.0.is_null() || rot % 2 != 0 {
+                return Err(refuse(
+                    "rope without frequencies, or of an odd number of elements",
+                ));
+            }
+            let y = self.scratch(&self.extra.angles, offset, rot, rows)?;
+            offset += rows * rot;
+            let phase = Phase::Angles(RopeTable {
+                freqs,
+                half: rot / 2,
+                magnitude: f32::from_bits(key.2),
+                y,
+            });
+            phases.push(Lowered {
+                command: index as u32,
+                single: false,
+                phase,
+            });
+            known.push((key, y));
+        }
+        Ok(known)
+    }
+
+    fn lower_command(
+        &self,
+        command: &Command,
+        rows: usize,
+        angles: &[((WeightId, u32, u32), Place)],
+        push: &mut dyn FnMut(Phase),
+    ) -> Result<(), Error> {
+        let [a, b, ..] = command.buffers;
+        let kv = &self.program().kv;
+        let same_kv = |layer: u32, kv_heads: u32, head_dim: u32| {
+            if layer < kv.layers && kv_heads == kv.kv_heads && head_dim == kv.head_dim {
+                Ok(layer as usize)
+            } else {
+                Err(refuse(format!(
+                    "{} does not fit the KV layout",
+                    command.op.name()
+                )))
+            }
+        };
+        let angle = || {
+            let key = angles_of(command);
+            angles
+                .iter()
+                .find(|(k, _)| Some(*k) == key)
+                .map(|(_, p)| *p)
+                .ok_or_else(|| refuse("rope without angles"))
+        };
+        match command.op {
+            Op::Embed => {
+                let p = params::Embed::of(&command.params);
+                let (n, k) = (p.n as usize, p.k as usize);
+                let id = command.weights[0] as usize;
+                let spec = self
+                    .program()
+                    .weights
+                    .get(id)
+                    .ok_or_else(|| refuse("embed without a table"))?;
+                let at = self.inner.layouts[id]
+                    .lookup
+                    .filter(|_| (spec.n as usize, spec.k as usize) == (n, k));
+                let at =
+                    at.ok_or_else(|| refuse(format!("{} is no table of {n} x {k}", spec.name)))?;
+                if p.n < self.program().vocab || spec.usage == Usage::Matrix {
+                    return Err(refuse("the embedding has fewer rows than the vocabulary"));
+                }
+                // SAFETY: the layout lies in the arena.
+                let table = Bytes(unsafe { self.inner.arena.ptr().add(at) });
+                push(Phase::Embed(Embed {
+                    table,
+                    format: spec.format,
+                    row_bytes: spec.format.bytes(k).unwrap_or(0),
+                    k,
+                    scale: p.scale,
+                    tokens: self.conveyor(rows)?,
+                    y: self.place(b, p.x_stride, k, rows)?,
+                }));
+            }
+            Op::Norm => {
+                let p = params::Norm::of(&command.params);
+                let (dim, groups) = (p.dim as usize, p.groups as usize);
+                push(Phase::Norm(Norm {
+                    x: self.place(a, p.x_stride, dim * groups, rows)?,
+                    y: self.place(b, p.y_stride, dim * groups, rows)?,
+                    dim,
+                    groups,
+                    eps: p.eps,
+                    weight: self.floats(command.weights[0], dim)?,
+                }));
+            }
+            Op::Matmul => {
+                let p = params::Matmul::of(&command.params);
+                self.lower_matmul(
+                    command,
+                    rows,
+                    (p.x_stride, p.y_stride),
+                    None,
+                    Then::Store,
+                    push,
+                )?;
+            }
+            Op::MatmulAdd => {
+                let p = params::MatmulAdd::of(&command.params);
+                self.lower_matmul(
+                    command,
+                    rows,
+                    (p.x_stride, p.y_stride),
+                    None,
+                    Then::Accumulate,
+                    push,
+                )?;
+            }
+            Op::NormMatmul => {
+                let p = params::NormMatmul::of(&command.params);
+                let norm = Some((self.floats(command.weights[1], p.k as usize)?, p.eps));
+                self.lower_matmul(
+                    command,
+                    rows,
+                    (p.x_stride, p.y_stride),
+                    norm,
+                    Then::Store,
+                    push,
+                )?;
+            }
+            Op::NormMatmulActMul => {
+                let p = params::NormMatmulActMul::of(&command.params);
+                let norm = Some((self.floats(command.weights[1], p.k as usize)?, p.eps));
+                self.lower_matmul(
+                    command,
+                    rows,
+                    (p.x_stride, p.y_stride),
+                    norm,
+                    Then::ActMul(p.act),
+                    push,
+                )?;
+            }
+            Op::Bias => {
+                let p = params::Bias::of(&command.params);
+                let n = p.n as usize;
+                let y = self.place(a, p.y_stride, n, rows)?;
+                push(Phase::Bias(Bias {
+                    y,
+                    n,
+                    bias: self.floats(command.weights[0], n)?,
+                }));
+            }
+            Op::Rope => {
+                let p = params::Rope::of(&command.params);
+                if p.rot > p.head_dim {
+                    return Err(refuse("rope of more elements than a head has"));
+                }
+                push(Phase::Rope(Rope {
+                    y: self.place(a, p.y_stride, p.heads as usize * p.head_dim as usize, rows)?,
+                    heads: p.heads as usize,
+                    head_dim: p.head_dim as usize,
+                    half: p.rot as usize / 2,
+                    interleaved: p.interleaved != 0,
+                    angles: angle()?,
+                }));
+            }
+            Op::KvAppend => {
+                let p = params::KvAppend::of(&command.params);
+                let width = p.kv_heads as usize * p.head_dim as usize;
+                push(Phase::KvAppend(KvAppend {
+                    k: self.place(a, p.k_stride, width, rows)?,
+                    v: self.place(b, p.v_stride, width, rows)?,
+                    layer: same_kv(p.layer, p.kv_heads, p.head_dim)?,
+                }));
+            }
+            Op::RopeAppend => {
+                let p = params::RopeAppend::of(&command.params);
+                let (heads, kv_heads, head_dim) =
+                    (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
+                if p.rot > p.head_dim || kv_heads == 0 || heads % kv_heads != 0 {
+                    return Err(refuse("rope_append with heads that do not fit each other"));
+                }
+                push(Phase::RopeAppend(RopeAppend {
+                    qkv: self.place(a, p.qkv_stride, (heads + 2 * kv_heads) * head_dim, rows)?,
+                    heads,
+                    kv_heads,
+                    head_dim,
+                    half: p.rot as usize / 2,
+                    interleaved: p.interleaved != 0,
+                    eps: p.eps,
+                    angles: angle()?,
+                    q_norm: self.floats(command.weights[1], head_dim)?,
+                    k_norm: self.floats(command.weights[2], head_dim)?,
+                    layer: same_kv(p.layer, p.kv_heads, p.head_dim)?,
+                }));
+            }
+            Op::Attention => {
+                let make = || self.lower_attention(command, rows, same_kv);
+                push(Phase::Attention(make()?));
+                push(Phase::Merge(make()?));
+            }
+            Op::ActMul => {
+                let p = params::ActMul::of(&command.params);
+                let n = p.n as usize;
+                let x = self.place(a, p.x_stride, 2 * n, rows)?;
+                push(Phase::ActMul(ActMul {
+                    x,
+                    y: self.place(b, p.y_stride, n, rows)?,
+                    n,
+                    act: p.act,
+                }));
+            }
+            Op::Add => {
+                let p = params::Add::of(&command.params);
+                let n = p.n as usize;
+                let x = self.place(a, p.x_stride, n, rows)?;
+                push(Phase::Add(Add {
+                    x,
+                    y: self.place(b, p.y_stride, n, rows)?,
+                    n,
+                }));
+            }
+            Op::Scale => {
+                let p = params::Scale::of(&command.params);
+                let n = p.n as usize;
+                push(Phase::Scale(Scale {
+                    y: self.place(a, p.y_stride, n, rows)?,
+                    n,
+                    scale: p.scale,
+                    cap: p.cap,
+                }));
+            }
+            Op::CopyLast => {
+                let p = params::CopyLast::of(&command.params);
+                let n = p.n as usize;
+                let x = self.place(a, p.x_stride, n, rows)?;
+                push(Phase::CopyLast(CopyLast {
+                    x,
+                    y: self.place(b, p.y_stride, n, 1)?,
+                    n,
+                }));
+            }
+            Op::Sample => {
+                let p = params::Sample::of(&command.params);
+                if p.n != self.program().vocab {
+                    return Err(refuse("sample over something else than the vocabulary"));
+                }
+                let make = || -> Result<Sample, Error> {
+                    let n = p.n as usize;
+                    let chunks = n.div_ceil(sample::CHUNK);
+                    Ok(Sample {
+                        logits: self.place(a, p.logits_stride, n, 1)?,
+                        n,
+                        partials: self.scratch(&self.extra.best, 0, 2, chunks)?,
+                        tokens: self.conveyor(2)?,
+                    })
+                };
+                push(Phase::Scan(make()?));
+                push(Phase::Choose(make()?));
+            }
+        }
+        Ok(())
+    }
+
+    fn lower_matmul(
+        &self,
+        command: &Command,
+        rows: usize,
+        (x_stride, y_stride): (u32, u32),
+        norm: Option<(Floats, f32)>,
+        then: Then,
+        push: &mut dyn FnMut(Phase),
+    ) -> Result<(), Error> {
+        let (n, k) = matrix_of(command).ok_or_else(|| refuse("no matrix"))?;
+        let (kernel, tiles) = self.matrix(command, n, k)?;
+        let acts_bytes = kernel.acts_bytes(k);
+        if rows * acts_bytes > self.extra.acts.len()
+            || (norm.is_some() && k * 4 > self.extra.per_thread)
+        {
+            return Err(refuse("the device's scratch is too small"));
+        }
+        let acts = Bytes(self.extra.acts.ptr());
+        let x = self.place(command.buffers[0], x_stride, k, rows)?;
+        push(Phase::Prepare(Prepare {
+            kernel,
+            x,
+            k,
+            norm,
+            acts,
+            acts_bytes,
+        }));
+        let threads = self.inner.team.threads();
+        let Then::ActMul(act) = then else {
+            let y = self.place(command.buffers[1], y_stride, n, rows)?;
+            push(Phase::Matmul(Matmul::new(
+                kernel,
+                tiles,
+                (n, k),
+                acts,
+                y,
+                then,
+                threads,
+            )));
+            return Ok(());
+        };
+        let half = n / 2;
+        let y = self.place(command.buffers[1], y_stride, half, rows)?;
+        if half % kernel.tile_rows == 0 && kernel.tile_rows <= FUSED_COLUMNS {
+            push(Phase::Matmul(Matmul::new(
+                kernel,
+                tiles,
+                (half, k),
+                acts,
+                y,
+                then,
+                threads,
+            )));
+        } else {
+            let wide = self.scratch(&self.extra.wide, 0, n, rows)?;
+            push(Phase::Matmul(Matmul::new(
+                kernel,
+                tiles,
+                (n, k),
+                acts,
+                wide,
+                Then::Store,
+                threads,
+            )));
+            push(Phase::ActMul(ActMul {
+                x: wide,
+                y,
+                n: half,
+                act,
+            }));
+        }
+        Ok(())
+    }
+
+    fn lower_attention(
+        &self,
+        command: &Command,
+        rows: usize,
+        same_kv: impl Fn(u32, u32, u32) -> Result<usize, Error>,
+    ) -> Result<Attention, Error> {
+        let p = params::Attention::of(&command.params);
+        let (heads, kv_heads, head_dim) =
+            (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
+        let layer = same_kv(p.layer, p.kv_heads, p.head_dim)?;
+        if kv_heads == 0 || heads % kv_heads != 0 {
+            return Err(refuse("attention with heads that do not fit each other"));
+        }
+        let kv = &self.program().kv;
+        let splits = attention::splits_of(kv.context as usize);
+        let floats = attention::partial_floats(head_dim);
+        if attention::scratch_floats(heads / kv_heads, head_dim, splits) * 4 > self.extra.per_thread
+        {
+            return Err(refuse("the device's scratch is too small"));
+        }
+        Ok(Attention {
+            q: self.place(command.buffers[0], p.q_stride, heads * head_dim, rows)?,
+            y: self.place(command.buffers[2], p.y_stride, heads * head_dim, rows)?,
+            layer,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: p.scale,
+            window: p.window as usize,
+            softcap: p.softcap,
+            partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
+            run: attention::run_for(kv.format, self.inner.isa),
+        })
+    }
+}
+
+impl Phase {
+    /// Into how many chunks it is cut.
+    pub(crate) fn chunks(&self, state: &State, rows: usize, plain_argmax: bool) -> usize {
+        match self {
+            Phase::Matmul(p) => p.chunks(),
+            Phase::RopeAppend(p) => rows * p.chunks_per_row(),
+            Phase::Attention(p) if rows == 1 => {
+                p.kv_heads * p.splits(state.rows[0].position as usize)
+            }
+            Phase::Attention(p) => rows * p.kv_heads,
+            Phase::Merge(p) if rows == 1 => p.kv_heads.min(MERGE_CHUNKS),
+            Phase::Merge(_) => 0,
+            Phase::CopyLast(_) | Phase::Choose(_) => 1,
+            Phase::Scan(p) => {
+                if plain_argmax {
+                    p.chunks()
+                } else {
+                    0
+                }
+            }
+            _ => rows.div_ceil(basic::ROWS),
+        }
+    }
+
+    /// Runs one chunk.
+    ///
+    /// # Safety
+    /// See `ops`; `scratch` is this thread's own.
+    pub(crate) unsafe fn run(&self, state: &State, rows: usize, chunk: usize, scratch: *mut f32) {
+        let some = chunk * basic::ROWS..rows.min((chunk + 1) * basic::ROWS);
+        // SAFETY: the promise of `ops` holds for each of them alike.
+        unsafe {
+            match self {
+                Phase::Angles(p) => some.for_each(|row| p.run(state, row)),
+                Phase::Embed(p) => some.for_each(|row| p.run(state, row)),
+                Phase::Norm(p) => some.for_each(|row| p.run(row)),
+                Phase::Prepare(p) => some.for_each(|row| p.run(row, scratch)),
+                Phase::Bias(p) => some.for_each(|row| p.run(row)),
+                Phase::Rope(p) => some.for_each(|row| p.run(row)),
+                Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
+                Phase::ActMul(p) => some.for_each(|row| p.run(row)),
+                Phase::Add(p) => some.for_each(|row| p.run(row)),
+                Phase::Scale(p) => some.for_each(|row| p.run(row)),
+                Phase::Matmul(p) => p.run(rows, chunk, scratch),
+                Phase::RopeAppend(p) => {
+                    let heads = p.chunks_per_row();
+                    p.run(state, chunk / heads, chunk % heads);
+                }
+                Phase::Attention(p) if rows == 1 => {
+                    p.split(state, chunk % p.kv_heads, chunk / p.kv_heads, scratch);
+                }
+                Phase::Attention(p) => {
+                    p.whole(state, chunk / p.kv_heads, chunk % p.kv_heads, scratch)
+                }
+                Phase::Merge(p) => {
+                    let chunks = p.kv_heads.min(MERGE_CHUNKS);
+                    (chunk..p.kv_heads)
+                        .step_by(chunks)
+                        .for_each(|head| p.merge(state, head));
+                }
+                Phase::CopyLast(p) => p.run(state.live),
+                Phase::Scan(p) => p.scan(chunk),
+                Phase::Choose(p) => {
+                    let mut sampler = state
+                        .sampler
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner);
+                    p.choose(&mut sampler, state.rows[0].position + 1, state.slot);
+                }
+            }
+        }
+    }
+}
+
+/// Into how many chunks merging is cut: it is little work.
+const MERGE_CHUNKS: usize = 4;

@@ -1,0 +1,453 @@
+//! Attention with online softmax. A row's context is cut at fixed positions into splits, each split gives a partial
+//! result, and the partials are merged in order: the same bits whether splits run on one thread or on many.
+
+use super::{Place, State, exp_not_positive};
+use crate::kernels::Isa;
+use half::f16;
+use welte_table::Format;
+
+/// Positions of one split.
+pub(crate) const SPLIT: usize = 256;
+/// Positions whose scores are computed before the values are read.
+const BLOCK: usize = 64;
+/// The largest head that the device takes.
+pub(crate) const MAX_HEAD_DIM: usize = 512;
+
+pub(crate) struct Attention {
+    pub(crate) q: Place,
+    pub(crate) y: Place,
+    pub(crate) layer: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) scale: f32,
+    pub(crate) window: usize,
+    pub(crate) softcap: f32,
+    /// Partials of one row: `[split][head][head_dim, maximum, sum]`.
+    pub(crate) partials: Place,
+    pub(crate) run: Run,
+}
+
+/// One split of one group of heads: see [`Attention::split`].
+pub(crate) type Run = unsafe fn(&Attention, &State, usize, usize, Span, *mut f32, *mut f32);
+
+/// Positions of a split.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    from: usize,
+    to: usize,
+}
+
+/// Floats of one head's partial result.
+pub(crate) fn partial_floats(head_dim: usize) -> usize {
+    (head_dim + 2).next_multiple_of(16)
+}
+
+/// Floats of a thread's scratch: scores of a block for the group's heads, then partials of all splits.
+pub(crate) fn scratch_floats(group: usize, head_dim: usize, splits: usize) -> usize {
+    group * BLOCK + group * splits * partial_floats(head_dim)
+}
+
+/// The most splits that a context may have.
+pub(crate) fn splits_of(context: usize) -> usize {
+    context.div_ceil(SPLIT)
+}
+
+impl Attention {
+    fn first(&self, position: usize) -> usize {
+        if self.window == 0 {
+            0
+        } else {
+            (position + 1).saturating_sub(self.window)
+        }
+    }
+
+    /// How many splits the row at `position` has.
+    pub(crate) fn splits(&self, position: usize) -> usize {
+        position / SPLIT + 1 - self.first(position) / SPLIT
+    }
+
+    fn span(&self, position: usize, split: usize) -> Span {
+        let first = self.first(position);
+        let at = (first / SPLIT + split) * SPLIT;
+        Span {
+            from: at.max(first),
+            to: (at + SPLIT).min(position + 1),
+        }
+    }
+
+    /// One split of one kv head's group of one row, into the shared partials (only one row may be in flight).
+    ///
+    /// # Safety
+    /// See `super`; `scratch` holds [`scratch_floats`] of this thread's own.
+    pub(crate) unsafe fn split(
+        &self,
+        state: &State,
+        kv_head: usize,
+        split: usize,
+        scratch: *mut f32,
+    ) {
+        let group = self.heads / self.kv_heads;
+        let span = self.span(state.rows[0].position as usize, split);
+        // SAFETY: the partials have a place for each split and head.
+        unsafe {
+            let out = self
+                .partials
+                .start
+                .add((split * self.heads + kv_head * group) * partial_floats(self.head_dim));
+            (self.run)(self, state, 0, kv_head, span, scratch, out);
+        }
+    }
+
+    /// Merges the shared partials of one kv head's group.
+    ///
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn merge(&self, state: &State, kv_head: usize) {
+        let group = self.heads / self.kv_heads;
+        let splits = self.splits(state.rows[0].position as usize);
+        let floats = partial_floats(self.head_dim);
+        // SAFETY: as `split`; the phase before has written them.
+        unsafe {
+            let partials = self.partials.start.add(kv_head * group * floats);
+            self.merge_group(0, kv_head, partials, splits, self.heads * floats);
+        }
+    }
+
+    /// All of one kv head's group of one row.
+    ///
+    /// # Safety
+    /// See `super`; `scratch` holds [`scratch_floats`] of this thread's own.
+    pub(crate) unsafe fn whole(
+        &self,
+        state: &State,
+        row: usize,
+        kv_head: usize,
+        scratch: *mut f32,
+    ) {
+        let group = self.heads / self.kv_heads;
+        let position = state.rows[row].position as usize;
+        let floats = group * partial_floats(self.head_dim);
+        // SAFETY: the scratch has room for the scores and for every split's partials.
+        unsafe {
+            let partials = scratch.add(group * BLOCK);
+            let splits = self.splits(position);
+            for split in 0..splits {
+                let out = partials.add(split * floats);
+                (self.run)(
+                    self,
+                    state,
+                    row,
+                    kv_head,
+                    self.span(position, split),
+                    scratch,
+                    out,
+                );
+            }
+            self.merge_group(row, kv_head, partials, splits, floats);
+        }
+    }
+
+    /// # Safety
+    /// `partials` holds the group's partials of `splits` splits, `stride` floats apart.
+    unsafe fn merge_group(
+        &self,
+        row: usize,
+        kv_head: usize,
+        partials: *const f32,
+        splits: usize,
+        stride: usize,
+    ) {
+        let group = self.heads / self.kv_heads;
+        let dim = self.head_dim;
+        for h in 0..group {
+            // SAFETY: promised by the caller; the head lies in the row of y.
+            unsafe {
+                let partial = |split: usize| partials.add(split * stride + h * partial_floats(dim));
+                let y = self
+                    .y
+                    .start
+                    .add(row * self.y.stride + (kv_head * group + h) * dim);
+                let y = std::slice::from_raw_parts_mut(y, dim);
+                let largest = (0..splits)
+                    .map(|s| *partial(s).add(dim))
+                    .fold(f32::NEG_INFINITY, f32::max);
+                y.fill(0.0);
+                let mut sum = 0.0;
+                for split in 0..splits {
+                    let acc = std::slice::from_raw_parts(partial(split), dim + 2);
+                    let weight = (acc[dim] - largest).exp();
+                    sum += acc[dim + 1] * weight;
+                    y.iter_mut().zip(acc).for_each(|(y, a)| *y += a * weight);
+                }
+                let scale = 1.0 / sum;
+                y.iter_mut().for_each(|y| *y *= scale);
+            }
+        }
+    }
+}
+
+/// Reads a row of the cache as floats.
+trait Cache {
+    const FMA: bool;
+    /// # Safety
+    /// `row` holds `out.len()` encoded values, and the processor has the instructions.
+    unsafe fn widen(row: *const u8, out: &mut [f32]);
+}
+
+struct PlainF16;
+struct PlainQ8_0<const FMA: bool>;
+
+impl Cache for PlainF16 {
+    const FMA: bool = false;
+    #[inline(always)]
+    unsafe fn widen(row: *const u8, out: &mut [f32]) {
+        for (i, out) in out.iter_mut().enumerate() {
+            // SAFETY: promised by the caller; rows of f16 are aligned to 2.
+            *out = unsafe { *row.cast::<f16>().add(i) }.to_f32();
+        }
+    }
+}
+
+impl<const FMA: bool> Cache for PlainQ8_0<FMA> {
+    const FMA: bool = FMA;
+    #[inline(always)]
+    unsafe fn widen(row: *const u8, out: &mut [f32]) {
+        for (block, out) in out.chunks_exact_mut(32).enumerate() {
+            // SAFETY: promised by the caller.
+            let bytes = unsafe { std::slice::from_raw_parts(row.add(block * 34), 34) };
+            let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
+            for (out, q) in out.iter_mut().zip(&bytes[2..]) {
+                *out = *q as i8 as f32 * scale;
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    pub(super) struct F16Avx2;
+    pub(super) struct F16Avx512;
+
+    impl Cache for F16Avx2 {
+        const FMA: bool = true;
+        #[inline(always)]
+        unsafe fn widen(row: *const u8, out: &mut [f32]) {
+            // SAFETY: promised by the caller; the tail goes value by value.
+            unsafe {
+                let whole = out.len() / 8 * 8;
+                for i in (0..whole).step_by(8) {
+                    let half = _mm_loadu_si128(row.add(2 * i).cast());
+                    _mm256_storeu_ps(out.as_mut_ptr().add(i), _mm256_cvtph_ps(half));
+                }
+                PlainF16::widen(row.add(2 * whole), &mut out[whole..]);
+            }
+        }
+    }
+
+    impl Cache for F16Avx512 {
+        const FMA: bool = true;
+        #[inline(always)]
+        unsafe fn widen(row: *const u8, out: &mut [f32]) {
+            // SAFETY: promised by the caller; the tail goes value by value.
+            unsafe {
+                let whole = out.len() / 16 * 16;
+                for i in (0..whole).step_by(16) {
+                    let half = _mm256_loadu_si256(row.add(2 * i).cast());
+                    _mm512_storeu_ps(out.as_mut_ptr().add(i), _mm512_cvtph_ps(half));
+                }
+                PlainF16::widen(row.add(2 * whole), &mut out[whole..]);
+            }
+        }
+    }
+
+    macro_rules! run {
+        ($name:ident, $cache:ty, $features:literal) => {
+            /// # Safety
+            /// As [`attend`]; the processor has the features.
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn $name(
+                a: &Attention,
+                state: &State,
+                row: usize,
+                kv_head: usize,
+                span: Span,
+                scores: *mut f32,
+                out: *mut f32,
+            ) {
+                // SAFETY: promised by the caller.
+                unsafe { attend::<$cache>(a, state, row, kv_head, span, scores, out) }
+            }
+        };
+    }
+
+    run!(f16_avx2, F16Avx2, "avx2,fma,f16c");
+    run!(
+        f16_avx512,
+        F16Avx512,
+        "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
+    );
+    run!(q8_0_avx2, PlainQ8_0<true>, "avx2,fma,f16c");
+    run!(
+        q8_0_avx512,
+        PlainQ8_0<true>,
+        "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
+    );
+}
+
+/// The function for a cache format on an instruction set (which the processor has).
+pub(crate) fn run_for(format: Format, isa: Isa) -> Run {
+    #[cfg(target_arch = "x86_64")]
+    match (format, isa) {
+        (Format::Q8_0, Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16) => return x86::q8_0_avx512,
+        (Format::Q8_0, Isa::Avx2 | Isa::Avx2Vnni) => return x86::q8_0_avx2,
+        (_, Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16) => return x86::f16_avx512,
+        (_, Isa::Avx2 | Isa::Avx2Vnni) => return x86::f16_avx2,
+        (_, Isa::Scalar) => {}
+    }
+    let _ = isa;
+    match format {
+        Format::Q8_0 => attend::<PlainQ8_0<false>>,
+        _ => attend::<PlainF16>,
+    }
+}
+
+#[inline(always)]
+fn multiply_add<C: Cache>(a: f32, b: f32, c: f32) -> f32 {
+    if C::FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+#[inline(always)]
+fn dot<C: Cache>(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 16];
+    let (a_chunks, b_chunks) = (a.chunks_exact(16), b.chunks_exact(16));
+    let tail: f32 = a_chunks
+        .remainder()
+        .iter()
+        .zip(b_chunks.remainder())
+        .map(|(a, b)| a * b)
+        .sum();
+    for (a, b) in a_chunks.zip(b_chunks) {
+        for l in 0..16 {
+            lanes[l] = multiply_add::<C>(a[l], b[l], lanes[l]);
+        }
+    }
+    let mut width = 8;
+    while width > 0 {
+        for l in 0..width {
+            lanes[l] += lanes[l + width];
+        }
+        width /= 2;
+    }
+    lanes[0] + tail
+}
+
+/// The online softmax of one group's heads over a span: per head `head_dim` sums, the maximum and the sum of weights.
+///
+/// # Safety
+/// See `super`; `scores` holds `group * BLOCK` floats and `out` the group's partials, of this thread's own.
+#[inline(always)]
+unsafe fn attend<C: Cache>(
+    a: &Attention,
+    state: &State,
+    row: usize,
+    kv_head: usize,
+    span: Span,
+    scores: *mut f32,
+    out: *mut f32,
+) {
+    let dim = a.head_dim;
+    let group = a.heads / a.kv_heads;
+    let sequence = state.rows[row].sequence as usize;
+    let row_bytes = state.kv_row_bytes();
+    let page_len = state.kv.page as usize;
+    let floats = partial_floats(dim);
+    let mut wide = [0.0f32; MAX_HEAD_DIM];
+    let wide = &mut wide[..dim];
+    // SAFETY: the partials and scores are ours; q holds the group's heads.
+    let (partials, scores, queries) = unsafe {
+        let q = a.q.start.add(row * a.q.stride + kv_head * group * dim);
+        (
+            std::slice::from_raw_parts_mut(out, group * floats),
+            std::slice::from_raw_parts_mut(scores, group * BLOCK),
+            std::slice::from_raw_parts(q, group * dim),
+        )
+    };
+    for partial in partials.chunks_exact_mut(floats) {
+        partial.fill(0.0);
+        partial[dim] = f32::NEG_INFINITY;
+    }
+    let mut at = span.from;
+    while at < span.to {
+        let count = BLOCK.min(span.to - at).min(page_len - at % page_len);
+        // SAFETY: positions up to the row's own lie in the layout, and the run of positions inside one page.
+        let (keys, values) = unsafe {
+            (
+                state.kv_at(a.layer, 0, kv_head, sequence, at),
+                state.kv_at(a.layer, 1, kv_head, sequence, at),
+            )
+        };
+        for p in 0..count {
+            // SAFETY: `count` rows of the page follow each other.
+            unsafe { C::widen(keys.add(p * row_bytes), wide) };
+            for (h, q) in queries.chunks_exact(dim).enumerate() {
+                scores[h * BLOCK + p] = dot::<C>(q, wide) * a.scale;
+            }
+        }
+        for (partial, scores) in partials
+            .chunks_exact_mut(floats)
+            .zip(scores.chunks_exact_mut(BLOCK))
+        {
+            weigh(&mut partial[..dim + 2], &mut scores[..count], a.softcap);
+        }
+        for p in 0..count {
+            // SAFETY: as for the keys.
+            unsafe { C::widen(values.add(p * row_bytes), wide) };
+            for (partial, scores) in partials
+                .chunks_exact_mut(floats)
+                .zip(scores.chunks_exact(BLOCK))
+            {
+                let weight = scores[p];
+                for (sum, v) in partial[..dim].iter_mut().zip(wide.iter()) {
+                    *sum = multiply_add::<C>(weight, *v, *sum);
+                }
+            }
+        }
+        at += count;
+    }
+}
+
+/// Turns a block's scores into weights, after scaling what was summed before to the new maximum.
+#[inline(always)]
+fn weigh(partial: &mut [f32], scores: &mut [f32], softcap: f32) {
+    let dim = partial.len() - 2;
+    if softcap != 0.0 {
+        scores
+            .iter_mut()
+            .for_each(|s| *s = softcap * (*s / softcap).tanh());
+    }
+    let largest = scores
+        .iter()
+        .fold(partial[dim], |m, s| if *s > m { *s } else { m });
+    if largest > partial[dim] {
+        let shrink = if partial[dim] == f32::NEG_INFINITY {
+            0.0
+        } else {
+            exp_not_positive(partial[dim] - largest)
+        };
+        partial[..dim].iter_mut().for_each(|v| *v *= shrink);
+        partial[dim + 1] *= shrink;
+        partial[dim] = largest;
+    }
+    for score in scores.iter_mut() {
+        *score = exp_not_positive(*score - largest);
+    }
+    let mut lanes = [0.0f32; 16];
+    for chunk in scores.chunks(16) {
+        lanes.iter_mut().zip(chunk).for_each(|(l, s)| *l += s);
+    }
+    partial[dim + 1] += lanes.iter().sum::<f32>();
+}
