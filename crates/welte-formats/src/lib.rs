@@ -7,6 +7,7 @@ mod mapped;
 mod open;
 pub mod quant;
 pub mod synthetic;
+pub mod quantize;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};
 pub use open::open;

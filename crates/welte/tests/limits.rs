@@ -57,7 +57,7 @@ fn nonsense_is_refused() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_numbers_and_a_way_out() {
-    let options = LoadOptions { context: 100_000_000, ..options() };
+    let options = LoadOptions { context: 64_000_000, ..options() };
     let Err(error) = Model::load(TINY, &options, &mut |_, _| ()) else { panic!("loaded") };
     let text = error.to_string();
     assert!(text.contains("needs") && text.contains("available") && text.contains("-c "), "{text}");

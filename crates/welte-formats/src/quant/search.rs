@@ -117,9 +117,12 @@ fn nearest(x: f32) -> f32 {
     (x + ROOM) - ROOM
 }
 
-/// What an f16 field will hold of the value.
-fn as_half(value: f32) -> f32 {
-    f16::from_f32(value).to_f32()
+/// What an f16 field will hold of a step. Below f16's normal numbers few digits are left: there it is rounded away from
+/// zero, so that the largest multiple still reaches as far as it should.
+fn as_half(step: f32) -> f32 {
+    let near = f16::from_f32(step);
+    let short = near.to_f32().abs() < step.abs() && step.abs() < f16::MIN_POSITIVE.to_f32();
+    f16::from_bits(near.to_bits() + u16::from(short)).to_f32()
 }
 
 /// The value that is largest in size.
@@ -227,10 +230,11 @@ fn best_scale_min<const N: usize>(x: &[f32; N], w: &[f32; N], top: f32) -> (f32,
         let determinant = sw * sqq - sq * sq;
         let mut scale = (sw * sqx - sx * sq) / determinant;
         let mut min = (sq * sqx - sqq * sx) / determinant;
-        if min < 0.0 {
+        // No min below 0, and none where all q are the same and the equations have no one solution.
+        if min < 0.0 || determinant <= 1e-6 * sw * sqq {
             (scale, min) = (sqx / sqq, 0.0);
         }
-        // What this takes off the error. Not a number if the equations have no solution: then it is not greater.
+        // What this takes off the error; NaN (if all is tiny) is not greater.
         let gain =
             scale * (2.0 * sqx - scale * sqq) - min * (2.0 * sx + min * sw - 2.0 * scale * sq);
         if scale >= 0.0 && gain > most {

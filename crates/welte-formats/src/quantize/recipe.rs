@@ -1,0 +1,271 @@
+//! Which tensor gets which format: the mixtures people know by llama.cpp's names, by the same rules.
+
+use crate::{Checkpoint, TensorInfo, Value};
+use welte_table::Format;
+
+/// A mixture of formats, by llama.cpp's name.
+#[allow(non_camel_case_types, missing_docs)]
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Recipe {
+    F32,
+    F16,
+    BF16,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q2_K_S,
+    Q3_K_S,
+    Q3_K_M,
+    Q3_K_L,
+    Q4_K_S,
+    Q4_K_M,
+    Q5_K_S,
+    Q5_K_M,
+    Q6_K,
+}
+
+/// One row per recipe: name, the format of most matrices, its number in `general.file_type`.
+const ROWS: [(Recipe, &str, Format, u32); 18] = [
+    (Recipe::F32, "F32", Format::F32, 0),
+    (Recipe::F16, "F16", Format::F16, 1),
+    (Recipe::BF16, "BF16", Format::BF16, 32),
+    (Recipe::Q4_0, "Q4_0", Format::Q4_0, 2),
+    (Recipe::Q4_1, "Q4_1", Format::Q4_1, 3),
+    (Recipe::Q5_0, "Q5_0", Format::Q5_0, 8),
+    (Recipe::Q5_1, "Q5_1", Format::Q5_1, 9),
+    (Recipe::Q8_0, "Q8_0", Format::Q8_0, 7),
+    (Recipe::Q2_K, "Q2_K", Format::Q2_K, 10),
+    (Recipe::Q2_K_S, "Q2_K_S", Format::Q2_K, 21),
+    (Recipe::Q3_K_S, "Q3_K_S", Format::Q3_K, 11),
+    (Recipe::Q3_K_M, "Q3_K_M", Format::Q3_K, 12),
+    (Recipe::Q3_K_L, "Q3_K_L", Format::Q3_K, 13),
+    (Recipe::Q4_K_S, "Q4_K_S", Format::Q4_K, 14),
+    (Recipe::Q4_K_M, "Q4_K_M", Format::Q4_K, 15),
+    (Recipe::Q5_K_S, "Q5_K_S", Format::Q5_K, 16),
+    (Recipe::Q5_K_M, "Q5_K_M", Format::Q5_K, 17),
+    (Recipe::Q6_K, "Q6_K", Format::Q6_K, 18),
+];
+
+/// Short names for the usual sizes.
+const ALIASES: [(&str, Recipe); 3] = [
+    ("Q3_K", Recipe::Q3_K_M),
+    ("Q4_K", Recipe::Q4_K_M),
+    ("Q5_K", Recipe::Q5_K_M),
+];
+
+/// Matrices that stay as they are, by a part of the name: small, or sensitive.
+const KEPT: [&str; 4] = [
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "position_embd",
+    "token_types",
+];
+
+impl Recipe {
+    /// Every recipe, in declaration order.
+    pub fn all() -> impl Iterator<Item = Recipe> {
+        ROWS.iter().map(|row| row.0)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        ROWS[self as usize].1
+    }
+
+    /// The recipe of that name, in any case; `Q3_K`, `Q4_K` and `Q5_K` are the M sizes.
+    pub fn from_name(name: &str) -> Option<Recipe> {
+        let named = Recipe::all().find(|r| r.name().eq_ignore_ascii_case(name));
+        let alias = ALIASES
+            .iter()
+            .find(|(alias, _)| alias.eq_ignore_ascii_case(name));
+        named.or(alias.map(|(_, recipe)| *recipe))
+    }
+
+    /// The format of most matrices.
+    pub fn format(self) -> Format {
+        ROWS[self as usize].2
+    }
+
+    /// Its number in `general.file_type`.
+    pub fn file_type(self) -> u32 {
+        ROWS[self as usize].3
+    }
+
+    /// The tensors of a checkpoint with the formats that this recipe gives them. Vectors become F32.
+    pub fn plan(self, input: &dyn Checkpoint) -> Vec<TensorInfo> {
+        let shape = Shape::of(input);
+        let planned = |tensor: &TensorInfo| TensorInfo {
+            format: self.format_of(tensor, &shape),
+            ..tensor.clone()
+        };
+        input.tensors().iter().map(planned).collect()
+    }
+
+    fn format_of(self, tensor: &TensorInfo, shape: &Shape) -> Format {
+        let name = tensor.name.as_str();
+        if tensor.n == 1 {
+            return Format::F32;
+        }
+        if !name.ends_with("weight") || KEPT.iter().any(|kept| name.contains(kept)) {
+            return tensor.format;
+        }
+        if !self.format().is_quantised() {
+            return self.format();
+        }
+        fitting(self.wanted(tensor, shape), tensor.k)
+    }
+
+    /// The format by the tensor's part in the model, whatever its width.
+    fn wanted(self, tensor: &TensorInfo, shape: &Shape) -> Format {
+        let name = tensor.name.as_str();
+        let most = self.format();
+        if name == "output.weight" || (shape.tied && name == "token_embd.weight") {
+            let eight = most == Format::Q8_0 || !tensor.k.is_multiple_of(most.block());
+            return if eight { Format::Q8_0 } else { Format::Q6_K };
+        }
+        let layer = layer_of(name).unwrap_or(0);
+        let special = if ["attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight"]
+            .iter()
+            .any(|v| name.contains(v))
+        {
+            let format = self.attention_value(layer, shape).unwrap_or(most);
+            // Eight query heads to a value head make this matrix small: more bits cost little.
+            let cheap = shape.layers == 80 && shape.queries_per_value == 8;
+            Some(if cheap && matches!(format, Format::Q3_K | Format::Q4_K) {
+                Format::Q5_K
+            } else {
+                format
+            })
+        } else if name.contains("ffn_down") {
+            self.down(layer, shape)
+        } else if name.contains("attn_output.weight") {
+            self.attention_output()
+        } else {
+            None
+        };
+        special.unwrap_or(most)
+    }
+
+    fn attention_value(self, layer: usize, shape: &Shape) -> Option<Format> {
+        let grouped = shape.queries_per_value >= 4;
+        match self {
+            Recipe::Q2_K => Some(if grouped { Format::Q4_K } else { Format::Q3_K }),
+            Recipe::Q2_K_S => grouped.then_some(Format::Q4_K),
+            Recipe::Q3_K_M => Some(if layer < 2 {
+                Format::Q5_K
+            } else {
+                Format::Q4_K
+            }),
+            Recipe::Q3_K_L => Some(Format::Q5_K),
+            Recipe::Q4_K_S => (layer < 4).then_some(Format::Q5_K),
+            Recipe::Q4_K_M | Recipe::Q5_K_M => {
+                more_bits(layer, shape.layers).then_some(Format::Q6_K)
+            }
+            _ => None,
+        }
+    }
+
+    fn down(self, layer: usize, shape: &Shape) -> Option<Format> {
+        let early = layer < shape.layers / 8;
+        match self {
+            Recipe::Q2_K => Some(Format::Q3_K),
+            Recipe::Q2_K_S => early.then_some(Format::Q4_K),
+            Recipe::Q3_K_M => Some(if layer < shape.layers / 16 {
+                Format::Q5_K
+            } else {
+                Format::Q4_K
+            }),
+            Recipe::Q3_K_L => Some(Format::Q5_K),
+            Recipe::Q4_K_S => early.then_some(Format::Q5_K),
+            Recipe::Q4_K_M | Recipe::Q5_K_M => {
+                more_bits(layer, shape.layers).then_some(Format::Q6_K)
+            }
+            _ => None,
+        }
+    }
+
+    fn attention_output(self) -> Option<Format> {
+        match self {
+            Recipe::Q2_K => Some(Format::Q3_K),
+            Recipe::Q3_K_M => Some(Format::Q4_K),
+            Recipe::Q3_K_L => Some(Format::Q5_K),
+            _ => None,
+        }
+    }
+}
+
+/// What the rules ask about a model.
+struct Shape {
+    layers: usize,
+    queries_per_value: u64,
+    tied: bool,
+}
+
+impl Shape {
+    fn of(input: &dyn Checkpoint) -> Shape {
+        let layers = input
+            .tensors()
+            .iter()
+            .filter_map(|t| layer_of(&t.name))
+            .max()
+            .map_or(0, |last| last.saturating_add(1));
+        let heads = |key: &str| match input.metadata().get("general.architecture") {
+            Some(Value::String(architecture)) => {
+                first_number(input.metadata().get(&format!("{architecture}.{key}")))
+            }
+            _ => None,
+        };
+        let queries = heads("attention.head_count").unwrap_or(1);
+        let values = heads("attention.head_count_kv").unwrap_or(queries);
+        Shape {
+            layers,
+            queries_per_value: queries.checked_div(values).unwrap_or(1),
+            tied: input.tensor("output.weight").is_none(),
+        }
+    }
+}
+
+/// A number, or the first of a list of them.
+fn first_number(value: Option<&Value>) -> Option<u64> {
+    match value? {
+        Value::U64(v) => Some(*v),
+        Value::I64(v) => u64::try_from(*v).ok(),
+        Value::Array(values) => match values.first()? {
+            Value::U64(v) => Some(*v),
+            Value::I64(v) => u64::try_from(*v).ok(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// N of `blk.N.`
+fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+}
+
+/// The layers in which errors cost most: the first and last eighth, and every third between.
+fn more_bits(layer: usize, layers: usize) -> bool {
+    let eighth = layers / 8;
+    layer < eighth || layer >= layers.saturating_mul(7) / 8 || (layer - eighth) % 3 == 2
+}
+
+/// The wanted format if rows of `k` elements can have it, else the nearest in size that they can.
+fn fitting(wanted: Format, k: usize) -> Format {
+    let narrow = match wanted {
+        Format::Q2_K | Format::Q3_K => Format::Q4_0,
+        Format::Q4_K => Format::Q5_0,
+        Format::Q5_K => Format::Q5_1,
+        Format::Q6_K => Format::Q8_0,
+        other => other,
+    };
+    let fits = |format: &Format| k.is_multiple_of(format.block());
+    [wanted, narrow]
+        .into_iter()
+        .find(fits)
+        .unwrap_or(Format::F16)
+}
