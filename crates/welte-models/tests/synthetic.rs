@@ -1,0 +1,41 @@
+//! Synthetic checkpoints of real shapes go all the way to a verified program; only headers are read for it.
+
+use std::collections::HashSet;
+use welte_formats::checkpoint::Checkpoint;
+use welte_formats::synthetic::Synthetic;
+use welte_models::{CompileOptions, Scaling, compile, spec};
+use welte_table::{MemoryPlan, cost, dump, verify};
+
+#[test]
+fn named_shapes_compile() {
+    for (name, millions) in [
+        ("qwen3-0.6b:q4_0", 596),
+        ("qwen3-4b:q8_0", 4022),
+        ("qwen3-8b:q4_k", 8190),
+        ("llama-1b:bf16", 1235),
+        ("llama-8b:q6_k", 8030),
+        ("tinyllama-1.1b:q4_0", 1100),
+    ] {
+        let checkpoint = Synthetic::parse(name).unwrap();
+        let spec = spec(&checkpoint).unwrap();
+        assert_eq!(spec.parameters() / 1_000_000, millions, "{name}");
+        let program = compile(&spec, &checkpoint, &CompileOptions::default()).unwrap();
+        assert_eq!(verify(&program), Ok(()), "{name}");
+        assert_eq!(
+            dump::from_lines(&dump::to_lines(&program)).unwrap(),
+            program
+        );
+        // Embedding, layers, head, sample: the layers are one fold.
+        assert_eq!(dump::fold(&program.tables[0]).len(), 4, "{name}");
+        let plan = MemoryPlan::of(&program, &cost::stored_bytes);
+        assert!(plan.total() > plan.bytes(welte_table::Class::Weights));
+        let names: HashSet<_> = checkpoint.tensors().iter().map(|t| &t.name).collect();
+        assert_eq!(names.len(), checkpoint.tensors().len());
+    }
+}
+
+#[test]
+fn synthetic_llama_brings_its_rope_factors() {
+    let checkpoint = Synthetic::parse("llama-1b:q8_0").unwrap();
+    assert_eq!(spec(&checkpoint).unwrap().rope.scaling, Scaling::Factors);
+}

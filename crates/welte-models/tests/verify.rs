@@ -1,0 +1,227 @@
+//! Verify refuses what has been tampered with, and legalize what no device has.
+
+mod common;
+
+use common::Recipe;
+use proptest::prelude::*;
+use welte_models::{CompileOptions, compile, spec};
+use welte_table::{
+    BufferRef, Class, Command, Format, NO_WEIGHT, Op, Program, Shape, Usage, dump, legalize, verify,
+};
+
+/// What is done to a good program.
+type Tamper = fn(&mut Program);
+
+fn program() -> Program {
+    let fake = Recipe {
+        architecture: "qwen3",
+        mlp_bias: true,
+        ..Recipe::default()
+    }
+    .build();
+    compile(&spec(&fake).unwrap(), &fake, &CompileOptions::default()).unwrap()
+}
+
+fn command(p: &mut Program, op: Op) -> &mut Command {
+    p.tables[1]
+        .commands
+        .iter_mut()
+        .find(|c| c.op == op)
+        .unwrap()
+}
+
+fn buffer(p: &Program, name: &str) -> usize {
+    p.buffers.iter().position(|b| b.name == name).unwrap()
+}
+
+#[test]
+fn tampered_programs_are_refused() {
+    assert_eq!(verify(&program()), Ok(()));
+    let cases: Vec<(&str, Tamper)> = vec![
+        ("weight out of range", |p| {
+            command(p, Op::NormMatmul).weights[0] = 9999
+        }),
+        ("weight missing", |p| {
+            command(p, Op::NormMatmul).weights[1] = NO_WEIGHT
+        }),
+        ("weight too many", |p| {
+            command(p, Op::Attention).weights[0] = 0
+        }),
+        ("weight of another shape", |p| {
+            command(p, Op::NormMatmul).weights[0] = 0
+        }),
+        ("buffer out of range", |p| {
+            command(p, Op::MatmulAdd).buffers[0].buffer = 9999
+        }),
+        ("buffer missing", |p| {
+            command(p, Op::MatmulAdd).buffers[1] = BufferRef::NONE
+        }),
+        ("buffer too many", |p| {
+            command(p, Op::MatmulAdd).buffers[2] = BufferRef {
+                buffer: 0,
+                offset: 0,
+            }
+        }),
+        ("write into the cache", |p| {
+            let kv = buffer(p, "kv") as u32;
+            command(p, Op::MatmulAdd).buffers[1].buffer = kv;
+        }),
+        ("offset beyond the end", |p| {
+            command(p, Op::NormMatmul).buffers[1].offset = u32::MAX - 3
+        }),
+        ("offset shifts the last row out", |p| {
+            command(p, Op::NormMatmul).buffers[1].offset = 4
+        }),
+        ("odd offset", |p| {
+            command(p, Op::Attention).buffers[0].offset = 2
+        }),
+        ("reads what it writes", |p| {
+            let c = command(p, Op::MatmulAdd);
+            c.buffers[0] = c.buffers[1];
+        }),
+        ("n too large", |p| command(p, Op::NormMatmul).params[0] += 1),
+        ("stride too large", |p| {
+            command(p, Op::NormMatmul).params[4] *= 2
+        }),
+        ("stride too small", |p| {
+            command(p, Op::NormMatmul).params[4] -= 1
+        }),
+        ("stride of zero", |p| {
+            command(p, Op::MatmulAdd).params[3] = 0
+        }),
+        ("layer too high", |p| {
+            command(p, Op::Attention).params[0] = 3
+        }),
+        ("heads that do not divide", |p| {
+            command(p, Op::Attention).params[1] = 3
+        }),
+        ("no heads", |p| command(p, Op::Attention).params[2] = 0),
+        ("rotates beyond the head", |p| {
+            command(p, Op::RopeAppend).params[4] = 128
+        }),
+        ("scale is no number", |p| {
+            command(p, Op::Attention).params[4] = f32::NAN.to_bits()
+        }),
+        ("unused words", |p| command(p, Op::Attention).params[15] = 1),
+        ("another format", |p| {
+            command(p, Op::NormMatmul).format = Format::F16
+        }),
+        ("wrong cost", |p| command(p, Op::NormMatmul).bytes += 1),
+        ("unknown activation", |p| {
+            command(p, Op::ActMul).params[1] = 3
+        }),
+        ("sample in prefill", |p| {
+            let sample = *p.tables[0].commands.last().unwrap();
+            p.tables[1].commands.push(sample);
+            p.tables[1].labels.push("sample".into());
+        }),
+        ("no sample in decode", |p| {
+            p.tables[0].commands.pop();
+            p.tables[0].labels.pop();
+        }),
+        ("labels missing", |p| drop(p.tables[0].labels.pop())),
+        ("no rows", |p| p.tables[1].shape = Shape::Prefill(0)),
+        ("more rows than room", |p| {
+            p.tables[1].shape = Shape::Prefill(513)
+        }),
+        ("decode not first", |p| p.tables.swap(0, 1)),
+        ("no tables", |p| p.tables.clear()),
+        ("cache of another size", |p| {
+            let kv = buffer(p, "kv");
+            p.buffers[kv].bytes -= 1;
+        }),
+        ("two caches", |p| {
+            let kv = p.buffers[buffer(p, "kv")].clone();
+            p.buffers.push(kv);
+        }),
+        ("too few pages", |p| p.kv.context += 1),
+        ("no page", |p| p.kv.page = 0),
+        ("cache overflows", |p| p.kv.pages = u32::MAX),
+        ("tokens elsewhere", |p| p.tokens = 9999),
+        ("tokens of another class", |p| {
+            p.buffers[p.tokens as usize].class = Class::ScratchDecode
+        }),
+        ("tokens too small", |p| {
+            p.buffers[p.tokens as usize].bytes = 4
+        }),
+        ("empty weight", |p| p.weights[0].n = 0),
+        ("ragged weight", |p| p.weights[0].k = 255),
+        ("lookup that is a vector", |p| {
+            p.weights[0].usage = Usage::Vector
+        }),
+        ("another vocabulary", |p| p.vocab += 1),
+    ];
+    for (what, tamper) in cases {
+        let mut p = program();
+        tamper(&mut p);
+        assert!(verify(&p).is_err(), "{what} was accepted");
+    }
+}
+
+#[test]
+fn legalize_says_what_is_missing_and_leaves_the_program_alone() {
+    let mut p = program();
+    let before = p.clone();
+    let error = legalize(&mut p, &|c| c.format != Format::Q4_K || c.op == Op::Embed).unwrap_err();
+    assert!(
+        error.contains("layer 0 qkv") && error.contains("matmul") && error.contains("Q4_K"),
+        "{error}"
+    );
+    assert_eq!(p, before);
+}
+
+#[test]
+fn legalize_splits_only_what_it_must() {
+    let mut p = program();
+    legalize(&mut p, &|c| c.op != Op::MatmulAdd).unwrap();
+    assert_eq!(verify(&p), Ok(()));
+    let ops: Vec<Op> = p.tables[0].commands.iter().map(|c| c.op).collect();
+    assert!(
+        ops.contains(&Op::RopeAppend) && ops.contains(&Op::NormMatmul) && ops.contains(&Op::Add)
+    );
+    assert!(!ops.contains(&Op::MatmulAdd) && !ops.contains(&Op::KvAppend));
+    assert!(p.buffers.iter().any(|b| b.name == "decode.sum"));
+    // The last commands of a prompt still run on one row.
+    let prefill = &p.tables[1];
+    assert_eq!(
+        prefill.commands.len() - prefill.single_row_from().unwrap(),
+        1
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn random_damage_to_a_dump_never_panics(at in 0usize..100_000, with in "[ -~\n]{0,3}") {
+        let text = dump::to_lines(&program());
+        let at = at % text.len();
+        let end = (at + with.len()).min(text.len());
+        if text.is_char_boundary(at) && text.is_char_boundary(end) {
+            let damaged = format!("{}{with}{}", &text[..at], &text[end..]);
+            if let Ok(p) = dump::from_lines(&damaged) {
+                let _ = verify(&p);
+                dump::text(&p, &dump::Header::default());
+                dump::html(&p, &dump::Header::default());
+            }
+        }
+    }
+
+    #[test]
+    fn random_words_never_panic(
+        index in 0usize..200, word in 0usize..23, value in prop::sample::select(vec![0, 1, 3, 1 << 31, u32::MAX]),
+    ) {
+        let mut p = program();
+        let n = p.tables[1].commands.len();
+        let c = &mut p.tables[1].commands[index % n];
+        match word {
+            0..16 => c.params[word] = value,
+            16..19 => c.weights[word - 16] = value,
+            _ => c.buffers[word - 19] = BufferRef { buffer: value & 7, offset: value },
+        }
+        welte_table::cost::fill(&mut p);
+        let _ = verify(&p);
+        let _ = legalize(&mut p, &|c| c.op != Op::RopeAppend && c.op != Op::NormMatmulActMul);
+        dump::json(&p, &dump::Header::default());
+    }
+}

@@ -1,0 +1,91 @@
+//! Every op: its name, operands and parameters go there and back.
+
+use welte_table::{
+    BufferRef, Command, Format, NO_WEIGHT, Op, Params, Patch, accesses, dump, params as p,
+};
+
+/// Distinct words for every field; floats of them are no NaN, so that structs can be compared.
+fn words(op: Op) -> Params {
+    let used = op.show_params(&[0; 16]).len();
+    std::array::from_fn(|i| if i < used { 0x3f00_0000 + i as u32 } else { 0 })
+}
+
+fn round_trip(op: Op, w: &Params) -> Params {
+    match op {
+        Op::Embed => p::Embed::of(w).words(),
+        Op::Norm => p::Norm::of(w).words(),
+        Op::Matmul => p::Matmul::of(w).words(),
+        Op::Bias => p::Bias::of(w).words(),
+        Op::Rope => p::Rope::of(w).words(),
+        Op::KvAppend => p::KvAppend::of(w).words(),
+        Op::Attention => p::Attention::of(w).words(),
+        Op::ActMul => p::ActMul::of(w).words(),
+        Op::Add => p::Add::of(w).words(),
+        Op::Scale => p::Scale::of(w).words(),
+        Op::CopyLast => p::CopyLast::of(w).words(),
+        Op::Sample => p::Sample::of(w).words(),
+        Op::NormMatmul => p::NormMatmul::of(w).words(),
+        Op::MatmulAdd => p::MatmulAdd::of(w).words(),
+        Op::NormMatmulActMul => p::NormMatmulActMul::of(w).words(),
+        Op::RopeAppend => p::RopeAppend::of(w).words(),
+    }
+}
+
+#[test]
+fn params_of_every_op_go_there_and_back() {
+    for op in Op::ALL {
+        assert_eq!(round_trip(*op, &words(*op)), words(*op), "{}", op.name());
+        assert_eq!(Op::from_name(op.name()), Some(*op));
+    }
+}
+
+#[test]
+fn operands_fit_the_command_and_have_an_access_each() {
+    for op in Op::ALL {
+        let operands = op.reads().len() + op.writes().len();
+        assert!(
+            op.weights().len() <= 3 && (1..=4).contains(&operands),
+            "{}",
+            op.name()
+        );
+        let c = Command {
+            op: *op,
+            patch: Patch::None,
+            format: Format::F32,
+            weights: [NO_WEIGHT; 3],
+            buffers: [BufferRef::NONE; 4],
+            params: [u32::MAX; 16],
+            bytes: 0,
+            flops: 0,
+        };
+        // Extreme parameters must not overflow.
+        assert_eq!(accesses(&c).len(), operands, "{}", op.name());
+        welte_table::cost::of(&c, &[]);
+    }
+}
+
+#[test]
+fn a_command_is_plain_data_of_fixed_size() {
+    assert_eq!(std::mem::size_of::<Command>(), 128);
+}
+
+#[test]
+fn bad_lines_are_refused_by_number() {
+    for (text, line) in [
+        ("", 1),
+        ("welte-program 2\n", 1),
+        ("welte-program 1\nvocab x\n", 2),
+        ("welte-program 1\nvocab 5 5\n", 2),
+        ("welte-program 1\nvocab 5\nembed none F32\n", 3),
+        ("welte-program 1\npart a 0 1\n", 2),
+        ("welte-program 1\ntable decode 7 x\n", 2),
+        ("welte-program 1\n\n", 2),
+        ("welte-program 1\nbuffer %zz; kv 1\n", 2),
+    ] {
+        let error = dump::from_lines(text).unwrap_err();
+        assert!(
+            error.contains(&format!("line {line}:")),
+            "{text:?}: {error}"
+        );
+    }
+}
