@@ -1,7 +1,7 @@
 //! A tokenizer from `tokenizer.json` and `tokenizer_config.json`.
 
 use crate::Error;
-use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, byte_of, shortened};
+use crate::tokenizer::{Kind, Parts, Tokenizer, byte_of, shortened};
 use crate::vocabulary::TokenType;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -55,7 +55,12 @@ fn check_bpe(model: &Value) -> Result<(), Error> {
         let Some((left, right)) = pair else {
             return Err(bad(format!("model.merges[{at}]: is not a pair of tokens")));
         };
-        let rest = right.strip_prefix(prefix).unwrap_or("");
+        let Some(rest) = right.strip_prefix(prefix) else {
+            return Err(bad(format!(
+                "model.merges[{at}]: '{}' lacks the prefix '{prefix}'",
+                shortened(right)
+            )));
+        };
         for part in [left, right, &format!("{left}{rest}")] {
             if !vocab.contains_key(part) {
                 return Err(bad(format!(
@@ -241,6 +246,5 @@ fn token_table(
         };
         texts[id as usize] = token.content;
     }
-    debug_assert!(!SPACE.is_empty());
     Ok((texts, types))
 }

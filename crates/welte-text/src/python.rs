@@ -33,7 +33,7 @@ pub(crate) fn text(value: &Value) -> Result<String, Error> {
             ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Seq | ValueKind::Map,
             _,
         ) => {
-            let json = serde_json::to_value(value).map_err(|error| invalid(error.to_string()))?;
+            let json = to_json(value)?;
             let mut out = String::new();
             repr(&json, &mut out)?;
             Ok(out)
@@ -55,6 +55,112 @@ impl Write for Limited {
             return Err(std::fmt::Error);
         }
         self.0.push_str(text);
+        Ok(())
+    }
+}
+
+/// Refuses a value whose text would be too long before anything is made of it: lists may hold one text many times.
+fn weigh(value: &Value, left: &mut usize, depth: usize) -> Result<(), Error> {
+    let own = value.as_str().map_or(8, |text| text.len() + 2);
+    *left = left
+        .checked_sub(own)
+        .filter(|_| depth < 64)
+        .ok_or_else(|| {
+            invalid(format!(
+                "makes a text of more than {LONGEST} bytes, or is nested more than 64 deep"
+            ))
+        })?;
+    if matches!(
+        value.kind(),
+        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
+    ) {
+        for item in value.try_iter()? {
+            weigh(&item, left, depth + 1)?;
+            if value.kind() == ValueKind::Map {
+                weigh(&value.get_item(&item)?, left, depth + 1)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn to_json(value: &Value) -> Result<Json, Error> {
+    weigh(value, &mut LONGEST.clone(), 0)?;
+    serde_json::to_value(value).map_err(|error| invalid(error.to_string()))
+}
+
+/// `separator.join(values)`
+pub(crate) fn join(
+    values: &Value,
+    separator: &str,
+    attribute: Option<&str>,
+) -> Result<String, Error> {
+    let mut out = String::new();
+    for (i, value) in values.try_iter()?.enumerate() {
+        check(&out)?;
+        out.push_str(if i == 0 { "" } else { separator });
+        let value = attribute.map_or(Ok(value.clone()), |name| value.get_attr(name))?;
+        out.push_str(&text(&value)?);
+    }
+    check(&out)?;
+    Ok(out)
+}
+
+/// `text.replace(old, new, count)`
+pub(crate) fn replace(
+    text: &str,
+    old: &str,
+    new: &str,
+    count: Option<i64>,
+) -> Result<String, Error> {
+    let most = count
+        .and_then(|count| usize::try_from(count).ok())
+        .unwrap_or(usize::MAX);
+    let matches = text.matches(old).take(most).count();
+    let size = matches
+        .checked_mul(new.len())
+        .and_then(|added| added.checked_add(text.len()));
+    if size.is_none_or(|size| size > LONGEST) {
+        return Err(invalid(format!(
+            "replace: makes a text of more than {LONGEST} bytes"
+        )));
+    }
+    Ok(text.replacen(old, new, most))
+}
+
+/// Jinja's `indent`: spaces before every line but the first and empty ones.
+pub(crate) fn indent(text: &str, width: usize, first: bool, blank: bool) -> Result<String, Error> {
+    if text.lines().count().saturating_mul(width) > LONGEST {
+        return Err(invalid(format!(
+            "indent: makes a text of more than {LONGEST} bytes"
+        )));
+    }
+    let margin = " ".repeat(width);
+    let mut out = String::new();
+    for (i, line) in text.split('\n').enumerate() {
+        out.push_str(if i == 0 { "" } else { "\n" });
+        out.push_str(
+            if (i > 0 || first) && (blank || i == 0 || !line.is_empty()) {
+                &margin
+            } else {
+                ""
+            },
+        );
+        out.push_str(line);
+    }
+    Ok(out)
+}
+
+/// Refuses formats that ask for a width of five digits or more.
+pub(crate) fn check_format(format: &str) -> Result<(), Error> {
+    let longest = format
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::len)
+        .max()
+        .unwrap_or(0);
+    if longest > 4 {
+        Err(invalid("format: the width is more than 9999"))
+    } else {
         Ok(())
     }
 }
@@ -151,7 +257,7 @@ pub(crate) fn json(value: &Value, style: &JsonStyle) -> Result<String, Error> {
         None if style.indent.is_some() => (",", ": "),
         None => (", ", ": "),
     };
-    let json = serde_json::to_value(value).map_err(|error| invalid(error.to_string()))?;
+    let json = to_json(value)?;
     let mut writer = JsonWriter {
         style,
         item,

@@ -4,7 +4,7 @@ use crate::Error;
 use crate::python;
 use crate::tokenizer::shortened;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Serde};
+use minijinja::value::{Kwargs, Rest, Serde, from_args};
 use minijinja::{Environment, ErrorKind, State, UndefinedBehavior, Value};
 use serde_json::{Map, Value as Json, json};
 use std::cell::Cell;
@@ -89,6 +89,19 @@ impl ChatTemplate {
         environment.add_filter("count", length);
         environment.add_filter("tojson", tojson);
         environment.add_filter("string", |value: &Value| python::text(value));
+        environment.add_filter("pprint", |value: &Value| python::text(value));
+        environment.add_filter(
+            "replace",
+            |text: &str, old: &str, new: &str, count: Option<i64>| {
+                python::replace(text, old, new, count)
+            },
+        );
+        environment.add_filter("join", join);
+        environment.add_filter("indent", indent);
+        // Nothing a chat needs, and each makes much out of little.
+        for filter in ["format", "batch", "slice"] {
+            environment.remove_filter(filter);
+        }
         environment.add_function("raise_exception", raise_exception);
         environment
             .add_template_owned("chat", without_generation_tags(source))
@@ -222,6 +235,61 @@ fn raise_exception(message: Rest<Value>) -> Result<Value, minijinja::Error> {
         ErrorKind::InvalidOperation,
         format!("the template says: {message}"),
     ))
+}
+
+/// Python's methods; those that can make much out of little are bounded.
+fn method(
+    state: &mut State,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, minijinja::Error> {
+    match (value.as_str(), name) {
+        (Some(text), "replace") => {
+            let (old, new, count): (&str, &str, Option<i64>) = from_args(args)?;
+            python::replace(text, old, new, count).map(Value::from)
+        }
+        (Some(text), "join") => {
+            let (values,): (&Value,) = from_args(args)?;
+            python::join(values, text, None).map(Value::from)
+        }
+        (Some(text), "format") => {
+            python::check_format(text)?;
+            minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
+        }
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+    }
+}
+
+fn join(
+    values: &Value,
+    separator: Option<&str>,
+    options: Kwargs,
+) -> Result<String, minijinja::Error> {
+    let named = options.get::<Option<&str>>("d")?;
+    let attribute = options.get::<Option<&str>>("attribute")?;
+    options.assert_all_used()?;
+    python::join(values, separator.or(named).unwrap_or(""), attribute)
+}
+
+fn indent(
+    text: &str,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, minijinja::Error> {
+    let width = width
+        .or(options.get::<Option<usize>>("width")?)
+        .unwrap_or(4);
+    let first = first
+        .or(options.get::<Option<bool>>("first")?)
+        .unwrap_or(false);
+    let blank = blank
+        .or(options.get::<Option<bool>>("blank")?)
+        .unwrap_or(false);
+    options.assert_all_used()?;
+    python::indent(text, width, first, blank)
 }
 
 fn tojson(value: &Value, options: Kwargs) -> Result<Value, minijinja::Error> {

@@ -1,0 +1,100 @@
+//! The splitter, cut in all ways.
+
+use proptest::prelude::*;
+use welte_text::Splitter;
+
+fn splitter(stops: &[&str]) -> Splitter {
+    Splitter::new(stops.iter().map(|stop| (*stop).to_owned()).collect())
+}
+
+#[test]
+fn characters_are_whole() {
+    let mut splitter = splitter(&[]);
+    let fox = "🦊".as_bytes();
+    assert_eq!(splitter.push(&fox[..1]).text, "");
+    assert_eq!(splitter.push(&fox[1..3]).text, "");
+    assert_eq!(splitter.held(), 3);
+    assert_eq!(splitter.push(&fox[3..]).text, "🦊");
+    assert_eq!(splitter.push(b"\xf0\x9f").text, "");
+    assert_eq!(splitter.push(b"a").text, "\u{fffd}a");
+    assert_eq!(splitter.push(b"\xff").text, "\u{fffd}");
+    assert_eq!(splitter.push(b"\xe7").text, "");
+    assert_eq!(splitter.finish(), "\u{fffd}");
+    assert_eq!(splitter.finish(), "");
+}
+
+#[test]
+fn stops_are_held_back_only_while_they_can_begin() {
+    let mut splitter = splitter(&["<end>", "\n\nUser:", ""]);
+    assert_eq!(splitter.push(b"one <").text, "one ");
+    assert_eq!(splitter.push(b"en").text, "");
+    assert_eq!(splitter.push(b"tity").text, "<entity");
+    assert_eq!(splitter.push(b" \n").text, " ");
+    assert_eq!(splitter.push(b"\n\nUs").text, "\n");
+    assert_eq!(splitter.held(), 4);
+    let split = splitter.push(b"er: hello");
+    assert_eq!(
+        (split.text.as_str(), split.stopped.as_deref()),
+        ("", Some("\n\nUser:"))
+    );
+    assert_eq!(splitter.held(), "\n\nUser: hello".len());
+    assert_eq!(splitter.push(b"more").text, "");
+    assert_eq!(splitter.finish(), "");
+}
+
+#[test]
+fn the_first_and_longest_stop_wins() {
+    let split = splitter(&["b", "abc", "ab"]).push(b"xabcd");
+    assert_eq!(
+        (split.text.as_str(), split.stopped.as_deref()),
+        ("x", Some("abc"))
+    );
+    let mut splitter = splitter(&["end"]);
+    splitter.push(b"an en");
+    assert_eq!(splitter.finish(), "en");
+}
+
+proptest! {
+    #[test]
+    fn without_stops_nothing_is_lost(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5), 0..40)) {
+        let mut splitter = splitter(&[]);
+        let mut text: String = pieces.iter().map(|piece| splitter.push(piece).text).collect();
+        prop_assert!(splitter.held() <= 3);
+        text.push_str(&splitter.finish());
+        let whole = pieces.concat();
+        prop_assert_eq!(text, String::from_utf8_lossy(&whole));
+    }
+
+    #[test]
+    fn stops_end_the_text_wherever_it_is_cut(
+        text in "[abä🦊]{0,30}",
+        stops in prop::collection::vec("[abä🦊]{0,4}", 0..4),
+        cuts in prop::collection::vec(1..4_usize, 1..60),
+    ) {
+        let mut splitter = Splitter::new(stops.clone());
+        let (mut out, mut stopped, mut rest) = (String::new(), None, text.as_bytes());
+        for cut in cuts.iter().cycle() {
+            if rest.is_empty() || stopped.is_some() {
+                break;
+            }
+            let (piece, after) = rest.split_at((*cut).min(rest.len()));
+            let split = splitter.push(piece);
+            out.push_str(&split.text);
+            stopped = split.stopped;
+            rest = after;
+        }
+        out.push_str(&splitter.finish());
+        match stopped {
+            None => {
+                prop_assert_eq!(&out, &text);
+                prop_assert!(stops.iter().all(|stop| stop.is_empty() || !text.contains(stop.as_str())));
+            }
+            Some(stop) => {
+                prop_assert!(stops.contains(&stop));
+                let whole = format!("{out}{stop}");
+                prop_assert!(text.starts_with(&whole), "{} does not start {}", whole, text);
+                prop_assert!(stops.iter().all(|stop| stop.is_empty() || !out.contains(stop.as_str())));
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Tokenizers against the ids that the reference packages give (tools/text-fixtures), and against bad files.
+
+use proptest::prelude::*;
+use serde_json::Value;
+use std::path::PathBuf;
+use welte_text::pretokenizers::{PRE_TOKENIZERS, named};
+use welte_text::{Tokenizer, Vocabulary};
+
+fn fixture(name: &str) -> Value {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name);
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn cases(fixture: &Value) -> Vec<(String, Vec<u32>)> {
+    let ids = |case: &Value| {
+        case["ids"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|id| id.as_u64().unwrap() as u32)
+            .collect()
+    };
+    let all = fixture["cases"].as_array().unwrap();
+    all.iter()
+        .map(|case| (case["text"].as_str().unwrap().to_owned(), ids(case)))
+        .collect()
+}
+
+/// What a converter would write of a `tokenizer.json`.
+fn vocabulary_of(fixture: &Value) -> Vocabulary {
+    let json = &fixture["tokenizer"];
+    let vocab = json["model"]["vocab"].as_object().unwrap();
+    let added = json["added_tokens"].as_array().unwrap();
+    let size = vocab.len().max(
+        added
+            .iter()
+            .map(|token| token["id"].as_u64().unwrap() as usize + 1)
+            .max()
+            .unwrap(),
+    );
+    let mut vocabulary = Vocabulary {
+        model: "gpt2".into(),
+        pre: Some(fixture["pre"].as_str().unwrap().into()),
+        tokens: vec![String::new(); size],
+        token_types: vec![1; size],
+        ..Vocabulary::default()
+    };
+    for (text, id) in vocab {
+        vocabulary.tokens[id.as_u64().unwrap() as usize] = text.clone();
+    }
+    for token in added {
+        let id = token["id"].as_u64().unwrap() as usize;
+        vocabulary.tokens[id] = token["content"].as_str().unwrap().into();
+        vocabulary.token_types[id] = if token["special"] == true { 3 } else { 4 };
+    }
+    vocabulary.bos = vocabulary
+        .tokens
+        .iter()
+        .position(|text| text == "<|begin|>")
+        .map(|id| id as u32);
+    let merges = json["model"]["merges"].as_array().unwrap();
+    vocabulary.merges = merges
+        .iter()
+        .map(|merge| {
+            format!(
+                "{} {}",
+                merge[0].as_str().unwrap(),
+                merge[1].as_str().unwrap()
+            )
+        })
+        .collect();
+    vocabulary
+}
+
+fn sentence_piece(name: &str) -> (Vocabulary, Value) {
+    let fixture = fixture(name);
+    let list = |field: &str| fixture[field].as_array().unwrap().clone();
+    let vocabulary = Vocabulary {
+        model: "llama".into(),
+        tokens: list("tokens")
+            .iter()
+            .map(|text| text.as_str().unwrap().to_owned())
+            .collect(),
+        scores: list("scores")
+            .iter()
+            .map(|score| score.as_f64().unwrap() as f32)
+            .collect(),
+        token_types: list("token_types")
+            .iter()
+            .map(|kind| kind.as_i64().unwrap() as i32)
+            .collect(),
+        add_space_prefix: fixture["add_space_prefix"].as_bool(),
+        ..Vocabulary::default()
+    };
+    (vocabulary, fixture)
+}
+
+const BYTE_LEVEL: [&str; 4] = [
+    "bpe-gpt-2.json",
+    "bpe-qwen2.json",
+    "bpe-llama-bpe.json",
+    "bpe-starcoder.json",
+];
+
+#[test]
+fn byte_level_gives_the_reference_ids_from_either_source() {
+    for name in BYTE_LEVEL {
+        let fixture = fixture(name);
+        let json = Tokenizer::from_json(&fixture["tokenizer"].to_string(), None).unwrap();
+        let gguf = Tokenizer::from_vocabulary(vocabulary_of(&fixture)).unwrap();
+        assert_eq!(gguf.vocab_size(), json.vocab_size(), "{name}");
+        for (text, ids) in cases(&fixture) {
+            assert_eq!(
+                json.encode(&text, true, true).unwrap(),
+                ids,
+                "{name} json {text:?}"
+            );
+            assert_eq!(
+                gguf.encode(&text, true, true).unwrap(),
+                ids,
+                "{name} gguf {text:?}"
+            );
+            let plain = gguf.encode(&text, false, false).unwrap();
+            assert_eq!(
+                plain,
+                json.encode(&text, false, false).unwrap(),
+                "{name} plain {text:?}"
+            );
+            assert!(plain.iter().all(|&id| !gguf.is_control(id)));
+            assert_eq!(gguf.decode(&plain), text, "{name}");
+        }
+        for id in 0..gguf.vocab_size() as u32 {
+            assert_eq!(gguf.token_bytes(id), json.token_bytes(id), "{name} {id}");
+            assert_eq!(gguf.token_text(id), json.token_text(id), "{name} {id}");
+        }
+        assert_eq!(gguf.end_tokens(), [gguf.id_of("<|im_end|>").unwrap()]);
+        assert_eq!(gguf.adds_bos(), name == "bpe-llama-bpe.json");
+    }
+}
+
+#[test]
+fn sentence_piece_gives_the_reference_ids() {
+    for name in ["sentencepiece.json", "sentencepiece-no-prefix.json"] {
+        let (vocabulary, fixture) = sentence_piece(name);
+        let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();
+        for (text, ids) in cases(&fixture) {
+            assert_eq!(
+                tokenizer.encode(&text, false, false).unwrap(),
+                ids,
+                "{name} {text:?}"
+            );
+            let round = text.replace('\u{2581}', " ");
+            assert_eq!(tokenizer.decode(&ids), round, "{name}");
+        }
+        let with = tokenizer.encode("fox", true, false).unwrap();
+        assert_eq!(with[0], tokenizer.bos().unwrap());
+        assert_eq!(tokenizer.token_text(with[0]), "<s>");
+        assert_eq!(tokenizer.token_bytes(with[0]), b"");
+        assert_eq!(tokenizer.end_tokens(), [tokenizer.id_of("</s>").unwrap()]);
+        let newline = tokenizer.id_of("<0x0A>").unwrap();
+        assert_eq!(tokenizer.token_bytes(newline), b"\n");
+    }
+}
+
+#[test]
+fn control_tokens_in_a_text_are_parsed_only_on_request() {
+    let (vocabulary, _) = sentence_piece("sentencepiece.json");
+    let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();
+    assert_eq!(
+        tokenizer.encode("</s>", false, true).unwrap(),
+        tokenizer.end_tokens()
+    );
+    assert!(
+        !tokenizer
+            .encode("</s>", false, false)
+            .unwrap()
+            .contains(&tokenizer.eos().unwrap())
+    );
+}
+
+#[test]
+fn configuration_names_the_special_tokens() {
+    let fixture = fixture("bpe-qwen2.json");
+    let config =
+        r#"{"bos_token": null, "eos_token": {"content": "<|im_end|>"}, "add_eos_token": true}"#;
+    let tokenizer = Tokenizer::from_json(&fixture["tokenizer"].to_string(), Some(config)).unwrap();
+    assert_eq!(tokenizer.eos(), tokenizer.id_of("<|im_end|>"));
+    assert_eq!(tokenizer.bos(), None);
+    assert_eq!(
+        tokenizer.encode("", true, true).unwrap(),
+        [tokenizer.eos().unwrap()]
+    );
+}
+
+#[test]
+fn word_piece_marks_continuations() {
+    let tokens = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "\u{2581}fox",
+        "es",
+        "\u{2581}river",
+        "\u{2581}!",
+    ];
+    let vocabulary = Vocabulary {
+        model: "bert".into(),
+        tokens: tokens.map(str::to_owned).to_vec(),
+        token_types: vec![3, 2, 3, 3, 1, 1, 1, 1],
+        bos: Some(2),
+        sep: Some(3),
+        unk: Some(1),
+        ..Vocabulary::default()
+    };
+    let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();
+    assert_eq!(
+        tokenizer.encode("Foxes river!", true, false).unwrap(),
+        [2, 4, 5, 6, 7, 3]
+    );
+    assert_eq!(tokenizer.encode("bear", false, false).unwrap(), [1]);
+    assert_eq!(tokenizer.decode(&[4, 5, 6]), " foxes river");
+}
+
+#[test]
+fn every_pre_tokenizer_builds_and_loses_nothing() {
+    let mut names: Vec<&str> = PRE_TOKENIZERS
+        .iter()
+        .flat_map(|row| row.names)
+        .copied()
+        .collect();
+    let all = cases(&fixture("bpe-gpt-2.json"));
+    let mut vocabulary = vocabulary_of(&fixture("bpe-gpt-2.json"));
+    for row in PRE_TOKENIZERS {
+        vocabulary.pre = Some(row.names[0].into());
+        let tokenizer = Tokenizer::from_vocabulary(vocabulary.clone()).unwrap();
+        for (text, _) in &all {
+            let ids = tokenizer.encode(text, false, false).unwrap();
+            assert_eq!(&tokenizer.decode(&ids), text, "{}", row.names[0]);
+        }
+    }
+    names.sort_unstable();
+    let count = names.len();
+    names.dedup();
+    assert_eq!(names.len(), count, "a name is there twice");
+    let error = named("brand-new").unwrap_err().to_string();
+    assert!(
+        error.contains("brand-new") && error.contains("llama-bpe") && error.contains("qwen2"),
+        "{error}"
+    );
+}
+
+fn small() -> Vocabulary {
+    Vocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens: ["a", "b", "ab"].map(str::to_owned).to_vec(),
+        merges: vec!["a b".into()],
+        ..Vocabulary::default()
+    }
+}
+
+fn refusal(change: impl FnOnce(&mut Vocabulary)) -> String {
+    let mut vocabulary = small();
+    change(&mut vocabulary);
+    Tokenizer::from_vocabulary(vocabulary)
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn bad_vocabularies_are_refused_with_the_field() {
+    assert!(Tokenizer::from_vocabulary(small()).is_ok());
+    assert!(refusal(|v| v.tokens.clear()).contains("tokenizer.ggml.tokens"));
+    assert!(refusal(|v| v.bos = Some(3)).contains("tokenizer.ggml.bos_token_id: is 3"));
+    assert!(refusal(|v| v.scores = vec![0.0]).contains("tokenizer.ggml.scores"));
+    assert!(refusal(|v| v.scores = vec![f32::NAN; 3]).contains("not a number"));
+    assert!(refusal(|v| v.token_types = vec![1; 4]).contains("token_type"));
+    assert!(refusal(|v| v.tokens[1] = "a".into()).contains("tokens 0 and 1 are both 'a'"));
+    assert!(refusal(|v| v.merges.push("ab".into())).contains("entry 1, 'ab'"));
+    assert!(refusal(|v| v.merges.push("a ".into())).contains("merges"));
+    assert!(refusal(|v| v.merges.push(String::new())).contains("merges"));
+    assert!(refusal(|v| v.pre = Some("what".into())).contains("unknown pre-tokenizer 'what'"));
+    assert!(refusal(|v| v.model = "rwkv".into()).contains("unknown tokenizer model 'rwkv'"));
+    assert!(refusal(|v| v.model = "x".repeat(1_000_000)).len() < 300);
+    assert!(refusal(|v| v.model = "bert".into()).contains("unknown"));
+}
+
+#[test]
+fn bad_json_is_refused() {
+    let refusal = |json: &str| Tokenizer::from_json(json, None).unwrap_err().to_string();
+    assert!(refusal("").contains("tokenizer.json"));
+    assert!(refusal("{}").contains("tokenizer.json"));
+    assert!(refusal(&"[".repeat(100_000)).contains("tokenizer.json"));
+    let model = |vocab: &str, merges: &str, more: &str| {
+        format!(r#"{{"model":{{"type":"BPE","vocab":{vocab},"merges":{merges}{more}}}}}"#)
+    };
+    assert!(refusal(&model("{}", "[]", "")).contains("empty"));
+    assert!(refusal(&model(r#"{"a":0}"#, r#"[["a","b"]]"#, "")).contains("model.merges[0]"));
+    assert!(
+        refusal(&model(r#"{"a":0,"b":1}"#, r#"["a b"]"#, ""))
+            .contains("'ab' is not in model.vocab")
+    );
+    assert!(refusal(&model(r#"{"a":0,"b":1}"#, r#"["ab"]"#, "")).contains("model.merges[0]"));
+    let prefixed = model(
+        r#"{"a":0,"b":1}"#,
+        r#"["a b"]"#,
+        r###","continuing_subword_prefix":"##""###,
+    );
+    assert!(refusal(&prefixed).contains("model.merges[0]"));
+    assert!(refusal(&model(r#"{"a":4000000000}"#, "[]", "")).contains("ids up to 4000000000"));
+    let config = Tokenizer::from_json(&model(r#"{"a":0}"#, "[]", ""), Some("[")).unwrap_err();
+    assert!(config.to_string().contains("tokenizer_config.json"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_vocabulary_is_taken_or_refused(
+        model in prop::sample::select(vec!["gpt2", "llama", "bert", "x"]),
+        tokens in prop::collection::vec("\\PC{0,4}|<0x[0-9A-F]{2}>|[ab▁]{1,4}", 0..40),
+        types in prop::collection::vec(-1..8_i32, 0..40),
+        merges in prop::collection::vec("[ab ]{0,5}", 0..20),
+        ids in prop::collection::vec(prop::option::of(0..50_u32), 4),
+        text in "\\PC{0,30}|[ab ]{0,30}",
+    ) {
+        let mut vocabulary = Vocabulary { model: model.into(), pre: Some("llama-bpe".into()), merges, ..Vocabulary::default() };
+        let mut tokens = tokens;
+        tokens.sort();
+        tokens.dedup();
+        vocabulary.token_types = types.into_iter().chain(std::iter::repeat(1)).take(tokens.len()).collect();
+        vocabulary.scores = (0..tokens.len()).map(|i| -(i as f32)).collect();
+        vocabulary.tokens = tokens;
+        (vocabulary.bos, vocabulary.eos, vocabulary.unk, vocabulary.sep) = (ids[0], ids[1], ids[2], ids[3]);
+        if let Ok(tokenizer) = Tokenizer::from_vocabulary(vocabulary) {
+            if let Ok(ids) = tokenizer.encode(&text, true, true) {
+                prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
+                tokenizer.decode(&ids);
+            }
+        }
+    }
+
+    #[test]
+    fn any_text_round_trips(text in "\\PC{0,60}|[ \\t\\r\\na-c'1-9]{0,60}") {
+        thread_local! {
+            static BOTH: [Tokenizer; 2] = [
+                Tokenizer::from_vocabulary(vocabulary_of(&fixture("bpe-qwen2.json"))).unwrap(),
+                Tokenizer::from_vocabulary(sentence_piece("sentencepiece.json").0).unwrap(),
+            ];
+        }
+        BOTH.with(|[bpe, pieces]| {
+            let ids = bpe.encode(&text, false, false).unwrap();
+            assert_eq!(bpe.decode(&ids), text);
+            let ids = pieces.encode(&text, false, false).unwrap();
+            assert_eq!(pieces.decode(&ids), text.replace('\u{2581}', " "));
+        });
+    }
+}
