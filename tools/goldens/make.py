@@ -155,6 +155,11 @@ def main():
         model = build(arch, dict(SMALL, num_hidden_layers=2), 10 + a).to(torch.bfloat16)
         model.save_pretrained(folder / "hf")
         (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
+        if arch == "llama":  # the way most published checkpoints still say it
+            config = json.loads((folder / "hf" / "config.json").read_text())
+            config["rope_scaling"] = {k: v for k, v in config.pop("rope_parameters").items() if k != "rope_theta"}
+            config["rope_theta"], config["torch_dtype"] = THETA, config.pop("dtype")
+            (folder / "hf" / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         keep(model.float(), "hf", "hf", "BF16")
         for kind in FORMATS:
             model = build(arch, WIDE if kind.endswith("_K") else SMALL, 20 + a)

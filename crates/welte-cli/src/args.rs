@@ -7,7 +7,12 @@ use welte::{Format, LoadOptions, Sampling};
 
 /// Runs language models at the speed of the memory.
 #[derive(Parser)]
-#[command(name = "welte", version, about, after_help = "Exit codes: 0 done, 1 an error in input or model, 2 wrong usage, 130 interrupted.")]
+#[command(
+    name = "welte",
+    version,
+    about,
+    after_help = "Exit codes: 0 done, 1 an error in input or model, 2 wrong usage, 130 interrupted."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -70,7 +75,11 @@ impl LoadArgs {
     pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
         let kv_format = match (self.cache_type_k, self.cache_type_v) {
             (Some(k), Some(v)) if k != v => {
-                anyhow::bail!("-ctk {} and -ctv {} differ; keys and values share one format", k.name(), v.name())
+                anyhow::bail!(
+                    "-ctk {} and -ctv {} differ; keys and values share one format",
+                    k.name(),
+                    v.name()
+                )
             }
             (k, v) => k.or(v).unwrap_or(Format::F16),
         };
@@ -88,10 +97,16 @@ impl LoadArgs {
 
 fn isa(name: &str) -> anyhow::Result<welte::Isa> {
     let all = welte::Isa::available();
-    let names = all.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", ");
+    let names = all
+        .iter()
+        .map(|isa| isa.name())
+        .collect::<Vec<_>>()
+        .join(", ");
     all.into_iter()
         .find(|isa| isa.name().eq_ignore_ascii_case(name))
-        .ok_or_else(|| anyhow::anyhow!("--isa {name}: not available on this machine; use one of {names}"))
+        .ok_or_else(|| {
+            anyhow::anyhow!("--isa {name}: not available on this machine; use one of {names}")
+        })
 }
 
 fn kv_format(name: &str) -> Result<Format, String> {
@@ -129,10 +144,20 @@ pub(crate) struct SamplingArgs {
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub(crate) repeat_last_n: u32,
     /// Subtract this per occurrence of a recent token
-    #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        default_value_t = 0.0,
+        value_name = "X",
+        allow_hyphen_values = true
+    )]
     pub(crate) frequency_penalty: f32,
     /// Subtract this from every recent token
-    #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        default_value_t = 0.0,
+        value_name = "X",
+        allow_hyphen_values = true
+    )]
     pub(crate) presence_penalty: f32,
     /// Go on past end tokens
     #[arg(long)]
@@ -144,7 +169,11 @@ pub(crate) struct SamplingArgs {
 
 impl SamplingArgs {
     pub(crate) fn sampling(&self) -> Sampling {
-        let clock = || std::time::UNIX_EPOCH.elapsed().map_or(0, |d| d.as_nanos() as u64);
+        let clock = || {
+            std::time::UNIX_EPOCH
+                .elapsed()
+                .map_or(0, |d| d.as_nanos() as u64)
+        };
         Sampling {
             temperature: self.temp,
             top_k: self.top_k,
@@ -154,7 +183,11 @@ impl SamplingArgs {
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
             penalty_last_n: self.repeat_last_n,
-            seed: if self.seed < 0 { clock() } else { self.seed as u64 },
+            seed: if self.seed < 0 {
+                clock()
+            } else {
+                self.seed as u64
+            },
         }
     }
 
@@ -399,9 +432,14 @@ mod tests {
 
     #[test]
     fn names_of_llama_cpp() {
-        let line = ["welte", "run", "-sys", "be brief", "-ctk", "q8_0", "-n", "-1", "hello"];
-        let cli = Cli::try_parse_from(long_names(line.iter().map(OsString::from))).unwrap_or_else(|e| panic!("{e}"));
-        let Command::Run(args) = cli.command else { panic!("not run") };
+        let line = [
+            "welte", "run", "-sys", "be brief", "-ctk", "q8_0", "-n", "-1", "hello",
+        ];
+        let cli = Cli::try_parse_from(long_names(line.iter().map(OsString::from)))
+            .unwrap_or_else(|e| panic!("{e}"));
+        let Command::Run(args) = cli.command else {
+            panic!("not run")
+        };
         assert_eq!(args.system_prompt.as_deref(), Some("be brief"));
         assert_eq!(args.load.cache_type_k, Some(Format::Q8_0));
         assert_eq!(args.words, ["hello"]);

@@ -38,7 +38,11 @@ impl Row {
 
     fn deviation(&self) -> f64 {
         let (n, mean) = (self.speeds.len() as f64, self.mean());
-        if n < 2.0 { 0.0 } else { (self.speeds.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt() }
+        if n < 2.0 {
+            0.0
+        } else {
+            (self.speeds.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt()
+        }
     }
 
     fn gb_s(&self) -> Option<f64> {
@@ -48,15 +52,35 @@ impl Row {
 
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let synthetic = args.synthetic.as_ref().map(|s| format!("synthetic:{s}"));
-    let named = source::pick_optional([synthetic.as_deref(), args.model.as_deref(), args.source.as_deref()])?;
+    let named = source::pick_optional([
+        synthetic.as_deref(),
+        args.model.as_deref(),
+        args.source.as_deref(),
+    ])?;
     let most = |all: &[u32]| all.iter().copied().max().unwrap_or(0);
-    let context = most(&args.n_depth).checked_add(most(&args.n_prompt).max(most(&args.n_gen)).saturating_add(1));
-    let context = context.context("-d, -p and -n together are too large")?.next_multiple_of(64);
-    let threads: Vec<Option<u16>> = if args.threads.is_empty() { vec![None] } else { args.threads.iter().copied().map(Some).collect() };
-    let mut printer = Printer { rows: args.output, first: true };
+    let context = most(&args.n_depth).checked_add(
+        most(&args.n_prompt)
+            .max(most(&args.n_gen))
+            .saturating_add(1),
+    );
+    let context = context
+        .context("-d, -p and -n together are too large")?
+        .next_multiple_of(64);
+    let threads: Vec<Option<u16>> = if args.threads.is_empty() {
+        vec![None]
+    } else {
+        args.threads.iter().copied().map(Some).collect()
+    };
+    let mut printer = Printer {
+        rows: args.output,
+        first: true,
+    };
     for threads in threads {
         let options = args.load_args(threads, context).options()?;
-        let count = threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+        let count = threads.map_or_else(
+            || std::thread::available_parallelism().map_or(1, usize::from),
+            usize::from,
+        );
         let floor = welte::read_bandwidth(count, 0.5)?;
         let model = source::load_with(&named, &options)?;
         let facts = facts(&named, &model, floor);
@@ -65,15 +89,33 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
             for &n in args.n_prompt.iter().filter(|n| **n > 0) {
                 let speeds = prompt(&mut session, n, depth, args.repetitions)?;
                 let test = name("pp", n, depth);
-                let row = Row { test, threads: count, n_prompt: n, n_gen: 0, depth, speeds, bytes_per_token: None };
+                let row = Row {
+                    test,
+                    threads: count,
+                    n_prompt: n,
+                    n_gen: 0,
+                    depth,
+                    speeds,
+                    bytes_per_token: None,
+                };
                 printer.row(&facts, &row)?;
             }
             for &n in args.n_gen.iter().filter(|n| **n > 0) {
                 let speeds = generation(&mut session, n, depth, args.repetitions)?;
-                let bytes = (0..n).map(|i| model.bytes_per_token((depth + i + 1) as usize) as f64).sum::<f64>();
+                let bytes = (0..n)
+                    .map(|i| model.bytes_per_token((depth + i + 1) as usize) as f64)
+                    .sum::<f64>();
                 let bytes_per_token = Some(bytes / f64::from(n));
                 let test = name("tg", n, depth);
-                let row = Row { test, threads: count, n_prompt: 0, n_gen: n, depth, speeds, bytes_per_token };
+                let row = Row {
+                    test,
+                    threads: count,
+                    n_prompt: 0,
+                    n_gen: n,
+                    depth,
+                    speeds,
+                    bytes_per_token,
+                };
                 printer.row(&facts, &row)?;
             }
         }
@@ -87,19 +129,28 @@ fn facts(named: &str, model: &Model, floor: f64) -> Facts {
     Facts {
         model: named.to_string(),
         size: weights.iter().map(welte_table::cost::stored_bytes).sum(),
-        parameters: weights.iter().map(|w| u64::from(w.n) * u64::from(w.k)).sum(),
+        parameters: weights
+            .iter()
+            .map(|w| u64::from(w.n) * u64::from(w.k))
+            .sum(),
         floor,
     }
 }
 
 fn name(kind: &str, n: u32, depth: u32) -> String {
-    if depth == 0 { format!("{kind}{n}") } else { format!("{kind}{n} @ d{depth}") }
+    if depth == 0 {
+        format!("{kind}{n}")
+    } else {
+        format!("{kind}{n} @ d{depth}")
+    }
 }
 
 /// Tokens that are surely in the vocabulary, and not all the same.
 fn tokens(session: &Session, n: u32) -> Vec<u32> {
     let vocab = session.model().vocab().max(1);
-    (0..n).map(|i| i.wrapping_mul(7919).wrapping_add(13) % vocab).collect()
+    (0..n)
+        .map(|i| i.wrapping_mul(7919).wrapping_add(13) % vocab)
+        .collect()
 }
 
 fn reach(session: &mut Session, depth: u32) -> anyhow::Result<()> {
@@ -124,7 +175,12 @@ fn prompt(session: &mut Session, n: u32, depth: u32, repetitions: u32) -> anyhow
         .collect()
 }
 
-fn generation(session: &mut Session, n: u32, depth: u32, repetitions: u32) -> anyhow::Result<Vec<f64>> {
+fn generation(
+    session: &mut Session,
+    n: u32,
+    depth: u32,
+    repetitions: u32,
+) -> anyhow::Result<Vec<f64>> {
     reach(session, depth)?;
     session.set_sampling(&Sampling::default(), &[]);
     decode(session, n.min(8))?;
@@ -164,11 +220,24 @@ impl Printer {
         match self.rows {
             Rows::Md => {
                 if first {
-                    writeln!(out, "| model | size | params | backend | threads | test | t/s | GB/s | % of floor |")?;
-                    writeln!(out, "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |")?;
+                    writeln!(
+                        out,
+                        "| model | size | params | backend | threads | test | t/s | GB/s | % of floor |"
+                    )?;
+                    writeln!(
+                        out,
+                        "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
+                    )?;
                 }
                 let (gb_s, share) = match row.gb_s() {
-                    Some(v) => (format!("{v:.1}"), format!("{:.0} % of {:.1}", 100e9 * v / facts.floor, facts.floor / 1e9)),
+                    Some(v) => (
+                        format!("{v:.1}"),
+                        format!(
+                            "{:.0} % of {:.1}",
+                            100e9 * v / facts.floor,
+                            facts.floor / 1e9
+                        ),
+                    ),
                     None => (String::new(), String::new()),
                 };
                 writeln!(
@@ -185,7 +254,10 @@ impl Printer {
             }
             Rows::Csv => {
                 if first {
-                    writeln!(out, "model,model_size,model_n_params,backends,n_threads,test,n_prompt,n_gen,n_depth,avg_ts,stddev_ts,gb_s,floor_gb_s")?;
+                    writeln!(
+                        out,
+                        "model,model_size,model_n_params,backends,n_threads,test,n_prompt,n_gen,n_depth,avg_ts,stddev_ts,gb_s,floor_gb_s"
+                    )?;
                 }
                 writeln!(
                     out,
@@ -204,7 +276,12 @@ impl Printer {
                     facts.floor / 1e9,
                 )?;
             }
-            Rows::Json => write!(out, "{}{}", if first { "[\n  " } else { ",\n  " }, json(facts, row))?,
+            Rows::Json => write!(
+                out,
+                "{}{}",
+                if first { "[\n  " } else { ",\n  " },
+                json(facts, row)
+            )?,
             Rows::Jsonl => writeln!(out, "{}", json(facts, row))?,
         }
         out.flush()?;

@@ -41,10 +41,22 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
     }
     let session = model.session()?;
     run::on_interrupt(session.cancel_handle())?;
-    let mut chat = Chat { session, template, messages: Vec::new(), raw: String::new() };
-    chat.messages.extend(args.system_prompt.clone().map(|text| run::message("system", text)));
+    let mut chat = Chat {
+        session,
+        template,
+        messages: Vec::new(),
+        raw: String::new(),
+    };
+    chat.messages.extend(
+        args.system_prompt
+            .clone()
+            .map(|text| run::message("system", text)),
+    );
     if std::io::stdin().is_terminal() {
-        eprintln!("{source}, context {}. /help lists the commands.", model.context());
+        eprintln!(
+            "{source}, context {}. /help lists the commands.",
+            model.context()
+        );
     }
     let mut editor = rustyline::DefaultEditor::new()?;
     loop {
@@ -86,7 +98,8 @@ impl Chat {
         let Some(template) = &self.template else {
             let text = format!("{}{line}", self.raw);
             let tokens = model.encode(&text)?;
-            let (outcome, answer) = run::answer(&mut self.session, &tokens, &args.sampling.options())?;
+            let (outcome, answer) =
+                run::answer(&mut self.session, &tokens, &args.sampling.options())?;
             self.raw = format!("{text}{answer}");
             run::closing_line(&model, &outcome);
             return Ok(());
@@ -141,22 +154,33 @@ impl Chat {
 
     fn save(&self, path: &str) -> anyhow::Result<()> {
         anyhow::ensure!(!path.is_empty(), "/save FILE");
-        let messages: Vec<serde_json::Value> =
-            self.messages.iter().map(|m| serde_json::json!({ "role": m.role, "content": m.content })).collect();
+        let messages: Vec<serde_json::Value> = self
+            .messages
+            .iter()
+            .map(|m| serde_json::json!({ "role": m.role, "content": m.content }))
+            .collect();
         let all = serde_json::json!({ "messages": messages, "text": self.raw });
-        std::fs::write(path, format!("{all:#}\n")).with_context(|| format!("{path}: cannot be written"))
+        std::fs::write(path, format!("{all:#}\n"))
+            .with_context(|| format!("{path}: cannot be written"))
     }
 
     fn load(&mut self, path: &str) -> anyhow::Result<()> {
         anyhow::ensure!(!path.is_empty(), "/load FILE");
         let text = source::read_text(path.as_ref())?;
-        let all: serde_json::Value = serde_json::from_str(&text).with_context(|| format!("{path}: is not JSON"))?;
-        let field = |m: &serde_json::Value, key: &str| m.get(key).and_then(|v| v.as_str()).map(str::to_string);
+        let all: serde_json::Value =
+            serde_json::from_str(&text).with_context(|| format!("{path}: is not JSON"))?;
+        let field = |m: &serde_json::Value, key: &str| {
+            m.get(key).and_then(|v| v.as_str()).map(str::to_string)
+        };
         let list = all.get("messages").and_then(|m| m.as_array());
-        let list = list.with_context(|| format!("{path}: messages: missing; load what /save wrote"))?;
-        let messages: Option<Vec<Message>> =
-            list.iter().map(|m| Some(run::message(&field(m, "role")?, field(m, "content")?))).collect();
-        self.messages = messages.with_context(|| format!("{path}: messages: each needs a role and a content"))?;
+        let list =
+            list.with_context(|| format!("{path}: messages: missing; load what /save wrote"))?;
+        let messages: Option<Vec<Message>> = list
+            .iter()
+            .map(|m| Some(run::message(&field(m, "role")?, field(m, "content")?)))
+            .collect();
+        self.messages = messages
+            .with_context(|| format!("{path}: messages: each needs a role and a content"))?;
         self.raw = field(&all, "text").unwrap_or_default();
         Ok(())
     }

@@ -13,9 +13,15 @@ const SECONDS: f64 = 0.5;
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let isas: Vec<&str> = Isa::available().iter().map(|isa| isa.name()).collect();
-    let (one, all) = (welte::read_bandwidth(1, SECONDS)?, welte::read_bandwidth(cores, SECONDS)?);
+    let (one, all) = (
+        welte::read_bandwidth(1, SECONDS)?,
+        welte::read_bandwidth(cores, SECONDS)?,
+    );
     let info = welte::cpu_info();
-    let (model, pages) = (info.model.as_deref().unwrap_or("unknown"), info.huge_pages.as_deref().unwrap_or("unknown"));
+    let (model, pages) = (
+        info.model.as_deref().unwrap_or("unknown"),
+        info.huge_pages.as_deref().unwrap_or("unknown"),
+    );
     let bundled = source::bundled();
     let mut out = std::io::stdout().lock();
     if args.output == Plain::Json {
@@ -32,11 +38,30 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     writeln!(out, "welte          {}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "processor      {model}")?;
     writeln!(out, "cores          {cores}")?;
-    writeln!(out, "instructions   {} (available: {})", Isa::best().name(), isas.join(", "))?;
-    writeln!(out, "memory         {} available of {}", memory(available()), memory(total()))?;
+    writeln!(
+        out,
+        "instructions   {} (available: {})",
+        Isa::best().name(),
+        isas.join(", ")
+    )?;
+    writeln!(
+        out,
+        "memory         {} available of {}",
+        memory(available()),
+        memory(total())
+    )?;
     writeln!(out, "huge pages     {pages}")?;
-    writeln!(out, "reads          {:.1} GB/s with one thread, {:.1} GB/s with {cores}", one / 1e9, all / 1e9)?;
+    writeln!(
+        out,
+        "reads          {:.1} GB/s with one thread, {:.1} GB/s with {cores}",
+        one / 1e9,
+        all / 1e9
+    )?;
     writeln!(out, "devices        cpu")?;
-    writeln!(out, "bundled model  {}", bundled.as_deref().unwrap_or("not found (models/demo.gguf)"))?;
+    writeln!(
+        out,
+        "bundled model  {}",
+        bundled.as_deref().unwrap_or("not found (models/demo.gguf)")
+    )?;
     Ok(ExitCode::SUCCESS)
 }

@@ -24,12 +24,18 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
     let mut options = args.load.options()?;
     if options.context == 0 {
-        options.context = args.n_prompt.saturating_add(args.n_gen).saturating_add(1).next_multiple_of(64);
+        options.context = args
+            .n_prompt
+            .saturating_add(args.n_gen)
+            .saturating_add(1)
+            .next_multiple_of(64);
     }
     let model = source::load_with(&source, &options)?;
     let mut session = model.session()?;
     let vocab = model.vocab().max(1);
-    let prompt: Vec<u32> = (0..args.n_prompt.max(1)).map(|i| i.wrapping_mul(7919) % vocab).collect();
+    let prompt: Vec<u32> = (0..args.n_prompt.max(1))
+        .map(|i| i.wrapping_mul(7919) % vocab)
+        .collect();
     session.feed(&prompt)?;
     session.truncate(0);
     session.device().set_profiling(true);
@@ -43,14 +49,23 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
             last = token;
             true
         })?;
-        anyhow::ensure!(count > 0, "the context is too small for -n {}; use a larger -c", args.n_gen);
+        anyhow::ensure!(
+            count > 0,
+            "the context is too small for -n {}; use a larger -c",
+            args.n_gen
+        );
         left -= count;
     }
     let decode = lines(&mut session);
-    let parts = [("prompt", u64::from(args.n_prompt), prefill), ("generation", u64::from(args.n_gen), decode)];
+    let parts = [
+        ("prompt", u64::from(args.n_prompt), prefill),
+        ("generation", u64::from(args.n_gen), decode),
+    ];
     let mut out = std::io::stdout().lock();
     match args.output {
-        Plain::Text => parts.iter().try_for_each(|(name, tokens, lines)| text(&mut out, name, *tokens, lines))?,
+        Plain::Text => parts
+            .iter()
+            .try_for_each(|(name, tokens, lines)| text(&mut out, name, *tokens, lines))?,
         Plain::Json => writeln!(out, "{:#}", json(&source, &parts))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -58,8 +73,16 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
 
 fn text(out: &mut impl Write, name: &str, tokens: u64, lines: &[Line]) -> std::io::Result<()> {
     let total: u64 = lines.iter().map(|l| l.nanoseconds).sum();
-    writeln!(out, "{name}: {tokens} tokens, {:.3} ms per token", total as f64 / 1e6 / tokens.max(1) as f64)?;
-    writeln!(out, "{:<22} {:>8} {:>11} {:>10} {:>8} {:>7}", "command", "calls", "time ms", "MB", "GB/s", "share")?;
+    writeln!(
+        out,
+        "{name}: {tokens} tokens, {:.3} ms per token",
+        total as f64 / 1e6 / tokens.max(1) as f64
+    )?;
+    writeln!(
+        out,
+        "{:<22} {:>8} {:>11} {:>10} {:>8} {:>7}",
+        "command", "calls", "time ms", "MB", "GB/s", "share"
+    )?;
     for l in lines {
         let share = 100.0 * l.nanoseconds as f64 / total.max(1) as f64;
         writeln!(
@@ -98,7 +121,12 @@ fn json(source: &str, parts: &[(&str, u64, Vec<Line>)]) -> serde_json::Value {
 fn lines(session: &mut Session) -> Vec<Line> {
     let ran = session.device().profile().iter().filter(|p| p.calls > 0);
     let mut lines: Vec<Line> = ran
-        .map(|p| Line { name: p.op.name().to_string(), calls: p.calls, nanoseconds: p.ns, bytes: p.bytes })
+        .map(|p| Line {
+            name: p.op.name().to_string(),
+            calls: p.calls,
+            nanoseconds: p.ns,
+            bytes: p.bytes,
+        })
         .collect();
     lines.sort_by_key(|l| std::cmp::Reverse(l.nanoseconds));
     lines

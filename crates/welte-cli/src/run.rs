@@ -7,7 +7,9 @@ use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use welte::memory::{human, peak};
-use welte::{CancelHandle, ChatTemplate, GenerateOptions, Message, Model, Outcome, Session, StopReason};
+use welte::{
+    CancelHandle, ChatTemplate, GenerateOptions, Message, Model, Outcome, Session, StopReason,
+};
 
 /// What the user asked for, sorted out.
 pub(crate) struct Request {
@@ -37,15 +39,21 @@ pub(crate) fn chat(args: &RunArgs) -> anyhow::Result<ExitCode> {
 fn sort_out(args: &RunArgs) -> anyhow::Result<Request> {
     let (model, prompt) = match args.words.as_slice() {
         [] => (None, None),
-        [word] if args.load.model.is_none() && source::is_model(word) => (Some(word.as_str()), None),
+        [word] if args.load.model.is_none() && source::is_model(word) => {
+            (Some(word.as_str()), None)
+        }
         [word] => (None, Some(word.as_str())),
         [model, prompt] if args.load.model.is_none() && source::is_model(model) => {
             (Some(model.as_str()), Some(prompt.as_str()))
         }
         [model, ..] if args.load.model.is_none() => {
-            bail!("{model}: no such file or directory; a model is a GGUF file, a directory or synthetic:SHAPE:FORMAT (quote a prompt of several words)")
+            bail!(
+                "{model}: no such file or directory; a model is a GGUF file, a directory or synthetic:SHAPE:FORMAT (quote a prompt of several words)"
+            )
         }
-        _ => bail!("-m names the model, so only a prompt may follow; quote a prompt of several words"),
+        _ => bail!(
+            "-m names the model, so only a prompt may follow; quote a prompt of several words"
+        ),
     };
     let file = args.file.as_deref().map(source::read_text).transpose()?;
     let given = [prompt.map(str::to_string), args.prompt.clone(), file];
@@ -54,7 +62,10 @@ fn sort_out(args: &RunArgs) -> anyhow::Result<Request> {
     if given.next().is_some() {
         bail!("more than one prompt is given; use one of the argument, -p and -f");
     }
-    Ok(Request { source: source::pick(args.load.model.as_deref(), model)?, prompt })
+    Ok(Request {
+        source: source::pick(args.load.model.as_deref(), model)?,
+        prompt,
+    })
 }
 
 /// The chat template to use: the file's, the model's, or none for raw text.
@@ -65,7 +76,11 @@ pub(crate) fn template(args: &RunArgs, model: &Model) -> anyhow::Result<Option<C
     if let Some(path) = &args.chat_template_file {
         return Ok(Some(model.chat_template_from(&source::read_text(path)?)?));
     }
-    Ok(if model.has_chat_template() { Some(model.chat_template()?) } else { None })
+    Ok(if model.has_chat_template() {
+        Some(model.chat_template()?)
+    } else {
+        None
+    })
 }
 
 fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<ExitCode> {
@@ -74,13 +89,19 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     let tokens = match &template {
         Some(template) => {
             let mut messages = Vec::new();
-            messages.extend(args.system_prompt.clone().map(|content| message("system", content)));
+            messages.extend(
+                args.system_prompt
+                    .clone()
+                    .map(|content| message("system", content)),
+            );
             messages.push(message("user", prompt.to_string()));
             model.encode_chat(template, &messages)?
         }
         None => {
             if args.system_prompt.is_some() {
-                bail!("-sys needs a chat template, and this model (or --no-chat) has none; put it into the prompt");
+                bail!(
+                    "-sys needs a chat template, and this model (or --no-chat) has none; put it into the prompt"
+                );
             }
             if !args.no_chat {
                 eprintln!("note: {source} has no chat template; completing the raw text");
@@ -93,7 +114,11 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     let (outcome, _) = answer(&mut session, &tokens, &args.sampling.options())?;
     let interrupted = outcome.stop == StopReason::Cancelled;
     closing_line(&model, &outcome);
-    Ok(if interrupted { ExitCode::from(130) } else { ExitCode::SUCCESS })
+    Ok(if interrupted {
+        ExitCode::from(130)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 pub(crate) fn message(role: &str, content: String) -> Message {
@@ -157,7 +182,12 @@ pub(crate) fn closing_line(model: &Model, outcome: &Outcome) {
         t.bytes as f64 / t.generation.as_secs_f64().max(1e-9) / 1e9,
     );
     if outcome.stop == StopReason::ContextFull {
-        let (used, context) = (outcome.prompt_tokens + outcome.tokens.len(), model.context());
-        eprintln!("note: the context is full ({used} of {context} tokens); load with a larger -c to go on");
+        let (used, context) = (
+            outcome.prompt_tokens + outcome.tokens.len(),
+            model.context(),
+        );
+        eprintln!(
+            "note: the context is full ({used} of {context} tokens); load with a larger -c to go on"
+        );
     }
 }

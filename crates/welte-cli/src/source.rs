@@ -19,7 +19,10 @@ pub(crate) fn bundled() -> Option<String> {
         return Some(model);
     }
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo.gguf");
-    [PathBuf::from("models/demo.gguf"), tree].into_iter().find(|p| p.is_file()).map(|p| p.display().to_string())
+    [PathBuf::from("models/demo.gguf"), tree]
+        .into_iter()
+        .find(|p| p.is_file())
+        .map(|p| p.display().to_string())
 }
 
 /// The model that the arguments name, or the bundled one.
@@ -27,7 +30,9 @@ pub(crate) fn pick(first: Option<&str>, second: Option<&str>) -> anyhow::Result<
     match (first, second) {
         (Some(a), Some(b)) => bail!("two models are given, {a} and {b}; leave one out"),
         (Some(one), None) | (None, Some(one)) => Ok(one.to_string()),
-        (None, None) => bundled().context("no model is given and models/demo.gguf is not here; use -m MODEL"),
+        (None, None) => {
+            bundled().context("no model is given and models/demo.gguf is not here; use -m MODEL")
+        }
     }
 }
 
@@ -55,7 +60,13 @@ pub(crate) struct ProgressLine<'a> {
 
 impl<'a> ProgressLine<'a> {
     pub(crate) fn new(doing: &'static str, source: &'a str) -> Self {
-        ProgressLine { doing, source, start: Instant::now(), shown: None, terminal: std::io::stderr().is_terminal() }
+        ProgressLine {
+            doing,
+            source,
+            start: Instant::now(),
+            shown: None,
+            terminal: std::io::stderr().is_terminal(),
+        }
     }
 
     pub(crate) fn show(&mut self, done: u64, total: u64) {
@@ -68,7 +79,12 @@ impl<'a> ProgressLine<'a> {
         self.shown = Some(now);
         let rate = done as f64 / now.duration_since(self.start).as_secs_f64() / 1e9;
         let percent = 100 * done / total.max(1);
-        eprint!("\r\x1b[K{} {}: {percent} % of {}, {rate:.2} GB/s", self.doing, self.source, human(total));
+        eprint!(
+            "\r\x1b[K{} {}: {percent} % of {}, {rate:.2} GB/s",
+            self.doing,
+            self.source,
+            human(total)
+        );
         let _ = std::io::stderr().flush();
     }
 

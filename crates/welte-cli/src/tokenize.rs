@@ -11,7 +11,9 @@ pub(crate) fn run(args: &TokenizeArgs) -> anyhow::Result<ExitCode> {
     let text = match (&args.prompt, &args.file) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) => source::read_text(path)?,
-        (None, None) if std::io::stdin().is_terminal() => anyhow::bail!("no text is given; use -p TEXT, -f FILE or a pipe"),
+        (None, None) if std::io::stdin().is_terminal() => {
+            anyhow::bail!("no text is given; use -p TEXT, -f FILE or a pipe")
+        }
         (None, None) => source::read_text("-".as_ref())?,
     };
     let ids = tokenizer.encode(&text, !args.no_bos, !args.no_parse_special)?;

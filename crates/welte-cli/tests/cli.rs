@@ -28,20 +28,37 @@ fn refused(args: &[&str], code: i32, says: &[&str]) {
     let text = err(&output);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
     for word in says {
-        assert!(text.contains(word), "{args:?}: {text:?} does not say {word:?}");
+        assert!(
+            text.contains(word),
+            "{args:?}: {text:?} does not say {word:?}"
+        );
     }
     assert!(!text.contains("panicked"), "{text}");
 }
 
 #[test]
 fn a_prompt_alone_tells_a_story_from_the_bundled_model() {
-    let args = ["run", "Tell me a story about a fox.", "--temp", "0", "-s", "1"];
+    let args = [
+        "run",
+        "Tell me a story about a fox.",
+        "--temp",
+        "0",
+        "-s",
+        "1",
+    ];
     let (first, second) = (welte(&args), welte(&args));
     assert_eq!(first.status.code(), Some(0), "{}", err(&first));
     assert!(out(&first).contains("fox"), "{}", out(&first));
     assert_eq!(out(&first), out(&second));
     let figures = err(&first);
-    for word in ["prompt", "generation", "t/s", "first token", "peak memory", "GB/s"] {
+    for word in [
+        "prompt",
+        "generation",
+        "t/s",
+        "first token",
+        "peak memory",
+        "GB/s",
+    ] {
         assert!(figures.contains(word), "{figures}");
     }
 }
@@ -61,7 +78,12 @@ fn a_prompt_comes_from_a_pipe_a_flag_or_a_file() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(b"Tell me a story about a fox.").unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"Tell me a story about a fox.")
+        .unwrap();
     let piped = child.wait_with_output().unwrap();
     assert_eq!(flag.status.code(), Some(0), "{}", err(&flag));
     assert_eq!(out(&flag), out(&from_file));
@@ -70,7 +92,15 @@ fn a_prompt_comes_from_a_pipe_a_flag_or_a_file() {
 
 #[test]
 fn tokens_come_as_one_array() {
-    let output = welte(&["tokenize", "-m", "models/demo.gguf", "--ids", "--no-bos", "-p", "Once upon a time"]);
+    let output = welte(&[
+        "tokenize",
+        "-m",
+        "models/demo.gguf",
+        "--ids",
+        "--no-bos",
+        "-p",
+        "Once upon a time",
+    ]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let ids: Vec<u32> = serde_json::from_slice(&output.stdout).unwrap();
     assert!(!ids.is_empty());
@@ -79,7 +109,14 @@ fn tokens_come_as_one_array() {
 #[test]
 fn inspect_shows_every_form() {
     for form in ["text", "json", "dot", "html"] {
-        let output = welte(&["inspect", "synthetic:qwen3-8b:q4_k", "-c", "8192", "-o", form]);
+        let output = welte(&[
+            "inspect",
+            "synthetic:qwen3-8b:q4_k",
+            "-c",
+            "8192",
+            "-o",
+            form,
+        ]);
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
         assert!(out(&output).contains("attention"), "{form}");
         if form == "json" {
@@ -90,18 +127,48 @@ fn inspect_shows_every_form() {
 
 #[test]
 fn bench_and_profile_and_perplexity_speak_json() {
-    let bench = welte(&["bench", "models/demo.gguf", "-p", "16", "-n", "8", "-r", "2", "-o", "json"]);
+    let bench = welte(&[
+        "bench",
+        "models/demo.gguf",
+        "-p",
+        "16",
+        "-n",
+        "8",
+        "-r",
+        "2",
+        "-o",
+        "json",
+    ]);
     assert_eq!(bench.status.code(), Some(0), "{}", err(&bench));
     let rows: serde_json::Value = serde_json::from_slice(&bench.stdout).unwrap();
     assert_eq!(rows[0]["test"], "pp16");
     assert_eq!(rows[1]["test"], "tg8");
-    let profile = welte(&["profile", "models/demo.gguf", "-p", "8", "-n", "8", "-o", "json"]);
+    let profile = welte(&[
+        "profile",
+        "models/demo.gguf",
+        "-p",
+        "8",
+        "-n",
+        "8",
+        "-o",
+        "json",
+    ]);
     assert_eq!(profile.status.code(), Some(0), "{}", err(&profile));
     serde_json::from_slice::<serde_json::Value>(&profile.stdout).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text.txt");
     std::fs::write(&file, "The fox went home. It was late. ".repeat(40)).unwrap();
-    let score = welte(&["perplexity", "-m", "models/demo.gguf", "-f", file.to_str().unwrap(), "-c", "64", "-o", "json"]);
+    let score = welte(&[
+        "perplexity",
+        "-m",
+        "models/demo.gguf",
+        "-f",
+        file.to_str().unwrap(),
+        "-c",
+        "64",
+        "-o",
+        "json",
+    ]);
     assert_eq!(score.status.code(), Some(0), "{}", err(&score));
     let score: serde_json::Value = serde_json::from_slice(&score.stdout).unwrap();
     assert!(score["ppl"].as_f64().unwrap() > 1.0);
@@ -114,7 +181,15 @@ fn quantize_writes_a_model_that_runs() {
     let path = file.to_str().unwrap();
     let made = welte(&["quantize", "models/demo.gguf", path, "Q8_0"]);
     assert_eq!(made.status.code(), Some(0), "{}", err(&made));
-    let output = welte(&["run", path, "Tell me a story about a fox.", "-n", "8", "--temp", "0"]);
+    let output = welte(&[
+        "run",
+        path,
+        "Tell me a story about a fox.",
+        "-n",
+        "8",
+        "--temp",
+        "0",
+    ]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
 }
 
@@ -128,22 +203,37 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
     };
     let empty = path("empty.gguf", b"");
     let noise = path("noise.gguf", &[0x5a; 300]);
-    let huge = path("huge.gguf", &[b"GGUF\x03\0\0\0".as_slice(), &[0xff; 16]].concat());
+    let huge = path(
+        "huge.gguf",
+        &[b"GGUF\x03\0\0\0".as_slice(), &[0xff; 16]].concat(),
+    );
     refused(&["inspect", &empty], 1, &["empty.gguf"]);
     refused(&["inspect", &noise], 1, &["noise.gguf"]);
     refused(&["inspect", &huge], 1, &["huge.gguf"]);
-    refused(&["run", "-m", "no/such.gguf", "-p", "hi"], 1, &["no/such.gguf"]);
+    refused(
+        &["run", "-m", "no/such.gguf", "-p", "hi"],
+        1,
+        &["no/such.gguf"],
+    );
     refused(&["run", "no/such.gguf", "hi"], 1, &["no/such.gguf"]);
     refused(&["inspect", "synthetic:no-such:q4_0"], 1, &["no-such"]);
-    refused(&["inspect", folder.path().to_str().unwrap()], 1, &["config.json"]);
+    refused(
+        &["inspect", folder.path().to_str().unwrap()],
+        1,
+        &["config.json"],
+    );
     refused(&["run", "-f", "no/such.txt"], 1, &["no/such.txt"]);
     refused(&["run", "-p", "a", "-f", "b"], 2, &["--file"]);
     refused(&["run", "--tmep", "0"], 2, &["--temp"]);
     refused(&["frobnicate"], 2, &["frobnicate"]);
     refused(&["run", "hi", "-ctk", "q4_0"], 2, &["q8_0"]);
-    refused(&["run", "hi", "-ctk", "f16", "-ctv", "q8_0"], 1, &["-ctk", "-ctv"]);
+    refused(
+        &["run", "hi", "-ctk", "f16", "-ctv", "q8_0"],
+        1,
+        &["-ctk", "-ctv"],
+    );
     refused(&["run", "hi", "--top-p", "7"], 1, &["--top-p"]);
-    refused(&["run", "hi", "-c", "999999999"], 1, &["needs", "-c"]);
+    refused(&["run", "hi", "-c", "64000000"], 1, &["needs", "-c"]);
 }
 
 #[test]

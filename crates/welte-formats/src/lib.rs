@@ -6,8 +6,8 @@ pub mod hf;
 mod mapped;
 mod open;
 pub mod quant;
-pub mod synthetic;
 pub mod quantize;
+pub mod synthetic;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};
 pub use open::open;

@@ -66,7 +66,9 @@ pub enum Error {
     #[error("the prompt has no tokens; give at least one (a begin-of-text token will do)")]
     EmptyPrompt,
     /// A token that the model does not know.
-    #[error("token {token} is outside the vocabulary of {vocab} tokens; is the tokenizer that of this model?")]
+    #[error(
+        "token {token} is outside the vocabulary of {vocab} tokens; is the tokenizer that of this model?"
+    )]
     Token {
         /// The token.
         token: u32,
@@ -77,7 +79,9 @@ pub enum Error {
     #[error("{0}: has no tokenizer; use a file with a vocabulary, or work with token ids")]
     NoTokenizer(String),
     /// There is no chat template.
-    #[error("{0}: has no chat template; give one with --chat-template-file, or complete raw text with --no-chat")]
+    #[error(
+        "{0}: has no chat template; give one with --chat-template-file, or complete raw text with --no-chat"
+    )]
     NoChatTemplate(String),
     /// Too short a text to score.
     #[error("the text has {tokens} tokens, perplexity over chunks of {context} needs at least {}; use a longer text or a smaller -c", 2 * .context)]
@@ -91,6 +95,9 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Error {
-        Error::Option { option, problem: problem.into() }
+        Error::Option {
+            option,
+            problem: problem.into(),
+        }
     }
 }

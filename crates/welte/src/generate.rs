@@ -113,7 +113,13 @@ struct Generation {
 
 impl Text {
     /// Takes the next token; false ends the chain.
-    fn take(&mut self, token: u32, ends: &[u32], bytes: &[u8], sink: &mut dyn FnMut(&str) -> ControlFlow<()>) -> bool {
+    fn take(
+        &mut self,
+        token: u32,
+        ends: &[u32],
+        bytes: &[u8],
+        sink: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> bool {
         if ends.contains(&token) {
             self.stop = Some(StopReason::End(token));
             return false;
@@ -137,7 +143,10 @@ impl Text {
     /// Drops the tokens from the one in which the stop string begins.
     fn rewind(&mut self, stop: &str) {
         let stop = stop.as_bytes();
-        let found = self.raw.windows(stop.len().max(1)).position(|window| window == stop);
+        let found = self
+            .raw
+            .windows(stop.len().max(1))
+            .position(|window| window == stop);
         let keep = found.unwrap_or(self.raw.len());
         let count = self.ends.iter().take_while(|end| **end <= keep).count();
         self.generated.truncate(count);
@@ -165,7 +174,11 @@ impl Session {
         options: &GenerateOptions,
         callback: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Outcome, Error> {
-        let consumer = if options.stop.is_empty() { Consumer::Callback } else { Consumer::StopStrings };
+        let consumer = if options.stop.is_empty() {
+            Consumer::Callback
+        } else {
+            Consumer::StopStrings
+        };
         let mut generation = self.begin(prompt, options, consumer, callback)?;
         while generation.text.stop.is_none() {
             self.advance(&mut generation, callback)?;
@@ -188,13 +201,22 @@ impl Session {
     /// assert!(pieces.outcome().is_some());
     /// # Ok(()) }
     /// ```
-    pub fn pieces(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<Pieces<'_>, Error> {
+    pub fn pieces(
+        &mut self,
+        prompt: &[u32],
+        options: &GenerateOptions,
+    ) -> Result<Pieces<'_>, Error> {
         let mut ready = String::new();
         let generation = self.begin(prompt, options, Consumer::Pull, &mut |piece| {
             ready.push_str(piece);
             ControlFlow::Continue(())
         })?;
-        Ok(Pieces { session: self, generation: Some(generation), ready, outcome: None })
+        Ok(Pieces {
+            session: self,
+            generation: Some(generation),
+            ready,
+            outcome: None,
+        })
     }
 
     /// Computes the prompt and the first token.
@@ -211,10 +233,18 @@ impl Session {
             return Err(Error::EmptyPrompt);
         }
         if prompt.len() >= context {
-            return Err(Error::ContextFull { prompt: prompt.len(), context });
+            return Err(Error::ContextFull {
+                prompt: prompt.len(),
+                context,
+            });
         }
         check_options(options, self.model.vocab())?;
-        let shared = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let shared = self
+            .tokens
+            .iter()
+            .zip(prompt)
+            .take_while(|(a, b)| a == b)
+            .count();
         let cached = shared.min(prompt.len() - 1);
         self.truncate(cached);
         let room = context - prompt.len();
@@ -225,13 +255,24 @@ impl Session {
             splitter: Splitter::new(options.stop.clone()),
             stop: (options.max_tokens == 0).then_some(StopReason::Length),
             allowed: options.max_tokens.min(room),
-            at_limit: if options.max_tokens <= room { StopReason::Length } else { StopReason::ContextFull },
+            at_limit: if options.max_tokens <= room {
+                StopReason::Length
+            } else {
+                StopReason::ContextFull
+            },
         };
         let mut generation = Generation {
             text,
             last: 0,
-            end_tokens: if options.ignore_end { Vec::new() } else { self.model.end_tokens().to_vec() },
-            longest: options.chain.unwrap_or(usize::MAX).min(self.model.inner.max_chain),
+            end_tokens: if options.ignore_end {
+                Vec::new()
+            } else {
+                self.model.end_tokens().to_vec()
+            },
+            longest: options
+                .chain
+                .unwrap_or(usize::MAX)
+                .min(self.model.inner.max_chain),
             prompt: prompt.len(),
             cached,
             timings: Timings::default(),
@@ -257,13 +298,23 @@ impl Session {
     ) {
         let mut bias = options.bias.clone();
         if options.ignore_end {
-            bias.extend(self.model.end_tokens().iter().map(|&token| (token, f32::NEG_INFINITY)));
+            bias.extend(
+                self.model
+                    .end_tokens()
+                    .iter()
+                    .map(|&token| (token, f32::NEG_INFINITY)),
+            );
         }
         self.set_sampling(&options.sampling, &bias);
         let token = self.sample();
         generation.last = token;
         generation.timings.first_token = generation.start.elapsed();
-        generation.text.take(token, &generation.end_tokens, bytes_of(&self.model, token), sink);
+        generation.text.take(
+            token,
+            &generation.end_tokens,
+            bytes_of(&self.model, token),
+            sink,
+        );
     }
 
     /// Runs one chain.
@@ -272,8 +323,17 @@ impl Session {
         generation: &mut Generation,
         sink: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        let Generation { text, last, end_tokens, .. } = generation;
-        let n = chain_length(generation.consumer, text.allowed - text.generated.len(), generation.longest);
+        let Generation {
+            text,
+            last,
+            end_tokens,
+            ..
+        } = generation;
+        let n = chain_length(
+            generation.consumer,
+            text.allowed - text.generated.len(),
+            generation.longest,
+        );
         let (model, first) = (self.model.clone(), self.tokens.len());
         let start = *last;
         let count = self.chain(start, n, end_tokens, &mut |token| {
@@ -282,16 +342,31 @@ impl Session {
         })?;
         let timings = &mut generation.timings;
         timings.decoded += count;
-        timings.bytes += (first..first + count).map(|depth| model.bytes_per_token(depth + 1)).sum::<u64>();
+        timings.bytes += (first..first + count)
+            .map(|depth| model.bytes_per_token(depth + 1))
+            .sum::<u64>();
         if text.stop.is_none() && (count == 0 || self.cancel.load(Ordering::Relaxed)) {
             text.stop = Some(StopReason::Cancelled);
         }
         Ok(())
     }
 
-    fn finish(&mut self, generation: Generation, sink: &mut dyn FnMut(&str) -> ControlFlow<()>) -> Outcome {
-        let Generation { mut text, mut timings, start, prompt, cached, .. } = generation;
-        timings.generation = start.elapsed().saturating_sub(timings.first_token.max(timings.prompt));
+    fn finish(
+        &mut self,
+        generation: Generation,
+        sink: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Outcome {
+        let Generation {
+            mut text,
+            mut timings,
+            start,
+            prompt,
+            cached,
+            ..
+        } = generation;
+        timings.generation = start
+            .elapsed()
+            .saturating_sub(timings.first_token.max(timings.prompt));
         self.cancel.store(false, Ordering::Relaxed);
         let stop = text.stop.take().unwrap_or(StopReason::Cancelled);
         if let StopReason::StopString(string) = &stop {
@@ -304,13 +379,23 @@ impl Session {
                 let _ = sink(&rest);
             }
         }
-        Outcome { tokens: text.generated, stop, timings, prompt_tokens: prompt, cached_tokens: cached }
+        Outcome {
+            tokens: text.generated,
+            stop,
+            timings,
+            prompt_tokens: prompt,
+            cached_tokens: cached,
+        }
     }
 }
 
 fn bytes_of(model: &crate::Model, token: u32) -> &[u8] {
     model.inner.tokenizer.as_ref().map_or(&[], |tokenizer| {
-        if (token as usize) < tokenizer.vocab_size() { tokenizer.token_bytes(token) } else { &[] }
+        if (token as usize) < tokenizer.vocab_size() {
+            tokenizer.token_bytes(token)
+        } else {
+            &[]
+        }
     })
 }
 
@@ -318,25 +403,50 @@ fn bytes_of(model: &crate::Model, token: u32) -> &[u8] {
 fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(), Error> {
     let s = &options.sampling;
     if !(s.temperature >= 0.0 && s.temperature.is_finite()) {
-        return Err(Error::option("--temp", format!("{} is not a temperature; use 0 (greedy) or more", s.temperature)));
+        return Err(Error::option(
+            "--temp",
+            format!(
+                "{} is not a temperature; use 0 (greedy) or more",
+                s.temperature
+            ),
+        ));
     }
     if !(s.top_p > 0.0 && s.top_p <= 1.0) {
-        return Err(Error::option("--top-p", format!("{} is not in (0, 1]", s.top_p)));
+        return Err(Error::option(
+            "--top-p",
+            format!("{} is not in (0, 1]", s.top_p),
+        ));
     }
     if !(s.min_p >= 0.0 && s.min_p <= 1.0) {
-        return Err(Error::option("--min-p", format!("{} is not in [0, 1]", s.min_p)));
+        return Err(Error::option(
+            "--min-p",
+            format!("{} is not in [0, 1]", s.min_p),
+        ));
     }
     if !(s.repeat_penalty > 0.0 && s.repeat_penalty.is_finite()) {
-        return Err(Error::option("--repeat-penalty", format!("{} must be more than 0 (1 is none)", s.repeat_penalty)));
+        return Err(Error::option(
+            "--repeat-penalty",
+            format!("{} must be more than 0 (1 is none)", s.repeat_penalty),
+        ));
     }
     if !s.frequency_penalty.is_finite() || !s.presence_penalty.is_finite() {
-        return Err(Error::option("--frequency-penalty/--presence-penalty", "must be a number"));
+        return Err(Error::option(
+            "--frequency-penalty/--presence-penalty",
+            "must be a number",
+        ));
     }
     if options.stop.iter().any(String::is_empty) {
         return Err(Error::option("stop string", "is empty; remove it"));
     }
-    match options.bias.iter().find(|(token, value)| *token >= vocab || value.is_nan()) {
-        Some((token, _)) => Err(Error::Token { token: *token, vocab }),
+    match options
+        .bias
+        .iter()
+        .find(|(token, value)| *token >= vocab || value.is_nan())
+    {
+        Some((token, _)) => Err(Error::Token {
+            token: *token,
+            vocab,
+        }),
         None => Ok(()),
     }
 }

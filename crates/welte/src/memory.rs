@@ -19,7 +19,12 @@ pub fn peak() -> Option<u64> {
 fn field_kib(path: &str, field: &str) -> Option<u64> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()?.checked_mul(1024)
+    line.trim()
+        .trim_end_matches("kB")
+        .trim()
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1024)
 }
 
 /// What a container's limit leaves, page cache counted as free.
@@ -28,7 +33,11 @@ fn group_headroom() -> Option<u64> {
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;
     let used: u64 = read("memory.current")?.trim().parse().ok()?;
     let stat = read("memory.stat").unwrap_or_default();
-    let file = stat.lines().find_map(|l| l.strip_prefix("file ")).and_then(|v| v.parse::<u64>().ok()).unwrap_or(0);
+    let file = stat
+        .lines()
+        .find_map(|l| l.strip_prefix("file "))
+        .and_then(|v| v.parse::<u64>().ok())
+        .unwrap_or(0);
     Some(limit.saturating_sub(used.saturating_sub(file)))
 }
 

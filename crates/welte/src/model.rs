@@ -80,7 +80,11 @@ impl Inspection {
             Value::Array(v) => format!("{} values", v.len()),
         };
         let mut facts: Vec<(String, String)> = self.spec.facts();
-        let named = self.checkpoint.metadata().iter().filter(|(key, _)| key.starts_with("general."));
+        let named = self
+            .checkpoint
+            .metadata()
+            .iter()
+            .filter(|(key, _)| key.starts_with("general."));
         facts.extend(named.map(|(key, value)| (key.clone(), text(value))));
         Header {
             title: self.checkpoint.origin().to_string(),
@@ -135,7 +139,11 @@ impl Model {
     /// assert_eq!(model.context(), 64);
     /// # Ok(()) }
     /// ```
-    pub fn load(source: &str, options: &LoadOptions, progress: &mut dyn FnMut(u64, u64)) -> Result<Model, Error> {
+    pub fn load(
+        source: &str,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model, Error> {
         Model::from_checkpoint(open(source)?, options, progress)
     }
 
@@ -147,13 +155,23 @@ impl Model {
     ) -> Result<Model, Error> {
         let start = Instant::now();
         let side = text::TextSide::of(checkpoint.as_ref())?;
-        let Inspection { checkpoint, spec, program, plan, context } = inspect(checkpoint, options)?;
+        let Inspection {
+            checkpoint,
+            spec,
+            program,
+            plan,
+            context,
+        } = inspect(checkpoint, options)?;
         if !options.ignore_memory {
             check_memory(checkpoint.origin(), &plan, &program, memory::available())?;
         }
         let program = Arc::new(program);
-        let device =
-            welte_cpu::Model::load(program.clone(), checkpoint.as_ref(), &device_options(options), progress)?;
+        let device = welte_cpu::Model::load(
+            program.clone(),
+            checkpoint.as_ref(),
+            &device_options(options),
+            progress,
+        )?;
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),
@@ -218,7 +236,10 @@ impl Model {
 
     /// The tokenizer, if the checkpoint has one.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
-        self.inner.tokenizer.as_ref().ok_or_else(|| Error::NoTokenizer(self.origin().to_string()))
+        self.inner
+            .tokenizer
+            .as_ref()
+            .ok_or_else(|| Error::NoTokenizer(self.origin().to_string()))
     }
 
     /// Text to tokens, with the begin-of-text token where the model wants one; control tokens are recognised.
@@ -233,7 +254,11 @@ impl Model {
 
     /// The checkpoint's chat template.
     pub fn chat_template(&self) -> Result<ChatTemplate, Error> {
-        let source = self.inner.template.as_deref().ok_or_else(|| Error::NoChatTemplate(self.origin().to_string()))?;
+        let source = self
+            .inner
+            .template
+            .as_deref()
+            .ok_or_else(|| Error::NoChatTemplate(self.origin().to_string()))?;
         self.chat_template_from(source)
     }
 
@@ -243,7 +268,11 @@ impl Model {
     }
 
     /// A conversation as the tokens that ask for the next answer.
-    pub fn encode_chat(&self, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>, Error> {
+    pub fn encode_chat(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+    ) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
         let text = template.render(messages, true)?;
         // Templates write the begin-of-text token themselves where they want it; never have it twice.
@@ -260,24 +289,44 @@ impl Model {
             Some(table) => table.commands.iter().map(|c| c.bytes).sum(),
             None => 0,
         };
-        weights + self.inner.program.kv.position_bytes().unwrap_or(0).saturating_mul(depth as u64)
+        weights
+            + self
+                .inner
+                .program
+                .kv
+                .position_bytes()
+                .unwrap_or(0)
+                .saturating_mul(depth as u64)
     }
 
     /// Index of the first table of a kind.
     pub(crate) fn table(&self, kind: fn(&Shape) -> bool) -> Option<(usize, usize)> {
         let tables = &self.inner.program.tables;
-        tables.iter().position(|t| kind(&t.shape)).map(|i| (i, tables[i].shape.rows() as usize))
+        tables
+            .iter()
+            .position(|t| kind(&t.shape))
+            .map(|i| (i, tables[i].shape.rows() as usize))
     }
 }
 
 fn device_options(options: &LoadOptions) -> welte_cpu::Options {
-    welte_cpu::Options { threads: options.threads, isa: options.isa, reference: options.reference }
+    welte_cpu::Options {
+        threads: options.threads,
+        isa: options.isa,
+        reference: options.reference,
+    }
 }
 
 fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
     let origin = checkpoint.origin().to_string();
     if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
-        return Err(Error::option("-ctk/-ctv", format!("{} is not offered; use f16 or q8_0", options.kv_format.name())));
+        return Err(Error::option(
+            "-ctk/-ctv",
+            format!(
+                "{} is not offered; use f16 or q8_0",
+                options.kv_format.name()
+            ),
+        ));
     }
     let spec = welte_models::spec(checkpoint.as_ref())?;
     let context = match options.context {
@@ -293,7 +342,10 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         ..CompileOptions::default()
     };
     let mut program = welte_models::compile(&spec, checkpoint.as_ref(), &compile)?;
-    let table_error = |problem| Error::Table { origin: origin.clone(), problem };
+    let table_error = |problem| Error::Table {
+        origin: origin.clone(),
+        problem,
+    };
     welte_table::legalize(&mut program, &welte_cpu::supports).map_err(table_error)?;
     welte_table::verify(&program).map_err(table_error)?;
     let device = device_options(options);
@@ -301,11 +353,22 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
     for (name, class, bytes) in welte_cpu::device_bytes(&program, &device) {
         plan.add(&name, class, bytes);
     }
-    Ok(Inspection { checkpoint, spec, program, plan, context })
+    Ok(Inspection {
+        checkpoint,
+        spec,
+        program,
+        plan,
+        context,
+    })
 }
 
 /// Refuses what does not fit, with numbers and a suggestion.
-fn check_memory(origin: &str, plan: &MemoryPlan, program: &Program, available: Option<u64>) -> Result<(), Error> {
+fn check_memory(
+    origin: &str,
+    plan: &MemoryPlan,
+    program: &Program,
+    available: Option<u64>,
+) -> Result<(), Error> {
     let Some(have) = available else { return Ok(()) };
     let need = plan.total();
     if need <= have {
@@ -320,5 +383,10 @@ fn check_memory(origin: &str, plan: &MemoryPlan, program: &Program, available: O
     } else {
         "the weights alone leave no room for a context: quantise the model (welte quantize), or free memory".to_string()
     };
-    Err(Error::Memory { origin: origin.to_string(), need: memory::human(need), have: memory::human(have), remedy })
+    Err(Error::Memory {
+        origin: origin.to_string(),
+        need: memory::human(need),
+        have: memory::human(have),
+        remedy,
+    })
 }

@@ -29,7 +29,12 @@ impl Sums {
         let mean = self.nll / count;
         let variance = (self.squares / count - mean * mean).max(0.0);
         let ppl = mean.exp();
-        Perplexity { ppl, error: ppl * (variance / (count - 1.0).max(1.0)).sqrt(), scored: self.count, chunks }
+        Perplexity {
+            ppl,
+            error: ppl * (variance / (count - 1.0).max(1.0)).sqrt(),
+            scored: self.count,
+            chunks,
+        }
     }
 }
 
@@ -45,10 +50,16 @@ pub fn perplexity(
 ) -> Result<Perplexity, Error> {
     if chunk < 4 || chunk > session.model().context() {
         let context = session.model().context();
-        return Err(Error::option("-c", format!("chunks of {chunk} tokens are not possible; use 4 to {context}")));
+        return Err(Error::option(
+            "-c",
+            format!("chunks of {chunk} tokens are not possible; use 4 to {context}"),
+        ));
     }
     if tokens.len() < 2 * chunk {
-        return Err(Error::TooShort { tokens: tokens.len(), context: chunk });
+        return Err(Error::TooShort {
+            tokens: tokens.len(),
+            context: chunk,
+        });
     }
     let mut sums = Sums::default();
     let mut done = 0;
@@ -80,7 +91,10 @@ pub fn perplexity(
 fn negative_log_likelihood(logits: &[f32], token: u32) -> f64 {
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&l| f64::from(l - top).exp()).sum();
-    let own = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+    let own = logits
+        .get(token as usize)
+        .copied()
+        .unwrap_or(f32::NEG_INFINITY);
     sum.ln() - f64::from(own - top)
 }
 
@@ -96,7 +110,11 @@ mod tests {
 
     #[test]
     fn sums_give_mean_and_error() {
-        let sums = Sums { nll: 4.0 * 2.0, squares: 4.0 * 4.0, count: 4 };
+        let sums = Sums {
+            nll: 4.0 * 2.0,
+            squares: 4.0 * 4.0,
+            count: 4,
+        };
         let result = sums.result(1);
         assert!((result.ppl - 2f64.exp()).abs() < 1e-12 && result.error == 0.0);
     }

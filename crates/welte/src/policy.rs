@@ -30,7 +30,12 @@ mod tests {
 
     #[test]
     fn never_more_than_remains_and_never_nothing() {
-        for consumer in [Consumer::Silent, Consumer::Callback, Consumer::StopStrings, Consumer::Pull] {
+        for consumer in [
+            Consumer::Silent,
+            Consumer::Callback,
+            Consumer::StopStrings,
+            Consumer::Pull,
+        ] {
             for remaining in [0, 1, 7, 10_000] {
                 let n = chain_length(consumer, remaining, 256);
                 assert!(n >= 1 && n <= remaining.max(1) && n <= 256);

@@ -35,7 +35,13 @@ impl Session {
     /// A session of a model, with everything allocated that it will need.
     pub fn new(model: &Model) -> Result<Session, Error> {
         let device = welte_cpu::Session::new(&model.inner.device)?;
-        let rows = model.program().tables.iter().map(|t| t.shape.rows()).max().unwrap_or(1);
+        let rows = model
+            .program()
+            .tables
+            .iter()
+            .map(|t| t.shape.rows())
+            .max()
+            .unwrap_or(1);
         Ok(Session {
             model: model.clone(),
             device,
@@ -79,9 +85,15 @@ impl Session {
     /// done so far kept, when the session is cancelled (the logits are then empty).
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
         self.check(tokens)?;
-        let (prefill, most) = self.table(|s| matches!(s, Shape::Prefill(_))).unwrap_or((0, 1));
-        let decode = self.table(|s| matches!(s, Shape::Decode)).map(|(index, _)| index);
-        let Some(last_chunk) = tokens.len().checked_sub(1).map(|last| last / most * most) else { return Ok(&[]) };
+        let (prefill, most) = self
+            .table(|s| matches!(s, Shape::Prefill(_)))
+            .unwrap_or((0, 1));
+        let decode = self
+            .table(|s| matches!(s, Shape::Decode))
+            .map(|(index, _)| index);
+        let Some(last_chunk) = tokens.len().checked_sub(1).map(|last| last / most * most) else {
+            return Ok(&[]);
+        };
         for chunk in tokens[..last_chunk].chunks(most) {
             if self.cancel.load(Ordering::Relaxed) {
                 return Ok(&[]);
@@ -94,7 +106,11 @@ impl Session {
             return Ok(&[]);
         }
         let chunk = &tokens[last_chunk..];
-        let table = if chunk.len() == 1 { decode.unwrap_or(prefill) } else { prefill };
+        let table = if chunk.len() == 1 {
+            decode.unwrap_or(prefill)
+        } else {
+            prefill
+        };
         self.set_rows(chunk);
         let logits = self.device.step(table, &self.rows)?;
         self.tokens.extend_from_slice(chunk);
@@ -102,9 +118,15 @@ impl Session {
     }
 
     /// Appends tokens and shows the logits that follow each: `see(position, logits)`. Uses the batch table.
-    pub fn score(&mut self, tokens: &[u32], see: &mut dyn FnMut(usize, &[f32])) -> Result<(), Error> {
+    pub fn score(
+        &mut self,
+        tokens: &[u32],
+        see: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
         self.check(tokens)?;
-        let (table, most) = self.table(|s| matches!(s, Shape::Batch(_))).unwrap_or((0, 1));
+        let (table, most) = self
+            .table(|s| matches!(s, Shape::Batch(_)))
+            .unwrap_or((0, 1));
         let vocab = self.model.vocab() as usize;
         for chunk in tokens.chunks(most) {
             let first = self.tokens.len();
@@ -138,9 +160,20 @@ impl Session {
         emit: &mut dyn FnMut(u32) -> bool,
     ) -> Result<usize, Error> {
         self.check(&[start])?;
-        let n = n.min(self.model.context() - self.tokens.len()).min(self.model.inner.max_chain);
-        let row = Row { token: start, position: self.tokens.len() as u32, sequence: 0 };
-        let Session { device, tokens, cancel, .. } = self;
+        let n = n
+            .min(self.model.context() - self.tokens.len())
+            .min(self.model.inner.max_chain);
+        let row = Row {
+            token: start,
+            position: self.tokens.len() as u32,
+            sequence: 0,
+        };
+        let Session {
+            device,
+            tokens,
+            cancel,
+            ..
+        } = self;
         let mut fed = start;
         let count = device.chain(row, n, ends, cancel, &mut |token| {
             tokens.push(fed);
@@ -157,9 +190,12 @@ impl Session {
     fn set_rows(&mut self, chunk: &[u32]) {
         let first = self.tokens.len();
         self.rows.clear();
-        self.rows.extend(
-            chunk.iter().enumerate().map(|(i, &token)| Row { token, position: (first + i) as u32, sequence: 0 }),
-        );
+        self.rows
+            .extend(chunk.iter().enumerate().map(|(i, &token)| Row {
+                token,
+                position: (first + i) as u32,
+                sequence: 0,
+            }));
     }
 
     /// Refuses what would not fit or is not a token of this model.

@@ -34,21 +34,40 @@ impl TextSide {
 
 /// A chat template from its source, with the tokenizer's begin and end tokens at hand.
 pub(crate) fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, Error> {
-    let text = |id: Option<u32>| id.map(|id| tokenizer.token_text(id).to_string()).unwrap_or_default();
-    Ok(ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos()))?)
+    let text = |id: Option<u32>| {
+        id.map(|id| tokenizer.token_text(id).to_string())
+            .unwrap_or_default()
+    };
+    Ok(ChatTemplate::new(
+        source,
+        &text(tokenizer.bos()),
+        &text(tokenizer.eos()),
+    )?)
 }
 
 fn from_metadata(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
     let meta = checkpoint.metadata();
-    let Some(vocabulary) = vocabulary(meta) else { return Ok(TextSide::default()) };
+    let Some(vocabulary) = vocabulary(meta) else {
+        return Ok(TextSide::default());
+    };
     let template = string(meta, "tokenizer.chat_template");
-    Ok(TextSide { tokenizer: Some(Tokenizer::from_vocabulary(vocabulary)?), template, end_tokens: Vec::new() })
+    Ok(TextSide {
+        tokenizer: Some(Tokenizer::from_vocabulary(vocabulary)?),
+        template,
+        end_tokens: Vec::new(),
+    })
 }
 
 fn from_files(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
     let files = checkpoint.text_files();
-    let Some(tokenizer_json) = &files.tokenizer_json else { return Ok(TextSide::default()) };
-    let config = files.tokenizer_config_json.as_deref().map(read_text).transpose()?;
+    let Some(tokenizer_json) = &files.tokenizer_json else {
+        return Ok(TextSide::default());
+    };
+    let config = files
+        .tokenizer_config_json
+        .as_deref()
+        .map(read_text)
+        .transpose()?;
     let tokenizer = Tokenizer::from_json(&read_text(tokenizer_json)?, config.as_deref())?;
     let template = match &files.chat_template {
         Some(path) => Some(read_text(path)?),
@@ -62,23 +81,36 @@ fn from_files(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
         end_tokens = end_tokens_in_config(&read_text(path)?, path)?;
     }
     end_tokens.extend(ids(checkpoint.metadata().get("eos_token_id")));
-    Ok(TextSide { tokenizer: Some(tokenizer), template, end_tokens })
+    Ok(TextSide {
+        tokenizer: Some(tokenizer),
+        template,
+        end_tokens,
+    })
 }
 
 /// Reads a text file of sensible size.
 pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
-    let fail = |problem: String| Error::File { path: path.display().to_string(), problem };
-    let size = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.len();
+    let fail = |problem: String| Error::File {
+        path: path.display().to_string(),
+        problem,
+    };
+    let size = std::fs::metadata(path)
+        .map_err(|e| fail(e.to_string()))?
+        .len();
     if size > LARGEST_TEXT_FILE {
-        return Err(fail(format!("{size} bytes is too large for a text file; is it the right file?")));
+        return Err(fail(format!(
+            "{size} bytes is too large for a text file; is it the right file?"
+        )));
     }
     let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
     String::from_utf8(bytes).map_err(|e| fail(format!("is not UTF-8 ({e}); convert it")))
 }
 
 fn json(text: &str, path: &Path) -> Result<serde_json::Value, Error> {
-    serde_json::from_str(text)
-        .map_err(|e| Error::File { path: path.display().to_string(), problem: format!("is not JSON: {e}") })
+    serde_json::from_str(text).map_err(|e| Error::File {
+        path: path.display().to_string(),
+        problem: format!("is not JSON: {e}"),
+    })
 }
 
 /// The template, or the one called `default` where there are several.
@@ -89,7 +121,11 @@ fn template_in_config(text: &str, path: &Path) -> Result<Option<String>, Error> 
         Some(serde_json::Value::Array(all)) => all
             .iter()
             .find(|t| t.get("name").and_then(|n| n.as_str()) == Some("default"))
-            .and_then(|t| t.get("template").and_then(|s| s.as_str()).map(str::to_string)),
+            .and_then(|t| {
+                t.get("template")
+                    .and_then(|s| s.as_str())
+                    .map(str::to_string)
+            }),
         _ => None,
     })
 }
@@ -118,7 +154,9 @@ fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
         }),
         token_types: list(meta, &key("token_type"), |v| match v {
             Value::I64(v) => i32::try_from(*v).unwrap_or(0),
-            other => number(other).and_then(|v| i32::try_from(v).ok()).unwrap_or(0),
+            other => number(other)
+                .and_then(|v| i32::try_from(v).ok())
+                .unwrap_or(0),
         }),
         merges: strings(meta, &key("merges")),
         bos: id("bos_token_id"),
@@ -135,7 +173,9 @@ fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
 }
 
 fn list<T>(meta: &Metadata, key: &str, one: impl Fn(&Value) -> T) -> Vec<T> {
-    let Some(Value::Array(all)) = meta.get(key) else { return Vec::new() };
+    let Some(Value::Array(all)) = meta.get(key) else {
+        return Vec::new();
+    };
     all.iter().map(one).collect()
 }
 
@@ -170,10 +210,18 @@ fn ids(value: Option<&Value>) -> Vec<u32> {
 }
 
 fn strings(meta: &Metadata, key: &str) -> Vec<String> {
-    list(meta, key, |v| if let Value::String(s) = v { s.clone() } else { String::new() })
+    list(meta, key, |v| {
+        if let Value::String(s) = v {
+            s.clone()
+        } else {
+            String::new()
+        }
+    })
 }
 
 /// The tokenizer of a checkpoint, weights or none: vocabulary-only files will do.
 pub fn tokenizer(checkpoint: &dyn Checkpoint) -> Result<Tokenizer, Error> {
-    TextSide::of(checkpoint)?.tokenizer.ok_or_else(|| Error::NoTokenizer(checkpoint.origin().to_string()))
+    TextSide::of(checkpoint)?
+        .tokenizer
+        .ok_or_else(|| Error::NoTokenizer(checkpoint.origin().to_string()))
 }

@@ -44,8 +44,15 @@ fn same_seed_same_tokens_for_any_chain_length_and_another_seed_differs() {
     let model = tiny();
     let prompt = prompt(20, &model);
     let run = |chain: Option<usize>, seed: u64| {
-        let options = GenerateOptions { max_tokens: 40, sampling: sampled(seed), chain, ..Default::default() };
-        generate(&mut model.session().unwrap(), &prompt, &options).0.tokens
+        let options = GenerateOptions {
+            max_tokens: 40,
+            sampling: sampled(seed),
+            chain,
+            ..Default::default()
+        };
+        generate(&mut model.session().unwrap(), &prompt, &options)
+            .0
+            .tokens
     };
     let whole = run(None, 3);
     assert!(!whole.is_empty());
@@ -59,7 +66,11 @@ fn same_seed_same_tokens_for_any_chain_length_and_another_seed_differs() {
 fn the_iterator_gives_what_the_callback_gives() {
     let model = tiny();
     let prompt = prompt(12, &model);
-    let options = GenerateOptions { max_tokens: 20, sampling: sampled(1), ..Default::default() };
+    let options = GenerateOptions {
+        max_tokens: 20,
+        sampling: sampled(1),
+        ..Default::default()
+    };
     let mut session = model.session().unwrap();
     let (outcome, text) = generate(&mut session, &prompt, &options);
     session.clear();
@@ -73,8 +84,20 @@ fn the_iterator_gives_what_the_callback_gives() {
 fn a_prompt_in_chunks_gives_the_logits_of_one_piece() {
     let model = tiny();
     let tokens = prompt(90, &model);
-    let narrow = load(TINY, &LoadOptions { prefill_rows: 7, ..options() });
-    let wide = load(TINY, &LoadOptions { prefill_rows: 128, ..options() });
+    let narrow = load(
+        TINY,
+        &LoadOptions {
+            prefill_rows: 7,
+            ..options()
+        },
+    );
+    let wide = load(
+        TINY,
+        &LoadOptions {
+            prefill_rows: 128,
+            ..options()
+        },
+    );
     let one = logits(&mut wide.session().unwrap(), &tokens);
     let many = logits(&mut narrow.session().unwrap(), &tokens);
     assert!(difference(&one, &many) < TOLERANCE);
@@ -94,14 +117,21 @@ fn rows_of_a_batch_do_not_change_each_other() {
     session.feed(&tokens[..10]).unwrap();
     let mut alone = BTreeMap::new();
     for token in &tokens[10..26] {
-        session.score(&[*token], &mut |position, logits| drop(alone.insert(position, logits.to_vec()))).unwrap();
+        session
+            .score(&[*token], &mut |position, logits| {
+                drop(alone.insert(position, logits.to_vec()))
+            })
+            .unwrap();
     }
     session.truncate(10);
     let mut rows = 0;
     session
         .score(&tokens[10..26], &mut |position, logits| {
             rows += 1;
-            assert!(difference(&alone[&position], logits) < TOLERANCE, "position {position}");
+            assert!(
+                difference(&alone[&position], logits) < TOLERANCE,
+                "position {position}"
+            );
         })
         .unwrap();
     assert_eq!(rows, 16);
@@ -113,7 +143,10 @@ fn a_reused_prefix_gives_what_a_fresh_start_gives() {
     let first = prompt(50, &model);
     let mut second = first[..37].to_vec();
     second.extend(prompt(70, &model)[50..].iter());
-    let options = GenerateOptions { max_tokens: 12, ..Default::default() };
+    let options = GenerateOptions {
+        max_tokens: 12,
+        ..Default::default()
+    };
     let mut session = model.session().unwrap();
     generate(&mut session, &first, &options);
     let (reused, _) = generate(&mut session, &second, &options);
@@ -129,7 +162,14 @@ fn a_reused_prefix_gives_what_a_fresh_start_gives() {
 
 #[test]
 fn what_is_planned_is_what_is_allocated() {
-    for options in [options(), LoadOptions { kv_format: welte::Format::Q8_0, context: 1000, ..options() }] {
+    for options in [
+        options(),
+        LoadOptions {
+            kv_format: welte::Format::Q8_0,
+            context: 1000,
+            ..options()
+        },
+    ] {
         let model = load(TINY, &options);
         let mut session = model.session().unwrap();
         assert_eq!(model.plan().by_class(), session.device().allocated());

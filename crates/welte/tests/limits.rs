@@ -7,28 +7,59 @@ use std::ops::ControlFlow;
 use welte::{Error, GenerateOptions, LoadOptions, Model, Sampling, StopReason};
 
 fn some(max_tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_tokens, ignore_end: true, ..Default::default() }
+    GenerateOptions {
+        max_tokens,
+        ignore_end: true,
+        ..Default::default()
+    }
 }
 
 #[test]
 fn the_context_limit_names_both_numbers() {
     let model = tiny();
     let mut session = model.session().unwrap();
-    let error = session.generate(&prompt(300, &model), &some(1), &mut |_| ControlFlow::Continue(())).unwrap_err();
+    let error = session
+        .generate(&prompt(300, &model), &some(1), &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .unwrap_err();
     let text = error.to_string();
     assert!(text.contains("300") && text.contains("256"), "{text}");
-    assert!(matches!(error, Error::ContextFull { prompt: 300, context: 256 }));
+    assert!(matches!(
+        error,
+        Error::ContextFull {
+            prompt: 300,
+            context: 256
+        }
+    ));
 }
 
 #[test]
 fn generation_ends_where_the_context_does() {
     let model = tiny();
-    let (outcome, _) = generate(&mut model.session().unwrap(), &prompt(250, &model), &some(100));
-    assert_eq!((outcome.stop, outcome.tokens.len()), (StopReason::ContextFull, 6));
-    let (outcome, _) = generate(&mut model.session().unwrap(), &prompt(250, &model), &some(4));
-    assert_eq!((outcome.stop, outcome.tokens.len()), (StopReason::Length, 4));
+    let (outcome, _) = generate(
+        &mut model.session().unwrap(),
+        &prompt(250, &model),
+        &some(100),
+    );
+    assert_eq!(
+        (outcome.stop, outcome.tokens.len()),
+        (StopReason::ContextFull, 6)
+    );
+    let (outcome, _) = generate(
+        &mut model.session().unwrap(),
+        &prompt(250, &model),
+        &some(4),
+    );
+    assert_eq!(
+        (outcome.stop, outcome.tokens.len()),
+        (StopReason::Length, 4)
+    );
     let (outcome, _) = generate(&mut model.session().unwrap(), &prompt(5, &model), &some(0));
-    assert_eq!((outcome.stop, outcome.tokens.len()), (StopReason::Length, 0));
+    assert_eq!(
+        (outcome.stop, outcome.tokens.len()),
+        (StopReason::Length, 0)
+    );
 }
 
 #[test]
@@ -36,31 +67,71 @@ fn nonsense_is_refused() {
     let model = tiny();
     let mut session = model.session().unwrap();
     let mut refused = |prompt: &[u32], options: GenerateOptions| {
-        session.generate(prompt, &options, &mut |_| ControlFlow::Continue(())).unwrap_err()
+        session
+            .generate(prompt, &options, &mut |_| ControlFlow::Continue(()))
+            .unwrap_err()
     };
     assert!(matches!(refused(&[], some(1)), Error::EmptyPrompt));
-    assert!(matches!(refused(&[model.vocab()], some(1)), Error::Token { .. }));
-    let with = |sampling| GenerateOptions { sampling, ..some(1) };
+    assert!(matches!(
+        refused(&[model.vocab()], some(1)),
+        Error::Token { .. }
+    ));
+    let with = |sampling| GenerateOptions {
+        sampling,
+        ..some(1)
+    };
     for sampling in [
-        Sampling { temperature: f32::NAN, ..Default::default() },
-        Sampling { temperature: -1.0, ..Default::default() },
-        Sampling { top_p: 0.0, ..Default::default() },
-        Sampling { min_p: 2.0, ..Default::default() },
-        Sampling { repeat_penalty: 0.0, ..Default::default() },
-        Sampling { presence_penalty: f32::INFINITY, ..Default::default() },
+        Sampling {
+            temperature: f32::NAN,
+            ..Default::default()
+        },
+        Sampling {
+            temperature: -1.0,
+            ..Default::default()
+        },
+        Sampling {
+            top_p: 0.0,
+            ..Default::default()
+        },
+        Sampling {
+            min_p: 2.0,
+            ..Default::default()
+        },
+        Sampling {
+            repeat_penalty: 0.0,
+            ..Default::default()
+        },
+        Sampling {
+            presence_penalty: f32::INFINITY,
+            ..Default::default()
+        },
     ] {
-        assert!(matches!(refused(&[1], with(sampling)), Error::Option { .. }));
+        assert!(matches!(
+            refused(&[1], with(sampling)),
+            Error::Option { .. }
+        ));
     }
-    let bias = GenerateOptions { bias: vec![(u32::MAX, 1.0)], ..some(1) };
+    let bias = GenerateOptions {
+        bias: vec![(u32::MAX, 1.0)],
+        ..some(1)
+    };
     assert!(matches!(refused(&[1], bias), Error::Token { .. }));
 }
 
 #[test]
 fn what_does_not_fit_is_refused_with_numbers_and_a_way_out() {
-    let options = LoadOptions { context: 100_000_000, ..options() };
-    let Err(error) = Model::load(TINY, &options, &mut |_, _| ()) else { panic!("loaded") };
+    let options = LoadOptions {
+        context: 64_000_000,
+        ..options()
+    };
+    let Err(error) = Model::load(TINY, &options, &mut |_, _| ()) else {
+        panic!("loaded")
+    };
     let text = error.to_string();
-    assert!(text.contains("needs") && text.contains("available") && text.contains("-c "), "{text}");
+    assert!(
+        text.contains("needs") && text.contains("available") && text.contains("-c "),
+        "{text}"
+    );
 }
 
 #[test]
@@ -72,9 +143,15 @@ fn cancelling_from_another_thread_ends_generation() {
     // Before the start: nothing is generated, and the cancellation is used up.
     handle.cancel();
     let (outcome, _) = generate(&mut session, &tokens, &some(50));
-    assert_eq!((outcome.stop, outcome.tokens.len()), (StopReason::Cancelled, 0));
+    assert_eq!(
+        (outcome.stop, outcome.tokens.len()),
+        (StopReason::Cancelled, 0)
+    );
     let (outcome, _) = generate(&mut session, &tokens, &some(50));
-    assert_eq!((outcome.stop, outcome.tokens.len()), (StopReason::Length, 50));
+    assert_eq!(
+        (outcome.stop, outcome.tokens.len()),
+        (StopReason::Length, 50)
+    );
     // In flight: the first tokens are out, then another thread cancels.
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let (outcome, after) = std::thread::scope(|scope| {
@@ -112,9 +189,27 @@ fn cancelling_from_another_thread_ends_generation() {
 fn a_bias_of_minus_infinity_forbids_and_a_large_one_forces() {
     let model = tiny();
     let tokens = prompt(6, &model);
-    let plain = generate(&mut model.session().unwrap(), &tokens, &some(1)).0.tokens[0];
-    let forbid = GenerateOptions { bias: vec![(plain, f32::NEG_INFINITY)], ..some(8) };
-    assert!(!generate(&mut model.session().unwrap(), &tokens, &forbid).0.tokens.contains(&plain));
-    let force = GenerateOptions { bias: vec![(7, 1e9)], ..some(8) };
-    assert_eq!(generate(&mut model.session().unwrap(), &tokens, &force).0.tokens, [7; 8]);
+    let plain = generate(&mut model.session().unwrap(), &tokens, &some(1))
+        .0
+        .tokens[0];
+    let forbid = GenerateOptions {
+        bias: vec![(plain, f32::NEG_INFINITY)],
+        ..some(8)
+    };
+    assert!(
+        !generate(&mut model.session().unwrap(), &tokens, &forbid)
+            .0
+            .tokens
+            .contains(&plain)
+    );
+    let force = GenerateOptions {
+        bias: vec![(7, 1e9)],
+        ..some(8)
+    };
+    assert_eq!(
+        generate(&mut model.session().unwrap(), &tokens, &force)
+            .0
+            .tokens,
+        [7; 8]
+    );
 }

@@ -17,19 +17,36 @@ fn stop_strings_end_the_text_and_rewind() {
     let model = demo();
     let tokens = story(&model);
     let mut session = model.session().unwrap();
-    let (plain, text) = generate(&mut session, &tokens, &GenerateOptions { max_tokens: 60, ..Default::default() });
+    let (plain, text) = generate(
+        &mut session,
+        &tokens,
+        &GenerateOptions {
+            max_tokens: 60,
+            ..Default::default()
+        },
+    );
     assert!(text.contains(' ') && text.len() > 40, "{text}");
     // A stop string from the middle of a word, across tokens.
     let stop = text.chars().skip(23).take(6).collect::<String>();
     let at = text.find(&stop).unwrap();
     for chain in [None, Some(1), Some(5)] {
-        let options = GenerateOptions { max_tokens: 60, stop: vec![stop.clone()], chain, ..Default::default() };
+        let options = GenerateOptions {
+            max_tokens: 60,
+            stop: vec![stop.clone()],
+            chain,
+            ..Default::default()
+        };
         let (stopped, cut) = generate(&mut session, &tokens, &options);
         assert_eq!(stopped.stop, StopReason::StopString(stop.clone()));
         assert_eq!(cut, text[..at]);
-        assert!(plain.tokens.starts_with(&stopped.tokens) && stopped.tokens.len() < plain.tokens.len());
+        assert!(
+            plain.tokens.starts_with(&stopped.tokens) && stopped.tokens.len() < plain.tokens.len()
+        );
         let kept = model.tokenizer().unwrap().decode(&stopped.tokens);
-        assert!(cut.ends_with(kept.trim_start()) || cut.starts_with(&kept), "{kept:?} {cut:?}");
+        assert!(
+            cut.ends_with(kept.trim_start()) || cut.starts_with(&kept),
+            "{kept:?} {cut:?}"
+        );
         assert!(session.tokens().len() <= tokens.len() + stopped.tokens.len());
     }
 }
@@ -39,10 +56,18 @@ fn a_callback_may_end_the_text() {
     let model = demo();
     let tokens = story(&model);
     let mut pieces = 0;
-    let outcome = model.session().unwrap().generate(&tokens, &GenerateOptions::default(), &mut |_| {
-        pieces += 1;
-        if pieces == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
+    let outcome =
+        model
+            .session()
+            .unwrap()
+            .generate(&tokens, &GenerateOptions::default(), &mut |_| {
+                pieces += 1;
+                if pieces == 3 {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
     assert_eq!(outcome.unwrap().stop, StopReason::Callback);
     assert_eq!(pieces, 3);
 }
@@ -50,8 +75,16 @@ fn a_callback_may_end_the_text() {
 #[test]
 fn stories_end_by_themselves() {
     let model = demo();
-    let (outcome, text) = generate(&mut model.session().unwrap(), &story(&model), &GenerateOptions::default());
-    assert!(matches!(outcome.stop, StopReason::End(_)), "{:?}: {text}", outcome.stop);
+    let (outcome, text) = generate(
+        &mut model.session().unwrap(),
+        &story(&model),
+        &GenerateOptions::default(),
+    );
+    assert!(
+        matches!(outcome.stop, StopReason::End(_)),
+        "{:?}: {text}",
+        outcome.stop
+    );
     assert!(text.contains("fox"), "{text}");
 }
 

@@ -1,0 +1,231 @@
+//! Logits against transformers: small random models of each architecture in every format, on every instruction set of
+//! this machine and on the reference. Teacher-forced; `tools/goldens/make.py` wrote the files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use welte_cpu::{Isa, Model, Options, Session};
+use welte_formats::Checkpoint;
+use welte_models::CompileOptions;
+use welte_table::{Format, Program, Row, Shape};
+
+/// Largest error as a share of the logits' range: f32 activations.
+const EXACT: f32 = 1e-4;
+/// Activations rounded to bf16.
+const BF16_ACTS: f32 = 1.5e-2;
+/// Activations rounded to eight bits per block of 32.
+const INT8_ACTS: f32 = 2.5e-2;
+
+/// One entry of `index.json` with its logits.
+struct Golden {
+    name: String,
+    path: PathBuf,
+    architecture: String,
+    format: Format,
+    prompt: Vec<u32>,
+    first: usize,
+    vocabulary: usize,
+    logits: Vec<f32>,
+}
+
+fn goldens(architecture: &str) -> Vec<Golden> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens");
+    let index = std::fs::read_to_string(folder.join("index.json")).expect("the index");
+    let index: Vec<serde_json::Value> = serde_json::from_str(&index).expect("the index is JSON");
+    let text =
+        |entry: &serde_json::Value, key: &str| entry[key].as_str().expect("a text").to_owned();
+    let number =
+        |entry: &serde_json::Value, key: &str| entry[key].as_u64().expect("a number") as usize;
+    let all = index.iter().map(|entry| Golden {
+        name: text(entry, "name"),
+        path: folder.join(text(entry, "path")),
+        architecture: text(entry, "architecture"),
+        format: Format::from_name(&text(entry, "format")).expect("a format"),
+        prompt: entry["prompt"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|t| t.as_u64().expect("a token") as u32)
+            .collect(),
+        first: number(entry, "first"),
+        vocabulary: number(entry, "vocabulary"),
+        logits: std::fs::read(folder.join(text(entry, "logits")))
+            .expect("the logits")
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect(),
+    });
+    all.filter(|golden| golden.architecture == architecture)
+        .collect()
+}
+
+/// How far the logits may be off, by the arithmetic of the activations.
+fn tolerance(format: Format, options: &Options) -> f32 {
+    match format {
+        _ if options.reference => EXACT,
+        Format::BF16 if options.isa() == Isa::Avx512Bf16 => BF16_ACTS,
+        Format::F32 | Format::F16 | Format::BF16 => EXACT,
+        _ => INT8_ACTS,
+    }
+}
+
+fn compile(checkpoint: &dyn Checkpoint) -> Arc<Program> {
+    let options = CompileOptions {
+        context: 64,
+        page: 16,
+        kv_format: Format::F16,
+        prefill_rows: 32,
+        batch_rows: 32,
+        ..CompileOptions::default()
+    };
+    let spec = welte_models::spec(checkpoint).expect("a known model");
+    let mut program = welte_models::compile(&spec, checkpoint, &options).expect("a program");
+    welte_table::legalize(&mut program, &welte_cpu::supports).expect("a program for this device");
+    welte_table::verify(&program).expect("a sound program");
+    Arc::new(program)
+}
+
+fn table(program: &Program, wanted: fn(&Shape) -> bool) -> usize {
+    program
+        .tables
+        .iter()
+        .position(|table| wanted(&table.shape))
+        .expect("a table of this shape")
+}
+
+/// What is wrong with one row of logits: the largest error in shares of the range, and a changed winner.
+fn compare(got: &[f32], want: &[f32], tolerance: f32) -> Result<f32, String> {
+    let range = want.iter().copied().fold(f32::MIN, f32::max)
+        - want.iter().copied().fold(f32::MAX, f32::min);
+    let worst = got
+        .iter()
+        .zip(want)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |a: f32, b| if b.is_nan() { b } else { a.max(b) });
+    if worst.is_nan() || worst > tolerance * range {
+        return Err(format!(
+            "error {:.2e} of the range, {tolerance:.0e} allowed",
+            worst / range
+        ));
+    }
+    let winner = |row: &[f32]| {
+        (0..row.len())
+            .max_by(|&a, &b| row[a].total_cmp(&row[b]))
+            .unwrap_or(0)
+    };
+    let (ours, theirs) = (winner(got), winner(want));
+    if want[theirs] - want[ours] > 2.0 * tolerance * range {
+        return Err(format!("token {ours} wins in place of {theirs}"));
+    }
+    Ok(worst / range)
+}
+
+/// All paths of one golden on one configuration: batch, prompt, and one token at a time.
+fn check(
+    golden: &Golden,
+    checkpoint: &dyn Checkpoint,
+    program: &Arc<Program>,
+    options: &Options,
+) -> Result<f32, String> {
+    let model = Model::load(program.clone(), checkpoint, options, &mut |_, _| {})
+        .map_err(|e| e.to_string())?;
+    let session = || Session::new(&model).map_err(|e| e.to_string());
+    let rows: Vec<Row> = (0u32..)
+        .zip(&golden.prompt)
+        .map(|(position, &token)| Row {
+            token,
+            position,
+            sequence: 0,
+        })
+        .collect();
+    let tolerance = tolerance(golden.format, options);
+    let wanted: Vec<&[f32]> = golden.logits.chunks_exact(golden.vocabulary).collect();
+    let mut worst = 0.0f32;
+    let mut judge = |path: &str, got: &[f32], want: &[f32]| match compare(got, want, tolerance) {
+        Ok(error) => {
+            worst = worst.max(error);
+            Ok(())
+        }
+        Err(problem) => Err(format!("{path}: {problem}")),
+    };
+
+    let mut batch = session()?;
+    let logits = batch
+        .step(table(program, |s| matches!(s, Shape::Batch(_))), &rows)
+        .map_err(|e| format!("batch: {e}"))?;
+    for (got, want) in logits
+        .chunks_exact(golden.vocabulary)
+        .skip(golden.first)
+        .zip(&wanted)
+    {
+        judge("batch", got, want)?;
+    }
+
+    let mut one = session()?;
+    let (prefill, decode) = (
+        table(program, |s| matches!(s, Shape::Prefill(_))),
+        table(program, |s| matches!(s, Shape::Decode)),
+    );
+    let (prompt, rest) = rows.split_at(golden.first + 1);
+    judge(
+        "prefill",
+        one.step(prefill, prompt)
+            .map_err(|e| format!("prefill: {e}"))?,
+        wanted[0],
+    )?;
+    for (row, want) in rest.iter().zip(&wanted[1..]) {
+        let got = one
+            .step(decode, std::slice::from_ref(row))
+            .map_err(|e| format!("decode: {e}"))?;
+        judge("decode", got, want)?;
+    }
+    Ok(worst)
+}
+
+fn check_all(architecture: &str) {
+    let reference = Options {
+        threads: Some(1),
+        isa: None,
+        reference: true,
+    };
+    let mut configurations = vec![("reference", reference)];
+    for isa in Isa::available() {
+        configurations.push((
+            isa.name(),
+            Options {
+                threads: Some(2),
+                isa: Some(isa),
+                reference: false,
+            },
+        ));
+    }
+    let goldens = goldens(architecture);
+    assert_eq!(goldens.len(), 14, "a directory and one file per format");
+    let mut problems = Vec::new();
+    for golden in &goldens {
+        let checkpoint = welte_formats::open(&golden.path).expect("a checkpoint");
+        let program = compile(&*checkpoint);
+        for (name, options) in &configurations {
+            match check(golden, &*checkpoint, &program, options) {
+                Ok(worst) => println!("{} on {name}: {worst:.2e}", golden.name),
+                Err(problem) => problems.push(format!("{} on {name}: {problem}", golden.name)),
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn llama() {
+    check_all("llama");
+}
+
+#[test]
+fn qwen2() {
+    check_all("qwen2");
+}
+
+#[test]
+fn qwen3() {
+    check_all("qwen3");
+}
