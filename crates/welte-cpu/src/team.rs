@@ -43,6 +43,7 @@ struct Shared {
     wake: Condvar,
     panicked: AtomicBool,
     stop: AtomicBool,
+    started: AtomicUsize,
 }
 
 /// Threads that live as long as the team; the caller of `run` is one of them.
@@ -169,6 +170,7 @@ impl Shared {
     }
 
     fn work_until_stopped(&self, thread: usize) {
+        self.started.fetch_add(1, SeqCst);
         let mut cursor = (0, 0);
         let mut tries = 0;
         while !self.stop.load(SeqCst) {
@@ -199,6 +201,7 @@ impl Team {
             wake: Condvar::new(),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            started: AtomicUsize::new(0),
         });
         let mut workers = Vec::new();
         for thread in 1..threads {
@@ -210,6 +213,10 @@ impl Team {
                 Ok(handle) => workers.push(handle),
                 Err(_) => break,
             }
+        }
+        // A thread allocates while it starts; nothing shall once the team is there.
+        while shared.started.load(SeqCst) < workers.len() {
+            std::thread::yield_now();
         }
         Team {
             shared,

@@ -1,0 +1,435 @@
+//! The device against its oracle, and its invariants.
+
+mod common;
+
+use common::*;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use welte_cpu::{Error, Isa, Model, Options, Session, device_bytes, weight_bytes};
+use welte_table::*;
+
+/// All live values of every float buffer that both sessions have, after the first `commands` commands.
+fn compare_buffers(a: &Session, b: &Session, what: &str, tolerance: f32) {
+    for (id, spec) in a.model().program().buffers.iter().enumerate() {
+        if matches!(spec.class, Class::Tables | Class::Kv) {
+            continue;
+        }
+        let floats = |s: &Session| -> Vec<f32> {
+            let bytes = s.buffer(id as u32).unwrap();
+            bytes
+                .chunks_exact(4)
+                .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
+                .collect()
+        };
+        let (got, want) = (floats(a), floats(b));
+        let unwritten = |v: &[f32]| v.iter().map(|v| v.is_nan()).collect::<Vec<_>>();
+        assert_eq!(
+            unwritten(&got),
+            unwritten(&want),
+            "{what}: {} is written elsewhere",
+            spec.name
+        );
+        let live = |v: Vec<f32>| v.into_iter().filter(|v| !v.is_nan()).collect::<Vec<_>>();
+        let off = difference(&live(got), &live(want));
+        assert!(off <= tolerance, "{what}: {} is off by {off}", spec.name);
+    }
+}
+
+#[test]
+fn every_op_agrees_with_the_reference() {
+    for seed in 0..40 {
+        let config = Config::ugly(seed);
+        let (program, checkpoint) = make(&config);
+        let program = if seed % 2 == 0 {
+            program
+        } else {
+            split(&program)
+        };
+        let mut n = Numbers(seed + 1000);
+        let isas = Isa::available();
+        let isa = Some(isas[seed as usize % isas.len()]).filter(|isa| *isa != Isa::Avx512Bf16);
+        let options = Options {
+            threads: Some(1 + seed as usize % 3),
+            isa,
+            reference: false,
+        };
+        let mut fast = load(&program, &checkpoint, &options);
+        let mut plain = load(&program, &checkpoint, &reference());
+        // Q8_0 rounds; a value on the edge may fall to either side.
+        let tolerance = if config.kv_format == Format::Q8_0 {
+            2e-2
+        } else {
+            2e-3
+        };
+        let first = config.rows.min(config.context - 1);
+        let prompt = rows(&mut n, config.vocab, 0, first, config.sequences - 1);
+        for commands in 0..=program.tables[1].commands.len() {
+            let name = program.tables[1].labels.get(commands.max(1) - 1);
+            for session in [&mut fast, &mut plain] {
+                poison(session);
+                session.step_until(1, &prompt, commands).unwrap();
+            }
+            compare_buffers(
+                &fast,
+                &plain,
+                &format!("seed {seed} {name:?} {config:?}"),
+                tolerance,
+            );
+        }
+        let more = rows(
+            &mut n,
+            config.vocab,
+            first,
+            1.min(config.context - first),
+            config.sequences - 1,
+        );
+        for table in [0, 2] {
+            let want = plain.step(table, &more).unwrap().to_vec();
+            let off = difference(fast.step(table, &more).unwrap(), &want);
+            assert!(
+                off <= tolerance,
+                "seed {seed}, table {table}: off by {off} {config:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_format_agrees_with_the_reference() {
+    for format in Format::ALL {
+        let dim = 256;
+        let config = Config {
+            format,
+            dim,
+            hidden: 256,
+            heads: 8,
+            layers: 1,
+            ..Config::small(format as u64)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut fast = load(&program, &checkpoint, &options(2));
+        let mut plain = load(&program, &checkpoint, &reference());
+        let mut n = Numbers(5);
+        let prompt = rows(&mut n, config.vocab, 0, 20, 1);
+        let want = plain.step(1, &prompt).unwrap().to_vec();
+        let off = difference(fast.step(1, &prompt).unwrap(), &want);
+        let tolerance = if format.is_quantised() { 4e-2 } else { 5e-3 };
+        assert!(off <= tolerance, "{}: off by {off}", format.name());
+    }
+}
+
+#[test]
+fn long_contexts_cross_splits_and_pages() {
+    let config = Config {
+        context: 640,
+        page: 16,
+        layers: 1,
+        ..Config::small(3)
+    };
+    let (program, checkpoint) = make(&config);
+    let mut fast = load(&program, &checkpoint, &options(2));
+    let mut plain = load(&program, &checkpoint, &reference());
+    let mut n = Numbers(8);
+    // Pages in disorder.
+    let mut pages = fast.pages().to_vec();
+    pages.reverse();
+    for session in [&mut fast, &mut plain] {
+        session.set_pages(&pages).unwrap();
+    }
+    let mut at = 0;
+    while at < 600 {
+        let prompt = rows(&mut n, config.vocab, at, 40, 0);
+        let want = plain.step(1, &prompt).unwrap().to_vec();
+        assert!(
+            difference(fast.step(1, &prompt).unwrap(), &want) < 2e-3,
+            "at {at}"
+        );
+        at += 40;
+        if [240, 280, 520, 600].contains(&at) {
+            let one = rows(&mut n, config.vocab, at, 1, 0);
+            let want = plain.step(0, &one).unwrap().to_vec();
+            assert!(
+                difference(fast.step(0, &one).unwrap(), &want) < 2e-3,
+                "decode at {at}"
+            );
+        }
+    }
+}
+
+fn decode_some(session: &mut Session, n: &[usize], settings: &Sampling) -> Vec<u32> {
+    let prompt = rows(&mut Numbers(4), 101, 0, 11, 1);
+    session.step(1, &prompt).unwrap();
+    let history: Vec<u32> = prompt.iter().map(|r| r.token).collect();
+    session.set_sampling(settings, &[(3, 0.5)], &history);
+    let mut token = session.sample(11);
+    let mut tokens = vec![token];
+    let mut position = 11;
+    for &n in n {
+        let start = Row {
+            token,
+            position,
+            sequence: 1,
+        };
+        let done = session.chain(start, n, &[], &AtomicBool::new(false), &mut |t| {
+            tokens.push(t);
+            true
+        });
+        assert_eq!(done.unwrap(), n);
+        token = tokens[tokens.len() - 1];
+        position += n as u32;
+    }
+    tokens
+}
+
+#[test]
+fn chains_of_any_length_and_any_number_of_threads_agree() {
+    for kv_format in [Format::F16, Format::Q8_0] {
+        let config = Config {
+            format: Format::Q8_0,
+            kv_format,
+            ..Config::small(11)
+        };
+        let (program, checkpoint) = make(&config);
+        let sampled = Sampling {
+            temperature: 0.9,
+            top_p: 0.95,
+            repeat_penalty: 1.2,
+            seed: 4,
+            ..Sampling::default()
+        };
+        for settings in [Sampling::default(), sampled] {
+            let mut all = Vec::new();
+            let mut logits = Vec::new();
+            for (threads, split) in [(1, vec![300]), (2, vec![1; 300]), (3, vec![7, 200, 93])] {
+                let mut session = load(&program, &checkpoint, &options(threads));
+                all.push(decode_some(&mut session, &split, &settings));
+                let row = Row {
+                    token: 1,
+                    position: 311,
+                    sequence: 1,
+                };
+                logits.push(
+                    session
+                        .step(0, &[row])
+                        .unwrap()
+                        .iter()
+                        .map(|v| v.to_bits())
+                        .collect::<Vec<_>>(),
+                );
+            }
+            assert_eq!(all[0].len(), 301);
+            assert!(all.iter().all(|tokens| *tokens == all[0]), "{all:?}");
+            assert!(logits.iter().all(|l| *l == logits[0]));
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_batch_do_not_change_each_other() {
+    let config = Config {
+        format: Format::Q4_0,
+        ..Config::small(21)
+    };
+    let (program, checkpoint) = make(&config);
+    let mut session = load(&program, &checkpoint, &options(2));
+    let mut n = Numbers(6);
+    for sequence in 0..3 {
+        session
+            .step(1, &rows(&mut n, 101, 0, 5 + 3 * sequence, sequence))
+            .unwrap();
+    }
+    let batch: Vec<Row> = (0..3)
+        .flat_map(|s| rows(&mut n, 101, 5 + 3 * s, 1, s))
+        .collect();
+    let together = session.step(2, &batch).unwrap().to_vec();
+    for (i, row) in batch.iter().enumerate() {
+        let alone = session.step(2, &[*row]).unwrap();
+        let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert_eq!(
+            bits(alone),
+            bits(&together[i * 101..(i + 1) * 101]),
+            "row {i}"
+        );
+        assert_eq!(
+            bits(session.step(0, &[*row]).unwrap()),
+            bits(&together[i * 101..(i + 1) * 101])
+        );
+    }
+}
+
+#[test]
+fn a_chain_ends_when_told() {
+    let (program, checkpoint) = make(&Config::small(2));
+    let mut session = load(&program, &checkpoint, &options(2));
+    let tokens = decode_some(&mut session, &[20], &Sampling::default());
+    let start = Row {
+        token: tokens[0],
+        position: 11,
+        sequence: 1,
+    };
+    let cancel = AtomicBool::new(false);
+    let count = |session: &mut Session, end: &[u32], most: usize| {
+        session.set_sampling(&Sampling::default(), &[(3, 0.5)], &[]);
+        let mut seen = 0;
+        session.chain(start, 20, end, &cancel, &mut |_| {
+            seen += 1;
+            seen < most
+        })
+    };
+    let first = tokens[1..].iter().position(|t| *t == tokens[4]).unwrap() + 1;
+    assert_eq!(count(&mut session, &[tokens[4]], 99).unwrap(), first);
+    assert_eq!(count(&mut session, &[], 5).unwrap(), 5);
+    cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut none = |_| true;
+    assert_eq!(
+        session.chain(start, 20, &[], &cancel, &mut none).unwrap(),
+        0
+    );
+}
+
+#[test]
+fn impossible_rows_are_errors() {
+    let (program, checkpoint) = make(&Config::small(2));
+    let mut session = load(&program, &checkpoint, &options(1));
+    let good = Row::default();
+    let bad = [
+        (0, vec![]),
+        (
+            0,
+            vec![
+                good,
+                Row {
+                    position: 1,
+                    ..good
+                },
+            ],
+        ),
+        (0, vec![Row { token: 101, ..good }]),
+        (
+            0,
+            vec![Row {
+                position: 640,
+                ..good
+            }],
+        ),
+        (
+            0,
+            vec![Row {
+                sequence: 3,
+                ..good
+            }],
+        ),
+        (1, vec![good, good]),
+        (7, vec![good]),
+    ];
+    for (table, rows) in bad {
+        assert!(
+            matches!(session.step(table, &rows), Err(Error::Step(_))),
+            "{rows:?}"
+        );
+    }
+    let start = Row {
+        position: 639,
+        ..good
+    };
+    let never = AtomicBool::new(false);
+    assert!(session.chain(start, 2, &[], &never, &mut |_| true).is_err());
+    assert_eq!(
+        session.chain(start, 1, &[], &never, &mut |_| true).unwrap(),
+        1
+    );
+    assert!(session.set_pages(&[0]).is_err());
+}
+
+#[test]
+fn what_is_allocated_is_what_was_planned() {
+    for config in [
+        Config::small(1),
+        Config {
+            format: Format::Q6_K,
+            dim: 256,
+            hidden: 256,
+            ..Config::small(1)
+        },
+    ] {
+        let (program, checkpoint) = make(&config);
+        for options in [options(2), reference()] {
+            let mut plan = MemoryPlan::of(&program, &|w| weight_bytes(w, &options));
+            for (name, class, bytes) in device_bytes(&program, &options) {
+                plan.add(name, class, bytes);
+            }
+            let mut last = 0;
+            let mut progress = |done: u64, total: u64| {
+                assert!(done >= last && done <= total);
+                last = done;
+            };
+            let model = Model::load(
+                Arc::new(program.clone()),
+                &checkpoint,
+                &options,
+                &mut progress,
+            )
+            .unwrap();
+            assert_eq!(last, plan.bytes(Class::Weights));
+            assert_eq!(Session::new(&model).unwrap().allocated(), plan.by_class());
+        }
+    }
+}
+
+#[test]
+fn a_weight_that_is_missing_or_misshapen_is_an_error() {
+    let (program, checkpoint) = make(&Config::small(1));
+    let broken = |change: &dyn Fn(&mut Program)| {
+        let mut program = program.clone();
+        change(&mut program);
+        fill_cost(&mut program);
+        Model::load(Arc::new(program), &checkpoint, &options(2), &mut |_, _| {}).is_err()
+    };
+    let parts = |program: &mut Program| -> Part {
+        match &mut program.weights[0].source {
+            Source::Parts(parts) => parts.remove(0),
+            Source::Constant(_) => unreachable!("the embedding comes from the checkpoint"),
+        }
+    };
+    let put = |program: &mut Program, part: Part| {
+        if let Source::Parts(parts) = &mut program.weights[0].source {
+            parts.insert(0, part);
+        }
+    };
+    assert!(!broken(&|_| {}));
+    assert!(broken(&|p| {
+        let part = parts(p);
+        put(
+            p,
+            Part {
+                tensor: "nowhere".into(),
+                ..part
+            },
+        );
+    }));
+    assert!(broken(&|p| {
+        let part = parts(p);
+        put(
+            p,
+            Part {
+                first_row: 90,
+                ..part
+            },
+        );
+    }));
+    assert!(broken(&|p| drop(parts(p))));
+    assert!(broken(&|p| p.weights[0].k = 65));
+}
+
+#[test]
+fn profiling_counts_every_op() {
+    let (program, checkpoint) = make(&Config::small(1));
+    let mut session = load(&program, &checkpoint, &options(2));
+    session.set_profiling(true);
+    session.step(0, &[Row::default()]).unwrap();
+    let calls = |s: &Session, op: Op| s.profile().iter().find(|p| p.op == op).map(|p| p.calls);
+    assert_eq!(calls(&session, Op::Attention), Some(2));
+    assert_eq!(calls(&session, Op::Embed), Some(1));
+    session.set_profiling(false);
+    assert!(session.profile().is_empty());
+}
