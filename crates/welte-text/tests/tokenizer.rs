@@ -335,11 +335,12 @@ proptest! {
         vocabulary.scores = (0..tokens.len()).map(|i| -(i as f32)).collect();
         vocabulary.tokens = tokens;
         (vocabulary.bos, vocabulary.eos, vocabulary.unk, vocabulary.sep) = (ids[0], ids[1], ids[2], ids[3]);
-        if let Ok(tokenizer) = Tokenizer::from_vocabulary(vocabulary) {
-            if let Ok(ids) = tokenizer.encode(&text, true, true) {
-                prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
-                tokenizer.decode(&ids);
-            }
+        if let Ok(tokenizer) = Tokenizer::from_vocabulary(vocabulary)
+            && let Ok(ids) = tokenizer.encode(&text, true, true)
+        {
+            prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
+            tokenizer.decode(&ids);
+        }
         }
     }
 

@@ -351,7 +351,7 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
     let device = device_options(options);
     let mut plan = MemoryPlan::of(&program, &|weight| welte_cpu::weight_bytes(weight, &device));
     for (name, class, bytes) in welte_cpu::device_bytes(&program, &device) {
-        plan.add(&name, class, bytes);
+        plan.add(name, class, bytes);
     }
     Ok(Inspection {
         checkpoint,
