@@ -341,7 +341,6 @@ proptest! {
             prop_assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_size()));
             tokenizer.decode(&ids);
         }
-        }
     }
 
     #[test]
