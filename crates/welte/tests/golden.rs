@@ -9,8 +9,9 @@ use welte_formats::Checkpoint;
 use welte_models::CompileOptions;
 use welte_table::{Format, Program, Row, Shape};
 
-/// Largest error as a share of the logits' range: f32 activations.
-const EXACT: f32 = 1e-4;
+/// Largest error as a share of the logits' range: f32 activations. What is left is the keys and values in F16, which
+/// transformers kept in F32.
+const EXACT: f32 = 2e-3;
 /// Activations rounded to bf16.
 const BF16_ACTS: f32 = 1.5e-2;
 /// Activations rounded to eight bits per block of 32.
