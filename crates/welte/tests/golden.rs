@@ -9,12 +9,13 @@ use welte_formats::Checkpoint;
 use welte_models::CompileOptions;
 use welte_table::{Format, Program, Row, Shape};
 
-/// Largest error as a share of the logits' range: f32 activations.
-const EXACT: f32 = 1e-4;
-/// Activations rounded to bf16.
-const BF16_ACTS: f32 = 1.5e-2;
-/// Activations rounded to eight bits per block of 32.
-const INT8_ACTS: f32 = 2.5e-2;
+/// Largest error as a share of the logits' range: f32 activations. What is left is the keys and values in F16, which
+/// transformers kept in F32: with its own rounded to F16 it is off by the same 2.4e-3 in the worst golden.
+const EXACT: f32 = 3e-3;
+/// Activations rounded to bf16: 6.3e-3 was the worst seen.
+const BF16_ACTS: f32 = 1.2e-2;
+/// Activations rounded to eight bits per block of 32: 2.7e-2 was the worst seen, the same on every instruction set.
+const INT8_ACTS: f32 = 4e-2;
 
 /// One entry of `index.json` with its logits.
 struct Golden {
