@@ -370,7 +370,7 @@ mod tests {
 
     fn logits(seed: u64, n: usize) -> Vec<f32> {
         (0..n)
-            .map(|i| (mix(seed ^ i as u64 * 77) >> 40) as f32 / 1e6 - 8.0)
+            .map(|i| (mix(seed ^ (i as u64 * 77)) >> 40) as f32 / 1e6 - 8.0)
             .collect()
     }
 
