@@ -36,10 +36,22 @@ fn main() -> ExitCode {
         // Whoever read our output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", chain_of(&error));
             ExitCode::from(1)
         }
     }
+}
+
+/// The error and its causes on one line; a cause that the text above it already tells is not told again.
+fn chain_of(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .fold(String::new(), |text, cause| match text {
+            _ if text.is_empty() => cause,
+            _ if text.contains(&cause) => text,
+            _ => format!("{text}: {cause}"),
+        })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
