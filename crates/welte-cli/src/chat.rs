@@ -40,7 +40,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
         }
     }
     let session = model.session()?;
-    run::on_interrupt(session.cancel_handle())?;
+    let cancel = session.cancel_handle();
     let mut chat = Chat {
         session,
         template,
@@ -59,6 +59,8 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
         );
     }
     let mut editor = rustyline::DefaultEditor::new()?;
+    // After the editor, which installs a handler of its own that would swallow the signal.
+    run::on_interrupt(cancel)?;
     loop {
         match read(&mut editor) {
             Ok(line) if line.trim().is_empty() => {}
