@@ -6,6 +6,7 @@ use crate::kernels::Kernel;
 use crate::load::Inner;
 use crate::memory::Block;
 use crate::ops::attention::{self, Attention};
+use crate::ops::attention_prompt;
 use crate::ops::basic::{self, ActMul, Add, Bias, CopyLast, Embed, Norm, Scale};
 use crate::ops::matmul::{FUSED_COLUMNS, Matmul, Prepare, Then};
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
@@ -595,8 +596,9 @@ impl Lowering<'_> {
         let kv = &self.program().kv;
         let splits = attention::splits_of(kv.context as usize);
         let floats = attention::partial_floats(head_dim);
-        if attention::scratch_floats(heads / kv_heads, head_dim, splits) * 4 > self.extra.per_thread
-        {
+        let needed = attention::scratch_floats(heads / kv_heads, head_dim, splits)
+            .max(attention_prompt::scratch_floats(head_dim));
+        if needed * 4 > self.extra.per_thread {
             return Err(refuse("the device's scratch is too small"));
         }
         Ok(Attention {
@@ -611,6 +613,7 @@ impl Lowering<'_> {
             softcap: p.softcap,
             partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
             run: attention::run_for(kv.format, self.inner.isa),
+            prompt: attention_prompt::prompt_for(kv.format, self.inner.isa, heads / kv_heads),
         })
     }
 }
@@ -624,7 +627,7 @@ impl Phase {
             Phase::Attention(p) if rows == 1 => {
                 p.kv_heads * p.splits(state.rows[0].position as usize)
             }
-            Phase::Attention(p) => rows * p.kv_heads,
+            Phase::Attention(p) => p.items(rows).unwrap_or(rows * p.kv_heads),
             Phase::Merge(p) if rows == 1 => p.kv_heads.min(MERGE_CHUNKS),
             Phase::Merge(_) => 0,
             Phase::CopyLast(_) | Phase::Choose(_) => 1,
@@ -665,6 +668,9 @@ impl Phase {
                 }
                 Phase::Attention(p) if rows == 1 => {
                     p.split(state, chunk % p.kv_heads, chunk / p.kv_heads, scratch);
+                }
+                Phase::Attention(p) if p.items(rows).is_some() => {
+                    p.item(state, rows, chunk, scratch)
                 }
                 Phase::Attention(p) => {
                     p.whole(state, chunk / p.kv_heads, chunk % p.kv_heads, scratch)

@@ -3,9 +3,9 @@
 use crate::kernels::Kernel;
 use crate::lower::Lowered;
 use crate::memory::{Block, round_up};
-use crate::ops::attention;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
 use crate::ops::sample::{self, Sampler};
+use crate::ops::{attention, attention_prompt};
 use crate::{Error, Options};
 use welte_table::{Class, Command, Format, Op, Program, Row, WeightId, params};
 
@@ -159,7 +159,8 @@ impl Sizes {
                         .max(heads * splits * attention::partial_floats(dim) * 4);
                     sizes.per_thread = sizes
                         .per_thread
-                        .max(attention::scratch_floats(group, dim, splits) * 4);
+                        .max(attention::scratch_floats(group, dim, splits) * 4)
+                        .max(attention_prompt::scratch_floats(dim) * 4);
                 }
             }
             let rows = table.shape.rows() as usize;

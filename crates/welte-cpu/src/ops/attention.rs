@@ -1,6 +1,7 @@
 //! Attention with online softmax. A row's context is cut at fixed positions into splits, each split gives a partial
 //! result, and the partials are merged in order: the same bits whether splits run on one thread or on many.
 
+use super::attention_prompt::Prompt;
 use super::{Place, State, exp_not_positive};
 use crate::kernels::Isa;
 use half::f16;
@@ -26,6 +27,8 @@ pub(crate) struct Attention {
     /// Partials of one row: `[split][head][head_dim, maximum, sum]`.
     pub(crate) partials: Place,
     pub(crate) run: Run,
+    /// For many rows, where the instruction set has it.
+    pub(crate) prompt: Option<Prompt>,
 }
 
 /// One split of one group of heads: see [`Attention::split`].
@@ -54,7 +57,8 @@ pub(crate) fn splits_of(context: usize) -> usize {
 }
 
 impl Attention {
-    fn first(&self, position: usize) -> usize {
+    /// The first position that the row at `position` sees.
+    pub(super) fn first(&self, position: usize) -> usize {
         if self.window == 0 {
             0
         } else {

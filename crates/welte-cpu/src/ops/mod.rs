@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod attention;
+pub(crate) mod attention_prompt;
 pub(crate) mod basic;
 pub(crate) mod matmul;
 pub(crate) mod rope;
