@@ -348,13 +348,13 @@ unsafe fn block_half<const F: usize, const M: usize>(
             } else {
                 d
             };
-            let subs = tile.add(layout.block_at(b));
+            let at = tile.add(layout.block_at(b));
             for c in 0..layout.block_chunks() {
-                let q = subs.add(layout.sub_bytes() + c * layout.chunk_bytes() + half * 32);
+                let q = at.add(layout.quants_at(c) + half * 32);
                 let act = acts.add((b * layout.block_chunks() + c) * ACT);
                 let low = dots::<F, M>(q, 0, act, stride);
                 let high = dots::<F, M>(q, 4, act, stride);
-                let scales = scales::<F>(subs.add(c * 2 * ROWS), half, d, dmin);
+                let scales = scales::<F>(at.add(layout.sub_at(c)), half, d, dmin);
                 for (r, sum) in sums.iter_mut().enumerate() {
                     *sum = chunk::<F>([low[r], high[r]], &scales, act.add(r * stride), *sum);
                 }

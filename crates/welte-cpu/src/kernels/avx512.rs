@@ -385,11 +385,10 @@ unsafe fn block<const F: usize, const M: usize>(
         } else {
             d
         };
-        let subs = record.add(layout.block_at(b));
-        let quants = subs.add(layout.sub_bytes());
+        let at = record.add(layout.block_at(b));
         for c in 0..layout.block_chunks() {
-            let w = unpack::<F>(quants.add(c * layout.chunk_bytes()));
-            let scales = scales::<F>(subs.add(c * 2 * ROWS), d, dmin);
+            let w = unpack::<F>(at.add(layout.quants_at(c)));
+            let scales = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
             for (r, sum) in sums.iter_mut().enumerate() {
                 *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
             }

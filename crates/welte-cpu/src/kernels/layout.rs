@@ -14,8 +14,8 @@
 //!
 //! Scales lie before the quants that they belong to, so that a matrix is one forward stream: with scales apart, memory
 //! delivered little more than half. A tile is a row of records: a head of 64 bytes (16 f16 `d` of each of two blocks, or
-//! `d` and the minima's `dmin` of one), then for each block its sub-scales, if it has any, and the quants of its chunks.
-//! A last record may have one block only.
+//! `d` and the minima's `dmin` of one), then for each block its chunks, where there are sub-scales two by two behind the
+//! 64 bytes of their sub-scales. A last record may have one block only.
 //!
 //! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k.
 
@@ -36,6 +36,8 @@ pub(super) const ACT_SECOND: usize = 40;
 
 /// Bytes of a record's head.
 pub(super) const HEAD: usize = 64;
+/// Bytes of the sub-scales of one chunk.
+pub(super) const SUBS: usize = 2 * ROWS;
 /// Bytes of 16 f16.
 pub(super) const HALVES: usize = 2 * ROWS;
 
@@ -117,7 +119,7 @@ impl Layout {
     pub(super) const fn sub_bytes(self) -> usize {
         match self.scales {
             Scales::Plain | Scales::PlainMin => 0,
-            _ => 16 * ROWS,
+            _ => 8 * SUBS,
         }
     }
 
@@ -141,9 +143,25 @@ impl Layout {
         b / self.record_blocks() * self.record_bytes() + b % self.record_blocks() * HALVES
     }
 
-    /// Where in a tile block b lies: its sub-scales, then its quants.
+    /// Where in a tile block b lies.
     pub(super) const fn block_at(self, b: usize) -> usize {
         (b / self.record_blocks() + 1) * HEAD + b * self.block_bytes()
+    }
+
+    /// Where in a block the 32 bytes of sub-scales of chunk c lie, if there are any.
+    pub(super) const fn sub_at(self, c: usize) -> usize {
+        match self.sub_bytes() {
+            0 => 0,
+            _ => c / 2 * (64 + 2 * self.chunk_bytes()) + c % 2 * SUBS,
+        }
+    }
+
+    /// Where in a block the quants of chunk c lie.
+    pub(super) const fn quants_at(self, c: usize) -> usize {
+        match self.sub_bytes() {
+            0 => c * self.chunk_bytes(),
+            _ => (c / 2 + 1) * 2 * SUBS + c * self.chunk_bytes(),
+        }
     }
 
     /// True if the scales have minima.

@@ -99,21 +99,24 @@ fn blocks<const F: usize>(
         };
         let (head, body) =
             tile[layout.head_at(b)..].split_at_mut(layout.block_at(b) - layout.head_at(b));
-        let (subs, planes) = body[..layout.block_bytes()].split_at_mut(layout.sub_bytes());
-        for (sub, plane) in planes.chunks_exact_mut(layout.chunk_bytes()).enumerate() {
+        for c in 0..layout.block_chunks() {
             let mut words = [[0u32; ROWS]; 8];
             for half in 0..2 {
                 let columns = transpose(&std::array::from_fn(|r| {
-                    words_of(&quants::<F>(of_row(half * 8 + r), sub))
+                    words_of(&quants::<F>(of_row(half * 8 + r), c))
                 }));
                 for (word, column) in words.iter_mut().zip(columns) {
                     word[half * 8..half * 8 + 8].copy_from_slice(&column);
                 }
             }
-            write_planes(layout.bits, &words, plane);
+            write_planes(
+                layout.bits,
+                &words,
+                &mut body[layout.quants_at(c)..][..layout.chunk_bytes()],
+            );
         }
         for r in 0..ROWS {
-            write_scales::<F>(of_row(r), r, head, subs);
+            write_scales::<F>(of_row(r), r, head, body);
         }
     }
     if layout.record_blocks() == 2 && k / block % 2 == 1 {
@@ -244,9 +247,9 @@ fn fifth_bits(from: &[u8], q: &mut [u8; CHUNK]) {
     }
 }
 
-/// Writes one row's scales of a block into the head of its record and its sub-scales.
+/// Writes one row's scales of a block into the head of its record and its sub-scales into the block.
 #[inline(always)]
-fn write_scales<const F: usize>(block: &[u8], r: usize, head: &mut [u8], subs: &mut [u8]) {
+fn write_scales<const F: usize>(block: &[u8], r: usize, head: &mut [u8], body: &mut [u8]) {
     let format = const { Format::ALL[F] };
     let (d, dmin) = match format {
         Format::Q6_K => (208, None),
@@ -266,15 +269,15 @@ fn write_scales<const F: usize>(block: &[u8], r: usize, head: &mut [u8], subs: &
         Format::Q4_K | Format::Q5_K => q45_scales(&block[4..16]),
         _ => return,
     };
-    let scales = const { Layout::of(Format::ALL[F]).scales };
+    let layout = const { Layout::of(Format::ALL[F]) };
     for (i, sub) in from.iter().enumerate() {
-        let at = match scales {
+        let at = match layout.scales {
             // Eight scales, then eight minima.
-            Scales::SuperMin => i % 8 * 2 * ROWS + i / 8 * ROWS + r,
-            Scales::Pairs | Scales::PairsMin => i / 2 * 2 * ROWS + 2 * r + i % 2,
-            _ => i * ROWS + r,
+            Scales::SuperMin => layout.sub_at(i % 8) + i / 8 * ROWS + r,
+            Scales::Pairs | Scales::PairsMin => layout.sub_at(i / 2) + 2 * r + i % 2,
+            _ => layout.sub_at(i / 2) + i % 2 * ROWS + r,
         };
-        subs[at] = *sub;
+        body[at] = *sub;
     }
 }
 

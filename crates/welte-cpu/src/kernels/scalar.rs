@@ -75,10 +75,12 @@ fn block_tile(layout: Layout, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS]
     for c in 0..k / CHUNK {
         let head = &tile[layout.head_at(c / per)..];
         let block = &tile[layout.block_at(c / per)..][..layout.block_bytes()];
-        let (subs, quants) = block.split_at(layout.sub_bytes());
-        let subs = subs.get(c % per * 2 * ROWS..).unwrap_or(&[]);
+        let (subs, quants) = (
+            &block[layout.sub_at(c % per)..],
+            &block[layout.quants_at(c % per)..],
+        );
         let act = &acts[c * ACT..(c + 1) * ACT];
-        let dots = dots(layout.bits, &quants[c % per * layout.chunk_bytes()..], act);
+        let dots = dots(layout.bits, quants, act);
         for (r, sum) in sums.iter_mut().enumerate() {
             *sum = scaled(
                 layout.scales,
