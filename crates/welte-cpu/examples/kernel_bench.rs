@@ -1,5 +1,5 @@
 //! How fast the kernels stream and multiply: every format on 2 threads (or as many as the first argument says), on a
-//! matrix of about 512 MB (or the second argument's MB), beside a plain read of the same bytes. A third argument names
+//! matrix of about 512 MB (or the second argument's MB), beside a plain read of the same bytes, and out of cache. A third argument names
 //! an instruction set, a fourth the formats to measure (comma between).
 
 #![allow(unsafe_code)]
@@ -83,12 +83,13 @@ fn main() {
         .unwrap_or(Isa::best());
     let only = args.get(3);
     println!(
-        "{:6} {:12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>12}",
+        "{:6} {:12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>10} {:>12}",
         "format",
         "isa",
         "plain GB/s",
         "1 row GB/s",
         "share",
+        "in cache",
         "64 Gop/s",
         "pack GB/s",
         "prepare GB/s"
@@ -167,16 +168,24 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
         std::hint::black_box(read(bytes));
     });
     let one = time(threads, 4 * windows, |t, turn| matmul(t, turn, window, 1));
+    // The same 256 kB again and again.
+    let cached = ((256 << 10) / tile).max(1);
+    let hot = time(threads, 40, |t, _| {
+        for _ in 0..32 {
+            matmul(t, 0, cached, 1);
+        }
+    });
     let few = window.min(8);
     let many = time(threads, 12, |t, turn| matmul(t, turn, few, 64));
     let ops = 2.0 * (few * threads * 16 * K * 64) as f64;
     println!(
-        "{:6} {:12} {:10.1} {:10.1} {:7.0}% {:10.0} {:10.1} {:12.1}",
+        "{:6} {:12} {:10.1} {:10.1} {:7.0}% {:10.1} {:10.0} {:10.1} {:12.1}",
         kernel.format.name(),
         kernel.isa.name(),
         all / plain / 1e9,
         all / one / 1e9,
         100.0 * plain / one,
+        (32 * threads * cached * tile) as f64 / hot / 1e9,
         ops / many / 1e9,
         pack / 1e9,
         prepare / 1e9

@@ -2,7 +2,8 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Layout, ROWS, Scales, acts_bytes, tile_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
+    tile_bytes,
 };
 use std::arch::x86_64::*;
 use welte_table::Format;
@@ -218,12 +219,12 @@ struct ChunkScales {
     pair_minima: __m256i,
 }
 
-/// The scales of chunk `sub` of the record at `at`, whose `d` and `dmin` are given; `half` says which 8 rows.
+/// The scales of the chunk whose sub-scales lie at `subs`, in a block whose `d` and `dmin` are given; `half` says which
+/// 8 rows.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn scales<const F: usize>(
-    at: *const u8,
-    sub: usize,
+    subs: *const u8,
     half: usize,
     d: __m256,
     dmin: __m256,
@@ -235,18 +236,16 @@ unsafe fn scales<const F: usize>(
         pairs: none,
         pair_minima: none,
     };
-    // SAFETY: `at` is a record of the tile's scales.
+    // SAFETY: a chunk has two vectors of 16 sub-scales.
     unsafe {
-        let byte =
-            |from: usize, i: usize| _mm_loadl_epi64(at.add(from + i * ROWS + half * LANES).cast());
-        let pairs =
-            |from: usize| _mm_loadu_si128(at.add(from + (sub * ROWS + half * LANES) * 2).cast());
+        let byte = |i: usize| _mm_loadl_epi64(subs.add(i * ROWS + half * LANES).cast());
+        let pairs = || _mm_loadu_si128(subs.add(half * 2 * LANES).cast());
         let float = |v| _mm256_cvtepi32_ps(v);
         match const { Layout::of(Format::ALL[F]).scales } {
             Scales::Plain | Scales::PlainMin => plain,
             Scales::SuperMin => {
-                let scale = _mm256_mul_ps(d, float(_mm256_cvtepu8_epi32(byte(64, sub))));
-                let min = _mm256_mul_ps(dmin, float(_mm256_cvtepu8_epi32(byte(64, 8 + sub))));
+                let scale = _mm256_mul_ps(d, float(_mm256_cvtepu8_epi32(byte(0))));
+                let min = _mm256_mul_ps(dmin, float(_mm256_cvtepu8_epi32(byte(1))));
                 ChunkScales {
                     d: [scale, scale],
                     m: min,
@@ -254,19 +253,18 @@ unsafe fn scales<const F: usize>(
                 }
             }
             Scales::Halves => {
-                let scale =
-                    |h| _mm256_mul_ps(d, float(_mm256_cvtepi8_epi32(byte(32, 2 * sub + h))));
+                let scale = |h| _mm256_mul_ps(d, float(_mm256_cvtepi8_epi32(byte(h))));
                 ChunkScales {
                     d: [scale(0), scale(1)],
                     ..plain
                 }
             }
             Scales::Pairs => ChunkScales {
-                pairs: _mm256_cvtepi8_epi16(pairs(32)),
+                pairs: _mm256_cvtepi8_epi16(pairs()),
                 ..plain
             },
             Scales::PairsMin => {
-                let both = _mm256_cvtepu8_epi16(pairs(64));
+                let both = _mm256_cvtepu8_epi16(pairs());
                 let low = _mm256_and_si256(both, _mm256_set1_epi16(15));
                 ChunkScales {
                     pairs: low,
@@ -339,27 +337,24 @@ unsafe fn block_half<const F: usize, const M: usize>(
     stride: usize,
 ) -> [__m256; M] {
     let layout = const { Layout::of(Format::ALL[F]) };
-    let chunks = k / CHUNK;
     let mut sums = [_mm256_setzero_ps(); M];
     // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
     unsafe {
-        let scale_base = tile.add(chunks * layout.chunk_bytes());
-        let (per, record) = const { Layout::of(Format::ALL[F]).record() };
-        for b in 0..chunks / per {
-            let at = scale_base.add(b * record);
-            let d = halves(at.add(half * 16));
+        for b in 0..k / CHUNK / layout.block_chunks() {
+            let head = tile.add(layout.head_at(b) + half * 16);
+            let d = halves(head);
             let dmin = if layout.has_minima() {
-                halves(at.add(32 + half * 16))
+                halves(head.add(HALVES))
             } else {
                 d
             };
-            for sub in 0..per {
-                let c = b * per + sub;
-                let q = tile.add(c * layout.chunk_bytes() + half * 32);
-                let act = acts.add(c * ACT);
+            let at = tile.add(layout.block_at(b));
+            for c in 0..layout.block_chunks() {
+                let q = at.add(layout.quants_at(c) + half * 32);
+                let act = acts.add((b * layout.block_chunks() + c) * ACT);
                 let low = dots::<F, M>(q, 0, act, stride);
                 let high = dots::<F, M>(q, 4, act, stride);
-                let scales = scales::<F>(at, sub, half, d, dmin);
+                let scales = scales::<F>(at.add(layout.sub_at(c)), half, d, dmin);
                 for (r, sum) in sums.iter_mut().enumerate() {
                     *sum = chunk::<F>([low[r], high[r]], &scales, act.add(r * stride), *sum);
                 }

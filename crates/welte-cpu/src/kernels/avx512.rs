@@ -2,7 +2,8 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Layout, ROWS, Scales, acts_bytes, tile_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
+    tile_bytes,
 };
 use std::arch::x86_64::*;
 use welte_table::Format;
@@ -274,15 +275,10 @@ struct ChunkScales {
     pair_minima: __m512i,
 }
 
-/// The scales of chunk `sub` of the record at `at`, whose `d` and `dmin` are given.
+/// The scales of the chunk whose sub-scales lie at `subs`, in a block whose `d` and `dmin` are given.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-unsafe fn scales<const F: usize>(
-    at: *const u8,
-    sub: usize,
-    d: __m512,
-    dmin: __m512,
-) -> ChunkScales {
+unsafe fn scales<const F: usize>(subs: *const u8, d: __m512, dmin: __m512) -> ChunkScales {
     let none = _mm512_setzero_si512();
     let plain = ChunkScales {
         d: [d, d],
@@ -291,13 +287,13 @@ unsafe fn scales<const F: usize>(
         pair_minima: none,
     };
     let float = |v| _mm512_cvtepi32_ps(v);
-    // SAFETY: `at` is a record of the tile's scales.
+    // SAFETY: a chunk has two vectors of 16 sub-scales.
     unsafe {
         match const { Layout::of(Format::ALL[F]).scales } {
             Scales::Plain | Scales::PlainMin => plain,
             Scales::SuperMin => {
-                let scale = _mm512_mul_ps(d, float(bytes(at.add(64 + sub * ROWS))));
-                let min = _mm512_mul_ps(dmin, float(bytes(at.add(64 + (8 + sub) * ROWS))));
+                let scale = _mm512_mul_ps(d, float(bytes(subs)));
+                let min = _mm512_mul_ps(dmin, float(bytes(subs.add(ROWS))));
                 ChunkScales {
                     d: [scale, scale],
                     m: min,
@@ -306,7 +302,7 @@ unsafe fn scales<const F: usize>(
             }
             Scales::Halves => {
                 let scale = |h: usize| {
-                    let s = _mm_loadu_si128(at.add(32 + (2 * sub + h) * ROWS).cast());
+                    let s = _mm_loadu_si128(subs.add(h * ROWS).cast());
                     _mm512_mul_ps(d, float(_mm512_cvtepi8_epi32(s)))
                 };
                 ChunkScales {
@@ -315,15 +311,14 @@ unsafe fn scales<const F: usize>(
                 }
             }
             Scales::Pairs => {
-                let pairs = _mm256_loadu_si256(at.add(32 + sub * 2 * ROWS).cast());
+                let pairs = _mm256_loadu_si256(subs.cast());
                 ChunkScales {
                     pairs: _mm512_cvtepi8_epi16(pairs),
                     ..plain
                 }
             }
             Scales::PairsMin => {
-                let both =
-                    _mm512_cvtepu8_epi16(_mm256_loadu_si256(at.add(64 + sub * 2 * ROWS).cast()));
+                let both = _mm512_cvtepu8_epi16(_mm256_loadu_si256(subs.cast()));
                 let pairs = _mm512_and_si512(both, _mm512_set1_epi16(15));
                 ChunkScales {
                     pairs,
@@ -345,31 +340,60 @@ unsafe fn block_tile<const F: usize, const M: usize>(
     stride: usize,
 ) -> [__m512; M] {
     let layout = const { Layout::of(Format::ALL[F]) };
+    let per_record = layout.record_blocks() * layout.block_chunks();
     let chunks = k / CHUNK;
     let mut sums = [_mm512_setzero_ps(); M];
-    // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
+    let (mut at, mut acts) = (tile, acts);
+    // SAFETY: the tile has this many records, and each activation row that many chunks, as the caller promised.
     unsafe {
-        let scale_base = tile.add(chunks * layout.chunk_bytes());
-        let (per, record) = const { Layout::of(Format::ALL[F]).record() };
-        for b in 0..chunks / per {
-            let at = scale_base.add(b * record);
-            let d = halves(at);
-            let dmin = if layout.has_minima() {
-                halves(at.add(32))
-            } else {
-                d
-            };
-            for sub in 0..per {
-                let c = b * per + sub;
-                let w = unpack::<F>(tile.add(c * layout.chunk_bytes()));
-                let scales = scales::<F>(at, sub, d, dmin);
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
-                }
+        for _ in 0..chunks / per_record {
+            for b in 0..layout.record_blocks() {
+                block::<F, M>(
+                    at,
+                    b,
+                    acts.add(b * layout.block_chunks() * ACT),
+                    stride,
+                    &mut sums,
+                );
             }
+            at = at.add(layout.record_bytes());
+            acts = acts.add(per_record * ACT);
+        }
+        if layout.record_blocks() == 2 && chunks % per_record != 0 {
+            block::<F, M>(at, 0, acts, stride, &mut sums);
         }
     }
     sums
+}
+
+/// Adds block b of a record with M activation rows.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
+unsafe fn block<const F: usize, const M: usize>(
+    record: *const u8,
+    b: usize,
+    acts: *const u8,
+    stride: usize,
+    sums: &mut [__m512; M],
+) {
+    let layout = const { Layout::of(Format::ALL[F]) };
+    // SAFETY: the caller's.
+    unsafe {
+        let d = halves(record.add(layout.head_at(b)));
+        let dmin = if layout.has_minima() {
+            halves(record.add(HALVES))
+        } else {
+            d
+        };
+        let at = record.add(layout.block_at(b));
+        for c in 0..layout.block_chunks() {
+            let w = unpack::<F>(at.add(layout.quants_at(c)));
+            let scales = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
+            }
+        }
+    }
 }
 
 /// Sums by half, both within i16, as i16 pairs.

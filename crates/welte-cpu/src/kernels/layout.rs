@@ -10,8 +10,12 @@
 //! | 2 bit | 2 | vector j: group 4j + i at bit 2i |
 //! | 1 bit | 1 | group g at bit g |
 //!
-//! 5 bits are the planes 4 and 1, 6 bits 4 and 2, 3 bits 2 and 1, low bits first. The scales of all chunks follow the
-//! quants of all chunks, rows side by side, so a tile is read as two forward streams.
+//! 5 bits are the planes 4 and 1, 6 bits 4 and 2, 3 bits 2 and 1, low bits first.
+//!
+//! Scales lie before the quants that they belong to, so that a matrix is one forward stream: with scales apart, memory
+//! delivered little more than half. A tile is a row of records: a head of 64 bytes (16 f16 `d` of each of two blocks, or
+//! `d` and the minima's `dmin` of one), then for each block its chunks, where there are sub-scales two by two behind the
+//! 64 bytes of their sub-scales. A last record may have one block only.
 //!
 //! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k.
 
@@ -30,21 +34,28 @@ pub(super) const ACT_FIRST: usize = 36;
 /// The second correction word.
 pub(super) const ACT_SECOND: usize = 40;
 
-/// How the scales of a tile lie.
+/// Bytes of a record's head.
+pub(super) const HEAD: usize = 64;
+/// Bytes of the sub-scales of one chunk.
+pub(super) const SUBS: usize = 2 * ROWS;
+/// Bytes of 16 f16.
+pub(super) const HALVES: usize = 2 * ROWS;
+
+/// How the scales of a block lie.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scales {
-    /// Per chunk: 16 f16 `d`. w = d (q - offset).
+    /// Blocks of 32. w = d (q - offset).
     Plain,
-    /// Per chunk: 16 f16 `d`, 16 f16 `m`. w = d q + m.
+    /// Blocks of 32. w = d q + dmin.
     PlainMin,
-    /// Per 256: f16 `d`, f16 `dmin`, 8 x 16 u8 scales, 8 x 16 u8 minima. w = d sc q - dmin m, by 32.
+    /// Blocks of 256, sub-scales by chunk: 16 u8 scales, 16 u8 minima. w = d sc q - dmin m.
     SuperMin,
-    /// Per 256: f16 `d`, 16 x 16 i8 scales. w = d sc (q - offset), by 16.
+    /// Blocks of 256, sub-scales by half chunk: 16 i8. w = d sc (q - offset).
     Halves,
-    /// Per 256: f16 `d`, 8 x 16 pairs of i8 scales. w = d sc (q - offset), by 16. Sums by 16 fit into i16.
+    /// Blocks of 256, sub-scales by chunk: 16 pairs of i8. w = d sc (q - offset). Sums by 16 fit into i16.
     Pairs,
-    /// Per 256: f16 `d`, f16 `dmin`, 8 x 16 pairs of u8 of scale (low nibble) and minimum (high).
-    /// w = d sc q - dmin m, by 16. Sums by 16 fit into i16.
+    /// Blocks of 256, sub-scales by chunk: 16 pairs of u8 of scale (low nibble) and minimum (high).
+    /// w = d sc q - dmin m. Sums by 16 fit into i16.
     PairsMin,
 }
 
@@ -96,14 +107,60 @@ impl Layout {
         self.bits * CHUNK * ROWS / 8
     }
 
-    /// Chunks that share one record of scales, and the record's bytes.
-    pub(super) const fn record(self) -> (usize, usize) {
+    /// Chunks of a block.
+    pub(super) const fn block_chunks(self) -> usize {
         match self.scales {
-            Scales::Plain => (1, 32),
-            Scales::PlainMin => (1, 64),
-            Scales::SuperMin => (8, 64 + 2 * 8 * ROWS),
-            Scales::Halves | Scales::Pairs => (8, 32 + 16 * ROWS),
-            Scales::PairsMin => (8, 64 + 16 * ROWS),
+            Scales::Plain | Scales::PlainMin => 1,
+            _ => 8,
+        }
+    }
+
+    /// Bytes of a block's sub-scales.
+    pub(super) const fn sub_bytes(self) -> usize {
+        match self.scales {
+            Scales::Plain | Scales::PlainMin => 0,
+            _ => 8 * SUBS,
+        }
+    }
+
+    /// Bytes of a block's sub-scales and quants.
+    pub(super) const fn block_bytes(self) -> usize {
+        self.sub_bytes() + self.block_chunks() * self.chunk_bytes()
+    }
+
+    /// Blocks of a whole record.
+    pub(super) const fn record_blocks(self) -> usize {
+        if self.has_minima() { 1 } else { 2 }
+    }
+
+    /// Bytes of a whole record.
+    pub(super) const fn record_bytes(self) -> usize {
+        HEAD + self.record_blocks() * self.block_bytes()
+    }
+
+    /// Where in a tile the f16 `d` of block b lie; `dmin` follows them.
+    pub(super) const fn head_at(self, b: usize) -> usize {
+        b / self.record_blocks() * self.record_bytes() + b % self.record_blocks() * HALVES
+    }
+
+    /// Where in a tile block b lies.
+    pub(super) const fn block_at(self, b: usize) -> usize {
+        (b / self.record_blocks() + 1) * HEAD + b * self.block_bytes()
+    }
+
+    /// Where in a block the 32 bytes of sub-scales of chunk c lie, if there are any.
+    pub(super) const fn sub_at(self, c: usize) -> usize {
+        match self.sub_bytes() {
+            0 => 0,
+            _ => c / 2 * (64 + 2 * self.chunk_bytes()) + c % 2 * SUBS,
+        }
+    }
+
+    /// Where in a block the quants of chunk c lie.
+    pub(super) const fn quants_at(self, c: usize) -> usize {
+        match self.sub_bytes() {
+            0 => c * self.chunk_bytes(),
+            _ => (c / 2 + 1) * 2 * SUBS + c * self.chunk_bytes(),
         }
     }
 
@@ -133,9 +190,9 @@ pub(super) fn tile_bytes(format: Format, k: usize) -> usize {
         Format::F16 => k * ROWS * 2,
         Format::BF16 => k.next_multiple_of(2) * ROWS * 2,
         _ => {
-            let (layout, chunks) = (Layout::of(format), k.div_ceil(CHUNK));
-            let (per, bytes) = layout.record();
-            chunks * layout.chunk_bytes() + chunks.div_ceil(per) * bytes
+            let layout = Layout::of(format);
+            let blocks = k.div_ceil(CHUNK * layout.block_chunks());
+            blocks.div_ceil(layout.record_blocks()) * HEAD + blocks * layout.block_bytes()
         }
     };
     bytes.next_multiple_of(64)

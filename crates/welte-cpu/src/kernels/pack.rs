@@ -1,6 +1,6 @@
 //! Packing encoded rows into tiles (see `layout.rs` for where each bit goes).
 
-use super::layout::{CHUNK, Layout, ROWS, Scales};
+use super::layout::{CHUNK, HALVES, Layout, ROWS, Scales};
 use welte_table::Format;
 
 /// Turns 8 rows of 8 words into 8 columns, in plain code.
@@ -91,37 +91,38 @@ fn blocks<const F: usize>(
     let format = const { Format::ALL[F] };
     let layout = const { Layout::of(Format::ALL[F]) };
     let (block, size) = (format.block(), format.block_bytes());
-    let (chunks, per_block) = (k / CHUNK, block / CHUNK);
-    let (planes, scales) = tile.split_at_mut(chunks * layout.chunk_bytes());
     let missing = [0u8; 256];
-    for (b, planes) in planes
-        .chunks_exact_mut(per_block * layout.chunk_bytes())
-        .enumerate()
-    {
+    for b in 0..k / block {
         let of_row = |r: usize| {
             rows.get(r)
                 .map_or(&missing[..size], |row| &row[b * size..(b + 1) * size])
         };
-        for (sub, plane) in planes.chunks_exact_mut(layout.chunk_bytes()).enumerate() {
+        let (head, body) =
+            tile[layout.head_at(b)..].split_at_mut(layout.block_at(b) - layout.head_at(b));
+        for c in 0..layout.block_chunks() {
             let mut words = [[0u32; ROWS]; 8];
             for half in 0..2 {
                 let columns = transpose(&std::array::from_fn(|r| {
-                    words_of(&quants::<F>(of_row(half * 8 + r), sub))
+                    words_of(&quants::<F>(of_row(half * 8 + r), c))
                 }));
                 for (word, column) in words.iter_mut().zip(columns) {
                     word[half * 8..half * 8 + 8].copy_from_slice(&column);
                 }
             }
-            write_planes(layout.bits, &words, plane);
+            write_planes(
+                layout.bits,
+                &words,
+                &mut body[layout.quants_at(c)..][..layout.chunk_bytes()],
+            );
         }
-        let record = layout.record().1;
-        let scales = &mut scales[b * record..(b + 1) * record];
         for r in 0..ROWS {
-            write_scales::<F>(of_row(r), r, scales);
+            write_scales::<F>(of_row(r), r, head, body);
         }
     }
-    let (_, record) = layout.record();
-    scales[k / block * record..].fill(0);
+    if layout.record_blocks() == 2 && k / block % 2 == 1 {
+        let unused = layout.head_at(k / block);
+        tile[unused..unused + HALVES].fill(0);
+    }
 }
 
 /// Spreads the words (by group and row) of one chunk over its bit planes.
@@ -246,44 +247,37 @@ fn fifth_bits(from: &[u8], q: &mut [u8; CHUNK]) {
     }
 }
 
-/// Writes one row's scales of a block into the tile's record.
+/// Writes one row's scales of a block into the head of its record and its sub-scales into the block.
 #[inline(always)]
-fn write_scales<const F: usize>(block: &[u8], r: usize, out: &mut [u8]) {
+fn write_scales<const F: usize>(block: &[u8], r: usize, head: &mut [u8], body: &mut [u8]) {
     let format = const { Format::ALL[F] };
     let (d, dmin) = match format {
-        Format::Q6_K => (&block[208..210], None),
-        Format::Q3_K => (&block[108..110], None),
-        Format::Q2_K => (&block[80..82], Some(&block[82..84])),
-        Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => {
-            (&block[..2], Some(&block[2..4]))
-        }
-        _ => (&block[..2], None),
+        Format::Q6_K => (208, None),
+        Format::Q3_K => (108, None),
+        Format::Q2_K => (80, Some(82)),
+        Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => (0, Some(2)),
+        _ => (0, None),
     };
-    out[2 * r..2 * r + 2].copy_from_slice(d);
+    head[2 * r..2 * r + 2].copy_from_slice(&block[d..d + 2]);
     if let Some(dmin) = dmin {
-        out[32 + 2 * r..34 + 2 * r].copy_from_slice(dmin);
+        head[HALVES + 2 * r..HALVES + 2 * r + 2].copy_from_slice(&block[dmin..dmin + 2]);
     }
-    let subs: [u8; 16] = match format {
+    let from: [u8; 16] = match format {
         Format::Q6_K => std::array::from_fn(|i| block[192 + i]),
         Format::Q2_K => std::array::from_fn(|i| block[i]),
         Format::Q3_K => q3_scales(&block[96..108]),
         Format::Q4_K | Format::Q5_K => q45_scales(&block[4..16]),
         _ => return,
     };
-    let scales = const { Layout::of(Format::ALL[F]).scales };
-    let start = if matches!(scales, Scales::Halves | Scales::Pairs) {
-        32
-    } else {
-        64
-    };
-    let pairs = matches!(scales, Scales::Pairs | Scales::PairsMin);
-    for (i, sub) in subs.iter().enumerate() {
-        let at = if pairs {
-            i / 2 * 2 * ROWS + 2 * r + i % 2
-        } else {
-            i * ROWS + r
+    let layout = const { Layout::of(Format::ALL[F]) };
+    for (i, sub) in from.iter().enumerate() {
+        let at = match layout.scales {
+            // Eight scales, then eight minima.
+            Scales::SuperMin => layout.sub_at(i % 8) + i / 8 * ROWS + r,
+            Scales::Pairs | Scales::PairsMin => layout.sub_at(i / 2) + 2 * r + i % 2,
+            _ => layout.sub_at(i / 2) + i % 2 * ROWS + r,
         };
-        out[start + at] = *sub;
+        body[at] = *sub;
     }
 }
 

@@ -5,7 +5,8 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Layout, ROWS, Scales, acts_bytes, tile_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
+    tile_bytes,
 };
 use welte_table::Format;
 
@@ -69,20 +70,22 @@ fn float_tile(format: Format, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS]
 }
 
 fn block_tile(layout: Layout, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS] {
-    let chunks = k / CHUNK;
-    let (planes, scales) = tile.split_at(chunks * layout.chunk_bytes());
-    let (per, record) = layout.record();
     let mut sums = [0f32; ROWS];
-    for c in 0..chunks {
-        let quants = &planes[c * layout.chunk_bytes()..(c + 1) * layout.chunk_bytes()];
+    let per = layout.block_chunks();
+    for c in 0..k / CHUNK {
+        let head = &tile[layout.head_at(c / per)..];
+        let block = &tile[layout.block_at(c / per)..][..layout.block_bytes()];
+        let (subs, quants) = (
+            &block[layout.sub_at(c % per)..],
+            &block[layout.quants_at(c % per)..],
+        );
         let act = &acts[c * ACT..(c + 1) * ACT];
-        let scales = &scales[c / per * record..(c / per + 1) * record];
         let dots = dots(layout.bits, quants, act);
         for (r, sum) in sums.iter_mut().enumerate() {
             *sum = scaled(
-                layout,
-                scales,
-                c % per,
+                layout.scales,
+                head,
+                subs,
                 r,
                 [dots[0][r], dots[1][r]],
                 act,
@@ -125,53 +128,54 @@ fn unpack(bits: usize, quants: &[u8], g: usize, group: &mut [u8; 64]) {
     }
 }
 
-/// Adds one row's chunk to its sum.
+/// Adds one row's chunk to its sum; `subs` are the chunk's sub-scales.
 fn scaled(
-    layout: Layout,
-    scales: &[u8],
-    sub: usize,
+    scales: Scales,
+    head: &[u8],
+    subs: &[u8],
     r: usize,
     dots: [i32; 2],
     act: &[u8],
     sum: f32,
 ) -> f32 {
-    let d = half_at(scales, 2 * r);
+    let d = half_at(head, 2 * r);
+    let dmin = || half_at(head, HALVES + 2 * r);
     let s = f32::from_le_bytes(word(act, ACT_SCALE));
     let (first, second) = (word(act, ACT_FIRST), word(act, ACT_SECOND));
     let first_sum = f32::from_le_bytes(first);
-    match layout.scales {
+    match scales {
         Scales::Plain => {
             ((dots[0] + dots[1] + i32::from_le_bytes(first)) as f32).mul_add(d * s, sum)
         }
         Scales::PlainMin => {
             let sum = ((dots[0] + dots[1]) as f32).mul_add(d * s, sum);
-            half_at(scales, 32 + 2 * r).mul_add(first_sum, sum)
+            dmin().mul_add(first_sum, sum)
         }
         Scales::SuperMin => {
-            let scale = d * f32::from(scales[64 + sub * ROWS + r]);
-            let min = half_at(scales, 32 + 2 * r) * f32::from(scales[64 + (8 + sub) * ROWS + r]);
+            let scale = d * f32::from(subs[r]);
+            let min = dmin() * f32::from(subs[ROWS + r]);
             let sum = ((dots[0] + dots[1]) as f32).mul_add(scale * s, sum);
             (-min).mul_add(first_sum, sum)
         }
         Scales::Halves => {
-            let scale = |h: usize| d * f32::from(scales[32 + (2 * sub + h) * ROWS + r] as i8);
+            let scale = |h: usize| d * f32::from(subs[h * ROWS + r] as i8);
             let low = (dots[0] + i32::from_le_bytes(first)) as f32;
             let high = (dots[1] + i32::from_le_bytes(second)) as f32;
             low.mul_add(scale(0), high * scale(1)).mul_add(s, sum)
         }
         Scales::Pairs => {
-            let scale = |h: usize| i32::from(scales[32 + (sub * ROWS + r) * 2 + h] as i8);
+            let scale = |h: usize| i32::from(subs[2 * r + h] as i8);
             let low = (dots[0] + i32::from_le_bytes(first)) * scale(0);
             let high = (dots[1] + i32::from_le_bytes(second)) * scale(1);
             ((low + high) as f32).mul_add(d * s, sum)
         }
         Scales::PairsMin => {
-            let both = |h: usize| i32::from(scales[64 + (sub * ROWS + r) * 2 + h]);
+            let both = |h: usize| i32::from(subs[2 * r + h]);
             let part = |h: usize| i32::from(i16::from_le_bytes([first[2 * h], first[2 * h + 1]]));
             let scaled = dots[0] * (both(0) & 15) + dots[1] * (both(1) & 15);
             let min = part(0) * (both(0) >> 4) + part(1) * (both(1) >> 4);
             let sum = (scaled as f32).mul_add(d * s, sum);
-            (min as f32).mul_add(-(half_at(scales, 32 + 2 * r) * s), sum)
+            (min as f32).mul_add(-(dmin() * s), sum)
         }
     }
 }
