@@ -9,9 +9,10 @@ use crate::ops::attention::{self, Attention};
 use crate::ops::attention_prompt;
 use crate::ops::basic::{self, ActMul, Add, Bias, CopyLast, Embed, Norm, Scale};
 use crate::ops::matmul::{FUSED_COLUMNS, Matmul, Prepare, Then};
+use crate::ops::matmul_prompt;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::{self, Sample};
-use crate::ops::{Bytes, Floats, Place, State};
+use crate::ops::{Bytes, Floats, MANY_ROWS, Place, State};
 use crate::sizes::{Extra, angles_of, matrix_of, refuse};
 use welte_table::{
     BufferRef, Command, NO_WEIGHT, Op, Program, Shape, Table, Usage, WeightId, params,
@@ -517,9 +518,11 @@ impl Lowering<'_> {
     ) -> Result<(), Error> {
         let (n, k) = matrix_of(command).ok_or_else(|| refuse("no matrix"))?;
         let (kernel, tiles) = self.matrix(command, n, k)?;
-        let acts_bytes = kernel.acts_bytes(k);
+        let many = Kernel::for_prompt(kernel.format, self.inner.isa);
+        let acts_bytes = kernel.acts_bytes(k).max(many.acts_bytes(k));
         if rows * acts_bytes > self.extra.acts.len()
             || (norm.is_some() && k * 4 > self.extra.per_thread)
+            || (rows >= MANY_ROWS && matmul_prompt::scratch_bytes(&many, k) > self.extra.per_thread)
         {
             return Err(refuse("the device's scratch is too small"));
         }
@@ -527,17 +530,18 @@ impl Lowering<'_> {
         let x = self.place(command.buffers[0], x_stride, k, rows)?;
         push(Phase::Prepare(Prepare {
             kernel,
+            many,
             x,
             k,
             norm,
             acts,
-            acts_bytes,
         }));
         let threads = self.inner.team.threads();
         let Then::ActMul(act) = then else {
             let y = self.place(command.buffers[1], y_stride, n, rows)?;
             push(Phase::Matmul(Matmul::new(
                 kernel,
+                many,
                 tiles,
                 (n, k),
                 acts,
@@ -552,6 +556,7 @@ impl Lowering<'_> {
         if half % kernel.tile_rows == 0 && kernel.tile_rows <= FUSED_COLUMNS {
             push(Phase::Matmul(Matmul::new(
                 kernel,
+                many,
                 tiles,
                 (half, k),
                 acts,
@@ -563,6 +568,7 @@ impl Lowering<'_> {
             let wide = self.scratch(&self.extra.wide, 0, n, rows)?;
             push(Phase::Matmul(Matmul::new(
                 kernel,
+                many,
                 tiles,
                 (n, k),
                 acts,
@@ -596,8 +602,10 @@ impl Lowering<'_> {
         let kv = &self.program().kv;
         let splits = attention::splits_of(kv.context as usize);
         let floats = attention::partial_floats(head_dim);
-        let needed = attention::scratch_floats(heads / kv_heads, head_dim, splits)
-            .max(attention_prompt::scratch_floats(head_dim));
+        let mut needed = attention::scratch_floats(heads / kv_heads, head_dim, splits);
+        if rows >= MANY_ROWS {
+            needed = needed.max(attention_prompt::scratch_floats(head_dim));
+        }
         if needed * 4 > self.extra.per_thread {
             return Err(refuse("the device's scratch is too small"));
         }
@@ -622,7 +630,7 @@ impl Phase {
     /// Into how many chunks it is cut.
     pub(crate) fn chunks(&self, state: &State, rows: usize, plain_argmax: bool) -> usize {
         match self {
-            Phase::Matmul(p) => p.chunks(),
+            Phase::Matmul(p) => p.chunks(rows),
             Phase::RopeAppend(p) => rows * p.chunks_per_row(),
             Phase::Attention(p) if rows == 1 => {
                 p.kv_heads * p.splits(state.rows[0].position as usize)
@@ -654,7 +662,7 @@ impl Phase {
                 Phase::Angles(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Embed(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Norm(p) => some.for_each(|row| p.run(row)),
-                Phase::Prepare(p) => some.for_each(|row| p.run(row, scratch)),
+                Phase::Prepare(p) => some.for_each(|row| p.run(rows, row, scratch)),
                 Phase::Bias(p) => some.for_each(|row| p.run(row)),
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),

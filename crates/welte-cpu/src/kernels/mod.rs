@@ -5,6 +5,27 @@
 
 #![allow(unsafe_code)]
 
+/// `path::<FORMAT>` for a format known at run time.
+macro_rules! by_format {
+    ($format:expr, $($path:ident)::+) => {
+        match $format {
+            Format::F32 => $($path)::+::<{ Format::F32 as usize }>,
+            Format::F16 => $($path)::+::<{ Format::F16 as usize }>,
+            Format::BF16 => $($path)::+::<{ Format::BF16 as usize }>,
+            Format::Q4_0 => $($path)::+::<{ Format::Q4_0 as usize }>,
+            Format::Q4_1 => $($path)::+::<{ Format::Q4_1 as usize }>,
+            Format::Q5_0 => $($path)::+::<{ Format::Q5_0 as usize }>,
+            Format::Q5_1 => $($path)::+::<{ Format::Q5_1 as usize }>,
+            Format::Q8_0 => $($path)::+::<{ Format::Q8_0 as usize }>,
+            Format::Q2_K => $($path)::+::<{ Format::Q2_K as usize }>,
+            Format::Q3_K => $($path)::+::<{ Format::Q3_K as usize }>,
+            Format::Q4_K => $($path)::+::<{ Format::Q4_K as usize }>,
+            Format::Q5_K => $($path)::+::<{ Format::Q5_K as usize }>,
+            Format::Q6_K => $($path)::+::<{ Format::Q6_K as usize }>,
+        }
+    };
+}
+
 mod acts;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -12,6 +33,7 @@ mod avx2;
 mod avx512;
 mod layout;
 mod pack;
+mod prompt;
 mod scalar;
 
 use welte_table::Format;
@@ -128,6 +150,7 @@ pub struct Kernel {
     /// Output rows of a tile.
     pub tile_rows: usize,
     run: Matmul,
+    many: Option<prompt::Many>,
 }
 
 impl Kernel {
@@ -144,6 +167,16 @@ impl Kernel {
             isa,
             tile_rows: layout::ROWS,
             run,
+            many: prompt::many(format, isa),
+        }
+    }
+
+    /// The kernel for many rows of a prompt: as [`Kernel::for_format`], but with BF16 weights the activations are
+    /// rounded to BF16 too, where the processor multiplies those and the best instruction set is used.
+    pub fn for_prompt(format: Format, isa: Isa) -> Kernel {
+        match (format, isa) {
+            (Format::BF16, Isa::Avx512Vnni) => Kernel::for_format(format, Isa::Avx512Bf16),
+            _ => Kernel::for_format(format, isa),
         }
     }
 
@@ -159,6 +192,24 @@ impl Kernel {
     /// Bytes of one prepared activation row of `k` elements; a multiple of 64.
     pub fn acts_bytes(&self, k: usize) -> usize {
         layout::acts_bytes(self.format, k, self.rounds_acts())
+    }
+
+    /// Bytes of one unpacked tile of `k` columns, if there is such a form: many rows then gain from
+    /// [`Kernel::unpack`] and [`Kernel::matmul_unpacked`]. A multiple of 64.
+    pub fn unpacked_bytes(&self, k: usize) -> Option<usize> {
+        self.many.map(|_| prompt::unpacked_bytes(self.format, k))
+    }
+
+    /// Unpacks a tile.
+    ///
+    /// # Safety
+    /// `tile` was made by [`Kernel::pack`] for `k` columns, and `out` has room for [`Kernel::unpacked_bytes`], which
+    /// are some.
+    pub unsafe fn unpack(&self, tile: *const u8, k: usize, out: *mut u8) {
+        if let Some(many) = &self.many {
+            // SAFETY: the caller's promise, and `for_format` chose code that the processor has.
+            unsafe { (many.unpack)(tile, k, out) }
+        }
     }
 
     /// Packs encoded rows of `k` elements (a multiple of the format's block) into a tile; missing rows become zero.
@@ -234,27 +285,39 @@ impl Kernel {
             })
         }
     }
-}
 
-/// `path::<FORMAT>` for a format known at run time.
-macro_rules! by_format {
-    ($format:expr, $($path:ident)::+) => {
-        match $format {
-            Format::F32 => $($path)::+::<{ Format::F32 as usize }>,
-            Format::F16 => $($path)::+::<{ Format::F16 as usize }>,
-            Format::BF16 => $($path)::+::<{ Format::BF16 as usize }>,
-            Format::Q4_0 => $($path)::+::<{ Format::Q4_0 as usize }>,
-            Format::Q4_1 => $($path)::+::<{ Format::Q4_1 as usize }>,
-            Format::Q5_0 => $($path)::+::<{ Format::Q5_0 as usize }>,
-            Format::Q5_1 => $($path)::+::<{ Format::Q5_1 as usize }>,
-            Format::Q8_0 => $($path)::+::<{ Format::Q8_0 as usize }>,
-            Format::Q2_K => $($path)::+::<{ Format::Q2_K as usize }>,
-            Format::Q3_K => $($path)::+::<{ Format::Q3_K as usize }>,
-            Format::Q4_K => $($path)::+::<{ Format::Q4_K as usize }>,
-            Format::Q5_K => $($path)::+::<{ Format::Q5_K as usize }>,
-            Format::Q6_K => $($path)::+::<{ Format::Q6_K as usize }>,
+    /// [`Kernel::matmul`] with tiles from [`Kernel::unpack`], one behind the other; the bits are the same. For a kernel
+    /// without such a form it is [`Kernel::matmul`] itself.
+    ///
+    /// # Safety
+    /// As [`Kernel::matmul`].
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn matmul_unpacked(
+        &self,
+        tiles: *const u8,
+        n: usize,
+        k: usize,
+        acts: *const u8,
+        rows: usize,
+        out: *mut f32,
+        out_stride: usize,
+        accumulate: bool,
+    ) {
+        let run = self.many.map_or(self.run, |many| many.run);
+        // SAFETY: as `matmul`.
+        unsafe {
+            run(&Call {
+                tiles,
+                n,
+                k,
+                acts,
+                rows,
+                out,
+                out_stride,
+                accumulate,
+            })
         }
-    };
+    }
 }
 
 type Pack = unsafe fn(usize, &[&[u8]], &mut [u8]);

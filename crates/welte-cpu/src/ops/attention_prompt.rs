@@ -4,15 +4,13 @@
 //! Work is cut into items of one kv head and some rows. An item walks the positions in blocks that start at fixed
 //! places; what is masked adds exact zeros. So the bits of a row do not depend on the rows beside it.
 
-use super::State;
 use super::attention::Attention;
+use super::{MANY_ROWS, State};
 use crate::kernels::Isa;
 use half::f16;
 use std::ops::Range;
 use welte_table::Format;
 
-/// The fewest rows that come here. Batches have fewer: their rows keep the bits that they have alone.
-pub(crate) const FEWEST_ROWS: usize = 17;
 /// Positions whose keys and values are widened at once.
 const BLOCK: usize = 64;
 /// Strips of queries that share the widened keys and values.
@@ -76,7 +74,7 @@ impl Attention {
 
     /// Into how many items this many rows are cut, if they come here.
     pub(crate) fn items(&self, rows: usize) -> Option<usize> {
-        let prompt = self.prompt.as_ref().filter(|_| rows >= FEWEST_ROWS)?;
+        let prompt = self.prompt.as_ref().filter(|_| rows >= MANY_ROWS)?;
         Some(rows.div_ceil(self.item_rows(prompt)) * self.kv_heads)
     }
 
