@@ -157,20 +157,16 @@ unsafe fn word(at: *const u8) -> __m512i {
     unsafe { _mm512_set1_epi32(at.cast::<i32>().read_unaligned()) }
 }
 
-/// `(v >> N) & mask << UP`, bytewise for masks that keep bytes apart.
+/// `BITS` bits of each byte, moved from bit `AT` to bit `TO`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn field<const N: u32, const UP: u32>(v: __m512i, mask: i8) -> __m512i {
-    // The field is moved to its place first, so that one `and` with the shifted mask is enough.
-    let mask = _mm512_set1_epi32(i32::from_ne_bytes([(mask as u8) << UP; 4]));
-    let moved = if N > UP {
-        _mm512_srlv_epi32(v, _mm512_set1_epi32((N - UP) as i32))
-    } else if N < UP {
-        _mm512_sllv_epi32(v, _mm512_set1_epi32((UP - N) as i32))
-    } else {
-        v
-    };
-    _mm512_and_si512(moved, mask)
+fn field<const AT: u32, const BITS: u32, const TO: u32>(v: __m512i) -> __m512i {
+    // The field is moved first, so that one `and` is enough, and one instruction with the `or` that may follow.
+    let mask = _mm512_set1_epi8(((0xff >> (8 - BITS)) << TO) as u8 as i8);
+    _mm512_and_si512(
+        _mm512_srlv_epi32(v, _mm512_set1_epi32((AT - TO) as i32)),
+        mask,
+    )
 }
 
 /// The eight groups (16 rows x 4 k) of a chunk as unsigned bytes.
@@ -181,72 +177,86 @@ unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
     let or = |a, b| _mm512_or_si512(a, b);
     // SAFETY: a chunk has `bits` vectors.
     unsafe {
-        let v = |i: usize| load(q.add(64 * i));
+        let v: [__m512i; 8] = std::array::from_fn(|i| load(q.add(64 * i.min(bits - 1))));
         match bits {
-            2 => twos::<0>(v(0), v(1)),
+            2 => [
+                field::<0, 2, 0>(v[0]),
+                field::<2, 2, 0>(v[0]),
+                field::<4, 2, 0>(v[0]),
+                field::<6, 2, 0>(v[0]),
+                field::<0, 2, 0>(v[1]),
+                field::<2, 2, 0>(v[1]),
+                field::<4, 2, 0>(v[1]),
+                field::<6, 2, 0>(v[1]),
+            ],
             3 => {
-                let (low, high) = (twos::<0>(v(0), v(1)), ones::<2>(v(2)));
-                std::array::from_fn(|g| or(low[g], high[g]))
+                let (low, high) = (|v| field::<0, 3, 0>(v), |v| field::<3, 3, 0>(v));
+                let six = or(field::<6, 2, 0>(v[0]), field::<6, 1, 2>(v[2]));
+                let seven = or(field::<6, 2, 0>(v[1]), field::<7, 1, 2>(v[2]));
+                [
+                    low(v[0]),
+                    low(v[1]),
+                    low(v[2]),
+                    high(v[0]),
+                    high(v[1]),
+                    high(v[2]),
+                    six,
+                    seven,
+                ]
             }
-            4 => fours([v(0), v(1), v(2), v(3)]),
+            4 => {
+                let (low, high) = (|v| field::<0, 4, 0>(v), |v| field::<4, 4, 0>(v));
+                [
+                    low(v[0]),
+                    low(v[1]),
+                    low(v[2]),
+                    low(v[3]),
+                    high(v[0]),
+                    high(v[1]),
+                    high(v[2]),
+                    high(v[3]),
+                ]
+            }
             5 => {
-                let (low, high) = (fours([v(0), v(1), v(2), v(3)]), ones::<4>(v(4)));
-                std::array::from_fn(|g| or(low[g], high[g]))
+                let low = |v| field::<0, 5, 0>(v);
+                let five = or(field::<5, 3, 0>(v[0]), field::<5, 2, 3>(v[3]));
+                let six = or(field::<5, 3, 0>(v[1]), field::<5, 2, 3>(v[4]));
+                let seven = or(field::<7, 1, 3>(v[3]), field::<7, 1, 4>(v[4]));
+                let seven = or(field::<5, 3, 0>(v[2]), seven);
+                [
+                    low(v[0]),
+                    low(v[1]),
+                    low(v[2]),
+                    low(v[3]),
+                    low(v[4]),
+                    five,
+                    six,
+                    seven,
+                ]
             }
             6 => {
-                let (low, high) = (fours([v(0), v(1), v(2), v(3)]), twos::<4>(v(4), v(5)));
-                std::array::from_fn(|g| or(low[g], high[g]))
+                let low = |v| field::<0, 6, 0>(v);
+                let three = |a, b, c| {
+                    or(
+                        field::<6, 2, 0>(a),
+                        or(field::<6, 2, 2>(b), field::<6, 2, 4>(c)),
+                    )
+                };
+                let (six, seven) = (three(v[0], v[1], v[2]), three(v[3], v[4], v[5]));
+                [
+                    low(v[0]),
+                    low(v[1]),
+                    low(v[2]),
+                    low(v[3]),
+                    low(v[4]),
+                    low(v[5]),
+                    six,
+                    seven,
+                ]
             }
-            _ => [v(0), v(1), v(2), v(3), v(4), v(5), v(6), v(7)],
+            _ => v,
         }
     }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn fours(v: [__m512i; 4]) -> [__m512i; 8] {
-    let low = |v| field::<0, 0>(v, 15);
-    let high = |v| field::<4, 0>(v, 15);
-    [
-        low(v[0]),
-        low(v[1]),
-        low(v[2]),
-        low(v[3]),
-        high(v[0]),
-        high(v[1]),
-        high(v[2]),
-        high(v[3]),
-    ]
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn twos<const UP: u32>(a: __m512i, b: __m512i) -> [__m512i; 8] {
-    [
-        field::<0, UP>(a, 3),
-        field::<2, UP>(a, 3),
-        field::<4, UP>(a, 3),
-        field::<6, UP>(a, 3),
-        field::<0, UP>(b, 3),
-        field::<2, UP>(b, 3),
-        field::<4, UP>(b, 3),
-        field::<6, UP>(b, 3),
-    ]
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn ones<const UP: u32>(v: __m512i) -> [__m512i; 8] {
-    [
-        field::<0, UP>(v, 1),
-        field::<1, UP>(v, 1),
-        field::<2, UP>(v, 1),
-        field::<3, UP>(v, 1),
-        field::<4, UP>(v, 1),
-        field::<5, UP>(v, 1),
-        field::<6, UP>(v, 1),
-        field::<7, UP>(v, 1),
-    ]
 }
 
 /// Adds the dot products of four groups with 16 activations.

@@ -1,6 +1,6 @@
 //! Packing encoded rows into tiles (see `layout.rs` for where each bit goes).
 
-use super::layout::{CHUNK, HALVES, Layout, ROWS, Scales};
+use super::layout::{CHUNK, HALVES, Layout, ROWS, Scales, leftovers, place};
 use welte_table::Format;
 
 /// Turns 8 rows of 8 words into 8 columns, in plain code.
@@ -125,42 +125,33 @@ fn blocks<const F: usize>(
     }
 }
 
-/// Spreads the words (by group and row) of one chunk over its bit planes.
+/// Spreads the words (by group and row) of one chunk over its vectors.
 #[inline(always)]
 fn write_planes(bits: usize, words: &[[u32; ROWS]; 8], out: &mut [u8]) {
-    let mut vectors = out.chunks_exact_mut(64);
-    let mut put_next = |vector: [u32; ROWS]| {
-        if let Some(target) = vectors.next() {
-            put(&vector, target);
+    let mut vectors = [[0u32; ROWS]; 8];
+    let whole = 8 - leftovers(bits)
+        .iter()
+        .fold(0, |n, p| n + usize::from(p.from == 0));
+    let mut add = |vector: usize, at: u32, group: usize, from: u32, mask: u32| {
+        for (v, w) in vectors[vector].iter_mut().zip(&words[group]) {
+            *v |= (w >> from & mask) << at;
         }
     };
-    let mut above = 0;
-    match bits {
-        8 => words.iter().for_each(|w| put_next(*w)),
-        4..8 => {
-            for j in 0..4 {
-                put_next(std::array::from_fn(|r| {
-                    words[j][r] & 0x0f0f_0f0f | (words[j + 4][r] & 0x0f0f_0f0f) << 4
-                }));
-            }
-            above = 4;
-        }
-        _ => {}
+    for group in 0..whole {
+        let (vector, at) = place(bits, group);
+        add(vector, at as u32, group, 0, u32::MAX);
     }
-    if bits == 6 || bits < 4 {
-        for j in 0..2 {
-            put_next(std::array::from_fn(|r| {
-                (0..4).fold(0, |v, i| {
-                    v | (words[4 * j + i][r] >> above & 0x0303_0303) << (2 * i)
-                })
-            }));
-        }
-        above += 2;
+    for p in leftovers(bits) {
+        add(
+            p.vector,
+            p.at,
+            p.group,
+            p.from,
+            (0xff >> (8 - p.bits)) * 0x0101_0101,
+        );
     }
-    if bits == 5 || bits == 3 {
-        put_next(std::array::from_fn(|r| {
-            (0..8).fold(0, |v, g| v | (words[g][r] >> above & 0x0101_0101) << g)
-        }));
+    for (vector, out) in vectors.iter().zip(out.chunks_exact_mut(64)) {
+        put(vector, out);
     }
 }
 

@@ -6,7 +6,7 @@
 use super::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
-    tile_bytes,
+    leftovers, place, tile_bytes,
 };
 use welte_table::Format;
 
@@ -111,19 +111,21 @@ fn dots(bits: usize, quants: &[u8], act: &[u8]) -> [[i32; ROWS]; 2] {
     dots
 }
 
-/// One group (16 rows x 4 k) of a chunk from its bit planes.
+/// One group (16 rows x 4 k) of a chunk.
 fn unpack(bits: usize, quants: &[u8], g: usize, group: &mut [u8; 64]) {
+    let field = |vector: usize, i: usize, at: usize, bits: usize| {
+        quants[64 * vector + i] >> at & 0xff >> (8 - bits)
+    };
+    let (vector, at) = place(bits, g);
+    let mut pieces = leftovers(bits).iter().filter(|p| p.group == g).peekable();
+    let whole = pieces.peek().is_none();
     for (i, q) in group.iter_mut().enumerate() {
-        let four = || quants[g % 4 * 64 + i] >> (4 * (g / 4)) & 15;
-        let two = |at: usize| quants[at + g / 4 * 64 + i] >> (2 * (g % 4)) & 3;
-        let one = |at: usize| quants[at + i] >> g & 1;
-        *q = match bits {
-            2 => two(0),
-            3 => two(0) | one(128) << 2,
-            4 => four(),
-            5 => four() | one(256) << 4,
-            6 => four() | two(256) << 4,
-            _ => quants[g * 64 + i],
+        *q = if whole {
+            field(vector, i, at, bits)
+        } else {
+            pieces.clone().fold(0, |q, p| {
+                q | field(p.vector, i, p.at as usize, p.bits as usize) << p.from
+            })
         };
     }
 }
