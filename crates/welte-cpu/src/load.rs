@@ -31,9 +31,9 @@ pub(crate) struct Inner {
 /// Where a weight's forms lie in the arena.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Layout {
-    /// Packed tiles (or, for the reference, plain floats).
+    /// Packed tiles; a table that is multiplied too is read from them.
     pub(crate) matrix: Option<usize>,
-    /// Rows as encoded, one after the other.
+    /// Rows as encoded, one after the other, of a table that is never multiplied.
     pub(crate) lookup: Option<usize>,
     /// Floats.
     pub(crate) floats: Option<usize>,
@@ -61,7 +61,7 @@ fn layout(spec: &WeightSpec, options: &Options, start: usize) -> Option<Layout> 
                     .checked_mul(kernel.tile_bytes(k))?,
             )?);
         }
-        if spec.usage != Usage::Matrix {
+        if spec.usage == Usage::Lookup {
             layout.lookup = Some(take(n.checked_mul(row)?)?);
         }
     }

@@ -374,30 +374,53 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
     // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
     unsafe {
         for b in 0..k / CHUNK / layout.block_chunks() {
-            let head = tile.add(layout.head_at(b));
-            let at = tile.add(layout.block_at(b));
-            for c in 0..layout.block_chunks() {
-                let act = acts.add((b * layout.block_chunks() + c) * ACT);
-                for (h, sums) in sums.iter_mut().enumerate() {
-                    let half = half + h;
-                    let d = halves(head.add(half * 16));
-                    let dmin = if layout.has_minima() {
-                        halves(head.add(HALVES + half * 16))
-                    } else {
-                        d
-                    };
-                    let q = at.add(layout.quants_at(c) + half * 32);
-                    let low = dots::<F, M>(q, 0, act, stride);
-                    let high = dots::<F, M>(q, 4, act, stride);
-                    let scales = scales::<F>(at.add(layout.sub_at(c)), half, d, dmin);
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = chunk::<F>([low[r], high[r]], &scales, act.add(r * stride), *sum);
+            let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
+            let acts = acts.add(b * layout.block_chunks() * ACT);
+            // Two by two, as their sub-scales lie.
+            for two in (0..layout.block_chunks()).step_by(2) {
+                let (at, acts) = (at.add(layout.sub_at(two)), acts.add(two * ACT));
+                for c in 0..layout.block_chunks().min(2) {
+                    let (q, subs) = (at.add(layout.quants_at(c)), at.add(layout.sub_at(c)));
+                    let act = acts.add(c * ACT);
+                    for (h, sums) in sums.iter_mut().enumerate() {
+                        half_chunk::<F, M>(head, subs, q, half + h, act, stride, sums);
                     }
                 }
             }
         }
     }
     sums
+}
+
+/// Adds half a tile's part of one chunk with M activation rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn half_chunk<const F: usize, const M: usize>(
+    head: *const u8,
+    subs: *const u8,
+    quants: *const u8,
+    half: usize,
+    act: *const u8,
+    stride: usize,
+    sums: &mut [__m256; M],
+) {
+    let layout = const { Layout::of(Format::ALL[F]) };
+    // SAFETY: the caller's.
+    unsafe {
+        let d = halves(head.add(half * 16));
+        let dmin = if layout.has_minima() {
+            halves(head.add(HALVES + half * 16))
+        } else {
+            d
+        };
+        let q = quants.add(half * 32);
+        let low = dots::<F, M>(q, 0, act, stride);
+        let high = dots::<F, M>(q, 4, act, stride);
+        let scales = scales::<F>(subs, half, d, dmin);
+        for (r, sum) in sums.iter_mut().enumerate() {
+            *sum = chunk::<F>([low[r], high[r]], &scales, act.add(r * stride), *sum);
+        }
+    }
 }
 
 /// Sums by half, both within i16, as i16 pairs.

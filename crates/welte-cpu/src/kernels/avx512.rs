@@ -2,7 +2,7 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, HEAD, Layout, ROWS, Scales, acts_bytes,
     tile_bytes,
 };
 use std::arch::x86_64::*;
@@ -350,38 +350,41 @@ unsafe fn block_tile<const F: usize, const M: usize>(
     stride: usize,
 ) -> [__m512; M] {
     let layout = const { Layout::of(Format::ALL[F]) };
-    let per_record = layout.record_blocks() * layout.block_chunks();
-    let chunks = k / CHUNK;
+    let blocks = k / CHUNK / layout.block_chunks();
     let mut sums = [_mm512_setzero_ps(); M];
-    let (mut at, mut acts) = (tile, acts);
-    // SAFETY: the tile has this many records, and each activation row that many chunks, as the caller promised.
+    // SAFETY: the tile has this many blocks, and each activation row their chunks, as the caller promised.
     unsafe {
-        for _ in 0..chunks / per_record {
-            for b in 0..layout.record_blocks() {
-                block::<F, M>(
-                    at,
-                    b,
-                    acts.add(b * layout.block_chunks() * ACT),
-                    stride,
-                    &mut sums,
-                );
+        if layout.sub_bytes() > 0 {
+            for b in 0..blocks {
+                let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
+                let acts = acts.add(b * layout.block_chunks() * ACT);
+                block::<F, M>(head, at, acts, stride, &mut sums);
             }
-            at = at.add(layout.record_bytes());
-            acts = acts.add(per_record * ACT);
+            return sums;
         }
-        if layout.record_blocks() == 2 && chunks % per_record != 0 {
-            block::<F, M>(at, 0, acts, stride, &mut sums);
+        // Small blocks: a record at a time, so that nothing is left to compute but the quants.
+        let (mut record, mut acts) = (tile, acts);
+        for _ in 0..blocks / layout.record_blocks() {
+            for b in 0..layout.record_blocks() {
+                let (head, at) = (layout.head_at(b), layout.block_at(b));
+                block::<F, M>(record.add(head), record.add(at), acts, stride, &mut sums);
+                acts = acts.add(ACT);
+            }
+            record = record.add(layout.record_bytes());
+        }
+        if !blocks.is_multiple_of(layout.record_blocks()) {
+            block::<F, M>(record, record.add(HEAD), acts, stride, &mut sums);
         }
     }
     sums
 }
 
-/// Adds block b of a record with M activation rows.
+/// Adds one block with M activation rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
 unsafe fn block<const F: usize, const M: usize>(
-    record: *const u8,
-    b: usize,
+    head: *const u8,
+    at: *const u8,
     acts: *const u8,
     stride: usize,
     sums: &mut [__m512; M],
@@ -389,18 +392,21 @@ unsafe fn block<const F: usize, const M: usize>(
     let layout = const { Layout::of(Format::ALL[F]) };
     // SAFETY: the caller's.
     unsafe {
-        let d = halves(record.add(layout.head_at(b)));
+        let d = halves(head);
         let dmin = if layout.has_minima() {
-            halves(record.add(HALVES))
+            halves(head.add(HALVES))
         } else {
             d
         };
-        let at = record.add(layout.block_at(b));
-        for c in 0..layout.block_chunks() {
-            let w = unpack::<F>(at.add(layout.quants_at(c)));
-            let scales = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
-            for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
+        // Two by two, as their sub-scales lie.
+        for two in (0..layout.block_chunks()).step_by(2) {
+            let (at, acts) = (at.add(layout.sub_at(two)), acts.add(two * ACT));
+            for c in 0..layout.block_chunks().min(2) {
+                let w = unpack::<F>(at.add(layout.quants_at(c)));
+                let scales = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
+                }
             }
         }
     }

@@ -5,12 +5,34 @@
 
 #![allow(unsafe_code)]
 
+/// `path::<FORMAT>` for a format known at run time.
+macro_rules! by_format {
+    ($format:expr, $($path:ident)::+) => {
+        match $format {
+            Format::F32 => $($path)::+::<{ Format::F32 as usize }>,
+            Format::F16 => $($path)::+::<{ Format::F16 as usize }>,
+            Format::BF16 => $($path)::+::<{ Format::BF16 as usize }>,
+            Format::Q4_0 => $($path)::+::<{ Format::Q4_0 as usize }>,
+            Format::Q4_1 => $($path)::+::<{ Format::Q4_1 as usize }>,
+            Format::Q5_0 => $($path)::+::<{ Format::Q5_0 as usize }>,
+            Format::Q5_1 => $($path)::+::<{ Format::Q5_1 as usize }>,
+            Format::Q8_0 => $($path)::+::<{ Format::Q8_0 as usize }>,
+            Format::Q2_K => $($path)::+::<{ Format::Q2_K as usize }>,
+            Format::Q3_K => $($path)::+::<{ Format::Q3_K as usize }>,
+            Format::Q4_K => $($path)::+::<{ Format::Q4_K as usize }>,
+            Format::Q5_K => $($path)::+::<{ Format::Q5_K as usize }>,
+            Format::Q6_K => $($path)::+::<{ Format::Q6_K as usize }>,
+        }
+    };
+}
+
 mod acts;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod layout;
+mod lookup;
 mod pack;
 mod scalar;
 
@@ -183,6 +205,17 @@ impl Kernel {
         unsafe { packer(self.format)(k, rows, tile) }
     }
 
+    /// Row `row` of a matrix of `out.len()` columns, read back from its tiles: what the encoded row decodes to.
+    ///
+    /// # Panics
+    /// If the tiles have fewer rows.
+    pub fn unpack_row(&self, tiles: &[u8], row: usize, out: &mut [f32]) {
+        let bytes = self.tile_bytes(out.len());
+        let tile = &tiles[row / self.tile_rows * bytes..][..bytes];
+        let read: fn(&[u8], usize, &mut [f32]) = by_format!(self.format, lookup::row);
+        read(tile, row % self.tile_rows, out);
+    }
+
     /// Prepares one activation row; `acts` has [`Kernel::acts_bytes`] of `x.len()`.
     ///
     /// # Panics
@@ -234,27 +267,6 @@ impl Kernel {
             })
         }
     }
-}
-
-/// `path::<FORMAT>` for a format known at run time.
-macro_rules! by_format {
-    ($format:expr, $($path:ident)::+) => {
-        match $format {
-            Format::F32 => $($path)::+::<{ Format::F32 as usize }>,
-            Format::F16 => $($path)::+::<{ Format::F16 as usize }>,
-            Format::BF16 => $($path)::+::<{ Format::BF16 as usize }>,
-            Format::Q4_0 => $($path)::+::<{ Format::Q4_0 as usize }>,
-            Format::Q4_1 => $($path)::+::<{ Format::Q4_1 as usize }>,
-            Format::Q5_0 => $($path)::+::<{ Format::Q5_0 as usize }>,
-            Format::Q5_1 => $($path)::+::<{ Format::Q5_1 as usize }>,
-            Format::Q8_0 => $($path)::+::<{ Format::Q8_0 as usize }>,
-            Format::Q2_K => $($path)::+::<{ Format::Q2_K as usize }>,
-            Format::Q3_K => $($path)::+::<{ Format::Q3_K as usize }>,
-            Format::Q4_K => $($path)::+::<{ Format::Q4_K as usize }>,
-            Format::Q5_K => $($path)::+::<{ Format::Q5_K as usize }>,
-            Format::Q6_K => $($path)::+::<{ Format::Q6_K as usize }>,
-        }
-    };
 }
 
 type Pack = unsafe fn(usize, &[&[u8]], &mut [u8]);
