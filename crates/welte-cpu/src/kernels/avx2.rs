@@ -341,18 +341,20 @@ unsafe fn dots<const F: usize, const M: usize>(
             return sums.map(|sum| _mm256_madd_epi16(sum, ones));
         }
         for i in (g..g + 4).step_by(2) {
-            let w = [unpack::<F>(q, i), unpack::<F>(q, i + 1)];
+            let (w0, w1) = (unpack::<F>(q, i), unpack::<F>(q, i + 1));
             for (r, sum) in sums.iter_mut().enumerate() {
-                let a = |j: usize| word(act.add(r * stride + 4 * (i + j)));
-                let p = [0, 1].map(|j| products::<F>(w[j], a(j)));
-                let add = |a, b| _mm256_add_epi32(a, b);
-                *sum = if bits <= 6 {
+                let at = act.add(r * stride + 4 * i);
+                let (p0, p1) = (
+                    products::<F>(w0, word(at)),
+                    products::<F>(w1, word(at.add(4))),
+                );
+                let both = if bits <= 6 {
                     // Two groups of at most 63 x 127 x 2 do so too.
-                    add(*sum, _mm256_madd_epi16(_mm256_add_epi16(p[0], p[1]), ones))
+                    _mm256_madd_epi16(_mm256_add_epi16(p0, p1), ones)
                 } else {
-                    let p = p.map(|p| _mm256_madd_epi16(p, ones));
-                    add(*sum, add(p[0], p[1]))
+                    _mm256_add_epi32(_mm256_madd_epi16(p0, ones), _mm256_madd_epi16(p1, ones))
                 };
+                *sum = _mm256_add_epi32(*sum, both);
             }
         }
     }

@@ -226,50 +226,59 @@ fn quants<const F: usize>(words: &[Lanes], c: usize) -> [Lanes; 8] {
     let nibble = |word, high: usize| field(word, 4 * high, 0x0f0f_0f0f, 0);
     let twos = |word, to| field(word, 2 * (c % 4), 0x0303_0303, to);
     let bit = |word, to| field(word, c, 0x0101_0101, to);
-    std::array::from_fn(|g| match const { Format::ALL[F] } {
-        Format::Q4_0 | Format::Q4_1 => nibble(g % 4, g / 4),
-        Format::Q5_0 | Format::Q5_1 => or(nibble(1 + g % 4, g / 4), fifth_bits(&words[0], g)),
-        Format::Q2_K => twos(4 + c / 4 * 8 + g, 0),
-        Format::Q3_K => or(twos(8 + c / 4 * 8 + g, 0), bit(g, 2)),
-        Format::Q4_K => nibble(4 + c / 2 * 8 + g, c % 2),
-        Format::Q5_K => or(nibble(12 + c / 2 * 8 + g, c % 2), bit(4 + g, 4)),
-        Format::Q6_K => or(
-            nibble(c / 4 * 16 + c % 2 * 8 + g, c % 4 / 2),
-            twos(32 + c / 4 * 8 + g, 4),
-        ),
-        _ => std::array::from_fn(|r| words[g][r] ^ 0x8080_8080),
-    })
+    // A loop, for a closure around all this would not be compiled for the instruction set of the caller.
+    let mut groups = [[0; ROWS]; 8];
+    for (g, group) in groups.iter_mut().enumerate() {
+        *group = match const { Format::ALL[F] } {
+            Format::Q4_0 | Format::Q4_1 => nibble(g % 4, g / 4),
+            Format::Q5_0 | Format::Q5_1 => or(nibble(1 + g % 4, g / 4), fifth_bits(&words[0], g)),
+            Format::Q2_K => twos(4 + c / 4 * 8 + g, 0),
+            Format::Q3_K => or(twos(8 + c / 4 * 8 + g, 0), bit(g, 2)),
+            Format::Q4_K => nibble(4 + c / 2 * 8 + g, c % 2),
+            Format::Q5_K => or(nibble(12 + c / 2 * 8 + g, c % 2), bit(4 + g, 4)),
+            Format::Q6_K => or(
+                nibble(c / 4 * 16 + c % 2 * 8 + g, c % 4 / 2),
+                twos(32 + c / 4 * 8 + g, 4),
+            ),
+            _ => std::array::from_fn(|r| words[g][r] ^ 0x8080_8080),
+        };
+    }
+    groups
 }
 
 /// The fifth bits of group g, from words that hold one bit for each element.
 #[inline(always)]
 fn fifth_bits(words: &Lanes, g: usize) -> Lanes {
     // The product has bit i of the four at bit 8i, where nothing else falls.
-    std::array::from_fn(|r| ((words[r] >> (4 * g) & 15) * 0x0020_4081 & 0x0101_0101) << 4)
+    std::array::from_fn(|r| (((words[r] >> (4 * g) & 15) * 0x0020_4081) & 0x0101_0101) << 4)
 }
 
 /// The sub-scales of a block, four in a word: scales, then minima where they are apart.
 #[inline(always)]
 fn sub_scales<const F: usize>(words: &[Lanes]) -> [Lanes; 4] {
     let six = |low: u32, high: u32| low & 0x0f0f_0f0f | (high & 0x0303_0303) << 4;
-    std::array::from_fn(|i| match const { Format::ALL[F] } {
-        Format::Q2_K => words[i],
-        Format::Q6_K => words[48 + i],
-        Format::Q3_K => std::array::from_fn(|r| {
-            let sub = six(words[24 + i % 2][r] >> (i / 2 * 4), words[26][r] >> (2 * i));
-            // Minus 32 in each byte.
-            ((sub | 0x8080_8080) - 0x2020_2020) ^ 0x8080_8080
-        }),
-        _ => std::array::from_fn(|r| {
-            let [scales, minima, rest] = [words[1][r], words[2][r], words[3][r]];
-            match i {
-                0 => scales & 0x3f3f_3f3f,
-                1 => six(rest, scales >> 6),
-                2 => minima & 0x3f3f_3f3f,
-                _ => six(rest >> 4, minima >> 6),
-            }
-        }),
-    })
+    let mut subs = [[0; ROWS]; 4];
+    for (i, sub) in subs.iter_mut().enumerate() {
+        *sub = match const { Format::ALL[F] } {
+            Format::Q2_K => words[i],
+            Format::Q6_K => words[48 + i],
+            Format::Q3_K => std::array::from_fn(|r| {
+                let sub = six(words[24 + i % 2][r] >> (i / 2 * 4), words[26][r] >> (2 * i));
+                // Minus 32 in each byte.
+                ((sub | 0x8080_8080) - 0x2020_2020) ^ 0x8080_8080
+            }),
+            _ => std::array::from_fn(|r| {
+                let [scales, minima, rest] = [words[1][r], words[2][r], words[3][r]];
+                match i {
+                    0 => scales & 0x3f3f_3f3f,
+                    1 => six(rest, scales >> 6),
+                    2 => minima & 0x3f3f_3f3f,
+                    _ => six(rest >> 4, minima >> 6),
+                }
+            }),
+        };
+    }
+    subs
 }
 
 /// Writes the sub-scales of a block to their places.
