@@ -63,16 +63,6 @@ pub enum Error {
     /// The checkpoint could not be read.
     #[error(transparent)]
     Checkpoint(#[from] welte_formats::Error),
-    /// A weight does not fit the program.
-    #[error("{origin}: {weight}: {problem}")]
-    Weight {
-        /// The checkpoint.
-        origin: String,
-        /// The weight or tensor.
-        weight: String,
-        /// What is wrong.
-        problem: String,
-    },
     /// The program asks for something that this device cannot do.
     #[error("the program does not fit the CPU device: {0}")]
     Program(String),

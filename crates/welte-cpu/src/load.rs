@@ -5,10 +5,9 @@ use crate::kernels::{Isa, Kernel};
 use crate::memory::{Block, round_up};
 use crate::team::Team;
 use crate::{Error, Options, sizes};
-use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
-use welte_formats::{Checkpoint, quant};
-use welte_table::{Format, Program, Source, Usage, WeightSpec};
+use welte_formats::{Checkpoint, WeightRows};
+use welte_table::{Program, Usage, WeightSpec};
 
 /// Output bytes of one piece of packing work, and of one run of the team (after which progress is reported).
 const PIECE: usize = 1 << 20;
@@ -32,9 +31,9 @@ pub(crate) struct Inner {
 /// Where a weight's forms lie in the arena.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Layout {
-    /// Packed tiles (or, for the reference, plain floats).
+    /// Packed tiles; a table that is multiplied too is read from them.
     pub(crate) matrix: Option<usize>,
-    /// Rows as encoded, one after the other.
+    /// Rows as encoded, one after the other, of a table that is never multiplied.
     pub(crate) lookup: Option<usize>,
     /// Floats.
     pub(crate) floats: Option<usize>,
@@ -62,7 +61,7 @@ fn layout(spec: &WeightSpec, options: &Options, start: usize) -> Option<Layout> 
                     .checked_mul(kernel.tile_bytes(k))?,
             )?);
         }
-        if spec.usage != Usage::Matrix {
+        if spec.usage == Usage::Lookup {
             layout.lookup = Some(take(n.checked_mul(row)?)?);
         }
     }
@@ -73,155 +72,6 @@ fn layout(spec: &WeightSpec, options: &Options, start: usize) -> Option<Layout> 
 /// What a weight takes in this device's layout. `u64::MAX` if its row is no whole number of blocks, or beyond counting.
 pub fn weight_bytes(spec: &WeightSpec, options: &Options) -> u64 {
     layout(spec, options, 0).map_or(u64::MAX, |l| l.bytes as u64)
-}
-
-/// The rows of a weight as the checkpoint has them, in the spec's format.
-struct Rows<'a> {
-    spec: &'a WeightSpec,
-    checkpoint: &'a dyn Checkpoint,
-}
-
-impl Rows<'_> {
-    fn wrong(&self, problem: impl Into<String>) -> Error {
-        Error::Weight {
-            origin: self.checkpoint.origin().to_string(),
-            weight: self.spec.name.clone(),
-            problem: problem.into(),
-        }
-    }
-
-    /// Rows `first..first + count`, as one run of bytes per part that they touch.
-    fn encoded(&self, first: usize, count: usize) -> Result<Vec<Cow<'_, [u8]>>, Error> {
-        let k = self.spec.k as usize;
-        let row_bytes = self
-            .spec
-            .format
-            .bytes(k)
-            .ok_or_else(|| self.wrong("its rows are no whole number of blocks"))?;
-        let parts = match &self.spec.source {
-            Source::Parts(parts) => parts,
-            Source::Constant(values) => {
-                let values = values
-                    .get(first * k..(first + count) * k)
-                    .ok_or_else(|| self.wrong("it has fewer constants than its shape needs"))?;
-                return Ok(vec![Cow::Owned(
-                    self.encode(values.to_vec(), count * row_bytes),
-                )]);
-            }
-        };
-        let mut found = Vec::new();
-        let mut at = 0;
-        for part in parts {
-            let end = at + part.rows as usize;
-            let (from, to) = (first.max(at), (first + count).min(end));
-            if from < to {
-                let start = part.first_row as usize + from - at;
-                let info = self.tensor(&part.tensor, start, to - from)?;
-                if info.k != k {
-                    return Err(self.wrong(format!(
-                        "{} has rows of {} elements, not {k}",
-                        info.name, info.k
-                    )));
-                }
-                let bytes = self.bytes(info, start, to - from)?;
-                if info.format == self.spec.format && self.spec.add == 0.0 {
-                    found.push(bytes);
-                } else {
-                    let values = decode(info.format, &bytes, (to - from) * k);
-                    found.push(Cow::Owned(self.encode(values, (to - from) * row_bytes)));
-                }
-            }
-            at = end;
-        }
-        if at < first + count {
-            return Err(self.wrong("its parts have fewer rows than its shape needs"));
-        }
-        Ok(found)
-    }
-
-    /// All values as floats, parts one after the other whatever their shapes.
-    fn values(&self) -> Result<Vec<f32>, Error> {
-        let spec = self.spec;
-        let wanted = spec.n as usize * spec.k as usize;
-        let mut all = Vec::new();
-        match &spec.source {
-            Source::Constant(values) => all.extend_from_slice(values),
-            Source::Parts(parts) => {
-                for part in parts {
-                    let info =
-                        self.tensor(&part.tensor, part.first_row as usize, part.rows as usize)?;
-                    let bytes = self.bytes(info, part.first_row as usize, part.rows as usize)?;
-                    all.extend(decode(info.format, &bytes, info.k * part.rows as usize));
-                }
-            }
-        }
-        if all.len() != wanted {
-            return Err(self.wrong(format!(
-                "it has {} values, its shape needs {wanted}",
-                all.len()
-            )));
-        }
-        for value in &mut all {
-            *value += spec.add;
-        }
-        Ok(all)
-    }
-
-    fn tensor(
-        &self,
-        name: &str,
-        first: usize,
-        rows: usize,
-    ) -> Result<&welte_formats::TensorInfo, Error> {
-        let info = self
-            .checkpoint
-            .tensor(name)
-            .ok_or_else(|| self.wrong(format!("there is no tensor {name}")))?;
-        if first.checked_add(rows).is_none_or(|end| end > info.n) {
-            return Err(self.wrong(format!(
-                "{name} has {} rows, {} are needed",
-                info.n,
-                first + rows
-            )));
-        }
-        Ok(info)
-    }
-
-    fn bytes(
-        &self,
-        info: &welte_formats::TensorInfo,
-        first: usize,
-        rows: usize,
-    ) -> Result<Cow<'_, [u8]>, Error> {
-        let bytes = self.checkpoint.rows(info, first, rows)?;
-        if info
-            .format
-            .bytes(info.k)
-            .and_then(|row| row.checked_mul(rows))
-            != Some(bytes.len())
-        {
-            return Err(self.wrong(format!(
-                "the checkpoint gave {} bytes for {rows} rows",
-                bytes.len()
-            )));
-        }
-        Ok(bytes)
-    }
-
-    fn encode(&self, mut values: Vec<f32>, bytes: usize) -> Vec<u8> {
-        for value in &mut values {
-            *value += self.spec.add;
-        }
-        let mut out = vec![0; bytes];
-        quant::encode(self.spec.format, &values, &mut out);
-        out
-    }
-}
-
-fn decode(format: Format, bytes: &[u8], len: usize) -> Vec<f32> {
-    let mut values = vec![0.0; len];
-    quant::decode(format, bytes, &mut values);
-    values
 }
 
 /// A stretch of memory that only one chunk of work writes.
@@ -252,7 +102,7 @@ struct Form {
 
 impl Form {
     /// Packs units `first..first + count`.
-    fn pack(&self, rows: &Rows<'_>, first: usize, count: usize) -> Result<(), Error> {
+    fn pack(&self, rows: &WeightRows<'_>, first: usize, count: usize) -> Result<(), Error> {
         let (n, k) = (rows.spec.n as usize, rows.spec.k as usize);
         let row = first * self.rows;
         let row_count = (count * self.rows).min(n - row);
@@ -300,7 +150,7 @@ impl Model {
         let mut layouts = Vec::with_capacity(program.weights.len());
         let mut total = 0usize;
         for spec in &program.weights {
-            let rows = Rows { spec, checkpoint };
+            let rows = WeightRows { spec, checkpoint };
             let layout = layout(spec, options, total).ok_or_else(|| {
                 rows.wrong("its rows are no whole number of blocks, or it is too large")
             })?;
@@ -312,7 +162,7 @@ impl Model {
         let mut done = 0u64;
         progress(0, total as u64);
         for (spec, layout) in program.weights.iter().zip(&layouts) {
-            let rows = Rows { spec, checkpoint };
+            let rows = WeightRows { spec, checkpoint };
             for form in forms(&rows, layout, &arena, isa, options)? {
                 let run_units = (RUN / form.bytes.max(1)).max(1);
                 for first in (0..form.units).step_by(run_units) {
@@ -365,7 +215,7 @@ impl Model {
 }
 
 fn forms(
-    rows: &Rows<'_>,
+    rows: &WeightRows<'_>,
     layout: &Layout,
     arena: &Block,
     isa: Isa,
@@ -409,7 +259,7 @@ fn forms(
 
 fn pack_together(
     team: &Team,
-    rows: &Rows<'_>,
+    rows: &WeightRows<'_>,
     form: &Form,
     first: usize,
     count: usize,

@@ -307,11 +307,20 @@ impl Lowering<'_> {
                     .weights
                     .get(id)
                     .ok_or_else(|| refuse("embed without a table"))?;
-                let at = self.inner.layouts[id]
+                let layout = self.inner.layouts[id];
+                let at = layout
                     .lookup
+                    .or(layout.matrix)
                     .filter(|_| (spec.n as usize, spec.k as usize) == (n, k));
                 let at =
                     at.ok_or_else(|| refuse(format!("{} is no table of {n} x {k}", spec.name)))?;
+                let tiles = layout
+                    .matrix
+                    .map(|_| Kernel::for_format(spec.format, self.inner.isa));
+                let row_bytes = spec.format.bytes(k).unwrap_or(0);
+                let bytes = tiles.map_or(n * row_bytes, |kernel| {
+                    n.div_ceil(kernel.tile_rows) * kernel.tile_bytes(k)
+                });
                 if p.n < self.program().vocab || spec.usage == Usage::Matrix {
                     return Err(refuse("the embedding has fewer rows than the vocabulary"));
                 }
@@ -319,8 +328,10 @@ impl Lowering<'_> {
                 let table = Bytes(unsafe { self.inner.arena.ptr().add(at) });
                 push(Phase::Embed(Embed {
                     table,
+                    bytes,
+                    tiles,
                     format: spec.format,
-                    row_bytes: spec.format.bytes(k).unwrap_or(0),
+                    row_bytes,
                     k,
                     scale: p.scale,
                     tokens: self.conveyor(rows)?,

@@ -116,6 +116,16 @@ pub enum Error {
         /// What it is and what would work.
         problem: String,
     },
+    /// A weight does not fit the program.
+    #[error("{origin}: {weight}: {problem}")]
+    Weight {
+        /// The checkpoint.
+        origin: String,
+        /// The weight or tensor.
+        weight: String,
+        /// What is wrong.
+        problem: String,
+    },
 }
 
 impl Error {

@@ -8,6 +8,8 @@ mod open;
 pub mod quant;
 pub mod quantize;
 pub mod synthetic;
+mod weight;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};
 pub use open::open;
+pub use weight::WeightRows;

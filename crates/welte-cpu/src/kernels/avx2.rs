@@ -3,7 +3,7 @@
 use super::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
-    tile_bytes,
+    leftovers, place, tile_bytes,
 };
 use std::arch::x86_64::*;
 use welte_table::Format;
@@ -57,38 +57,41 @@ pub(super) unsafe fn prepare(format: Format, bf16: bool, x: &[f32], acts: &mut [
 /// Rows of one vector.
 const LANES: usize = 8;
 
-/// Walks half tiles and groups of activation rows; `$step::<F, M>` computes M rows of one half tile.
+/// Walks tiles and groups of activation rows; `$step::<F, M, H>` computes M rows of H halves of one tile. One row takes
+/// both halves at once, so that the tile is read once and forward.
 macro_rules! walk {
     ($call:ident, $step:ident, $format:expr) => {{
         let format = const { Format::ALL[$format] };
         let bytes = tile_bytes(format, $call.k);
         let stride = acts_bytes(format, $call.k, false);
-        for t in 0..$call.n.div_ceil(LANES) {
-            let (tile, half) = ($call.tiles.add(t / 2 * bytes), t % 2);
-            let valid = ($call.n - t * LANES).min(LANES);
-            let mut r = 0;
-            while r < $call.rows {
-                let acts = $call.acts.add(r * stride);
-                let out = Out {
-                    first: $call.out.add(r * $call.out_stride + t * LANES),
-                    stride: $call.out_stride,
-                    valid,
-                    accumulate: $call.accumulate,
-                };
-                r += match $call.rows - r {
-                    4.. => store(
-                        out,
-                        $step::<{ $format }, 4>(tile, half, $call.k, acts, stride),
-                    ),
-                    2..4 => store(
-                        out,
-                        $step::<{ $format }, 2>(tile, half, $call.k, acts, stride),
-                    ),
-                    _ => store(
-                        out,
-                        $step::<{ $format }, 1>(tile, half, $call.k, acts, stride),
-                    ),
-                };
+        for t in 0..$call.n.div_ceil(ROWS) {
+            let (tile, k) = ($call.tiles.add(t * bytes), $call.k);
+            if $call.rows == 1 {
+                let [low, high] = $step::<{ $format }, 1, 2>(tile, 0, k, $call.acts, stride);
+                store(Out::new($call, t, 0, 0), low);
+                store(Out::new($call, t, 1, 0), high);
+                continue;
+            }
+            for half in 0..2 {
+                let mut r = 0;
+                while r < $call.rows {
+                    let acts = $call.acts.add(r * stride);
+                    let out = Out::new($call, t, half, r);
+                    r += match $call.rows - r {
+                        4.. => {
+                            let [sums] = $step::<{ $format }, 4, 1>(tile, half, k, acts, stride);
+                            store(out, sums)
+                        }
+                        2..4 => {
+                            let [sums] = $step::<{ $format }, 2, 1>(tile, half, k, acts, stride);
+                            store(out, sums)
+                        }
+                        _ => {
+                            let [sums] = $step::<{ $format }, 1, 1>(tile, half, k, acts, stride);
+                            store(out, sums)
+                        }
+                    };
+                }
             }
         }
     }};
@@ -102,6 +105,19 @@ struct Out {
     accumulate: bool,
 }
 
+impl Out {
+    /// For half a tile t, from activation row r on.
+    fn new(call: &Call, t: usize, half: usize, r: usize) -> Out {
+        let from = t * ROWS + half * LANES;
+        Out {
+            first: call.out.wrapping_add(r * call.out_stride + from),
+            stride: call.out_stride,
+            valid: call.n.saturating_sub(from).min(LANES),
+            accumulate: call.accumulate,
+        }
+    }
+}
+
 /// Writes the valid outputs of M rows and returns M.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -111,7 +127,7 @@ unsafe fn store<const M: usize>(out: Out, sums: [__m256; M]) -> usize {
     for (r, sum) in sums.into_iter().enumerate() {
         // SAFETY: the mask covers only outputs that the caller of the kernel gave.
         unsafe {
-            let at = out.first.add(r * out.stride);
+            let at = out.first.wrapping_add(r * out.stride);
             let before = _mm256_maskload_ps(at, mask);
             let sum = if out.accumulate {
                 _mm256_add_ps(before, sum)
@@ -132,7 +148,7 @@ unsafe fn store<const M: usize>(out: Out, sums: [__m256; M]) -> usize {
 pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
     // SAFETY: tiles, rows and outputs are walked as the caller promised them.
     unsafe {
-        walk!(call, block_half, F);
+        walk!(call, block_halves, F);
     }
 }
 
@@ -144,7 +160,7 @@ pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
 pub(super) unsafe fn floats<const F: usize>(call: &Call) {
     // SAFETY: as above.
     unsafe {
-        walk!(call, float_half, F);
+        walk!(call, float_halves, F);
     }
 }
 
@@ -177,12 +193,15 @@ unsafe fn word(at: *const u8) -> __m256i {
     unsafe { _mm256_set1_epi32(at.cast::<i32>().read_unaligned()) }
 }
 
-/// `(v >> shift) & mask`, bytewise for masks that keep bytes apart.
+/// `bits` bits of each byte, moved from bit `at` to bit `to` (which is not above `at`).
 #[inline]
 #[target_feature(enable = "avx2")]
-fn field(v: __m256i, shift: usize, mask: i8) -> __m256i {
-    let moved = _mm256_srlv_epi32(v, _mm256_set1_epi32(shift as i32));
-    _mm256_and_si256(moved, _mm256_set1_epi8(mask))
+fn field(v: __m256i, at: usize, bits: usize, to: usize) -> __m256i {
+    let moved = _mm256_srlv_epi32(v, _mm256_set1_epi32((at - to) as i32));
+    _mm256_and_si256(
+        moved,
+        _mm256_set1_epi8(((0xff >> (8 - bits)) << to) as u8 as i8),
+    )
 }
 
 /// Group g (8 rows x 4 k) of a chunk as unsigned bytes; `q` points at this half's first vector.
@@ -192,17 +211,24 @@ unsafe fn unpack<const F: usize>(q: *const u8, g: usize) -> __m256i {
     let bits = const { Layout::of(Format::ALL[F]).bits };
     // SAFETY: a chunk has `bits` vectors of two halves.
     unsafe {
-        let four = || field(load(q.add(g % 4 * 64)), g / 4 * 4, 15);
-        let two = |at: usize| field(load(q.add(at + g / 4 * 64)), g % 4 * 2, 3);
-        let one = |at: usize| field(load(q.add(at)), g, 1);
-        match bits {
-            2 => two(0),
-            3 => _mm256_or_si256(two(0), _mm256_slli_epi32(one(128), 2)),
-            4 => four(),
-            5 => _mm256_or_si256(four(), _mm256_slli_epi32(one(256), 4)),
-            6 => _mm256_or_si256(four(), _mm256_slli_epi32(two(256), 4)),
-            _ => load(q.add(g * 64)),
+        let v = |i: usize| load(q.add(i * 64));
+        if bits == 8 {
+            return v(g);
         }
+        let mut whole = true;
+        let mut sum = _mm256_setzero_si256();
+        for p in leftovers(bits) {
+            if p.group == g {
+                let piece = field(v(p.vector), p.at as usize, p.bits as usize, p.from as usize);
+                sum = _mm256_or_si256(sum, piece);
+                whole = false;
+            }
+        }
+        if whole {
+            let (vector, at) = place(bits, g);
+            sum = field(v(vector), at, bits, 0);
+        }
+        sum
     }
 }
 
@@ -314,54 +340,89 @@ unsafe fn dots<const F: usize, const M: usize>(
             }
             return sums.map(|sum| _mm256_madd_epi16(sum, ones));
         }
-        for i in g..g + 4 {
-            let w = unpack::<F>(q, i);
+        for i in (g..g + 4).step_by(2) {
+            let (w0, w1) = (unpack::<F>(q, i), unpack::<F>(q, i + 1));
             for (r, sum) in sums.iter_mut().enumerate() {
-                let a = word(act.add(r * stride + 4 * i));
-                let four = _mm256_madd_epi16(products::<F>(w, a), ones);
-                *sum = _mm256_add_epi32(*sum, four);
+                let at = act.add(r * stride + 4 * i);
+                let (p0, p1) = (
+                    products::<F>(w0, word(at)),
+                    products::<F>(w1, word(at.add(4))),
+                );
+                let both = if bits <= 6 {
+                    // Two groups of at most 63 x 127 x 2 do so too.
+                    _mm256_madd_epi16(_mm256_add_epi16(p0, p1), ones)
+                } else {
+                    _mm256_add_epi32(_mm256_madd_epi16(p0, ones), _mm256_madd_epi16(p1, ones))
+                };
+                *sum = _mm256_add_epi32(*sum, both);
             }
         }
     }
     sums
 }
 
-/// M activation rows with half a tile.
+/// M activation rows with H halves of a tile, from `half` on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn block_half<const F: usize, const M: usize>(
+unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
     tile: *const u8,
     half: usize,
     k: usize,
     acts: *const u8,
     stride: usize,
-) -> [__m256; M] {
+) -> [[__m256; M]; H] {
     let layout = const { Layout::of(Format::ALL[F]) };
-    let mut sums = [_mm256_setzero_ps(); M];
+    let mut sums = [[_mm256_setzero_ps(); M]; H];
     // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
     unsafe {
         for b in 0..k / CHUNK / layout.block_chunks() {
-            let head = tile.add(layout.head_at(b) + half * 16);
-            let d = halves(head);
-            let dmin = if layout.has_minima() {
-                halves(head.add(HALVES))
-            } else {
-                d
-            };
-            let at = tile.add(layout.block_at(b));
-            for c in 0..layout.block_chunks() {
-                let q = at.add(layout.quants_at(c) + half * 32);
-                let act = acts.add((b * layout.block_chunks() + c) * ACT);
-                let low = dots::<F, M>(q, 0, act, stride);
-                let high = dots::<F, M>(q, 4, act, stride);
-                let scales = scales::<F>(at.add(layout.sub_at(c)), half, d, dmin);
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    *sum = chunk::<F>([low[r], high[r]], &scales, act.add(r * stride), *sum);
+            let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
+            let acts = acts.add(b * layout.block_chunks() * ACT);
+            // Two by two, as their sub-scales lie.
+            for two in (0..layout.block_chunks()).step_by(2) {
+                let (at, acts) = (at.add(layout.sub_at(two)), acts.add(two * ACT));
+                for c in 0..layout.block_chunks().min(2) {
+                    let (q, subs) = (at.add(layout.quants_at(c)), at.add(layout.sub_at(c)));
+                    let act = acts.add(c * ACT);
+                    for (h, sums) in sums.iter_mut().enumerate() {
+                        half_chunk::<F, M>(head, subs, q, half + h, act, stride, sums);
+                    }
                 }
             }
         }
     }
     sums
+}
+
+/// Adds half a tile's part of one chunk with M activation rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn half_chunk<const F: usize, const M: usize>(
+    head: *const u8,
+    subs: *const u8,
+    quants: *const u8,
+    half: usize,
+    act: *const u8,
+    stride: usize,
+    sums: &mut [__m256; M],
+) {
+    let layout = const { Layout::of(Format::ALL[F]) };
+    // SAFETY: the caller's.
+    unsafe {
+        let d = halves(head.add(half * 16));
+        let dmin = if layout.has_minima() {
+            halves(head.add(HALVES + half * 16))
+        } else {
+            d
+        };
+        let q = quants.add(half * 32);
+        let low = dots::<F, M>(q, 0, act, stride);
+        let high = dots::<F, M>(q, 4, act, stride);
+        let scales = scales::<F>(subs, half, d, dmin);
+        for (r, sum) in sums.iter_mut().enumerate() {
+            *sum = chunk::<F>([low[r], high[r]], &scales, act.add(r * stride), *sum);
+        }
+    }
 }
 
 /// Sums by half, both within i16, as i16 pairs.
@@ -433,36 +494,41 @@ unsafe fn chunk<const F: usize>(
     }
 }
 
-/// M activation rows with half a tile of floats; even and odd k are summed apart.
+/// M activation rows with H halves of a tile of floats, from `half` on; even and odd k are summed apart.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn float_half<const F: usize, const M: usize>(
+unsafe fn float_halves<const F: usize, const M: usize, const H: usize>(
     tile: *const u8,
     half: usize,
     k: usize,
     acts: *const u8,
     stride: usize,
-) -> [__m256; M] {
-    let mut even = [_mm256_setzero_ps(); M];
+) -> [[__m256; M]; H] {
+    let mut even = [[_mm256_setzero_ps(); M]; H];
     let mut odd = even;
     // SAFETY: column i of the tile and of each activation row exists, as the caller promised.
     unsafe {
         for i in (0..k & !1).step_by(2) {
-            let (a, b) = (widen::<F>(tile, half, i), widen::<F>(tile, half, i + 1));
-            for r in 0..M {
-                let act = acts.add(r * stride + i * 4);
-                even[r] = _mm256_fmadd_ps(a, float(act), even[r]);
-                odd[r] = _mm256_fmadd_ps(b, float(act.add(4)), odd[r]);
+            for h in 0..H {
+                let a = widen::<F>(tile, half + h, i);
+                let b = widen::<F>(tile, half + h, i + 1);
+                for r in 0..M {
+                    let act = acts.add(r * stride + i * 4);
+                    even[h][r] = _mm256_fmadd_ps(a, float(act), even[h][r]);
+                    odd[h][r] = _mm256_fmadd_ps(b, float(act.add(4)), odd[h][r]);
+                }
             }
         }
         if !k.is_multiple_of(2) {
-            let last = widen::<F>(tile, half, k - 1);
-            for (r, sum) in even.iter_mut().enumerate() {
-                *sum = _mm256_fmadd_ps(last, float(acts.add(r * stride + (k - 1) * 4)), *sum);
+            for (h, even) in even.iter_mut().enumerate() {
+                let last = widen::<F>(tile, half + h, k - 1);
+                for (r, sum) in even.iter_mut().enumerate() {
+                    *sum = _mm256_fmadd_ps(last, float(acts.add(r * stride + (k - 1) * 4)), *sum);
+                }
             }
         }
     }
-    std::array::from_fn(|r| _mm256_add_ps(even[r], odd[r]))
+    std::array::from_fn(|h| std::array::from_fn(|r| _mm256_add_ps(even[h][r], odd[h][r])))
 }
 
 /// The weights of column i.

@@ -2,7 +2,7 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, HEAD, Layout, ROWS, Scales, acts_bytes,
     tile_bytes,
 };
 use std::arch::x86_64::*;
@@ -159,20 +159,16 @@ unsafe fn word(at: *const u8) -> __m512i {
     unsafe { _mm512_set1_epi32(at.cast::<i32>().read_unaligned()) }
 }
 
-/// `(v >> N) & mask << UP`, bytewise for masks that keep bytes apart.
+/// `BITS` bits of each byte, moved from bit `AT` to bit `TO`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn field<const N: u32, const UP: u32>(v: __m512i, mask: i8) -> __m512i {
-    // The field is moved to its place first, so that one `and` with the shifted mask is enough.
-    let mask = _mm512_set1_epi32(i32::from_ne_bytes([(mask as u8) << UP; 4]));
-    let moved = if N > UP {
-        _mm512_srlv_epi32(v, _mm512_set1_epi32((N - UP) as i32))
-    } else if N < UP {
-        _mm512_sllv_epi32(v, _mm512_set1_epi32((UP - N) as i32))
-    } else {
-        v
-    };
-    _mm512_and_si512(moved, mask)
+fn field<const AT: u32, const BITS: u32, const TO: u32>(v: __m512i) -> __m512i {
+    // The field is moved first, so that one `and` is enough, and one instruction with the `or` that may follow.
+    let mask = _mm512_set1_epi8(((0xff >> (8 - BITS)) << TO) as u8 as i8);
+    _mm512_and_si512(
+        _mm512_srlv_epi32(v, _mm512_set1_epi32((AT - TO) as i32)),
+        mask,
+    )
 }
 
 /// The eight groups (16 rows x 4 k) of a chunk as unsigned bytes.
@@ -183,72 +179,86 @@ pub(super) unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
     let or = |a, b| _mm512_or_si512(a, b);
     // SAFETY: a chunk has `bits` vectors.
     unsafe {
-        let v = |i: usize| load(q.add(64 * i));
+        let v: [__m512i; 8] = std::array::from_fn(|i| load(q.add(64 * i.min(bits - 1))));
         match bits {
-            2 => twos::<0>(v(0), v(1)),
+            2 => [
+                field::<0, 2, 0>(v[0]),
+                field::<2, 2, 0>(v[0]),
+                field::<4, 2, 0>(v[0]),
+                field::<6, 2, 0>(v[0]),
+                field::<0, 2, 0>(v[1]),
+                field::<2, 2, 0>(v[1]),
+                field::<4, 2, 0>(v[1]),
+                field::<6, 2, 0>(v[1]),
+            ],
             3 => {
-                let (low, high) = (twos::<0>(v(0), v(1)), ones::<2>(v(2)));
-                std::array::from_fn(|g| or(low[g], high[g]))
+                let (low, high) = (|v| field::<0, 3, 0>(v), |v| field::<3, 3, 0>(v));
+                let six = or(field::<6, 2, 0>(v[0]), field::<6, 1, 2>(v[2]));
+                let seven = or(field::<6, 2, 0>(v[1]), field::<7, 1, 2>(v[2]));
+                [
+                    low(v[0]),
+                    low(v[1]),
+                    low(v[2]),
+                    high(v[0]),
+                    high(v[1]),
+                    high(v[2]),
+                    six,
+                    seven,
+                ]
             }
-            4 => fours([v(0), v(1), v(2), v(3)]),
+            4 => {
+                let (low, high) = (|v| field::<0, 4, 0>(v), |v| field::<4, 4, 0>(v));
+                [
+                    low(v[0]),
+                    low(v[1]),
+                    low(v[2]),
+                    low(v[3]),
+                    high(v[0]),
+                    high(v[1]),
+                    high(v[2]),
+                    high(v[3]),
+                ]
+            }
             5 => {
-                let (low, high) = (fours([v(0), v(1), v(2), v(3)]), ones::<4>(v(4)));
-                std::array::from_fn(|g| or(low[g], high[g]))
+                let low = |v| field::<0, 5, 0>(v);
+                let five = or(field::<5, 3, 0>(v[0]), field::<5, 2, 3>(v[3]));
+                let six = or(field::<5, 3, 0>(v[1]), field::<5, 2, 3>(v[4]));
+                let seven = or(field::<7, 1, 3>(v[3]), field::<7, 1, 4>(v[4]));
+                let seven = or(field::<5, 3, 0>(v[2]), seven);
+                [
+                    low(v[0]),
+                    low(v[1]),
+                    low(v[2]),
+                    low(v[3]),
+                    low(v[4]),
+                    five,
+                    six,
+                    seven,
+                ]
             }
             6 => {
-                let (low, high) = (fours([v(0), v(1), v(2), v(3)]), twos::<4>(v(4), v(5)));
-                std::array::from_fn(|g| or(low[g], high[g]))
+                let low = |v| field::<0, 6, 0>(v);
+                let three = |a, b, c| {
+                    or(
+                        field::<6, 2, 0>(a),
+                        or(field::<6, 2, 2>(b), field::<6, 2, 4>(c)),
+                    )
+                };
+                let (six, seven) = (three(v[0], v[1], v[2]), three(v[3], v[4], v[5]));
+                [
+                    low(v[0]),
+                    low(v[1]),
+                    low(v[2]),
+                    low(v[3]),
+                    low(v[4]),
+                    low(v[5]),
+                    six,
+                    seven,
+                ]
             }
-            _ => [v(0), v(1), v(2), v(3), v(4), v(5), v(6), v(7)],
+            _ => v,
         }
     }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn fours(v: [__m512i; 4]) -> [__m512i; 8] {
-    let low = |v| field::<0, 0>(v, 15);
-    let high = |v| field::<4, 0>(v, 15);
-    [
-        low(v[0]),
-        low(v[1]),
-        low(v[2]),
-        low(v[3]),
-        high(v[0]),
-        high(v[1]),
-        high(v[2]),
-        high(v[3]),
-    ]
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn twos<const UP: u32>(a: __m512i, b: __m512i) -> [__m512i; 8] {
-    [
-        field::<0, UP>(a, 3),
-        field::<2, UP>(a, 3),
-        field::<4, UP>(a, 3),
-        field::<6, UP>(a, 3),
-        field::<0, UP>(b, 3),
-        field::<2, UP>(b, 3),
-        field::<4, UP>(b, 3),
-        field::<6, UP>(b, 3),
-    ]
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn ones<const UP: u32>(v: __m512i) -> [__m512i; 8] {
-    [
-        field::<0, UP>(v, 1),
-        field::<1, UP>(v, 1),
-        field::<2, UP>(v, 1),
-        field::<3, UP>(v, 1),
-        field::<4, UP>(v, 1),
-        field::<5, UP>(v, 1),
-        field::<6, UP>(v, 1),
-        field::<7, UP>(v, 1),
-    ]
 }
 
 /// Adds the dot products of four groups with 16 activations.
@@ -346,38 +356,41 @@ unsafe fn block_tile<const F: usize, const M: usize>(
     stride: usize,
 ) -> [__m512; M] {
     let layout = const { Layout::of(Format::ALL[F]) };
-    let per_record = layout.record_blocks() * layout.block_chunks();
-    let chunks = k / CHUNK;
+    let blocks = k / CHUNK / layout.block_chunks();
     let mut sums = [_mm512_setzero_ps(); M];
-    let (mut at, mut acts) = (tile, acts);
-    // SAFETY: the tile has this many records, and each activation row that many chunks, as the caller promised.
+    // SAFETY: the tile has this many blocks, and each activation row their chunks, as the caller promised.
     unsafe {
-        for _ in 0..chunks / per_record {
-            for b in 0..layout.record_blocks() {
-                block::<F, M>(
-                    at,
-                    b,
-                    acts.add(b * layout.block_chunks() * ACT),
-                    stride,
-                    &mut sums,
-                );
+        if layout.sub_bytes() > 0 {
+            for b in 0..blocks {
+                let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
+                let acts = acts.add(b * layout.block_chunks() * ACT);
+                block::<F, M>(head, at, acts, stride, &mut sums);
             }
-            at = at.add(layout.record_bytes());
-            acts = acts.add(per_record * ACT);
+            return sums;
         }
-        if layout.record_blocks() == 2 && chunks % per_record != 0 {
-            block::<F, M>(at, 0, acts, stride, &mut sums);
+        // Small blocks: a record at a time, so that nothing is left to compute but the quants.
+        let (mut record, mut acts) = (tile, acts);
+        for _ in 0..blocks / layout.record_blocks() {
+            for b in 0..layout.record_blocks() {
+                let (head, at) = (layout.head_at(b), layout.block_at(b));
+                block::<F, M>(record.add(head), record.add(at), acts, stride, &mut sums);
+                acts = acts.add(ACT);
+            }
+            record = record.add(layout.record_bytes());
+        }
+        if !blocks.is_multiple_of(layout.record_blocks()) {
+            block::<F, M>(record, record.add(HEAD), acts, stride, &mut sums);
         }
     }
     sums
 }
 
-/// Adds block b of a record with M activation rows.
+/// Adds one block with M activation rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
 unsafe fn block<const F: usize, const M: usize>(
-    record: *const u8,
-    b: usize,
+    head: *const u8,
+    at: *const u8,
     acts: *const u8,
     stride: usize,
     sums: &mut [__m512; M],
@@ -385,18 +398,21 @@ unsafe fn block<const F: usize, const M: usize>(
     let layout = const { Layout::of(Format::ALL[F]) };
     // SAFETY: the caller's.
     unsafe {
-        let d = halves(record.add(layout.head_at(b)));
+        let d = halves(head);
         let dmin = if layout.has_minima() {
-            halves(record.add(HALVES))
+            halves(head.add(HALVES))
         } else {
             d
         };
-        let at = record.add(layout.block_at(b));
-        for c in 0..layout.block_chunks() {
-            let w = unpack::<F>(at.add(layout.quants_at(c)));
-            let scales = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
-            for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
+        // Two by two, as their sub-scales lie.
+        for two in (0..layout.block_chunks()).step_by(2) {
+            let (at, acts) = (at.add(layout.sub_at(two)), acts.add(two * ACT));
+            for c in 0..layout.block_chunks().min(2) {
+                let w = unpack::<F>(at.add(layout.quants_at(c)));
+                let scales = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
+                }
             }
         }
     }

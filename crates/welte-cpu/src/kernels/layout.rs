@@ -1,16 +1,19 @@
 //! Where the bits of a packed tile and of a prepared activation row lie. One layout serves every instruction set.
 //!
 //! A tile holds 16 output rows. Block formats are cut into chunks of 32 k; the quants of a chunk are unsigned and lie in
-//! bit planes of 64-byte vectors, 16 rows x 4 bytes each, where "group" g stands for k = 4g..4g+4 of the chunk:
+//! as many vectors of 64 bytes, 16 rows x 4 k each, as they have bits. "Group" g stands for k = 4g..4g+4 of the chunk:
 //!
-//! | plane | vectors | content of a byte |
-//! |---|---|---|
-//! | 8 bit | 8 | vector g: group g |
-//! | 4 bit | 4 | vector j: group j low, group j + 4 high |
-//! | 2 bit | 2 | vector j: group 4j + i at bit 2i |
-//! | 1 bit | 1 | group g at bit g |
+//! | bits | content of a byte of vector j |
+//! |---|---|
+//! | 8 | group j |
+//! | 4 | group j low, group j + 4 high |
+//! | 2 | group 4j + i at bit 2i |
+//! | 3 | group j, group j + 3 at bit 3, two bits of the others on top |
+//! | 5 | group j, three bits of the others on top |
+//! | 6 | group j, two bits of the others on top |
 //!
-//! 5 bits are the planes 4 and 1, 6 bits 4 and 2, 3 bits 2 and 1, low bits first.
+//! The others are the groups that found no whole place (6 and 7; with 5 bits also 5); [`leftovers`] says where their bits
+//! lie. So most groups cost one or two instructions, and only the others are put together.
 //!
 //! Scales lie before the quants that they belong to, so that a matrix is one forward stream: with scales apart, memory
 //! delivered little more than half. A tile is a row of records: a head of 64 bytes (16 f16 `d` of each of two blocks, or
@@ -40,6 +43,69 @@ pub(super) const HEAD: usize = 64;
 pub(super) const SUBS: usize = 2 * ROWS;
 /// Bytes of 16 f16.
 pub(super) const HALVES: usize = 2 * ROWS;
+
+/// A piece of a group without a place of its own: `bits` bits, from bit `from` of the quants on, lie in vector `vector`
+/// at bit `at`.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) group: usize,
+    pub(super) vector: usize,
+    pub(super) at: u32,
+    pub(super) from: u32,
+    pub(super) bits: u32,
+}
+
+/// The pieces of all groups without a place of their own.
+pub(super) const fn leftovers(bits: usize) -> &'static [Piece] {
+    const fn piece(group: usize, vector: usize, at: u32, from: u32, bits: u32) -> Piece {
+        Piece {
+            group,
+            vector,
+            at,
+            from,
+            bits,
+        }
+    }
+    const THREE: [Piece; 4] = [
+        piece(6, 0, 6, 0, 2),
+        piece(6, 2, 6, 2, 1),
+        piece(7, 1, 6, 0, 2),
+        piece(7, 2, 7, 2, 1),
+    ];
+    const FIVE: [Piece; 7] = [
+        piece(5, 0, 5, 0, 3),
+        piece(5, 3, 5, 3, 2),
+        piece(6, 1, 5, 0, 3),
+        piece(6, 4, 5, 3, 2),
+        piece(7, 2, 5, 0, 3),
+        piece(7, 3, 7, 3, 1),
+        piece(7, 4, 7, 4, 1),
+    ];
+    const SIX: [Piece; 6] = [
+        piece(6, 0, 6, 0, 2),
+        piece(6, 1, 6, 2, 2),
+        piece(6, 2, 6, 4, 2),
+        piece(7, 3, 6, 0, 2),
+        piece(7, 4, 6, 2, 2),
+        piece(7, 5, 6, 4, 2),
+    ];
+    match bits {
+        3 => &THREE,
+        5 => &FIVE,
+        6 => &SIX,
+        _ => &[],
+    }
+}
+
+/// The vector of a group with a place of its own, and the bit where it starts.
+pub(super) const fn place(bits: usize, group: usize) -> (usize, usize) {
+    match bits {
+        2 => (group / 4, group % 4 * 2),
+        3 => (group % 3, group / 3 * 3),
+        4 => (group % 4, group / 4 * 4),
+        _ => (group, 0),
+    }
+}
 
 /// How the scales of a block lie.
 #[derive(Clone, Copy, PartialEq, Eq)]

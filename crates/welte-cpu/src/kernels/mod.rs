@@ -32,6 +32,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod layout;
+mod lookup;
 mod pack;
 mod prompt;
 mod scalar;
@@ -232,6 +233,17 @@ impl Kernel {
         assert_eq!(tile.len(), self.tile_bytes(k), "bytes of a tile");
         // SAFETY: `packer` chose code that the processor can run.
         unsafe { packer(self.format)(k, rows, tile) }
+    }
+
+    /// Row `row` of a matrix of `out.len()` columns, read back from its tiles: what the encoded row decodes to.
+    ///
+    /// # Panics
+    /// If the tiles have fewer rows.
+    pub fn unpack_row(&self, tiles: &[u8], row: usize, out: &mut [f32]) {
+        let bytes = self.tile_bytes(out.len());
+        let tile = &tiles[row / self.tile_rows * bytes..][..bytes];
+        let read: fn(&[u8], usize, &mut [f32]) = by_format!(self.format, lookup::row);
+        read(tile, row % self.tile_rows, out);
     }
 
     /// Prepares one activation row; `acts` has [`Kernel::acts_bytes`] of `x.len()`.

@@ -1,6 +1,6 @@
 //! Packing encoded rows into tiles (see `layout.rs` for where each bit goes).
 
-use super::layout::{CHUNK, HALVES, Layout, ROWS, Scales};
+use super::layout::{HALVES, Layout, ROWS, SUBS, Scales, leftovers, place};
 use welte_table::Format;
 
 /// Turns 8 rows of 8 words into 8 columns, in plain code.
@@ -18,7 +18,7 @@ pub(super) fn pack<const F: usize>(
 ) {
     match const { Format::ALL[F] } {
         Format::F32 | Format::BF16 => words(rows, tile, transpose),
-        Format::F16 => halves(k, rows, tile),
+        Format::F16 => halves(rows, tile, transpose),
         _ => blocks::<F>(k, rows, tile, transpose),
     }
 }
@@ -27,14 +27,10 @@ pub(super) fn pack<const F: usize>(
 #[inline(always)]
 fn words(rows: &[&[u8]], tile: &mut [u8], transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8]) {
     for (b, out) in tile.chunks_mut(8 * ROWS * 4).enumerate() {
-        for half in 0..2 {
-            let columns = transpose(&std::array::from_fn(|r| {
-                let row = rows.get(half * 8 + r).copied().unwrap_or(&[]);
-                words_of(row.get(b * 32..).unwrap_or(&[]))
-            }));
-            for (column, out) in columns.iter().zip(out.chunks_exact_mut(ROWS * 4)) {
-                put(column, &mut out[half * 32..half * 32 + 32]);
-            }
+        let mut columns = [[0; ROWS]; 8];
+        turn(rows, b * 32, &mut columns, &transpose);
+        for (column, out) in columns.iter().zip(out.chunks_exact_mut(ROWS * 4)) {
+            put(column, out);
         }
     }
 }
@@ -64,23 +60,71 @@ fn put(words: &[u32], out: &mut [u8]) {
     }
 }
 
-/// F16: 16 rows per k, in pieces that stay in the first cache.
+/// F16: 16 rows per k. The words that hold two k of a row each are turned to columns, then split.
 #[inline(always)]
-fn halves(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    let (body, rest) = tile.split_at_mut(k * ROWS * 2);
-    rest.fill(0);
-    for (b, out) in body.chunks_mut(64 * ROWS * 2).enumerate() {
-        for r in 0..ROWS {
-            let row = rows.get(r).map_or(&[][..], |row| &row[b * 128..]);
-            for (i, out) in out.chunks_exact_mut(ROWS * 2).enumerate() {
-                let value = row.get(2 * i..2 * i + 2).unwrap_or(&[0, 0]);
-                out[2 * r..2 * r + 2].copy_from_slice(value);
+fn halves(rows: &[&[u8]], tile: &mut [u8], transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8]) {
+    for (b, out) in tile.chunks_mut(16 * HALVES).enumerate() {
+        let mut columns = [[0; ROWS]; 8];
+        turn(rows, b * 32, &mut columns, &transpose);
+        for (column, out) in columns.iter().zip(out.chunks_mut(2 * HALVES)) {
+            for (out, shift) in out.chunks_exact_mut(HALVES).zip([0, 16]) {
+                put_halves(&std::array::from_fn(|r| (column[r] >> shift) as u16), out);
             }
         }
     }
 }
 
-/// Block formats: quants to bit planes, scales side by side.
+#[inline(always)]
+fn put_halves(halves: &[u16; ROWS], out: &mut [u8]) {
+    for (out, half) in out.chunks_exact_mut(2).zip(halves) {
+        out.copy_from_slice(&half.to_le_bytes());
+    }
+}
+
+/// Words of 16 rows side by side.
+type Lanes = [u32; ROWS];
+
+/// The words of each row from byte `at` on, as columns; zero beyond the end of a row. There are a multiple of 8.
+#[inline(always)]
+fn turn(
+    rows: &[&[u8]],
+    at: usize,
+    columns: &mut [Lanes],
+    transpose: &impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8],
+) {
+    for (i, columns) in columns.chunks_exact_mut(8).enumerate() {
+        for half in 0..2 {
+            let turned = transpose(&std::array::from_fn(|r| {
+                let row = rows
+                    .get(half * 8 + r)
+                    .and_then(|row| row.get(at + i * 32..));
+                words_of(row.unwrap_or(&[]))
+            }));
+            for (column, turned) in columns.iter_mut().zip(turned) {
+                column[half * 8..half * 8 + 8].copy_from_slice(&turned);
+            }
+        }
+    }
+}
+
+/// The first byte of a block that is turned to columns, and how many columns of words are needed.
+const fn needed(format: Format) -> (usize, usize) {
+    match format {
+        Format::Q4_0 => (2, 4),
+        Format::Q4_1 => (4, 4),
+        Format::Q5_0 => (2, 5),
+        Format::Q5_1 => (4, 5),
+        Format::Q8_0 => (2, 8),
+        Format::Q2_K => (0, 21),
+        Format::Q3_K => (0, 27),
+        Format::Q4_K => (0, 36),
+        Format::Q5_K => (0, 44),
+        Format::Q6_K => (0, 52),
+        Format::F32 | Format::F16 | Format::BF16 => (0, 0),
+    }
+}
+
+/// Block formats: quants to their places, scales side by side.
 #[inline(always)]
 fn blocks<const F: usize>(
     k: usize,
@@ -90,33 +134,42 @@ fn blocks<const F: usize>(
 ) {
     let format = const { Format::ALL[F] };
     let layout = const { Layout::of(Format::ALL[F]) };
+    let (start, count) = const { needed(Format::ALL[F]) };
     let (block, size) = (format.block(), format.block_bytes());
-    let missing = [0u8; 256];
+    let mut words = [[0; ROWS]; 56];
     for b in 0..k / block {
-        let of_row = |r: usize| {
-            rows.get(r)
-                .map_or(&missing[..size], |row| &row[b * size..(b + 1) * size])
-        };
-        let (head, body) =
-            tile[layout.head_at(b)..].split_at_mut(layout.block_at(b) - layout.head_at(b));
+        let (head_at, at) = (layout.head_at(b), layout.block_at(b));
+        let (head, body) = tile[head_at..].split_at_mut(at - head_at);
+        let body = &mut body[..layout.block_bytes()];
+        let words = &mut words[..count.next_multiple_of(8)];
+        turn(rows, b * size + start, words, &transpose);
         for c in 0..layout.block_chunks() {
-            let mut words = [[0u32; ROWS]; 8];
-            for half in 0..2 {
-                let columns = transpose(&std::array::from_fn(|r| {
-                    words_of(&quants::<F>(of_row(half * 8 + r), c))
-                }));
-                for (word, column) in words.iter_mut().zip(columns) {
-                    word[half * 8..half * 8 + 8].copy_from_slice(&column);
-                }
-            }
+            let groups = quants::<F>(words, c);
+            let at = layout.quants_at(c);
             write_planes(
                 layout.bits,
-                &words,
-                &mut body[layout.quants_at(c)..][..layout.chunk_bytes()],
+                &groups,
+                &mut body[at..at + layout.chunk_bytes()],
             );
         }
-        for r in 0..ROWS {
-            write_scales::<F>(of_row(r), r, head, body);
+        if layout.sub_bytes() > 0 {
+            write_subs(layout, &sub_scales::<F>(words), body);
+        }
+        let (d, dmin) = match format {
+            Format::Q6_K => (208, None),
+            Format::Q3_K => (108, None),
+            Format::Q2_K => (80, Some(82)),
+            _ if layout.has_minima() => (0, Some(2)),
+            _ => (0, None),
+        };
+        for (part, from) in head
+            .chunks_mut(HALVES)
+            .zip([Some(d), dmin].into_iter().flatten())
+        {
+            put_halves(
+                &std::array::from_fn(|r| half_of(rows.get(r), b * size + from)),
+                part,
+            );
         }
     }
     if layout.record_blocks() == 2 && k / block % 2 == 1 {
@@ -125,179 +178,130 @@ fn blocks<const F: usize>(
     }
 }
 
-/// Spreads the words (by group and row) of one chunk over its bit planes.
 #[inline(always)]
-fn write_planes(bits: usize, words: &[[u32; ROWS]; 8], out: &mut [u8]) {
-    let mut vectors = out.chunks_exact_mut(64);
-    let mut put_next = |vector: [u32; ROWS]| {
-        if let Some(target) = vectors.next() {
-            put(&vector, target);
+fn half_of(row: Option<&&[u8]>, at: usize) -> u16 {
+    match row.and_then(|row| row.get(at..at + 2)) {
+        Some(bytes) => u16::from_le_bytes([bytes[0], bytes[1]]),
+        None => 0,
+    }
+}
+
+/// Spreads the words (by group and row) of one chunk over its vectors.
+#[inline(always)]
+fn write_planes(bits: usize, words: &[Lanes; 8], out: &mut [u8]) {
+    let mut vectors = [[0; ROWS]; 8];
+    let whole = 8 - leftovers(bits)
+        .iter()
+        .fold(0, |n, p| n + usize::from(p.from == 0));
+    let mut add = |vector: usize, at: u32, group: usize, from: u32, mask: u32| {
+        for (v, w) in vectors[vector].iter_mut().zip(&words[group]) {
+            *v |= (w >> from & mask) << at;
         }
     };
-    let mut above = 0;
-    match bits {
-        8 => words.iter().for_each(|w| put_next(*w)),
-        4..8 => {
-            for j in 0..4 {
-                put_next(std::array::from_fn(|r| {
-                    words[j][r] & 0x0f0f_0f0f | (words[j + 4][r] & 0x0f0f_0f0f) << 4
-                }));
-            }
-            above = 4;
-        }
-        _ => {}
+    for group in 0..whole {
+        let (vector, at) = place(bits, group);
+        add(vector, at as u32, group, 0, u32::MAX);
     }
-    if bits == 6 || bits < 4 {
-        for j in 0..2 {
-            put_next(std::array::from_fn(|r| {
-                (0..4).fold(0, |v, i| {
-                    v | (words[4 * j + i][r] >> above & 0x0303_0303) << (2 * i)
-                })
-            }));
-        }
-        above += 2;
+    for p in leftovers(bits) {
+        add(
+            p.vector,
+            p.at,
+            p.group,
+            p.from,
+            (0xff >> (8 - p.bits)) * 0x0101_0101,
+        );
     }
-    if bits == 5 || bits == 3 {
-        put_next(std::array::from_fn(|r| {
-            (0..8).fold(0, |v, g| v | (words[g][r] >> above & 0x0101_0101) << g)
-        }));
+    for (vector, out) in vectors.iter().zip(out.chunks_exact_mut(64)) {
+        put(vector, out);
     }
 }
 
-/// The unsigned quants of the `sub`-th 32 elements of a block.
+/// The unsigned quants of chunk c of a block, by group, from the block's words.
 #[inline(always)]
-fn quants<const F: usize>(block: &[u8], sub: usize) -> [u8; CHUNK] {
-    let format = const { Format::ALL[F] };
-    let mut q = [0u8; CHUNK];
-    let (half, shift) = (sub / 4, 2 * (sub % 4));
-    match format {
-        Format::Q8_0 => {
-            for (q, b) in q.iter_mut().zip(&block[2..34]) {
-                *q = b ^ 0x80;
-            }
-        }
-        Format::Q4_0 => nibbles(&block[2..18], &mut q),
-        Format::Q4_1 => nibbles(&block[4..20], &mut q),
-        Format::Q5_0 => {
-            nibbles(&block[6..22], &mut q);
-            fifth_bits(&block[2..6], &mut q);
-        }
-        Format::Q5_1 => {
-            nibbles(&block[8..24], &mut q);
-            fifth_bits(&block[4..8], &mut q);
-        }
-        Format::Q4_K => {
-            let from = &block[16 + sub / 2 * 32..][..32];
-            for (q, b) in q.iter_mut().zip(from) {
-                *q = b >> (4 * (sub % 2)) & 15;
-            }
-        }
-        Format::Q5_K => {
-            let (from, high) = (&block[48 + sub / 2 * 32..][..32], &block[16..48]);
-            for ((q, b), h) in q.iter_mut().zip(from).zip(high) {
-                *q = b >> (4 * (sub % 2)) & 15 | (h >> sub & 1) << 4;
-            }
-        }
-        Format::Q6_K => {
-            let low = &block[64 * half + 32 * (sub % 2)..][..32];
-            let (high, low_shift) = (
-                &block[128 + 32 * half..][..32],
-                if sub % 4 < 2 { 0 } else { 4 },
-            );
-            for ((q, b), h) in q.iter_mut().zip(low).zip(high) {
-                *q = b >> low_shift & 15 | (h >> shift & 3) << 4;
-            }
-        }
-        Format::Q2_K => {
-            for (q, b) in q.iter_mut().zip(&block[16 + 32 * half..][..32]) {
-                *q = b >> shift & 3;
-            }
-        }
-        Format::Q3_K => {
-            for ((q, b), h) in q
-                .iter_mut()
-                .zip(&block[32 + 32 * half..][..32])
-                .zip(&block[..32])
-            {
-                *q = b >> shift & 3 | (h >> sub & 1) << 2;
-            }
-        }
-        Format::F32 | Format::F16 | Format::BF16 => {}
-    }
-    q
-}
-
-/// 16 bytes of two nibbles: element i low, element i + 16 high.
-#[inline(always)]
-fn nibbles(from: &[u8], q: &mut [u8; CHUNK]) {
-    let (low, high) = q.split_at_mut(16);
-    for ((low, high), b) in low.iter_mut().zip(high).zip(from) {
-        *low = b & 15;
-        *high = b >> 4;
-    }
-}
-
-/// Adds the fifth bits, one per element, from a 32-bit word.
-#[inline(always)]
-fn fifth_bits(from: &[u8], q: &mut [u8; CHUNK]) {
-    for (q, &byte) in q.chunks_exact_mut(8).zip(from) {
-        for (i, q) in q.iter_mut().enumerate() {
-            *q |= (byte >> i & 1) << 4;
-        }
-    }
-}
-
-/// Writes one row's scales of a block into the head of its record and its sub-scales into the block.
-#[inline(always)]
-fn write_scales<const F: usize>(block: &[u8], r: usize, head: &mut [u8], body: &mut [u8]) {
-    let format = const { Format::ALL[F] };
-    let (d, dmin) = match format {
-        Format::Q6_K => (208, None),
-        Format::Q3_K => (108, None),
-        Format::Q2_K => (80, Some(82)),
-        Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => (0, Some(2)),
-        _ => (0, None),
+fn quants<const F: usize>(words: &[Lanes], c: usize) -> [Lanes; 8] {
+    let field = |word: usize, shift: usize, mask: u32, to: u32| -> Lanes {
+        std::array::from_fn(|r| (words[word][r] >> shift & mask) << to)
     };
-    head[2 * r..2 * r + 2].copy_from_slice(&block[d..d + 2]);
-    if let Some(dmin) = dmin {
-        head[HALVES + 2 * r..HALVES + 2 * r + 2].copy_from_slice(&block[dmin..dmin + 2]);
-    }
-    let from: [u8; 16] = match format {
-        Format::Q6_K => std::array::from_fn(|i| block[192 + i]),
-        Format::Q2_K => std::array::from_fn(|i| block[i]),
-        Format::Q3_K => q3_scales(&block[96..108]),
-        Format::Q4_K | Format::Q5_K => q45_scales(&block[4..16]),
-        _ => return,
-    };
-    let layout = const { Layout::of(Format::ALL[F]) };
-    for (i, sub) in from.iter().enumerate() {
-        let at = match layout.scales {
-            // Eight scales, then eight minima.
-            Scales::SuperMin => layout.sub_at(i % 8) + i / 8 * ROWS + r,
-            Scales::Pairs | Scales::PairsMin => layout.sub_at(i / 2) + 2 * r + i % 2,
-            _ => layout.sub_at(i / 2) + i % 2 * ROWS + r,
+    let or = |a: Lanes, b: Lanes| -> Lanes { std::array::from_fn(|r| a[r] | b[r]) };
+    let nibble = |word, high: usize| field(word, 4 * high, 0x0f0f_0f0f, 0);
+    let twos = |word, to| field(word, 2 * (c % 4), 0x0303_0303, to);
+    let bit = |word, to| field(word, c, 0x0101_0101, to);
+    // A loop, for a closure around all this would not be compiled for the instruction set of the caller.
+    let mut groups = [[0; ROWS]; 8];
+    for (g, group) in groups.iter_mut().enumerate() {
+        *group = match const { Format::ALL[F] } {
+            Format::Q4_0 | Format::Q4_1 => nibble(g % 4, g / 4),
+            Format::Q5_0 | Format::Q5_1 => or(nibble(1 + g % 4, g / 4), fifth_bits(&words[0], g)),
+            Format::Q2_K => twos(4 + c / 4 * 8 + g, 0),
+            Format::Q3_K => or(twos(8 + c / 4 * 8 + g, 0), bit(g, 2)),
+            Format::Q4_K => nibble(4 + c / 2 * 8 + g, c % 2),
+            Format::Q5_K => or(nibble(12 + c / 2 * 8 + g, c % 2), bit(4 + g, 4)),
+            Format::Q6_K => or(
+                nibble(c / 4 * 16 + c % 2 * 8 + g, c % 4 / 2),
+                twos(32 + c / 4 * 8 + g, 4),
+            ),
+            _ => std::array::from_fn(|r| words[g][r] ^ 0x8080_8080),
         };
-        body[at] = *sub;
     }
+    groups
 }
 
-/// The 16 signed scales of a Q3_K block, as bytes.
+/// The fifth bits of group g, from words that hold one bit for each element.
 #[inline(always)]
-fn q3_scales(s: &[u8]) -> [u8; 16] {
-    std::array::from_fn(|i| {
-        let low = s[i % 8] >> (4 * (i / 8)) & 15;
-        let high = s[8 + i % 4] >> (2 * (i / 4)) & 3;
-        (low | high << 4).wrapping_sub(32)
-    })
+fn fifth_bits(words: &Lanes, g: usize) -> Lanes {
+    // The product has bit i of the four at bit 8i, where nothing else falls.
+    std::array::from_fn(|r| (((words[r] >> (4 * g) & 15) * 0x0020_4081) & 0x0101_0101) << 4)
 }
 
-/// The 8 scales and 8 minima of a Q4_K or Q5_K block.
+/// The sub-scales of a block, four in a word: scales, then minima where they are apart.
 #[inline(always)]
-fn q45_scales(s: &[u8]) -> [u8; 16] {
-    std::array::from_fn(|i| match i {
-        0..4 => s[i] & 63,
-        4..8 => s[i + 4] & 15 | s[i - 4] >> 6 << 4,
-        8..12 => s[i - 4] & 63,
-        _ => s[i - 4] >> 4 | s[i - 8] >> 6 << 4,
-    })
+fn sub_scales<const F: usize>(words: &[Lanes]) -> [Lanes; 4] {
+    let six = |low: u32, high: u32| low & 0x0f0f_0f0f | (high & 0x0303_0303) << 4;
+    let mut subs = [[0; ROWS]; 4];
+    for (i, sub) in subs.iter_mut().enumerate() {
+        *sub = match const { Format::ALL[F] } {
+            Format::Q2_K => words[i],
+            Format::Q6_K => words[48 + i],
+            Format::Q3_K => std::array::from_fn(|r| {
+                let sub = six(words[24 + i % 2][r] >> (i / 2 * 4), words[26][r] >> (2 * i));
+                // Minus 32 in each byte.
+                ((sub | 0x8080_8080) - 0x2020_2020) ^ 0x8080_8080
+            }),
+            _ => std::array::from_fn(|r| {
+                let [scales, minima, rest] = [words[1][r], words[2][r], words[3][r]];
+                match i {
+                    0 => scales & 0x3f3f_3f3f,
+                    1 => six(rest, scales >> 6),
+                    2 => minima & 0x3f3f_3f3f,
+                    _ => six(rest >> 4, minima >> 6),
+                }
+            }),
+        };
+    }
+    subs
+}
+
+/// Writes the sub-scales of a block to their places.
+#[inline(always)]
+fn write_subs(layout: Layout, subs: &[Lanes; 4], body: &mut [u8]) {
+    for c in 0..layout.block_chunks() {
+        let out = &mut body[layout.sub_at(c)..][..SUBS];
+        let byte = |i: usize, r: usize| (subs[i / 4][r] >> (8 * (i % 4))) as u8;
+        match layout.scales {
+            Scales::Pairs | Scales::PairsMin => {
+                let pair = |r: usize| (subs[c / 2][r] >> (16 * (c % 2))) as u16;
+                put_halves(&std::array::from_fn(pair), out);
+            }
+            _ => {
+                let [first, second] = match layout.scales {
+                    Scales::SuperMin => [c, 8 + c],
+                    _ => [2 * c, 2 * c + 1],
+                };
+                for r in 0..ROWS {
+                    out[r] = byte(first, r);
+                    out[ROWS + r] = byte(second, r);
+                }
+            }
+        }
+    }
 }

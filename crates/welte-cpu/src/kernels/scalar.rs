@@ -6,7 +6,7 @@
 use super::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
-    tile_bytes,
+    leftovers, place, tile_bytes,
 };
 use welte_table::Format;
 
@@ -41,11 +41,11 @@ pub(super) unsafe fn matmul<const F: usize>(call: &Call) {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> [u8; 4] {
+pub(super) fn word(bytes: &[u8], at: usize) -> [u8; 4] {
     [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]
 }
 
-fn half_at(bytes: &[u8], at: usize) -> f32 {
+pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
     half::f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
@@ -100,32 +100,30 @@ fn block_tile(layout: Layout, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS]
 fn dots(bits: usize, quants: &[u8], act: &[u8]) -> [[i32; ROWS]; 2] {
     let mut dots = [[0i32; ROWS]; 2];
     for g in 0..8 {
-        let mut group = [0u8; 64];
-        unpack(bits, quants, g, &mut group);
         for (r, dot) in dots[g / 4].iter_mut().enumerate() {
             for i in 0..4 {
-                *dot += i32::from(group[4 * r + i]) * i32::from(act[4 * g + i] as i8);
+                let q = quant(bits, quants, g, 4 * r + i);
+                *dot += i32::from(q) * i32::from(act[4 * g + i] as i8);
             }
         }
     }
     dots
 }
 
-/// One group (16 rows x 4 k) of a chunk from its bit planes.
-fn unpack(bits: usize, quants: &[u8], g: usize, group: &mut [u8; 64]) {
-    for (i, q) in group.iter_mut().enumerate() {
-        let four = || quants[g % 4 * 64 + i] >> (4 * (g / 4)) & 15;
-        let two = |at: usize| quants[at + g / 4 * 64 + i] >> (2 * (g % 4)) & 3;
-        let one = |at: usize| quants[at + i] >> g & 1;
-        *q = match bits {
-            2 => two(0),
-            3 => two(0) | one(128) << 2,
-            4 => four(),
-            5 => four() | one(256) << 4,
-            6 => four() | two(256) << 4,
-            _ => quants[g * 64 + i],
-        };
+/// Byte i (k and row) of group g of a chunk.
+#[inline(always)]
+pub(super) fn quant(bits: usize, quants: &[u8], g: usize, i: usize) -> u8 {
+    let field = |vector: usize, at: usize, bits: usize| {
+        quants[64 * vector + i] >> at & (0xff_u8 >> (8 - bits))
+    };
+    let mut pieces = leftovers(bits).iter().filter(|p| p.group == g).peekable();
+    if pieces.peek().is_none() {
+        let (vector, at) = place(bits, g);
+        return field(vector, at, bits);
     }
+    pieces.fold(0, |q, p| {
+        q | field(p.vector, p.at as usize, p.bits as usize) << p.from
+    })
 }
 
 /// Adds one row's chunk to its sum; `subs` are the chunk's sub-scales.

@@ -347,6 +347,23 @@ fn packing_is_the_same_everywhere() {
     }
 }
 
+/// Tables are read from tiles: the very floats that the encoded rows decode to.
+#[test]
+fn rows_are_read_back_from_tiles() {
+    for format in Format::ALL {
+        for k in [format.block(), format.block() * 3] {
+            let mut case = Case::new(format, Isa::Scalar, 19, k, 1);
+            for r in 0..19 {
+                let (mut want, mut got) = (vec![0f32; k], vec![f32::NAN; k]);
+                quant::decode(format, &case.weights[r], &mut want);
+                case.kernel.unpack_row(case.tiles.bytes(), r, &mut got);
+                let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&got), bits(&want), "{format:?}, row {r} of {k}");
+            }
+        }
+    }
+}
+
 #[test]
 fn infinite_activations_are_not_hidden() {
     for isa in Isa::available() {

@@ -1,6 +1,7 @@
 //! The small ops: embed, norm, bias, act·mul, add, scale, copy.
 
 use super::{Bytes, Floats, Place, State, activate};
+use crate::kernels::Kernel;
 use welte_formats::quant;
 use welte_table::Format;
 
@@ -9,6 +10,9 @@ pub(crate) const ROWS: usize = 4;
 
 pub(crate) struct Embed {
     pub(crate) table: Bytes,
+    pub(crate) bytes: usize,
+    /// What reads the table, if it lies in tiles.
+    pub(crate) tiles: Option<Kernel>,
     pub(crate) format: Format,
     pub(crate) row_bytes: usize,
     pub(crate) k: usize,
@@ -29,12 +33,15 @@ impl Embed {
         // SAFETY: the row's slot lies in the conveyor, its token in the table, its row of y in the buffer.
         unsafe {
             let token = *self.tokens.add(state.slot + row) as usize;
-            let encoded = std::slice::from_raw_parts(
-                self.table.0.add(token * self.row_bytes),
-                self.row_bytes,
-            );
+            let table = std::slice::from_raw_parts(self.table.0, self.bytes);
             let y = self.y.row_mut(row, self.k);
-            quant::decode(self.format, encoded, y);
+            match &self.tiles {
+                Some(kernel) => kernel.unpack_row(table, token, y),
+                None => {
+                    let encoded = &table[token * self.row_bytes..][..self.row_bytes];
+                    quant::decode(self.format, encoded, y);
+                }
+            }
             if self.scale != 1.0 {
                 y.iter_mut().for_each(|v| *v *= self.scale);
             }

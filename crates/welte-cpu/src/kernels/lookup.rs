@@ -1,0 +1,61 @@
+//! Reading single rows back from packed tiles, so that a table that is multiplied too need not be kept twice.
+
+use super::layout::{CHUNK, HALVES, Layout, ROWS, Scales};
+use super::scalar::{half_at, quant, word};
+use welte_table::Format;
+
+/// Row `r` of a tile: the same floats that its encoded row decodes to.
+pub(super) fn row<const F: usize>(tile: &[u8], r: usize, out: &mut [f32]) {
+    match const { Format::ALL[F] } {
+        Format::F32 => each(out, |i| f32::from_le_bytes(word(tile, (i * ROWS + r) * 4))),
+        Format::F16 => each(out, |i| half_at(tile, (i * ROWS + r) * 2)),
+        Format::BF16 => each(out, |i| {
+            let at = (i / 2 * ROWS + r) * 4 + i % 2 * 2;
+            f32::from_le_bytes([0, 0, tile[at], tile[at + 1]])
+        }),
+        _ => blocks::<F>(tile, r, out),
+    }
+}
+
+fn each(out: &mut [f32], value: impl Fn(usize) -> f32) {
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = value(i);
+    }
+}
+
+fn blocks<const F: usize>(tile: &[u8], r: usize, out: &mut [f32]) {
+    let layout = const { Layout::of(Format::ALL[F]) };
+    let per = layout.block_chunks();
+    for (c, out) in out.chunks_exact_mut(CHUNK).enumerate() {
+        let head = &tile[layout.head_at(c / per)..];
+        let block = &tile[layout.block_at(c / per)..][..layout.block_bytes()];
+        let (subs, quants) = (
+            &block[layout.sub_at(c % per)..],
+            &block[layout.quants_at(c % per)..],
+        );
+        let d = half_at(head, 2 * r);
+        let dmin = if layout.has_minima() {
+            half_at(head, HALVES + 2 * r)
+        } else {
+            0.0
+        };
+        for (h, out) in out.chunks_exact_mut(CHUNK / 2).enumerate() {
+            // The order of these operations is that of the formats' own decoders.
+            let (scale, min) = match layout.scales {
+                Scales::Plain => (d, 0.0),
+                Scales::PlainMin => (d, -dmin),
+                Scales::SuperMin => (d * f32::from(subs[r]), dmin * f32::from(subs[ROWS + r])),
+                Scales::Halves => (d * f32::from(subs[h * ROWS + r] as i8), 0.0),
+                Scales::Pairs => (d * f32::from(subs[2 * r + h] as i8), 0.0),
+                Scales::PairsMin => {
+                    let both = subs[2 * r + h];
+                    (d * f32::from(both & 15), dmin * f32::from(both >> 4))
+                }
+            };
+            for (i, out) in out.iter_mut().enumerate() {
+                let q = quant(layout.bits, quants, 4 * h + i / 4, 4 * r + i % 4);
+                *out = scale * (i32::from(q) - layout.offset) as f32 - min;
+            }
+        }
+    }
+}

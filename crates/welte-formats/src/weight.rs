@@ -1,0 +1,147 @@
+//! A weight of a program, as the checkpoint at hand has it: what every device reads when it loads.
+
+use crate::{Checkpoint, Error, TensorInfo, quant};
+use std::borrow::Cow;
+use welte_table::{Format, Source, WeightSpec};
+
+/// The rows of a weight as the checkpoint has them, in the spec's format.
+pub struct WeightRows<'a> {
+    /// What the program says of it.
+    pub spec: &'a WeightSpec,
+    /// Where its values come from.
+    pub checkpoint: &'a dyn Checkpoint,
+}
+
+impl WeightRows<'_> {
+    /// An error about this weight.
+    pub fn wrong(&self, problem: impl Into<String>) -> Error {
+        Error::Weight {
+            origin: self.checkpoint.origin().to_string(),
+            weight: self.spec.name.clone(),
+            problem: problem.into(),
+        }
+    }
+
+    /// Rows `first..first + count`, as one run of bytes per part that they touch.
+    pub fn encoded(&self, first: usize, count: usize) -> Result<Vec<Cow<'_, [u8]>>, Error> {
+        let k = self.spec.k as usize;
+        let row_bytes = self
+            .spec
+            .format
+            .bytes(k)
+            .ok_or_else(|| self.wrong("its rows are no whole number of blocks"))?;
+        let parts = match &self.spec.source {
+            Source::Parts(parts) => parts,
+            Source::Constant(values) => {
+                let values = values
+                    .get(first * k..(first + count) * k)
+                    .ok_or_else(|| self.wrong("it has fewer constants than its shape needs"))?;
+                return Ok(vec![Cow::Owned(
+                    self.encode(values.to_vec(), count * row_bytes),
+                )]);
+            }
+        };
+        let mut found = Vec::new();
+        let mut at = 0;
+        for part in parts {
+            let end = at + part.rows as usize;
+            let (from, to) = (first.max(at), (first + count).min(end));
+            if from < to {
+                let start = part.first_row as usize + from - at;
+                let info = self.tensor(&part.tensor, start, to - from)?;
+                if info.k != k {
+                    return Err(self.wrong(format!(
+                        "{} has rows of {} elements, not {k}",
+                        info.name, info.k
+                    )));
+                }
+                let bytes = self.bytes(info, start, to - from)?;
+                if info.format == self.spec.format && self.spec.add == 0.0 {
+                    found.push(bytes);
+                } else {
+                    let values = decode(info.format, &bytes, (to - from) * k);
+                    found.push(Cow::Owned(self.encode(values, (to - from) * row_bytes)));
+                }
+            }
+            at = end;
+        }
+        if at < first + count {
+            return Err(self.wrong("its parts have fewer rows than its shape needs"));
+        }
+        Ok(found)
+    }
+
+    /// All values as floats, parts one after the other whatever their shapes.
+    pub fn values(&self) -> Result<Vec<f32>, Error> {
+        let spec = self.spec;
+        let wanted = spec.n as usize * spec.k as usize;
+        let mut all = Vec::new();
+        match &spec.source {
+            Source::Constant(values) => all.extend_from_slice(values),
+            Source::Parts(parts) => {
+                for part in parts {
+                    let info =
+                        self.tensor(&part.tensor, part.first_row as usize, part.rows as usize)?;
+                    let bytes = self.bytes(info, part.first_row as usize, part.rows as usize)?;
+                    all.extend(decode(info.format, &bytes, info.k * part.rows as usize));
+                }
+            }
+        }
+        if all.len() != wanted {
+            return Err(self.wrong(format!(
+                "it has {} values, its shape needs {wanted}",
+                all.len()
+            )));
+        }
+        for value in &mut all {
+            *value += spec.add;
+        }
+        Ok(all)
+    }
+
+    fn tensor(&self, name: &str, first: usize, rows: usize) -> Result<&TensorInfo, Error> {
+        let info = self
+            .checkpoint
+            .tensor(name)
+            .ok_or_else(|| self.wrong(format!("there is no tensor {name}")))?;
+        if first.checked_add(rows).is_none_or(|end| end > info.n) {
+            return Err(self.wrong(format!(
+                "{name} has {} rows, {} are needed",
+                info.n,
+                first + rows
+            )));
+        }
+        Ok(info)
+    }
+
+    fn bytes(&self, info: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
+        let bytes = self.checkpoint.rows(info, first, rows)?;
+        if info
+            .format
+            .bytes(info.k)
+            .and_then(|row| row.checked_mul(rows))
+            != Some(bytes.len())
+        {
+            return Err(self.wrong(format!(
+                "the checkpoint gave {} bytes for {rows} rows",
+                bytes.len()
+            )));
+        }
+        Ok(bytes)
+    }
+
+    fn encode(&self, mut values: Vec<f32>, bytes: usize) -> Vec<u8> {
+        for value in &mut values {
+            *value += self.spec.add;
+        }
+        let mut out = vec![0; bytes];
+        quant::encode(self.spec.format, &values, &mut out);
+        out
+    }
+}
+
+fn decode(format: Format, bytes: &[u8], len: usize) -> Vec<f32> {
+    let mut values = vec![0.0; len];
+    quant::decode(format, bytes, &mut values);
+    values
+}
