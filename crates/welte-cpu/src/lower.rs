@@ -610,7 +610,7 @@ impl Lowering<'_> {
             window: p.window as usize,
             softcap: p.softcap,
             partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
-            run: attention::run_for(kv.format, self.inner.isa),
+            run: attention::run_for(kv.format, head_dim, self.inner.isa),
         })
     }
 }

@@ -6,6 +6,8 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod attention;
+#[cfg(target_arch = "x86_64")]
+mod attention_x86;
 pub(crate) mod basic;
 pub(crate) mod matmul;
 pub(crate) mod rope;
