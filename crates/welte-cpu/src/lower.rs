@@ -625,7 +625,9 @@ impl Phase {
                 p.kv_heads * p.splits(state.rows[0].position as usize)
             }
             Phase::Attention(p) => rows * p.kv_heads,
-            Phase::Merge(p) if rows == 1 => p.kv_heads.min(MERGE_CHUNKS),
+            Phase::Merge(p) if rows == 1 && p.splits(state.rows[0].position as usize) > 1 => {
+                p.kv_heads.min(MERGE_CHUNKS)
+            }
             Phase::Merge(_) => 0,
             Phase::CopyLast(_) | Phase::Choose(_) => 1,
             Phase::Scan(p) => {
@@ -663,7 +665,9 @@ impl Phase {
                     let heads = p.chunks_per_row();
                     p.run(state, chunk / heads, chunk % heads);
                 }
-                Phase::Attention(p) if rows == 1 => {
+                Phase::Attention(p)
+                    if rows == 1 && p.splits(state.rows[0].position as usize) > 1 =>
+                {
                     p.split(state, chunk % p.kv_heads, chunk / p.kv_heads, scratch);
                 }
                 Phase::Attention(p) => {

@@ -384,7 +384,9 @@ unsafe fn attend<V: Vector, R: Rows>(
         while at < span.to {
             let count = BLOCK.min(span.to - at).min(page - at % page);
             let place = |part: usize, at: usize| {
-                state.kv_at(a.layer, part, kv_head, sequence, at).cast_const()
+                state
+                    .kv_at(a.layer, part, kv_head, sequence, at)
+                    .cast_const()
             };
             let values = place(1, at);
             let following = if at + count < span.to {
@@ -469,5 +471,15 @@ macro_rules! run {
 
 run!(f16_avx2, __m256, F16, "avx2,fma,f16c");
 run!(q8_0_avx2, __m256, Q8_0, "avx2,fma,f16c");
-run!(f16_avx512, __m512, F16, "avx512f,avx512bw,avx512vl,avx2,fma,f16c");
-run!(q8_0_avx512, __m512, Q8_0, "avx512f,avx512bw,avx512vl,avx2,fma,f16c");
+run!(
+    f16_avx512,
+    __m512,
+    F16,
+    "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
+);
+run!(
+    q8_0_avx512,
+    __m512,
+    Q8_0,
+    "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
+);
