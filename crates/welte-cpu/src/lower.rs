@@ -631,7 +631,7 @@ impl Lowering<'_> {
             window: p.window as usize,
             softcap: p.softcap,
             partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
-            run: attention::run_for(kv.format, self.inner.isa),
+            run: attention::run_for(kv.format, head_dim, self.inner.isa),
             prompt: attention_prompt::prompt_for(kv.format, self.inner.isa, heads / kv_heads),
         })
     }
@@ -647,7 +647,9 @@ impl Phase {
                 p.kv_heads * p.splits(state.rows[0].position as usize)
             }
             Phase::Attention(p) => p.items(rows).unwrap_or(rows * p.kv_heads),
-            Phase::Merge(p) if rows == 1 => p.kv_heads.min(MERGE_CHUNKS),
+            Phase::Merge(p) if rows == 1 && p.splits(state.rows[0].position as usize) > 1 => {
+                p.kv_heads.min(MERGE_CHUNKS)
+            }
             Phase::Merge(_) => 0,
             Phase::CopyLast(_) | Phase::Choose(_) => 1,
             Phase::Scan(p) => {
@@ -685,7 +687,9 @@ impl Phase {
                     let heads = p.chunks_per_row();
                     p.run(state, chunk / heads, chunk % heads);
                 }
-                Phase::Attention(p) if rows == 1 => {
+                Phase::Attention(p)
+                    if rows == 1 && p.splits(state.rows[0].position as usize) > 1 =>
+                {
                     p.split(state, chunk % p.kv_heads, chunk / p.kv_heads, scratch);
                 }
                 Phase::Attention(p) if p.items(rows).is_some() => {

@@ -7,6 +7,8 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_prompt;
+#[cfg(target_arch = "x86_64")]
+mod attention_x86;
 pub(crate) mod basic;
 pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;
