@@ -52,8 +52,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with VNNI.
     Avx512Vnni,
-    /// AVX-512 with VNNI and BF16: activations of BF16 weights are rounded to bf16. Faster for many rows, less exact;
-    /// therefore never chosen by itself.
+    /// AVX-512 with VNNI and BF16: activations of BF16 weights are always rounded to bf16. Less exact, therefore never
+    /// chosen by itself; see [`Kernel::for_prompt`].
     Avx512Bf16,
 }
 
