@@ -191,7 +191,8 @@ impl Lowering<'_> {
                     phase,
                 })
             };
-            self.lower_command(command, rows, &angles, &mut push)?;
+            let prompt = matches!(table.shape, Shape::Prefill(_));
+            self.lower_command(command, rows, prompt, &angles, &mut push)?;
         }
         Ok(LoweredTable {
             shape: table.shape,
@@ -274,6 +275,7 @@ impl Lowering<'_> {
         &self,
         command: &Command,
         rows: usize,
+        prompt: bool,
         angles: &[((WeightId, u32, u32), Place)],
         push: &mut dyn FnMut(Phase),
     ) -> Result<(), Error> {
@@ -354,7 +356,7 @@ impl Lowering<'_> {
                 let p = params::Matmul::of(&command.params);
                 self.lower_matmul(
                     command,
-                    rows,
+                    (rows, prompt),
                     (p.x_stride, p.y_stride),
                     None,
                     Then::Store,
@@ -365,7 +367,7 @@ impl Lowering<'_> {
                 let p = params::MatmulAdd::of(&command.params);
                 self.lower_matmul(
                     command,
-                    rows,
+                    (rows, prompt),
                     (p.x_stride, p.y_stride),
                     None,
                     Then::Accumulate,
@@ -377,7 +379,7 @@ impl Lowering<'_> {
                 let norm = Some((self.floats(command.weights[1], p.k as usize)?, p.eps));
                 self.lower_matmul(
                     command,
-                    rows,
+                    (rows, prompt),
                     (p.x_stride, p.y_stride),
                     norm,
                     Then::Store,
@@ -389,7 +391,7 @@ impl Lowering<'_> {
                 let norm = Some((self.floats(command.weights[1], p.k as usize)?, p.eps));
                 self.lower_matmul(
                     command,
-                    rows,
+                    (rows, prompt),
                     (p.x_stride, p.y_stride),
                     norm,
                     Then::ActMul(p.act),
@@ -451,7 +453,7 @@ impl Lowering<'_> {
                 }));
             }
             Op::Attention => {
-                let make = || self.lower_attention(command, rows, same_kv);
+                let make = || self.lower_attention(command, (rows, prompt), same_kv);
                 push(Phase::Attention(make()?));
                 push(Phase::Merge(make()?));
             }
@@ -521,7 +523,7 @@ impl Lowering<'_> {
     fn lower_matmul(
         &self,
         command: &Command,
-        rows: usize,
+        (rows, prompt): (usize, bool),
         (x_stride, y_stride): (u32, u32),
         norm: Option<(Floats, f32)>,
         then: Then,
@@ -529,11 +531,14 @@ impl Lowering<'_> {
     ) -> Result<(), Error> {
         let (n, k) = matrix_of(command).ok_or_else(|| refuse("no matrix"))?;
         let (kernel, tiles) = self.matrix(command, n, k)?;
-        let many = Kernel::for_prompt(kernel.format, self.inner.isa);
-        let acts_bytes = kernel.acts_bytes(k).max(many.acts_bytes(k));
+        let many = prompt.then(|| Kernel::for_prompt(kernel.format, self.inner.isa));
+        let many_bytes =
+            |many: &Kernel| (many.acts_bytes(k), matmul_prompt::scratch_bytes(many, k));
+        let (acts_bytes, scratch) = many.as_ref().map_or((0, 0), many_bytes);
+        let acts_bytes = kernel.acts_bytes(k).max(acts_bytes);
         if rows * acts_bytes > self.extra.acts.len()
             || (norm.is_some() && k * 4 > self.extra.per_thread)
-            || (rows >= MANY_ROWS && matmul_prompt::scratch_bytes(&many, k) > self.extra.per_thread)
+            || (rows >= MANY_ROWS && scratch > self.extra.per_thread)
         {
             return Err(refuse("the device's scratch is too small"));
         }
@@ -600,7 +605,7 @@ impl Lowering<'_> {
     fn lower_attention(
         &self,
         command: &Command,
-        rows: usize,
+        (rows, prompt): (usize, bool),
         same_kv: impl Fn(u32, u32, u32) -> Result<usize, Error>,
     ) -> Result<Attention, Error> {
         let p = params::Attention::of(&command.params);
@@ -632,7 +637,8 @@ impl Lowering<'_> {
             softcap: p.softcap,
             partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
             run: attention::run_for(kv.format, head_dim, self.inner.isa),
-            prompt: attention_prompt::prompt_for(kv.format, self.inner.isa, heads / kv_heads),
+            prompt: attention_prompt::prompt_for(kv.format, self.inner.isa, heads / kv_heads)
+                .filter(|_| prompt),
         })
     }
 }

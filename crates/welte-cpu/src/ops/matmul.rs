@@ -15,8 +15,8 @@ pub(crate) const FUSED_COLUMNS: usize = 256;
 /// Quantises rows of activations for the kernel, after a norm if there is one.
 pub(crate) struct Prepare {
     pub(crate) kernel: Kernel,
-    /// For many rows.
-    pub(crate) many: Kernel,
+    /// For many rows of a prompt.
+    pub(crate) many: Option<Kernel>,
     pub(crate) x: Place,
     pub(crate) k: usize,
     pub(crate) norm: Option<(Floats, f32)>,
@@ -27,11 +27,8 @@ impl Prepare {
     /// # Safety
     /// See `super`; `scratch` holds `k` floats of this thread's own.
     pub(crate) unsafe fn run(&self, rows: usize, row: usize, scratch: *mut f32) {
-        let kernel = if rows >= MANY_ROWS {
-            &self.many
-        } else {
-            &self.kernel
-        };
+        let many = self.many.as_ref().filter(|_| rows >= MANY_ROWS);
+        let kernel = many.unwrap_or(&self.kernel);
         let bytes = kernel.acts_bytes(self.k);
         // SAFETY: the row lies in x and in the prepared rows; the scratch is ours.
         unsafe {
@@ -64,8 +61,8 @@ pub(crate) enum Then {
 
 pub(crate) struct Matmul {
     pub(crate) kernel: Kernel,
-    /// For many rows.
-    pub(crate) plan: Plan,
+    /// For many rows of a prompt.
+    pub(crate) plan: Option<Plan>,
     pub(crate) tiles: Bytes,
     /// Outputs (of the gate, if gate and up meet).
     pub(crate) n: usize,
@@ -82,7 +79,7 @@ impl Matmul {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         kernel: Kernel,
-        many: Kernel,
+        many: Option<Kernel>,
         tiles: Bytes,
         (n, k): (usize, usize),
         acts: Bytes,
@@ -100,7 +97,7 @@ impl Matmul {
         let tiles_per_chunk = tiles_per_chunk.max(1);
         Matmul {
             kernel,
-            plan: Plan::new(many, (n, k), then, threads),
+            plan: many.map(|many| Plan::new(many, (n, k), then, threads)),
             tiles,
             n,
             k,
@@ -113,9 +110,13 @@ impl Matmul {
         }
     }
 
+    fn plan(&self, rows: usize) -> Option<&Plan> {
+        self.plan.as_ref().filter(|_| rows >= MANY_ROWS)
+    }
+
     pub(crate) fn chunks(&self, rows: usize) -> usize {
-        if rows >= MANY_ROWS {
-            return self.plan.items(rows);
+        if let Some(plan) = self.plan(rows) {
+            return plan.items(rows);
         }
         self.n
             .div_ceil(self.kernel.tile_rows)
@@ -126,9 +127,9 @@ impl Matmul {
     /// See `super`; `scratch` holds `2 * ROW_BLOCK * FUSED_COLUMNS` floats, and what the plan needs, of this thread's
     /// own.
     pub(crate) unsafe fn run(&self, rows: usize, chunk: usize, scratch: *mut f32) {
-        if rows >= MANY_ROWS {
+        if let Some(plan) = self.plan(rows) {
             // SAFETY: the caller's promise.
-            return unsafe { self.item(rows, chunk, scratch) };
+            return unsafe { self.item(plan, rows, chunk, scratch) };
         }
         let first_tile = chunk * self.tiles_per_chunk;
         let first = first_tile * self.kernel.tile_rows;

@@ -1,8 +1,8 @@
 //! Matrix times many rows: an item unpacks a few tiles once, into a thread's own scratch, and passes all rows by them in
 //! small groups.
 
+use super::activate_and_multiply;
 use super::matmul::{Matmul, Then};
-use super::{MANY_ROWS, activate_and_multiply};
 use crate::kernels::Kernel;
 
 /// Rows that pass the tiles of an item together: their activations stay in the first cache.
@@ -71,34 +71,33 @@ impl Matmul {
     ///
     /// # Safety
     /// See `super`; `scratch` holds [`scratch_bytes`] of this thread's own.
-    pub(super) unsafe fn item(&self, rows: usize, item: usize, scratch: *mut f32) {
-        debug_assert!(rows >= MANY_ROWS);
-        let kernel = &self.plan.kernel;
-        let (parts, each) = self.plan.parts(rows);
+    pub(super) unsafe fn item(&self, plan: &Plan, rows: usize, item: usize, scratch: *mut f32) {
+        let kernel = &plan.kernel;
+        let (parts, each) = plan.parts(rows);
         let rows = item % parts * each..rows.min((item % parts + 1) * each);
-        let first = item / parts * self.plan.tiles_per_item;
-        let tiles = self.plan.tiles_per_item.min(self.plan.tiles - first);
+        let first = item / parts * plan.tiles_per_item;
+        let tiles = plan.tiles_per_item.min(plan.tiles - first);
         let column = first * kernel.tile_rows;
         let n = (tiles * kernel.tile_rows).min(self.n - column);
         // SAFETY: tiles, prepared rows and outputs lie in their buffers; items write apart from each other. The scratch
         // has room for the tiles and the outputs.
         unsafe {
-            let (at, outputs) = self.unpacked(first, tiles, scratch.cast());
+            let (at, outputs) = self.unpacked(kernel, first, tiles, scratch.cast());
             let Then::ActMul(act) = self.then else {
                 let add = matches!(self.then, Then::Accumulate);
                 for row in rows.clone().step_by(GROUP) {
                     let count = GROUP.min(rows.end - row);
                     let y = self.y.start.add(row * self.y.stride + column);
-                    self.multiply(at, n, row, count, y, self.y.stride, add);
+                    self.multiply(kernel, at, n, row, count, y, self.y.stride, add);
                 }
                 return;
             };
-            let (up_at, outputs) = self.unpacked(self.plan.tiles + first, tiles, outputs);
+            let (up_at, outputs) = self.unpacked(kernel, plan.tiles + first, tiles, outputs);
             let (gate, up) = (outputs.cast::<f32>(), outputs.cast::<f32>().add(GROUP * n));
             for row in rows.clone().step_by(GROUP) {
                 let count = GROUP.min(rows.end - row);
-                self.multiply(at, n, row, count, gate, n, false);
-                self.multiply(up_at, n, row, count, up, n, false);
+                self.multiply(kernel, at, n, row, count, gate, n, false);
+                self.multiply(kernel, up_at, n, row, count, up, n, false);
                 for r in 0..count {
                     let y = self.y.start.add((row + r) * self.y.stride + column);
                     activate_and_multiply(
@@ -116,8 +115,13 @@ impl Matmul {
     ///
     /// # Safety
     /// The matrix has these tiles, and the room is large enough.
-    unsafe fn unpacked(&self, first: usize, tiles: usize, room: *mut u8) -> (*const u8, *mut u8) {
-        let kernel = &self.plan.kernel;
+    unsafe fn unpacked(
+        &self,
+        kernel: &Kernel,
+        first: usize,
+        tiles: usize,
+        room: *mut u8,
+    ) -> (*const u8, *mut u8) {
         // SAFETY: promised by the caller.
         unsafe {
             let packed = self.tiles.0.add(first * self.tile_bytes);
@@ -136,6 +140,7 @@ impl Matmul {
     #[allow(clippy::too_many_arguments)]
     unsafe fn multiply(
         &self,
+        kernel: &Kernel,
         tiles: *const u8,
         n: usize,
         row: usize,
@@ -144,7 +149,6 @@ impl Matmul {
         stride: usize,
         add: bool,
     ) {
-        let kernel = &self.plan.kernel;
         // SAFETY: promised by the caller.
         unsafe {
             let acts = self.acts.0.add(row * kernel.acts_bytes(self.k));

@@ -19,8 +19,8 @@ use crate::kernels::Isa;
 use std::sync::Mutex;
 use welte_table::{KvLayout, Row};
 
-/// From this many rows on, a step goes the way of prompts. Batches have fewer: their rows keep the bits that they have
-/// alone.
+/// From this many rows on, a prompt's step goes a way of its own. Batches do not: their rows keep the bits that they
+/// have alone.
 pub(crate) const MANY_ROWS: usize = 17;
 
 /// Rows of floats in a buffer.
