@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How often a waiting thread looks before it lets others run, and how often after that before it sleeps.
 const SPINS: u32 = 2_000;
-const YIELDS: u32 = 50;
+const YIELDS: u32 = 200;
 
 /// How long a thread waits before it takes another for one that has lost its core: this, and so many times the time
 /// that its own last chunk took.
