@@ -2,7 +2,7 @@
 
 use crate::arch::{Architecture, unsupported};
 use crate::keys::Keys;
-use crate::names::{bias, weight};
+use crate::names::{bias, resolve, weight};
 use crate::{Error, rope};
 use welte_formats::Checkpoint;
 
@@ -49,6 +49,8 @@ pub enum Scaling {
     },
     /// Divided by factors that the checkpoint brings as a tensor.
     Factors,
+    /// LongRoPE: divided by one list of factors within the original length, by another beyond it.
+    Long { original: u32, magnitude: f32 },
 }
 
 /// Rotary positions.
@@ -62,6 +64,28 @@ pub struct Rope {
     pub rot: u32,
     /// Scaling.
     pub scaling: Scaling,
+}
+
+/// Which rotary positions a layer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerRope {
+    /// None at all.
+    None,
+    /// The model's.
+    Main,
+    /// Those of its layers with an attention window.
+    Local,
+}
+
+/// What queries and keys are normed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// They are not.
+    None,
+    /// Each head by itself.
+    Head,
+    /// All heads of a row together.
+    Row,
 }
 
 /// Which matrices have a bias.
@@ -104,8 +128,18 @@ pub struct ModelSpec {
     pub act: Act,
     /// Rotary positions.
     pub rope: Rope,
-    /// Queries and keys are normed per head.
-    pub qk_norm: bool,
+    /// Rotary positions of layers with an attention window, where they differ.
+    pub local_rope: Option<Rope>,
+    /// Which of them each layer has.
+    pub layer_ropes: Vec<LayerRope>,
+    /// How queries and keys are normed.
+    pub qk_norm: QkNorm,
+    /// Attention and feed-forward part norm what they read.
+    pub pre_norm: bool,
+    /// Attention and feed-forward part norm what they give, before it is added.
+    pub post_norm: bool,
+    /// Added to the weights of every norm.
+    pub norm_add: f32,
     /// Which matrices have a bias.
     pub biases: Biases,
     /// The head is the embedding table.
@@ -186,7 +220,10 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let eps = keys.positive(&eps_key, (!keys.is_gguf()).then_some(1e-6))?;
     let vocab = vocabulary(&keys, &weight(names.embed, 0))?;
     let rot = rotated(&keys, head_dim)?;
-    let has = |name: String| checkpoint.tensor(&name).is_some();
+    let has = |name: String| {
+        let name = resolve(checkpoint, &name);
+        checkpoint.tensor(&name).is_some()
+    };
     let tied = match keys.is_gguf() {
         true => false,
         false => keys.bool("tie_word_embeddings")?.unwrap_or(false),
@@ -205,7 +242,12 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         eps: eps as f32,
         act: activation(&keys)?,
         rope: rope::read(&keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
+        local_rope: None,
+        layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
+        pre_norm: true,
+        post_norm: false,
+        norm_add: 0.0,
         biases: Biases {
             q: has(bias(names.q, 0)),
             k: has(bias(names.k, 0)),
@@ -258,7 +300,7 @@ fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
     };
     let info = keys
         .checkpoint
-        .tensor(embed)
+        .tensor(&resolve(keys.checkpoint, embed))
         .ok_or_else(|| fault(problem.into()))?;
     match u32::try_from(info.n) {
         Ok(n) if n > 0 && n <= MOST_VOCAB => Ok(n),
@@ -293,7 +335,7 @@ fn rotated(keys: &Keys<'_>, head_dim: u32) -> Result<u32, Error> {
 }
 
 fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
-    // GGUF names none: every architecture we have uses SiLU there.
+    // GGUF names none: SiLU, unless the architecture says otherwise in its last touches.
     if keys.is_gguf() {
         return Ok(Act::Silu);
     }
@@ -314,12 +356,13 @@ impl ModelSpec {
         let [dim, ffn, vocab] = [self.dim, self.ffn, self.vocab].map(u64::from);
         let q = u64::from(self.heads) * u64::from(self.head_dim);
         let kv = u64::from(self.kv_heads) * u64::from(self.head_dim);
-        let norms = 2 * dim
-            + if self.qk_norm {
-                2 * u64::from(self.head_dim)
-            } else {
-                0
-            };
+        let qk_norms = match self.qk_norm {
+            QkNorm::None => 0,
+            QkNorm::Head => 2 * u64::from(self.head_dim),
+            QkNorm::Row => q + kv,
+        };
+        let each = 2 * dim;
+        let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm)) + qk_norms;
         let layer = 2 * dim * (q + kv) + 3 * dim * ffn + norms;
         u64::from(self.layers) * layer + dim * vocab * if self.tied { 1 } else { 2 } + dim
     }
@@ -355,8 +398,26 @@ impl ModelSpec {
                 format!("theta {}, {:?}", self.rope.theta, self.rope.scaling),
             ),
         ];
-        if self.qk_norm {
-            facts.push(fact("query and key norm", "yes".into()));
+        match self.qk_norm {
+            QkNorm::None => (),
+            QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
+            QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
+        }
+        if !self.pre_norm || self.post_norm {
+            let norms = match self.pre_norm {
+                true => "before and after each part",
+                false => "after each part",
+            };
+            facts.push(fact("norms", norms.into()));
+        }
+        let still = self.layer_ropes.iter().filter(|r| **r == LayerRope::None);
+        match still.count() {
+            0 => (),
+            n => facts.push(fact("layers without rope", n.to_string())),
+        }
+        if let Some(rope) = &self.local_rope {
+            let text = format!("theta {}, {:?}", rope.theta, rope.scaling);
+            facts.push(fact("rope of windowed layers", text));
         }
         if windowed > 0 {
             facts.push(fact(

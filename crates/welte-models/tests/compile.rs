@@ -451,7 +451,7 @@ fn what_is_wrong_is_named() {
     let arch = |name: &str| Value::String(name.into());
     has(
         complaint(&|f| f.set("general.architecture", arch("mamba"))),
-        &["'mamba'", "llama, mistral, qwen2, qwen3"],
+        &["'mamba'", "gemma, gemma2, gemma3, gemma3_text, llama, mistral, olmo2, phi3, qwen2, qwen3, smollm3"],
     );
     has(
         complaint(&|f| f.set("llama.expert_count", Value::U64(8))),
