@@ -27,16 +27,20 @@ SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "nu
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
 NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
          "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-         "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+         "self_attn.qkv_proj": "attn_qkv", "mlp.gate": "ffn_gate_inp", "mlp.gate_up_proj": "ffn_up", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 # Where the feed-forward part has a norm of its own, `post_attention_layernorm` is what it says.
 POST_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
               "post_feedforward_layernorm": "post_ffw_norm"}
 POST = ("gemma2", "gemma3", "olmo2")
 EVERY_FORMAT = ("llama", "qwen2", "qwen3")
 # GGUF keeps the rows of Q and K of these so that neighbouring elements form rope's pairs.
-PAIRED = ("llama", "smollm3")
-ARCHITECTURES = [*EVERY_FORMAT, "gemma", "gemma2", "gemma3", "phi3", "olmo2", "smollm3"]
-LAYERS = {"gemma3": 6, "smollm3": 4}
+PAIRED = ("llama", "smollm3", "mixtral")
+# Mixtral's GGUF files call themselves after the architecture that it adds experts to.
+GGUF_ARCH = {"mixtral": "llama"}
+ARCHITECTURES = [*EVERY_FORMAT, "gemma", "gemma2", "gemma3", "phi3", "olmo2", "smollm3", "qwen3moe", "mixtral"]
+# Gemma 3 and SmolLM3 differ every few layers; Phi-3's heads are as wide as its stream allows, and two are wanted.
+SHAPES = {"gemma3": {"num_hidden_layers": 6}, "smollm3": {"num_hidden_layers": 4}, "phi3": {"hidden_size": 128},
+          "qwen3moe": {"intermediate_size": 64}, "mixtral": {"intermediate_size": 64}}
 WINDOW, ORIGINAL, LOCAL_THETA = 8, 16, 1000.0
 
 
@@ -67,6 +71,12 @@ def build_other(arch, common, rope):
     if arch == "olmo2":
         common.pop("head_dim")
         return t.Olmo2ForCausalLM(t.Olmo2Config(**common, rope_parameters=rope, tie_word_embeddings=False))
+    if arch == "qwen3moe":
+        return t.Qwen3MoeForCausalLM(t.Qwen3MoeConfig(**common, rope_parameters=rope, num_experts=8, num_experts_per_tok=3,
+                                                      moe_intermediate_size=32, norm_topk_prob=True, experts_implementation="eager"))
+    if arch == "mixtral":
+        return t.MixtralForCausalLM(t.MixtralConfig(**common, rope_parameters=rope, num_local_experts=4, num_experts_per_tok=2,
+                                                    experts_implementation="eager"))
     common.pop("head_dim")
     return t.SmolLM3ForCausalLM(t.SmolLM3Config(**common | {"pad_token_id": 0}, rope_parameters=rope, use_sliding_window=False))
 
@@ -102,7 +112,7 @@ def build(arch, shape, seed):
             elif "lm_head" in name:
                 p.copy_(random * 2.5 / p.shape[1] ** 0.5)
             else:
-                p.copy_(random * 1.3 / p.shape[1] ** 0.5)
+                p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
     return model.float().eval()
 
 
@@ -149,7 +159,7 @@ def write_gguf(path, arch, model, kind):
     c = model.config
     heads, kv = c.num_attention_heads, c.num_key_value_heads
     head_dim = getattr(c, "head_dim", None) or c.hidden_size // heads
-    w = gguf.GGUFWriter(path, arch)
+    w = gguf.GGUFWriter(path, GGUF_ARCH.get(arch, arch))
     w.add_name(f"golden {arch} {kind}")
     w.add_context_length(512)
     w.add_embedding_length(c.hidden_size)
@@ -174,6 +184,11 @@ def write_gguf(path, arch, model, kind):
         w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         w.add_rope_scaling_factor(8.0)
         w.add_float32("gemma3.rope.freq_base_swa", LOCAL_THETA)
+    if arch in ("qwen3moe", "mixtral"):
+        w.add_expert_count(c.num_local_experts)
+        w.add_expert_used_count(c.num_experts_per_tok)
+    if arch == "qwen3moe":
+        w.add_expert_feed_forward_length(c.moe_intermediate_size)
     if arch == "phi3":
         w.add_sliding_window(c.sliding_window)
         w.add_rope_scaling_orig_ctx_len(ORIGINAL)
@@ -181,6 +196,17 @@ def write_gguf(path, arch, model, kind):
             w.add_tensor(f"rope_factors_{which}.weight", np.array(factors, np.float32))
     for name, p in model.named_parameters():
         value, paired = p.detach().numpy().copy(), None
+        if ".experts." in name:
+            stem = f"blk.{name.split('.')[2]}.ffn"
+            half = value.shape[1] // 2
+            parts = {"gate": value[:, :half], "up": value[:, half:]} if "gate_up" in name else {"down": value}
+            for part, rows in parts.items():
+                data, decoded = stored(np.ascontiguousarray(rows), kind)
+                w.add_tensor(f"{stem}_{part}_exps.weight", data, raw_dtype=gguf.GGMLQuantizationType[kind])
+                rows[...] = decoded
+            with torch.no_grad():
+                p.copy_(torch.from_numpy(value))
+            continue
         if arch in PAIRED and name.endswith(("q_proj.weight", "k_proj.weight")):
             paired = heads if "q_proj" in name else kv
             value = swap(value, paired)
@@ -214,7 +240,7 @@ def main():
                           "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
             print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
 
-        model = build(arch, dict(SMALL, num_hidden_layers=LAYERS.get(arch, 2)), 10 + a).to(torch.bfloat16)
+        model = build(arch, SMALL | SHAPES.get(arch, {}), 10 + a).to(torch.bfloat16)
         model.save_pretrained(folder / "hf")
         (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
         if arch == "llama":  # the way most published checkpoints still say it
@@ -224,7 +250,7 @@ def main():
             (folder / "hf" / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         keep(model.float(), "hf", "hf", "BF16")
         for kind in FORMATS if arch in EVERY_FORMAT else ["Q8_0"]:
-            shape = WIDE if kind.endswith("_K") else dict(SMALL, num_hidden_layers=LAYERS.get(arch, 2))
+            shape = WIDE if kind.endswith("_K") else SMALL | SHAPES.get(arch, {})
             model = build(arch, shape, 20 + a)
             path = f"{kind.lower()}.gguf"
             write_gguf(folder / path, arch, model, kind)

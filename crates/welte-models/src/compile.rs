@@ -190,8 +190,14 @@ impl Buffers {
             x: add("x", spec.dim),
             qkv: add("qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_dim),
             attn: add("attn", spec.heads * spec.head_dim),
-            h: add("h", spec.ffn),
-            norm: (spec.post_norm || weights.layers.iter().any(mixed))
+            h: add(
+                "h",
+                spec.experts
+                    .map_or(spec.ffn, |e| spec.ffn.max(e.used * e.ffn)),
+            ),
+            router: spec.experts.map(|e| add("router", e.count)),
+            choice: spec.experts.map(|e| add("choice", 2 * e.used)),
+            norm: (spec.post_norm || spec.experts.is_some() || weights.layers.iter().any(mixed))
                 .then(|| add("norm", spec.dim)),
             gate_up: weights
                 .layers

@@ -1,7 +1,7 @@
 //! THE forward pass: written once, for every architecture and shape.
 
-use crate::weights::{Layer, Piece, Weights};
-use crate::{LayerRope, ModelSpec, QkNorm};
+use crate::weights::{ExpertWeights, Layer, Piece, Weights};
+use crate::{Experts, LayerRope, ModelSpec, QkNorm};
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Patch, Shape, Table, WeightId, WeightSpec,
     params as p,
@@ -13,6 +13,8 @@ pub(crate) struct Set {
     pub(crate) qkv: BufferRef,
     pub(crate) attn: BufferRef,
     pub(crate) h: BufferRef,
+    pub(crate) router: Option<BufferRef>,
+    pub(crate) choice: Option<BufferRef>,
     pub(crate) norm: Option<BufferRef>,
     pub(crate) gate_up: Option<BufferRef>,
 }
@@ -76,7 +78,10 @@ impl<'a> Emitter<'a> {
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
             self.attention(i as u32, layer, kv);
-            self.feed_forward(layer);
+            match (&layer.experts, spec.experts) {
+                (Some(weights), Some(experts)) => self.experts(layer, weights, experts),
+                _ => self.feed_forward(layer),
+            }
         }
         self.label.clear();
         let mut x = self.set.x;
@@ -330,8 +335,81 @@ impl<'a> Emitter<'a> {
                 }
             }
         }
-        let down = (layer.down, layer.down_bias.as_slice(), layer.post_ffn_norm);
-        self.add_to_stream("down", down, set.h, ffn);
+        if let Some(down) = layer.down {
+            let down = (down, layer.down_bias.as_slice(), layer.post_ffn_norm);
+            self.add_to_stream("down", down, set.h, ffn);
+        }
+    }
+
+    /// x += sum over the chosen experts of share * down(act(gate(norm(x))) * up(norm(x)))
+    fn experts(&mut self, layer: &Layer, weights: &ExpertWeights, e: Experts) {
+        let (spec, set) = (self.spec, self.set);
+        let dim = spec.dim;
+        let (Some(normed), Some(router), Some(choice)) = (set.norm, set.router, set.choice) else {
+            return;
+        };
+        if let Some(norm) = layer.ffn_norm {
+            let params = p::Norm {
+                dim,
+                groups: 1,
+                eps: spec.eps,
+                x_stride: dim,
+                y_stride: dim,
+            };
+            let buffers = [set.x, normed];
+            self.push("experts' norm", Op::Norm, &[norm], &buffers, params.words());
+        }
+        let params = p::Matmul {
+            n: e.count,
+            k: dim,
+            x_stride: dim,
+            y_stride: e.count,
+        };
+        let buffers = [normed, router];
+        let matrix = [weights.router];
+        self.push("router", Op::Matmul, &matrix, &buffers, params.words());
+        let params = p::Route {
+            experts: e.count,
+            used: e.used,
+            renormalise: e.renormalise.into(),
+            scale: e.scale,
+            x_stride: e.count,
+            y_stride: 2 * e.used,
+        };
+        self.push("route", Op::Route, &[], &[router, choice], params.words());
+        let params = p::ExpertsActMul {
+            n: e.ffn,
+            k: dim,
+            experts: e.count,
+            used: e.used,
+            act: spec.act.word(),
+            x_stride: dim,
+            choice_stride: 2 * e.used,
+            y_stride: e.used * e.ffn,
+        };
+        self.push(
+            "experts' gate and up",
+            Op::ExpertsActMul,
+            &[weights.gate_up],
+            &[normed, choice, set.h],
+            params.words(),
+        );
+        let params = p::ExpertsAdd {
+            n: dim,
+            k: e.ffn,
+            experts: e.count,
+            used: e.used,
+            x_stride: e.used * e.ffn,
+            choice_stride: 2 * e.used,
+            y_stride: dim,
+        };
+        self.push(
+            "experts' down",
+            Op::ExpertsAdd,
+            &[weights.down],
+            &[set.h, choice, set.x],
+            params.words(),
+        );
     }
 
     /// y = W norm(x) + bias, of one matrix or of several that fill one row of `y`.

@@ -23,6 +23,10 @@ pub(crate) struct Names {
     /// Gate and up as one tensor, where the architecture stores them so.
     pub(crate) gate_up: &'static str,
     pub(crate) down: &'static str,
+    /// Logits of the experts.
+    pub(crate) router: &'static str,
+    /// Gate, up and down of all experts as one tensor, or with `[]` in place of an expert's number.
+    pub(crate) experts: [&'static str; 3],
     /// Norm of what the feed-forward part gives, before it is added.
     pub(crate) post_ffn_norm: &'static str,
     pub(crate) final_norm: &'static str,
@@ -47,6 +51,12 @@ pub(crate) const GGUF: Names = Names {
     up: "blk.{}.ffn_up",
     gate_up: "blk.{}.ffn_up",
     down: "blk.{}.ffn_down",
+    router: "blk.{}.ffn_gate_inp",
+    experts: [
+        "blk.{}.ffn_gate_exps",
+        "blk.{}.ffn_up_exps",
+        "blk.{}.ffn_down_exps",
+    ],
     post_ffn_norm: "blk.{}.post_ffw_norm",
     final_norm: "output_norm",
     head: "output",
@@ -69,6 +79,12 @@ pub(crate) const HUGGING_FACE: Names = Names {
     up: "model.layers.{}.mlp.up_proj",
     gate_up: "model.layers.{}.mlp.gate_up_proj",
     down: "model.layers.{}.mlp.down_proj",
+    router: "model.layers.{}.mlp.gate",
+    experts: [
+        "model.layers.{}.mlp.experts.[].gate_proj",
+        "model.layers.{}.mlp.experts.[].up_proj",
+        "model.layers.{}.mlp.experts.[].down_proj",
+    ],
     post_ffn_norm: "model.layers.{}.post_feedforward_layernorm",
     final_norm: "model.norm",
     head: "lm_head",
@@ -79,6 +95,17 @@ pub(crate) const HUGGING_FACE: Names = Names {
 /// Hugging Face names where `post_attention_layernorm` is what it says and the feed-forward part has a norm of its own.
 pub(crate) const HUGGING_FACE_POST: Names = Names {
     ffn_norm: "model.layers.{}.pre_feedforward_layernorm",
+    ..HUGGING_FACE
+};
+
+/// Hugging Face names of Mixtral's experts.
+pub(crate) const HUGGING_FACE_MIXTRAL: Names = Names {
+    router: "model.layers.{}.block_sparse_moe.gate",
+    experts: [
+        "model.layers.{}.block_sparse_moe.experts.[].w1",
+        "model.layers.{}.block_sparse_moe.experts.[].w3",
+        "model.layers.{}.block_sparse_moe.experts.[].w2",
+    ],
     ..HUGGING_FACE
 };
 

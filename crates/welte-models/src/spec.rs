@@ -88,6 +88,21 @@ pub enum QkNorm {
     Row,
 }
 
+/// A feed-forward part that is a choice of many.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experts {
+    /// How many there are.
+    pub count: u32,
+    /// How many each token uses.
+    pub used: u32,
+    /// Width of one.
+    pub ffn: u32,
+    /// The weights of those used are made to sum to 1.
+    pub renormalise: bool,
+    /// Their weights are multiplied by this.
+    pub scale: f32,
+}
+
 /// Which matrices have a bias.
 #[allow(missing_docs)] // Each is a matrix by its usual name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,8 +131,12 @@ pub struct ModelSpec {
     pub kv_heads: u32,
     /// Elements of a head.
     pub head_dim: u32,
-    /// Width of the feed-forward part.
+    /// Width of the feed-forward part (where it is not experts).
     pub ffn: u32,
+    /// The experts, if there are any.
+    pub experts: Option<Experts>,
+    /// Which layers have them.
+    pub expert_layers: Vec<bool>,
     /// Size of the vocabulary.
     pub vocab: u32,
     /// Positions it was trained for.
@@ -164,6 +183,7 @@ const MOST_HEADS: u32 = 1024;
 const MOST_HEAD_DIM: u32 = 1024;
 const MOST_DIM: u32 = 1 << 16;
 const MOST_FFN: u32 = 1 << 20;
+const MOST_EXPERTS: u32 = 1024;
 const MOST_VOCAB: u32 = 1 << 22;
 const MOST_CONTEXT: u32 = 1 << 30;
 
@@ -171,7 +191,7 @@ const MOST_CONTEXT: u32 = 1 << 30;
 pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let (arch, said) = Architecture::of(checkpoint)?;
     let keys = Keys::new(checkpoint, &said);
-    refuse_other_kinds(&keys, &said)?;
+    refuse_quantised(&keys, &said)?;
     let names = arch.names(checkpoint.dialect());
     let size = |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), default, most);
 
@@ -237,6 +257,8 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         kv_heads,
         head_dim,
         ffn,
+        experts: experts(&keys, arch, &said)?,
+        expert_layers: Vec::new(),
         vocab,
         context,
         eps: eps as f32,
@@ -265,19 +287,13 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         logit_scale: 1.0,
         logit_softcap: 0.0,
     };
+    spec.expert_layers = vec![spec.experts.is_some(); layers as usize];
     (arch.finish)(&mut spec, &keys)?;
     Ok(spec)
 }
 
-/// Relatives that share the name but not the forward pass.
-fn refuse_other_kinds(keys: &Keys<'_>, said: &str) -> Result<(), Error> {
-    let experts = keys.name("expert_count", "num_local_experts");
-    if keys.u32(&experts)?.unwrap_or(0) > 0 {
-        return Err(unsupported(
-            keys.checkpoint,
-            &format!("{said} with experts"),
-        ));
-    }
+/// Weights packed in ways that we do not read.
+fn refuse_quantised(keys: &Keys<'_>, said: &str) -> Result<(), Error> {
     if let Some(method) = keys.text("quantization_config.quant_method")? {
         return Err(unsupported(
             keys.checkpoint,
@@ -285,6 +301,38 @@ fn refuse_other_kinds(keys: &Keys<'_>, said: &str) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// The experts, where the architecture can have them.
+fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Experts>, Error> {
+    let hf = ["num_local_experts", "num_experts"];
+    let hf = hf.iter().find(|k| keys.value(k).is_some());
+    let key = keys.name("expert_count", hf.unwrap_or(&"num_experts"));
+    if keys.u32(&key)?.unwrap_or(0) == 0 {
+        return Ok(None);
+    }
+    if !arch.experts {
+        return Err(unsupported(
+            keys.checkpoint,
+            &format!("{said} with experts"),
+        ));
+    }
+    let count = keys.size(&key, None, MOST_EXPERTS)?;
+    let used_key = keys.name("expert_used_count", "num_experts_per_tok");
+    let used = keys.size(&used_key, None, count)?;
+    // Some name the experts' own width; for others it is that of the feed-forward part.
+    let own = keys.name("expert_feed_forward_length", "moe_intermediate_size");
+    let key = match keys.value(&own) {
+        Some(_) => own,
+        None => keys.name("feed_forward_length", "intermediate_size"),
+    };
+    Ok(Some(Experts {
+        count,
+        used,
+        ffn: keys.size(&key, None, MOST_FFN)?,
+        renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
+        scale: 1.0,
+    }))
 }
 
 fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
@@ -363,8 +411,15 @@ impl ModelSpec {
         };
         let each = 2 * dim;
         let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm)) + qk_norms;
-        let layer = 2 * dim * (q + kv) + 3 * dim * ffn + norms;
-        u64::from(self.layers) * layer + dim * vocab * if self.tied { 1 } else { 2 } + dim
+        let mixed = self.expert_layers.iter().filter(|e| **e).count() as u64;
+        let mixture = self.experts.map_or(0, |e| {
+            u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim)
+        });
+        let parts = mixed * mixture + (u64::from(self.layers) - mixed) * 3 * dim * ffn;
+        u64::from(self.layers) * (2 * dim * (q + kv) + norms)
+            + parts
+            + dim * vocab * if self.tied { 1 } else { 2 }
+            + dim
     }
 
     /// What a person wants to know, in order.
@@ -387,7 +442,16 @@ impl ModelSpec {
                     self.heads, self.kv_heads, self.head_dim
                 ),
             ),
-            fact("feed-forward", format!("{} ({:?})", self.ffn, self.act)),
+            fact(
+                "feed-forward",
+                match self.experts {
+                    None => format!("{} ({:?})", self.ffn, self.act),
+                    Some(e) => format!(
+                        "{} of {} experts of {} ({:?})",
+                        e.used, e.count, e.ffn, self.act
+                    ),
+                },
+            ),
             fact(
                 "vocabulary",
                 format!("{}{}", self.vocab, if self.tied { ", tied" } else { "" }),

@@ -2,7 +2,7 @@
 
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{Error, ModelSpec, QkNorm, Rope, Scaling, rope};
+use crate::{Error, Experts, ModelSpec, QkNorm, Rope, Scaling, rope};
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -28,9 +28,19 @@ pub(crate) struct Layer {
     pub(crate) ffn_norm: Option<WeightId>,
     pub(crate) gate_up: Vec<Piece>,
     pub(crate) gate_up_bias: Vec<Piece>,
-    pub(crate) down: WeightId,
+    /// None where experts take its place.
+    pub(crate) down: Option<WeightId>,
     pub(crate) down_bias: Vec<Piece>,
     pub(crate) post_ffn_norm: Option<WeightId>,
+    /// In place of gate, up and down.
+    pub(crate) experts: Option<ExpertWeights>,
+}
+
+/// The weights of a layer's experts, all experts in one matrix each.
+pub(crate) struct ExpertWeights {
+    pub(crate) router: WeightId,
+    pub(crate) gate_up: WeightId,
+    pub(crate) down: WeightId,
 }
 
 /// Rope's constants: inverse frequencies, and the magnitude of what they turn.
@@ -143,6 +153,9 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         _ => vec![(w(names.gate), ffn), (w(names.up), ffn)],
     };
     let (pre, post) = (spec.pre_norm, spec.post_norm);
+    let mixed = spec.expert_layers.get(i as usize).copied();
+    let experts = spec.experts.filter(|_| mixed.unwrap_or(false));
+    let plain = experts.is_none();
     Ok(Layer {
         attn_norm: norm(c, pre, "attention norm", names.attn_norm, dim)?,
         qkv: c.joined(&label("qkv"), &qkv, dim)?,
@@ -166,7 +179,10 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
         post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm, dim)?,
         ffn_norm: norm(c, pre, "feed-forward norm", names.ffn_norm, dim)?,
-        gate_up: c.joined(&label("gate and up"), &gate_up, dim)?,
+        gate_up: match plain {
+            true => c.joined(&label("gate and up"), &gate_up, dim)?,
+            false => Vec::new(),
+        },
         gate_up_bias: c.biases(
             &label("gate and up bias"),
             &[
@@ -174,9 +190,19 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
                 (b.up, bias(names.up, i), ffn),
             ],
         )?,
-        down: c.matrix(&label("down"), Usage::Matrix, &w(names.down), dim, ffn)?,
+        down: match plain {
+            true => {
+                let name = w(names.down);
+                Some(c.matrix(&label("down"), Usage::Matrix, &name, dim, ffn)?)
+            }
+            false => None,
+        },
         down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
         post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm, dim)?,
+        experts: match experts {
+            Some(e) => Some(c.experts(&label, names, i, dim, e)?),
+            None => None,
+        },
     })
 }
 
@@ -263,6 +289,85 @@ impl Collector<'_> {
             usage,
             add: 0.0,
             source,
+        }))
+    }
+
+    /// The experts of a layer: gate and up of each one below the other, and down.
+    fn experts(
+        &mut self,
+        label: &dyn Fn(&str) -> String,
+        names: &Names,
+        layer: u32,
+        dim: u32,
+        e: Experts,
+    ) -> Result<ExpertWeights, Error> {
+        let router = self.matrix(
+            &label("router"),
+            Usage::Matrix,
+            &weight(names.router, layer),
+            e.count,
+            dim,
+        )?;
+        let [gate, up, down] = names.experts;
+        let pair = [(gate, e.ffn), (up, e.ffn)];
+        Ok(ExpertWeights {
+            router,
+            gate_up: self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            down: self.stacked(
+                &label("experts' down"),
+                layer,
+                &[(down, dim)],
+                e.ffn,
+                e.count,
+            )?,
+        })
+    }
+
+    /// For each expert the rows of each of its matrices, whether all experts share a tensor or each has its own.
+    fn stacked(
+        &mut self,
+        label: &str,
+        layer: u32,
+        matrices: &[(&str, u32)],
+        k: u32,
+        experts: u32,
+    ) -> Result<WeightId, Error> {
+        let mut parts = Vec::new();
+        let mut stored = None;
+        for expert in 0..experts {
+            for (template, rows) in matrices {
+                let own = template.contains("[]");
+                let (all, first_row) = match own {
+                    true => (*rows, 0),
+                    false => (rows * experts, rows * expert),
+                };
+                let name = weight(&template.replace("[]", &expert.to_string()), layer);
+                let info = self.tensor(&name, all, k)?;
+                let format = *stored.get_or_insert(info.format);
+                if format != info.format {
+                    let problem = format!(
+                        "is {}, its neighbours are {}: experts of mixed formats are not supported",
+                        info.format.name(),
+                        format.name()
+                    );
+                    return Err(self.fault(&name, problem));
+                }
+                parts.push(Part {
+                    tensor: info.name,
+                    first_row,
+                    rows: *rows,
+                });
+            }
+        }
+        let n = matrices.iter().map(|m| m.1).sum::<u32>() * experts;
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format: stored.unwrap_or(Format::F32),
+            n,
+            k,
+            usage: Usage::Matrix,
+            add: 0.0,
+            source: Source::Parts(parts),
         }))
     }
 

@@ -7,6 +7,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod basic;
+pub(crate) mod experts;
 pub(crate) mod matmul;
 pub(crate) mod rope;
 pub(crate) mod sample;

@@ -14,6 +14,7 @@ pub(super) const GEMMA: Architecture = Architecture {
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,
     qk_norm: QkNorm::None,
+    experts: false,
     windows: |_, layers| Ok(vec![0; layers as usize]),
     finish: common,
 };

@@ -1,4 +1,4 @@
-//! Llama 1 to 3.x, and Mistral, which differs by an attention window.
+//! Llama 1 to 3.x, and Mistral, which differs by an attention window; with experts in GGUF files of Mixtral.
 
 use super::Architecture;
 use crate::keys::Keys;
@@ -12,6 +12,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: true,
     qk_norm: QkNorm::None,
+    experts: true,
     windows,
     finish: |_, _| Ok(()),
 };

@@ -2,10 +2,12 @@
 
 mod gemma;
 mod llama;
+mod mixtral;
 mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_moe;
 mod smollm3;
 
 use crate::names::Names;
@@ -28,16 +30,20 @@ pub(crate) struct Architecture {
     pub(crate) gguf_interleaved: bool,
     /// How queries and keys are normed.
     pub(crate) qk_norm: QkNorm,
+    /// Its feed-forward parts may be experts.
+    pub(crate) experts: bool,
     /// Trained without a limit to attention unless this says otherwise for a layer.
     pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
     /// Last touches, where the common reading does not fit.
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 9] = [
+const ALL: [&Architecture; 11] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
+    &qwen3_moe::QWEN3_MOE,
+    &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,

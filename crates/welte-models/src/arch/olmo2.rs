@@ -11,6 +11,7 @@ pub(super) const OLMO2: Architecture = Architecture {
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,
     qk_norm: QkNorm::Row,
+    experts: false,
     windows: |_, layers| Ok(vec![0; layers as usize]),
     finish: |spec, _| {
         spec.pre_norm = false;

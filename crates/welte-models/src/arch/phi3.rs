@@ -11,6 +11,7 @@ pub(super) const PHI3: Architecture = Architecture {
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,
     qk_norm: QkNorm::None,
+    experts: false,
     windows: llama::windows,
     finish: |_, _| Ok(()),
 };

@@ -12,6 +12,7 @@ pub(super) const QWEN2: Architecture = Architecture {
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,
     qk_norm: QkNorm::None,
+    experts: false,
     windows,
     finish: |_, _| Ok(()),
 };

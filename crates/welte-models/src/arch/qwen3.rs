@@ -11,6 +11,7 @@ pub(super) const QWEN3: Architecture = Architecture {
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,
     qk_norm: QkNorm::Head,
+    experts: false,
     windows: qwen2::windows,
     finish: |_, _| Ok(()),
 };

@@ -13,6 +13,7 @@ pub(super) const SMOLLM3: Architecture = Architecture {
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: true,
     qk_norm: QkNorm::None,
+    experts: false,
     windows: qwen2::windows,
     finish: |spec, keys| {
         let key = "no_rope_layers";
