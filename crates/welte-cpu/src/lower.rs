@@ -8,12 +8,13 @@ use crate::memory::Block;
 use crate::ops::attention::{self, Attention};
 use crate::ops::attention_prompt;
 use crate::ops::basic::{self, ActMul, Add, Bias, CopyLast, Embed, Norm, Scale};
+use crate::ops::experts::{self, Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::matmul::{FUSED_COLUMNS, Matmul, Prepare, Then};
 use crate::ops::matmul_prompt;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::{self, Sample};
 use crate::ops::{Bytes, Floats, MANY_ROWS, Place, State};
-use crate::sizes::{Extra, angles_of, matrix_of, refuse};
+use crate::sizes::{Extra, PHASES, angles_of, experts_of, matrix_of, refuse};
 use welte_table::{
     BufferRef, Command, NO_WEIGHT, Op, Program, Shape, Table, Usage, WeightId, params,
 };
@@ -42,6 +43,12 @@ pub(crate) enum Phase {
     Add(Add),
     Scale(Scale),
     CopyLast(CopyLast),
+    Route(Route),
+    /// Entries are grouped by what this place says.
+    Group(Groups, Place),
+    PrepareEntries(PrepareEntries),
+    ExpertsMatmul(ExpertsMatmul),
+    Combine(Combine),
     Scan(Sample),
     Choose(Sample),
 }
@@ -171,7 +178,7 @@ impl Lowering<'_> {
     }
 
     pub(crate) fn lower(&self, table: &Table) -> Result<LoweredTable, Error> {
-        let mut phases = Vec::with_capacity(table.commands.len() * 4);
+        let mut phases = Vec::with_capacity(table.commands.len() * PHASES);
         let angles = self.lower_angles(table, &mut phases)?;
         let single_from = table.single_row_from().unwrap_or(usize::MAX);
         for (index, command) in table.commands.iter().enumerate() {
@@ -498,6 +505,31 @@ impl Lowering<'_> {
                     n,
                 }));
             }
+            Op::Route => {
+                let p = params::Route::of(&command.params);
+                let (experts, used) = (p.experts as usize, p.used as usize);
+                if used == 0 || used > experts {
+                    return Err(refuse("route to more experts than there are"));
+                }
+                push(Phase::Route(Route {
+                    x: self.place(a, p.x_stride, experts, rows)?,
+                    y: self.place(b, p.y_stride, 2 * used, rows)?,
+                    experts,
+                    used,
+                    renormalise: p.renormalise != 0,
+                    scale: p.scale,
+                }));
+            }
+            Op::ExpertsActMul => {
+                let p = params::ExpertsActMul::of(&command.params);
+                let strides = [p.x_stride, p.choice_stride, p.y_stride];
+                self.lower_experts(command, rows, strides, Some(p.act), push)?;
+            }
+            Op::ExpertsAdd => {
+                let p = params::ExpertsAdd::of(&command.params);
+                let strides = [p.x_stride, p.choice_stride, p.y_stride];
+                self.lower_experts(command, rows, strides, None, push)?;
+            }
             Op::Sample => {
                 let p = params::Sample::of(&command.params);
                 if p.n != self.program().vocab {
@@ -602,6 +634,84 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Experts with gate and up if there is an activation, else those whose outputs are added up.
+    fn lower_experts(
+        &self,
+        command: &Command,
+        rows: usize,
+        [x_stride, choice_stride, y_stride]: [u32; 3],
+        act: Option<u32>,
+        push: &mut dyn FnMut(Phase),
+    ) -> Result<(), Error> {
+        let e = experts_of(command).ok_or_else(|| refuse("no experts"))?;
+        let (kernel, tiles) = self.matrix(command, e.n * e.experts, e.k)?;
+        let n = if act.is_some() { e.n / 2 } else { e.n };
+        if e.used == 0 || e.used > e.experts || !n.is_multiple_of(kernel.tile_rows) {
+            return Err(refuse(format!(
+                "experts of {n} outputs; must be a multiple of {}",
+                kernel.tile_rows
+            )));
+        }
+        let (entries, acts_bytes) = (rows * e.used, kernel.acts_bytes(e.k));
+        if entries * acts_bytes > self.extra.acts.len()
+            || Groups::bytes(e.experts, e.used, rows) > self.extra.groups.len()
+        {
+            return Err(refuse("the device's scratch is too small"));
+        }
+        let groups = Groups {
+            start: Bytes(self.extra.groups.ptr()),
+            experts: e.experts,
+            used: e.used,
+            entries,
+        };
+        let [x, choice, y, _] = command.buffers;
+        let choice = self.place(choice, choice_stride, 2 * e.used, rows)?;
+        let own = act.is_none();
+        let width = if own { e.used * e.k } else { e.k };
+        let acts = Bytes(self.extra.acts.ptr());
+        push(Phase::Group(groups, choice));
+        push(Phase::PrepareEntries(PrepareEntries {
+            kernel,
+            groups,
+            x: self.place(x, x_stride, width, rows)?,
+            k: e.k,
+            own,
+            acts,
+            acts_bytes,
+        }));
+        let (out, then) = match act {
+            Some(act) => (
+                self.place(y, y_stride, e.used * n, rows)?,
+                experts::Then::ActMul(act),
+            ),
+            None => (
+                self.scratch(&self.extra.wide, 0, n, entries)?,
+                experts::Then::Keep,
+            ),
+        };
+        push(Phase::ExpertsMatmul(ExpertsMatmul {
+            kernel,
+            groups,
+            tiles,
+            n,
+            k: e.k,
+            acts,
+            acts_bytes,
+            y: out,
+            then,
+        }));
+        if own {
+            push(Phase::Combine(Combine {
+                groups,
+                choice,
+                parts: out,
+                y: self.place(y, y_stride, n, rows)?,
+                n,
+            }));
+        }
+        Ok(())
+    }
+
     fn lower_attention(
         &self,
         command: &Command,
@@ -657,7 +767,8 @@ impl Phase {
                 p.kv_heads.min(MERGE_CHUNKS)
             }
             Phase::Merge(_) => 0,
-            Phase::CopyLast(_) | Phase::Choose(_) => 1,
+            Phase::ExpertsMatmul(p) => p.chunks(rows),
+            Phase::CopyLast(_) | Phase::Choose(_) | Phase::Group(..) => 1,
             Phase::Scan(p) => {
                 if plain_argmax {
                     p.chunks()
@@ -688,6 +799,11 @@ impl Phase {
                 Phase::ActMul(p) => some.for_each(|row| p.run(row)),
                 Phase::Add(p) => some.for_each(|row| p.run(row)),
                 Phase::Scale(p) => some.for_each(|row| p.run(row)),
+                Phase::Route(p) => some.for_each(|row| p.run(row)),
+                Phase::Group(p, choice) => p.fill(*choice, rows),
+                Phase::PrepareEntries(p) => some.for_each(|row| p.run(row)),
+                Phase::ExpertsMatmul(p) => p.run(rows, chunk, scratch),
+                Phase::Combine(p) => some.for_each(|row| p.run(row)),
                 Phase::Matmul(p) => p.run(rows, chunk, scratch),
                 Phase::RopeAppend(p) => {
                     let heads = p.chunks_per_row();

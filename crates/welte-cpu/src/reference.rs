@@ -299,8 +299,45 @@ impl<'w> Interpreter<'_, 'w> {
                     self.write(b, p.y_stride, 0, &x);
                 }
             }
+            Op::Route => {
+                let p = params::Route::of(words);
+                let x = self.read(a, p.x_stride, row, p.experts as usize);
+                let choice = route(&x, p.used as usize, p.renormalise != 0, p.scale);
+                self.write(b, p.y_stride, row, &choice);
+            }
+            Op::ExpertsActMul => {
+                let p = params::ExpertsActMul::of(words);
+                let x = self.read(a, p.x_stride, row, p.k as usize);
+                let choice = self.read(b, p.choice_stride, row, 2 * p.used as usize);
+                let each = 2 * p.n as usize * p.k as usize;
+                let mut y = Vec::new();
+                for id in &choice[..p.used as usize] {
+                    let matrix = self.expert(id.to_bits() as usize, each);
+                    y.extend(act_mul(p.act, &multiply(matrix, &x)));
+                }
+                self.write(c, p.y_stride, row, &y);
+            }
+            Op::ExpertsAdd => {
+                let p = params::ExpertsAdd::of(words);
+                let (k, used) = (p.k as usize, p.used as usize);
+                let x = self.read(a, p.x_stride, row, used * k);
+                let choice = self.read(b, p.choice_stride, row, 2 * used);
+                let mut y = self.read(c, p.y_stride, row, p.n as usize);
+                let (ids, shares) = choice.split_at(used);
+                for ((id, share), x) in ids.iter().zip(shares).zip(x.chunks(k)) {
+                    let matrix = self.expert(id.to_bits() as usize, p.n as usize * k);
+                    let part = multiply(matrix, x);
+                    y.iter_mut().zip(part).for_each(|(y, v)| *y += share * v);
+                }
+                self.write(c, p.y_stride, row, &y);
+            }
             Op::Sample => {}
         }
+    }
+
+    /// One expert's part of the command's matrix.
+    fn expert(&self, id: usize, values: usize) -> Option<&'w [f32]> {
+        self.weight(0)?.get(id * values..(id + 1) * values)
     }
 
     fn rope(&self, y: &mut [f32], row: usize, interleaved: u32, magnitude: f32) {
@@ -369,6 +406,22 @@ fn norm(x: &[f32], weight: Option<&[f32]>, eps: f32) -> Vec<f32> {
         .enumerate()
         .map(|(i, v)| v * scale * weight.map_or(1.0, |w| w[i]))
         .collect()
+}
+
+/// The numbers of the best experts, then their weights.
+fn route(logits: &[f32], used: usize, renormalise: bool, scale: f32) -> Vec<f32> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let exps: Vec<f32> = logits.iter().map(|x| (x - largest).exp()).collect();
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    order.truncate(used);
+    let sum: f32 = match renormalise {
+        true => order.iter().map(|&i| exps[i]).sum(),
+        false => exps.iter().sum(),
+    };
+    let ids = order.iter().map(|&i| f32::from_bits(i as u32));
+    let shares = order.iter().map(|&i| exps[i] / sum * scale);
+    ids.chain(shares).collect()
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {

@@ -3,6 +3,7 @@
 use crate::kernels::Kernel;
 use crate::lower::Lowered;
 use crate::memory::{Block, round_up};
+use crate::ops::experts::Groups;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
 use crate::ops::sample::{self, Sampler};
 use crate::ops::{MANY_ROWS, attention, attention_prompt, matmul_prompt};
@@ -51,12 +52,15 @@ pub(crate) fn check(program: &Program, options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
+/// The most phases that a command may have.
+pub(crate) const PHASES: usize = 4;
+
 /// The most phases that a table of the program may have.
 pub(crate) fn most_phases(program: &Program) -> usize {
     program
         .tables
         .iter()
-        .map(|t| t.commands.len() * 4)
+        .map(|t| t.commands.len() * PHASES)
         .max()
         .unwrap_or(0)
 }
@@ -65,6 +69,7 @@ pub(crate) fn most_phases(program: &Program) -> usize {
 pub(crate) struct Sizes {
     pub(crate) acts: usize,
     pub(crate) wide: usize,
+    pub(crate) groups: usize,
     pub(crate) angles: usize,
     pub(crate) partials: usize,
     pub(crate) best: usize,
@@ -98,6 +103,35 @@ pub(crate) fn matrix_of(command: &Command) -> Option<(usize, usize)> {
     Some((n, k as usize))
 }
 
+/// What experts a command has: `n` outputs (of gate and up together) of `k` elements each.
+pub(crate) struct ExpertShape {
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) experts: usize,
+    pub(crate) used: usize,
+}
+
+/// The experts of a command.
+pub(crate) fn experts_of(command: &Command) -> Option<ExpertShape> {
+    let (n, k, experts, used) = match command.op {
+        Op::ExpertsActMul => {
+            let p = params::ExpertsActMul::of(&command.params);
+            (2 * p.n as usize, p.k, p.experts, p.used)
+        }
+        Op::ExpertsAdd => {
+            let p = params::ExpertsAdd::of(&command.params);
+            (p.n as usize, p.k, p.experts, p.used)
+        }
+        _ => return None,
+    };
+    Some(ExpertShape {
+        n,
+        k: k as usize,
+        experts: experts as usize,
+        used: used as usize,
+    })
+}
+
 /// Which angles a command needs: weight, elements rotated, magnitude.
 pub(crate) fn angles_of(command: &Command) -> Option<(WeightId, u32, u32)> {
     match command.op {
@@ -119,6 +153,7 @@ impl Sizes {
         let mut sizes = Sizes {
             acts: 0,
             wide: 0,
+            groups: 0,
             angles: 0,
             partials: 0,
             best: (program.vocab as usize).div_ceil(sample::CHUNK) * 8,
@@ -148,6 +183,15 @@ impl Sizes {
                     sizes.per_thread = sizes.per_thread.max(k * 4);
                     if command.op == Op::NormMatmulActMul && (n / 2) % kernel.tile_rows != 0 {
                         sizes.wide = sizes.wide.max(rows * n * 4);
+                    }
+                }
+                if let Some(e) = experts_of(command) {
+                    let kernel = Kernel::for_format(command.format, options.isa());
+                    let entries = rows * e.used;
+                    sizes.acts = sizes.acts.max(entries * kernel.acts_bytes(e.k));
+                    sizes.groups = sizes.groups.max(Groups::bytes(e.experts, e.used, rows));
+                    if command.op == Op::ExpertsAdd {
+                        sizes.wide = sizes.wide.max(entries * e.n * 4);
                     }
                 }
                 angles.extend(
@@ -180,7 +224,11 @@ impl Sizes {
         sizes.per_thread = round_up(sizes.per_thread);
         let pages =
             (context.div_ceil(program.kv.page.max(1) as usize)) * program.kv.sequences as usize;
-        let phases: usize = program.tables.iter().map(|t| t.commands.len() * 4).sum();
+        let phases: usize = program
+            .tables
+            .iter()
+            .map(|t| t.commands.len() * PHASES)
+            .sum();
         sizes.tables = phases * size_of::<Lowered>()
             + most_phases(program) * 4
             + pages * 4
@@ -190,7 +238,7 @@ impl Sizes {
     }
 
     /// Name, class and bytes of each block.
-    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 7] {
+    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 8] {
         let prompt = if self.rows > 1 {
             Class::ScratchPrefill
         } else {
@@ -198,7 +246,8 @@ impl Sizes {
         };
         [
             ("prepared activations", prompt, self.acts as u64),
-            ("gate and up", prompt, self.wide as u64),
+            ("gate and up, or experts' outputs", prompt, self.wide as u64),
+            ("entries by expert", prompt, self.groups as u64),
             ("rope angles", prompt, self.angles as u64),
             (
                 "attention partials",
@@ -230,6 +279,7 @@ pub fn device_bytes(program: &Program, options: &Options) -> Vec<(&'static str, 
 pub(crate) struct Extra {
     pub(crate) acts: Block,
     pub(crate) wide: Block,
+    pub(crate) groups: Block,
     pub(crate) angles: Block,
     pub(crate) partials: Block,
     pub(crate) best: Block,
@@ -241,7 +291,8 @@ impl Extra {
     pub(crate) fn new(sizes: &Sizes) -> Result<Extra, Error> {
         Ok(Extra {
             acts: Block::new(sizes.acts as u64, "prepared activations")?,
-            wide: Block::new(sizes.wide as u64, "gate and up")?,
+            wide: Block::new(sizes.wide as u64, "gate and up, or experts' outputs")?,
+            groups: Block::new(sizes.groups as u64, "entries by expert")?,
             angles: Block::new(sizes.angles as u64, "rope angles")?,
             partials: Block::new(sizes.partials as u64, "attention partials")?,
             best: Block::new(sizes.best as u64, "argmax partials")?,

@@ -330,9 +330,11 @@ fn header(path: &Path, bytes: &[u8]) -> Result<Vec<(TensorInfo, usize)>, Error> 
         let (n, k) = match tensor.shape[..] {
             [k] => (1, k),
             [n, k] => (n, k),
+            // A stack of matrices (experts) is one matrix with the rows of all.
+            [stack, n, k] => (stack.checked_mul(n).unwrap_or(0), k),
             _ => {
                 return Err(wrong(format!(
-                    "has {} dimensions; 1 or 2 are supported",
+                    "has {} dimensions; 1 to 3 are supported",
                     tensor.shape.len()
                 )));
             }

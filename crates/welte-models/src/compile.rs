@@ -3,7 +3,7 @@
 use crate::arch::{Architecture, unsupported};
 use crate::emit::{Emitter, Set};
 use crate::weights::{Weights, collect};
-use crate::{Error, ModelSpec, rope};
+use crate::{Error, ModelSpec};
 use welte_formats::Checkpoint;
 use welte_table::{BufferId, BufferRef, BufferSpec, Class, Format, KvLayout, Program, Shape, cost};
 
@@ -50,8 +50,8 @@ pub fn compile(
     let arch = Architecture::by_name(&spec.architecture)
         .ok_or_else(|| unsupported(checkpoint, &spec.architecture))?;
     let kv = kv_layout(spec, options)?;
-    let (freqs, magnitude) = rope::frequencies(&spec.rope, checkpoint)?;
-    let (weights, list) = collect(spec, checkpoint, arch.names(checkpoint.dialect()), freqs)?;
+    let names = arch.names(checkpoint.dialect());
+    let (weights, list) = collect(spec, checkpoint, names, options.context)?;
     let mut buffers = Buffers::default();
     let tokens = options
         .max_chain
@@ -83,8 +83,7 @@ pub fn compile(
         shapes.push((Shape::Batch(options.batch_rows), &prefill));
     }
     let emit = |(shape, set)| {
-        Emitter::new(spec, &weights, &list, magnitude, shape, set)
-            .table(tokens, kv_buffer, logits, last)
+        Emitter::new(spec, &weights, &list, shape, set).table(tokens, kv_buffer, logits, last)
     };
     let tables = shapes.into_iter().map(emit).collect();
     let mut program = Program {
@@ -184,16 +183,21 @@ impl Buffers {
         };
         // Parts of different formats cannot be one fused command: their norm and their result need a place.
         let mixed = |l: &crate::weights::Layer| l.qkv.len() > 1 || l.gate_up.len() > 1;
-        let open = |l: &crate::weights::Layer| l.gate_up.len() > 1 || !l.gate_up_bias.is_empty();
+        let open = |l: &crate::weights::Layer| {
+            l.gate_up.len() > 1 || !l.gate_up_bias.is_empty() || l.ffn_norm.is_none()
+        };
         Set {
             x: add("x", spec.dim),
             qkv: add("qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_dim),
             attn: add("attn", spec.heads * spec.head_dim),
-            h: add("h", spec.ffn),
-            norm: weights
-                .layers
-                .iter()
-                .any(mixed)
+            h: add(
+                "h",
+                spec.experts
+                    .map_or(spec.ffn, |e| spec.ffn.max(e.used * e.ffn)),
+            ),
+            router: spec.experts.map(|e| add("router", e.count)),
+            choice: spec.experts.map(|e| add("choice", 2 * e.used)),
+            norm: (spec.post_norm || spec.experts.is_some() || weights.layers.iter().any(mixed))
                 .then(|| add("norm", spec.dim)),
             gate_up: weights
                 .layers

@@ -1,7 +1,7 @@
 //! THE forward pass: written once, for every architecture and shape.
 
-use crate::ModelSpec;
-use crate::weights::{Layer, Piece, Weights};
+use crate::weights::{ExpertWeights, Layer, Piece, Weights};
+use crate::{Experts, LayerRope, ModelSpec, QkNorm};
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Patch, Shape, Table, WeightId, WeightSpec,
     params as p,
@@ -13,6 +13,8 @@ pub(crate) struct Set {
     pub(crate) qkv: BufferRef,
     pub(crate) attn: BufferRef,
     pub(crate) h: BufferRef,
+    pub(crate) router: Option<BufferRef>,
+    pub(crate) choice: Option<BufferRef>,
     pub(crate) norm: Option<BufferRef>,
     pub(crate) gate_up: Option<BufferRef>,
 }
@@ -22,7 +24,6 @@ pub(crate) struct Emitter<'a> {
     spec: &'a ModelSpec,
     weights: &'a Weights,
     list: &'a [WeightSpec],
-    magnitude: f32,
     set: &'a Set,
     label: String,
     table: Table,
@@ -33,7 +34,6 @@ impl<'a> Emitter<'a> {
         spec: &'a ModelSpec,
         weights: &'a Weights,
         list: &'a [WeightSpec],
-        magnitude: f32,
         shape: Shape,
         set: &'a Set,
     ) -> Self {
@@ -46,7 +46,6 @@ impl<'a> Emitter<'a> {
             spec,
             weights,
             list,
-            magnitude,
             set,
             label: String::new(),
             table,
@@ -79,7 +78,10 @@ impl<'a> Emitter<'a> {
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
             self.attention(i as u32, layer, kv);
-            self.feed_forward(layer);
+            match (&layer.experts, spec.experts) {
+                (Some(weights), Some(experts)) => self.experts(layer, weights, experts),
+                _ => self.feed_forward(layer),
+            }
         }
         self.label.clear();
         let mut x = self.set.x;
@@ -130,7 +132,7 @@ impl<'a> Emitter<'a> {
     fn attention(&mut self, index: u32, layer: &Layer, kv: BufferRef) {
         let (spec, set) = (self.spec, self.set);
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
-        let (dim, q) = (spec.dim, heads * head_dim);
+        let q = heads * head_dim;
         let stride = (heads + 2 * kv_heads) * head_dim;
         self.projections(
             "qkv",
@@ -140,30 +142,7 @@ impl<'a> Emitter<'a> {
             set.qkv,
             stride,
         );
-        let rope = p::RopeAppend {
-            layer: index,
-            heads,
-            kv_heads,
-            head_dim,
-            rot: spec.rope.rot,
-            interleaved: spec.rope.interleaved.into(),
-            magnitude: self.magnitude,
-            eps: spec.eps,
-            qkv_stride: stride,
-        };
-        let or_none = |w: Option<WeightId>| w.unwrap_or(NO_WEIGHT);
-        let rope_weights = [
-            self.weights.freqs,
-            or_none(layer.q_norm),
-            or_none(layer.k_norm),
-        ];
-        self.push(
-            "rope and append",
-            Op::RopeAppend,
-            &rope_weights,
-            &[set.qkv, kv],
-            rope.words(),
-        );
+        self.rope_append(index, layer, kv);
         let attention = p::Attention {
             layer: index,
             heads,
@@ -182,20 +161,123 @@ impl<'a> Emitter<'a> {
             &[set.qkv, kv, set.attn],
             attention.words(),
         );
-        let out = p::MatmulAdd {
+        let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
+        self.add_to_stream("attention output", out, set.attn, q);
+    }
+
+    /// Queries and keys normed and turned, keys and values stored.
+    fn rope_append(&mut self, index: u32, layer: &Layer, kv: BufferRef) {
+        let (spec, qkv) = (self.spec, self.set.qkv);
+        let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let stride = (heads + 2 * kv_heads) * head_dim;
+        let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
+        let kind = spec.layer_ropes.get(index as usize);
+        let kind = kind.copied().unwrap_or(LayerRope::Main);
+        let separate = spec.qk_norm == QkNorm::Row || kind == LayerRope::None;
+        if separate {
+            let parts = [("query norm", 0, heads), ("key norm", k, kv_heads)];
+            for ((what, from, count), norm) in parts.into_iter().zip([layer.q_norm, layer.k_norm]) {
+                let Some(norm) = norm else { continue };
+                let (dim, groups) = match spec.qk_norm {
+                    QkNorm::Row => (count * head_dim, 1),
+                    _ => (head_dim, count),
+                };
+                let params = p::Norm {
+                    dim,
+                    groups,
+                    eps: spec.eps,
+                    x_stride: stride,
+                    y_stride: stride,
+                };
+                let place = at(qkv, from);
+                self.push(what, Op::Norm, &[norm], &[place, place], params.words());
+            }
+        }
+        if kind == LayerRope::None {
+            let params = p::KvAppend {
+                layer: index,
+                kv_heads,
+                head_dim,
+                k_stride: stride,
+                v_stride: stride,
+            };
+            let buffers = [at(qkv, k), at(qkv, v), kv];
+            self.push("append", Op::KvAppend, &[], &buffers, params.words());
+            return;
+        }
+        let (rope, turn) = match (kind, &spec.local_rope) {
+            (LayerRope::Local, Some(rope)) => (rope, self.weights.local_turn),
+            _ => (&spec.rope, self.weights.turn),
+        };
+        let params = p::RopeAppend {
+            layer: index,
+            heads,
+            kv_heads,
+            head_dim,
+            rot: rope.rot,
+            interleaved: rope.interleaved.into(),
+            magnitude: turn.magnitude,
+            eps: spec.eps,
+            qkv_stride: stride,
+        };
+        let head_norm = |norm: Option<WeightId>| match separate {
+            true => NO_WEIGHT,
+            false => norm.unwrap_or(NO_WEIGHT),
+        };
+        let weights = [turn.freqs, head_norm(layer.q_norm), head_norm(layer.k_norm)];
+        self.push(
+            "rope and append",
+            Op::RopeAppend,
+            &weights,
+            &[qkv, kv],
+            params.words(),
+        );
+    }
+
+    /// x += W y, normed before it is added where the model does so.
+    fn add_to_stream(
+        &mut self,
+        what: &str,
+        (weight, bias, norm): (WeightId, &[Piece], Option<WeightId>),
+        y: BufferRef,
+        k: u32,
+    ) {
+        let (dim, x) = (self.spec.dim, self.set.x);
+        let (Some(norm), Some(place)) = (norm, self.set.norm) else {
+            let params = p::MatmulAdd {
+                n: dim,
+                k,
+                x_stride: k,
+                y_stride: dim,
+            };
+            self.push(what, Op::MatmulAdd, &[weight], &[y, x], params.words());
+            self.biases(&format!("{what} bias"), bias, x, dim);
+            return;
+        };
+        let params = p::Matmul {
             n: dim,
-            k: q,
-            x_stride: q,
+            k,
+            x_stride: k,
             y_stride: dim,
         };
-        self.push(
-            "attention output",
-            Op::MatmulAdd,
-            &[layer.o],
-            &[set.attn, set.x],
-            out.words(),
-        );
-        self.biases("attention output bias", &layer.o_bias, set.x, dim);
+        self.push(what, Op::Matmul, &[weight], &[y, place], params.words());
+        self.biases(&format!("{what} bias"), bias, place, dim);
+        let params = p::Norm {
+            dim,
+            groups: 1,
+            eps: self.spec.eps,
+            x_stride: dim,
+            y_stride: dim,
+        };
+        let label = format!("{what} norm");
+        self.push(&label, Op::Norm, &[norm], &[place, place], params.words());
+        let params = p::Add {
+            n: dim,
+            x_stride: dim,
+            y_stride: dim,
+        };
+        let label = format!("{what} sum");
+        self.push(&label, Op::Add, &[], &[place, x], params.words());
     }
 
     /// x += down(act(gate(norm(x))) * up(norm(x)))
@@ -207,7 +289,9 @@ impl<'a> Emitter<'a> {
             layer.gate_up_bias.is_empty(),
             set.gate_up,
         ) {
-            (pieces, open, Some(gate_up)) if pieces.len() > 1 || !open => {
+            (pieces, open, Some(gate_up))
+                if pieces.len() > 1 || !open || layer.ffn_norm.is_none() =>
+            {
                 self.projections(
                     "gate and up",
                     pieces,
@@ -240,7 +324,7 @@ impl<'a> Emitter<'a> {
                     y_stride: ffn,
                 };
                 for piece in pieces {
-                    let weights = [piece.weight, layer.ffn_norm];
+                    let weights = [piece.weight, layer.ffn_norm.unwrap_or(NO_WEIGHT)];
                     self.push(
                         "gate and up",
                         Op::NormMatmulActMul,
@@ -251,20 +335,81 @@ impl<'a> Emitter<'a> {
                 }
             }
         }
-        let down = p::MatmulAdd {
+        if let Some(down) = layer.down {
+            let down = (down, layer.down_bias.as_slice(), layer.post_ffn_norm);
+            self.add_to_stream("down", down, set.h, ffn);
+        }
+    }
+
+    /// x += sum over the chosen experts of share * down(act(gate(norm(x))) * up(norm(x)))
+    fn experts(&mut self, layer: &Layer, weights: &ExpertWeights, e: Experts) {
+        let (spec, set) = (self.spec, self.set);
+        let dim = spec.dim;
+        let (Some(normed), Some(router), Some(choice)) = (set.norm, set.router, set.choice) else {
+            return;
+        };
+        if let Some(norm) = layer.ffn_norm {
+            let params = p::Norm {
+                dim,
+                groups: 1,
+                eps: spec.eps,
+                x_stride: dim,
+                y_stride: dim,
+            };
+            let buffers = [set.x, normed];
+            self.push("experts' norm", Op::Norm, &[norm], &buffers, params.words());
+        }
+        let params = p::Matmul {
+            n: e.count,
+            k: dim,
+            x_stride: dim,
+            y_stride: e.count,
+        };
+        let buffers = [normed, router];
+        let matrix = [weights.router];
+        self.push("router", Op::Matmul, &matrix, &buffers, params.words());
+        let params = p::Route {
+            experts: e.count,
+            used: e.used,
+            renormalise: e.renormalise.into(),
+            scale: e.scale,
+            x_stride: e.count,
+            y_stride: 2 * e.used,
+        };
+        self.push("route", Op::Route, &[], &[router, choice], params.words());
+        let params = p::ExpertsActMul {
+            n: e.ffn,
+            k: dim,
+            experts: e.count,
+            used: e.used,
+            act: spec.act.word(),
+            x_stride: dim,
+            choice_stride: 2 * e.used,
+            y_stride: e.used * e.ffn,
+        };
+        self.push(
+            "experts' gate and up",
+            Op::ExpertsActMul,
+            &[weights.gate_up],
+            &[normed, choice, set.h],
+            params.words(),
+        );
+        let params = p::ExpertsAdd {
             n: dim,
-            k: ffn,
-            x_stride: ffn,
+            k: e.ffn,
+            experts: e.count,
+            used: e.used,
+            x_stride: e.used * e.ffn,
+            choice_stride: 2 * e.used,
             y_stride: dim,
         };
         self.push(
-            "down",
-            Op::MatmulAdd,
-            &[layer.down],
-            &[set.h, set.x],
-            down.words(),
+            "experts' down",
+            Op::ExpertsAdd,
+            &[weights.down],
+            &[set.h, choice, set.x],
+            params.words(),
         );
-        self.biases("down bias", &layer.down_bias, set.x, dim);
     }
 
     /// y = W norm(x) + bias, of one matrix or of several that fill one row of `y`.
@@ -273,13 +418,26 @@ impl<'a> Emitter<'a> {
         what: &str,
         pieces: &[Piece],
         bias: &[Piece],
-        norm: WeightId,
+        norm: Option<WeightId>,
         y: BufferRef,
         stride: u32,
     ) {
         let (dim, eps, x) = (self.spec.dim, self.spec.eps, self.set.x);
-        match (pieces, self.set.norm) {
-            ([_, _, ..], Some(normed)) => {
+        let matmul = |piece: &Piece| p::Matmul {
+            n: piece.n,
+            k: dim,
+            x_stride: dim,
+            y_stride: stride,
+        };
+        match (pieces, norm, self.set.norm) {
+            (_, None, _) => {
+                for piece in pieces {
+                    let buffers = [x, at(y, piece.at)];
+                    let params = matmul(piece).words();
+                    self.push(what, Op::Matmul, &[piece.weight], &buffers, params);
+                }
+            }
+            ([_, _, ..], Some(norm), Some(normed)) => {
                 let params = p::Norm {
                     dim,
                     groups: 1,
@@ -295,22 +453,12 @@ impl<'a> Emitter<'a> {
                     params.words(),
                 );
                 for piece in pieces {
-                    let params = p::Matmul {
-                        n: piece.n,
-                        k: dim,
-                        x_stride: dim,
-                        y_stride: stride,
-                    };
-                    self.push(
-                        what,
-                        Op::Matmul,
-                        &[piece.weight],
-                        &[normed, at(y, piece.at)],
-                        params.words(),
-                    );
+                    let buffers = [normed, at(y, piece.at)];
+                    let params = matmul(piece).words();
+                    self.push(what, Op::Matmul, &[piece.weight], &buffers, params);
                 }
             }
-            _ => {
+            (_, Some(norm), _) => {
                 for piece in pieces {
                     let params = p::NormMatmul {
                         n: piece.n,

@@ -36,8 +36,21 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// A value. Models that also see keep what concerns their language model under `text_config`.
     pub(crate) fn value(&self, key: &str) -> Option<&'a Value> {
-        self.checkpoint.metadata().get(key)
+        let metadata = self.checkpoint.metadata();
+        metadata
+            .get(key)
+            .or_else(|| metadata.get(&format!("text_config.{key}")))
+    }
+
+    /// True if the language model is a part of a larger one.
+    pub(crate) fn is_part(&self) -> bool {
+        !self.is_gguf()
+            && self
+                .checkpoint
+                .metadata()
+                .contains_key("text_config.hidden_size")
     }
 
     /// An unsigned number. A list of equal numbers (one per layer) counts as one.

@@ -1,5 +1,7 @@
 //! What the two dialects call the tensors. `{}` is the layer's number.
 
+use welte_formats::Checkpoint;
+
 /// The names of one architecture in one dialect, without `.weight` and `.bias`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
@@ -11,10 +13,22 @@ pub(crate) struct Names {
     pub(crate) q_norm: &'static str,
     pub(crate) k_norm: &'static str,
     pub(crate) o: &'static str,
+    /// Q, K and V as one tensor, where the architecture stores them so.
+    pub(crate) qkv: &'static str,
+    /// Norm of what attention gives, before it is added.
+    pub(crate) post_attn_norm: &'static str,
     pub(crate) ffn_norm: &'static str,
     pub(crate) gate: &'static str,
     pub(crate) up: &'static str,
+    /// Gate and up as one tensor, where the architecture stores them so.
+    pub(crate) gate_up: &'static str,
     pub(crate) down: &'static str,
+    /// Logits of the experts.
+    pub(crate) router: &'static str,
+    /// Gate, up and down of all experts as one tensor, or with `[]` in place of an expert's number.
+    pub(crate) experts: [&'static str; 3],
+    /// Norm of what the feed-forward part gives, before it is added.
+    pub(crate) post_ffn_norm: &'static str,
     pub(crate) final_norm: &'static str,
     pub(crate) head: &'static str,
     /// Factors that divide the inverse frequencies of rope.
@@ -30,10 +44,20 @@ pub(crate) const GGUF: Names = Names {
     q_norm: "blk.{}.attn_q_norm",
     k_norm: "blk.{}.attn_k_norm",
     o: "blk.{}.attn_output",
+    qkv: "blk.{}.attn_qkv",
+    post_attn_norm: "blk.{}.post_attention_norm",
     ffn_norm: "blk.{}.ffn_norm",
     gate: "blk.{}.ffn_gate",
     up: "blk.{}.ffn_up",
+    gate_up: "blk.{}.ffn_up",
     down: "blk.{}.ffn_down",
+    router: "blk.{}.ffn_gate_inp",
+    experts: [
+        "blk.{}.ffn_gate_exps",
+        "blk.{}.ffn_up_exps",
+        "blk.{}.ffn_down_exps",
+    ],
+    post_ffn_norm: "blk.{}.post_ffw_norm",
     final_norm: "output_norm",
     head: "output",
     rope_factors: "rope_freqs",
@@ -48,15 +72,58 @@ pub(crate) const HUGGING_FACE: Names = Names {
     q_norm: "model.layers.{}.self_attn.q_norm",
     k_norm: "model.layers.{}.self_attn.k_norm",
     o: "model.layers.{}.self_attn.o_proj",
+    qkv: "model.layers.{}.self_attn.qkv_proj",
+    post_attn_norm: "model.layers.{}.post_attention_layernorm",
     ffn_norm: "model.layers.{}.post_attention_layernorm",
     gate: "model.layers.{}.mlp.gate_proj",
     up: "model.layers.{}.mlp.up_proj",
+    gate_up: "model.layers.{}.mlp.gate_up_proj",
     down: "model.layers.{}.mlp.down_proj",
+    router: "model.layers.{}.mlp.gate",
+    experts: [
+        "model.layers.{}.mlp.experts.[].gate_proj",
+        "model.layers.{}.mlp.experts.[].up_proj",
+        "model.layers.{}.mlp.experts.[].down_proj",
+    ],
+    post_ffn_norm: "model.layers.{}.post_feedforward_layernorm",
     final_norm: "model.norm",
     head: "lm_head",
     // No Hugging Face checkpoint has such a tensor: there the factors follow from the configuration.
     rope_factors: "rope_freqs",
 };
+
+/// Hugging Face names where `post_attention_layernorm` is what it says and the feed-forward part has a norm of its own.
+pub(crate) const HUGGING_FACE_POST: Names = Names {
+    ffn_norm: "model.layers.{}.pre_feedforward_layernorm",
+    ..HUGGING_FACE
+};
+
+/// Hugging Face names of Mixtral's experts.
+pub(crate) const HUGGING_FACE_MIXTRAL: Names = Names {
+    router: "model.layers.{}.block_sparse_moe.gate",
+    experts: [
+        "model.layers.{}.block_sparse_moe.experts.[].w1",
+        "model.layers.{}.block_sparse_moe.experts.[].w3",
+        "model.layers.{}.block_sparse_moe.experts.[].w2",
+    ],
+    ..HUGGING_FACE
+};
+
+/// What a checkpoint that also sees or hears puts before the names of its language model, in place of `model.`.
+const LANGUAGE_MODEL: [&str; 2] = ["language_model.model.", "model.language_model."];
+
+/// The name that a tensor goes by in this checkpoint.
+pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
+    let known = |name: &String| checkpoint.tensor(name).is_some();
+    let other = |prefix: &str| match name.strip_prefix("model.") {
+        Some(rest) => format!("{prefix}{rest}"),
+        None => format!("{}{name}", prefix.trim_end_matches("model.")),
+    };
+    Some(name.to_string())
+        .filter(known)
+        .or_else(|| LANGUAGE_MODEL.map(other).into_iter().find(known))
+        .unwrap_or_else(|| name.to_string())
+}
 
 /// The weight's full name in a layer.
 pub(crate) fn weight(template: &str, layer: u32) -> String {
@@ -77,4 +144,17 @@ pub(crate) fn is_leftover(name: &str) -> bool {
     ]
     .iter()
     .any(|s| name.ends_with(s))
+}
+
+/// Tensors of a checkpoint's other senses, beside its language model.
+pub(crate) fn is_of_another_sense(name: &str) -> bool {
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    [
+        "vision_tower.",
+        "multi_modal_projector.",
+        "embed_vision.",
+        "audio_tower.",
+    ]
+    .iter()
+    .any(|s| name.starts_with(s))
 }

@@ -4,7 +4,7 @@ use crate::keys::Keys;
 use crate::spec::{Rope, Scaling};
 use crate::{Error, names};
 use std::f64::consts::TAU;
-use welte_formats::Checkpoint;
+use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 use welte_table::Format;
 
 /// Reads rope's settings; `rot` elements of each head turn.
@@ -22,11 +22,15 @@ pub(crate) fn read(
     };
     let theta_key = match keys.is_gguf() {
         true => keys.name("rope.freq_base", ""),
-        false => first(&["rope_theta", "rope_parameters.rope_theta"]),
+        false => first(&[
+            "rope_theta",
+            "rope_parameters.rope_theta",
+            "rope_parameters.full_attention.rope_theta",
+        ]),
     };
     let theta = keys.positive(&theta_key, Some(10000.0))?;
     let scaling = if keys.is_gguf() {
-        gguf_scaling(keys)?
+        gguf_scaling(keys, context)?
     } else {
         hugging_face_scaling(keys, &first, context)?
     };
@@ -38,8 +42,24 @@ pub(crate) fn read(
     })
 }
 
-fn gguf_scaling(keys: &Keys<'_>) -> Result<Scaling, Error> {
+fn gguf_scaling(keys: &Keys<'_>, context: u32) -> Result<Scaling, Error> {
     let name = |s: &str| keys.name(s, "");
+    if keys.checkpoint.tensor(&long_factors(true)).is_some() {
+        let original = keys.size(
+            &name("rope.scaling.original_context_length"),
+            Some(context),
+            1 << 30,
+        )?;
+        let stretch = f64::from(context) / f64::from(original);
+        let magnitude = keys.positive(
+            &name("rope.scaling.attn_factor"),
+            Some(long_magnitude(stretch, original)),
+        )?;
+        return Ok(Scaling::Long {
+            original,
+            magnitude: magnitude as f32,
+        });
+    }
     let factors = names::weight(names::GGUF.rope_factors, 0);
     let type_key = name("rope.scaling.type");
     let old = name("rope.scale_linear");
@@ -83,6 +103,7 @@ fn hugging_face_scaling(
         first(&[
             &format!("rope_scaling.{name}"),
             &format!("rope_parameters.{name}"),
+            &format!("rope_parameters.full_attention.{name}"),
         ])
     };
     let type_key = first(&[
@@ -90,6 +111,7 @@ fn hugging_face_scaling(
         "rope_scaling.type",
         "rope_parameters.rope_type",
         "rope_parameters.type",
+        "rope_parameters.full_attention.rope_type",
     ]);
     match keys.text(&type_key)? {
         None | Some("default") => Ok(Scaling::None),
@@ -132,7 +154,37 @@ fn hugging_face_scaling(
                 magnitude: keys.positive(&field("attention_factor"), Some(plain))? as f32,
             })
         }
+        Some("longrope") => {
+            // Published configurations name the original length beside the scaling, not in it.
+            let original_key = first(&[
+                "original_max_position_embeddings",
+                "rope_scaling.original_max_position_embeddings",
+                "rope_parameters.original_max_position_embeddings",
+            ]);
+            let original = keys.size(&original_key, None, 1 << 30)?;
+            let stretch = keys.positive(
+                &field("factor"),
+                Some(f64::from(context) / f64::from(original)),
+            )?;
+            let magnitude = keys.positive(
+                &field("attention_factor"),
+                Some(long_magnitude(stretch, original)),
+            )?;
+            Ok(Scaling::Long {
+                original,
+                magnitude: magnitude as f32,
+            })
+        }
         Some(other) => Err(unknown(keys, &type_key, other)),
+    }
+}
+
+/// LongRoPE's magnitude for a context stretched by this much.
+fn long_magnitude(stretch: f64, original: u32) -> f64 {
+    if stretch <= 1.0 {
+        1.0
+    } else {
+        (1.0 + stretch.ln() / f64::from(original).max(2.0).ln()).sqrt()
     }
 }
 
@@ -156,15 +208,16 @@ fn unknown(keys: &Keys<'_>, key: &str, name: &str) -> Error {
     keys.error(
         key,
         format!(
-            "the rope scaling '{name}' is not supported; supported are: none, linear, llama3, yarn"
+            "the rope scaling '{name}' is not supported; supported are: none, linear, llama3, yarn, longrope"
         ),
     )
 }
 
-/// The constant inverse frequencies (rot/2 of them) and the magnitude of the turned pairs.
+/// The constant inverse frequencies (rot/2 of them) and the magnitude of the turned pairs, for a context so long.
 pub(crate) fn frequencies(
     rope: &Rope,
     checkpoint: &dyn Checkpoint,
+    context: u32,
 ) -> Result<(Vec<f32>, f32), Error> {
     let half = rope.rot / 2;
     let plain: Vec<f64> = (0..half)
@@ -203,11 +256,22 @@ pub(crate) fn frequencies(
                 beta_slow.into(),
             )
         }
-        Scaling::Factors => plain
-            .iter()
-            .zip(factors(checkpoint, half)?)
-            .map(|(f, by)| f / f64::from(by))
-            .collect(),
+        Scaling::Factors => {
+            let name = names::weight(names::GGUF.rope_factors, 0);
+            divided(&plain, &factors(checkpoint, &name, half)?)
+        }
+        Scaling::Long {
+            original,
+            magnitude: m,
+        } => {
+            magnitude = m;
+            let long = context > original;
+            let by = match checkpoint.dialect() {
+                Dialect::Gguf => factors(checkpoint, &long_factors(long), half)?,
+                Dialect::HuggingFace => listed_factors(checkpoint, long, half)?,
+            };
+            divided(&plain, &by)
+        }
     };
     Ok((scaled.into_iter().map(|f| f as f32).collect(), magnitude))
 }
@@ -240,16 +304,29 @@ fn yarn(plain: &[f64], rope: &Rope, factor: f64, original: f64, fast: f64, slow:
     plain.iter().enumerate().map(blend).collect()
 }
 
+fn divided(plain: &[f64], by: &[f32]) -> Vec<f64> {
+    plain
+        .iter()
+        .zip(by)
+        .map(|(f, by)| f / f64::from(*by))
+        .collect()
+}
+
+/// LongRoPE's tensor for contexts beyond the original length, or for those within.
+pub(crate) fn long_factors(long: bool) -> String {
+    let which = if long { "long" } else { "short" };
+    format!("rope_factors_{which}.weight")
+}
+
 /// The factors that a GGUF file brings as a tensor.
-fn factors(checkpoint: &dyn Checkpoint, half: u32) -> Result<Vec<f32>, Error> {
-    let name = names::weight(names::GGUF.rope_factors, 0);
+fn factors(checkpoint: &dyn Checkpoint, name: &str, half: u32) -> Result<Vec<f32>, Error> {
     let fault = |problem: String| Error::Tensor {
         origin: checkpoint.origin().into(),
-        name: name.clone(),
+        name: name.into(),
         problem,
     };
     let info = checkpoint
-        .tensor(&name)
+        .tensor(name)
         .ok_or_else(|| fault("is missing".into()))?;
     if info.format != Format::F32 || info.n != 1 || info.k != half as usize {
         let found = format!("is {} of {} x {}", info.format.name(), info.n, info.k);
@@ -260,8 +337,38 @@ fn factors(checkpoint: &dyn Checkpoint, half: u32) -> Result<Vec<f32>, Error> {
         .chunks_exact(4)
         .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
         .collect();
-    if values.len() != half as usize || values.iter().any(|v| !v.is_finite() || *v <= 0.0) {
+    if !are_factors(&values, half) {
         return Err(fault(format!("must be {half} finite numbers above 0")));
     }
     Ok(values)
+}
+
+/// LongRoPE's factors as a configuration lists them.
+fn listed_factors(checkpoint: &dyn Checkpoint, long: bool, half: u32) -> Result<Vec<f32>, Error> {
+    let keys = Keys::new(checkpoint, "");
+    let which = if long { "long_factor" } else { "short_factor" };
+    let key = format!("rope_scaling.{which}");
+    let key = match keys.value(&key) {
+        Some(_) => key,
+        None => format!("rope_parameters.{which}"),
+    };
+    let values: Vec<f32> = match keys.value(&key) {
+        Some(Value::Array(list)) => list
+            .iter()
+            .map(|v| match v {
+                Value::F64(f) => *f as f32,
+                Value::U64(u) => *u as f32,
+                _ => f32::NAN,
+            })
+            .collect(),
+        _ => return Err(keys.error(&key, "is missing, or no list")),
+    };
+    if !are_factors(&values, half) {
+        return Err(keys.error(&key, format!("must be {half} finite numbers above 0")));
+    }
+    Ok(values)
+}
+
+fn are_factors(values: &[f32], half: u32) -> bool {
+    values.len() == half as usize && values.iter().all(|v| v.is_finite() && *v > 0.0)
 }

@@ -2,7 +2,7 @@
 
 use crate::arch::{Architecture, unsupported};
 use crate::keys::Keys;
-use crate::names::{bias, weight};
+use crate::names::{bias, resolve, weight};
 use crate::{Error, rope};
 use welte_formats::Checkpoint;
 
@@ -49,6 +49,8 @@ pub enum Scaling {
     },
     /// Divided by factors that the checkpoint brings as a tensor.
     Factors,
+    /// LongRoPE: divided by one list of factors within the original length, by another beyond it.
+    Long { original: u32, magnitude: f32 },
 }
 
 /// Rotary positions.
@@ -62,6 +64,43 @@ pub struct Rope {
     pub rot: u32,
     /// Scaling.
     pub scaling: Scaling,
+}
+
+/// Which rotary positions a layer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerRope {
+    /// None at all.
+    None,
+    /// The model's.
+    Main,
+    /// Those of its layers with an attention window.
+    Local,
+}
+
+/// What queries and keys are normed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// They are not.
+    None,
+    /// Each head by itself.
+    Head,
+    /// All heads of a row together.
+    Row,
+}
+
+/// A feed-forward part that is a choice of many.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Experts {
+    /// How many there are.
+    pub count: u32,
+    /// How many each token uses.
+    pub used: u32,
+    /// Width of one.
+    pub ffn: u32,
+    /// The weights of those used are made to sum to 1.
+    pub renormalise: bool,
+    /// Their weights are multiplied by this.
+    pub scale: f32,
 }
 
 /// Which matrices have a bias.
@@ -92,8 +131,12 @@ pub struct ModelSpec {
     pub kv_heads: u32,
     /// Elements of a head.
     pub head_dim: u32,
-    /// Width of the feed-forward part.
+    /// Width of the feed-forward part (where it is not experts).
     pub ffn: u32,
+    /// The experts, if there are any.
+    pub experts: Option<Experts>,
+    /// Which layers have them.
+    pub expert_layers: Vec<bool>,
     /// Size of the vocabulary.
     pub vocab: u32,
     /// Positions it was trained for.
@@ -104,8 +147,18 @@ pub struct ModelSpec {
     pub act: Act,
     /// Rotary positions.
     pub rope: Rope,
-    /// Queries and keys are normed per head.
-    pub qk_norm: bool,
+    /// Rotary positions of layers with an attention window, where they differ.
+    pub local_rope: Option<Rope>,
+    /// Which of them each layer has.
+    pub layer_ropes: Vec<LayerRope>,
+    /// How queries and keys are normed.
+    pub qk_norm: QkNorm,
+    /// Attention and feed-forward part norm what they read.
+    pub pre_norm: bool,
+    /// Attention and feed-forward part norm what they give, before it is added.
+    pub post_norm: bool,
+    /// Added to the weights of every norm.
+    pub norm_add: f32,
     /// Which matrices have a bias.
     pub biases: Biases,
     /// The head is the embedding table.
@@ -130,6 +183,7 @@ const MOST_HEADS: u32 = 1024;
 const MOST_HEAD_DIM: u32 = 1024;
 const MOST_DIM: u32 = 1 << 16;
 const MOST_FFN: u32 = 1 << 20;
+const MOST_EXPERTS: u32 = 1024;
 const MOST_VOCAB: u32 = 1 << 22;
 const MOST_CONTEXT: u32 = 1 << 30;
 
@@ -137,7 +191,7 @@ const MOST_CONTEXT: u32 = 1 << 30;
 pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let (arch, said) = Architecture::of(checkpoint)?;
     let keys = Keys::new(checkpoint, &said);
-    refuse_other_kinds(&keys, &said)?;
+    refuse_quantised(&keys, &said)?;
     let names = arch.names(checkpoint.dialect());
     let size = |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), default, most);
 
@@ -186,7 +240,10 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let eps = keys.positive(&eps_key, (!keys.is_gguf()).then_some(1e-6))?;
     let vocab = vocabulary(&keys, &weight(names.embed, 0))?;
     let rot = rotated(&keys, head_dim)?;
-    let has = |name: String| checkpoint.tensor(&name).is_some();
+    let has = |name: String| {
+        let name = resolve(checkpoint, &name);
+        checkpoint.tensor(&name).is_some()
+    };
     let tied = match keys.is_gguf() {
         true => false,
         false => keys.bool("tie_word_embeddings")?.unwrap_or(false),
@@ -200,12 +257,19 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         kv_heads,
         head_dim,
         ffn,
+        experts: experts(&keys, arch, &said)?,
+        expert_layers: Vec::new(),
         vocab,
         context,
         eps: eps as f32,
         act: activation(&keys)?,
         rope: rope::read(&keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
+        local_rope: None,
+        layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
+        pre_norm: true,
+        post_norm: false,
+        norm_add: 0.0,
         biases: Biases {
             q: has(bias(names.q, 0)),
             k: has(bias(names.k, 0)),
@@ -223,19 +287,13 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         logit_scale: 1.0,
         logit_softcap: 0.0,
     };
+    spec.expert_layers = vec![spec.experts.is_some(); layers as usize];
     (arch.finish)(&mut spec, &keys)?;
     Ok(spec)
 }
 
-/// Relatives that share the name but not the forward pass.
-fn refuse_other_kinds(keys: &Keys<'_>, said: &str) -> Result<(), Error> {
-    let experts = keys.name("expert_count", "num_local_experts");
-    if keys.u32(&experts)?.unwrap_or(0) > 0 {
-        return Err(unsupported(
-            keys.checkpoint,
-            &format!("{said} with experts"),
-        ));
-    }
+/// Weights packed in ways that we do not read.
+fn refuse_quantised(keys: &Keys<'_>, said: &str) -> Result<(), Error> {
     if let Some(method) = keys.text("quantization_config.quant_method")? {
         return Err(unsupported(
             keys.checkpoint,
@@ -243,6 +301,38 @@ fn refuse_other_kinds(keys: &Keys<'_>, said: &str) -> Result<(), Error> {
         ));
     }
     Ok(())
+}
+
+/// The experts, where the architecture can have them.
+fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Experts>, Error> {
+    let hf = ["num_local_experts", "num_experts"];
+    let hf = hf.iter().find(|k| keys.value(k).is_some());
+    let key = keys.name("expert_count", hf.unwrap_or(&"num_experts"));
+    if keys.u32(&key)?.unwrap_or(0) == 0 {
+        return Ok(None);
+    }
+    if !arch.experts {
+        return Err(unsupported(
+            keys.checkpoint,
+            &format!("{said} with experts"),
+        ));
+    }
+    let count = keys.size(&key, None, MOST_EXPERTS)?;
+    let used_key = keys.name("expert_used_count", "num_experts_per_tok");
+    let used = keys.size(&used_key, None, count)?;
+    // Some name the experts' own width; for others it is that of the feed-forward part.
+    let own = keys.name("expert_feed_forward_length", "moe_intermediate_size");
+    let key = match keys.value(&own) {
+        Some(_) => own,
+        None => keys.name("feed_forward_length", "intermediate_size"),
+    };
+    Ok(Some(Experts {
+        count,
+        used,
+        ffn: keys.size(&key, None, MOST_FFN)?,
+        renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
+        scale: 1.0,
+    }))
 }
 
 fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
@@ -258,7 +348,7 @@ fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
     };
     let info = keys
         .checkpoint
-        .tensor(embed)
+        .tensor(&resolve(keys.checkpoint, embed))
         .ok_or_else(|| fault(problem.into()))?;
     match u32::try_from(info.n) {
         Ok(n) if n > 0 && n <= MOST_VOCAB => Ok(n),
@@ -293,7 +383,7 @@ fn rotated(keys: &Keys<'_>, head_dim: u32) -> Result<u32, Error> {
 }
 
 fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
-    // GGUF names none: every architecture we have uses SiLU there.
+    // GGUF names none: SiLU, unless the architecture says otherwise in its last touches.
     if keys.is_gguf() {
         return Ok(Act::Silu);
     }
@@ -314,14 +404,22 @@ impl ModelSpec {
         let [dim, ffn, vocab] = [self.dim, self.ffn, self.vocab].map(u64::from);
         let q = u64::from(self.heads) * u64::from(self.head_dim);
         let kv = u64::from(self.kv_heads) * u64::from(self.head_dim);
-        let norms = 2 * dim
-            + if self.qk_norm {
-                2 * u64::from(self.head_dim)
-            } else {
-                0
-            };
-        let layer = 2 * dim * (q + kv) + 3 * dim * ffn + norms;
-        u64::from(self.layers) * layer + dim * vocab * if self.tied { 1 } else { 2 } + dim
+        let qk_norms = match self.qk_norm {
+            QkNorm::None => 0,
+            QkNorm::Head => 2 * u64::from(self.head_dim),
+            QkNorm::Row => q + kv,
+        };
+        let each = 2 * dim;
+        let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm)) + qk_norms;
+        let mixed = self.expert_layers.iter().filter(|e| **e).count() as u64;
+        let mixture = self.experts.map_or(0, |e| {
+            u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim)
+        });
+        let parts = mixed * mixture + (u64::from(self.layers) - mixed) * 3 * dim * ffn;
+        u64::from(self.layers) * (2 * dim * (q + kv) + norms)
+            + parts
+            + dim * vocab * if self.tied { 1 } else { 2 }
+            + dim
     }
 
     /// What a person wants to know, in order.
@@ -344,7 +442,16 @@ impl ModelSpec {
                     self.heads, self.kv_heads, self.head_dim
                 ),
             ),
-            fact("feed-forward", format!("{} ({:?})", self.ffn, self.act)),
+            fact(
+                "feed-forward",
+                match self.experts {
+                    None => format!("{} ({:?})", self.ffn, self.act),
+                    Some(e) => format!(
+                        "{} of {} experts of {} ({:?})",
+                        e.used, e.count, e.ffn, self.act
+                    ),
+                },
+            ),
             fact(
                 "vocabulary",
                 format!("{}{}", self.vocab, if self.tied { ", tied" } else { "" }),
@@ -355,8 +462,26 @@ impl ModelSpec {
                 format!("theta {}, {:?}", self.rope.theta, self.rope.scaling),
             ),
         ];
-        if self.qk_norm {
-            facts.push(fact("query and key norm", "yes".into()));
+        match self.qk_norm {
+            QkNorm::None => (),
+            QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
+            QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
+        }
+        if !self.pre_norm || self.post_norm {
+            let norms = match self.pre_norm {
+                true => "before and after each part",
+                false => "after each part",
+            };
+            facts.push(fact("norms", norms.into()));
+        }
+        let still = self.layer_ropes.iter().filter(|r| **r == LayerRope::None);
+        match still.count() {
+            0 => (),
+            n => facts.push(fact("layers without rope", n.to_string())),
+        }
+        if let Some(rope) = &self.local_rope {
+            let text = format!("theta {}, {:?}", rope.theta, rope.scaling);
+            facts.push(fact("rope of windowed layers", text));
         }
         if windowed > 0 {
             facts.push(fact(

@@ -1,7 +1,8 @@
 //! From the checkpoint's tensors to the weights that commands use: every shape checked, neighbours joined.
 
+use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{Error, ModelSpec, Scaling};
+use crate::{Error, Experts, ModelSpec, QkNorm, Rope, Scaling, rope};
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -16,24 +17,45 @@ pub(crate) struct Piece {
 
 /// The weights of one layer. Q, K, V are one piece if they have one format, and so are gate and up.
 pub(crate) struct Layer {
-    pub(crate) attn_norm: WeightId,
+    pub(crate) attn_norm: Option<WeightId>,
     pub(crate) qkv: Vec<Piece>,
     pub(crate) qkv_bias: Vec<Piece>,
     pub(crate) q_norm: Option<WeightId>,
     pub(crate) k_norm: Option<WeightId>,
     pub(crate) o: WeightId,
     pub(crate) o_bias: Vec<Piece>,
-    pub(crate) ffn_norm: WeightId,
+    pub(crate) post_attn_norm: Option<WeightId>,
+    pub(crate) ffn_norm: Option<WeightId>,
     pub(crate) gate_up: Vec<Piece>,
     pub(crate) gate_up_bias: Vec<Piece>,
-    pub(crate) down: WeightId,
+    /// None where experts take its place.
+    pub(crate) down: Option<WeightId>,
     pub(crate) down_bias: Vec<Piece>,
+    pub(crate) post_ffn_norm: Option<WeightId>,
+    /// In place of gate, up and down.
+    pub(crate) experts: Option<ExpertWeights>,
+}
+
+/// The weights of a layer's experts, all experts in one matrix each.
+pub(crate) struct ExpertWeights {
+    pub(crate) router: WeightId,
+    pub(crate) gate_up: WeightId,
+    pub(crate) down: WeightId,
+}
+
+/// Rope's constants: inverse frequencies, and the magnitude of what they turn.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn {
+    pub(crate) freqs: WeightId,
+    pub(crate) magnitude: f32,
 }
 
 /// All weights of a model.
 pub(crate) struct Weights {
     pub(crate) embed: WeightId,
-    pub(crate) freqs: WeightId,
+    pub(crate) turn: Turn,
+    /// Of layers with an attention window, where it differs.
+    pub(crate) local_turn: Turn,
     pub(crate) layers: Vec<Layer>,
     pub(crate) final_norm: WeightId,
     pub(crate) head: WeightId,
@@ -45,12 +67,12 @@ struct Collector<'a> {
     used: HashSet<String>,
 }
 
-/// Collects a model's weights. `freqs` are rope's constants.
+/// Collects a model's weights, for a context so long.
 pub(crate) fn collect(
     spec: &ModelSpec,
     checkpoint: &dyn Checkpoint,
     names: &Names,
-    freqs: Vec<f32>,
+    context: u32,
 ) -> Result<(Weights, Vec<WeightSpec>), Error> {
     let mut c = Collector {
         checkpoint,
@@ -69,20 +91,17 @@ pub(crate) fn collect(
         spec.vocab,
         spec.dim,
     )?;
-    let freqs = c.push(WeightSpec {
-        name: "rope frequencies".into(),
-        format: Format::F32,
-        n: 1,
-        k: freqs.len() as u32,
-        usage: Usage::Vector,
-        add: 0.0,
-        source: Source::Constant(freqs),
-    });
+    let turn = c.turn("rope frequencies", &spec.rope, context)?;
+    let local_turn = match &spec.local_rope {
+        Some(rope) => c.turn("rope frequencies of windowed layers", rope, context)?,
+        None => turn,
+    };
     let mut layers = Vec::new();
     for i in 0..spec.layers {
         layers.push(layer(&mut c, spec, names, i)?);
     }
-    let final_norm = c.vector("final norm", &[(weight(names.final_norm, 0), spec.dim)])?;
+    let final_norm = [(weight(names.final_norm, 0), spec.dim)];
+    let final_norm = c.vector("final norm", &final_norm, spec.norm_add)?;
     let head = match spec.tied {
         true => embed,
         false => c.matrix(
@@ -97,7 +116,8 @@ pub(crate) fn collect(
     Ok((
         Weights {
             embed,
-            freqs,
+            turn,
+            local_turn,
             layers,
             final_norm,
             head,
@@ -112,23 +132,33 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let label = |what: &str| format!("layer {i} {what}");
     let w = |template: &str| weight(template, i);
     let one = |on: bool, template: &str, n: u32| [(on, bias(template, i), n)];
-    let norm = |c: &mut Collector<'_>, what: &str, template: &str, k: u32| {
-        c.vector(&label(what), &[(w(template), k)])
+    let norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str, k: u32| match on {
+        true => {
+            let tensor = [(w(template), k)];
+            c.vector(&label(what), &tensor, spec.norm_add).map(Some)
+        }
+        false => Ok(None),
     };
-    let (q_norm, k_norm) = match spec.qk_norm {
-        true => (
-            Some(norm(c, "query norm", names.q_norm, spec.head_dim)?),
-            Some(norm(c, "key norm", names.k_norm, spec.head_dim)?),
-        ),
-        false => (None, None),
+    let (qk, q_width, k_width) = match spec.qk_norm {
+        QkNorm::None => (false, 0, 0),
+        QkNorm::Head => (true, spec.head_dim, spec.head_dim),
+        QkNorm::Row => (true, q, kv),
     };
+    let qkv = match c.has(&w(names.qkv)) {
+        true => vec![(w(names.qkv), q + 2 * kv)],
+        false => vec![(w(names.q), q), (w(names.k), kv), (w(names.v), kv)],
+    };
+    let gate_up = match c.has(&w(names.gate)) {
+        false if c.has(&w(names.gate_up)) => vec![(w(names.gate_up), 2 * ffn)],
+        _ => vec![(w(names.gate), ffn), (w(names.up), ffn)],
+    };
+    let (pre, post) = (spec.pre_norm, spec.post_norm);
+    let mixed = spec.expert_layers.get(i as usize).copied();
+    let experts = spec.experts.filter(|_| mixed.unwrap_or(false));
+    let plain = experts.is_none();
     Ok(Layer {
-        attn_norm: norm(c, "attention norm", names.attn_norm, dim)?,
-        qkv: c.joined(
-            &label("qkv"),
-            &[(w(names.q), q), (w(names.k), kv), (w(names.v), kv)],
-            dim,
-        )?,
+        attn_norm: norm(c, pre, "attention norm", names.attn_norm, dim)?,
+        qkv: c.joined(&label("qkv"), &qkv, dim)?,
         qkv_bias: c.biases(
             &label("qkv bias"),
             &[
@@ -137,8 +167,8 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
                 (b.v, bias(names.v, i), kv),
             ],
         )?,
-        q_norm,
-        k_norm,
+        q_norm: norm(c, qk, "query norm", names.q_norm, q_width)?,
+        k_norm: norm(c, qk, "key norm", names.k_norm, k_width)?,
         o: c.matrix(
             &label("attention output"),
             Usage::Matrix,
@@ -147,12 +177,12 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             q,
         )?,
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
-        ffn_norm: norm(c, "feed-forward norm", names.ffn_norm, dim)?,
-        gate_up: c.joined(
-            &label("gate and up"),
-            &[(w(names.gate), ffn), (w(names.up), ffn)],
-            dim,
-        )?,
+        post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm, dim)?,
+        ffn_norm: norm(c, pre, "feed-forward norm", names.ffn_norm, dim)?,
+        gate_up: match plain {
+            true => c.joined(&label("gate and up"), &gate_up, dim)?,
+            false => Vec::new(),
+        },
         gate_up_bias: c.biases(
             &label("gate and up bias"),
             &[
@@ -160,8 +190,19 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
                 (b.up, bias(names.up, i), ffn),
             ],
         )?,
-        down: c.matrix(&label("down"), Usage::Matrix, &w(names.down), dim, ffn)?,
+        down: match plain {
+            true => {
+                let name = w(names.down);
+                Some(c.matrix(&label("down"), Usage::Matrix, &name, dim, ffn)?)
+            }
+            false => None,
+        },
         down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
+        post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm, dim)?,
+        experts: match experts {
+            Some(e) => Some(c.experts(&label, names, i, dim, e)?),
+            None => None,
+        },
     })
 }
 
@@ -169,6 +210,26 @@ impl Collector<'_> {
     fn push(&mut self, spec: WeightSpec) -> WeightId {
         self.list.push(spec);
         (self.list.len() - 1) as WeightId
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let name = names::resolve(self.checkpoint, name);
+        self.checkpoint.tensor(&name).is_some()
+    }
+
+    /// The constants of rope.
+    fn turn(&mut self, name: &str, rope: &Rope, context: u32) -> Result<Turn, Error> {
+        let (values, magnitude) = rope::frequencies(rope, self.checkpoint, context)?;
+        let freqs = self.push(WeightSpec {
+            name: name.into(),
+            format: Format::F32,
+            n: 1,
+            k: values.len() as u32,
+            usage: Usage::Vector,
+            add: 0.0,
+            source: Source::Constant(values),
+        });
+        Ok(Turn { freqs, magnitude })
     }
 
     fn fault(&self, name: &str, problem: String) -> Error {
@@ -181,6 +242,7 @@ impl Collector<'_> {
 
     /// The tensor of that name, which must have that shape.
     fn tensor(&mut self, name: &str, n: u32, k: u32) -> Result<TensorInfo, Error> {
+        let name = &names::resolve(self.checkpoint, name);
         let info = self
             .checkpoint
             .tensor(name)
@@ -211,9 +273,10 @@ impl Collector<'_> {
         n: u32,
         k: u32,
     ) -> Result<WeightId, Error> {
-        let format = self.tensor(name, n, k)?.format;
+        let info = self.tensor(name, n, k)?;
+        let format = info.format;
         let parts = vec![Part {
-            tensor: name.into(),
+            tensor: info.name,
             first_row: 0,
             rows: n,
         }];
@@ -229,13 +292,96 @@ impl Collector<'_> {
         }))
     }
 
-    /// Vectors end to end.
-    fn vector(&mut self, label: &str, tensors: &[(String, u32)]) -> Result<WeightId, Error> {
+    /// The experts of a layer: gate and up of each one below the other, and down.
+    fn experts(
+        &mut self,
+        label: &dyn Fn(&str) -> String,
+        names: &Names,
+        layer: u32,
+        dim: u32,
+        e: Experts,
+    ) -> Result<ExpertWeights, Error> {
+        let router = self.matrix(
+            &label("router"),
+            Usage::Matrix,
+            &weight(names.router, layer),
+            e.count,
+            dim,
+        )?;
+        let [gate, up, down] = names.experts;
+        let pair = [(gate, e.ffn), (up, e.ffn)];
+        Ok(ExpertWeights {
+            router,
+            gate_up: self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            down: self.stacked(
+                &label("experts' down"),
+                layer,
+                &[(down, dim)],
+                e.ffn,
+                e.count,
+            )?,
+        })
+    }
+
+    /// For each expert the rows of each of its matrices, whether all experts share a tensor or each has its own.
+    fn stacked(
+        &mut self,
+        label: &str,
+        layer: u32,
+        matrices: &[(&str, u32)],
+        k: u32,
+        experts: u32,
+    ) -> Result<WeightId, Error> {
+        let mut parts = Vec::new();
+        let mut stored = None;
+        for expert in 0..experts {
+            for (template, rows) in matrices {
+                let own = template.contains("[]");
+                let (all, first_row) = match own {
+                    true => (*rows, 0),
+                    false => (rows * experts, rows * expert),
+                };
+                let name = weight(&template.replace("[]", &expert.to_string()), layer);
+                let info = self.tensor(&name, all, k)?;
+                let format = *stored.get_or_insert(info.format);
+                if format != info.format {
+                    let problem = format!(
+                        "is {}, its neighbours are {}: experts of mixed formats are not supported",
+                        info.format.name(),
+                        format.name()
+                    );
+                    return Err(self.fault(&name, problem));
+                }
+                parts.push(Part {
+                    tensor: info.name,
+                    first_row,
+                    rows: *rows,
+                });
+            }
+        }
+        let n = matrices.iter().map(|m| m.1).sum::<u32>() * experts;
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format: stored.unwrap_or(Format::F32),
+            n,
+            k,
+            usage: Usage::Matrix,
+            add: 0.0,
+            source: Source::Parts(parts),
+        }))
+    }
+
+    /// Vectors end to end, with `add` added to their values.
+    fn vector(
+        &mut self,
+        label: &str,
+        tensors: &[(String, u32)],
+        add: f32,
+    ) -> Result<WeightId, Error> {
         let mut parts = Vec::new();
         for (name, k) in tensors {
-            self.tensor(name, 1, *k)?;
             parts.push(Part {
-                tensor: name.clone(),
+                tensor: self.tensor(name, 1, *k)?.name,
                 first_row: 0,
                 rows: 1,
             });
@@ -246,7 +392,7 @@ impl Collector<'_> {
             n: 1,
             k: tensors.iter().map(|t| t.1).sum(),
             usage: Usage::Vector,
-            add: 0.0,
+            add,
             source: Source::Parts(parts),
         }))
     }
@@ -261,9 +407,10 @@ impl Collector<'_> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0;
         for (name, n) in tensors {
-            let format = self.tensor(name, *n, k)?.format;
+            let info = self.tensor(name, *n, k)?;
+            let format = info.format;
             let part = Part {
-                tensor: name.clone(),
+                tensor: info.name,
                 first_row: 0,
                 rows: *n,
             };
@@ -313,7 +460,7 @@ impl Collector<'_> {
             if run[0].0 {
                 let tensors: Vec<_> = run.iter().map(|b| (b.1.clone(), b.2)).collect();
                 pieces.push(Piece {
-                    weight: self.vector(label, &tensors)?,
+                    weight: self.vector(label, &tensors, 0.0)?,
                     n,
                     at,
                 });
@@ -325,11 +472,20 @@ impl Collector<'_> {
 
     /// A tensor that nobody reads means that the model is not what we take it for.
     fn refuse_unused(&self, spec: &ModelSpec, names: &Names) -> Result<(), Error> {
-        let (factors, head) = (weight(names.rope_factors, 0), weight(names.head, 0));
-        let scaled = spec.rope.scaling == Scaling::Factors;
+        let mut spare = Vec::new();
+        match spec.rope.scaling {
+            Scaling::Factors => spare.push(weight(names.rope_factors, 0)),
+            Scaling::Long { .. } => spare.extend([true, false].map(rope::long_factors)),
+            _ => (),
+        }
+        if spec.tied {
+            spare.push(names::resolve(self.checkpoint, &weight(names.head, 0)));
+        }
+        let is_part = Keys::new(self.checkpoint, "").is_part();
         for t in self.checkpoint.tensors() {
-            let spare = (scaled && t.name == factors) || (spec.tied && t.name == head);
-            if !self.used.contains(&t.name) && !spare && !names::is_leftover(&t.name) {
+            let known = self.used.contains(&t.name) || spare.contains(&t.name);
+            let other = is_part && names::is_of_another_sense(&t.name);
+            if !known && !other && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "has no place in the architecture '{}' with {} layers, so its output would be wrong",
                     spec.architecture, spec.layers

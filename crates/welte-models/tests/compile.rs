@@ -451,11 +451,14 @@ fn what_is_wrong_is_named() {
     let arch = |name: &str| Value::String(name.into());
     has(
         complaint(&|f| f.set("general.architecture", arch("mamba"))),
-        &["'mamba'", "llama, mistral, qwen2, qwen3"],
+        &[
+            "'mamba'",
+            "gemma, gemma2, gemma3, gemma3_text, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3",
+        ],
     );
     has(
         complaint(&|f| f.set("llama.expert_count", Value::U64(8))),
-        &["llama with experts"],
+        &["llama.expert_used_count", "is missing"],
     );
     has(
         complaint(&|f| f.set("llama.rope.scaling.type", arch("longrope"))),

@@ -97,6 +97,27 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let q = p::Sample::of(words);
             vec![rows(w(q.n), q.logits_stride), Extent::Tokens]
         }
+        Op::Route => {
+            let q = p::Route::of(words);
+            let choice = 2 * w(q.used);
+            vec![rows(w(q.experts), q.x_stride), rows(choice, q.y_stride)]
+        }
+        Op::ExpertsActMul => {
+            let q = p::ExpertsActMul::of(words);
+            vec![
+                rows(w(q.k), q.x_stride),
+                rows(2 * w(q.used), q.choice_stride),
+                rows(heads(q.used, q.n), q.y_stride),
+            ]
+        }
+        Op::ExpertsAdd => {
+            let q = p::ExpertsAdd::of(words);
+            vec![
+                rows(heads(q.used, q.k), q.x_stride),
+                rows(2 * w(q.used), q.choice_stride),
+                rows(w(q.n), q.y_stride),
+            ]
+        }
         Op::NormMatmul => {
             let q = p::NormMatmul::of(words);
             vec![rows(w(q.k), q.x_stride), rows(w(q.n), q.y_stride)]

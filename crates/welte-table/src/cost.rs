@@ -27,12 +27,9 @@ pub fn of(c: &Command, weights: &[WeightSpec]) -> Cost {
         .iter()
         .filter(|id| **id != NO_WEIGHT)
         .filter_map(|id| weights.get(*id as usize))
-        .map(|w| {
-            if c.op == Op::Embed {
-                row_bytes(w.format, w.k)
-            } else {
-                stored_bytes(w)
-            }
+        .map(|w| match c.op {
+            Op::Embed => row_bytes(w.format, w.k),
+            _ => chosen_share(c, stored_bytes(w)),
         })
         .fold(0, u64::saturating_add);
     let activations = accesses(c).iter().fold(0u64, |sum, a| {
@@ -46,6 +43,22 @@ pub fn of(c: &Command, weights: &[WeightSpec]) -> Cost {
         bytes: weight_bytes.saturating_add(activations),
         flops: flops(c),
     }
+}
+
+/// What one row reads of a weight: of experts only those that it chose.
+fn chosen_share(c: &Command, bytes: u64) -> u64 {
+    let (experts, used) = match c.op {
+        Op::ExpertsActMul => {
+            let q = p::ExpertsActMul::of(&c.params);
+            (q.experts, q.used)
+        }
+        Op::ExpertsAdd => {
+            let q = p::ExpertsAdd::of(&c.params);
+            (q.experts, q.used)
+        }
+        _ => (1, 1),
+    };
+    bytes / u64::from(experts.max(1)) * u64::from(used)
 }
 
 fn flops(c: &Command) -> u64 {
@@ -77,6 +90,20 @@ fn flops(c: &Command) -> u64 {
                 .saturating_mul(4)
                 .saturating_add(4 * u64::from(q.k))
                 .saturating_add(8 * u64::from(q.n))
+        }
+        Op::Route => 4 * u64::from(p::Route::of(words).experts),
+        Op::ExpertsActMul => {
+            let q = p::ExpertsActMul::of(words);
+            mul(q.n, q.k)
+                .saturating_mul(4)
+                .saturating_add(8 * u64::from(q.n))
+                .saturating_mul(q.used.into())
+        }
+        Op::ExpertsAdd => {
+            let q = p::ExpertsAdd::of(words);
+            mul(q.n, q.k)
+                .saturating_add(q.n.into())
+                .saturating_mul(2 * u64::from(q.used))
         }
         Op::Bias => p::Bias::of(words).n.into(),
         Op::Add => p::Add::of(words).n.into(),

@@ -129,6 +129,16 @@ ops! {
     /// The row's next token by the step's sampling state (greedy = temperature 0 = argmax, lowest index on a tie), into
     /// the conveyor's next slot. Advances the step state: the last command of a decode table.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
+    /// Chooses the `used` best of `experts` by their logits `x`. `y` gets their numbers (as bits), best first, the lowest
+    /// number on a tie; then their weights: softmax over all experts, divided by the sum of the chosen ones if
+    /// `renormalise`, times `scale`.
+    Route "route": weights [] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32 }
+    /// `y[r][i] = act(gate x[r]) * up x[r]` for the `used` experts that `choice` names; the matrix holds for each expert
+    /// `n` rows of gate, then `n` of up.
+    ExpertsActMul "experts_act_mul": weights ["matrix"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
+    /// `y[r] += sum over i of weight_i * (W_i x[r][i])` for the `used` experts that `choice` names; the matrix holds `n`
+    /// rows for each expert.
+    ExpertsAdd "experts_add": weights ["matrix"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
     /// Fused: `norm` (one group of k) into a private buffer, then `matmul`.
     NormMatmul "norm_matmul": weights ["matrix", "weight"] reads ["x"] writes ["y"] { n: u32, k: u32, eps: f32, x_stride: u32, y_stride: u32 }
     /// Fused: `y[r] += W x[r]`

@@ -313,6 +313,28 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             act(q.act)?;
             finite(&[q.eps])
         }
+        Op::Route => {
+            let q = p::Route::of(words);
+            experts(q.experts, q.used)?;
+            ensure(q.renormalise <= 1, || {
+                format!("renormalise is {}", q.renormalise)
+            })?;
+            finite(&[q.scale])
+        }
+        Op::ExpertsActMul => {
+            let q = p::ExpertsActMul::of(words);
+            experts(q.experts, q.used)?;
+            act(q.act)?;
+            let each = q.n.checked_mul(2);
+            let n = each.and_then(|n| n.checked_mul(q.experts));
+            matrix(program, c, n.ok_or("n is too large")?, q.k)
+        }
+        Op::ExpertsAdd => {
+            let q = p::ExpertsAdd::of(words);
+            experts(q.experts, q.used)?;
+            let n = q.n.checked_mul(q.experts);
+            matrix(program, c, n.ok_or("n is too large")?, q.k)
+        }
         Op::Bias => vector(program, c, 0, p::Bias::of(words).n),
         Op::ActMul => act(p::ActMul::of(words).act),
         Op::Scale => {
@@ -356,6 +378,12 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
 fn finite(values: &[f32]) -> Result<(), String> {
     ensure(values.iter().all(|v| v.is_finite()), || {
         "a parameter is not finite".into()
+    })
+}
+
+fn experts(experts: u32, used: u32) -> Result<(), String> {
+    ensure(used > 0 && used <= experts, || {
+        format!("{used} of {experts} experts")
     })
 }
 

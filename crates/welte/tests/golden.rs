@@ -186,7 +186,7 @@ fn check(
     Ok(worst)
 }
 
-fn check_all(architecture: &str) {
+fn check_all(architecture: &str, count: usize) {
     let reference = Options {
         threads: Some(1),
         isa: None,
@@ -204,7 +204,7 @@ fn check_all(architecture: &str) {
         ));
     }
     let goldens = goldens(architecture);
-    assert_eq!(goldens.len(), 14, "a directory and one file per format");
+    assert_eq!(goldens.len(), count, "a directory and files");
     let mut problems = Vec::new();
     for golden in &goldens {
         let checkpoint = welte_formats::open(&golden.path).expect("a checkpoint");
@@ -219,17 +219,18 @@ fn check_all(architecture: &str) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-#[test]
-fn llama() {
-    check_all("llama");
+/// A directory and a file per format: 14; a directory and one file: 2.
+macro_rules! architectures {
+    ($($name:ident $count:literal),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                check_all(stringify!($name), $count);
+            }
+        )*
+    };
 }
 
-#[test]
-fn qwen2() {
-    check_all("qwen2");
-}
-
-#[test]
-fn qwen3() {
-    check_all("qwen3");
+architectures! {
+    llama 14, qwen2 14, qwen3 14, gemma 2, gemma2 2, gemma3 2, phi3 2, olmo2 2, smollm3 2, qwen3moe 2, mixtral 2,
 }

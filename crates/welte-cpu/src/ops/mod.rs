@@ -10,6 +10,7 @@ pub(crate) mod attention_prompt;
 #[cfg(target_arch = "x86_64")]
 mod attention_x86;
 pub(crate) mod basic;
+pub(crate) mod experts;
 pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;
 pub(crate) mod rope;

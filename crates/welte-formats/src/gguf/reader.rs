@@ -356,17 +356,17 @@ impl<'a> Cursor<'a> {
         if !(1..=4).contains(&dimensions) {
             return Err(self.wrong(
                 &field,
-                format!("has {dimensions} dimensions; 1 or 2 are supported"),
+                format!("has {dimensions} dimensions; 1 to 3 are supported"),
             ));
         }
         let mut size = [1u64; 4];
         for s in &mut size[..dimensions as usize] {
             *s = self.u64(&field)?;
         }
-        if size[2..] != [1, 1] {
+        if size[3] != 1 {
             return Err(self.wrong(
                 &field,
-                format!("has {dimensions} dimensions; 1 or 2 are supported"),
+                format!("has {dimensions} dimensions; 1 to 3 are supported"),
             ));
         }
         let id = self.u32(&field)?;
@@ -382,7 +382,9 @@ impl<'a> Cursor<'a> {
                 ),
             )
         })?;
-        let [k, n, ..] = size;
+        // A stack of matrices (experts) is one matrix with the rows of all.
+        let [k, n, stack, _] = size;
+        let n = n.checked_mul(stack).unwrap_or(0);
         if k == 0 || n == 0 {
             return Err(self.wrong(&field, format!("is empty ({n} x {k})")));
         }

@@ -1,7 +1,8 @@
-//! Llama 1 to 3.x, and Mistral, which differs by an attention window.
+//! Llama 1 to 3.x, and Mistral, which differs by an attention window; with experts in GGUF files of Mixtral.
 
 use super::Architecture;
-use crate::names;
+use crate::keys::Keys;
+use crate::{Error, QkNorm, names};
 
 pub(super) const LLAMA: Architecture = Architecture {
     name: "llama",
@@ -10,10 +11,14 @@ pub(super) const LLAMA: Architecture = Architecture {
     gguf_names: names::GGUF,
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: true,
-    qk_norm: false,
-    windows: |keys, layers| {
-        let key = keys.name("attention.sliding_window", "sliding_window");
-        Ok(vec![keys.u32(&key)?.unwrap_or(0); layers as usize])
-    },
+    qk_norm: QkNorm::None,
+    experts: true,
+    windows,
     finish: |_, _| Ok(()),
 };
+
+/// The one window, if any, in every layer.
+pub(super) fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
+    let key = keys.name("attention.sliding_window", "sliding_window");
+    Ok(vec![keys.u32(&key)?.unwrap_or(0); layers as usize])
+}

@@ -1,12 +1,18 @@
 //! The architectures: a file each, and this register.
 
+mod gemma;
 mod llama;
+mod mixtral;
+mod olmo2;
+mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_moe;
+mod smollm3;
 
 use crate::names::Names;
-use crate::{Error, ModelSpec, keys::Keys};
-use welte_formats::checkpoint::{Checkpoint, Dialect};
+use crate::{Error, ModelSpec, QkNorm, keys::Keys};
+use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 
 /// What sets one architecture apart; everything else is common.
 pub(crate) struct Architecture {
@@ -22,15 +28,29 @@ pub(crate) struct Architecture {
     pub(crate) hugging_face_names: Names,
     /// GGUF stores the rows of Q and K so that neighbouring elements form rope's pairs.
     pub(crate) gguf_interleaved: bool,
-    /// Queries and keys are normed per head.
-    pub(crate) qk_norm: bool,
+    /// How queries and keys are normed.
+    pub(crate) qk_norm: QkNorm,
+    /// Its feed-forward parts may be experts.
+    pub(crate) experts: bool,
     /// Trained without a limit to attention unless this says otherwise for a layer.
     pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
     /// Last touches, where the common reading does not fit.
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 3] = [&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3];
+const ALL: [&Architecture; 11] = [
+    &llama::LLAMA,
+    &qwen2::QWEN2,
+    &qwen3::QWEN3,
+    &qwen3_moe::QWEN3_MOE,
+    &mixtral::MIXTRAL,
+    &gemma::GEMMA,
+    &gemma::GEMMA2,
+    &gemma::GEMMA3,
+    &phi3::PHI3,
+    &olmo2::OLMO2,
+    &smollm3::SMOLLM3,
+];
 
 /// The names that a checkpoint may call itself by.
 pub fn supported() -> Vec<&'static str> {
@@ -73,6 +93,24 @@ impl Architecture {
             None => Err(unsupported(checkpoint, said)),
         }
     }
+}
+
+/// The window of each layer, where a configuration lists the layers' kinds of attention.
+fn layer_types(keys: &Keys<'_>, layers: u32, window: u32) -> Result<Option<Vec<u32>>, Error> {
+    let key = "layer_types";
+    let Some(Value::Array(types)) = keys.value(key) else {
+        return Ok(None);
+    };
+    if types.len() != layers as usize {
+        let problem = format!("has {} entries for {layers} layers", types.len());
+        return Err(keys.error(key, problem));
+    }
+    let each = types.iter().map(|t| match t {
+        Value::String(s) if s == "full_attention" => Ok(0),
+        Value::String(s) if s == "sliding_attention" => Ok(window),
+        _ => Err(keys.error(key, "knows only full_attention and sliding_attention here")),
+    });
+    each.collect::<Result<_, _>>().map(Some)
 }
 
 pub(crate) fn unsupported(checkpoint: &dyn Checkpoint, name: &str) -> Error {

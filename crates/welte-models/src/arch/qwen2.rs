@@ -1,9 +1,8 @@
 //! Qwen2 and Qwen2.5: biases on Q, K and V; small ones tie their embeddings.
 
-use super::Architecture;
+use super::{Architecture, layer_types};
 use crate::keys::Keys;
-use crate::{Error, names};
-use welte_formats::checkpoint::Value;
+use crate::{Error, QkNorm, names};
 
 pub(super) const QWEN2: Architecture = Architecture {
     name: "qwen2",
@@ -12,7 +11,8 @@ pub(super) const QWEN2: Architecture = Architecture {
     gguf_names: names::GGUF,
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,
-    qk_norm: false,
+    qk_norm: QkNorm::None,
+    experts: false,
     windows,
     finish: |_, _| Ok(()),
 };
@@ -27,22 +27,8 @@ pub(super) fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
     if window == 0 || !on {
         return Ok(vec![0; layers as usize]);
     }
-    if let Some(Value::Array(types)) = keys.value("layer_types") {
-        if types.len() != layers as usize {
-            return Err(keys.error(
-                "layer_types",
-                format!("has {} entries for {layers} layers", types.len()),
-            ));
-        }
-        let each = types.iter().map(|t| match t {
-            Value::String(s) if s == "full_attention" => Ok(0),
-            Value::String(s) if s == "sliding_attention" => Ok(window),
-            _ => Err(keys.error(
-                "layer_types",
-                "knows only full_attention and sliding_attention here",
-            )),
-        });
-        return each.collect();
+    if let Some(list) = layer_types(keys, layers, window)? {
+        return Ok(list);
     }
     let from = keys.u32("max_window_layers")?.unwrap_or(0);
     Ok((0..layers)

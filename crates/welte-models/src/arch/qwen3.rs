@@ -1,7 +1,7 @@
 //! Qwen3: queries and keys are normed per head; the head size is given, not derived.
 
 use super::{Architecture, qwen2};
-use crate::names;
+use crate::{QkNorm, names};
 
 pub(super) const QWEN3: Architecture = Architecture {
     name: "qwen3",
@@ -10,7 +10,8 @@ pub(super) const QWEN3: Architecture = Architecture {
     gguf_names: names::GGUF,
     hugging_face_names: names::HUGGING_FACE,
     gguf_interleaved: false,
-    qk_norm: true,
+    qk_norm: QkNorm::Head,
+    experts: false,
     windows: qwen2::windows,
     finish: |_, _| Ok(()),
 };

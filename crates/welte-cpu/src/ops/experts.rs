@@ -1,0 +1,333 @@
+//! Mixtures of experts: rows choose experts, entries (a row with one of its experts) are grouped by expert, and each
+//! expert's matrix is read once for all of its entries.
+
+use super::matmul::ROW_BLOCK;
+use super::{Bytes, Place, activate};
+use crate::kernels::Kernel;
+use std::ops::Range;
+
+/// Bytes of tiles in one chunk, about.
+const CHUNK: usize = 64 << 10;
+/// The most outputs in one chunk: what a thread's scratch holds for a block of rows, twice.
+pub(crate) const COLUMNS: usize = 256;
+
+/// Softmax over the experts; the best ones with their shares.
+pub(crate) struct Route {
+    pub(crate) x: Place,
+    pub(crate) y: Place,
+    pub(crate) experts: usize,
+    pub(crate) used: usize,
+    pub(crate) renormalise: bool,
+    pub(crate) scale: f32,
+}
+
+impl Route {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        // SAFETY: both rows lie in their buffers, and are apart.
+        let (x, y) = unsafe {
+            (
+                self.x.row(row, self.experts),
+                self.y.row_mut(row, 2 * self.used),
+            )
+        };
+        let (ids, shares) = y.split_at_mut(self.used);
+        let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut before = usize::MAX;
+        for (id, share) in ids.iter_mut().zip(&mut *shares) {
+            let next = best_after(x, before);
+            *id = f32::from_bits(next as u32);
+            *share = (x[next] - largest).exp();
+            before = next;
+        }
+        let sum: f32 = match self.renormalise {
+            true => shares.iter().sum(),
+            false => x.iter().map(|x| (x - largest).exp()).sum(),
+        };
+        shares.iter_mut().for_each(|s| *s = *s / sum * self.scale);
+    }
+}
+
+/// The largest value that comes after `before` in descending order, the lowest index first on a tie.
+fn best_after(x: &[f32], before: usize) -> usize {
+    let follows = |i: usize| match x.get(before) {
+        None => true,
+        Some(last) => match x[i].total_cmp(last) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => i > before,
+            std::cmp::Ordering::Greater => false,
+        },
+    };
+    (0..x.len())
+        .filter(|i| follows(*i))
+        .reduce(|a, b| if x[b].total_cmp(&x[a]).is_gt() { b } else { a })
+        .unwrap_or(0)
+}
+
+/// Entries grouped by expert, in a block of `u32`: where each expert's entries start, then the place of each entry
+/// (row times `used` plus its number), then the entry of each place.
+#[derive(Clone, Copy)]
+pub(crate) struct Groups {
+    pub(crate) start: Bytes,
+    pub(crate) experts: usize,
+    pub(crate) used: usize,
+    /// The most entries that there may be.
+    pub(crate) entries: usize,
+}
+
+impl Groups {
+    /// Bytes of the block.
+    pub(crate) fn bytes(experts: usize, used: usize, rows: usize) -> usize {
+        (experts + 1 + 2 * used * rows) * 4
+    }
+
+    /// # Safety
+    /// Nobody writes the groups while the slice lives.
+    unsafe fn words<'a>(&self) -> &'a [u32] {
+        let len = self.experts + 1 + 2 * self.entries;
+        // SAFETY: the block was made by `bytes`.
+        unsafe { std::slice::from_raw_parts(self.start.0.cast(), len) }
+    }
+
+    /// # Safety
+    /// As for `words`.
+    unsafe fn of_expert(&self, expert: usize) -> Range<usize> {
+        // SAFETY: promised by the caller.
+        let words = unsafe { self.words() };
+        words[expert] as usize..words[expert + 1] as usize
+    }
+
+    /// # Safety
+    /// As for `words`.
+    unsafe fn place(&self, entry: usize) -> usize {
+        // SAFETY: promised by the caller.
+        unsafe { self.words()[self.experts + 1 + entry] as usize }
+    }
+
+    /// # Safety
+    /// As for `words`.
+    unsafe fn entry(&self, place: usize) -> usize {
+        // SAFETY: promised by the caller.
+        unsafe { self.words()[self.experts + 1 + self.entries + place] as usize }
+    }
+
+    /// Groups the entries of the first `rows` rows of `choice`: one chunk of work.
+    ///
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn fill(&self, choice: Place, rows: usize) {
+        let len = self.experts + 1 + 2 * self.entries;
+        // SAFETY: the block was made by `bytes`; this phase has one chunk.
+        let words = unsafe { std::slice::from_raw_parts_mut(self.start.0.cast::<u32>(), len) };
+        let (starts, rest) = words.split_at_mut(self.experts + 1);
+        let (places, entries) = rest.split_at_mut(self.entries);
+        // A row whose logits were no numbers has chosen some expert all the same.
+        let expert = |entry: usize| {
+            // SAFETY: the row lies in its buffer, and nobody writes it now.
+            let row = unsafe { choice.row(entry / self.used, self.used) };
+            (row[entry % self.used].to_bits() as usize).min(self.experts - 1)
+        };
+        starts.fill(0);
+        let count = rows * self.used;
+        for entry in 0..count {
+            starts[expert(entry) + 1] += 1;
+        }
+        for e in 0..self.experts {
+            starts[e + 1] += starts[e];
+        }
+        for entry in 0..count {
+            let at = &mut starts[expert(entry)];
+            places[entry] = *at;
+            entries[*at as usize] = entry as u32;
+            *at += 1;
+        }
+        // Each start has moved to the next one's.
+        starts.copy_within(0..self.experts, 1);
+        starts[0] = 0;
+    }
+}
+
+/// Prepares the activations of every entry, in the order of the groups.
+pub(crate) struct PrepareEntries {
+    pub(crate) kernel: Kernel,
+    pub(crate) groups: Groups,
+    pub(crate) x: Place,
+    pub(crate) k: usize,
+    /// Every entry has its own `k` values; otherwise all of a row share them.
+    pub(crate) own: bool,
+    pub(crate) acts: Bytes,
+    pub(crate) acts_bytes: usize,
+}
+
+impl PrepareEntries {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        let used = self.groups.used;
+        let mut first: Option<*const u8> = None;
+        for slot in 0..used {
+            // SAFETY: the place is below the number of entries, for which there is room; no two entries share one.
+            unsafe {
+                let place = self.groups.place(row * used + slot);
+                let at = self.acts.0.add(place * self.acts_bytes);
+                match first {
+                    Some(done) if !self.own => {
+                        std::ptr::copy_nonoverlapping(done, at, self.acts_bytes)
+                    }
+                    _ => {
+                        let from = if self.own { slot * self.k } else { 0 };
+                        let x = self.x.start.add(row * self.x.stride + from);
+                        let x = std::slice::from_raw_parts(x, self.k);
+                        let acts = std::slice::from_raw_parts_mut(at, self.acts_bytes);
+                        self.kernel.prepare(x, acts);
+                        first = Some(at);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What becomes of an expert's outputs.
+#[derive(Clone, Copy)]
+pub(crate) enum Then {
+    /// The expert has gate and up: `act(gate) * up` goes to the entry's part of its row.
+    ActMul(u32),
+    /// They are kept in the order of the groups.
+    Keep,
+}
+
+/// The experts' matrices times their entries.
+pub(crate) struct ExpertsMatmul {
+    pub(crate) kernel: Kernel,
+    pub(crate) groups: Groups,
+    pub(crate) tiles: Bytes,
+    /// Outputs of one expert (of its gate, if gate and up meet); whole tiles.
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) acts: Bytes,
+    pub(crate) acts_bytes: usize,
+    pub(crate) y: Place,
+    pub(crate) then: Then,
+}
+
+impl ExpertsMatmul {
+    fn tiles_per_chunk(&self) -> usize {
+        let by_bytes = CHUNK / self.kernel.tile_bytes(self.k).max(1);
+        by_bytes.clamp(1, COLUMNS / self.kernel.tile_rows)
+    }
+
+    fn chunks_per_expert(&self) -> usize {
+        (self.n / self.kernel.tile_rows).div_ceil(self.tiles_per_chunk())
+    }
+
+    /// One row has as many experts as it uses; several may have any.
+    pub(crate) fn chunks(&self, rows: usize) -> usize {
+        let experts = match rows {
+            1 => self.groups.used,
+            _ => self.groups.experts,
+        };
+        experts * self.chunks_per_expert()
+    }
+
+    /// # Safety
+    /// See `super`; `scratch` holds `2 * ROW_BLOCK * COLUMNS` floats of this thread's own.
+    pub(crate) unsafe fn run(&self, rows: usize, chunk: usize, scratch: *mut f32) {
+        let groups = &self.groups;
+        let (which, part) = (
+            chunk / self.chunks_per_expert(),
+            chunk % self.chunks_per_expert(),
+        );
+        // SAFETY: the groups were filled by an earlier phase.
+        let (expert, entries) = unsafe {
+            match rows {
+                // The chunk's number is a place; places of one expert follow each other.
+                1 => (self.expert_at(which), which..which + 1),
+                _ => (which, groups.of_expert(which)),
+            }
+        };
+        let tile_rows = self.kernel.tile_rows;
+        let first = part * self.tiles_per_chunk() * tile_rows;
+        let n = (self.tiles_per_chunk() * tile_rows).min(self.n - first);
+        let matrices = if let Then::ActMul(_) = self.then {
+            2
+        } else {
+            1
+        };
+        let tile_bytes = self.kernel.tile_bytes(self.k);
+        let tile = (expert * matrices * self.n + first) / tile_rows;
+        let mut at = entries.start;
+        while at < entries.end {
+            let count = ROW_BLOCK.min(entries.end - at);
+            // SAFETY: the expert's tiles, the entries' activations and outputs lie in their blocks; chunks of one
+            // expert write different columns, experts different entries.
+            unsafe {
+                let tiles = self.tiles.0.add(tile * tile_bytes);
+                let acts = self.acts.0.add(at * self.acts_bytes);
+                let multiply = |tiles: *const u8, out: *mut f32, stride: usize| {
+                    self.kernel
+                        .matmul(tiles, n, self.k, acts, count, out, stride, false)
+                };
+                match self.then {
+                    Then::Keep => {
+                        let out = self.y.start.add(at * self.y.stride + first);
+                        multiply(tiles, out, self.y.stride);
+                    }
+                    Then::ActMul(act) => {
+                        let up = scratch.add(ROW_BLOCK * COLUMNS);
+                        multiply(tiles, scratch, COLUMNS);
+                        multiply(tiles.add(self.n / tile_rows * tile_bytes), up, COLUMNS);
+                        for i in 0..count {
+                            let entry = groups.entry(at + i);
+                            let (row, slot) = (entry / groups.used, entry % groups.used);
+                            let y = self.y.start.add(row * self.y.stride);
+                            let y = y.add(slot * self.n + first);
+                            for j in 0..n {
+                                let from = i * COLUMNS + j;
+                                *y.add(j) = activate(act, *scratch.add(from)) * *up.add(from);
+                            }
+                        }
+                    }
+                }
+            }
+            at += count;
+        }
+    }
+
+    /// The expert whose group holds a place.
+    ///
+    /// # Safety
+    /// The groups were filled by an earlier phase.
+    unsafe fn expert_at(&self, place: usize) -> usize {
+        // SAFETY: promised by the caller.
+        let starts = unsafe { &self.groups.words()[..=self.groups.experts] };
+        starts.partition_point(|start| *start as usize <= place) - 1
+    }
+}
+
+/// Adds up what a row's experts gave, in the order in which they were chosen.
+pub(crate) struct Combine {
+    pub(crate) groups: Groups,
+    pub(crate) choice: Place,
+    pub(crate) parts: Place,
+    pub(crate) y: Place,
+    pub(crate) n: usize,
+}
+
+impl Combine {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        let used = self.groups.used;
+        // SAFETY: the rows lie in their buffers; nobody else writes this one.
+        unsafe {
+            let y = self.y.row_mut(row, self.n);
+            let shares = &self.choice.row(row, 2 * used)[used..];
+            for (slot, share) in shares.iter().enumerate() {
+                let part = self.parts.row(self.groups.place(row * used + slot), self.n);
+                y.iter_mut().zip(part).for_each(|(y, v)| *y += share * v);
+            }
+        }
+    }
+}

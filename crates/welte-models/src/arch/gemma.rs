@@ -1,0 +1,109 @@
+//! Gemma 1, 2 and 3: scaled embeddings, norms by `1 + w`, GELU; from 2 on norms after each part and alternating
+//! windows; 2 caps scores and logits, 3 norms queries and keys and turns windowed layers by a base of their own.
+
+use super::{Architecture, layer_types};
+use crate::keys::Keys;
+use crate::spec::{Act, LayerRope, Rope, Scaling};
+use crate::{Error, ModelSpec, QkNorm, names};
+
+pub(super) const GEMMA: Architecture = Architecture {
+    name: "gemma",
+    gguf: &["gemma"],
+    hugging_face: &["gemma"],
+    gguf_names: names::GGUF,
+    hugging_face_names: names::HUGGING_FACE,
+    gguf_interleaved: false,
+    qk_norm: QkNorm::None,
+    experts: false,
+    windows: |_, layers| Ok(vec![0; layers as usize]),
+    finish: common,
+};
+
+pub(super) const GEMMA2: Architecture = Architecture {
+    name: "gemma2",
+    gguf: &["gemma2"],
+    hugging_face: &["gemma2"],
+    hugging_face_names: names::HUGGING_FACE_POST,
+    windows: |keys, layers| windows(keys, layers, 2),
+    finish: |spec, keys| {
+        common(spec, keys)?;
+        spec.post_norm = true;
+        // The largest model divides by the width of a head as if all heads shared the stream; files do not say so.
+        scale_scores(spec, keys, 46)?;
+        let cap = |gguf, hf, default: f64| -> Result<f32, Error> {
+            Ok(keys.f64(&keys.name(gguf, hf))?.unwrap_or(default) as f32)
+        };
+        spec.attention_softcap = cap("attn_logit_softcapping", "attn_logit_softcapping", 50.0)?;
+        spec.logit_softcap = cap("final_logit_softcapping", "final_logit_softcapping", 30.0)?;
+        Ok(())
+    },
+    ..GEMMA
+};
+
+pub(super) const GEMMA3: Architecture = Architecture {
+    name: "gemma3",
+    gguf: &["gemma3"],
+    hugging_face: &["gemma3_text", "gemma3"],
+    qk_norm: QkNorm::Head,
+    windows: |keys, layers| windows(keys, layers, 6),
+    finish: |spec, keys| {
+        common(spec, keys)?;
+        spec.post_norm = true;
+        scale_scores(spec, keys, 62)?;
+        let nested = "rope_parameters.sliding_attention.rope_theta";
+        let key = match keys.value(nested) {
+            Some(_) => nested.to_string(),
+            None => keys.name("rope.freq_base_swa", "rope_local_base_freq"),
+        };
+        spec.local_rope = Some(Rope {
+            theta: keys.positive(&key, Some(10000.0))? as f32,
+            scaling: Scaling::None,
+            ..spec.rope
+        });
+        spec.layer_ropes = spec
+            .windows
+            .iter()
+            .map(|window| match window {
+                0 => LayerRope::Main,
+                _ => LayerRope::Local,
+            })
+            .collect();
+        Ok(())
+    },
+    ..GEMMA2
+};
+
+fn common(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    spec.act = Act::GeluTanh;
+    spec.embedding_scale = (spec.dim as f32).sqrt();
+    // Converters to GGUF have added it already.
+    spec.norm_add = if keys.is_gguf() { 0.0 } else { 1.0 };
+    spec.tied = true;
+    Ok(())
+}
+
+fn scale_scores(spec: &mut ModelSpec, keys: &Keys<'_>, largest: u32) -> Result<(), Error> {
+    let each = match keys.is_gguf() && spec.layers == largest {
+        true => spec.dim / spec.heads,
+        false => spec.head_dim,
+    };
+    let by = keys.positive(&keys.name("", "query_pre_attn_scalar"), Some(each.into()))?;
+    spec.attention_scale = 1.0 / (by as f32).sqrt();
+    Ok(())
+}
+
+/// Every layer has the window but each `every`th.
+fn windows(keys: &Keys<'_>, layers: u32, every: u32) -> Result<Vec<u32>, Error> {
+    let window = keys
+        .u32(&keys.name("attention.sliding_window", "sliding_window"))?
+        .unwrap_or(0);
+    if let Some(list) = layer_types(keys, layers, window)? {
+        return Ok(list);
+    }
+    let every = match keys.is_gguf() {
+        true => every,
+        false => keys.size("sliding_window_pattern", Some(every), layers.max(every))?,
+    };
+    let each = |i| if (i + 1) % every == 0 { 0 } else { window };
+    Ok((0..layers).map(each).collect())
+}

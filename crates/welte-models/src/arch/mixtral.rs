@@ -1,0 +1,13 @@
+//! Mixtral: Mistral with experts. Its GGUF files call themselves `llama`.
+
+use super::{Architecture, llama};
+use crate::names;
+
+pub(super) const MIXTRAL: Architecture = Architecture {
+    name: "mixtral",
+    gguf: &[],
+    hugging_face: &["mixtral"],
+    hugging_face_names: names::HUGGING_FACE_MIXTRAL,
+    experts: true,
+    ..llama::LLAMA
+};
