@@ -276,6 +276,8 @@ const MOST_SUMS: usize = 16;
 /// # Safety
 /// As [`score`]; `sums` holds the heads' sums, `stride` floats apart.
 #[inline(always)]
+// The indices name registers.
+#[allow(clippy::needless_range_loop)]
 unsafe fn add_values<V: Vector, R: Rows, const H: usize, const C: usize>(
     values: Block,
     first: usize,
