@@ -330,9 +330,16 @@ pub(crate) struct ProfileArgs {
     /// Tokens to generate
     #[arg(short = 'n', long, default_value_t = 64)]
     pub(crate) n_gen: u32,
-    /// How to print
-    #[arg(short, long, value_enum, default_value_t = Plain::Text)]
-    pub(crate) output: Plain,
+    /// How to print: html is a page with the roofline
+    #[arg(short, long, value_enum, default_value_t = Page::Text)]
+    pub(crate) output: Page,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Page {
+    Text,
+    Json,
+    Html,
 }
 
 #[derive(Args)]
@@ -345,6 +352,12 @@ pub(crate) struct PerplexityArgs {
     /// The text
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
+    /// Compare with another model (its divergence from that one), instead of scoring the text
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) kl_to: Option<String>,
+    /// Compute the other model with the slow, plain reference
+    #[arg(long, requires = "kl_to")]
+    pub(crate) kl_reference: bool,
     /// The most chunks to score (0: all)
     #[arg(long, default_value_t = 0)]
     pub(crate) chunks: usize,

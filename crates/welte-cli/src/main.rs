@@ -7,6 +7,7 @@ mod doctor;
 mod inspect;
 mod perplexity;
 mod profile;
+mod profile_page;
 mod quantize;
 mod run;
 mod source;

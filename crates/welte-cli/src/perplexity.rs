@@ -4,6 +4,7 @@ use crate::args::{PerplexityArgs, Plain};
 use crate::source;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use welte::Session;
 
 /// Chunk of the peers when none is asked for.
 const CHUNK: u32 = 512;
@@ -26,6 +27,15 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
         n => n.min(tokens.len() / chunk),
     };
     let terminal = std::io::stderr().is_terminal();
+    if let Some(base) = &args.kl_to {
+        let text = Text {
+            tokens: &tokens,
+            chunk,
+            bos,
+            total,
+        };
+        return compare(args, &source, base, &mut session, &text);
+    }
     let score = welte::perplexity(&mut session, &tokens, chunk, bos, &mut |so_far| {
         if terminal {
             eprint!("\r\x1b[K[{}/{total}] {:.4}", so_far.chunks, so_far.ppl);
@@ -46,6 +56,63 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
             let all = serde_json::json!({
                 "model": source, "ppl": score.ppl, "error": score.error,
                 "chunks": score.chunks, "n_ctx": chunk, "scored": score.scored,
+            });
+            writeln!(out, "{all}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What both models read.
+struct Text<'a> {
+    tokens: &'a [u32],
+    chunk: usize,
+    bos: Option<u32>,
+    /// Chunks to compare.
+    total: usize,
+}
+
+/// The divergence of the model from another.
+fn compare(
+    args: &PerplexityArgs,
+    source: &str,
+    base: &str,
+    session: &mut Session,
+    text: &Text,
+) -> anyhow::Result<ExitCode> {
+    let mut options = args.load.options()?;
+    options.context = text.chunk as u32;
+    options.reference = args.kl_reference;
+    options.isa = None;
+    let mut other = source::load_with(base, &options)?.session()?;
+    let mut done = 0;
+    let result = welte::divergence(
+        session,
+        &mut other,
+        text.tokens,
+        text.chunk,
+        text.bos,
+        &mut |_| {
+            done += 1;
+            done < text.total
+        },
+    )?;
+    let mut out = std::io::stdout().lock();
+    match args.output {
+        Plain::Text => writeln!(
+            out,
+            "KL = {:.6} +/- {:.6} nats from {base} (largest {:.6}, same top token {:.2} %, {} positions in {done} chunks of {})",
+            result.mean,
+            result.error,
+            result.largest,
+            100.0 * result.same_top,
+            result.positions,
+            text.chunk
+        )?,
+        Plain::Json => {
+            let all = serde_json::json!({
+                "model": source, "kl_to": base, "kl": result.mean, "error": result.error, "largest": result.largest,
+                "same_top": result.same_top, "positions": result.positions, "chunks": done, "n_ctx": text.chunk,
             });
             writeln!(out, "{all}")?;
         }

@@ -154,10 +154,41 @@ fn bench_and_profile_and_perplexity_speak_json() {
         "json",
     ]);
     assert_eq!(profile.status.code(), Some(0), "{}", err(&profile));
-    serde_json::from_slice::<serde_json::Value>(&profile.stdout).unwrap();
+    let profile = serde_json::from_slice::<serde_json::Value>(&profile.stdout).unwrap();
+    assert!(profile["floor_gb_s"].as_f64().unwrap() > 0.0);
+    let page = welte(&[
+        "profile",
+        "models/demo.gguf",
+        "-p",
+        "8",
+        "-n",
+        "2",
+        "-o",
+        "html",
+    ]);
+    let page = out(&page);
+    assert!(page.contains("<svg") && page.contains("norm_matmul") && page.ends_with("</html>\n"));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text.txt");
     std::fs::write(&file, "The fox went home. It was late. ".repeat(40)).unwrap();
+    let same = [
+        "perplexity",
+        "models/demo.gguf",
+        "--kl-to",
+        "models/demo.gguf",
+        "-f",
+        file.to_str().unwrap(),
+        "-c",
+        "64",
+        "--chunks",
+        "1",
+        "-o",
+        "json",
+    ];
+    let same = serde_json::from_slice::<serde_json::Value>(&welte(&same).stdout).unwrap();
+    assert_eq!(same["kl"].as_f64(), Some(0.0));
+    assert_eq!(same["same_top"].as_f64(), Some(1.0));
+    assert_eq!(same["positions"].as_u64(), Some(31));
     let score = welte(&[
         "perplexity",
         "-m",

@@ -10,6 +10,7 @@ mod load;
 mod lower;
 mod memory;
 mod ops;
+mod places;
 mod reference;
 mod replay;
 mod sizes;

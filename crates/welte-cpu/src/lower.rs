@@ -6,11 +6,13 @@ use crate::kernels::Kernel;
 use crate::load::Inner;
 use crate::memory::Block;
 use crate::ops::attention::{self, Attention};
+use crate::ops::attention_prompt;
 use crate::ops::basic::{self, ActMul, Add, Bias, CopyLast, Embed, Norm, Scale};
 use crate::ops::matmul::{FUSED_COLUMNS, Matmul, Prepare, Then};
+use crate::ops::matmul_prompt;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::{self, Sample};
-use crate::ops::{Bytes, Floats, Place, State};
+use crate::ops::{Bytes, Floats, MANY_ROWS, Place, State};
 use crate::sizes::{Extra, angles_of, matrix_of, refuse};
 use welte_table::{
     BufferRef, Command, NO_WEIGHT, Op, Program, Shape, Table, Usage, WeightId, params,
@@ -189,7 +191,8 @@ impl Lowering<'_> {
                     phase,
                 })
             };
-            self.lower_command(command, rows, &angles, &mut push)?;
+            let prompt = matches!(table.shape, Shape::Prefill(_));
+            self.lower_command(command, rows, prompt, &angles, &mut push)?;
         }
         Ok(LoweredTable {
             shape: table.shape,
@@ -272,6 +275,7 @@ impl Lowering<'_> {
         &self,
         command: &Command,
         rows: usize,
+        prompt: bool,
         angles: &[((WeightId, u32, u32), Place)],
         push: &mut dyn FnMut(Phase),
     ) -> Result<(), Error> {
@@ -352,7 +356,7 @@ impl Lowering<'_> {
                 let p = params::Matmul::of(&command.params);
                 self.lower_matmul(
                     command,
-                    rows,
+                    (rows, prompt),
                     (p.x_stride, p.y_stride),
                     None,
                     Then::Store,
@@ -363,7 +367,7 @@ impl Lowering<'_> {
                 let p = params::MatmulAdd::of(&command.params);
                 self.lower_matmul(
                     command,
-                    rows,
+                    (rows, prompt),
                     (p.x_stride, p.y_stride),
                     None,
                     Then::Accumulate,
@@ -375,7 +379,7 @@ impl Lowering<'_> {
                 let norm = Some((self.floats(command.weights[1], p.k as usize)?, p.eps));
                 self.lower_matmul(
                     command,
-                    rows,
+                    (rows, prompt),
                     (p.x_stride, p.y_stride),
                     norm,
                     Then::Store,
@@ -387,7 +391,7 @@ impl Lowering<'_> {
                 let norm = Some((self.floats(command.weights[1], p.k as usize)?, p.eps));
                 self.lower_matmul(
                     command,
-                    rows,
+                    (rows, prompt),
                     (p.x_stride, p.y_stride),
                     norm,
                     Then::ActMul(p.act),
@@ -449,7 +453,7 @@ impl Lowering<'_> {
                 }));
             }
             Op::Attention => {
-                let make = || self.lower_attention(command, rows, same_kv);
+                let make = || self.lower_attention(command, (rows, prompt), same_kv);
                 push(Phase::Attention(make()?));
                 push(Phase::Merge(make()?));
             }
@@ -519,7 +523,7 @@ impl Lowering<'_> {
     fn lower_matmul(
         &self,
         command: &Command,
-        rows: usize,
+        (rows, prompt): (usize, bool),
         (x_stride, y_stride): (u32, u32),
         norm: Option<(Floats, f32)>,
         then: Then,
@@ -527,9 +531,14 @@ impl Lowering<'_> {
     ) -> Result<(), Error> {
         let (n, k) = matrix_of(command).ok_or_else(|| refuse("no matrix"))?;
         let (kernel, tiles) = self.matrix(command, n, k)?;
-        let acts_bytes = kernel.acts_bytes(k);
+        let many = prompt.then(|| Kernel::for_prompt(kernel.format, self.inner.isa));
+        let many_bytes =
+            |many: &Kernel| (many.acts_bytes(k), matmul_prompt::scratch_bytes(many, k));
+        let (acts_bytes, scratch) = many.as_ref().map_or((0, 0), many_bytes);
+        let acts_bytes = kernel.acts_bytes(k).max(acts_bytes);
         if rows * acts_bytes > self.extra.acts.len()
             || (norm.is_some() && k * 4 > self.extra.per_thread)
+            || (rows >= MANY_ROWS && scratch > self.extra.per_thread)
         {
             return Err(refuse("the device's scratch is too small"));
         }
@@ -537,17 +546,18 @@ impl Lowering<'_> {
         let x = self.place(command.buffers[0], x_stride, k, rows)?;
         push(Phase::Prepare(Prepare {
             kernel,
+            many,
             x,
             k,
             norm,
             acts,
-            acts_bytes,
         }));
         let threads = self.inner.team.threads();
         let Then::ActMul(act) = then else {
             let y = self.place(command.buffers[1], y_stride, n, rows)?;
             push(Phase::Matmul(Matmul::new(
                 kernel,
+                many,
                 tiles,
                 (n, k),
                 acts,
@@ -562,6 +572,7 @@ impl Lowering<'_> {
         if half % kernel.tile_rows == 0 && kernel.tile_rows <= FUSED_COLUMNS {
             push(Phase::Matmul(Matmul::new(
                 kernel,
+                many,
                 tiles,
                 (half, k),
                 acts,
@@ -573,6 +584,7 @@ impl Lowering<'_> {
             let wide = self.scratch(&self.extra.wide, 0, n, rows)?;
             push(Phase::Matmul(Matmul::new(
                 kernel,
+                many,
                 tiles,
                 (n, k),
                 acts,
@@ -593,7 +605,7 @@ impl Lowering<'_> {
     fn lower_attention(
         &self,
         command: &Command,
-        rows: usize,
+        (rows, prompt): (usize, bool),
         same_kv: impl Fn(u32, u32, u32) -> Result<usize, Error>,
     ) -> Result<Attention, Error> {
         let p = params::Attention::of(&command.params);
@@ -606,8 +618,11 @@ impl Lowering<'_> {
         let kv = &self.program().kv;
         let splits = attention::splits_of(kv.context as usize);
         let floats = attention::partial_floats(head_dim);
-        if attention::scratch_floats(heads / kv_heads, head_dim, splits) * 4 > self.extra.per_thread
-        {
+        let mut needed = attention::scratch_floats(heads / kv_heads, head_dim, splits);
+        if rows >= MANY_ROWS {
+            needed = needed.max(attention_prompt::scratch_floats(head_dim));
+        }
+        if needed * 4 > self.extra.per_thread {
             return Err(refuse("the device's scratch is too small"));
         }
         Ok(Attention {
@@ -621,7 +636,9 @@ impl Lowering<'_> {
             window: p.window as usize,
             softcap: p.softcap,
             partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
-            run: attention::run_for(kv.format, self.inner.isa),
+            run: attention::run_for(kv.format, head_dim, self.inner.isa),
+            prompt: attention_prompt::prompt_for(kv.format, self.inner.isa, heads / kv_heads)
+                .filter(|_| prompt),
         })
     }
 }
@@ -630,13 +647,15 @@ impl Phase {
     /// Into how many chunks it is cut.
     pub(crate) fn chunks(&self, state: &State, rows: usize, plain_argmax: bool) -> usize {
         match self {
-            Phase::Matmul(p) => p.chunks(),
+            Phase::Matmul(p) => p.chunks(rows),
             Phase::RopeAppend(p) => rows * p.chunks_per_row(),
             Phase::Attention(p) if rows == 1 => {
                 p.kv_heads * p.splits(state.rows[0].position as usize)
             }
-            Phase::Attention(p) => rows * p.kv_heads,
-            Phase::Merge(p) if rows == 1 => p.kv_heads.min(MERGE_CHUNKS),
+            Phase::Attention(p) => p.items(rows).unwrap_or(rows * p.kv_heads),
+            Phase::Merge(p) if rows == 1 && p.splits(state.rows[0].position as usize) > 1 => {
+                p.kv_heads.min(MERGE_CHUNKS)
+            }
             Phase::Merge(_) => 0,
             Phase::CopyLast(_) | Phase::Choose(_) => 1,
             Phase::Scan(p) => {
@@ -662,7 +681,7 @@ impl Phase {
                 Phase::Angles(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Embed(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Norm(p) => some.for_each(|row| p.run(row)),
-                Phase::Prepare(p) => some.for_each(|row| p.run(row, scratch)),
+                Phase::Prepare(p) => some.for_each(|row| p.run(rows, row, scratch)),
                 Phase::Bias(p) => some.for_each(|row| p.run(row)),
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
@@ -674,8 +693,13 @@ impl Phase {
                     let heads = p.chunks_per_row();
                     p.run(state, chunk / heads, chunk % heads);
                 }
-                Phase::Attention(p) if rows == 1 => {
+                Phase::Attention(p)
+                    if rows == 1 && p.splits(state.rows[0].position as usize) > 1 =>
+                {
                     p.split(state, chunk % p.kv_heads, chunk / p.kv_heads, scratch);
+                }
+                Phase::Attention(p) if p.items(rows).is_some() => {
+                    p.item(state, rows, chunk, scratch)
                 }
                 Phase::Attention(p) => {
                     p.whole(state, chunk / p.kv_heads, chunk % p.kv_heads, scratch)

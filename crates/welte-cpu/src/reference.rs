@@ -2,7 +2,7 @@
 //! and it allocates; the tests hold the kernels against it.
 
 use crate::memory::Block;
-use crate::ops::activate;
+use crate::ops::erf;
 use welte_formats::quant;
 use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Program, Row, Table, WeightId, params};
 
@@ -385,6 +385,14 @@ fn multiply(matrix: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
 
 fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+fn activate(act: u32, x: f32) -> f32 {
+    match act {
+        0 => x / (1.0 + (-x).exp()),
+        1 => 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh()),
+        _ => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+    }
 }
 
 fn act_mul(act: u32, x: &[f32]) -> Vec<f32> {

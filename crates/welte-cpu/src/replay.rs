@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use welte_table::{BufferId, Class, Op, Row, Sampling, Shape};
+use welte_table::{BufferId, Class, Op, Row, Sampling, Shape, params};
 
 /// What one op did since profiling was switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Profile {
     pub ns: u64,
     /// Bytes that it had to move at least: weights, activations, and the KV it read.
     pub bytes: u64,
+    /// Multiplications and additions.
+    pub flops: u64,
 }
 
 /// One user of a model: its buffers, KV cache and step state.
@@ -274,6 +276,7 @@ impl Session {
             calls: 0,
             ns: 0,
             bytes: 0,
+            flops: 0,
         };
         self.profile = on.then(|| Op::ALL.iter().map(zero).collect());
     }
@@ -409,12 +412,16 @@ impl Session {
             if phase.command != last {
                 last = phase.command;
                 entry.calls += 1;
+                let rows = if phase.single { 1 } else { live };
                 entry.bytes += command.bytes;
+                entry.flops += command.flops * rows as u64;
                 if command.op == Op::Attention {
-                    entry.bytes += state.rows[..live]
-                        .iter()
-                        .map(|row| kv_bytes(state, row))
-                        .sum::<u64>();
+                    let p = params::Attention::of(&command.params);
+                    for row in &state.rows[..live] {
+                        let seen = positions_seen(&p, row);
+                        entry.bytes += seen * kv_bytes(state);
+                        entry.flops += seen * 4 * u64::from(p.heads) * u64::from(p.head_dim);
+                    }
                 }
             }
         }
@@ -476,10 +483,18 @@ fn no_table(table: usize, known: usize) -> Error {
     Error::Step(format!("table {table}; the program has {known}"))
 }
 
-/// Bytes of keys and values that attention of a row reads.
-fn kv_bytes(state: &State, row: &Row) -> u64 {
-    let heads = state.kv.kv_heads as u64;
-    (row.position as u64 + 1) * heads * state.kv_row_bytes() as u64 * 2
+/// How many positions the attention of a row looks at.
+fn positions_seen(p: &params::Attention, row: &Row) -> u64 {
+    let all = u64::from(row.position) + 1;
+    match p.window {
+        0 => all,
+        window => all.min(u64::from(window)),
+    }
+}
+
+/// Bytes of keys and values of one position in one layer.
+fn kv_bytes(state: &State) -> u64 {
+    u64::from(state.kv.kv_heads) * state.kv_row_bytes() as u64 * 2
 }
 
 /// The KV cache: the only buffer of its class (a program without attention may lack it).

@@ -3,9 +3,9 @@
 use crate::kernels::Kernel;
 use crate::lower::Lowered;
 use crate::memory::{Block, round_up};
-use crate::ops::attention;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
 use crate::ops::sample::{self, Sampler};
+use crate::ops::{MANY_ROWS, attention, attention_prompt, matmul_prompt};
 use crate::{Error, Options};
 use welte_table::{Class, Command, Format, Op, Program, Row, WeightId, params};
 
@@ -138,7 +138,13 @@ impl Sizes {
                 let rows = table.rows_at(index) as usize;
                 if let Some((n, k)) = matrix_of(command) {
                     let kernel = Kernel::for_format(command.format, options.isa());
-                    sizes.acts = sizes.acts.max(rows * kernel.acts_bytes(k));
+                    let many = Kernel::for_prompt(command.format, options.isa());
+                    let acts = kernel.acts_bytes(k).max(many.acts_bytes(k));
+                    sizes.acts = sizes.acts.max(rows * acts);
+                    if rows >= MANY_ROWS {
+                        let scratch = matmul_prompt::scratch_bytes(&many, k);
+                        sizes.per_thread = sizes.per_thread.max(scratch);
+                    }
                     sizes.per_thread = sizes.per_thread.max(k * 4);
                     if command.op == Op::NormMatmulActMul && (n / 2) % kernel.tile_rows != 0 {
                         sizes.wide = sizes.wide.max(rows * n * 4);
@@ -160,6 +166,10 @@ impl Sizes {
                     sizes.per_thread = sizes
                         .per_thread
                         .max(attention::scratch_floats(group, dim, splits) * 4);
+                    if rows >= MANY_ROWS {
+                        let scratch = attention_prompt::scratch_floats(dim) * 4;
+                        sizes.per_thread = sizes.per_thread.max(scratch);
+                    }
                 }
             }
             let rows = table.shape.rows() as usize;

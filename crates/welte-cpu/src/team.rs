@@ -6,14 +6,21 @@
 //! sleep between chunks holds nothing, and the others go on without it.
 #![allow(unsafe_code)]
 
+use crate::places::{self, Place};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// How often a waiting thread looks before it lets others run, and how often after that before it sleeps.
 const SPINS: u32 = 2_000;
-const YIELDS: u32 = 50;
+const YIELDS: u32 = 200;
+
+/// How long a thread waits before it takes another for one that has lost its core: this, and so many times the time
+/// that its own last chunk took.
+const LOST: Duration = Duration::from_micros(20);
+const LOST_CHUNKS: u32 = 4;
 
 /// One chunk of work: (phase, chunk, thread).
 pub(crate) type Work<'a> = &'a (dyn Fn(usize, usize, usize) + Sync);
@@ -44,6 +51,48 @@ struct Shared {
     panicked: AtomicBool,
     stop: AtomicBool,
     started: AtomicUsize,
+    /// Where each thread is.
+    places: Vec<Place>,
+}
+
+/// How long a thread has waited.
+struct Waiting {
+    thread: usize,
+    tries: u32,
+    since: Option<Instant>,
+    /// How long its last chunk took.
+    chunk: Duration,
+    changed: bool,
+}
+
+impl Waiting {
+    fn new(thread: usize) -> Waiting {
+        Waiting {
+            thread,
+            tries: 0,
+            since: None,
+            chunk: Duration::ZERO,
+            changed: false,
+        }
+    }
+
+    /// A chunk was taken.
+    fn end(&mut self) {
+        self.tries = 0;
+        self.since = None;
+        self.changed = false;
+    }
+
+    /// True once, when the wait is too long for threads that all have a core.
+    fn is_too_long(&mut self) -> bool {
+        if self.changed || !self.tries.is_multiple_of(64) {
+            return false;
+        }
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        self.changed = now - since > LOST + LOST_CHUNKS * self.chunk;
+        self.changed
+    }
 }
 
 /// Threads that live as long as the team; the caller of `run` is one of them.
@@ -112,7 +161,10 @@ impl Shared {
     }
 
     /// Runs a chunk that was taken, and counts it.
-    fn execute(&self, phase: usize, chunk: usize, thread: usize) {
+    fn execute(&self, phase: usize, chunk: usize, waiting: &mut Waiting) {
+        let thread = waiting.thread;
+        let start = Instant::now();
+        self.places[thread].begin();
         // Read before the chunk is counted: afterwards the step may be over and `starts` another's.
         let end = self.starts[phase + 1].load(Acquire);
         let job = self.job.load(Acquire);
@@ -121,6 +173,9 @@ impl Shared {
         if catch_unwind(AssertUnwindSafe(|| work(phase, chunk, thread))).is_err() {
             self.panicked.store(true, SeqCst);
         }
+        self.places[thread].end();
+        waiting.end();
+        waiting.chunk = start.elapsed();
         let done = self.done.0.fetch_add(1, SeqCst) + 1;
         if done as u32 == end {
             self.wake_sleepers();
@@ -135,11 +190,14 @@ impl Shared {
     }
 
     /// Waits until `over`, or until something might be there to take.
-    fn wait(&self, tries: &mut u32, over: &dyn Fn() -> bool) {
-        *tries += 1;
-        if *tries < SPINS {
+    fn wait(&self, waiting: &mut Waiting, over: &dyn Fn() -> bool) {
+        waiting.tries += 1;
+        if waiting.is_too_long() && self.is_someone_behind() {
+            places::change(&self.places, waiting.thread);
+        }
+        if waiting.tries < SPINS {
             std::hint::spin_loop();
-        } else if *tries < SPINS + YIELDS {
+        } else if waiting.tries < SPINS + YIELDS {
             std::thread::yield_now();
         } else {
             let guard = lock(&self.lock);
@@ -152,8 +210,14 @@ impl Shared {
                 );
             }
             self.sleepers.fetch_sub(1, SeqCst);
-            *tries = 0;
+            waiting.tries = 0;
         }
+    }
+
+    /// Whether a step goes on in which every chunk that may be taken was taken: somebody is still at one.
+    fn is_someone_behind(&self) -> bool {
+        let (next, done) = (self.next.0.load(SeqCst), self.done.0.load(SeqCst));
+        next >> 32 == done >> 32 && (done as u32) < next as u32
     }
 
     /// Whether a chunk could be taken (or the state is changing just now).
@@ -170,17 +234,17 @@ impl Shared {
     }
 
     fn work_until_stopped(&self, thread: usize) {
+        self.places[thread].enter();
         self.started.fetch_add(1, SeqCst);
         let mut cursor = (0, 0);
-        let mut tries = 0;
+        let mut waiting = Waiting::new(thread);
         while !self.stop.load(SeqCst) {
             match self.look(&mut cursor) {
                 Look::Taken { phase, chunk } => {
-                    self.execute(phase, chunk, thread);
-                    tries = 0;
+                    self.execute(phase, chunk, &mut waiting);
                 }
                 Look::Lost => {}
-                Look::Nothing => self.wait(&mut tries, &|| self.stop.load(SeqCst)),
+                Look::Nothing => self.wait(&mut waiting, &|| self.stop.load(SeqCst)),
             }
         }
     }
@@ -202,6 +266,7 @@ impl Team {
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             started: AtomicUsize::new(0),
+            places: (0..threads.max(1)).map(|_| Place::new()).collect(),
         });
         let mut workers = Vec::new();
         for thread in 1..threads {
@@ -269,16 +334,16 @@ impl Team {
         shared.wake_sleepers();
 
         let over = || shared.done.0.load(SeqCst) as u32 == total;
+        shared.places[0].enter();
         let mut cursor = (step, 0);
-        let mut tries = 0;
+        let mut waiting = Waiting::new(0);
         while !over() {
             match shared.look(&mut cursor) {
                 Look::Taken { phase, chunk } => {
-                    shared.execute(phase, chunk, 0);
-                    tries = 0;
+                    shared.execute(phase, chunk, &mut waiting);
                 }
                 Look::Lost => {}
-                Look::Nothing => shared.wait(&mut tries, &over),
+                Look::Nothing => shared.wait(&mut waiting, &over),
             }
         }
         if shared.panicked.load(SeqCst) {

@@ -156,6 +156,96 @@ fn long_contexts_cross_splits_and_pages() {
     }
 }
 
+/// Prompts of many rows: every shape of attention, on every instruction set, in pages that lie in disorder.
+#[test]
+fn prompts_agree_with_the_reference() {
+    let shapes = [
+        (1, 1, 40, Format::F16, 16, 0, 0.0),
+        (4, 2, 10, Format::F16, 3, 0, 5.0),
+        (7, 1, 64, Format::Q8_0, 100, 7, 0.0),
+        (8, 1, 128, Format::F16, 64, 100, 0.0),
+        (6, 2, 32, Format::Q8_0, 1, 0, 5.0),
+        (30, 1, 24, Format::F16, 7, 30, 0.0),
+    ];
+    for (seed, shape) in shapes.into_iter().enumerate() {
+        let (heads, kv_heads, head_dim, kv_format, page, window, softcap) = shape;
+        let config = Config {
+            heads,
+            kv_heads,
+            head_dim,
+            rot: head_dim,
+            kv_format,
+            page,
+            window,
+            softcap,
+            layers: 1,
+            rows: 110,
+            ..Config::small(seed as u64)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut sessions = vec![load(&program, &checkpoint, &reference())];
+        for isa in Isa::available() {
+            let options = Options {
+                isa: Some(isa),
+                ..options(2)
+            };
+            sessions.push(load(&program, &checkpoint, &options));
+        }
+        let mut pages = sessions[0].pages().to_vec();
+        pages.reverse();
+        for session in &mut sessions {
+            session.set_pages(&pages).unwrap();
+        }
+        let mut at = 0;
+        for count in [17, 110, 63] {
+            let prompt = rows(&mut Numbers(at.into()), config.vocab, at, count, 0);
+            let (plain, fast) = sessions.split_first_mut().unwrap();
+            let want = plain.step(1, &prompt).unwrap();
+            for session in fast {
+                let off = difference(session.step(1, &prompt).unwrap(), want);
+                let tolerance = if kv_format == Format::Q8_0 {
+                    2e-2
+                } else {
+                    2e-3
+                };
+                assert!(off <= tolerance, "{count} rows at {at}: {off} {shape:?}");
+            }
+            at += count;
+        }
+    }
+}
+
+/// As long as each piece has many rows, how a prompt is cut does not change a bit.
+#[test]
+fn prompts_in_large_pieces_give_the_same_bits() {
+    for (format, window) in [(Format::Q4_0, 0), (Format::Q6_K, 50), (Format::BF16, 0)] {
+        let config = Config {
+            format,
+            window,
+            dim: 256,
+            hidden: 256,
+            rows: 200,
+            layers: 2,
+            ..Config::small(9)
+        };
+        let (program, checkpoint) = make(&config);
+        let whole = rows(&mut Numbers(3), config.vocab, 0, 200, 1);
+        let mut first: Option<Vec<u32>> = None;
+        for pieces in [&[200][..], &[17, 183], &[100, 100], &[40, 71, 89]] {
+            let mut session = load(&program, &checkpoint, &options(2));
+            let mut from = 0;
+            let mut bits = Vec::new();
+            for piece in pieces {
+                let logits = session.step(1, &whole[from..from + piece]).unwrap();
+                bits = logits.iter().map(|x| x.to_bits()).collect();
+                from += piece;
+            }
+            let first = first.get_or_insert_with(|| bits.clone());
+            assert!(*first == bits, "{format:?} in {pieces:?}");
+        }
+    }
+}
+
 fn decode_some(session: &mut Session, n: &[usize], settings: &Sampling) -> Vec<u32> {
     let prompt = rows(&mut Numbers(4), 101, 0, 11, 1);
     session.step(1, &prompt).unwrap();

@@ -17,6 +17,7 @@
 //! # Ok(()) }
 //! ```
 
+mod divergence;
 mod error;
 mod generate;
 pub mod memory;
@@ -26,6 +27,7 @@ pub mod policy;
 mod session;
 mod text;
 
+pub use divergence::{Divergence, divergence};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, Pieces, StopReason, Timings};
 pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};

@@ -35,18 +35,20 @@ macro_rules! walk {
     }};
 }
 
+pub(super) use walk;
+
 /// Where the sums of a tile go.
-struct Out {
-    first: *mut f32,
-    stride: usize,
-    mask: u16,
-    accumulate: bool,
+pub(super) struct Out {
+    pub(super) first: *mut f32,
+    pub(super) stride: usize,
+    pub(super) mask: u16,
+    pub(super) accumulate: bool,
 }
 
 /// Writes M rows of 16 outputs under the mask and returns M.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn store<const M: usize>(out: Out, sums: [__m512; M]) -> usize {
+pub(super) unsafe fn store<const M: usize>(out: Out, sums: [__m512; M]) -> usize {
     for (r, sum) in sums.into_iter().enumerate() {
         // SAFETY: the mask covers only outputs that the caller of the kernel gave.
         unsafe {
@@ -122,7 +124,7 @@ pub(super) unsafe fn rounded(call: &Call) {
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn load(at: *const u8) -> __m512i {
+pub(super) unsafe fn load(at: *const u8) -> __m512i {
     // SAFETY: the caller's.
     unsafe { _mm512_loadu_si512(at.cast()) }
 }
@@ -130,7 +132,7 @@ unsafe fn load(at: *const u8) -> __m512i {
 /// 16 f16 as f32.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn halves(at: *const u8) -> __m512 {
+pub(super) unsafe fn halves(at: *const u8) -> __m512 {
     // SAFETY: the caller's.
     unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
 }
@@ -172,7 +174,7 @@ fn field<const AT: u32, const BITS: u32, const TO: u32>(v: __m512i) -> __m512i {
 /// The eight groups (16 rows x 4 k) of a chunk as unsigned bytes.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
+pub(super) unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
     let bits = const { Layout::of(Format::ALL[F]).bits };
     let or = |a, b| _mm512_or_si512(a, b);
     // SAFETY: a chunk has `bits` vectors.
@@ -274,21 +276,25 @@ unsafe fn dot(sum: __m512i, w: &[__m512i], act: *const u8) -> __m512i {
 
 /// The scales of one chunk. What they are depends on the format; see `chunk`.
 #[derive(Clone, Copy)]
-struct ChunkScales {
+pub(super) struct ChunkScales {
     /// Of the whole chunk or by half, the block's scale included, except where `pairs` are used.
-    d: [__m512; 2],
+    pub(super) d: [__m512; 2],
     /// Minima, in the same way.
-    m: __m512,
+    pub(super) m: __m512,
     /// i16 pairs of sub-scales by row.
-    pairs: __m512i,
+    pub(super) pairs: __m512i,
     /// i16 pairs of sub-minima by row.
-    pair_minima: __m512i,
+    pub(super) pair_minima: __m512i,
 }
 
 /// The scales of the chunk whose sub-scales lie at `subs`, in a block whose `d` and `dmin` are given.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-unsafe fn scales<const F: usize>(subs: *const u8, d: __m512, dmin: __m512) -> ChunkScales {
+pub(super) unsafe fn scales<const F: usize>(
+    subs: *const u8,
+    d: __m512,
+    dmin: __m512,
+) -> ChunkScales {
     let none = _mm512_setzero_si512();
     let plain = ChunkScales {
         d: [d, d],
@@ -422,7 +428,7 @@ fn paired(low: __m512i, high: __m512i) -> __m512i {
 /// One chunk of a tile with one activation row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,fma")]
-unsafe fn chunk<const F: usize>(
+pub(super) unsafe fn chunk<const F: usize>(
     w: &[__m512i; 8],
     scales: &ChunkScales,
     act: *const u8,

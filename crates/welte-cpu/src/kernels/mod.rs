@@ -34,6 +34,7 @@ mod avx512;
 mod layout;
 mod lookup;
 mod pack;
+mod prompt;
 mod scalar;
 
 use welte_table::Format;
@@ -51,8 +52,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with VNNI.
     Avx512Vnni,
-    /// AVX-512 with VNNI and BF16: activations of BF16 weights are rounded to bf16. Faster for many rows, less exact;
-    /// therefore never chosen by itself.
+    /// AVX-512 with VNNI and BF16: activations of BF16 weights are always rounded to bf16. Less exact, therefore never
+    /// chosen by itself; see [`Kernel::for_prompt`].
     Avx512Bf16,
 }
 
@@ -150,6 +151,7 @@ pub struct Kernel {
     /// Output rows of a tile.
     pub tile_rows: usize,
     run: Matmul,
+    many: Option<prompt::Many>,
 }
 
 impl Kernel {
@@ -166,6 +168,16 @@ impl Kernel {
             isa,
             tile_rows: layout::ROWS,
             run,
+            many: prompt::many(format, isa),
+        }
+    }
+
+    /// The kernel for many rows of a prompt: as [`Kernel::for_format`], but with BF16 weights the activations are
+    /// rounded to BF16 too, where the processor multiplies those and the best instruction set is used.
+    pub fn for_prompt(format: Format, isa: Isa) -> Kernel {
+        match (format, isa) {
+            (Format::BF16, Isa::Avx512Vnni) => Kernel::for_format(format, Isa::Avx512Bf16),
+            _ => Kernel::for_format(format, isa),
         }
     }
 
@@ -181,6 +193,24 @@ impl Kernel {
     /// Bytes of one prepared activation row of `k` elements; a multiple of 64.
     pub fn acts_bytes(&self, k: usize) -> usize {
         layout::acts_bytes(self.format, k, self.rounds_acts())
+    }
+
+    /// Bytes of one unpacked tile of `k` columns, if there is such a form: many rows then gain from
+    /// [`Kernel::unpack`] and [`Kernel::matmul_unpacked`]. A multiple of 64.
+    pub fn unpacked_bytes(&self, k: usize) -> Option<usize> {
+        self.many.map(|_| prompt::unpacked_bytes(self.format, k))
+    }
+
+    /// Unpacks a tile.
+    ///
+    /// # Safety
+    /// `tile` was made by [`Kernel::pack`] for `k` columns, and `out` has room for [`Kernel::unpacked_bytes`], which
+    /// are some.
+    pub unsafe fn unpack(&self, tile: *const u8, k: usize, out: *mut u8) {
+        if let Some(many) = &self.many {
+            // SAFETY: the caller's promise, and `for_format` chose code that the processor has.
+            unsafe { (many.unpack)(tile, k, out) }
+        }
     }
 
     /// Packs encoded rows of `k` elements (a multiple of the format's block) into a tile; missing rows become zero.
@@ -256,6 +286,39 @@ impl Kernel {
         // SAFETY: the caller's promise is the kernel's, and `for_format` chose one that the processor has.
         unsafe {
             (self.run)(&Call {
+                tiles,
+                n,
+                k,
+                acts,
+                rows,
+                out,
+                out_stride,
+                accumulate,
+            })
+        }
+    }
+
+    /// [`Kernel::matmul`] with tiles from [`Kernel::unpack`], one behind the other; the bits are the same. For a kernel
+    /// without such a form it is [`Kernel::matmul`] itself.
+    ///
+    /// # Safety
+    /// As [`Kernel::matmul`].
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn matmul_unpacked(
+        &self,
+        tiles: *const u8,
+        n: usize,
+        k: usize,
+        acts: *const u8,
+        rows: usize,
+        out: *mut f32,
+        out_stride: usize,
+        accumulate: bool,
+    ) {
+        let run = self.many.map_or(self.run, |many| many.run);
+        // SAFETY: as `matmul`.
+        unsafe {
+            run(&Call {
                 tiles,
                 n,
                 k,

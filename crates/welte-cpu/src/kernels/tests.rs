@@ -402,3 +402,47 @@ fn names_are_found_again() {
     }
     assert!(Isa::best().is_available());
 }
+
+/// Many rows with unpacked tiles: the bits of packed ones, nothing beyond n, and accumulation adds.
+#[test]
+fn unpacked_tiles_give_the_same_bits() {
+    let mut seen = 0;
+    for isa in Isa::available() {
+        for format in Format::ALL {
+            for (n, blocks, rows) in [(7, 1, 70), (37, 3, 17), (48, 2, 1), (16, 5, 13)] {
+                let k = blocks * format.block().max(32);
+                let mut case = Case::new(format, isa, n, k, rows);
+                let Some(bytes) = case.kernel.unpacked_bytes(k) else {
+                    continue;
+                };
+                seen += 1;
+                let tiles = n.div_ceil(16);
+                let mut unpacked = Aligned::new(tiles * bytes + 64);
+                for before in [None, Some(0.25)] {
+                    let want = case.run(0, rows, before);
+                    let mut out = vec![before.unwrap_or(f32::NAN); rows * (n + 2)];
+                    // SAFETY: as in `Case::run`; the unpacked tiles were made for this k.
+                    unsafe {
+                        let room = unpacked.bytes().as_mut_ptr();
+                        for t in 0..tiles {
+                            let tile = case.tiles.bytes().as_ptr();
+                            let tile = tile.add(t * case.kernel.tile_bytes(k));
+                            case.kernel.unpack(tile, k, room.add(t * bytes));
+                        }
+                        let (acts, out) = (case.acts.bytes().as_ptr(), out.as_mut_ptr());
+                        let add = before.is_some();
+                        let kernel = case.kernel;
+                        kernel.matmul_unpacked(room, n, k, acts, rows, out, n + 2, add);
+                    }
+                    let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    assert_eq!(bits(&out), bits(&want), "{format:?} on {isa:?}, {n} x {k}");
+                }
+                assert!(
+                    unpacked.bytes()[tiles * bytes..].iter().all(|b| *b == 0xA5),
+                    "{format:?} on {isa:?} unpacks beyond its tiles"
+                );
+            }
+        }
+    }
+    assert!(seen > 0 || Isa::best() == Isa::Scalar);
+}

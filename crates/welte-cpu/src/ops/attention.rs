@@ -1,6 +1,7 @@
 //! Attention with online softmax. A row's context is cut at fixed positions into splits, each split gives a partial
 //! result, and the partials are merged in order: the same bits whether splits run on one thread or on many.
 
+use super::attention_prompt::Prompt;
 use super::{Place, State, exp_not_positive};
 use crate::kernels::Isa;
 use half::f16;
@@ -8,8 +9,8 @@ use welte_table::Format;
 
 /// Positions of one split.
 pub(crate) const SPLIT: usize = 256;
-/// Positions whose scores are computed before the values are read.
-const BLOCK: usize = 64;
+/// Positions whose scores are computed before the values are read: keys and values of two blocks fit the first cache.
+pub(super) const BLOCK: usize = 32;
 /// The largest head that the device takes.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
 
@@ -26,6 +27,8 @@ pub(crate) struct Attention {
     /// Partials of one row: `[split][head][head_dim, maximum, sum]`.
     pub(crate) partials: Place,
     pub(crate) run: Run,
+    /// For many rows, where the instruction set has it.
+    pub(crate) prompt: Option<Prompt>,
 }
 
 /// One split of one group of heads: see [`Attention::split`].
@@ -34,8 +37,8 @@ pub(crate) type Run = unsafe fn(&Attention, &State, usize, usize, Span, *mut f32
 /// Positions of a split.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
-    from: usize,
-    to: usize,
+    pub(super) from: usize,
+    pub(super) to: usize,
 }
 
 /// Floats of one head's partial result.
@@ -54,7 +57,8 @@ pub(crate) fn splits_of(context: usize) -> usize {
 }
 
 impl Attention {
-    fn first(&self, position: usize) -> usize {
+    /// The first position that the row at `position` sees.
+    pub(super) fn first(&self, position: usize) -> usize {
         if self.window == 0 {
             0
         } else {
@@ -188,169 +192,58 @@ impl Attention {
 }
 
 /// Reads a row of the cache as floats.
-trait Cache {
-    const FMA: bool;
-    /// # Safety
-    /// `row` holds `out.len()` encoded values, and the processor has the instructions.
-    unsafe fn widen(row: *const u8, out: &mut [f32]);
+type Widen = fn(&[u8], &mut [f32]);
+
+fn widen_f16(row: &[u8], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(row.chunks_exact(2)) {
+        *out = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
+    }
 }
 
-struct PlainF16;
-struct PlainQ8_0<const FMA: bool>;
-
-impl Cache for PlainF16 {
-    const FMA: bool = false;
-    #[inline(always)]
-    unsafe fn widen(row: *const u8, out: &mut [f32]) {
-        for (i, out) in out.iter_mut().enumerate() {
-            // SAFETY: promised by the caller; rows of f16 are aligned to 2.
-            *out = unsafe { *row.cast::<f16>().add(i) }.to_f32();
+fn widen_q8_0(row: &[u8], out: &mut [f32]) {
+    for (block, out) in row.chunks_exact(34).zip(out.chunks_exact_mut(32)) {
+        let scale = f16::from_le_bytes([block[0], block[1]]).to_f32();
+        for (out, q) in out.iter_mut().zip(&block[2..]) {
+            *out = *q as i8 as f32 * scale;
         }
     }
 }
 
-impl<const FMA: bool> Cache for PlainQ8_0<FMA> {
-    const FMA: bool = FMA;
-    #[inline(always)]
-    unsafe fn widen(row: *const u8, out: &mut [f32]) {
-        for (block, out) in out.chunks_exact_mut(32).enumerate() {
-            // SAFETY: promised by the caller.
-            let bytes = unsafe { std::slice::from_raw_parts(row.add(block * 34), 34) };
-            let scale = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
-            for (out, q) in out.iter_mut().zip(&bytes[2..]) {
-                *out = *q as i8 as f32 * scale;
-            }
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::*;
-    use std::arch::x86_64::*;
-
-    pub(super) struct F16Avx2;
-    pub(super) struct F16Avx512;
-
-    impl Cache for F16Avx2 {
-        const FMA: bool = true;
-        #[inline(always)]
-        unsafe fn widen(row: *const u8, out: &mut [f32]) {
-            // SAFETY: promised by the caller; the tail goes value by value.
-            unsafe {
-                let whole = out.len() / 8 * 8;
-                for i in (0..whole).step_by(8) {
-                    let half = _mm_loadu_si128(row.add(2 * i).cast());
-                    _mm256_storeu_ps(out.as_mut_ptr().add(i), _mm256_cvtph_ps(half));
-                }
-                PlainF16::widen(row.add(2 * whole), &mut out[whole..]);
-            }
-        }
-    }
-
-    impl Cache for F16Avx512 {
-        const FMA: bool = true;
-        #[inline(always)]
-        unsafe fn widen(row: *const u8, out: &mut [f32]) {
-            // SAFETY: promised by the caller; the tail goes value by value.
-            unsafe {
-                let whole = out.len() / 16 * 16;
-                for i in (0..whole).step_by(16) {
-                    let half = _mm256_loadu_si256(row.add(2 * i).cast());
-                    _mm512_storeu_ps(out.as_mut_ptr().add(i), _mm512_cvtph_ps(half));
-                }
-                PlainF16::widen(row.add(2 * whole), &mut out[whole..]);
-            }
-        }
-    }
-
-    macro_rules! run {
-        ($name:ident, $cache:ty, $features:literal) => {
-            /// # Safety
-            /// As [`attend`]; the processor has the features.
-            #[target_feature(enable = $features)]
-            pub(super) unsafe fn $name(
-                a: &Attention,
-                state: &State,
-                row: usize,
-                kv_head: usize,
-                span: Span,
-                scores: *mut f32,
-                out: *mut f32,
-            ) {
-                // SAFETY: promised by the caller.
-                unsafe { attend::<$cache>(a, state, row, kv_head, span, scores, out) }
-            }
-        };
-    }
-
-    run!(f16_avx2, F16Avx2, "avx2,fma,f16c");
-    run!(
-        f16_avx512,
-        F16Avx512,
-        "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
-    );
-    run!(q8_0_avx2, PlainQ8_0<true>, "avx2,fma,f16c");
-    run!(
-        q8_0_avx512,
-        PlainQ8_0<true>,
-        "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
-    );
-}
-
-/// The function for a cache format on an instruction set (which the processor has).
-pub(crate) fn run_for(format: Format, isa: Isa) -> Run {
+/// The function for a cache format and size of head on an instruction set (which the processor has).
+pub(crate) fn run_for(format: Format, head_dim: usize, isa: Isa) -> Run {
     #[cfg(target_arch = "x86_64")]
-    match (format, isa) {
-        (Format::Q8_0, Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16) => return x86::q8_0_avx512,
-        (Format::Q8_0, Isa::Avx2 | Isa::Avx2Vnni) => return x86::q8_0_avx2,
-        (_, Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16) => return x86::f16_avx512,
-        (_, Isa::Avx2 | Isa::Avx2Vnni) => return x86::f16_avx2,
-        (_, Isa::Scalar) => {}
+    {
+        use super::attention_x86 as x86;
+        let wide = isa >= Isa::Avx512 && head_dim.is_multiple_of(16);
+        let vectors = isa >= Isa::Avx2 && head_dim.is_multiple_of(8);
+        match format {
+            Format::Q8_0 if wide => return x86::q8_0_avx512,
+            Format::Q8_0 if vectors => return x86::q8_0_avx2,
+            Format::F16 if wide => return x86::f16_avx512,
+            Format::F16 if vectors => return x86::f16_avx2,
+            _ => {}
+        }
     }
-    let _ = isa;
+    let _ = (isa, head_dim);
     match format {
-        Format::Q8_0 => attend::<PlainQ8_0<false>>,
-        _ => attend::<PlainF16>,
+        Format::Q8_0 => plain_q8_0,
+        _ => plain_f16,
     }
 }
 
-#[inline(always)]
-fn multiply_add<C: Cache>(a: f32, b: f32, c: f32) -> f32 {
-    if C::FMA { a.mul_add(b, c) } else { a * b + c }
-}
-
-#[inline(always)]
-fn dot<C: Cache>(a: &[f32], b: &[f32]) -> f32 {
+fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0f32; 16];
-    let (a_chunks, b_chunks) = (a.chunks_exact(16), b.chunks_exact(16));
-    let tail: f32 = a_chunks
-        .remainder()
-        .iter()
-        .zip(b_chunks.remainder())
-        .map(|(a, b)| a * b)
-        .sum();
-    for (a, b) in a_chunks.zip(b_chunks) {
-        for l in 0..16 {
-            lanes[l] = multiply_add::<C>(a[l], b[l], lanes[l]);
+    for (a, b) in a.chunks(16).zip(b.chunks(16)) {
+        for (lane, (a, b)) in lanes.iter_mut().zip(a.iter().zip(b)) {
+            *lane += a * b;
         }
     }
-    let mut width = 8;
-    while width > 0 {
-        for l in 0..width {
-            lanes[l] += lanes[l + width];
-        }
-        width /= 2;
-    }
-    lanes[0] + tail
+    lanes.iter().sum()
 }
 
-/// The online softmax of one group's heads over a span: per head `head_dim` sums, the maximum and the sum of weights.
-///
 /// # Safety
-/// See `super`; `scores` holds `group * BLOCK` floats and `out` the group's partials, of this thread's own.
-#[inline(always)]
-unsafe fn attend<C: Cache>(
+/// See [`attend`].
+unsafe fn plain_f16(
     a: &Attention,
     state: &State,
     row: usize,
@@ -358,6 +251,40 @@ unsafe fn attend<C: Cache>(
     span: Span,
     scores: *mut f32,
     out: *mut f32,
+) {
+    // SAFETY: promised by the caller.
+    unsafe { attend(a, state, row, kv_head, span, scores, out, widen_f16) }
+}
+
+/// # Safety
+/// See [`attend`].
+unsafe fn plain_q8_0(
+    a: &Attention,
+    state: &State,
+    row: usize,
+    kv_head: usize,
+    span: Span,
+    scores: *mut f32,
+    out: *mut f32,
+) {
+    // SAFETY: promised by the caller.
+    unsafe { attend(a, state, row, kv_head, span, scores, out, widen_q8_0) }
+}
+
+/// The online softmax of one group's heads over a span: per head `head_dim` sums, the maximum and the sum of weights.
+///
+/// # Safety
+/// See `super`; `scores` holds `group * BLOCK` floats and `out` the group's partials, of this thread's own.
+#[allow(clippy::too_many_arguments)]
+unsafe fn attend(
+    a: &Attention,
+    state: &State,
+    row: usize,
+    kv_head: usize,
+    span: Span,
+    scores: *mut f32,
+    out: *mut f32,
+    widen: Widen,
 ) {
     let dim = a.head_dim;
     let group = a.heads / a.kv_heads;
@@ -392,9 +319,10 @@ unsafe fn attend<C: Cache>(
         };
         for p in 0..count {
             // SAFETY: `count` rows of the page follow each other.
-            unsafe { C::widen(keys.add(p * row_bytes), wide) };
+            let key = unsafe { std::slice::from_raw_parts(keys.add(p * row_bytes), row_bytes) };
+            widen(key, wide);
             for (h, q) in queries.chunks_exact(dim).enumerate() {
-                scores[h * BLOCK + p] = dot::<C>(q, wide) * a.scale;
+                scores[h * BLOCK + p] = dot(q, wide) * a.scale;
             }
         }
         for (partial, scores) in partials
@@ -405,14 +333,15 @@ unsafe fn attend<C: Cache>(
         }
         for p in 0..count {
             // SAFETY: as for the keys.
-            unsafe { C::widen(values.add(p * row_bytes), wide) };
+            let value = unsafe { std::slice::from_raw_parts(values.add(p * row_bytes), row_bytes) };
+            widen(value, wide);
             for (partial, scores) in partials
                 .chunks_exact_mut(floats)
                 .zip(scores.chunks_exact(BLOCK))
             {
                 let weight = scores[p];
                 for (sum, v) in partial[..dim].iter_mut().zip(wide.iter()) {
-                    *sum = multiply_add::<C>(weight, *v, *sum);
+                    *sum += weight * *v;
                 }
             }
         }
@@ -422,16 +351,21 @@ unsafe fn attend<C: Cache>(
 
 /// Turns a block's scores into weights, after scaling what was summed before to the new maximum.
 #[inline(always)]
-fn weigh(partial: &mut [f32], scores: &mut [f32], softcap: f32) {
+pub(super) fn weigh(partial: &mut [f32], scores: &mut [f32], softcap: f32) {
     let dim = partial.len() - 2;
     if softcap != 0.0 {
         scores
             .iter_mut()
             .for_each(|s| *s = softcap * (*s / softcap).tanh());
     }
-    let largest = scores
-        .iter()
-        .fold(partial[dim], |m, s| if *s > m { *s } else { m });
+    let greater = |m: f32, s: f32| if s > m { s } else { m };
+    let mut lanes = [partial[dim]; 16];
+    for chunk in scores.chunks(16) {
+        for (lane, s) in lanes.iter_mut().zip(chunk) {
+            *lane = greater(*lane, *s);
+        }
+    }
+    let largest = lanes.into_iter().fold(partial[dim], greater);
     if largest > partial[dim] {
         let shrink = if partial[dim] == f32::NEG_INFINITY {
             0.0

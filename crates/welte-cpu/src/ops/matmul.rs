@@ -1,7 +1,8 @@
 //! Matrix times rows: activations are prepared once, then tiles of outputs are the chunks.
 
 use super::basic::normalise;
-use super::{Bytes, Floats, Place, activate};
+use super::matmul_prompt::Plan;
+use super::{Bytes, Floats, MANY_ROWS, Place, activate_and_multiply};
 use crate::kernels::Kernel;
 
 /// Rows that one call of a kernel gets, so that their activations stay in cache while tiles pass.
@@ -14,25 +15,26 @@ pub(crate) const FUSED_COLUMNS: usize = 256;
 /// Quantises rows of activations for the kernel, after a norm if there is one.
 pub(crate) struct Prepare {
     pub(crate) kernel: Kernel,
+    /// For many rows of a prompt.
+    pub(crate) many: Option<Kernel>,
     pub(crate) x: Place,
     pub(crate) k: usize,
     pub(crate) norm: Option<(Floats, f32)>,
     pub(crate) acts: Bytes,
-    pub(crate) acts_bytes: usize,
 }
 
 impl Prepare {
     /// # Safety
     /// See `super`; `scratch` holds `k` floats of this thread's own.
-    pub(crate) unsafe fn run(&self, row: usize, scratch: *mut f32) {
+    pub(crate) unsafe fn run(&self, rows: usize, row: usize, scratch: *mut f32) {
+        let many = self.many.as_ref().filter(|_| rows >= MANY_ROWS);
+        let kernel = many.unwrap_or(&self.kernel);
+        let bytes = kernel.acts_bytes(self.k);
         // SAFETY: the row lies in x and in the prepared rows; the scratch is ours.
         unsafe {
-            let acts = std::slice::from_raw_parts_mut(
-                self.acts.0.add(row * self.acts_bytes),
-                self.acts_bytes,
-            );
+            let acts = std::slice::from_raw_parts_mut(self.acts.0.add(row * bytes), bytes);
             match self.norm {
-                None => self.kernel.prepare(self.x.row(row, self.k), acts),
+                None => kernel.prepare(self.x.row(row, self.k), acts),
                 Some((weight, eps)) => {
                     normalise(
                         self.x.start.add(row * self.x.stride),
@@ -41,8 +43,7 @@ impl Prepare {
                         eps,
                         weight,
                     );
-                    self.kernel
-                        .prepare(std::slice::from_raw_parts(scratch, self.k), acts);
+                    kernel.prepare(std::slice::from_raw_parts(scratch, self.k), acts);
                 }
             }
         }
@@ -60,6 +61,8 @@ pub(crate) enum Then {
 
 pub(crate) struct Matmul {
     pub(crate) kernel: Kernel,
+    /// For many rows of a prompt.
+    pub(crate) plan: Option<Plan>,
     pub(crate) tiles: Bytes,
     /// Outputs (of the gate, if gate and up meet).
     pub(crate) n: usize,
@@ -68,7 +71,7 @@ pub(crate) struct Matmul {
     pub(crate) acts_bytes: usize,
     pub(crate) y: Place,
     pub(crate) then: Then,
-    tile_bytes: usize,
+    pub(super) tile_bytes: usize,
     tiles_per_chunk: usize,
 }
 
@@ -76,6 +79,7 @@ impl Matmul {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         kernel: Kernel,
+        many: Option<Kernel>,
         tiles: Bytes,
         (n, k): (usize, usize),
         acts: Bytes,
@@ -93,6 +97,7 @@ impl Matmul {
         let tiles_per_chunk = tiles_per_chunk.max(1);
         Matmul {
             kernel,
+            plan: many.map(|many| Plan::new(many, (n, k), then, threads)),
             tiles,
             n,
             k,
@@ -105,15 +110,27 @@ impl Matmul {
         }
     }
 
-    pub(crate) fn chunks(&self) -> usize {
+    fn plan(&self, rows: usize) -> Option<&Plan> {
+        self.plan.as_ref().filter(|_| rows >= MANY_ROWS)
+    }
+
+    pub(crate) fn chunks(&self, rows: usize) -> usize {
+        if let Some(plan) = self.plan(rows) {
+            return plan.items(rows);
+        }
         self.n
             .div_ceil(self.kernel.tile_rows)
             .div_ceil(self.tiles_per_chunk)
     }
 
     /// # Safety
-    /// See `super`; `scratch` holds `2 * ROW_BLOCK * FUSED_COLUMNS` floats of this thread's own.
+    /// See `super`; `scratch` holds `2 * ROW_BLOCK * FUSED_COLUMNS` floats, and what the plan needs, of this thread's
+    /// own.
     pub(crate) unsafe fn run(&self, rows: usize, chunk: usize, scratch: *mut f32) {
+        if let Some(plan) = self.plan(rows) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.item(plan, rows, chunk, scratch) };
+        }
         let first_tile = chunk * self.tiles_per_chunk;
         let first = first_tile * self.kernel.tile_rows;
         let n = (self.tiles_per_chunk * self.kernel.tile_rows).min(self.n - first);
@@ -157,11 +174,12 @@ impl Matmul {
                             false,
                         );
                         for r in 0..count {
-                            for i in 0..n {
-                                let at = r * FUSED_COLUMNS + i;
-                                *y.add(r * self.y.stride + i) =
-                                    activate(act, *scratch.add(at)) * *up.add(at);
-                            }
+                            activate_and_multiply(
+                                act,
+                                std::slice::from_raw_parts(scratch.add(r * FUSED_COLUMNS), n),
+                                std::slice::from_raw_parts(up.add(r * FUSED_COLUMNS), n),
+                                std::slice::from_raw_parts_mut(y.add(r * self.y.stride), n),
+                            );
                         }
                     }
                 }
