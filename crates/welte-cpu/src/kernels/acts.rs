@@ -13,9 +13,14 @@ pub(super) fn prepare(format: Format, bf16: bool, x: &[f32], acts: &mut [u8]) {
         return plain(x, acts);
     }
     let layout = Layout::of(format);
-    for (x, out) in x.chunks(CHUNK).zip(acts.chunks_exact_mut(ACT)) {
+    let (whole, rest) = x.as_chunks::<CHUNK>();
+    let mut outs = acts.chunks_exact_mut(ACT);
+    for (x, out) in whole.iter().zip(&mut outs) {
+        chunk(layout, x, out);
+    }
+    if let (Some(out), false) = (outs.next(), rest.is_empty()) {
         let mut padded = [0f32; CHUNK];
-        padded[..x.len()].copy_from_slice(x);
+        padded[..rest.len()].copy_from_slice(rest);
         chunk(layout, &padded, out);
     }
 }
@@ -45,6 +50,11 @@ fn rounded(x: &[f32], acts: &mut [u8]) {
 /// Largest magnitudes below this are taken as zero: their inverse would overflow.
 const TINY: f32 = 1e-30;
 
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
+
 /// One chunk: scale = largest magnitude / 127, values rounded to nearest, and the format's corrections.
 #[inline(always)]
 fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
@@ -54,11 +64,13 @@ fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
     for part in x.chunks_exact(8) {
         for ((l, p), v) in largest.iter_mut().zip(&mut poison).zip(part) {
             let v = v.abs();
-            *l = if v > *l { v } else { *l };
+            *l = larger(*l, v);
             *p += v * 0.0;
         }
     }
-    let largest = largest.into_iter().fold(0f32, f32::max);
+    // None is NaN: a comparison with NaN takes neither side above.
+    let largest = (0..4).map(|i| larger(largest[i], largest[i + 4]));
+    let largest = largest.fold(0.0, larger);
     // Infinities and NaN must not vanish: any of them makes the scale, and so every output of the row, NaN.
     let poison: f32 = poison.iter().sum();
     let (scale, inverse) = if largest > TINY {
