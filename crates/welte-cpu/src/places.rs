@@ -135,8 +135,8 @@ mod tests {
     fn masks_are_as_before() {
         let places = [Place::new(), Place::new()];
         let before = allowed();
+        let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let stop = std::sync::atomic::AtomicBool::new(false);
             let other = scope.spawn(|| {
                 places[1].enter();
                 places[1].begin();
