@@ -448,8 +448,8 @@ fn wrong_fields_are_named() {
         &["tensor a", "Q4_0", "32"],
     );
     refused(
-        &raw().tensor("a", &[2, 2, 2], 0, 0).data(512).bytes(),
-        &["tensor a", "3 dimensions"],
+        &raw().tensor("a", &[2, 2, 2, 2], 0, 0).data(512).bytes(),
+        &["tensor a", "4 dimensions"],
     );
     refused(
         &raw().tensor("a", &[1; 9], 0, 0).data(512).bytes(),

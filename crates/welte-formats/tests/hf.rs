@@ -167,7 +167,7 @@ fn wrong_fields_are_named() {
     );
     refused(
         header(
-            r#"{"dtype": "F32", "shape": [1,1,2], "data_offsets": [0, 8]}"#,
+            r#"{"dtype": "F32", "shape": [1,1,1,2], "data_offsets": [0, 8]}"#,
             8,
         )
         .path(),
