@@ -19,7 +19,7 @@ macro_rules! sources {
 }
 
 /// Every file of `kernels/`.
-const SOURCES: &[(&str, &str)] = sources!["common.cuh"];
+const SOURCES: &[(&str, &str)] = sources!["common.cuh", "turn.cu"];
 
 /// A compiled kernel file, as tests look at it.
 #[derive(Clone, Debug)]
