@@ -10,6 +10,8 @@ struct DequantArgs {
     u32 k;
     u32 first_row;
     u32 rows;
+    u32 second_row; // below `rows` of these come as many from here, if `both` is not 0 (gate, then up)
+    u32 both;
     u32 stride; // elements, a multiple of 32
     u32 pad;
 };
@@ -19,15 +21,16 @@ struct DequantArgs {
 extern "C" __global__ void __launch_bounds__(256) dequant(const __grid_constant__ DequantArgs a) {
     __shared__ uint4 exchange[8][128];
     const u32 units = a.stride / 32, lane = threadIdx.x % 32;
-    const u32 all = units * a.rows;
+    const u32 all = units * (a.both ? 2 * a.rows : a.rows);
     uint4* const mine = exchange[threadIdx.x / 32];
     const Planes planes(a.weight, a.n, a.k);
     grid_release();
     grid_wait();
     for (u32 first = blockIdx.x * 256 + threadIdx.x - lane; first < all; first += gridDim.x * 256) {
         const u32 i = min(first + lane, all - 1);
+        const u32 r = i / units;
         const u8* row[MOST_PLANES];
-        planes.row(a.first_row + i / units, row);
+        planes.row(r < a.rows ? a.first_row + r : a.second_row + (r - a.rows), row);
         uint4 out[4];
         widen(load_unit(row, a.k, i % units), out);
 #pragma unroll

@@ -1,14 +1,18 @@
 // Products of many rows by tensor cores: y[row][n] = sum of W[n][k] x[row][k], weights widened to 16 bit on the way.
 // A block makes TILE_N weights' rows times TILE_ROWS rows of y for one stretch of k. Where k is split among blocks, the
 // last one to finish adds up the parts in their order: the bits do not depend on which that was.
-// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128), EPILOGUE (0 store,
-// 1 add, 2 act(gate) * up).
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128).
 #include "dequant.cuh"
 #include "tile.cuh"
 
 #define TILE_N 128
 #define STAGES 4
 #define WARP_ROWS (TILE_ROWS / 2)
+
+// What becomes of the sums.
+#define STORE 0
+#define ADD 1
+#define ACT_MUL 2 // the matrix is gate over up: y = act(gate) * up
 
 struct GemmArgs {
     const u8* weight;
@@ -24,8 +28,8 @@ struct GemmArgs {
     u32 y_stride;
     u32 act;
     u32 chunks_per_split; // chunks of 64 of k
-    float scale;          // undoes prepare's
-    u32 pad;
+    u32 epilogue;
+    float scale; // undoes prepare's
 };
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -54,13 +58,10 @@ __device__ __forceinline__ void multiply(float c[4], const u32 a[4], u32 b0, u32
 
 // The matrix's row behind row `r` of the tile that begins at `first`. Gate and up alternate in eights, so that one
 // thread holds both of a pair: it has rows g and g + 8 of each sixteen.
-__device__ __forceinline__ u32 matrix_row(u32 first, u32 r, u32 columns) {
-#if EPILOGUE == 2
-    const u32 row = min(first + r / 16 * 8 + r % 8, columns - 1);
-    return r % 16 < 8 ? row : columns + row;
-#else
-    return min(first + r, columns - 1);
-#endif
+__device__ __forceinline__ u32 matrix_row(const GemmArgs& a, u32 first, u32 r) {
+    if (a.epilogue != ACT_MUL) return min(first + r, a.columns - 1);
+    const u32 row = min(first + r / 16 * 8 + r % 8, a.columns - 1);
+    return r % 16 < 8 ? row : a.columns + row;
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant__ GemmArgs a) {
@@ -68,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     __shared__ u32 finished;
     const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     const u32 first_row = blockIdx.x * TILE_ROWS;
-    const u32 per_tile = EPILOGUE == 2 ? TILE_N / 2 : TILE_N;
+    const u32 per_tile = a.epilogue == ACT_MUL ? TILE_N / 2 : TILE_N;
     const u32 first_n = blockIdx.y * per_tile;
     const u32 all_chunks = (a.k + 63) / 64;
     const u32 from = blockIdx.z * a.chunks_per_split, to = min(from + a.chunks_per_split, all_chunks);
@@ -79,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     // Two threads widen one row of the tile, 32 weights each.
     const u32 my_row = thread / 2, my_half = thread % 2;
     const u8* my_planes[MOST_PLANES];
-    Planes(a.weight, a.n, a.k).row(matrix_row(first_n, my_row, a.columns), my_planes);
+    Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, my_row), my_planes);
     Unit next = load_unit(my_planes, a.k, 2 * from + my_half);
     grid_release();
     grid_wait();
@@ -189,15 +190,15 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
             for (u32 q = 0; q < 4; q++) {
                 const u32 row = first_row + warp_row + 8 * j + 2 * (lane % 4) + q % 2;
                 const float v = sums[i][j][q] * a.scale;
-#if EPILOGUE == 2
-                const u32 column = first_n + warp_n / 2 + 8 * i + lane / 4;
-                if (q >= 2 || row >= live || column >= a.columns) continue;
-                a.y[(u64)row * a.y_stride + column] = activate(a.act, v) * (sums[i][j][q + 2] * a.scale);
-#else
-                const u32 column = first_n + warp_n + 16 * i + lane / 4 + q / 2 * 8;
-                if (row >= live || column >= a.columns) continue;
-                float* y = a.y + (u64)row * a.y_stride + column;
-                *y = EPILOGUE == 1 ? *y + v : v;
-#endif
+                if (a.epilogue == ACT_MUL) {
+                    const u32 column = first_n + warp_n / 2 + 8 * i + lane / 4;
+                    if (q >= 2 || row >= live || column >= a.columns) continue;
+                    a.y[(u64)row * a.y_stride + column] = activate(a.act, v) * (sums[i][j][(q + 2) % 4] * a.scale);
+                } else {
+                    const u32 column = first_n + warp_n + 16 * i + lane / 4 + q / 2 * 8;
+                    if (row >= live || column >= a.columns) continue;
+                    float* y = a.y + (u64)row * a.y_stride + column;
+                    *y = a.epilogue == ADD ? *y + v : v;
+                }
             }
 }

@@ -39,10 +39,10 @@ __device__ __forceinline__ void eight(const float* row, u32 at, u32 k, bool alig
     }
 }
 
-// One block a row; threads take eight neighbouring values at a time. The sum's order depends on k alone.
+// One block a row (of all rows of the grid, x first); threads take eight neighbouring values at a time. The sum's order depends on k alone.
 extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant__ PrepareArgs a) {
     __shared__ float sums[8];
-    const u32 row = blockIdx.x, thread = threadIdx.x;
+    const u32 row = blockIdx.y * gridDim.x + blockIdx.x, thread = threadIdx.x;
     grid_release();
     grid_wait();
     const bool live = row < a.step->live;
