@@ -5,15 +5,17 @@
 
 struct PrepareArgs {
     const float* x;
-    const float* weight; // of the norm, or null
+    const float* weight; // of the norm, or null for ones
     void* out;
     const Step* step;
     u32 k;
     u32 x_stride;
     u32 out_rows;   // rows that `out` has: those beyond the live ones become zeros
     u32 out_stride; // plain rows: elements from row to row, a multiple of 8
+    u32 normed;
     float eps;
     float scale; // on what is not normed: keeps large activations inside f16
+    u32 pad;
 };
 
 __device__ __forceinline__ u32 two(float a, float b) {
@@ -50,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
     const bool aligned = ((u64)x & 15) == 0;
     const u32 padded = TILED ? (a.k + 63) / 64 * 64 : a.out_stride;
     float scale = a.scale;
-    if (a.weight && live) {
+    if (a.normed && live) {
         float sum = 0;
         for (u32 at = thread * 8; at < a.k; at += 2048) {
             float v[8];

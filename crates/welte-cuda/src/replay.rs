@@ -5,7 +5,7 @@ use crate::gpu::{DeviceBlock, Event, Graph, HostBlock, Kernel};
 use crate::launch::{ByRows, Node};
 use crate::load::{Inner, Model, units_of};
 use crate::lower::{LoweredTable, Lowering, MAILBOX_SLOTS, Places};
-use crate::ops::gemm::Gemm;
+use crate::ops::library::Gemm;
 use crate::ops::sample::Sampler;
 use crate::sizes::{STEP_HEAD, Sizes};
 use crate::{Error, Replay, gpu::Gpu};
@@ -46,6 +46,11 @@ enum Ready {
         args: Vec<u8>,
     },
     Gemm(Gemm),
+    ForRows {
+        least: u32,
+        most: u32,
+        nodes: Vec<Ready>,
+    },
 }
 
 /// A table, ready to be replayed.
@@ -553,7 +558,13 @@ impl Session {
 
     fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
         match node {
-            Ready::Gemm(gemm) => gemm.run(&self.gpu, live),
+            Ready::Gemm(gemm) => gemm.run(&self.gpu),
+            Ready::ForRows { least, most, nodes } => {
+                if (*least..=*most).contains(&live) {
+                    nodes.iter().try_for_each(|node| self.enqueue(node, live))?;
+                }
+                Ok(())
+            }
             Ready::Kernel {
                 kernel,
                 grid,
@@ -718,6 +729,25 @@ fn no_table(table: usize, known: usize) -> Error {
     Error::Step(format!("table {table}; the program has {known}"))
 }
 
+/// Nodes with their kernels found.
+fn ready(inner: &Inner, nodes: Vec<Node>) -> Result<Vec<Ready>, Error> {
+    let ready = nodes.into_iter().map(|node| match node {
+        Node::Gemm(gemm) => Ok(Ready::Gemm(gemm)),
+        Node::Kernel(launch) => Ok(Ready::Kernel {
+            kernel: inner.kernel(&launch)?,
+            grid: launch.grid,
+            by_rows: launch.by_rows,
+            args: launch.args,
+        }),
+        Node::ForRows { least, most, nodes } => Ok(Ready::ForRows {
+            least,
+            most,
+            nodes: ready(inner, nodes)?,
+        }),
+    });
+    ready.collect()
+}
+
 fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<ReadyTable>, Error> {
     let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
     let lowered: Vec<LoweredTable> = inner
@@ -728,25 +758,13 @@ fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<Re
         .collect::<Result<_, Error>>()?;
     let units: BTreeSet<_> = lowered.iter().flat_map(units_of).collect();
     inner.add_modules(&units.into_iter().collect::<Vec<_>>())?;
-    let ready = |nodes: Vec<Node>| -> Result<Vec<Ready>, Error> {
-        let ready = nodes.into_iter().map(|node| match node {
-            Node::Gemm(gemm) => Ok(Ready::Gemm(gemm)),
-            Node::Kernel(launch) => Ok(Ready::Kernel {
-                kernel: inner.kernel(&launch)?,
-                grid: launch.grid,
-                by_rows: launch.by_rows,
-                args: launch.args,
-            }),
-        });
-        ready.collect()
-    };
     let make = |table: LoweredTable| -> Result<ReadyTable, Error> {
-        let commands = table.commands.into_iter().map(|c| ready(c.nodes));
+        let commands = table.commands.into_iter().map(|c| ready(inner, c.nodes));
         Ok(ReadyTable {
             shape: table.shape,
             commands: commands.collect::<Result<_, Error>>()?,
             logits: table.logits,
-            sample: ready(table.sample)?,
+            sample: ready(inner, table.sample)?,
         })
     };
     lowered.into_iter().map(make).collect()

@@ -58,6 +58,7 @@ enum Epilogue {
 /// A command of this family, with its operands.
 struct Job {
     weight: DeviceWeight,
+    normed: bool,
     /// Address of the norm's weights; 0 for none.
     norm: u64,
     eps: f32,
@@ -78,6 +79,7 @@ impl Job {
         let weight = cx.weight(command.weights[0]);
         let mut job = Job {
             weight,
+            normed: matches!(command.op, Op::NormMatmul | Op::NormMatmulActMul),
             norm: 0,
             eps: 0.0,
             epilogue: Epilogue::Store,
@@ -123,13 +125,10 @@ impl Job {
         self.weight.format == Format::BF16
     }
 
-    fn is_normed(&self) -> bool {
-        matches!(self.epilogue, Epilogue::ActMul) || self.norm != 0
-    }
 
     /// What the sums are multiplied by.
     fn scale(&self) -> f32 {
-        if self.bfloat() || self.is_normed() {
+        if self.bfloat() || self.normed {
             1.0
         } else {
             HEADROOM
@@ -390,7 +389,7 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
             add: job.epilogue == Epilogue::Add,
         };
         nodes.push(Node::Gemm(Gemm {
-            plan: cx.device?.plan(product)?,
+            plan: cx.device.plan(product)?,
             w,
             x: private.x,
             y: to,
@@ -417,8 +416,10 @@ struct PrepareArgs {
     x_stride: u32,
     out_rows: u32,
     out_stride: u32,
+    normed: u32,
     eps: f32,
     scale: f32,
+    pad: u32,
 }
 
 #[repr(C)]
@@ -476,8 +477,10 @@ fn prepare(
         x_stride: job.x_stride,
         out_rows,
         out_stride: job.weight.k.next_multiple_of(32),
+        normed: job.normed.into(),
         eps: job.eps,
         scale: 1.0 / job.scale(),
+        pad: 0,
     };
     Node::Kernel(Launch {
         unit: prepare_unit(job.bfloat(), tiled),
