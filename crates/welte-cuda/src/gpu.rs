@@ -5,7 +5,8 @@
 use crate::{Error, GpuInfo, info};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, c_void};
-use std::sync::Arc;
+use crate::ops::library::Library;
+use std::sync::{Arc, OnceLock};
 
 /// Attributes of a launch: the next kernel may start before this one is complete.
 const SERIALISATION: sys::CUlaunchAttributeID =
@@ -58,6 +59,8 @@ pub(crate) struct Gpu {
     handle: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
+    /// cuBLASLt, once somebody has asked for it.
+    pub(crate) library: OnceLock<Option<Library>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; each use makes the context current first.
@@ -74,6 +77,7 @@ impl Gpu {
             handle: 0,
             context: std::ptr::null_mut(),
             stream: std::ptr::null_mut(),
+            library: OnceLock::new(),
         };
         // SAFETY: the device exists; handles are written to the places given, and given back on drop.
         unsafe {
@@ -231,6 +235,8 @@ impl Drop for Gpu {
         unsafe {
             if self.current().is_ok() && !self.stream.is_null() {
                 let _ = sys::cuStreamSynchronize(self.stream);
+                // It needs the context.
+                self.library.take();
                 let _ = sys::cuStreamDestroy_v2(self.stream);
             }
             let _ = sys::cuDevicePrimaryCtxRelease_v2(self.handle);

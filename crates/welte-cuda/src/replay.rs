@@ -6,7 +6,7 @@ use crate::graph::Graph;
 use crate::launch::{ByRows, Launch, Node, Unit, args};
 use crate::load::{Inner, Model, units_of};
 use crate::lower::{LoweredTable, Lowering, MAILBOX_SLOTS, Places};
-use crate::ops::gemm::Gemm;
+use crate::ops::library::Gemm;
 use crate::ops::sample::Sampler;
 use crate::sizes::{STEP_HEAD, Sizes};
 use crate::{Error, Replay, gpu::Gpu};
@@ -47,6 +47,11 @@ enum Ready {
         args: Vec<u8>,
     },
     Gemm(Gemm),
+    ForRows {
+        least: u32,
+        most: u32,
+        nodes: Vec<Ready>,
+    },
 }
 
 /// A table, ready to be replayed.
@@ -554,7 +559,13 @@ impl Session {
 
     fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
         match node {
-            Ready::Gemm(gemm) => gemm.run(&self.gpu, live),
+            Ready::Gemm(gemm) => gemm.run(&self.gpu),
+            Ready::ForRows { least, most, nodes } => {
+                if (*least..=*most).contains(&live) {
+                    nodes.iter().try_for_each(|node| self.enqueue(node, live))?;
+                }
+                Ok(())
+            }
             Ready::Kernel {
                 kernel,
                 grid,
@@ -688,7 +699,7 @@ impl Session {
             shared: 0,
             args: args(&[self.step_state.start(), handle]),
         };
-        ready(&self.model.inner, Node::Kernel(launch))
+        ready_one(&self.model.inner, launch)
     }
 }
 
@@ -744,6 +755,30 @@ fn no_table(table: usize, known: usize) -> Error {
     Error::Step(format!("table {table}; the program has {known}"))
 }
 
+/// A launch with its kernel found.
+fn ready_one(inner: &Inner, launch: Launch) -> Result<Ready, Error> {
+    Ok(Ready::Kernel {
+        kernel: inner.kernel(&launch)?,
+        grid: launch.grid,
+        by_rows: launch.by_rows,
+        args: launch.args,
+    })
+}
+
+/// Nodes with their kernels found.
+fn ready(inner: &Inner, nodes: Vec<Node>) -> Result<Vec<Ready>, Error> {
+    let ready = nodes.into_iter().map(|node| match node {
+        Node::Gemm(gemm) => Ok(Ready::Gemm(gemm)),
+        Node::Kernel(launch) => ready_one(inner, launch),
+        Node::ForRows { least, most, nodes } => Ok(Ready::ForRows {
+            least,
+            most,
+            nodes: ready(inner, nodes)?,
+        }),
+    });
+    ready.collect()
+}
+
 fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<ReadyTable>, Error> {
     let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
     let lowered: Vec<LoweredTable> = inner
@@ -758,13 +793,12 @@ fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<Re
     }
     inner.add_modules(&units.into_iter().collect::<Vec<_>>())?;
     let make = |table: LoweredTable| -> Result<ReadyTable, Error> {
-        let all = |nodes: Vec<Node>| nodes.into_iter().map(|node| ready(inner, node)).collect();
-        let commands = table.commands.into_iter().map(|c| all(c.nodes));
+        let commands = table.commands.into_iter().map(|c| ready(inner, c.nodes));
         Ok(ReadyTable {
             shape: table.shape,
             commands: commands.collect::<Result<_, Error>>()?,
             logits: table.logits,
-            sample: all(table.sample)?,
+            sample: ready(inner, table.sample)?,
         })
     };
     lowered.into_iter().map(make).collect()
@@ -775,16 +809,4 @@ fn turn_unit() -> Unit {
         file: "turn.cu",
         defines: Vec::new(),
     }
-}
-
-fn ready(inner: &Inner, node: Node) -> Result<Ready, Error> {
-    Ok(match node {
-        Node::Gemm(gemm) => Ready::Gemm(gemm),
-        Node::Kernel(launch) => Ready::Kernel {
-            kernel: inner.kernel(&launch)?,
-            grid: launch.grid,
-            by_rows: launch.by_rows,
-            args: launch.args,
-        },
-    })
 }
