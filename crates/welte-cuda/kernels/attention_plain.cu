@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __gr
     __shared__ float reduced[THREADS / 32];
     grid_release();
     grid_wait();
-    u32 head = blockIdx.x, row = blockIdx.y, t = threadIdx.x;
+    u32 head = blockIdx.y, row = blockIdx.x, t = threadIdx.x;
     if (a.step->ended || row >= (a.single ? 1 : a.step->live)) return;
     Row at = a.step->rows[row];
     u32 kv_of_head = head / (a.heads / a.kv.heads);

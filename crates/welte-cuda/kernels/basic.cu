@@ -1,4 +1,4 @@
-// The small ops: norm, bias, act_mul, add, scale, copy_last. A block takes a stretch of one row.
+// The small ops: norm, bias, act_mul, add, scale, copy_last. A block (row, stretch) takes a stretch of one row.
 #include "common.cuh"
 
 struct BasicArgs {
@@ -24,10 +24,10 @@ __device__ __forceinline__ u32 live_rows(const BasicArgs &a) { return a.single ?
 template <typename F> __device__ __forceinline__ void each(const BasicArgs &a, F f) {
     grid_release();
     grid_wait();
-    if (a.step->ended || blockIdx.y >= live_rows(a)) return;
-    const float *x = a.x + (u64)blockIdx.y * a.x_stride;
-    float *y = a.y + (u64)blockIdx.y * a.y_stride;
-    u32 from = blockIdx.x * STRETCH + threadIdx.x;
+    if (a.step->ended || blockIdx.x >= live_rows(a)) return;
+    const float *x = a.x + (u64)blockIdx.x * a.x_stride;
+    float *y = a.y + (u64)blockIdx.x * a.y_stride;
+    u32 from = blockIdx.y * STRETCH + threadIdx.x;
 #pragma unroll
     for (u32 i = 0; i < STRETCH / 256; ++i) {
         u32 at = from + i * 256;
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(256) copy_last(const __grid_constan
     grid_wait();
     if (a.step->ended || a.step->live == 0) return;
     const float *x = a.x + (u64)(a.step->live - 1) * a.x_stride;
-    for (u32 i = blockIdx.x * 256 + threadIdx.x; i < a.n; i += gridDim.x * 256) a.y[i] = x[i];
+    for (u32 i = blockIdx.y * 256 + threadIdx.x; i < a.n; i += gridDim.y * 256) a.y[i] = x[i];
 }
 
 // One block per vector: long ones.
@@ -68,9 +68,9 @@ extern "C" __global__ void __launch_bounds__(256) norm_long(const __grid_constan
     __shared__ float sums[8];
     grid_release();
     grid_wait();
-    if (a.step->ended || blockIdx.y >= live_rows(a)) return;
-    const float *x = a.x + (u64)blockIdx.y * a.x_stride + (u64)blockIdx.x * a.n;
-    float *y = a.y + (u64)blockIdx.y * a.y_stride + (u64)blockIdx.x * a.n;
+    if (a.step->ended || blockIdx.x >= live_rows(a)) return;
+    const float *x = a.x + (u64)blockIdx.x * a.x_stride + (u64)blockIdx.y * a.n;
+    float *y = a.y + (u64)blockIdx.x * a.y_stride + (u64)blockIdx.y * a.n;
     float sum = 0;
     for (u32 i = threadIdx.x; i < a.n; i += 256) sum += x[i] * x[i];
     sum = warp_sum(sum);
@@ -87,10 +87,10 @@ extern "C" __global__ void __launch_bounds__(256) norm_long(const __grid_constan
 extern "C" __global__ void __launch_bounds__(256) norm_short(const __grid_constant__ BasicArgs a) {
     grid_release();
     grid_wait();
-    u32 group = blockIdx.x * 8 + threadIdx.x / 32;
-    if (a.step->ended || blockIdx.y >= live_rows(a) || group >= a.groups) return;
-    const float *x = a.x + (u64)blockIdx.y * a.x_stride + (u64)group * a.n;
-    float *y = a.y + (u64)blockIdx.y * a.y_stride + (u64)group * a.n;
+    u32 group = blockIdx.y * 8 + threadIdx.x / 32;
+    if (a.step->ended || blockIdx.x >= live_rows(a) || group >= a.groups) return;
+    const float *x = a.x + (u64)blockIdx.x * a.x_stride + (u64)group * a.n;
+    float *y = a.y + (u64)blockIdx.x * a.y_stride + (u64)group * a.n;
     u32 lane = threadIdx.x % 32;
     float sum = 0;
     for (u32 i = lane; i < a.n; i += 32) sum += x[i] * x[i];

@@ -98,9 +98,9 @@ struct Head {
 __device__ __forceinline__ bool mine(const RopeArgs &a, u32 heads, u32 &head, Row &row) {
     grid_release();
     grid_wait();
-    head = blockIdx.x * WARPS + threadIdx.x / 32;
-    if (a.step->ended || head >= heads || blockIdx.y >= (a.single ? 1 : a.step->live)) return false;
-    row = a.step->rows[blockIdx.y];
+    head = blockIdx.y * WARPS + threadIdx.x / 32;
+    if (a.step->ended || head >= heads || blockIdx.x >= (a.single ? 1 : a.step->live)) return false;
+    row = a.step->rows[blockIdx.x];
     return true;
 }
 
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) rope(const __grid_const
     u32 head, lane = threadIdx.x % 32;
     Row row;
     if (!mine(a, a.heads, head, row)) return;
-    float *x = a.x + (u64)blockIdx.y * a.x_stride + head * HEAD_DIM;
+    float *x = a.x + (u64)blockIdx.x * a.x_stride + head * HEAD_DIM;
     Head h;
     h.load(x, lane);
     h.rotate(a, (float)row.position, shared[threadIdx.x / 32], lane);
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) kv_append(const __grid_
     if (!mine(a, 2 * a.kv.heads, head, row)) return;
     u32 part = head / a.kv.heads;
     head %= a.kv.heads;
-    const float *x = part ? a.v + (u64)blockIdx.y * a.v_stride : a.x + (u64)blockIdx.y * a.x_stride;
+    const float *x = part ? a.v + (u64)blockIdx.x * a.v_stride : a.x + (u64)blockIdx.x * a.x_stride;
     Head h;
     h.load(x + head * HEAD_DIM, lane);
     h.store(kv_at(a.kv, part, head, row), lane);
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_append(const __gri
     u32 head, lane = threadIdx.x % 32;
     Row row;
     if (!mine(a, a.heads + 2 * a.kv.heads, head, row)) return;
-    float *x = a.x + (u64)blockIdx.y * a.x_stride + head * HEAD_DIM;
+    float *x = a.x + (u64)blockIdx.x * a.x_stride + head * HEAD_DIM;
     Head h;
     h.load(x, lane);
     if (head < a.heads + a.kv.heads) {
