@@ -15,7 +15,6 @@ constexpr u32 CHUNKS = HEAD_DIM / 8;         // 16 bytes of f16
 constexpr u32 PART_BYTES = KV_Q8 ? TILE * KV_ROW : TILE * WIDE * 2;
 constexpr u32 STAGE_BYTES = 2 * PART_BYTES;  // keys, then values
 constexpr u32 UNITS = (GROUP + 7) / 8;       // blocks that share a kv head
-constexpr u32 PARTIAL = HEAD_DIM + 2;
 
 // Where the positions of a tile's two halves lie, so that no two lanes meet in a bank.
 __device__ __forceinline__ constexpr u32 place(u32 half, u32 n) {
@@ -169,11 +168,11 @@ struct Heads {
         }
     }
 
-    // Into [head][WIDE sums, maximum, sum of weights].
+    // Into [head][WIDE sums, maximum, sum of weights, room for two].
     __device__ __forceinline__ void save(float *shared, u32 g, u32 t) {
         total += __shfl_xor_sync(~0u, total, 1);
         total += __shfl_xor_sync(~0u, total, 2);
-        float *y = shared + g * (WIDE + 2);
+        float *y = shared + g * (WIDE + 4);
 #pragma unroll
         for (u32 d = 0; d < D64; ++d)
 #pragma unroll
@@ -188,27 +187,92 @@ struct Heads {
     }
 };
 
-// Adds up partial results, `count` of them `stride` apart: at [i] the sum, at [dim] maximum, at [dim + 1] total.
-template <bool FAR> __device__ __forceinline__ float merged(const float *from, u32 count, u64 stride, u32 dim, u32 i, float &largest, float &total) {
-    auto at = [&](u32 s, u32 i) { return FAR ? __ldcg(from + s * stride + i) : from[s * stride + i]; };
-    largest = NEVER;
-#pragma unroll 8
-    for (u32 s = 0; s < count; ++s) largest = fmaxf(largest, at(s, dim));
-    float sum = 0;
-    total = 0;
-#pragma unroll 8
-    for (u32 s = 0; s < count; ++s) {
-        float weight = exp2f(at(s, dim) - largest);
-        total += weight * at(s, dim + 1);
-        sum += weight * at(s, i);
-    }
-    return sum;
+constexpr u32 SAVED = WIDE + 4; // floats of a warp's head: sums, maximum, sum of weights
+constexpr u32 THREADS = WARPS * 32;
+
+__device__ __forceinline__ void add_to(float4 &y, float weight, const float4 &x) {
+    y.x += weight * x.x;
+    y.y += weight * x.y;
+    y.z += weight * x.z;
+    y.w += weight * x.w;
 }
 
-// Shared memory: the rings; after them, in the same place, the warps' results.
+__device__ __forceinline__ void put(float *y, const float4 &x, float factor) {
+    y[0] = x.x * factor;
+    y[1] = x.y * factor;
+    y[2] = x.z * factor;
+    y[3] = x.w * factor;
+}
+
+// Of one block of heads: what the splits leave for the last of them.
+struct Partials {
+    float4 *sums;  // [head][split][HEAD_DIM / 4]
+    float2 *heads; // [head][split]: maximum, sum of weights
+};
+
+// The last block adds the splits up, in order. Several parts of the threads take every parts-th split of a column of
+// four values each, all loads of a thread in flight at a time.
+__device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, float *y) {
+    constexpr u32 D4 = HEAD_DIM / 4;
+    u32 t = threadIdx.x, columns = mine * D4, parts = max(1u, THREADS / columns);
+    float *weights = shared;                            // [head][split], then [head]: one over the sum of weights
+    float *shares = shared + 8 * gridDim.x;
+    float4 *sums = (float4 *)(shared + 8 * (gridDim.x + 4)); // [part][column]
+    for (u32 h = t / 32; h < mine; h += WARPS) {
+        float2 of[4]; // a lane's splits: there are at most 128
+        float largest = NEVER, total = 0;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            u32 s = t % 32 + i * 32;
+            of[i] = s < active ? __ldcg(p.heads + h * gridDim.x + s) : make_float2(NEVER, 0);
+            largest = fmaxf(largest, of[i].x);
+        }
+        largest = warp_max(largest);
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            u32 s = t % 32 + i * 32;
+            float weight = exp2f(of[i].x - largest);
+            total += weight * of[i].y;
+            if (s < active) weights[h * gridDim.x + s] = weight;
+        }
+        total = warp_sum(total);
+        if (t % 32 == 0) shares[h] = 1.0f / total;
+    }
+    for (u32 base = 0; base < columns; base += THREADS) {
+        u32 column = base + t % (columns < THREADS ? columns : THREADS), part = parts > 1 ? t / columns : 0;
+        bool there = column < columns && part < parts && (columns >= THREADS || t < parts * columns);
+        u32 h = column / D4;
+        const float4 *from = p.sums + (u64)h * gridDim.x * D4 + column % D4;
+        float4 sum = make_float4(0, 0, 0, 0);
+        constexpr u32 FLIGHT = 16;
+        for (u32 s = part; s < active || s == part; s += FLIGHT * parts) {
+            float4 x[FLIGHT];
+#pragma unroll
+            for (u32 i = 0; i < FLIGHT; ++i)
+                if (there && s + i * parts < active) x[i] = __ldcg(from + (u64)(s + i * parts) * D4);
+            if (s == part) __syncthreads(); // the weights are there
+#pragma unroll
+            for (u32 i = 0; i < FLIGHT; ++i)
+                if (there && s + i * parts < active) add_to(sum, weights[h * gridDim.x + s + i * parts], x[i]);
+        }
+        if (parts == 1) {
+            if (there) put(y + column * 4, sum, shares[h]);
+            continue;
+        }
+        if (there) sums[part * columns + column] = sum;
+        __syncthreads();
+        if (t < columns) {
+            for (u32 i = 1; i < parts; ++i) add_to(sum, 1.0f, sums[i * columns + column]);
+            put(y + column * 4, sum, shares[h]);
+        }
+    }
+}
+
+// Shared memory: the rings; after them, in the same place, the warps' results; then the merge of the splits.
 extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_constant__ AttentionArgs a) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ u32 arrived;
+    __shared__ float2 heads[8]; // maximum and sum of weights
     u32 t = threadIdx.x, warp = t / 32, lane = t % 32, row = blockIdx.z;
     u32 kv_head = blockIdx.y / UNITS, unit = blockIdx.y % UNITS, head = kv_head * GROUP + unit * 8;
     u32 mine = min(8u, GROUP - unit * 8);
@@ -245,27 +309,39 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
     copy_wait<0>();
     __syncthreads();
     float *saved = (float *)shared;
-    h.save(saved + warp * 8 * (WIDE + 2), lane / 4, lane % 4);
+    h.save(saved + warp * 8 * SAVED, lane / 4, lane % 4);
     __syncthreads();
 
+    if (t < 8) { // what each warp's sums of head t weigh
+        float largest = NEVER, total = 0;
+        for (u32 w = 0; w < WARPS; ++w) largest = fmaxf(largest, saved[(w * 8 + t) * SAVED + WIDE]);
+        for (u32 w = 0; w < WARPS; ++w) {
+            float *of = saved + (w * 8 + t) * SAVED + WIDE;
+            of[2] = exp2f(of[0] - largest);
+            total += of[1] * of[2];
+        }
+        heads[t] = make_float2(largest, total);
+    }
+    __syncthreads();
+    constexpr u32 D4 = HEAD_DIM / 4;
     float *y = a.y + (u64)row * a.y_stride + (u64)head * HEAD_DIM;
-    float *partials = a.partials + ((u64)row * a.heads + head) * gridDim.x * PARTIAL;
-    float largest, total;
-    for (u32 i = t; i < mine * HEAD_DIM; i += WARPS * 32) {
-        u32 h = i / HEAD_DIM, d = i % HEAD_DIM;
-        float sum = merged<false>(saved + h * (WIDE + 2), WARPS, 8 * (WIDE + 2), WIDE, d, largest, total);
-        if (s.active == 1) {
-            y[i] = sum / total;
-            continue;
+    u64 first = ((u64)row * a.heads + head) * gridDim.x, all = (u64)gridDim.z * a.heads * gridDim.x;
+    Partials p = {(float4 *)a.partials + first * D4, (float2 *)(a.partials + all * HEAD_DIM) + first};
+    for (u32 i = t; i < mine * D4; i += THREADS) {
+        u32 h = i / D4, d = i % D4;
+        float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (u32 w = 0; w < WARPS; ++w) {
+            const float *of = saved + (w * 8 + h) * SAVED;
+            add_to(sum, of[WIDE + 2], *(const float4 *)(of + d * 4));
         }
-        float *partial = partials + ((u64)h * gridDim.x + blockIdx.x) * PARTIAL;
-        partial[d] = sum;
-        if (d == 0) {
-            partial[HEAD_DIM] = largest;
-            partial[HEAD_DIM + 1] = total;
-        }
+        if (s.active == 1)
+            put(y + i * 4, sum, 1.0f / heads[h].y);
+        else
+            p.sums[((u64)h * gridDim.x + blockIdx.x) * D4 + d] = sum;
     }
     if (s.active == 1) return;
+    if (t < mine) p.heads[t * gridDim.x + blockIdx.x] = heads[t];
     __threadfence();
     __syncthreads();
     u32 *counter = a.counters + row * gridDim.y + blockIdx.y;
@@ -273,11 +349,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
     __syncthreads();
     if (arrived + 1 != s.active) return;
     __threadfence();
-    for (u32 i = t; i < mine * HEAD_DIM; i += WARPS * 32) {
-        u32 h = i / HEAD_DIM, d = i % HEAD_DIM;
-        const float *of_head = partials + (u64)h * gridDim.x * PARTIAL;
-        float sum = merged<true>(of_head, s.active, PARTIAL, HEAD_DIM, d, largest, total);
-        y[i] = sum / total;
-    }
+    merge(p, mine, s.active, saved, y);
     if (t == 0) *counter = 0;
 }

@@ -10,7 +10,7 @@ struct AttentionArgs {
     const float *q;
     float *y;
     Kv kv;
-    float *partials; // [row][head][split][HEAD_DIM sums, maximum, sum of weights]
+    float *partials; // [row][head][split][HEAD_DIM] sums, then [row][head][split] maximum and sum of weights
     u32 *counters;   // [row][part of the heads]: zero between kernels
     u32 heads;
     u32 q_stride;

@@ -70,18 +70,20 @@ __device__ __forceinline__ float noise(u64 key, u32 index) {
     return (float)-log(-log(uniform));
 }
 
-// Larger values first, then lower indices; 0 is nothing.
+// Larger values first, then lower indices; 0 is nothing. Both zeros are equal; the last bit says which one it was.
 __device__ __forceinline__ u64 ranked(float v, u32 index) {
     u32 bits = __float_as_uint(v + 0.0f);
-    return (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | (0xffffffffu - index);
+    u32 low = (0x7fffffffu - index) << 1 | (__float_as_uint(v) == 0x80000000u);
+    return (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | low;
 }
 
 __device__ __forceinline__ float value_of(u64 rank) {
     u32 key = (u32)(rank >> 32);
-    return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
+    float v = __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
+    return v == 0.0f && (rank & 1) ? -0.0f : v;
 }
 
-__device__ __forceinline__ u32 index_of(u64 rank) { return rank ? 0xffffffffu - (u32)rank : 0; }
+__device__ __forceinline__ u32 index_of(u64 rank) { return rank ? 0x7fffffffu - ((u32)rank >> 1) : 0; }
 
 // The place of z <= 0 in the order, 0 the largest; NOT for NaN.
 #define NOT 0xffffffffu
