@@ -19,7 +19,17 @@ macro_rules! sources {
 }
 
 /// Every file of `kernels/`.
-const SOURCES: &[(&str, &str)] = sources!["common.cuh"];
+const SOURCES: &[(&str, &str)] = sources![
+    "attention.cu",
+    "attention.cuh",
+    "attention_plain.cu",
+    "attention_prefill.cu",
+    "basic.cu",
+    "common.cuh",
+    "kv.cuh",
+    "rope.cu",
+    "sample.cu",
+];
 
 /// A compiled kernel file, as tests look at it.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Attention: flash decoding for a few rows, flash attention for many, and a plain kernel for what neither takes.
 
-use super::rope::{Kv, check_kv, kv_defines};
 use super::MOST_VECTOR_ROWS;
+use super::rope::{Kv, check_kv, kv_defines};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
@@ -18,6 +18,10 @@ const BLOCKS_PER_SM: u32 = 2;
 const MOST_SPLITS: u32 = 128;
 /// Heads that one of its blocks takes.
 const HEADS: u32 = 8;
+/// Positions that flash attention takes at a time: `STEP` of `attention_prefill.cu`.
+const STEP: u32 = 64;
+/// Its warps, and the tiles of 16 rows that each has.
+const PREFILL: (u32, u32) = (4, 1);
 /// Threads of the plain kernel.
 const PLAIN_THREADS: u32 = 128;
 
@@ -45,15 +49,17 @@ struct Args {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Decode,
+    Prefill,
     Plain,
 }
 
-fn kind(kv: &KvLayout, head_dim: u32, rows: u32) -> Kind {
-    let tiles = head_dim.is_multiple_of(8) && head_dim <= 256 && kv.page.is_multiple_of(TILE);
-    if tiles && rows <= MOST_VECTOR_ROWS {
-        Kind::Decode
-    } else {
-        Kind::Plain
+fn kind(kv: &KvLayout, rows: u32, room: u32) -> Kind {
+    let fits = kv.head_dim.is_multiple_of(8) && kv.head_dim <= 256;
+    let tiles = fits && kv.page.is_multiple_of(TILE);
+    match (tiles, rows <= MOST_VECTOR_ROWS) {
+        (true, true) => Kind::Decode,
+        (true, false) if prefill_shared(kv) <= room => Kind::Prefill,
+        _ => Kind::Plain,
     }
 }
 
@@ -98,7 +104,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         pad: 0,
     };
     let group = p.heads / p.kv_heads;
-    let launch = match kind(kv, p.head_dim, rows) {
+    let launch = match kind(kv, rows, cx.gpu.shared_per_block) {
         Kind::Decode => {
             let ring = ring(kv, cx.gpu.shared_per_block);
             Launch {
@@ -108,6 +114,19 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
                 by_rows: ByRows::Axis { axis: 2, per: 1 },
                 block: ring.0 * 32,
                 shared: decode_shared(kv, ring),
+                args: args(&a),
+            }
+        }
+        Kind::Prefill => {
+            let (warps, tiles) = PREFILL;
+            let per = warps * tiles * 16;
+            Launch {
+                unit: prefill_unit(kv),
+                function: "attention_prefill",
+                grid: [p.heads, rows.div_ceil(per), 1],
+                by_rows: ByRows::Axis { axis: 1, per },
+                block: warps * 32,
+                shared: prefill_shared(kv),
                 args: args(&a),
             }
         }
@@ -128,6 +147,26 @@ fn plain_unit(kv: &KvLayout) -> Unit {
     Unit {
         file: "attention_plain.cu",
         defines: kv_defines(kv.head_dim, kv.page, kv.format),
+    }
+}
+
+fn prefill_unit(kv: &KvLayout) -> Unit {
+    let mut defines = kv_defines(kv.head_dim, kv.page, kv.format);
+    defines.push(("WARPS", PREFILL.0.to_string()));
+    defines.push(("TILES", PREFILL.1.to_string()));
+    Unit {
+        file: "attention_prefill.cu",
+        defines,
+    }
+}
+
+/// Queries, keys and values as f16, twice; of Q8_0 once, and what was fetched.
+fn prefill_shared(kv: &KvLayout) -> u32 {
+    let row = kv.head_dim.next_multiple_of(64) * 2;
+    let queries = PREFILL.0 * PREFILL.1 * 16 * row;
+    match kv.format {
+        Format::Q8_0 => queries + 2 * STEP * (row + kv.head_dim / 32 * 34),
+        _ => queries + 4 * STEP * row,
     }
 }
 
@@ -152,34 +191,36 @@ fn ring(kv: &KvLayout, room: u32) -> (u32, u32) {
     *RINGS.iter().find(fits).unwrap_or(&RINGS[RINGS.len() - 1])
 }
 
-/// The warps' rings, or afterwards their results.
+/// The warps' rings, afterwards their results, afterwards the merge of the splits.
 fn decode_shared(kv: &KvLayout, (warps, stages): (u32, u32)) -> u32 {
     let wide = kv.head_dim.next_multiple_of(64);
     let part = match kv.format {
         Format::Q8_0 => TILE * (kv.head_dim / 32 * 34),
         _ => TILE * wide * 2,
     };
-    (warps * stages * 2 * part).max(warps * HEADS * (wide + 2) * 4)
+    let results = warps * HEADS * (wide + 4) * 4;
+    let merge = HEADS * (MOST_SPLITS + 4) * 4 + warps * 32 * 16;
+    (warps * stages * 2 * part).max(results).max(merge)
 }
 
 /// Private scratch of a command: the partial results.
 pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     let p = params::Attention::of(&command.params);
-    match kind(&program.kv, p.head_dim, rows) {
+    match kind(&program.kv, rows, gpu.shared_per_block) {
         Kind::Decode => {
             let partials = u64::from(rows) * u64::from(p.heads);
             partials * u64::from(splits(&program.kv, &p, gpu)) * (u64::from(p.head_dim) + 2) * 4
         }
-        Kind::Plain => 0,
+        Kind::Prefill | Kind::Plain => 0,
     }
 }
 
 /// Bytes that are zero between commands: how many splits have arrived.
-pub(crate) fn counters(program: &Program, command: &Command, rows: u32, _gpu: &GpuInfo) -> u64 {
+pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     let p = params::Attention::of(&command.params);
-    match kind(&program.kv, p.head_dim, rows) {
+    match kind(&program.kv, rows, gpu.shared_per_block) {
         Kind::Decode => u64::from(rows) * u64::from(p.kv_heads) * u64::from(units(&p)) * 4,
-        Kind::Plain => 0,
+        Kind::Prefill | Kind::Plain => 0,
     }
 }
 
@@ -211,6 +252,10 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         (256, f16, 2),
     ] {
         let kv = layout(head_dim, format);
+        list.push(Listed {
+            unit: prefill_unit(&kv),
+            hot: head_dim <= 128,
+        });
         list.push(Listed {
             unit: decode_unit(&kv, group, ring(&kv, 227 << 10)),
             hot: true,

@@ -132,7 +132,12 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         Op::CopyLast => {
             let p = params::CopyLast::of(words);
             let (n, x_stride) = (p.n, p.x_stride);
-            launch("copy_last", 1, n.div_ceil(THREADS), Args { n, x_stride, ..a })
+            launch(
+                "copy_last",
+                1,
+                n.div_ceil(THREADS),
+                Args { n, x_stride, ..a },
+            )
         }
         op => return Err(Error::Program(format!("{} is no small op", op.name()))),
     };
