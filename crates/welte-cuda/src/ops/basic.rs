@@ -161,6 +161,3 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         hot: true,
     }]
 }
-
-/// Placeholder until the family's own.
-pub(crate) fn act_mul(_step: u64, _x: u64, _y: u64, _n: u32, _x_stride: u32, _y_stride: u32, _act: u32, _rows: u32) -> crate::launch::Launch { crate::launch::Launch { unit: crate::launch::Unit { file: "prepare.cu", defines: vec![] }, function: "x", grid: [1,1,1], by_rows: crate::launch::ByRows::Fixed, block: 1, shared: 0, args: vec![] } }
