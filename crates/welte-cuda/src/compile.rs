@@ -20,6 +20,10 @@ macro_rules! sources {
 
 /// Every file of `kernels/`.
 const SOURCES: &[(&str, &str)] = sources![
+    "attention.cu",
+    "attention.cuh",
+    "attention_plain.cu",
+    "basic.cu",
     "common.cuh",
     "dequant.cu",
     "dequant.cuh",
@@ -38,8 +42,13 @@ const SOURCES: &[(&str, &str)] = sources![
     "format/q6_k.cuh",
     "format/q8_0.cuh",
     "gemm.cu",
+    "gemm.cuh",
+    "gemm_wide.cu",
+    "kv.cuh",
     "prepare.cu",
     "repack.cu",
+    "rope.cu",
+    "sample.cu",
     "tile.cuh",
     "weights.cuh",
 ];
