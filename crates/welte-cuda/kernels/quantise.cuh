@@ -5,11 +5,14 @@
 #include "weights.cuh"
 
 constexpr int THREADS = 32 * WARPS;
-constexpr int LANES = 16;                        // lanes that share a row
-constexpr int UNIT = Format::BLOCKS ? 32 : 8;    // elements of a row that a lane takes at once
-constexpr int CHUNK = LANES * UNIT;              // elements of a row that its lanes take at once
+constexpr int LANES = 16;                       // lanes that share a row
+constexpr int TAKEN = Format::BLOCKS ? 32 : 8;  // neighbouring elements of a row that a lane takes
+constexpr int STRIPE = LANES * TAKEN;           // elements that the lanes of a row take side by side: 512 bytes of x
+constexpr int STRIPES = Format::BLOCKS ? 1 : 2; // that a warp works on at once
+constexpr int CHUNK = STRIPES * STRIPE;
 
-// Per 32 rounded activations: scale, and the sum of the values that stand for them (of each half where weights need it).
+// Beside 32 rounded activations: their scale, and the sum of what they stand for, of each half where weights need it,
+// times -CENTRE where the format has one.
 #ifdef FLOATS
 constexpr int X_SIDE = 0;
 #else
@@ -47,15 +50,11 @@ __device__ __forceinline__ float squares(float4 v) {
     return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x)));
 }
 
-__device__ __forceinline__ float4 normed(float4 v, float by, float4 w) {
-    return make_float4(v.x * by * w.x, v.y * by * w.y, v.z * by * w.z, v.w * by * w.w);
-}
-
 // Elements 4i.. of a row into its place. All lanes of a warp call it with neighbouring i.
 __device__ __forceinline__ void put4(u8* to, u32 padded, u32 i, float4 v) {
 #ifdef FLOATS
-    u32 chunk = i / (CHUNK / 4), unit = i % (CHUNK / 4) / 2, half = i & 1;
-    *(float4*)(to + chunk * CHUNK * 4 + half * LANES * 16 + unit * 16) = v;
+    u32 stripe = i / (STRIPE / 4), lane = i % (STRIPE / 4) / 2, half = i & 1;
+    *(float4*)(to + stripe * 512 + half * (LANES * 16) + lane * 16) = v;
 #else
     float most = max_nan(max_nan(fabsf(v.x), fabsf(v.y)), max_nan(fabsf(v.z), fabsf(v.w)));
 #pragma unroll
@@ -69,60 +68,55 @@ __device__ __forceinline__ void put4(u8* to, u32 padded, u32 i, float4 v) {
     sum += __shfl_xor_sync(~0u, sum, 2);
     int other = __shfl_xor_sync(~0u, sum, 4);
     u32 block = i / 8, e = i % 8;
-    *(u32*)(to + block / LANES * CHUNK + e / 4 * (LANES * 16) + block % LANES * 16 + e % 4 * 4) = q;
+    *(u32*)(to + block / LANES * 512 + e / 4 * (LANES * 16) + block % LANES * 16 + e % 4 * 4) = q;
     if (e == 0) {
         if (Format::HALVES) {
             *(float4*)(to + padded + 16 * block) = make_float4(scale, scale * (float)sum, scale * (float)other, 0.0f);
         } else {
-            *(float2*)(to + padded + 8 * block) = make_float2(scale, scale * (float)(sum + other));
+            *(float2*)(to + padded + 8 * block) = make_float2(scale, (Format::CENTRE ? -Format::CENTRE * scale : scale) * (float)(sum + other));
         }
     }
 #endif
 }
 
-// COLUMNS rows of x (the first `rows` of them live) to `to`, x_bytes(padded) apart. `w` is null, or the norm's weights.
-// Every block of the kernel does the same: reading x from L2 costs less than one more kernel. Each thread takes ROUNDS
-// times 4 elements; the order of every sum depends on neither the number of rows nor the grid.
+// COLUMNS rows of x (the first `rows` of them live) to `to`, x_bytes(padded) apart. With NORM they are multiplied by the
+// norm's weights `w`, and `sums` gets the parts of the sum of squares: norm_factor is for the products, which saves a
+// barrier here, and rounding does not depend on it. Every block of the kernel does the same: reading x from L2 costs
+// less than one more kernel. Each thread takes ROUNDS times 4 elements; the order of every sum depends on neither the
+// number of rows nor the grid.
 __device__ __forceinline__ void prepare(u8* to, float* sums, const float* x, u32 x_stride, u32 rows, const float4* w,
-                                        float eps, u32 k, u32 padded) {
+                                        u32 k, u32 padded) {
     u32 tid = threadIdx.x;
-    float4 kept[COLUMNS == 1 ? ROUNDS : 1];
-    if (NORM || COLUMNS == 1) {
-        for (u32 c = 0; c < rows; c++) {
-            const float* row = x + (size_t)c * x_stride;
-            bool wide = is_wide(row);
-            float sum = 0.0f;
-#pragma unroll
-            for (int r = 0; r < ROUNDS; r++) {
-                float4 v = load4(row, 4 * (tid + r * THREADS), k, wide);
-                if (COLUMNS == 1) kept[r] = v;
-                sum += squares(v);
-            }
-            if (NORM) {
-                sum = warp_sum(sum);
-                if (tid % 32 == 0) sums[c * WARPS + tid / 32] = sum;
-            }
-        }
-        if (NORM) __syncthreads();
-    }
     for (u32 c = 0; c < rows; c++) {
         const float* row = x + (size_t)c * x_stride;
         bool wide = is_wide(row);
-        float by = 1.0f;
-        if (NORM) {
-            float sum = 0.0f;
+        float4 kept[ROUNDS];
 #pragma unroll
-            for (int i = 0; i < WARPS; i++) sum += sums[c * WARPS + i];
-            by = 1.0f / sqrtf(sum / (float)k + eps);
-        }
+        for (int r = 0; r < ROUNDS; r++) kept[r] = load4(row, 4 * (tid + r * THREADS), k, wide);
+        float sum = 0.0f;
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++) {
             u32 i = tid + r * THREADS;
             if (4 * i >= padded) break;
-            float4 v = COLUMNS == 1 ? kept[r] : load4(row, 4 * i, k, wide);
-            if (NORM) v = normed(v, by, w[r]);
+            float4 v = kept[r];
+            if (NORM) {
+                sum += squares(v);
+                v = make_float4(v.x * w[r].x, v.y * w[r].y, v.z * w[r].z, v.w * w[r].w);
+            }
             put4(to + c * x_bytes(padded), padded, i, v);
+        }
+        if (NORM) {
+            sum = warp_sum(sum);
+            if (tid % 32 == 0) sums[c * WARPS + tid / 32] = sum;
         }
     }
     __syncthreads();
+}
+
+__device__ __forceinline__ float norm_factor(const float* sums, u32 c, float eps, u32 k) {
+    if (!NORM) return 1.0f;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) sum += sums[c * WARPS + i];
+    return 1.0f / sqrtf(sum / (float)k + eps);
 }
