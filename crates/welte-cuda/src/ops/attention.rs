@@ -254,11 +254,11 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         let kv = layout(head_dim, format);
         list.push(Listed {
             unit: prefill_unit(&kv),
-            hot: head_dim <= 128,
+            hot: false,
         });
         list.push(Listed {
             unit: decode_unit(&kv, group, ring(&kv, 227 << 10)),
-            hot: true,
+            hot: head_dim <= 128,
         });
     }
     list
