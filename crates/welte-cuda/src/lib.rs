@@ -7,6 +7,7 @@
 mod compile;
 mod error;
 mod gpu;
+mod graph;
 mod info;
 mod launch;
 mod layout;

@@ -379,10 +379,11 @@ struct Slot {
 }
 
 /// The units of a lowered table.
-pub(crate) fn units_of(table: &LoweredTable) -> impl Iterator<Item = Unit> + '_ {
+pub(crate) fn units_of(table: &LoweredTable) -> Vec<Unit> {
+    let mut units = Vec::new();
     let nodes = table.commands.iter().flat_map(|c| &c.nodes);
-    nodes.chain(&table.sample).filter_map(|node| match node {
-        Node::Kernel(launch) => Some(launch.unit.clone()),
-        Node::Gemm(_) => None,
-    })
+    for node in nodes.chain(&table.sample) {
+        node.add_units(&mut units);
+    }
+    units
 }
