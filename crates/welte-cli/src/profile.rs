@@ -119,8 +119,9 @@ fn json(source: &str, parts: &[(&str, u64, Vec<Line>)]) -> serde_json::Value {
 
 /// What was measured so far, the longest first.
 fn lines(session: &mut Session) -> Vec<Line> {
-    let ran = session.device().profile().iter().filter(|p| p.calls > 0);
+    let ran = session.device().profile().into_iter();
     let mut lines: Vec<Line> = ran
+        .filter(|p| p.calls > 0)
         .map(|p| Line {
             name: p.op.name().to_string(),
             calls: p.calls,
