@@ -1,5 +1,7 @@
 //! What lowering makes of a command: kernels with everything resolved, in the order in which they run.
+#![allow(unsafe_code)]
 
+use crate::ops::gemm::Gemm;
 use welte_table::Format;
 
 /// CUDA C++ to compile: a file of `kernels/` with the macros that specialise it. Equal units are compiled once.
@@ -9,6 +11,15 @@ pub(crate) struct Unit {
     pub(crate) file: &'static str,
     /// Macros: `-DNAME=value`.
     pub(crate) defines: Vec<(&'static str, String)>,
+}
+
+/// A unit that is compiled for every architecture without a GPU, to see that it can be.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    /// What is compiled.
+    pub(crate) unit: Unit,
+    /// Decoding spends its time here: it may spill no register.
+    pub(crate) hot: bool,
 }
 
 /// Which part of a launch's grid follows the number of live rows.
@@ -39,6 +50,14 @@ pub(crate) struct Launch {
     pub(crate) args: Vec<u8>,
 }
 
+/// A step of a lowered command.
+pub(crate) enum Node {
+    /// A kernel of ours.
+    Kernel(Launch),
+    /// A product by cuBLASLt.
+    Gemm(Gemm),
+}
+
 /// A weight in device memory. Its planes lie one after the other: see `layout`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceWeight {
@@ -50,4 +69,12 @@ pub(crate) struct DeviceWeight {
     pub(crate) n: u32,
     /// Elements per row.
     pub(crate) k: u32,
+}
+
+/// The bytes of a parameter struct: `repr(C)`, of `u32`, `i32`, `f32` and `u64`, without holes.
+pub(crate) fn args<T: Copy>(value: &T) -> Vec<u8> {
+    // SAFETY: parameter structs are plain numbers without padding, so each of their bytes is initialised.
+    let bytes =
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) };
+    <[u8]>::to_vec(bytes)
 }
