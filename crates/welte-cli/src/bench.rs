@@ -201,22 +201,22 @@ fn generation(
 ) -> anyhow::Result<Vec<f64>> {
     reach(session, depth)?;
     session.set_sampling(&Sampling::default(), &[]);
-    decode(session, n.min(8))?;
+    decode(session, n.min(8), u32::MAX)?;
     (0..repetitions)
         .map(|_| {
             session.truncate(depth as usize);
             let start = Instant::now();
-            decode(session, n)?;
+            decode(session, n, u32::MAX)?;
             Ok(f64::from(n) / start.elapsed().as_secs_f64())
         })
         .collect()
 }
 
-/// Decodes `n` tokens, whatever they are.
-pub(crate) fn decode(session: &mut Session, n: u32) -> anyhow::Result<()> {
+/// Decodes `n` tokens, whatever they are, at most `chain` in one submission.
+pub(crate) fn decode(session: &mut Session, n: u32, chain: u32) -> anyhow::Result<()> {
     let (mut last, mut left) = (1 % session.model().vocab().max(1), n as usize);
     while left > 0 {
-        let count = session.chain(last, left, &[], &mut |token| {
+        let count = session.chain(last, left.min(chain as usize), &[], &mut |token| {
             last = token;
             true
         })?;

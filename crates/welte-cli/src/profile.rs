@@ -38,10 +38,10 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
         .collect();
     session.feed(&prompt)?;
     session.truncate(0);
-    session.device().set_profiling(true);
+    session.device().set_profiling(true)?;
     session.feed(&prompt)?;
     let prefill = lines(&mut session);
-    session.device().set_profiling(true);
+    session.device().set_profiling(true)?;
     session.set_sampling(&Sampling::default(), &[]);
     let (mut last, mut left) = (1 % vocab, args.n_gen as usize);
     while left > 0 {

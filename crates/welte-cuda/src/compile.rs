@@ -19,7 +19,7 @@ macro_rules! sources {
 }
 
 /// Every file of `kernels/`.
-const SOURCES: &[(&str, &str)] = sources!["common.cuh"];
+const SOURCES: &[(&str, &str)] = sources!["common.cuh", "read.cu"];
 
 /// A compiled kernel file, as tests look at it.
 #[derive(Clone, Debug)]
@@ -82,6 +82,12 @@ pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<
         Ok(image)
     });
     results.into_iter().collect()
+}
+
+/// The run-time compiler's version. The error says what is missing.
+pub(crate) fn version() -> Result<String, Error> {
+    let (major, minor) = Compiler::find()?.version;
+    Ok(format!("{major}.{minor}"))
 }
 
 /// The architecture's name for the compiler.
@@ -293,7 +299,8 @@ fn spills(log: &str) -> u64 {
 
 const MAGIC: &[u8; 8] = b"weltecu1";
 
-fn cache_folder() -> Option<PathBuf> {
+/// Where compiled kernels are kept.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use welte_table::{BufferId, Class, Op, Row, Sampling, Shape};
+use welte_table::{BufferId, BufferRef, Class, Command, Op, Row, Sampling, Shape};
 
 /// Tokens that may be enqueued beyond the last one seen. Enough to keep the GPU busy while the host looks away; each
 /// costs a few microseconds per kernel when the chain has ended.
@@ -86,6 +86,7 @@ pub struct Session {
     /// Tokens that the device may have numbered so far.
     serial: u32,
     last_table: usize,
+    replay: Replay,
     profile: Option<Vec<Profile>>,
     events: Vec<Event>,
     allocated: BTreeMap<Class, u64>,
@@ -153,6 +154,7 @@ impl Session {
             keys: Vec::with_capacity(sizes.rows as usize),
             serial: 0,
             last_table: 0,
+            replay: inner.options.replay,
             profile: None,
             events: Vec::new(),
             allocated,
@@ -458,10 +460,54 @@ impl Session {
         self.profile.as_deref().unwrap_or(&[])
     }
 
+    /// Replays chains in another way from now on. The error says that this session has no such graph.
+    pub fn set_replay(&mut self, replay: Replay) -> Result<(), Error> {
+        let missing = match replay {
+            Replay::Allocate | Replay::Eager => false,
+            Replay::Graph => self.decode_graph.is_none(),
+            Replay::While => self.loop_graph.is_none(),
+        };
+        if missing {
+            return Err(Error::Step(format!("{replay:?}: no such graph was made")));
+        }
+        self.replay = replay;
+        Ok(())
+    }
+
+    /// Nanoseconds that the launches of one token take when every kernel returns at once, over `times` of them.
+    pub fn idle_ns(&mut self, times: u32) -> Result<u64, Error> {
+        let table = self
+            .decode
+            .ok_or_else(|| Error::Program("it has no decode table".to_string()))?;
+        let row = Row {
+            token: 0,
+            position: 0,
+            sequence: 0,
+        };
+        self.set_rows(table, &[row])?;
+        self.upload_step(&[row], 0)?;
+        let ended = 1u32.to_ne_bytes();
+        // SAFETY: the second word of the step state says that the chain has ended.
+        unsafe { self.gpu.upload(self.step_state.start() + 4, &ended)? };
+        let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
+        let times = times.max(1);
+        begin.record()?;
+        for _ in 0..times {
+            match (&self.decode_graph, self.mode()) {
+                (Some(graph), Replay::Graph) => graph.launch(&self.gpu)?,
+                _ => self.replay(table, usize::MAX, true, &[row])?,
+            }
+        }
+        end.record()?;
+        end.wait()?;
+        Ok(end.since(&begin)? / u64::from(times))
+    }
+
     /// How chains are replayed: what was asked for, where it could be captured and nothing is profiled.
     fn mode(&self) -> Replay {
-        match self.model.inner.options.replay {
+        match self.replay {
             _ if self.profile.is_some() => Replay::Eager,
+            Replay::Allocate => Replay::Allocate,
             Replay::While if self.loop_graph.is_some() => Replay::While,
             Replay::Graph | Replay::While if self.decode_graph.is_some() => Replay::Graph,
             _ => Replay::Eager,
@@ -588,14 +634,39 @@ impl Session {
             if self.profile.is_some() {
                 self.events[index].record()?;
             }
+            let made = self.allocate(&ops[index])?;
             for node in nodes {
                 self.enqueue(node, live)?;
             }
+            self.release(made)?;
             if self.profile.is_some() {
                 self.events[index + 1].record()?;
             }
         }
         self.read_events(table, commands, sample, rows)
+    }
+
+    /// Memory for what a command writes, where that is allocated per command. Only its time counts: kernels write to
+    /// the plan's buffers all the same.
+    fn allocate(&self, command: &Command) -> Result<Option<u64>, Error> {
+        if self.mode() != Replay::Allocate {
+            return Ok(None);
+        }
+        let program = &self.model.inner.program;
+        let written = command
+            .buffers
+            .iter()
+            .rev()
+            .find(|b| **b != BufferRef::NONE);
+        let spec = written.and_then(|b| program.buffers.get(b.buffer as usize));
+        match spec.filter(|spec| spec.class != Class::Kv) {
+            Some(spec) => self.gpu.allocate_in_order(spec.bytes).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn release(&self, made: Option<u64>) -> Result<(), Error> {
+        made.map_or(Ok(()), |start| self.gpu.release_in_order(start))
     }
 
     /// Adds up what the events of a profiled replay say.

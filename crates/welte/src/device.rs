@@ -7,7 +7,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use welte_cpu::Profile;
-use welte_cuda::Replay;
 use welte_formats::Checkpoint;
 use welte_models::CompileOptions;
 use welte_table::{Class, Command, MemoryPlan, Program, Row, Sampling};
@@ -87,13 +86,7 @@ impl Target {
         if options.reference || options.isa.is_some() {
             return Err("--reference and --isa are for the CPU".to_string());
         }
-        let gpus = welte_cuda::gpus().map_err(|error| error.to_string())?;
-        if !gpus.iter().any(|gpu| gpu.ordinal == ordinal) {
-            return Err(match gpus.len() {
-                1 => "this machine has one GPU, cuda:0".to_string(),
-                n => format!("this machine has {n} GPUs, cuda:0 to cuda:{}", n - 1),
-            });
-        }
+        welte_cuda::info(ordinal).map_err(|error| error.to_string())?;
         Ok(Target::Cuda(welte_cuda::Options {
             device: ordinal,
             ..welte_cuda::Options::default()
@@ -144,11 +137,7 @@ impl Target {
     pub(crate) fn available(&self) -> Option<u64> {
         match self {
             Target::Cpu(_) => memory::available(),
-            Target::Cuda(options) => {
-                let gpus = welte_cuda::gpus().ok()?;
-                let gpu = gpus.iter().find(|gpu| gpu.ordinal == options.device)?;
-                Some(gpu.memory_free)
-            }
+            Target::Cuda(options) => welte_cuda::free_memory(options.device).ok(),
         }
     }
 
@@ -206,11 +195,12 @@ impl DeviceSession {
     }
 
     /// Switches the profile of ops on, from zero, or off. A GPU runs commands one by one while it is on.
-    pub fn set_profiling(&mut self, on: bool) {
+    pub fn set_profiling(&mut self, on: bool) -> Result<(), Error> {
         match self {
             DeviceSession::Cpu(session) => session.set_profiling(on),
-            DeviceSession::Cuda(session) => session.set_profiling(on),
+            DeviceSession::Cuda(session) => session.set_profiling(on)?,
         }
+        Ok(())
     }
 
     /// What each op did since profiling was switched on; empty if it is off.
@@ -230,14 +220,14 @@ impl DeviceSession {
         }
     }
 
-    /// How a GPU replays its tables from now on; the CPU has one way only and says so.
-    pub fn set_replay(&mut self, replay: Replay) -> Result<(), Error> {
+    /// The session on a GPU; an error on the CPU, which has one way of replaying only.
+    pub fn cuda(&mut self) -> Result<&mut welte_cuda::Session, Error> {
         match self {
             DeviceSession::Cpu(_) => Err(Error::option(
-                "replay",
-                "the CPU replays its table in one way only; load the model with --device cuda",
+                "--device",
+                "this needs a GPU; use --device cuda",
             )),
-            DeviceSession::Cuda(session) => Ok(session.set_replay(replay)?),
+            DeviceSession::Cuda(session) => Ok(session),
         }
     }
 

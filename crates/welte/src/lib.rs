@@ -35,6 +35,6 @@ pub use perplexity::{Perplexity, perplexity};
 pub use session::{CancelHandle, Session};
 pub use text::tokenizer;
 pub use welte_cpu::{CpuInfo, Isa, Profile, cpu_info};
-pub use welte_cuda::{GpuInfo, Replay, gpus};
+pub use welte_cuda::{GpuInfo, Replay, info as gpu_info};
 pub use welte_table::{Format, Sampling};
 pub use welte_text::{ChatTemplate, Message, Tokenizer};

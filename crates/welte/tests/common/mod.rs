@@ -25,8 +25,8 @@ pub(crate) use on_devices;
 
 /// The first GPU; says why a test is skipped where there is none.
 pub fn gpu() -> Option<DeviceChoice> {
-    match welte::gpus() {
-        Ok(gpus) => Some(DeviceChoice::Cuda(gpus.first()?.ordinal)),
+    match welte::gpu_info(0) {
+        Ok(gpu) => Some(DeviceChoice::Cuda(gpu.device)),
         Err(error) => {
             eprintln!("skipped on CUDA: {error}");
             None
