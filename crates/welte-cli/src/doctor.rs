@@ -4,8 +4,8 @@ use crate::args::{DoctorArgs, Plain};
 use crate::source;
 use std::io::Write;
 use std::process::ExitCode;
-use welte::Isa;
 use welte::memory::{available, human, total};
+use welte::{Device, Isa};
 
 /// How long bandwidth is measured.
 const SECONDS: f64 = 0.5;
@@ -14,8 +14,8 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let isas: Vec<&str> = Isa::available().iter().map(|isa| isa.name()).collect();
     let (one, all) = (
-        welte::read_bandwidth(1, SECONDS)?,
-        welte::read_bandwidth(cores, SECONDS)?,
+        welte::read_bandwidth(Device::Cpu, 1, SECONDS)?,
+        welte::read_bandwidth(Device::Cpu, cores, SECONDS)?,
     );
     let info = welte::cpu_info();
     let (model, pages) = (

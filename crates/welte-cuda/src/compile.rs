@@ -50,6 +50,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "matmul.cu",
     "prepare.cu",
     "quantise.cuh",
+    "read.cu",
     "repack.cu",
     "rope.cu",
     "sample.cu",
@@ -119,6 +120,12 @@ pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<
         Ok(image)
     });
     results.into_iter().collect()
+}
+
+/// The run-time compiler's version. The error says what is missing.
+pub(crate) fn version() -> Result<String, Error> {
+    let (major, minor) = Compiler::find()?.version;
+    Ok(format!("{major}.{minor}"))
 }
 
 /// The architecture's name for the compiler.
@@ -330,7 +337,8 @@ fn spills(log: &str) -> u64 {
 
 const MAGIC: &[u8; 8] = b"weltecu1";
 
-fn cache_folder() -> Option<PathBuf> {
+/// Where compiled kernels are kept.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)

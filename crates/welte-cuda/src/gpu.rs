@@ -177,6 +177,25 @@ impl Gpu {
         check(result, "copying from the GPU")
     }
 
+    /// Allocates in the stream's order, as engines do that allocate while they run; [`Gpu::release_in_order`] frees.
+    pub(crate) fn allocate_in_order(&self, bytes: u64) -> Result<u64, Error> {
+        let mut start = 0;
+        // SAFETY: an address is written; the caller releases it.
+        let result =
+            unsafe { sys::cuMemAllocAsync(&mut start, bytes.max(1) as usize, self.stream) };
+        check(result, "allocating in the stream")?;
+        Ok(start)
+    }
+
+    /// Frees what [`Gpu::allocate_in_order`] gave, in the stream's order.
+    pub(crate) fn release_in_order(&self, start: u64) -> Result<(), Error> {
+        // SAFETY: allocated on this stream, and nothing reads or writes it.
+        check(
+            unsafe { sys::cuMemFreeAsync(start, self.stream) },
+            "freeing in the stream",
+        )
+    }
+
     /// Enqueues a kernel with one parameter, the struct in `args`.
     ///
     /// # Safety
@@ -276,6 +295,9 @@ impl DeviceBlock {
     /// Allocates and enqueues filling it with zeros.
     pub(crate) fn zeroed(gpu: &Arc<Gpu>, bytes: u64, what: &str) -> Result<DeviceBlock, Error> {
         let block = DeviceBlock::new(gpu, bytes, what)?;
+        if bytes == 0 {
+            return Ok(block);
+        }
         // SAFETY: the block has that many bytes.
         let result = unsafe { sys::cuMemsetD8Async(block.start, 0, bytes as usize, gpu.stream) };
         check(result, what)?;

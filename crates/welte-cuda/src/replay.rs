@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use welte_table::{BufferId, Class, Op, Row, Sampling, Shape};
+use welte_table::{BufferId, BufferRef, Class, Command, Op, Row, Sampling, Shape};
 
 /// Tokens that may be enqueued beyond the last one seen. Enough to keep the GPU busy while the host looks away; each
 /// costs a few microseconds per kernel when the chain has ended.
@@ -92,6 +92,7 @@ pub struct Session {
     /// Tokens that the device may have numbered so far.
     serial: u32,
     last_table: usize,
+    replay: Replay,
     profile: Option<Vec<Profile>>,
     events: Vec<Event>,
     allocated: BTreeMap<Class, u64>,
@@ -159,13 +160,14 @@ impl Session {
             keys: Vec::with_capacity(sizes.rows as usize),
             serial: 0,
             last_table: 0,
+            replay: Replay::Eager,
             profile: None,
             events: Vec::new(),
             allocated,
             gpu,
         };
         session.upload_pages()?;
-        session.capture()?;
+        session.set_replay(inner.options.replay)?;
         session.gpu.synchronise()?;
         Ok(session)
     }
@@ -249,12 +251,11 @@ impl Session {
     pub fn step(&mut self, table: usize, rows: &[Row]) -> Result<&[f32], Error> {
         self.set_rows(table, rows)?;
         self.upload_step(rows, 0)?;
-        if Some(table) == self.decode && self.forward_graph.is_some() && self.profile.is_none() {
-            if let Some(graph) = &self.forward_graph {
+        match &self.forward_graph {
+            Some(graph) if Some(table) == self.decode && self.mode() == Replay::Graph => {
                 graph.launch()?;
             }
-        } else {
-            self.replay(table, usize::MAX, false, rows)?;
+            _ => self.replay(table, usize::MAX, false, rows)?,
         }
         let ready = &self.tables[table];
         let count = if let Shape::Batch(_) = ready.shape {
@@ -464,14 +465,69 @@ impl Session {
         self.profile.as_deref().unwrap_or(&[])
     }
 
+    /// Replays chains in another way from now on; graphs that this needs are captured now, if they were not before.
+    pub fn set_replay(&mut self, replay: Replay) -> Result<(), Error> {
+        let Some(table) = self.decode else {
+            return Ok(());
+        };
+        self.gpu.current()?;
+        match replay {
+            Replay::Allocate | Replay::Eager => {}
+            Replay::Graph if self.decode_graph.is_some() => {}
+            Replay::Graph => {
+                let decode = Graph::capture(&self.gpu, &|| self.enqueue_all(table, true))?;
+                let forward = Graph::capture(&self.gpu, &|| self.enqueue_all(table, false))?;
+                self.decode_graph = Some(decode);
+                self.forward_graph = Some(forward);
+            }
+            Replay::While if self.loop_graph.is_some() => {}
+            Replay::While => {
+                let turn = |condition| {
+                    self.enqueue_all(table, true)?;
+                    self.enqueue(&self.turn(condition)?, 1)
+                };
+                self.loop_graph = Some(Graph::capture_loop(&self.gpu, &turn)?);
+            }
+        }
+        self.replay = replay;
+        Ok(())
+    }
+
+    /// Nanoseconds that the launches of one token take when every kernel returns at once, over `times` of them.
+    pub fn idle_ns(&mut self, times: u32) -> Result<u64, Error> {
+        let table = self
+            .decode
+            .ok_or_else(|| Error::Program("it has no decode table".to_string()))?;
+        let row = Row {
+            token: 0,
+            position: 0,
+            sequence: 0,
+        };
+        self.set_rows(table, &[row])?;
+        self.upload_step(&[row], 0)?;
+        let ended = 1u32.to_ne_bytes();
+        // SAFETY: the second word of the step state says that the chain has ended.
+        unsafe { self.gpu.upload(self.step_state.start() + 4, &ended)? };
+        let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
+        let times = times.max(1);
+        begin.record()?;
+        for _ in 0..times {
+            match (&self.decode_graph, self.mode()) {
+                (Some(graph), Replay::Graph) => graph.launch()?,
+                _ => self.replay(table, usize::MAX, true, &[row])?,
+            }
+        }
+        end.record()?;
+        end.wait()?;
+        Ok(end.since(&begin)? / u64::from(times))
+    }
+
     /// How chains are replayed: as was asked for, unless something is profiled.
     fn mode(&self) -> Replay {
-        match self.model.inner.options.replay {
-            _ if self.profile.is_some() => Replay::Eager,
-            Replay::While if self.loop_graph.is_some() => Replay::While,
-            Replay::Graph | Replay::While if self.decode_graph.is_some() => Replay::Graph,
-            _ => Replay::Eager,
+        if self.profile.is_some() {
+            return Replay::Eager;
         }
+        self.replay
     }
 
     /// The token of that number, if the device has made it.
@@ -600,14 +656,39 @@ impl Session {
             if self.profile.is_some() {
                 self.events[index].record()?;
             }
+            let made = self.allocate(&ops[index])?;
             for node in nodes {
                 self.enqueue(node, live)?;
             }
+            self.release(made)?;
             if self.profile.is_some() {
                 self.events[index + 1].record()?;
             }
         }
         self.read_events(table, commands, sample, rows)
+    }
+
+    /// Memory for what a command writes, where that is allocated per command. Only its time counts: kernels write to
+    /// the plan's buffers all the same.
+    fn allocate(&self, command: &Command) -> Result<Option<u64>, Error> {
+        if self.mode() != Replay::Allocate {
+            return Ok(None);
+        }
+        let program = &self.model.inner.program;
+        let written = command
+            .buffers
+            .iter()
+            .rev()
+            .find(|b| **b != BufferRef::NONE);
+        let spec = written.and_then(|b| program.buffers.get(b.buffer as usize));
+        match spec.filter(|spec| spec.class != Class::Kv) {
+            Some(spec) => self.gpu.allocate_in_order(spec.bytes).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn release(&self, made: Option<u64>) -> Result<(), Error> {
+        made.map_or(Ok(()), |start| self.gpu.release_in_order(start))
     }
 
     /// Adds up what the events of a profiled replay say.
@@ -645,46 +726,14 @@ impl Session {
         Ok(())
     }
 
-    /// Captures the decode table as graphs, unless everything is launched by the host.
-    fn capture(&mut self) -> Result<(), Error> {
-        let (Some(table), true) = (
-            self.decode,
-            self.model.inner.options.replay != Replay::Eager,
-        ) else {
-            return Ok(());
-        };
-        let ready = &self.tables[table];
-        let ops = &self.model.inner.program.tables[table].commands;
-        let gemm = |nodes: &Vec<Ready>| nodes.iter().any(|n| matches!(n, Ready::Gemm(_)));
-        if ready.commands.iter().any(gemm) {
-            return Ok(());
-        }
-        let all = || {
-            let mut nodes = ready.commands.iter().flatten();
-            nodes.try_for_each(|node| self.enqueue(node, 1))
-        };
-        let forward = || {
-            let commands = ready.commands.iter().zip(ops);
-            let mut nodes = commands
-                .filter(|(_, c)| c.op != Op::Sample)
-                .flat_map(|(nodes, _)| nodes);
-            nodes.try_for_each(|node| self.enqueue(node, 1))
-        };
-        let loop_graph = match self.model.inner.options.replay {
-            Replay::While => {
-                let turn = |handle| {
-                    all()?;
-                    self.enqueue(&self.turn(handle)?, 1)
-                };
-                Some(Graph::capture_loop(&self.gpu, &turn)?)
+    /// Enqueues a decode table as it is captured: with or without its `sample`.
+    fn enqueue_all(&self, table: usize, sample: bool) -> Result<(), Error> {
+        let commands = &self.model.inner.program.tables[table].commands;
+        for (nodes, command) in self.tables[table].commands.iter().zip(commands) {
+            if sample || command.op != Op::Sample {
+                nodes.iter().try_for_each(|node| self.enqueue(node, 1))?;
             }
-            _ => None,
-        };
-        let decode_graph = Graph::capture(&self.gpu, &all)?;
-        let forward_graph = Graph::capture(&self.gpu, &forward)?;
-        self.decode_graph = Some(decode_graph);
-        self.forward_graph = Some(forward_graph);
-        self.loop_graph = loop_graph;
+        }
         Ok(())
     }
 
@@ -788,9 +837,7 @@ fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<Re
         .map(|table| cx.lower(table))
         .collect::<Result<_, Error>>()?;
     let mut units: BTreeSet<_> = lowered.iter().flat_map(units_of).collect();
-    if inner.options.replay == Replay::While {
-        units.insert(turn_unit());
-    }
+    units.insert(turn_unit());
     inner.add_modules(&units.into_iter().collect::<Vec<_>>())?;
     let make = |table: LoweredTable| -> Result<ReadyTable, Error> {
         let commands = table.commands.into_iter().map(|c| ready(inner, c));
@@ -804,7 +851,8 @@ fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<Re
     lowered.into_iter().map(make).collect()
 }
 
-fn turn_unit() -> Unit {
+/// What the end of a loop's turn is compiled from.
+pub(crate) fn turn_unit() -> Unit {
     Unit {
         file: "turn.cu",
         defines: Vec::new(),
