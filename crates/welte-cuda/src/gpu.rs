@@ -440,10 +440,8 @@ impl Module {
         gpu.current()?;
         let mut module = std::ptr::null_mut();
         // SAFETY: the driver checks the image, which carries its own length.
-        check(
-            unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) },
-            what,
-        )?;
+        let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+        check(result, what)?;
         Ok(Module {
             gpu: gpu.clone(),
             module,

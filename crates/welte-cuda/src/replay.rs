@@ -429,10 +429,11 @@ impl Session {
                 cut = true;
                 break Ok((seen, false));
             }
-            if launched == n || launched - seen >= ahead {
-                if let Err(error) = wait.turn(&self.gpu) {
-                    break Err(error);
-                }
+            if launched < n && launched - seen < ahead {
+                continue;
+            }
+            if let Err(error) = wait.turn(&self.gpu) {
+                break Err(error);
             }
         };
         if cut {
