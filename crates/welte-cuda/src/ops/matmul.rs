@@ -140,13 +140,19 @@ impl Product {
                 gpu.arch >= t.arch && (t.formats.is_empty() || t.formats.contains(&self.format))
             })
             .ok_or_else(|| Error::Program("no tuning of matmul".to_string()))?;
-        let warps = tuned.warps;
-        let stage = u64::from(warps) * self.stage();
         let most = u64::from(gpu.shared_per_block);
-        let mut columns = rows.clamp(1, 16).next_power_of_two();
-        while columns > 1 && self.fixed(columns, warps) + u64::from(FEWEST_STAGES) * stage > most {
+        let fits = |columns: u32, warps: u32| {
+            let rings = u64::from(FEWEST_STAGES * warps) * self.stage();
+            self.fixed(columns, warps) + rings <= most
+        };
+        let (mut columns, mut warps) = (rows.clamp(1, 16).next_power_of_two(), tuned.warps);
+        while columns > 1 && !fits(columns, warps) {
             columns /= 2;
         }
+        while warps > 1 && !fits(columns, warps) {
+            warps /= 2;
+        }
+        let stage = u64::from(warps) * self.stage();
         let fixed = self.fixed(columns, warps);
         let room = most.checked_sub(fixed).map_or(0, |room| room / stage);
         if room < u64::from(FEWEST_STAGES) {
