@@ -616,7 +616,7 @@ impl Session {
 
     fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
         match node {
-            Ready::Gemm(gemm) => gemm.run(&self.gpu),
+            Ready::Gemm(gemm) => gemm.run(&self.gpu, live),
             Ready::ForRows { least, most, nodes } => {
                 if (*least..=*most).contains(&live) {
                     nodes.iter().try_for_each(|node| self.enqueue(node, live))?;
