@@ -276,6 +276,16 @@ pub fn read_bandwidth(device: Device, threads: usize, seconds: f64) -> Result<f6
     })
 }
 
+/// Looks at a GPU. The error says why there is none.
+pub fn gpu_info(ordinal: u32) -> Result<welte_cuda::GpuInfo, Error> {
+    Ok(welte_cuda::info(ordinal)?)
+}
+
+/// Bytes of a GPU's memory that are free now.
+pub fn gpu_free_memory(ordinal: u32) -> Result<u64, Error> {
+    Ok(welte_cuda::free_memory(ordinal)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
