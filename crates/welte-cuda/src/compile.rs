@@ -19,7 +19,43 @@ macro_rules! sources {
 }
 
 /// Every file of `kernels/`.
-const SOURCES: &[(&str, &str)] = sources!["common.cuh", "read.cu"];
+const SOURCES: &[(&str, &str)] = sources![
+    "attention.cu",
+    "attention.cuh",
+    "attention_plain.cu",
+    "attention_prefill.cu",
+    "basic.cu",
+    "common.cuh",
+    "dequant.cu",
+    "dequant.cuh",
+    "embed.cu",
+    "format/bf16.cuh",
+    "format/f16.cuh",
+    "format/f32.cuh",
+    "format/k_head.cuh",
+    "format/q2_k.cuh",
+    "format/q3_k.cuh",
+    "format/q4_0.cuh",
+    "format/q4_1.cuh",
+    "format/q4_k.cuh",
+    "format/q5_0.cuh",
+    "format/q5_1.cuh",
+    "format/q5_k.cuh",
+    "format/q6_k.cuh",
+    "format/q8_0.cuh",
+    "gemm.cu",
+    "kv.cuh",
+    "matmul.cu",
+    "prepare.cu",
+    "quantise.cuh",
+    "read.cu",
+    "repack.cu",
+    "rope.cu",
+    "sample.cu",
+    "tile.cuh",
+    "turn.cu",
+    "weights.cuh",
+];
 
 /// A compiled kernel file, as tests look at it.
 #[derive(Clone, Debug)]

@@ -43,6 +43,9 @@ pub enum Error {
     /// The run-time compiler or its headers are missing.
     #[error("CUDA kernels cannot be compiled: {0}")]
     NoCompiler(String),
+    /// A product by cuBLASLt failed.
+    #[error("cuBLASLt: {0}")]
+    Library(String),
     /// The checkpoint could not be read.
     #[error(transparent)]
     Checkpoint(#[from] welte_formats::Error),

@@ -2,10 +2,11 @@
 //! synchronisation of its own.
 #![allow(unsafe_code)]
 
+use crate::ops::library::Library;
 use crate::{Error, GpuInfo, info};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Attributes of a launch: the next kernel may start before this one is complete.
 const SERIALISATION: sys::CUlaunchAttributeID =
@@ -58,6 +59,8 @@ pub(crate) struct Gpu {
     handle: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
+    /// cuBLASLt, once somebody has asked for it.
+    pub(crate) library: OnceLock<Option<Library>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; each use makes the context current first.
@@ -74,6 +77,7 @@ impl Gpu {
             handle: 0,
             context: std::ptr::null_mut(),
             stream: std::ptr::null_mut(),
+            library: OnceLock::new(),
         };
         // SAFETY: the device exists; handles are written to the places given, and given back on drop.
         unsafe {
@@ -102,6 +106,11 @@ impl Gpu {
             unsafe { sys::cuCtxSetCurrent(self.context) },
             "entering the GPU's context",
         )
+    }
+
+    /// The context.
+    pub(crate) fn context(&self) -> sys::CUcontext {
+        self.context
     }
 
     /// The stream.
@@ -245,6 +254,8 @@ impl Drop for Gpu {
         unsafe {
             if self.current().is_ok() && !self.stream.is_null() {
                 let _ = sys::cuStreamSynchronize(self.stream);
+                // It needs the context.
+                self.library.take();
                 let _ = sys::cuStreamDestroy_v2(self.stream);
             }
             let _ = sys::cuDevicePrimaryCtxRelease_v2(self.handle);
@@ -538,85 +549,6 @@ impl Drop for Event {
         unsafe {
             if self.gpu.current().is_ok() {
                 let _ = sys::cuEventDestroy_v2(self.event);
-            }
-        }
-    }
-}
-
-/// Work that was captured once and is launched as a whole.
-pub(crate) struct Graph {
-    gpu: Arc<Gpu>,
-    graph: sys::CUgraph,
-    instance: sys::CUgraphExec,
-}
-
-// SAFETY: the driver's handles may be used from any thread.
-unsafe impl Send for Graph {}
-
-impl Graph {
-    /// Captures what `enqueue` enqueues on the stream, without running it.
-    pub(crate) fn capture(
-        gpu: &Arc<Gpu>,
-        enqueue: &dyn Fn() -> Result<(), Error>,
-    ) -> Result<Graph, Error> {
-        gpu.current()?;
-        let mut graph = Graph {
-            gpu: gpu.clone(),
-            graph: std::ptr::null_mut(),
-            instance: std::ptr::null_mut(),
-        };
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is ours; handles are written to the places given and given back on drop.
-        unsafe {
-            check(
-                sys::cuStreamBeginCapture_v2(gpu.stream, mode),
-                "starting a capture",
-            )?;
-            let enqueued = enqueue();
-            let ended = sys::cuStreamEndCapture(gpu.stream, &mut graph.graph);
-            enqueued?;
-            check(ended, "ending a capture")?;
-        }
-        graph.instantiate()?;
-        Ok(graph)
-    }
-
-    fn instantiate(&mut self) -> Result<(), Error> {
-        // SAFETY: the graph was captured or built; its instance is given back on drop.
-        unsafe {
-            check(
-                sys::cuGraphInstantiateWithFlags(&mut self.instance, self.graph, 0),
-                "making a graph",
-            )?;
-            check(
-                sys::cuGraphUpload(self.instance, self.gpu.stream),
-                "uploading a graph",
-            )
-        }
-    }
-
-    /// Enqueues it.
-    pub(crate) fn launch(&self, gpu: &Gpu) -> Result<(), Error> {
-        // SAFETY: instantiated; everything that its nodes use is held by the session.
-        check(
-            unsafe { sys::cuGraphLaunch(self.instance, gpu.stream) },
-            "launching a graph",
-        )
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        // SAFETY: made in `capture`, or null; the session has waited for what ran.
-        unsafe {
-            if self.gpu.current().is_err() {
-                return;
-            }
-            if !self.instance.is_null() {
-                let _ = sys::cuGraphExecDestroy(self.instance);
-            }
-            if !self.graph.is_null() {
-                let _ = sys::cuGraphDestroy(self.graph);
             }
         }
     }

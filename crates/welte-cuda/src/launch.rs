@@ -1,7 +1,7 @@
 //! What lowering makes of a command: kernels with everything resolved, in the order in which they run.
 #![allow(unsafe_code)]
 
-use crate::ops::gemm::Gemm;
+use crate::ops::library::Gemm;
 use welte_table::Format;
 
 /// CUDA C++ to compile: a file of `kernels/` with the macros that specialise it. Equal units are compiled once.
@@ -56,6 +56,23 @@ pub(crate) enum Node {
     Kernel(Launch),
     /// A product by cuBLASLt.
     Gemm(Gemm),
+    /// These, where at least `least` and at most `most` rows are live.
+    ForRows {
+        least: u32,
+        most: u32,
+        nodes: Vec<Node>,
+    },
+}
+
+impl Node {
+    /// Adds what its kernels are compiled from.
+    pub(crate) fn add_units(&self, units: &mut Vec<Unit>) {
+        match self {
+            Node::Kernel(launch) => units.push(launch.unit.clone()),
+            Node::Gemm(_) => {}
+            Node::ForRows { nodes, .. } => nodes.iter().for_each(|node| node.add_units(units)),
+        }
+    }
 }
 
 /// A weight in device memory. Its planes lie one after the other: see `layout`.

@@ -9,6 +9,7 @@ mod doctor;
 mod error;
 mod floor;
 mod gpu;
+mod graph;
 mod info;
 mod launch;
 mod layout;

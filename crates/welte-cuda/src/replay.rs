@@ -1,11 +1,12 @@
 //! A session: buffers, lowered tables and step state, all made once; then replay, which allocates nothing.
 #![allow(unsafe_code)]
 
-use crate::gpu::{DeviceBlock, Event, Graph, HostBlock, Kernel};
-use crate::launch::{ByRows, Node};
+use crate::gpu::{DeviceBlock, Event, HostBlock, Kernel};
+use crate::graph::Graph;
+use crate::launch::{ByRows, Launch, Node, Unit, args};
 use crate::load::{Inner, Model, units_of};
 use crate::lower::{LoweredTable, Lowering, MAILBOX_SLOTS, Places};
-use crate::ops::gemm::Gemm;
+use crate::ops::library::Gemm;
 use crate::ops::sample::Sampler;
 use crate::sizes::{STEP_HEAD, Sizes};
 use crate::{Error, Replay, gpu::Gpu};
@@ -46,6 +47,11 @@ enum Ready {
         args: Vec<u8>,
     },
     Gemm(Gemm),
+    ForRows {
+        least: u32,
+        most: u32,
+        nodes: Vec<Ready>,
+    },
 }
 
 /// A table, ready to be replayed.
@@ -247,7 +253,7 @@ impl Session {
         self.upload_step(rows, 0)?;
         if Some(table) == self.decode && self.forward_graph.is_some() && self.profile.is_none() {
             if let Some(graph) = &self.forward_graph {
-                graph.launch(&self.gpu)?;
+                graph.launch()?;
             }
         } else {
             self.replay(table, usize::MAX, false, rows)?;
@@ -386,7 +392,7 @@ impl Session {
         let (mut launched, mut seen) = (0, 0);
         if self.mode() == Replay::While {
             if let Some(graph) = &self.loop_graph {
-                graph.launch(&self.gpu)?;
+                graph.launch()?;
             }
             launched = n;
         }
@@ -395,7 +401,7 @@ impl Session {
         let result = loop {
             if launched < n && launched - seen < ahead {
                 match (&self.decode_graph, self.mode()) {
-                    (Some(graph), Replay::Graph) => graph.launch(&self.gpu)?,
+                    (Some(graph), Replay::Graph) => graph.launch()?,
                     _ => {
                         let row = Row {
                             position: row.position + launched as u32,
@@ -503,7 +509,7 @@ impl Session {
         Ok(end.since(&begin)? / u64::from(times))
     }
 
-    /// How chains are replayed: what was asked for, where it could be captured and nothing is profiled.
+    /// How chains are replayed: as was asked for, unless something is profiled.
     fn mode(&self) -> Replay {
         match self.replay {
             _ if self.profile.is_some() => Replay::Eager,
@@ -599,7 +605,13 @@ impl Session {
 
     fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
         match node {
-            Ready::Gemm(gemm) => gemm.run(&self.gpu, live),
+            Ready::Gemm(gemm) => gemm.run(&self.gpu),
+            Ready::ForRows { least, most, nodes } => {
+                if (*least..=*most).contains(&live) {
+                    nodes.iter().try_for_each(|node| self.enqueue(node, live))?;
+                }
+                Ok(())
+            }
             Ready::Kernel {
                 kernel,
                 grid,
@@ -729,11 +741,36 @@ impl Session {
                 .flat_map(|(nodes, _)| nodes);
             nodes.try_for_each(|node| self.enqueue(node, 1))
         };
+        let loop_graph = match self.model.inner.options.replay {
+            Replay::While => {
+                let turn = |handle| {
+                    all()?;
+                    self.enqueue(&self.turn(handle)?, 1)
+                };
+                Some(Graph::capture_loop(&self.gpu, &turn)?)
+            }
+            _ => None,
+        };
         let decode_graph = Graph::capture(&self.gpu, &all)?;
         let forward_graph = Graph::capture(&self.gpu, &forward)?;
         self.decode_graph = Some(decode_graph);
         self.forward_graph = Some(forward_graph);
+        self.loop_graph = loop_graph;
         Ok(())
+    }
+
+    /// The kernel that ends a turn of the loop.
+    fn turn(&self, handle: u64) -> Result<Ready, Error> {
+        let launch = Launch {
+            unit: turn_unit(),
+            function: "turn",
+            grid: [1; 3],
+            by_rows: ByRows::Fixed,
+            block: 32,
+            shared: 0,
+            args: args(&[self.step_state.start(), handle]),
+        };
+        ready_one(&self.model.inner, launch)
     }
 }
 
@@ -789,6 +826,30 @@ fn no_table(table: usize, known: usize) -> Error {
     Error::Step(format!("table {table}; the program has {known}"))
 }
 
+/// A launch with its kernel found.
+fn ready_one(inner: &Inner, launch: Launch) -> Result<Ready, Error> {
+    Ok(Ready::Kernel {
+        kernel: inner.kernel(&launch)?,
+        grid: launch.grid,
+        by_rows: launch.by_rows,
+        args: launch.args,
+    })
+}
+
+/// Nodes with their kernels found.
+fn ready(inner: &Inner, nodes: Vec<Node>) -> Result<Vec<Ready>, Error> {
+    let ready = nodes.into_iter().map(|node| match node {
+        Node::Gemm(gemm) => Ok(Ready::Gemm(gemm)),
+        Node::Kernel(launch) => ready_one(inner, launch),
+        Node::ForRows { least, most, nodes } => Ok(Ready::ForRows {
+            least,
+            most,
+            nodes: ready(inner, nodes)?,
+        }),
+    });
+    ready.collect()
+}
+
 fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<ReadyTable>, Error> {
     let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
     let lowered: Vec<LoweredTable> = inner
@@ -797,28 +858,26 @@ fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<Re
         .iter()
         .map(|table| cx.lower(table))
         .collect::<Result<_, Error>>()?;
-    let units: BTreeSet<_> = lowered.iter().flat_map(units_of).collect();
+    let mut units: BTreeSet<_> = lowered.iter().flat_map(units_of).collect();
+    if inner.options.replay == Replay::While {
+        units.insert(turn_unit());
+    }
     inner.add_modules(&units.into_iter().collect::<Vec<_>>())?;
-    let ready = |nodes: Vec<Node>| -> Result<Vec<Ready>, Error> {
-        let ready = nodes.into_iter().map(|node| match node {
-            Node::Gemm(gemm) => Ok(Ready::Gemm(gemm)),
-            Node::Kernel(launch) => Ok(Ready::Kernel {
-                kernel: inner.kernel(&launch)?,
-                grid: launch.grid,
-                by_rows: launch.by_rows,
-                args: launch.args,
-            }),
-        });
-        ready.collect()
-    };
     let make = |table: LoweredTable| -> Result<ReadyTable, Error> {
-        let commands = table.commands.into_iter().map(|c| ready(c.nodes));
+        let commands = table.commands.into_iter().map(|c| ready(inner, c));
         Ok(ReadyTable {
             shape: table.shape,
             commands: commands.collect::<Result<_, Error>>()?,
             logits: table.logits,
-            sample: ready(table.sample)?,
+            sample: ready(inner, table.sample)?,
         })
     };
     lowered.into_iter().map(make).collect()
+}
+
+fn turn_unit() -> Unit {
+    Unit {
+        file: "turn.cu",
+        defines: Vec::new(),
+    }
 }

@@ -1,29 +1,265 @@
-//! attention: lowering.
+//! Attention: flash decoding for a few rows, flash attention for many, and a plain kernel for what neither takes.
 
-use crate::launch::{Listed, Node};
+use super::MOST_VECTOR_ROWS;
+use super::rope::{Kv, check_kv, kv_defines};
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Program};
+use welte_table::{Command, Format, KvLayout, Program, params};
+
+/// Positions of a tile of flash decoding.
+const TILE: u32 = 16;
+/// Warps of its blocks and tiles that a warp has in flight: the first that fit a block's shared memory.
+const RINGS: [(u32, u32); 4] = [(4, 3), (4, 2), (2, 2), (1, 2)];
+/// The fewest tiles of a split.
+const LEAST_TILES: u32 = 8;
+/// Its blocks that a multiprocessor holds, and the most splits of a context.
+const BLOCKS_PER_SM: u32 = 2;
+const MOST_SPLITS: u32 = 128;
+/// Heads that one of its blocks takes.
+const HEADS: u32 = 8;
+/// Positions that flash attention takes at a time: `STEP` of `attention_prefill.cu`.
+const STEP: u32 = 64;
+/// Its warps, and the tiles of 16 rows that each has.
+const PREFILL: (u32, u32) = (4, 1);
+/// Threads of the plain kernel.
+const PLAIN_THREADS: u32 = 128;
+
+/// `AttentionArgs` of `attention.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Args {
+    step: u64,
+    q: u64,
+    y: u64,
+    kv: Kv,
+    partials: u64,
+    counters: u64,
+    heads: u32,
+    q_stride: u32,
+    y_stride: u32,
+    scale: f32,
+    window: u32,
+    softcap: f32,
+    single: u32,
+    pad: u32,
+}
+
+/// Which kernel a command becomes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Decode,
+    Prefill,
+    Plain,
+}
+
+fn kind(kv: &KvLayout, rows: u32, room: u32) -> Kind {
+    let fits = kv.head_dim.is_multiple_of(8) && kv.head_dim <= 256;
+    let tiles = fits && kv.page.is_multiple_of(TILE);
+    match (tiles, rows <= MOST_VECTOR_ROWS) {
+        (true, true) => Kind::Decode,
+        (true, false) if prefill_shared(kv) <= room => Kind::Prefill,
+        _ => Kind::Plain,
+    }
+}
+
+/// Blocks that share a kv head in flash decoding.
+fn units(p: &params::Attention) -> u32 {
+    (p.heads / p.kv_heads.max(1)).div_ceil(HEADS)
+}
+
+/// Into how many splits a context may be cut: enough to fill the GPU, no more than there are.
+fn splits(kv: &KvLayout, p: &params::Attention, gpu: &GpuInfo) -> u32 {
+    let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
+    let most = kv.context.div_ceil(LEAST_TILES * TILE).min(MOST_SPLITS);
+    (gpu.sms * BLOCKS_PER_SM / blocks).clamp(1, most.max(1))
+}
 
 /// The kernels of a command.
-pub(crate) fn lower(_cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {
-    Err(Error::Program(format!(
-        "no kernel for {}",
-        command.op.name()
-    )))
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let p = params::Attention::of(&command.params);
+    let kv = &cx.program.kv;
+    check_kv(kv, p.kv_heads, p.head_dim, p.layer)?;
+    if p.kv_heads == 0 || !p.heads.is_multiple_of(p.kv_heads) || p.heads == 0 {
+        let (heads, kv_heads) = (p.heads, p.kv_heads);
+        return Err(Error::Program(format!(
+            "attention of {heads} heads over {kv_heads} kv heads"
+        )));
+    }
+    let [q, _, y, _] = command.buffers;
+    let a = Args {
+        step: cx.step,
+        q: cx.buffer(q),
+        y: cx.buffer(y),
+        kv: Kv::of(cx, p.layer),
+        partials: cx.scratch,
+        counters: cx.counters,
+        heads: p.heads,
+        q_stride: p.q_stride,
+        y_stride: p.y_stride,
+        scale: p.scale,
+        window: p.window,
+        softcap: p.softcap,
+        single: u32::from(rows == 1),
+        pad: 0,
+    };
+    let group = p.heads / p.kv_heads;
+    let launch = match kind(kv, rows, cx.gpu.shared_per_block) {
+        Kind::Decode => {
+            let ring = ring(kv, cx.gpu.shared_per_block);
+            Launch {
+                unit: decode_unit(kv, group, ring),
+                function: "attention",
+                grid: [splits(kv, &p, cx.gpu), p.kv_heads * units(&p), rows],
+                by_rows: ByRows::Axis { axis: 2, per: 1 },
+                block: ring.0 * 32,
+                shared: decode_shared(kv, ring),
+                args: args(&a),
+            }
+        }
+        Kind::Prefill => {
+            let (warps, tiles) = PREFILL;
+            let per = warps * tiles * 16;
+            Launch {
+                unit: prefill_unit(kv),
+                function: "attention_prefill",
+                grid: [p.heads, rows.div_ceil(per), 1],
+                by_rows: ByRows::Axis { axis: 1, per },
+                block: warps * 32,
+                shared: prefill_shared(kv),
+                args: args(&a),
+            }
+        }
+        Kind::Plain => Launch {
+            unit: plain_unit(kv),
+            function: "attention_plain",
+            grid: [rows, p.heads, 1],
+            by_rows: ByRows::Axis { axis: 0, per: 1 },
+            block: PLAIN_THREADS,
+            shared: 0,
+            args: args(&a),
+        },
+    };
+    Ok(vec![Node::Kernel(launch)])
 }
 
-/// Private scratch of a command.
-pub(crate) fn scratch(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
-    0
+fn plain_unit(kv: &KvLayout) -> Unit {
+    Unit {
+        file: "attention_plain.cu",
+        defines: kv_defines(kv.head_dim, kv.page, kv.format),
+    }
 }
 
-/// Bytes that are zero between commands.
-pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
-    0
+fn prefill_unit(kv: &KvLayout) -> Unit {
+    let mut defines = kv_defines(kv.head_dim, kv.page, kv.format);
+    defines.push(("WARPS", PREFILL.0.to_string()));
+    defines.push(("TILES", PREFILL.1.to_string()));
+    Unit {
+        file: "attention_prefill.cu",
+        defines,
+    }
+}
+
+/// Queries, keys and values as f16, twice; of Q8_0 once, and what was fetched.
+fn prefill_shared(kv: &KvLayout) -> u32 {
+    let row = kv.head_dim.next_multiple_of(64) * 2;
+    let queries = PREFILL.0 * PREFILL.1 * 16 * row;
+    match kv.format {
+        Format::Q8_0 => queries + 2 * STEP * (row + kv.head_dim / 32 * 34),
+        _ => queries + 4 * STEP * row,
+    }
+}
+
+fn decode_unit(kv: &KvLayout, group: u32, (warps, stages): (u32, u32)) -> Unit {
+    let mut defines = kv_defines(kv.head_dim, kv.page, kv.format);
+    for (name, value) in [
+        ("GROUP", group),
+        ("WARPS", warps),
+        ("STAGES", stages),
+        ("LEAST_TILES", LEAST_TILES),
+    ] {
+        defines.push((name, value.to_string()));
+    }
+    Unit {
+        file: "attention.cu",
+        defines,
+    }
+}
+
+fn ring(kv: &KvLayout, room: u32) -> (u32, u32) {
+    let fits = |ring: &&(u32, u32)| decode_shared(kv, **ring) <= room;
+    *RINGS.iter().find(fits).unwrap_or(&RINGS[RINGS.len() - 1])
+}
+
+/// The warps' rings, afterwards their results, afterwards the merge of the splits.
+fn decode_shared(kv: &KvLayout, (warps, stages): (u32, u32)) -> u32 {
+    let wide = kv.head_dim.next_multiple_of(64);
+    let part = match kv.format {
+        Format::Q8_0 => TILE * (kv.head_dim / 32 * 34),
+        _ => TILE * wide * 2,
+    };
+    let results = warps * HEADS * (wide + 4) * 4;
+    let merge = HEADS * (MOST_SPLITS + 4) * 4 + warps * 32 * 16;
+    (warps * stages * 2 * part).max(results).max(merge)
+}
+
+/// Private scratch of a command: the partial results.
+pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+    let p = params::Attention::of(&command.params);
+    match kind(&program.kv, rows, gpu.shared_per_block) {
+        Kind::Decode => {
+            let partials = u64::from(rows) * u64::from(p.heads);
+            partials * u64::from(splits(&program.kv, &p, gpu)) * (u64::from(p.head_dim) + 2) * 4
+        }
+        Kind::Prefill | Kind::Plain => 0,
+    }
+}
+
+/// Bytes that are zero between commands: how many splits have arrived.
+pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+    let p = params::Attention::of(&command.params);
+    match kind(&program.kv, rows, gpu.shared_per_block) {
+        Kind::Decode => u64::from(rows) * u64::from(p.kv_heads) * u64::from(units(&p)) * 4,
+        Kind::Prefill | Kind::Plain => 0,
+    }
 }
 
 /// What is compiled for every architecture in tests.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    Vec::new()
+    let layout = |head_dim, format| KvLayout {
+        format,
+        layers: 1,
+        kv_heads: 8,
+        head_dim,
+        page: 64,
+        pages: 1,
+        sequences: 1,
+        context: 64,
+    };
+    let (f16, q8) = (Format::F16, Format::Q8_0);
+    let mut list = vec![Listed {
+        unit: plain_unit(&layout(100, f16)),
+        hot: false,
+    }];
+    for (head_dim, format, group) in [
+        (128, f16, 4),
+        (128, q8, 4),
+        (64, f16, 4),
+        (64, q8, 4),
+        (128, f16, 2),
+        (80, f16, 1),
+        (96, f16, 1),
+        (256, f16, 2),
+    ] {
+        let kv = layout(head_dim, format);
+        list.push(Listed {
+            unit: prefill_unit(&kv),
+            hot: head_dim <= 128,
+        });
+        list.push(Listed {
+            unit: decode_unit(&kv, group, ring(&kv, 227 << 10)),
+            hot: true,
+        });
+    }
+    list
 }

@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod basic;
 pub(crate) mod embed;
 pub(crate) mod gemm;
+pub(crate) mod library;
 pub(crate) mod matmul;
 pub(crate) mod rope;
 pub(crate) mod sample;

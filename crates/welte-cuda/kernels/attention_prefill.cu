@@ -1,0 +1,300 @@
+// Flash attention for many rows: a block takes WARPS * TILES * 16 rows of one head, each warp 16 rows of them at a time,
+// and goes over the context in steps of STEP positions, fetched one step ahead. q, k, v and the weights are f16, sums f32.
+// Rows may belong to different sequences: the block goes over each sequence that it has rows of.
+// Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, WARPS, TILES.
+#include "attention.cuh"
+
+#define STEP 64
+constexpr u32 THREADS = WARPS * 32;
+constexpr u32 ROWS = WARPS * TILES * 16;
+constexpr u32 WIDE = (HEAD_DIM + 63) / 64 * 64; // in shared memory
+constexpr u32 CHUNKS = HEAD_DIM / 8;            // 16 bytes of f16
+constexpr u32 STEPS_K = (HEAD_DIM + 15) / 16;   // of the product with the keys
+constexpr u32 TILES_V = STEPS_K * 2;            // 8 dimensions each
+constexpr u32 PART_BYTES = STEP * WIDE * 2;
+constexpr u32 RAW_BYTES = KV_Q8 ? STEP * KV_ROW : 0;
+constexpr bool WHOLE_PAGES = PAGE % STEP == 0;
+constexpr u32 BUFFERS = KV_Q8 ? 1 : 2;
+// With wide heads or two tiles per warp, q is read again for every step.
+constexpr bool Q_STAYS = TILES == 1 && HEAD_DIM <= 128;
+// Shared memory: q, then [buffer][keys, values], then what of Q8_0 was fetched: keys, values.
+
+__device__ __forceinline__ u32 at_chunk(u32 row, u32 chunk) { return (row * (WIDE / 8) + (chunk ^ (row & 7))) * 16; }
+
+__device__ __forceinline__ void load4(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ void load4_turned(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+// Positions of the context that the block looks at, for one sequence.
+struct Span {
+    u32 sequence;
+    u32 low;
+    u32 high;
+};
+
+struct Fetch {
+    const Kv &kv;
+    u32 head;
+    u8 *to; // as in shared memory: parts, raw parts
+
+    __device__ __forceinline__ const u8 *from(const Span &s, u32 part, u32 position) const {
+        return kv_head(kv, part, kv_page(kv, s.sequence, position), head) + (u64)(position % PAGE) * KV_ROW;
+    }
+
+    // Starts fetching the step's keys and values; positions outside the span become zeros.
+    __device__ __forceinline__ void start(const Span &s, u32 step, u32 buffer) const {
+        u32 at = step * STEP;
+#pragma unroll
+        for (u32 part = 0; part < 2; ++part) {
+            const u8 *page = WHOLE_PAGES ? from(s, part, at) : nullptr;
+            if constexpr (KV_Q8) { // whole groups of 16 positions, as they lie in the page
+                u32 out = shared_address(to) + 2 * PART_BYTES + part * RAW_BYTES;
+                for (u32 c = threadIdx.x; c < STEP / 16 * KV_ROW; c += THREADS) {
+                    u32 group = c / KV_ROW, inside = c % KV_ROW, position = at + group * 16;
+                    if (position > s.high) break;
+                    const u8 *p = WHOLE_PAGES ? page + group * 16 * KV_ROW : from(s, part, position);
+                    copy16(out + c * 16, p + inside * 16, true);
+                }
+            } else {
+                u32 out = shared_address(to) + (buffer * 2 + part) * PART_BYTES;
+#pragma unroll
+                for (u32 i = 0; i < (STEP * CHUNKS + THREADS - 1) / THREADS; ++i) {
+                    u32 c = threadIdx.x + i * THREADS, row = c / CHUNKS, chunk = c % CHUNKS, position = at + row;
+                    if (STEP * CHUNKS % THREADS && row >= STEP) break;
+                    bool wanted = position >= s.low && position <= s.high;
+                    const u8 *p = WHOLE_PAGES ? page + c * 16 : from(s, part, wanted ? position : s.high) + chunk * 16;
+                    copy16(out + at_chunk(row, chunk), p, wanted);
+                }
+            }
+        }
+        copy_commit();
+    }
+
+    // Q8_0 that was fetched, as f16.
+    __device__ __forceinline__ void widen(const Span &s, u32 step) const {
+#pragma unroll
+        for (u32 part = 0; part < 2; ++part) {
+            const u8 *raw = to + 2 * PART_BYTES + part * RAW_BYTES;
+#pragma unroll 4
+            for (u32 c = threadIdx.x; c < STEP * CHUNKS; c += THREADS) {
+                u32 row = c / CHUNKS, chunk = c % CHUNKS, position = step * STEP + row;
+                const u8 *block = raw + row * KV_ROW + chunk / 4 * 34;
+                const u16 *q = (const u16 *)(block + 2 + chunk % 4 * 8);
+                uint4 v = make_uint4(0, 0, 0, 0);
+                if (position >= s.low && position <= s.high)
+                    v = widen8(q[0] | (u32)q[1] << 16, q[2] | (u32)q[3] << 16, *(const __half *)block);
+                *(uint4 *)(to + part * PART_BYTES + at_chunk(row, chunk)) = v;
+            }
+        }
+    }
+};
+
+// 16 rows of a warp: lane (g, t) = (lane / 4, lane % 4) has rows g and g + 8.
+struct Tile {
+    float o[TILES_V][4];
+    float largest[2], total[2];
+    int low[2], high[2]; // positions that the rows may see, in this span
+
+    __device__ __forceinline__ void take(const AttentionArgs &a, float (&s)[STEP / 8][4], int at, u32 t, u32 (&p)[STEP / 16][4]) {
+        bool edge = at < max(low[0], low[1]) || at + STEP - 1 > min(high[0], high[1]);
+        if (a.softcap != 0.0f)
+#pragma unroll
+            for (u32 n = 0; n < STEP / 8; ++n)
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) s[n][i] = capped(a, s[n][i]);
+        if (__any_sync(~0u, edge))
+#pragma unroll
+            for (u32 n = 0; n < STEP / 8; ++n)
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) {
+                    int position = at + n * 8 + t * 2 + i % 2;
+                    if (position < low[i / 2] || position > high[i / 2]) s[n][i] = NEVER;
+                }
+#pragma unroll
+        for (u32 r = 0; r < 2; ++r) {
+            float m = largest[r];
+#pragma unroll
+            for (u32 n = 0; n < STEP / 8; ++n) m = fmaxf(m, fmaxf(s[n][r * 2], s[n][r * 2 + 1]));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+            float base = m == NEVER ? 0.0f : m; // nothing seen yet
+            float shrink = exp2f(largest[r] - base);
+            largest[r] = m;
+            total[r] *= shrink;
+#pragma unroll
+            for (u32 n = 0; n < TILES_V; ++n) {
+                o[n][r * 2] *= shrink;
+                o[n][r * 2 + 1] *= shrink;
+            }
+#pragma unroll
+            for (u32 n = 0; n < STEP / 8; ++n) {
+                float x = exp2f(s[n][r * 2] - base), y = exp2f(s[n][r * 2 + 1] - base);
+                total[r] += x + y;
+                p[n / 2][n % 2 * 2 + r] = pack(x, y);
+            }
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __grid_constant__ AttentionArgs a) {
+    extern __shared__ __align__(128) u8 shared[];
+    __shared__ u32 positions[ROWS], sequences[ROWS];
+    constexpr u32 NONE = 0xffffffffu;
+    u32 head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, t = threadIdx.x;
+    u32 lane = t % 32, warp_row = t / 32 * TILES * 16;
+    u8 *parts = shared + ROWS * WIDE * 2;
+    if constexpr (WIDE != HEAD_DIM) {
+        for (u32 i = t; i < (ROWS * WIDE * 2 + BUFFERS * 2 * PART_BYTES) / 16; i += THREADS) ((uint4 *)shared)[i] = make_uint4(0, 0, 0, 0);
+        __syncthreads();
+    }
+    grid_release();
+    grid_wait();
+    u32 live = a.single ? 1 : a.step->live;
+    if (a.step->ended || first_row >= live) return;
+    for (u32 i = t; i < ROWS; i += THREADS) {
+        bool there = first_row + i < live;
+        sequences[i] = there ? a.step->rows[first_row + i].sequence : NONE;
+        positions[i] = there ? a.step->rows[first_row + i].position : 0;
+    }
+    float factor = q_factor(a);
+#pragma unroll 4
+    for (u32 i = t; i < ROWS * CHUNKS; i += THREADS) {
+        u32 row = i / CHUNKS, chunk = i % CHUNKS;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (first_row + row < live) {
+            const float *q = a.q + (u64)(first_row + row) * a.q_stride + head * HEAD_DIM + chunk * 8;
+            v = make_uint4(pack(q[0] * factor, q[1] * factor), pack(q[2] * factor, q[3] * factor), pack(q[4] * factor, q[5] * factor), pack(q[6] * factor, q[7] * factor));
+        }
+        *(uint4 *)(shared + at_chunk(row, chunk)) = v;
+    }
+    __syncthreads();
+
+    Tile tile[TILES];
+    u32 q_regs[Q_STAYS ? STEPS_K : 1][4];
+#pragma unroll
+    for (u32 m = 0; m < TILES; ++m) {
+#pragma unroll
+        for (u32 n = 0; n < TILES_V; ++n) tile[m].o[n][0] = tile[m].o[n][1] = tile[m].o[n][2] = tile[m].o[n][3] = 0;
+        tile[m].largest[0] = tile[m].largest[1] = NEVER;
+        tile[m].total[0] = tile[m].total[1] = 0;
+    }
+    u32 q_address = shared_address(shared);
+    auto load_q = [&](u32 (&r)[4], u32 m, u32 k) { load4(r, q_address + at_chunk(warp_row + m * 16 + lane % 16, k * 2 + lane / 16)); };
+    if constexpr (Q_STAYS)
+#pragma unroll
+        for (u32 k = 0; k < STEPS_K; ++k) load_q(q_regs[k], 0, k);
+
+    Fetch fetch = {a.kv, head / (a.heads / a.kv.heads), parts};
+    u32 done = 0; // sequences below are done
+    for (;;) {
+        // The next sequence, and what of it is looked at; each warp finds it for itself.
+        Span span = {NONE, NONE, 0};
+        for (u32 i = lane; i < ROWS; i += 32)
+            if (sequences[i] >= done) span.sequence = min(span.sequence, sequences[i]);
+        span.sequence = __reduce_min_sync(~0u, span.sequence);
+        if (span.sequence == NONE) break;
+        for (u32 i = lane; i < ROWS; i += 32)
+            if (sequences[i] == span.sequence) {
+                span.low = min(span.low, first_position(a, positions[i]));
+                span.high = max(span.high, positions[i]);
+            }
+        span.low = __reduce_min_sync(~0u, span.low);
+        span.high = __reduce_max_sync(~0u, span.high);
+        done = span.sequence + 1;
+        int least = 0x7fffffff, most = -1; // of the warp's rows
+#pragma unroll
+        for (u32 m = 0; m < TILES; ++m)
+#pragma unroll
+            for (u32 r = 0; r < 2; ++r) {
+                u32 row = warp_row + m * 16 + lane / 4 + r * 8;
+                bool mine = sequences[row] == span.sequence;
+                tile[m].low[r] = mine ? (int)first_position(a, positions[row]) : 0x7fffffff;
+                tile[m].high[r] = mine ? (int)positions[row] : -1;
+                least = min(least, tile[m].low[r]);
+                most = max(most, tile[m].high[r]);
+            }
+        least = __reduce_min_sync(~0u, least);
+        most = __reduce_max_sync(~0u, most);
+
+        u32 begin = span.low / STEP, end = span.high / STEP + 1;
+        fetch.start(span, begin, 0);
+        for (u32 step = begin; step < end; ++step) {
+            u32 buffer = KV_Q8 ? 0 : (step - begin) & 1;
+            copy_wait<0>();
+            __syncthreads();
+            if constexpr (KV_Q8) {
+                fetch.widen(span, step);
+                __syncthreads();
+            }
+            if (step + 1 < end) fetch.start(span, step + 1, buffer ^ 1);
+            int at = step * STEP;
+            if (at > most || at + STEP <= least) continue;
+            u32 keys = shared_address(parts) + buffer * 2 * PART_BYTES, values = keys + PART_BYTES;
+            u32 p[TILES][STEP / 16][4];
+            {
+                float s[TILES][STEP / 8][4] = {};
+#pragma unroll
+                for (u32 k = 0; k < STEPS_K; ++k) {
+                    u32 q[TILES][4];
+#pragma unroll
+                    for (u32 m = 0; m < TILES; ++m) {
+                        if constexpr (Q_STAYS) {
+#pragma unroll
+                            for (u32 i = 0; i < 4; ++i) q[m][i] = q_regs[k][i];
+                        } else {
+                            load_q(q[m], m, k);
+                        }
+                    }
+#pragma unroll
+                    for (u32 n = 0; n < STEP / 16; ++n) {
+                        u32 b[4];
+                        load4(b, keys + at_chunk(n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+#pragma unroll
+                        for (u32 m = 0; m < TILES; ++m) {
+                            mma(s[m][n * 2], q[m], b[0], b[1]);
+                            mma(s[m][n * 2 + 1], q[m], b[2], b[3]);
+                        }
+                    }
+                }
+#pragma unroll
+                for (u32 m = 0; m < TILES; ++m) tile[m].take(a, s[m], at, lane % 4, p[m]);
+            }
+#pragma unroll
+            for (u32 k = 0; k < STEP / 16; ++k)
+#pragma unroll
+                for (u32 n = 0; n < TILES_V / 2; ++n) {
+                    u32 b[4];
+                    load4_turned(b, values + at_chunk(k * 16 + lane % 16, n * 2 + lane / 16));
+#pragma unroll
+                    for (u32 m = 0; m < TILES; ++m) {
+                        mma(tile[m].o[n * 2], p[m][k], b[0], b[1]);
+                        mma(tile[m].o[n * 2 + 1], p[m][k], b[2], b[3]);
+                    }
+                }
+        }
+        __syncthreads(); // before the next sequence's first step is fetched
+    }
+
+#pragma unroll
+    for (u32 m = 0; m < TILES; ++m)
+#pragma unroll
+        for (u32 r = 0; r < 2; ++r) {
+            float total = tile[m].total[r];
+            total += __shfl_xor_sync(~0u, total, 1);
+            total += __shfl_xor_sync(~0u, total, 2);
+            u32 row = first_row + warp_row + m * 16 + lane / 4 + r * 8;
+            if (row >= live) continue;
+            float *y = a.y + (u64)row * a.y_stride + head * HEAD_DIM + lane % 4 * 2;
+            float share = 1.0f / total;
+#pragma unroll
+            for (u32 n = 0; n < TILES_V; ++n)
+                if (n * 8 < HEAD_DIM) {
+                    y[n * 8] = tile[m].o[n][r * 2] * share;
+                    y[n * 8 + 1] = tile[m].o[n][r * 2 + 1] * share;
+                }
+        }
+}
