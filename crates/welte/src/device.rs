@@ -89,7 +89,7 @@ impl Target {
         welte_cuda::info(ordinal).map_err(|error| error.to_string())?;
         Ok(Target::Cuda(welte_cuda::Options {
             device: ordinal,
-            ..welte_cuda::Options::default()
+            replay: options.replay,
         }))
     }
 
