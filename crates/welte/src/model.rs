@@ -365,6 +365,7 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         }
         DeviceChoice::Auto => {
             let gpu = Target::cuda(0, options).and_then(|target| {
+                welte_cuda::compiler_version().map_err(|error| error.to_string())?;
                 let (program, plan) = planned(&target).map_err(|error| error.to_string())?;
                 match check_memory(&origin, &plan, &program, &target) {
                     Err(error) if !options.ignore_memory => Err(error.to_string()),
