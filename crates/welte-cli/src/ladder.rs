@@ -60,7 +60,10 @@ struct Floor {
 }
 
 pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result<ExitCode> {
-    let model = source::load_with(named, &args.load_args(None, context).options()?)?;
+    let mut options = args.load_args(None, context).options()?;
+    // With the loop on the GPU every other way is there too.
+    options.replay = Replay::While;
+    let model = source::load_with(named, &options)?;
     let Device::Cuda(_) = model.device() else {
         let why = model.why_cpu().unwrap_or("it was asked for the CPU");
         anyhow::bail!("--ladder: needs a GPU, and the model runs on the CPU: {why}");

@@ -123,7 +123,7 @@ pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<
 }
 
 /// The run-time compiler's version. The error says what is missing.
-pub(crate) fn version() -> Result<String, Error> {
+pub fn version() -> Result<String, Error> {
     let (major, minor) = Compiler::find()?.version;
     Ok(format!("{major}.{minor}"))
 }

@@ -19,7 +19,7 @@ mod ops;
 mod replay;
 mod sizes;
 
-pub use compile::{Compiled, compile_all};
+pub use compile::{Compiled, compile_all, version as compiler_version};
 pub use doctor::{Tools, tools};
 pub use error::Error;
 pub use floor::read_bandwidth;

@@ -89,7 +89,7 @@ impl Target {
         welte_cuda::info(ordinal).map_err(|error| error.to_string())?;
         Ok(Target::Cuda(welte_cuda::Options {
             device: ordinal,
-            ..welte_cuda::Options::default()
+            replay: options.replay,
         }))
     }
 
@@ -274,6 +274,16 @@ pub fn read_bandwidth(device: Device, threads: usize, seconds: f64) -> Result<f6
         Device::Cpu => welte_cpu::read_bandwidth(threads, seconds)?,
         Device::Cuda(ordinal) => welte_cuda::read_bandwidth(ordinal, seconds)?,
     })
+}
+
+/// Looks at a GPU. The error says why there is none.
+pub fn gpu_info(ordinal: u32) -> Result<welte_cuda::GpuInfo, Error> {
+    Ok(welte_cuda::info(ordinal)?)
+}
+
+/// Bytes of a GPU's memory that are free now.
+pub fn gpu_free_memory(ordinal: u32) -> Result<u64, Error> {
+    Ok(welte_cuda::free_memory(ordinal)?)
 }
 
 #[cfg(test)]

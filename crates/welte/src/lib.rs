@@ -27,7 +27,7 @@ pub mod policy;
 mod session;
 mod text;
 
-pub use device::{Device, DeviceChoice, DeviceSession, read_bandwidth};
+pub use device::{Device, DeviceChoice, DeviceSession, gpu_free_memory, gpu_info, read_bandwidth};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, Pieces, StopReason, Timings};
 pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
@@ -35,6 +35,6 @@ pub use perplexity::{Perplexity, perplexity};
 pub use session::{CancelHandle, Session};
 pub use text::tokenizer;
 pub use welte_cpu::{CpuInfo, Isa, Profile, cpu_info};
-pub use welte_cuda::{GpuInfo, Replay, info as gpu_info};
+pub use welte_cuda::{GpuInfo, Replay, Tools as CudaTools, tools as cuda_tools};
 pub use welte_table::{Format, Sampling};
 pub use welte_text::{ChatTemplate, Message, Tokenizer};

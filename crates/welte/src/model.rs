@@ -36,6 +36,8 @@ pub struct LoadOptions {
     pub batch_rows: u32,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
+    /// How a GPU replays chains.
+    pub replay: welte_cuda::Replay,
     /// Load even where the plan exceeds the memory that the device calls available.
     pub ignore_memory: bool,
 }
@@ -53,6 +55,7 @@ impl Default for LoadOptions {
             prefill_rows: 0,
             batch_rows: compile.batch_rows,
             max_chain: compile.max_chain,
+            replay: welte_cuda::Replay::default(),
             ignore_memory: false,
         }
     }
@@ -362,6 +365,7 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         }
         DeviceChoice::Auto => {
             let gpu = Target::cuda(0, options).and_then(|target| {
+                welte_cuda::compiler_version().map_err(|error| error.to_string())?;
                 let (program, plan) = planned(&target).map_err(|error| error.to_string())?;
                 match check_memory(&origin, &plan, &program, &target) {
                     Err(error) if !options.ignore_memory => Err(error.to_string()),

@@ -54,9 +54,11 @@ pub fn load(source: &str, options: &LoadOptions) -> Model {
 
 /// The bundled model; it comes with the source.
 pub fn demo(device: DeviceChoice) -> Model {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+    // At run time first: a bundle for a machine with a GPU carries the files elsewhere.
+    let folder = std::env::var("CARGO_MANIFEST_DIR");
+    let folder = folder.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
     load(
-        path,
+        &format!("{folder}/../../models/demo.gguf"),
         &LoadOptions {
             device,
             context: 512,
