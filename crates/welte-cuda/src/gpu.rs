@@ -2,10 +2,10 @@
 //! synchronisation of its own.
 #![allow(unsafe_code)]
 
+use crate::ops::library::Library;
 use crate::{Error, GpuInfo, info};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, c_void};
-use crate::ops::library::Library;
 use std::sync::{Arc, OnceLock};
 
 /// Attributes of a launch: the next kernel may start before this one is complete.

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel, Module};
-use crate::launch::{Launch, Node, Unit};
+use crate::launch::{Launch, Unit};
 use crate::lower::{LoweredTable, Lowering, Places};
 use crate::{Error, Options, compile, layout, sizes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +38,6 @@ pub(crate) struct Inner {
 pub(crate) struct Placed {
     /// Address.
     pub(crate) start: u64,
-    /// Bytes.
-    bytes: u64,
 }
 
 /// Bytes that a weight takes on the GPU; 0 if its shape does not fit its format.
@@ -74,10 +72,7 @@ impl Model {
             let bytes = size_of_weight(spec).ok_or_else(|| {
                 rows.wrong("its rows are no whole number of blocks, or it is too large")
             })?;
-            weights.push(Placed {
-                start: total,
-                bytes,
-            });
+            weights.push(Placed { start: total });
             total = total
                 .checked_add(bytes)
                 .ok_or_else(|| rows.wrong("the weights are too large"))?;
@@ -381,7 +376,7 @@ struct Slot {
 /// The units of a lowered table.
 pub(crate) fn units_of(table: &LoweredTable) -> Vec<Unit> {
     let mut units = Vec::new();
-    let nodes = table.commands.iter().flat_map(|c| &c.nodes);
+    let nodes = table.commands.iter().flatten();
     for node in nodes.chain(&table.sample) {
         node.add_units(&mut units);
     }

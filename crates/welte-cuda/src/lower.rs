@@ -62,17 +62,11 @@ pub(crate) struct Lowering<'a> {
 /// Slots of the mailbox, a power of two: a loop on the device makes at most half as many tokens per launch.
 pub(crate) const MAILBOX_SLOTS: u32 = 4096;
 
-/// A command's kernels.
-pub(crate) struct LoweredCommand {
-    /// Which command of the table.
-    pub(crate) command: u32,
-    pub(crate) nodes: Vec<Node>,
-}
-
 /// A table, lowered.
 pub(crate) struct LoweredTable {
     pub(crate) shape: Shape,
-    pub(crate) commands: Vec<LoweredCommand>,
+    /// The nodes of each command.
+    pub(crate) commands: Vec<Vec<Node>>,
     /// Address of the logits' first row.
     pub(crate) logits: u64,
     /// Sampling from the first row of the logits.
@@ -149,10 +143,7 @@ impl<'a> Lowering<'a> {
                 let name = command.op.name();
                 return Err(Error::Program(format!("{name} after copy_last")));
             }
-            commands.push(LoweredCommand {
-                command: index as u32,
-                nodes: ops::lower(self, command, table.rows_at(index))?,
-            });
+            commands.push(ops::lower(self, command, table.rows_at(index))?);
         }
         let logits = logits(table)?;
         Ok(LoweredTable {

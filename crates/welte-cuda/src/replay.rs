@@ -793,7 +793,7 @@ fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<Re
     }
     inner.add_modules(&units.into_iter().collect::<Vec<_>>())?;
     let make = |table: LoweredTable| -> Result<ReadyTable, Error> {
-        let commands = table.commands.into_iter().map(|c| ready(inner, c.nodes));
+        let commands = table.commands.into_iter().map(|c| ready(inner, c));
         Ok(ReadyTable {
             shape: table.shape,
             commands: commands.collect::<Result<_, Error>>()?,

@@ -114,8 +114,13 @@ impl Job {
             }
             other => return Err(refuse(&format!("{} is no matrix product", other.name()))),
         }
-        let matrix_rows = if job.epilogue == Epilogue::ActMul { 2 } else { 1 };
-        if job.columns.checked_mul(matrix_rows) != Some(weight.n) || weight.n == 0 || weight.k == 0 {
+        let matrix_rows = if job.epilogue == Epilogue::ActMul {
+            2
+        } else {
+            1
+        };
+        if job.columns.checked_mul(matrix_rows) != Some(weight.n) || weight.n == 0 || weight.k == 0
+        {
             return Err(refuse("a matrix of the wrong size"));
         }
         Ok(job)
@@ -124,7 +129,6 @@ impl Job {
     fn bfloat(&self) -> bool {
         self.weight.format == Format::BF16
     }
-
 
     /// What the sums are multiplied by.
     fn scale(&self) -> f32 {
@@ -150,8 +154,18 @@ struct Private {
 }
 
 impl Private {
-    fn of(start: u64, format: Format, n: u32, k: u32, rows: u32, act_mul: bool, gpu: &GpuInfo) -> Private {
-        let x = u64::from(k.next_multiple_of(CHUNK)) * 2 * u64::from(rows.next_multiple_of(MOST_TILE_ROWS));
+    fn of(
+        start: u64,
+        format: Format,
+        n: u32,
+        k: u32,
+        rows: u32,
+        act_mul: bool,
+        gpu: &GpuInfo,
+    ) -> Private {
+        let x = u64::from(k.next_multiple_of(CHUNK))
+            * 2
+            * u64::from(rows.next_multiple_of(MOST_TILE_ROWS));
         let parts = u64::from(most_split_blocks(gpu)) * u64::from(TILE_N * MOST_TILE_ROWS) * 4;
         let slabs = Slabs::of(format, n, k, act_mul);
         let library = WORKSPACE + slabs.bytes() + slabs.gate_up_bytes(rows);
@@ -191,7 +205,10 @@ impl Slabs {
         } else {
             let row = u64::from(stride) * 2 * u64::from(rows_per_column);
             let most = (choice(format).slab / row).clamp(1, columns.max(1).into()) as u32;
-            columns.div_ceil(columns.div_ceil(most).max(1)).next_multiple_of(128).min(columns)
+            columns
+                .div_ceil(columns.div_ceil(most).max(1))
+                .next_multiple_of(128)
+                .min(columns)
         };
         Slabs {
             columns,
@@ -207,7 +224,8 @@ impl Slabs {
         if self.direct {
             return 0;
         }
-        (u64::from(self.per) * u64::from(self.rows_per_column) * u64::from(self.stride) * 2).next_multiple_of(256)
+        (u64::from(self.per) * u64::from(self.rows_per_column) * u64::from(self.stride) * 2)
+            .next_multiple_of(256)
     }
 
     /// Bytes of gate and up before they are multiplied.
@@ -230,7 +248,15 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     let job = Job::of(cx, command, rows)?;
     let format = job.weight.format;
     let act_mul = job.epilogue == Epilogue::ActMul;
-    let private = Private::of(cx.scratch, format, job.weight.n, job.weight.k, rows, act_mul, cx.gpu);
+    let private = Private::of(
+        cx.scratch,
+        format,
+        job.weight.n,
+        job.weight.k,
+        rows,
+        act_mul,
+        cx.gpu,
+    );
     let few = matmul::lower(cx, command, MOST_VECTOR_ROWS.min(rows))?;
     let mut nodes = vec![for_rows(0, MOST_VECTOR_ROWS, few)];
     let library_from = choice(format).library_from.max(MOST_VECTOR_ROWS + 1);
@@ -262,7 +288,9 @@ pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &Gpu
         return few;
     };
     let act_mul = command.op == Op::NormMatmulActMul;
-    Private::of(0, weight.format, weight.n, weight.k, rows, act_mul, gpu).bytes.max(few)
+    Private::of(0, weight.format, weight.n, weight.k, rows, act_mul, gpu)
+        .bytes
+        .max(few)
 }
 
 /// Bytes that are zero between commands: a counter per tile where k is split.
@@ -281,7 +309,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         gemm_unit(Format::Q4_K, 32),
         gemm_unit(Format::Q4_K, 64),
     ];
-    for &format in Format::ALL {
+    for format in Format::ALL {
         units.push(gemm_unit(format, MOST_TILE_ROWS));
         if !is_direct(format) {
             units.push(dequant_unit(format));
@@ -303,7 +331,8 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
     let tiles = job.columns.div_ceil(columns_per_tile);
     let chunks = job.weight.k.div_ceil(CHUNK);
     let blocks = u64::from(tiles) * u64::from(row_tiles);
-    let splits = (u64::from(most_split_blocks(cx.gpu)) / blocks).clamp(1, u64::from(chunks / 4).max(1)) as u32;
+    let splits = (u64::from(most_split_blocks(cx.gpu)) / blocks)
+        .clamp(1, u64::from(chunks / 4).max(1)) as u32;
     let chunks_per_split = chunks.div_ceil(splits);
     let x_rows = job.rows.next_multiple_of(MOST_TILE_ROWS);
     let gemm = GemmArgs {
@@ -326,7 +355,15 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
     };
     let rows_of_tile = ByRows::Axis { axis: 1, per: tile };
     vec![
-        prepare(cx, job, private, x_rows, true, [tile, row_tiles, 1], rows_of_tile),
+        prepare(
+            cx,
+            job,
+            private,
+            x_rows,
+            true,
+            [tile, row_tiles, 1],
+            rows_of_tile,
+        ),
         Node::Kernel(Launch {
             unit: gemm_unit(job.weight.format, tile),
             function: "gemm",
@@ -363,11 +400,22 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
     let slabs = Slabs::of(weight.format, weight.n, weight.k, act_mul);
     let slab = private.rest + WORKSPACE;
     let gate_up = slab + slabs.bytes();
-    let mut nodes = vec![prepare(cx, job, private, rows, false, [rows, 1, 1], ByRows::Fixed)];
+    let mut nodes = vec![prepare(
+        cx,
+        job,
+        private,
+        rows,
+        false,
+        [rows, 1, 1],
+        ByRows::Fixed,
+    )];
     for (first, columns) in slabs.each() {
         let (w, w_stride) = if slabs.direct {
             let stride = planes(weight.format).first()?.stride(weight.k);
-            (weight.start + u64::from(first) * stride, (stride / 2) as u32)
+            (
+                weight.start + u64::from(first) * stride,
+                (stride / 2) as u32,
+            )
         } else {
             nodes.push(dequant(cx, job, &slabs, slab, first, columns));
             (slab, slabs.stride)
@@ -494,7 +542,14 @@ fn prepare(
 }
 
 /// A slab, widened: `columns` rows of the matrix from `first` on, and as many of up below those of gate.
-fn dequant(cx: &Lowering<'_>, job: &Job, slabs: &Slabs, slab: u64, first: u32, columns: u32) -> Node {
+fn dequant(
+    cx: &Lowering<'_>,
+    job: &Job,
+    slabs: &Slabs,
+    slab: u64,
+    first: u32,
+    columns: u32,
+) -> Node {
     let values = DequantArgs {
         weight: job.weight.start,
         out: slab,

@@ -36,7 +36,9 @@ impl Library {
     fn open() -> Option<Library> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the first call only tries to open the library; the second writes a handle.
-        let opened = unsafe { sys::is_culib_present() && check(sys::cublasLtCreate(&mut handle), "").is_ok() };
+        let opened = unsafe {
+            sys::is_culib_present() && check(sys::cublasLtCreate(&mut handle), "").is_ok()
+        };
         opened.then(|| Library {
             handle,
             plans: Mutex::default(),
@@ -125,7 +127,10 @@ impl Plan {
         let room = WORKSPACE as usize;
         // SAFETY: places for what is written, and sizes of what is read, are right.
         let found = unsafe {
-            check(sys::cublasLtMatmulPreferenceCreate(&mut preference), "a preference")?;
+            check(
+                sys::cublasLtMatmulPreferenceCreate(&mut preference),
+                "a preference",
+            )?;
             let preference = Described(preference, sys::cublasLtMatmulPreferenceDestroy);
             check(
                 sys::cublasLtMatmulPreferenceSetAttribute(
@@ -187,12 +192,16 @@ fn layout(
 
 fn operation() -> Result<Described<sys::cublasLtMatmulDescOpaque_t>, Error> {
     let mut made = std::ptr::null_mut();
-    let transposed = sys::cublasOperation_t::CUBLAS_OP_T;
+    // CUBLAS_OP_T.
+    let transposed = 1i32;
     // SAFETY: a descriptor is written, then one attribute of the size given.
     unsafe {
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let scale = sys::cudaDataType::CUDA_R_32F;
-        check(sys::cublasLtMatmulDescCreate(&mut made, compute, scale), "an operation")?;
+        check(
+            sys::cublasLtMatmulDescCreate(&mut made, compute, scale),
+            "an operation",
+        )?;
         let made = Described(made, sys::cublasLtMatmulDescDestroy);
         check(
             sys::cublasLtMatmulDescSetAttribute(

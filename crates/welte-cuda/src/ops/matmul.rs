@@ -154,7 +154,11 @@ impl Product {
         let half = u64::from(gpu.shared_per_sm / 2 - RESERVED.min(gpu.shared_per_sm / 2));
         let beside = half.saturating_sub(fixed) / stage;
         let stages = (u64::from(tuned.ring) / stage)
-            .min(if beside >= u64::from(FEWEST_STAGES) { beside } else { room })
+            .min(if beside >= u64::from(FEWEST_STAGES) {
+                beside
+            } else {
+                room
+            })
             .clamp(FEWEST_STAGES.into(), 16)
             .min(room);
         Ok(Plan {
@@ -204,7 +208,15 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         Op::NormMatmulActMul => {
             let p = params::NormMatmulActMul::of(words);
             norm = cx.vector(command.weights[1]);
-            (Output::ActMul, p.eps, p.act, p.n, p.k, p.x_stride, p.y_stride)
+            (
+                Output::ActMul,
+                p.eps,
+                p.act,
+                p.n,
+                p.k,
+                p.x_stride,
+                p.y_stride,
+            )
         }
         op => return Err(Error::Program(format!("{} is no product", op.name()))),
     };
@@ -234,13 +246,24 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     let plan = product.plan(rows, cx.gpu)?;
     Ok((0..rows.max(1))
         .step_by(plan.columns as usize)
-        .map(|first| Node::Kernel(launch(&product, &plan, MatmulArgs { first, ..args }, cx.gpu)))
+        .map(|first| {
+            Node::Kernel(launch(
+                &product,
+                &plan,
+                MatmulArgs { first, ..args },
+                cx.gpu,
+            ))
+        })
         .collect())
 }
 
 /// The weight must be what the parameters say.
 fn check(command: &Command, product: &Product, matrix: &DeviceWeight) -> Result<(), Error> {
-    let halves = if product.output == Output::ActMul { 2 } else { 1 };
+    let halves = if product.output == Output::ActMul {
+        2
+    } else {
+        1
+    };
     if product.n.checked_mul(halves) == Some(matrix.n) && product.k == matrix.k && product.k > 0 {
         return Ok(());
     }
@@ -376,7 +399,10 @@ mod tests {
         for format in [Format::BF16, Format::Q4_0, Format::Q4_K, Format::Q8_0] {
             for k in [1024, 2560, 4096, 9728] {
                 let plan = product(format, k).plan(1, &gpu).expect("it fits");
-                assert!(2 * (plan.shared + RESERVED) <= gpu.shared_per_sm, "{plan:?}");
+                assert!(
+                    2 * (plan.shared + RESERVED) <= gpu.shared_per_sm,
+                    "{plan:?}"
+                );
             }
         }
     }
