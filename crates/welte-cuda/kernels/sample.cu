@@ -2,14 +2,16 @@
 //
 // Every block keeps its stretch of the vocabulary in shared memory. The argmax needs no barrier: the last block to arrive
 // knows it. Otherwise blocks meet at grid-wide barriers (there are no more blocks than multiprocessors, so all of them
-// run): once for the largest logit, then for each digit of a threshold. Top-k and top-p keep a head of the order
-// (largest first, lowest index on a tie); its last element is found digit by digit from sums over the whole grid: of
-// ones for top-k, of probabilities in fixed point for top-p, so that no order of additions changes anything.
+// run): once for the largest logit, then for a threshold. Top-k and top-p keep a head of the order (largest first, lowest
+// index on a tie). Usually it is short: a histogram of the whole grid says below which value, what is above is gathered,
+// and the last block sorts it. Otherwise its last element is found digit by digit from sums over the whole grid. Sums
+// are of ones for top-k and of probabilities in fixed point for top-p, so that no order of additions changes anything.
 #include "common.cuh"
 
 #define THREADS 512
 #define BINS 2048
 #define BARRIERS 12
+#define GATHERED BINS // the most that is sorted
 
 // At the start of the sampler's region: written by the host, history and its counts by both.
 struct Sampler {
@@ -38,7 +40,9 @@ struct Meeting {
     u32 arrived;
     u32 cancelled;
     u32 barriers[BARRIERS];
-    u64 sums[6][BINS];        // top-k's three digits, top-p's three digits
+    u32 gathered;
+    u32 pad;
+    u64 sums[8][BINS]; // top-k's three digits, top-p's three digits; ones and probabilities by value
 };
 
 struct SampleArgs {
@@ -47,6 +51,7 @@ struct SampleArgs {
     Sampler *sampler;
     Meeting *meeting;
     u32 *ties; // a count per block
+    u64 *list; // what is sorted: GATHERED
     u32 *conveyor;
     u64 *mailbox;
     const u32 *cancel;
@@ -99,11 +104,12 @@ struct Shared {
     u64 scanned[THREADS / 32];
     u64 before;
     u64 found;
+    u64 total;
     u32 bin;
     u32 tie;
     u32 last;
-    u32 pad;
-    u32 lows[BINS];
+    u32 up_to;
+    u32 lows[BINS]; // of a histogram's sums; or, with highs, what is sorted
     u32 highs[BINS];
 };
 
@@ -193,6 +199,12 @@ template <bool MASS> __device__ __forceinline__ u64 measure(const SampleArgs &a,
     return z < -50.0f ? 0 : (u64)(exp((double)z) * (double)(1ull << a.shift));
 }
 
+// The part of a sum that top-p wants.
+__device__ __forceinline__ u64 share_of(double share, u64 total) {
+    double d = ceil(fmax(share, 0.0) * (double)total);
+    return d < 1.0 ? 1 : min((u64)d, total);
+}
+
 // One digit: which bin the sum reaches `wanted` in, and the sum before it. `share` > 0: wanted is that share of the sum
 // of all bins.
 __device__ __forceinline__ void find_bin(Shared &sh, const u64 *sums, double share, u64 &wanted) {
@@ -215,10 +227,8 @@ __device__ __forceinline__ void find_bin(Shared &sh, const u64 *sums, double sha
         if (i < threadIdx.x / 32) run += sh.scanned[i];
         total += sh.scanned[i];
     }
-    if (share >= 0.0) {
-        double d = ceil(share * (double)total);
-        wanted = d < 1.0 ? 1 : min((u64)d, total);
-    }
+    if (share >= 0.0) wanted = share_of(share, total);
+    if (threadIdx.x == 0) sh.total = total;
     u64 before = run - mine;
     if (before < wanted && wanted <= run) {
 #pragma unroll
@@ -234,29 +244,40 @@ __device__ __forceinline__ void find_bin(Shared &sh, const u64 *sums, double sha
     __syncthreads();
 }
 
+__device__ __forceinline__ void clear_bins(Shared &sh) {
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < BINS; i += THREADS) sh.lows[i] = sh.highs[i] = 0;
+    __syncthreads();
+}
+
+__device__ __forceinline__ void add_to_bin(Shared &sh, u32 bin, u64 m) {
+    u32 low = (u32)m, carry = atomicAdd(&sh.lows[bin], low) + low < low;
+    if ((u32)(m >> 32) + carry) atomicAdd(&sh.highs[bin], (u32)(m >> 32) + carry);
+}
+
+__device__ __forceinline__ void send_bins(Shared &sh, u64 *sums) {
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < BINS; i += THREADS) {
+        u64 m = (u64)sh.highs[i] << 32 | sh.lows[i];
+        if (m) atomicAdd((unsigned long long *)&sums[i], m);
+    }
+}
+
 // The element of the order at which the measures' sum reaches `wanted` (or a share of the total).
 template <bool MASS>
 __device__ Threshold select(const SampleArgs &a, Shared &sh, const u32 *orders, u32 from, u32 count, Threshold kept, double share, u64 wanted, u32 barrier) {
     u32 prefix = 0, shift = 20; // digits of 11, 10 and 10 bits
     for (u32 digit = 0; digit < 3; ++digit) {
         u32 bits = digit ? 10 : 11;
-        for (u32 i = threadIdx.x; i < BINS; i += THREADS) sh.lows[i] = sh.highs[i] = 0;
-        __syncthreads();
+        clear_bins(sh);
         for (u32 i = threadIdx.x; i < count; i += THREADS) {
             u32 o = orders[i];
             if (o == NOT || (digit && o >> (shift + bits) != prefix) || !keeps(kept, o, from + i)) continue;
             u64 m = measure<MASS>(a, o);
-            if (!m) continue;
-            u32 bin = o >> shift & ((1u << bits) - 1), low = (u32)m;
-            u32 carry = atomicAdd(&sh.lows[bin], low) + low < low;
-            if ((u32)(m >> 32) + carry) atomicAdd(&sh.highs[bin], (u32)(m >> 32) + carry);
+            if (m) add_to_bin(sh, o >> shift & ((1u << bits) - 1), m);
         }
-        __syncthreads();
         u64 *sums = a.meeting->sums[(MASS ? 3 : 0) + digit];
-        for (u32 i = threadIdx.x; i < BINS; i += THREADS) {
-            u64 m = (u64)sh.highs[i] << 32 | sh.lows[i];
-            if (m) atomicAdd((unsigned long long *)&sums[i], m);
-        }
+        send_bins(sh, sums);
         meet(a, barrier + digit);
         find_bin(sh, sums, digit ? -1.0 : share, wanted);
         if (sh.bin == NOT) return kept; // there are fewer than wanted
@@ -304,6 +325,118 @@ __device__ Threshold select(const SampleArgs &a, Shared &sh, const u32 *orders, 
     __syncthreads();
     t.index = sh.tie;
     return t;
+}
+
+// Which bin a value has when values are cut into steps of 1/64; the last one has all the small ones.
+__device__ __forceinline__ u32 bin_of(u32 order) {
+    float z = back(order);
+    return z < -31.96f ? BINS - 1 : (u32)(z * -64.0f);
+}
+
+// Gathers a head of the order in which everything is that is kept: a bin and those before it. False if that is too much.
+__device__ bool gather(const SampleArgs &a, const Sampler &s, Shared &sh, const u32 *orders, u32 from, u32 count, bool by_count) {
+    Meeting *meeting = a.meeting;
+    for (u32 mass = 0; mass < (by_count ? 1 : 2); ++mass) {
+        clear_bins(sh);
+        for (u32 i = threadIdx.x; i < count; i += THREADS) {
+            u32 o = orders[i];
+            u64 m = o == NOT ? 0 : mass ? measure<true>(a, o) : 1;
+            if (m) add_to_bin(sh, bin_of(o), m);
+        }
+        send_bins(sh, meeting->sums[6 + mass]);
+    }
+    meet(a, 9);
+    u64 wanted = s.top_k;
+    if (by_count)
+        find_bin(sh, meeting->sums[6], -1.0, wanted);
+    else
+        find_bin(sh, meeting->sums[7], fmax((double)s.top_p, 0.0), wanted);
+    u32 bin = sh.bin, members = 0;
+    if (bin == NOT) return false;
+    if (by_count) {
+        members = (u32)min(sh.before + sh.found, (u64)GATHERED + 1);
+    } else {
+        u64 mine = 0;
+        for (u32 i = threadIdx.x; i <= bin; i += THREADS) mine += far(meeting->sums[6] + i);
+#pragma unroll
+        for (int o = 16; o > 0; o >>= 1) mine += __shfl_xor_sync(~0u, mine, o);
+        if (threadIdx.x % 32 == 0) sh.reduced[threadIdx.x / 32] = mine;
+        __syncthreads();
+        mine = 0;
+        for (u32 i = 0; i < THREADS / 32; ++i) mine += sh.reduced[i];
+        members = (u32)min(mine, (u64)GATHERED + 1);
+    }
+    if (members > GATHERED) return false;
+    for (u32 i = threadIdx.x; i < count; i += THREADS)
+        if (orders[i] != NOT && bin_of(orders[i]) <= bin)
+            a.list[atomicAdd(&meeting->gathered, 1)] = (u64)orders[i] << 32 | (from + i);
+    return true;
+}
+
+// The noise that decides; 0 for what cannot win: noise is from -3.2 to 22.9 and the largest is always kept.
+__device__ __forceinline__ u64 drawn(u64 key, float least, u32 order, u32 index) {
+    float z = back(order);
+    return z < least || z < -27.0f ? 0 : ranked(__fadd_rn(z, noise(key, index)), index);
+}
+
+// The last block's choice among what was gathered.
+__device__ u64 choose(const SampleArgs &a, const Sampler &s, Shared &sh, u64 key, bool by_count) {
+    constexpr u32 EACH = GATHERED / THREADS;
+    u64 *list = (u64 *)sh.lows;
+    u32 count = __ldcg(&a.meeting->gathered), size = 32;
+    u64 total = sh.total;
+    while (size < count) size *= 2;
+    for (u32 i = threadIdx.x; i < size; i += THREADS) list[i] = i < count ? far(a.list + i) : ~0ull;
+    for (u32 run = 2; run <= size; run *= 2)
+        for (u32 gap = run / 2; gap > 0; gap /= 2) {
+            __syncthreads();
+            for (u32 i = threadIdx.x; i < size / 2; i += THREADS) {
+                u32 low = i / gap * gap * 2 + i % gap;
+                u64 x = list[low], y = list[low + gap];
+                if ((x > y) == ((low & run) == 0)) {
+                    list[low] = y;
+                    list[low + gap] = x;
+                }
+            }
+        }
+    __syncthreads();
+    u32 kept = by_count ? min(s.top_k, count) : count;
+    if (s.top_p < 1.0f) { // up to where the sum of probabilities reaches its share
+        u64 m[EACH], mine = 0;
+#pragma unroll
+        for (u32 i = 0; i < EACH; ++i) {
+            u32 at = threadIdx.x * EACH + i;
+            mine += m[i] = at < kept ? measure<true>(a, (u32)(list[at] >> 32)) : 0;
+        }
+        u64 run = mine;
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            u64 w = __shfl_up_sync(~0u, run, o);
+            if (threadIdx.x % 32 >= o) run += w;
+        }
+        if (threadIdx.x % 32 == 31) sh.scanned[threadIdx.x / 32] = run;
+        if (threadIdx.x == 0) sh.up_to = kept;
+        __syncthreads();
+        u64 all = 0;
+        for (u32 i = 0; i < THREADS / 32; ++i) {
+            if (i < threadIdx.x / 32) run += sh.scanned[i];
+            all += sh.scanned[i];
+        }
+        u64 wanted = share_of(s.top_p, by_count ? all : total), before = run - mine;
+#pragma unroll
+        for (u32 i = 0; i < EACH; ++i) {
+            if (before < wanted && wanted <= before + m[i]) sh.up_to = threadIdx.x * EACH + i + 1;
+            before += m[i];
+        }
+        __syncthreads();
+        kept = sh.up_to;
+    }
+    u64 winner = 0;
+    for (u32 i = threadIdx.x; i < kept; i += THREADS) {
+        u64 rank = drawn(key, s.least, (u32)(list[i] >> 32), (u32)list[i]);
+        winner = rank > winner ? rank : winner;
+    }
+    return block_max(sh, winner);
 }
 
 // What the last command does with the token: history, conveyor, mailbox, the next step's row, and whether there is one.
@@ -361,7 +494,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_con
         if (best) atomicMax((unsigned long long *)&meeting->best, best);
         if (blockIdx.x == 0) meeting->cancelled = cancelled;
     }
-    u64 winner = 0;
+    u64 winner = 0, key = 0;
+    u32 gathers = 0, used = 0; // by probability 1, by number 2; a bit for each array of sums
     bool greedy = !(s.temperature > 0.0f);
     if (!greedy) {
         meet(a, 0);
@@ -370,40 +504,49 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_con
         if (best && fabsf(largest) < __int_as_float(0x7f800000)) {
             for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fdiv_rn(__fsub_rn(values[i], largest), s.temperature));
             __syncthreads();
-            Threshold kept = {NOT - 1, NOT};
-            if (s.top_k && s.top_k < a.n) kept = select<false>(a, sh, orders, from, count, kept, -1.0, s.top_k, 1);
-            if (s.top_p < 1.0f) kept = select<true>(a, sh, orders, from, count, kept, fmax((double)s.top_p, 0.0), 0, 5);
-            u64 key = mix(s.seed ^ mix((u64)(a.step->rows[0].position + 1) ^ 0x9e3779b97f4a7c15ull));
-            winner = 0;
-            for (u32 i = t; i < count; i += THREADS) {
-                u32 o = orders[i];
-                float z = back(o);
-                // Noise is from -3.2 to 22.9 and the largest is always kept: what is far below cannot win.
-                if (o == NOT || !keeps(kept, o, from + i) || z < s.least || z < -27.0f) continue;
-                u64 rank = ranked(__fadd_rn(z, noise(key, from + i)), from + i);
-                winner = rank > winner ? rank : winner;
+            bool some = s.top_k && s.top_k < a.n, by_count = some && s.top_k <= GATHERED / 2;
+            key = mix(s.seed ^ mix((u64)(a.step->rows[0].position + 1) ^ 0x9e3779b97f4a7c15ull));
+            if (by_count || (!some && s.top_p < 1.0f)) {
+                gathers = gather(a, s, sh, orders, from, count, by_count) ? 1 + by_count : 0;
+                used |= 3 << 6;
             }
-            winner = block_max(sh, winner);
-            if (t == 0 && winner) atomicMax((unsigned long long *)&meeting->winner, winner);
+            if (!gathers) {
+                Threshold kept = {NOT - 1, NOT};
+                if (some) kept = select<false>(a, sh, orders, from, count, kept, -1.0, s.top_k, 1);
+                if (s.top_p < 1.0f) kept = select<true>(a, sh, orders, from, count, kept, fmax((double)s.top_p, 0.0), 0, 5);
+                if (some || s.top_p < 1.0f) used |= 63;
+                winner = 0;
+                for (u32 i = t; i < count; i += THREADS) {
+                    if (orders[i] == NOT || !keeps(kept, orders[i], from + i)) continue;
+                    u64 rank = drawn(key, s.least, orders[i], from + i);
+                    winner = rank > winner ? rank : winner;
+                }
+                winner = block_max(sh, winner);
+                if (t == 0 && winner) atomicMax((unsigned long long *)&meeting->winner, winner);
+            }
         } else if (t == 0 && blockIdx.x == 0) {
             atomicMax((unsigned long long *)&meeting->winner, best);
         }
     }
-    if (t == 0) {
-        __threadfence();
-        sh.last = atomicAdd(&meeting->arrived, 1) + 1 == gridDim.x;
-    }
+    __threadfence();
+    __syncthreads();
+    if (t == 0) sh.last = atomicAdd(&meeting->arrived, 1) + 1 == gridDim.x;
     __syncthreads();
     if (!sh.last) return;
-    if (!greedy) {
-        for (u32 i = t; i < 6 * BINS; i += THREADS) meeting->sums[0][i] = 0;
-        if (t < BARRIERS) meeting->barriers[t] = 0;
+    __threadfence();
+    if (gathers) {
+        winner = choose(a, s, sh, key, gathers == 2);
+    } else {
+        winner = far(greedy ? &meeting->best : &meeting->winner);
     }
     if (t == 0) {
-        __threadfence();
-        u64 rank = far(greedy ? &meeting->best : &meeting->winner);
-        finish(a, index_of(rank));
+        finish(a, index_of(winner));
         meeting->best = meeting->winner = 0;
-        meeting->arrived = meeting->cancelled = 0;
+        meeting->arrived = meeting->cancelled = meeting->gathered = 0;
     }
+    if (greedy) return;
+    if (t < BARRIERS) meeting->barriers[t] = 0;
+    for (u32 array = 0; array < 8; ++array)
+        if (used >> array & 1)
+            for (u32 i = t; i < BINS; i += THREADS) meeting->sums[array][i] = 0;
 }

@@ -10,11 +10,15 @@ use welte_table::{Command, Format, KvLayout, Program, params};
 /// Positions of a tile of flash decoding.
 const TILE: u32 = 16;
 /// Warps of its blocks and tiles that a warp has in flight: the first that fit a block's shared memory.
-const RINGS: [(u32, u32); 4] = [(4, 3), (4, 2), (2, 2), (1, 2)];
+const RINGS_F16: [(u32, u32); 4] = [(4, 3), (4, 2), (2, 2), (1, 2)];
+const RINGS_Q8_0: [(u32, u32); 4] = [(8, 2), (4, 2), (2, 2), (1, 2)];
+/// Warps that a multiprocessor has room for.
+const WARPS_PER_SM: u32 = 8;
+/// Tiles that a warp asks for while the commands before still run.
+const PREFETCH: u32 = 4;
 /// The fewest tiles of a split.
 const LEAST_TILES: u32 = 8;
-/// Its blocks that a multiprocessor holds, and the most splits of a context.
-const BLOCKS_PER_SM: u32 = 2;
+/// The most splits of a context.
 const MOST_SPLITS: u32 = 128;
 /// Heads that one of its blocks takes.
 const HEADS: u32 = 8;
@@ -72,7 +76,8 @@ fn units(p: &params::Attention) -> u32 {
 fn splits(kv: &KvLayout, p: &params::Attention, gpu: &GpuInfo) -> u32 {
     let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
     let most = kv.context.div_ceil(LEAST_TILES * TILE).min(MOST_SPLITS);
-    (gpu.sms * BLOCKS_PER_SM / blocks).clamp(1, most.max(1))
+    let (warps, _) = ring(kv, gpu.shared_per_block);
+    (gpu.sms * (WARPS_PER_SM / warps) / blocks).clamp(1, most.max(1))
 }
 
 /// The kernels of a command.
@@ -196,6 +201,7 @@ fn decode_unit(kv: &KvLayout, group: u32, (warps, stages): (u32, u32)) -> Unit {
         ("WARPS", warps),
         ("STAGES", stages),
         ("LEAST_TILES", LEAST_TILES),
+        ("PREFETCH", PREFETCH),
     ] {
         defines.push((name, value.to_string()));
     }
@@ -206,8 +212,12 @@ fn decode_unit(kv: &KvLayout, group: u32, (warps, stages): (u32, u32)) -> Unit {
 }
 
 fn ring(kv: &KvLayout, room: u32) -> (u32, u32) {
+    let rings = match kv.format {
+        Format::Q8_0 => RINGS_Q8_0,
+        _ => RINGS_F16,
+    };
     let fits = |ring: &&(u32, u32)| decode_shared(kv, **ring) <= room;
-    *RINGS.iter().find(fits).unwrap_or(&RINGS[RINGS.len() - 1])
+    *rings.iter().find(fits).unwrap_or(&rings[3])
 }
 
 /// The warps' rings, afterwards their results, afterwards the merge of the splits.

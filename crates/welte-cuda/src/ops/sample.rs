@@ -11,8 +11,10 @@ const THREADS: u32 = 512;
 /// The fewest logits of a block.
 const LEAST_SLICE: u32 = 1024;
 /// Bytes of `Shared` and of `Meeting` in `sample.cu`.
-const SHARED_BYTES: u32 = 16_672;
-const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 6 * 2048 * 8;
+const SHARED_BYTES: u32 = 16_680;
+const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 8 * 2048 * 8;
+/// Bytes of what is sorted.
+const LIST_BYTES: u64 = 2048 * 8;
 /// End tokens that the device looks for. With more the host, which sees every token, ends the chain.
 const MOST_ENDS: usize = 256;
 /// Words of `Sampler` in `sample.cu`, before the end tokens.
@@ -27,6 +29,7 @@ struct Args {
     sampler: u64,
     meeting: u64,
     ties: u64,
+    list: u64,
     conveyor: u64,
     mailbox: u64,
     cancel: u64,
@@ -70,7 +73,8 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
         logits: cx.buffer(command.buffers[0]),
         sampler: cx.sampler,
         meeting: cx.counters,
-        ties: cx.scratch,
+        ties: cx.scratch + LIST_BYTES,
+        list: cx.scratch,
         conveyor: cx.conveyor,
         mailbox: cx.mailbox,
         cancel: cx.cancel,
@@ -92,9 +96,9 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     })])
 }
 
-/// Private scratch of a command: a word per block.
+/// Private scratch of a command: what is sorted, and a word per block.
 pub(crate) fn scratch(_program: &Program, _command: &Command, _rows: u32, gpu: &GpuInfo) -> u64 {
-    u64::from(gpu.sms) * 4
+    LIST_BYTES + u64::from(gpu.sms) * 4
 }
 
 /// Bytes that are zero between commands.
