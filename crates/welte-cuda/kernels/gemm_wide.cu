@@ -5,6 +5,8 @@
 #include "gemm.cuh"
 #include "tile.cuh"
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL // other GPUs have no warpgroup products
+
 #define W_BYTES (TILE_N * 128)
 #define X_BYTES (TILE_ROWS * 128)
 #define STAGE_BYTES (W_BYTES + X_BYTES)
@@ -191,3 +193,5 @@ extern "C" __global__ void __launch_bounds__(384, 1) gemm_wide(const __grid_cons
 #pragma unroll
     for (u32 j = 0; j < SUMS / 4; j++) finish(a, first_n, 16 * warp, first_row + 8 * j + 2 * (lane % 4), live, s + 4 * j);
 }
+
+#endif
