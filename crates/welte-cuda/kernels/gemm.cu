@@ -1,12 +1,12 @@
 // Products of many rows by tensor cores: y[row][n] = sum of W[n][k] x[row][k], weights widened to 16 bit on the way.
 // A block makes TILE_N weights' rows times TILE_ROWS rows of y for one stretch of k. Where k is split among blocks, the
 // last one to finish adds up the parts in their order: the bits do not depend on which that was.
-// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128).
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128), STAGES.
 #include "dequant.cuh"
 #include "gemm.cuh"
 #include "tile.cuh"
 
-#define STAGES 4
+#define RAW_BYTES (256 * raw_bytes()) // encoded weights of a chunk
 #define WARP_ROWS (TILE_ROWS / 2)
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -44,15 +44,18 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     const u32 from = blockIdx.z * a.chunks_per_split, to = min(from + a.chunks_per_split, all_chunks);
     u8* const weights = shared;                   // [2][TILE_N][64]
     u8* const rows = shared + 2 * TILE_N * 128;   // [STAGES][TILE_ROWS][64]
+    u8* const raw = rows + STAGES * TILE_ROWS * 128; // [STAGES][RAW_BYTES]
     const u32 rows_at = shared_address(rows), weights_at = shared_address(weights);
 
     // Two threads widen one row of the tile, 32 weights each.
     const u32 my_row = thread / 2, my_half = thread % 2;
     const u8* my_planes[MOST_PLANES];
     Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, my_row), my_planes);
-    Unit next = load_unit(my_planes, a.k, 2 * from + my_half);
+    auto fetch_weights = [&](u32 chunk) {
+        if (chunk < to) copy_unit(raw + (chunk - from) % STAGES * RAW_BYTES, thread, 256, my_planes, a.k, 2 * chunk + my_half);
+    };
 #pragma unroll
-    for (u32 i = 1; i < AHEAD; i++) prefetch_unit(my_planes, a.k, 2 * min(from + i, to - 1) + my_half);
+    for (u32 i = 0; i < STAGES - 1; i++) fetch_weights(from + i);
     grid_release();
     grid_wait();
     const u32 live = a.step->live;
@@ -86,14 +89,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
 
     for (u32 chunk = from; chunk < to; chunk++) {
         u8* const tile = weights + (chunk - from) % 2 * (TILE_N * 128);
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         uint4 wide[4];
-        widen(next, wide);
+        widen(take_unit(raw + (chunk - from) % STAGES * RAW_BYTES, thread, 256, a.k, 2 * chunk + my_half), wide);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) *(uint4*)(tile + tile_at(my_row, my_half * 4 + i)) = wide[i];
-        next = load_unit(my_planes, a.k, 2 * min(chunk + 1, to - 1) + my_half);
-        prefetch_unit(my_planes, a.k, 2 * min(chunk + AHEAD, to - 1) + my_half);
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads();
+        fetch_weights(chunk + STAGES - 1);
         fetch(chunk + STAGES - 1);
 
         const u32 tile_w = weights_at + (chunk - from) % 2 * (TILE_N * 128);

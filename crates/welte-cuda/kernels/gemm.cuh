@@ -3,7 +3,6 @@
 #include "common.cuh"
 
 #define TILE_N 128 // rows of the matrix that a block makes
-#define AHEAD 6    // chunks that weights are on their way into the L2 cache before they are loaded
 
 // What becomes of the sums.
 #define STORE 0

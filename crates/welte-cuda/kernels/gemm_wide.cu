@@ -1,14 +1,21 @@
-// Products of many rows on GPUs with warpgroup products (sm_90a): the same as gemm.cu, with one warpgroup that widens
+// Products of many rows on GPUs with warpgroup products (sm_90a): the same as gemm.cu, with one or two warpgroups that widen
 // weights into a ring of tiles in shared memory and two that multiply what lies there.
-// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (64, 128, 256), STAGES.
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (64, 128, 256), STAGES, RING (encoded chunks on
+// their way).
 #include "dequant.cuh"
 #include "gemm.cuh"
 #include "tile.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL // other GPUs have no warpgroup products
 
 #define W_BYTES (TILE_N * 128)
 #define X_BYTES (TILE_ROWS * 128)
 #define STAGE_BYTES (W_BYTES + X_BYTES)
 #define SUMS (TILE_ROWS / 2) // a thread's
+#define RAW_BYTES (256 * raw_bytes())
+// Threads that widen: two per row of the matrix, or one where the sums take so many registers that fewer threads fit.
+#define WIDENERS (TILE_ROWS > 128 ? 128 : 256)
+#define UNITS (256 / WIDENERS) // of a chunk, a thread's
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -71,52 +78,53 @@ __device__ __forceinline__ void multiply(float s[SUMS], u64 w, u64 x) {
 #endif
 }
 
-// Widens the tile's weights chunk by chunk, and has the rows copied beside them. A thread has one row of the matrix.
-__device__ __forceinline__ void produce(const GemmArgs& a, u32 stages, u32 full, u32 empty, u32 first_n, u32 first_row,
-                                        u32 from, u32 to) {
-    const u32 thread = threadIdx.x;
+// Widens the tile's weights chunk by chunk, and has the rows copied beside them.
+__device__ __forceinline__ void produce(const GemmArgs& a, u8* raw, u32 stages, u32 full, u32 empty, u32 first_n,
+                                        u32 first_row, u32 from, u32 to) {
+    const u32 thread = threadIdx.x, row = thread * UNITS / 2;
     const u8* planes[MOST_PLANES];
-    Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, thread), planes);
-    Unit low = load_unit(planes, a.k, 2 * from), high = load_unit(planes, a.k, 2 * from + 1);
+    Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, row), planes);
+    // Which half of the row's 64 elements.
+    auto half = [&](u32 unit) { return UNITS == 2 ? unit : thread % 2; };
+    auto fetch = [&](u32 chunk) {
+        u8* const slot = raw + (chunk - from) % RING * RAW_BYTES;
 #pragma unroll
-    for (u32 i = 1; i < AHEAD; i++) {
-        prefetch_unit(planes, a.k, 2 * min(from + i, to - 1));
-        prefetch_unit(planes, a.k, 2 * min(from + i, to - 1) + 1);
-    }
+        for (u32 u = 0; u < UNITS; u++) {
+            if (chunk < to) copy_unit(slot, u * WIDENERS + thread, 256, planes, a.k, 2 * chunk + half(u));
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+#pragma unroll
+    for (u32 i = 0; i < RING - 1; i++) fetch(from + i);
     grid_wait();
     if (first_row >= a.step->live) return;
     const u8* x = (const u8*)a.x + (u64)first_row * 128;
     u32 stage = 0, turn = 0;
     for (u32 chunk = from; chunk < to; chunk++) {
         const u32 tile = stages + stage * STAGE_BYTES;
+        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
+        const u8* const slot = raw + (chunk - from) % RING * RAW_BYTES;
+        uint4 wide[4 * UNITS];
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++) {
+            widen(take_unit(slot, u * WIDENERS + thread, 256, a.k, 2 * chunk + half(u)), wide + 4 * u);
+        }
+        fetch(chunk + RING - 1);
         barrier_wait(empty + 8 * stage, turn ^ 1);
         if (thread == 0) copy_piece(tile + W_BYTES, x + (u64)chunk * a.x_rows * 128, X_BYTES, full + 8 * stage);
-        uint4 wide[4];
-        widen(low, wide);
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + tile_at(thread, i)), "r"(wide[i].x),
-                         "r"(wide[i].y), "r"(wide[i].z), "r"(wide[i].w) : "memory");
-        }
-        widen(high, wide);
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + tile_at(thread, 4 + i)), "r"(wide[i].x),
-                         "r"(wide[i].y), "r"(wide[i].z), "r"(wide[i].w) : "memory");
+        for (u32 i = 0; i < 4 * UNITS; i++) {
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + tile_at(row, half(i / 4) * 4 + i % 4)),
+                         "r"(wide[i].x), "r"(wide[i].y), "r"(wide[i].z), "r"(wide[i].w) : "memory");
         }
         // The multipliers read through another path than these writes went.
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         barrier_arrive(full + 8 * stage);
-        const u32 next = 2 * min(chunk + 1, to - 1), ahead = 2 * min(chunk + AHEAD, to - 1);
-        low = load_unit(planes, a.k, next);
-        high = load_unit(planes, a.k, next + 1);
-        prefetch_unit(planes, a.k, ahead);
-        prefetch_unit(planes, a.k, ahead + 1);
         if (++stage == STAGES) stage = 0, turn ^= 1;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1) gemm_wide(const __grid_constant__ GemmArgs a) {
+extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const __grid_constant__ GemmArgs a) {
     extern __shared__ __align__(1024) u8 shared[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
     __shared__ u32 finished;
@@ -127,21 +135,22 @@ extern "C" __global__ void __launch_bounds__(384, 1) gemm_wide(const __grid_cons
     const u32 stages = (shared_address(shared) + 1023) / 1024 * 1024;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < STAGES; i++) {
-            barrier_init(full + 8 * i, 129); // the producers, and the one who says how many bytes are copied
+            barrier_init(full + 8 * i, WIDENERS + 1); // the producers, and the one who says how many bytes are copied
             barrier_init(empty + 8 * i, 8);  // a lane of every multiplying warp
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     grid_release();
-    if (threadIdx.x < 128) {
-        produce(a, stages, full, empty, first_n, first_row, from, to);
+    if (threadIdx.x < WIDENERS) {
+        u8* const raw = shared + (stages - shared_address(shared)) + STAGES * STAGE_BYTES;
+        produce(a, raw, stages, full, empty, first_n, first_row, from, to);
         return;
     }
     grid_wait();
     const u32 live = a.step->live;
     if (first_row >= live) return;
-    const u32 thread = threadIdx.x - 128, warp = thread / 32, lane = thread % 32;
+    const u32 thread = threadIdx.x - WIDENERS, warp = thread / 32, lane = thread % 32;
     float s[SUMS];
 #pragma unroll
     for (u32 i = 0; i < SUMS; i++) s[i] = 0;
@@ -191,3 +200,5 @@ extern "C" __global__ void __launch_bounds__(384, 1) gemm_wide(const __grid_cons
 #pragma unroll
     for (u32 j = 0; j < SUMS / 4; j++) finish(a, first_n, 16 * warp, first_row + 8 * j + 2 * (lane % 4), live, s + 4 * j);
 }
+
+#endif
