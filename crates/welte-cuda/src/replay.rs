@@ -500,7 +500,7 @@ impl Session {
         begin.record()?;
         for _ in 0..times {
             match (&self.decode_graph, self.mode()) {
-                (Some(graph), Replay::Graph) => graph.launch(&self.gpu)?,
+                (Some(graph), Replay::Graph) => graph.launch()?,
                 _ => self.replay(table, usize::MAX, true, &[row])?,
             }
         }
