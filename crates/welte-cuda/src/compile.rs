@@ -4,6 +4,7 @@
 use crate::launch::Unit;
 use crate::{Error, ops};
 use cudarc::nvrtc::sys as nvrtc;
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{CString, c_char};
 use std::hash::{Hash, Hasher};
@@ -74,11 +75,19 @@ pub struct Compiled {
     pub log: String,
 }
 
-/// Compiles every kernel in every variant that tests know for an architecture such as `sm_90a`. Needs no GPU, but the
-/// run-time compiler. The error names file and line.
-pub fn compile_all(arch: &str) -> Result<Vec<Compiled>, Error> {
+/// Compiles every kernel file for an architecture such as `sm_90a`: in every variant that tests know, or only once per
+/// format. Needs no GPU, but the run-time compiler. The error names file and line.
+pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Error> {
     let compiler = Compiler::find()?;
-    let listed = ops::catalogue();
+    let mut listed = ops::catalogue();
+    if !every_variant {
+        let mut seen = BTreeSet::new();
+        let format = |unit: &Unit| {
+            let mut defines = unit.defines.iter();
+            defines.find(|(key, _)| *key == "FORMAT_FILE").cloned()
+        };
+        listed.retain(|l| seen.insert((l.unit.file, format(&l.unit))));
+    }
     let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
     let results = in_parallel(&units, &|unit| compiler.compile(unit, arch, true));
     listed
