@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::launch::Unit;
-use crate::{Error, ops};
+use crate::{Error, libraries, ops};
 use cudarc::nvrtc::sys as nvrtc;
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
@@ -186,10 +186,269 @@ struct Compiler {
 
 impl Compiler {
     fn find() -> Result<Compiler, Error> {
-        // SAFETY: only tries to open the library.
-        if !unsafe { nvrtc::is_culib_present() } {
+        if !libraries::has_nvrtc() {
             return Err(Error::NoCompiler(
-                "libnvrtc is not there: install the CUDA toolkit (or its nvrtc package) and put it on the library path"
+                "libnvrtc is not there: install the CUDA toolkit (or its nvrtc package) and set CUDA_HOME to its folder, or put its lib folder on the library path"
+                    .to_string(),
+            ));
+        }
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: two numbers are written.
+        unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
+        let include = include_folder().ok_or_else(|| {
+            Error::NoCompiler(
+                "cuda_fp16.h was not found: set CUDA_HOME to the folder of the CUDA toolkit that has include/cuda_fp16.h"
+                    .to_string(),
+            )
+        })?;
+        Ok(Compiler {
+            version: (major, minor),
+            include,
+        })
+    }
+
+    /// The cubin and what the assembler said.
+    fn compile(&self, unit: &Unit, arch: &str, verbose: bool) -> Result<(Vec<u8>, String), Error> {
+        let wrong = |log: String| Error::Compile {
+            unit: title(unit),
+            arch: arch.to_string(),
+            log,
+        };
+        let text = |text: &str| CString::new(text).map_err(|e| wrong(e.to_string()));
+        let source = source(unit.file).ok_or_else(|| wrong("no such file".to_string()))?;
+        let mut options = vec![
+            text(&format!("--gpu-architecture={arch}"))?,
+            text("--std=c++17")?,
+            text(&format!("--include-path={}", self.include.display()))?,
+        ];
+        if verbose {
+            options.push(text("--ptxas-options=-v")?);
+        }
+        for (key, value) in &unit.defines {
+            options.push(text(&format!("--define-macro={key}={value}"))?);
+        }
+        let headers: Vec<(CString, CString)> = SOURCES
+            .iter()
+            .map(|(name, source)| Ok((text(name)?, text(source)?)))
+            .collect::<Result<_, Error>>()?;
+        let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
+        let bodies: Vec<*const c_char> = headers.iter().map(|(_, body)| body.as_ptr()).collect();
+        let options: Vec<&CString> = options.iter().collect();
+        let option_texts: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
+        let (source, name) = (text(source)?, text(unit.file)?);
+        let mut program = Program(std::ptr::null_mut());
+        // SAFETY: every text ends in a zero and outlives the calls; the counts are those of the lists.
+        unsafe {
+            let made = nvrtc::nvrtcCreateProgram(
+                &mut program.0,
+                source.as_ptr(),
+                name.as_ptr(),
+                headers.len() as i32,
+                bodies.as_ptr(),
+                names.as_ptr(),
+            );
+            if made != nvrtc::nvrtcResult::NVRTC_SUCCESS {
+                return Err(wrong(format!("{made:?}")));
+            }
+            let compiled = nvrtc::nvrtcCompileProgram(
+                program.0,
+                option_texts.len() as i32,
+                option_texts.as_ptr(),
+            );
+            let log = program.log();
+            if compiled != nvrtc::nvrtcResult::NVRTC_SUCCESS {
+                return Err(wrong(log));
+            }
+            let image = program
+                .image()
+                .ok_or_else(|| wrong("no code".to_string()))?;
+            Ok((image, log))
+        }
+    }
+}
+
+/// A program of the run-time compiler.
+struct Program(nvrtc::nvrtcProgram);
+
+impl Program {
+    fn log(&self) -> String {
+        let mut size = 0;
+        // SAFETY: the program exists; the log is written into as many bytes as were asked for.
+        let bytes = unsafe {
+            nvrtc::nvrtcGetProgramLogSize(self.0, &mut size);
+            let mut bytes = vec![0u8; size.max(1)];
+            nvrtc::nvrtcGetProgramLog(self.0, bytes.as_mut_ptr().cast());
+            bytes
+        };
+        String::from_utf8_lossy(&bytes)
+            .trim_end_matches('\0')
+            .trim()
+            .to_string()
+    }
+
+    fn image(&self) -> Option<Vec<u8>> {
+        let mut size = 0;
+        // SAFETY: as above.
+        unsafe {
+            nvrtc::nvrtcGetCUBINSize(self.0, &mut size);
+            let mut image = vec![0u8; size];
+            let got = nvrtc::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast());
+            (size > 0 && got == nvrtc::nvrtcResult::NVRTC_SUCCESS).then_some(image)
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: created by `nvrtcCreateProgram`, or null.
+        unsafe {
+            if !self.0.is_null() {
+                nvrtc::nvrtcDestroyProgram(&mut self.0);
+            }
+        }
+    }
+}
+
+fn source(file: &str) -> Option<&'static str> {
+    SOURCES
+        .iter()
+        .find(|(name, _)| *name == file)
+        .map(|(_, source)| *source)
+}
+
+/// Where CUDA's headers are.
+fn include_folder() -> Option<PathBuf> {
+    let folders = libraries::homes().into_iter().map(|home| home.join("include"));
+    folders
+        .into_iter()
+        .find(|folder| folder.join("cuda_fp16.h").is_file())
+}
+
+/// Bytes of registers that were spilled to memory, over all kernels of the file.
+    pub spills: u64,
+    /// What the assembler said.
+    pub log: String,
+}
+
+/// Compiles every kernel file for an architecture such as `sm_90a`: in every variant that tests know, or only once per
+/// format. Needs no GPU, but the run-time compiler. The error names file and line.
+pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Error> {
+    let compiler = Compiler::find()?;
+    let mut listed = ops::catalogue();
+    if !every_variant {
+        let mut seen = BTreeSet::new();
+        let format = |unit: &Unit| {
+            let mut defines = unit.defines.iter();
+            defines.find(|(key, _)| *key == "FORMAT_FILE").cloned()
+        };
+        listed.retain(|l| seen.insert((l.unit.file, format(&l.unit))));
+    }
+    let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
+    let results = in_parallel(&units, &|unit| compiler.compile(unit, arch, true));
+    listed
+        .iter()
+        .zip(results)
+        .map(|(listed, result)| {
+            let (image, log) = result?;
+            Ok(Compiled {
+                name: title(&listed.unit),
+                hot: listed.hot,
+                bytes: image.len(),
+                spills: spills(&log),
+                log,
+            })
+        })
+        .collect()
+}
+
+/// The image of each unit for an architecture, from the cache or compiled.
+pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<u8>>, Error> {
+    let compiler = Compiler::find();
+    let version = compiler.as_ref().map_or((0, 0), |c| c.version);
+    let folder = cache_folder();
+    let results = in_parallel(units, &|unit| {
+        let path = folder
+            .as_ref()
+            .map(|folder| folder.join(cache_name(unit, arch, driver, version)));
+        if let Some(image) = path.as_ref().and_then(|path| read_cached(path)) {
+            return Ok(image);
+        }
+        let compiler = compiler
+            .as_ref()
+            .map_err(|e| Error::NoCompiler(e.to_string()))?;
+        let (image, _) = compiler.compile(unit, arch, false)?;
+        if let Some(path) = path {
+            // A cache that cannot be written costs time at the next load, nothing else.
+            let _ = write_cached(&path, &image);
+        }
+        Ok(image)
+    });
+    results.into_iter().collect()
+}
+
+/// The run-time compiler's version. The error says what is missing.
+pub fn version() -> Result<String, Error> {
+    let (major, minor) = Compiler::find()?.version;
+    Ok(format!("{major}.{minor}"))
+}
+
+/// The architecture's name for the compiler.
+pub(crate) fn arch_name(arch: u32) -> String {
+    match arch {
+        90 => "sm_90a".to_string(),
+        other => format!("sm_{other}"),
+    }
+}
+
+fn title(unit: &Unit) -> String {
+    let mut name = unit.file.to_string();
+    for (key, value) in &unit.defines {
+        name += &format!(" {key}={value}");
+    }
+    name
+}
+
+/// Runs `work` over the units on as many threads as there are cores.
+fn in_parallel<T: Send>(units: &[Unit], work: &(dyn Fn(&Unit) -> T + Sync)) -> Vec<T> {
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(units.len());
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(units.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(unit) = units.get(index) else { break };
+                    let result = work(unit);
+                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                    done.push((index, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The run-time compiler with its headers.
+struct Compiler {
+    version: (i32, i32),
+    include: PathBuf,
+}
+
+impl Compiler {
+    fn find() -> Result<Compiler, Error> {
+        // SAFETY: only tries to open the library.
+        let present = || unsafe { nvrtc::is_culib_present() };
+        if !present() {
+            libraries::preload(&["libnvrtc-builtins.so.", "libnvrtc.so."]);
+        }
+        if !present() {
+            return Err(Error::NoCompiler(
+                "libnvrtc is not there: install the CUDA toolkit (or its nvrtc package) and set CUDA_HOME to its folder, or put its lib folder on the library path"
                     .to_string(),
             ));
         }

@@ -36,13 +36,11 @@ pub fn tools() -> Tools {
 }
 
 fn cublaslt_version() -> Option<String> {
-    // SAFETY: only tries to open the library; the version is asked for only if it is there.
-    let version = unsafe {
-        if !cublaslt::is_culib_present() {
-            return None;
-        }
-        cublaslt::cublasLtGetVersion()
-    };
+    if !crate::libraries::has_cublaslt() {
+        return None;
+    }
+    // SAFETY: the library is there; a number is returned.
+    let version = unsafe { cublaslt::cublasLtGetVersion() };
     Some(format!(
         "{}.{}.{}",
         version / 10000,

@@ -13,6 +13,7 @@ mod graph;
 mod info;
 mod launch;
 mod layout;
+mod libraries;
 mod load;
 mod lower;
 mod ops;

@@ -298,7 +298,7 @@ impl Session {
         if self.tables.get(table).is_none() {
             return Err(no_table(table, self.tables.len()));
         }
-        self.upload_sampler(&[])?;
+        self.upload_sampler()?;
         let row = Row {
             token: 0,
             position: position.wrapping_sub(1),
@@ -351,7 +351,8 @@ impl Session {
         };
         while emitted < n && !cancel.load(Ordering::Relaxed) {
             self.set_rows(table, &[row])?;
-            self.upload_sampler(end_tokens)?;
+            self.sampler_changed |= self.sampler.set_ends(end_tokens);
+            self.upload_sampler()?;
             let wanted = most.min(n - emitted);
             let mut last = row.token;
             let (count, more) =
@@ -398,6 +399,10 @@ impl Session {
         let mut wait = Wait::new();
         let mut cut = false;
         let result = loop {
+            if cancel.load(Ordering::Relaxed) {
+                cut = true;
+                break Ok((seen, false));
+            }
             if launched < n && launched - seen < ahead {
                 match (&self.decode_graph, self.mode()) {
                     (Some(graph), Replay::Graph) => graph.launch()?,
@@ -424,10 +429,6 @@ impl Session {
                     break Ok((seen, false));
                 }
                 continue;
-            }
-            if cancel.load(Ordering::Relaxed) {
-                cut = true;
-                break Ok((seen, false));
             }
             if launched < n && launched - seen < ahead {
                 continue;
@@ -601,14 +602,10 @@ impl Session {
         }
     }
 
-    fn upload_sampler(&mut self, ends: &[u32]) -> Result<(), Error> {
-        let changed = self.sampler.set_ends(ends);
-        if changed || self.sampler_changed {
+    fn upload_sampler(&mut self) -> Result<(), Error> {
+        if self.sampler_changed {
             // SAFETY: the region was made for the sampler's head and more.
-            unsafe {
-                self.gpu
-                    .upload(self.sampling.start(), self.sampler.head())?
-            };
+            unsafe { self.gpu.upload(self.sampling.start(), self.sampler.head())? };
             self.sampler_changed = false;
         }
         Ok(())

@@ -35,10 +35,11 @@ impl Library {
     /// be current.
     fn open() -> Option<Library> {
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the first call only tries to open the library; the second writes a handle.
-        let opened = unsafe {
-            sys::is_culib_present() && check(sys::cublasLtCreate(&mut handle), "").is_ok()
-        };
+        if !crate::libraries::has_cublaslt() {
+            return None;
+        }
+        // SAFETY: the library is there; a handle is written.
+        let opened = check(unsafe { sys::cublasLtCreate(&mut handle) }, "").is_ok();
         opened.then(|| Library {
             handle,
             plans: Mutex::default(),
