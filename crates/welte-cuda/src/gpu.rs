@@ -462,15 +462,17 @@ impl Module {
         // SAFETY: the module is loaded; the name ends in a zero.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, self.module, text.as_ptr()) };
         check(result, &format!("looking for the kernel {name}"))?;
-        if shared > 48 << 10 {
-            let attribute =
-                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let mut allowed = 0;
+        // SAFETY: the function is loaded; a number is written.
+        let result = unsafe { sys::cuFuncGetAttribute(&mut allowed, attribute, function) };
+        check(result, &format!("asking for the shared memory of {name}"))?;
+        // The limit is the function's, which other launches share: it only ever grows.
+        if i64::from(shared) > i64::from(allowed) {
             // SAFETY: the function is loaded.
             let result = unsafe { sys::cuFuncSetAttribute(function, attribute, shared as i32) };
-            check(
-                result,
-                &format!("giving {name} {shared} bytes of shared memory"),
-            )?;
+            let what = format!("giving {name} {shared} bytes of shared memory");
+            check(result, &what)?;
         }
         Ok(Kernel {
             function,

@@ -43,7 +43,10 @@ pub(crate) fn has_cublaslt() -> bool {
 #[cfg(unix)]
 fn preload(names: &[&str]) {
     use std::os::unix::ffi::OsStrExt;
-    for folder in homes().iter().flat_map(|h| [h.join("lib64"), h.join("lib")]) {
+    for folder in homes()
+        .iter()
+        .flat_map(|h| [h.join("lib64"), h.join("lib")])
+    {
         let Ok(entries) = std::fs::read_dir(&folder) else {
             continue;
         };

@@ -605,7 +605,10 @@ impl Session {
     fn upload_sampler(&mut self) -> Result<(), Error> {
         if self.sampler_changed {
             // SAFETY: the region was made for the sampler's head and more.
-            unsafe { self.gpu.upload(self.sampling.start(), self.sampler.head())? };
+            unsafe {
+                self.gpu
+                    .upload(self.sampling.start(), self.sampler.head())?
+            };
             self.sampler_changed = false;
         }
         Ok(())
