@@ -24,6 +24,23 @@ const CHUNK: u32 = 64;
 /// element may then be 4 million before it is cut off, and what is lost of small ones is below 2^-19.
 const HEADROOM: f32 = 64.0;
 
+/// Bytes of a chunk of widened weights.
+const WIDENED: u32 = TILE_N * CHUNK * 2;
+/// Bytes of shared memory that a block of `gemm_wide.cu` may fill, and one of two blocks of `gemm.cu`.
+const WIDE_SHARED: u32 = 224 << 10;
+const NARROW_SHARED: u32 = 115 << 10;
+
+/// Bytes of a chunk of encoded weights in shared memory (`dequant.cuh`): no entry takes less than four.
+fn raw_bytes(format: Format) -> u32 {
+    let units = TILE_N * CHUNK / 32;
+    let planes = planes(format).iter();
+    if format.is_quantised() {
+        units * planes.map(|plane| plane.bytes.max(4)).sum::<u32>()
+    } else {
+        units * 32 * planes.map(|plane| plane.bytes).sum::<u32>()
+    }
+}
+
 /// A tile of ours: `gemm.cu`, which any GPU with tensor cores runs, or `gemm_wide.cu` for sm_90a.
 #[derive(Clone, Copy)]
 struct Tile {
@@ -43,25 +60,40 @@ impl Tile {
         }
     }
 
-    /// Tiles of 64-element rows that are on their way.
-    fn stages(self) -> u32 {
-        match (self.wide, self.rows) {
-            (false, _) => 4,
-            (true, ..=64) => 8,
-            (true, ..=128) => 6,
-            (true, _) => 4,
+    /// Chunks of activations that are on their way, and of encoded weights: what fits beside the widened weights.
+    fn stages(self, format: Format) -> (u32, u32) {
+        let (x, raw) = (self.rows * CHUNK * 2, raw_bytes(format));
+        if self.wide {
+            let stages = match self.rows {
+                ..=64 => 5,
+                ..=128 => 4,
+                _ => 3,
+            };
+            let left = WIDE_SHARED - stages * (WIDENED + x);
+            (stages, (left / raw).clamp(2, 6))
+        } else {
+            // Two blocks at a time where three stages let them.
+            let stages = ((NARROW_SHARED - 2 * WIDENED) / (x + raw)).clamp(3, 6);
+            (stages, stages)
         }
     }
 
     fn threads(self) -> u32 {
-        if self.wide { 384 } else { 256 }
+        match (self.wide, self.rows) {
+            (false, _) => 256,
+            (true, ..=128) => 512,
+            (true, _) => 384,
+        }
     }
 
-    fn shared(self) -> u32 {
+    fn shared(self, format: Format) -> u32 {
+        let (x, raw) = (self.rows * CHUNK * 2, raw_bytes(format));
+        let (stages, ring) = self.stages(format);
         if self.wide {
-            self.stages() * (TILE_N + self.rows) * 128 + 1024
+            // The tiles begin at a multiple of 1024.
+            stages * (WIDENED + x) + ring * raw + 1024
         } else {
-            (2 * TILE_N + self.stages() * self.rows) * 128
+            2 * WIDENED + stages * (x + raw)
         }
     }
 
@@ -81,8 +113,10 @@ impl Tile {
             ("BFLOAT", flag(format == Format::BF16)),
             ("TILE_ROWS", self.rows.to_string()),
         ];
+        let (stages, ring) = self.stages(format);
+        defines.push(("STAGES", stages.to_string()));
         if self.wide {
-            defines.push(("STAGES", self.stages().to_string()));
+            defines.push(("RING", ring.to_string()));
         }
         Unit {
             file: if self.wide { "gemm_wide.cu" } else { "gemm.cu" },
@@ -434,7 +468,7 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
                 per: tile.rows,
             },
             block: tile.threads(),
-            shared: tile.shared(),
+            shared: tile.shared(job.weight.format),
             args: args(&gemm),
         }),
     ]
