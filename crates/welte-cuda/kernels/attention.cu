@@ -27,9 +27,7 @@ __device__ __forceinline__ u32 swizzle(u32 row) { return (row & 1) << 2 ^ (row >
 __device__ __forceinline__ uint4 chunk(const u8 *part, u32 row, u32 index) {
     if constexpr (KV_Q8) {
         if (WIDE != HEAD_DIM && index >= CHUNKS) return make_uint4(0, 0, 0, 0);
-        const u8 *block = part + row * KV_ROW + index / 4 * 34;
-        const u16 *q = (const u16 *)(block + 2 + index % 4 * 8);
-        return widen8(q[0] | (u32)q[1] << 16, q[2] | (u32)q[3] << 16, *(const __half *)block);
+        return q8_chunk(part + row * KV_ROW, index);
     } else {
         return *(const uint4 *)(part + (row * (WIDE / 8) + (index ^ swizzle(row))) * 16);
     }
@@ -91,16 +89,13 @@ struct Heads {
     float o[D64 * 8][4];
     float largest, total;
 
-    __device__ __forceinline__ void load(const AttentionArgs &a, const float *x, bool there, u32 t) {
+    __device__ __forceinline__ void begin(const AttentionArgs &a, const float (&x)[C32][8]) {
+        float factor = q_factor(a);
 #pragma unroll
-        for (u32 c = 0; c < C32; ++c) {
-            float v[8];
+        for (u32 c = 0; c < C32; ++c)
 #pragma unroll
-            for (u32 i = 0; i < 8; ++i)
-                v[i] = there && c * 32 + t * 8 + i < HEAD_DIM ? x[c * 32 + t * 8 + i] * q_factor(a) : 0.0f;
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) pack_both(v[i * 2], v[i * 2 + 1], q[c * 2 + i / 2][i % 2 * 2], q[c * 2 + i / 2][i % 2 * 2 + 1]);
-        }
+            for (u32 i = 0; i < 4; ++i)
+                pack_both(x[c][i * 2] * factor, x[c][i * 2 + 1] * factor, q[c * 2 + i / 2][i % 2 * 2], q[c * 2 + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
         for (u32 i = 0; i < D64 * 8; ++i) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
         largest = NEVER;
@@ -132,7 +127,7 @@ struct Heads {
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
         m = fmaxf(m, largest);
         if (__any_sync(~0u, m > largest)) {
-            float shrink = exp2f(largest - m);
+            float shrink = power(largest - m);
             total *= shrink;
 #pragma unroll
             for (u32 i = 0; i < D64 * 8; ++i)
@@ -143,7 +138,7 @@ struct Heads {
 #pragma unroll
         for (u32 h = 0; h < 2; ++h)
 #pragma unroll
-            for (u32 i = 0; i < 2; ++i) total += w[h][i] = exp2f(w[h][i] - m);
+            for (u32 i = 0; i < 2; ++i) total += w[h][i] = power(w[h][i] - m);
         u32 p[4];
         pack_both(w[0][0], w[0][1], p[0], p[1]);
         pack_both(w[1][0], w[1][1], p[2], p[3]);
@@ -231,7 +226,7 @@ __device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, fl
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             u32 s = t % 32 + i * 32;
-            float weight = exp2f(of[i].x - largest);
+            float weight = power(of[i].x - largest);
             total += weight * of[i].y;
             if (s < active) weights[h * gridDim.x + s] = weight;
         }
@@ -283,8 +278,15 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
     }
     grid_release();
     grid_wait();
-    if (a.step->ended || row >= (a.single ? 1 : a.step->live)) return;
+    // q is asked for before it is known whether it is needed.
+    const float *q = a.q + (u64)row * a.q_stride + (u64)(head + lane / 4) * HEAD_DIM + lane % 4 * 8;
+    float x[C32][8];
+#pragma unroll
+    for (u32 c = 0; c < C32; ++c)
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i) x[c][i] = lane / 4 < mine && c * 32 + lane % 4 * 8 + i < HEAD_DIM ? q[c * 32 + i] : 0.0f;
     Row at = a.step->rows[row];
+    if (a.step->ended || row >= (a.single ? 1 : a.step->live)) return;
     Split s = split_of(a, at.position);
     if (blockIdx.x >= s.active) return;
 
@@ -296,7 +298,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
         copy_commit();
     }
     Heads h;
-    h.load(a, a.q + (u64)row * a.q_stride + (u64)(head + lane / 4) * HEAD_DIM, lane / 4 < mine, lane % 4);
+    h.begin(a, x);
     u32 stage = 0;
     for (u32 tile = s.begin + warp; tile < s.end; tile += WARPS, next += WARPS) {
         copy_wait<STAGES - 2>();
@@ -317,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
         for (u32 w = 0; w < WARPS; ++w) largest = fmaxf(largest, saved[(w * 8 + t) * SAVED + WIDE]);
         for (u32 w = 0; w < WARPS; ++w) {
             float *of = saved + (w * 8 + t) * SAVED + WIDE;
-            of[2] = exp2f(of[0] - largest);
+            of[2] = power(of[0] - largest);
             total += of[1] * of[2];
         }
         heads[t] = make_float2(largest, total);

@@ -35,9 +35,16 @@ __device__ __forceinline__ float capped(const AttentionArgs &a, float score) {
     return a.softcap == 0.0f ? score : a.softcap * LOG2E * tanhf(score / a.softcap);
 }
 
+// 2^x; tiny results become zero.
+__device__ __forceinline__ float power(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // c += a b: a 16 x 16 and b 16 x 8 of f16, c of f32.
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -64,6 +71,17 @@ __device__ __forceinline__ void pack_both(float a, float b, u32 &high, u32 &low)
     float2 f = __half22float2(h);
     high = *(u32 *)&h;
     low = pack(a - f.x, b - f.y);
+}
+
+// Eight values of a Q8_0 row at `chunk` * 8, as halves. Its blocks of 34 bytes begin at even addresses: words are read
+// where they are whole and moved into place.
+__device__ __forceinline__ uint4 widen8(u32 low, u32 high, __half scale);
+__device__ __forceinline__ uint4 q8_chunk(const u8 *row, u32 chunk) {
+    const u8 *block = row + chunk / 4 * 34, *q = block + 2 + chunk % 4 * 8;
+    u32 half = (u32)(u64)q & 2;
+    const u32 *w = (const u32 *)(q - half);
+    u32 a = w[0], b = w[1], c = half ? *(const u16 *)(w + 2) : 0, how = half ? 0x5432 : 0x3210;
+    return widen8(__byte_perm(a, b, how), __byte_perm(b, c, how), *(const __half *)block);
 }
 
 // Eight signed bytes times a scale, as halves. The bytes become 1024 + (q + 128) by their place in the mantissa.

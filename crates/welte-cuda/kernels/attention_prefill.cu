@@ -82,11 +82,8 @@ struct Fetch {
 #pragma unroll 4
             for (u32 c = threadIdx.x; c < STEP * CHUNKS; c += THREADS) {
                 u32 row = c / CHUNKS, chunk = c % CHUNKS, position = step * STEP + row;
-                const u8 *block = raw + row * KV_ROW + chunk / 4 * 34;
-                const u16 *q = (const u16 *)(block + 2 + chunk % 4 * 8);
                 uint4 v = make_uint4(0, 0, 0, 0);
-                if (position >= s.low && position <= s.high)
-                    v = widen8(q[0] | (u32)q[1] << 16, q[2] | (u32)q[3] << 16, *(const __half *)block);
+                if (position >= s.low && position <= s.high) v = q8_chunk(raw + row * KV_ROW, chunk);
                 *(uint4 *)(to + part * PART_BYTES + at_chunk(row, chunk)) = v;
             }
         }
@@ -122,7 +119,7 @@ struct Tile {
             m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
             m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
             float base = m == NEVER ? 0.0f : m; // nothing seen yet
-            float shrink = exp2f(largest[r] - base);
+            float shrink = power(largest[r] - base);
             largest[r] = m;
             total[r] *= shrink;
 #pragma unroll
@@ -132,7 +129,7 @@ struct Tile {
             }
 #pragma unroll
             for (u32 n = 0; n < STEP / 8; ++n) {
-                float x = exp2f(s[n][r * 2] - base), y = exp2f(s[n][r * 2 + 1] - base);
+                float x = power(s[n][r * 2] - base), y = power(s[n][r * 2 + 1] - base);
                 total[r] += x + y;
                 p[n / 2][n % 2 * 2 + r] = pack(x, y);
             }

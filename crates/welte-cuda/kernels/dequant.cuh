@@ -33,6 +33,17 @@ __device__ __forceinline__ Unit load_unit(const u8* const row[], u32 k, u32 unit
     return u;
 }
 
+// Has the integers or floats of unit `unit` of the row brought into the L2 cache.
+__device__ __forceinline__ void prefetch_unit(const u8* const row[], u32 k, u32 unit) {
+    const u32 element = min(unit, (k - 1) / 32) * 32;
+#pragma unroll
+    for (int p = 0; p < Format::PLANES; p++) {
+        if (Format::BLOCKS && (Format::elements(p) > 32 || Format::bytes(p) < 4)) continue;
+        const u8* at = row[p] + element / Format::elements(p) * Format::bytes(p);
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+    }
+}
+
 #ifndef FLOATS
 // Four integers (bytes, signed or below 128) as f16, times d, plus m. An integer's byte is put into the mantissa of
 // 1024, where f16 numbers are 1 apart; the difference from 1024 + 128 is exact.

@@ -32,6 +32,22 @@ __device__ __forceinline__ void turn(float position, float freq, float magnitude
     s *= magnitude;
 }
 
+// What does not change from step to step, for one lane's values.
+struct Weights {
+    float freqs[PER_LANE];
+    float norm[PER_LANE];
+
+    __device__ __forceinline__ void load(const RopeArgs &a, const float *weight, bool turns, u32 lane) {
+        u32 half = a.rot / 2;
+#pragma unroll
+        for (u32 i = 0; i < PER_LANE; ++i) {
+            u32 at = lane + i * 32, pair = a.interleaved ? at / 2 : at < half ? at : at - half;
+            freqs[i] = turns && at < 2 * half ? a.freqs[pair] : 0.0f;
+            norm[i] = weight && at < HEAD_DIM ? weight[at] : 0.0f;
+        }
+    }
+};
+
 // One head's values: lane l holds those at l, l + 32, ...
 struct Head {
     float v[PER_LANE];
@@ -47,18 +63,17 @@ struct Head {
             if (lane + i * 32 < HEAD_DIM) x[lane + i * 32] = v[i];
     }
 
-    __device__ __forceinline__ void normalise(const float *weight, float eps, u32 lane) {
+    __device__ __forceinline__ void normalise(const float (&weight)[PER_LANE], float eps) {
         float sum = 0;
 #pragma unroll
         for (u32 i = 0; i < PER_LANE; ++i) sum += v[i] * v[i];
         float factor = 1.0f / sqrtf(warp_sum(sum) / (float)HEAD_DIM + eps);
 #pragma unroll
-        for (u32 i = 0; i < PER_LANE; ++i)
-            if (lane + i * 32 < HEAD_DIM) v[i] = v[i] * factor * weight[lane + i * 32];
+        for (u32 i = 0; i < PER_LANE; ++i) v[i] = v[i] * factor * weight[i];
     }
 
     // A value's partner may be with any lane: they meet in shared memory.
-    __device__ __forceinline__ void rotate(const RopeArgs &a, float position, float *shared, u32 lane) {
+    __device__ __forceinline__ void rotate(const RopeArgs &a, const float (&freqs)[PER_LANE], float position, float *shared, u32 lane) {
         __syncwarp();
         save(shared, lane);
         __syncwarp();
@@ -68,10 +83,9 @@ struct Head {
             u32 at = lane + i * 32;
             if (at >= 2 * half) continue;
             bool first = a.interleaved ? at % 2 == 0 : at < half;
-            u32 pair = a.interleaved ? at / 2 : first ? at : at - half;
             float other = shared[a.interleaved ? at ^ 1 : first ? at + half : at - half];
             float c, s;
-            turn(position, a.freqs[pair], a.magnitude, c, s);
+            turn(position, freqs[i], a.magnitude, c, s);
             v[i] = first ? v[i] * c - other * s : other * s + v[i] * c;
         }
     }
@@ -94,56 +108,61 @@ struct Head {
     }
 };
 
-// Which head and row this warp has; false if none.
-__device__ __forceinline__ bool mine(const RopeArgs &a, u32 heads, u32 &head, Row &row) {
-    grid_release();
+// This warp's row and its head from `x` on, which is asked for before it is known whether it is needed; false if not.
+__device__ __forceinline__ bool begin(const RopeArgs &a, Head &h, const float *x, Row &row) {
     grid_wait();
-    head = blockIdx.y * WARPS + threadIdx.x / 32;
-    if (a.step->ended || head >= heads || blockIdx.x >= (a.single ? 1 : a.step->live)) return false;
+    h.load(x, threadIdx.x % 32);
     row = a.step->rows[blockIdx.x];
-    return true;
+    return !a.step->ended && blockIdx.x < (a.single ? 1 : a.step->live);
 }
+
+__device__ __forceinline__ u32 warp_head() { return blockIdx.y * WARPS + threadIdx.x / 32; }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32) rope(const __grid_constant__ RopeArgs a) {
     __shared__ float shared[WARPS][HEAD_DIM];
-    u32 head, lane = threadIdx.x % 32;
-    Row row;
-    if (!mine(a, a.heads, head, row)) return;
+    u32 head = warp_head(), lane = threadIdx.x % 32;
     float *x = a.x + (u64)blockIdx.x * a.x_stride + head * HEAD_DIM;
+    if (head >= a.heads) return;
+    Weights w;
+    w.load(a, nullptr, true, lane);
+    grid_release();
     Head h;
-    h.load(x, lane);
-    h.rotate(a, (float)row.position, shared[threadIdx.x / 32], lane);
+    Row row;
+    if (!begin(a, h, x, row)) return;
+    h.rotate(a, w.freqs, (float)row.position, shared[threadIdx.x / 32], lane);
     h.save(x, lane);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32) kv_append(const __grid_constant__ RopeArgs a) {
-    u32 head, lane = threadIdx.x % 32;
-    Row row;
-    if (!mine(a, 2 * a.kv.heads, head, row)) return;
-    u32 part = head / a.kv.heads;
-    head %= a.kv.heads;
+    u32 part = warp_head() / a.kv.heads, head = warp_head() % a.kv.heads;
     const float *x = part ? a.v + (u64)blockIdx.x * a.v_stride : a.x + (u64)blockIdx.x * a.x_stride;
+    grid_release();
     Head h;
-    h.load(x + head * HEAD_DIM, lane);
-    h.store(kv_at(a.kv, part, head, row), lane);
+    Row row;
+    if (part >= 2 || !begin(a, h, x + head * HEAD_DIM, row)) return;
+    h.store(kv_at(a.kv, part, head, row), threadIdx.x % 32);
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_append(const __grid_constant__ RopeArgs a) {
     __shared__ float shared[WARPS][HEAD_DIM];
-    u32 head, lane = threadIdx.x % 32;
-    Row row;
-    if (!mine(a, a.heads + 2 * a.kv.heads, head, row)) return;
+    u32 head = warp_head(), lane = threadIdx.x % 32;
+    if (head >= a.heads + 2 * a.kv.heads) return;
     float *x = a.x + (u64)blockIdx.x * a.x_stride + head * HEAD_DIM;
+    bool turns = head < a.heads + a.kv.heads;
+    const float *norm = !turns ? nullptr : head < a.heads ? a.q_norm : a.k_norm;
+    Weights w;
+    w.load(a, norm, turns, lane);
+    grid_release();
     Head h;
-    h.load(x, lane);
-    if (head < a.heads + a.kv.heads) {
-        const float *norm = head < a.heads ? a.q_norm : a.k_norm;
-        if (norm) h.normalise(norm, a.eps, lane);
-        h.rotate(a, (float)row.position, shared[threadIdx.x / 32], lane);
+    Row row;
+    if (!begin(a, h, x, row)) return;
+    if (norm) h.normalise(w.norm, a.eps);
+    if (turns) {
+        h.rotate(a, w.freqs, (float)row.position, shared[threadIdx.x / 32], lane);
         h.save(x, lane);
     }
     if (head < a.heads) return;
-    u32 part = head >= a.heads + a.kv.heads;
+    u32 part = !turns;
     u32 kv_head = head - a.heads - part * a.kv.heads;
     h.store(kv_at(a.kv, part, kv_head, row), lane);
 }

@@ -331,7 +331,7 @@ __device__ void finish(const SampleArgs &a, u32 token) {
     step->ended = end || left == 0 || a.meeting->cancelled;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) sample(const __grid_constant__ SampleArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_constant__ SampleArgs a) {
     extern __shared__ __align__(16) u8 shared[];
     Shared &sh = *(Shared *)shared;
     u32 *orders = (u32 *)(shared + sizeof(Shared)); // slice values, later their places in the order; then slice counts

@@ -45,6 +45,8 @@ const SOURCES: &[(&str, &str)] = sources![
     "format/q6_k.cuh",
     "format/q8_0.cuh",
     "gemm.cu",
+    "gemm.cuh",
+    "gemm_wide.cu",
     "kv.cuh",
     "matmul.cu",
     "prepare.cu",

@@ -295,6 +295,9 @@ impl DeviceBlock {
     /// Allocates and enqueues filling it with zeros.
     pub(crate) fn zeroed(gpu: &Arc<Gpu>, bytes: u64, what: &str) -> Result<DeviceBlock, Error> {
         let block = DeviceBlock::new(gpu, bytes, what)?;
+        if bytes == 0 {
+            return Ok(block);
+        }
         // SAFETY: the block has that many bytes.
         let result = unsafe { sys::cuMemsetD8Async(block.start, 0, bytes as usize, gpu.stream) };
         check(result, what)?;
@@ -437,10 +440,8 @@ impl Module {
         gpu.current()?;
         let mut module = std::ptr::null_mut();
         // SAFETY: the driver checks the image, which carries its own length.
-        check(
-            unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) },
-            what,
-        )?;
+        let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+        check(result, what)?;
         Ok(Module {
             gpu: gpu.clone(),
             module,

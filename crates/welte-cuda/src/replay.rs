@@ -160,14 +160,14 @@ impl Session {
             keys: Vec::with_capacity(sizes.rows as usize),
             serial: 0,
             last_table: 0,
-            replay: inner.options.replay,
+            replay: Replay::Eager,
             profile: None,
             events: Vec::new(),
             allocated,
             gpu,
         };
         session.upload_pages()?;
-        session.capture()?;
+        session.set_replay(inner.options.replay)?;
         session.gpu.synchronise()?;
         Ok(session)
     }
@@ -251,12 +251,11 @@ impl Session {
     pub fn step(&mut self, table: usize, rows: &[Row]) -> Result<&[f32], Error> {
         self.set_rows(table, rows)?;
         self.upload_step(rows, 0)?;
-        if Some(table) == self.decode && self.forward_graph.is_some() && self.profile.is_none() {
-            if let Some(graph) = &self.forward_graph {
+        match &self.forward_graph {
+            Some(graph) if Some(table) == self.decode && self.mode() == Replay::Graph => {
                 graph.launch()?;
             }
-        } else {
-            self.replay(table, usize::MAX, false, rows)?;
+            _ => self.replay(table, usize::MAX, false, rows)?,
         }
         let ready = &self.tables[table];
         let count = if let Shape::Batch(_) = ready.shape {
@@ -430,10 +429,11 @@ impl Session {
                 cut = true;
                 break Ok((seen, false));
             }
-            if launched == n || launched - seen >= ahead {
-                if let Err(error) = wait.turn(&self.gpu) {
-                    break Err(error);
-                }
+            if launched < n && launched - seen < ahead {
+                continue;
+            }
+            if let Err(error) = wait.turn(&self.gpu) {
+                break Err(error);
             }
         };
         if cut {
@@ -466,15 +466,29 @@ impl Session {
         self.profile.as_deref().unwrap_or(&[])
     }
 
-    /// Replays chains in another way from now on. The error says that this session has no such graph.
+    /// Replays chains in another way from now on; graphs that this needs are captured now, if they were not before.
     pub fn set_replay(&mut self, replay: Replay) -> Result<(), Error> {
-        let missing = match replay {
-            Replay::Allocate | Replay::Eager => false,
-            Replay::Graph => self.decode_graph.is_none(),
-            Replay::While => self.loop_graph.is_none(),
+        let Some(table) = self.decode else {
+            return Ok(());
         };
-        if missing {
-            return Err(Error::Step(format!("{replay:?}: no such graph was made")));
+        self.gpu.current()?;
+        match replay {
+            Replay::Allocate | Replay::Eager => {}
+            Replay::Graph if self.decode_graph.is_some() => {}
+            Replay::Graph => {
+                let decode = Graph::capture(&self.gpu, &|| self.enqueue_all(table, true))?;
+                let forward = Graph::capture(&self.gpu, &|| self.enqueue_all(table, false))?;
+                self.decode_graph = Some(decode);
+                self.forward_graph = Some(forward);
+            }
+            Replay::While if self.loop_graph.is_some() => {}
+            Replay::While => {
+                let turn = |condition| {
+                    self.enqueue_all(table, true)?;
+                    self.enqueue(&self.turn(condition)?, 1)
+                };
+                self.loop_graph = Some(Graph::capture_loop(&self.gpu, &turn)?);
+            }
         }
         self.replay = replay;
         Ok(())
@@ -511,13 +525,10 @@ impl Session {
 
     /// How chains are replayed: as was asked for, unless something is profiled.
     fn mode(&self) -> Replay {
-        match self.replay {
-            _ if self.profile.is_some() => Replay::Eager,
-            Replay::Allocate => Replay::Allocate,
-            Replay::While if self.loop_graph.is_some() => Replay::While,
-            Replay::Graph | Replay::While if self.decode_graph.is_some() => Replay::Graph,
-            _ => Replay::Eager,
+        if self.profile.is_some() {
+            return Replay::Eager;
         }
+        self.replay
     }
 
     /// The token of that number, if the device has made it.
@@ -605,7 +616,7 @@ impl Session {
 
     fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
         match node {
-            Ready::Gemm(gemm) => gemm.run(&self.gpu),
+            Ready::Gemm(gemm) => gemm.run(&self.gpu, live),
             Ready::ForRows { least, most, nodes } => {
                 if (*least..=*most).contains(&live) {
                     nodes.iter().try_for_each(|node| self.enqueue(node, live))?;
@@ -716,46 +727,14 @@ impl Session {
         Ok(())
     }
 
-    /// Captures the decode table as graphs, unless everything is launched by the host.
-    fn capture(&mut self) -> Result<(), Error> {
-        let (Some(table), true) = (
-            self.decode,
-            self.model.inner.options.replay != Replay::Eager,
-        ) else {
-            return Ok(());
-        };
-        let ready = &self.tables[table];
-        let ops = &self.model.inner.program.tables[table].commands;
-        let gemm = |nodes: &Vec<Ready>| nodes.iter().any(|n| matches!(n, Ready::Gemm(_)));
-        if ready.commands.iter().any(gemm) {
-            return Ok(());
-        }
-        let all = || {
-            let mut nodes = ready.commands.iter().flatten();
-            nodes.try_for_each(|node| self.enqueue(node, 1))
-        };
-        let forward = || {
-            let commands = ready.commands.iter().zip(ops);
-            let mut nodes = commands
-                .filter(|(_, c)| c.op != Op::Sample)
-                .flat_map(|(nodes, _)| nodes);
-            nodes.try_for_each(|node| self.enqueue(node, 1))
-        };
-        let loop_graph = match self.model.inner.options.replay {
-            Replay::While => {
-                let turn = |handle| {
-                    all()?;
-                    self.enqueue(&self.turn(handle)?, 1)
-                };
-                Some(Graph::capture_loop(&self.gpu, &turn)?)
+    /// Enqueues a decode table as it is captured: with or without its `sample`.
+    fn enqueue_all(&self, table: usize, sample: bool) -> Result<(), Error> {
+        let commands = &self.model.inner.program.tables[table].commands;
+        for (nodes, command) in self.tables[table].commands.iter().zip(commands) {
+            if sample || command.op != Op::Sample {
+                nodes.iter().try_for_each(|node| self.enqueue(node, 1))?;
             }
-            _ => None,
-        };
-        let decode_graph = Graph::capture(&self.gpu, &all)?;
-        let forward_graph = Graph::capture(&self.gpu, &forward)?;
-        self.decode_graph = Some(decode_graph);
-        self.forward_graph = Some(forward_graph);
-        self.loop_graph = loop_graph;
+        }
         Ok(())
     }
 
@@ -859,9 +838,7 @@ fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<Re
         .map(|table| cx.lower(table))
         .collect::<Result<_, Error>>()?;
     let mut units: BTreeSet<_> = lowered.iter().flat_map(units_of).collect();
-    if inner.options.replay == Replay::While {
-        units.insert(turn_unit());
-    }
+    units.insert(turn_unit());
     inner.add_modules(&units.into_iter().collect::<Vec<_>>())?;
     let make = |table: LoweredTable| -> Result<ReadyTable, Error> {
         let commands = table.commands.into_iter().map(|c| ready(inner, c));
@@ -875,7 +852,8 @@ fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<Re
     lowered.into_iter().map(make).collect()
 }
 
-fn turn_unit() -> Unit {
+/// What the end of a loop's turn is compiled from.
+pub(crate) fn turn_unit() -> Unit {
     Unit {
         file: "turn.cu",
         defines: Vec::new(),

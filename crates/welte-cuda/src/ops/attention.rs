@@ -103,44 +103,63 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         single: u32::from(rows == 1),
         pad: 0,
     };
-    let group = p.heads / p.kv_heads;
-    let launch = match kind(kv, rows, cx.gpu.shared_per_block) {
-        Kind::Decode => {
-            let ring = ring(kv, cx.gpu.shared_per_block);
-            Launch {
-                unit: decode_unit(kv, group, ring),
-                function: "attention",
-                grid: [splits(kv, &p, cx.gpu), p.kv_heads * units(&p), rows],
-                by_rows: ByRows::Axis { axis: 2, per: 1 },
-                block: ring.0 * 32,
-                shared: decode_shared(kv, ring),
-                args: args(&a),
-            }
-        }
-        Kind::Prefill => {
-            let (warps, tiles) = PREFILL;
-            let per = warps * tiles * 16;
-            Launch {
-                unit: prefill_unit(kv),
-                function: "attention_prefill",
-                grid: [p.heads, rows.div_ceil(per), 1],
-                by_rows: ByRows::Axis { axis: 1, per },
-                block: warps * 32,
-                shared: prefill_shared(kv),
-                args: args(&a),
-            }
-        }
-        Kind::Plain => Launch {
-            unit: plain_unit(kv),
-            function: "attention_plain",
-            grid: [rows, p.heads, 1],
-            by_rows: ByRows::Axis { axis: 0, per: 1 },
-            block: PLAIN_THREADS,
-            shared: 0,
-            args: args(&a),
-        },
-    };
-    Ok(vec![Node::Kernel(launch)])
+    let few = || decode(cx, &p, rows.min(MOST_VECTOR_ROWS), &a);
+    Ok(match kind(kv, rows, cx.gpu.shared_per_block) {
+        Kind::Decode => vec![Node::Kernel(few())],
+        Kind::Prefill => vec![
+            Node::ForRows {
+                least: 1,
+                most: MOST_VECTOR_ROWS,
+                nodes: vec![Node::Kernel(few())],
+            },
+            Node::ForRows {
+                least: MOST_VECTOR_ROWS + 1,
+                most: rows,
+                nodes: vec![Node::Kernel(prefill(kv, &p, rows, &a))],
+            },
+        ],
+        Kind::Plain => vec![Node::Kernel(plain(kv, &p, rows, &a))],
+    })
+}
+
+fn decode(cx: &Lowering<'_>, p: &params::Attention, rows: u32, a: &Args) -> Launch {
+    let kv = &cx.program.kv;
+    let ring = ring(kv, cx.gpu.shared_per_block);
+    Launch {
+        unit: decode_unit(kv, p.heads / p.kv_heads, ring),
+        function: "attention",
+        grid: [splits(kv, p, cx.gpu), p.kv_heads * units(p), rows],
+        by_rows: ByRows::Axis { axis: 2, per: 1 },
+        block: ring.0 * 32,
+        shared: decode_shared(kv, ring),
+        args: args(a),
+    }
+}
+
+fn prefill(kv: &KvLayout, p: &params::Attention, rows: u32, a: &Args) -> Launch {
+    let (warps, tiles) = PREFILL;
+    let per = warps * tiles * 16;
+    Launch {
+        unit: prefill_unit(kv),
+        function: "attention_prefill",
+        grid: [p.heads, rows.div_ceil(per), 1],
+        by_rows: ByRows::Axis { axis: 1, per },
+        block: warps * 32,
+        shared: prefill_shared(kv),
+        args: args(a),
+    }
+}
+
+fn plain(kv: &KvLayout, p: &params::Attention, rows: u32, a: &Args) -> Launch {
+    Launch {
+        unit: plain_unit(kv),
+        function: "attention_plain",
+        grid: [rows, p.heads, 1],
+        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        block: PLAIN_THREADS,
+        shared: 0,
+        args: args(a),
+    }
 }
 
 fn plain_unit(kv: &KvLayout) -> Unit {
@@ -207,11 +226,12 @@ fn decode_shared(kv: &KvLayout, (warps, stages): (u32, u32)) -> u32 {
 pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     let p = params::Attention::of(&command.params);
     match kind(&program.kv, rows, gpu.shared_per_block) {
-        Kind::Decode => {
+        Kind::Decode | Kind::Prefill => {
+            let rows = rows.min(MOST_VECTOR_ROWS);
             let partials = u64::from(rows) * u64::from(p.heads);
             partials * u64::from(splits(&program.kv, &p, gpu)) * (u64::from(p.head_dim) + 2) * 4
         }
-        Kind::Prefill | Kind::Plain => 0,
+        Kind::Plain => 0,
     }
 }
 
@@ -219,8 +239,11 @@ pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &Gpu
 pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     let p = params::Attention::of(&command.params);
     match kind(&program.kv, rows, gpu.shared_per_block) {
-        Kind::Decode => u64::from(rows) * u64::from(p.kv_heads) * u64::from(units(&p)) * 4,
-        Kind::Prefill | Kind::Plain => 0,
+        Kind::Decode | Kind::Prefill => {
+            let blocks = u64::from(p.kv_heads) * u64::from(units(&p));
+            u64::from(rows.min(MOST_VECTOR_ROWS)) * blocks * 4
+        }
+        Kind::Plain => 0,
     }
 }
 
@@ -254,11 +277,11 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         let kv = layout(head_dim, format);
         list.push(Listed {
             unit: prefill_unit(&kv),
-            hot: head_dim <= 128,
+            hot: false,
         });
         list.push(Listed {
             unit: decode_unit(&kv, group, ring(&kv, 227 << 10)),
-            hot: true,
+            hot: head_dim <= 128,
         });
     }
     list

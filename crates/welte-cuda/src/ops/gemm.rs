@@ -5,7 +5,7 @@
 //! widens, each small enough to stay in the L2 cache until it is read. Which is faster depends on the number of live
 //! rows, so that a command becomes several lists of kernels, one of which runs.
 
-use super::library::{Gemm, Product, WORKSPACE};
+use super::library::{Gemm, Product, WORKSPACE, alignment};
 use super::{MOST_VECTOR_ROWS, basic, matmul};
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::layout::{format_file, planes};
@@ -35,10 +35,10 @@ struct Choice {
 }
 
 fn choice(format: Format) -> Choice {
-    let library_from = if is_direct(format) { 17 } else { 129 };
+    let library_from = if is_direct(format) { 17 } else { 65 };
     Choice {
         library_from,
-        slab: 24 << 20,
+        slab: 48 << 20,
     }
 }
 
@@ -376,8 +376,8 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
     ]
 }
 
-/// cuBLASLt for `from` rows and more; nothing where it is missing. A product has a fixed number of rows, so there is a
-/// list for each of a few numbers; what it writes beyond the live rows is never read.
+/// cuBLASLt for `from` rows and more; nothing where it is missing. Its algorithms are chosen for a number of rows, so
+/// there is a list for each of a few numbers.
 fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec<Node> {
     let step = (job.rows / 8).next_multiple_of(64).max(64);
     let mut nodes = Vec::new();
@@ -393,22 +393,16 @@ fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec
     nodes
 }
 
-/// The library's products for exactly `rows` rows.
+/// The library's products for up to `rows` rows.
 fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Option<Vec<Node>> {
     let act_mul = job.epilogue == Epilogue::ActMul;
     let weight = &job.weight;
     let slabs = Slabs::of(weight.format, weight.n, weight.k, act_mul);
     let slab = private.rest + WORKSPACE;
     let gate_up = slab + slabs.bytes();
-    let mut nodes = vec![prepare(
-        cx,
-        job,
-        private,
-        rows,
-        false,
-        [rows, 1, 1],
-        ByRows::Fixed,
-    )];
+    let grid = [1, rows, 1];
+    let each_row = ByRows::Axis { axis: 1, per: 1 };
+    let mut nodes = vec![prepare(cx, job, private, rows, false, grid, each_row)];
     for (first, columns) in slabs.each() {
         let (w, w_stride) = if slabs.direct {
             let stride = planes(weight.format).first()?.stride(weight.k);
@@ -435,6 +429,7 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
             x_stride: slabs.stride,
             y_stride,
             add: job.epilogue == Epilogue::Add,
+            aligned: [alignment(w), alignment(private.x), alignment(to)],
         };
         nodes.push(Node::Gemm(Gemm {
             plan: cx.device.plan(product)?,
