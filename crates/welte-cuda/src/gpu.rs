@@ -467,11 +467,13 @@ impl Module {
         // SAFETY: the function is loaded; a number is written.
         let result = unsafe { sys::cuFuncGetAttribute(&mut allowed, attribute, function) };
         check(result, &format!("asking for the shared memory of {name}"))?;
-        // The limit is the function's, which other launches share: it only ever grows.
-        if i64::from(shared) > i64::from(allowed) {
+        // The limit is the function's, which other launches share: it only ever grows. It counts static memory too
+        // unless it was asked for.
+        if shared > 0 {
+            let most = allowed.max(shared as i32);
             // SAFETY: the function is loaded.
-            let result = unsafe { sys::cuFuncSetAttribute(function, attribute, shared as i32) };
-            let what = format!("giving {name} {shared} bytes of shared memory");
+            let result = unsafe { sys::cuFuncSetAttribute(function, attribute, most) };
+            let what = format!("giving {name} {most} bytes of shared memory");
             check(result, &what)?;
         }
         Ok(Kernel {
