@@ -46,6 +46,7 @@ fn sampling_only(vocab: u32) -> (Program, common::Made) {
         commands: vec![sample],
         labels: vec!["sample".to_string()],
     }];
+    common::fill_cost(&mut program);
     (program, checkpoint)
 }
 
