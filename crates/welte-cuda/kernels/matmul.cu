@@ -4,7 +4,7 @@
 // STAGES; ROUNDS = padded k / (4 * threads) rounded up; WHOLE 1 where k is a multiple of CHUNK;
 // RESIDENT blocks that registers shall leave room for on a multiprocessor.
 //
-// One block per multiprocessor takes an even share of the output rows, in groups of four. The share is cut into units,
+// One block, or a few, per multiprocessor takes an even share of the output rows, in groups of four. The share is cut into units,
 // four rows by one chunk of k, and each warp takes a run of units: it may begin and end amid a group, and what it
 // leaves open is added up at the end, in the order of the warps. Weights reach a warp through its own ring in shared
 // memory, which is filled before the kernel waits for the one that makes x: at a boundary the memory does not idle.
@@ -171,26 +171,29 @@ __device__ __forceinline__ void multiply(const u8* const p[2][MOST_PLANES], cons
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            int low = 0, high = 0;
+            float& sum = acc[r][c];
+            if (Format::HALVES) {
+                int low = 0, high = 0;
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    low = __dp4a((int)w[r].q[j], v[j], low);
+                    high = __dp4a((int)w[r].q[j + 4], v[j + 4], high);
+                }
+                sum = fmaf(scale, fmaf(w[r].d[0], (float)low, w[r].d[1] * (float)high), sum);
+                sum = fmaf(w[r].m[0], sums[0], fmaf(w[r].m[1], sums[1], sum));
+                continue;
+            }
+            int dot = 0;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                low = __dp4a((int)w[r].q[j], v[j], low);
-                high = __dp4a((int)w[r].q[j + 4], v[j + 4], Format::HALVES ? high : low);
-                if (!Format::HALVES) low = high;
+                dot = __dp4a((int)w[r].q[j], v[j], dot);
+                dot = __dp4a((int)w[r].q[j + 4], v[j + 4], dot);
             }
-            if (Format::HALVES) {
-                float both = fmaf(w[r].d[0], (float)low, w[r].d[1] * (float)high);
-                acc[r][c] = fmaf(scale, both, acc[r][c]);
-                if (Format::OFFSET) acc[r][c] = fmaf(w[r].m[0], sums[0], fmaf(w[r].m[1], sums[1], acc[r][c]));
+            if (Format::CENTRE) {
+                sum = fmaf(w[r].d[0], fmaf(scale, (float)dot, sums[0]), sum);
             } else {
-                float dot = scale * (float)low;
-                if (Format::CENTRE) {
-                    // m = -CENTRE d, and the sum comes times -CENTRE
-                    acc[r][c] = fmaf(w[r].d[0], fmaf(scale, (float)low, sums[0]), acc[r][c]);
-                } else {
-                    acc[r][c] = fmaf(w[r].d[0], dot, acc[r][c]);
-                    if (Format::OFFSET) acc[r][c] = fmaf(w[r].m[0], sums[0], acc[r][c]);
-                }
+                sum = fmaf(w[r].d[0], scale * (float)dot, sum);
+                if (Format::OFFSET) sum = fmaf(w[r].m[0], sums[0], sum);
             }
         }
     }

@@ -24,19 +24,28 @@ struct Tuned {
     warps: u32,
     /// Blocks of a kernel on a multiprocessor.
     blocks: u32,
-    /// Bytes of weights in flight per block, for one row. Twice the blocks should fit in a multiprocessor, so that the
-    /// next command's rings fill while this one works.
+    /// Bytes of a block's rings, where they leave room for one block more: the next command's.
     ring: u32,
 }
 
 /// The first entry that fits is taken.
+///
+/// On an H200, one block of more than half a multiprocessor's memory cost a quarter of the speed: what counts is that the
+/// next command's block finds room, and fills its rings, before this command ends.
 const TUNED: &[Tuned] = &[
+    Tuned {
+        arch: 90,
+        formats: &[Format::F32, Format::F16, Format::BF16],
+        warps: 8,
+        blocks: 2,
+        ring: 48 << 10,
+    },
     Tuned {
         arch: 90,
         formats: &[],
         warps: 8,
         blocks: 2,
-        ring: 48 << 10,
+        ring: 56 << 10,
     },
     Tuned {
         arch: 0,
@@ -162,15 +171,17 @@ impl Product {
                 self.k
             )));
         }
-        // One block more than work at a time, for the sake of the next command, if that leaves a ring.
-        let blocks = if columns == 1 { tuned.blocks } else { 1 };
-        let part = (gpu.shared_per_sm / (blocks + 1)).saturating_sub(RESERVED);
-        let beside = u64::from(part).saturating_sub(fixed) / stage;
-        let (blocks, most) = if beside >= u64::from(FEWEST_STAGES) {
-            (blocks, beside.min(room))
-        } else {
-            (1, room)
+        // Room for one block more than work at a time, for the sake of the next command, or at least for those.
+        let wanted = if columns == 1 { tuned.blocks } else { 1 };
+        let beside = |blocks: u32| {
+            let part = (gpu.shared_per_sm / blocks).saturating_sub(RESERVED);
+            u64::from(part).saturating_sub(fixed) / stage
         };
+        let (blocks, most) = [(wanted, wanted + 1), (wanted, wanted)]
+            .map(|(blocks, resident)| (blocks, beside(resident).min(room)))
+            .into_iter()
+            .find(|(_, stages)| *stages >= FEWEST_STAGES.into())
+            .unwrap_or((1, room));
         let stages = (u64::from(tuned.ring) / stage).clamp(FEWEST_STAGES.into(), most);
         Ok(Plan {
             columns,
@@ -418,14 +429,18 @@ mod tests {
     fn decode_leaves_room_for_the_next_command() {
         let gpu = gpu(90, 227 << 10, 228 << 10);
         for format in [Format::BF16, Format::Q4_0, Format::Q4_K, Format::Q8_0] {
-            for k in [1024, 2560, 4096, 9728] {
+            for k in [1024, 2560, 4096] {
                 let plan = product(format, k).plan(1, &gpu).expect("it fits");
+                let resident = (plan.blocks + 1) * (plan.shared + RESERVED);
                 assert!(
-                    (plan.blocks + 1) * (plan.shared + RESERVED) <= gpu.shared_per_sm,
+                    plan.blocks == 2 && resident <= gpu.shared_per_sm,
                     "{plan:?}"
                 );
             }
         }
+        // Wide rows of floats: two blocks at least.
+        let plan = product(Format::BF16, 14336).plan(1, &gpu).expect("it fits");
+        assert_eq!((plan.blocks, plan.stages), (2, 3));
     }
 
     #[test]
