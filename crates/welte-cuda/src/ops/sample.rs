@@ -12,9 +12,9 @@ const THREADS: u32 = 512;
 const LEAST_SLICE: u32 = 1024;
 /// Bytes of `Shared` and of `Meeting` in `sample.cu`.
 const SHARED_BYTES: u32 = 16_680;
-const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 8 * 2048 * 8;
+const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
 /// Bytes of what is sorted.
-const LIST_BYTES: u64 = 2048 * 8;
+const LIST_BYTES: u64 = 1024 * 8;
 /// End tokens that the device looks for. With more the host, which sees every token, ends the chain.
 const MOST_ENDS: usize = 256;
 /// Words of `Sampler` in `sample.cu`, before the end tokens.
