@@ -13,6 +13,8 @@ const TILE: u32 = 16;
 const RINGS: [(u32, u32); 4] = [(8, 2), (4, 2), (2, 2), (1, 2)];
 /// Warps that a multiprocessor has room for.
 const WARPS_PER_SM: u32 = 8;
+/// Bytes of shared memory that each block costs besides its own.
+const SYSTEM_SHARED: u32 = 1024;
 /// The fewest tiles of a split.
 const LEAST_TILES: u32 = 8;
 /// The most splits of a context.
@@ -73,8 +75,10 @@ fn units(p: &params::Attention) -> u32 {
 fn splits(kv: &KvLayout, p: &params::Attention, gpu: &GpuInfo) -> u32 {
     let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
     let most = kv.context.div_ceil(LEAST_TILES * TILE).min(MOST_SPLITS);
-    let (warps, _) = ring(kv, gpu.shared_per_block);
-    (gpu.sms * (WARPS_PER_SM / warps) / blocks).clamp(1, most.max(1))
+    let ring = ring(kv, gpu.shared_per_block);
+    let room = gpu.shared_per_sm / (decode_shared(kv, ring) + SYSTEM_SHARED);
+    let per_sm = (WARPS_PER_SM / ring.0).min(room).max(1);
+    (gpu.sms * per_sm / blocks).clamp(1, most.max(1))
 }
 
 /// The kernels of a command.
