@@ -1,36 +1,13 @@
 // Products of many rows by tensor cores: y[row][n] = sum of W[n][k] x[row][k], weights widened to 16 bit on the way.
 // A block makes TILE_N weights' rows times TILE_ROWS rows of y for one stretch of k. Where k is split among blocks, the
 // last one to finish adds up the parts in their order: the bits do not depend on which that was.
-// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128).
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128), STAGES.
 #include "dequant.cuh"
+#include "gemm.cuh"
 #include "tile.cuh"
 
-#define TILE_N 128
-#define STAGES 4
+#define RAW_BYTES (256 * raw_bytes()) // encoded weights of a chunk
 #define WARP_ROWS (TILE_ROWS / 2)
-
-// What becomes of the sums.
-#define STORE 0
-#define ADD 1
-#define ACT_MUL 2 // the matrix is gate over up: y = act(gate) * up
-
-struct GemmArgs {
-    const u8* weight;
-    const void* x; // prepare.cu, tiled
-    float* y;
-    float* parts; // [tile][split][TILE_N * TILE_ROWS] where k is split
-    u32* done;    // a counter per tile, left at zero
-    const Step* step;
-    u32 n; // of the matrix
-    u32 k;
-    u32 columns;   // of y: n, or half of it
-    u32 x_rows;    // rows of x, a multiple of TILE_ROWS
-    u32 y_stride;
-    u32 act;
-    u32 chunks_per_split; // chunks of 64 of k
-    u32 epilogue;
-    float scale; // undoes prepare's
-};
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -56,14 +33,6 @@ __device__ __forceinline__ void multiply(float c[4], const u32 a[4], u32 b0, u32
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The matrix's row behind row `r` of the tile that begins at `first`. Gate and up alternate in eights, so that one
-// thread holds both of a pair: it has rows g and g + 8 of each sixteen.
-__device__ __forceinline__ u32 matrix_row(const GemmArgs& a, u32 first, u32 r) {
-    if (a.epilogue != ACT_MUL) return min(first + r, a.columns - 1);
-    const u32 row = min(first + r / 16 * 8 + r % 8, a.columns - 1);
-    return r % 16 < 8 ? row : a.columns + row;
-}
-
 extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant__ GemmArgs a) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ u32 finished;
@@ -75,13 +44,18 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     const u32 from = blockIdx.z * a.chunks_per_split, to = min(from + a.chunks_per_split, all_chunks);
     u8* const weights = shared;                   // [2][TILE_N][64]
     u8* const rows = shared + 2 * TILE_N * 128;   // [STAGES][TILE_ROWS][64]
+    u8* const raw = rows + STAGES * TILE_ROWS * 128; // [STAGES][RAW_BYTES]
     const u32 rows_at = shared_address(rows), weights_at = shared_address(weights);
 
     // Two threads widen one row of the tile, 32 weights each.
     const u32 my_row = thread / 2, my_half = thread % 2;
     const u8* my_planes[MOST_PLANES];
     Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, my_row), my_planes);
-    Unit next = load_unit(my_planes, a.k, 2 * from + my_half);
+    auto fetch_weights = [&](u32 chunk) {
+        if (chunk < to) copy_unit(raw + (chunk - from) % STAGES * RAW_BYTES, thread, 256, my_planes, a.k, 2 * chunk + my_half);
+    };
+#pragma unroll
+    for (u32 i = 0; i < STAGES - 1; i++) fetch_weights(from + i);
     grid_release();
     grid_wait();
     const u32 live = a.step->live;
@@ -115,13 +89,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
 
     for (u32 chunk = from; chunk < to; chunk++) {
         u8* const tile = weights + (chunk - from) % 2 * (TILE_N * 128);
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         uint4 wide[4];
-        widen(next, wide);
+        widen(take_unit(raw + (chunk - from) % STAGES * RAW_BYTES, thread, 256, a.k, 2 * chunk + my_half), wide);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) *(uint4*)(tile + tile_at(my_row, my_half * 4 + i)) = wide[i];
-        next = load_unit(my_planes, a.k, 2 * min(chunk + 1, to - 1) + my_half);
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
         __syncthreads();
+        fetch_weights(chunk + STAGES - 1);
         fetch(chunk + STAGES - 1);
 
         const u32 tile_w = weights_at + (chunk - from) % 2 * (TILE_N * 128);
@@ -181,24 +155,10 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
         if (thread == 0) a.done[tile] = 0;
     }
 
-    // A thread holds rows g and g + 8 of the matrix, and of each two neighbouring rows of y.
 #pragma unroll
     for (u32 i = 0; i < 2; i++)
 #pragma unroll
-        for (u32 j = 0; j < WARP_ROWS / 8; j++)
-#pragma unroll
-            for (u32 q = 0; q < 4; q++) {
-                const u32 row = first_row + warp_row + 8 * j + 2 * (lane % 4) + q % 2;
-                const float v = sums[i][j][q] * a.scale;
-                if (a.epilogue == ACT_MUL) {
-                    const u32 column = first_n + warp_n / 2 + 8 * i + lane / 4;
-                    if (q >= 2 || row >= live || column >= a.columns) continue;
-                    a.y[(u64)row * a.y_stride + column] = activate(a.act, v) * (sums[i][j][(q + 2) % 4] * a.scale);
-                } else {
-                    const u32 column = first_n + warp_n + 16 * i + lane / 4 + q / 2 * 8;
-                    if (row >= live || column >= a.columns) continue;
-                    float* y = a.y + (u64)row * a.y_stride + column;
-                    *y = a.epilogue == ADD ? *y + v : v;
-                }
-            }
+        for (u32 j = 0; j < WARP_ROWS / 8; j++) {
+            finish(a, first_n, warp_n + 16 * i, first_row + warp_row + 8 * j + 2 * (lane % 4), live, sums[i][j]);
+        }
 }

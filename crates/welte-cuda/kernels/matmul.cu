@@ -1,7 +1,8 @@
 // y = W x for one to sixteen rows: matmul, matmul_add, norm_matmul and norm_matmul_act_mul.
 //
 // Macros: FORMAT_FILE; NORM 0 or 1; OUTPUT 0 y = v, 1 y += v, 2 y = act(gate) * up; COLUMNS the most rows; WARPS,
-// STAGES; ROUNDS = padded k / (4 * threads) rounded up; WHOLE 1 where k is a multiple of CHUNK.
+// STAGES; ROUNDS = padded k / (4 * threads) rounded up; WHOLE 1 where k is a multiple of CHUNK;
+// RESIDENT blocks that registers shall leave room for on a multiprocessor.
 //
 // One block per multiprocessor takes an even share of the output rows, in groups of four. The share is cut into units,
 // four rows by one chunk of k, and each warp takes a run of units: it may begin and end amid a group, and what it
@@ -293,7 +294,7 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, COLUMNS == 1 ? 2 : 1) matmul(const __grid_constant__ MatmulArgs a) {
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __grid_constant__ MatmulArgs a) {
     extern __shared__ __align__(16) u8 shared[];
     grid_release();
     u32 padded = round_up(a.k, CHUNK);

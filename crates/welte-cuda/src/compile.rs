@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use crate::launch::Unit;
-use crate::{Error, ops};
+use crate::{Error, libraries, ops};
 use cudarc::nvrtc::sys as nvrtc;
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{CString, c_char};
 use std::hash::{Hash, Hasher};
@@ -44,10 +45,13 @@ const SOURCES: &[(&str, &str)] = sources![
     "format/q6_k.cuh",
     "format/q8_0.cuh",
     "gemm.cu",
+    "gemm.cuh",
+    "gemm_wide.cu",
     "kv.cuh",
     "matmul.cu",
     "prepare.cu",
     "quantise.cuh",
+    "read.cu",
     "repack.cu",
     "rope.cu",
     "sample.cu",
@@ -71,11 +75,19 @@ pub struct Compiled {
     pub log: String,
 }
 
-/// Compiles every kernel in every variant that tests know for an architecture such as `sm_90a`. Needs no GPU, but the
-/// run-time compiler. The error names file and line.
-pub fn compile_all(arch: &str) -> Result<Vec<Compiled>, Error> {
+/// Compiles every kernel file for an architecture such as `sm_90a`: in every variant that tests know, or only once per
+/// format. Needs no GPU, but the run-time compiler. The error names file and line.
+pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Error> {
     let compiler = Compiler::find()?;
-    let listed = ops::catalogue();
+    let mut listed = ops::catalogue();
+    if !every_variant {
+        let mut seen = BTreeSet::new();
+        let format = |unit: &Unit| {
+            let mut defines = unit.defines.iter();
+            defines.find(|(key, _)| *key == "FORMAT_FILE").cloned()
+        };
+        listed.retain(|l| seen.insert((l.unit.file, format(&l.unit))));
+    }
     let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
     let results = in_parallel(&units, &|unit| compiler.compile(unit, arch, true));
     listed
@@ -117,6 +129,12 @@ pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<
         Ok(image)
     });
     results.into_iter().collect()
+}
+
+/// The run-time compiler's version. The error says what is missing.
+pub fn version() -> Result<String, Error> {
+    let (major, minor) = Compiler::find()?.version;
+    Ok(format!("{major}.{minor}"))
 }
 
 /// The architecture's name for the compiler.
@@ -168,10 +186,9 @@ struct Compiler {
 
 impl Compiler {
     fn find() -> Result<Compiler, Error> {
-        // SAFETY: only tries to open the library.
-        if !unsafe { nvrtc::is_culib_present() } {
+        if !libraries::has_nvrtc() {
             return Err(Error::NoCompiler(
-                "libnvrtc is not there: install the CUDA toolkit (or its nvrtc package) and put it on the library path"
+                "libnvrtc is not there: install the CUDA toolkit (or its nvrtc package) and set CUDA_HOME to its folder, or put its lib folder on the library path"
                     .to_string(),
             ));
         }
@@ -301,19 +318,8 @@ fn source(file: &str) -> Option<&'static str> {
 
 /// Where CUDA's headers are.
 fn include_folder() -> Option<PathBuf> {
-    let homes = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"]
-        .into_iter()
-        .filter_map(std::env::var_os)
-        .map(PathBuf::from);
-    let usual = ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"].map(PathBuf::from);
-    // Beside a run-time compiler on the library path, as Python's packages lay it out.
-    let libraries = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let beside: Vec<PathBuf> = std::env::split_paths(&libraries)
-        .filter_map(|path| Some(path.parent()?.to_path_buf()))
-        .collect();
-    homes
-        .chain(usual)
-        .chain(beside)
+    let folders = libraries::homes().into_iter();
+    folders
         .map(|home| home.join("include"))
         .find(|folder| folder.join("cuda_fp16.h").is_file())
 }
@@ -328,7 +334,8 @@ fn spills(log: &str) -> u64 {
 
 const MAGIC: &[u8; 8] = b"weltecu1";
 
-fn cache_folder() -> Option<PathBuf> {
+/// Where compiled kernels are kept.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)

@@ -177,6 +177,25 @@ impl Gpu {
         check(result, "copying from the GPU")
     }
 
+    /// Allocates in the stream's order, as engines do that allocate while they run; [`Gpu::release_in_order`] frees.
+    pub(crate) fn allocate_in_order(&self, bytes: u64) -> Result<u64, Error> {
+        let mut start = 0;
+        // SAFETY: an address is written; the caller releases it.
+        let result =
+            unsafe { sys::cuMemAllocAsync(&mut start, bytes.max(1) as usize, self.stream) };
+        check(result, "allocating in the stream")?;
+        Ok(start)
+    }
+
+    /// Frees what [`Gpu::allocate_in_order`] gave, in the stream's order.
+    pub(crate) fn release_in_order(&self, start: u64) -> Result<(), Error> {
+        // SAFETY: allocated on this stream, and nothing reads or writes it.
+        check(
+            unsafe { sys::cuMemFreeAsync(start, self.stream) },
+            "freeing in the stream",
+        )
+    }
+
     /// Enqueues a kernel with one parameter, the struct in `args`.
     ///
     /// # Safety
@@ -276,6 +295,9 @@ impl DeviceBlock {
     /// Allocates and enqueues filling it with zeros.
     pub(crate) fn zeroed(gpu: &Arc<Gpu>, bytes: u64, what: &str) -> Result<DeviceBlock, Error> {
         let block = DeviceBlock::new(gpu, bytes, what)?;
+        if bytes == 0 {
+            return Ok(block);
+        }
         // SAFETY: the block has that many bytes.
         let result = unsafe { sys::cuMemsetD8Async(block.start, 0, bytes as usize, gpu.stream) };
         check(result, what)?;
@@ -418,10 +440,8 @@ impl Module {
         gpu.current()?;
         let mut module = std::ptr::null_mut();
         // SAFETY: the driver checks the image, which carries its own length.
-        check(
-            unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) },
-            what,
-        )?;
+        let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+        check(result, what)?;
         Ok(Module {
             gpu: gpu.clone(),
             module,
@@ -442,15 +462,19 @@ impl Module {
         // SAFETY: the module is loaded; the name ends in a zero.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, self.module, text.as_ptr()) };
         check(result, &format!("looking for the kernel {name}"))?;
-        if shared > 48 << 10 {
-            let attribute =
-                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let mut allowed = 0;
+        // SAFETY: the function is loaded; a number is written.
+        let result = unsafe { sys::cuFuncGetAttribute(&mut allowed, attribute, function) };
+        check(result, &format!("asking for the shared memory of {name}"))?;
+        // The limit is the function's, which other launches share: it only ever grows. It counts static memory too
+        // unless it was asked for.
+        if shared > 0 {
+            let most = allowed.max(shared as i32);
             // SAFETY: the function is loaded.
-            let result = unsafe { sys::cuFuncSetAttribute(function, attribute, shared as i32) };
-            check(
-                result,
-                &format!("giving {name} {shared} bytes of shared memory"),
-            )?;
+            let result = unsafe { sys::cuFuncSetAttribute(function, attribute, most) };
+            let what = format!("giving {name} {most} bytes of shared memory");
+            check(result, &what)?;
         }
         Ok(Kernel {
             function,

@@ -4,6 +4,9 @@
 use crate::Error;
 use crate::gpu::{Gpu, absent, check};
 use cudarc::driver::sys::{self, CUdevice_attribute as A};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Mutex, PoisonError};
 
 /// The oldest driver with everything that is used: conditional graph nodes and capture into them.
 const OLDEST_DRIVER: i32 = 12080;
@@ -112,7 +115,15 @@ pub fn info(device: u32) -> Result<GpuInfo, Error> {
     })
 }
 
+/// GPUs that were opened to ask. Making a context takes a fifth of a second, and a load follows: they stay open.
+static OPEN: Mutex<BTreeMap<u32, Gpu>> = Mutex::new(BTreeMap::new());
+
 /// Bytes of a GPU's memory that are free now.
 pub fn free_memory(device: u32) -> Result<u64, Error> {
-    Gpu::open(device)?.free_memory()
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let gpu = match open.entry(device) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => entry.insert(Gpu::open(device)?),
+    };
+    gpu.free_memory()
 }

@@ -5,6 +5,7 @@
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel, Module};
 use crate::launch::{Launch, Unit};
 use crate::lower::{LoweredTable, Lowering, Places};
+use crate::replay::turn_unit;
 use crate::{Error, Options, compile, layout, sizes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,6 +78,15 @@ impl Model {
                 .checked_add(bytes)
                 .ok_or_else(|| rows.wrong("the weights are too large"))?;
         }
+        let needed = total.saturating_add(sizes::session_bytes(&program, &gpu.info));
+        let free = gpu.free_memory()?;
+        if needed > free {
+            return Err(Error::OutOfMemory {
+                what: "the model and a session of it".to_string(),
+                bytes: needed,
+                free,
+            });
+        }
         let arena = DeviceBlock::new(&gpu, total, "weights")?;
         for weight in &mut weights {
             weight.start += arena.start();
@@ -145,7 +155,7 @@ impl Inner {
             &self.weights,
             &places,
         );
-        let mut units = BTreeSet::new();
+        let mut units = BTreeSet::from([turn_unit()]);
         for table in &self.program.tables {
             units.extend(units_of(&cx.lower(table)?));
         }

@@ -1,67 +1,25 @@
 //! A session: buffers, lowered tables and step state, all made once; then replay, which allocates nothing.
 #![allow(unsafe_code)]
 
-use crate::gpu::{DeviceBlock, Event, HostBlock, Kernel};
+mod chain;
+mod profile;
+mod ready;
+
+pub use profile::Profile;
+pub(crate) use ready::turn_unit;
+
+use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock};
 use crate::graph::Graph;
-use crate::launch::{ByRows, Launch, Node, Unit, args};
-use crate::load::{Inner, Model, units_of};
-use crate::lower::{LoweredTable, Lowering, MAILBOX_SLOTS, Places};
-use crate::ops::library::Gemm;
+use crate::launch::ByRows;
+use crate::load::{Inner, Model};
+use crate::lower::{MAILBOX_SLOTS, Places};
 use crate::ops::sample::Sampler;
 use crate::sizes::{STEP_HEAD, Sizes};
-use crate::{Error, Replay, gpu::Gpu};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::{Error, Replay};
+use ready::{Ready, ReadyTable, ready_tables};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-use welte_table::{BufferId, Class, Op, Row, Sampling, Shape};
-
-/// Tokens that may be enqueued beyond the last one seen. Enough to keep the GPU busy while the host looks away; each
-/// costs a few microseconds per kernel when the chain has ended.
-const AHEAD: usize = 8;
-/// How long the host spins for a token before it sleeps, and how long it sleeps.
-const SPIN: Duration = Duration::from_micros(100);
-const NAP: Duration = Duration::from_micros(20);
-/// How often it asks whether the GPU still lives.
-const PULSE: Duration = Duration::from_millis(20);
-
-/// What one op did since profiling was switched on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Profile {
-    /// Which op.
-    pub op: Op,
-    /// How often it ran.
-    pub calls: u64,
-    /// How long, in nanoseconds.
-    pub ns: u64,
-    /// Bytes that it had to move at least: weights, activations, and the KV it read.
-    pub bytes: u64,
-}
-
-/// A node that is ready to be enqueued.
-enum Ready {
-    Kernel {
-        kernel: Kernel,
-        grid: [u32; 3],
-        by_rows: ByRows,
-        args: Vec<u8>,
-    },
-    Gemm(Gemm),
-    ForRows {
-        least: u32,
-        most: u32,
-        nodes: Vec<Ready>,
-    },
-}
-
-/// A table, ready to be replayed.
-struct ReadyTable {
-    shape: Shape,
-    /// Per command: its nodes.
-    commands: Vec<Vec<Ready>>,
-    logits: u64,
-    sample: Vec<Ready>,
-}
+use welte_table::{BufferId, BufferRef, Class, Command, Op, Row, Shape};
 
 /// One user of a model: its buffers, KV cache and step state.
 pub struct Session {
@@ -92,6 +50,7 @@ pub struct Session {
     /// Tokens that the device may have numbered so far.
     serial: u32,
     last_table: usize,
+    replay: Replay,
     profile: Option<Vec<Profile>>,
     events: Vec<Event>,
     allocated: BTreeMap<Class, u64>,
@@ -159,13 +118,14 @@ impl Session {
             keys: Vec::with_capacity(sizes.rows as usize),
             serial: 0,
             last_table: 0,
+            replay: Replay::Eager,
             profile: None,
             events: Vec::new(),
             allocated,
             gpu,
         };
         session.upload_pages()?;
-        session.capture()?;
+        session.set_replay(inner.options.replay)?;
         session.gpu.synchronise()?;
         Ok(session)
     }
@@ -249,12 +209,11 @@ impl Session {
     pub fn step(&mut self, table: usize, rows: &[Row]) -> Result<&[f32], Error> {
         self.set_rows(table, rows)?;
         self.upload_step(rows, 0)?;
-        if Some(table) == self.decode && self.forward_graph.is_some() && self.profile.is_none() {
-            if let Some(graph) = &self.forward_graph {
+        match &self.forward_graph {
+            Some(graph) if Some(table) == self.decode && self.mode() == Replay::Graph => {
                 graph.launch()?;
             }
-        } else {
-            self.replay(table, usize::MAX, false, rows)?;
+            _ => self.replay(table, usize::MAX, false, rows)?,
         }
         let ready = &self.tables[table];
         let count = if let Shape::Batch(_) = ready.shape {
@@ -281,203 +240,6 @@ impl Session {
         self.upload_step(rows, 0)?;
         self.replay(table, commands, false, rows)?;
         self.gpu.synchronise()
-    }
-
-    /// Sets how tokens are chosen from now on. `history` is the sequence so far; what [`Session::sample`] and
-    /// [`Session::chain`] choose is appended to it.
-    pub fn set_sampling(&mut self, settings: &Sampling, bias: &[(u32, f32)], history: &[u32]) {
-        self.sampler.set(settings, bias, history);
-        self.sampler_changed = true;
-    }
-
-    /// Chooses the token for `position` from the first row of the last step's logits, and appends it to the history.
-    pub fn sample(&mut self, position: u32) -> Result<u32, Error> {
-        self.gpu.current()?;
-        let table = self.last_table;
-        if self.tables.get(table).is_none() {
-            return Err(no_table(table, self.tables.len()));
-        }
-        self.upload_sampler(&[])?;
-        let row = Row {
-            token: 0,
-            position: position.wrapping_sub(1),
-            sequence: 0,
-        };
-        self.upload_step(&[row], 1)?;
-        let first = self.serial.wrapping_add(1);
-        self.serial = first;
-        for node in &self.tables[table].sample {
-            self.enqueue(node, 1)?;
-        }
-        let mut wait = Wait::new();
-        let token = loop {
-            match self.token(first) {
-                Some(token) => break token,
-                None => wait.turn(&self.gpu)?,
-            }
-        };
-        self.sampler.remember(token);
-        Ok(token)
-    }
-
-    /// Decodes `n` tokens: reads `start`, chooses the token after it, emits it, reads it, and so on. Ends early after
-    /// one of `end_tokens` (which is emitted), when `emit` returns false, or when `cancel` is set. Returns how many
-    /// tokens were emitted. Each is emitted as soon as the device has made it.
-    pub fn chain(
-        &mut self,
-        start: Row,
-        n: usize,
-        end_tokens: &[u32],
-        cancel: &AtomicBool,
-        emit: &mut dyn FnMut(u32) -> bool,
-    ) -> Result<usize, Error> {
-        let table = self
-            .decode
-            .ok_or_else(|| Error::Program("it has no decode table".to_string()))?;
-        let context = self.model.inner.program.kv.context as usize;
-        if (start.position as usize).saturating_add(n) > context {
-            return Err(Error::Step(format!(
-                "{n} tokens from position {} need more than the context of {context}",
-                start.position
-            )));
-        }
-        let mut row = start;
-        let mut emitted = 0;
-        // A loop on the device may not overtake the mailbox.
-        let most = match self.mode() {
-            Replay::While => MAILBOX_SLOTS as usize / 2,
-            _ => usize::MAX,
-        };
-        while emitted < n && !cancel.load(Ordering::Relaxed) {
-            self.set_rows(table, &[row])?;
-            self.upload_sampler(end_tokens)?;
-            let wanted = most.min(n - emitted);
-            let mut last = row.token;
-            let (count, more) =
-                self.run_chain(table, row, wanted, end_tokens, cancel, &mut |token| {
-                    last = token;
-                    emit(token)
-                })?;
-            emitted += count;
-            if !more {
-                break;
-            }
-            row = Row {
-                token: last,
-                position: row.position + count as u32,
-                ..row
-            };
-        }
-        Ok(emitted)
-    }
-
-    /// One chain on the device. Returns how many tokens were emitted, and whether it came to its end.
-    fn run_chain(
-        &mut self,
-        table: usize,
-        row: Row,
-        n: usize,
-        ends: &[u32],
-        cancel: &AtomicBool,
-        emit: &mut dyn FnMut(u32) -> bool,
-    ) -> Result<(usize, bool), Error> {
-        let rows = [row];
-        self.cancel_word.set_flag(0);
-        self.upload_step(&rows, n as u32)?;
-        let first = self.serial.wrapping_add(1);
-        self.serial = self.serial.wrapping_add(n as u32);
-        let ahead = if self.profile.is_some() { 1 } else { AHEAD };
-        let (mut launched, mut seen) = (0, 0);
-        if self.mode() == Replay::While {
-            if let Some(graph) = &self.loop_graph {
-                graph.launch()?;
-            }
-            launched = n;
-        }
-        let mut wait = Wait::new();
-        let mut cut = false;
-        let result = loop {
-            if launched < n && launched - seen < ahead {
-                match (&self.decode_graph, self.mode()) {
-                    (Some(graph), Replay::Graph) => graph.launch()?,
-                    _ => {
-                        let row = Row {
-                            position: row.position + launched as u32,
-                            ..row
-                        };
-                        self.replay(table, usize::MAX, true, &[row])?;
-                    }
-                }
-                launched += 1;
-            }
-            if let Some(token) = self.token(first.wrapping_add(seen as u32)) {
-                seen += 1;
-                wait = Wait::new();
-                self.sampler.remember(token);
-                let go_on = emit(token);
-                if ends.contains(&token) || seen == n {
-                    break Ok((seen, go_on && !ends.contains(&token)));
-                }
-                cut = cut || !go_on;
-                if cut {
-                    break Ok((seen, false));
-                }
-                continue;
-            }
-            if cancel.load(Ordering::Relaxed) {
-                cut = true;
-                break Ok((seen, false));
-            }
-            if launched == n || launched - seen >= ahead {
-                if let Err(error) = wait.turn(&self.gpu) {
-                    break Err(error);
-                }
-            }
-        };
-        if cut {
-            // The device may have gone on: stop it, and let its history be what was emitted.
-            self.cancel_word.set_flag(1);
-            self.gpu.synchronise()?;
-            self.sampler_changed = true;
-        }
-        result
-    }
-
-    /// Switches profiling on (from zero) or off. Profiled steps are slower: each command is timed.
-    pub fn set_profiling(&mut self, on: bool) -> Result<(), Error> {
-        let zero = |op: &Op| Profile {
-            op: *op,
-            calls: 0,
-            ns: 0,
-            bytes: 0,
-        };
-        let most = self.tables.iter().map(|t| t.commands.len()).max();
-        while on && self.events.len() <= most.unwrap_or(0) {
-            self.events.push(Event::new(&self.gpu)?);
-        }
-        self.profile = on.then(|| Op::ALL.iter().map(zero).collect());
-        Ok(())
-    }
-
-    /// What each op did since profiling was switched on; empty if it is off.
-    pub fn profile(&self) -> &[Profile] {
-        self.profile.as_deref().unwrap_or(&[])
-    }
-
-    /// How chains are replayed: as was asked for, unless something is profiled.
-    fn mode(&self) -> Replay {
-        match self.model.inner.options.replay {
-            _ if self.profile.is_some() => Replay::Eager,
-            Replay::While if self.loop_graph.is_some() => Replay::While,
-            Replay::Graph | Replay::While if self.decode_graph.is_some() => Replay::Graph,
-            _ => Replay::Eager,
-        }
-    }
-
-    /// The token of that number, if the device has made it.
-    fn token(&self, serial: u32) -> Option<u32> {
-        let word = self.mailbox.word((serial & (MAILBOX_SLOTS - 1)) as usize);
-        ((word >> 32) as u32 == serial).then_some(word as u32)
     }
 
     /// Checks the rows of a step.
@@ -544,22 +306,9 @@ impl Session {
         }
     }
 
-    fn upload_sampler(&mut self, ends: &[u32]) -> Result<(), Error> {
-        let changed = self.sampler.set_ends(ends);
-        if changed || self.sampler_changed {
-            // SAFETY: the region was made for the sampler's head and more.
-            unsafe {
-                self.gpu
-                    .upload(self.sampling.start(), self.sampler.head())?
-            };
-            self.sampler_changed = false;
-        }
-        Ok(())
-    }
-
     fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
         match node {
-            Ready::Gemm(gemm) => gemm.run(&self.gpu),
+            Ready::Gemm(gemm) => gemm.run(&self.gpu, live),
             Ready::ForRows { least, most, nodes } => {
                 if (*least..=*most).contains(&live) {
                     nodes.iter().try_for_each(|node| self.enqueue(node, live))?;
@@ -600,9 +349,11 @@ impl Session {
             if self.profile.is_some() {
                 self.events[index].record()?;
             }
+            let made = self.allocate(&ops[index])?;
             for node in nodes {
                 self.enqueue(node, live)?;
             }
+            self.release(made)?;
             if self.profile.is_some() {
                 self.events[index + 1].record()?;
             }
@@ -610,96 +361,27 @@ impl Session {
         self.read_events(table, commands, sample, rows)
     }
 
-    /// Adds up what the events of a profiled replay say.
-    fn read_events(
-        &mut self,
-        table: usize,
-        commands: usize,
-        sample: bool,
-        rows: &[Row],
-    ) -> Result<(), Error> {
-        let Some(profile) = &mut self.profile else {
-            return Ok(());
-        };
+    /// Memory for what a command writes, where that is allocated per command. Only its time counts: kernels write to
+    /// the plan's buffers all the same.
+    fn allocate(&self, command: &Command) -> Result<Option<u64>, Error> {
+        if self.mode() != Replay::Allocate {
+            return Ok(None);
+        }
         let program = &self.model.inner.program;
-        let kv = &program.kv;
-        let per_position = kv.position_bytes().unwrap_or(0) / u64::from(kv.layers.max(1));
-        let table = &program.tables[table].commands;
-        for (index, command) in table.iter().enumerate().take(commands) {
-            if command.op == Op::Sample && !sample {
-                continue;
-            }
-            let [before, after] = &self.events[index..index + 2] else {
-                continue;
-            };
-            after.wait()?;
-            let entry = &mut profile[command.op as usize];
-            entry.calls += 1;
-            entry.ns += after.since(before)?;
-            entry.bytes += command.bytes;
-            if command.op == Op::Attention {
-                let positions: u64 = rows.iter().map(|r| u64::from(r.position) + 1).sum();
-                entry.bytes += positions * per_position;
-            }
+        let written = command
+            .buffers
+            .iter()
+            .rev()
+            .find(|b| **b != BufferRef::NONE);
+        let spec = written.and_then(|b| program.buffers.get(b.buffer as usize));
+        match spec.filter(|spec| spec.class != Class::Kv) {
+            Some(spec) => self.gpu.allocate_in_order(spec.bytes).map(Some),
+            None => Ok(None),
         }
-        Ok(())
     }
 
-    /// Captures the decode table as graphs, unless everything is launched by the host.
-    fn capture(&mut self) -> Result<(), Error> {
-        let (Some(table), true) = (
-            self.decode,
-            self.model.inner.options.replay != Replay::Eager,
-        ) else {
-            return Ok(());
-        };
-        let ready = &self.tables[table];
-        let ops = &self.model.inner.program.tables[table].commands;
-        let gemm = |nodes: &Vec<Ready>| nodes.iter().any(|n| matches!(n, Ready::Gemm(_)));
-        if ready.commands.iter().any(gemm) {
-            return Ok(());
-        }
-        let all = || {
-            let mut nodes = ready.commands.iter().flatten();
-            nodes.try_for_each(|node| self.enqueue(node, 1))
-        };
-        let forward = || {
-            let commands = ready.commands.iter().zip(ops);
-            let mut nodes = commands
-                .filter(|(_, c)| c.op != Op::Sample)
-                .flat_map(|(nodes, _)| nodes);
-            nodes.try_for_each(|node| self.enqueue(node, 1))
-        };
-        let loop_graph = match self.model.inner.options.replay {
-            Replay::While => {
-                let turn = |handle| {
-                    all()?;
-                    self.enqueue(&self.turn(handle)?, 1)
-                };
-                Some(Graph::capture_loop(&self.gpu, &turn)?)
-            }
-            _ => None,
-        };
-        let decode_graph = Graph::capture(&self.gpu, &all)?;
-        let forward_graph = Graph::capture(&self.gpu, &forward)?;
-        self.decode_graph = Some(decode_graph);
-        self.forward_graph = Some(forward_graph);
-        self.loop_graph = loop_graph;
-        Ok(())
-    }
-
-    /// The kernel that ends a turn of the loop.
-    fn turn(&self, handle: u64) -> Result<Ready, Error> {
-        let launch = Launch {
-            unit: turn_unit(),
-            function: "turn",
-            grid: [1; 3],
-            by_rows: ByRows::Fixed,
-            block: 32,
-            shared: 0,
-            args: args(&[self.step_state.start(), handle]),
-        };
-        ready_one(&self.model.inner, launch)
+    fn release(&self, made: Option<u64>) -> Result<(), Error> {
+        made.map_or(Ok(()), |start| self.gpu.release_in_order(start))
     }
 }
 
@@ -713,100 +395,6 @@ impl Drop for Session {
     }
 }
 
-/// Waiting for a token: spins, then sleeps, and looks whether the GPU still works.
-struct Wait {
-    began: Instant,
-    looked: Instant,
-    idle: bool,
-}
-
-impl Wait {
-    fn new() -> Wait {
-        let now = Instant::now();
-        Wait {
-            began: now,
-            looked: now,
-            idle: false,
-        }
-    }
-
-    fn turn(&mut self, gpu: &Gpu) -> Result<(), Error> {
-        let now = Instant::now();
-        if now - self.began < SPIN {
-            std::hint::spin_loop();
-            return Ok(());
-        }
-        if now - self.looked > PULSE {
-            self.looked = now;
-            // Once more after it was seen idle: the token may have come in between.
-            if self.idle {
-                return Err(Error::Step(
-                    "the GPU ended the chain without a token; this is a bug in Welte".to_string(),
-                ));
-            }
-            self.idle = gpu.is_idle()?;
-        }
-        std::thread::sleep(NAP);
-        Ok(())
-    }
-}
-
 fn no_table(table: usize, known: usize) -> Error {
     Error::Step(format!("table {table}; the program has {known}"))
-}
-
-/// A launch with its kernel found.
-fn ready_one(inner: &Inner, launch: Launch) -> Result<Ready, Error> {
-    Ok(Ready::Kernel {
-        kernel: inner.kernel(&launch)?,
-        grid: launch.grid,
-        by_rows: launch.by_rows,
-        args: launch.args,
-    })
-}
-
-/// Nodes with their kernels found.
-fn ready(inner: &Inner, nodes: Vec<Node>) -> Result<Vec<Ready>, Error> {
-    let ready = nodes.into_iter().map(|node| match node {
-        Node::Gemm(gemm) => Ok(Ready::Gemm(gemm)),
-        Node::Kernel(launch) => ready_one(inner, launch),
-        Node::ForRows { least, most, nodes } => Ok(Ready::ForRows {
-            least,
-            most,
-            nodes: ready(inner, nodes)?,
-        }),
-    });
-    ready.collect()
-}
-
-fn ready_tables(inner: &Inner, gpu: &Arc<Gpu>, places: &Places) -> Result<Vec<ReadyTable>, Error> {
-    let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
-    let lowered: Vec<LoweredTable> = inner
-        .program
-        .tables
-        .iter()
-        .map(|table| cx.lower(table))
-        .collect::<Result<_, Error>>()?;
-    let mut units: BTreeSet<_> = lowered.iter().flat_map(units_of).collect();
-    if inner.options.replay == Replay::While {
-        units.insert(turn_unit());
-    }
-    inner.add_modules(&units.into_iter().collect::<Vec<_>>())?;
-    let make = |table: LoweredTable| -> Result<ReadyTable, Error> {
-        let commands = table.commands.into_iter().map(|c| ready(inner, c));
-        Ok(ReadyTable {
-            shape: table.shape,
-            commands: commands.collect::<Result<_, Error>>()?,
-            logits: table.logits,
-            sample: ready(inner, table.sample)?,
-        })
-    };
-    lowered.into_iter().map(make).collect()
-}
-
-fn turn_unit() -> Unit {
-    Unit {
-        file: "turn.cu",
-        defines: Vec::new(),
-    }
 }

@@ -124,6 +124,13 @@ impl Sizes {
     }
 }
 
+/// Everything that a session allocates on the GPU.
+pub(crate) fn session_bytes(program: &Program, gpu: &GpuInfo) -> u64 {
+    let own = program.buffers.iter().map(|b| b.bytes);
+    let extra = Sizes::of(program, gpu).entries().map(|(_, _, bytes)| bytes);
+    own.chain(extra).fold(0, u64::saturating_add)
+}
+
 /// What the device allocates for a session besides the program's own buffers: name, class and bytes of each. The
 /// error says why there is no GPU.
 pub fn device_bytes(

@@ -196,6 +196,45 @@ fn every_format_agrees_with_the_reference() {
 }
 
 #[test]
+fn prompts_of_any_length_agree_with_the_reference() {
+    if !gpu() {
+        return;
+    }
+    let mut wrong = Vec::new();
+    let formats = [Format::Q4_K, Format::Q8_0, Format::BF16, Format::F32];
+    for format in formats {
+        // Matrices that are no whole number of tiles; k is split among blocks.
+        let config = Config {
+            format,
+            dim: 512,
+            hidden: 1280,
+            heads: 8,
+            kv_heads: 1,
+            head_dim: 96,
+            layers: 1,
+            vocab: 61,
+            rows: 301,
+            ..Config::small(format as u64 + 50)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut fast = load(&program, &checkpoint, Replay::Graph);
+        let mut plain = common::load(&program, &checkpoint, &reference());
+        let mut n = Numbers(6);
+        for count in [18, 33, 65, 130, 301] {
+            poison(&mut fast);
+            common::poison(&mut plain);
+            let some = rows(&mut n, config.vocab, 0, count, 0);
+            plain.step(1, &some).unwrap();
+            fast.step(1, &some).unwrap();
+            if let Some(problem) = differing(&fast, &plain, 2e-2) {
+                wrong.push(format!("{} x {count}: {problem}", format.name()));
+            }
+        }
+    }
+    assert_none(&wrong);
+}
+
+#[test]
 fn long_contexts_cross_splits_and_pages() {
     if !gpu() {
         return;

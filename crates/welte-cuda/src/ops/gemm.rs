@@ -5,7 +5,7 @@
 //! widens, each small enough to stay in the L2 cache until it is read. Which is faster depends on the number of live
 //! rows, so that a command becomes several lists of kernels, one of which runs.
 
-use super::library::{Gemm, Product, WORKSPACE};
+use super::library::{Gemm, Product, WORKSPACE, alignment};
 use super::{MOST_VECTOR_ROWS, basic, matmul};
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::layout::{format_file, planes};
@@ -15,16 +15,115 @@ use welte_table::{Command, Format, Op, Program, params};
 
 /// Rows of a matrix that a block of `gemm.cu` makes.
 const TILE_N: u32 = 128;
-/// The most rows of activations that it takes.
-const MOST_TILE_ROWS: u32 = 128;
-/// Elements of k that it takes at a time.
+/// The most rows of activations that a tile has.
+const MOST_TILE_ROWS: u32 = 256;
+/// Elements of k that are taken at a time.
 const CHUNK: u32 = 64;
-/// Blocks per multiprocessor that k is split for, where there would be fewer.
-const BLOCKS_PER_SM: u32 = 2;
 
 /// F16 activations that no norm has bounded are divided by this on the way in, and the sums multiplied by it: an
 /// element may then be 4 million before it is cut off, and what is lost of small ones is below 2^-19.
 const HEADROOM: f32 = 64.0;
+
+/// Bytes of a chunk of widened weights.
+const WIDENED: u32 = TILE_N * CHUNK * 2;
+/// Bytes of shared memory that a block of `gemm_wide.cu` may fill, and one of two blocks of `gemm.cu`.
+const WIDE_SHARED: u32 = 224 << 10;
+const NARROW_SHARED: u32 = 115 << 10;
+
+/// Bytes of a chunk of encoded weights in shared memory (`dequant.cuh`): no entry takes less than four.
+fn raw_bytes(format: Format) -> u32 {
+    let units = TILE_N * CHUNK / 32;
+    let planes = planes(format).iter();
+    if format.is_quantised() {
+        units * planes.map(|plane| plane.bytes.max(4)).sum::<u32>()
+    } else {
+        units * 32 * planes.map(|plane| plane.bytes).sum::<u32>()
+    }
+}
+
+/// A tile of ours: `gemm.cu`, which any GPU with tensor cores runs, or `gemm_wide.cu` for sm_90a.
+#[derive(Clone, Copy)]
+struct Tile {
+    wide: bool,
+    /// Rows of activations.
+    rows: u32,
+}
+
+impl Tile {
+    /// For up to `most` rows.
+    fn of(gpu: &GpuInfo, most: u32) -> Tile {
+        let wide = gpu.arch == 90 && most > 32;
+        let (least, largest) = if wide { (64, 128) } else { (32, 128) };
+        Tile {
+            wide,
+            rows: most.next_power_of_two().clamp(least, largest),
+        }
+    }
+
+    /// Chunks of activations that are on their way, and of encoded weights: what fits beside the widened weights.
+    fn stages(self, format: Format) -> (u32, u32) {
+        let (x, raw) = (self.rows * CHUNK * 2, raw_bytes(format));
+        if self.wide {
+            let stages = match self.rows {
+                ..=64 => 5,
+                ..=128 => 4,
+                _ => 3,
+            };
+            let left = WIDE_SHARED - stages * (WIDENED + x);
+            (stages, (left / raw).clamp(2, 6))
+        } else {
+            // Two blocks at a time where three stages let them.
+            let stages = ((NARROW_SHARED - 2 * WIDENED) / (x + raw)).clamp(3, 6);
+            (stages, stages)
+        }
+    }
+
+    fn threads(self) -> u32 {
+        match (self.wide, self.rows) {
+            (false, _) => 256,
+            (true, ..=128) => 512,
+            (true, _) => 384,
+        }
+    }
+
+    fn shared(self, format: Format) -> u32 {
+        let (x, raw) = (self.rows * CHUNK * 2, raw_bytes(format));
+        let (stages, ring) = self.stages(format);
+        if self.wide {
+            // The tiles begin at a multiple of 1024.
+            stages * (WIDENED + x) + ring * raw + 1024
+        } else {
+            2 * WIDENED + stages * (x + raw)
+        }
+    }
+
+    /// Blocks that run at a time.
+    fn blocks(self, gpu: &GpuInfo) -> u32 {
+        gpu.sms.max(1) * if self.wide { 1 } else { 2 }
+    }
+
+    /// Bytes that the parts of sums take, where k is split.
+    fn parts(self, gpu: &GpuInfo) -> u64 {
+        u64::from(self.blocks(gpu)) * u64::from(TILE_N * self.rows) * 4
+    }
+
+    fn unit(self, format: Format) -> Unit {
+        let mut defines = vec![
+            ("FORMAT_FILE", format_file(format)),
+            ("BFLOAT", flag(format == Format::BF16)),
+            ("TILE_ROWS", self.rows.to_string()),
+        ];
+        let (stages, ring) = self.stages(format);
+        defines.push(("STAGES", stages.to_string()));
+        if self.wide {
+            defines.push(("RING", ring.to_string()));
+        }
+        Unit {
+            file: if self.wide { "gemm_wide.cu" } else { "gemm.cu" },
+            defines,
+        }
+    }
+}
 
 /// What was measured to be faster, by kind of weights.
 struct Choice {
@@ -35,10 +134,10 @@ struct Choice {
 }
 
 fn choice(format: Format) -> Choice {
-    let library_from = if is_direct(format) { 17 } else { 129 };
+    let library_from = if is_direct(format) { 17 } else { 65 };
     Choice {
         library_from,
-        slab: 24 << 20,
+        slab: 48 << 20,
     }
 }
 
@@ -166,7 +265,11 @@ impl Private {
         let x = u64::from(k.next_multiple_of(CHUNK))
             * 2
             * u64::from(rows.next_multiple_of(MOST_TILE_ROWS));
-        let parts = u64::from(most_split_blocks(gpu)) * u64::from(TILE_N * MOST_TILE_ROWS) * 4;
+        let tile = Tile {
+            wide: false,
+            rows: MOST_TILE_ROWS / 2,
+        };
+        let parts = tile.parts(gpu);
         let slabs = Slabs::of(format, n, k, act_mul);
         let library = WORKSPACE + slabs.bytes() + slabs.gate_up_bytes(rows);
         Private {
@@ -175,11 +278,6 @@ impl Private {
             bytes: x + parts.max(library),
         }
     }
-}
-
-/// The most blocks of a grid in which k is split.
-fn most_split_blocks(gpu: &GpuInfo) -> u32 {
-    gpu.sms.max(1) * BLOCKS_PER_SM
 }
 
 /// How a matrix is cut for the library.
@@ -296,21 +394,21 @@ pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &Gpu
 /// Bytes that are zero between commands: a counter per tile where k is split.
 pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     let few = matmul::counters(program, command, MOST_VECTOR_ROWS.min(rows), gpu);
-    few.max(u64::from(most_split_blocks(gpu)) * 4)
+    few.max(u64::from(gpu.sms.max(1)) * 2 * 4)
 }
 
-/// What is compiled for every architecture in tests.
+/// What is compiled for every architecture in tests: every format in the largest tile, one in all of them.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    let mut units = vec![
-        prepare_unit(false, false),
-        prepare_unit(false, true),
-        prepare_unit(true, false),
-        prepare_unit(true, true),
-        gemm_unit(Format::Q4_K, 32),
-        gemm_unit(Format::Q4_K, 64),
-    ];
+    let narrow = |rows| Tile { wide: false, rows };
+    let wide = |rows| Tile { wide: true, rows };
+    let of_each = [narrow(32), narrow(64), wide(64), wide(256)];
+    let mut units: Vec<Unit> = of_each.map(|tile| tile.unit(Format::Q4_K)).into();
+    for bfloat in [false, true] {
+        units.extend([prepare_unit(bfloat, false), prepare_unit(bfloat, true)]);
+    }
     for format in Format::ALL {
-        units.push(gemm_unit(format, MOST_TILE_ROWS));
+        units.push(narrow(128).unit(format));
+        units.push(wide(128).unit(format));
         if !is_direct(format) {
             units.push(dequant_unit(format));
         }
@@ -321,8 +419,8 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 
 /// Our own kernel, for up to `most` live rows.
 fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> {
-    let tile = most.next_power_of_two().clamp(32, MOST_TILE_ROWS);
-    let row_tiles = most.div_ceil(tile);
+    let tile = Tile::of(cx.gpu, most);
+    let row_tiles = most.div_ceil(tile.rows);
     let columns_per_tile = if job.epilogue == Epilogue::ActMul {
         TILE_N / 2
     } else {
@@ -331,8 +429,9 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
     let tiles = job.columns.div_ceil(columns_per_tile);
     let chunks = job.weight.k.div_ceil(CHUNK);
     let blocks = u64::from(tiles) * u64::from(row_tiles);
-    let splits = (u64::from(most_split_blocks(cx.gpu)) / blocks)
-        .clamp(1, u64::from(chunks / 4).max(1)) as u32;
+    // At least four chunks each: less is not worth the sums' way through memory.
+    let splits = u64::from(tile.blocks(cx.gpu)) / blocks;
+    let splits = splits.clamp(1, u64::from(chunks / 4).max(1)) as u32;
     let chunks_per_split = chunks.div_ceil(splits);
     let x_rows = job.rows.next_multiple_of(MOST_TILE_ROWS);
     let gemm = GemmArgs {
@@ -353,31 +452,30 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
         scale: job.scale(),
         pad: 0,
     };
-    let rows_of_tile = ByRows::Axis { axis: 1, per: tile };
+    let rows_of_tile = ByRows::Axis {
+        axis: 1,
+        per: tile.rows,
+    };
+    let padded = [tile.rows, row_tiles, 1];
     vec![
-        prepare(
-            cx,
-            job,
-            private,
-            x_rows,
-            true,
-            [tile, row_tiles, 1],
-            rows_of_tile,
-        ),
+        prepare(cx, job, private, x_rows, true, padded, rows_of_tile),
         Node::Kernel(Launch {
-            unit: gemm_unit(job.weight.format, tile),
-            function: "gemm",
+            unit: tile.unit(job.weight.format),
+            function: if tile.wide { "gemm_wide" } else { "gemm" },
             grid: [row_tiles, tiles, chunks.div_ceil(chunks_per_split)],
-            by_rows: ByRows::Axis { axis: 0, per: tile },
-            block: 256,
-            shared: 2 * TILE_N * 128 + 4 * tile * 128,
+            by_rows: ByRows::Axis {
+                axis: 0,
+                per: tile.rows,
+            },
+            block: tile.threads(),
+            shared: tile.shared(job.weight.format),
             args: args(&gemm),
         }),
     ]
 }
 
-/// cuBLASLt for `from` rows and more; nothing where it is missing. A product has a fixed number of rows, so there is a
-/// list for each of a few numbers; what it writes beyond the live rows is never read.
+/// cuBLASLt for `from` rows and more; nothing where it is missing. Its algorithms are chosen for a number of rows, so
+/// there is a list for each of a few numbers.
 fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec<Node> {
     let step = (job.rows / 8).next_multiple_of(64).max(64);
     let mut nodes = Vec::new();
@@ -393,22 +491,16 @@ fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec
     nodes
 }
 
-/// The library's products for exactly `rows` rows.
+/// The library's products for up to `rows` rows.
 fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Option<Vec<Node>> {
     let act_mul = job.epilogue == Epilogue::ActMul;
     let weight = &job.weight;
     let slabs = Slabs::of(weight.format, weight.n, weight.k, act_mul);
     let slab = private.rest + WORKSPACE;
     let gate_up = slab + slabs.bytes();
-    let mut nodes = vec![prepare(
-        cx,
-        job,
-        private,
-        rows,
-        false,
-        [rows, 1, 1],
-        ByRows::Fixed,
-    )];
+    let grid = [1, rows, 1];
+    let each_row = ByRows::Axis { axis: 1, per: 1 };
+    let mut nodes = vec![prepare(cx, job, private, rows, false, grid, each_row)];
     for (first, columns) in slabs.each() {
         let (w, w_stride) = if slabs.direct {
             let stride = planes(weight.format).first()?.stride(weight.k);
@@ -435,6 +527,7 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
             x_stride: slabs.stride,
             y_stride,
             add: job.epilogue == Epilogue::Add,
+            aligned: [alignment(w), alignment(private.x), alignment(to)],
         };
         nodes.push(Node::Gemm(Gemm {
             plan: cx.device.plan(product)?,
@@ -590,16 +683,5 @@ fn dequant_unit(format: Format) -> Unit {
     Unit {
         file: "dequant.cu",
         defines: vec![("FORMAT_FILE", format_file(format))],
-    }
-}
-
-fn gemm_unit(format: Format, tile_rows: u32) -> Unit {
-    Unit {
-        file: "gemm.cu",
-        defines: vec![
-            ("FORMAT_FILE", format_file(format)),
-            ("BFLOAT", flag(format == Format::BF16)),
-            ("TILE_ROWS", tile_rows.to_string()),
-        ],
     }
 }

@@ -35,10 +35,11 @@ impl Library {
     /// be current.
     fn open() -> Option<Library> {
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the first call only tries to open the library; the second writes a handle.
-        let opened = unsafe {
-            sys::is_culib_present() && check(sys::cublasLtCreate(&mut handle), "").is_ok()
-        };
+        if !crate::libraries::has_cublaslt() {
+            return None;
+        }
+        // SAFETY: the library is there; a handle is written.
+        let opened = check(unsafe { sys::cublasLtCreate(&mut handle) }, "").is_ok();
         opened.then(|| Library {
             handle,
             plans: Mutex::default(),
@@ -70,7 +71,7 @@ impl Gpu {
     }
 }
 
-/// What a product is, without its addresses: `y[rows][n] (+)= x[rows][k] * w[n][k]`.
+/// What a product is, apart from its addresses: `y[rows][n] (+)= x[rows][k] * w[n][k]`, for up to so many rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Product {
     pub(crate) bfloat: bool,
@@ -82,6 +83,13 @@ pub(crate) struct Product {
     pub(crate) x_stride: u32,
     pub(crate) y_stride: u32,
     pub(crate) add: bool,
+    /// What the addresses of w, x and y are multiples of.
+    pub(crate) aligned: [u32; 3],
+}
+
+/// The largest power of two that an address is a multiple of, as far as it matters to the library.
+pub(crate) fn alignment(address: u64) -> u32 {
+    1 << address.trailing_zeros().min(8)
 }
 
 /// One of the library's descriptors, with the function that frees it.
@@ -103,9 +111,11 @@ pub(crate) struct Plan {
     y: Described<sys::cublasLtMatrixLayoutOpaque_t>,
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
+    /// Rows that x and y are described with now.
+    rows: Mutex<u32>,
 }
 
-// SAFETY: plain descriptions that nobody changes after they are made.
+// SAFETY: plain descriptions; what changes in them, the rows, is changed and read under a lock.
 unsafe impl Send for Plan {}
 // SAFETY: as above.
 unsafe impl Sync for Plan {}
@@ -123,24 +133,9 @@ impl Plan {
         let x = layout(half, p.k, p.rows, p.x_stride)?;
         let y = layout(float, p.n, p.rows, p.y_stride)?;
         let operation = operation()?;
-        let mut preference = std::ptr::null_mut();
-        let room = WORKSPACE as usize;
-        // SAFETY: places for what is written, and sizes of what is read, are right.
+        let preference = preference(&p)?;
+        // SAFETY: the result is plain data, written by the library together with their number.
         let found = unsafe {
-            check(
-                sys::cublasLtMatmulPreferenceCreate(&mut preference),
-                "a preference",
-            )?;
-            let preference = Described(preference, sys::cublasLtMatmulPreferenceDestroy);
-            check(
-                sys::cublasLtMatmulPreferenceSetAttribute(
-                    preference.0,
-                    sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                    std::ptr::from_ref(&room).cast(),
-                    size_of::<usize>(),
-                ),
-                "the workspace's size",
-            )?;
             let mut found = std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>();
             let mut count = 0;
             check(
@@ -171,7 +166,28 @@ impl Plan {
             y,
             algorithm: found.algo,
             workspace: found.workspaceSize,
+            rows: Mutex::new(p.rows),
         })
+    }
+}
+
+impl Plan {
+    /// Makes it a product of so many rows.
+    fn describe(&self, rows: u32) -> Result<(), Error> {
+        let columns = u64::from(rows);
+        for matrix in [&self.x, &self.y] {
+            // SAFETY: the attribute has 8 bytes; the caller holds the lock.
+            let status = unsafe {
+                sys::cublasLtMatrixLayoutSetAttribute(
+                    matrix.0,
+                    sys::cublasLtMatrixLayoutAttribute_t::CUBLASLT_MATRIX_LAYOUT_COLS,
+                    std::ptr::from_ref(&columns).cast(),
+                    size_of::<u64>(),
+                )
+            };
+            check(status, "the number of rows")?;
+        }
+        Ok(())
     }
 }
 
@@ -188,6 +204,35 @@ fn layout(
     };
     check(status, "a matrix")?;
     Ok(Described(made, sys::cublasLtMatrixLayoutDestroy))
+}
+
+/// What the algorithm may use, and rely on.
+fn preference(p: &Product) -> Result<Described<sys::cublasLtMatmulPreferenceOpaque_t>, Error> {
+    use sys::cublasLtMatmulPreferenceAttributes_t as A;
+    let mut made = std::ptr::null_mut();
+    // SAFETY: a descriptor is written.
+    let status = unsafe { sys::cublasLtMatmulPreferenceCreate(&mut made) };
+    check(status, "a preference")?;
+    let made = Described(made, sys::cublasLtMatmulPreferenceDestroy);
+    let set = |name: A, bytes: &[u8]| {
+        // SAFETY: as many bytes are read as there are.
+        let status = unsafe {
+            let from = bytes.as_ptr().cast();
+            sys::cublasLtMatmulPreferenceSetAttribute(made.0, name, from, bytes.len())
+        };
+        check(status, "a preference")
+    };
+    let room = WORKSPACE as usize;
+    set(
+        A::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+        &room.to_ne_bytes(),
+    )?;
+    let [w, x, y] = p.aligned.map(u32::to_ne_bytes);
+    set(A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &w)?;
+    set(A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &x)?;
+    set(A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y)?;
+    set(A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y)?;
+    Ok(made)
 }
 
 fn operation() -> Result<Described<sys::cublasLtMatmulDescOpaque_t>, Error> {
@@ -228,12 +273,17 @@ pub(crate) struct Gemm {
 }
 
 impl Gemm {
-    /// Enqueues it.
-    pub(crate) fn run(&self, gpu: &Gpu) -> Result<(), Error> {
+    /// Enqueues it for `live` rows, at most as many as it was planned for.
+    pub(crate) fn run(&self, gpu: &Gpu, live: u32) -> Result<(), Error> {
         let library = gpu
             .cublaslt()
             .ok_or_else(|| Error::Library("it is gone".to_string()))?;
         let plan = &*self.plan;
+        let mut rows = plan.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if *rows != live {
+            plan.describe(live)?;
+            *rows = live;
+        }
         let beta = if plan.product.add { 1.0f32 } else { 0.0 };
         // SAFETY: lowering gave addresses of matrices as large as the plan says; scalars are read before the return.
         let status = unsafe {

@@ -22,8 +22,10 @@ struct Tuned {
     formats: &'static [Format],
     /// Warps of a block.
     warps: u32,
-    /// Bytes of weights in flight per block, for one row. Two blocks should fit in a multiprocessor, so that the next
-    /// command's ring fills while this one works.
+    /// Blocks of a kernel on a multiprocessor.
+    blocks: u32,
+    /// Bytes of weights in flight per block, for one row. Twice the blocks should fit in a multiprocessor, so that the
+    /// next command's rings fill while this one works.
     ring: u32,
 }
 
@@ -32,13 +34,15 @@ const TUNED: &[Tuned] = &[
     Tuned {
         arch: 90,
         formats: &[],
-        warps: 16,
-        ring: 96 << 10,
+        warps: 8,
+        blocks: 2,
+        ring: 48 << 10,
     },
     Tuned {
         arch: 0,
         formats: &[],
         warps: 8,
+        blocks: 1,
         ring: 40 << 10,
     },
 ];
@@ -86,6 +90,7 @@ struct Plan {
     /// Rows of x that one launch takes.
     columns: u32,
     warps: u32,
+    blocks: u32,
     stages: u32,
     shared: u32,
 }
@@ -93,7 +98,7 @@ struct Plan {
 impl Product {
     /// Elements of a row that a warp reads together.
     fn chunk(&self) -> u32 {
-        LANES * if self.format.is_quantised() { 32 } else { 8 }
+        LANES * if self.format.is_quantised() { 32 } else { 16 }
     }
 
     /// `k` in whole chunks.
@@ -123,7 +128,8 @@ impl Product {
 
     /// Bytes of shared memory without the rings.
     fn fixed(&self, columns: u32, warps: u32) -> u64 {
-        u64::from(columns) * (self.x_bytes() + u64::from(warps * 2 * GROUP * 4))
+        // Parts of the norm's sum, and two open groups per warp.
+        u64::from(columns) * (self.x_bytes() + u64::from(warps * (1 + 2 * GROUP) * 4))
     }
 
     /// Threads and memory for up to `rows` rows; several launches where shared memory does not hold so many.
@@ -134,13 +140,19 @@ impl Product {
                 gpu.arch >= t.arch && (t.formats.is_empty() || t.formats.contains(&self.format))
             })
             .ok_or_else(|| Error::Program("no tuning of matmul".to_string()))?;
-        let warps = tuned.warps;
-        let stage = u64::from(warps) * self.stage();
         let most = u64::from(gpu.shared_per_block);
-        let mut columns = rows.clamp(1, 16).next_power_of_two();
-        while columns > 1 && self.fixed(columns, warps) + u64::from(FEWEST_STAGES) * stage > most {
+        let fits = |columns: u32, warps: u32| {
+            let rings = u64::from(FEWEST_STAGES * warps) * self.stage();
+            self.fixed(columns, warps) + rings <= most
+        };
+        let (mut columns, mut warps) = (rows.clamp(1, 16).next_power_of_two(), tuned.warps);
+        while columns > 1 && !fits(columns, warps) {
             columns /= 2;
         }
+        while warps > 1 && !fits(columns, warps) {
+            warps /= 2;
+        }
+        let stage = u64::from(warps) * self.stage();
         let fixed = self.fixed(columns, warps);
         let room = most.checked_sub(fixed).map_or(0, |room| room / stage);
         if room < u64::from(FEWEST_STAGES) {
@@ -150,20 +162,20 @@ impl Product {
                 self.k
             )));
         }
-        // Half a multiprocessor if that leaves a ring, for the sake of the next command.
-        let half = u64::from(gpu.shared_per_sm / 2 - RESERVED.min(gpu.shared_per_sm / 2));
-        let beside = half.saturating_sub(fixed) / stage;
-        let stages = (u64::from(tuned.ring) / stage)
-            .min(if beside >= u64::from(FEWEST_STAGES) {
-                beside
-            } else {
-                room
-            })
-            .clamp(FEWEST_STAGES.into(), 16)
-            .min(room);
+        // One block more than work at a time, for the sake of the next command, if that leaves a ring.
+        let blocks = if columns == 1 { tuned.blocks } else { 1 };
+        let part = (gpu.shared_per_sm / (blocks + 1)).saturating_sub(RESERVED);
+        let beside = u64::from(part).saturating_sub(fixed) / stage;
+        let (blocks, most) = if beside >= u64::from(FEWEST_STAGES) {
+            (blocks, beside.min(room))
+        } else {
+            (1, room)
+        };
+        let stages = (u64::from(tuned.ring) / stage).clamp(FEWEST_STAGES.into(), most);
         Ok(Plan {
             columns,
             warps,
+            blocks,
             stages: stages as u32,
             shared: (fixed + stages * stage) as u32,
         })
@@ -181,6 +193,14 @@ impl Product {
                 ("WARPS", plan.warps.to_string()),
                 ("STAGES", plan.stages.to_string()),
                 ("ROUNDS", rounds.to_string()),
+                (
+                    "WHOLE",
+                    u32::from(self.k.is_multiple_of(self.chunk())).to_string(),
+                ),
+                (
+                    "RESIDENT",
+                    if plan.columns == 1 { "2" } else { "1" }.to_string(),
+                ),
             ],
         }
     }
@@ -288,7 +308,7 @@ fn launch(product: &Product, plan: &Plan, values: MatmulArgs, gpu: &GpuInfo) -> 
         unit: product.unit(plan),
         function: "matmul",
         // Every block takes an even share; the rows that are live are read from the step.
-        grid: [gpu.sms.clamp(1, groups), 1, 1],
+        grid: [(gpu.sms * plan.blocks).clamp(1, groups), 1, 1],
         by_rows: ByRows::Fixed,
         block: plan.warps * 32,
         shared: plan.shared,
@@ -328,7 +348,8 @@ pub(crate) fn catalogue() -> Vec<Listed> {
             };
             let plan = Plan {
                 columns,
-                warps: 16,
+                warps: 8,
+                blocks: 1,
                 stages: 4,
                 shared: 0,
             };
@@ -400,7 +421,7 @@ mod tests {
             for k in [1024, 2560, 4096, 9728] {
                 let plan = product(format, k).plan(1, &gpu).expect("it fits");
                 assert!(
-                    2 * (plan.shared + RESERVED) <= gpu.shared_per_sm,
+                    (plan.blocks + 1) * (plan.shared + RESERVED) <= gpu.shared_per_sm,
                     "{plan:?}"
                 );
             }

@@ -64,6 +64,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         rope::catalogue(),
         attention::catalogue(),
         sample::catalogue(),
+        crate::floor::catalogue(),
     ];
     families.into_iter().flatten().collect()
 }
