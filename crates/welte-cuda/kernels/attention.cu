@@ -4,7 +4,7 @@
 // as f16, rows 8-15 what f16 leaves of them, so that nothing of q and of the weights is lost. The last block to arrive
 // adds the splits up in order.
 // Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, GROUP (heads per kv head), WARPS, STAGES,
-// LEAST_TILES (of a split), PREFETCH (tiles of a warp).
+// LEAST_TILES (of a split).
 #include "attention.cuh"
 
 #define TILE 16
@@ -82,23 +82,6 @@ struct Ring {
         }
     }
 };
-
-// Asks for a warp's first tiles while the commands before still run. The position may be the last step's: nothing is
-// taken from here, it only makes the cache warm.
-__device__ __forceinline__ void prefetch(const AttentionArgs &a, u32 row, u32 head, u32 warp) {
-#if __CUDA_ARCH__ >= 900
-    if (__ldcg(&a.step->ended) || row >= __ldcg(&a.step->live)) return;
-    u32 sequence = __ldcg(&a.step->rows[row].sequence);
-    Split s = split_of(a, min(__ldcg(&a.step->rows[row].position), a.kv.per_sequence * PAGE - 1));
-    for (u32 i = 0, tile = s.begin + warp; i < PREFETCH && tile < s.end && blockIdx.x < s.active; ++i, tile += WARPS) {
-        u32 page = __ldcg(a.kv.pages + (u64)sequence * a.kv.per_sequence + tile * TILE / PAGE);
-        for (u32 part = 0; part < 2; ++part) {
-            const u8 *from = kv_head(a.kv, part, page, head) + (u64)(tile * TILE % PAGE) * KV_ROW;
-            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(TILE * KV_ROW) : "memory");
-        }
-    }
-#endif
-}
 
 // The online softmax of eight heads; lane (g, t) = (lane / 4, lane % 4) has head g.
 struct Heads {
@@ -294,7 +277,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
         __syncwarp();
     }
     grid_release();
-    if (PREFETCH > 0 && lane == 0) prefetch(a, row, kv_head, warp);
     grid_wait();
     // q is asked for before it is known whether it is needed.
     const float *q = a.q + (u64)row * a.q_stride + (u64)(head + lane / 4) * HEAD_DIM + lane % 4 * 8;

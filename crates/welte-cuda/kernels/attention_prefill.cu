@@ -1,6 +1,7 @@
 // Flash attention for many rows: a block takes WARPS * TILES * 16 rows of one head, each warp 16 rows of them at a time,
 // and goes over the context in steps of STEP positions, fetched one step ahead. q, k, v and the weights are f16, sums f32.
-// Rows may belong to different sequences: the block goes over each sequence that it has rows of.
+// Rows may belong to different sequences: the block goes over each sequence that it has rows of. On sm_90a the products
+// are asynchronous ones of a warp group that read shared memory themselves, elsewhere those of a warp.
 // Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, WARPS, TILES.
 #include "attention.cuh"
 
@@ -16,10 +17,68 @@ constexpr u32 RAW_BYTES = KV_Q8 ? STEP * KV_ROW : 0;
 constexpr bool WHOLE_PAGES = PAGE % STEP == 0;
 constexpr u32 BUFFERS = KV_Q8 ? 1 : 2;
 // With wide heads or two tiles per warp, q is read again for every step.
-constexpr bool Q_STAYS = TILES == 1 && HEAD_DIM <= 128;
-// Shared memory: q, then [buffer][keys, values], then what of Q8_0 was fetched: keys, values.
+#define Q_STAYS (TILES == 1 && HEAD_DIM <= 128 && !WARP_GROUP)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && WARPS % 4 == 0 && TILES == 1 && (HEAD_DIM == 64 || HEAD_DIM == 128)
+#define WARP_GROUP 1
+#else
+#define WARP_GROUP 0
+#endif
+// Shared memory, from a multiple of 1024 bytes: q, then [buffer][keys, values], then what of Q8_0 was fetched: keys,
+// values. Each is cut into panels of 64 dimensions, [panel][row][8 chunks of 16 bytes, their order mixed by the row].
+template <u32 R> __device__ __forceinline__ u32 at_chunk(u32 row, u32 chunk) {
+    return ((chunk / 8 * R + row) * 8 + (chunk % 8 ^ (row & 7))) * 16;
+}
 
-__device__ __forceinline__ u32 at_chunk(u32 row, u32 chunk) { return (row * (WIDE / 8) + (chunk ^ (row & 7))) * 16; }
+#if WARP_GROUP
+// How a product finds an operand: `leading` and `stride` say how far its parts of 64 columns and of 8 rows lie apart.
+__device__ __forceinline__ u64 operand(u32 address, u32 leading, u32 stride) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
+}
+
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void products_end() {
+    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+#define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define EIGHT_FOURS(c, i) FOUR(c, i), FOUR(c, i + 1), FOUR(c, i + 2), FOUR(c, i + 3), FOUR(c, i + 4), FOUR(c, i + 5), FOUR(c, i + 6), FOUR(c, i + 7)
+#define REGISTERS_32 \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REGISTERS_64 \
+    REGISTERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// c (+)= q k: 64 rows, 64 positions, 16 dimensions.
+__device__ __forceinline__ void product_q_k(float (&c)[8][4], u64 q, u64 k, u32 add) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" REGISTERS_32 "}, %32, %33, p, 1, 1, 0, 0;}"
+                 : EIGHT_FOURS(c, 0)
+                 : "l"(q), "l"(k), "r"(add)
+                 : "memory");
+}
+
+// o += p v: 64 rows, 64 or 128 dimensions, 16 positions.
+__device__ __forceinline__ void product_p_v(float (&o)[8][4], const u32 (&p)[4], u64 v) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" REGISTERS_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+                 : EIGHT_FOURS(o, 0)
+                 : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v)
+                 : "memory");
+}
+
+__device__ __forceinline__ void product_p_v(float (&o)[16][4], const u32 (&p)[4], u64 v) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" REGISTERS_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+                 : EIGHT_FOURS(o, 0), EIGHT_FOURS(o, 8)
+                 : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v)
+                 : "memory");
+}
+#endif
+
+// What was written to shared memory is there for the asynchronous products too.
+__device__ __forceinline__ void show_to_products() {
+#if WARP_GROUP
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 
 __device__ __forceinline__ void load4(u32 (&r)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
@@ -67,7 +126,7 @@ struct Fetch {
                     if (STEP * CHUNKS % THREADS && row >= STEP) break;
                     bool wanted = position >= s.low && position <= s.high;
                     const u8 *p = WHOLE_PAGES ? page + c * 16 : from(s, part, wanted ? position : s.high) + chunk * 16;
-                    copy16(out + at_chunk(row, chunk), p, wanted);
+                    copy16(out + at_chunk<STEP>(row, chunk), p, wanted);
                 }
             }
         }
@@ -84,7 +143,7 @@ struct Fetch {
                 u32 row = c / CHUNKS, chunk = c % CHUNKS, position = step * STEP + row;
                 uint4 v = make_uint4(0, 0, 0, 0);
                 if (position >= s.low && position <= s.high) v = q8_chunk(raw + row * KV_ROW, chunk);
-                *(uint4 *)(to + part * PART_BYTES + at_chunk(row, chunk)) = v;
+                *(uint4 *)(to + part * PART_BYTES + at_chunk<STEP>(row, chunk)) = v;
             }
         }
     }
@@ -138,7 +197,8 @@ struct Tile {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __grid_constant__ AttentionArgs a) {
-    extern __shared__ __align__(128) u8 shared[];
+    extern __shared__ __align__(128) u8 dynamic[];
+    u8 *shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
     __shared__ u32 positions[ROWS], sequences[ROWS];
     constexpr u32 NONE = 0xffffffffu;
     u32 head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, t = threadIdx.x;
@@ -166,8 +226,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
             const float *q = a.q + (u64)(first_row + row) * a.q_stride + head * HEAD_DIM + chunk * 8;
             v = make_uint4(pack(q[0] * factor, q[1] * factor), pack(q[2] * factor, q[3] * factor), pack(q[4] * factor, q[5] * factor), pack(q[6] * factor, q[7] * factor));
         }
-        *(uint4 *)(shared + at_chunk(row, chunk)) = v;
+        *(uint4 *)(shared + at_chunk<ROWS>(row, chunk)) = v;
     }
+    show_to_products();
     __syncthreads();
 
     Tile tile[TILES];
@@ -180,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
         tile[m].total[0] = tile[m].total[1] = 0;
     }
     u32 q_address = shared_address(shared);
-    auto load_q = [&](u32 (&r)[4], u32 m, u32 k) { load4(r, q_address + at_chunk(warp_row + m * 16 + lane % 16, k * 2 + lane / 16)); };
+    auto load_q = [&](u32 (&r)[4], u32 m, u32 k) { load4(r, q_address + at_chunk<ROWS>(warp_row + m * 16 + lane % 16, k * 2 + lane / 16)); };
     if constexpr (Q_STAYS)
 #pragma unroll
         for (u32 k = 0; k < STEPS_K; ++k) load_q(q_regs[k], 0, k);
@@ -222,16 +283,34 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
         for (u32 step = begin; step < end; ++step) {
             u32 buffer = KV_Q8 ? 0 : (step - begin) & 1;
             copy_wait<0>();
+            show_to_products();
             __syncthreads();
             if constexpr (KV_Q8) {
                 fetch.widen(span, step);
+                show_to_products();
                 __syncthreads();
             }
             if (step + 1 < end) fetch.start(span, step + 1, buffer ^ 1);
             int at = step * STEP;
-            if (at > most || at + STEP <= least) continue;
             u32 keys = shared_address(parts) + buffer * 2 * PART_BYTES, values = keys + PART_BYTES;
             u32 p[TILES][STEP / 16][4];
+#if WARP_GROUP
+            float s[STEP / 8][4];
+            products_begin();
+#pragma unroll
+            for (u32 k = 0; k < STEPS_K; ++k) {
+                u32 q = q_address + (k / 4 * ROWS + t / 128 * 64) * 128 + k % 4 * 32;
+                product_q_k(s, operand(q, 16, 1024), operand(keys + k / 4 * STEP * 128 + k % 4 * 32, 16, 1024), k);
+            }
+            products_end();
+            tile[0].take(a, s, at, lane % 4, p[0]);
+            products_begin();
+#pragma unroll
+            for (u32 k = 0; k < STEP / 16; ++k)
+                product_p_v(tile[0].o, p[0][k], operand(values + k * 16 * 128, STEP * 128, 1024));
+            products_end();
+#else
+            if (at > most || at + STEP <= least) continue;
             {
                 float s[TILES][STEP / 8][4] = {};
 #pragma unroll
@@ -249,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
 #pragma unroll
                     for (u32 n = 0; n < STEP / 16; ++n) {
                         u32 b[4];
-                        load4(b, keys + at_chunk(n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+                        load4(b, keys + at_chunk<STEP>(n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
 #pragma unroll
                         for (u32 m = 0; m < TILES; ++m) {
                             mma(s[m][n * 2], q[m], b[0], b[1]);
@@ -265,13 +344,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
 #pragma unroll
                 for (u32 n = 0; n < TILES_V / 2; ++n) {
                     u32 b[4];
-                    load4_turned(b, values + at_chunk(k * 16 + lane % 16, n * 2 + lane / 16));
+                    load4_turned(b, values + at_chunk<STEP>(k * 16 + lane % 16, n * 2 + lane / 16));
 #pragma unroll
                     for (u32 m = 0; m < TILES; ++m) {
                         mma(tile[m].o[n * 2], p[m][k], b[0], b[1]);
                         mma(tile[m].o[n * 2 + 1], p[m][k], b[2], b[3]);
                     }
                 }
+#endif
         }
         __syncthreads(); // before the next sequence's first step is fetched
     }

@@ -11,7 +11,7 @@
 #define THREADS 512
 #define BINS 2048
 #define BARRIERS 12
-#define GATHERED BINS // the most that is sorted
+#define GATHERED 1024 // the most that is sorted
 
 // At the start of the sampler's region: written by the host, history and its counts by both.
 struct Sampler {
@@ -42,7 +42,7 @@ struct Meeting {
     u32 barriers[BARRIERS];
     u32 gathered;
     u32 pad;
-    u64 sums[8][BINS]; // top-k's three digits, top-p's three digits; ones and probabilities by value
+    u64 sums[7][BINS]; // top-k's three digits, top-p's three digits; either by value
 };
 
 struct SampleArgs {
@@ -336,36 +336,21 @@ __device__ __forceinline__ u32 bin_of(u32 order) {
 // Gathers a head of the order in which everything is that is kept: a bin and those before it. False if that is too much.
 __device__ bool gather(const SampleArgs &a, const Sampler &s, Shared &sh, const u32 *orders, u32 from, u32 count, bool by_count) {
     Meeting *meeting = a.meeting;
-    for (u32 mass = 0; mass < (by_count ? 1 : 2); ++mass) {
-        clear_bins(sh);
-        for (u32 i = threadIdx.x; i < count; i += THREADS) {
-            u32 o = orders[i];
-            u64 m = o == NOT ? 0 : mass ? measure<true>(a, o) : 1;
-            if (m) add_to_bin(sh, bin_of(o), m);
-        }
-        send_bins(sh, meeting->sums[6 + mass]);
+    clear_bins(sh);
+    for (u32 i = threadIdx.x; i < count; i += THREADS) {
+        u32 o = orders[i];
+        u64 m = o == NOT ? 0 : by_count ? 1 : measure<true>(a, o);
+        if (m) add_to_bin(sh, bin_of(o), m);
     }
+    send_bins(sh, meeting->sums[6]);
     meet(a, 9);
     u64 wanted = s.top_k;
-    if (by_count)
-        find_bin(sh, meeting->sums[6], -1.0, wanted);
-    else
-        find_bin(sh, meeting->sums[7], fmax((double)s.top_p, 0.0), wanted);
-    u32 bin = sh.bin, members = 0;
-    if (bin == NOT) return false;
-    if (by_count) {
-        members = (u32)min(sh.before + sh.found, (u64)GATHERED + 1);
-    } else {
-        u64 mine = 0;
-        for (u32 i = threadIdx.x; i <= bin; i += THREADS) mine += far(meeting->sums[6] + i);
-#pragma unroll
-        for (int o = 16; o > 0; o >>= 1) mine += __shfl_xor_sync(~0u, mine, o);
-        if (threadIdx.x % 32 == 0) sh.reduced[threadIdx.x / 32] = mine;
-        __syncthreads();
-        mine = 0;
-        for (u32 i = 0; i < THREADS / 32; ++i) mine += sh.reduced[i];
-        members = (u32)min(mine, (u64)GATHERED + 1);
-    }
+    find_bin(sh, meeting->sums[6], by_count ? -1.0 : fmax((double)s.top_p, 0.0), wanted);
+    u32 bin = sh.bin;
+    if (bin >= BINS - 1) return false;
+    // Each member has at least the probability of its bin's end.
+    double members = (double)(sh.before + sh.found);
+    if (!by_count) members /= exp((double)(bin + 1) / -64.0) * (double)(1ull << a.shift) - 1.0;
     if (members > GATHERED) return false;
     for (u32 i = threadIdx.x; i < count; i += THREADS)
         if (orders[i] != NOT && bin_of(orders[i]) <= bin)
@@ -508,7 +493,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_con
             key = mix(s.seed ^ mix((u64)(a.step->rows[0].position + 1) ^ 0x9e3779b97f4a7c15ull));
             if (by_count || (!some && s.top_p < 1.0f)) {
                 gathers = gather(a, s, sh, orders, from, count, by_count) ? 1 + by_count : 0;
-                used |= 3 << 6;
+                used |= 1 << 6;
             }
             if (!gathers) {
                 Threshold kept = {NOT - 1, NOT};
@@ -546,7 +531,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_con
     }
     if (greedy) return;
     if (t < BARRIERS) meeting->barriers[t] = 0;
-    for (u32 array = 0; array < 8; ++array)
+    for (u32 array = 0; array < 7; ++array)
         if (used >> array & 1)
             for (u32 i = t; i < BINS; i += THREADS) meeting->sums[array][i] = 0;
 }

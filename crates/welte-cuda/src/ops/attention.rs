@@ -10,12 +10,11 @@ use welte_table::{Command, Format, KvLayout, Program, params};
 /// Positions of a tile of flash decoding.
 const TILE: u32 = 16;
 /// Warps of its blocks and tiles that a warp has in flight: the first that fit a block's shared memory.
-const RINGS_F16: [(u32, u32); 4] = [(4, 3), (4, 2), (2, 2), (1, 2)];
-const RINGS_Q8_0: [(u32, u32); 4] = [(8, 2), (4, 2), (2, 2), (1, 2)];
+const RINGS: [(u32, u32); 4] = [(8, 2), (4, 2), (2, 2), (1, 2)];
 /// Warps that a multiprocessor has room for.
 const WARPS_PER_SM: u32 = 8;
-/// Tiles that a warp asks for while the commands before still run.
-const PREFETCH: u32 = 4;
+/// Bytes of shared memory that each block costs besides its own.
+const SYSTEM_SHARED: u32 = 1024;
 /// The fewest tiles of a split.
 const LEAST_TILES: u32 = 8;
 /// The most splits of a context.
@@ -76,8 +75,10 @@ fn units(p: &params::Attention) -> u32 {
 fn splits(kv: &KvLayout, p: &params::Attention, gpu: &GpuInfo) -> u32 {
     let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
     let most = kv.context.div_ceil(LEAST_TILES * TILE).min(MOST_SPLITS);
-    let (warps, _) = ring(kv, gpu.shared_per_block);
-    (gpu.sms * (WARPS_PER_SM / warps) / blocks).clamp(1, most.max(1))
+    let ring = ring(kv, gpu.shared_per_block);
+    let room = gpu.shared_per_sm / (decode_shared(kv, ring) + SYSTEM_SHARED);
+    let per_sm = (WARPS_PER_SM / ring.0).min(room).max(1);
+    (gpu.sms * per_sm / blocks).clamp(1, most.max(1))
 }
 
 /// The kernels of a command.
@@ -184,10 +185,10 @@ fn prefill_unit(kv: &KvLayout) -> Unit {
     }
 }
 
-/// Queries, keys and values as f16, twice; of Q8_0 once, and what was fetched.
+/// Queries, keys and values as f16, twice; of Q8_0 once, and what was fetched. All from a multiple of 1024 bytes.
 fn prefill_shared(kv: &KvLayout) -> u32 {
     let row = kv.head_dim.next_multiple_of(64) * 2;
-    let queries = PREFILL.0 * PREFILL.1 * 16 * row;
+    let queries = PREFILL.0 * PREFILL.1 * 16 * row + 1024;
     match kv.format {
         Format::Q8_0 => queries + 2 * STEP * (row + kv.head_dim / 32 * 34),
         _ => queries + 4 * STEP * row,
@@ -201,7 +202,6 @@ fn decode_unit(kv: &KvLayout, group: u32, (warps, stages): (u32, u32)) -> Unit {
         ("WARPS", warps),
         ("STAGES", stages),
         ("LEAST_TILES", LEAST_TILES),
-        ("PREFETCH", PREFETCH),
     ] {
         defines.push((name, value.to_string()));
     }
@@ -212,12 +212,8 @@ fn decode_unit(kv: &KvLayout, group: u32, (warps, stages): (u32, u32)) -> Unit {
 }
 
 fn ring(kv: &KvLayout, room: u32) -> (u32, u32) {
-    let rings = match kv.format {
-        Format::Q8_0 => RINGS_Q8_0,
-        _ => RINGS_F16,
-    };
     let fits = |ring: &&(u32, u32)| decode_shared(kv, **ring) <= room;
-    *rings.iter().find(fits).unwrap_or(&rings[3])
+    *RINGS.iter().find(fits).unwrap_or(&RINGS[3])
 }
 
 /// The warps' rings, afterwards their results, afterwards the merge of the splits.

@@ -12,9 +12,9 @@ const THREADS: u32 = 512;
 const LEAST_SLICE: u32 = 1024;
 /// Bytes of `Shared` and of `Meeting` in `sample.cu`.
 const SHARED_BYTES: u32 = 16_680;
-const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 8 * 2048 * 8;
+const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
 /// Bytes of what is sorted.
-const LIST_BYTES: u64 = 2048 * 8;
+const LIST_BYTES: u64 = 1024 * 8;
 /// End tokens that the device looks for. With more the host, which sees every token, ends the chain.
 const MOST_ENDS: usize = 256;
 /// Words of `Sampler` in `sample.cu`, before the end tokens.
@@ -225,5 +225,69 @@ impl Sampler {
     pub(crate) fn head(&self) -> &[u8] {
         // SAFETY: words are plain bytes, and the slice lives as long as they do.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 4) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use welte_table::{Format, KvLayout};
+
+    fn program(vocab: u32, context: u32) -> Program {
+        Program {
+            weights: Vec::new(),
+            buffers: Vec::new(),
+            kv: KvLayout {
+                format: Format::F16,
+                layers: 1,
+                kv_heads: 1,
+                head_dim: 8,
+                page: 16,
+                pages: 1,
+                sequences: 1,
+                context,
+            },
+            vocab,
+            tokens: 0,
+            tables: Vec::new(),
+        }
+    }
+
+    fn words(sampler: &Sampler) -> Vec<u32> {
+        let words = sampler.head().chunks_exact(4);
+        words
+            .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()
+    }
+
+    #[test]
+    fn the_mirror_is_laid_out_as_the_kernel_reads_it() {
+        let program = program(50, 4);
+        let mut sampler = Sampler::new(&program);
+        let settings = Sampling {
+            temperature: 0.5,
+            top_k: 7,
+            min_p: 2.0,
+            seed: 5 << 32 | 9,
+            ..Sampling::default()
+        };
+        let bias = [(3, 1.5), (50, 1.0), (3, -2.0)];
+        sampler.set(&settings, &bias, &[1, 2, 3, 4, 5, 6]);
+        assert!(sampler.set_ends(&[8, 9]));
+        assert!(!sampler.set_ends(&[8, 9]));
+        sampler.remember(7);
+        let words = words(&sampler);
+        let history = HEAD_WORDS + MOST_ENDS;
+        assert_eq!(words[..2], [0.5f32.to_bits(), 7]);
+        // min-p is at most 1, and its logarithm is what is kept.
+        assert_eq!(words[3], 0.0f32.to_bits());
+        assert_eq!(words[8..16], [9, 5, 2, 2, 4, 1, 4, MOST_ENDS as u32]);
+        assert_eq!(words[HEAD_WORDS..HEAD_WORDS + 2], [8, 9]);
+        // A ring of the last four tokens; token 50 is none of the vocabulary's.
+        assert_eq!(words[history..history + 4], [7, 4, 5, 6]);
+        let biases = [3, 1.5f32.to_bits(), 3, (-2.0f32).to_bits()];
+        assert_eq!(words[history + 4..], biases);
+        assert!(words.len() as u64 * 4 <= region_bytes(&program));
+        assert!(sampler.set_ends(&[]));
     }
 }
