@@ -190,7 +190,6 @@ mod tests {
         assert_eq!(
             forbidden_imports(
                 "welte-cpu",
-                "welte-cuda",
                 &["welte-table"],
                 "[dev-dependencies]\nwelte.workspace = true"
             ),
