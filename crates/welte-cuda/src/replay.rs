@@ -126,8 +126,40 @@ impl Session {
         };
         session.upload_pages()?;
         session.set_replay(inner.options.replay)?;
-        session.gpu.synchronise()?;
+        session.warm_up()?;
         Ok(session)
+    }
+
+    /// Enqueues everything once, with kernels that return at once because the chain has ended: code is loaded and the
+    /// driver's functions are found now, not when the first token is asked for.
+    fn warm_up(&mut self) -> Result<(), Error> {
+        for table in 0..self.tables.len() {
+            let rows = vec![Row::default(); self.tables[table].shape.rows() as usize];
+            self.upload_ended(&rows)?;
+            self.replay(table, usize::MAX, true, &rows)?;
+        }
+        self.upload_ended(&[Row::default()])?;
+        for graph in [&self.decode_graph, &self.forward_graph, &self.loop_graph] {
+            graph.as_ref().map_or(Ok(()), Graph::launch)?;
+        }
+        self.gpu.is_idle()?;
+        let source = self.step_state.start();
+        // SAFETY: the step state has more bytes; we wait for the copy.
+        unsafe {
+            self.gpu
+                .download(source, &mut self.logits.as_mut_slice()[..4])?
+        };
+        self.gpu.synchronise()
+    }
+
+    /// A step state of a chain that has ended.
+    fn upload_ended(&mut self, rows: &[Row]) -> Result<(), Error> {
+        self.upload_step(rows, 0)?;
+        // SAFETY: the second word of the step state says that the chain has ended.
+        unsafe {
+            let ended = 1u32.to_ne_bytes();
+            self.gpu.upload(self.step_state.start() + 4, &ended)
+        }
     }
 
     /// The model it belongs to.

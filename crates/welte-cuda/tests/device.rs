@@ -90,9 +90,12 @@ fn assert_none(wrong: &[String]) {
     );
 }
 
-/// Products of many rows round activations to 16 bits, a Q8_0 cache to 8.
+/// Products of many rows round activations to 16 bits, a Q8_0 cache to 8. The norm of a single value is its sign: where
+/// that value is nearly 0, rounding shows.
 fn tolerance(config: &Config, rows: u32) -> f32 {
-    if config.kv_format == Format::Q8_0 || rows > 16 {
+    if config.dim == 1 {
+        1e-1
+    } else if config.kv_format == Format::Q8_0 || rows > 16 {
         2e-2
     } else {
         2e-3
@@ -105,7 +108,7 @@ fn every_op_agrees_with_the_reference() {
         return;
     }
     let mut wrong = Vec::new();
-    for seed in 0..30 {
+    'seeds: for seed in 0..30 {
         let config = Config::ugly(seed);
         let (program, checkpoint) = make(&config);
         let program = if seed % 2 == 0 {
@@ -129,7 +132,7 @@ fn every_op_agrees_with_the_reference() {
                 wrong.push(format!(
                     "seed {seed} {commands} {name:?}: {problem} {config:?}"
                 ));
-                break;
+                continue 'seeds;
             }
         }
         let last = config.sequences - 1;
@@ -160,36 +163,32 @@ fn every_format_agrees_with_the_reference() {
     }
     let mut wrong = Vec::new();
     for format in Format::ALL {
-        // Rows that are one, three and many blocks; batches for both kinds of product.
-        for (dim, hidden, rows_of_table) in [(256, 768, 40), (768, 512, 12)] {
-            let config = Config {
-                format,
-                dim,
-                hidden,
-                heads: 8,
-                layers: 1,
-                vocab: 203,
-                rows: rows_of_table,
-                ..Config::small(format as u64)
-            };
-            let (program, checkpoint) = make(&config);
-            let mut fast = load(&program, &checkpoint, Replay::Graph);
-            let mut plain = common::load(&program, &checkpoint, &reference());
-            let mut n = Numbers(5);
-            let tolerance = if format.is_quantised() { 4e-2 } else { 2e-2 };
-            let mut at = 0;
-            for (table, count) in [(1, rows_of_table), (0, 1), (2, 7), (1, 3), (2, 1)] {
-                let some = rows(&mut n, config.vocab, at, count, 1);
-                let want = plain.step(table, &some).unwrap().to_vec();
-                let off = difference(fast.step(table, &some).unwrap(), &want);
-                if off > tolerance {
-                    let name = format.name();
-                    wrong.push(format!(
-                        "{name} {dim} table {table} x {count}: off by {off}"
-                    ));
-                }
-                at += count;
+        let config = Config {
+            format,
+            dim: 256,
+            hidden: 768,
+            heads: 8,
+            layers: 1,
+            vocab: 203,
+            ..Config::small(format as u64)
+        };
+        let (mut program, checkpoint) = make(&config);
+        // Batches are few rows, prompts many: both kinds of product.
+        program.tables[2].shape = Shape::Batch(12);
+        let mut fast = load(&program, &checkpoint, Replay::Graph);
+        let mut plain = common::load(&program, &checkpoint, &reference());
+        let mut n = Numbers(5);
+        let tolerance = if format.is_quantised() { 4e-2 } else { 2e-2 };
+        let mut at = 0;
+        for (table, count) in [(1, 40), (0, 1), (2, 7), (1, 3), (2, 1), (2, 12)] {
+            let some = rows(&mut n, config.vocab, at, count, 1);
+            let want = plain.step(table, &some).unwrap().to_vec();
+            let off = difference(fast.step(table, &some).unwrap(), &want);
+            if off > tolerance {
+                let name = format.name();
+                wrong.push(format!("{name} table {table} x {count}: off by {off}"));
             }
+            at += count;
         }
     }
     assert_none(&wrong);
@@ -258,9 +257,9 @@ fn long_contexts_cross_splits_and_pages() {
         };
         let (program, checkpoint) = make(&config);
         let mut fast = load(&program, &checkpoint, Replay::Graph);
-        let mut plain = common::load(&program, &checkpoint, &reference());
+        let mut plain = common::load(&program, &checkpoint, &common::options(2));
         let mut n = Numbers(8);
-        // Pages in disorder.
+        // Pages in disorder. The CPU's kernels stand for the oracle, which would take too long.
         let mut pages = fast.pages().to_vec();
         pages.reverse();
         fast.set_pages(&pages).unwrap();

@@ -66,7 +66,7 @@ impl Tile {
         if self.wide {
             let stages = match self.rows {
                 ..=64 => 5,
-                ..=128 => 4,
+                65..=128 => 4,
                 _ => 3,
             };
             let left = WIDE_SHARED - stages * (WIDENED + x);

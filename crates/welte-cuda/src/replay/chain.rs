@@ -231,10 +231,7 @@ impl Session {
             sequence: 0,
         };
         self.set_rows(table, &[row])?;
-        self.upload_step(&[row], 0)?;
-        let ended = 1u32.to_ne_bytes();
-        // SAFETY: the second word of the step state says that the chain has ended.
-        unsafe { self.gpu.upload(self.step_state.start() + 4, &ended)? };
+        self.upload_ended(&[row])?;
         let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
         let times = times.max(1);
         begin.record()?;
