@@ -447,11 +447,14 @@ fn check_memory(
     let fixed = need.saturating_sub(kv_bytes);
     let per_position = (kv_bytes / u64::from(program.kv.context.max(1))).max(1);
     let fits = have.saturating_sub(fixed) / per_position / 256 * 256;
-    let remedy = if fits >= 256 {
+    let mut remedy = if fits >= 256 {
         format!("try -c {fits}")
     } else {
         "the weights alone leave no room for a context: quantise the model (welte quantize), or free memory".to_string()
     };
+    if target.device() != Device::Cpu {
+        remedy += ", or --device cpu";
+    }
     Err(Error::Memory {
         origin: origin.to_string(),
         device: target.device(),
