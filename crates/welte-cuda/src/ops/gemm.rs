@@ -41,6 +41,13 @@ fn raw_bytes(format: Format) -> u32 {
     }
 }
 
+/// True if an architecture has the instructions of a unit: only one has those of the wide tiles.
+pub(crate) fn is_for(unit: &Unit, arch: &str) -> bool {
+    unit.file != WIDE_FILE || arch == "sm_90a"
+}
+
+const WIDE_FILE: &str = "gemm_wide.cu";
+
 /// A tile of ours: `gemm.cu`, which any GPU with tensor cores runs, or `gemm_wide.cu` for sm_90a.
 #[derive(Clone, Copy)]
 struct Tile {
@@ -119,7 +126,7 @@ impl Tile {
             defines.push(("RING", ring.to_string()));
         }
         Unit {
-            file: if self.wide { "gemm_wide.cu" } else { "gemm.cu" },
+            file: if self.wide { WIDE_FILE } else { "gemm.cu" },
             defines,
         }
     }
