@@ -4,11 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 8] = [
+const IMPORTS: [(&str, &[&str]); 9] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
     ("welte-cpu", &["welte-table", "welte-formats"]),
+    ("welte-cuda", &["welte-table", "welte-formats"]),
     ("welte-text", &[]),
     (
         "welte",
@@ -17,6 +18,7 @@ const IMPORTS: [(&str, &[&str]); 8] = [
             "welte-formats",
             "welte-models",
             "welte-cpu",
+            "welte-cuda",
             "welte-text",
         ],
     ),
@@ -28,6 +30,7 @@ const IMPORTS: [(&str, &[&str]); 8] = [
             "welte-formats",
             "welte-models",
             "welte-cpu",
+            "welte-cuda",
             "welte-text",
         ],
     ),
@@ -35,12 +38,14 @@ const IMPORTS: [(&str, &[&str]); 8] = [
 ];
 
 /// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
-const UNSAFE: [&str; 5] = [
+const UNSAFE: [&str; 7] = [
     "crates/welte-cpu/src/",
+    "crates/welte-cuda/src/",
     "crates/welte-formats/src/mapped.rs",
     // Counting allocators of tests, and a benchmark of the kernels themselves.
     "crates/welte/tests/alloc.rs",
     "crates/welte-cpu/tests/no_allocation.rs",
+    "crates/welte-cuda/tests/no_allocation.rs",
     "crates/welte-cpu/examples/kernel_bench.rs",
 ];
 

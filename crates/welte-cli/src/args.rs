@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use welte::{Format, LoadOptions, Sampling};
+use welte::{DeviceChoice, Format, LoadOptions, Sampling};
 
 /// Runs language models at the speed of the memory.
 #[derive(Parser)]
@@ -48,10 +48,13 @@ pub(crate) struct LoadArgs {
     /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
+    /// Where to run: cpu, cuda, cuda:N, or auto (a GPU if there is one and the model fits)
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub(crate) device: DeviceChoice,
     /// Positions of the context (0: the model's own, at most 4096)
     #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
     pub(crate) ctx_size: u32,
-    /// Threads (as many as there are cores)
+    /// Threads of the CPU (as many as there are cores)
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Format of the keys: f16 or q8_0 (also -ctk)
@@ -60,10 +63,10 @@ pub(crate) struct LoadArgs {
     /// Format of the values, the same as of the keys (also -ctv)
     #[arg(long, value_name = "TYPE", value_parser = kv_format)]
     pub(crate) cache_type_v: Option<Format>,
-    /// Instruction set instead of the machine's best
+    /// Instruction set of the CPU instead of its best
     #[arg(long, value_name = "NAME")]
     pub(crate) isa: Option<String>,
-    /// Compute with the slow, plain reference
+    /// Compute with the slow, plain reference, on the CPU
     #[arg(long)]
     pub(crate) reference: bool,
     /// Load even if the plan exceeds the memory available
@@ -84,6 +87,7 @@ impl LoadArgs {
             (k, v) => k.or(v).unwrap_or(Format::F16),
         };
         Ok(LoadOptions {
+            device: self.device,
             context: self.ctx_size,
             threads: self.threads.map(usize::from),
             kv_format,
@@ -226,6 +230,9 @@ pub(crate) struct RunArgs {
     /// Complete the raw text, without a chat template
     #[arg(long)]
     pub(crate) no_chat: bool,
+    /// Say where the time until the first token went
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -267,6 +274,12 @@ pub(crate) struct BenchArgs {
     /// Random weights of a named shape, such as qwen3-0.6b:q4_0
     #[arg(long, value_name = "SHAPE:FORMAT")]
     pub(crate) synthetic: Option<String>,
+    /// Where to run: cpu, cuda, cuda:N, or auto (a GPU if there is one and the model fits)
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub(crate) device: DeviceChoice,
+    /// From a launch per op to a chain, step by step, with the gaps between kernels (CUDA)
+    #[arg(long)]
+    pub(crate) ladder: bool,
     /// Tokens of the prompt, several separated by commas; 0 leaves the row out
     #[arg(short = 'p', long, default_value = "512", value_delimiter = ',')]
     pub(crate) n_prompt: Vec<u32>,
@@ -288,7 +301,7 @@ pub(crate) struct BenchArgs {
     /// The same as -ctk (also -ctv)
     #[arg(long, value_name = "TYPE", value_parser = kv_format)]
     pub(crate) cache_type_v: Option<Format>,
-    /// Instruction set instead of the machine's best
+    /// Instruction set of the CPU instead of its best
     #[arg(long, value_name = "NAME")]
     pub(crate) isa: Option<String>,
     /// How to print
@@ -300,6 +313,7 @@ impl BenchArgs {
     pub(crate) fn load_args(&self, threads: Option<u16>, context: u32) -> LoadArgs {
         LoadArgs {
             model: None,
+            device: self.device,
             ctx_size: context,
             threads,
             cache_type_k: self.cache_type_k,

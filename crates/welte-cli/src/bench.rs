@@ -7,7 +7,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 use welte::memory::human;
-use welte::{Model, Sampling, Session};
+use welte::{Device, Model, Sampling, Session};
 
 /// One line of the result.
 struct Row {
@@ -29,6 +29,17 @@ struct Facts {
     parameters: u64,
     /// Bytes per second that memory gives, by number of threads.
     floor: f64,
+    device: Device,
+}
+
+impl Facts {
+    /// The name of the backend in llama-bench's rows.
+    fn backend(&self) -> &'static str {
+        match self.device {
+            Device::Cpu => "CPU",
+            Device::Cuda(_) => "CUDA",
+        }
+    }
 }
 
 impl Row {
@@ -66,6 +77,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let context = context
         .context("-d, -p and -n together are too large")?
         .next_multiple_of(64);
+    if args.ladder {
+        return crate::ladder::run(args, &named, context);
+    }
     let threads: Vec<Option<u16>> = if args.threads.is_empty() {
         vec![None]
     } else {
@@ -81,8 +95,8 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
             || std::thread::available_parallelism().map_or(1, usize::from),
             usize::from,
         );
-        let floor = welte::read_bandwidth(count, 0.5)?;
         let model = source::load_with(&named, &options)?;
+        let floor = welte::read_bandwidth(model.device(), count, 0.5)?;
         let facts = facts(&named, &model, floor);
         let mut session = model.session()?;
         for &depth in &args.n_depth {
@@ -134,6 +148,7 @@ fn facts(named: &str, model: &Model, floor: f64) -> Facts {
             .map(|w| u64::from(w.n) * u64::from(w.k))
             .sum(),
         floor,
+        device: model.device(),
     }
 }
 
@@ -153,10 +168,13 @@ fn tokens(session: &Session, n: u32) -> Vec<u32> {
         .collect()
 }
 
-fn reach(session: &mut Session, depth: u32) -> anyhow::Result<()> {
-    session.clear();
+/// Fills the context up to `depth`; what is already there stays.
+pub(crate) fn reach(session: &mut Session, depth: u32) -> anyhow::Result<()> {
     let tokens = tokens(session, depth);
-    session.feed(&tokens)?;
+    let there = session.tokens().iter().zip(&tokens);
+    let there = there.take_while(|(a, b)| a == b).count();
+    session.truncate(there);
+    session.feed(&tokens[there..])?;
     Ok(())
 }
 
@@ -183,22 +201,22 @@ fn generation(
 ) -> anyhow::Result<Vec<f64>> {
     reach(session, depth)?;
     session.set_sampling(&Sampling::default(), &[]);
-    decode(session, n.min(8))?;
+    decode(session, n.min(8), u32::MAX)?;
     (0..repetitions)
         .map(|_| {
             session.truncate(depth as usize);
             let start = Instant::now();
-            decode(session, n)?;
+            decode(session, n, u32::MAX)?;
             Ok(f64::from(n) / start.elapsed().as_secs_f64())
         })
         .collect()
 }
 
-/// Decodes `n` tokens, whatever they are.
-fn decode(session: &mut Session, n: u32) -> anyhow::Result<()> {
+/// Decodes `n` tokens, whatever they are, at most `chain` in one submission.
+pub(crate) fn decode(session: &mut Session, n: u32, chain: u32) -> anyhow::Result<()> {
     let (mut last, mut left) = (1 % session.model().vocab().max(1), n as usize);
     while left > 0 {
-        let count = session.chain(last, left, &[], &mut |token| {
+        let count = session.chain(last, left.min(chain as usize), &[], &mut |token| {
             last = token;
             true
         })?;
@@ -242,10 +260,11 @@ impl Printer {
                 };
                 writeln!(
                     out,
-                    "| {} | {} | {:.2} M | CPU | {} | {} | {:.2} ± {:.2} | {gb_s} | {share} |",
+                    "| {} | {} | {:.2} M | {} | {} | {} | {:.2} ± {:.2} | {gb_s} | {share} |",
                     facts.model,
                     human(facts.size),
                     facts.parameters as f64 / 1e6,
+                    facts.backend(),
                     row.threads,
                     row.test,
                     row.mean(),
@@ -261,10 +280,11 @@ impl Printer {
                 }
                 writeln!(
                     out,
-                    "\"{}\",{},{},CPU,{},{},{},{},{},{:.4},{:.4},{},{:.2}",
+                    "\"{}\",{},{},{},{},{},{},{},{},{:.4},{:.4},{},{:.2}",
                     facts.model.replace('"', "\"\""),
                     facts.size,
                     facts.parameters,
+                    facts.backend(),
                     row.threads,
                     row.test,
                     row.n_prompt,
@@ -299,7 +319,7 @@ impl Printer {
 fn json(facts: &Facts, row: &Row) -> serde_json::Value {
     serde_json::json!({
         "model_filename": facts.model, "model_size": facts.size, "model_n_params": facts.parameters,
-        "backends": "CPU", "n_threads": row.threads, "test": row.test, "n_prompt": row.n_prompt,
+        "backends": facts.backend(), "n_threads": row.threads, "test": row.test, "n_prompt": row.n_prompt,
         "n_gen": row.n_gen, "n_depth": row.depth, "avg_ts": row.mean(), "stddev_ts": row.deviation(),
         "samples_ts": row.speeds, "gb_s": row.gb_s(), "floor_gb_s": facts.floor / 1e9,
         "floor_share": row.gb_s().map(|v| v * 1e9 / facts.floor),

@@ -5,6 +5,7 @@ mod bench;
 mod chat;
 mod doctor;
 mod inspect;
+mod ladder;
 mod perplexity;
 mod profile;
 mod profile_page;
@@ -17,8 +18,14 @@ mod tokenize;
 use args::{Cli, Command};
 use clap::Parser;
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// When the process began.
+static START: OnceLock<Instant> = OnceLock::new();
 
 fn main() -> ExitCode {
+    START.get_or_init(Instant::now);
     let cli = Cli::parse_from(args::long_names(std::env::args_os()));
     let done = match cli.command {
         Command::Run(args) => run::run(&args),

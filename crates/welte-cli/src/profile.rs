@@ -78,10 +78,10 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
         .collect();
     session.feed(&prompt)?;
     session.truncate(0);
-    session.device().set_profiling(true);
+    session.device().set_profiling(true)?;
     session.feed(&prompt)?;
     let prefill = lines(&mut session);
-    session.device().set_profiling(true);
+    session.device().set_profiling(true)?;
     session.set_sampling(&Sampling::default(), &[]);
     let (mut last, mut left) = (1 % vocab, args.n_gen as usize);
     while left > 0 {
@@ -181,8 +181,9 @@ fn json(measured: &Measured) -> serde_json::Value {
 
 /// What was measured so far, the longest first.
 fn lines(session: &mut Session) -> Vec<Line> {
-    let ran = session.device().profile().iter().filter(|p| p.calls > 0);
+    let ran = session.device().profile().into_iter();
     let mut lines: Vec<Line> = ran
+        .filter(|p| p.calls > 0)
         .map(|p| Line {
             name: p.op.name().to_string(),
             calls: p.calls,

@@ -6,10 +6,12 @@ use anyhow::bail;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::time::Duration;
 use welte::memory::{human, peak};
 use welte::{
     CancelHandle, ChatTemplate, GenerateOptions, Message, Model, Outcome, Session, StopReason,
 };
+use welte_table::Class;
 
 /// What the user asked for, sorted out.
 pub(crate) struct Request {
@@ -111,8 +113,12 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     };
     let mut session = model.session()?;
     on_interrupt(session.cancel_handle())?;
+    let begun = crate::START.get().map(std::time::Instant::elapsed);
     let (outcome, _) = answer(&mut session, &tokens, &args.sampling.options())?;
     let interrupted = outcome.stop == StopReason::Cancelled;
+    if args.verbose {
+        start_line(&model, begun.unwrap_or_default(), &outcome);
+    }
     closing_line(&model, &outcome);
     Ok(if interrupted {
         ExitCode::from(130)
@@ -163,6 +169,30 @@ pub(crate) fn on_interrupt(handle: CancelHandle) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Where the time until the first token went, on standard error.
+fn start_line(model: &Model, begun: Duration, outcome: &Outcome) {
+    let ms = |d: Duration| d.as_secs_f64() * 1e3;
+    let weights = model.plan().bytes(Class::Weights);
+    let load = model.load_time();
+    eprintln!(
+        "first token {:.1} ms after the process began: load {:.1} ms ({} of weights, {:.2} GB/s), prompt {:.1} ms, the rest {:.1} ms",
+        ms(begun + outcome.timings.first_token),
+        ms(load),
+        human(weights),
+        weights as f64 / load.as_secs_f64().max(1e-9) / 1e9,
+        ms(outcome.timings.first_token),
+        ms(begun.saturating_sub(load)),
+    );
+}
+
+/// Where it ran, and why not on a GPU.
+fn place(model: &Model) -> String {
+    match model.why_cpu() {
+        Some(why) => format!("{} ({why})", model.device()),
+        None => model.device().to_string(),
+    }
+}
+
 /// Speeds, memory and bandwidth, on standard error.
 pub(crate) fn closing_line(model: &Model, outcome: &Outcome) {
     let t = &outcome.timings;
@@ -173,13 +203,14 @@ pub(crate) fn closing_line(model: &Model, outcome: &Outcome) {
         n => format!(" (+{n} cached)"),
     };
     eprintln!(
-        "prompt {computed} tokens{cached} {:.1} t/s · generation {} tokens {:.1} t/s · first token {:.1} ms · peak memory {} · {:.1} GB/s",
+        "prompt {computed} tokens{cached} {:.1} t/s · generation {} tokens {:.1} t/s · first token {:.1} ms · peak memory {} · {:.1} GB/s · {}",
         per_second(computed, t.prompt),
         outcome.tokens.len(),
         per_second(t.decoded, t.generation),
         t.first_token.as_secs_f64() * 1e3,
         peak().map_or("unknown".to_string(), human),
         t.bytes as f64 / t.generation.as_secs_f64().max(1e-9) / 1e9,
+        place(model),
     );
     if outcome.stop == StopReason::ContextFull {
         let (used, context) = (

@@ -268,6 +268,78 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
 }
 
 #[test]
+fn a_device_that_is_not_there_is_refused_with_the_reason() {
+    for device in ["gpu", "cuda:", "cuda:x", "cuda:-1", ""] {
+        refused(
+            &["run", "hi", "--device", device],
+            2,
+            &["--device", "cuda:N"],
+        );
+    }
+    // No machine has as many GPUs.
+    let device = "cuda:4000000000";
+    for command in [
+        &["run", "-m", "models/demo.gguf", "-p", "hi"][..],
+        &["inspect", "models/demo.gguf"],
+        &["bench", "models/demo.gguf"],
+        &["bench", "models/demo.gguf", "--ladder"],
+        &["profile", "models/demo.gguf"],
+        &["perplexity", "models/demo.gguf", "-f", "README.md"],
+    ] {
+        refused(
+            &[command, &["--device", device]].concat(),
+            1,
+            &[device, "CUDA", "--device cpu"],
+        );
+    }
+    refused(
+        &["run", "hi", "--device", "cuda", "--reference"],
+        1,
+        &["--reference", "CPU"],
+    );
+    refused(
+        &["bench", "models/demo.gguf", "--ladder", "--device", "cpu"],
+        1,
+        &["--ladder", "GPU"],
+    );
+}
+
+#[test]
+fn the_closing_line_says_where_it_ran_and_where_the_start_went() {
+    let args = ["run", "hello", "-n", "4", "--verbose", "--device"];
+    let cpu = welte(&[&args[..], &["cpu"]].concat());
+    assert_eq!(cpu.status.code(), Some(0), "{}", err(&cpu));
+    let said = err(&cpu);
+    assert!(said.trim_end().ends_with("· cpu"), "{said}");
+    for word in ["first token", "after the process began", "load", "GB/s"] {
+        assert!(said.contains(word), "{said}");
+    }
+    let auto = welte(&[&args[..], &["auto"]].concat());
+    let said = err(&auto);
+    match welte::gpu_info(0) {
+        Ok(_) => assert!(said.contains("cuda:0"), "{said}"),
+        // On the CPU, and why.
+        Err(why) => assert!(said.contains(&format!("cpu ({why})")), "{said}"),
+    }
+}
+
+#[test]
+fn doctor_tells_of_the_gpu_or_why_there_is_none() {
+    let text = welte(&["doctor"]);
+    assert_eq!(text.status.code(), Some(0), "{}", err(&text));
+    for word in ["NVRTC", "cuBLASLt", "kernel cache", "devices        cpu"] {
+        assert!(out(&text).contains(word), "{}", out(&text));
+    }
+    let json = welte(&["doctor", "-o", "json"]);
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let cuda = &report["cuda"];
+    match welte::gpu_info(0) {
+        Ok(gpu) => assert_eq!(cuda["gpus"][0]["name"], gpu.name),
+        Err(why) => assert_eq!(cuda["why_none"], why.to_string()),
+    }
+}
+
+#[test]
 fn nobody_listening_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_welte"))
         .args(["inspect", "synthetic:qwen3-8b:q4_k", "-o", "json"])

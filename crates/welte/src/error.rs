@@ -1,5 +1,7 @@
 //! What can go wrong, in words that name the place and the remedy.
 
+use crate::Device;
+
 /// An error of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -9,9 +11,20 @@ pub enum Error {
     /// The model's description.
     #[error(transparent)]
     Model(#[from] welte_models::Error),
-    /// The device.
+    /// The CPU device.
     #[error(transparent)]
-    Device(#[from] welte_cpu::Error),
+    Cpu(#[from] welte_cpu::Error),
+    /// The CUDA device.
+    #[error(transparent)]
+    Cuda(#[from] welte_cuda::Error),
+    /// A device was asked for that cannot be used here.
+    #[error("--device {device}: {why}; use --device cpu, or auto to take what there is")]
+    NoDevice {
+        /// Which.
+        device: Device,
+        /// What is missing.
+        why: String,
+    },
     /// Tokenizer or chat template.
     #[error(transparent)]
     Text(#[from] welte_text::Error),
@@ -32,10 +45,12 @@ pub enum Error {
         problem: String,
     },
     /// It does not fit.
-    #[error("{origin}: needs {need} of memory, {have} available; {remedy}")]
+    #[error("{origin}: needs {need} of memory, {have} available on {device}; {remedy}")]
     Memory {
         /// Which model.
         origin: String,
+        /// Where.
+        device: Device,
         /// What the plan adds up to.
         need: String,
         /// What the machine has.

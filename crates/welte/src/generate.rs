@@ -285,7 +285,7 @@ impl Session {
             generation.text.stop = Some(StopReason::Cancelled);
         }
         if generation.text.stop.is_none() {
-            self.first_token(&mut generation, options, sink);
+            self.first_token(&mut generation, options, sink)?;
         }
         Ok(generation)
     }
@@ -295,7 +295,7 @@ impl Session {
         generation: &mut Generation,
         options: &GenerateOptions,
         sink: &mut dyn FnMut(&str) -> ControlFlow<()>,
-    ) {
+    ) -> Result<(), Error> {
         let mut bias = options.bias.clone();
         if options.ignore_end {
             bias.extend(
@@ -306,7 +306,7 @@ impl Session {
             );
         }
         self.set_sampling(&options.sampling, &bias);
-        let token = self.sample();
+        let token = self.sample()?;
         generation.last = token;
         generation.timings.first_token = generation.start.elapsed();
         generation.text.take(
@@ -315,6 +315,7 @@ impl Session {
             bytes_of(&self.model, token),
             sink,
         );
+        Ok(())
     }
 
     /// Runs one chain.

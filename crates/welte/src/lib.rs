@@ -17,6 +17,7 @@
 //! # Ok(()) }
 //! ```
 
+mod device;
 mod divergence;
 mod error;
 mod generate;
@@ -27,6 +28,7 @@ pub mod policy;
 mod session;
 mod text;
 
+pub use device::{Device, DeviceChoice, DeviceSession, gpu_free_memory, gpu_info, read_bandwidth};
 pub use divergence::{Divergence, divergence};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, Pieces, StopReason, Timings};
@@ -34,6 +36,7 @@ pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
 pub use perplexity::{Perplexity, perplexity};
 pub use session::{CancelHandle, Session};
 pub use text::tokenizer;
-pub use welte_cpu::{CpuInfo, Isa, Profile, cpu_info, read_bandwidth};
+pub use welte_cpu::{CpuInfo, Isa, Profile, cpu_info};
+pub use welte_cuda::{GpuInfo, Replay, Tools as CudaTools, tools as cuda_tools};
 pub use welte_table::{Format, Sampling};
 pub use welte_text::{ChatTemplate, Message, Tokenizer};

@@ -1,6 +1,7 @@
 //! From a checkpoint to a model that is ready to run: spec, table, plan, budget, upload.
 
-use crate::{Error, Session, memory, text};
+use crate::device::{DeviceModel, Target};
+use crate::{Device, DeviceChoice, Error, Session, memory, text};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,23 +18,27 @@ pub const DEFAULT_CONTEXT: u32 = 4096;
 /// How to load a model.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
+    /// Where to run.
+    pub device: DeviceChoice,
     /// Positions a session may hold; 0: the model's own context, at most [`DEFAULT_CONTEXT`].
     pub context: u32,
-    /// Threads; `None`: as many as the machine has cores.
+    /// Threads of the CPU device; `None`: as many as the machine has cores.
     pub threads: Option<usize>,
     /// Format of keys and values: F16 or Q8_0.
     pub kv_format: Format,
-    /// Instruction set; `None`: the best of this machine.
+    /// Instruction set of the CPU device; `None`: the best of this machine.
     pub isa: Option<welte_cpu::Isa>,
     /// Run the slow, plain oracle instead of the kernels.
     pub reference: bool,
-    /// Rows of a prompt computed together.
+    /// Rows of a prompt computed together; 0: what suits the device.
     pub prefill_rows: u32,
     /// Rows of the table that gives logits for each (used by perplexity); 0: none.
     pub batch_rows: u32,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
-    /// Load even where the plan exceeds the memory that the system calls available.
+    /// How a GPU replays chains.
+    pub replay: welte_cuda::Replay,
+    /// Load even where the plan exceeds the memory that the device calls available.
     pub ignore_memory: bool,
 }
 
@@ -41,14 +46,16 @@ impl Default for LoadOptions {
     fn default() -> Self {
         let compile = CompileOptions::default();
         LoadOptions {
+            device: DeviceChoice::Auto,
             context: 0,
             threads: None,
             kv_format: Format::F16,
             isa: None,
             reference: false,
-            prefill_rows: compile.prefill_rows,
+            prefill_rows: 0,
             batch_rows: compile.batch_rows,
             max_chain: compile.max_chain,
+            replay: welte_cuda::Replay::default(),
             ignore_memory: false,
         }
     }
@@ -66,6 +73,9 @@ pub struct Inspection {
     pub plan: MemoryPlan,
     /// Positions a session may hold.
     pub context: u32,
+    /// Why it is planned for the CPU although a GPU would have been welcome.
+    pub why_cpu: Option<String>,
+    target: Target,
 }
 
 impl Inspection {
@@ -90,8 +100,13 @@ impl Inspection {
             title: self.checkpoint.origin().to_string(),
             facts,
             plan: self.plan.clone(),
-            available: memory::available(),
+            available: self.target.available(),
         }
+    }
+
+    /// Where the model would run.
+    pub fn device(&self) -> Device {
+        self.target.device()
     }
 }
 
@@ -106,7 +121,9 @@ pub(crate) struct Inner {
     pub(crate) spec: ModelSpec,
     pub(crate) program: Arc<Program>,
     pub(crate) plan: MemoryPlan,
-    pub(crate) device: welte_cpu::Model,
+    pub(crate) device: DeviceModel,
+    pub(crate) target: Target,
+    pub(crate) why_cpu: Option<String>,
     pub(crate) tokenizer: Option<Tokenizer>,
     pub(crate) template: Option<String>,
     pub(crate) end_tokens: Vec<u32>,
@@ -161,17 +178,14 @@ impl Model {
             program,
             plan,
             context,
+            why_cpu,
+            target,
         } = inspect(checkpoint, options)?;
         if !options.ignore_memory {
-            check_memory(checkpoint.origin(), &plan, &program, memory::available())?;
+            check_memory(checkpoint.origin(), &plan, &program, &target)?;
         }
         let program = Arc::new(program);
-        let device = welte_cpu::Model::load(
-            program.clone(),
-            checkpoint.as_ref(),
-            &device_options(options),
-            progress,
-        )?;
+        let device = target.load(program.clone(), checkpoint.as_ref(), progress)?;
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),
@@ -179,6 +193,8 @@ impl Model {
                 program,
                 plan,
                 device,
+                target,
+                why_cpu,
                 tokenizer: side.tokenizer,
                 template: side.template,
                 end_tokens: side.end_tokens,
@@ -222,6 +238,16 @@ impl Model {
     /// Size of the vocabulary as the model computes it.
     pub fn vocab(&self) -> u32 {
         self.inner.program.vocab
+    }
+
+    /// Where it runs.
+    pub fn device(&self) -> Device {
+        self.inner.target.device()
+    }
+
+    /// Why it runs on the CPU, where the choice was left to Welte.
+    pub fn why_cpu(&self) -> Option<&str> {
+        self.inner.why_cpu.as_deref()
     }
 
     /// How long loading took.
@@ -309,14 +335,7 @@ impl Model {
     }
 }
 
-fn device_options(options: &LoadOptions) -> welte_cpu::Options {
-    welte_cpu::Options {
-        threads: options.threads,
-        isa: options.isa,
-        reference: options.reference,
-    }
-}
-
+/// Compiles for the device that was asked for; where the choice is ours, for the GPU if there is one and the plan fits.
 fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
     let origin = checkpoint.origin().to_string();
     if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
@@ -329,37 +348,85 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         ));
     }
     let spec = welte_models::spec(checkpoint.as_ref())?;
-    let context = match options.context {
-        0 => spec.context.clamp(1, DEFAULT_CONTEXT),
-        n => n,
+    let planned = |target: &Target| planned(checkpoint.as_ref(), &spec, options, target);
+    let (target, why_cpu, (program, plan)) = match options.device {
+        DeviceChoice::Cpu => {
+            let target = Target::cpu(options);
+            let planned = planned(&target)?;
+            (target, None, planned)
+        }
+        DeviceChoice::Cuda(ordinal) => {
+            let target = Target::cuda(ordinal, options).map_err(|why| Error::NoDevice {
+                device: Device::Cuda(ordinal),
+                why,
+            })?;
+            let planned = planned(&target)?;
+            (target, None, planned)
+        }
+        DeviceChoice::Auto => {
+            let gpu = Target::cuda(0, options).and_then(|target| {
+                welte_cuda::compiler_version().map_err(|error| error.to_string())?;
+                let (program, plan) = planned(&target).map_err(|error| error.to_string())?;
+                match check_memory(&origin, &plan, &program, &target) {
+                    Err(error) if !options.ignore_memory => Err(error.to_string()),
+                    _ => Ok((target, None, (program, plan))),
+                }
+            });
+            match gpu {
+                Ok(found) => found,
+                Err(why) => {
+                    let target = Target::cpu(options);
+                    let planned = planned(&target)?;
+                    (target, Some(why), planned)
+                }
+            }
+        }
     };
-    let compile = CompileOptions {
-        context,
-        kv_format: options.kv_format,
-        prefill_rows: options.prefill_rows.clamp(1, context.max(1)),
-        batch_rows: options.batch_rows,
-        max_chain: options.max_chain.max(1),
-        ..CompileOptions::default()
-    };
-    let mut program = welte_models::compile(&spec, checkpoint.as_ref(), &compile)?;
-    let table_error = |problem| Error::Table {
-        origin: origin.clone(),
-        problem,
-    };
-    welte_table::legalize(&mut program, &welte_cpu::supports).map_err(table_error)?;
-    welte_table::verify(&program).map_err(table_error)?;
-    let device = device_options(options);
-    let mut plan = MemoryPlan::of(&program, &|weight| welte_cpu::weight_bytes(weight, &device));
-    for (name, class, bytes) in welte_cpu::device_bytes(&program, &device) {
-        plan.add(name, class, bytes);
-    }
+    let context = program.kv.context;
     Ok(Inspection {
         checkpoint,
         spec,
         program,
         plan,
         context,
+        why_cpu,
+        target,
     })
+}
+
+/// The program for a device and its memory plan.
+fn planned(
+    checkpoint: &dyn Checkpoint,
+    spec: &ModelSpec,
+    options: &LoadOptions,
+    target: &Target,
+) -> Result<(Program, MemoryPlan), Error> {
+    let context = match options.context {
+        0 => spec.context.clamp(1, DEFAULT_CONTEXT),
+        n => n,
+    };
+    let prefill_rows = match options.prefill_rows {
+        0 => target.prefill_rows(),
+        n => n,
+    };
+    let compile = CompileOptions {
+        context,
+        kv_format: options.kv_format,
+        prefill_rows: prefill_rows.clamp(1, context.max(1)),
+        batch_rows: options.batch_rows,
+        max_chain: options.max_chain.max(1),
+        ..CompileOptions::default()
+    };
+    let mut program = welte_models::compile(spec, checkpoint, &compile)?;
+    let table_error = |problem| Error::Table {
+        origin: checkpoint.origin().to_string(),
+        problem,
+    };
+    welte_table::legalize(&mut program, &|command| target.supports(command))
+        .map_err(table_error)?;
+    welte_table::verify(&program).map_err(table_error)?;
+    let plan = target.plan(&program)?;
+    Ok((program, plan))
 }
 
 /// Refuses what does not fit, with numbers and a suggestion.
@@ -367,9 +434,11 @@ fn check_memory(
     origin: &str,
     plan: &MemoryPlan,
     program: &Program,
-    available: Option<u64>,
+    target: &Target,
 ) -> Result<(), Error> {
-    let Some(have) = available else { return Ok(()) };
+    let Some(have) = target.available() else {
+        return Ok(());
+    };
     let need = plan.total();
     if need <= have {
         return Ok(());
@@ -378,13 +447,17 @@ fn check_memory(
     let fixed = need.saturating_sub(kv_bytes);
     let per_position = (kv_bytes / u64::from(program.kv.context.max(1))).max(1);
     let fits = have.saturating_sub(fixed) / per_position / 256 * 256;
-    let remedy = if fits >= 256 {
+    let mut remedy = if fits >= 256 {
         format!("try -c {fits}")
     } else {
         "the weights alone leave no room for a context: quantise the model (welte quantize), or free memory".to_string()
     };
+    if target.device() != Device::Cpu {
+        remedy += ", or --device cpu";
+    }
     Err(Error::Memory {
         origin: origin.to_string(),
+        device: target.device(),
         need: memory::human(need),
         have: memory::human(have),
         remedy,

@@ -1,6 +1,6 @@
 //! A session: a text in the keys and values, and the ways to make it grow.
 
-use crate::{Error, Model};
+use crate::{DeviceSession, Error, Model};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use welte_table::{Row, Sampling, Shape};
@@ -24,7 +24,7 @@ impl CancelHandle {
 /// One text in flight, with its own keys and values.
 pub struct Session {
     pub(crate) model: Model,
-    pub(crate) device: welte_cpu::Session,
+    pub(crate) device: DeviceSession,
     /// The tokens whose keys and values are in the cache, by position. Its room is reserved: growing allocates nothing.
     pub(crate) tokens: Vec<u32>,
     pub(crate) cancel: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ pub struct Session {
 impl Session {
     /// A session of a model, with everything allocated that it will need.
     pub fn new(model: &Model) -> Result<Session, Error> {
-        let device = welte_cpu::Session::new(&model.inner.device)?;
+        let device = model.inner.device.session()?;
         let rows = model
             .program()
             .tables
@@ -57,7 +57,7 @@ impl Session {
     }
 
     /// The device's side of the session, for profiling and for asking what it allocated.
-    pub fn device(&mut self) -> &mut welte_cpu::Session {
+    pub fn device(&mut self) -> &mut DeviceSession {
         &mut self.device
     }
 
@@ -146,7 +146,7 @@ impl Session {
     }
 
     /// Samples the token that follows the last one fed, from the logits of that step.
-    pub fn sample(&mut self) -> u32 {
+    pub fn sample(&mut self) -> Result<u32, Error> {
         self.device.sample(self.tokens.len() as u32)
     }
 

@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use welte::DeviceChoice;
 
 struct Counting;
 
@@ -33,7 +34,14 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn prefill_and_decode_allocate_nothing() {
-    let model = tiny();
+    // In turn: what one device's thread allocates must not be counted as the other's.
+    for device in [Some(DeviceChoice::Cpu), gpu()].into_iter().flatten() {
+        allocates_nothing(device);
+    }
+}
+
+fn allocates_nothing(device: DeviceChoice) {
+    let model = tiny(device);
     let mut session = model.session().unwrap();
     let tokens = prompt(100, &model);
     for sampling in [welte::Sampling::default(), sampled(5)] {
@@ -42,8 +50,9 @@ fn prefill_and_decode_allocate_nothing() {
         ON.store(true, Ordering::Relaxed);
         let fed = session.feed(&tokens[..99]).map(<[f32]>::len);
         session.set_sampling(&sampling, &[(3, 1.5)]);
-        let first = session.sample();
-        let done = session.chain(first, 32, &[], &mut |_| true);
+        let done = session
+            .sample()
+            .and_then(|first| session.chain(first, 32, &[], &mut |_| true));
         let scored = session.score(&tokens[..20], &mut |_, _| ());
         ON.store(false, Ordering::Relaxed);
         assert_eq!(fed.unwrap(), model.vocab() as usize);

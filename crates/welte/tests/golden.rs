@@ -1,18 +1,18 @@
 //! Logits against transformers: small random models of each architecture in every format, on every instruction set of
-//! this machine and on the reference. Teacher-forced; `tools/goldens/make.py` wrote the files.
+//! this machine, on its GPU if it has one, and on the reference. Teacher-forced; `tools/goldens/make.py` wrote the files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use welte_cpu::{Isa, Model, Options, Session};
+use welte_cpu::{Isa, Options};
 use welte_formats::Checkpoint;
 use welte_models::CompileOptions;
-use welte_table::{Format, Program, Row, Shape};
+use welte_table::{Command, Format, Program, Row, Shape};
 
 /// Largest error as a share of the logits' range: f32 activations. What is left is the keys and values in F16, which
 /// transformers kept in F32: with its own rounded to F16 it is off by the same 2.4e-3 in the worst golden.
 const EXACT: f32 = 3e-3;
-/// Activations rounded to bf16: 6.3e-3 was the worst seen.
+/// Activations rounded to bf16, as the GPU does for many rows: 6.3e-3 was the worst seen on the CPU.
 const BF16_ACTS: f32 = 1.2e-2;
 /// Activations rounded to eight bits per block of 32: 2.7e-2 was the worst seen, the same on every instruction set.
 const INT8_ACTS: f32 = 4e-2;
@@ -30,7 +30,10 @@ struct Golden {
 }
 
 fn goldens(architecture: &str) -> Vec<Golden> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens");
+    // At run time first: a bundle for a machine with a GPU carries the files elsewhere.
+    let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR");
+    let crate_folder = crate_folder.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let folder = Path::new(&crate_folder).join("tests/goldens");
     let index = std::fs::read_to_string(folder.join("index.json")).expect("the index");
     let index: Vec<serde_json::Value> = serde_json::from_str(&index).expect("the index is JSON");
     let text =
@@ -60,31 +63,110 @@ fn goldens(architecture: &str) -> Vec<Golden> {
         .collect()
 }
 
-/// How far the logits may be off, by the arithmetic of the activations.
-fn tolerance(format: Format, options: &Options) -> f32 {
-    match format {
-        _ if options.reference => EXACT,
-        // The prompt has many rows: see `Kernel::for_prompt`.
-        Format::BF16 if options.isa() >= Isa::Avx512Vnni && Isa::Avx512Bf16.is_available() => {
-            BF16_ACTS
+/// Where a golden is computed.
+enum Configuration {
+    Cpu(&'static str, Options),
+    Cuda,
+}
+
+impl Configuration {
+    fn name(&self) -> &'static str {
+        match self {
+            Configuration::Cpu(name, _) => name,
+            Configuration::Cuda => "cuda",
         }
-        Format::F32 | Format::F16 | Format::BF16 => EXACT,
-        _ => INT8_ACTS,
+    }
+
+    /// How far the logits may be off, by the arithmetic of the activations.
+    fn tolerance(&self, format: Format) -> f32 {
+        let floats = matches!(format, Format::F32 | Format::F16 | Format::BF16);
+        match self {
+            Configuration::Cpu(_, options) if options.reference => EXACT,
+            // The prompt has many rows: see `Kernel::for_prompt`.
+            Configuration::Cpu(_, options)
+                if format == Format::BF16
+                    && options.isa() >= Isa::Avx512Vnni
+                    && Isa::Avx512Bf16.is_available() =>
+            {
+                BF16_ACTS
+            }
+            Configuration::Cpu(..) if floats => EXACT,
+            Configuration::Cuda if floats => BF16_ACTS,
+            _ => INT8_ACTS,
+        }
+    }
+
+    fn supports(&self, command: &Command) -> bool {
+        match self {
+            Configuration::Cpu(..) => welte_cpu::supports(command),
+            Configuration::Cuda => welte_cuda::supports(command),
+        }
+    }
+
+    fn load(&self, program: &Arc<Program>, checkpoint: &dyn Checkpoint) -> Result<Model, String> {
+        let program = program.clone();
+        let mut quiet = |_, _| ();
+        Ok(match self {
+            Configuration::Cpu(_, options) => Model::Cpu(
+                welte_cpu::Model::load(program, checkpoint, options, &mut quiet)
+                    .map_err(|e| e.to_string())?,
+            ),
+            Configuration::Cuda => {
+                let options = welte_cuda::Options::default();
+                Model::Cuda(
+                    welte_cuda::Model::load(program, checkpoint, &options, &mut quiet)
+                        .map_err(|e| e.to_string())?,
+                )
+            }
+        })
     }
 }
 
-fn compile(checkpoint: &dyn Checkpoint) -> Arc<Program> {
+enum Model {
+    Cpu(welte_cpu::Model),
+    Cuda(welte_cuda::Model),
+}
+
+enum Session {
+    Cpu(Box<welte_cpu::Session>),
+    Cuda(Box<welte_cuda::Session>),
+}
+
+impl Model {
+    fn session(&self) -> Result<Session, String> {
+        Ok(match self {
+            Model::Cpu(model) => Session::Cpu(Box::new(
+                welte_cpu::Session::new(model).map_err(|e| e.to_string())?,
+            )),
+            Model::Cuda(model) => Session::Cuda(Box::new(
+                welte_cuda::Session::new(model).map_err(|e| e.to_string())?,
+            )),
+        })
+    }
+}
+
+impl Session {
+    fn step(&mut self, table: usize, rows: &[Row]) -> Result<&[f32], String> {
+        match self {
+            Session::Cpu(session) => session.step(table, rows).map_err(|e| e.to_string()),
+            Session::Cuda(session) => session.step(table, rows).map_err(|e| e.to_string()),
+        }
+    }
+}
+
+fn compile(checkpoint: &dyn Checkpoint, configuration: &Configuration) -> Arc<Program> {
     let options = CompileOptions {
         context: 64,
         page: 16,
         kv_format: Format::F16,
         prefill_rows: 32,
-        batch_rows: 32,
+        batch_rows: 16,
         ..CompileOptions::default()
     };
     let spec = welte_models::spec(checkpoint).expect("a known model");
     let mut program = welte_models::compile(&spec, checkpoint, &options).expect("a program");
-    welte_table::legalize(&mut program, &welte_cpu::supports).expect("a program for this device");
+    welte_table::legalize(&mut program, &|command| configuration.supports(command))
+        .expect("a program for this device");
     welte_table::verify(&program).expect("a sound program");
     Arc::new(program)
 }
@@ -128,12 +210,10 @@ fn compare(got: &[f32], want: &[f32], tolerance: f32) -> Result<f32, String> {
 fn check(
     golden: &Golden,
     checkpoint: &dyn Checkpoint,
-    program: &Arc<Program>,
-    options: &Options,
+    configuration: &Configuration,
 ) -> Result<f32, String> {
-    let model = Model::load(program.clone(), checkpoint, options, &mut |_, _| {})
-        .map_err(|e| e.to_string())?;
-    let session = || Session::new(&model).map_err(|e| e.to_string());
+    let program = &compile(checkpoint, configuration);
+    let model = configuration.load(program, checkpoint)?;
     let rows: Vec<Row> = (0u32..)
         .zip(&golden.prompt)
         .map(|(position, &token)| Row {
@@ -142,7 +222,7 @@ fn check(
             sequence: 0,
         })
         .collect();
-    let tolerance = tolerance(golden.format, options);
+    let tolerance = configuration.tolerance(golden.format);
     let wanted: Vec<&[f32]> = golden.logits.chunks_exact(golden.vocabulary).collect();
     let mut worst = 0.0f32;
     let mut judge = |path: &str, got: &[f32], want: &[f32]| match compare(got, want, tolerance) {
@@ -153,11 +233,16 @@ fn check(
         Err(problem) => Err(format!("{path}: {problem}")),
     };
 
-    let mut batch = session()?;
-    let logits = batch
-        .step(table(program, |s| matches!(s, Shape::Batch(_))), &rows)
-        .map_err(|e| format!("batch: {e}"))?;
-    for (got, want) in logits
+    let mut batch = model.session()?;
+    let batch_table = table(program, |s| matches!(s, Shape::Batch(_)));
+    let mut got = Vec::new();
+    for rows in rows.chunks(16) {
+        let logits = batch
+            .step(batch_table, rows)
+            .map_err(|e| format!("batch: {e}"))?;
+        got.extend_from_slice(logits);
+    }
+    for (got, want) in got
         .chunks_exact(golden.vocabulary)
         .skip(golden.first)
         .zip(&wanted)
@@ -165,7 +250,7 @@ fn check(
         judge("batch", got, want)?;
     }
 
-    let mut one = session()?;
+    let mut one = model.session()?;
     let (prefill, decode) = (
         table(program, |s| matches!(s, Shape::Prefill(_))),
         table(program, |s| matches!(s, Shape::Decode)),
@@ -192,25 +277,27 @@ fn check_all(architecture: &str, count: usize) {
         isa: None,
         reference: true,
     };
-    let mut configurations = vec![("reference", reference)];
-    for isa in Isa::available() {
-        configurations.push((
-            isa.name(),
-            Options {
-                threads: Some(2),
-                isa: Some(isa),
-                reference: false,
-            },
-        ));
+    let mut configurations = vec![Configuration::Cpu("reference", reference)];
+    configurations.extend(Isa::available().into_iter().map(|isa| {
+        let options = Options {
+            threads: Some(2),
+            isa: Some(isa),
+            reference: false,
+        };
+        Configuration::Cpu(isa.name(), options)
+    }));
+    match welte_cuda::info(0) {
+        Ok(_) => configurations.push(Configuration::Cuda),
+        Err(error) => eprintln!("skipped on CUDA: {error}"),
     }
     let goldens = goldens(architecture);
     assert_eq!(goldens.len(), count, "a directory and files");
     let mut problems = Vec::new();
     for golden in &goldens {
         let checkpoint = welte_formats::open(&golden.path).expect("a checkpoint");
-        let program = compile(&*checkpoint);
-        for (name, options) in &configurations {
-            match check(golden, &*checkpoint, &program, options) {
+        for configuration in &configurations {
+            let name = configuration.name();
+            match check(golden, &*checkpoint, configuration) {
                 Ok(worst) => println!("{} on {name}: {worst:.2e}", golden.name),
                 Err(problem) => problems.push(format!("{} on {name}: {problem}", golden.name)),
             }

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::ops::ControlFlow;
-use welte::{Error, GenerateOptions, LoadOptions, Model, Sampling, StopReason};
+use welte::{DeviceChoice, Error, GenerateOptions, LoadOptions, Model, Sampling, StopReason};
 
 fn some(max_tokens: usize) -> GenerateOptions {
     GenerateOptions {
@@ -14,9 +14,8 @@ fn some(max_tokens: usize) -> GenerateOptions {
     }
 }
 
-#[test]
-fn the_context_limit_names_both_numbers() {
-    let model = tiny();
+fn the_context_limit_names_both_numbers(device: DeviceChoice) {
+    let model = tiny(device);
     let mut session = model.session().unwrap();
     let error = session
         .generate(&prompt(300, &model), &some(1), &mut |_| {
@@ -34,9 +33,8 @@ fn the_context_limit_names_both_numbers() {
     ));
 }
 
-#[test]
-fn generation_ends_where_the_context_does() {
-    let model = tiny();
+fn generation_ends_where_the_context_does(device: DeviceChoice) {
+    let model = tiny(device);
     let (outcome, _) = generate(
         &mut model.session().unwrap(),
         &prompt(250, &model),
@@ -62,9 +60,8 @@ fn generation_ends_where_the_context_does() {
     );
 }
 
-#[test]
-fn nonsense_is_refused() {
-    let model = tiny();
+fn nonsense_is_refused(device: DeviceChoice) {
+    let model = tiny(device);
     let mut session = model.session().unwrap();
     let mut refused = |prompt: &[u32], options: GenerateOptions| {
         session
@@ -118,11 +115,10 @@ fn nonsense_is_refused() {
     assert!(matches!(refused(&[1], bias), Error::Token { .. }));
 }
 
-#[test]
-fn what_does_not_fit_is_refused_with_numbers_and_a_way_out() {
+fn what_does_not_fit_is_refused_with_numbers_and_a_way_out(device: DeviceChoice) {
     let options = LoadOptions {
         context: 64_000_000,
-        ..options()
+        ..options(device)
     };
     let Err(error) = Model::load(TINY, &options, &mut |_, _| ()) else {
         panic!("loaded")
@@ -134,9 +130,8 @@ fn what_does_not_fit_is_refused_with_numbers_and_a_way_out() {
     );
 }
 
-#[test]
-fn cancelling_from_another_thread_ends_generation() {
-    let model = tiny();
+fn cancelling_from_another_thread_ends_generation(device: DeviceChoice) {
+    let model = tiny(device);
     let mut session = model.session().unwrap();
     let handle = session.cancel_handle();
     let tokens = prompt(4, &model);
@@ -185,9 +180,8 @@ fn cancelling_from_another_thread_ends_generation() {
     assert!(outcome < 8 || after >= 1);
 }
 
-#[test]
-fn a_bias_of_minus_infinity_forbids_and_a_large_one_forces() {
-    let model = tiny();
+fn a_bias_of_minus_infinity_forbids_and_a_large_one_forces(device: DeviceChoice) {
+    let model = tiny(device);
     let tokens = prompt(6, &model);
     let plain = generate(&mut model.session().unwrap(), &tokens, &some(1))
         .0
@@ -213,3 +207,12 @@ fn a_bias_of_minus_infinity_forbids_and_a_large_one_forces() {
         [7; 8]
     );
 }
+
+on_devices!(
+    the_context_limit_names_both_numbers,
+    generation_ends_where_the_context_does,
+    nonsense_is_refused,
+    what_does_not_fit_is_refused_with_numbers_and_a_way_out,
+    cancelling_from_another_thread_ends_generation,
+    a_bias_of_minus_infinity_forbids_and_a_large_one_forces,
+);

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::ops::ControlFlow;
-use welte::{GenerateOptions, Message, Model, StopReason};
+use welte::{DeviceChoice, GenerateOptions, Message, Model, StopReason};
 
 fn story(model: &Model) -> Vec<u32> {
     let template = model.chat_template().unwrap();
@@ -12,9 +12,8 @@ fn story(model: &Model) -> Vec<u32> {
     model.encode_chat(&template, &[message]).unwrap()
 }
 
-#[test]
-fn stop_strings_end_the_text_and_rewind() {
-    let model = demo();
+fn stop_strings_end_the_text_and_rewind(device: DeviceChoice) {
+    let model = demo(device);
     let tokens = story(&model);
     let mut session = model.session().unwrap();
     let (plain, text) = generate(
@@ -51,9 +50,8 @@ fn stop_strings_end_the_text_and_rewind() {
     }
 }
 
-#[test]
-fn a_callback_may_end_the_text() {
-    let model = demo();
+fn a_callback_may_end_the_text(device: DeviceChoice) {
+    let model = demo(device);
     let tokens = story(&model);
     let mut pieces = 0;
     let outcome =
@@ -72,9 +70,8 @@ fn a_callback_may_end_the_text() {
     assert_eq!(pieces, 3);
 }
 
-#[test]
-fn stories_end_by_themselves() {
-    let model = demo();
+fn stories_end_by_themselves(device: DeviceChoice) {
+    let model = demo(device);
     let (outcome, text) = generate(
         &mut model.session().unwrap(),
         &story(&model),
@@ -88,9 +85,8 @@ fn stories_end_by_themselves() {
     assert!(text.contains("fox"), "{text}");
 }
 
-#[test]
-fn perplexity_of_its_own_kind_of_text_is_low() {
-    let model = demo();
+fn perplexity_of_its_own_kind_of_text_is_low(device: DeviceChoice) {
+    let model = demo(device);
     let mut session = model.session().unwrap();
     let (_, text) = generate(&mut session, &story(&model), &GenerateOptions::default());
     let mut tokens = model.encode(&text).unwrap();
@@ -102,3 +98,10 @@ fn perplexity_of_its_own_kind_of_text_is_low() {
     assert_eq!(score.scored, score.chunks * 31);
     assert!(score.ppl > 1.0 && score.ppl < 20.0, "{score:?}");
 }
+
+on_devices!(
+    stop_strings_end_the_text_and_rewind,
+    a_callback_may_end_the_text,
+    stories_end_by_themselves,
+    perplexity_of_its_own_kind_of_text_is_low,
+);

@@ -248,6 +248,20 @@ impl Synthetic {
         }
     }
 
+    /// Makes rows on as many threads as there are cores.
+    fn make_together(&self, index: usize, first: usize, rows: usize, out: &mut Vec<u8>) {
+        let tensor = &self.tensors[index];
+        let row = tensor.format.bytes(tensor.k).unwrap_or(1);
+        out.resize(rows * row, 0);
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = rows.div_ceil(threads);
+        std::thread::scope(|scope| {
+            for (i, part) in out.chunks_mut((share * row).max(1)).enumerate() {
+                scope.spawn(move || self.make(index, first + i * share, row, part));
+            }
+        });
+    }
+
     fn refuse(&self, tensor: &TensorInfo, problem: String) -> Error {
         Error::malformed(
             Path::new(&self.origin),
@@ -321,26 +335,29 @@ pub fn write(
         .map(|t| (row_bytes(t) * t.n) as u64)
         .sum();
     let mut writer = gguf::Writer::create(path, &model.metadata, model.kinds(), &model.tensors)?;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut piece = Vec::new();
-    let mut done = 0;
-    for (index, tensor) in model.tensors.iter().enumerate() {
-        let row = row_bytes(tensor);
-        let step = (PIECE / row).max(1);
-        for first in (0..tensor.n).step_by(step) {
-            let rows = step.min(tensor.n - first);
-            piece.resize(rows * row, 0);
-            let share = rows.div_ceil(threads);
-            std::thread::scope(|scope| {
-                for (i, part) in piece.chunks_mut(share * row).enumerate() {
-                    scope.spawn(move || model.make(index, first + i * share, row, part));
-                }
-            });
-            writer.write(&piece)?;
-            done += piece.len() as u64;
-            progress(done, total);
-        }
+    let pieces = model
+        .tensors
+        .iter()
+        .enumerate()
+        .flat_map(|(index, tensor)| {
+            let step = (PIECE / row_bytes(tensor)).max(1);
+            let firsts = (0..tensor.n).step_by(step);
+            firsts.map(move |first| (index, first, step.min(tensor.n - first)))
+        });
+    let (mut made, mut next, mut done) = (Vec::new(), Vec::new(), 0);
+    // While one piece is written, the next is made.
+    for (index, first, rows) in pieces {
+        let written = std::thread::scope(|scope| {
+            scope.spawn(|| model.make_together(index, first, rows, &mut next));
+            writer.write(&made)
+        });
+        written?;
+        done += made.len() as u64;
+        progress(done, total);
+        std::mem::swap(&mut made, &mut next);
     }
+    writer.write(&made)?;
+    progress(total, total);
     writer.finish()
 }
 

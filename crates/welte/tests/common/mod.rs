@@ -1,13 +1,42 @@
-//! What the tests share: a small random model, and the bundled one.
-#![allow(dead_code, unreachable_pub)]
+//! What the tests share: the devices, a small random model, and the bundled one.
+#![allow(dead_code, unreachable_pub, unused_macros, unused_imports)]
 
 use std::ops::ControlFlow;
-use welte::{GenerateOptions, LoadOptions, Model, Outcome, Sampling, Session};
+use welte::{DeviceChoice, GenerateOptions, LoadOptions, Model, Outcome, Sampling, Session};
 
 pub const TINY: &str = "synthetic:tiny:q8_0";
 
-pub fn options() -> LoadOptions {
+/// Runs tests that take a device on the CPU, and on a GPU where there is one.
+macro_rules! on_devices {
+    ($($name:ident),* $(,)?) => {
+        mod cpu {
+            $(#[test] fn $name() { super::$name(welte::DeviceChoice::Cpu) })*
+        }
+        mod cuda {
+            $(#[test] fn $name() {
+                if let Some(device) = super::common::gpu() {
+                    super::$name(device)
+                }
+            })*
+        }
+    };
+}
+pub(crate) use on_devices;
+
+/// The first GPU; says why a test is skipped where there is none.
+pub fn gpu() -> Option<DeviceChoice> {
+    match welte::gpu_info(0) {
+        Ok(gpu) => Some(DeviceChoice::Cuda(gpu.device)),
+        Err(error) => {
+            eprintln!("skipped on CUDA: {error}");
+            None
+        }
+    }
+}
+
+pub fn options(device: DeviceChoice) -> LoadOptions {
     LoadOptions {
+        device,
         context: 256,
         threads: Some(2),
         prefill_rows: 32,
@@ -15,8 +44,8 @@ pub fn options() -> LoadOptions {
     }
 }
 
-pub fn tiny() -> Model {
-    load(TINY, &options())
+pub fn tiny(device: DeviceChoice) -> Model {
+    load(TINY, &options(device))
 }
 
 pub fn load(source: &str, options: &LoadOptions) -> Model {
@@ -24,11 +53,14 @@ pub fn load(source: &str, options: &LoadOptions) -> Model {
 }
 
 /// The bundled model; it comes with the source.
-pub fn demo() -> Model {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+pub fn demo(device: DeviceChoice) -> Model {
+    // At run time first: a bundle for a machine with a GPU carries the files elsewhere.
+    let folder = std::env::var("CARGO_MANIFEST_DIR");
+    let folder = folder.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
     load(
-        path,
+        &format!("{folder}/../../models/demo.gguf"),
         &LoadOptions {
+            device,
             context: 512,
             threads: Some(2),
             ..LoadOptions::default()

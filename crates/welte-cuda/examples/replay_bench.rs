@@ -1,0 +1,110 @@
+//! Times decoding of made-up models by every kind of replay, and each op of a step:
+//! `replay_bench qwen3-4b:q4_0 [DEPTH] ...`
+//!
+//! Prints per model: loading, microseconds per token of a chain (eager, graph, loop on the device), the same as bytes
+//! per second, a prompt of 512, and microseconds per token and op when each command is timed alone.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+use welte_cuda::{Model, Options, Replay, Session};
+use welte_formats::synthetic::Synthetic;
+use welte_table::{Row, Sampling};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut depths = Vec::new();
+    let mut shapes = Vec::new();
+    for argument in std::env::args().skip(1) {
+        match argument.parse::<u32>() {
+            Ok(depth) => depths.push(depth),
+            Err(_) => shapes.push(argument),
+        }
+    }
+    if depths.is_empty() {
+        depths.push(64);
+    }
+    for shape in shapes {
+        bench(&shape, &depths)?;
+    }
+    Ok(())
+}
+
+fn bench(shape: &str, depths: &[u32]) -> Result<(), Box<dyn Error>> {
+    const TOKENS: usize = 128;
+    let checkpoint = Synthetic::parse(shape)?;
+    let spec = welte_models::spec(&checkpoint)?;
+    let deepest = depths.iter().max().copied().unwrap_or(0);
+    let compile = welte_models::CompileOptions {
+        context: deepest + 1024,
+        ..Default::default()
+    };
+    let program = Arc::new(welte_models::compile(&spec, &checkpoint, &compile)?);
+    let weights: u64 = program.tables[0].commands.iter().map(|c| c.bytes).sum();
+    for replay in [Replay::Graph, Replay::Eager, Replay::While] {
+        let begun = Instant::now();
+        let options = Options { device: 0, replay };
+        let model = Model::load(program.clone(), &checkpoint, &options, &mut |_, _| {})?;
+        let loaded = begun.elapsed();
+        let mut session = Session::new(&model)?;
+        let ready = begun.elapsed();
+        println!("{shape} {replay:?}: loaded {loaded:.2?}, ready {ready:.2?}");
+        session.set_sampling(&Sampling::default(), &[], &[]);
+        for &depth in depths {
+            let start = Row {
+                token: 1,
+                position: depth,
+                sequence: 0,
+            };
+            let never = AtomicBool::new(false);
+            let mut best = f64::INFINITY;
+            for _ in 0..3 {
+                let begun = Instant::now();
+                let made = session.chain(start, TOKENS, &[], &never, &mut |_| true)?;
+                best = best.min(begun.elapsed().as_secs_f64() / made as f64);
+            }
+            let cached = program.kv.position_bytes().unwrap_or(0) * u64::from(depth);
+            println!(
+                "  at {depth}: {:.1} us per token, {:.1} tok/s, {:.0} GB/s",
+                best * 1e6,
+                1.0 / best,
+                (weights + cached) as f64 / best / 1e9
+            );
+        }
+        if replay != Replay::Graph {
+            continue;
+        }
+        let prompt: Vec<Row> = (0..512)
+            .map(|position| Row {
+                token: 1,
+                position,
+                sequence: 0,
+            })
+            .collect();
+        session.step(1, &prompt)?;
+        let begun = Instant::now();
+        for _ in 0..4 {
+            session.step(1, &prompt)?;
+        }
+        let each = begun.elapsed().as_secs_f64() / 4.0;
+        println!("  prompt of 512: {:.0} tok/s", 512.0 / each);
+        for (what, table, rows) in [("decode", 0, &prompt[511..]), ("prompt", 1, &prompt[..])] {
+            session.set_profiling(true)?;
+            for _ in 0..8 {
+                session.step(table, rows)?;
+            }
+            println!("  ops of a {what} step, each timed alone:");
+            for op in session.profile().iter().filter(|op| op.calls > 0) {
+                let (us, calls) = (op.ns as f64 / 8e3, op.calls / 8);
+                println!(
+                    "    {:20} {calls:4} x {:8.2} us = {us:9.1} us, {:6.0} GB/s",
+                    op.op.name(),
+                    us / calls as f64,
+                    op.bytes as f64 / op.ns as f64
+                );
+            }
+            session.set_profiling(false)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+// What the attention kernels share. A row attends to its own sequence's positions first ..= position.
+#pragma once
+#include "kv.cuh"
+
+#define LOG2E 1.4426950408889634f
+#define NEVER (-__int_as_float(0x7f800000)) // minus infinity
+
+struct AttentionArgs {
+    const Step *step;
+    const float *q;
+    float *y;
+    Kv kv;
+    float *partials; // [row][head][split][HEAD_DIM] sums, then [row][head][split] maximum and sum of weights
+    u32 *counters;   // [row][part of the heads]: zero between kernels
+    u32 heads;
+    u32 q_stride;
+    u32 y_stride;
+    float scale;
+    u32 window;
+    float softcap;
+    u32 single; // not 0: only one row is live
+    u32 pad;
+};
+
+__device__ __forceinline__ u32 first_position(const AttentionArgs &a, u32 position) {
+    return a.window && position + 1 > a.window ? position + 1 - a.window : 0;
+}
+
+// Without a cap the scale (and the change of base) is already in q.
+__device__ __forceinline__ float q_factor(const AttentionArgs &a) {
+    return a.softcap == 0.0f ? a.scale * LOG2E : a.scale;
+}
+
+__device__ __forceinline__ float capped(const AttentionArgs &a, float score) {
+    return a.softcap == 0.0f ? score : a.softcap * LOG2E * tanhf(score / a.softcap);
+}
+
+// 2^x; tiny results become zero.
+__device__ __forceinline__ float power(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// c += a b: a 16 x 16 and b 16 x 8 of f16, c of f32.
+__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+// 16 bytes into shared memory, zeros if they are not wanted.
+__device__ __forceinline__ void copy16(u32 to, const void *from, bool wanted) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+}
+
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+__device__ __forceinline__ u32 pack(float a, float b) {
+    __half2 h = __floats2half2_rn(a, b);
+    return *(u32 *)&h;
+}
+
+// Two floats as the f16 nearest to them and the f16 nearest to what is left.
+__device__ __forceinline__ void pack_both(float a, float b, u32 &high, u32 &low) {
+    __half2 h = __floats2half2_rn(a, b);
+    float2 f = __half22float2(h);
+    high = *(u32 *)&h;
+    low = pack(a - f.x, b - f.y);
+}
+
+// Eight values of a Q8_0 row at `chunk` * 8, as halves. Its blocks of 34 bytes begin at even addresses: words are read
+// where they are whole and moved into place.
+__device__ __forceinline__ uint4 widen8(u32 low, u32 high, __half scale);
+__device__ __forceinline__ uint4 q8_chunk(const u8 *row, u32 chunk) {
+    const u8 *block = row + chunk / 4 * 34, *q = block + 2 + chunk % 4 * 8;
+    u32 half = (u32)(u64)q & 2;
+    const u32 *w = (const u32 *)(q - half);
+    u32 a = w[0], b = w[1], c = half ? *(const u16 *)(w + 2) : 0, how = half ? 0x5432 : 0x3210;
+    return widen8(__byte_perm(a, b, how), __byte_perm(b, c, how), *(const __half *)block);
+}
+
+// Eight signed bytes times a scale, as halves. The bytes become 1024 + (q + 128) by their place in the mantissa.
+__device__ __forceinline__ uint4 widen8(u32 low, u32 high, __half scale) {
+    const __half2 offset = __half2half2(__ushort_as_half(0x6480)), d = __half2half2(scale); // 1152
+    u32 w[2] = {low ^ 0x80808080u, high ^ 0x80808080u};
+    u32 r[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        u32 h = __byte_perm(w[i / 2], 0x64646464u, i % 2 ? 0x4342 : 0x4140);
+        __half2 v = __hmul2(__hsub2(*(__half2 *)&h, offset), d);
+        r[i] = *(u32 *)&v;
+    }
+    return make_uint4(r[0], r[1], r[2], r[3]);
+}

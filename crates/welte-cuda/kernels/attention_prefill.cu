@@ -1,0 +1,377 @@
+// Flash attention for many rows: a block takes WARPS * TILES * 16 rows of one head, each warp 16 rows of them at a time,
+// and goes over the context in steps of STEP positions, fetched one step ahead. q, k, v and the weights are f16, sums f32.
+// Rows may belong to different sequences: the block goes over each sequence that it has rows of. On sm_90a the products
+// are asynchronous ones of a warp group that read shared memory themselves, elsewhere those of a warp.
+// Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, WARPS, TILES.
+#include "attention.cuh"
+
+#define STEP 64
+constexpr u32 THREADS = WARPS * 32;
+constexpr u32 ROWS = WARPS * TILES * 16;
+constexpr u32 WIDE = (HEAD_DIM + 63) / 64 * 64; // in shared memory
+constexpr u32 CHUNKS = HEAD_DIM / 8;            // 16 bytes of f16
+constexpr u32 STEPS_K = (HEAD_DIM + 15) / 16;   // of the product with the keys
+constexpr u32 TILES_V = STEPS_K * 2;            // 8 dimensions each
+constexpr u32 PART_BYTES = STEP * WIDE * 2;
+constexpr u32 RAW_BYTES = KV_Q8 ? STEP * KV_ROW : 0;
+constexpr bool WHOLE_PAGES = PAGE % STEP == 0;
+constexpr u32 BUFFERS = KV_Q8 ? 1 : 2;
+// With wide heads or two tiles per warp, q is read again for every step.
+#define Q_STAYS (TILES == 1 && HEAD_DIM <= 128 && !WARP_GROUP)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && WARPS % 4 == 0 && TILES == 1 && (HEAD_DIM == 64 || HEAD_DIM == 128)
+#define WARP_GROUP 1
+#else
+#define WARP_GROUP 0
+#endif
+// Shared memory, from a multiple of 1024 bytes: q, then [buffer][keys, values], then what of Q8_0 was fetched: keys,
+// values. Each is cut into panels of 64 dimensions, [panel][row][8 chunks of 16 bytes, their order mixed by the row].
+template <u32 R> __device__ __forceinline__ u32 at_chunk(u32 row, u32 chunk) {
+    return ((chunk / 8 * R + row) * 8 + (chunk % 8 ^ (row & 7))) * 16;
+}
+
+#if WARP_GROUP
+// How a product finds an operand: `leading` and `stride` say how far its parts of 64 columns and of 8 rows lie apart.
+__device__ __forceinline__ u64 operand(u32 address, u32 leading, u32 stride) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
+}
+
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void products_end() {
+    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+#define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define EIGHT_FOURS(c, i) FOUR(c, i), FOUR(c, i + 1), FOUR(c, i + 2), FOUR(c, i + 3), FOUR(c, i + 4), FOUR(c, i + 5), FOUR(c, i + 6), FOUR(c, i + 7)
+#define REGISTERS_32 \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define REGISTERS_64 \
+    REGISTERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+
+// c (+)= q k: 64 rows, 64 positions, 16 dimensions.
+__device__ __forceinline__ void product_q_k(float (&c)[8][4], u64 q, u64 k, u32 add) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" REGISTERS_32 "}, %32, %33, p, 1, 1, 0, 0;}"
+                 : EIGHT_FOURS(c, 0)
+                 : "l"(q), "l"(k), "r"(add)
+                 : "memory");
+}
+
+// o += p v: 64 rows, 64 or 128 dimensions, 16 positions.
+__device__ __forceinline__ void product_p_v(float (&o)[8][4], const u32 (&p)[4], u64 v) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" REGISTERS_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+                 : EIGHT_FOURS(o, 0)
+                 : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v)
+                 : "memory");
+}
+
+__device__ __forceinline__ void product_p_v(float (&o)[16][4], const u32 (&p)[4], u64 v) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" REGISTERS_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+                 : EIGHT_FOURS(o, 0), EIGHT_FOURS(o, 8)
+                 : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v)
+                 : "memory");
+}
+#endif
+
+// What was written to shared memory is there for the asynchronous products too.
+__device__ __forceinline__ void show_to_products() {
+#if WARP_GROUP
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void load4(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+__device__ __forceinline__ void load4_turned(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+// Positions of the context that the block looks at, for one sequence.
+struct Span {
+    u32 sequence;
+    u32 low;
+    u32 high;
+};
+
+struct Fetch {
+    const Kv &kv;
+    u32 head;
+    u8 *to; // as in shared memory: parts, raw parts
+
+    __device__ __forceinline__ const u8 *from(const Span &s, u32 part, u32 position) const {
+        return kv_head(kv, part, kv_page(kv, s.sequence, position), head) + (u64)(position % PAGE) * KV_ROW;
+    }
+
+    // Starts fetching the step's keys and values; positions outside the span become zeros.
+    __device__ __forceinline__ void start(const Span &s, u32 step, u32 buffer) const {
+        u32 at = step * STEP;
+#pragma unroll
+        for (u32 part = 0; part < 2; ++part) {
+            const u8 *page = WHOLE_PAGES ? from(s, part, at) : nullptr;
+            if constexpr (KV_Q8) { // whole groups of 16 positions, as they lie in the page
+                u32 out = shared_address(to) + 2 * PART_BYTES + part * RAW_BYTES;
+                for (u32 c = threadIdx.x; c < STEP / 16 * KV_ROW; c += THREADS) {
+                    u32 group = c / KV_ROW, inside = c % KV_ROW, position = at + group * 16;
+                    if (position > s.high) break;
+                    const u8 *p = WHOLE_PAGES ? page + group * 16 * KV_ROW : from(s, part, position);
+                    copy16(out + c * 16, p + inside * 16, true);
+                }
+            } else {
+                u32 out = shared_address(to) + (buffer * 2 + part) * PART_BYTES;
+#pragma unroll
+                for (u32 i = 0; i < (STEP * CHUNKS + THREADS - 1) / THREADS; ++i) {
+                    u32 c = threadIdx.x + i * THREADS, row = c / CHUNKS, chunk = c % CHUNKS, position = at + row;
+                    if (STEP * CHUNKS % THREADS && row >= STEP) break;
+                    bool wanted = position >= s.low && position <= s.high;
+                    const u8 *p = WHOLE_PAGES ? page + c * 16 : from(s, part, wanted ? position : s.high) + chunk * 16;
+                    copy16(out + at_chunk<STEP>(row, chunk), p, wanted);
+                }
+            }
+        }
+        copy_commit();
+    }
+
+    // Q8_0 that was fetched, as f16.
+    __device__ __forceinline__ void widen(const Span &s, u32 step) const {
+#pragma unroll
+        for (u32 part = 0; part < 2; ++part) {
+            const u8 *raw = to + 2 * PART_BYTES + part * RAW_BYTES;
+#pragma unroll 4
+            for (u32 c = threadIdx.x; c < STEP * CHUNKS; c += THREADS) {
+                u32 row = c / CHUNKS, chunk = c % CHUNKS, position = step * STEP + row;
+                uint4 v = make_uint4(0, 0, 0, 0);
+                if (position >= s.low && position <= s.high) v = q8_chunk(raw + row * KV_ROW, chunk);
+                *(uint4 *)(to + part * PART_BYTES + at_chunk<STEP>(row, chunk)) = v;
+            }
+        }
+    }
+};
+
+// 16 rows of a warp: lane (g, t) = (lane / 4, lane % 4) has rows g and g + 8.
+struct Tile {
+    float o[TILES_V][4];
+    float largest[2], total[2];
+    int low[2], high[2]; // positions that the rows may see, in this span
+
+    __device__ __forceinline__ void take(const AttentionArgs &a, float (&s)[STEP / 8][4], int at, u32 t, u32 (&p)[STEP / 16][4]) {
+        bool edge = at < max(low[0], low[1]) || at + STEP - 1 > min(high[0], high[1]);
+        if (a.softcap != 0.0f)
+#pragma unroll
+            for (u32 n = 0; n < STEP / 8; ++n)
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) s[n][i] = capped(a, s[n][i]);
+        if (__any_sync(~0u, edge))
+#pragma unroll
+            for (u32 n = 0; n < STEP / 8; ++n)
+#pragma unroll
+                for (u32 i = 0; i < 4; ++i) {
+                    int position = at + n * 8 + t * 2 + i % 2;
+                    if (position < low[i / 2] || position > high[i / 2]) s[n][i] = NEVER;
+                }
+#pragma unroll
+        for (u32 r = 0; r < 2; ++r) {
+            float m = largest[r];
+#pragma unroll
+            for (u32 n = 0; n < STEP / 8; ++n) m = fmaxf(m, fmaxf(s[n][r * 2], s[n][r * 2 + 1]));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+            float base = m == NEVER ? 0.0f : m; // nothing seen yet
+            float shrink = power(largest[r] - base);
+            largest[r] = m;
+            total[r] *= shrink;
+#pragma unroll
+            for (u32 n = 0; n < TILES_V; ++n) {
+                o[n][r * 2] *= shrink;
+                o[n][r * 2 + 1] *= shrink;
+            }
+#pragma unroll
+            for (u32 n = 0; n < STEP / 8; ++n) {
+                float x = power(s[n][r * 2] - base), y = power(s[n][r * 2 + 1] - base);
+                total[r] += x + y;
+                p[n / 2][n % 2 * 2 + r] = pack(x, y);
+            }
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __grid_constant__ AttentionArgs a) {
+    extern __shared__ __align__(128) u8 dynamic[];
+    u8 *shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
+    __shared__ u32 positions[ROWS], sequences[ROWS];
+    constexpr u32 NONE = 0xffffffffu;
+    u32 head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, t = threadIdx.x;
+    u32 lane = t % 32, warp_row = t / 32 * TILES * 16;
+    u8 *parts = shared + ROWS * WIDE * 2;
+    if constexpr (WIDE != HEAD_DIM) {
+        for (u32 i = t; i < (ROWS * WIDE * 2 + BUFFERS * 2 * PART_BYTES) / 16; i += THREADS) ((uint4 *)shared)[i] = make_uint4(0, 0, 0, 0);
+        __syncthreads();
+    }
+    grid_release();
+    grid_wait();
+    u32 live = a.single ? 1 : a.step->live;
+    if (a.step->ended || first_row >= live) return;
+    for (u32 i = t; i < ROWS; i += THREADS) {
+        bool there = first_row + i < live;
+        sequences[i] = there ? a.step->rows[first_row + i].sequence : NONE;
+        positions[i] = there ? a.step->rows[first_row + i].position : 0;
+    }
+    float factor = q_factor(a);
+#pragma unroll 4
+    for (u32 i = t; i < ROWS * CHUNKS; i += THREADS) {
+        u32 row = i / CHUNKS, chunk = i % CHUNKS;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (first_row + row < live) {
+            const float *q = a.q + (u64)(first_row + row) * a.q_stride + head * HEAD_DIM + chunk * 8;
+            v = make_uint4(pack(q[0] * factor, q[1] * factor), pack(q[2] * factor, q[3] * factor), pack(q[4] * factor, q[5] * factor), pack(q[6] * factor, q[7] * factor));
+        }
+        *(uint4 *)(shared + at_chunk<ROWS>(row, chunk)) = v;
+    }
+    show_to_products();
+    __syncthreads();
+
+    Tile tile[TILES];
+    u32 q_regs[Q_STAYS ? STEPS_K : 1][4];
+#pragma unroll
+    for (u32 m = 0; m < TILES; ++m) {
+#pragma unroll
+        for (u32 n = 0; n < TILES_V; ++n) tile[m].o[n][0] = tile[m].o[n][1] = tile[m].o[n][2] = tile[m].o[n][3] = 0;
+        tile[m].largest[0] = tile[m].largest[1] = NEVER;
+        tile[m].total[0] = tile[m].total[1] = 0;
+    }
+    u32 q_address = shared_address(shared);
+    auto load_q = [&](u32 (&r)[4], u32 m, u32 k) { load4(r, q_address + at_chunk<ROWS>(warp_row + m * 16 + lane % 16, k * 2 + lane / 16)); };
+    if constexpr (Q_STAYS)
+#pragma unroll
+        for (u32 k = 0; k < STEPS_K; ++k) load_q(q_regs[k], 0, k);
+
+    Fetch fetch = {a.kv, head / (a.heads / a.kv.heads), parts};
+    u32 done = 0; // sequences below are done
+    for (;;) {
+        // The next sequence, and what of it is looked at; each warp finds it for itself.
+        Span span = {NONE, NONE, 0};
+        for (u32 i = lane; i < ROWS; i += 32)
+            if (sequences[i] >= done) span.sequence = min(span.sequence, sequences[i]);
+        span.sequence = __reduce_min_sync(~0u, span.sequence);
+        if (span.sequence == NONE) break;
+        for (u32 i = lane; i < ROWS; i += 32)
+            if (sequences[i] == span.sequence) {
+                span.low = min(span.low, first_position(a, positions[i]));
+                span.high = max(span.high, positions[i]);
+            }
+        span.low = __reduce_min_sync(~0u, span.low);
+        span.high = __reduce_max_sync(~0u, span.high);
+        done = span.sequence + 1;
+        int least = 0x7fffffff, most = -1; // of the warp's rows
+#pragma unroll
+        for (u32 m = 0; m < TILES; ++m)
+#pragma unroll
+            for (u32 r = 0; r < 2; ++r) {
+                u32 row = warp_row + m * 16 + lane / 4 + r * 8;
+                bool mine = sequences[row] == span.sequence;
+                tile[m].low[r] = mine ? (int)first_position(a, positions[row]) : 0x7fffffff;
+                tile[m].high[r] = mine ? (int)positions[row] : -1;
+                least = min(least, tile[m].low[r]);
+                most = max(most, tile[m].high[r]);
+            }
+        least = __reduce_min_sync(~0u, least);
+        most = __reduce_max_sync(~0u, most);
+
+        u32 begin = span.low / STEP, end = span.high / STEP + 1;
+        fetch.start(span, begin, 0);
+        for (u32 step = begin; step < end; ++step) {
+            u32 buffer = KV_Q8 ? 0 : (step - begin) & 1;
+            copy_wait<0>();
+            show_to_products();
+            __syncthreads();
+            if constexpr (KV_Q8) {
+                fetch.widen(span, step);
+                show_to_products();
+                __syncthreads();
+            }
+            if (step + 1 < end) fetch.start(span, step + 1, buffer ^ 1);
+            int at = step * STEP;
+            u32 keys = shared_address(parts) + buffer * 2 * PART_BYTES, values = keys + PART_BYTES;
+            u32 p[TILES][STEP / 16][4];
+#if WARP_GROUP
+            float s[STEP / 8][4];
+            products_begin();
+#pragma unroll
+            for (u32 k = 0; k < STEPS_K; ++k) {
+                u32 q = q_address + (k / 4 * ROWS + t / 128 * 64) * 128 + k % 4 * 32;
+                product_q_k(s, operand(q, 16, 1024), operand(keys + k / 4 * STEP * 128 + k % 4 * 32, 16, 1024), k);
+            }
+            products_end();
+            tile[0].take(a, s, at, lane % 4, p[0]);
+            products_begin();
+#pragma unroll
+            for (u32 k = 0; k < STEP / 16; ++k)
+                product_p_v(tile[0].o, p[0][k], operand(values + k * 16 * 128, STEP * 128, 1024));
+            products_end();
+#else
+            if (at > most || at + STEP <= least) continue;
+            {
+                float s[TILES][STEP / 8][4] = {};
+#pragma unroll
+                for (u32 k = 0; k < STEPS_K; ++k) {
+                    u32 q[TILES][4];
+#pragma unroll
+                    for (u32 m = 0; m < TILES; ++m) {
+                        if constexpr (Q_STAYS) {
+#pragma unroll
+                            for (u32 i = 0; i < 4; ++i) q[m][i] = q_regs[k][i];
+                        } else {
+                            load_q(q[m], m, k);
+                        }
+                    }
+#pragma unroll
+                    for (u32 n = 0; n < STEP / 16; ++n) {
+                        u32 b[4];
+                        load4(b, keys + at_chunk<STEP>(n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+#pragma unroll
+                        for (u32 m = 0; m < TILES; ++m) {
+                            mma(s[m][n * 2], q[m], b[0], b[1]);
+                            mma(s[m][n * 2 + 1], q[m], b[2], b[3]);
+                        }
+                    }
+                }
+#pragma unroll
+                for (u32 m = 0; m < TILES; ++m) tile[m].take(a, s[m], at, lane % 4, p[m]);
+            }
+#pragma unroll
+            for (u32 k = 0; k < STEP / 16; ++k)
+#pragma unroll
+                for (u32 n = 0; n < TILES_V / 2; ++n) {
+                    u32 b[4];
+                    load4_turned(b, values + at_chunk<STEP>(k * 16 + lane % 16, n * 2 + lane / 16));
+#pragma unroll
+                    for (u32 m = 0; m < TILES; ++m) {
+                        mma(tile[m].o[n * 2], p[m][k], b[0], b[1]);
+                        mma(tile[m].o[n * 2 + 1], p[m][k], b[2], b[3]);
+                    }
+                }
+#endif
+        }
+        __syncthreads(); // before the next sequence's first step is fetched
+    }
+
+#pragma unroll
+    for (u32 m = 0; m < TILES; ++m)
+#pragma unroll
+        for (u32 r = 0; r < 2; ++r) {
+            float total = tile[m].total[r];
+            total += __shfl_xor_sync(~0u, total, 1);
+            total += __shfl_xor_sync(~0u, total, 2);
+            u32 row = first_row + warp_row + m * 16 + lane / 4 + r * 8;
+            if (row >= live) continue;
+            float *y = a.y + (u64)row * a.y_stride + head * HEAD_DIM + lane % 4 * 2;
+            float share = 1.0f / total;
+#pragma unroll
+            for (u32 n = 0; n < TILES_V; ++n)
+                if (n * 8 < HEAD_DIM) {
+                    y[n * 8] = tile[m].o[n][r * 2] * share;
+                    y[n * 8 + 1] = tile[m].o[n][r * 2 + 1] * share;
+                }
+        }
+}

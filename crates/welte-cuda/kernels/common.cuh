@@ -1,0 +1,63 @@
+// What every kernel shares: the step state, waiting for the command before, reductions.
+#pragma once
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+
+typedef unsigned char u8;
+typedef signed char i8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef int i32;
+typedef unsigned long long u64;
+
+// One row in flight (welte_table::Row).
+struct Row {
+    u32 token;
+    u32 position;
+    u32 sequence;
+};
+
+// The few numbers that change from step to step, at a fixed address in device memory.
+struct Step {
+    u32 live;    // rows in flight
+    u32 ended;   // not 0: the chain is over, every kernel returns at once
+    u32 slot;    // the conveyor's slot that row 0's token was read from (decode)
+    u32 serial;  // tokens sampled since the session began: the mailbox's counter
+    u32 left;    // tokens that this chain may still make
+    u32 pad[3];
+    Row rows[1]; // as many as the largest table has
+};
+
+// Programmatic dependent launch: a kernel may start while the one before still runs. Everything before grid_wait() may
+// touch only weights and parameters; everything that other commands write is read, and anything is written, after it.
+__device__ __forceinline__ void grid_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel start (it waits in its own grid_wait until this one is complete).
+__device__ __forceinline__ void grid_release() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
+    return v;
+}
+
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
+    return v;
+}
+
+// Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf).
+__device__ __forceinline__ float activate(u32 act, float x) {
+    if (act == 0) return x / (1.0f + __expf(-x));
+    if (act == 1) return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+    return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
+}

@@ -1,0 +1,133 @@
+// 32 weights of a row as 16-bit floats: what the tile products and the slab writer share. A unit is loaded first and
+// widened later, so that the loads of the next units are in flight while this one is worked on. Nothing branches.
+// Floats keep their type, but F32 becomes F16; block formats become F16.
+#pragma once
+#include "weights.cuh"
+
+struct Unit {
+#ifdef FLOATS
+    uint4 v[2 * Format::RAW_BYTES];
+#else
+    Block32 block;
+#endif
+};
+
+__device__ __forceinline__ u32 as_u32(half2 v) { return *(u32*)&v; }
+
+// Unit `unit` of the row that begins at `row` in every plane. Past the row's end come zeros.
+__device__ __forceinline__ Unit load_unit(const u8* const row[], u32 k, u32 unit) {
+    Unit u;
+#ifdef FLOATS
+    constexpr u32 COUNT = 2 * Format::RAW_BYTES;
+    const u32 pieces = plane_stride(0, k) / 16;
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) {
+        const u32 piece = unit * COUNT + i;
+        u.v[i] = __ldg((const uint4*)row[0] + min(piece, pieces - 1));
+        if (piece >= pieces) u.v[i] = make_uint4(0, 0, 0, 0);
+    }
+#else
+    u.block = Format::load(row, min(unit, k / 32 - 1));
+    if (unit >= k / 32) u.block.d[0] = u.block.d[1] = u.block.m[0] = u.block.m[1] = 0.0f;
+#endif
+    return u;
+}
+
+// The same by way of shared memory, so that many units of a thread can be on their way without taking registers: each
+// of `threads` threads has places of its own for one unit per slot, which nobody else reads or writes.
+__host__ __device__ constexpr u32 entry_width(int p) { return Format::bytes(p) < 4 ? 4 : Format::bytes(p); }
+
+// Bytes that a unit takes.
+__host__ __device__ constexpr u32 raw_bytes() {
+    if (!Format::BLOCKS) return 64 * Format::RAW_BYTES / 2;
+    u32 bytes = 0;
+    for (int p = 0; p < Format::PLANES; p++) bytes += entry_width(p);
+    return bytes;
+}
+
+template <u32 WIDTH> __device__ __forceinline__ void copy_async(u32 to, const u8* from) {
+    if (WIDTH == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(WIDTH) : "memory");
+}
+
+template <int P> __device__ __forceinline__ void copy_entries(u32 slot, u32 thread, u32 threads, const u8* const row[], u32 unit) {
+    if constexpr (P < Format::PLANES) {
+        constexpr u32 WIDTH = entry_width(P);
+        const u32 at = unit * 32 / Format::elements(P) * Format::bytes(P) / WIDTH * WIDTH;
+        copy_async<WIDTH>(slot + thread * WIDTH, row[P] + at);
+        copy_entries<P + 1>(slot + threads * WIDTH, thread, threads, row, unit);
+    }
+}
+
+__device__ __forceinline__ void copy_unit(u8* slot, u32 thread, u32 threads, const u8* const row[], u32 k, u32 unit) {
+    const u32 to = (u32)__cvta_generic_to_shared(slot);
+#ifdef FLOATS
+    constexpr u32 COUNT = 2 * Format::RAW_BYTES;
+    const u32 pieces = plane_stride(0, k) / 16;
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) {
+        copy_async<16>(to + (i * threads + thread) * 16, row[0] + 16 * min(unit * COUNT + i, pieces - 1));
+    }
+#else
+    copy_entries<0>(to, thread, threads, row, min(unit, k / 32 - 1));
+#endif
+}
+
+__device__ __forceinline__ Unit take_unit(const u8* slot, u32 thread, u32 threads, u32 k, u32 unit) {
+    Unit u;
+#ifdef FLOATS
+    constexpr u32 COUNT = 2 * Format::RAW_BYTES;
+    const u32 pieces = plane_stride(0, k) / 16;
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++) {
+        u.v[i] = *(const uint4*)(slot + (i * threads + thread) * 16);
+        if (unit * COUNT + i >= pieces) u.v[i] = make_uint4(0, 0, 0, 0);
+    }
+#else
+    const u32 last = k / 32 - 1, within = min(unit, last);
+    const u8* planes[MOST_PLANES];
+#pragma unroll
+    for (int p = 0; p < Format::PLANES; p++) {
+        // As if the row began so far before the place that the unit's entry is in it.
+        const u32 at = within * 32 / Format::elements(p) * Format::bytes(p);
+        planes[p] = slot + thread * entry_width(p) - at / entry_width(p) * entry_width(p);
+        slot += threads * entry_width(p);
+    }
+    u.block = Format::load(planes, within);
+    if (unit > last) u.block.d[0] = u.block.d[1] = u.block.m[0] = u.block.m[1] = 0.0f;
+#endif
+    return u;
+}
+
+#ifndef FLOATS
+// Four integers (bytes, signed or below 128) as f16, times d, plus m. An integer's byte is put into the mantissa of
+// 1024, where f16 numbers are 1 apart; the difference from 1024 + 128 is exact.
+__device__ __forceinline__ uint2 widen4(u32 q, half2 d, half2 m) {
+    const half2 zero = __float2half2_rn(1152.0f);
+    q ^= 0x80808080u;
+    const u32 a = __byte_perm(q, 0x64646464u, 0x4140), b = __byte_perm(q, 0x64646464u, 0x4342);
+    return make_uint2(as_u32(__hfma2(__hsub2(*(half2*)&a, zero), d, m)), as_u32(__hfma2(__hsub2(*(half2*)&b, zero), d, m)));
+}
+#endif
+
+// Eight weights per piece, in their order.
+__device__ __forceinline__ void widen(const Unit& u, uint4 out[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#ifdef FLOATS
+        if (Format::RAW_BYTES == 2) {
+            out[i] = u.v[i];
+            continue;
+        }
+        const uint4 a = u.v[2 * i], b = u.v[2 * i + 1];
+        out[i] = make_uint4(as_u32(__floats2half2_rn(__uint_as_float(a.x), __uint_as_float(a.y))),
+                            as_u32(__floats2half2_rn(__uint_as_float(a.z), __uint_as_float(a.w))),
+                            as_u32(__floats2half2_rn(__uint_as_float(b.x), __uint_as_float(b.y))),
+                            as_u32(__floats2half2_rn(__uint_as_float(b.z), __uint_as_float(b.w))));
+#else
+        const half2 d = __float2half2_rn(u.block.d[i / 2]), m = __float2half2_rn(u.block.m[i / 2]);
+        const uint2 a = widen4(u.block.q[2 * i], d, m), b = widen4(u.block.q[2 * i + 1], d, m);
+        out[i] = make_uint4(a.x, a.y, b.x, b.y);
+#endif
+    }
+}

@@ -1,0 +1,21 @@
+// Plain F16 values.
+#define FLOATS // no blocks
+
+struct Format {
+    static constexpr bool BLOCKS = false;
+    static constexpr int RAW_BLOCK = 1, RAW_BYTES = 2;
+    static constexpr int PLANES = 1;
+    __host__ __device__ static constexpr int elements(int) { return 1; }
+    __host__ __device__ static constexpr int bytes(int) { return 2; }
+
+    // Elements 8i.. of a row.
+    __device__ static __forceinline__ void load8(const u8* const p[], u32 i, float v[8]) {
+        uint4 w = *(const uint4*)(p[0] + 16 * i);
+        u32 words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float2 f = __half22float2(*(const __half2*)&words[j]);
+            v[2 * j] = f.x, v[2 * j + 1] = f.y;
+        }
+    }
+};

@@ -1,0 +1,25 @@
+// Blocks of 32: nibbles, d and m.
+struct Format {
+    static constexpr bool BLOCKS = true;
+    static constexpr bool HALVES = false; // a scale per 16, not per 32
+    static constexpr bool OFFSET = true; // m is not 0
+    static constexpr int CENTRE = 0; // m = -CENTRE d, if not 0
+    static constexpr int RAW_BLOCK = 32, RAW_BYTES = 20;
+    static constexpr int PLANES = 2;
+    __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32}; return of[p]; }
+    __host__ __device__ static constexpr int bytes(int p) { constexpr int of[] = {16, 4}; return of[p]; }
+
+    __device__ static __forceinline__ Block32 load(const u8* const p[], u32 b) {
+        Block32 w;
+        nibbles(p[0] + 16 * b, w.q);
+        float2 dm = __half22float2(*(const __half2*)(p[1] + 4 * b));
+        one_scale(w, dm.x, dm.y);
+        return w;
+    }
+
+    __device__ static void repack(const u8* raw, u32 b, u8* const p[]) {
+        raw += 20 * b;
+        copy(p[0] + 16 * b, raw + 4, 16);
+        copy(p[1] + 4 * b, raw, 4);
+    }
+};

@@ -1,0 +1,27 @@
+// Blocks of 32: nibbles, fifth bits, d.
+struct Format {
+    static constexpr bool BLOCKS = true;
+    static constexpr bool HALVES = false; // a scale per 16, not per 32
+    static constexpr bool OFFSET = true; // m is not 0
+    static constexpr int CENTRE = 16; // m = -CENTRE d, if not 0
+    static constexpr int RAW_BLOCK = 32, RAW_BYTES = 22;
+    static constexpr int PLANES = 3;
+    __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32, 32}; return of[p]; }
+    __host__ __device__ static constexpr int bytes(int p) { constexpr int of[] = {16, 4, 2}; return of[p]; }
+
+    __device__ static __forceinline__ Block32 load(const u8* const p[], u32 b) {
+        Block32 w;
+        nibbles(p[0] + 16 * b, w.q);
+        more_bits(*(const u32*)(p[1] + 4 * b), 4, w.q);
+        float d = half_at(p[2] + 2 * b);
+        one_scale(w, d, -16.0f * d);
+        return w;
+    }
+
+    __device__ static void repack(const u8* raw, u32 b, u8* const p[]) {
+        raw += 22 * b;
+        copy(p[0] + 16 * b, raw + 6, 16);
+        pack_bits(p[1] + 4 * b, 0, [&](int e) -> u32 { return raw[2 + e / 8] >> (e % 8); });
+        copy(p[2] + 2 * b, raw, 2);
+    }
+};

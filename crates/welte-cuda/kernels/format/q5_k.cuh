@@ -1,0 +1,30 @@
+// Blocks of 256: nibbles and fifth bits as 8 blocks of 32, a head of scales and mins.
+#include "format/k_head.cuh"
+
+struct Format {
+    static constexpr bool BLOCKS = true;
+    static constexpr bool HALVES = false; // a scale per 16, not per 32
+    static constexpr bool OFFSET = true; // m is not 0
+    static constexpr int CENTRE = 0; // m = -CENTRE d, if not 0
+    static constexpr int RAW_BLOCK = 256, RAW_BYTES = 176;
+    static constexpr int PLANES = 3;
+    __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32, 256}; return of[p]; }
+    __host__ __device__ static constexpr int bytes(int p) { constexpr int of[] = {16, 4, 16}; return of[p]; }
+
+    __device__ static __forceinline__ Block32 load(const u8* const p[], u32 b) {
+        Block32 w;
+        nibbles(p[0] + 16 * b, w.q);
+        more_bits(*(const u32*)(p[1] + 4 * b), 4, w.q);
+        k_head(p[2], b, w);
+        return w;
+    }
+
+    __device__ static void repack(const u8* raw, u32 b, u8* const p[]) {
+        const u8* block = raw + 176 * (b / 8);
+        u32 sub = b % 8;
+        const u8* low = block + 48 + 32 * (sub / 2);
+        pack_nibbles(p[0] + 16 * b, [&](int e) -> u32 { return low[e] >> (4 * (sub % 2)); });
+        pack_bits(p[1] + 4 * b, 0, [&](int e) -> u32 { return block[16 + e] >> sub; });
+        if (sub == 0) k_head_repack(block, p[2] + 16 * (b / 8));
+    }
+};

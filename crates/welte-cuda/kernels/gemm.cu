@@ -1,0 +1,164 @@
+// Products of many rows by tensor cores: y[row][n] = sum of W[n][k] x[row][k], weights widened to 16 bit on the way.
+// A block makes TILE_N weights' rows times TILE_ROWS rows of y for one stretch of k. Where k is split among blocks, the
+// last one to finish adds up the parts in their order: the bits do not depend on which that was.
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128), STAGES.
+#include "dequant.cuh"
+#include "gemm.cuh"
+#include "tile.cuh"
+
+#define RAW_BYTES (256 * raw_bytes()) // encoded weights of a chunk
+#define WARP_ROWS (TILE_ROWS / 2)
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void copy16(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void matrices4(u32 r[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+
+__device__ __forceinline__ void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
+#if BFLOAT
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+#endif
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant__ GemmArgs a) {
+    extern __shared__ __align__(128) u8 shared[];
+    __shared__ u32 finished;
+    const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+    const u32 first_row = blockIdx.x * TILE_ROWS;
+    const u32 per_tile = a.epilogue == ACT_MUL ? TILE_N / 2 : TILE_N;
+    const u32 first_n = blockIdx.y * per_tile;
+    const u32 all_chunks = (a.k + 63) / 64;
+    const u32 from = blockIdx.z * a.chunks_per_split, to = min(from + a.chunks_per_split, all_chunks);
+    u8* const weights = shared;                   // [2][TILE_N][64]
+    u8* const rows = shared + 2 * TILE_N * 128;   // [STAGES][TILE_ROWS][64]
+    u8* const raw = rows + STAGES * TILE_ROWS * 128; // [STAGES][RAW_BYTES]
+    const u32 rows_at = shared_address(rows), weights_at = shared_address(weights);
+
+    // Two threads widen one row of the tile, 32 weights each.
+    const u32 my_row = thread / 2, my_half = thread % 2;
+    const u8* my_planes[MOST_PLANES];
+    Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, my_row), my_planes);
+    auto fetch_weights = [&](u32 chunk) {
+        if (chunk < to) copy_unit(raw + (chunk - from) % STAGES * RAW_BYTES, thread, 256, my_planes, a.k, 2 * chunk + my_half);
+    };
+#pragma unroll
+    for (u32 i = 0; i < STAGES - 1; i++) fetch_weights(from + i);
+    grid_release();
+    grid_wait();
+    const u32 live = a.step->live;
+    if (first_row >= live) return;
+
+    const u8* x = (const u8*)a.x + (u64)first_row * 128;
+    const u64 chunk_bytes = (u64)a.x_rows * 128;
+    auto fetch = [&](u32 chunk) {
+        if (chunk < to) {
+            const u8* source = x + chunk * chunk_bytes;
+            const u32 target = rows_at + (chunk - from) % STAGES * (TILE_ROWS * 128);
+#pragma unroll
+            for (u32 i = 0; i < TILE_ROWS * 8 / 256; i++) {
+                copy16(target + (i * 256 + thread) * 16, source + (i * 256 + thread) * 16);
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+#pragma unroll
+    for (u32 i = 0; i < STAGES - 1; i++) fetch(from + i);
+
+    // A warp makes 32 rows of the matrix times WARP_ROWS rows.
+    const u32 warp_n = warp / 2 * 32, warp_row = warp % 2 * WARP_ROWS;
+    float sums[2][WARP_ROWS / 8][4];
+#pragma unroll
+    for (u32 i = 0; i < 2; i++)
+#pragma unroll
+        for (u32 j = 0; j < WARP_ROWS / 8; j++)
+#pragma unroll
+            for (u32 q = 0; q < 4; q++) sums[i][j][q] = 0;
+
+    for (u32 chunk = from; chunk < to; chunk++) {
+        u8* const tile = weights + (chunk - from) % 2 * (TILE_N * 128);
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        uint4 wide[4];
+        widen(take_unit(raw + (chunk - from) % STAGES * RAW_BYTES, thread, 256, a.k, 2 * chunk + my_half), wide);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) *(uint4*)(tile + tile_at(my_row, my_half * 4 + i)) = wide[i];
+        __syncthreads();
+        fetch_weights(chunk + STAGES - 1);
+        fetch(chunk + STAGES - 1);
+
+        const u32 tile_w = weights_at + (chunk - from) % 2 * (TILE_N * 128);
+        const u32 tile_x = rows_at + (chunk - from) % STAGES * (TILE_ROWS * 128);
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) {
+            u32 wa[2][4];
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) {
+                // Matrices in the order of mma's a: rows 0..8 and 8..16 at k, then both at k + 8.
+                matrices4(wa[i], tile_w + tile_at(warp_n + 16 * i + lane % 16, 2 * k + lane / 16));
+            }
+#pragma unroll
+            for (u32 j = 0; j < WARP_ROWS / 16; j++) {
+                u32 xb[4];
+                // Rows 0..8 at k and k + 8, then rows 8..16.
+                matrices4(xb, tile_x + tile_at(warp_row + 16 * j + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+#pragma unroll
+                for (u32 i = 0; i < 2; i++) {
+                    multiply(sums[i][2 * j], wa[i], xb[0], xb[1]);
+                    multiply(sums[i][2 * j + 1], wa[i], xb[2], xb[3]);
+                }
+            }
+        }
+    }
+
+    const u32 splits = gridDim.z;
+    if (splits > 1) {
+        const u32 tile = blockIdx.y * gridDim.x + blockIdx.x;
+        float* const mine = a.parts + ((u64)tile * splits + blockIdx.z) * (TILE_N * TILE_ROWS);
+#pragma unroll
+        for (u32 i = 0; i < 2; i++)
+#pragma unroll
+            for (u32 j = 0; j < WARP_ROWS / 8; j++) {
+                const float4 v = make_float4(sums[i][j][0], sums[i][j][1], sums[i][j][2], sums[i][j][3]);
+                *(float4*)(mine + ((i * (WARP_ROWS / 8) + j) * 256 + thread) * 4) = v;
+            }
+        __threadfence();
+        __syncthreads();
+        if (thread == 0) finished = atomicAdd(a.done + tile, 1);
+        __syncthreads();
+        if (finished != splits - 1) return;
+        __threadfence();
+        const float* const parts = a.parts + (u64)tile * splits * (TILE_N * TILE_ROWS);
+#pragma unroll
+        for (u32 i = 0; i < 2; i++)
+#pragma unroll
+            for (u32 j = 0; j < WARP_ROWS / 8; j++) {
+                float4 all = make_float4(0, 0, 0, 0);
+                for (u32 s = 0; s < splits; s++) {
+                    const float* part = parts + (u64)s * (TILE_N * TILE_ROWS);
+                    const float4 v = __ldcg((const float4*)(part + ((i * (WARP_ROWS / 8) + j) * 256 + thread) * 4));
+                    all.x += v.x, all.y += v.y, all.z += v.z, all.w += v.w;
+                }
+                sums[i][j][0] = all.x, sums[i][j][1] = all.y, sums[i][j][2] = all.z, sums[i][j][3] = all.w;
+            }
+        if (thread == 0) a.done[tile] = 0;
+    }
+
+#pragma unroll
+    for (u32 i = 0; i < 2; i++)
+#pragma unroll
+        for (u32 j = 0; j < WARP_ROWS / 8; j++) {
+            finish(a, first_n, warp_n + 16 * i, first_row + warp_row + 8 * j + 2 * (lane % 4), live, sums[i][j]);
+        }
+}

@@ -1,0 +1,204 @@
+// Products of many rows on GPUs with warpgroup products (sm_90a): the same as gemm.cu, with one or two warpgroups that widen
+// weights into a ring of tiles in shared memory and two that multiply what lies there.
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (64, 128, 256), STAGES, RING (encoded chunks on
+// their way).
+#include "dequant.cuh"
+#include "gemm.cuh"
+#include "tile.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL // other GPUs have no warpgroup products
+
+#define W_BYTES (TILE_N * 128)
+#define X_BYTES (TILE_ROWS * 128)
+#define STAGE_BYTES (W_BYTES + X_BYTES)
+#define SUMS (TILE_ROWS / 2) // a thread's
+#define RAW_BYTES (256 * raw_bytes())
+// Threads that widen: two per row of the matrix, or one where the sums take so many registers that fewer threads fit.
+#define WIDENERS (TILE_ROWS > 128 ? 128 : 256)
+#define UNITS (256 / WIDENERS) // of a chunk, a thread's
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Waits until the phase of that parity is complete. A wait that never ends is a bug: it ends in an error.
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+    for (u32 tries = 0; tries < 1u << 24; tries++) {
+        u32 done;
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+        if (done) return;
+    }
+    __trap();
+}
+
+// One piece of global memory into shared memory; the barrier learns of its bytes.
+__device__ __forceinline__ void copy_piece(u32 to, const void* from, u32 bytes, u32 barrier) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+                 "r"(bytes), "r"(barrier) : "memory");
+}
+
+// A tile of 128-byte rows in the order of tile.cuh, as the multipliers address it: eight rows are 1024 bytes.
+__device__ __forceinline__ u64 tile_descriptor(u32 at) {
+    return (u64)((at & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+#define S8(i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
+#define S32(i) S8(i), S8(i + 8), S8(i + 16), S8(i + 24)
+#define R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define R1 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define R2 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define R3 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#if BFLOAT
+#define KIND "k16.f32.bf16.bf16 {"
+#else
+#define KIND "k16.f32.f16.f16 {"
+#endif
+
+// 64 rows of the matrix times TILE_ROWS rows, 16 of k.
+__device__ __forceinline__ void multiply(float s[SUMS], u64 w, u64 x) {
+#if TILE_ROWS == 64
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64" KIND R0 "}, %32, %33, 1, 1, 1, 0, 0;" : S32(0) : "l"(w), "l"(x));
+#elif TILE_ROWS == 128
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128" KIND R0 R1 "}, %64, %65, 1, 1, 1, 0, 0;"
+                 : S32(0), S32(32) : "l"(w), "l"(x));
+#else
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256" KIND R0 R1 R2 R3 "}, %128, %129, 1, 1, 1, 0, 0;"
+                 : S32(0), S32(32), S32(64), S32(96) : "l"(w), "l"(x));
+#endif
+}
+
+// Widens the tile's weights chunk by chunk, and has the rows copied beside them.
+__device__ __forceinline__ void produce(const GemmArgs& a, u8* raw, u32 stages, u32 full, u32 empty, u32 first_n,
+                                        u32 first_row, u32 from, u32 to) {
+    const u32 thread = threadIdx.x, row = thread * UNITS / 2;
+    const u8* planes[MOST_PLANES];
+    Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, row), planes);
+    // Which half of the row's 64 elements.
+    auto half = [&](u32 unit) { return UNITS == 2 ? unit : thread % 2; };
+    auto fetch = [&](u32 chunk) {
+        u8* const slot = raw + (chunk - from) % RING * RAW_BYTES;
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++) {
+            if (chunk < to) copy_unit(slot, u * WIDENERS + thread, 256, planes, a.k, 2 * chunk + half(u));
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+#pragma unroll
+    for (u32 i = 0; i < RING - 1; i++) fetch(from + i);
+    grid_wait();
+    if (first_row >= a.step->live) return;
+    const u8* x = (const u8*)a.x + (u64)first_row * 128;
+    u32 stage = 0, turn = 0;
+    for (u32 chunk = from; chunk < to; chunk++) {
+        const u32 tile = stages + stage * STAGE_BYTES;
+        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
+        const u8* const slot = raw + (chunk - from) % RING * RAW_BYTES;
+        uint4 wide[4 * UNITS];
+#pragma unroll
+        for (u32 u = 0; u < UNITS; u++) {
+            widen(take_unit(slot, u * WIDENERS + thread, 256, a.k, 2 * chunk + half(u)), wide + 4 * u);
+        }
+        fetch(chunk + RING - 1);
+        barrier_wait(empty + 8 * stage, turn ^ 1);
+        if (thread == 0) copy_piece(tile + W_BYTES, x + (u64)chunk * a.x_rows * 128, X_BYTES, full + 8 * stage);
+#pragma unroll
+        for (u32 i = 0; i < 4 * UNITS; i++) {
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + tile_at(row, half(i / 4) * 4 + i % 4)),
+                         "r"(wide[i].x), "r"(wide[i].y), "r"(wide[i].z), "r"(wide[i].w) : "memory");
+        }
+        // The multipliers read through another path than these writes went.
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        barrier_arrive(full + 8 * stage);
+        if (++stage == STAGES) stage = 0, turn ^= 1;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const __grid_constant__ GemmArgs a) {
+    extern __shared__ __align__(1024) u8 shared[];
+    __shared__ __align__(8) u64 barriers[2 * STAGES];
+    __shared__ u32 finished;
+    const u32 first_row = blockIdx.x * TILE_ROWS;
+    const u32 first_n = blockIdx.y * (a.epilogue == ACT_MUL ? TILE_N / 2 : TILE_N);
+    const u32 from = blockIdx.z * a.chunks_per_split, to = min(from + a.chunks_per_split, (a.k + 63) / 64);
+    const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
+    const u32 stages = (shared_address(shared) + 1023) / 1024 * 1024;
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < STAGES; i++) {
+            barrier_init(full + 8 * i, WIDENERS + 1); // the producers, and the one who says how many bytes are copied
+            barrier_init(empty + 8 * i, 8);  // a lane of every multiplying warp
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    grid_release();
+    if (threadIdx.x < WIDENERS) {
+        u8* const raw = shared + (stages - shared_address(shared)) + STAGES * STAGE_BYTES;
+        produce(a, raw, stages, full, empty, first_n, first_row, from, to);
+        return;
+    }
+    grid_wait();
+    const u32 live = a.step->live;
+    if (first_row >= live) return;
+    const u32 thread = threadIdx.x - WIDENERS, warp = thread / 32, lane = thread % 32;
+    float s[SUMS];
+#pragma unroll
+    for (u32 i = 0; i < SUMS; i++) s[i] = 0;
+    u32 stage = 0, turn = 0, before = 0;
+    for (u32 chunk = from; chunk < to; chunk++) {
+        const u32 tile = stages + stage * STAGE_BYTES;
+        barrier_wait(full + 8 * stage, turn);
+        const u64 w = tile_descriptor(tile + warp / 4 * (W_BYTES / 2)), x = tile_descriptor(tile + W_BYTES);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) multiply(s, w + 2 * k, x + 2 * k);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        // The chunk before is done: its place may be filled again.
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        if (chunk > from && lane == 0) barrier_arrive(empty + 8 * before);
+        before = stage;
+        if (++stage == STAGES) stage = 0, turn ^= 1;
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (u32 i = 0; i < SUMS; i++) asm volatile("" : "+f"(s[i])::"memory");
+
+    const u32 splits = gridDim.z;
+    if (splits > 1) {
+        const u32 tile = blockIdx.y * gridDim.x + blockIdx.x;
+        float* const parts = a.parts + (u64)tile * splits * (TILE_N * TILE_ROWS);
+        float* const mine = parts + (u64)blockIdx.z * (TILE_N * TILE_ROWS);
+#pragma unroll
+        for (u32 j = 0; j < SUMS; j += 4) *(float4*)(mine + j * 256 + thread * 4) = make_float4(s[j], s[j + 1], s[j + 2], s[j + 3]);
+        __threadfence();
+        asm volatile("bar.sync 1, 256;" ::: "memory");
+        if (thread == 0) finished = atomicAdd(a.done + tile, 1);
+        asm volatile("bar.sync 1, 256;" ::: "memory");
+        if (finished != splits - 1) return;
+        __threadfence();
+#pragma unroll
+        for (u32 j = 0; j < SUMS; j += 4) {
+            float4 all = make_float4(0, 0, 0, 0);
+            for (u32 part = 0; part < splits; part++) {
+                const float4 v = __ldcg((const float4*)(parts + (u64)part * (TILE_N * TILE_ROWS) + j * 256 + thread * 4));
+                all.x += v.x, all.y += v.y, all.z += v.z, all.w += v.w;
+            }
+            s[j] = all.x, s[j + 1] = all.y, s[j + 2] = all.z, s[j + 3] = all.w;
+        }
+        if (thread == 0) a.done[tile] = 0;
+    }
+#pragma unroll
+    for (u32 j = 0; j < SUMS / 4; j++) finish(a, first_n, 16 * warp, first_row + 8 * j + 2 * (lane % 4), live, s + 4 * j);
+}
+
+#endif

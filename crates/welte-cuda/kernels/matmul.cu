@@ -1,0 +1,354 @@
+// y = W x for one to sixteen rows: matmul, matmul_add, norm_matmul and norm_matmul_act_mul.
+//
+// Macros: FORMAT_FILE; NORM 0 or 1; OUTPUT 0 y = v, 1 y += v, 2 y = act(gate) * up; COLUMNS the most rows; WARPS,
+// STAGES; ROUNDS = padded k / (4 * threads) rounded up; WHOLE 1 where k is a multiple of CHUNK;
+// RESIDENT blocks that registers shall leave room for on a multiprocessor.
+//
+// One block, or a few, per multiprocessor takes an even share of the output rows, in groups of four. The share is cut into units,
+// four rows by one chunk of k, and each warp takes a run of units: it may begin and end amid a group, and what it
+// leaves open is added up at the end, in the order of the warps. Weights reach a warp through its own ring in shared
+// memory, which is filled before the kernel waits for the one that makes x: at a boundary the memory does not idle.
+#include "quantise.cuh"
+
+struct MatmulArgs {
+    const u8* weight;
+    const float* x;
+    float* y;
+    const float* norm; // may be null
+    const Step* step;
+    u32 n; // values per row of y: with OUTPUT 2 the matrix has 2n rows, gate then up
+    u32 k;
+    u32 x_stride;
+    u32 y_stride;
+    u32 first; // row of x to start with
+    float eps;
+    u32 act;
+    u32 pad;
+};
+
+constexpr int ROWS = 4; // of a group: two for each half of a warp
+constexpr int OUTPUTS = OUTPUT == 2 ? ROWS / 2 : ROWS;
+
+// What a unit takes of plane P, and the copies that bring it.
+template <int P> struct Part {
+    static constexpr int BYTES = CHUNK / Format::elements(P) * Format::bytes(P); // of a row
+    static constexpr int PIECE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : 4;  // of a copy
+    static constexpr int PIECES = ROWS * BYTES / PIECE;
+    static constexpr int AT = Part<P - 1>::AT + ROWS * Part<P - 1>::BYTES;       // in the stage
+    static constexpr int COPY = Part<P - 1>::COPY + Part<P - 1>::COPIES;         // number of its first copy
+    static constexpr int COPIES = (PIECES + 31) / 32;                            // a lane's
+};
+template <> struct Part<-1> {
+    static constexpr int BYTES = 0, AT = 0, COPY = 0, COPIES = 0;
+};
+constexpr int LAST = Format::PLANES - 1;
+constexpr int STAGE = (Part<LAST>::AT + ROWS * Part<LAST>::BYTES + 15) / 16 * 16;
+constexpr int COPIES = Part<LAST>::COPY + Part<LAST>::COPIES;
+
+// `bytes` is known when this is compiled. (A cache policy here makes ptxas 13.0 address a wrong descriptor at times.)
+__device__ __forceinline__ void copy_async(int bytes, u32 to, const u8* from, bool there) {
+    u32 taken = there ? bytes : 0;
+    if (bytes == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(taken) : "memory");
+    if (bytes == 8)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(taken) : "memory");
+    if (bytes == 4)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(taken) : "memory");
+}
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> __device__ __forceinline__ void arrived() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Keeps a value in its register: what is worked out anew for every unit costs more than the register.
+__device__ __forceinline__ u32 keep(u32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
+// The row of the matrix that is row r of a group.
+__device__ __forceinline__ u32 row_of(const MatmulArgs& a, u32 group, u32 r) {
+    if (OUTPUT == 2) return min(group * OUTPUTS + r / 2, a.n - 1) + (r & 1) * a.n;
+    return min(group * OUTPUTS + r, a.n - 1);
+}
+
+// A warp's weights on their way.
+struct Stream {
+    const u8* from[COPIES]; // of this lane's next pieces
+    u32 units;              // still to be asked for
+    u32 group, chunk, chunks;
+    u32 lane;
+    u32 to, ring;           // shared addresses: of the next stage, of the first one
+
+    template <int P = 0> __device__ __forceinline__ void aim(const MatmulArgs& a, const Planes& planes) {
+        using part = Part<P>;
+#pragma unroll
+        for (int c = 0; c < part::COPIES; c++) {
+            u32 i = min(c * 32 + lane, (u32)part::PIECES - 1);
+            u32 r = i / (part::BYTES / part::PIECE), at = i % (part::BYTES / part::PIECE) * part::PIECE;
+            from[part::COPY + c] = planes.start[P] + (size_t)row_of(a, group, r) * planes.stride[P] + at +
+                                   (size_t)chunk * part::BYTES;
+        }
+        if constexpr (P < LAST) aim<P + 1>(a, planes);
+    }
+
+    template <int P = 0> __device__ __forceinline__ void copy_part(const Planes& planes) {
+        using part = Part<P>;
+#pragma unroll
+        for (int c = 0; c < part::COPIES; c++) {
+            u32 i = c * 32 + lane;
+            // Beyond the end of a row come zeros.
+            u32 at = chunk * part::BYTES + i % (part::BYTES / part::PIECE) * part::PIECE;
+            if (part::PIECES % 32 == 0 || i < part::PIECES)
+                copy_async(part::PIECE, to + part::AT + i * part::PIECE, from[part::COPY + c],
+                           WHOLE || at < planes.stride[P]);
+            from[part::COPY + c] += part::BYTES;
+        }
+        if constexpr (P < LAST) copy_part<P + 1>(planes);
+    }
+
+    // Asks for the next unit, if there is one.
+    __device__ __forceinline__ void next(const MatmulArgs& a, const Planes& planes) {
+        if (units > 0) {
+            units--;
+            copy_part(planes);
+            to = to + STAGE == ring + STAGES * STAGE ? ring : to + STAGE;
+            if (++chunk == chunks) {
+                chunk = 0;
+                group++;
+                aim(a, planes);
+            }
+        }
+        commit();
+    }
+};
+
+// Where row r of a unit lies in every plane's part of a stage.
+template <int P = 0> __device__ __forceinline__ void parts(const u8* stage, u32 r, const u8* to[MOST_PLANES]) {
+    to[P] = stage + Part<P>::AT + r * Part<P>::BYTES;
+    if constexpr (P < LAST) parts<P + 1>(stage, r, to);
+}
+
+#ifdef FLOATS
+// One unit: adds the products of this lane's part of two rows of weights with M rows of x.
+template <int M>
+__device__ __forceinline__ void multiply(const u8* const p[2][MOST_PLANES], const u8* x, const u8*, u32 x_row, u32 lane,
+                                         float acc[2][M]) {
+#pragma unroll
+    for (int s = 0; s < STRIPES; s++) {
+        float w[2][8];
+        Format::load8(p[0], s * LANES + lane, w[0]);
+        Format::load8(p[1], s * LANES + lane, w[1]);
+#pragma unroll
+        for (int c = 0; c < M; c++) {
+            const u8* column = x + c * x_row + s * 512;
+            float4 a = *(const float4*)column, b = *(const float4*)(column + LANES * 16);
+            float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                acc[0][c] = fmaf(w[0][e], v[e], acc[0][c]);
+                acc[1][c] = fmaf(w[1][e], v[e], acc[1][c]);
+            }
+        }
+    }
+}
+#else
+template <int M>
+__device__ __forceinline__ void multiply(const u8* const p[2][MOST_PLANES], const u8* x, const u8* side, u32 x_row,
+                                         u32 lane, float acc[2][M]) {
+    Block32 w[2] = {Format::load(p[0], lane), Format::load(p[1], lane)};
+#pragma unroll
+    for (int c = 0; c < M; c++) {
+        int4 a = *(const int4*)(x + c * x_row), b = *(const int4*)(x + c * x_row + LANES * 16);
+        int v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        float scale, sums[2];
+        if (Format::HALVES) {
+            float4 s = *(const float4*)(side + c * x_row);
+            scale = s.x, sums[0] = s.y, sums[1] = s.z;
+        } else {
+            float2 s = *(const float2*)(side + c * x_row);
+            scale = s.x, sums[0] = s.y, sums[1] = 0.0f;
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float& sum = acc[r][c];
+            if (Format::HALVES) {
+                int low = 0, high = 0;
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    low = __dp4a((int)w[r].q[j], v[j], low);
+                    high = __dp4a((int)w[r].q[j + 4], v[j + 4], high);
+                }
+                sum = fmaf(scale, fmaf(w[r].d[0], (float)low, w[r].d[1] * (float)high), sum);
+                sum = fmaf(w[r].m[0], sums[0], fmaf(w[r].m[1], sums[1], sum));
+                continue;
+            }
+            int dot = 0;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                dot = __dp4a((int)w[r].q[j], v[j], dot);
+                dot = __dp4a((int)w[r].q[j + 4], v[j + 4], dot);
+            }
+            if (Format::CENTRE) {
+                sum = fmaf(w[r].d[0], fmaf(scale, (float)dot, sums[0]), sum);
+            } else {
+                sum = fmaf(w[r].d[0], scale * (float)dot, sum);
+                if (Format::OFFSET) sum = fmaf(w[r].m[0], sums[0], sum);
+            }
+        }
+    }
+}
+#endif
+
+// Values of one group that are complete: `sums` has the four rows of column c.
+__device__ __forceinline__ void finish(const MatmulArgs& a, u32 group, u32 r, u32 c, float v, float up, float by) {
+    u32 row = group * OUTPUTS + (OUTPUT == 2 ? r / 2 : r);
+    if (row >= a.n) return;
+    float* y = a.y + (size_t)(a.first + c) * a.y_stride + row;
+    if (NORM) v *= by, up *= by;
+    if (OUTPUT == 0) *y = v;
+    if (OUTPUT == 1) atomicAdd(y, v); // the only addition to this element: nothing depends on an order
+    if (OUTPUT == 2) *y = activate(a.act, v) * up;
+}
+
+struct Share {
+    u32 first_group, chunks, units;
+
+    __device__ __forceinline__ u32 begin(u32 warp) const { return (u32)((u64)units * warp / WARPS); }
+};
+
+template <int M>
+__device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, const Share& share, Stream& stream,
+                                    const u8* ring, const u8* x, const float* sums, float* open, u32 padded, u32 rows) {
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 begin = share.begin(warp), end = share.begin(warp + 1), chunks = share.chunks;
+    u32 group = begin / chunks, chunk = begin % chunks;
+    u32 x_row = x_bytes(padded), lane_of_row = keep(lane % LANES), row = keep(lane / LANES * 2);
+    // Where this lane's parts of two rows are, and of x.
+    const u8* p[2][MOST_PLANES];
+    parts(ring, row, p[0]);
+    parts(ring, row + 1, p[1]);
+    u32 at = 0, left = 0;
+    float only = M == 1 ? norm_factor(sums, 0, a.eps, a.k) : 1.0f;
+    for (u32 u = begin; u < end; u += left) {
+        left = min(chunks - chunk, end - u);
+        const u8* xs = x + chunk * (STRIPES * 512) + lane_of_row * 16;
+        const u8* side = x + padded + (chunk * LANES + lane_of_row) * X_SIDE;
+        float acc[2][M];
+#pragma unroll
+        for (int c = 0; c < M; c++) acc[0][c] = acc[1][c] = 0.0f;
+        for (u32 i = left; i > 0; i--) {
+            arrived<STAGES - 2>();
+            __syncwarp(); // every lane's copies are there, and every lane has done with the stage before
+            stream.next(a, planes);
+            const u8* now[2][MOST_PLANES];
+#pragma unroll
+            for (int i = 0; i < Format::PLANES; i++) now[0][i] = p[0][i] + at, now[1][i] = p[1][i] + at;
+            multiply<M>(now, xs, side, x_row, lane_of_row, acc);
+            at = at == (STAGES - 1) * STAGE ? 0 : at + STAGE;
+            xs += STRIPES * 512;
+            side += LANES * X_SIDE;
+        }
+        // The group, or this warp's part of it, is done.
+        bool began = chunk == 0, whole = left == chunks;
+#pragma unroll
+        for (int c = 0; c < M; c++) {
+#pragma unroll
+            for (int o = LANES / 2; o > 0; o >>= 1) {
+                acc[0][c] += __shfl_xor_sync(~0u, acc[0][c], o);
+                acc[1][c] += __shfl_xor_sync(~0u, acc[1][c], o);
+            }
+            if (lane_of_row == 0) {
+                if (whole) {
+                    if (c < rows) {
+                        u32 of = share.first_group + group;
+                        float by = M == 1 ? only : norm_factor(sums, c, a.eps, a.k);
+                        finish(a, of, row, c, acc[0][c], acc[1][c], by);
+                        if (OUTPUT != 2) finish(a, of, row + 1, c, acc[1][c], 0.0f, by);
+                    }
+                } else {
+                    float* to = open + ((warp * 2 + began) * M + c) * ROWS + row;
+                    to[0] = acc[0][c];
+                    to[1] = acc[1][c];
+                }
+            }
+        }
+        chunk = 0;
+        group++;
+    }
+    __syncthreads();
+    // The warp that began a group which it did not end adds up what the following warps did of it.
+    if (begin == end) return;
+    group = (end - 1) / chunks;
+    u32 group_end = (group + 1) * chunks;
+    if (end == group_end || group * chunks < begin) return;
+    for (u32 i = lane; i < M * OUTPUTS; i += 32) {
+        u32 c = i / OUTPUTS, r = i % OUTPUTS * (ROWS / OUTPUTS);
+        if (c >= rows) break;
+        const float* mine = open + ((warp * 2 + 1) * M + c) * ROWS + r;
+        float v = mine[0], up = OUTPUT == 2 ? mine[1] : 0.0f;
+        for (u32 w = warp + 1; w < WARPS && share.begin(w) < group_end; w++) {
+            if (share.begin(w) == share.begin(w + 1)) continue;
+            const float* more = open + (w * 2 * M + c) * ROWS + r;
+            v += more[0];
+            if (OUTPUT == 2) up += more[1];
+        }
+        finish(a, share.first_group + group, r, c, v, up, norm_factor(sums, c, a.eps, a.k));
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __grid_constant__ MatmulArgs a) {
+    extern __shared__ __align__(16) u8 shared[];
+    grid_release();
+    u32 padded = round_up(a.k, CHUNK);
+    u8* x = shared;
+    float* sums = (float*)(shared + COLUMNS * x_bytes(padded));
+    float* open = sums + WARPS * COLUMNS;
+    u8* rings = (u8*)(open + WARPS * 2 * COLUMNS * ROWS);
+    u32 warp = threadIdx.x / 32;
+    u8* ring = rings + warp * (STAGES * STAGE);
+
+    u32 groups = (a.n + OUTPUTS - 1) / OUTPUTS;
+    Share share;
+    share.first_group = (u32)((u64)groups * blockIdx.x / gridDim.x);
+    share.chunks = padded / CHUNK;
+    share.units = ((u32)((u64)groups * (blockIdx.x + 1) / gridDim.x) - share.first_group) * share.chunks;
+    Planes planes(a.weight, OUTPUT == 2 ? 2 * a.n : a.n, a.k);
+    u32 begin = share.begin(warp), end = share.begin(warp + 1);
+    Stream stream;
+    stream.ring = (u32)__cvta_generic_to_shared(ring);
+    stream.to = stream.ring;
+    stream.lane = keep(threadIdx.x % 32);
+    stream.chunks = share.chunks;
+    stream.units = end - begin;
+    stream.group = share.first_group + begin / share.chunks;
+    stream.chunk = begin % share.chunks;
+    stream.aim(a, planes);
+#pragma unroll 1
+    for (int s = 0; s < STAGES - 1; s++) stream.next(a, planes);
+    float4 w[ROUNDS];
+    if (NORM) {
+        bool wide = is_wide(a.norm);
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            w[r] = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+            if (a.norm) w[r] = load4(a.norm, 4 * (threadIdx.x + r * THREADS), a.k, wide);
+        }
+    }
+
+    grid_wait();
+    u32 live = a.step->live, ended = a.step->ended, rows = 1;
+    if (COLUMNS > 1) rows = live > a.first ? min(live - a.first, (u32)COLUMNS) : 0;
+    // One row is there in any case: it is prepared before it is known whether it is wanted.
+    prepare(x, sums, a.x + (size_t)a.first * a.x_stride, a.x_stride, rows, w, a.k, padded);
+    if (ended || live <= a.first) {
+        arrived<0>();
+        return;
+    }
+#define RUN(M) run<(M < COLUMNS ? M : COLUMNS)>(a, planes, share, stream, ring, x, sums, open, padded, rows)
+    if (COLUMNS == 1) return RUN(1);
+    if (rows <= 2) return RUN(2);
+    if (rows <= 4) return RUN(4);
+    if (rows <= 8) return RUN(8);
+    RUN(16);
+}

@@ -1,0 +1,89 @@
+// Rows of f32 as 16-bit floats for the tensor cores, normed on the way where a weight is given.
+// Macros: BFLOAT (0: f16, 1: bf16), TILED (1: the order of tile.cuh, 0: plain rows).
+#include "common.cuh"
+#include "tile.cuh"
+
+struct PrepareArgs {
+    const float* x;
+    const float* weight; // of the norm, or null for ones
+    void* out;
+    const Step* step;
+    u32 k;
+    u32 x_stride;
+    u32 out_rows;   // rows that `out` has: those beyond the live ones become zeros
+    u32 out_stride; // plain rows: elements from row to row, a multiple of 8
+    u32 normed;
+    float eps;
+    float scale; // on what is not normed: keeps large activations inside f16
+    u32 pad;
+};
+
+__device__ __forceinline__ u32 two(float a, float b) {
+#if BFLOAT
+    __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+#else
+    // Beyond the largest f16 the value stays finite.
+    a = fminf(fmaxf(a, -65504.0f), 65504.0f);
+    b = fminf(fmaxf(b, -65504.0f), 65504.0f);
+    half2 v = __floats2half2_rn(a, b);
+#endif
+    return *(u32*)&v;
+}
+
+// Eight values of a row from element `at`, zeros past its end.
+__device__ __forceinline__ void eight(const float* row, u32 at, u32 k, bool aligned, float v[8]) {
+    if (aligned && at + 8 <= k) {
+        const float4 a = *(const float4*)(row + at), b = *(const float4*)(row + at + 4);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) v[i] = at + i < k ? row[at + i] : 0.0f;
+    }
+}
+
+// One block a row (of all rows of the grid, x first); threads take eight neighbouring values at a time. The sum's order depends on k alone.
+extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant__ PrepareArgs a) {
+    __shared__ float sums[8];
+    const u32 row = blockIdx.y * gridDim.x + blockIdx.x, thread = threadIdx.x;
+    grid_release();
+    grid_wait();
+    const bool live = row < a.step->live;
+    const float* x = a.x + (u64)row * a.x_stride;
+    const bool aligned = ((u64)x & 15) == 0;
+    const u32 padded = TILED ? (a.k + 63) / 64 * 64 : a.out_stride;
+    float scale = a.scale;
+    if (a.normed && live) {
+        float sum = 0;
+        for (u32 at = thread * 8; at < a.k; at += 2048) {
+            float v[8];
+            eight(x, at, a.k, aligned, v);
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) sum += v[i] * v[i];
+        }
+        sum = warp_sum(sum);
+        if (thread % 32 == 0) sums[thread / 32] = sum;
+        __syncthreads();
+        sum = 0;
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) sum += sums[i];
+        scale = rsqrtf(sum / (float)a.k + a.eps);
+    }
+    const bool aligned_weight = ((u64)a.weight & 15) == 0;
+    for (u32 at = thread * 8; at < padded; at += 2048) {
+        float v[8], w[8];
+        uint4 out = make_uint4(0, 0, 0, 0);
+        if (live) {
+            eight(x, at, a.k, aligned, v);
+            if (a.weight) eight(a.weight, at, a.k, aligned_weight, w);
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) v[i] *= a.weight ? scale * w[i] : scale;
+            out = make_uint4(two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7]));
+        }
+#if TILED
+        u8* to = (u8*)a.out + (u64)(at / 64) * a.out_rows * 128 + tile_at(row, at % 64 / 8);
+#else
+        u8* to = (u8*)a.out + ((u64)row * a.out_stride + at) * 2;
+#endif
+        *(uint4*)to = out;
+    }
+}

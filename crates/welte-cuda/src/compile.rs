@@ -1,0 +1,411 @@
+//! Kernels from source: NVRTC at load, several threads at once, with the results kept on disk.
+#![allow(unsafe_code)]
+
+use crate::launch::Unit;
+use crate::{Error, libraries, ops};
+use cudarc::nvrtc::sys as nvrtc;
+use std::collections::BTreeSet;
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::{CString, c_char};
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A file of `kernels/` by the name that `#include` and [`Unit`] know it by.
+macro_rules! sources {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../kernels/", $name)))),*]
+    };
+}
+
+/// Every file of `kernels/`.
+const SOURCES: &[(&str, &str)] = sources![
+    "attention.cu",
+    "attention.cuh",
+    "attention_plain.cu",
+    "attention_prefill.cu",
+    "basic.cu",
+    "common.cuh",
+    "dequant.cu",
+    "dequant.cuh",
+    "embed.cu",
+    "format/bf16.cuh",
+    "format/f16.cuh",
+    "format/f32.cuh",
+    "format/k_head.cuh",
+    "format/q2_k.cuh",
+    "format/q3_k.cuh",
+    "format/q4_0.cuh",
+    "format/q4_1.cuh",
+    "format/q4_k.cuh",
+    "format/q5_0.cuh",
+    "format/q5_1.cuh",
+    "format/q5_k.cuh",
+    "format/q6_k.cuh",
+    "format/q8_0.cuh",
+    "gemm.cu",
+    "gemm.cuh",
+    "gemm_wide.cu",
+    "kv.cuh",
+    "matmul.cu",
+    "prepare.cu",
+    "quantise.cuh",
+    "read.cu",
+    "repack.cu",
+    "rope.cu",
+    "sample.cu",
+    "tile.cuh",
+    "turn.cu",
+    "weights.cuh",
+];
+
+/// A compiled kernel file, as tests look at it.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The file and its macros.
+    pub name: String,
+    /// Decoding spends its time here.
+    pub hot: bool,
+    /// Bytes of code.
+    pub bytes: usize,
+    /// Bytes of registers that were spilled to memory, over all kernels of the file.
+    pub spills: u64,
+    /// What the assembler said.
+    pub log: String,
+}
+
+/// Compiles every kernel file for an architecture such as `sm_90a`: in every variant that tests know, or only once per
+/// format. Needs no GPU, but the run-time compiler. The error names file and line.
+pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Error> {
+    let compiler = Compiler::find()?;
+    let mut listed = ops::catalogue();
+    listed.retain(|l| ops::tile::is_for(&l.unit, arch));
+    if !every_variant {
+        let mut seen = BTreeSet::new();
+        let format = |unit: &Unit| {
+            let mut defines = unit.defines.iter();
+            defines.find(|(key, _)| *key == "FORMAT_FILE").cloned()
+        };
+        listed.retain(|l| seen.insert((l.unit.file, format(&l.unit))));
+    }
+    let units: Vec<Unit> = listed.iter().map(|l| l.unit.clone()).collect();
+    let results = in_parallel(&units, &|unit| compiler.compile(unit, arch, true));
+    listed
+        .iter()
+        .zip(results)
+        .map(|(listed, result)| {
+            let (image, log) = result?;
+            Ok(Compiled {
+                name: title(&listed.unit),
+                hot: listed.hot,
+                bytes: image.len(),
+                spills: spills(&log),
+                log,
+            })
+        })
+        .collect()
+}
+
+/// The image of each unit for an architecture, from the cache or compiled.
+pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<u8>>, Error> {
+    let compiler = Compiler::find();
+    let version = compiler.as_ref().map_or((0, 0), |c| c.version);
+    let folder = cache_folder();
+    let results = in_parallel(units, &|unit| {
+        let path = folder
+            .as_ref()
+            .map(|folder| folder.join(cache_name(unit, arch, driver, version)));
+        if let Some(image) = path.as_ref().and_then(|path| read_cached(path)) {
+            return Ok(image);
+        }
+        let compiler = compiler
+            .as_ref()
+            .map_err(|e| Error::NoCompiler(e.to_string()))?;
+        let (image, _) = compiler.compile(unit, arch, false)?;
+        if let Some(path) = path {
+            // A cache that cannot be written costs time at the next load, nothing else.
+            let _ = write_cached(&path, &image);
+        }
+        Ok(image)
+    });
+    results.into_iter().collect()
+}
+
+/// The run-time compiler's version. The error says what is missing.
+pub fn version() -> Result<String, Error> {
+    let (major, minor) = Compiler::find()?.version;
+    Ok(format!("{major}.{minor}"))
+}
+
+/// The architecture's name for the compiler.
+pub(crate) fn arch_name(arch: u32) -> String {
+    match arch {
+        90 => "sm_90a".to_string(),
+        other => format!("sm_{other}"),
+    }
+}
+
+fn title(unit: &Unit) -> String {
+    let mut name = unit.file.to_string();
+    for (key, value) in &unit.defines {
+        name += &format!(" {key}={value}");
+    }
+    name
+}
+
+/// Runs `work` over the units on as many threads as there are cores.
+fn in_parallel<T: Send>(units: &[Unit], work: &(dyn Fn(&Unit) -> T + Sync)) -> Vec<T> {
+    let threads = std::thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(units.len());
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(units.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(unit) = units.get(index) else { break };
+                    let result = work(unit);
+                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                    done.push((index, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The run-time compiler with its headers.
+struct Compiler {
+    version: (i32, i32),
+    include: PathBuf,
+}
+
+impl Compiler {
+    fn find() -> Result<Compiler, Error> {
+        if !libraries::has_nvrtc() {
+            return Err(Error::NoCompiler(
+                "libnvrtc is not there: install the CUDA toolkit (or its nvrtc package) and set CUDA_HOME to its folder, or put its lib folder on the library path"
+                    .to_string(),
+            ));
+        }
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: two numbers are written.
+        unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
+        let include = include_folder().ok_or_else(|| {
+            Error::NoCompiler(
+                "cuda_fp16.h was not found: set CUDA_HOME to the folder of the CUDA toolkit that has include/cuda_fp16.h"
+                    .to_string(),
+            )
+        })?;
+        Ok(Compiler {
+            version: (major, minor),
+            include,
+        })
+    }
+
+    /// The cubin and what the assembler said.
+    fn compile(&self, unit: &Unit, arch: &str, verbose: bool) -> Result<(Vec<u8>, String), Error> {
+        let wrong = |log: String| Error::Compile {
+            unit: title(unit),
+            arch: arch.to_string(),
+            log,
+        };
+        let text = |text: &str| CString::new(text).map_err(|e| wrong(e.to_string()));
+        let source = source(unit.file).ok_or_else(|| wrong("no such file".to_string()))?;
+        let mut options = vec![
+            text(&format!("--gpu-architecture={arch}"))?,
+            text("--std=c++17")?,
+            text(&format!("--include-path={}", self.include.display()))?,
+        ];
+        if verbose {
+            options.push(text("--ptxas-options=-v")?);
+        }
+        for (key, value) in &unit.defines {
+            options.push(text(&format!("--define-macro={key}={value}"))?);
+        }
+        let headers: Vec<(CString, CString)> = SOURCES
+            .iter()
+            .map(|(name, source)| Ok((text(name)?, text(source)?)))
+            .collect::<Result<_, Error>>()?;
+        let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
+        let bodies: Vec<*const c_char> = headers.iter().map(|(_, body)| body.as_ptr()).collect();
+        let options: Vec<&CString> = options.iter().collect();
+        let option_texts: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
+        let (source, name) = (text(source)?, text(unit.file)?);
+        let mut program = Program(std::ptr::null_mut());
+        // SAFETY: every text ends in a zero and outlives the calls; the counts are those of the lists.
+        unsafe {
+            let made = nvrtc::nvrtcCreateProgram(
+                &mut program.0,
+                source.as_ptr(),
+                name.as_ptr(),
+                headers.len() as i32,
+                bodies.as_ptr(),
+                names.as_ptr(),
+            );
+            if made != nvrtc::nvrtcResult::NVRTC_SUCCESS {
+                return Err(wrong(format!("{made:?}")));
+            }
+            let compiled = nvrtc::nvrtcCompileProgram(
+                program.0,
+                option_texts.len() as i32,
+                option_texts.as_ptr(),
+            );
+            let log = program.log();
+            if compiled != nvrtc::nvrtcResult::NVRTC_SUCCESS {
+                return Err(wrong(log));
+            }
+            let image = program
+                .image()
+                .ok_or_else(|| wrong("no code".to_string()))?;
+            Ok((image, log))
+        }
+    }
+}
+
+/// A program of the run-time compiler.
+struct Program(nvrtc::nvrtcProgram);
+
+impl Program {
+    fn log(&self) -> String {
+        let mut size = 0;
+        // SAFETY: the program exists; the log is written into as many bytes as were asked for.
+        let bytes = unsafe {
+            nvrtc::nvrtcGetProgramLogSize(self.0, &mut size);
+            let mut bytes = vec![0u8; size.max(1)];
+            nvrtc::nvrtcGetProgramLog(self.0, bytes.as_mut_ptr().cast());
+            bytes
+        };
+        String::from_utf8_lossy(&bytes)
+            .trim_end_matches('\0')
+            .trim()
+            .to_string()
+    }
+
+    fn image(&self) -> Option<Vec<u8>> {
+        let mut size = 0;
+        // SAFETY: as above.
+        unsafe {
+            nvrtc::nvrtcGetCUBINSize(self.0, &mut size);
+            let mut image = vec![0u8; size];
+            let got = nvrtc::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast());
+            (size > 0 && got == nvrtc::nvrtcResult::NVRTC_SUCCESS).then_some(image)
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: created by `nvrtcCreateProgram`, or null.
+        unsafe {
+            if !self.0.is_null() {
+                nvrtc::nvrtcDestroyProgram(&mut self.0);
+            }
+        }
+    }
+}
+
+fn source(file: &str) -> Option<&'static str> {
+    SOURCES
+        .iter()
+        .find(|(name, _)| *name == file)
+        .map(|(_, source)| *source)
+}
+
+/// Where CUDA's headers are.
+fn include_folder() -> Option<PathBuf> {
+    let folders = libraries::homes().into_iter();
+    folders
+        .map(|home| home.join("include"))
+        .find(|folder| folder.join("cuda_fp16.h").is_file())
+}
+
+/// Bytes of registers that were spilled, as the assembler counts them.
+fn spills(log: &str) -> u64 {
+    log.split(" bytes spill")
+        .zip(log.split(" bytes spill").skip(1))
+        .filter_map(|(before, _)| before.rsplit([' ', ',']).next()?.trim().parse::<u64>().ok())
+        .sum()
+}
+
+const MAGIC: &[u8; 8] = b"weltecu1";
+
+/// Where compiled kernels are kept.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+    Some(base.join("welte").join("kernels"))
+}
+
+fn cache_name(unit: &Unit, arch: &str, driver: u32, version: (i32, i32)) -> String {
+    let hash = |salt: u64| {
+        let mut hasher = DefaultHasher::new();
+        (salt, unit, arch, driver, version).hash(&mut hasher);
+        // Headers are shared, so every file counts.
+        SOURCES.hash(&mut hasher);
+        hasher.finish()
+    };
+    format!("{:016x}{:016x}.cubin", hash(1), hash(2))
+}
+
+fn sum(image: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    image.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A cached image; `None` if it is not there or damaged.
+fn read_cached(path: &Path) -> Option<Vec<u8>> {
+    let bytes = std::fs::read(path).ok()?;
+    let image = bytes.strip_prefix(MAGIC)?;
+    let (stored, image) = image.split_at_checked(8)?;
+    (stored == sum(image).to_le_bytes()).then(|| image.to_vec())
+}
+
+fn write_cached(path: &Path, image: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    // Under a name of its own first, so that nobody reads half a file.
+    let own = path.with_extension(format!("{}.part", std::process::id()));
+    let bytes = [MAGIC, &sum(image).to_le_bytes()[..], image].concat();
+    let written = std::fs::write(&own, bytes).and_then(|()| std::fs::rename(&own, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&own);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_cache_file_is_not_used() {
+        let path = std::env::temp_dir().join(format!("welte-cubin-{}", std::process::id()));
+        write_cached(&path, b"code").unwrap();
+        assert_eq!(read_cached(&path).unwrap(), b"code");
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[17] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(read_cached(&path).is_none());
+        std::fs::write(&path, &bytes[..5]).unwrap();
+        assert!(read_cached(&path).is_none());
+        std::fs::remove_file(&path).unwrap();
+        assert!(read_cached(&path).is_none());
+    }
+
+    #[test]
+    fn spills_are_counted() {
+        let log = "info: 0 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads\ninfo: 0 bytes stack frame, 0 bytes spill stores, 4 bytes spill loads";
+        assert_eq!(spills(log), 24);
+        assert_eq!(spills("nothing"), 0);
+    }
+}

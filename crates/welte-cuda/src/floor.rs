@@ -1,0 +1,83 @@
+//! How fast a GPU's memory reads: what every figure is set against.
+#![allow(unsafe_code)]
+
+use crate::gpu::{DeviceBlock, Event, Gpu, Module};
+use crate::launch::{Listed, Unit, args};
+use crate::{Error, compile};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Bytes of a piece and pieces in flight per block, as in `read.cu`.
+const CHUNK: u64 = 32 << 10;
+const STAGES: u32 = 6;
+const THREADS: u32 = 512;
+/// The most that is read in one pass, and the least: several times any cache.
+const MOST: u64 = 4 << 30;
+const LEAST: u64 = 256 << 20;
+
+/// `ReadArgs` of `read.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ReadArgs {
+    data: u64,
+    chunks: u64,
+    sink: u64,
+}
+
+fn unit() -> Unit {
+    Unit {
+        file: "read.cu",
+        defines: Vec::new(),
+    }
+}
+
+/// What tests compile.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    vec![Listed {
+        unit: unit(),
+        hot: true,
+    }]
+}
+
+/// Bytes per second that a GPU reads from its memory, the best pass of about `seconds`. Takes a quarter of the free
+/// memory meanwhile, at most 4 GiB.
+pub fn read_bandwidth(device: u32, seconds: f64) -> Result<f64, Error> {
+    let gpu = Arc::new(Gpu::open(device)?);
+    gpu.current()?;
+    let bytes = (gpu.free_memory()? / 4).clamp(LEAST, MOST) / CHUNK * CHUNK;
+    let block = DeviceBlock::zeroed(&gpu, bytes + 8, "measuring the read bandwidth")?;
+    let arch = compile::arch_name(gpu.info.arch);
+    let images = compile::images(&[unit()], &arch, gpu.info.driver)?;
+    let image = images.first().map_or(&[][..], Vec::as_slice);
+    let module = Module::new(&gpu, image, "loading read.cu")?;
+    let shared = if gpu.info.arch >= 90 {
+        STAGES * CHUNK as u32
+    } else {
+        0
+    };
+    let kernel = module.kernel("read_all", THREADS, shared)?;
+    let parameters = args(&ReadArgs {
+        data: block.start(),
+        chunks: bytes / CHUNK,
+        sink: block.start() + bytes,
+    });
+    let per_sm = if shared > 0 { 1 } else { 4 };
+    let grid = [gpu.info.sms * per_sm, 1, 1];
+    let budget =
+        Duration::try_from_secs_f64(seconds.clamp(0.01, 60.0)).unwrap_or(Duration::from_secs(1));
+    let (begin, end) = (Event::new(&gpu)?, Event::new(&gpu)?);
+    let start = Instant::now();
+    let mut best = 0.0f64;
+    loop {
+        begin.record()?;
+        // SAFETY: the kernel reads the block's chunks and may write the word behind them.
+        unsafe { gpu.launch(&kernel, grid, &parameters)? };
+        end.record()?;
+        end.wait()?;
+        let ns = end.since(&begin)?.max(1);
+        best = best.max(bytes as f64 * 1e9 / ns as f64);
+        if start.elapsed() >= budget {
+            return Ok(best);
+        }
+    }
+}

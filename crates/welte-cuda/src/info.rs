@@ -1,0 +1,129 @@
+//! What `doctor` asks: is there a GPU, and what is it?
+#![allow(unsafe_code)]
+
+use crate::Error;
+use crate::gpu::{Gpu, absent, check};
+use cudarc::driver::sys::{self, CUdevice_attribute as A};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Mutex, PoisonError};
+
+/// The oldest driver with everything that is used: conditional graph nodes and capture into them.
+const OLDEST_DRIVER: i32 = 12080;
+
+/// A GPU, as far as the CUDA device cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// The driver's number of it.
+    pub device: u32,
+    /// How many GPUs there are.
+    pub devices: u32,
+    /// Its name.
+    pub name: String,
+    /// Compute capability: 90 for 9.0.
+    pub arch: u32,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Bytes of shared memory that one block may have.
+    pub shared_per_block: u32,
+    /// Bytes of shared memory of one multiprocessor.
+    pub shared_per_sm: u32,
+    /// Bytes of level-2 cache.
+    pub l2_bytes: u64,
+    /// The version of CUDA that the driver speaks: 13000 for 13.0.
+    pub driver: u32,
+    /// Memory bandwidth by clock and bus width, in bytes per second; 0 where the driver does not say.
+    pub bandwidth: u64,
+}
+
+/// Looks at a GPU. The error says why there is none.
+pub fn info(device: u32) -> Result<GpuInfo, Error> {
+    // SAFETY: only tries to open the library.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(absent(
+            "the NVIDIA driver's library (libcuda.so.1, nvcuda.dll) is not there",
+        ));
+    }
+    let mut driver = 0;
+    // SAFETY: the library is present, and every driver has these functions; they write to the places given.
+    unsafe {
+        check(sys::cuInit(0), "starting the driver")?;
+        check(
+            sys::cuDriverGetVersion(&mut driver),
+            "asking for the driver's version",
+        )?;
+    }
+    if driver < OLDEST_DRIVER {
+        return Err(absent(format!(
+            "the driver speaks CUDA {}.{}, 12.8 is needed: install a newer one",
+            driver / 1000,
+            driver % 1000 / 10
+        )));
+    }
+    let mut count = 0;
+    // SAFETY: as above.
+    unsafe { check(sys::cuDeviceGetCount(&mut count), "counting the GPUs")? };
+    if i64::from(device) >= i64::from(count) {
+        return Err(absent(format!(
+            "GPU {device} was asked for; the driver sees {count}"
+        )));
+    }
+    let mut handle = 0;
+    let mut name = [0u8; 128];
+    let mut memory = 0;
+    // SAFETY: the device exists; each call writes within the place given.
+    unsafe {
+        check(
+            sys::cuDeviceGet(&mut handle, device as i32),
+            "opening the GPU",
+        )?;
+        let room = name.len() as i32 - 1;
+        check(
+            sys::cuDeviceGetName(name.as_mut_ptr().cast(), room, handle),
+            "asking for the GPU's name",
+        )?;
+        check(
+            sys::cuDeviceTotalMem_v2(&mut memory, handle),
+            "asking for the GPU's memory",
+        )?;
+    }
+    let ask = |attribute: A| -> Result<u32, Error> {
+        let mut value = 0;
+        // SAFETY: the device exists; one integer is written.
+        let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, handle) };
+        check(result, "asking for a property of the GPU")?;
+        Ok(value.max(0) as u32)
+    };
+    let khz = ask(A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE).unwrap_or(0);
+    let bits = ask(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH).unwrap_or(0);
+    let length = name.iter().position(|b| *b == 0).unwrap_or(0);
+    Ok(GpuInfo {
+        device,
+        devices: count as u32,
+        name: String::from_utf8_lossy(&name[..length]).into_owned(),
+        arch: ask(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
+            + ask(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        sms: ask(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        memory: memory as u64,
+        shared_per_block: ask(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        shared_per_sm: ask(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+        l2_bytes: ask(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        driver: driver as u32,
+        bandwidth: u64::from(khz) * 1000 * 2 * u64::from(bits / 8),
+    })
+}
+
+/// GPUs that were opened to ask. Making a context takes a fifth of a second, and a load follows: they stay open.
+static OPEN: Mutex<BTreeMap<u32, Gpu>> = Mutex::new(BTreeMap::new());
+
+/// Bytes of a GPU's memory that are free now.
+pub fn free_memory(device: u32) -> Result<u64, Error> {
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let gpu = match open.entry(device) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => entry.insert(Gpu::open(device)?),
+    };
+    gpu.free_memory()
+}

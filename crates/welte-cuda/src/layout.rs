@@ -1,0 +1,176 @@
+//! How a weight lies in device memory: its blocks regrouped into planes, one array per field, each row 16-byte aligned.
+//!
+//! `kernels/format/<format>.cuh` has the same numbers and says how a block is read from its planes.
+
+use crate::launch::{ByRows, Launch, Unit, args};
+use welte_table::Format;
+
+/// One field of a format's blocks, gathered from all blocks of a matrix: `[n][stride]` with rows padded by zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plane {
+    /// Elements of a row that one entry is for.
+    pub(crate) elements: u32,
+    /// Bytes of an entry.
+    pub(crate) bytes: u32,
+}
+
+impl Plane {
+    /// Bytes from one row to the next.
+    pub(crate) fn stride(self, k: u32) -> u64 {
+        (u64::from(k.div_ceil(self.elements)) * u64::from(self.bytes)).next_multiple_of(16)
+    }
+}
+
+/// Written `elements / bytes`.
+macro_rules! planes {
+    ($($elements:literal / $bytes:literal),*) => { &[$(Plane { elements: $elements, bytes: $bytes }),*] };
+}
+
+/// The planes of a format, in the order in which they lie.
+pub(crate) fn planes(format: Format) -> &'static [Plane] {
+    match format {
+        Format::F32 => planes![1 / 4],
+        Format::F16 | Format::BF16 => planes![1 / 2],
+        Format::Q4_0 => planes![32 / 16, 32 / 2],
+        Format::Q4_1 => planes![32 / 16, 32 / 4],
+        Format::Q5_0 => planes![32 / 16, 32 / 4, 32 / 2],
+        Format::Q5_1 => planes![32 / 16, 32 / 4, 32 / 4],
+        Format::Q8_0 => planes![32 / 16, 32 / 16, 32 / 2],
+        Format::Q2_K => planes![32 / 8, 32 / 2, 256 / 4],
+        Format::Q3_K => planes![32 / 8, 32 / 4, 32 / 2, 256 / 2],
+        Format::Q4_K => planes![32 / 16, 256 / 16],
+        Format::Q5_K => planes![32 / 16, 32 / 4, 256 / 16],
+        Format::Q6_K => planes![32 / 16, 32 / 8, 32 / 2, 256 / 2],
+    }
+}
+
+/// Bytes that a matrix takes in device memory; `None` if `k` is no multiple of the block, or on overflow.
+pub(crate) fn bytes(format: Format, n: u32, k: u32) -> Option<u64> {
+    format.bytes(k as usize)?;
+    let row: u64 = planes(format).iter().map(|p| p.stride(k)).sum();
+    u64::from(n).checked_mul(row)
+}
+
+/// The file that tells kernels a format.
+pub(crate) fn format_file(format: Format) -> String {
+    format!("\"format/{}.cuh\"", format.name().to_lowercase())
+}
+
+/// The parameter of `repack`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RepackArgs {
+    raw: u64,
+    weight: u64,
+    n: u32,
+    k: u32,
+    first_row: u32,
+    rows: u32,
+}
+
+/// Moves `count` encoded rows at `raw` to rows `first..` of the weight at `start`. `None`: the layout is the file's, and
+/// the rows are to be copied one after the other.
+pub(crate) fn repack_launch(
+    format: Format,
+    n: u32,
+    k: u32,
+    first: u32,
+    count: u32,
+    raw: u64,
+    start: u64,
+) -> Option<Launch> {
+    if is_plain(format, k) {
+        return None;
+    }
+    let unit = if format.is_quantised() {
+        32
+    } else {
+        16 / format.block_bytes() as u32
+    };
+    let threads = u64::from(count) * u64::from(k.div_ceil(unit));
+    Some(Launch {
+        unit: repack_unit(format),
+        function: "repack",
+        // What is left over is done in further rounds.
+        grid: [threads.div_ceil(256).clamp(1, 1 << 16) as u32, 1, 1],
+        by_rows: ByRows::Fixed,
+        block: 256,
+        shared: 0,
+        args: args(&RepackArgs {
+            raw,
+            weight: start,
+            n,
+            k,
+            first_row: first,
+            rows: count,
+        }),
+    })
+}
+
+/// True where rows lie as in the file, end to end.
+fn is_plain(format: Format, k: u32) -> bool {
+    !format.is_quantised() && (u64::from(k) * format.block_bytes() as u64).is_multiple_of(16)
+}
+
+/// Where the repacking of a format is compiled from.
+pub(crate) fn repack_unit(format: Format) -> Unit {
+    Unit {
+        file: "repack.cu",
+        defines: vec![("FORMAT_FILE", format_file(format))],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn planes_hold_what_blocks_hold() {
+        for format in Format::ALL {
+            let block = format.block() as u32;
+            let bytes: u32 = planes(format)
+                .iter()
+                .map(|p| p.bytes * (block / p.elements).max(1))
+                .sum();
+            // Q3_K's scales are widened from 6 to 8 bits.
+            let wider = if format == Format::Q3_K { 4 } else { 0 };
+            assert_eq!(bytes as usize, format.block_bytes() + wider, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_checked() {
+        assert_eq!(bytes(Format::Q4_0, 3, 32), Some(3 * 32));
+        assert_eq!(bytes(Format::Q4_0, 3, 33), None);
+        assert_eq!(bytes(Format::F16, 2, 5), Some(32));
+        assert_eq!(bytes(Format::F32, u32::MAX, !3), None);
+        assert!(is_plain(Format::BF16, 2560) && !is_plain(Format::BF16, 5));
+    }
+
+    #[test]
+    fn kernels_have_the_same_planes() {
+        let list = |values: Vec<u32>| {
+            let words: Vec<String> = values.iter().map(u32::to_string).collect();
+            format!("{{{}}}", words.join(", "))
+        };
+        for (format, source) in [
+            (Format::Q4_0, include_str!("../kernels/format/q4_0.cuh")),
+            (Format::Q4_1, include_str!("../kernels/format/q4_1.cuh")),
+            (Format::Q5_0, include_str!("../kernels/format/q5_0.cuh")),
+            (Format::Q5_1, include_str!("../kernels/format/q5_1.cuh")),
+            (Format::Q8_0, include_str!("../kernels/format/q8_0.cuh")),
+            (Format::Q2_K, include_str!("../kernels/format/q2_k.cuh")),
+            (Format::Q3_K, include_str!("../kernels/format/q3_k.cuh")),
+            (Format::Q4_K, include_str!("../kernels/format/q4_k.cuh")),
+            (Format::Q5_K, include_str!("../kernels/format/q5_k.cuh")),
+            (Format::Q6_K, include_str!("../kernels/format/q6_k.cuh")),
+        ] {
+            let elements = list(planes(format).iter().map(|p| p.elements).collect());
+            let bytes = list(planes(format).iter().map(|p| p.bytes).collect());
+            assert!(
+                source.contains(&elements) && source.contains(&bytes),
+                "{format:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The CUDA device: the same table, replayed as a graph on an NVIDIA GPU.
+//!
+//! Nothing of CUDA is linked: the driver, the run-time compiler and cuBLASLt are opened when they are there, and
+//! [`info`] says what is missing. [`Model::load`] uploads a checkpoint's weights, [`Session::new`] allocates every
+//! buffer, lowers the tables and captures the decode graph, and from then on nothing allocates.
+
+mod compile;
+mod doctor;
+mod error;
+mod floor;
+mod gpu;
+mod graph;
+mod info;
+mod launch;
+mod layout;
+mod libraries;
+mod load;
+mod lower;
+mod ops;
+mod replay;
+mod sizes;
+
+pub use compile::{Compiled, compile_all, version as compiler_version};
+pub use doctor::{Tools, tools};
+pub use error::Error;
+pub use floor::read_bandwidth;
+pub use info::{GpuInfo, free_memory, info};
+pub use load::{Model, weight_bytes};
+pub use lower::supports;
+pub use replay::{Profile, Session};
+pub use sizes::device_bytes;
+
+/// How a chain is replayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replay {
+    /// As `Eager`, with an allocation and a release per command besides: what engines without a plan do. For
+    /// comparisons.
+    Allocate,
+    /// Every kernel is launched by the host, one after the other.
+    Eager,
+    /// The decode table is one graph, launched once per token, a few tokens ahead.
+    #[default]
+    Graph,
+    /// The decode table is the body of a loop on the device: one launch per chain.
+    While,
+}
+
+/// How the device runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Which GPU, by the driver's number.
+    pub device: u32,
+    /// How a chain is replayed.
+    pub replay: Replay,
+}

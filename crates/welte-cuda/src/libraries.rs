@@ -1,0 +1,77 @@
+//! Finding CUDA's toolkit: its headers, and its libraries where the system's loader does not look for them.
+#![allow(unsafe_code)]
+
+use std::path::PathBuf;
+
+/// Folders in which a toolkit may be, the most explicit first.
+pub(crate) fn homes() -> Vec<PathBuf> {
+    let named = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"]
+        .into_iter()
+        .filter_map(std::env::var_os)
+        .map(PathBuf::from);
+    let usual = ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"].map(PathBuf::from);
+    // Around a library on the library path, as Python's packages lay it out.
+    let libraries = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let around = std::env::split_paths(&libraries)
+        .filter_map(|path| Some(path.parent()?.to_path_buf()))
+        .collect::<Vec<_>>();
+    named.chain(usual).chain(around).collect()
+}
+
+/// True if the run-time compiler can be opened.
+pub(crate) fn has_nvrtc() -> bool {
+    // SAFETY: only tries to open the library.
+    let present = || unsafe { cudarc::nvrtc::sys::is_culib_present() };
+    present() || {
+        preload(&["libnvrtc-builtins.so.", "libnvrtc.so."]);
+        present()
+    }
+}
+
+/// True if cuBLASLt can be opened.
+pub(crate) fn has_cublaslt() -> bool {
+    // SAFETY: only tries to open the library.
+    let present = || unsafe { cudarc::cublaslt::sys::is_culib_present() };
+    present() || {
+        preload(&["libcublas.so.", "libcublasLt.so."]);
+        present()
+    }
+}
+
+/// Opens the libraries of a toolkit whose file names start with one of `names`, in that order, so that opening them by
+/// name finds them afterwards: the loader knows a library that is open by its name.
+#[cfg(unix)]
+fn preload(names: &[&str]) {
+    use std::os::unix::ffi::OsStrExt;
+    for folder in homes()
+        .iter()
+        .flat_map(|h| [h.join("lib64"), h.join("lib")])
+    {
+        let Ok(entries) = std::fs::read_dir(&folder) else {
+            continue;
+        };
+        let files: Vec<_> = entries.flatten().map(|e| e.file_name()).collect();
+        let mut opened = 0;
+        for name in names {
+            let starts = |file: &&std::ffi::OsString| file.as_bytes().starts_with(name.as_bytes());
+            let Some(file) = files.iter().filter(starts).max_by_key(|file| file.len()) else {
+                continue;
+            };
+            let Ok(path) = std::ffi::CString::new(folder.join(file).as_os_str().as_bytes()) else {
+                continue;
+            };
+            // SAFETY: the path ends in a zero; a library of the toolkit runs nothing of note when it is opened.
+            let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+            opened += usize::from(!handle.is_null());
+        }
+        if opened == names.len() {
+            return;
+        }
+    }
+}
+
+/// Elsewhere the loader's own rules are enough.
+#[cfg(not(unix))]
+fn preload(names: &[&str]) {
+    let _ = names;
+}

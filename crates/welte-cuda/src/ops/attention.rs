@@ -1,0 +1,312 @@
+//! Attention: flash decoding for a few rows, flash attention for many, and a plain kernel for what neither takes.
+
+use super::MOST_VECTOR_ROWS;
+use super::rope::{Kv, check_kv, kv_defines};
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
+use crate::lower::Lowering;
+use crate::{Error, GpuInfo};
+use welte_table::{Command, Format, KvLayout, Program, params};
+
+/// Positions of a tile of flash decoding.
+const TILE: u32 = 16;
+/// Warps of its blocks and tiles that a warp has in flight: the first that fit a block's shared memory.
+const RINGS: [(u32, u32); 4] = [(8, 2), (4, 2), (2, 2), (1, 2)];
+/// Warps that a multiprocessor has room for.
+const WARPS_PER_SM: u32 = 8;
+/// Bytes of shared memory that each block costs besides its own.
+const SYSTEM_SHARED: u32 = 1024;
+/// The fewest tiles of a split.
+const LEAST_TILES: u32 = 8;
+/// The most splits of a context.
+const MOST_SPLITS: u32 = 128;
+/// Heads that one of its blocks takes.
+const HEADS: u32 = 8;
+/// Positions that flash attention takes at a time: `STEP` of `attention_prefill.cu`.
+const STEP: u32 = 64;
+/// Its warps, with 16 rows each: where there are many rows, or where keys and values must be widened first, more rows
+/// share the work.
+const PREFILL_WARPS: u32 = 4;
+const PREFILL_WARPS_MANY: u32 = 8;
+/// So many rows are many.
+const MANY_ROWS: u32 = 1536;
+/// Threads of the plain kernel.
+const PLAIN_THREADS: u32 = 128;
+
+/// `AttentionArgs` of `attention.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Args {
+    step: u64,
+    q: u64,
+    y: u64,
+    kv: Kv,
+    partials: u64,
+    counters: u64,
+    heads: u32,
+    q_stride: u32,
+    y_stride: u32,
+    scale: f32,
+    window: u32,
+    softcap: f32,
+    single: u32,
+    pad: u32,
+}
+
+/// Which kernel a command becomes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Decode,
+    Prefill,
+    Plain,
+}
+
+fn kind(kv: &KvLayout, rows: u32, room: u32) -> Kind {
+    let fits = kv.head_dim.is_multiple_of(8) && kv.head_dim <= 256;
+    let tiles = fits && kv.page.is_multiple_of(TILE);
+    match (tiles, rows <= MOST_VECTOR_ROWS) {
+        (true, true) => Kind::Decode,
+        (true, false) if prefill_shared(kv, PREFILL_WARPS) <= room => Kind::Prefill,
+        _ => Kind::Plain,
+    }
+}
+
+/// Blocks that share a kv head in flash decoding.
+fn units(p: &params::Attention) -> u32 {
+    (p.heads / p.kv_heads.max(1)).div_ceil(HEADS)
+}
+
+/// Into how many splits a context may be cut: enough to fill the GPU, no more than there are.
+fn splits(kv: &KvLayout, p: &params::Attention, gpu: &GpuInfo) -> u32 {
+    let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
+    let most = kv.context.div_ceil(LEAST_TILES * TILE).min(MOST_SPLITS);
+    let ring = ring(kv, gpu.shared_per_block);
+    let room = gpu.shared_per_sm / (decode_shared(kv, ring) + SYSTEM_SHARED);
+    let per_sm = (WARPS_PER_SM / ring.0).min(room).max(1);
+    (gpu.sms * per_sm / blocks).clamp(1, most.max(1))
+}
+
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let p = params::Attention::of(&command.params);
+    let kv = &cx.program.kv;
+    check_kv(kv, p.kv_heads, p.head_dim, p.layer)?;
+    if p.kv_heads == 0 || !p.heads.is_multiple_of(p.kv_heads) || p.heads == 0 {
+        let (heads, kv_heads) = (p.heads, p.kv_heads);
+        return Err(Error::Program(format!(
+            "attention of {heads} heads over {kv_heads} kv heads"
+        )));
+    }
+    let [q, _, y, _] = command.buffers;
+    let a = Args {
+        step: cx.step,
+        q: cx.buffer(q),
+        y: cx.buffer(y),
+        kv: Kv::of(cx, p.layer),
+        partials: cx.scratch,
+        counters: cx.counters,
+        heads: p.heads,
+        q_stride: p.q_stride,
+        y_stride: p.y_stride,
+        scale: p.scale,
+        window: p.window,
+        softcap: p.softcap,
+        single: u32::from(rows == 1),
+        pad: 0,
+    };
+    let few = || decode(cx, &p, rows.min(MOST_VECTOR_ROWS), &a);
+    let nodes = |least, most, launch| Node::ForRows {
+        least,
+        most,
+        nodes: vec![Node::Kernel(launch)],
+    };
+    Ok(match kind(kv, rows, cx.gpu.shared_per_block) {
+        Kind::Decode => vec![Node::Kernel(few())],
+        Kind::Prefill => {
+            let some = prefill(cx, &p, rows.min(MANY_ROWS - 1), &a);
+            let mut list = vec![
+                nodes(1, MOST_VECTOR_ROWS, few()),
+                nodes(MOST_VECTOR_ROWS + 1, MANY_ROWS - 1, some),
+            ];
+            if rows >= MANY_ROWS {
+                list.push(nodes(MANY_ROWS, rows, prefill(cx, &p, rows, &a)));
+            }
+            list
+        }
+        Kind::Plain => vec![Node::Kernel(plain(kv, &p, rows, &a))],
+    })
+}
+
+fn decode(cx: &Lowering<'_>, p: &params::Attention, rows: u32, a: &Args) -> Launch {
+    let kv = &cx.program.kv;
+    let ring = ring(kv, cx.gpu.shared_per_block);
+    Launch {
+        unit: decode_unit(kv, p.heads / p.kv_heads, ring),
+        function: "attention",
+        grid: [splits(kv, p, cx.gpu), p.kv_heads * units(p), rows],
+        by_rows: ByRows::Axis { axis: 2, per: 1 },
+        block: ring.0 * 32,
+        shared: decode_shared(kv, ring),
+        args: args(a),
+    }
+}
+
+fn prefill(cx: &Lowering<'_>, p: &params::Attention, rows: u32, a: &Args) -> Launch {
+    let kv = &cx.program.kv;
+    let warps = prefill_warps(kv, rows, cx.gpu.shared_per_block);
+    let per = warps * 16;
+    Launch {
+        unit: prefill_unit(kv, warps),
+        function: "attention_prefill",
+        grid: [p.heads, rows.div_ceil(per), 1],
+        by_rows: ByRows::Axis { axis: 1, per },
+        block: warps * 32,
+        shared: prefill_shared(kv, warps),
+        args: args(a),
+    }
+}
+
+fn plain(kv: &KvLayout, p: &params::Attention, rows: u32, a: &Args) -> Launch {
+    Launch {
+        unit: plain_unit(kv),
+        function: "attention_plain",
+        grid: [rows, p.heads, 1],
+        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        block: PLAIN_THREADS,
+        shared: 0,
+        args: args(a),
+    }
+}
+
+fn plain_unit(kv: &KvLayout) -> Unit {
+    Unit {
+        file: "attention_plain.cu",
+        defines: kv_defines(kv.head_dim, kv.page, kv.format),
+    }
+}
+
+fn prefill_warps(kv: &KvLayout, rows: u32, room: u32) -> u32 {
+    let many = kv.format == Format::Q8_0 || rows >= MANY_ROWS;
+    if many && prefill_shared(kv, PREFILL_WARPS_MANY) <= room {
+        PREFILL_WARPS_MANY
+    } else {
+        PREFILL_WARPS
+    }
+}
+
+fn prefill_unit(kv: &KvLayout, warps: u32) -> Unit {
+    let mut defines = kv_defines(kv.head_dim, kv.page, kv.format);
+    defines.push(("WARPS", warps.to_string()));
+    defines.push(("TILES", "1".to_string()));
+    Unit {
+        file: "attention_prefill.cu",
+        defines,
+    }
+}
+
+/// Queries, keys and values as f16, twice; of Q8_0 once, and what was fetched. All from a multiple of 1024 bytes.
+fn prefill_shared(kv: &KvLayout, warps: u32) -> u32 {
+    let row = kv.head_dim.next_multiple_of(64) * 2;
+    let queries = warps * 16 * row + 1024;
+    match kv.format {
+        Format::Q8_0 => queries + 2 * STEP * (row + kv.head_dim / 32 * 34),
+        _ => queries + 4 * STEP * row,
+    }
+}
+
+fn decode_unit(kv: &KvLayout, group: u32, (warps, stages): (u32, u32)) -> Unit {
+    let mut defines = kv_defines(kv.head_dim, kv.page, kv.format);
+    for (name, value) in [
+        ("GROUP", group),
+        ("WARPS", warps),
+        ("STAGES", stages),
+        ("LEAST_TILES", LEAST_TILES),
+    ] {
+        defines.push((name, value.to_string()));
+    }
+    Unit {
+        file: "attention.cu",
+        defines,
+    }
+}
+
+fn ring(kv: &KvLayout, room: u32) -> (u32, u32) {
+    let fits = |ring: &&(u32, u32)| decode_shared(kv, **ring) <= room;
+    *RINGS.iter().find(fits).unwrap_or(&RINGS[3])
+}
+
+/// The warps' rings, afterwards their results, afterwards the merge of the splits.
+fn decode_shared(kv: &KvLayout, (warps, stages): (u32, u32)) -> u32 {
+    let wide = kv.head_dim.next_multiple_of(64);
+    let part = match kv.format {
+        Format::Q8_0 => TILE * (kv.head_dim / 32 * 34),
+        _ => TILE * wide * 2,
+    };
+    let results = warps * HEADS * (wide + 4) * 4;
+    let merge = HEADS * (MOST_SPLITS + 4) * 4 + warps * 32 * 16;
+    (warps * stages * 2 * part).max(results).max(merge)
+}
+
+/// Private scratch of a command: the partial results.
+pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+    let p = params::Attention::of(&command.params);
+    match kind(&program.kv, rows, gpu.shared_per_block) {
+        Kind::Decode | Kind::Prefill => {
+            let rows = rows.min(MOST_VECTOR_ROWS);
+            let partials = u64::from(rows) * u64::from(p.heads);
+            partials * u64::from(splits(&program.kv, &p, gpu)) * (u64::from(p.head_dim) + 2) * 4
+        }
+        Kind::Plain => 0,
+    }
+}
+
+/// Bytes that are zero between commands: how many splits have arrived.
+pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+    let p = params::Attention::of(&command.params);
+    match kind(&program.kv, rows, gpu.shared_per_block) {
+        Kind::Decode | Kind::Prefill => {
+            let blocks = u64::from(p.kv_heads) * u64::from(units(&p));
+            u64::from(rows.min(MOST_VECTOR_ROWS)) * blocks * 4
+        }
+        Kind::Plain => 0,
+    }
+}
+
+/// What is compiled for every architecture in tests.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    let layout = |head_dim, format| KvLayout {
+        format,
+        layers: 1,
+        kv_heads: 8,
+        head_dim,
+        page: 64,
+        pages: 1,
+        sequences: 1,
+        context: 64,
+    };
+    let (f16, q8) = (Format::F16, Format::Q8_0);
+    let mut list = vec![Listed {
+        unit: plain_unit(&layout(100, f16)),
+        hot: false,
+    }];
+    for (head_dim, format, group) in [
+        (128, f16, 4),
+        (128, q8, 4),
+        (64, f16, 4),
+        (64, q8, 4),
+        (128, f16, 2),
+        (80, f16, 1),
+        (96, f16, 1),
+        (256, f16, 2),
+    ] {
+        let kv = layout(head_dim, format);
+        list.push(Listed {
+            unit: prefill_unit(&kv, prefill_warps(&kv, 512, 227 << 10)),
+            hot: false,
+        });
+        list.push(Listed {
+            unit: decode_unit(&kv, group, ring(&kv, 227 << 10)),
+            hot: head_dim <= 128,
+        });
+    }
+    list
+}

@@ -1,0 +1,163 @@
+//! The small ops: norm, bias, act_mul, add, scale, copy_last.
+
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
+use crate::lower::Lowering;
+use crate::{Error, GpuInfo};
+use welte_table::{Command, Op, Program, params};
+
+/// Values of a row that a block takes: `STRETCH` of `basic.cu`.
+const STRETCH: u32 = 1024;
+/// Longer vectors are normalised by a block each, others by a warp.
+const LONG: u32 = 1024;
+/// Threads of a block, and the vectors that it normalises by warps.
+const THREADS: u32 = 256;
+
+/// `BasicArgs` of `basic.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Args {
+    step: u64,
+    x: u64,
+    y: u64,
+    weight: u64,
+    n: u32,
+    groups: u32,
+    x_stride: u32,
+    y_stride: u32,
+    single: u32,
+    act: u32,
+    a: f32,
+    b: f32,
+}
+
+fn unit() -> Unit {
+    Unit {
+        file: "basic.cu",
+        defines: Vec::new(),
+    }
+}
+
+/// `blocks` blocks for each of `rows` rows.
+fn launch(function: &'static str, rows: u32, blocks: u32, mut a: Args) -> Launch {
+    a.single = u32::from(rows == 1);
+    Launch {
+        unit: unit(),
+        function,
+        grid: [rows, blocks, 1],
+        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        block: THREADS,
+        shared: 0,
+        args: args(&a),
+    }
+}
+
+/// `y = act(gate) * up` over plain addresses: also for those who make gate and up themselves.
+#[allow(clippy::too_many_arguments)] // The op's operands.
+pub(crate) fn act_mul(
+    step: u64,
+    x: u64,
+    y: u64,
+    n: u32,
+    x_stride: u32,
+    y_stride: u32,
+    act: u32,
+    rows: u32,
+) -> Launch {
+    let a = Args {
+        step,
+        x,
+        y,
+        n,
+        x_stride,
+        y_stride,
+        act,
+        ..Args::default()
+    };
+    launch("act_mul", rows, n.div_ceil(STRETCH), a)
+}
+
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let [first, second, ..] = command.buffers;
+    let weight = cx.vector(command.weights[0]);
+    let (x, y) = match command.op {
+        Op::Bias | Op::Scale => (0, cx.buffer(first)),
+        _ => (cx.buffer(first), cx.buffer(second)),
+    };
+    let a = Args {
+        step: cx.step,
+        x,
+        y,
+        weight,
+        groups: 1,
+        ..Args::default()
+    };
+    let stretched = |function, n: u32, a| launch(function, rows, n.div_ceil(STRETCH), a);
+    let words = &command.params;
+    let made = match command.op {
+        Op::Norm => {
+            let p = params::Norm::of(words);
+            let (n, groups) = (p.dim, p.groups);
+            let (x_stride, y_stride) = (p.x_stride, p.y_stride);
+            #[rustfmt::skip]
+            let a = Args { n, groups, x_stride, y_stride, a: p.eps, ..a };
+            if n > LONG {
+                launch("norm_long", rows, groups, a)
+            } else {
+                launch("norm_short", rows, groups.div_ceil(THREADS / 32), a)
+            }
+        }
+        Op::Bias => {
+            let params::Bias { n, y_stride } = params::Bias::of(words);
+            stretched("bias", n, Args { n, y_stride, ..a })
+        }
+        Op::ActMul => {
+            let p = params::ActMul::of(words);
+            act_mul(cx.step, x, y, p.n, p.x_stride, p.y_stride, p.act, rows)
+        }
+        Op::Add => {
+            let p = params::Add::of(words);
+            let (n, x_stride, y_stride) = (p.n, p.x_stride, p.y_stride);
+            #[rustfmt::skip]
+            let a = Args { n, x_stride, y_stride, ..a };
+            stretched("add", n, a)
+        }
+        Op::Scale => {
+            let p = params::Scale::of(words);
+            let (n, y_stride) = (p.n, p.y_stride);
+            #[rustfmt::skip]
+            let a = Args { n, y_stride, a: p.scale, b: p.cap, ..a };
+            stretched("scale", n, a)
+        }
+        Op::CopyLast => {
+            let p = params::CopyLast::of(words);
+            let (n, x_stride) = (p.n, p.x_stride);
+            launch(
+                "copy_last",
+                1,
+                n.div_ceil(THREADS),
+                Args { n, x_stride, ..a },
+            )
+        }
+        op => return Err(Error::Program(format!("{} is no small op", op.name()))),
+    };
+    Ok(vec![Node::Kernel(made)])
+}
+
+/// Private scratch of a command.
+pub(crate) fn scratch(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
+    0
+}
+
+/// Bytes that are zero between commands.
+pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
+    0
+}
+
+/// What is compiled for every architecture in tests.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    vec![Listed {
+        unit: unit(),
+        hot: true,
+    }]
+}

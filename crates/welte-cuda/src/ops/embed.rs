@@ -1,0 +1,73 @@
+//! `embed`: lowering.
+
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
+use crate::lower::Lowering;
+use crate::{Error, GpuInfo, layout};
+use welte_table::{Command, Format, Program, params};
+
+/// Threads of a block.
+const THREADS: u32 = 128;
+
+/// The parameter of `embed`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct EmbedArgs {
+    weight: u64,
+    x: u64,
+    step: u64,
+    n: u32,
+    k: u32,
+    x_stride: u32,
+    scale: f32,
+}
+
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let p = params::Embed::of(&command.params);
+    let table = cx.weight(command.weights[0]);
+    let unit = if table.format.is_quantised() { 32 } else { 8 };
+    Ok(vec![Node::Kernel(Launch {
+        unit: unit_of(table.format),
+        function: "embed",
+        grid: [p.k.div_ceil(unit).div_ceil(THREADS).max(1), rows, 1],
+        by_rows: ByRows::Axis { axis: 1, per: 1 },
+        block: THREADS,
+        shared: 0,
+        args: args(&EmbedArgs {
+            weight: table.start,
+            x: cx.buffer(command.buffers[1]),
+            step: cx.step,
+            n: table.n,
+            k: p.k,
+            x_stride: p.x_stride,
+            scale: p.scale,
+        }),
+    })])
+}
+
+/// Where the lookup of a format is compiled from.
+fn unit_of(format: Format) -> Unit {
+    Unit {
+        file: "embed.cu",
+        defines: vec![("FORMAT_FILE", layout::format_file(format))],
+    }
+}
+
+/// Private scratch of a command: none.
+pub(crate) fn scratch(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
+    0
+}
+
+/// Bytes that are zero between commands: none.
+pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
+    0
+}
+
+/// What is compiled for every architecture in tests: lookup and repacking of every format.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    Format::ALL
+        .into_iter()
+        .flat_map(|format| [unit_of(format), layout::repack_unit(format)])
+        .map(|unit| Listed { unit, hot: false })
+        .collect()
+}

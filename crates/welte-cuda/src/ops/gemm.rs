@@ -1,0 +1,607 @@
+//! Products of many rows (prompts), by tensor cores.
+//!
+//! Rows are normed and rounded to 16 bits first (`prepare.cu`). Then either our own tile kernel widens the weights as it
+//! multiplies (`gemm.cu`), or cuBLASLt multiplies 16-bit weights: the matrix itself, or slabs of it that `dequant.cu`
+//! widens, each small enough to stay in the L2 cache until it is read. Which is faster depends on the number of live
+//! rows, so that a command becomes several lists of kernels, one of which runs.
+
+use super::library::{Gemm, Product, WORKSPACE, alignment};
+use super::tile::{CHUNK, MOST_TILE_ROWS, TILE_N, Tile, flag};
+use super::{MOST_VECTOR_ROWS, basic, matmul};
+use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
+use crate::layout::{format_file, planes};
+use crate::lower::Lowering;
+use crate::{Error, GpuInfo};
+use welte_table::{Command, Format, Op, Program, params};
+
+/// F16 activations that no norm has bounded are divided by this on the way in, and the sums multiplied by it: an
+/// element may then be 4 million before it is cut off, and what is lost of small ones is below 2^-19.
+const HEADROOM: f32 = 64.0;
+
+/// What was measured to be faster, by kind of weights.
+struct Choice {
+    /// From how many rows on cuBLASLt is used.
+    library_from: u32,
+    /// Bytes of 16-bit weights in a slab.
+    slab: u64,
+}
+
+/// On an H200, over the four products of a layer of Qwen3-4B. 16-bit weights: the library wins from 17 rows on (76
+/// against 145 us at 24 rows). Q4_K: our tiles 96 us at 24 rows and 136 at 64, slabs 132 and 136, and 144 against 192 at
+/// 128. A slab that is too large for the L2 cache costs nothing more than its memory, a small one up to 1.5 times the
+/// time: the library's blocks no longer fill the GPU.
+fn choice(format: Format) -> Choice {
+    Choice {
+        library_from: if is_direct(format) { 17 } else { 65 },
+        slab: 48 << 20,
+    }
+}
+
+/// Weights that cuBLASLt takes as they are.
+fn is_direct(format: Format) -> bool {
+    matches!(format, Format::F16 | Format::BF16)
+}
+
+/// What becomes of the sums (`gemm.cu`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Epilogue {
+    Store = 0,
+    Add = 1,
+    ActMul = 2,
+}
+
+/// A command of this family, with its operands.
+struct Job {
+    weight: DeviceWeight,
+    normed: bool,
+    /// Address of the norm's weights; 0 for none.
+    norm: u64,
+    eps: f32,
+    epilogue: Epilogue,
+    act: u32,
+    /// Values of a row of y.
+    columns: u32,
+    x: u64,
+    x_stride: u32,
+    y: u64,
+    y_stride: u32,
+    /// The most rows.
+    rows: u32,
+}
+
+impl Job {
+    fn of(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Job, Error> {
+        let weight = cx.weight(command.weights[0]);
+        let mut job = Job {
+            weight,
+            normed: matches!(command.op, Op::NormMatmul | Op::NormMatmulActMul),
+            norm: 0,
+            eps: 0.0,
+            epilogue: Epilogue::Store,
+            act: 0,
+            columns: weight.n,
+            x: cx.buffer(command.buffers[0]),
+            x_stride: 0,
+            y: cx.buffer(command.buffers[1]),
+            y_stride: 0,
+            rows,
+        };
+        match command.op {
+            Op::Matmul => {
+                let p = params::Matmul::of(&command.params);
+                (job.x_stride, job.y_stride) = (p.x_stride, p.y_stride);
+            }
+            Op::MatmulAdd => {
+                let p = params::MatmulAdd::of(&command.params);
+                (job.x_stride, job.y_stride) = (p.x_stride, p.y_stride);
+                job.epilogue = Epilogue::Add;
+            }
+            Op::NormMatmul => {
+                let p = params::NormMatmul::of(&command.params);
+                (job.x_stride, job.y_stride) = (p.x_stride, p.y_stride);
+                (job.norm, job.eps) = (cx.vector(command.weights[1]), p.eps);
+            }
+            Op::NormMatmulActMul => {
+                let p = params::NormMatmulActMul::of(&command.params);
+                (job.x_stride, job.y_stride) = (p.x_stride, p.y_stride);
+                (job.norm, job.eps) = (cx.vector(command.weights[1]), p.eps);
+                (job.epilogue, job.act, job.columns) = (Epilogue::ActMul, p.act, p.n);
+            }
+            other => return Err(refuse(&format!("{} is no matrix product", other.name()))),
+        }
+        let matrix_rows = if job.epilogue == Epilogue::ActMul {
+            2
+        } else {
+            1
+        };
+        if job.columns.checked_mul(matrix_rows) != Some(weight.n) || weight.n == 0 || weight.k == 0
+        {
+            return Err(refuse("a matrix of the wrong size"));
+        }
+        Ok(job)
+    }
+
+    fn bfloat(&self) -> bool {
+        self.weight.format == Format::BF16
+    }
+
+    /// What the sums are multiplied by.
+    fn scale(&self) -> f32 {
+        if self.bfloat() || self.normed {
+            1.0
+        } else {
+            HEADROOM
+        }
+    }
+}
+
+fn refuse(problem: &str) -> Error {
+    Error::Program(problem.to_string())
+}
+
+/// Where things lie in the command's private memory.
+struct Private {
+    /// 16-bit activations.
+    x: u64,
+    /// Our kernel: parts of sums. Library: its workspace, then the slab, then gate and up.
+    rest: u64,
+    bytes: u64,
+}
+
+impl Private {
+    fn of(
+        start: u64,
+        format: Format,
+        n: u32,
+        k: u32,
+        rows: u32,
+        act_mul: bool,
+        gpu: &GpuInfo,
+    ) -> Private {
+        let x = u64::from(k.next_multiple_of(CHUNK))
+            * 2
+            * u64::from(rows.next_multiple_of(MOST_TILE_ROWS));
+        let tile = Tile {
+            wide: false,
+            rows: MOST_TILE_ROWS / 2,
+        };
+        let parts = tile.parts(gpu);
+        let slabs = Slabs::of(format, n, k, act_mul);
+        let library = WORKSPACE + slabs.bytes() + slabs.gate_up_bytes(rows);
+        Private {
+            x: start,
+            rest: start + x,
+            bytes: x + parts.max(library),
+        }
+    }
+}
+
+/// How a matrix is cut for the library.
+struct Slabs {
+    columns: u32,
+    /// Columns of y per slab.
+    per: u32,
+    /// Rows of the matrix per column of y.
+    rows_per_column: u32,
+    /// Elements from row to row of a slab.
+    stride: u32,
+    direct: bool,
+}
+
+impl Slabs {
+    fn of(format: Format, n: u32, k: u32, act_mul: bool) -> Slabs {
+        let rows_per_column = if act_mul { 2 } else { 1 };
+        let columns = n / rows_per_column;
+        let stride = k.next_multiple_of(32);
+        let direct = is_direct(format);
+        let per = if direct {
+            columns
+        } else {
+            let row = u64::from(stride) * 2 * u64::from(rows_per_column);
+            let most = (choice(format).slab / row).clamp(1, columns.max(1).into()) as u32;
+            columns
+                .div_ceil(columns.div_ceil(most).max(1))
+                .next_multiple_of(128)
+                .min(columns)
+        };
+        Slabs {
+            columns,
+            per,
+            rows_per_column,
+            stride,
+            direct,
+        }
+    }
+
+    /// Bytes of the widened weights.
+    fn bytes(&self) -> u64 {
+        if self.direct {
+            return 0;
+        }
+        (u64::from(self.per) * u64::from(self.rows_per_column) * u64::from(self.stride) * 2)
+            .next_multiple_of(256)
+    }
+
+    /// Bytes of gate and up before they are multiplied.
+    fn gate_up_bytes(&self, rows: u32) -> u64 {
+        if self.rows_per_column == 1 {
+            return 0;
+        }
+        u64::from(self.per) * 2 * 4 * u64::from(rows)
+    }
+
+    /// First column and number of columns of each.
+    fn each(&self) -> impl Iterator<Item = (u32, u32)> {
+        let (columns, per) = (self.columns, self.per.max(1));
+        (0..columns.div_ceil(per)).map(move |i| (i * per, per.min(columns - i * per)))
+    }
+}
+
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let job = Job::of(cx, command, rows)?;
+    let format = job.weight.format;
+    let act_mul = job.epilogue == Epilogue::ActMul;
+    let private = Private::of(
+        cx.scratch,
+        format,
+        job.weight.n,
+        job.weight.k,
+        rows,
+        act_mul,
+        cx.gpu,
+    );
+    let few = matmul::lower(cx, command, MOST_VECTOR_ROWS.min(rows))?;
+    let mut nodes = vec![for_rows(0, MOST_VECTOR_ROWS, few)];
+    let library_from = choice(format).library_from.max(MOST_VECTOR_ROWS + 1);
+    let by_library = by_library(cx, &job, &private, library_from);
+    let own_most = if by_library.is_empty() {
+        rows
+    } else {
+        rows.min(library_from - 1)
+    };
+    let mut least = MOST_VECTOR_ROWS + 1;
+    let mut most = 2 * MOST_VECTOR_ROWS;
+    while least <= own_most {
+        let up_to = most.min(own_most);
+        nodes.push(for_rows(least, up_to, own(cx, &job, &private, up_to)));
+        (least, most) = (up_to + 1, most.saturating_mul(2));
+    }
+    nodes.extend(by_library);
+    Ok(nodes)
+}
+
+fn for_rows(least: u32, most: u32, nodes: Vec<Node>) -> Node {
+    Node::ForRows { least, most, nodes }
+}
+
+/// Private scratch of a command.
+pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+    let few = matmul::scratch(program, command, MOST_VECTOR_ROWS.min(rows), gpu);
+    let Some(weight) = program.weights.get(command.weights[0] as usize) else {
+        return few;
+    };
+    let act_mul = command.op == Op::NormMatmulActMul;
+    Private::of(0, weight.format, weight.n, weight.k, rows, act_mul, gpu)
+        .bytes
+        .max(few)
+}
+
+/// Bytes that are zero between commands: a counter per tile where k is split.
+pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+    let few = matmul::counters(program, command, MOST_VECTOR_ROWS.min(rows), gpu);
+    few.max(u64::from(gpu.sms.max(1)) * 2 * 4)
+}
+
+/// What is compiled for every architecture in tests: every format in the largest tile, one in all of them.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    let narrow = |rows| Tile { wide: false, rows };
+    let wide = |rows| Tile { wide: true, rows };
+    let of_each = [narrow(32), narrow(64), wide(64), wide(256)];
+    let mut units: Vec<Unit> = of_each.map(|tile| tile.unit(Format::Q4_K)).into();
+    for bfloat in [false, true] {
+        units.extend([prepare_unit(bfloat, false), prepare_unit(bfloat, true)]);
+    }
+    for format in Format::ALL {
+        units.push(narrow(128).unit(format));
+        units.push(wide(128).unit(format));
+        if !is_direct(format) {
+            units.push(dequant_unit(format));
+        }
+    }
+    let listed = |unit: Unit| Listed { unit, hot: false };
+    units.into_iter().map(listed).collect()
+}
+
+/// Our own kernel, for up to `most` live rows.
+fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> {
+    let tile = Tile::of(cx.gpu, most);
+    let row_tiles = most.div_ceil(tile.rows);
+    let columns_per_tile = if job.epilogue == Epilogue::ActMul {
+        TILE_N / 2
+    } else {
+        TILE_N
+    };
+    let tiles = job.columns.div_ceil(columns_per_tile);
+    let chunks = job.weight.k.div_ceil(CHUNK);
+    let blocks = u64::from(tiles) * u64::from(row_tiles);
+    let splits = tile.splits(cx.gpu, blocks, chunks);
+    let chunks_per_split = chunks.div_ceil(splits);
+    let x_rows = job.rows.next_multiple_of(MOST_TILE_ROWS);
+    let gemm = GemmArgs {
+        weight: job.weight.start,
+        x: private.x,
+        y: job.y,
+        parts: private.rest,
+        done: cx.counters,
+        step: cx.step,
+        n: job.weight.n,
+        k: job.weight.k,
+        columns: job.columns,
+        x_rows,
+        y_stride: job.y_stride,
+        act: job.act,
+        chunks_per_split,
+        epilogue: job.epilogue as u32,
+        scale: job.scale(),
+        pad: 0,
+    };
+    let rows_of_tile = ByRows::Axis {
+        axis: 1,
+        per: tile.rows,
+    };
+    let padded = [tile.rows, row_tiles, 1];
+    vec![
+        prepare(cx, job, private, x_rows, true, padded, rows_of_tile),
+        Node::Kernel(Launch {
+            unit: tile.unit(job.weight.format),
+            function: if tile.wide { "gemm_wide" } else { "gemm" },
+            grid: [row_tiles, tiles, chunks.div_ceil(chunks_per_split)],
+            by_rows: ByRows::Axis {
+                axis: 0,
+                per: tile.rows,
+            },
+            block: tile.threads(),
+            shared: tile.shared(job.weight.format),
+            args: args(&gemm),
+        }),
+    ]
+}
+
+/// cuBLASLt for `from` rows and more; nothing where it is missing. Its algorithms are chosen for a number of rows, so
+/// there is a list for each of a few numbers.
+fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec<Node> {
+    let step = (job.rows / 8).next_multiple_of(64).max(64);
+    let mut nodes = Vec::new();
+    let mut least = from;
+    while least <= job.rows {
+        let most = least.next_multiple_of(step).min(job.rows);
+        match library_for(cx, job, private, most) {
+            Some(list) => nodes.push(for_rows(least, most, list)),
+            None => return Vec::new(),
+        }
+        least = most + 1;
+    }
+    nodes
+}
+
+/// The library's products for up to `rows` rows.
+fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Option<Vec<Node>> {
+    let act_mul = job.epilogue == Epilogue::ActMul;
+    let weight = &job.weight;
+    let slabs = Slabs::of(weight.format, weight.n, weight.k, act_mul);
+    let slab = private.rest + WORKSPACE;
+    let gate_up = slab + slabs.bytes();
+    let grid = [1, rows, 1];
+    let each_row = ByRows::Axis { axis: 1, per: 1 };
+    let mut nodes = vec![prepare(cx, job, private, rows, false, grid, each_row)];
+    for (first, columns) in slabs.each() {
+        let (w, w_stride) = if slabs.direct {
+            let stride = planes(weight.format).first()?.stride(weight.k);
+            (
+                weight.start + u64::from(first) * stride,
+                (stride / 2) as u32,
+            )
+        } else {
+            nodes.push(dequant(cx, job, &slabs, slab, first, columns));
+            (slab, slabs.stride)
+        };
+        let y = job.y + u64::from(first) * 4;
+        let (to, y_stride) = if act_mul {
+            (gate_up, 2 * columns)
+        } else {
+            (y, job.y_stride)
+        };
+        let product = Product {
+            bfloat: job.bfloat(),
+            n: columns * slabs.rows_per_column,
+            k: weight.k,
+            rows,
+            w_stride,
+            x_stride: slabs.stride,
+            y_stride,
+            add: job.epilogue == Epilogue::Add,
+            aligned: [alignment(w), alignment(private.x), alignment(to)],
+        };
+        nodes.push(Node::Gemm(Gemm {
+            plan: cx.device.plan(product)?,
+            w,
+            x: private.x,
+            y: to,
+            workspace: private.rest,
+            scale: job.scale(),
+        }));
+        if act_mul {
+            let (step, act) = (cx.step, job.act);
+            let launch = basic::act_mul(step, to, y, columns, y_stride, job.y_stride, act, rows);
+            nodes.push(Node::Kernel(launch));
+        }
+    }
+    Some(nodes)
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PrepareArgs {
+    x: u64,
+    weight: u64,
+    out: u64,
+    step: u64,
+    k: u32,
+    x_stride: u32,
+    out_rows: u32,
+    out_stride: u32,
+    normed: u32,
+    eps: f32,
+    scale: f32,
+    pad: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DequantArgs {
+    weight: u64,
+    out: u64,
+    n: u32,
+    k: u32,
+    first_row: u32,
+    rows: u32,
+    second_row: u32,
+    both: u32,
+    stride: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GemmArgs {
+    weight: u64,
+    x: u64,
+    y: u64,
+    parts: u64,
+    done: u64,
+    step: u64,
+    n: u32,
+    k: u32,
+    columns: u32,
+    x_rows: u32,
+    y_stride: u32,
+    act: u32,
+    chunks_per_split: u32,
+    epilogue: u32,
+    scale: f32,
+    pad: u32,
+}
+
+/// Rows to 16 bits; a block per row, as many as `grid` has.
+fn prepare(
+    cx: &Lowering<'_>,
+    job: &Job,
+    private: &Private,
+    out_rows: u32,
+    tiled: bool,
+    grid: [u32; 3],
+    by_rows: ByRows,
+) -> Node {
+    let values = PrepareArgs {
+        x: job.x,
+        weight: job.norm,
+        out: private.x,
+        step: cx.step,
+        k: job.weight.k,
+        x_stride: job.x_stride,
+        out_rows,
+        out_stride: job.weight.k.next_multiple_of(32),
+        normed: job.normed.into(),
+        eps: job.eps,
+        scale: 1.0 / job.scale(),
+        pad: 0,
+    };
+    Node::Kernel(Launch {
+        unit: prepare_unit(job.bfloat(), tiled),
+        function: "prepare",
+        grid,
+        by_rows,
+        block: 256,
+        shared: 0,
+        args: args(&values),
+    })
+}
+
+/// A slab, widened: `columns` rows of the matrix from `first` on, and as many of up below those of gate.
+fn dequant(
+    cx: &Lowering<'_>,
+    job: &Job,
+    slabs: &Slabs,
+    slab: u64,
+    first: u32,
+    columns: u32,
+) -> Node {
+    let values = DequantArgs {
+        weight: job.weight.start,
+        out: slab,
+        n: job.weight.n,
+        k: job.weight.k,
+        first_row: first,
+        rows: columns,
+        second_row: job.columns + first,
+        both: slabs.rows_per_column - 1,
+        stride: slabs.stride,
+        pad: 0,
+    };
+    let units = u64::from(slabs.stride / 32) * u64::from(columns * slabs.rows_per_column);
+    let blocks = units.div_ceil(256).min(u64::from(cx.gpu.sms.max(1)) * 8) as u32;
+    Node::Kernel(Launch {
+        unit: dequant_unit(job.weight.format),
+        function: "dequant",
+        grid: [blocks, 1, 1],
+        by_rows: ByRows::Fixed,
+        block: 256,
+        shared: 0,
+        args: args(&values),
+    })
+}
+
+fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
+    Unit {
+        file: "prepare.cu",
+        defines: vec![("BFLOAT", flag(bfloat)), ("TILED", flag(tiled))],
+    }
+}
+
+fn dequant_unit(format: Format) -> Unit {
+    Unit {
+        file: "dequant.cu",
+        defines: vec![("FORMAT_FILE", format_file(format))],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_cover_every_column_once() {
+        for format in Format::ALL {
+            for (n, k) in [
+                (256, 256),
+                (200, 768),
+                (152_064, 2560),
+                (19_456, 16_384),
+                (2, 256),
+            ] {
+                for act_mul in [false, true] {
+                    let slabs = Slabs::of(format, n, k, act_mul);
+                    let mut next = 0;
+                    for (first, columns) in slabs.each() {
+                        assert_eq!(first, next);
+                        assert!(columns > 0 && columns <= slabs.per);
+                        next += columns;
+                    }
+                    assert_eq!(next, if act_mul { n / 2 } else { n });
+                    assert!(slabs.bytes() <= choice(format).slab.max(128 * 4 * u64::from(k)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Products of 16-bit matrices by cuBLASLt, where it is installed: it is no part of the driver.
+#![allow(unsafe_code)]
+
+use crate::Error;
+use crate::gpu::Gpu;
+use cudarc::cublaslt::sys::{self, cublasStatus_t as Status};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes of device memory that a product may use for itself.
+pub(crate) const WORKSPACE: u64 = 32 << 20;
+
+fn check(status: Status, what: &str) -> Result<(), Error> {
+    if status == Status::CUBLAS_STATUS_SUCCESS {
+        return Ok(());
+    }
+    Err(Error::Library(format!("{what}: {status:?}")))
+}
+
+/// The library, opened for a GPU.
+pub(crate) struct Library {
+    handle: sys::cublasLtHandle_t,
+    /// Layers share their plans.
+    plans: Mutex<HashMap<Product, Option<Arc<Plan>>>>,
+}
+
+// SAFETY: the handle may be used from any thread; the library locks what it changes.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// `None` where it is not installed or refuses the GPU: our own kernels then do everything. The GPU's context must
+    /// be current.
+    fn open() -> Option<Library> {
+        let mut handle = std::ptr::null_mut();
+        if !crate::libraries::has_cublaslt() {
+            return None;
+        }
+        // SAFETY: the library is there; a handle is written.
+        let opened = check(unsafe { sys::cublasLtCreate(&mut handle) }, "").is_ok();
+        opened.then(|| Library {
+            handle,
+            plans: Mutex::default(),
+        })
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: made in `open`; the GPU drops it while its context lives and nothing runs.
+        unsafe { sys::cublasLtDestroy(self.handle) };
+    }
+}
+
+impl Gpu {
+    /// How the library does a product; `None` if it is missing or knows no way.
+    pub(crate) fn plan(&self, product: Product) -> Option<Arc<Plan>> {
+        let library = self.cublaslt()?;
+        self.current().ok()?;
+        let mut plans = library.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || Plan::of(library, product).ok().map(Arc::new);
+        plans.entry(product).or_insert_with(make).clone()
+    }
+
+    /// cuBLASLt for this GPU, if there is one.
+    fn cublaslt(&self) -> Option<&Library> {
+        let open = || self.current().ok().and_then(|()| Library::open());
+        self.library.get_or_init(open).as_ref()
+    }
+}
+
+/// What a product is, apart from its addresses: `y[rows][n] (+)= x[rows][k] * w[n][k]`, for up to so many rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Product {
+    pub(crate) bfloat: bool,
+    pub(crate) n: u32,
+    pub(crate) k: u32,
+    pub(crate) rows: u32,
+    /// Elements from row to row.
+    pub(crate) w_stride: u32,
+    pub(crate) x_stride: u32,
+    pub(crate) y_stride: u32,
+    pub(crate) add: bool,
+    /// What the addresses of w, x and y are multiples of.
+    pub(crate) aligned: [u32; 3],
+}
+
+/// The largest power of two that an address is a multiple of, as far as it matters to the library.
+pub(crate) fn alignment(address: u64) -> u32 {
+    1 << address.trailing_zeros().min(8)
+}
+
+/// One of the library's descriptors, with the function that frees it.
+struct Described<T>(*mut T, unsafe fn(*mut T) -> Status);
+
+impl<T> Drop for Described<T> {
+    fn drop(&mut self) {
+        // SAFETY: created by the library and not used any more.
+        unsafe { (self.1)(self.0) };
+    }
+}
+
+/// How the library does a product.
+pub(crate) struct Plan {
+    product: Product,
+    operation: Described<sys::cublasLtMatmulDescOpaque_t>,
+    w: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+    x: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+    y: Described<sys::cublasLtMatrixLayoutOpaque_t>,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    workspace: usize,
+    /// Rows that x and y are described with now.
+    rows: Mutex<u32>,
+}
+
+// SAFETY: plain descriptions; what changes in them, the rows, is changed and read under a lock.
+unsafe impl Send for Plan {}
+// SAFETY: as above.
+unsafe impl Sync for Plan {}
+
+impl Plan {
+    fn of(library: &Library, p: Product) -> Result<Plan, Error> {
+        let half = if p.bfloat {
+            sys::cudaDataType::CUDA_R_16BF
+        } else {
+            sys::cudaDataType::CUDA_R_16F
+        };
+        let float = sys::cudaDataType::CUDA_R_32F;
+        // The library counts by columns: its matrices are ours transposed.
+        let w = layout(half, p.k, p.n, p.w_stride)?;
+        let x = layout(half, p.k, p.rows, p.x_stride)?;
+        let y = layout(float, p.n, p.rows, p.y_stride)?;
+        let operation = operation()?;
+        let preference = preference(&p)?;
+        // SAFETY: the result is plain data, written by the library together with their number.
+        let found = unsafe {
+            let mut found = std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>();
+            let mut count = 0;
+            check(
+                sys::cublasLtMatmulAlgoGetHeuristic(
+                    library.handle,
+                    operation.0,
+                    w.0,
+                    x.0,
+                    y.0,
+                    y.0,
+                    preference.0,
+                    1,
+                    &mut found,
+                    &mut count,
+                ),
+                "choosing an algorithm",
+            )?;
+            if count < 1 {
+                return Err(Error::Library("no algorithm".to_string()));
+            }
+            found
+        };
+        Ok(Plan {
+            product: p,
+            operation,
+            w,
+            x,
+            y,
+            algorithm: found.algo,
+            workspace: found.workspaceSize,
+            rows: Mutex::new(p.rows),
+        })
+    }
+}
+
+impl Plan {
+    /// Makes it a product of so many rows.
+    fn describe(&self, rows: u32) -> Result<(), Error> {
+        let columns = u64::from(rows);
+        for matrix in [&self.x, &self.y] {
+            // SAFETY: the attribute has 8 bytes; the caller holds the lock.
+            let status = unsafe {
+                sys::cublasLtMatrixLayoutSetAttribute(
+                    matrix.0,
+                    sys::cublasLtMatrixLayoutAttribute_t::CUBLASLT_MATRIX_LAYOUT_COLS,
+                    std::ptr::from_ref(&columns).cast(),
+                    size_of::<u64>(),
+                )
+            };
+            check(status, "the number of rows")?;
+        }
+        Ok(())
+    }
+}
+
+fn layout(
+    of: sys::cudaDataType,
+    rows: u32,
+    columns: u32,
+    stride: u32,
+) -> Result<Described<sys::cublasLtMatrixLayoutOpaque_t>, Error> {
+    let mut made = std::ptr::null_mut();
+    // SAFETY: a descriptor is written.
+    let status = unsafe {
+        sys::cublasLtMatrixLayoutCreate(&mut made, of, rows.into(), columns.into(), stride.into())
+    };
+    check(status, "a matrix")?;
+    Ok(Described(made, sys::cublasLtMatrixLayoutDestroy))
+}
+
+/// What the algorithm may use, and rely on.
+fn preference(p: &Product) -> Result<Described<sys::cublasLtMatmulPreferenceOpaque_t>, Error> {
+    use sys::cublasLtMatmulPreferenceAttributes_t as A;
+    let mut made = std::ptr::null_mut();
+    // SAFETY: a descriptor is written.
+    let status = unsafe { sys::cublasLtMatmulPreferenceCreate(&mut made) };
+    check(status, "a preference")?;
+    let made = Described(made, sys::cublasLtMatmulPreferenceDestroy);
+    let set = |name: A, bytes: &[u8]| {
+        // SAFETY: as many bytes are read as there are.
+        let status = unsafe {
+            let from = bytes.as_ptr().cast();
+            sys::cublasLtMatmulPreferenceSetAttribute(made.0, name, from, bytes.len())
+        };
+        check(status, "a preference")
+    };
+    let room = WORKSPACE as usize;
+    set(
+        A::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+        &room.to_ne_bytes(),
+    )?;
+    let [w, x, y] = p.aligned.map(u32::to_ne_bytes);
+    set(A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &w)?;
+    set(A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &x)?;
+    set(A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &y)?;
+    set(A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &y)?;
+    Ok(made)
+}
+
+fn operation() -> Result<Described<sys::cublasLtMatmulDescOpaque_t>, Error> {
+    let mut made = std::ptr::null_mut();
+    // CUBLAS_OP_T.
+    let transposed = 1i32;
+    // SAFETY: a descriptor is written, then one attribute of the size given.
+    unsafe {
+        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let scale = sys::cudaDataType::CUDA_R_32F;
+        check(
+            sys::cublasLtMatmulDescCreate(&mut made, compute, scale),
+            "an operation",
+        )?;
+        let made = Described(made, sys::cublasLtMatmulDescDestroy);
+        check(
+            sys::cublasLtMatmulDescSetAttribute(
+                made.0,
+                sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
+                std::ptr::from_ref(&transposed).cast(),
+                size_of_val(&transposed),
+            ),
+            "an operation",
+        )?;
+        Ok(made)
+    }
+}
+
+/// A product with its addresses.
+pub(crate) struct Gemm {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) w: u64,
+    pub(crate) x: u64,
+    pub(crate) y: u64,
+    pub(crate) workspace: u64,
+    /// On the product, before it is stored or added.
+    pub(crate) scale: f32,
+}
+
+impl Gemm {
+    /// Enqueues it for `live` rows, at most as many as it was planned for.
+    pub(crate) fn run(&self, gpu: &Gpu, live: u32) -> Result<(), Error> {
+        let library = gpu
+            .cublaslt()
+            .ok_or_else(|| Error::Library("it is gone".to_string()))?;
+        let plan = &*self.plan;
+        let mut rows = plan.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if *rows != live {
+            plan.describe(live)?;
+            *rows = live;
+        }
+        let beta = if plan.product.add { 1.0f32 } else { 0.0 };
+        // SAFETY: lowering gave addresses of matrices as large as the plan says; scalars are read before the return.
+        let status = unsafe {
+            sys::cublasLtMatmul(
+                library.handle,
+                plan.operation.0,
+                std::ptr::from_ref(&self.scale).cast(),
+                self.w as *const c_void,
+                plan.w.0,
+                self.x as *const c_void,
+                plan.x.0,
+                std::ptr::from_ref(&beta).cast(),
+                self.y as *const c_void,
+                plan.y.0,
+                self.y as *mut c_void,
+                plan.y.0,
+                &plan.algorithm,
+                self.workspace as *mut c_void,
+                plan.workspace,
+                gpu.stream().cast(),
+            )
+        };
+        check(status, "a product")
+    }
+}

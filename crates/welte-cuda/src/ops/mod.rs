@@ -1,0 +1,74 @@
+//! The ops, a family per file: which kernels a command becomes, and what private memory they need.
+
+pub(crate) mod attention;
+pub(crate) mod basic;
+pub(crate) mod embed;
+pub(crate) mod experts;
+pub(crate) mod gemm;
+pub(crate) mod library;
+pub(crate) mod matmul;
+pub(crate) mod rope;
+pub(crate) mod sample;
+pub(crate) mod tile;
+
+use crate::launch::{Listed, Node};
+use crate::lower::Lowering;
+use crate::{Error, GpuInfo};
+use welte_table::{Command, Op, Program};
+
+/// The most rows that the matrix-vector kernels take; more are a matrix product.
+pub(crate) const MOST_VECTOR_ROWS: u32 = 16;
+
+macro_rules! family {
+    ($command:expr, $rows:expr, $function:ident ( $($argument:expr),* )) => {
+        match $command.op {
+            Op::Embed => embed::$function($($argument),*),
+            Op::Norm | Op::Bias | Op::ActMul | Op::Add | Op::Scale | Op::CopyLast => {
+                basic::$function($($argument),*)
+            }
+            Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
+                if $rows <= MOST_VECTOR_ROWS =>
+            {
+                matmul::$function($($argument),*)
+            }
+            Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
+                gemm::$function($($argument),*)
+            }
+            Op::Rope | Op::KvAppend | Op::RopeAppend => rope::$function($($argument),*),
+            Op::Attention => attention::$function($($argument),*),
+            Op::Route | Op::ExpertsActMul | Op::ExpertsAdd => experts::$function($($argument),*),
+            Op::Sample => sample::$function($($argument),*),
+        }
+    };
+}
+
+/// The kernels of a command, for at most `rows` rows.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    family!(command, rows, lower(cx, command, rows))
+}
+
+/// Bytes of private scratch, whose contents live only within the command.
+pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+    family!(command, rows, scratch(program, command, rows, gpu))
+}
+
+/// Bytes of counters, which are zero between commands.
+pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+    family!(command, rows, counters(program, command, rows, gpu))
+}
+
+/// Everything that tests compile for every architecture.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    let families = [
+        embed::catalogue(),
+        basic::catalogue(),
+        matmul::catalogue(),
+        gemm::catalogue(),
+        rope::catalogue(),
+        attention::catalogue(),
+        sample::catalogue(),
+        experts::catalogue(),
+        crate::floor::catalogue(),
+    ];
+    families.into_iter().flatten().collect()
+}

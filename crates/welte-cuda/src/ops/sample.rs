@@ -1,0 +1,293 @@
+//! Sampling: the kernel, and the host's mirror of its state.
+#![allow(unsafe_code)]
+
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
+use crate::lower::Lowering;
+use crate::{Error, GpuInfo};
+use welte_table::{Command, Program, Sampling, params};
+
+/// Threads of a block.
+const THREADS: u32 = 512;
+/// The fewest logits of a block.
+const LEAST_SLICE: u32 = 1024;
+/// Bytes of `Shared` and of `Meeting` in `sample.cu`.
+const SHARED_BYTES: u32 = 16_680;
+const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
+/// Bytes of what is sorted.
+const LIST_BYTES: u64 = 1024 * 8;
+/// End tokens that the device looks for. With more the host, which sees every token, ends the chain.
+const MOST_ENDS: usize = 256;
+/// Words of `Sampler` in `sample.cu`, before the end tokens.
+const HEAD_WORDS: usize = 16;
+
+/// `SampleArgs` of `sample.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Args {
+    step: u64,
+    logits: u64,
+    sampler: u64,
+    meeting: u64,
+    ties: u64,
+    list: u64,
+    conveyor: u64,
+    mailbox: u64,
+    cancel: u64,
+    n: u32,
+    slice: u32,
+    conveyor_slots: u32,
+    mailbox_slots: u32,
+    shift: u32,
+    pad: u32,
+}
+
+fn unit() -> Unit {
+    Unit {
+        file: "sample.cu",
+        defines: Vec::new(),
+    }
+}
+
+/// Logits of a block: all blocks must run at a time, so there is at most one per multiprocessor.
+fn slice(n: u32, gpu: &GpuInfo) -> u32 {
+    let blocks = n.div_ceil(LEAST_SLICE).clamp(1, gpu.sms.max(1));
+    n.div_ceil(blocks).next_multiple_of(4)
+}
+
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {
+    let n = params::Sample::of(&command.params).n;
+    let slice = slice(n, cx.gpu);
+    let shared = u64::from(SHARED_BYTES) + u64::from(slice) * 8;
+    if n == 0 || shared > u64::from(cx.gpu.shared_per_block) {
+        let room = cx.gpu.shared_per_block;
+        return Err(Error::Program(format!(
+            "sampling from {n} logits needs {shared} bytes of a block's {room}"
+        )));
+    }
+    // A sum of n probabilities stays below 2^62, and a probability is exact in an f64.
+    let bits = 32 - (n - 1).leading_zeros();
+    let shift = (62 - bits).min(52);
+    let a = Args {
+        step: cx.step,
+        logits: cx.buffer(command.buffers[0]),
+        sampler: cx.sampler,
+        meeting: cx.counters,
+        ties: cx.scratch + LIST_BYTES,
+        list: cx.scratch,
+        conveyor: cx.conveyor,
+        mailbox: cx.mailbox,
+        cancel: cx.cancel,
+        n,
+        slice,
+        conveyor_slots: cx.conveyor_slots,
+        mailbox_slots: cx.mailbox_slots,
+        shift,
+        pad: 0,
+    };
+    Ok(vec![Node::Kernel(Launch {
+        unit: unit(),
+        function: "sample",
+        grid: [n.div_ceil(slice), 1, 1],
+        by_rows: ByRows::Fixed,
+        block: THREADS,
+        shared: shared as u32,
+        args: args(&a),
+    })])
+}
+
+/// Private scratch of a command: what is sorted, and a word per block.
+pub(crate) fn scratch(_program: &Program, _command: &Command, _rows: u32, gpu: &GpuInfo) -> u64 {
+    LIST_BYTES + u64::from(gpu.sms) * 4
+}
+
+/// Bytes that are zero between commands.
+pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
+    MEETING_BYTES
+}
+
+/// What is compiled for every architecture in tests.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    vec![Listed {
+        unit: unit(),
+        hot: true,
+    }]
+}
+
+/// How many tokens of history, and how many biases, there is room for.
+fn room(program: &Program) -> (usize, usize) {
+    let context = program.kv.context.max(1) as usize;
+    (context, (program.vocab as usize).max(1024))
+}
+
+/// Bytes of the sampling state in device memory.
+pub(crate) fn region_bytes(program: &Program) -> u64 {
+    let (history, biases) = room(program);
+    4 * (HEAD_WORDS + MOST_ENDS + history + 2 * biases) as u64
+}
+
+/// The host's mirror of the sampling state, as the device has it: `Sampler` of `sample.cu`, end tokens, a ring of the
+/// last tokens, biases. Nothing is allocated after `new` (up to a bias for every token).
+pub(crate) struct Sampler {
+    words: Vec<u32>,
+    history: usize,
+    biases: usize,
+    vocab: u32,
+}
+
+/// Where numbers lie in the head.
+mod at {
+    pub(super) const TEMPERATURE: usize = 0;
+    pub(super) const SEED: usize = 8;
+    pub(super) const ENDS: usize = 10;
+    pub(super) const BIASES: usize = 11;
+    pub(super) const SIZE: usize = 12;
+    pub(super) const HEAD: usize = 13;
+    pub(super) const LEN: usize = 14;
+    pub(super) const MOST_ENDS: usize = 15;
+}
+
+impl Sampler {
+    /// With all its room.
+    pub(crate) fn new(program: &Program) -> Sampler {
+        let (history, biases) = room(program);
+        let fixed = HEAD_WORDS + MOST_ENDS + history;
+        let mut words = Vec::with_capacity(fixed + 2 * biases);
+        words.resize(fixed, 0);
+        words[at::SIZE] = history as u32;
+        words[at::MOST_ENDS] = MOST_ENDS as u32;
+        let mut sampler = Sampler {
+            words,
+            history,
+            biases,
+            vocab: program.vocab,
+        };
+        sampler.set(&Sampling::default(), &[], &[]);
+        sampler
+    }
+
+    /// New settings.
+    pub(crate) fn set(&mut self, s: &Sampling, bias: &[(u32, f32)], history: &[u32]) {
+        let least = if s.min_p > 0.0 {
+            s.min_p.min(1.0).ln()
+        } else {
+            f32::NEG_INFINITY
+        };
+        let head = [
+            s.temperature.to_bits(),
+            s.top_k,
+            s.top_p.to_bits(),
+            least.to_bits(),
+            s.repeat_penalty.to_bits(),
+            s.frequency_penalty.to_bits(),
+            s.presence_penalty.to_bits(),
+            s.penalty_last_n,
+            s.seed as u32,
+            (s.seed >> 32) as u32,
+        ];
+        debug_assert_eq!(head.len(), at::SEED + 2);
+        self.words[at::TEMPERATURE..head.len()].copy_from_slice(&head);
+        self.words.truncate(HEAD_WORDS + MOST_ENDS + self.history);
+        let known = bias.iter().filter(|(token, _)| *token < self.vocab);
+        for (token, bias) in known.take(self.biases) {
+            self.words.extend([*token, bias.to_bits()]);
+        }
+        let words = self.words.len() - HEAD_WORDS - MOST_ENDS - self.history;
+        self.words[at::BIASES] = (words / 2) as u32;
+        self.words[at::HEAD] = 0;
+        self.words[at::LEN] = 0;
+        for token in &history[history.len().saturating_sub(self.history)..] {
+            self.remember(*token);
+        }
+    }
+
+    /// Tokens that end a chain; true if they changed.
+    pub(crate) fn set_ends(&mut self, ends: &[u32]) -> bool {
+        let ends = &ends[..ends.len().min(MOST_ENDS)];
+        let known = self.words[at::ENDS] as usize;
+        if &self.words[HEAD_WORDS..HEAD_WORDS + known] == ends {
+            return false;
+        }
+        self.words[at::ENDS] = ends.len() as u32;
+        self.words[HEAD_WORDS..HEAD_WORDS + ends.len()].copy_from_slice(ends);
+        true
+    }
+
+    /// A token that was emitted.
+    pub(crate) fn remember(&mut self, token: u32) {
+        let head = self.words[at::HEAD] as usize;
+        self.words[HEAD_WORDS + MOST_ENDS + head] = token;
+        self.words[at::HEAD] = ((head + 1) % self.history) as u32;
+        self.words[at::LEN] = (self.words[at::LEN] + 1).min(self.history as u32);
+    }
+
+    /// What the host uploads to the start of the region.
+    pub(crate) fn head(&self) -> &[u8] {
+        // SAFETY: words are plain bytes, and the slice lives as long as they do.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 4) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use welte_table::{Format, KvLayout};
+
+    fn program(vocab: u32, context: u32) -> Program {
+        Program {
+            weights: Vec::new(),
+            buffers: Vec::new(),
+            kv: KvLayout {
+                format: Format::F16,
+                layers: 1,
+                kv_heads: 1,
+                head_dim: 8,
+                page: 16,
+                pages: 1,
+                sequences: 1,
+                context,
+            },
+            vocab,
+            tokens: 0,
+            tables: Vec::new(),
+        }
+    }
+
+    fn words(sampler: &Sampler) -> Vec<u32> {
+        let words = sampler.head().chunks_exact(4);
+        words
+            .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+            .collect()
+    }
+
+    #[test]
+    fn the_mirror_is_laid_out_as_the_kernel_reads_it() {
+        let program = program(50, 4);
+        let mut sampler = Sampler::new(&program);
+        let settings = Sampling {
+            temperature: 0.5,
+            top_k: 7,
+            min_p: 2.0,
+            seed: 5 << 32 | 9,
+            ..Sampling::default()
+        };
+        let bias = [(3, 1.5), (50, 1.0), (3, -2.0)];
+        sampler.set(&settings, &bias, &[1, 2, 3, 4, 5, 6]);
+        assert!(sampler.set_ends(&[8, 9]));
+        assert!(!sampler.set_ends(&[8, 9]));
+        sampler.remember(7);
+        let words = words(&sampler);
+        let history = HEAD_WORDS + MOST_ENDS;
+        assert_eq!(words[..2], [0.5f32.to_bits(), 7]);
+        // min-p is at most 1, and its logarithm is what is kept.
+        assert_eq!(words[3], 0.0f32.to_bits());
+        assert_eq!(words[8..16], [9, 5, 2, 2, 4, 1, 4, MOST_ENDS as u32]);
+        assert_eq!(words[HEAD_WORDS..HEAD_WORDS + 2], [8, 9]);
+        // A ring of the last four tokens; token 50 is none of the vocabulary's.
+        assert_eq!(words[history..history + 4], [7, 4, 5, 6]);
+        let biases = [3, 1.5f32.to_bits(), 3, (-2.0f32).to_bits()];
+        assert_eq!(words[history + 4..], biases);
+        assert!(words.len() as u64 * 4 <= region_bytes(&program));
+        assert!(sampler.set_ends(&[]));
+    }
+}
