@@ -91,10 +91,17 @@ struct Head {
     }
 
     __device__ __forceinline__ void store(u8 *y, u32 lane) const {
-        if constexpr (KV_Q8) {
+        if constexpr (KV_Q8) { // a block of 32 is one value of each lane
+            float largest[PER_LANE];
 #pragma unroll
-            for (u32 i = 0; i < PER_LANE; ++i) { // a block of 32 is one value of each lane
-                float scale = __fdiv_rn(warp_max(fabsf(v[i])), 127.0f);
+            for (u32 i = 0; i < PER_LANE; ++i) largest[i] = fabsf(v[i]);
+#pragma unroll
+            for (int o = 16; o > 0; o >>= 1)
+#pragma unroll
+                for (u32 i = 0; i < PER_LANE; ++i) largest[i] = fmaxf(largest[i], __shfl_xor_sync(~0u, largest[i], o));
+#pragma unroll
+            for (u32 i = 0; i < PER_LANE; ++i) {
+                float scale = __fdiv_rn(largest[i], 127.0f);
                 float inverse = scale > 0.0f ? __fdiv_rn(1.0f, scale) : 0.0f;
                 int q = (int)fminf(fmaxf(roundf(v[i] * inverse), -128.0f), 127.0f);
                 if (lane == 0) *(__half *)(y + i * 34) = __float2half_rn(scale);

@@ -80,7 +80,7 @@ pub struct Compiled {
 pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Error> {
     let compiler = Compiler::find()?;
     let mut listed = ops::catalogue();
-    listed.retain(|l| ops::gemm::is_for(&l.unit, arch));
+    listed.retain(|l| ops::tile::is_for(&l.unit, arch));
     if !every_variant {
         let mut seen = BTreeSet::new();
         let format = |unit: &Unit| {

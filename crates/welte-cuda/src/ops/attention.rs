@@ -23,8 +23,12 @@ const MOST_SPLITS: u32 = 128;
 const HEADS: u32 = 8;
 /// Positions that flash attention takes at a time: `STEP` of `attention_prefill.cu`.
 const STEP: u32 = 64;
-/// Its warps, and the tiles of 16 rows that each has.
-const PREFILL: (u32, u32) = (4, 1);
+/// Its warps, with 16 rows each: where there are many rows, or where keys and values must be widened first, more rows
+/// share the work.
+const PREFILL_WARPS: u32 = 4;
+const PREFILL_WARPS_MANY: u32 = 8;
+/// So many rows are many.
+const MANY_ROWS: u32 = 1536;
 /// Threads of the plain kernel.
 const PLAIN_THREADS: u32 = 128;
 
@@ -61,7 +65,7 @@ fn kind(kv: &KvLayout, rows: u32, room: u32) -> Kind {
     let tiles = fits && kv.page.is_multiple_of(TILE);
     match (tiles, rows <= MOST_VECTOR_ROWS) {
         (true, true) => Kind::Decode,
-        (true, false) if prefill_shared(kv) <= room => Kind::Prefill,
+        (true, false) if prefill_shared(kv, PREFILL_WARPS) <= room => Kind::Prefill,
         _ => Kind::Plain,
     }
 }
@@ -110,20 +114,24 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         pad: 0,
     };
     let few = || decode(cx, &p, rows.min(MOST_VECTOR_ROWS), &a);
+    let nodes = |least, most, launch| Node::ForRows {
+        least,
+        most,
+        nodes: vec![Node::Kernel(launch)],
+    };
     Ok(match kind(kv, rows, cx.gpu.shared_per_block) {
         Kind::Decode => vec![Node::Kernel(few())],
-        Kind::Prefill => vec![
-            Node::ForRows {
-                least: 1,
-                most: MOST_VECTOR_ROWS,
-                nodes: vec![Node::Kernel(few())],
-            },
-            Node::ForRows {
-                least: MOST_VECTOR_ROWS + 1,
-                most: rows,
-                nodes: vec![Node::Kernel(prefill(kv, &p, rows, &a))],
-            },
-        ],
+        Kind::Prefill => {
+            let some = prefill(cx, &p, rows.min(MANY_ROWS - 1), &a);
+            let mut list = vec![
+                nodes(1, MOST_VECTOR_ROWS, few()),
+                nodes(MOST_VECTOR_ROWS + 1, MANY_ROWS - 1, some),
+            ];
+            if rows >= MANY_ROWS {
+                list.push(nodes(MANY_ROWS, rows, prefill(cx, &p, rows, &a)));
+            }
+            list
+        }
         Kind::Plain => vec![Node::Kernel(plain(kv, &p, rows, &a))],
     })
 }
@@ -142,16 +150,17 @@ fn decode(cx: &Lowering<'_>, p: &params::Attention, rows: u32, a: &Args) -> Laun
     }
 }
 
-fn prefill(kv: &KvLayout, p: &params::Attention, rows: u32, a: &Args) -> Launch {
-    let (warps, tiles) = PREFILL;
-    let per = warps * tiles * 16;
+fn prefill(cx: &Lowering<'_>, p: &params::Attention, rows: u32, a: &Args) -> Launch {
+    let kv = &cx.program.kv;
+    let warps = prefill_warps(kv, rows, cx.gpu.shared_per_block);
+    let per = warps * 16;
     Launch {
-        unit: prefill_unit(kv),
+        unit: prefill_unit(kv, warps),
         function: "attention_prefill",
         grid: [p.heads, rows.div_ceil(per), 1],
         by_rows: ByRows::Axis { axis: 1, per },
         block: warps * 32,
-        shared: prefill_shared(kv),
+        shared: prefill_shared(kv, warps),
         args: args(a),
     }
 }
@@ -175,10 +184,19 @@ fn plain_unit(kv: &KvLayout) -> Unit {
     }
 }
 
-fn prefill_unit(kv: &KvLayout) -> Unit {
+fn prefill_warps(kv: &KvLayout, rows: u32, room: u32) -> u32 {
+    let many = kv.format == Format::Q8_0 || rows >= MANY_ROWS;
+    if many && prefill_shared(kv, PREFILL_WARPS_MANY) <= room {
+        PREFILL_WARPS_MANY
+    } else {
+        PREFILL_WARPS
+    }
+}
+
+fn prefill_unit(kv: &KvLayout, warps: u32) -> Unit {
     let mut defines = kv_defines(kv.head_dim, kv.page, kv.format);
-    defines.push(("WARPS", PREFILL.0.to_string()));
-    defines.push(("TILES", PREFILL.1.to_string()));
+    defines.push(("WARPS", warps.to_string()));
+    defines.push(("TILES", "1".to_string()));
     Unit {
         file: "attention_prefill.cu",
         defines,
@@ -186,9 +204,9 @@ fn prefill_unit(kv: &KvLayout) -> Unit {
 }
 
 /// Queries, keys and values as f16, twice; of Q8_0 once, and what was fetched. All from a multiple of 1024 bytes.
-fn prefill_shared(kv: &KvLayout) -> u32 {
+fn prefill_shared(kv: &KvLayout, warps: u32) -> u32 {
     let row = kv.head_dim.next_multiple_of(64) * 2;
-    let queries = PREFILL.0 * PREFILL.1 * 16 * row + 1024;
+    let queries = warps * 16 * row + 1024;
     match kv.format {
         Format::Q8_0 => queries + 2 * STEP * (row + kv.head_dim / 32 * 34),
         _ => queries + 4 * STEP * row,
@@ -282,7 +300,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     ] {
         let kv = layout(head_dim, format);
         list.push(Listed {
-            unit: prefill_unit(&kv),
+            unit: prefill_unit(&kv, prefill_warps(&kv, 512, 227 << 10)),
             hot: false,
         });
         list.push(Listed {

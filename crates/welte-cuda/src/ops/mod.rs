@@ -8,6 +8,7 @@ pub(crate) mod library;
 pub(crate) mod matmul;
 pub(crate) mod rope;
 pub(crate) mod sample;
+pub(crate) mod tile;
 
 use crate::launch::{Listed, Node};
 use crate::lower::Lowering;
