@@ -12,7 +12,8 @@ use welte_table::{Command, Format, Program, Row, Shape};
 /// Largest error as a share of the logits' range: f32 activations. What is left is the keys and values in F16, which
 /// transformers kept in F32: with its own rounded to F16 it is off by the same 2.4e-3 in the worst golden.
 const EXACT: f32 = 3e-3;
-/// Activations rounded to bf16, as the GPU does for many rows: 6.3e-3 was the worst seen on the CPU.
+/// Activations rounded to bf16, as the GPU does for many rows of BF16 weights: 6.3e-3 was the worst seen on the CPU,
+/// 5.7e-3 on a GPU.
 const BF16_ACTS: f32 = 1.2e-2;
 /// Activations rounded to eight bits per block of 32: 2.7e-2 was the worst seen, the same on every instruction set.
 const INT8_ACTS: f32 = 4e-2;
@@ -91,7 +92,8 @@ impl Configuration {
                 BF16_ACTS
             }
             Configuration::Cpu(..) if floats => EXACT,
-            Configuration::Cuda if floats => BF16_ACTS,
+            Configuration::Cuda if format == Format::BF16 => BF16_ACTS,
+            Configuration::Cuda if floats => EXACT,
             _ => INT8_ACTS,
         }
     }
