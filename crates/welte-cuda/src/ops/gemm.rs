@@ -392,8 +392,8 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
     let slabs = Slabs::of(weight.format, weight.n, weight.k, act_mul);
     let slab = private.rest + WORKSPACE;
     let gate_up = slab + slabs.bytes();
-    let grid = [1, rows, 1];
-    let each_row = ByRows::Axis { axis: 1, per: 1 };
+    let grid = [rows, 1, 1];
+    let each_row = ByRows::Axis { axis: 0, per: 1 };
     let mut nodes = vec![prepare(cx, job, private, rows, false, grid, each_row)];
     for (first, columns) in slabs.each() {
         let (w, w_stride) = if slabs.direct {
