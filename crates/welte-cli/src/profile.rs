@@ -69,8 +69,8 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     }
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or_else(cores);
-    let floor = welte::read_bandwidth(threads, 0.5)? / 1e9;
     let model = source::load_with(&source, &options)?;
+    let floor = welte::read_bandwidth(model.device(), threads, 0.5)? / 1e9;
     let mut session = model.session()?;
     let vocab = model.vocab().max(1);
     let prompt: Vec<u32> = (0..args.n_prompt.max(1))

@@ -215,6 +215,7 @@ impl DeviceSession {
                     calls: p.calls,
                     ns: p.ns,
                     bytes: p.bytes,
+                    flops: p.flops,
                 })
                 .collect(),
         }

@@ -6,11 +6,12 @@ use common::*;
 use std::collections::BTreeMap;
 use welte::{DeviceChoice, GenerateOptions, LoadOptions, Sampling};
 
-/// Chunking a prompt changes the order of sums in attention only, on the CPU. A GPU multiplies many rows in 16 bits and
+/// On the CPU prompts of 17 rows and more sum attention in another order than fewer, and an activation that is rounded to
+/// 8 bits may then fall to the other side: 9.4e-3 was seen. A GPU multiplies many rows in 16 bits and
 /// few with activations rounded to 8 bits per block of 32: the goldens' tolerance.
 fn tolerance(device: DeviceChoice) -> f32 {
     match device {
-        DeviceChoice::Cpu => 2e-3,
+        DeviceChoice::Cpu => 2e-2,
         _ => 4e-2,
     }
 }

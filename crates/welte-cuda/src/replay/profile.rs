@@ -3,7 +3,7 @@
 use super::Session;
 use crate::Error;
 use crate::gpu::Event;
-use welte_table::{Op, Row};
+use welte_table::{Op, Row, params};
 
 /// What one op did since profiling was switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Profile {
     pub ns: u64,
     /// Bytes that it had to move at least: weights, activations, and the KV it read.
     pub bytes: u64,
+    /// Floating-point operations.
+    pub flops: u64,
 }
 
 impl Session {
@@ -26,6 +28,7 @@ impl Session {
             calls: 0,
             ns: 0,
             bytes: 0,
+            flops: 0,
         };
         let most = self.tables.iter().map(|t| t.commands.len()).max();
         while on && self.events.len() <= most.unwrap_or(0) {
@@ -54,8 +57,8 @@ impl Session {
         let program = &self.model.inner.program;
         let kv = &program.kv;
         let per_position = kv.position_bytes().unwrap_or(0) / u64::from(kv.layers.max(1));
-        let table = &program.tables[table].commands;
-        for (index, command) in table.iter().enumerate().take(commands) {
+        let table = &program.tables[table];
+        for (index, command) in table.commands.iter().enumerate().take(commands) {
             if command.op == Op::Sample && !sample {
                 continue;
             }
@@ -67,9 +70,12 @@ impl Session {
             entry.calls += 1;
             entry.ns += after.since(before)?;
             entry.bytes += command.bytes;
+            entry.flops += command.flops * u64::from(table.rows_at(index).min(rows.len() as u32));
             if command.op == Op::Attention {
+                let p = params::Attention::of(&command.params);
                 let positions: u64 = rows.iter().map(|r| u64::from(r.position) + 1).sum();
                 entry.bytes += positions * per_position;
+                entry.flops += positions * 4 * u64::from(p.heads) * u64::from(p.head_dim);
             }
         }
         Ok(())
