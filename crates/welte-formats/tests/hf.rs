@@ -171,7 +171,7 @@ fn wrong_fields_are_named() {
             8,
         )
         .path(),
-        &["tensor w", "3 dim"],
+        &["tensor w", "4 dim"],
     );
     refused(
         header(
