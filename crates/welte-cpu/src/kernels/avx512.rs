@@ -556,17 +556,45 @@ unsafe fn rounded_tile<const F: usize, const M: usize>(
     acts: *const u8,
     stride: usize,
 ) -> [__m512; M] {
-    let mut sums = [[_mm512_setzero_ps(); M]; 2];
+    let mut even = [_mm512_setzero_ps(); M];
+    let mut odd = [_mm512_setzero_ps(); M];
+    let pairs = k.div_ceil(2);
     // SAFETY: pair p of the tile and of each activation row exists, as the caller promised; the vectors of i32 and of
     // bf16 pairs have the same size and no invalid values.
     unsafe {
-        for p in 0..k.div_ceil(2) {
-            let w: __m512bh = std::mem::transmute(load(tile.add(p * 64)));
-            for (r, sum) in sums[p % 2].iter_mut().enumerate() {
-                let x: __m512bh = std::mem::transmute(word(acts.add(r * stride + p * 4)));
-                *sum = _mm512_dpbf16_ps(*sum, w, x);
-            }
+        let mut p = 0;
+        // Two turns at a time: sums chosen by a number that changes would live in memory.
+        while p + 2 <= pairs {
+            pair(tile, acts, stride, p, &mut even);
+            pair(tile, acts, stride, p + 1, &mut odd);
+            p += 2;
+        }
+        if p < pairs {
+            pair(tile, acts, stride, p, &mut even);
         }
     }
-    std::array::from_fn(|r| _mm512_add_ps(sums[0][r], sums[1][r]))
+    std::array::from_fn(|r| _mm512_add_ps(even[r], odd[r]))
+}
+
+/// Adds pair p of a tile times pair p of M activation rows.
+///
+/// # Safety
+/// As for [`rounded_tile`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn pair<const M: usize>(
+    tile: *const u8,
+    acts: *const u8,
+    stride: usize,
+    p: usize,
+    sums: &mut [__m512; M],
+) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let w: __m512bh = std::mem::transmute(load(tile.add(p * 64)));
+        for (r, sum) in sums.iter_mut().enumerate() {
+            let x: __m512bh = std::mem::transmute(word(acts.add(r * stride + p * 4)));
+            *sum = _mm512_dpbf16_ps(*sum, w, x);
+        }
+    }
 }
