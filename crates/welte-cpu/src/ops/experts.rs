@@ -1,15 +1,10 @@
 //! Mixtures of experts: rows choose experts, entries (a row with one of its experts) are grouped by expert, and each
 //! expert's matrix is read once for all of its entries.
 
-use super::matmul::ROW_BLOCK;
-use super::{Bytes, Place, activate};
+use super::matmul::{CHUNK, FUSED_COLUMNS, ROW_BLOCK};
+use super::{Bytes, Place, activate_and_multiply};
 use crate::kernels::Kernel;
 use std::ops::Range;
-
-/// Bytes of tiles in one chunk, about.
-const CHUNK: usize = 64 << 10;
-/// The most outputs in one chunk: what a thread's scratch holds for a block of rows, twice.
-pub(crate) const COLUMNS: usize = 256;
 
 /// Softmax over the experts; the best ones with their shares.
 pub(crate) struct Route {
@@ -215,7 +210,7 @@ pub(crate) struct ExpertsMatmul {
 impl ExpertsMatmul {
     fn tiles_per_chunk(&self) -> usize {
         let by_bytes = CHUNK / self.kernel.tile_bytes(self.k).max(1);
-        by_bytes.clamp(1, COLUMNS / self.kernel.tile_rows)
+        by_bytes.clamp(1, FUSED_COLUMNS / self.kernel.tile_rows)
     }
 
     fn chunks_per_expert(&self) -> usize {
@@ -232,7 +227,7 @@ impl ExpertsMatmul {
     }
 
     /// # Safety
-    /// See `super`; `scratch` holds `2 * ROW_BLOCK * COLUMNS` floats of this thread's own.
+    /// See `super`; `scratch` holds `2 * ROW_BLOCK * FUSED_COLUMNS` floats of this thread's own.
     pub(crate) unsafe fn run(&self, rows: usize, chunk: usize, scratch: *mut f32) {
         let groups = &self.groups;
         let (which, part) = (
@@ -275,18 +270,25 @@ impl ExpertsMatmul {
                         multiply(tiles, out, self.y.stride);
                     }
                     Then::ActMul(act) => {
-                        let up = scratch.add(ROW_BLOCK * COLUMNS);
-                        multiply(tiles, scratch, COLUMNS);
-                        multiply(tiles.add(self.n / tile_rows * tile_bytes), up, COLUMNS);
+                        let up = scratch.add(ROW_BLOCK * FUSED_COLUMNS);
+                        multiply(tiles, scratch, FUSED_COLUMNS);
+                        multiply(
+                            tiles.add(self.n / tile_rows * tile_bytes),
+                            up,
+                            FUSED_COLUMNS,
+                        );
                         for i in 0..count {
                             let entry = groups.entry(at + i);
                             let (row, slot) = (entry / groups.used, entry % groups.used);
                             let y = self.y.start.add(row * self.y.stride);
                             let y = y.add(slot * self.n + first);
-                            for j in 0..n {
-                                let from = i * COLUMNS + j;
-                                *y.add(j) = activate(act, *scratch.add(from)) * *up.add(from);
-                            }
+                            let from = i * FUSED_COLUMNS;
+                            activate_and_multiply(
+                                act,
+                                std::slice::from_raw_parts(scratch.add(from), n),
+                                std::slice::from_raw_parts(up.add(from), n),
+                                std::slice::from_raw_parts_mut(y, n),
+                            );
                         }
                     }
                 }

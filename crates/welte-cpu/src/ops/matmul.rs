@@ -8,7 +8,7 @@ use crate::kernels::Kernel;
 /// Rows that one call of a kernel gets, so that their activations stay in cache while tiles pass.
 pub(crate) const ROW_BLOCK: usize = 32;
 /// Bytes of tiles in one chunk, about.
-const CHUNK: usize = 64 << 10;
+pub(crate) const CHUNK: usize = 64 << 10;
 /// The most outputs in one chunk when gate and up meet in a thread's own scratch.
 pub(crate) const FUSED_COLUMNS: usize = 256;
 
