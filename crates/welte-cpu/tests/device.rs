@@ -382,37 +382,7 @@ fn impossible_rows_are_errors() {
     let (program, checkpoint) = make(&Config::small(2));
     let mut session = load(&program, &checkpoint, &options(1));
     let good = Row::default();
-    let bad = [
-        (0, vec![]),
-        (
-            0,
-            vec![
-                good,
-                Row {
-                    position: 1,
-                    ..good
-                },
-            ],
-        ),
-        (0, vec![Row { token: 101, ..good }]),
-        (
-            0,
-            vec![Row {
-                position: 640,
-                ..good
-            }],
-        ),
-        (
-            0,
-            vec![Row {
-                sequence: 3,
-                ..good
-            }],
-        ),
-        (1, vec![good, good]),
-        (7, vec![good]),
-    ];
-    for (table, rows) in bad {
+    for (table, rows) in impossible_rows() {
         assert!(
             matches!(session.step(table, &rows), Err(Error::Step(_))),
             "{rows:?}"

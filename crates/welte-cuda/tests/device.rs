@@ -524,32 +524,7 @@ fn impossible_rows_are_errors() {
     let (program, checkpoint) = make(&Config::small(2));
     let mut session = load(&program, &checkpoint, Replay::Graph);
     let good = Row::default();
-    let later = Row {
-        position: 1,
-        ..good
-    };
-    let bad = [
-        (0, vec![]),
-        (0, vec![good, later]),
-        (0, vec![Row { token: 101, ..good }]),
-        (
-            0,
-            vec![Row {
-                position: 640,
-                ..good
-            }],
-        ),
-        (
-            0,
-            vec![Row {
-                sequence: 3,
-                ..good
-            }],
-        ),
-        (1, vec![good, good]),
-        (7, vec![good]),
-    ];
-    for (table, rows) in bad {
+    for (table, rows) in common::impossible_rows() {
         let result = session.step(table, &rows);
         assert!(matches!(result, Err(Error::Step(_))), "{rows:?}");
     }

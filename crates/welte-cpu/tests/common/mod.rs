@@ -570,3 +570,29 @@ pub fn rows(n: &mut Numbers, vocab: u32, from: u32, count: u32, sequence: u32) -
         })
         .collect()
 }
+
+/// Tables of [`Config::small`] with rows that they cannot have.
+pub fn impossible_rows() -> Vec<(usize, Vec<Row>)> {
+    let good = Row::default();
+    let later = Row {
+        position: 1,
+        ..good
+    };
+    let beyond = Row {
+        position: 640,
+        ..good
+    };
+    let stranger = Row {
+        sequence: 3,
+        ..good
+    };
+    vec![
+        (0, vec![]),
+        (0, vec![good, later]),
+        (0, vec![Row { token: 101, ..good }]),
+        (0, vec![beyond]),
+        (0, vec![stranger]),
+        (1, vec![good, good]),
+        (7, vec![good]),
+    ]
+}
