@@ -41,14 +41,19 @@ fn bench(shape: &str, depths: &[u32]) -> Result<(), Box<dyn Error>> {
     };
     let program = Arc::new(welte_models::compile(&spec, &checkpoint, &compile)?);
     let weights: u64 = program.tables[0].commands.iter().map(|c| c.bytes).sum();
-    for replay in [Replay::Graph, Replay::Eager, Replay::While] {
+    let kinds = match std::env::var("KINDS") {
+        Ok(_) => vec![Replay::Persistent, Replay::Graph],
+        Err(_) => vec![Replay::Persistent, Replay::Graph, Replay::Eager, Replay::While],
+    };
+    for replay in kinds {
         let begun = Instant::now();
         let options = Options { device: 0, replay };
         let model = Model::load(program.clone(), &checkpoint, &options, &mut |_, _| {})?;
         let loaded = begun.elapsed();
         let mut session = Session::new(&model)?;
         let ready = begun.elapsed();
-        println!("{shape} {replay:?}: loaded {loaded:.2?}, ready {ready:.2?}");
+        let note = session.note().unwrap_or("");
+        println!("{shape} {replay:?}: loaded {loaded:.2?}, ready {ready:.2?} {note}");
         session.set_sampling(&Sampling::default(), &[], &[]);
         for &depth in depths {
             let start = Row {

@@ -1,5 +1,6 @@
 // Rope, KV append, and both fused with the q and k norms. A warp takes one head of one row.
 // Macros: HEAD_DIM, PAGE, KV_Q8.
+#include "angle.cuh"
 #include "kv.cuh"
 
 struct RopeArgs {
@@ -22,15 +23,6 @@ struct RopeArgs {
 
 #define WARPS 4
 constexpr u32 PER_LANE = (HEAD_DIM + 31) / 32;
-
-// The angle is rounded to f32 as on the CPU device; its whole turns are taken off in f64, so that no position is too far.
-__device__ __forceinline__ void turn(float position, float freq, float magnitude, float &c, float &s) {
-    double turns = (double)__fmul_rn(position, freq) * 0.15915494309189533577;
-    float part = (float)(turns - rint(turns));
-    sincospif(2.0f * part, &s, &c);
-    c *= magnitude;
-    s *= magnitude;
-}
 
 // What does not change from step to step, for one lane's values.
 struct Weights {
@@ -85,7 +77,7 @@ struct Head {
             bool first = a.interleaved ? at % 2 == 0 : at < half;
             float other = shared[a.interleaved ? at ^ 1 : first ? at + half : at - half];
             float c, s;
-            turn(position, freqs[i], a.magnitude, c, s);
+            turn_by(position, freqs[i], a.magnitude, c, s);
             v[i] = first ? v[i] * c - other * s : other * s + v[i] * c;
         }
     }

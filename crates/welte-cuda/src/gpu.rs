@@ -206,13 +206,56 @@ impl Gpu {
         grid: [u32; 3],
         args: &[u8],
     ) -> Result<(), Error> {
-        let mut attribute = sys::CUlaunchAttribute {
+        let attribute = sys::CUlaunchAttribute {
             id: SERIALISATION,
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue {
                 programmaticStreamSerializationAllowed: 1,
             },
         };
+        let known = self.info.arch >= 90;
+        // SAFETY: promised by the caller.
+        unsafe { self.launch_with(kernel, grid, args, known.then_some(attribute)) }
+    }
+
+    /// Enqueues a kernel whose blocks wait for each other: the driver refuses it if they cannot all run at a time.
+    ///
+    /// # Safety
+    /// As for [`Gpu::launch`].
+    pub(crate) unsafe fn launch_together(
+        &self,
+        kernel: &Kernel,
+        blocks: u32,
+        args: &[u8],
+    ) -> Result<(), Error> {
+        let attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { cooperative: 1 },
+        };
+        // SAFETY: promised by the caller.
+        unsafe { self.launch_with(kernel, [blocks, 1, 1], args, Some(attribute)) }
+    }
+
+    /// Enqueues filling memory with zeros.
+    ///
+    /// # Safety
+    /// The memory is a block's, and nothing needs what it holds.
+    pub(crate) unsafe fn clear(&self, start: u64, bytes: u64) -> Result<(), Error> {
+        // SAFETY: promised by the caller.
+        let result = unsafe { sys::cuMemsetD8Async(start, 0, bytes as usize, self.stream) };
+        check(result, "clearing memory")
+    }
+
+    /// # Safety
+    /// As for [`Gpu::launch`].
+    unsafe fn launch_with(
+        &self,
+        kernel: &Kernel,
+        grid: [u32; 3],
+        args: &[u8],
+        mut attribute: Option<sys::CUlaunchAttribute>,
+    ) -> Result<(), Error> {
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
             gridDimY: grid[1],
@@ -222,8 +265,10 @@ impl Gpu {
             blockDimZ: 1,
             sharedMemBytes: kernel.shared,
             hStream: self.stream,
-            attrs: &mut attribute,
-            numAttrs: u32::from(self.info.arch >= 90),
+            numAttrs: u32::from(attribute.is_some()),
+            attrs: attribute
+                .as_mut()
+                .map_or(std::ptr::null_mut(), std::ptr::from_mut),
         };
         let mut parameters = [args.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: promised by the caller; the driver copies the parameters before it returns.
@@ -299,8 +344,7 @@ impl DeviceBlock {
             return Ok(block);
         }
         // SAFETY: the block has that many bytes.
-        let result = unsafe { sys::cuMemsetD8Async(block.start, 0, bytes as usize, gpu.stream) };
-        check(result, what)?;
+        unsafe { gpu.clear(block.start, bytes)? };
         Ok(block)
     }
 

@@ -1,4 +1,4 @@
-//! The CUDA device: the same table, replayed as a graph on an NVIDIA GPU.
+//! The CUDA device: the same table, replayed on an NVIDIA GPU by one persistent kernel or as a graph.
 //!
 //! Nothing of CUDA is linked: the driver, the run-time compiler and cuBLASLt are opened when they are there, and
 //! [`info`] says what is missing. [`Model::load`] uploads a checkpoint's weights, [`Session::new`] allocates every
@@ -17,6 +17,7 @@ mod libraries;
 mod load;
 mod lower;
 mod ops;
+mod persistent;
 mod replay;
 mod sizes;
 
@@ -39,10 +40,26 @@ pub enum Replay {
     /// Every kernel is launched by the host, one after the other.
     Eager,
     /// The decode table is one graph, launched once per token, a few tokens ahead.
-    #[default]
     Graph,
     /// The decode table is the body of a loop on the device: one launch per chain.
     While,
+    /// One kernel reads the decode table on the GPU, for a whole chain of tokens: one launch per tenth of a second. A model
+    /// that it cannot take is replayed as a graph.
+    #[default]
+    Persistent,
+}
+
+impl Replay {
+    /// As a person reads it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Replay::Allocate => "launches and allocations",
+            Replay::Eager => "launches",
+            Replay::Graph => "graph",
+            Replay::While => "loop on the GPU",
+            Replay::Persistent => "persistent kernel",
+        }
+    }
 }
 
 /// How the device runs.

@@ -5,8 +5,9 @@
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel, Module};
 use crate::launch::{Launch, Unit};
 use crate::lower::{LoweredTable, Lowering, Places};
+use crate::persistent::{self, Inputs, Roll};
 use crate::replay::turn_unit;
-use crate::{Error, Options, compile, layout, sizes};
+use crate::{Error, Options, Replay, compile, layout, sizes};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -28,6 +29,8 @@ pub(crate) struct Inner {
     pub(crate) program: Arc<Program>,
     pub(crate) options: Options,
     pub(crate) weights: Vec<Placed>,
+    /// The decode table for the persistent kernel, or why there is none.
+    pub(crate) roll: Result<Roll, String>,
     modules: Mutex<BTreeMap<Unit, Module>>,
     // Freed after everything that lives in its context.
     pub(crate) arena: DeviceBlock,
@@ -91,8 +94,16 @@ impl Model {
         for weight in &mut weights {
             weight.start += arena.start();
         }
+        let inputs = Inputs {
+            program: &program,
+            gpu: &gpu.info,
+            weights: &weights,
+        };
+        let decode = program.tables.first().ok_or("it has no table".to_string());
+        let roll = decode.and_then(|table| persistent::record(&inputs, table));
         let model = Model {
             inner: Arc::new(Inner {
+                roll,
                 program,
                 options: *options,
                 weights,
@@ -156,6 +167,9 @@ impl Inner {
             &places,
         );
         let mut units = BTreeSet::from([turn_unit()]);
+        if let (Replay::Persistent, Ok(roll)) = (self.options.replay, &self.roll) {
+            units.insert(roll.unit.clone());
+        }
         for table in &self.program.tables {
             units.extend(units_of(&cx.lower(table)?));
         }
@@ -184,11 +198,22 @@ impl Inner {
 
     /// The loaded function of a launch.
     pub(crate) fn kernel(&self, launch: &Launch) -> Result<Kernel, Error> {
+        self.kernel_of(&launch.unit, launch.function, launch.block, launch.shared)
+    }
+
+    /// A loaded function.
+    pub(crate) fn kernel_of(
+        &self,
+        unit: &Unit,
+        function: &'static str,
+        block: u32,
+        shared: u32,
+    ) -> Result<Kernel, Error> {
         let modules = self.modules();
         let module = modules
-            .get(&launch.unit)
-            .ok_or_else(|| Error::Program(format!("{} was not compiled", launch.unit.file)))?;
-        module.kernel(launch.function, launch.block, launch.shared)
+            .get(unit)
+            .ok_or_else(|| Error::Program(format!("{} was not compiled", unit.file)))?;
+        module.kernel(function, block, shared)
     }
 
     fn pieces(&self, checkpoint: &dyn Checkpoint) -> Result<Vec<Piece>, Error> {

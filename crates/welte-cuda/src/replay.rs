@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod chain;
+mod persistent;
 mod profile;
 mod ready;
 
@@ -16,6 +17,7 @@ use crate::lower::{MAILBOX_SLOTS, Places};
 use crate::ops::sample::Sampler;
 use crate::sizes::{STEP_HEAD, Sizes};
 use crate::{Error, Replay};
+use persistent::Persistent;
 use ready::{Ready, ReadyTable, ready_tables};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +31,9 @@ pub struct Session {
     decode_graph: Option<Graph>,
     forward_graph: Option<Graph>,
     loop_graph: Option<Graph>,
+    persistent: Option<Persistent>,
+    /// Why chains are not replayed as was asked for.
+    note: Option<String>,
     decode: Option<usize>,
     buffers: Vec<DeviceBlock>,
     step_state: DeviceBlock,
@@ -77,8 +82,8 @@ impl Session {
             extra.push(DeviceBlock::zeroed(&gpu, bytes, name)?);
             count(class, bytes);
         }
-        let [scratch, counters, step_state, page_table, sampling] =
-            <[DeviceBlock; 5]>::try_from(extra)
+        let [scratch, counters, step_state, page_table, sampling, roll] =
+            <[DeviceBlock; 6]>::try_from(extra)
                 .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
         let mailbox = HostBlock::new(&gpu, MAILBOX_SLOTS as usize * 8, "the mailbox")?;
         let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
@@ -96,12 +101,15 @@ impl Session {
         };
         let tables = ready_tables(inner, &gpu, &places)?;
         let decode = tables.iter().position(|t| t.shape == Shape::Decode);
+        let persistent = Persistent::new(inner, &gpu, &places, roll);
         let mut session = Session {
             model: model.clone(),
             tables,
             decode_graph: None,
             forward_graph: None,
             loop_graph: None,
+            persistent,
+            note: None,
             decode,
             buffers,
             step_state,
@@ -242,7 +250,7 @@ impl Session {
         self.set_rows(table, rows)?;
         self.upload_step(rows, 0)?;
         match &self.forward_graph {
-            Some(graph) if Some(table) == self.decode && self.mode() == Replay::Graph => {
+            Some(graph) if Some(table) == self.decode && self.by_graph() => {
                 graph.launch()?;
             }
             _ => self.replay(table, usize::MAX, false, rows)?,

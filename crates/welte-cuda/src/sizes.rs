@@ -1,7 +1,7 @@
 //! What the device allocates besides the program's weights and buffers, known before anything is allocated.
 
 use crate::lower::{logits, pages_per_sequence, sample_command};
-use crate::{Error, GpuInfo, Options, info, ops};
+use crate::{Error, GpuInfo, Options, info, ops, persistent};
 use welte_table::{Class, Format, Program, Row, Shape};
 
 /// Bytes of the step state before its rows.
@@ -70,6 +70,8 @@ pub(crate) struct Sizes {
     pub(crate) step: u64,
     pub(crate) pages: u64,
     pub(crate) sampler: u64,
+    /// What the persistent kernel needs.
+    pub(crate) persistent: u64,
     /// The most rows of any table.
     pub(crate) rows: u32,
     /// The most rows of logits that a step gives.
@@ -102,13 +104,14 @@ impl Sizes {
             step: (STEP_HEAD + rows as usize * size_of::<Row>()) as u64,
             pages: u64::from(pages_per_sequence(program)) * u64::from(program.kv.sequences) * 4,
             sampler: ops::sample::region_bytes(program),
+            persistent: persistent::bytes(program, gpu),
             rows,
             logits_rows: most(batch).unwrap_or(1),
         }
     }
 
     /// Name, class and bytes of each block.
-    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 5] {
+    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 6] {
         let prompt = if self.rows > 1 {
             Class::ScratchPrefill
         } else {
@@ -120,6 +123,7 @@ impl Sizes {
             ("step state", Class::Tables, self.step),
             ("page table", Class::Tables, self.pages),
             ("sampling state", Class::Tables, self.sampler),
+            ("persistent replay", Class::Tables, self.persistent),
         ]
     }
 }

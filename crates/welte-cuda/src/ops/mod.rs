@@ -69,6 +69,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         sample::catalogue(),
         experts::catalogue(),
         crate::floor::catalogue(),
+        crate::persistent::catalogue(),
     ];
     families.into_iter().flatten().collect()
 }

@@ -10,20 +10,20 @@ use welte_table::{Command, Program, Sampling, params};
 const THREADS: u32 = 512;
 /// The fewest logits of a block.
 const LEAST_SLICE: u32 = 1024;
-/// Bytes of `Shared` and of `Meeting` in `sample.cu`.
+/// Bytes of `Scratch` and of `Meeting` in `sample.cuh`.
 const SHARED_BYTES: u32 = 16_680;
 const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
 /// Bytes of what is sorted.
 const LIST_BYTES: u64 = 1024 * 8;
 /// End tokens that the device looks for. With more the host, which sees every token, ends the chain.
 const MOST_ENDS: usize = 256;
-/// Words of `Sampler` in `sample.cu`, before the end tokens.
+/// Words of `Sampler` in `sample.cuh`, before the end tokens.
 const HEAD_WORDS: usize = 16;
 
-/// `SampleArgs` of `sample.cu`.
+/// `SampleArgs` of `sample.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Args {
+pub(crate) struct Args {
     step: u64,
     logits: u64,
     sampler: u64,
@@ -54,23 +54,19 @@ fn slice(n: u32, gpu: &GpuInfo) -> u32 {
     n.div_ceil(blocks).next_multiple_of(4)
 }
 
-/// The kernels of a command.
-pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {
-    let n = params::Sample::of(&command.params).n;
-    let slice = slice(n, cx.gpu);
-    let shared = u64::from(SHARED_BYTES) + u64::from(slice) * 8;
-    if n == 0 || shared > u64::from(cx.gpu.shared_per_block) {
-        let room = cx.gpu.shared_per_block;
-        return Err(Error::Program(format!(
-            "sampling from {n} logits needs {shared} bytes of a block's {room}"
-        )));
-    }
+/// Bytes of shared memory that `sample_block` needs where a block has so many logits.
+pub(crate) fn shared_bytes(slice: u32) -> u64 {
+    u64::from(SHARED_BYTES) + u64::from(slice) * 8
+}
+
+/// What `sample_block` is told where each block takes `slice` of `n` logits at an address.
+pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> Args {
     // A sum of n probabilities stays below 2^62, and a probability is exact in an f64.
-    let bits = 32 - (n - 1).leading_zeros();
+    let bits = 32 - n.saturating_sub(1).leading_zeros();
     let shift = (62 - bits).min(52);
-    let a = Args {
+    Args {
         step: cx.step,
-        logits: cx.buffer(command.buffers[0]),
+        logits,
         sampler: cx.sampler,
         meeting: cx.counters,
         ties: cx.scratch + LIST_BYTES,
@@ -84,7 +80,21 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
         mailbox_slots: cx.mailbox_slots,
         shift,
         pad: 0,
-    };
+    }
+}
+
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {
+    let n = params::Sample::of(&command.params).n;
+    let slice = slice(n, cx.gpu);
+    let shared = shared_bytes(slice);
+    if n == 0 || shared > u64::from(cx.gpu.shared_per_block) {
+        let room = cx.gpu.shared_per_block;
+        return Err(Error::Program(format!(
+            "sampling from {n} logits needs {shared} bytes of a block's {room}"
+        )));
+    }
+    let a = arguments(cx, cx.buffer(command.buffers[0]), n, slice);
     Ok(vec![Node::Kernel(Launch {
         unit: unit(),
         function: "sample",
@@ -126,7 +136,7 @@ pub(crate) fn region_bytes(program: &Program) -> u64 {
     4 * (HEAD_WORDS + MOST_ENDS + history + 2 * biases) as u64
 }
 
-/// The host's mirror of the sampling state, as the device has it: `Sampler` of `sample.cu`, end tokens, a ring of the
+/// The host's mirror of the sampling state, as the device has it: `Sampler` of `sample.cuh`, end tokens, a ring of the
 /// last tokens, biases. Nothing is allocated after `new` (up to a bias for every token).
 pub(crate) struct Sampler {
     words: Vec<u32>,

@@ -31,7 +31,11 @@ fn raw_bytes(format: Format) -> u32 {
 
 /// True if an architecture has the instructions of a unit: only one has those of the wide tiles.
 pub(crate) fn is_for(unit: &Unit, arch: &str) -> bool {
-    unit.file != WIDE_FILE || arch == "sm_90a"
+    match unit.file {
+        WIDE_FILE => arch == "sm_90a",
+        "persistent.cu" => !matches!(arch, "sm_80" | "sm_89"),
+        _ => true,
+    }
 }
 
 const WIDE_FILE: &str = "gemm_wide.cu";

@@ -82,12 +82,13 @@ impl Session {
         }
         let mut row = start;
         let mut emitted = 0;
-        // A loop on the device may not overtake the mailbox.
-        let most = match self.mode() {
-            Replay::While => MAILBOX_SLOTS as usize / 2,
-            _ => usize::MAX,
-        };
         while emitted < n && !cancel.load(Ordering::Relaxed) {
+            // A loop on the device may not overtake the mailbox.
+            let most = match (self.mode(), &self.persistent) {
+                (Replay::While, _) => MAILBOX_SLOTS as usize / 2,
+                (Replay::Persistent, Some(persistent)) => persistent.turns(),
+                _ => usize::MAX,
+            };
             self.set_rows(table, &[row])?;
             self.sampler_changed |= self.sampler.set_ends(end_tokens);
             self.upload_sampler()?;
@@ -134,6 +135,14 @@ impl Session {
             }
             launched = n;
         }
+        let persistent = self.persistent.as_ref();
+        let persistent = persistent.filter(|_| self.mode() == Replay::Persistent);
+        if let Some(persistent) = persistent {
+            persistent.launch(&self.gpu)?;
+            launched = n;
+        }
+        let by_kernel = persistent.is_some();
+        let begun = Instant::now();
         let mut wait = Wait::new();
         let mut cut = false;
         let result = loop {
@@ -172,9 +181,16 @@ impl Session {
                 continue;
             }
             if let Err(error) = wait.turn(&self.gpu) {
+                if by_kernel && let Some(why) = self.fault()? {
+                    self.fall_back(why)?;
+                    return Ok((seen, true));
+                }
                 break Err(error);
             }
         };
+        if let Some(persistent) = self.persistent.as_mut().filter(|_| by_kernel) {
+            persistent.took(seen, begun.elapsed());
+        }
         if cut {
             // The device may have gone on: stop it, and let its history be what was emitted.
             self.cancel_word.set_flag(1);
@@ -199,6 +215,15 @@ impl Session {
                 self.decode_graph = Some(decode);
                 self.forward_graph = Some(forward);
             }
+            Replay::Persistent => {
+                // Steps, and what the kernel may have to leave, are replayed as a graph.
+                self.set_replay(Replay::Graph)?;
+                if let Err(why) = &self.model.inner.roll {
+                    self.note = Some(why.clone());
+                    return Ok(());
+                }
+                self.prepare_persistent()?;
+            }
             Replay::While if self.loop_graph.is_some() => {}
             Replay::While => {
                 let turn = |condition| {
@@ -209,6 +234,7 @@ impl Session {
             }
         }
         self.replay = replay;
+        self.note = None;
         Ok(())
     }
 
@@ -218,6 +244,11 @@ impl Session {
             return Replay::Eager;
         }
         self.replay
+    }
+
+    /// Single steps go through the decode graph.
+    pub(super) fn by_graph(&self) -> bool {
+        matches!(self.mode(), Replay::Graph | Replay::Persistent)
     }
 
     /// Nanoseconds that the launches of one token take when every kernel returns at once, over `times` of them.

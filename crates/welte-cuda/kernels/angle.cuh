@@ -1,0 +1,12 @@
+// The angle of a rotation.
+#pragma once
+#include "common.cuh"
+
+// The angle is rounded to f32 as on the CPU device; its whole turns are taken off in f64, so that no position is too far.
+__device__ __forceinline__ void turn_by(float position, float freq, float magnitude, float &c, float &s) {
+    double turns = (double)__fmul_rn(position, freq) * 0.15915494309189533577;
+    float part = (float)(turns - rint(turns));
+    sincospif(2.0f * part, &s, &c);
+    c *= magnitude;
+    s *= magnitude;
+}

@@ -1,0 +1,162 @@
+// What a block of the persistent kernel knows, and how it waits.
+//
+// Consumer warps (WARPS of them) replay the instructions; one warp more streams weights ahead of them, another one tells
+// the host of tokens. Every wait has a bound. Who runs out of patience raises the fault, and from then on nobody waits any
+// more: every block runs through to the end of its turn with whatever numbers there are, and leaves. Nothing hangs.
+// Macros: WARPS, SLOTS, SLOT_BYTES, IN_FLIGHT, WORK_BYTES, OUTPUT_ROWS, INSTRUCTIONS, MOST_PAGES, ANGLES.
+#pragma once
+#include "angle.cuh"
+#include "kv.cuh"
+
+constexpr u32 CONSUMERS = WARPS * 32;
+constexpr u32 THREADS = CONSUMERS;      // as the sampler knows them
+constexpr u32 LAUNCHED = CONSUMERS + 128; // with the streaming warp, the clerk, and two that fill their group of four
+constexpr u32 MOST_ENDS_KEPT = 256;
+
+// One lowered command. `reads` and `writes` number the writes of those vectors within a turn (see exchange.cuh).
+struct Instruction {
+    u32 variant; // which specialised code
+    u32 layer;
+    u32 in;      // float of the exchange that its input begins at
+    u32 out;
+    u8 reads, reads_per_turn;   // the input is there when its vector was written so often in this turn
+    u8 writes, writes_per_turn; // and this is the output's
+    u32 flags;
+    u64 weight;
+    u64 vectors[2]; // norm weights, or those of queries and keys
+};
+
+#define REUSES_INPUT 1u // the input lies staged already: the instruction before had the same
+
+// A block's rows of an instruction's matrix.
+struct Share {
+    u32 first;
+    u32 rows;
+};
+
+// Zero before each launch.
+struct Sync {
+    u64 best[4];      // largest logit of the turns, modulo 4
+    u32 cancelled[4]; // what the host asked for, as block 0 saw it before the turn's end
+    u32 arrived;      // blocks at the ends of turns
+    u32 chosen;       // turns whose token the sampler has chosen
+    u32 pad[2];
+};
+
+// What went wrong, for the host to read; zero before each launch.
+struct Fault {
+    u32 raised;
+    u32 block;
+    u32 instruction;
+    u32 turn;
+    u32 place; // PLACE_*
+    u32 pad[3];
+};
+#define PLACE_INPUT 1u
+#define PLACE_STREAM 2u
+#define PLACE_TOKEN 3u
+
+struct Clerk { // a token on its way to the host
+    u32 turns; // that have a token
+    u32 told;  // of them
+    u32 token;
+    u32 ended;
+    u32 done; // not 0: the block leaves
+};
+
+struct Shared {
+    u64 full[SLOTS];
+    u64 empty[SLOTS];
+    Instruction program[INSTRUCTIONS];
+    Share shares[INSTRUCTIONS];
+    float squares[2][WARPS];
+    u64 best[WARPS];
+    volatile u32 dead; // nobody waits any more
+    u32 token;
+    u32 ended;
+    volatile Clerk clerk;
+    u32 ends_kept;
+    u32 ends[MOST_ENDS_KEPT];
+    u32 pages[MOST_PAGES];
+    float2 angles[ANGLES];
+    float outputs[OUTPUT_ROWS];
+    alignas(16) u8 work[WORK_BYTES];
+    alignas(128) u8 ring[SLOTS * SLOT_BYTES];
+};
+
+__device__ __forceinline__ u32 address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+// All consumers of the block meet.
+__device__ __forceinline__ void block_meets() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
+
+__device__ __forceinline__ int block_counts(bool of) {
+    int n;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.popc.u32 %0, 1, %2, p; }" : "=r"(n) : "r"((u32)of), "n"(CONSUMERS) : "memory");
+    return n;
+}
+
+struct Watch {
+    Shared *s;
+    Fault *fault;
+    long long patience; // clock ticks
+    u32 instruction;
+    u32 turn;
+};
+
+struct Wait {
+    long long since = 0;
+    u32 tries = 0;
+};
+
+// Once more? Looks at the clock and at the others only now and then.
+__device__ __forceinline__ bool again(Watch &w, Wait &wait, u32 place) {
+    if (++wait.tries % 64) return true;
+    if (w.s->dead) return false;
+    if (wait.tries == 64) {
+        wait.since = clock64();
+        return true;
+    }
+    u32 raised;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(raised) : "l"(&w.fault->raised) : "memory");
+    if (!raised && clock64() - wait.since < w.patience) return true;
+    if (!raised && atomicCAS(&w.fault->raised, 0, 1) == 0) {
+        w.fault->block = blockIdx.x;
+        w.fault->instruction = w.instruction;
+        w.fault->turn = w.turn;
+        w.fault->place = place;
+    }
+    w.s->dead = 1;
+    return false;
+}
+
+// A barrier's phase has ended?
+__device__ __forceinline__ bool passed(u32 barrier, u32 parity) {
+    u32 yes;
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(yes) : "r"(barrier), "r"(parity) : "memory");
+    return yes;
+}
+
+__device__ __forceinline__ void wait_for(Watch &w, u32 barrier, u32 parity, u32 place) {
+    if (passed(barrier, parity)) return;
+    Wait wait;
+    while (!passed(barrier, parity) && again(w, wait, place)) {
+    }
+}
+
+// Registers go from the warps that need few to those that multiply.
+__device__ __forceinline__ void take_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+#endif
+}
+__device__ __forceinline__ void leave_registers() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+#endif
+}
+
+// Keeps the compiler from working out a loop's addresses before the loop, where they would take all registers.
+__device__ __forceinline__ u32 opaque(u32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}

@@ -1,0 +1,56 @@
+// How blocks hand activations to each other without barriers: the vectors that commands write lie once in device memory,
+// and the two lowest bits of every float say which write of the vector it is from. A reader asks again for what is stale.
+//
+// Writes of a vector are numbered on and on over the turns of a launch; the tag is 1, 2, 3, 1, ... (0: never written). A
+// vector is overwritten only when everybody has read it: each block takes a part in every product, and every product needs
+// all of its input, so a block that writes has seen all others pass the reading before.
+#pragma once
+#include "persistent/block.cuh"
+
+__device__ __forceinline__ u32 tag_of(u32 turn, u32 per_turn, u32 nth) { return 1 + (turn * per_turn + nth - 1) % 3; }
+
+__device__ __forceinline__ void publish(float *to, float v, u32 tag) {
+    u32 word = ((__float_as_uint(v) + 2) & ~3u) | tag;
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ u32 glance(const float *from) {
+    u32 v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint4 glance4(const float *from) {
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ bool fresh(u32 v, u32 tag) { return (v & 3) == tag; }
+__device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }
+__device__ __forceinline__ float value(u32 v) { return __uint_as_float(v & ~3u); }
+
+// N times four floats, `stride` floats apart, as far as there are `count`; zeros beyond.
+template <int N> __device__ __forceinline__ void receive(Watch &w, const float *from, u32 stride, u32 count, u32 tag, uint4 (&v)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = i < count ? glance4(from + i * stride) : make_uint4(tag, tag, tag, tag);
+    Wait wait;
+    for (;;) {
+        bool all = true;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (!fresh(v[i], tag)) {
+                all = false;
+                v[i] = glance4(from + i * stride);
+            }
+        if (all || !again(w, wait, PLACE_INPUT)) break;
+    }
+}
+
+// One float.
+__device__ __forceinline__ float receive(Watch &w, const float *from, u32 tag) {
+    u32 v = glance(from);
+    Wait wait;
+    while (!fresh(v, tag) && again(w, wait, PLACE_INPUT)) v = glance(from);
+    return value(v);
+}

@@ -1,0 +1,122 @@
+// The stream of weights: one warp of a block copies the rows that the block multiplies, in the order of the instructions and
+// turn after turn, into a ring in shared memory. It waits for room and for nothing else: weights depend on no activation.
+#pragma once
+#include "persistent/formats.cuh"
+#include "persistent/exchange.cuh"
+
+// How a product's rows lie in a slot of the ring: plane after plane, V::rows rows of each; then, where a gate has its `up`,
+// the same of those.
+template <class V> struct Slot {
+    using F = typename V::Format;
+    static constexpr u32 SETS = V::output == ACT_MUL ? 2 : 1;
+    __host__ __device__ static constexpr u32 stride(int p) { return round_up((V::k + F::elements(p) - 1) / F::elements(p) * F::bytes(p), 16); }
+    __host__ __device__ static constexpr u32 before(int p) { return p ? before(p - 1) + stride(p - 1) : 0; }
+    static constexpr u32 ROW = before(F::PLANES);
+    static constexpr u32 BYTES = SETS * V::rows * ROW;
+    static_assert(BYTES <= SLOT_BYTES, "a slot is too small");
+    // Rows of the other matrix lie n rows further on.
+    static constexpr u64 MATRIX_ROWS = (u64)V::n * SETS;
+};
+
+// The streaming warp. Lane i brings copy i of a slot: plane i modulo the planes, of the first or second set.
+struct Streamer {
+    Watch watch;
+    u32 ring, full, empty;
+    u32 slot, lap;           // where the next copy goes, and how often the ring went round (its parity counts)
+    u32 oldest, oldest_lap;  // of what may be on its way
+    u32 ahead;               // slots asked for and not known to be there
+
+    __device__ __forceinline__ void begin(Shared *s, Fault *fault, long long patience) {
+        watch = {s, fault, patience, 0, 0};
+        ring = address(s->ring);
+        full = address(s->full);
+        empty = address(s->empty);
+        slot = lap = oldest = oldest_lap = ahead = 0;
+    }
+
+    // What was asked for first is there.
+    __device__ __forceinline__ void settle() {
+        wait_for(watch, full + oldest * 8, oldest_lap & 1, PLACE_STREAM);
+        if (++oldest == SLOTS) oldest = 0, oldest_lap++;
+        ahead--;
+    }
+
+    // A free slot. False: the chain is over.
+    __device__ __forceinline__ bool room() {
+        Wait wait;
+        while (!passed(empty + slot * 8, (lap & 1) ^ 1)) {
+            if (watch.s->clerk.done || watch.s->dead) return false;
+            // How long consumers wait is their affair.
+            if (++wait.tries % 16 == 0) __nanosleep(100);
+        }
+        // More on its way would only delay what others ask for.
+        if (ahead >= IN_FLIGHT) settle();
+        return !watch.s->dead;
+    }
+
+    template <class V> __device__ __forceinline__ bool feed(const Instruction &in, const Share &share, u32 lane) {
+        using L = Slot<V>;
+        constexpr u32 PLANES = L::F::PLANES, COPIES = L::SETS * PLANES;
+        // This lane's plane.
+        u32 stride = 0, to = 0, set = lane / PLANES;
+        u64 from = in.weight;
+#pragma unroll
+        for (u32 p = 0; p < PLANES; p++)
+            if (lane % PLANES == p) {
+                stride = L::stride(p);
+                to = V::rows * (L::before(p) + set * L::ROW);
+                from += L::MATRIX_ROWS * L::before(p) + (u64)(set * V::n + share.first) * L::stride(p);
+            }
+        for (u32 row = 0; row < share.rows; row += V::rows) {
+            u32 rows = min((u32)V::rows, share.rows - row);
+            if (!room()) return false;
+            u32 barrier = full + slot * 8;
+            if (lane == 0)
+                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(rows * L::SETS * L::ROW) : "memory");
+            __syncwarp();
+            if (lane < COPIES)
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(ring + slot * SLOT_BYTES + to),
+                             "l"(from), "r"(rows * stride), "r"(barrier)
+                             : "memory");
+            from += rows * stride;
+            ahead++;
+            if (++slot == SLOTS) slot = 0, lap++;
+        }
+        return true;
+    }
+
+    // Nothing may be on its way into the memory of a block that has left. Copies need nobody else: they arrive.
+    __device__ __forceinline__ void drain() {
+        while (ahead) {
+            while (!passed(full + oldest * 8, oldest_lap & 1)) {
+            }
+            if (++oldest == SLOTS) oldest = 0, oldest_lap++;
+            ahead--;
+        }
+    }
+};
+
+// The consumers' end of it, in each warp.
+struct Ring {
+    u32 full, empty;
+    const u8 *start;
+    u32 slot, lap;
+
+    __device__ __forceinline__ void begin(Shared *s) {
+        full = address(s->full);
+        empty = address(s->empty);
+        start = s->ring;
+        slot = lap = 0;
+    }
+
+    __device__ __forceinline__ const u8 *take(Watch &w) {
+        wait_for(w, full + slot * 8, lap & 1, PLACE_STREAM);
+        return start + slot * SLOT_BYTES;
+    }
+
+    __device__ __forceinline__ void give(u32 lane) {
+        __syncwarp();
+        if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty + slot * 8) : "memory");
+        if (++slot == SLOTS) slot = 0, lap++;
+    }
+};

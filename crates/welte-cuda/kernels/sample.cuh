@@ -1,0 +1,536 @@
+// Chooses the next token as the CPU device does (Sampling says in which order), then advances the step.
+//
+// Every block keeps its stretch of the vocabulary in shared memory. The argmax needs no barrier: the last block to arrive
+// knows it. Otherwise blocks meet at grid-wide barriers (there are no more blocks than multiprocessors, so all of them
+// run): once for the largest logit, then for a threshold. Top-k and top-p keep a head of the order (largest first, lowest
+// index on a tie). Usually it is short: a histogram of the whole grid says below which value, what is above is gathered,
+// and the last block sorts it. Otherwise its last element is found digit by digit from sums over the whole grid. Sums
+// are of ones for top-k and of probabilities in fixed point for top-p, so that no order of additions changes anything.
+//
+// The caller says how many THREADS a block has, and how they meet: block_meets(), and block_counts(bool), which also counts.
+#pragma once
+#include "common.cuh"
+
+#define BINS 2048
+#define BARRIERS 12
+#define GATHERED 1024 // the most that is sorted
+
+// At the start of the sampler's region: written by the host, history and its counts by both.
+struct Sampler {
+    float temperature;
+    u32 top_k;
+    float top_p;
+    float least; // logarithm of min-p; minus infinity if it is off
+    float repeat;
+    float frequency;
+    float presence;
+    u32 last_n;
+    u64 seed;
+    u32 ends;     // how many
+    u32 biases;   // how many
+    u32 size;     // of the history, a ring
+    u32 head;     // where the next token goes
+    u32 len;      // tokens in it
+    u32 most_ends;
+    // u32 ends[most_ends], u32 history[size], then biases: token and value
+};
+
+// Zero between kernels.
+struct Meeting {
+    u64 best;                 // of the logits
+    u64 winner;               // of what was drawn
+    u32 arrived;
+    u32 cancelled;
+    u32 barriers[BARRIERS];
+    u32 gathered;
+    u32 pad;
+    u64 sums[7][BINS]; // top-k's three digits, top-p's three digits; either by value
+};
+
+struct SampleArgs {
+    Step *step;
+    const float *logits;
+    Sampler *sampler;
+    Meeting *meeting;
+    u32 *ties; // a count per block
+    u64 *list; // what is sorted: GATHERED
+    u32 *conveyor;
+    u64 *mailbox;
+    const u32 *cancel;
+    u32 n;
+    u32 slice; // logits of a block
+    u32 conveyor_slots;
+    u32 mailbox_slots;
+    u32 shift; // of the fixed point: n probabilities fit 62 bits
+    u32 pad;
+};
+
+__device__ __forceinline__ u64 mix(u64 x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+    return x ^ x >> 31;
+}
+
+__device__ __forceinline__ float noise(u64 key, u32 index) {
+    u64 bits = mix(key ^ (u64)index * 0xd1342543de82ef95ull) >> 32;
+    double uniform = __ddiv_rn((double)bits + 0.5, 4294967296.0);
+    return (float)-log(-log(uniform));
+}
+
+// Larger values first, then lower indices; 0 is nothing. Both zeros are equal; the last bit says which one it was.
+__device__ __forceinline__ u64 ranked(float v, u32 index) {
+    u32 bits = __float_as_uint(v + 0.0f);
+    u32 low = (0x7fffffffu - index) << 1 | (__float_as_uint(v) == 0x80000000u);
+    return (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | low;
+}
+
+__device__ __forceinline__ float value_of(u64 rank) {
+    u32 key = (u32)(rank >> 32);
+    float v = __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
+    return v == 0.0f && (rank & 1) ? -0.0f : v;
+}
+
+__device__ __forceinline__ u32 index_of(u64 rank) { return rank ? 0x7fffffffu - ((u32)rank >> 1) : 0; }
+
+// The place of z <= 0 in the order, 0 the largest; NOT for NaN.
+#define NOT 0xffffffffu
+__device__ __forceinline__ u32 order(float z) {
+    u32 bits = __float_as_uint(z);
+    return z != z ? NOT : bits == 0 ? 0 : 1 + (bits & 0x7fffffffu);
+}
+
+__device__ __forceinline__ float back(u32 order) { return order ? -__uint_as_float(order - 1) : 0.0f; }
+
+struct Scratch {
+    u64 reduced[THREADS / 32];
+    u64 scanned[THREADS / 32];
+    u64 before;
+    u64 found;
+    u64 total;
+    u32 bin;
+    u32 tie;
+    u32 last;
+    u32 up_to;
+    u32 lows[BINS]; // of a histogram's sums; or, with highs, what is sorted
+    u32 highs[BINS];
+};
+
+__device__ __forceinline__ u64 block_max(Scratch &sh, u64 v) {
+#pragma unroll
+    for (int o = 16; o > 0; o >>= 1) {
+        u64 w = __shfl_xor_sync(~0u, v, o);
+        v = w > v ? w : v;
+    }
+    block_meets();
+    if (threadIdx.x % 32 == 0) sh.reduced[threadIdx.x / 32] = v;
+    block_meets();
+    v = 0;
+#pragma unroll
+    for (u32 i = 0; i < THREADS / 32; ++i) v = sh.reduced[i] > v ? sh.reduced[i] : v;
+    return v;
+}
+
+// Not through L1: another block wrote it.
+__device__ __forceinline__ u64 far(const u64 *p) { return __ldcg((const unsigned long long *)p); }
+__device__ __forceinline__ u32 far(const u32 *p) { return __ldcg(p); }
+
+// All blocks meet. A spin ends some day even if they never do.
+__device__ __forceinline__ void meet(const SampleArgs &a, u32 which) {
+    block_meets();
+    if (threadIdx.x == 0) {
+        u32 *barrier = &a.meeting->barriers[which];
+        __threadfence();
+        atomicAdd(barrier, 1);
+        for (u32 spins = 0; spins < 1u << 22; ++spins) {
+            u32 seen;
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(barrier) : "memory");
+            if (seen >= gridDim.x) break;
+        }
+        __threadfence();
+    }
+    block_meets();
+}
+
+// Adds the bias and the penalties to the block's stretch of the logits.
+__device__ void adjust(const SampleArgs &a, const Sampler &s, float *values, u32 *counts, u32 from, u32 count) {
+    const u32 *history = (const u32 *)(a.sampler + 1) + s.most_ends;
+    const u32 *biases = history + s.size;
+    // The same token may come twice: one warp, in order.
+    if (threadIdx.x < 32) {
+        for (u32 i = 0; i < s.biases; i += 32) {
+            u32 at = i + threadIdx.x;
+            u32 token = at < s.biases ? biases[at * 2] - from : NOT;
+            bool mine = token < count;
+            u32 same = __match_any_sync(~0u, mine ? token : NOT - threadIdx.x);
+            u32 turn = __popc(same & ((1u << threadIdx.x) - 1));
+            for (u32 r = 0; __any_sync(~0u, mine && turn >= r); ++r) {
+                if (mine && turn == r) values[token] += __uint_as_float(biases[at * 2 + 1]);
+                __syncwarp();
+            }
+        }
+    }
+    bool penalties = s.last_n && !(s.repeat == 1.0f && s.frequency == 0.0f && s.presence == 0.0f);
+    if (!penalties) return;
+    u32 recent = min(s.last_n, s.len);
+    for (u32 i = threadIdx.x; i < count; i += THREADS) counts[i] = 0;
+    block_meets();
+    for (u32 i = threadIdx.x; i < recent; i += THREADS) {
+        u32 token = history[(s.head + s.size - 1 - i) % s.size] - from;
+        if (token < count) atomicAdd(&counts[token], 1);
+    }
+    block_meets();
+    for (u32 i = threadIdx.x; i < count; i += THREADS) {
+        if (!counts[i]) continue;
+        float v = values[i];
+        v = v > 0.0f ? __fdiv_rn(v, s.repeat) : __fmul_rn(v, s.repeat);
+        values[i] = __fsub_rn(__fsub_rn(v, __fmul_rn((float)counts[i], s.frequency)), s.presence);
+    }
+}
+
+struct Threshold { // kept: order below, or equal and an index not above
+    u32 order;
+    u32 index;
+};
+
+__device__ __forceinline__ bool keeps(const Threshold &t, u32 order, u32 index) {
+    return order < t.order || (order == t.order && index <= t.index);
+}
+
+// What an element counts for: 1, or its probability (against that of the largest).
+template <bool MASS> __device__ __forceinline__ u64 measure(const SampleArgs &a, u32 order) {
+    if constexpr (!MASS) return 1;
+    float z = back(order);
+    return z < -50.0f ? 0 : (u64)(exp((double)z) * (double)(1ull << a.shift));
+}
+
+// The part of a sum that top-p wants.
+__device__ __forceinline__ u64 share_of(double share, u64 total) {
+    double d = ceil(fmax(share, 0.0) * (double)total);
+    return d < 1.0 ? 1 : min((u64)d, total);
+}
+
+// One digit: which bin the sum reaches `wanted` in, and the sum before it. `share` > 0: wanted is that share of the sum
+// of all bins.
+__device__ __forceinline__ void find_bin(Scratch &sh, const u64 *sums, double share, u64 &wanted) {
+    constexpr u32 EACH = BINS / THREADS;
+    u64 v[EACH], mine = 0;
+#pragma unroll
+    for (u32 i = 0; i < EACH; ++i) mine += v[i] = far(sums + threadIdx.x * EACH + i);
+    u64 run = mine;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        u64 w = __shfl_up_sync(~0u, run, o);
+        if (threadIdx.x % 32 >= o) run += w;
+    }
+    if (threadIdx.x % 32 == 31) sh.scanned[threadIdx.x / 32] = run;
+    if (threadIdx.x == 0) sh.bin = NOT;
+    block_meets();
+    u64 total = 0;
+#pragma unroll
+    for (u32 i = 0; i < THREADS / 32; ++i) {
+        if (i < threadIdx.x / 32) run += sh.scanned[i];
+        total += sh.scanned[i];
+    }
+    if (share >= 0.0) wanted = share_of(share, total);
+    if (threadIdx.x == 0) sh.total = total;
+    u64 before = run - mine;
+    if (before < wanted && wanted <= run) {
+#pragma unroll
+        for (u32 i = 0; i < EACH; ++i) {
+            if (before < wanted && wanted <= before + v[i]) {
+                sh.bin = threadIdx.x * EACH + i;
+                sh.before = before;
+                sh.found = v[i];
+            }
+            before += v[i];
+        }
+    }
+    block_meets();
+}
+
+__device__ __forceinline__ void clear_bins(Scratch &sh) {
+    block_meets();
+    for (u32 i = threadIdx.x; i < BINS; i += THREADS) sh.lows[i] = sh.highs[i] = 0;
+    block_meets();
+}
+
+__device__ __forceinline__ void add_to_bin(Scratch &sh, u32 bin, u64 m) {
+    u32 low = (u32)m, carry = atomicAdd(&sh.lows[bin], low) + low < low;
+    if ((u32)(m >> 32) + carry) atomicAdd(&sh.highs[bin], (u32)(m >> 32) + carry);
+}
+
+__device__ __forceinline__ void send_bins(Scratch &sh, u64 *sums) {
+    block_meets();
+    for (u32 i = threadIdx.x; i < BINS; i += THREADS) {
+        u64 m = (u64)sh.highs[i] << 32 | sh.lows[i];
+        if (m) atomicAdd((unsigned long long *)&sums[i], m);
+    }
+}
+
+// The element of the order at which the measures' sum reaches `wanted` (or a share of the total).
+template <bool MASS>
+__device__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders, u32 from, u32 count, Threshold kept, double share, u64 wanted, u32 barrier) {
+    u32 prefix = 0, shift = 20; // digits of 11, 10 and 10 bits
+    for (u32 digit = 0; digit < 3; ++digit) {
+        u32 bits = digit ? 10 : 11;
+        clear_bins(sh);
+        for (u32 i = threadIdx.x; i < count; i += THREADS) {
+            u32 o = orders[i];
+            if (o == NOT || (digit && o >> (shift + bits) != prefix) || !keeps(kept, o, from + i)) continue;
+            u64 m = measure<MASS>(a, o);
+            if (m) add_to_bin(sh, o >> shift & ((1u << bits) - 1), m);
+        }
+        u64 *sums = a.meeting->sums[(MASS ? 3 : 0) + digit];
+        send_bins(sh, sums);
+        meet(a, barrier + digit);
+        find_bin(sh, sums, digit ? -1.0 : share, wanted);
+        if (sh.bin == NOT) return kept; // there are fewer than wanted
+        prefix = prefix << bits | sh.bin;
+        wanted -= sh.before;
+        shift = shift >= 10 ? shift - 10 : 0;
+    }
+    Threshold t = {prefix, NOT};
+    u64 each = measure<MASS>(a, prefix);
+    u64 needed = (wanted + each - 1) / each; // so many of those that are equal
+    if (needed * each == sh.found) {
+        t.index = prefix == kept.order ? kept.index : NOT;
+        return t;
+    }
+    u32 mine = 0;
+    for (u32 base = 0; base < count; base += THREADS) {
+        u32 i = base + threadIdx.x;
+        mine += block_counts(i < count && orders[i] == prefix && keeps(kept, prefix, from + i));
+    }
+    if (threadIdx.x == 0) {
+        a.ties[blockIdx.x] = mine;
+        sh.tie = NOT;
+    }
+    meet(a, barrier + 3);
+    // One block has the element; the others need only know on which side of it they are.
+    u32 before = 0;
+    for (u32 b = 0; b < blockIdx.x; ++b) before += __ldcg(a.ties + b);
+    if (before >= needed) return Threshold{prefix, from - 1};
+    if (before + mine <= needed) return Threshold{prefix, prefix == kept.order ? kept.index : NOT};
+    u32 seen = before;
+    for (u32 base = 0; base < count; base += THREADS) {
+        u32 i = base + threadIdx.x;
+        bool equal = i < count && orders[i] == prefix && keeps(kept, prefix, from + i);
+        u32 in_warp = __ballot_sync(~0u, equal);
+        block_meets();
+        if (threadIdx.x % 32 == 0) sh.scanned[threadIdx.x / 32] = __popc(in_warp);
+        block_meets();
+        u32 rank = seen + __popc(in_warp & ((2u << threadIdx.x % 32) - 1)); // counting this one
+        for (u32 w = 0; w < THREADS / 32; ++w) {
+            if (w < threadIdx.x / 32) rank += (u32)sh.scanned[w];
+            seen += (u32)sh.scanned[w];
+        }
+        if (equal && rank == needed) sh.tie = from + i;
+    }
+    block_meets();
+    t.index = sh.tie;
+    return t;
+}
+
+// Which bin a value has when values are cut into steps of 1/64; the last one has all the small ones.
+__device__ __forceinline__ u32 bin_of(u32 order) {
+    float z = back(order);
+    return z < -31.96f ? BINS - 1 : (u32)(z * -64.0f);
+}
+
+// Gathers a head of the order in which everything is that is kept: a bin and those before it. False if that is too much.
+__device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const u32 *orders, u32 from, u32 count, bool by_count) {
+    Meeting *meeting = a.meeting;
+    clear_bins(sh);
+    for (u32 i = threadIdx.x; i < count; i += THREADS) {
+        u32 o = orders[i];
+        u64 m = o == NOT ? 0 : by_count ? 1 : measure<true>(a, o);
+        if (m) add_to_bin(sh, bin_of(o), m);
+    }
+    send_bins(sh, meeting->sums[6]);
+    meet(a, 9);
+    u64 wanted = s.top_k;
+    find_bin(sh, meeting->sums[6], by_count ? -1.0 : fmax((double)s.top_p, 0.0), wanted);
+    u32 bin = sh.bin;
+    if (bin >= BINS - 1) return false;
+    // Each member has at least the probability of its bin's end.
+    double members = (double)(sh.before + sh.found);
+    if (!by_count) members /= exp((double)(bin + 1) / -64.0) * (double)(1ull << a.shift) - 1.0;
+    if (members > GATHERED) return false;
+    for (u32 i = threadIdx.x; i < count; i += THREADS)
+        if (orders[i] != NOT && bin_of(orders[i]) <= bin)
+            a.list[atomicAdd(&meeting->gathered, 1)] = (u64)orders[i] << 32 | (from + i);
+    return true;
+}
+
+// The noise that decides; 0 for what cannot win: noise is from -3.2 to 22.9 and the largest is always kept.
+__device__ __forceinline__ u64 drawn(u64 key, float least, u32 order, u32 index) {
+    float z = back(order);
+    return z < least || z < -27.0f ? 0 : ranked(__fadd_rn(z, noise(key, index)), index);
+}
+
+// The last block's choice among what was gathered.
+__device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 key, bool by_count) {
+    constexpr u32 EACH = GATHERED / THREADS;
+    u64 *list = (u64 *)sh.lows;
+    u32 count = __ldcg(&a.meeting->gathered), size = 32;
+    u64 total = sh.total;
+    while (size < count) size *= 2;
+    for (u32 i = threadIdx.x; i < size; i += THREADS) list[i] = i < count ? far(a.list + i) : ~0ull;
+    for (u32 run = 2; run <= size; run *= 2)
+        for (u32 gap = run / 2; gap > 0; gap /= 2) {
+            block_meets();
+            for (u32 i = threadIdx.x; i < size / 2; i += THREADS) {
+                u32 low = i / gap * gap * 2 + i % gap;
+                u64 x = list[low], y = list[low + gap];
+                if ((x > y) == ((low & run) == 0)) {
+                    list[low] = y;
+                    list[low + gap] = x;
+                }
+            }
+        }
+    block_meets();
+    u32 kept = by_count ? min(s.top_k, count) : count;
+    if (s.top_p < 1.0f) { // up to where the sum of probabilities reaches its share
+        u64 m[EACH], mine = 0;
+#pragma unroll
+        for (u32 i = 0; i < EACH; ++i) {
+            u32 at = threadIdx.x * EACH + i;
+            mine += m[i] = at < kept ? measure<true>(a, (u32)(list[at] >> 32)) : 0;
+        }
+        u64 run = mine;
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            u64 w = __shfl_up_sync(~0u, run, o);
+            if (threadIdx.x % 32 >= o) run += w;
+        }
+        if (threadIdx.x % 32 == 31) sh.scanned[threadIdx.x / 32] = run;
+        if (threadIdx.x == 0) sh.up_to = kept;
+        block_meets();
+        u64 all = 0;
+        for (u32 i = 0; i < THREADS / 32; ++i) {
+            if (i < threadIdx.x / 32) run += sh.scanned[i];
+            all += sh.scanned[i];
+        }
+        u64 wanted = share_of(s.top_p, by_count ? all : total), before = run - mine;
+#pragma unroll
+        for (u32 i = 0; i < EACH; ++i) {
+            if (before < wanted && wanted <= before + m[i]) sh.up_to = threadIdx.x * EACH + i + 1;
+            before += m[i];
+        }
+        block_meets();
+        kept = sh.up_to;
+    }
+    u64 winner = 0;
+    for (u32 i = threadIdx.x; i < kept; i += THREADS) {
+        u64 rank = drawn(key, s.least, (u32)(list[i] >> 32), (u32)list[i]);
+        winner = rank > winner ? rank : winner;
+    }
+    return block_max(sh, winner);
+}
+
+// What the last command does with the token: history, conveyor, mailbox, the next step's row, and whether there is one.
+__device__ void finish(const SampleArgs &a, u32 token, bool cut) {
+    Sampler *s = a.sampler;
+    Step *step = a.step;
+    u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
+    bool end = false;
+    for (u32 i = 0; i < s->ends; ++i) end |= ends[i] == token;
+    if (s->size) {
+        history[s->head] = token;
+        s->head = s->head + 1 < s->size ? s->head + 1 : 0;
+        s->len = min(s->len + 1, s->size);
+    }
+    u32 slot = step->slot + 1 < a.conveyor_slots ? step->slot + 1 : 0;
+    a.conveyor[slot] = token;
+    step->slot = slot;
+    u32 serial = ++step->serial;
+    u64 word = (u64)serial << 32 | token;
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(a.mailbox + (serial & (a.mailbox_slots - 1))), "l"(word) : "memory");
+    step->rows[0].token = token;
+    step->rows[0].position += 1;
+    u32 left = step->left ? step->left - 1 : 0;
+    step->left = left;
+    step->ended = end || left == 0 || cut;
+}
+
+// This block's part of choosing a token from logits that are there; `shared` has room for Scratch and twice the slice.
+// `cancelled` is what block 0 saw of the host's flag. True in the block that came last: it has chosen, and finished the step.
+__device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
+    Scratch &sh = *(Scratch *)shared;
+    u32 *orders = (u32 *)(shared + sizeof(Scratch)); // slice values, later their places in the order; then slice counts
+    u32 t = threadIdx.x, from = blockIdx.x * a.slice;
+    u32 count = from < a.n ? min(a.slice, a.n - from) : 0;
+    const Sampler s = *a.sampler;
+    Meeting *meeting = a.meeting;
+    float *values = (float *)orders;
+    for (u32 i = t; i < count; i += THREADS) values[i] = __ldcg(a.logits + from + i);
+    block_meets();
+    adjust(a, s, values, orders + a.slice, from, count);
+    block_meets();
+    u64 best = 0;
+    for (u32 i = t; i < count; i += THREADS) {
+        u64 rank = values[i] == values[i] ? ranked(values[i], from + i) : 0;
+        best = rank > best ? rank : best;
+    }
+    best = block_max(sh, best);
+    if (t == 0) {
+        if (best) atomicMax((unsigned long long *)&meeting->best, best);
+        if (blockIdx.x == 0) meeting->cancelled = cancelled;
+    }
+    u64 winner = 0, key = 0;
+    u32 gathers = 0, used = 0; // by probability 1, by number 2; a bit for each array of sums
+    bool greedy = !(s.temperature > 0.0f);
+    if (!greedy) {
+        meet(a, 0);
+        winner = best = far(&meeting->best);
+        float largest = value_of(best);
+        if (best && fabsf(largest) < __int_as_float(0x7f800000)) {
+            for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fdiv_rn(__fsub_rn(values[i], largest), s.temperature));
+            block_meets();
+            bool some = s.top_k && s.top_k < a.n, by_count = some && s.top_k <= GATHERED / 2;
+            key = mix(s.seed ^ mix((u64)(a.step->rows[0].position + 1) ^ 0x9e3779b97f4a7c15ull));
+            if (by_count || (!some && s.top_p < 1.0f)) {
+                gathers = gather(a, s, sh, orders, from, count, by_count) ? 1 + by_count : 0;
+                used |= 1 << 6;
+            }
+            if (!gathers) {
+                Threshold kept = {NOT - 1, NOT};
+                if (some) kept = select<false>(a, sh, orders, from, count, kept, -1.0, s.top_k, 1);
+                if (s.top_p < 1.0f) kept = select<true>(a, sh, orders, from, count, kept, fmax((double)s.top_p, 0.0), 0, 5);
+                if (some || s.top_p < 1.0f) used |= 63;
+                winner = 0;
+                for (u32 i = t; i < count; i += THREADS) {
+                    if (orders[i] == NOT || !keeps(kept, orders[i], from + i)) continue;
+                    u64 rank = drawn(key, s.least, orders[i], from + i);
+                    winner = rank > winner ? rank : winner;
+                }
+                winner = block_max(sh, winner);
+                if (t == 0 && winner) atomicMax((unsigned long long *)&meeting->winner, winner);
+            }
+        } else if (t == 0 && blockIdx.x == 0) {
+            atomicMax((unsigned long long *)&meeting->winner, best);
+        }
+    }
+    __threadfence();
+    block_meets();
+    if (t == 0) sh.last = atomicAdd(&meeting->arrived, 1) + 1 == gridDim.x;
+    block_meets();
+    if (!sh.last) return false;
+    __threadfence();
+    if (gathers) {
+        winner = choose(a, s, sh, key, gathers == 2);
+    } else {
+        winner = far(greedy ? &meeting->best : &meeting->winner);
+    }
+    if (t == 0) {
+        finish(a, index_of(winner), meeting->cancelled);
+        meeting->best = meeting->winner = 0;
+        meeting->arrived = meeting->cancelled = meeting->gathered = 0;
+    }
+    if (greedy) return true;
+    if (t < BARRIERS) meeting->barriers[t] = 0;
+    for (u32 array = 0; array < 7; ++array)
+        if (used >> array & 1)
+            for (u32 i = t; i < BINS; i += THREADS) meeting->sums[array][i] = 0;
+    return true;
+}

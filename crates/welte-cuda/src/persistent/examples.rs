@@ -1,0 +1,265 @@
+//! Decode tables in the shapes of well-known models, for tests: what is compiled for every architecture without a GPU.
+
+use super::{Inputs, Roll, record};
+use crate::GpuInfo;
+use crate::launch::Listed;
+use crate::load::Placed;
+use welte_table::*;
+
+/// Sizes of a model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) layers: u32,
+    pub(crate) dim: u32,
+    pub(crate) heads: u32,
+    pub(crate) kv_heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) ffn: u32,
+    pub(crate) vocab: u32,
+}
+
+const LLAMA_1B: Sizes = Sizes {
+    layers: 16,
+    dim: 2048,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 64,
+    ffn: 8192,
+    vocab: 128_256,
+};
+const QWEN3_4B: Sizes = Sizes {
+    layers: 36,
+    dim: 2560,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    ffn: 9728,
+    vocab: 151_936,
+};
+const LLAMA_8B: Sizes = Sizes {
+    layers: 32,
+    dim: 4096,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    ffn: 14_336,
+    vocab: 128_256,
+};
+
+/// An H200, as far as recording cares.
+pub(crate) fn h200() -> GpuInfo {
+    GpuInfo {
+        device: 0,
+        devices: 1,
+        name: String::new(),
+        arch: 90,
+        sms: 132,
+        memory: 141 << 30,
+        shared_per_block: 232_448,
+        shared_per_sm: 233_472,
+        l2_bytes: 60 << 20,
+        driver: 13_000,
+        bandwidth: 0,
+    }
+}
+
+/// A program with a decode table of this size, with queries and keys normed, its matrices in two formats.
+pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
+    let mut weights = Vec::new();
+    let mut weight = |format: Format, n: u32, k: u32, usage: Usage| {
+        weights.push(WeightSpec {
+            name: String::new(),
+            format,
+            n,
+            k,
+            usage,
+            add: 0.0,
+            source: Source::Constant(Vec::new()),
+        });
+        weights.len() as u32 - 1
+    };
+    let mut commands = Vec::new();
+    let mut push = |op: Op, named: &[u32], buffers: &[u32], params: Params| {
+        let mut command = Command {
+            op,
+            patch: Patch::None,
+            format,
+            weights: [NO_WEIGHT; 3],
+            buffers: [BufferRef::NONE; 4],
+            params,
+            bytes: 0,
+            flops: 0,
+        };
+        command.weights[..named.len()].copy_from_slice(named);
+        for (place, buffer) in command.buffers.iter_mut().zip(buffers) {
+            *place = BufferRef {
+                buffer: *buffer,
+                offset: 0,
+            };
+        }
+        commands.push(command);
+    };
+    let [tokens, kv, x, qkv, attn, h, logits] = [0, 1, 2, 3, 4, 5, 6];
+    let (dim, q) = (s.dim, s.heads * s.head_dim);
+    let rows = (s.heads + 2 * s.kv_heads) * s.head_dim;
+    let eps = 1e-6;
+    let table = weight(format, s.vocab, dim, Usage::Both);
+    let norm = weight(Format::F32, 1, dim, Usage::Vector);
+    let head_norm = weight(Format::F32, 1, s.head_dim, Usage::Vector);
+    let freqs = weight(Format::F32, 1, s.head_dim / 2, Usage::Vector);
+    let embed = params::Embed {
+        n: s.vocab,
+        k: dim,
+        scale: 1.0,
+        x_stride: dim,
+    };
+    push(Op::Embed, &[table], &[tokens, x], embed.words());
+    for layer in 0..s.layers {
+        let matrix = weight(format, rows, dim, Usage::Matrix);
+        let p = params::NormMatmul {
+            n: rows,
+            k: dim,
+            eps,
+            x_stride: dim,
+            y_stride: rows,
+        };
+        push(Op::NormMatmul, &[matrix, norm], &[x, qkv], p.words());
+        let p = params::RopeAppend {
+            layer,
+            heads: s.heads,
+            kv_heads: s.kv_heads,
+            head_dim: s.head_dim,
+            rot: s.head_dim,
+            interleaved: 0,
+            magnitude: 1.0,
+            eps,
+            qkv_stride: rows,
+        };
+        let named = [freqs, head_norm, head_norm];
+        push(Op::RopeAppend, &named, &[qkv, kv], p.words());
+        let p = params::Attention {
+            layer,
+            heads: s.heads,
+            kv_heads: s.kv_heads,
+            head_dim: s.head_dim,
+            scale: 0.1,
+            window: 0,
+            softcap: 0.0,
+            q_stride: rows,
+            y_stride: q,
+        };
+        push(Op::Attention, &[], &[qkv, kv, attn], p.words());
+        let matrix = weight(format, dim, q, Usage::Matrix);
+        let p = params::MatmulAdd {
+            n: dim,
+            k: q,
+            x_stride: q,
+            y_stride: dim,
+        };
+        push(Op::MatmulAdd, &[matrix], &[attn, x], p.words());
+        let matrix = weight(format, 2 * s.ffn, dim, Usage::Matrix);
+        let p = params::NormMatmulActMul {
+            n: s.ffn,
+            k: dim,
+            eps,
+            act: 0,
+            x_stride: dim,
+            y_stride: s.ffn,
+        };
+        push(Op::NormMatmulActMul, &[matrix, norm], &[x, h], p.words());
+        let matrix = weight(down, dim, s.ffn, Usage::Matrix);
+        let p = params::MatmulAdd {
+            n: dim,
+            k: s.ffn,
+            x_stride: s.ffn,
+            y_stride: dim,
+        };
+        push(Op::MatmulAdd, &[matrix], &[h, x], p.words());
+    }
+    let p = params::NormMatmul {
+        n: s.vocab,
+        k: dim,
+        eps,
+        x_stride: dim,
+        y_stride: s.vocab,
+    };
+    push(Op::NormMatmul, &[table, norm], &[x, logits], p.words());
+    let p = params::Sample {
+        n: s.vocab,
+        logits_stride: s.vocab,
+    };
+    push(Op::Sample, &[], &[logits, tokens], p.words());
+    let floats = [64, 64, dim, rows, q, s.ffn, s.vocab];
+    let buffers = floats.iter().map(|n| BufferSpec {
+        name: String::new(),
+        class: Class::ScratchDecode,
+        bytes: u64::from(*n) * 4,
+    });
+    Program {
+        weights,
+        buffers: buffers.collect(),
+        kv: KvLayout {
+            format: Format::F16,
+            layers: s.layers,
+            kv_heads: s.kv_heads,
+            head_dim: s.head_dim,
+            page: 64,
+            pages: 64,
+            sequences: 1,
+            context: 4096,
+        },
+        vocab: s.vocab,
+        tokens,
+        tables: vec![Table {
+            shape: Shape::Decode,
+            labels: vec![String::new(); commands.len()],
+            commands,
+        }],
+    }
+}
+
+/// Records a made-up program.
+pub(crate) fn roll(program: &Program, gpu: &GpuInfo) -> Result<Roll, String> {
+    let weights = vec![Placed { start: 0 }; program.weights.len()];
+    let inputs = Inputs {
+        program,
+        gpu,
+        weights: &weights,
+    };
+    record(&inputs, &program.tables[0])
+}
+
+/// What is compiled for every architecture in tests.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    let formats = Format::ALL.iter().filter(|f| **f != Format::F32);
+    let mut made: Vec<(Sizes, Format, Format)> =
+        formats.map(|format| (QWEN3_4B, *format, *format)).collect();
+    made.extend([
+        (LLAMA_1B, Format::BF16, Format::BF16),
+        (LLAMA_8B, Format::BF16, Format::BF16),
+        (LLAMA_8B, Format::Q4_K, Format::Q6_K),
+    ]);
+    let units = made.into_iter().filter_map(|(sizes, format, down)| {
+        roll(&program(sizes, format, down), &h200())
+            .ok()
+            .map(|roll| roll.unit)
+    });
+    units.map(|unit| Listed { unit, hot: true }).collect()
+}
+
+#[cfg(test)]
+mod dump {
+    use super::*;
+    #[test]
+    fn dump() {
+        for (name, s) in [("l1b", LLAMA_1B), ("q4b", QWEN3_4B), ("l8b", LLAMA_8B)] {
+            for f in Format::ALL {
+                let p = program(s, f, f);
+                let r = match roll(&p, &h200()) { Ok(r) => r, Err(e) => { println!("{name} {f:?} {e}"); continue } };
+                let mut t = String::new();
+                for (k, v) in &r.unit.defines { t += &format!("#define {k} {v}\n"); }
+                std::fs::write(format!("/tmp/w/px/{name}-{}.h", f.name().to_lowercase()), t).unwrap();
+            }
+        }
+    }
+}

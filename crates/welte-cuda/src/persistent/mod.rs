@@ -1,0 +1,656 @@
+//! The decode table for the persistent kernel (`kernels/persistent.cu`): the same commands, lowered to instructions that
+//! the kernel reads from device memory, and to the constants that it is compiled with.
+
+mod examples;
+mod share;
+mod source;
+
+pub(crate) use share::Share;
+
+use crate::launch::Unit;
+use crate::ops::sample::shared_bytes;
+use crate::load::Placed;
+use crate::{GpuInfo, layout};
+pub(crate) use examples::catalogue;
+use share::Dealer;
+use source::{Case, Variants};
+use std::collections::BTreeMap;
+use welte_table::{
+    BufferId, BufferRef, Command, Format, NO_WEIGHT, Op, Program, Table, WeightId, params,
+};
+
+/// Warps that multiply (`WARPS`).
+const WARPS: u32 = 8;
+/// The threads of a block: those warps, the streaming one and the clerk (`LAUNCHED`).
+pub(crate) const THREADS: u32 = (WARPS + 2) * 32;
+/// The oldest architecture with bulk copies.
+const OLDEST: u32 = 90;
+/// Floats for the results of rows that are not yet handed on (`OUTPUT_ROWS`).
+const OUTPUT_ROWS: u32 = 2048;
+/// Bytes of a slot, where a row is not larger.
+const SLOT: u32 = 20 << 10;
+/// Bytes that may be on their way to a block.
+const IN_FLIGHT: u32 = 48 << 10;
+/// Pages of a sequence that there is room for at least.
+const FEWEST_PAGES: u32 = 512;
+/// The longest context that one head takes by itself.
+const SOLO: u32 = 256;
+/// The most splits of a context.
+const SPLITS: u32 = 32;
+/// Bytes of `Sync` and `Fault`, and where they begin in the block of memory that is cleared before a launch.
+pub(crate) const SYNC_BYTES: u64 = 64;
+pub(crate) const FAULT_BYTES: u64 = 32;
+
+/// Words of `Instruction` of `persistent/block.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Instruction {
+    pub(crate) variant: u32,
+    pub(crate) layer: u32,
+    /// Floats of the exchange where input and output begin.
+    pub(crate) input: u32,
+    pub(crate) output: u32,
+    /// How often the input's vector was written in this turn, and is written in a whole one; then the output's.
+    pub(crate) counts: [u8; 4],
+    pub(crate) flags: u32,
+    pub(crate) weight: u64,
+    pub(crate) vectors: [u64; 2],
+}
+
+/// `REUSES_INPUT`.
+const REUSES_INPUT: u32 = 1;
+
+/// A decode table for the persistent kernel.
+#[derive(Clone, Debug)]
+pub(crate) struct Roll {
+    pub(crate) unit: Unit,
+    /// Blocks of the launch: one per multiprocessor, or as many as every product has rows.
+    pub(crate) blocks: u32,
+    /// Bytes of shared memory.
+    pub(crate) shared: u32,
+    pub(crate) program: Vec<Instruction>,
+    /// Which command of the table each instruction is.
+    pub(crate) commands: Vec<usize>,
+    /// `[block][instruction]`.
+    pub(crate) shares: Vec<Share>,
+    /// Floats that blocks exchange.
+    pub(crate) exchange: u32,
+    /// Where the logits are.
+    pub(crate) logits: BufferRef,
+    /// Addresses of the ropes' frequencies.
+    pub(crate) freqs: [u64; 4],
+}
+
+/// Where a vector of activations lies in the exchange, and which write of it was the last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Vector {
+    start: u32,
+    writes: u32,
+    /// Read since it was written.
+    read: bool,
+}
+
+/// What recording reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) gpu: &'a GpuInfo,
+    pub(crate) weights: &'a [Placed],
+}
+
+impl Inputs<'_> {
+    /// Address of a weight; 0 for none.
+    fn start(&self, id: WeightId) -> u64 {
+        self.weights.get(id as usize).map_or(0, |w| w.start)
+    }
+
+    fn format(&self, id: WeightId) -> Format {
+        let spec = self.program.weights.get(id as usize);
+        spec.map_or(Format::F32, |w| w.format)
+    }
+}
+
+struct Recorder<'a> {
+    cx: &'a Inputs<'a>,
+    table: &'a Table,
+    blocks: u32,
+    vectors: BTreeMap<BufferId, Vector>,
+    exchange: u32,
+    /// A norm that the next products take along: where its output would be, its input, weights and epsilon.
+    norm: Option<(BufferRef, BufferRef, WeightId, f32)>,
+    /// What was staged last: input, norm weights, whether for blocks or floats, elements per row.
+    staged: Option<(BufferRef, WeightId, bool, u32)>,
+    logits: BufferRef,
+    variants: Variants,
+    dealer: Dealer,
+    program: Vec<Instruction>,
+    commands: Vec<usize>,
+    dealt: Vec<Vec<Share>>,
+    freqs: Vec<WeightId>,
+    angles: u32,
+    rope: Option<usize>,
+}
+
+/// A product as the kernel sees it.
+struct Product {
+    matrix: WeightId,
+    input: BufferRef,
+    output: BufferRef,
+    norm: Option<(WeightId, f32)>,
+    kind: &'static str,
+    n: u32,
+    k: u32,
+}
+
+/// Records a decode table. The error says, in a few words, why the persistent kernel cannot take it.
+pub(crate) fn record(cx: &Inputs<'_>, table: &Table) -> Result<Roll, String> {
+    let gpu = cx.gpu;
+    if gpu.arch < OLDEST {
+        return Err(format!(
+            "it needs compute capability 9.0, this GPU has {}.{}",
+            gpu.arch / 10,
+            gpu.arch % 10
+        ));
+    }
+    if cx.program.kv.format != Format::F16 {
+        return Err(format!("a KV cache in {}", cx.program.kv.format.name()));
+    }
+    let last = table.commands.last().filter(|c| c.op == Op::Sample);
+    let sample = last.ok_or("its table does not end in a sample")?;
+    let rows = table.commands.iter().filter_map(rows_of).min();
+    let mut recorder = Recorder {
+        cx,
+        table,
+        blocks: rows.unwrap_or(1).min(gpu.sms).max(1),
+        vectors: BTreeMap::new(),
+        exchange: 0,
+        norm: None,
+        staged: None,
+        logits: sample.buffers[0],
+        variants: Variants::default(),
+        dealer: Dealer::default(),
+        program: Vec::new(),
+        commands: Vec::new(),
+        dealt: Vec::new(),
+        freqs: Vec::new(),
+        angles: 0,
+        rope: None,
+    };
+    recorder.dealer = Dealer::new(recorder.blocks);
+    for (index, command) in table.commands.iter().enumerate() {
+        recorder
+            .command(index, command)
+            .map_err(|why| format!("{}: {why}", table.labels[index]))?;
+    }
+    recorder.finish(gpu)
+}
+
+/// Rows that blocks share out.
+fn rows_of(command: &Command) -> Option<u32> {
+    let words = &command.params;
+    match command.op {
+        Op::Matmul => Some(params::Matmul::of(words).n),
+        Op::MatmulAdd => Some(params::MatmulAdd::of(words).n),
+        Op::NormMatmul => Some(params::NormMatmul::of(words).n),
+        Op::NormMatmulActMul => Some(params::NormMatmulActMul::of(words).n),
+        _ => None,
+    }
+}
+
+impl Recorder<'_> {
+    fn command(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let words = &command.params;
+        let [first, second, ..] = command.buffers;
+        let [matrix, vector, ..] = command.weights;
+        if self.rope.is_some() && command.op != Op::Attention {
+            return Err("no attention follows the append".to_string());
+        }
+        let norm = |eps: f32| (vector != NO_WEIGHT).then_some((vector, eps));
+        let product = match command.op {
+            Op::Embed => return self.embed(index, command),
+            Op::Norm => {
+                let p = params::Norm::of(words);
+                if p.groups != 1 || first == second {
+                    return Err("a norm that no product follows".to_string());
+                }
+                self.norm = Some((second, first, matrix, p.eps));
+                return Ok(());
+            }
+            Op::Matmul => {
+                let p = params::Matmul::of(words);
+                let (input, norm) = match self.norm {
+                    Some((place, from, weight, eps)) if place == first => {
+                        (from, Some((weight, eps)))
+                    }
+                    _ => (first, None),
+                };
+                Product {
+                    matrix,
+                    input,
+                    output: second,
+                    norm,
+                    kind: "STORE",
+                    n: p.n,
+                    k: p.k,
+                }
+            }
+            Op::MatmulAdd => {
+                let p = params::MatmulAdd::of(words);
+                Product {
+                    matrix,
+                    input: first,
+                    output: second,
+                    norm: None,
+                    kind: "ADD",
+                    n: p.n,
+                    k: p.k,
+                }
+            }
+            Op::NormMatmul => {
+                let p = params::NormMatmul::of(words);
+                let logits = second.buffer == self.logits.buffer;
+                Product {
+                    matrix,
+                    input: first,
+                    output: second,
+                    norm: norm(p.eps),
+                    kind: if logits { "LOGITS" } else { "STORE" },
+                    n: p.n,
+                    k: p.k,
+                }
+            }
+            Op::NormMatmulActMul => {
+                let p = params::NormMatmulActMul::of(words);
+                Product {
+                    matrix,
+                    input: first,
+                    output: second,
+                    norm: norm(p.eps),
+                    kind: "ACT_MUL",
+                    n: p.n,
+                    k: p.k,
+                }
+            }
+            Op::RopeAppend => {
+                self.rope = Some(index);
+                return Ok(());
+            }
+            Op::Attention => return self.attention(index, command),
+            // The head takes it along.
+            Op::Scale if command.buffers[0] == self.logits => return Ok(()),
+            Op::Sample => return Ok(()),
+            op => return Err(format!("{} is not among its instructions", op.name())),
+        };
+        self.product(index, command, &product)
+    }
+
+    /// The vector of a buffer, made room for when it is first seen.
+    fn vector(&mut self, buffer: BufferId) -> Result<&mut Vector, String> {
+        if !self.vectors.contains_key(&buffer) {
+            let spec = self.cx.program.buffers.get(buffer as usize);
+            let floats = spec.map_or(0, |b| b.bytes / 4);
+            let start = self.exchange;
+            self.exchange = u32::try_from(floats)
+                .ok()
+                .and_then(|floats| start.checked_add(floats.next_multiple_of(32)))
+                .ok_or("its vectors are too long")?;
+            let vector = Vector {
+                start,
+                writes: 0,
+                read: true,
+            };
+            self.vectors.insert(buffer, vector);
+        }
+        self.vectors
+            .get_mut(&buffer)
+            .ok_or_else(|| "no such vector".to_string())
+    }
+
+    /// Where a vector is read from, and which write is waited for.
+    fn read(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+        if !at.offset.is_multiple_of(16) {
+            return Err("an input that is not aligned".to_string());
+        }
+        let vector = self.vector(at.buffer)?;
+        if vector.writes == 0 {
+            return Err("an input that nothing wrote".to_string());
+        }
+        vector.read = true;
+        let writes = u8::try_from(vector.writes).map_err(|_| "too many layers")?;
+        Ok((vector.start + at.offset / 4, writes))
+    }
+
+    /// Where a vector is written, and which write it is: parts that are written without a reading between belong to one.
+    fn write(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+        let vector = self.vector(at.buffer)?;
+        if vector.read {
+            vector.writes += 1;
+            vector.read = false;
+        }
+        let writes = u8::try_from(vector.writes).map_err(|_| "too many layers")?;
+        Ok((vector.start + at.offset / 4, writes))
+    }
+
+    fn push(&mut self, index: usize, instruction: Instruction, shares: Vec<Share>) {
+        self.program.push(instruction);
+        self.commands.push(index);
+        self.dealt.push(shares);
+    }
+
+    fn no_share(&self) -> Vec<Share> {
+        vec![Share { first: 0, rows: 0 }; self.blocks as usize]
+    }
+
+    fn embed(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let table = command.weights[0];
+        let (output, writes) = self.write(command.buffers[1])?;
+        let mut fields = source::constants(command, &[]);
+        fields += "static constexpr u32 output = STORE, rows = 0;";
+        let variant = self.variants.add(Case::Embed, self.cx.format(table), &fields);
+        let shares = self.no_share();
+        let instruction = Instruction {
+            variant,
+            layer: 0,
+            input: 0,
+            output,
+            counts: [0, 0, writes, 0],
+            flags: 0,
+            weight: self.cx.start(table),
+            vectors: [0; 2],
+        };
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    fn product(&mut self, index: usize, command: &Command, p: &Product) -> Result<(), String> {
+        let format = self.cx.format(p.matrix);
+        let blocks = format.is_quantised();
+        let unit = if blocks { 32 } else { 8 };
+        if !p.k.is_multiple_of(unit) {
+            return Err(format!("rows of {} elements", p.k));
+        }
+        let norm = p.norm.map_or(NO_WEIGHT, |(weight, _)| weight);
+        let (input, reads) = self.read(p.input)?;
+        let staged = (p.input, norm, blocks, p.k);
+        let flags = if self.staged == Some(staged) {
+            REUSES_INPUT
+        } else {
+            0
+        };
+        self.staged = Some(staged);
+        let (output, writes) = match p.kind {
+            "LOGITS" => (0, 0),
+            _ => self.write(p.output)?,
+        };
+        let sets = if p.kind == "ACT_MUL" { 2 } else { 1 };
+        let split = split(p.k / unit);
+        let row = sets * row_bytes(format, p.k);
+        let rows = slot_rows(row, WARPS / split, p.n.div_ceil(self.blocks));
+        self.variants.slot = self.variants.slot.max(rows * row);
+        let stage = if blocks { p.k / 32 * 48 } else { p.k * 4 };
+        self.variants.work = self.variants.work.max(stage);
+        let mut fields = source::constants(command, &["eps"]);
+        let eps = p.norm.map_or(0.0, |(_, eps)| eps);
+        fields += &format!(
+            "static constexpr u32 output = {}, split = {split}, rows = {rows}; static constexpr bool norm = {}; static constexpr float eps = {eps:?}f;",
+            p.kind,
+            p.norm.is_some()
+        );
+        if p.kind == "LOGITS" {
+            let next = self.table.commands.get(index + 1);
+            let next = next.filter(|c| c.op == Op::Scale && c.buffers[0] == self.logits);
+            let s = next.map(|c| params::Scale::of(&c.params));
+            let (scale, cap) = s.map_or((1.0, 0.0), |s| (s.scale, s.cap));
+            fields += &format!("static constexpr float scale = {scale:?}f, cap = {cap:?}f;");
+        }
+        if !fields.contains(" act =") {
+            fields += "static constexpr u32 act = 0;";
+        }
+        let case = if p.kind == "LOGITS" {
+            Case::Logits
+        } else {
+            Case::Product
+        };
+        let variant = self.variants.add(case, format, &fields);
+        let shares = self.dealer.deal(p.n);
+        let instruction = Instruction {
+            variant,
+            layer: 0,
+            input,
+            output,
+            counts: [reads, 0, writes, 0],
+            flags,
+            weight: self.cx.start(p.matrix),
+            vectors: [self.cx.start(norm), 0],
+        };
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    fn attention(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let rope = self.rope.take().ok_or("attention without rope")?;
+        let turned = &self.table.commands[rope];
+        let r = params::RopeAppend::of(&turned.params);
+        let a = params::Attention::of(&command.params);
+        let [qkv, _, out, _] = command.buffers;
+        if turned.buffers[0] != qkv || r.layer != a.layer || r.heads != a.heads {
+            return Err("attention over something else than what was appended".to_string());
+        }
+        if !matches!(a.head_dim, 64 | 128 | 256) || !a.heads.is_multiple_of(a.kv_heads.max(1)) {
+            return Err(format!("heads of {} elements", a.head_dim));
+        }
+        let group = a.heads / a.kv_heads.max(1);
+        if a.heads > self.blocks || group > 8 || group * a.head_dim > 1024 {
+            return Err(format!(
+                "{} heads, {} of keys, on {} multiprocessors",
+                a.heads, a.kv_heads, self.blocks
+            ));
+        }
+        let freqs = turned.weights[0];
+        let which = match self.freqs.iter().position(|known| *known == freqs) {
+            Some(which) => which,
+            None => {
+                self.freqs.push(freqs);
+                self.angles += r.rot / 2;
+                self.freqs.len() - 1
+            }
+        };
+        if which >= 4 {
+            return Err("more than four ropes".to_string());
+        }
+        // Ropes of one model have the same width.
+        let angles = which as u32 * (r.rot / 2);
+        let (input, reads) = self.read(qkv)?;
+        let (output, writes) = self.write(out)?;
+        let splits = SPLITS.min((self.blocks / a.kv_heads).max(1));
+        let mut fields = source::constants(turned, &["layer"]);
+        fields += &source::constants(
+            command,
+            &["layer", "heads", "kv_heads", "head_dim"],
+        );
+        // The room for what splits found is the end of the exchange, which is known last.
+        fields += &format!(
+            "static constexpr u32 angles = {angles}, partial = PARTIAL, solo = {SOLO}, splits = {splits};"
+        );
+        self.variants.partial = self
+            .variants
+            .partial
+            .max(a.kv_heads * splits * group * (a.head_dim + 4));
+        // `Desk` of attend.cuh.
+        let desk = group * a.head_dim * 4
+            + 2 * a.head_dim * 2
+            + WARPS * a.head_dim * 4
+            + WARPS * group * (a.head_dim + 4) * 4;
+        self.variants.work = self.variants.work.max(desk);
+        let variant = self.variants.add(Case::Attention, Format::F32, &fields);
+        self.variants.fill(which, variant);
+        let weight = |id: WeightId| self.cx.start(id);
+        let instruction = Instruction {
+            variant,
+            layer: a.layer,
+            input,
+            output,
+            counts: [reads, 0, writes, 0],
+            flags: 0,
+            weight: 0,
+            vectors: [weight(turned.weights[1]), weight(turned.weights[2])],
+        };
+        let shares = self.no_share();
+        self.staged = None;
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    fn finish(mut self, gpu: &GpuInfo) -> Result<Roll, String> {
+        // Now it is known how often a vector is written in a turn.
+        let per_turn: BTreeMap<u32, u8> = self
+            .vectors
+            .values()
+            .map(|v| (v.start, v.writes as u8))
+            .collect();
+        let of = |at: u32| per_turn.range(..=at).next_back().map_or(0, |(_, n)| *n);
+        for instruction in &mut self.program {
+            instruction.counts[1] = of(instruction.input);
+            instruction.counts[3] = of(instruction.output);
+        }
+        let program = self.cx.program;
+        let partial = self.exchange;
+        let exchange = (partial + self.variants.partial).next_multiple_of(4);
+        let slice = slice(program.vocab, self.blocks);
+        let sampler = u32::try_from(shared_bytes(slice)).map_err(|_| "its vocabulary")?;
+        let work = self.variants.work.max(sampler).next_multiple_of(16);
+        let slot = self.variants.slot.next_multiple_of(128);
+        let count = self.program.len() as u32;
+        // A kernel is for contexts of up to so many pages: few sizes, so that few are compiled.
+        let pages = crate::lower::pages_per_sequence(program);
+        let pages = pages.max(FEWEST_PAGES).next_power_of_two();
+        // Everything of `Shared` but the ring; two barriers per slot, at most 64 slots, and what alignment takes.
+        let fixed = 64 * 16
+            + count * (size_of::<Instruction>() + size_of::<Share>()) as u32
+            + (256 + 64) * 4
+            + pages * 4
+            + self.angles.max(1) * 8
+            + OUTPUT_ROWS * 4
+            + work
+            + 512;
+        let room = gpu.shared_per_block.saturating_sub(fixed);
+        let slots = (room / slot.max(1)).min(64);
+        if slots < 3 {
+            return Err(format!(
+                "its rows need {slot} bytes of shared memory each and {fixed} more, of {}",
+                gpu.shared_per_block
+            ));
+        }
+        let in_flight = IN_FLIGHT.div_ceil(slot).clamp(2, slots);
+        let mut defines = vec![
+            ("WARPS", WARPS.to_string()),
+            ("SLOTS", slots.to_string()),
+            ("SLOT_BYTES", slot.to_string()),
+            ("IN_FLIGHT", in_flight.to_string()),
+            ("WORK_BYTES", work.to_string()),
+            ("OUTPUT_ROWS", OUTPUT_ROWS.to_string()),
+            ("INSTRUCTIONS", count.to_string()),
+            ("MOST_PAGES", pages.to_string()),
+            ("ANGLES", self.angles.max(1).to_string()),
+            ("SHARED_BYTES", gpu.shared_per_block.to_string()),
+            ("HEAD_DIM", program.kv.head_dim.to_string()),
+            ("PAGE", program.kv.page.to_string()),
+            ("KV_Q8", "0".to_string()),
+            ("PARTIAL", partial.to_string()),
+        ];
+        defines.extend(self.variants.defines());
+        let blocks = self.blocks as usize;
+        let shares = (0..blocks).flat_map(|block| self.dealt.iter().map(move |s| s[block]));
+        let mut freqs = [0; 4];
+        for (place, id) in freqs.iter_mut().zip(&self.freqs) {
+            *place = self.cx.start(*id);
+        }
+        Ok(Roll {
+            unit: Unit {
+                file: "persistent.cu",
+                defines,
+            },
+            blocks: self.blocks,
+            shared: gpu.shared_per_block,
+            shares: shares.collect(),
+            program: self.program,
+            commands: self.commands,
+            exchange,
+            logits: self.logits,
+            freqs,
+        })
+    }
+}
+
+/// Bytes of a row over all planes.
+fn row_bytes(format: Format, k: u32) -> u32 {
+    let planes = layout::planes(format).iter();
+    planes.map(|plane| plane.stride(k) as u32).sum()
+}
+
+/// How many warps share a row of so many units: few, with most lanes at work, and few enough rounds for what a lane holds.
+fn split(units: u32) -> u32 {
+    let rounds = |split: u32| units.div_ceil(split).div_ceil(32);
+    let idle = |split: u32| f64::from(rounds(split) * 32 * split) / f64::from(units.max(1));
+    let fits = [1, 2, 4, 8].into_iter().filter(|s| rounds(*s) <= 8);
+    fits.min_by(|a, b| {
+        let cost = |s: u32| idle(s) + 0.02 * f64::from(s);
+        cost(*a).total_cmp(&cost(*b))
+    })
+    .unwrap_or(8)
+}
+
+/// Rows that a slot takes: as many as fit it, in whole rounds of the warps that have a row each.
+fn slot_rows(row: u32, groups: u32, share: u32) -> u32 {
+    let fit = (SLOT / row.max(1)).clamp(1, share.max(1));
+    if fit > groups {
+        fit / groups * groups
+    } else {
+        fit
+    }
+}
+
+/// Logits of a block when the sampler is asked.
+pub(crate) fn slice(vocab: u32, blocks: u32) -> u32 {
+    vocab.div_ceil(blocks.max(1)).next_multiple_of(4)
+}
+
+/// Where things lie in the memory that the kernel takes besides the plan's buffers: what is cleared before a launch, then
+/// program and shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) fault: u64,
+    pub(crate) exchange: u64,
+    pub(crate) program: u64,
+    pub(crate) shares: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Roll {
+    pub(crate) fn memory(&self) -> Memory {
+        let fault = SYNC_BYTES;
+        let exchange = (fault + FAULT_BYTES).next_multiple_of(256);
+        let program = exchange + u64::from(self.exchange) * 4;
+        let shares = program + size_of_val(&self.program[..]) as u64;
+        Memory {
+            fault,
+            exchange,
+            program,
+            shares,
+            bytes: shares + size_of_val(&self.shares[..]) as u64,
+        }
+    }
+}
+
+/// Bytes that a program's session takes for this replay; none where it cannot be.
+pub(crate) fn bytes(program: &Program, gpu: &GpuInfo) -> u64 {
+    let inputs = Inputs {
+        program,
+        gpu,
+        weights: &[],
+    };
+    let table = program.tables.first();
+    table
+        .and_then(|table| record(&inputs, table).ok())
+        .map_or(0, |roll| roll.memory().bytes)
+}

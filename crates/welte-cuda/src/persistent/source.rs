@@ -1,0 +1,95 @@
+//! The part of the persistent kernel's source that is made from a table: a struct with the constants of each kind of
+//! instruction, and the cases of its switches. Names and values of the constants are those of the ops' declarations.
+
+use std::collections::BTreeMap;
+use welte_table::{Command, Format};
+
+/// What a variant does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Case {
+    Embed,
+    Product,
+    Logits,
+    Attention,
+}
+
+/// The kinds of instructions of a table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Variants {
+    bodies: Vec<(Case, String)>,
+    /// A variant that knows each rope.
+    ropes: BTreeMap<usize, u32>,
+    /// The largest slot, the largest input or workplace, and what splits of attention leave, in bytes, bytes and floats.
+    pub(crate) slot: u32,
+    pub(crate) work: u32,
+    pub(crate) partial: u32,
+}
+
+impl Variants {
+    /// The number of a variant: an equal one's if there is one.
+    pub(crate) fn add(&mut self, case: Case, format: Format, fields: &str) -> u32 {
+        let name = format.name().to_lowercase();
+        let body = format!("using Format = {name}::Format; {fields}");
+        let known = self.bodies.iter().position(|b| *b == (case, body.clone()));
+        known.unwrap_or_else(|| {
+            self.bodies.push((case, body));
+            self.bodies.len() - 1
+        }) as u32
+    }
+
+    /// Says which variant knows a rope's width and magnitude.
+    pub(crate) fn fill(&mut self, rope: usize, variant: u32) {
+        self.ropes.entry(rope).or_insert(variant);
+    }
+
+    /// The macros that `persistent.cu` is made with.
+    pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
+        let (mut structs, mut streamed, mut replayed) = (String::new(), String::new(), String::new());
+        for (i, (case, body)) in self.bodies.iter().enumerate() {
+            structs += &format!("struct V{i} {{ {body} }}; ");
+            if matches!(case, Case::Product | Case::Logits) {
+                streamed += &format!("case {i}: on = streamer.feed<V{i}>(in, share, lane); break; ");
+            }
+            let call = match case {
+                Case::Embed => format!("embed<V{i}>(a.exchange, in, turn, token, mute);"),
+                Case::Product => format!(
+                    "product<V{i}>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, mute);"
+                ),
+                Case::Logits => format!(
+                    "best = product<V{i}>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, mute);"
+                ),
+                Case::Attention => format!(
+                    "attention<V{i}>(w, s, a.kv, a.exchange, in, turn, position, mute);"
+                ),
+            };
+            replayed += &format!("case {i}: {call} break; ");
+        }
+        let ropes = self.ropes.iter();
+        let angles = ropes.map(|(rope, variant)| {
+            format!("fill_angles<V{variant}>(s, a.freqs[{rope}], position); ")
+        });
+        vec![
+            ("VARIANTS", structs),
+            ("STREAMED", streamed),
+            ("REPLAYED", replayed),
+            ("FILL_ANGLES", angles.collect()),
+        ]
+    }
+}
+
+/// The op's parameters as constants, but for distances of rows and the fields named.
+pub(crate) fn constants(command: &Command, without: &[&str]) -> String {
+    let named = command.op.show_params(&command.params);
+    let wanted = named
+        .into_iter()
+        .filter(|(name, _)| !name.ends_with("_stride") && !without.contains(name));
+    wanted
+        .map(|(name, value)| {
+            if value.parse::<u32>().is_ok() {
+                format!("static constexpr u32 {name} = {value}u; ")
+            } else {
+                format!("static constexpr float {name} = {value}f; ")
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,213 @@
+//! Chains by the persistent kernel: one launch for many tokens, and what happens when it gives up.
+#![allow(unsafe_code)]
+
+use super::Session;
+use crate::Error;
+use crate::gpu::{DeviceBlock, Gpu, Kernel};
+use crate::launch::args;
+use crate::load::Inner;
+use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
+use crate::ops::rope::Kv;
+use crate::ops::sample;
+use crate::persistent::{FAULT_BYTES, Memory, Roll, THREADS, slice};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a launch may take: a display that shares the GPU waits no longer.
+const LAUNCH: Duration = Duration::from_millis(100);
+/// Turns of the first launch, when it is not known how long one takes.
+const FIRST_TURNS: usize = 16;
+/// Clock ticks for which a block waits for the others before it gives up: about a second.
+const PATIENCE: i64 = 2_000_000_000;
+
+/// `PersistentArgs` of `persistent.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Arguments {
+    sample: sample::Args,
+    kv: Kv,
+    program: u64,
+    shares: u64,
+    exchange: u64,
+    logits: u64,
+    sync: u64,
+    fault: u64,
+    freqs: [u64; 4],
+    patience: i64,
+    instructions: u32,
+    mute: u32,
+}
+
+/// `Fault` of `persistent/block.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Fault {
+    raised: u32,
+    block: u32,
+    instruction: u32,
+    turn: u32,
+    place: u32,
+    pad: [u32; 3],
+}
+
+/// The kernel, its memory and what it is told.
+pub(super) struct Persistent {
+    block: DeviceBlock,
+    memory: Memory,
+    blocks: u32,
+    arguments: Arguments,
+    kernel: Option<Kernel>,
+    /// Table commands by instruction.
+    commands: Vec<usize>,
+    /// What one turn took, as far as is known.
+    turn: Option<Duration>,
+}
+
+impl Persistent {
+    /// Uploads program and shares; nothing where the table cannot be replayed so.
+    pub(super) fn new(inner: &Inner, gpu: &Arc<Gpu>, places: &Places, block: DeviceBlock) -> Option<Persistent> {
+        let roll = inner.roll.as_ref().ok()?;
+        let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
+        let memory = roll.memory();
+        let at = |offset: u64| block.start() + offset;
+        let vocab = inner.program.vocab;
+        let logits = cx.buffer(roll.logits);
+        let arguments = Arguments {
+            sample: sample::arguments(&cx, logits, vocab, slice(vocab, roll.blocks)),
+            kv: Kv::of(&cx, 0),
+            program: at(memory.program),
+            shares: at(memory.shares),
+            exchange: at(memory.exchange),
+            logits,
+            sync: at(0),
+            fault: at(memory.fault),
+            freqs: roll.freqs,
+            patience: PATIENCE,
+            instructions: roll.program.len() as u32,
+            mute: u32::MAX,
+        };
+        upload(gpu, roll, &arguments).ok()?;
+        Some(Persistent {
+            block,
+            memory,
+            blocks: roll.blocks,
+            arguments,
+            kernel: None,
+            commands: roll.commands.clone(),
+            turn: None,
+        })
+    }
+
+    /// Turns of the next launch.
+    pub(super) fn turns(&self) -> usize {
+        let most = MAILBOX_SLOTS as usize / 2;
+        self.turn.map_or(FIRST_TURNS, |turn| {
+            (LAUNCH.as_nanos() / turn.as_nanos().max(1)).clamp(1, most as u128) as usize
+        })
+    }
+
+    /// A launch of so many turns took so long.
+    pub(super) fn took(&mut self, turns: usize, time: Duration) {
+        if turns > 0 {
+            self.turn = Some(time / turns as u32);
+        }
+    }
+
+    /// Enqueues one launch: as many turns as the step state says.
+    pub(super) fn launch(&self, gpu: &Gpu) -> Result<(), Error> {
+        let kernel = self.kernel.as_ref();
+        let kernel = kernel.ok_or_else(|| Error::Program("it was not compiled".to_string()))?;
+        // SAFETY: the block was made for `memory`; nothing else uses it, and the stream keeps the order. The arguments are
+        // those of the kernel, and everything that they point to is held by the session.
+        unsafe {
+            gpu.clear(self.block.start(), self.memory.program)?;
+            gpu.launch_together(kernel, self.blocks, &args(&self.arguments))
+        }
+    }
+}
+
+/// Program and shares on their way to the device; waits until they are there.
+fn upload(gpu: &Gpu, roll: &Roll, a: &Arguments) -> Result<(), Error> {
+    // SAFETY: both are plain numbers without holes, and the block was made for them; we wait before they can go.
+    unsafe {
+        let program = std::slice::from_raw_parts(roll.program.as_ptr().cast(), size_of_val(&roll.program[..]));
+        gpu.upload(a.program, program)?;
+        let shares = std::slice::from_raw_parts(roll.shares.as_ptr().cast(), size_of_val(&roll.shares[..]));
+        gpu.upload(a.shares, shares)?;
+    }
+    gpu.synchronise()
+}
+
+impl Session {
+    /// Makes the persistent kernel ready.
+    pub(super) fn prepare_persistent(&mut self) -> Result<(), Error> {
+        let inner = &self.model.inner;
+        let roll = inner.roll.as_ref();
+        let roll = roll.map_err(|why| Error::Program(why.clone()))?;
+        let persistent = self.persistent.as_mut();
+        let persistent =
+            persistent.ok_or_else(|| Error::Program("it was not uploaded".to_string()))?;
+        if persistent.kernel.is_none() {
+            inner.add_modules(std::slice::from_ref(&roll.unit))?;
+            persistent.kernel = Some(inner.kernel_of(&roll.unit, "persistent", THREADS, roll.shared)?);
+        }
+        Ok(())
+    }
+
+    /// What the kernel says when it has left without a token: the command, block and token where a block lost patience.
+    pub(super) fn fault(&self) -> Result<Option<String>, Error> {
+        let Some(persistent) = &self.persistent else {
+            return Ok(None);
+        };
+        let mut bytes = [0u8; FAULT_BYTES as usize];
+        // SAFETY: the block has these bytes; we wait before they are used.
+        unsafe { self.gpu.download(persistent.arguments.fault, &mut bytes)? };
+        self.gpu.synchronise()?;
+        // SAFETY: any bytes are such numbers.
+        let fault: Fault = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+        if fault.raised == 0 {
+            return Ok(None);
+        }
+        let labels = &self.model.inner.program.tables[self.decode.unwrap_or(0)].labels;
+        let command = persistent.commands.get(fault.instruction as usize);
+        let label = command.and_then(|command| labels.get(*command));
+        let label = label.map_or("the end of a token", String::as_str);
+        let what = match fault.place {
+            1 => "its input",
+            2 => "its weights",
+            _ => "the other blocks",
+        };
+        Ok(Some(format!(
+            "the persistent kernel gave up: block {} waited too long for {what} at {label}, {} tokens into the chain; going on with the graph",
+            fault.block, fault.turn
+        )))
+    }
+
+    /// Leaves the persistent kernel for the graph, and says why.
+    pub(super) fn fall_back(&mut self, why: String) -> Result<(), Error> {
+        self.set_replay(crate::Replay::Graph)?;
+        self.note = Some(why);
+        // The kernel's history may be ahead of what was seen.
+        self.sampler_changed = true;
+        Ok(())
+    }
+
+    /// Why chains are not replayed as was asked for, if so.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+
+    /// How chains are replayed.
+    pub fn replay_in_use(&self) -> crate::Replay {
+        self.replay
+    }
+
+    /// For tests: a block of the persistent kernel that hands nothing on, and how many clock ticks the others wait for it.
+    #[doc(hidden)]
+    pub fn mute_block(&mut self, block: u32, patience: i64) {
+        if let Some(persistent) = &mut self.persistent {
+            persistent.arguments.mute = block;
+            persistent.arguments.patience = patience;
+        }
+    }
+}

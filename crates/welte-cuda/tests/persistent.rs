@@ -1,0 +1,385 @@
+//! The persistent kernel against the CPU's oracle, and its invariants. Without a GPU that it runs on every test says so and
+//! passes.
+
+#[path = "../../welte-cpu/tests/common/mod.rs"]
+mod common;
+
+use common::{Config, Made, Numbers, difference, make, reference, rows};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use welte_cuda::{Model, Options, Replay, Session, info};
+use welte_table::*;
+
+/// False, and says why, if there is no GPU for the kernel here.
+fn gpu() -> bool {
+    match info(0) {
+        Ok(gpu) if gpu.arch >= 90 => true,
+        Ok(gpu) => {
+            eprintln!("skipped: {} is too old", gpu.name);
+            false
+        }
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            false
+        }
+    }
+}
+
+/// A model that the kernel takes.
+fn config(seed: u64) -> Config {
+    Config {
+        format: Format::Q4_0,
+        layers: 3,
+        dim: 256,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        rot: 64,
+        hidden: 768,
+        vocab: 1003,
+        context: 2048,
+        rows: 256,
+        ..Config::small(seed)
+    }
+}
+
+fn load(program: &Program, checkpoint: &Made) -> Session {
+    let options = Options {
+        device: 0,
+        replay: Replay::Persistent,
+    };
+    let program = Arc::new(program.clone());
+    let model = Model::load(program, checkpoint, &options, &mut |_, _| {}).unwrap();
+    let session = Session::new(&model).unwrap();
+    assert_eq!(session.note(), None);
+    assert_eq!(session.replay_in_use(), Replay::Persistent);
+    session
+}
+
+/// Decodes in chains of these lengths.
+fn chain(session: &mut Session, mut row: Row, lengths: &[usize], ends: &[u32]) -> Vec<u32> {
+    let mut tokens = Vec::new();
+    for length in lengths {
+        let never = AtomicBool::new(false);
+        let mut take = |token| {
+            tokens.push(token);
+            true
+        };
+        let made = session.chain(row, *length, ends, &never, &mut take).unwrap();
+        row.position += made as u32;
+        row.token = tokens.last().copied().unwrap_or(row.token);
+        if made < *length {
+            break;
+        }
+    }
+    tokens
+}
+
+/// The logits that the last token was chosen from.
+fn logits(session: &Session) -> Vec<f32> {
+    let program = session.model().program();
+    let sample = program.tables[0].commands.last().unwrap();
+    let bytes = session.buffer(sample.buffers[0].buffer).unwrap();
+    let words = bytes.chunks_exact(4).take(program.vocab as usize);
+    words
+        .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
+        .collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+#[test]
+fn logits_agree_with_the_reference_in_every_format() {
+    if !gpu() {
+        return;
+    }
+    let mut wrong = Vec::new();
+    for (i, format) in Format::ALL.into_iter().enumerate() {
+        let seed = i as u64;
+        let config = Config {
+            format,
+            interleaved: u32::from(i % 3 == 1),
+            qk_norm: i % 2 == 0,
+            tied: i % 4 != 3,
+            window: if i % 5 == 4 { 100 } else { 0 },
+            rot: if i % 6 == 5 { 32 } else { 64 },
+            softcap: if i % 7 == 6 { 20.0 } else { 0.0 },
+            act: [0, 0, 1, 2][i % 4],
+            ..config(100 + seed)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut fast = load(&program, &checkpoint);
+        let mut plain = common::load(&program, &checkpoint, &reference());
+        fast.set_sampling(&Sampling::default(), &[], &[]);
+        let mut n = Numbers(seed + 5);
+        // A context that one head takes alone, and one that is split.
+        for (first, count) in [(0, 3), (3, 90), (93, 210), (303, 250), (553, 256)] {
+            let prompt = rows(&mut n, config.vocab, first, count, 1);
+            fast.step(1, &prompt).unwrap();
+            plain.step(1, &prompt).unwrap();
+            let row = Row {
+                token: 7,
+                position: first + count,
+                sequence: 1,
+            };
+            chain(&mut fast, row, &[1], &[]);
+            let want = plain.step(0, &[row]).unwrap();
+            let off = difference(&logits(&fast), want);
+            if off.is_nan() || off > 1e-2 {
+                wrong.push(format!("{format:?} at {}: off by {off}", row.position));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn samplings() -> [Sampling; 3] {
+    let greedy = Sampling::default();
+    [
+        greedy,
+        Sampling {
+            temperature: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            seed: 5,
+            ..greedy
+        },
+        Sampling {
+            repeat_penalty: 1.3,
+            frequency_penalty: 0.1,
+            ..greedy
+        },
+    ]
+}
+
+#[test]
+fn a_chain_equals_any_split_of_it() {
+    if !gpu() {
+        return;
+    }
+    let (program, checkpoint) = make(&config(11));
+    let start = Row {
+        token: 3,
+        position: 0,
+        sequence: 1,
+    };
+    for settings in samplings() {
+        let mut all = Vec::new();
+        for lengths in [vec![400], vec![1; 400], vec![7, 200, 193]] {
+            let mut session = load(&program, &checkpoint);
+            session.set_sampling(&settings, &[], &[]);
+            let tokens = chain(&mut session, start, &lengths, &[]);
+            assert_eq!(session.note(), None);
+            all.push((tokens, bits(&logits(&session))));
+        }
+        assert_eq!(all[0].0.len(), 400);
+        assert!(all.iter().all(|one| *one == all[0]), "{settings:?}");
+        assert!(all[0].0.iter().any(|t| *t != all[0].0[0]), "{settings:?}");
+    }
+}
+
+#[test]
+fn the_token_is_what_the_plain_sampler_chooses_from_the_logits() {
+    if !gpu() {
+        return;
+    }
+    let config = Config {
+        vocab: 5003,
+        ..config(12)
+    };
+    let (program, checkpoint) = make(&config);
+    let mut session = load(&program, &checkpoint);
+    let mut n = Numbers(77);
+    let mut wrong = Vec::new();
+    for position in 0..60u32 {
+        let settings = Sampling {
+            temperature: n.pick(&[0.0, 0.3, 1.0, 2.5]),
+            top_k: n.pick(&[0, 1, 5, 40, 3000, 9000]),
+            top_p: n.pick(&[1.0, 0.95, 0.3, 0.0]),
+            min_p: n.pick(&[0.0, 0.05, 0.5]),
+            repeat_penalty: n.pick(&[1.0, 1.3]),
+            frequency_penalty: n.pick(&[0.0, 0.4]),
+            presence_penalty: n.pick(&[0.0, 0.1]),
+            penalty_last_n: n.pick(&[0, 3, 64]),
+            seed: n.next(),
+        };
+        let biases = n.below(4);
+        let bias: Vec<(u32, f32)> = (0..biases)
+            .map(|_| (n.below(5003) as u32, 3.0 * n.float()))
+            .collect();
+        let history: Vec<u32> = (0..n.below(90)).map(|_| n.below(300) as u32).collect();
+        session.set_sampling(&settings, &bias, &history);
+        let row = Row {
+            token: n.below(5003) as u32,
+            position,
+            sequence: 0,
+        };
+        let got = chain(&mut session, row, &[1], &[])[0];
+        let logits = logits(&session);
+        let want = welte_cpu::choose_plainly(&logits, &settings, &bias, &history, position + 1);
+        if got != want {
+            wrong.push(format!("{position}: {got}, not {want}: {settings:?} {bias:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn end_tokens_and_listeners_end_a_chain() {
+    if !gpu() {
+        return;
+    }
+    let (program, checkpoint) = make(&config(13));
+    let mut session = load(&program, &checkpoint);
+    let settings = samplings()[1];
+    let start = Row {
+        token: 9,
+        position: 0,
+        sequence: 0,
+    };
+    session.set_sampling(&settings, &[], &[]);
+    let all = chain(&mut session, start, &[300], &[]);
+    let end = all[57];
+    let first = all.iter().position(|t| *t == end).unwrap();
+    session.set_sampling(&settings, &[], &[]);
+    assert_eq!(chain(&mut session, start, &[300], &[end]), all[..=first]);
+    // Who listens no more gets no more, and the sequence goes on from there.
+    session.set_sampling(&settings, &[], &[]);
+    let never = AtomicBool::new(false);
+    let mut some = Vec::new();
+    let mut take = |token| {
+        some.push(token);
+        some.len() < 20
+    };
+    assert_eq!(session.chain(start, 300, &[], &never, &mut take).unwrap(), 20);
+    let row = Row {
+        token: some[19],
+        position: 20,
+        ..start
+    };
+    some.extend(chain(&mut session, row, &[80], &[]));
+    assert_eq!(some, all[..100]);
+    // Cancelled from elsewhere.
+    session.set_sampling(&settings, &[], &[]);
+    let cancel = AtomicBool::new(false);
+    let mut some = Vec::new();
+    let mut take = |token| {
+        some.push(token);
+        cancel.store(some.len() == 31, Ordering::Relaxed);
+        true
+    };
+    let made = session.chain(start, 300, &[], &cancel, &mut take).unwrap();
+    assert_eq!(made, some.len());
+    assert_eq!(some, all[..made]);
+}
+
+#[test]
+fn a_stuck_block_ends_in_an_error_and_the_graph_goes_on() {
+    if !gpu() {
+        return;
+    }
+    let (program, checkpoint) = make(&config(14));
+    let start = Row {
+        token: 9,
+        position: 0,
+        sequence: 0,
+    };
+    let mut session = load(&program, &checkpoint);
+    session.set_sampling(&Sampling::default(), &[], &[]);
+    session.set_replay(Replay::Graph).unwrap();
+    let want = chain(&mut session, start, &[40], &[]);
+    session.set_replay(Replay::Persistent).unwrap();
+    session.mute_block(5, 20_000_000);
+    session.set_sampling(&Sampling::default(), &[], &[]);
+    assert_eq!(chain(&mut session, start, &[40], &[]), want);
+    let note = session.note().unwrap();
+    assert!(note.contains("waited too long"), "{note}");
+    assert_eq!(session.replay_in_use(), Replay::Graph);
+    // The fault is over once nobody is mute any more.
+    session.mute_block(u32::MAX, 2_000_000_000);
+    session.set_replay(Replay::Persistent).unwrap();
+    assert_eq!(chain(&mut session, start, &[40], &[]).len(), 40);
+    assert_eq!(session.replay_in_use(), Replay::Persistent);
+}
+
+#[test]
+fn what_it_cannot_take_goes_on_as_a_graph_and_says_why() {
+    if !gpu() {
+        return;
+    }
+    let (program, checkpoint) = make(&Config {
+        kv_format: Format::Q8_0,
+        ..config(15)
+    });
+    let program = Arc::new(program);
+    let model = Model::load(program, &checkpoint, &Options::default(), &mut |_, _| {}).unwrap();
+    let mut session = Session::new(&model).unwrap();
+    assert_eq!(session.replay_in_use(), Replay::Graph);
+    assert!(session.note().unwrap().contains("Q8_0"));
+    let start = Row {
+        token: 9,
+        position: 0,
+        sequence: 0,
+    };
+    assert_eq!(chain(&mut session, start, &[20], &[]).len(), 20);
+}
+
+/// Random prompts, lengths, ends and cancels: always what one long chain gave, and never a fault. `WELTE_SOAK` says for how
+/// many seconds.
+#[test]
+fn whatever_is_asked_for_gives_the_same_text() {
+    if !gpu() {
+        return;
+    }
+    let (program, checkpoint) = make(&config(16));
+    let mut session = load(&program, &checkpoint);
+    let settings = samplings()[1];
+    let seconds = std::env::var("WELTE_SOAK").ok().and_then(|s| s.parse().ok());
+    let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(2));
+    let start = |token: u32| Row {
+        token,
+        position: 0,
+        sequence: token % 3,
+    };
+    let mut texts = Vec::new();
+    for token in 0..8 {
+        session.set_sampling(&settings, &[], &[]);
+        texts.push(chain(&mut session, start(token), &[500], &[]));
+    }
+    let mut n = Numbers(3);
+    let mut chains = 0u32;
+    while Instant::now() < until {
+        let token = n.below(8) as u32;
+        let text = &texts[token as usize];
+        session.set_sampling(&settings, &[], &[]);
+        let ends: Vec<u32> = (0..n.below(3)).map(|_| n.below(1003) as u32).collect();
+        let stop = n.below(500) as usize + 1;
+        let mut got = Vec::new();
+        let never = AtomicBool::new(false);
+        let mut row = start(token);
+        let mut open = true;
+        while open && got.len() < stop {
+            let length = n.below(200) as usize + 1;
+            let before = got.len();
+            let mut take = |token| {
+                got.push(token);
+                got.len() < stop
+            };
+            let made = session
+                .chain(row, length.min(500 - before), &ends, &never, &mut take)
+                .unwrap();
+            open = got.last().is_none_or(|t| !ends.contains(t)) && got.len() < 500;
+            row.position += made as u32;
+            row.token = got.last().copied().unwrap_or(row.token);
+        }
+        assert_eq!(got, text[..got.len()], "token {token}");
+        assert_eq!(session.note(), None);
+        chains += 1;
+    }
+    assert!(chains > 0);
+    eprintln!("{chains} texts");
+}
