@@ -68,6 +68,9 @@ fn bench(shape: &str, depths: &[u32]) -> Result<(), Box<dyn Error>> {
                 let made = session.chain(start, TOKENS, &[], &never, &mut |_| true)?;
                 best = best.min(begun.elapsed().as_secs_f64() / made as f64);
             }
+            if let Some(note) = session.note() {
+                println!("  {note}");
+            }
             let cached = program.kv.position_bytes().unwrap_or(0) * u64::from(depth);
             println!(
                 "  at {depth}: {:.1} us per token, {:.1} tok/s, {:.0} GB/s",

@@ -141,12 +141,7 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent(const __gri
     begin(s, a);
     __syncthreads();
     u32 warp = threadIdx.x / 32;
-    if (warp < WARPS) {
-        take_registers();
-        replay(s, a, turns);
-    } else {
-        leave_registers();
-        if (warp == WARPS) stream(s, a, turns);
-        else if (warp == WARPS + 1 && blockIdx.x == 0 && threadIdx.x % 32 == 0) keep_books(s, a.sample);
-    }
+    if (warp < WARPS) replay(s, a, turns);
+    else if (warp == WARPS) stream(s, a, turns);
+    else if (blockIdx.x == 0 && threadIdx.x % 32 == 0) keep_books(s, a.sample);
 }

@@ -4,7 +4,7 @@
 #[path = "../../welte-cpu/tests/common/mod.rs"]
 mod common;
 
-use common::{Config, Made, Numbers, difference, make, reference, rows};
+use common::{Config, Made, Numbers, difference, make, rows};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -112,7 +112,7 @@ fn logits_agree_with_the_reference_in_every_format() {
         };
         let (program, checkpoint) = make(&config);
         let mut fast = load(&program, &checkpoint);
-        let mut plain = common::load(&program, &checkpoint, &reference());
+        let mut plain = common::load(&program, &checkpoint, &common::options(4));
         fast.set_sampling(&Sampling::default(), &[], &[]);
         let mut n = Numbers(seed + 5);
         // A context that one head takes alone, and one that is split.

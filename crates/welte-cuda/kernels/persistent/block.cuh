@@ -10,7 +10,7 @@
 
 constexpr u32 CONSUMERS = WARPS * 32;
 constexpr u32 THREADS = CONSUMERS;      // as the sampler knows them
-constexpr u32 LAUNCHED = CONSUMERS + 128; // with the streaming warp, the clerk, and two that fill their group of four
+constexpr u32 LAUNCHED = CONSUMERS + 64; // with the streaming warp and the clerk
 constexpr u32 MOST_ENDS_KEPT = 256;
 
 // One lowered command. `reads` and `writes` number the writes of those vectors within a turn (see exchange.cuh).
@@ -110,8 +110,8 @@ struct Wait {
 
 // Once more? Looks at the clock and at the others only now and then.
 __device__ __forceinline__ bool again(Watch &w, Wait &wait, u32 place) {
-    if (++wait.tries % 64) return true;
     if (w.s->dead) return false;
+    if (++wait.tries % 64) return true;
     if (wait.tries == 64) {
         wait.since = clock64();
         return true;
@@ -141,18 +141,6 @@ __device__ __forceinline__ void wait_for(Watch &w, u32 barrier, u32 parity, u32 
     Wait wait;
     while (!passed(barrier, parity) && again(w, wait, place)) {
     }
-}
-
-// Registers go from the warps that need few to those that multiply.
-__device__ __forceinline__ void take_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-#endif
-}
-__device__ __forceinline__ void leave_registers() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-#endif
 }
 
 // Keeps the compiler from working out a loop's addresses before the loop, where they would take all registers.

@@ -10,7 +10,11 @@ template <class V> struct Slot {
     using F = typename V::Format;
     static constexpr u32 SETS = V::output == ACT_MUL ? 2 : 1;
     __host__ __device__ static constexpr u32 stride(int p) { return round_up((V::k + F::elements(p) - 1) / F::elements(p) * F::bytes(p), 16); }
-    __host__ __device__ static constexpr u32 before(int p) { return p ? before(p - 1) + stride(p - 1) : 0; }
+    __host__ __device__ static constexpr u32 before(int p) {
+        u32 sum = 0;
+        for (int i = 0; i < p; i++) sum += stride(i);
+        return sum;
+    }
     static constexpr u32 ROW = before(F::PLANES);
     static constexpr u32 BYTES = SETS * V::rows * ROW;
     static_assert(BYTES <= SLOT_BYTES, "a slot is too small");
