@@ -25,16 +25,18 @@ struct PersistentArgs {
     Fault *fault;
     const float *freqs[4];
     long long patience;
+    u64 *times; // with TIMELINE: [block][instruction][STAMPS], of the last turn
     u32 instructions;
     u32 mute; // a block that hands nothing on, for tests; none: all ones
 };
 
 // The embedding of the token, a block of 32 elements per warp.
 template <class V>
-__device__ __forceinline__ void embed(float *exchange, const Instruction &in, u32 turn, u32 token, bool mute) {
+__device__ __forceinline__ void embed(Watch &w, float *exchange, const Instruction &in, u32 turn, u32 token, bool mute) {
     using F = typename V::Format;
     using L = Slot<V>;
     u32 lane = threadIdx.x % 32, tag = tag_of(turn, in.writes_per_turn, in.writes);
+    STAMP(0);
     for (u32 block = blockIdx.x + threadIdx.x / 32 * gridDim.x; block * 32 < V::k; block += gridDim.x * WARPS) {
         const u8 *p[MOST_PLANES];
 #pragma unroll
@@ -59,6 +61,7 @@ __device__ __forceinline__ void embed(float *exchange, const Instruction &in, u3
         }
         if (at < V::k && !mute) publish(exchange + in.out + at, V::scale * v, tag);
     }
+    STAMP(3);
 }
 
 __device__ __forceinline__ void begin(Shared *s, const PersistentArgs &a) {
@@ -104,6 +107,10 @@ __device__ __forceinline__ void stream(Shared *s, const PersistentArgs &a, u32 t
 
 __device__ __forceinline__ void replay(Shared *s, const PersistentArgs &a, u32 turns) {
     Watch w = {s, a.fault, a.patience, 0, 0};
+#ifdef TIMELINE
+    w.times = a.times;
+    w.instructions = a.instructions;
+#endif
     Ring ring;
     ring.begin(s);
     Step *step = a.sample.step;

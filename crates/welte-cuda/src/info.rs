@@ -34,6 +34,8 @@ pub struct GpuInfo {
     pub l2_bytes: u64,
     /// The version of CUDA that the driver speaks: 13000 for 13.0.
     pub driver: u32,
+    /// The multiprocessors' highest clock, in thousands per second.
+    pub clock_khz: u64,
     /// Memory bandwidth by clock and bus width, in bytes per second; 0 where the driver does not say.
     pub bandwidth: u64,
 }
@@ -111,6 +113,7 @@ pub fn info(device: u32) -> Result<GpuInfo, Error> {
         shared_per_sm: ask(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
         l2_bytes: ask(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
         driver: driver as u32,
+        clock_khz: ask(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE).unwrap_or(0).into(),
         bandwidth: u64::from(khz) * 1000 * 2 * u64::from(bits / 8),
     })
 }

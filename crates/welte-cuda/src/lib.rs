@@ -28,7 +28,7 @@ pub use floor::read_bandwidth;
 pub use info::{GpuInfo, free_memory, info};
 pub use load::{Model, weight_bytes};
 pub use lower::supports;
-pub use replay::{Profile, Session};
+pub use replay::{Profile, Session, Timeline};
 pub use sizes::device_bytes;
 
 /// How a chain is replayed.

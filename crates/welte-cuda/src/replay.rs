@@ -6,6 +6,7 @@ mod persistent;
 mod profile;
 mod ready;
 
+pub use persistent::Timeline;
 pub use profile::Profile;
 pub(crate) use ready::turn_unit;
 

@@ -94,7 +94,7 @@ template <class V, u32 Q>
 __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const Instruction &in, const float *qkv, u32 tag, u32 query, u32 first, u32 last,
                                      u32 position) {
     using D = Desk<V, Q>;
-    constexpr u32 HD = V::head_dim, LANES = HD / 8, AT_ONCE = 32 / LANES, NEXT = 4, STEP = WARPS * AT_ONCE;
+    constexpr u32 HD = V::head_dim, LANES = HD / 8, AT_ONCE = 32 / LANES, NEXT = Q > 2 ? 3 : 4, STEP = WARPS * AT_ONCE;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
     u32 chunk = lane % LANES, group = lane / LANES;
     u32 head = query / (V::heads / V::kv_heads);
@@ -103,18 +103,15 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const In
         return (const uint4 *)(kv_head(kv, part, s->pages[at / PAGE], head) + (u64)(at % PAGE) * KV_ROW) + chunk;
     };
     uint4 k[NEXT], v[NEXT];
-    auto fetch = [&](u32 from) {
+    auto fetch = [&](u32 part, u32 from, uint4 (&to)[NEXT]) {
 #pragma unroll
         for (u32 i = 0; i < NEXT; i++) {
             u32 at = from + i * STEP + warp * AT_ONCE + group;
-            k[i] = v[i] = make_uint4(0, 0, 0, 0);
-            if (at < last && at < position) {
-                k[i] = __ldcg(row(0, at));
-                v[i] = __ldcg(row(1, at));
-            }
+            to[i] = at < last && at < position ? __ldcg(row(part, at)) : make_uint4(0, 0, 0, 0);
         }
     };
-    fetch(first);
+    fetch(0, first, k);
+    fetch(1, first, v);
     // Vectors: the queries, then this turn's key and value where they belong to this run.
     bool own = position < last;
     for (u32 n = warp; n < (own ? Q + 2 : Q); n += WARPS) {
@@ -146,6 +143,7 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const In
         }
     }
     block_meets();
+    STAMP(1);
     float q[Q][8], sum[Q][8], most[Q], all[Q];
 #pragma unroll
     for (u32 n = 0; n < Q; n++) {
@@ -157,7 +155,6 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const In
         all[n] = 0.0f;
     }
     for (u32 from = first; from < last; from += NEXT * STEP) {
-        if (from > first) fetch(from);
         float score[NEXT][Q];
 #pragma unroll
         for (u32 i = 0; i < NEXT; i++) {
@@ -179,6 +176,8 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const In
                 score[i][n] = a + b;
             }
         }
+        // What comes next is asked for as soon as there is room for it.
+        fetch(0, from + NEXT * STEP, k);
 #pragma unroll
         for (u32 o = LANES / 2; o > 0; o >>= 1)
 #pragma unroll
@@ -216,6 +215,7 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const In
                 }
             }
         }
+        fetch(1, from + NEXT * STEP, v);
     }
     // The groups of lanes of a warp come together.
 #pragma unroll
@@ -267,6 +267,7 @@ template <class V>
 __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exchange, const Instruction &in, u32 turn, u32 position, bool mute) {
     constexpr u32 HD = V::head_dim, GROUP = V::heads / V::kv_heads, WIDE = HD + 4;
     kv.layer = in.layer;
+    STAMP(0);
     u32 first = V::window && position + 1 > V::window ? position + 1 - V::window : 0, count = position + 1 - first;
     const float *qkv = exchange + in.in;
     float *out = exchange + in.out, *partial = exchange + V::partial;
@@ -279,6 +280,7 @@ __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exc
             float largest, all, sum = gathered<V, 1>(s, 0, d, largest, all);
             if (!mute) publish(out + head * HD + d, __fdividef(sum, all), out_tag);
         }
+        STAMP(3);
         block_meets();
         return;
     }
@@ -303,6 +305,7 @@ __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exc
         }
         block_meets();
     }
+    STAMP(2);
     // The last blocks have the least to do with the splits: they add up.
     u32 query = gridDim.x - 1 - blockIdx.x;
     if (query >= V::heads) return;
@@ -334,4 +337,5 @@ __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exc
         }
         if (!mute) publish(out + query * HD + d, __fdividef(sum, all), out_tag);
     }
+    STAMP(3);
 }

@@ -95,12 +95,27 @@ __device__ __forceinline__ int block_counts(bool of) {
     return n;
 }
 
+// With TIMELINE: when a block began an instruction, had its input, had its results, and had handed them on.
+#ifdef TIMELINE
+#define STAMPS 4
+__device__ __forceinline__ void stamp(u64 *times, u32 instructions, u32 instruction, u32 which) {
+    if (threadIdx.x == 0) times[((u64)blockIdx.x * instructions + instruction) * STAMPS + which] = clock64();
+}
+#define STAMP(which) stamp(w.times, w.instructions, w.instruction, which)
+#else
+#define STAMP(which)
+#endif
+
 struct Watch {
     Shared *s;
     Fault *fault;
     long long patience; // clock ticks
     u32 instruction;
     u32 turn;
+#ifdef TIMELINE
+    u64 *times;
+    u32 instructions;
+#endif
 };
 
 struct Wait {

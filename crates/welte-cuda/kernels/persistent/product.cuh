@@ -290,10 +290,12 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
     using L = Slot<V>;
     using P = Part<V>;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
+    STAMP(0);
     if (!(in.flags & REUSES_INPUT)) {
         parity ^= 1;
         stage<V>(w, s, in, exchange + in.in, tag_of(turn, in.reads_per_turn, in.reads), parity);
     }
+    STAMP(1);
     Held<V, V::Format::BLOCKS> x;
     x.load(s->work, warp % V::split * P::EACH, lane);
     // Two halves of the outputs' room take turns: a segment need not wait until the one before is read.
@@ -314,6 +316,7 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
             ring.give(lane);
         }
         block_meets();
+        STAMP(2);
         if (V::norm && begin == 0) {
             float sum = 0.0f;
 #pragma unroll
@@ -335,5 +338,6 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
             if (!mute) publish(out + begin + tid, v, tag);
         }
     }
+    STAMP(3);
     return best;
 }

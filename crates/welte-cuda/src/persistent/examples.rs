@@ -59,6 +59,7 @@ pub(crate) fn h200() -> GpuInfo {
         shared_per_sm: 233_472,
         l2_bytes: 60 << 20,
         driver: 13_000,
+        clock_khz: 1_980_000,
         bandwidth: 0,
     }
 }

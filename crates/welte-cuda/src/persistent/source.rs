@@ -51,7 +51,7 @@ impl Variants {
                 streamed += &format!("case {i}: on = streamer.feed<V{i}>(in, share, lane); break; ");
             }
             let call = match case {
-                Case::Embed => format!("embed<V{i}>(a.exchange, in, turn, token, mute);"),
+                Case::Embed => format!("embed<V{i}>(w, a.exchange, in, turn, token, mute);"),
                 Case::Product => format!(
                     "product<V{i}>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, mute);"
                 ),

@@ -11,7 +11,9 @@ use crate::ops::rope::Kv;
 use crate::ops::sample;
 use crate::persistent::{FAULT_BYTES, Memory, Roll, THREADS, slice};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use welte_table::{Op, Row};
 
 /// How long a launch may take: a display that shares the GPU waits no longer.
 const LAUNCH: Duration = Duration::from_millis(100);
@@ -34,6 +36,7 @@ struct Arguments {
     fault: u64,
     freqs: [u64; 4],
     patience: i64,
+    times: u64,
     instructions: u32,
     mute: u32,
 }
@@ -83,6 +86,7 @@ impl Persistent {
             fault: at(memory.fault),
             freqs: roll.freqs,
             patience: PATIENCE,
+            times: 0,
             instructions: roll.program.len() as u32,
             mute: u32::MAX,
         };
@@ -138,7 +142,79 @@ fn upload(gpu: &Gpu, roll: &Roll, a: &Arguments) -> Result<(), Error> {
     gpu.synchronise()
 }
 
+/// When each block did what in one turn of the persistent kernel, in nanoseconds after it began the turn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timeline {
+    /// Op and label of each instruction.
+    pub instructions: Vec<(Op, String)>,
+    /// By block, then by instruction: begun, input there, results there, handed on. What a block does not do is 0.
+    pub blocks: Vec<Vec<[u64; 4]>>,
+}
+
 impl Session {
+    /// Decodes `n` tokens by a persistent kernel that takes times, and says when its blocks did what in the last turn.
+    pub fn timeline(&mut self, start: Row, n: usize) -> Result<Timeline, Error> {
+        let inner = self.model.inner.clone();
+        let roll = inner.roll.as_ref();
+        let roll = roll.map_err(|why| Error::Program(why.clone()))?;
+        let mut unit = roll.unit.clone();
+        unit.defines.push(("TIMELINE", "1".to_string()));
+        inner.add_modules(std::slice::from_ref(&unit))?;
+        let timing = inner.kernel_of(&unit, "persistent", THREADS, roll.shared)?;
+        let words = roll.blocks as usize * roll.program.len() * 4;
+        let times = DeviceBlock::zeroed(&self.gpu, words as u64 * 8, "the timeline")?;
+        let before = (self.replay, self.note.take());
+        self.set_replay(crate::Replay::Persistent)?;
+        let persistent = self.persistent.as_mut();
+        let persistent =
+            persistent.ok_or_else(|| Error::Program("it was not uploaded".to_string()))?;
+        let plain = persistent.kernel.replace(timing);
+        persistent.arguments.times = times.start();
+        let never = AtomicBool::new(false);
+        let result = self.chain(start, n, &[], &never, &mut |_| true);
+        if let Some(persistent) = &mut self.persistent {
+            persistent.kernel = plain;
+            persistent.arguments.times = 0;
+            persistent.turn = None;
+        }
+        let gave_up = self.note.clone();
+        self.set_replay(before.0)?;
+        self.note = before.1;
+        result?;
+        if let Some(why) = gave_up {
+            return Err(Error::Step(why));
+        }
+        let mut bytes = vec![0; words * 8];
+        // SAFETY: the block has these bytes; we wait before they are used.
+        unsafe { self.gpu.download(times.start(), &mut bytes)? };
+        self.gpu.synchronise()?;
+        let ticks: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|b| b.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+            .collect();
+        let commands = &inner.program.tables[self.decode.unwrap_or(0)];
+        let named = roll.commands.iter().map(|command| {
+            let label = commands.labels.get(*command).cloned();
+            (commands.commands[*command].op, label.unwrap_or_default())
+        });
+        let khz = self.gpu.info.clock_khz.max(1);
+        let blocks = ticks.chunks_exact(roll.program.len() * 4).map(|block| {
+            let first = block[0];
+            let ns = |tick: u64| match tick {
+                0 => 0,
+                tick => tick.saturating_sub(first) * 1_000_000 / khz,
+            };
+            block
+                .chunks_exact(4)
+                .map(|s| [ns(s[0]), ns(s[1]), ns(s[2]), ns(s[3])])
+                .collect()
+        });
+        Ok(Timeline {
+            instructions: named.collect(),
+            blocks: blocks.collect(),
+        })
+    }
+
     /// Makes the persistent kernel ready.
     pub(super) fn prepare_persistent(&mut self) -> Result<(), Error> {
         let inner = &self.model.inner;
