@@ -43,6 +43,7 @@ fn bench(shape: &str, depths: &[u32]) -> Result<(), Box<dyn Error>> {
     let program = Arc::new(welte_models::compile(&spec, &checkpoint, &compile)?);
     let weights: u64 = program.tables[0].commands.iter().map(|c| c.bytes).sum();
     let kinds = match std::env::var("KINDS") {
+        Ok(kinds) if kinds == "P" => vec![Replay::Persistent],
         Ok(_) => vec![Replay::Persistent, Replay::Graph],
         Err(_) => vec![Replay::Persistent, Replay::Graph, Replay::Eager, Replay::While],
     };

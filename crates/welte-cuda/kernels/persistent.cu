@@ -135,7 +135,7 @@ __device__ __forceinline__ void replay(Shared *s, const PersistentArgs &a, u32 t
         token = s->token;
         if (s->ended || s->dead) break;
     }
-    block_meets();
+    consumers_meet();
     if (threadIdx.x == 0) s->clerk.done = 1;
 }
 

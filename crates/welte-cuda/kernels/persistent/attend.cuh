@@ -1,6 +1,6 @@
 // Norms and rope of queries and keys, the append, and attention: one instruction. A job is a run of the context for some of
 // the queries that share a kv head. While the context is short a job is one head and all of the context, and what it gives is
-// the output; then a job is a kv head with all its queries and one split, and the splits are added up in a further step.
+// the output; then a job is one or two heads that share keys and one split, and the splits are added up in a further step.
 // Keys and values of earlier turns are asked for before this turn's queries are there.
 #pragma once
 #include "persistent/exchange.cuh"
@@ -94,7 +94,7 @@ template <class V, u32 Q>
 __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const Instruction &in, const float *qkv, u32 tag, u32 query, u32 first, u32 last,
                                      u32 position) {
     using D = Desk<V, Q>;
-    constexpr u32 HD = V::head_dim, LANES = HD / 8, AT_ONCE = 32 / LANES, NEXT = Q > 2 ? 3 : 4, STEP = WARPS * AT_ONCE;
+    constexpr u32 HD = V::head_dim, LANES = HD / 8, AT_ONCE = 32 / LANES, NEXT = Q == 1 ? 8 : 4, STEP = WARPS * AT_ONCE;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
     u32 chunk = lane % LANES, group = lane / LANES;
     u32 head = query / (V::heads / V::kv_heads);
@@ -142,7 +142,7 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const In
             if (stores) there[lane + 32 * i] = h;
         }
     }
-    block_meets();
+    consumers_meet();
     STAMP(1);
     float q[Q][8], sum[Q][8], most[Q], all[Q];
 #pragma unroll
@@ -238,7 +238,7 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const In
             if (chunk == 0) *(float2 *)(found + HD) = make_float2(most[n], all[n]);
         }
     }
-    block_meets();
+    consumers_meet();
 }
 
 // What the warps found of query n, for one dimension; the same for all dimensions: the largest score and the total.
@@ -265,7 +265,7 @@ template <class V, u32 Q> __device__ __forceinline__ float gathered(const Shared
 
 template <class V>
 __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exchange, const Instruction &in, u32 turn, u32 position, bool mute) {
-    constexpr u32 HD = V::head_dim, GROUP = V::heads / V::kv_heads, WIDE = HD + 4;
+    constexpr u32 HD = V::head_dim, WIDE = HD + 4;
     kv.layer = in.layer;
     STAMP(0);
     u32 first = V::window && position + 1 > V::window ? position + 1 - V::window : 0, count = position + 1 - first;
@@ -281,35 +281,37 @@ __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exc
             if (!mute) publish(out + head * HD + d, __fdividef(sum, all), out_tag);
         }
         STAMP(3);
-        block_meets();
+        consumers_meet();
         return;
     }
     // How a context is split depends on its length alone.
-    u32 most = min(gridDim.x / V::kv_heads, (u32)V::splits), least = max(count / most, (u32)V::solo / 4);
+    constexpr u32 Q = V::queries, JOBS = V::heads / Q;
+    u32 most = min(gridDim.x / JOBS, (u32)V::splits), least = max(count / most, (u32)V::solo / 4);
     u32 splits = max(1u, min(most, count / least)), each = (count + splits - 1) / splits;
     splits = (count + each - 1) / each;
-    u32 head = blockIdx.x / splits, split = blockIdx.x % splits;
-    if (head < V::kv_heads) {
+    // Neighbouring blocks read the same keys and values.
+    u32 job = blockIdx.x % JOBS, split = blockIdx.x / JOBS;
+    if (split < splits) {
         u32 from = first + split * each, to = min(from + each, position + 1);
-        scan<V, GROUP>(w, s, kv, in, qkv, tag, head * GROUP, from, to, position);
-        float *mine = partial + (head * V::splits + split) * GROUP * WIDE;
-        for (u32 i = threadIdx.x; i < GROUP * HD; i += CONSUMERS) {
+        scan<V, Q>(w, s, kv, in, qkv, tag, job * Q, from, to, position);
+        for (u32 i = threadIdx.x; i < Q * HD; i += CONSUMERS) {
             u32 n = i / HD, d = i % HD;
-            float largest, all, sum = gathered<V, GROUP>(s, n, d, largest, all);
+            float *mine = partial + ((job * Q + n) * V::splits + split) * WIDE;
+            float largest, all, sum = gathered<V, Q>(s, n, d, largest, all);
             if (mute) continue;
-            publish(mine + n * WIDE + d, sum, out_tag);
+            publish(mine + d, sum, out_tag);
             if (d == 0) {
-                publish(mine + n * WIDE + HD, largest, out_tag);
-                publish(mine + n * WIDE + HD + 1, all, out_tag);
+                publish(mine + HD, largest, out_tag);
+                publish(mine + HD + 1, all, out_tag);
             }
         }
-        block_meets();
+        consumers_meet();
     }
     STAMP(2);
     // The last blocks have the least to do with the splits: they add up.
     u32 query = gridDim.x - 1 - blockIdx.x;
     if (query >= V::heads) return;
-    const float *theirs = partial + (query / GROUP * V::splits * GROUP + query % GROUP) * WIDE;
+    const float *theirs = partial + query * V::splits * WIDE;
     for (u32 d = threadIdx.x; d < HD; d += CONSUMERS) {
         float largest = -1e30f, all = 0.0f, sum = 0.0f;
         for (u32 i = 0; i < splits; i += 4) {
@@ -319,7 +321,7 @@ __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exc
                 bool there = true;
 #pragma unroll
                 for (u32 j = 0; j < 4; j++) {
-                    const float *from = theirs + min(i + j, splits - 1) * GROUP * WIDE;
+                    const float *from = theirs + min(i + j, splits - 1) * WIDE;
                     got[j][0] = glance(from + d), got[j][1] = glance(from + HD), got[j][2] = glance(from + HD + 1);
                 }
 #pragma unroll

@@ -3,13 +3,13 @@
 // Consumer warps (WARPS of them) replay the instructions; one warp more streams weights ahead of them, another one tells
 // the host of tokens. Every wait has a bound. Who runs out of patience raises the fault, and from then on nobody waits any
 // more: every block runs through to the end of its turn with whatever numbers there are, and leaves. Nothing hangs.
-// Macros: WARPS, SLOTS, SLOT_BYTES, IN_FLIGHT, WORK_BYTES, OUTPUT_ROWS, INSTRUCTIONS, MOST_PAGES, ANGLES.
+// Macros: WARPS, SLOTS, SLOT_BYTES, IN_FLIGHT, WORK_BYTES, OUTPUTS, INSTRUCTIONS, MOST_PAGES, ANGLES.
 #pragma once
 #include "angle.cuh"
 #include "kv.cuh"
 
 constexpr u32 CONSUMERS = WARPS * 32;
-constexpr u32 THREADS = CONSUMERS;      // as the sampler knows them
+constexpr u32 THREADS = 256; // those that sample
 constexpr u32 LAUNCHED = CONSUMERS + 64; // with the streaming warp and the clerk
 constexpr u32 MOST_ENDS_KEPT = 256;
 
@@ -78,8 +78,8 @@ struct Shared {
     u32 ends_kept;
     u32 ends[MOST_ENDS_KEPT];
     u32 pages[MOST_PAGES];
-    float2 angles[ANGLES];
-    float outputs[OUTPUT_ROWS];
+    alignas(16) float2 angles[ANGLES];
+    alignas(16) float outputs[2][OUTPUTS][16]; // of a row's 32 lanes, two by two
     alignas(16) u8 work[WORK_BYTES];
     alignas(128) u8 ring[SLOTS * SLOT_BYTES];
 };
@@ -87,11 +87,13 @@ struct Shared {
 __device__ __forceinline__ u32 address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
 // All consumers of the block meet.
-__device__ __forceinline__ void block_meets() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
+__device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
 
+// Those that sample meet; the second counts.
+__device__ __forceinline__ void block_meets() { asm volatile("bar.sync 2, %0;" ::"n"(THREADS) : "memory"); }
 __device__ __forceinline__ int block_counts(bool of) {
     int n;
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.popc.u32 %0, 1, %2, p; }" : "=r"(n) : "r"((u32)of), "n"(CONSUMERS) : "memory");
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.popc.u32 %0, 2, %2, p; }" : "=r"(n) : "r"((u32)of), "n"(THREADS) : "memory");
     return n;
 }
 

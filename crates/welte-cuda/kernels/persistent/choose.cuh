@@ -49,7 +49,7 @@ __device__ __forceinline__ void choose(Watch &w, Shared *s, const SampleArgs &a,
         }
         if (tid % 32 == 0) s->best[tid / 32] = best;
     }
-    block_meets();
+    consumers_meet();
     if (tid == 0) {
         if (greedy) {
 #pragma unroll
@@ -61,8 +61,8 @@ __device__ __forceinline__ void choose(Watch &w, Shared *s, const SampleArgs &a,
         wait_count(w, &sync->arrived, gridDim.x * (turn + 1));
     }
     if (!greedy) {
-        block_meets();
-        if (sample_block(a, s->work, cancelled)) {
+        consumers_meet();
+        if (tid < THREADS && sample_block(a, s->work, cancelled)) {
             block_meets();
             if (tid == 0) arrive(&sync->chosen);
         }
@@ -84,7 +84,7 @@ __device__ __forceinline__ void choose(Watch &w, Shared *s, const SampleArgs &a,
         }
         if (greedy && blockIdx.x == 0 && !s->dead) tell(w, s);
     }
-    block_meets();
+    consumers_meet();
 }
 
 // The clerk: history, conveyor, mailbox and step state.

@@ -76,6 +76,13 @@ template <class V> __device__ __forceinline__ void stage(Watch &w, Shared *s, co
             }
         }
     }
+    // A few places of this warp's part first: to ask for all of it again and again would only crowd the way to memory.
+    {
+        const float *some = x + min((tid / 32 * 32 + tid % 4 * 8) * 8, V::k - 8);
+        Wait wait;
+        while (!__all_sync(~0u, fresh(glance(some), tag)))
+            if (!__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
+    }
     uint4 got[ROUNDS][2];
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
@@ -123,7 +130,7 @@ template <class V> __device__ __forceinline__ void stage(Watch &w, Shared *s, co
         squares = warp_sum(squares);
         if (tid % 32 == 0) s->squares[parity][tid / 32] = squares;
     }
-    block_meets();
+    consumers_meet();
 }
 
 // What a lane multiplies with.
@@ -222,64 +229,63 @@ __device__ __forceinline__ void dot(const Held<V, V::Format::BLOCKS> &x, const u
     }
 }
 
-// Both sums over all lanes, the first in lane 0, the second in lane 16.
-__device__ __forceinline__ float both_sums(float a, float b, u32 lane) {
+// Half of the way to the sums over all lanes: 16 parts of the first in the lower half of the warp, of the second in the
+// upper one.
+__device__ __forceinline__ float halves(float a, float b, u32 lane) {
     bool upper = lane & 16;
-    float keep = upper ? b : a, send = upper ? a : b;
-    keep += __shfl_xor_sync(~0u, send, 16);
-#pragma unroll
-    for (int o = 8; o > 0; o >>= 1) keep += __shfl_xor_sync(~0u, keep, o);
-    return keep;
+    return (upper ? b : a) + __shfl_xor_sync(~0u, upper ? a : b, 16);
 }
 
-// The rows of one slot: `done` rows of the segment came before, `here` are in it.
+// The `here` rows of one slot, to the outputs from row `done` on.
 template <class V>
-__device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, const u8 *slot, float *outputs, u32 done, u32 here, u32 warp, u32 lane) {
+__device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, const u8 *slot, float (*outputs)[16], u32 done, u32 here, u32 part, u32 lane) {
     using L = Slot<V>;
-    using P = Part<V>;
-    constexpr u32 G = P::GROUPS;
-    u32 part = warp % V::split, group = warp / V::split, first = part * P::EACH;
-    u32 row = V::rows % G ? (group + G - done % G) % G : group;
+    u32 first = part * Part<V>::EACH, upper = lane / 16;
     auto place = [&](u32 set, u32 r, const u8 *(&p)[MOST_PLANES]) {
 #pragma unroll
         for (int i = 0; i < L::F::PLANES; i++) p[i] = slot + V::rows * (L::before(i) + set * L::ROW) + r * L::stride(i);
     };
+    float *to = &outputs[done * L::SETS * V::split + part][lane % 16];
     if constexpr (L::SETS == 2) {
-        for (; row < here; row += G) {
+        for (u32 row = 0; row < here; row++) {
             const u8 *p[2][MOST_PLANES];
             place(0, row, p[0]);
             place(1, row, p[1]);
             float sum[2];
             dot<V, 2>(x, p, first, lane, sum);
-            float v = both_sums(sum[0], sum[1], lane);
-            if (lane % 16 == 0) outputs[((done + row) * 2 + lane / 16) * V::split + part] = v;
+            to[(row * 2 + upper) * V::split * 16] = halves(sum[0], sum[1], lane);
         }
     } else {
-        for (; row + G < here; row += 2 * G) {
+        u32 row = 0;
+        for (; row + 1 < here; row += 2) {
             const u8 *p[2][MOST_PLANES];
             place(0, row, p[0]);
-            place(0, row + G, p[1]);
+            place(0, row + 1, p[1]);
             float sum[2];
             dot<V, 2>(x, p, first, lane, sum);
-            float v = both_sums(sum[0], sum[1], lane);
-            if (lane % 16 == 0) outputs[(done + row + lane / 16 * G) * V::split + part] = v;
+            to[(row + upper) * V::split * 16] = halves(sum[0], sum[1], lane);
         }
         if (row < here) {
             const u8 *p[1][MOST_PLANES];
             place(0, row, p[0]);
             float sum[1];
             dot<V, 1>(x, p, first, lane, sum);
-            float v = warp_sum(sum[0]);
-            if (lane == 0) outputs[(done + row) * V::split + part] = v;
+            float v = halves(sum[0], sum[0], lane);
+            if (lane < 16) to[row * V::split * 16] = v;
         }
     }
 }
 
-template <class V> __device__ __forceinline__ float total(const float *outputs, u32 row) {
+// What two neighbouring lanes have of a row, added up: `odd` says which of them this is.
+template <class V> __device__ __forceinline__ float total(const float (*outputs)[16], u32 row, u32 odd) {
     float sum = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < V::split; i++) sum += outputs[row * V::split + i];
-    return sum;
+    for (u32 i = 0; i < V::split; i++) {
+        const float4 *parts = (const float4 *)outputs[row * V::split + i] + 2 * odd;
+        float4 a = parts[0], b = parts[1];
+        sum += ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
+    }
+    return sum + __shfl_xor_sync(~0u, sum, 1);
 }
 
 // A product, its input from the exchange, its output to the exchange or (logits) to plain memory. Gives back the largest
@@ -299,23 +305,27 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
     Held<V, V::Format::BLOCKS> x;
     x.load(s->work, warp % V::split * P::EACH, lane);
     // Two halves of the outputs' room take turns: a segment need not wait until the one before is read.
-    constexpr u32 ROOM = OUTPUT_ROWS / 2 / (L::SETS * V::split), SEGMENT = (ROOM < CONSUMERS ? ROOM : CONSUMERS) / V::rows * V::rows;
+    constexpr u32 ROOM = OUTPUTS / (L::SETS * V::split), MOST = CONSUMERS / 2, SEGMENT = (ROOM < MOST ? ROOM : MOST) / V::rows * V::rows;
     static_assert(SEGMENT > 0, "too little room for outputs");
     float *out = exchange + in.out + share.first;
     u32 tag = tag_of(turn, in.writes_per_turn, in.writes);
     u64 best = 0;
     float factor = 1.0f;
+    // Two neighbouring lanes finish a row.
+    u32 mine = tid / 2;
     for (u32 begin = 0; begin < share.rows; begin += SEGMENT, half ^= 1) {
         u32 rows = min(SEGMENT, share.rows - begin);
-        float *outputs = s->outputs + half * (OUTPUT_ROWS / 2);
+        float(*outputs)[16] = s->outputs[half];
         float before = 0.0f;
-        if (V::output == ADD && tid < rows) before = value(glance(out + begin + tid));
-        for (u32 done = 0; done < rows; done += V::rows) {
-            const u8 *slot = ring.take(w);
-            rows_of<V>(x, slot, outputs, done, min((u32)V::rows, rows - done), warp, lane);
-            ring.give(lane);
+        if (V::output == ADD && mine < rows) before = value(glance(out + begin + mine));
+        u32 slots = (rows + V::rows - 1) / V::rows;
+        for (u32 i = warp / V::split; i < slots; i += P::GROUPS) {
+            const u8 *slot = ring.take(w, ring.next + i);
+            rows_of<V>(x, slot, outputs, i * V::rows, min((u32)V::rows, rows - i * V::rows), warp % V::split, lane);
+            ring.give(ring.next + i, V::split, lane);
         }
-        block_meets();
+        ring.next += slots;
+        consumers_meet();
         STAMP(2);
         if (V::norm && begin == 0) {
             float sum = 0.0f;
@@ -323,19 +333,21 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
             for (u32 i = 0; i < WARPS; i++) sum += s->squares[parity][i];
             factor = rsqrtf(sum * (1.0f / (float)V::k) + V::eps);
         }
-        if (tid >= rows) continue;
-        float v = total<V>(outputs, tid * L::SETS) * factor;
-        if constexpr (V::output == ACT_MUL) v = activate(V::act, v) * (total<V>(outputs, tid * L::SETS + 1) * factor);
+        if (warp * 16 >= rows) continue;
+        u32 row = min(mine, rows - 1);
+        float v = total<V>(outputs, row * L::SETS, tid & 1) * factor;
+        if constexpr (V::output == ACT_MUL) v = activate(V::act, v) * (total<V>(outputs, row * L::SETS + 1, tid & 1) * factor);
+        if (mine >= rows || tid & 1) continue;
         if constexpr (V::output == ADD) v += before;
         if constexpr (V::output == LOGITS) {
             v *= V::scale;
             if constexpr (V::cap != 0.0f) v = V::cap * tanhf(v / V::cap);
-            u32 id = share.first + begin + tid;
+            u32 id = share.first + begin + mine;
             logits[id] = v;
             u64 rank = v == v ? ranked(v, id) : 0;
             best = rank > best ? rank : best;
         } else {
-            if (!mute) publish(out + begin + tid, v, tag);
+            if (!mute) publish(out + begin + mine, v, tag);
         }
     }
     STAMP(3);

@@ -46,7 +46,7 @@ struct Streamer {
     }
 
     // A free slot. False: the chain is over.
-    __device__ __forceinline__ bool room() {
+    __device__ __forceinline__ bool room(u32 most_ahead) {
         Wait wait;
         while (!passed(empty + slot * 8, (lap & 1) ^ 1)) {
             if (watch.s->clerk.done || watch.s->dead) return false;
@@ -54,13 +54,14 @@ struct Streamer {
             if (++wait.tries % 16 == 0) __nanosleep(100);
         }
         // More on its way would only delay what others ask for.
-        if (ahead >= IN_FLIGHT) settle();
+        while (ahead >= most_ahead) settle();
         return !watch.s->dead;
     }
 
     template <class V> __device__ __forceinline__ bool feed(const Instruction &in, const Share &share, u32 lane) {
         using L = Slot<V>;
         constexpr u32 PLANES = L::F::PLANES, COPIES = L::SETS * PLANES;
+        constexpr u32 FIT = IN_FLIGHT / L::BYTES, MOST_AHEAD = FIT < 2 ? 2 : FIT < SLOTS ? FIT : SLOTS;
         // This lane's plane.
         u32 stride = 0, to = 0, set = lane / PLANES;
         u64 from = in.weight;
@@ -73,7 +74,7 @@ struct Streamer {
             }
         for (u32 row = 0; row < share.rows; row += V::rows) {
             u32 rows = min((u32)V::rows, share.rows - row);
-            if (!room()) return false;
+            if (!room(MOST_AHEAD)) return false;
             u32 barrier = full + slot * 8;
             if (lane == 0)
                 asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(rows * L::SETS * L::ROW) : "memory");
@@ -100,27 +101,28 @@ struct Streamer {
     }
 };
 
-// The consumers' end of it, in each warp.
+// The consumers' end of it, in each warp. Slots are numbered on and on; each is for one group of warps.
 struct Ring {
     u32 full, empty;
     const u8 *start;
-    u32 slot, lap;
+    u32 next; // the number of the instruction's first slot
 
     __device__ __forceinline__ void begin(Shared *s) {
         full = address(s->full);
         empty = address(s->empty);
         start = s->ring;
-        slot = lap = 0;
+        next = 0;
     }
 
-    __device__ __forceinline__ const u8 *take(Watch &w) {
-        wait_for(w, full + slot * 8, lap & 1, PLACE_STREAM);
+    __device__ __forceinline__ const u8 *take(Watch &w, u32 number) const {
+        u32 slot = number % SLOTS;
+        wait_for(w, full + slot * 8, number / SLOTS & 1, PLACE_STREAM);
         return start + slot * SLOT_BYTES;
     }
 
-    __device__ __forceinline__ void give(u32 lane) {
+    // One of `sharers` warps has read it.
+    __device__ __forceinline__ void give(u32 number, u32 sharers, u32 lane) const {
         __syncwarp();
-        if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty + slot * 8) : "memory");
-        if (++slot == SLOTS) slot = 0, lap++;
+        if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0], %1;" ::"r"(empty + number % SLOTS * 8), "r"(WARPS / sharers) : "memory");
     }
 };

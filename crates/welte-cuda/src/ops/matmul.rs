@@ -388,6 +388,7 @@ mod tests {
             shared_per_sm: sm,
             l2_bytes: 0,
             driver: 13000,
+            clock_khz: 0,
             bandwidth: 0,
         }
     }

@@ -158,6 +158,7 @@ mod tests {
             shared_per_sm: 228 << 10,
             l2_bytes: 50 << 20,
             driver: 13000,
+            clock_khz: 0,
             bandwidth: 0,
         }
     }

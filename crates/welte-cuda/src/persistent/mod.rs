@@ -19,16 +19,22 @@ use welte_table::{
     BufferId, BufferRef, Command, Format, NO_WEIGHT, Op, Program, Table, WeightId, params,
 };
 
+fn tuned(name: &str, or: u32) -> u32 {
+    let text = std::env::var("WELTE_TUNE").unwrap_or_default();
+    let mut parts = text.split(',').filter_map(|p| p.split_once(':'));
+    parts
+        .find(|(key, _)| *key == name)
+        .and_then(|(_, v)| v.parse().ok())
+        .unwrap_or(or)
+}
 /// Warps that multiply (`WARPS`).
 const WARPS: u32 = 8;
-/// The threads of a block: those warps, the streaming one and the clerk (`LAUNCHED`).
-pub(crate) const THREADS: u32 = (WARPS + 2) * 32;
 /// The oldest architecture with bulk copies.
 const OLDEST: u32 = 90;
-/// Floats for the results of rows that are not yet handed on (`OUTPUT_ROWS`).
-const OUTPUT_ROWS: u32 = 2048;
+/// Rows whose results may wait to be handed on, twice (`OUTPUTS`).
+const OUTPUTS: u32 = 160;
 /// Bytes of a slot, where a row is not larger.
-const SLOT: u32 = 20 << 10;
+const SLOT: u32 = 12 << 10;
 /// Bytes that may be on their way to a block.
 const IN_FLIGHT: u32 = 48 << 10;
 /// Pages of a sequence that there is room for at least.
@@ -66,6 +72,8 @@ pub(crate) struct Roll {
     pub(crate) unit: Unit,
     /// Blocks of the launch: one per multiprocessor, or as many as every product has rows.
     pub(crate) blocks: u32,
+    /// Threads of a block: the consumers, the streaming warp and the clerk (`LAUNCHED`).
+    pub(crate) threads: u32,
     /// Bytes of shared memory.
     pub(crate) shared: u32,
     pub(crate) program: Vec<Instruction>,
@@ -383,9 +391,9 @@ impl Recorder<'_> {
             _ => self.write(p.output)?,
         };
         let sets = if p.kind == "ACT_MUL" { 2 } else { 1 };
-        let split = split(p.k / unit);
+        let split = split(p.k / unit, tuned("warps", WARPS));
         let row = sets * row_bytes(format, p.k);
-        let rows = slot_rows(row, WARPS / split, p.n.div_ceil(self.blocks));
+        let rows = slot_rows(row, tuned("warps", WARPS) / split, p.n.div_ceil(self.blocks));
         self.variants.slot = self.variants.slot.max(rows * row);
         let stage = if blocks { p.k / 32 * 48 } else { p.k * 4 };
         self.variants.work = self.variants.work.max(stage);
@@ -440,7 +448,7 @@ impl Recorder<'_> {
             return Err(format!("heads of {} elements", a.head_dim));
         }
         let group = a.heads / a.kv_heads.max(1);
-        if a.heads > self.blocks || group > 8 || group * a.head_dim > 1024 {
+        if a.heads > self.blocks {
             return Err(format!(
                 "{} heads, {} of keys, on {} multiprocessors",
                 a.heads, a.kv_heads, self.blocks
@@ -462,7 +470,9 @@ impl Recorder<'_> {
         let angles = which as u32 * (r.rot / 2);
         let (input, reads) = self.read(qkv)?;
         let (output, writes) = self.write(out)?;
-        let splits = SPLITS.min((self.blocks / a.kv_heads).max(1));
+        // Heads of a job that is a split: they share what is read.
+        let queries = if group.is_multiple_of(2) { 2 } else { 1 };
+        let splits = SPLITS.min((self.blocks * queries / a.heads).max(1));
         let mut fields = source::constants(turned, &["layer"]);
         fields += &source::constants(
             command,
@@ -470,17 +480,18 @@ impl Recorder<'_> {
         );
         // The room for what splits found is the end of the exchange, which is known last.
         fields += &format!(
-            "static constexpr u32 angles = {angles}, partial = PARTIAL, solo = {SOLO}, splits = {splits};"
+            "static constexpr u32 angles = {angles}, partial = PARTIAL, solo = {}, splits = {splits}, queries = {queries};",
+            tuned("solo", SOLO)
         );
         self.variants.partial = self
             .variants
             .partial
-            .max(a.kv_heads * splits * group * (a.head_dim + 4));
+            .max(a.heads * splits * (a.head_dim + 4));
         // `Desk` of attend.cuh.
-        let desk = group * a.head_dim * 4
+        let desk = queries * a.head_dim * 4
             + 2 * a.head_dim * 2
-            + WARPS * a.head_dim * 4
-            + WARPS * group * (a.head_dim + 4) * 4;
+            + tuned("warps", WARPS) * a.head_dim * 4
+            + tuned("warps", WARPS) * queries * (a.head_dim + 4) * 4;
         self.variants.work = self.variants.work.max(desk);
         let variant = self.variants.add(Case::Attention, Format::F32, &fields);
         self.variants.fill(which, variant);
@@ -530,7 +541,7 @@ impl Recorder<'_> {
             + (256 + 64) * 4
             + pages * 4
             + self.angles.max(1) * 8
-            + OUTPUT_ROWS * 4
+            + OUTPUTS * 2 * 16 * 4
             + work
             + 512;
         let room = gpu.shared_per_block.saturating_sub(fixed);
@@ -541,14 +552,14 @@ impl Recorder<'_> {
                 gpu.shared_per_block
             ));
         }
-        let in_flight = IN_FLIGHT.div_ceil(slot).clamp(2, slots);
+        let in_flight = tuned("flight", IN_FLIGHT);
         let mut defines = vec![
-            ("WARPS", WARPS.to_string()),
+            ("WARPS", tuned("warps", WARPS).to_string()),
             ("SLOTS", slots.to_string()),
             ("SLOT_BYTES", slot.to_string()),
             ("IN_FLIGHT", in_flight.to_string()),
             ("WORK_BYTES", work.to_string()),
-            ("OUTPUT_ROWS", OUTPUT_ROWS.to_string()),
+            ("OUTPUTS", OUTPUTS.to_string()),
             ("INSTRUCTIONS", count.to_string()),
             ("MOST_PAGES", pages.to_string()),
             ("ANGLES", self.angles.max(1).to_string()),
@@ -571,6 +582,7 @@ impl Recorder<'_> {
                 defines,
             },
             blocks: self.blocks,
+            threads: (tuned("warps", WARPS) + 2) * 32,
             shared: gpu.shared_per_block,
             shares: shares.collect(),
             program: self.program,
@@ -589,25 +601,22 @@ fn row_bytes(format: Format, k: u32) -> u32 {
 }
 
 /// How many warps share a row of so many units: few, with most lanes at work, and few enough rounds for what a lane holds.
-fn split(units: u32) -> u32 {
+fn split(units: u32, warps: u32) -> u32 {
     let rounds = |split: u32| units.div_ceil(split).div_ceil(32);
     let idle = |split: u32| f64::from(rounds(split) * 32 * split) / f64::from(units.max(1));
-    let fits = [1, 2, 4, 8].into_iter().filter(|s| rounds(*s) <= 8);
+    let fits = (1..=warps).filter(|s| warps.is_multiple_of(*s) && rounds(*s) <= tuned("rounds", 8));
     fits.min_by(|a, b| {
         let cost = |s: u32| idle(s) + 0.02 * f64::from(s);
         cost(*a).total_cmp(&cost(*b))
     })
-    .unwrap_or(8)
+    .unwrap_or(warps)
 }
 
-/// Rows that a slot takes: as many as fit it, in whole rounds of the warps that have a row each.
+/// Rows of a slot, which is for one group of warps: as many as give every group the same number of slots, or nearly.
 fn slot_rows(row: u32, groups: u32, share: u32) -> u32 {
-    let fit = (SLOT / row.max(1)).clamp(1, share.max(1));
-    if fit > groups {
-        fit / groups * groups
-    } else {
-        fit
-    }
+    let most = (tuned("slot", SLOT) / row.max(1)).max(1);
+    let rounds = share.max(1).div_ceil(groups * most);
+    share.max(1).div_ceil(groups * rounds)
 }
 
 /// Logits of a block when the sampler is asked.

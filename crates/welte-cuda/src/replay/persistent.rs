@@ -9,7 +9,7 @@ use crate::load::Inner;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::rope::Kv;
 use crate::ops::sample;
-use crate::persistent::{FAULT_BYTES, Memory, Roll, THREADS, slice};
+use crate::persistent::{FAULT_BYTES, Memory, Roll, slice};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -160,7 +160,7 @@ impl Session {
         let mut unit = roll.unit.clone();
         unit.defines.push(("TIMELINE", "1".to_string()));
         inner.add_modules(std::slice::from_ref(&unit))?;
-        let timing = inner.kernel_of(&unit, "persistent", THREADS, roll.shared)?;
+        let timing = inner.kernel_of(&unit, "persistent", roll.threads, roll.shared)?;
         let words = roll.blocks as usize * roll.program.len() * 4;
         let times = DeviceBlock::zeroed(&self.gpu, words as u64 * 8, "the timeline")?;
         let before = (self.replay, self.note.take());
@@ -225,7 +225,7 @@ impl Session {
             persistent.ok_or_else(|| Error::Program("it was not uploaded".to_string()))?;
         if persistent.kernel.is_none() {
             inner.add_modules(std::slice::from_ref(&roll.unit))?;
-            persistent.kernel = Some(inner.kernel_of(&roll.unit, "persistent", THREADS, roll.shared)?);
+            persistent.kernel = Some(inner.kernel_of(&roll.unit, "persistent", roll.threads, roll.shared)?);
         }
         Ok(())
     }
