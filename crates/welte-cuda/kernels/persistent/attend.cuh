@@ -94,7 +94,7 @@ template <class V, u32 Q>
 __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const Instruction &in, const float *qkv, u32 tag, u32 query, u32 first, u32 last,
                                      u32 position) {
     using D = Desk<V, Q>;
-    constexpr u32 HD = V::head_dim, LANES = HD / 8, AT_ONCE = 32 / LANES, NEXT = Q == 1 ? 8 : 4, STEP = WARPS * AT_ONCE;
+    constexpr u32 HD = V::head_dim, LANES = HD / 8, AT_ONCE = 32 / LANES, NEXT = 4, STEP = WARPS * AT_ONCE;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
     u32 chunk = lane % LANES, group = lane / LANES;
     u32 head = query / (V::heads / V::kv_heads);

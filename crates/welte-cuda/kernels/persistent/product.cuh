@@ -236,9 +236,10 @@ __device__ __forceinline__ float halves(float a, float b, u32 lane) {
     return (upper ? b : a) + __shfl_xor_sync(~0u, upper ? a : b, 16);
 }
 
-// The `here` rows of one slot, to the outputs from row `done` on.
-template <class V>
-__device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, const u8 *slot, float (*outputs)[16], u32 done, u32 here, u32 part, u32 lane) {
+// Rows `row`, `row` + STEP, ... of the `here` of one slot, to the outputs from row `done` on.
+template <class V, u32 STEP>
+__device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, const u8 *slot, float (*outputs)[16], u32 done, u32 row, u32 here, u32 part,
+                                        u32 lane) {
     using L = Slot<V>;
     u32 first = part * Part<V>::EACH, upper = lane / 16;
     auto place = [&](u32 set, u32 r, const u8 *(&p)[MOST_PLANES]) {
@@ -247,7 +248,7 @@ __device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, con
     };
     float *to = &outputs[done * L::SETS * V::split + part][lane % 16];
     if constexpr (L::SETS == 2) {
-        for (u32 row = 0; row < here; row++) {
+        for (; row < here; row += STEP) {
             const u8 *p[2][MOST_PLANES];
             place(0, row, p[0]);
             place(1, row, p[1]);
@@ -256,14 +257,13 @@ __device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, con
             to[(row * 2 + upper) * V::split * 16] = halves(sum[0], sum[1], lane);
         }
     } else {
-        u32 row = 0;
-        for (; row + 1 < here; row += 2) {
+        for (; row + STEP < here; row += 2 * STEP) {
             const u8 *p[2][MOST_PLANES];
             place(0, row, p[0]);
-            place(0, row + 1, p[1]);
+            place(0, row + STEP, p[1]);
             float sum[2];
             dot<V, 2>(x, p, first, lane, sum);
-            to[(row + upper) * V::split * 16] = halves(sum[0], sum[1], lane);
+            to[(row + upper * STEP) * V::split * 16] = halves(sum[0], sum[1], lane);
         }
         if (row < here) {
             const u8 *p[1][MOST_PLANES];
@@ -319,10 +319,20 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
         float before = 0.0f;
         if (V::output == ADD && mine < rows) before = value(glance(out + begin + mine));
         u32 slots = (rows + V::rows - 1) / V::rows;
-        for (u32 i = warp / V::split; i < slots; i += P::GROUPS) {
-            const u8 *slot = ring.take(w, ring.next + i);
-            rows_of<V>(x, slot, outputs, i * V::rows, min((u32)V::rows, rows - i * V::rows), warp % V::split, lane);
-            ring.give(ring.next + i, V::split, lane);
+        u32 group = warp / V::split, part = warp % V::split;
+        if constexpr (V::shared) {
+            for (u32 i = 0; i < slots; i++) {
+                const u8 *slot = ring.take(w, ring.next + i);
+                u32 done = i * V::rows, row = V::rows % P::GROUPS ? (group + P::GROUPS - (begin + done) % P::GROUPS) % P::GROUPS : group;
+                rows_of<V, P::GROUPS>(x, slot, outputs, done, row, min((u32)V::rows, rows - done), part, lane);
+                ring.give(ring.next + i, WARPS, lane);
+            }
+        } else {
+            for (u32 i = group; i < slots; i += P::GROUPS) {
+                const u8 *slot = ring.take(w, ring.next + i);
+                rows_of<V, 1>(x, slot, outputs, i * V::rows, 0, min((u32)V::rows, rows - i * V::rows), part, lane);
+                ring.give(ring.next + i, V::split, lane);
+            }
         }
         ring.next += slots;
         consumers_meet();

@@ -34,7 +34,7 @@ const OLDEST: u32 = 90;
 /// Rows whose results may wait to be handed on, twice (`OUTPUTS`).
 const OUTPUTS: u32 = 160;
 /// Bytes of a slot, where a row is not larger.
-const SLOT: u32 = 12 << 10;
+const SLOT: u32 = 24 << 10;
 /// Bytes that may be on their way to a block.
 const IN_FLIGHT: u32 = 48 << 10;
 /// Pages of a sequence that there is room for at least.
@@ -400,8 +400,9 @@ impl Recorder<'_> {
         let mut fields = source::constants(command, &["eps"]);
         let eps = p.norm.map_or(0.0, |(_, eps)| eps);
         fields += &format!(
-            "static constexpr u32 output = {}, split = {split}, rows = {rows}; static constexpr bool norm = {}; static constexpr float eps = {eps:?}f;",
+            "static constexpr u32 output = {}, split = {split}, rows = {rows}, shared = {}; static constexpr bool norm = {}; static constexpr float eps = {eps:?}f;",
             p.kind,
+            tuned("shared", 1),
             p.norm.is_some()
         );
         if p.kind == "LOGITS" {
@@ -612,11 +613,19 @@ fn split(units: u32, warps: u32) -> u32 {
     .unwrap_or(warps)
 }
 
-/// Rows of a slot, which is for one group of warps: as many as give every group the same number of slots, or nearly.
+/// Rows of a slot: as many as fit, in whole rounds of the groups of warps that have a row each.
 fn slot_rows(row: u32, groups: u32, share: u32) -> u32 {
-    let most = (tuned("slot", SLOT) / row.max(1)).max(1);
-    let rounds = share.max(1).div_ceil(groups * most);
-    share.max(1).div_ceil(groups * rounds)
+    if tuned("shared", 1) == 0 {
+        let most = (tuned("slot", SLOT) / row.max(1)).max(1);
+        let rounds = share.max(1).div_ceil(groups * most);
+        return share.max(1).div_ceil(groups * rounds);
+    }
+    let fit = (tuned("slot", SLOT) / row.max(1)).clamp(1, share.max(1));
+    if fit > groups {
+        fit / groups * groups
+    } else {
+        fit
+    }
 }
 
 /// Logits of a block when the sampler is asked.
