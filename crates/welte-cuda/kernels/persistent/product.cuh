@@ -76,13 +76,25 @@ template <class V> __device__ __forceinline__ void stage(Watch &w, Shared *s, co
             }
         }
     }
-    // A few places of this warp's part first: to ask for all of it again and again would only crowd the way to memory.
+#if POLL == 1
     {
         const float *some = x + min((tid / 32 * 32 + tid % 4 * 8) * 8, V::k - 8);
         Wait wait;
         while (!__all_sync(~0u, fresh(glance(some), tag)))
             if (!__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
     }
+#elif POLL >= 2
+    // A few places first, by one warp: to ask for all of it again and again would crowd the way of the weights.
+    if (tid < 32) {
+        const float *some = x + V::k / 8 * (tid % 8);
+        Wait wait;
+        while (!__all_sync(~0u, fresh(glance(some), tag))) {
+            if (POLL == 3) __nanosleep(40);
+            if (!__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
+        }
+    }
+    consumers_meet();
+#endif
     uint4 got[ROUNDS][2];
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {

@@ -568,6 +568,7 @@ impl Recorder<'_> {
             ("HEAD_DIM", program.kv.head_dim.to_string()),
             ("PAGE", program.kv.page.to_string()),
             ("KV_Q8", "0".to_string()),
+            ("POLL", tuned("poll", 2).to_string()),
             ("PARTIAL", partial.to_string()),
         ];
         defines.extend(self.variants.defines());
