@@ -104,9 +104,9 @@ impl Kind {
     }
 }
 
-/// A format's number in the file.
-pub fn type_id(format: Format) -> u32 {
-    match format {
+/// A format's number in the file, if it has one.
+pub fn type_id(format: Format) -> Option<u32> {
+    Some(match format {
         Format::F32 => 0,
         Format::F16 => 1,
         Format::Q4_0 => 2,
@@ -120,12 +120,13 @@ pub fn type_id(format: Format) -> u32 {
         Format::Q5_K => 13,
         Format::Q6_K => 14,
         Format::BF16 => 30,
-    }
+        Format::Affine(_) => return None,
+    })
 }
 
 /// The format of that number, if we have it.
 pub fn format_of(id: u32) -> Option<Format> {
-    Format::ALL.into_iter().find(|f| type_id(*f) == id)
+    Format::ALL.into_iter().find(|f| type_id(*f) == Some(id))
 }
 
 /// What a type that we do not have is called, for the refusal.

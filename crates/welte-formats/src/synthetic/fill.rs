@@ -3,8 +3,8 @@
 //! Every eight bytes come from a counter hashed with (seed, tensor, row), so any row can be made alone and always
 //! comes out the same.
 
-use half::f16;
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use welte_table::Format;
 
 /// Step of the counter (the golden ratio, odd).
@@ -85,7 +85,7 @@ fn plain(format: Format, values: &[f32], out: &mut [u8]) {
         Format::BF16 => out
             .chunks_exact_mut(2)
             .zip(values)
-            .for_each(|(out, v)| out.copy_from_slice(&half::bf16::from_f32(*v).to_le_bytes())),
+            .for_each(|(out, v)| out.copy_from_slice(&bf16::from_f32(*v).to_le_bytes())),
         _ => out
             .chunks_exact_mut(4)
             .zip(values)
@@ -119,6 +119,11 @@ fn scales(format: Format) -> Scales {
         Format::Q4_K => (0, 258.3, Some((2, 7.5)), false),
         Format::Q5_K => (0, 526.9, Some((2, 15.5)), false),
         // Plain floats have no scales and do not come here.
+        Format::Affine(affine) => {
+            let count = (1 << affine.bits()) as f32;
+            let deviation = ((count * count - 1.0) / 12.0).sqrt();
+            (0, deviation, Some((2, (1.0 - count) / 2.0)), true)
+        }
         Format::Q6_K | Format::F32 | Format::F16 | Format::BF16 => (208, 1365.7, None, true),
     };
     Scales {
@@ -141,7 +146,11 @@ fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
     rest.copy_from_slice(&word(state, count).to_le_bytes()[..length]);
 
     let scales = scales(format);
-    let d = f16::from_f32(deviation / scales.deviation);
+    let sixteen = |v: f32| match format {
+        Format::Affine(affine) if affine.bf16() => bf16::from_f32(v).to_le_bytes(),
+        _ => f16::from_f32(v).to_le_bytes(),
+    };
+    let d = f16::from_f32(deviation / scales.deviation).to_f32();
     for block in out.chunks_exact_mut(format.block_bytes()) {
         if format == Format::Q8_0 {
             // Encoders never make -128.
@@ -150,14 +159,11 @@ fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
                 .for_each(|q| *q = if *q == 0x80 { 0x81 } else { *q });
         }
         // The sign is the random bit that was there.
-        let sign = if scales.signed {
-            (u16::from(block[scales.d + 1]) << 8) & 0x8000
-        } else {
-            0
-        };
-        block[scales.d..scales.d + 2].copy_from_slice(&(d.to_bits() | sign).to_le_bytes());
+        let negative = scales.signed && block[scales.d + 1] & 0x80 != 0;
+        let d = if negative { -d } else { d };
+        block[scales.d..scales.d + 2].copy_from_slice(&sixteen(d));
         if let Some((at, ratio)) = scales.min {
-            block[at..at + 2].copy_from_slice(&f16::from_f32(d.to_f32() * ratio).to_le_bytes());
+            block[at..at + 2].copy_from_slice(&sixteen(d * ratio));
         }
     }
 }

@@ -42,7 +42,10 @@ impl Recipe {
         match name.to_ascii_lowercase().as_str() {
             "q4_k_m" => Some(Recipe::Medium(Format::Q4_K)),
             "q5_k_m" => Some(Recipe::Medium(Format::Q5_K)),
-            other => Format::from_name(other).map(Recipe::Pure),
+            // The usual group need not be named: mlx4.
+            other => Format::from_name(other)
+                .or_else(|| Format::from_name(&format!("{other}_64")))
+                .map(Recipe::Pure),
         }
     }
 
@@ -65,6 +68,8 @@ impl Recipe {
                 Format::Q5_K => 16,
                 Format::Q6_K => 18,
                 Format::BF16 => 32,
+                // GGUF has none: such a model is never written.
+                Format::Affine(_) => 1024,
             },
         }
     }
@@ -107,9 +112,10 @@ impl Synthetic {
             ));
         };
         let recipe = Recipe::from_name(format).ok_or_else(|| {
-            let ours: Vec<&str> = Format::ALL.iter().map(|f| f.name()).collect();
+            let ours = Format::ALL.into_iter().filter(|f| gguf::type_id(*f).is_some());
+            let ours: Vec<&str> = ours.map(Format::name).collect();
             refuse(format!(
-                "format {format} is unknown; known are {}, Q4_K_M, Q5_K_M",
+                "format {format} is unknown; known are {}, Q4_K_M, Q5_K_M, MLXb_g and MLXb_g_F16 (b bits in groups of g)",
                 ours.join(", ")
             ))
         })?;
