@@ -104,7 +104,7 @@ fn every_format_agrees_with_the_reference() {
             hidden: 256,
             heads: 8,
             layers: 1,
-            ..Config::small(format as u64)
+            ..Config::small(format.index() as u64)
         };
         let (program, checkpoint) = make(&config);
         let mut fast = load(&program, &checkpoint, &options(2));

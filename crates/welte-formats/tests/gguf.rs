@@ -146,6 +146,11 @@ fn every_kind() -> (Metadata, Kinds) {
     )
 }
 
+/// The formats that GGUF has numbers for.
+fn numbered() -> impl Iterator<Item = Format> {
+    Format::ALL.into_iter().filter(|f| type_id(*f).is_some())
+}
+
 /// A tensor of every format, a vector among them, with odd sizes so that padding is needed.
 fn every_format() -> Vec<TensorInfo> {
     let tensor = |(i, format): (usize, Format)| TensorInfo {
@@ -154,7 +159,7 @@ fn every_format() -> Vec<TensorInfo> {
         n: 1 + i % 3,
         k: if format.is_quantised() { 256 } else { 7 },
     };
-    Format::ALL.into_iter().enumerate().map(tensor).collect()
+    numbered().enumerate().map(tensor).collect()
 }
 
 fn bytes_of(tensor: &TensorInfo, salt: usize) -> Vec<u8> {
@@ -568,8 +573,8 @@ fn split_files() {
 
 #[test]
 fn every_type_number_is_its_own() {
-    let numbers: BTreeMap<u32, Format> = Format::ALL.into_iter().map(|f| (type_id(f), f)).collect();
-    assert_eq!(numbers.len(), Format::ALL.len());
+    let numbers: BTreeMap<Option<u32>, Format> = numbered().map(|f| (type_id(f), f)).collect();
+    assert_eq!(numbers.len(), numbered().count());
 }
 
 #[test]
@@ -583,7 +588,7 @@ fn cut_anywhere_it_is_refused() {
         // Only the padding after the last tensor may be missing.
         if let Ok(read) = Gguf::open(&path) {
             assert!(whole.len() - length < 32, "{length} of {}", whole.len());
-            assert_eq!(read.tensors().len(), Format::ALL.len());
+            assert_eq!(read.tensors().len(), numbered().count());
         }
     }
 }

@@ -22,7 +22,9 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 
 #[test]
 fn decodes_bit_for_bit_as_the_reference() {
-    for format in Format::ALL.into_iter().filter(|f| *f != Format::F32) {
+    // MLX's own formats have fixtures of theirs: tests/mlx.rs.
+    let here = |f: &Format| *f != Format::F32 && !matches!(f, Format::Affine(_));
+    for format in Format::ALL.into_iter().filter(here) {
         let bytes = fixture(&format!("{}.bytes", format.name()));
         let expected = floats(&fixture(&format!("{}.decoded", format.name())));
         let mut got = vec![0.0; expected.len()];

@@ -3,7 +3,7 @@
 use super::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
-    leftovers, place, tile_bytes,
+    layout_of, leftovers, place, tile_bytes,
 };
 use std::arch::x86_64::*;
 use welte_table::Format;
@@ -13,8 +13,13 @@ use welte_table::Format;
 /// # Safety
 /// On a processor with AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn pack<const F: usize>(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    super::pack::pack::<F>(k, rows, tile, |words| transpose(words));
+pub(super) unsafe fn pack<const F: usize>(
+    format: Format,
+    k: usize,
+    rows: &[&[u8]],
+    tile: &mut [u8],
+) {
+    super::pack::pack::<F>(format, k, rows, tile, |words| transpose(words));
 }
 
 /// Turns 8 rows of 8 words into 8 columns.
@@ -61,13 +66,13 @@ const LANES: usize = 8;
 /// both halves at once, so that the tile is read once and forward.
 macro_rules! walk {
     ($call:ident, $step:ident, $format:expr) => {{
-        let format = const { Format::ALL[$format] };
+        let format = $call.format;
         let bytes = tile_bytes(format, $call.k);
         let stride = acts_bytes(format, $call.k, false);
         for t in 0..$call.n.div_ceil(ROWS) {
-            let (tile, k) = ($call.tiles.add(t * bytes), $call.k);
+            let tile = $call.tiles.add(t * bytes);
             if $call.rows == 1 {
-                let [low, high] = $step::<{ $format }, 1, 2>(tile, 0, k, $call.acts, stride);
+                let [low, high] = $step::<{ $format }, 1, 2>(tile, 0, $call, $call.acts, stride);
                 store(Out::new($call, t, 0, 0), low);
                 store(Out::new($call, t, 1, 0), high);
                 continue;
@@ -79,15 +84,18 @@ macro_rules! walk {
                     let out = Out::new($call, t, half, r);
                     r += match $call.rows - r {
                         4.. => {
-                            let [sums] = $step::<{ $format }, 4, 1>(tile, half, k, acts, stride);
+                            let [sums] =
+                                $step::<{ $format }, 4, 1>(tile, half, $call, acts, stride);
                             store(out, sums)
                         }
                         2..4 => {
-                            let [sums] = $step::<{ $format }, 2, 1>(tile, half, k, acts, stride);
+                            let [sums] =
+                                $step::<{ $format }, 2, 1>(tile, half, $call, acts, stride);
                             store(out, sums)
                         }
                         _ => {
-                            let [sums] = $step::<{ $format }, 1, 1>(tile, half, k, acts, stride);
+                            let [sums] =
+                                $step::<{ $format }, 1, 1>(tile, half, $call, acts, stride);
                             store(out, sums)
                         }
                     };
@@ -177,6 +185,19 @@ unsafe fn load(at: *const u8) -> __m256i {
 unsafe fn halves(at: *const u8) -> __m256 {
     // SAFETY: the caller's.
     unsafe { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
+}
+
+/// The scales of 8 rows as f32.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn eight(layout: Layout, at: *const u8) -> __m256 {
+    if !layout.bf16 {
+        // SAFETY: the caller's.
+        return unsafe { halves(at) };
+    }
+    // SAFETY: the caller's.
+    let words = unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast())) };
+    _mm256_castsi256_ps(_mm256_slli_epi32(words, 16))
 }
 
 #[inline]
@@ -367,25 +388,34 @@ unsafe fn dots<const F: usize, const M: usize>(
 unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
     tile: *const u8,
     half: usize,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [[__m256; M]; H] {
-    let layout = const { Layout::of(Format::ALL[F]) };
+    let layout = layout_of::<F>(call.format);
     let mut sums = [[_mm256_setzero_ps(); M]; H];
     // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
     unsafe {
-        for b in 0..k / CHUNK / layout.block_chunks() {
+        for b in 0..call.k / CHUNK / layout.chunks {
             let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
-            let acts = acts.add(b * layout.block_chunks() * ACT);
+            let acts = acts.add(b * layout.chunks * ACT);
+            if layout.sub_bytes() == 0 {
+                for c in 0..layout.chunks {
+                    let (q, act) = (at.add(layout.quants_at(c)), acts.add(c * ACT));
+                    for (h, sums) in sums.iter_mut().enumerate() {
+                        half_chunk::<F, M>(layout, head, at, q, half + h, act, stride, sums);
+                    }
+                }
+                continue;
+            }
             // Two by two, as their sub-scales lie.
-            for two in (0..layout.block_chunks()).step_by(2) {
+            for two in (0..layout.chunks).step_by(2) {
                 let (at, acts) = (at.add(layout.sub_at(two)), acts.add(two * ACT));
-                for c in 0..layout.block_chunks().min(2) {
+                for c in 0..layout.chunks.min(2) {
                     let (q, subs) = (at.add(layout.quants_at(c)), at.add(layout.sub_at(c)));
                     let act = acts.add(c * ACT);
                     for (h, sums) in sums.iter_mut().enumerate() {
-                        half_chunk::<F, M>(head, subs, q, half + h, act, stride, sums);
+                        half_chunk::<F, M>(layout, head, subs, q, half + h, act, stride, sums);
                     }
                 }
             }
@@ -397,7 +427,9 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
 /// Adds half a tile's part of one chunk with M activation rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
+#[allow(clippy::too_many_arguments)]
 unsafe fn half_chunk<const F: usize, const M: usize>(
+    layout: Layout,
     head: *const u8,
     subs: *const u8,
     quants: *const u8,
@@ -406,12 +438,11 @@ unsafe fn half_chunk<const F: usize, const M: usize>(
     stride: usize,
     sums: &mut [__m256; M],
 ) {
-    let layout = const { Layout::of(Format::ALL[F]) };
     // SAFETY: the caller's.
     unsafe {
-        let d = halves(head.add(half * 16));
+        let d = eight(layout, head.add(half * 16));
         let dmin = if layout.has_minima() {
-            halves(head.add(HALVES + half * 16))
+            eight(layout, head.add(HALVES + half * 16))
         } else {
             d
         };
@@ -465,6 +496,12 @@ unsafe fn chunk<const F: usize>(
                 _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum)
             }
             Scales::PlainMin => {
+                // Unsigned 8-bit quants are 128 above the signed ones that were multiplied.
+                let whole = if layout.bits == 8 {
+                    _mm256_add_epi32(whole, word(second))
+                } else {
+                    whole
+                };
                 let sum = _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum);
                 _mm256_fmadd_ps(m, float(first), sum)
             }
@@ -500,10 +537,11 @@ unsafe fn chunk<const F: usize>(
 unsafe fn float_halves<const F: usize, const M: usize, const H: usize>(
     tile: *const u8,
     half: usize,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [[__m256; M]; H] {
+    let k = call.k;
     let mut even = [[_mm256_setzero_ps(); M]; H];
     let mut odd = even;
     // SAFETY: column i of the tile and of each activation row exists, as the caller promised.

@@ -3,7 +3,7 @@
 use super::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, HEAD, Layout, ROWS, Scales, acts_bytes,
-    tile_bytes,
+    layout_of, tile_bytes,
 };
 use std::arch::x86_64::*;
 use welte_table::Format;
@@ -25,10 +25,10 @@ macro_rules! walk {
                     accumulate: $call.accumulate,
                 };
                 r += match $call.rows - r {
-                    8.. => store(out, $step::<{ $format }, 8>(tile, $call.k, acts, stride)),
-                    4..8 => store(out, $step::<{ $format }, 4>(tile, $call.k, acts, stride)),
-                    2..4 => store(out, $step::<{ $format }, 2>(tile, $call.k, acts, stride)),
-                    _ => store(out, $step::<{ $format }, 1>(tile, $call.k, acts, stride)),
+                    8.. => store(out, $step::<{ $format }, 8>(tile, $call, acts, stride)),
+                    4..8 => store(out, $step::<{ $format }, 4>(tile, $call, acts, stride)),
+                    2..4 => store(out, $step::<{ $format }, 2>(tile, $call, acts, stride)),
+                    _ => store(out, $step::<{ $format }, 1>(tile, $call, acts, stride)),
                 };
             }
         }
@@ -71,7 +71,7 @@ pub(super) unsafe fn store<const M: usize>(out: Out, sums: [__m512; M]) -> usize
 /// As [`super::Kernel::matmul`], on a processor with AVX-512 VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
 pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
-    let format = const { Format::ALL[F] };
+    let format = call.format;
     // SAFETY: tiles, rows and outputs are walked as the caller promised them.
     unsafe {
         walk!(
@@ -135,6 +135,19 @@ pub(super) unsafe fn load(at: *const u8) -> __m512i {
 pub(super) unsafe fn halves(at: *const u8) -> __m512 {
     // SAFETY: the caller's.
     unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
+}
+
+/// The scales of 16 rows as f32.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn sixteen(layout: Layout, at: *const u8) -> __m512 {
+    if !layout.bf16 {
+        // SAFETY: the caller's.
+        return unsafe { halves(at) };
+    }
+    // SAFETY: the caller's.
+    let words = unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast())) };
+    _mm512_castsi512_ps(_mm512_slli_epi32(words, 16))
 }
 
 /// 16 bytes, unsigned, as i32.
@@ -351,20 +364,20 @@ pub(super) unsafe fn scales<const F: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
 unsafe fn block_tile<const F: usize, const M: usize>(
     tile: *const u8,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [__m512; M] {
-    let layout = const { Layout::of(Format::ALL[F]) };
-    let blocks = k / CHUNK / layout.block_chunks();
+    let layout = layout_of::<F>(call.format);
+    let blocks = call.k / CHUNK / layout.chunks;
     let mut sums = [_mm512_setzero_ps(); M];
     // SAFETY: the tile has this many blocks, and each activation row their chunks, as the caller promised.
     unsafe {
         if layout.sub_bytes() > 0 {
             for b in 0..blocks {
                 let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
-                let acts = acts.add(b * layout.block_chunks() * ACT);
-                block::<F, M>(head, at, acts, stride, &mut sums);
+                let acts = acts.add(b * layout.chunks * ACT);
+                block::<F, M>(layout, head, at, acts, stride, &mut sums);
             }
             return sums;
         }
@@ -373,13 +386,20 @@ unsafe fn block_tile<const F: usize, const M: usize>(
         for _ in 0..blocks / layout.record_blocks() {
             for b in 0..layout.record_blocks() {
                 let (head, at) = (layout.head_at(b), layout.block_at(b));
-                block::<F, M>(record.add(head), record.add(at), acts, stride, &mut sums);
-                acts = acts.add(ACT);
+                block::<F, M>(
+                    layout,
+                    record.add(head),
+                    record.add(at),
+                    acts,
+                    stride,
+                    &mut sums,
+                );
+                acts = acts.add(layout.chunks * ACT);
             }
             record = record.add(layout.record_bytes());
         }
         if !blocks.is_multiple_of(layout.record_blocks()) {
-            block::<F, M>(record, record.add(HEAD), acts, stride, &mut sums);
+            block::<F, M>(layout, record, record.add(HEAD), acts, stride, &mut sums);
         }
     }
     sums
@@ -389,25 +409,35 @@ unsafe fn block_tile<const F: usize, const M: usize>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
 unsafe fn block<const F: usize, const M: usize>(
+    layout: Layout,
     head: *const u8,
     at: *const u8,
     acts: *const u8,
     stride: usize,
     sums: &mut [__m512; M],
 ) {
-    let layout = const { Layout::of(Format::ALL[F]) };
     // SAFETY: the caller's.
     unsafe {
-        let d = halves(head);
+        let d = sixteen(layout, head);
         let dmin = if layout.has_minima() {
-            halves(head.add(HALVES))
+            sixteen(layout, head.add(HALVES))
         } else {
             d
         };
+        if layout.sub_bytes() == 0 {
+            let none = scales::<F>(at, d, dmin);
+            for c in 0..layout.chunks {
+                let w = unpack::<F>(at.add(layout.quants_at(c)));
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = chunk::<F>(&w, &none, acts.add(r * stride + c * ACT), *sum);
+                }
+            }
+            return;
+        }
         // Two by two, as their sub-scales lie.
-        for two in (0..layout.block_chunks()).step_by(2) {
+        for two in (0..layout.chunks).step_by(2) {
             let (at, acts) = (at.add(layout.sub_at(two)), acts.add(two * ACT));
-            for c in 0..layout.block_chunks().min(2) {
+            for c in 0..layout.chunks.min(2) {
                 let w = unpack::<F>(at.add(layout.quants_at(c)));
                 let scales = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
                 for (r, sum) in sums.iter_mut().enumerate() {
@@ -492,10 +522,11 @@ pub(super) unsafe fn chunk<const F: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c,fma")]
 unsafe fn float_tile<const F: usize, const M: usize>(
     tile: *const u8,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [__m512; M] {
+    let k = call.k;
     let mut even = [_mm512_setzero_ps(); M];
     let mut odd = [_mm512_setzero_ps(); M];
     let pairs = k / 2;
@@ -552,13 +583,13 @@ unsafe fn widen<const F: usize>(tile: *const u8, p: usize) -> [__m512; 2] {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn rounded_tile<const F: usize, const M: usize>(
     tile: *const u8,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [__m512; M] {
     let mut even = [_mm512_setzero_ps(); M];
     let mut odd = [_mm512_setzero_ps(); M];
-    let pairs = k.div_ceil(2);
+    let pairs = call.k.div_ceil(2);
     // SAFETY: pair p of the tile and of each activation row exists, as the caller promised; the vectors of i32 and of
     // bf16 pairs have the same size and no invalid values.
     unsafe {

@@ -22,7 +22,7 @@
 //!
 //! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k.
 
-use welte_table::Format;
+use welte_table::{Affine, Format};
 
 /// Output rows of one tile.
 pub(super) const ROWS: usize = 16;
@@ -112,7 +112,7 @@ pub(super) const fn place(bits: usize, group: usize) -> (usize, usize) {
 pub(super) enum Scales {
     /// Blocks of 32. w = d (q - offset).
     Plain,
-    /// Blocks of 32. w = d q + dmin.
+    /// Blocks of 32, or groups of 32, 64 or 128. w = d q + dmin.
     PlainMin,
     /// Blocks of 256, sub-scales by chunk: 16 u8 scales, 16 u8 minima. w = d sc q - dmin m.
     SuperMin,
@@ -130,7 +130,7 @@ pub(super) enum Scales {
 pub(super) enum Correction {
     /// i32: -offset x sum over 32. The accumulator starts from it.
     Offset,
-    /// f32: scale x sum over 32.
+    /// f32: scale x sum over 32, then i32: 128 x sum over 32, for products of unsigned 8-bit quants as signed ones.
     Sum,
     /// i32 x 2: -offset x sums over 16.
     OffsetHalves,
@@ -144,6 +144,28 @@ pub(super) struct Layout {
     pub(super) bits: usize,
     pub(super) offset: i32,
     pub(super) scales: Scales,
+    /// Chunks of a block.
+    pub(super) chunks: usize,
+    /// True if the scales are BF16, not F16.
+    pub(super) bf16: bool,
+}
+
+/// The layout of format F, or where F stands for its family, of the member that is meant: the code for a family is made
+/// once per number of bits.
+#[inline(always)]
+pub(super) const fn layout_of<const F: usize>(member: Format) -> Layout {
+    match const { Format::ALL[F] } {
+        Format::Affine(_) => Layout::of(member),
+        _ => const { Layout::of(Format::ALL[F]) },
+    }
+}
+
+/// The format that stands for the affine formats of so many bits.
+pub(super) const fn affine(bits: usize) -> usize {
+    match Affine::new(bits, 32, true) {
+        Some(affine) => Format::Affine(affine).index(),
+        None => panic!("no such format"),
+    }
 }
 
 impl Layout {
@@ -160,25 +182,32 @@ impl Layout {
             Format::Q5_K => (5, 0, Scales::SuperMin),
             Format::Q6_K => (6, 32, Scales::Halves),
             Format::Q8_0 | Format::F32 | Format::F16 | Format::BF16 => (8, 128, Scales::Plain),
+            Format::Affine(affine) => {
+                return Layout {
+                    bits: affine.bits(),
+                    offset: 0,
+                    scales: Scales::PlainMin,
+                    chunks: affine.group() / CHUNK,
+                    bf16: affine.bf16(),
+                };
+            }
+        };
+        let chunks = match scales {
+            Scales::Plain | Scales::PlainMin => 1,
+            _ => 8,
         };
         Layout {
             bits,
             offset,
             scales,
+            chunks,
+            bf16: false,
         }
     }
 
     /// Bytes of the quants of one chunk of a tile.
     pub(super) const fn chunk_bytes(self) -> usize {
         self.bits * CHUNK * ROWS / 8
-    }
-
-    /// Chunks of a block.
-    pub(super) const fn block_chunks(self) -> usize {
-        match self.scales {
-            Scales::Plain | Scales::PlainMin => 1,
-            _ => 8,
-        }
     }
 
     /// Bytes of a block's sub-scales.
@@ -191,7 +220,7 @@ impl Layout {
 
     /// Bytes of a block's sub-scales and quants.
     pub(super) const fn block_bytes(self) -> usize {
-        self.sub_bytes() + self.block_chunks() * self.chunk_bytes()
+        self.sub_bytes() + self.chunks * self.chunk_bytes()
     }
 
     /// Blocks of a whole record.
@@ -257,7 +286,7 @@ pub(super) fn tile_bytes(format: Format, k: usize) -> usize {
         Format::BF16 => k.next_multiple_of(2) * ROWS * 2,
         _ => {
             let layout = Layout::of(format);
-            let blocks = k.div_ceil(CHUNK * layout.block_chunks());
+            let blocks = k.div_ceil(CHUNK * layout.chunks);
             blocks.div_ceil(layout.record_blocks()) * HEAD + blocks * layout.block_bytes()
         }
     };

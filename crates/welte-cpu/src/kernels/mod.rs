@@ -5,23 +5,31 @@
 
 #![allow(unsafe_code)]
 
-/// `path::<FORMAT>` for a format known at run time.
+/// `path::<FORMAT>` for a format known at run time; for a family, the FORMAT that stands for it.
 macro_rules! by_format {
     ($format:expr, $($path:ident)::+) => {
         match $format {
-            Format::F32 => $($path)::+::<{ Format::F32 as usize }>,
-            Format::F16 => $($path)::+::<{ Format::F16 as usize }>,
-            Format::BF16 => $($path)::+::<{ Format::BF16 as usize }>,
-            Format::Q4_0 => $($path)::+::<{ Format::Q4_0 as usize }>,
-            Format::Q4_1 => $($path)::+::<{ Format::Q4_1 as usize }>,
-            Format::Q5_0 => $($path)::+::<{ Format::Q5_0 as usize }>,
-            Format::Q5_1 => $($path)::+::<{ Format::Q5_1 as usize }>,
-            Format::Q8_0 => $($path)::+::<{ Format::Q8_0 as usize }>,
-            Format::Q2_K => $($path)::+::<{ Format::Q2_K as usize }>,
-            Format::Q3_K => $($path)::+::<{ Format::Q3_K as usize }>,
-            Format::Q4_K => $($path)::+::<{ Format::Q4_K as usize }>,
-            Format::Q5_K => $($path)::+::<{ Format::Q5_K as usize }>,
-            Format::Q6_K => $($path)::+::<{ Format::Q6_K as usize }>,
+            Format::F32 => $($path)::+::<{ Format::F32.index() }>,
+            Format::F16 => $($path)::+::<{ Format::F16.index() }>,
+            Format::BF16 => $($path)::+::<{ Format::BF16.index() }>,
+            Format::Q4_0 => $($path)::+::<{ Format::Q4_0.index() }>,
+            Format::Q4_1 => $($path)::+::<{ Format::Q4_1.index() }>,
+            Format::Q5_0 => $($path)::+::<{ Format::Q5_0.index() }>,
+            Format::Q5_1 => $($path)::+::<{ Format::Q5_1.index() }>,
+            Format::Q8_0 => $($path)::+::<{ Format::Q8_0.index() }>,
+            Format::Q2_K => $($path)::+::<{ Format::Q2_K.index() }>,
+            Format::Q3_K => $($path)::+::<{ Format::Q3_K.index() }>,
+            Format::Q4_K => $($path)::+::<{ Format::Q4_K.index() }>,
+            Format::Q5_K => $($path)::+::<{ Format::Q5_K.index() }>,
+            Format::Q6_K => $($path)::+::<{ Format::Q6_K.index() }>,
+            Format::Affine(member) => match member.bits() {
+                2 => $($path)::+::<{ $crate::kernels::layout::affine(2) }>,
+                3 => $($path)::+::<{ $crate::kernels::layout::affine(3) }>,
+                4 => $($path)::+::<{ $crate::kernels::layout::affine(4) }>,
+                5 => $($path)::+::<{ $crate::kernels::layout::affine(5) }>,
+                6 => $($path)::+::<{ $crate::kernels::layout::affine(6) }>,
+                _ => $($path)::+::<{ $crate::kernels::layout::affine(8) }>,
+            },
         }
     };
 }
@@ -129,6 +137,7 @@ impl Isa {
 
 /// One call of a kernel; see [`Kernel::matmul`].
 struct Call {
+    format: Format,
     tiles: *const u8,
     n: usize,
     k: usize,
@@ -209,7 +218,7 @@ impl Kernel {
     pub unsafe fn unpack(&self, tile: *const u8, k: usize, out: *mut u8) {
         if let Some(many) = &self.many {
             // SAFETY: the caller's promise, and `for_format` chose code that the processor has.
-            unsafe { (many.unpack)(tile, k, out) }
+            unsafe { (many.unpack)(self.format, tile, k, out) }
         }
     }
 
@@ -232,7 +241,7 @@ impl Kernel {
         );
         assert_eq!(tile.len(), self.tile_bytes(k), "bytes of a tile");
         // SAFETY: `packer` chose code that the processor can run.
-        unsafe { packer(self.format)(k, rows, tile) }
+        unsafe { packer(self.format)(self.format, k, rows, tile) }
     }
 
     /// Row `row` of a matrix of `out.len()` columns, read back from its tiles: what the encoded row decodes to.
@@ -242,8 +251,8 @@ impl Kernel {
     pub fn unpack_row(&self, tiles: &[u8], row: usize, out: &mut [f32]) {
         let bytes = self.tile_bytes(out.len());
         let tile = &tiles[row / self.tile_rows * bytes..][..bytes];
-        let read: fn(&[u8], usize, &mut [f32]) = by_format!(self.format, lookup::row);
-        read(tile, row % self.tile_rows, out);
+        let read: fn(Format, &[u8], usize, &mut [f32]) = by_format!(self.format, lookup::row);
+        read(self.format, tile, row % self.tile_rows, out);
     }
 
     /// Prepares one activation row; `acts` has [`Kernel::acts_bytes`] of `x.len()`.
@@ -286,6 +295,7 @@ impl Kernel {
         // SAFETY: the caller's promise is the kernel's, and `for_format` chose one that the processor has.
         unsafe {
             (self.run)(&Call {
+                format: self.format,
                 tiles,
                 n,
                 k,
@@ -319,6 +329,7 @@ impl Kernel {
         // SAFETY: as `matmul`.
         unsafe {
             run(&Call {
+                format: self.format,
                 tiles,
                 n,
                 k,
@@ -332,7 +343,7 @@ impl Kernel {
     }
 }
 
-type Pack = unsafe fn(usize, &[&[u8]], &mut [u8]);
+type Pack = unsafe fn(Format, usize, &[&[u8]], &mut [u8]);
 
 /// The fastest code that packs a format; the bytes are the same everywhere.
 fn packer(format: Format) -> Pack {
@@ -343,8 +354,8 @@ fn packer(format: Format) -> Pack {
     by_format!(format, plain_pack)
 }
 
-fn plain_pack<const F: usize>(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    pack::pack::<F>(k, rows, tile, pack::transpose);
+fn plain_pack<const F: usize>(format: Format, k: usize, rows: &[&[u8]], tile: &mut [u8]) {
+    pack::pack::<F>(format, k, rows, tile, pack::transpose);
 }
 
 fn scalar_kernel(format: Format) -> Matmul {

@@ -1,6 +1,6 @@
 //! Packing encoded rows into tiles (see `layout.rs` for where each bit goes).
 
-use super::layout::{HALVES, Layout, ROWS, SUBS, Scales, leftovers, place};
+use super::layout::{HALVES, Layout, ROWS, SUBS, Scales, layout_of, leftovers, place};
 use welte_table::Format;
 
 /// Turns 8 rows of 8 words into 8 columns, in plain code.
@@ -11,6 +11,7 @@ pub(super) fn transpose(rows: &[[u32; 8]; 8]) -> [[u32; 8]; 8] {
 /// Packs up to 16 encoded rows of `k` elements; missing rows become zero.
 #[inline(always)]
 pub(super) fn pack<const F: usize>(
+    format: Format,
     k: usize,
     rows: &[&[u8]],
     tile: &mut [u8],
@@ -19,7 +20,7 @@ pub(super) fn pack<const F: usize>(
     match const { Format::ALL[F] } {
         Format::F32 | Format::BF16 => words(rows, tile, transpose),
         Format::F16 => halves(rows, tile, transpose),
-        _ => blocks::<F>(k, rows, tile, transpose),
+        _ => blocks::<F>(format, k, rows, tile, transpose),
     }
 }
 
@@ -120,6 +121,7 @@ const fn needed(format: Format) -> (usize, usize) {
         Format::Q4_K => (0, 36),
         Format::Q5_K => (0, 44),
         Format::Q6_K => (0, 52),
+        Format::Affine(affine) => (4, affine.group() * affine.bits() / 32),
         Format::F32 | Format::F16 | Format::BF16 => (0, 0),
     }
 }
@@ -127,14 +129,18 @@ const fn needed(format: Format) -> (usize, usize) {
 /// Block formats: quants to their places, scales side by side.
 #[inline(always)]
 fn blocks<const F: usize>(
+    member: Format,
     k: usize,
     rows: &[&[u8]],
     tile: &mut [u8],
     transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8],
 ) {
-    let format = const { Format::ALL[F] };
-    let layout = const { Layout::of(Format::ALL[F]) };
-    let (start, count) = const { needed(Format::ALL[F]) };
+    let format = match const { Format::ALL[F] } {
+        Format::Affine(_) => member,
+        known => known,
+    };
+    let layout = layout_of::<F>(member);
+    let (start, count) = needed(format);
     let (block, size) = (format.block(), format.block_bytes());
     let mut words = [[0; ROWS]; 56];
     for b in 0..k / block {
@@ -143,7 +149,7 @@ fn blocks<const F: usize>(
         let body = &mut body[..layout.block_bytes()];
         let words = &mut words[..count.next_multiple_of(8)];
         turn(rows, b * size + start, words, &transpose);
-        for c in 0..layout.block_chunks() {
+        for c in 0..layout.chunks {
             let groups = quants::<F>(words, c);
             let at = layout.quants_at(c);
             write_planes(
@@ -240,10 +246,29 @@ fn quants<const F: usize>(words: &[Lanes], c: usize) -> [Lanes; 8] {
                 nibble(c / 4 * 16 + c % 2 * 8 + g, c % 4 / 2),
                 twos(32 + c / 4 * 8 + g, 4),
             ),
+            Format::Affine(affine) => stream(affine.bits(), &words[c * affine.bits()..], g),
             _ => std::array::from_fn(|r| words[g][r] ^ 0x8080_8080),
         };
     }
     groups
+}
+
+/// Group g of a chunk whose quants are a stream of bits.
+#[inline(always)]
+fn stream(bits: usize, words: &[Lanes], g: usize) -> Lanes {
+    let (word, shift) = (g * 4 * bits / 32, g * 4 * bits % 32);
+    // The second word counts only where the group goes on in it.
+    let next = if shift + 4 * bits > 32 {
+        word + 1
+    } else {
+        word
+    };
+    std::array::from_fn(|r| {
+        let pair = u64::from(words[word][r]) | u64::from(words[next][r]) << 32;
+        let fields = (pair >> shift) as u32;
+        let byte = |i: usize| (fields >> (i * bits) & (0xff >> (8 - bits))) << (8 * i);
+        byte(0) | byte(1) | byte(2) | byte(3)
+    })
 }
 
 /// The fifth bits of group g, from words that hold one bit for each element.
@@ -284,7 +309,7 @@ fn sub_scales<const F: usize>(words: &[Lanes]) -> [Lanes; 4] {
 /// Writes the sub-scales of a block to their places.
 #[inline(always)]
 fn write_subs(layout: Layout, subs: &[Lanes; 4], body: &mut [u8]) {
-    for c in 0..layout.block_chunks() {
+    for c in 0..layout.chunks {
         let out = &mut body[layout.sub_at(c)..][..SUBS];
         let byte = |i: usize, r: usize| (subs[i / 4][r] >> (8 * (i % 4))) as u8;
         match layout.scales {

@@ -10,7 +10,7 @@ use super::{Isa, Matmul};
 use welte_table::Format;
 
 /// Turns a tile of k columns into its unpacked form.
-pub(super) type Unpack = unsafe fn(*const u8, usize, *mut u8);
+pub(super) type Unpack = unsafe fn(Format, *const u8, usize, *mut u8);
 
 /// What an instruction set has for many rows.
 #[derive(Clone, Copy, Debug)]
@@ -62,29 +62,34 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
 mod wide {
     use super::super::Call;
     use super::super::avx512::{
-        ChunkScales, Out, chunk, halves, load, scales, store, unpack, walk,
+        ChunkScales, Out, chunk, load, scales, sixteen, store, unpack, walk,
     };
-    use super::super::layout::{ACT, HALVES, acts_bytes};
+    use super::super::layout::{ACT, HALVES, acts_bytes, layout_of};
     use super::*;
     use std::arch::x86_64::*;
 
     /// # Safety
     /// `tile` is one of k columns, `out` has room for its unpacked form, and the processor has AVX-512.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-    pub(super) unsafe fn unpack_tile<const F: usize>(tile: *const u8, k: usize, out: *mut u8) {
-        let layout = const { Layout::of(Format::ALL[F]) };
+    pub(super) unsafe fn unpack_tile<const F: usize>(
+        member: Format,
+        tile: *const u8,
+        k: usize,
+        out: *mut u8,
+    ) {
+        let layout = layout_of::<F>(member);
         let mut out = out.cast::<__m512i>();
         // SAFETY: the blocks and chunks lie in the tile, and 8 vectors and the scales of each in the unpacked form.
         unsafe {
-            for b in 0..k / CHUNK / layout.block_chunks() {
-                let d = halves(tile.add(layout.head_at(b)));
+            for b in 0..k / CHUNK / layout.chunks {
+                let d = sixteen(layout, tile.add(layout.head_at(b)));
                 let dmin = if layout.has_minima() {
-                    halves(tile.add(layout.head_at(b) + HALVES))
+                    sixteen(layout, tile.add(layout.head_at(b) + HALVES))
                 } else {
                     d
                 };
                 let at = tile.add(layout.block_at(b));
-                for c in 0..layout.block_chunks() {
+                for c in 0..layout.chunks {
                     for group in unpack::<F>(at.add(layout.quants_at(c))) {
                         _mm512_storeu_si512(out, group);
                         out = out.add(1);
@@ -110,7 +115,7 @@ mod wide {
     /// As [`super::super::Kernel::matmul`] with unpacked tiles, on a processor with AVX-512 VNNI.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
     pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
-        let format = const { Format::ALL[F] };
+        let format = call.format;
         // SAFETY: tiles, rows and outputs are walked as the caller promised them.
         unsafe {
             walk!(
@@ -128,7 +133,7 @@ mod wide {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
     unsafe fn tile<const F: usize, const M: usize>(
         tile: *const u8,
-        k: usize,
+        call: &Call,
         acts: *const u8,
         stride: usize,
     ) -> [__m512; M] {
@@ -136,7 +141,7 @@ mod wide {
         let mut sums = [_mm512_setzero_ps(); M];
         // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
         unsafe {
-            for c in 0..k / CHUNK {
+            for c in 0..call.k / CHUNK {
                 let at = tile.add(c * chunk_bytes(layout));
                 let w: [__m512i; 8] = std::array::from_fn(|g| load(at.add(64 * g)));
                 let scale = |i: usize| load(at.add(QUANTS + 64 * i));

@@ -15,7 +15,7 @@ use welte_table::Format;
 /// # Safety
 /// As [`super::Kernel::matmul`].
 pub(super) unsafe fn matmul<const F: usize>(call: &Call) {
-    let format = Format::ALL[F];
+    let format = call.format;
     let (bytes, stride) = (
         tile_bytes(format, call.k),
         acts_bytes(format, call.k, false),
@@ -49,6 +49,14 @@ pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
     half::f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
+/// A scale of a block.
+pub(super) fn scale_at(layout: Layout, bytes: &[u8], at: usize) -> f32 {
+    match layout.bf16 {
+        true => f32::from_le_bytes([0, 0, bytes[at], bytes[at + 1]]),
+        false => half_at(bytes, at),
+    }
+}
+
 /// Even and odd k are summed apart, as in the vector kernels.
 fn float_tile(format: Format, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS] {
     let mut sums = [[0f32; ROWS]; 2];
@@ -71,7 +79,7 @@ fn float_tile(format: Format, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS]
 
 fn block_tile(layout: Layout, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS] {
     let mut sums = [0f32; ROWS];
-    let per = layout.block_chunks();
+    let per = layout.chunks;
     for c in 0..k / CHUNK {
         let head = &tile[layout.head_at(c / per)..];
         let block = &tile[layout.block_at(c / per)..][..layout.block_bytes()];
@@ -82,15 +90,7 @@ fn block_tile(layout: Layout, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS]
         let act = &acts[c * ACT..(c + 1) * ACT];
         let dots = dots(layout.bits, quants, act);
         for (r, sum) in sums.iter_mut().enumerate() {
-            *sum = scaled(
-                layout.scales,
-                head,
-                subs,
-                r,
-                [dots[0][r], dots[1][r]],
-                act,
-                *sum,
-            );
+            *sum = scaled(layout, head, subs, r, [dots[0][r], dots[1][r]], act, *sum);
         }
     }
     sums
@@ -128,7 +128,7 @@ pub(super) fn quant(bits: usize, quants: &[u8], g: usize, i: usize) -> u8 {
 
 /// Adds one row's chunk to its sum; `subs` are the chunk's sub-scales.
 fn scaled(
-    scales: Scales,
+    layout: Layout,
     head: &[u8],
     subs: &[u8],
     r: usize,
@@ -136,12 +136,12 @@ fn scaled(
     act: &[u8],
     sum: f32,
 ) -> f32 {
-    let d = half_at(head, 2 * r);
-    let dmin = || half_at(head, HALVES + 2 * r);
+    let d = scale_at(layout, head, 2 * r);
+    let dmin = || scale_at(layout, head, HALVES + 2 * r);
     let s = f32::from_le_bytes(word(act, ACT_SCALE));
     let (first, second) = (word(act, ACT_FIRST), word(act, ACT_SECOND));
     let first_sum = f32::from_le_bytes(first);
-    match scales {
+    match layout.scales {
         Scales::Plain => {
             ((dots[0] + dots[1] + i32::from_le_bytes(first)) as f32).mul_add(d * s, sum)
         }

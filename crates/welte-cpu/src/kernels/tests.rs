@@ -39,7 +39,9 @@ impl Random {
             Format::Q6_K => &[208],
             Format::Q3_K => &[108],
             Format::Q2_K => &[80, 82],
-            Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => &[0, 2],
+            Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K | Format::Affine(_) => {
+                &[0, 2]
+            }
             _ => &[0],
         };
         let mut row: Vec<u8> = (0..format.bytes(k).unwrap())
@@ -47,8 +49,12 @@ impl Random {
             .collect();
         for block in row.chunks_exact_mut(format.block_bytes()) {
             for at in scales {
-                block[*at..at + 2]
-                    .copy_from_slice(&half::f16::from_f32(self.float() / 50.0).to_le_bytes());
+                let scale = self.float() / 50.0;
+                let bytes = match format {
+                    Format::Affine(a) if a.bf16() => half::bf16::from_f32(scale).to_le_bytes(),
+                    _ => half::f16::from_f32(scale).to_le_bytes(),
+                };
+                block[*at..at + 2].copy_from_slice(&bytes);
             }
         }
         row
@@ -338,10 +344,10 @@ fn packing_is_the_same_everywhere() {
             let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
             let mut tiles = [1, 2].map(|poison| vec![poison; layout::tile_bytes(format, k)]);
             // SAFETY: `packer` chooses what the processor can run.
-            unsafe { packer(format)(k, &rows, &mut tiles[0]) };
+            unsafe { packer(format)(format, k, &rows, &mut tiles[0]) };
             let plain: Pack = by_format!(format, plain_pack);
             // SAFETY: plain code.
-            unsafe { plain(k, &rows, &mut tiles[1]) };
+            unsafe { plain(format, k, &rows, &mut tiles[1]) };
             assert!(tiles[0] == tiles[1], "{format:?} {n} x {k}");
         }
     }
