@@ -33,8 +33,7 @@ extern "C" __global__ void embed(const __grid_constant__ EmbedArgs a) {
     Block32 b = Format::load(from, unit);
 #pragma unroll
     for (int e = 0; e < 32; e++) {
-        u32 byte = (b.q[e / 4] >> (8 * (e % 4))) & 255;
-        float q = Format::OFFSET ? (float)byte : (float)(i8)byte;
+        float q = (float)(i8)(b.q[e / 4] >> (8 * (e % 4)));
         v[e] = fmaf(b.d[e / 16], q, b.m[e / 16]);
     }
 #endif

@@ -49,7 +49,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
 fn unit_of(format: Format) -> Unit {
     Unit {
         file: "embed.cu",
-        defines: vec![("FORMAT_FILE", layout::format_file(format))],
+        defines: layout::format_defines(format),
     }
 }
 
@@ -65,8 +65,7 @@ pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
 
 /// What is compiled for every architecture in tests: lookup and repacking of every format.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    Format::ALL
-        .into_iter()
+    layout::listed()
         .flat_map(|format| [unit_of(format), layout::repack_unit(format)])
         .map(|unit| Listed { unit, hot: false })
         .collect()

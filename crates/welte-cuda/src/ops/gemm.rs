@@ -9,7 +9,7 @@ use super::library::{Gemm, Product, WORKSPACE, alignment};
 use super::tile::{CHUNK, MOST_TILE_ROWS, TILE_N, Tile, flag};
 use super::{MOST_VECTOR_ROWS, basic, matmul};
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
-use crate::layout::{format_file, planes};
+use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format, Op, Program, params};
@@ -302,15 +302,15 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     for bfloat in [false, true] {
         units.extend([prepare_unit(bfloat, false), prepare_unit(bfloat, true)]);
     }
-    for format in Format::ALL {
+    for format in listed() {
         units.push(narrow(128).unit(format));
         units.push(wide(128).unit(format));
         if !is_direct(format) {
             units.push(dequant_unit(format));
         }
     }
-    let listed = |unit: Unit| Listed { unit, hot: false };
-    units.into_iter().map(listed).collect()
+    let cold = |unit: Unit| Listed { unit, hot: false };
+    units.into_iter().map(cold).collect()
 }
 
 /// Our own kernel, for up to `most` live rows.
@@ -572,7 +572,7 @@ fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
 fn dequant_unit(format: Format) -> Unit {
     Unit {
         file: "dequant.cu",
-        defines: vec![("FORMAT_FILE", format_file(format))],
+        defines: format_defines(format),
     }
 }
 

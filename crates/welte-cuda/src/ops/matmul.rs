@@ -196,23 +196,26 @@ impl Product {
         let rounds = (self.padded() / 4).div_ceil(u64::from(plan.warps * 32));
         Unit {
             file: "matmul.cu",
-            defines: vec![
-                ("FORMAT_FILE", layout::format_file(self.format)),
-                ("NORM", u32::from(self.norm).to_string()),
-                ("OUTPUT", (self.output as u32).to_string()),
-                ("COLUMNS", plan.columns.to_string()),
-                ("WARPS", plan.warps.to_string()),
-                ("STAGES", plan.stages.to_string()),
-                ("ROUNDS", rounds.to_string()),
-                (
-                    "WHOLE",
-                    u32::from(self.k.is_multiple_of(self.chunk())).to_string(),
-                ),
-                (
-                    "RESIDENT",
-                    if plan.columns == 1 { "2" } else { "1" }.to_string(),
-                ),
-            ],
+            defines: [
+                layout::format_defines(self.format),
+                vec![
+                    ("NORM", u32::from(self.norm).to_string()),
+                    ("OUTPUT", (self.output as u32).to_string()),
+                    ("COLUMNS", plan.columns.to_string()),
+                    ("WARPS", plan.warps.to_string()),
+                    ("STAGES", plan.stages.to_string()),
+                    ("ROUNDS", rounds.to_string()),
+                    (
+                        "WHOLE",
+                        u32::from(self.k.is_multiple_of(self.chunk())).to_string(),
+                    ),
+                    (
+                        "RESIDENT",
+                        if plan.columns == 1 { "2" } else { "1" }.to_string(),
+                    ),
+                ],
+            ]
+            .concat(),
         }
     }
 }
@@ -346,8 +349,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         (true, Output::ActMul, 1),
         (true, Output::ActMul, 16),
     ];
-    Format::ALL
-        .into_iter()
+    layout::listed()
         .flat_map(|format| kinds.map(|kind| (format, kind)))
         .map(|(format, (norm, output, columns))| {
             let product = Product {

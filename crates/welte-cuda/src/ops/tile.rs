@@ -2,7 +2,7 @@
 
 use crate::GpuInfo;
 use crate::launch::Unit;
-use crate::layout::{format_file, planes};
+use crate::layout::{format_defines, planes};
 use welte_table::Format;
 
 /// Rows of a matrix that a block of `gemm.cu` makes.
@@ -117,11 +117,9 @@ impl Tile {
     }
 
     pub(crate) fn unit(self, format: Format) -> Unit {
-        let mut defines = vec![
-            ("FORMAT_FILE", format_file(format)),
-            ("BFLOAT", flag(format == Format::BF16)),
-            ("TILE_ROWS", self.rows.to_string()),
-        ];
+        let mut defines = format_defines(format);
+        defines.push(("BFLOAT", flag(format == Format::BF16)));
+        defines.push(("TILE_ROWS", self.rows.to_string()));
         let (stages, ring) = self.stages(format);
         defines.push(("STAGES", stages.to_string()));
         if self.wide {
