@@ -18,10 +18,14 @@ pub enum Format {
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    F8_E4M3,
 }
 
 /// One row per format: name, elements per block, bytes per block.
-const ROWS: [(Format, &str, u32, u32); 13] = [
+const ROWS: [(Format, &str, u32, u32); 17] = [
     (Format::F32, "F32", 1, 4),
     (Format::F16, "F16", 1, 2),
     (Format::BF16, "BF16", 1, 2),
@@ -35,14 +39,18 @@ const ROWS: [(Format, &str, u32, u32); 13] = [
     (Format::Q4_K, "Q4_K", 256, 144),
     (Format::Q5_K, "Q5_K", 256, 176),
     (Format::Q6_K, "Q6_K", 256, 210),
+    (Format::IQ4_NL, "IQ4_NL", 32, 18),
+    (Format::IQ4_XS, "IQ4_XS", 256, 136),
+    (Format::MXFP4, "MXFP4", 32, 17),
+    (Format::F8_E4M3, "F8_E4M3", 128, 132),
 ];
 
 impl Format {
     /// Every format, in declaration order (`ALL[f as usize] == f`).
-    pub const ALL: [Format; 13] = {
-        let mut all = [Format::F32; 13];
+    pub const ALL: [Format; 17] = {
+        let mut all = [Format::F32; 17];
         let mut i = 0;
-        while i < 13 {
+        while i < 17 {
             all[i] = ROWS[i].0;
             i += 1;
         }
@@ -82,5 +90,11 @@ impl Format {
     /// True for block formats (everything but F32, F16 and BF16).
     pub fn is_quantised(self) -> bool {
         self.block() > 1
+    }
+
+    /// True where devices round activations to 8 bits per 32 elements to multiply them with integers: the block formats
+    /// whose values are integers times a scale.
+    pub fn rounds_activations(self) -> bool {
+        self.is_quantised() && self != Format::F8_E4M3
     }
 }

@@ -196,7 +196,11 @@ fn head(
         dimensions
             .iter()
             .for_each(|d| out.extend((*d as u64).to_le_bytes()));
-        out.extend(type_id(tensor.format).to_le_bytes());
+        let id = type_id(tensor.format).ok_or_else(|| {
+            let problem = format!("GGUF has no type for {}", tensor.format.name());
+            Error::malformed(path, format!("tensor {}", tensor.name), problem)
+        })?;
+        out.extend(id.to_le_bytes());
         out.extend(offset.to_le_bytes());
         offset = bytes_of(path, tensor)?
             .checked_next_multiple_of(ALIGNMENT)
