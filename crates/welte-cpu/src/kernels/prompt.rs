@@ -26,7 +26,7 @@ pub(super) const QUANTS: usize = CHUNK * ROWS;
 /// Vectors of scales of an unpacked chunk: `d`; `d, m`; `d, d` by half; `d, pairs`; or `d, m, pairs, pair minima`.
 pub(super) const fn scale_vectors(layout: Layout) -> usize {
     match layout.scales {
-        Scales::Plain => 1,
+        Scales::Plain | Scales::Powers | Scales::Super => 1,
         Scales::PlainMin | Scales::SuperMin | Scales::Halves | Scales::Pairs => 2,
         Scales::PairsMin => 4,
     }
@@ -44,7 +44,7 @@ pub(super) const fn unpacked_bytes(format: Format, k: usize) -> usize {
 
 /// The code for many rows of exactly this instruction set.
 pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
-    if !format.is_quantised() {
+    if !format.rounds_activations() {
         return None;
     }
     match isa {
@@ -62,7 +62,7 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
 mod wide {
     use super::super::Call;
     use super::super::avx512::{
-        ChunkScales, Out, chunk, halves, load, scales, store, unpack, walk,
+        ChunkScales, Out, chunk, halves, heads, load, scales, store, unpack, walk,
     };
     use super::super::layout::{ACT, HALVES, acts_bytes};
     use super::*;
@@ -77,7 +77,7 @@ mod wide {
         // SAFETY: the blocks and chunks lie in the tile, and 8 vectors and the scales of each in the unpacked form.
         unsafe {
             for b in 0..k / CHUNK / layout.block_chunks() {
-                let d = halves(tile.add(layout.head_at(b)));
+                let d = heads::<F>(tile.add(layout.head_at(b)));
                 let dmin = if layout.has_minima() {
                     halves(tile.add(layout.head_at(b) + HALVES))
                 } else {
@@ -92,7 +92,7 @@ mod wide {
                     let s = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
                     let bits = |v| _mm512_castps_si512(v);
                     let all = match layout.scales {
-                        Scales::Plain => [bits(s.d[0]); 4],
+                        Scales::Plain | Scales::Powers | Scales::Super => [bits(s.d[0]); 4],
                         Scales::Halves => [bits(s.d[0]), bits(s.d[1]), s.pairs, s.pairs],
                         Scales::Pairs => [bits(s.d[0]), s.pairs, s.pairs, s.pairs],
                         _ => [bits(s.d[0]), bits(s.m), s.pairs, s.pair_minima],
@@ -148,7 +148,7 @@ mod wide {
                     pair_minima: w[0],
                 };
                 let scales = match layout.scales {
-                    Scales::Plain => plain,
+                    Scales::Plain | Scales::Powers | Scales::Super => plain,
                     Scales::PlainMin | Scales::SuperMin => ChunkScales {
                         m: float(1),
                         ..plain
