@@ -41,6 +41,10 @@ pub(crate) fn planes(format: Format) -> &'static [Plane] {
         Format::Q4_K => planes![32 / 16, 256 / 16],
         Format::Q5_K => planes![32 / 16, 32 / 4, 256 / 16],
         Format::Q6_K => planes![32 / 16, 32 / 8, 32 / 2, 256 / 2],
+        Format::IQ4_NL => planes![32 / 16, 32 / 2],
+        Format::IQ4_XS => planes![32 / 16, 32 / 1, 256 / 2],
+        Format::MXFP4 => planes![32 / 16, 32 / 1],
+        Format::F8_E4M3 => planes![32 / 16, 32 / 16, 128 / 4],
         Format::Affine(affine) => {
             macro_rules! quants {
                 ($($plane:tt)*) => {
@@ -170,8 +174,12 @@ mod tests {
                 .iter()
                 .map(|p| p.bytes * (block / p.elements).max(1))
                 .sum();
-            // Q3_K's scales are widened from 6 to 8 bits.
-            let wider = if format == Format::Q3_K { 4 } else { 0 };
+            // Scales are widened from 6 to 8 bits.
+            let wider = match format {
+                Format::Q3_K => 4,
+                Format::IQ4_XS => 2,
+                _ => 0,
+            };
             assert_eq!(bytes as usize, format.block_bytes() + wider, "{format:?}");
         }
     }
@@ -202,6 +210,13 @@ mod tests {
             (Format::Q4_K, include_str!("../kernels/format/q4_k.cuh")),
             (Format::Q5_K, include_str!("../kernels/format/q5_k.cuh")),
             (Format::Q6_K, include_str!("../kernels/format/q6_k.cuh")),
+            (Format::IQ4_NL, include_str!("../kernels/format/iq4_nl.cuh")),
+            (Format::IQ4_XS, include_str!("../kernels/format/iq4_xs.cuh")),
+            (Format::MXFP4, include_str!("../kernels/format/mxfp4.cuh")),
+            (
+                Format::F8_E4M3,
+                include_str!("../kernels/format/f8_e4m3.cuh"),
+            ),
         ] {
             let elements = list(planes(format).iter().map(|p| p.elements).collect());
             let bytes = list(planes(format).iter().map(|p| p.bytes).collect());

@@ -170,7 +170,7 @@ fn every_format_agrees_with_the_reference() {
             heads: 8,
             layers: 1,
             vocab: 203,
-            ..Config::small(format as u64)
+            ..Config::small(format.index() as u64)
         };
         let (mut program, checkpoint) = make(&config);
         // Batches are few rows, prompts many: both kinds of product.
@@ -213,7 +213,7 @@ fn prompts_of_any_length_agree_with_the_reference() {
             layers: 1,
             vocab: 61,
             rows: 301,
-            ..Config::small(format as u64 + 50)
+            ..Config::small(format.index() as u64 + 50)
         };
         let (program, checkpoint) = make(&config);
         let mut fast = load(&program, &checkpoint, Replay::Graph);

@@ -148,6 +148,7 @@ fn rows_of_uneven_blocks_fall_back() {
         ("q4_k", Format::Q5_0),
         ("q5_k", Format::Q5_1),
         ("q6_k", Format::Q8_0),
+        ("iq4_xs", Format::IQ4_NL),
     ] {
         assert_eq!(format(&format!("tiny,dim=288:{wanted}"), name), fallen);
         assert_eq!(format(&format!("tiny,dim=100:{wanted}"), name), Format::F16);

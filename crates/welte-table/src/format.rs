@@ -19,6 +19,10 @@ pub enum Format {
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+    F8_E4M3,
     /// Scale, bias and integers by group, as MLX quantises.
     Affine(Affine),
 }
@@ -57,6 +61,10 @@ rows! {
     Q4_K 256 144,
     Q5_K 256 176,
     Q6_K 256 210,
+    IQ4_NL 32 18,
+    IQ4_XS 256 136,
+    MXFP4 32 17,
+    F8_E4M3 128 132,
 }
 
 const COUNT: usize = ROWS.len() + Affine::ALL.len();
@@ -128,5 +136,11 @@ impl Format {
     /// True for block formats (everything but F32, F16 and BF16).
     pub fn is_quantised(self) -> bool {
         self.block() > 1
+    }
+
+    /// True where devices round activations to 8 bits per 32 elements to multiply them with integers: the block formats
+    /// whose values are integers times a scale.
+    pub fn rounds_activations(self) -> bool {
+        self.is_quantised() && self != Format::F8_E4M3
     }
 }

@@ -9,7 +9,7 @@ pub(super) fn prepare(format: Format, bf16: bool, x: &[f32], acts: &mut [u8]) {
     if bf16 {
         return rounded(x, acts);
     }
-    if !format.is_quantised() {
+    if !format.rounds_activations() {
         return plain(x, acts);
     }
     let layout = Layout::of(format);

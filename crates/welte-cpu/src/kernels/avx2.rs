@@ -105,8 +105,10 @@ macro_rules! walk {
     }};
 }
 
+pub(super) use walk;
+
 /// Where the sums of a half tile go.
-struct Out {
+pub(super) struct Out {
     first: *mut f32,
     stride: usize,
     valid: usize,
@@ -115,7 +117,7 @@ struct Out {
 
 impl Out {
     /// For half a tile t, from activation row r on.
-    fn new(call: &Call, t: usize, half: usize, r: usize) -> Out {
+    pub(super) fn new(call: &Call, t: usize, half: usize, r: usize) -> Out {
         let from = t * ROWS + half * LANES;
         Out {
             first: call.out.wrapping_add(r * call.out_stride + from),
@@ -129,7 +131,7 @@ impl Out {
 /// Writes the valid outputs of M rows and returns M.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store<const M: usize>(out: Out, sums: [__m256; M]) -> usize {
+pub(super) unsafe fn store<const M: usize>(out: Out, sums: [__m256; M]) -> usize {
     let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(out.valid as i32), lane);
     for (r, sum) in sums.into_iter().enumerate() {
@@ -225,6 +227,36 @@ fn field(v: __m256i, at: usize, bits: usize, to: usize) -> __m256i {
     )
 }
 
+/// The `d` of 8 rows, from a block's part of a head; `half` says which.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn heads<const F: usize>(layout: Layout, head: *const u8, half: usize) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe {
+        if let Scales::Powers = const { Layout::of(Format::ALL[F]).scales } {
+            let e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(head.add(half * LANES).cast()));
+            let normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+            let small = _mm256_min_epi32(e, _mm256_set1_epi32(2));
+            let small = _mm256_sllv_epi32(_mm256_set1_epi32(0x20_0000), small);
+            return _mm256_castsi256_ps(_mm256_max_epi32(normal, small));
+        }
+        eight(layout, head.add(half * 16))
+    }
+}
+
+/// What a group's quants stand for.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn values<const F: usize>(q: __m256i) -> __m256i {
+    let layout = const { Layout::of(Format::ALL[F]) };
+    let Some(codes) = layout.codes else {
+        return q;
+    };
+    // SAFETY: the table has 16 bytes. The lookup stays within them: two tables side by side.
+    let codes = unsafe { _mm_loadu_si128(codes.as_ptr().cast()) };
+    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codes), q)
+}
+
 /// Group g (8 rows x 4 k) of a chunk as unsigned bytes; `q` points at this half's first vector.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -249,7 +281,7 @@ unsafe fn unpack<const F: usize>(q: *const u8, g: usize) -> __m256i {
             let (vector, at) = place(bits, g);
             sum = field(v(vector), at, bits, 0);
         }
-        sum
+        values::<F>(sum)
     }
 }
 
@@ -289,7 +321,14 @@ unsafe fn scales<const F: usize>(
         let pairs = || _mm_loadu_si128(subs.add(half * 2 * LANES).cast());
         let float = |v| _mm256_cvtepi32_ps(v);
         match const { Layout::of(Format::ALL[F]).scales } {
-            Scales::Plain | Scales::PlainMin => plain,
+            Scales::Plain | Scales::PlainMin | Scales::Powers => plain,
+            Scales::Super => {
+                let scale = _mm256_mul_ps(d, float(_mm256_cvtepi8_epi32(byte(0))));
+                ChunkScales {
+                    d: [scale, scale],
+                    ..plain
+                }
+            }
             Scales::SuperMin => {
                 let scale = _mm256_mul_ps(d, float(_mm256_cvtepu8_epi32(byte(0))));
                 let min = _mm256_mul_ps(dmin, float(_mm256_cvtepu8_epi32(byte(1))));
@@ -328,7 +367,7 @@ unsafe fn scales<const F: usize>(
 #[inline]
 #[target_feature(enable = "avx2")]
 fn products<const F: usize>(w: __m256i, a: __m256i) -> __m256i {
-    if const { Layout::of(Format::ALL[F]).bits == 8 } {
+    if const { Layout::of(Format::ALL[F]).value_bits() == 8 } {
         let w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
         _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(a, w))
     } else {
@@ -345,7 +384,7 @@ unsafe fn dots<const F: usize, const M: usize>(
     act: *const u8,
     stride: usize,
 ) -> [__m256i; M] {
-    let bits = const { Layout::of(Format::ALL[F]).bits };
+    let bits = const { Layout::of(Format::ALL[F]).value_bits() };
     let ones = _mm256_set1_epi16(1);
     let mut sums = [_mm256_setzero_si256(); M];
     // SAFETY: the caller's.
@@ -408,10 +447,10 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
                 }
                 continue;
             }
-            // Two by two, as their sub-scales lie.
-            for two in (0..layout.chunks).step_by(2) {
-                let (at, acts) = (at.add(layout.sub_at(two)), acts.add(two * ACT));
-                for c in 0..layout.chunks.min(2) {
+            // As their sub-scales lie together.
+            for first in (0..layout.chunks).step_by(layout.together()) {
+                let (at, acts) = (at.add(layout.sub_at(first)), acts.add(first * ACT));
+                for c in 0..layout.together() {
                     let (q, subs) = (at.add(layout.quants_at(c)), at.add(layout.sub_at(c)));
                     let act = acts.add(c * ACT);
                     for (h, sums) in sums.iter_mut().enumerate() {
@@ -440,7 +479,7 @@ unsafe fn half_chunk<const F: usize, const M: usize>(
 ) {
     // SAFETY: the caller's.
     unsafe {
-        let d = eight(layout, head.add(half * 16));
+        let d = heads::<F>(layout, head, half);
         let dmin = if layout.has_minima() {
             eight(layout, head.add(HALVES + half * 16))
         } else {
@@ -486,9 +525,9 @@ unsafe fn chunk<const F: usize>(
         let (first, second) = (act.add(ACT_FIRST), act.add(ACT_SECOND));
         let whole = _mm256_add_epi32(dots[0], dots[1]);
         match layout.scales {
-            Scales::Plain => {
+            Scales::Plain | Scales::Powers | Scales::Super => {
                 // Signed 8-bit products need no correction: see `products`.
-                let whole = if layout.bits == 8 {
+                let whole = if layout.value_bits() == 8 {
                     whole
                 } else {
                     _mm256_add_epi32(whole, word(first))

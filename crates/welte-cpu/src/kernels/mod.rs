@@ -22,6 +22,10 @@ macro_rules! by_format {
             Format::Q4_K => $($path)::+::<{ Format::Q4_K.index() }>,
             Format::Q5_K => $($path)::+::<{ Format::Q5_K.index() }>,
             Format::Q6_K => $($path)::+::<{ Format::Q6_K.index() }>,
+            Format::IQ4_NL => $($path)::+::<{ Format::IQ4_NL.index() }>,
+            Format::IQ4_XS => $($path)::+::<{ Format::IQ4_XS.index() }>,
+            Format::MXFP4 => $($path)::+::<{ Format::MXFP4.index() }>,
+            Format::F8_E4M3 => $($path)::+::<{ Format::F8_E4M3.index() }>,
             Format::Affine(member) => match member.bits() {
                 2 => $($path)::+::<{ $crate::kernels::layout::affine(2) }>,
                 3 => $($path)::+::<{ $crate::kernels::layout::affine(3) }>,
@@ -39,6 +43,7 @@ mod acts;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod float8;
 mod layout;
 mod lookup;
 mod pack;
@@ -367,13 +372,17 @@ fn kernel(format: Format, isa: Isa) -> Option<Matmul> {
     match isa {
         Isa::Scalar => Some(scalar_kernel(format)),
         #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 if format == Format::F8_E4M3 => Some(float8::avx2),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if format == Format::F8_E4M3 => Some(float8::avx512),
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx2 if format.is_quantised() => Some(by_format!(format, avx2::blocks)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => Some(by_format!(format, avx2::floats)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 if !format.is_quantised() => Some(by_format!(format, avx512::floats)),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni if format.is_quantised() => Some(by_format!(format, avx512::blocks)),
+        Isa::Avx512Vnni if format.rounds_activations() => Some(by_format!(format, avx512::blocks)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 if format == Format::BF16 => Some(avx512::rounded),
         _ => None,

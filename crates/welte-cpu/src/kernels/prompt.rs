@@ -26,7 +26,7 @@ pub(super) const QUANTS: usize = CHUNK * ROWS;
 /// Vectors of scales of an unpacked chunk: `d`; `d, m`; `d, d` by half; `d, pairs`; or `d, m, pairs, pair minima`.
 pub(super) const fn scale_vectors(layout: Layout) -> usize {
     match layout.scales {
-        Scales::Plain => 1,
+        Scales::Plain | Scales::Powers | Scales::Super => 1,
         Scales::PlainMin | Scales::SuperMin | Scales::Halves | Scales::Pairs => 2,
         Scales::PairsMin => 4,
     }
@@ -44,7 +44,7 @@ pub(super) const fn unpacked_bytes(format: Format, k: usize) -> usize {
 
 /// The code for many rows of exactly this instruction set.
 pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
-    if !format.is_quantised() {
+    if !format.rounds_activations() {
         return None;
     }
     match isa {
@@ -62,7 +62,7 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
 mod wide {
     use super::super::Call;
     use super::super::avx512::{
-        ChunkScales, Out, chunk, load, scales, sixteen, store, unpack, walk,
+        ChunkScales, Out, chunk, heads, load, scales, sixteen, store, unpack, walk,
     };
     use super::super::layout::{ACT, HALVES, acts_bytes, layout_of};
     use super::*;
@@ -82,7 +82,7 @@ mod wide {
         // SAFETY: the blocks and chunks lie in the tile, and 8 vectors and the scales of each in the unpacked form.
         unsafe {
             for b in 0..k / CHUNK / layout.chunks {
-                let d = sixteen(layout, tile.add(layout.head_at(b)));
+                let d = heads::<F>(layout, tile.add(layout.head_at(b)));
                 let dmin = if layout.has_minima() {
                     sixteen(layout, tile.add(layout.head_at(b) + HALVES))
                 } else {
@@ -97,7 +97,7 @@ mod wide {
                     let s = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
                     let bits = |v| _mm512_castps_si512(v);
                     let all = match layout.scales {
-                        Scales::Plain => [bits(s.d[0]); 4],
+                        Scales::Plain | Scales::Powers | Scales::Super => [bits(s.d[0]); 4],
                         Scales::Halves => [bits(s.d[0]), bits(s.d[1]), s.pairs, s.pairs],
                         Scales::Pairs => [bits(s.d[0]), s.pairs, s.pairs, s.pairs],
                         _ => [bits(s.d[0]), bits(s.m), s.pairs, s.pair_minima],
@@ -153,7 +153,7 @@ mod wide {
                     pair_minima: w[0],
                 };
                 let scales = match layout.scales {
-                    Scales::Plain => plain,
+                    Scales::Plain | Scales::Powers | Scales::Super => plain,
                     Scales::PlainMin | Scales::SuperMin => ChunkScales {
                         m: float(1),
                         ..plain

@@ -35,7 +35,7 @@ struct Tuned {
 const TUNED: &[Tuned] = &[
     Tuned {
         arch: 90,
-        formats: &[Format::F32, Format::F16, Format::BF16],
+        formats: &[Format::F32, Format::F16, Format::BF16, Format::F8_E4M3],
         warps: 8,
         blocks: 2,
         ring: 48 << 10,
@@ -107,7 +107,12 @@ struct Plan {
 impl Product {
     /// Elements of a row that a warp reads together.
     fn chunk(&self) -> u32 {
-        LANES * if self.format.is_quantised() { 32 } else { 16 }
+        LANES
+            * if self.format.rounds_activations() {
+                32
+            } else {
+                16
+            }
     }
 
     /// `k` in whole chunks.
@@ -118,7 +123,7 @@ impl Product {
     /// Bytes of one row of x in shared memory (`x_bytes` of quantise.cuh).
     fn x_bytes(&self) -> u64 {
         let side = match self.format {
-            Format::F32 | Format::F16 | Format::BF16 => return 4 * self.padded(),
+            _ if !self.format.rounds_activations() => return 4 * self.padded(),
             Format::Q2_K | Format::Q3_K | Format::Q6_K => 16,
             _ => 8,
         };

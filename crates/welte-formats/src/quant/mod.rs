@@ -5,7 +5,12 @@
 //! and F16 rounds what is too large for it to infinity.
 
 mod affine;
+mod codebook;
+mod f8_e4m3;
 mod halves;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
 mod nibbles;
 mod plain;
 mod q2_k;
@@ -45,6 +50,10 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
         Format::Q4_K => decode_blocks(bytes, out, q4_k::decode),
         Format::Q5_K => decode_blocks(bytes, out, q5_k::decode),
         Format::Q6_K => decode_blocks(bytes, out, q6_k::decode),
+        Format::IQ4_NL => decode_blocks(bytes, out, iq4_nl::decode),
+        Format::IQ4_XS => decode_blocks(bytes, out, iq4_xs::decode),
+        Format::MXFP4 => decode_blocks(bytes, out, mxfp4::decode),
+        Format::F8_E4M3 => decode_blocks(bytes, out, f8_e4m3::decode),
         Format::Affine(affine) => affine::decode(affine, bytes, out),
     }
 }
@@ -71,6 +80,10 @@ pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
         Format::Q4_K => encode_blocks(values, out, tamed(q4_k::encode)),
         Format::Q5_K => encode_blocks(values, out, tamed(q5_k::encode)),
         Format::Q6_K => encode_blocks(values, out, tamed(q6_k::encode)),
+        Format::IQ4_NL => encode_blocks(values, out, tamed(iq4_nl::encode)),
+        Format::IQ4_XS => encode_blocks(values, out, tamed(iq4_xs::encode)),
+        Format::MXFP4 => encode_blocks(values, out, tamed(mxfp4::encode)),
+        Format::F8_E4M3 => encode_blocks(values, out, tamed(f8_e4m3::encode)),
         Format::Affine(affine) => affine::encode(affine, values, out),
     }
 }

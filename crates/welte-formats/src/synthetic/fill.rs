@@ -118,13 +118,18 @@ fn scales(format: Format) -> Scales {
         Format::Q3_K => (108, 43.34, None, true),
         Format::Q4_K => (0, 258.3, Some((2, 7.5)), false),
         Format::Q5_K => (0, 526.9, Some((2, 15.5)), false),
-        // Plain floats have no scales and do not come here.
+        Format::IQ4_NL => (0, 67.44, None, true),
+        Format::IQ4_XS => (0, 1246.3, None, true),
+        Format::Q6_K => (208, 1365.7, None, true),
         Format::Affine(affine) => {
             let count = (1 << affine.bits()) as f32;
             let deviation = ((count * count - 1.0) / 12.0).sqrt();
             (0, deviation, Some((2, (1.0 - count) / 2.0)), true)
         }
-        Format::Q6_K | Format::F32 | Format::F16 | Format::BF16 => (208, 1365.7, None, true),
+        // Plain floats have no scales, and the others none in F16: they do not come here.
+        Format::F32 | Format::F16 | Format::BF16 | Format::MXFP4 | Format::F8_E4M3 => {
+            (0, 1.0, None, true)
+        }
     };
     Scales {
         d,
@@ -145,6 +150,11 @@ fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
     let length = rest.len();
     rest.copy_from_slice(&word(state, count).to_le_bytes()[..length]);
 
+    match format {
+        Format::MXFP4 => return powers(deviation / 5.852, out),
+        Format::F8_E4M3 => return small_floats(deviation / 100.06, out),
+        _ => {}
+    }
     let scales = scales(format);
     let sixteen = |v: f32| match format {
         Format::Affine(affine) if affine.bf16() => bf16::from_f32(v).to_le_bytes(),
@@ -164,6 +174,26 @@ fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
         block[scales.d..scales.d + 2].copy_from_slice(&sixteen(d));
         if let Some((at, ratio)) = scales.min {
             block[at..at + 2].copy_from_slice(&sixteen(d * ratio));
+        }
+    }
+}
+
+/// MXFP4: scales are powers of two. The two around the wanted one are mixed so that the deviation is met.
+fn powers(wanted: f32, out: &mut [u8]) {
+    let below = wanted.log2().floor();
+    let share = ((wanted / below.exp2()).powi(2) - 1.0) / 3.0;
+    for block in out.chunks_exact_mut(Format::MXFP4.block_bytes()) {
+        let above = f32::from(block[0]) < share * 256.0;
+        block[0] = (below as i32 + 128 + i32::from(above)).clamp(0, 255) as u8;
+    }
+}
+
+/// F8_E4M3: any bytes but NaN.
+fn small_floats(scale: f32, out: &mut [u8]) {
+    for block in out.chunks_exact_mut(Format::F8_E4M3.block_bytes()) {
+        block[..4].copy_from_slice(&scale.to_le_bytes());
+        for v in block[4..].iter_mut().filter(|v| **v & 0x7f == 0x7f) {
+            *v &= 0x80;
         }
     }
 }

@@ -67,9 +67,12 @@ impl Recipe {
                 Format::Q4_K => 14,
                 Format::Q5_K => 16,
                 Format::Q6_K => 18,
+                Format::IQ4_NL => 25,
+                Format::IQ4_XS => 30,
                 Format::BF16 => 32,
-                // GGUF has none: such a model is never written.
-                Format::Affine(_) => 1024,
+                Format::MXFP4 => 38,
+                // GGUF has none: what it calls guessed.
+                Format::F8_E4M3 | Format::Affine(_) => 1024,
             },
         }
     }
@@ -95,6 +98,7 @@ fn fallback(format: Format, k: usize) -> Format {
         Format::Q4_K => Format::Q5_0,
         Format::Q5_K => Format::Q5_1,
         Format::Q6_K => Format::Q8_0,
+        Format::IQ4_XS => Format::IQ4_NL,
         _ => return Format::F16,
     };
     fallback(smaller, k)
