@@ -17,13 +17,18 @@ import mlx.core as mx
 import mlx_lm.utils
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
-from mlx_lm.models import llama, qwen3
+from mlx_lm.models import llama, qwen3, qwen3_moe
 
 BITS, GROUPS, TYPES = (2, 3, 4, 5, 6, 8), (32, 64, 128), {"bf16": mx.bfloat16, "f16": mx.float16}
 ROWS, K = 2, 256
 PROMPT, KEPT, VOCAB = 24, 8, 97
 SHAPE = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
          "head_dim": 64, "rms_norm_eps": 1e-5, "vocab_size": VOCAB, "max_position_embeddings": 512, "rope_theta": 10000.0}
+
+
+MODULES = {"llama": llama, "qwen3": qwen3, "qwen3_moe": qwen3_moe}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1, "mlp_only_layers": [],
+           "norm_topk_prob": True}
 
 
 def floats(path, array):
@@ -98,9 +103,12 @@ def models(out):
     # Name, architecture, bits, group, type, layers, tied, recipe.
     plans = [(f"q{bits}", ("llama", "qwen3")[i % 2], bits, 64, mx.bfloat16, 1, i % 2 == 1, None) for i, bits in enumerate(BITS)]
     plans.append(("mixed", "llama", 4, 32, mx.float16, 2, True, mixed))
+    plans.append(("moe", "qwen3_moe", 4, 64, mx.bfloat16, 1, False, None))
     for i, (name, arch, bits, group, dtype, layers, tied, recipe) in enumerate(plans):
         config = SHAPE | {"model_type": arch, "num_hidden_layers": layers, "tie_word_embeddings": tied}
-        model = random_model({"llama": llama, "qwen3": qwen3}[arch], config, 40 + i, dtype)
+        if arch == "qwen3_moe":
+            config |= EXPERTS
+        model = random_model(MODULES[arch], config, 40 + i, dtype)
         model, config = mlx_lm.utils.quantize_model(model, config, group, bits, quant_predicate=recipe)
         path = folder / name
         path.mkdir(parents=True)

@@ -319,8 +319,8 @@ fn check_all(architecture: &str, count: usize) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// A directory and a file per format: 14; a directory and one file: 2. MLX: a directory for each number of bits, and one
-/// that mixes them.
+/// A directory and a file per format: 14; a directory and one file: 2. MLX: a directory for each number of bits, one
+/// that mixes them, and one with experts.
 macro_rules! architectures {
     ($($name:ident $count:literal),* $(,)?) => {
         $(
@@ -334,5 +334,5 @@ macro_rules! architectures {
 
 architectures! {
     llama 14, qwen2 14, qwen3 14, gemma 2, gemma2 2, gemma3 2, phi3 2, olmo2 2, smollm3 2, qwen3moe 2, mixtral 2,
-    mlx 7,
+    mlx 8,
 }

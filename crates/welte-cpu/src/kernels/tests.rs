@@ -1,3 +1,5 @@
+mod mlx;
+
 use super::layout::{ACT, ACT_SCALE, CHUNK};
 use super::*;
 use welte_formats::quant;
