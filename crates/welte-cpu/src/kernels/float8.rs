@@ -141,7 +141,10 @@ mod x86 {
     unsafe fn widen256(at: *const u8) -> __m256 {
         // SAFETY: the caller's: 8 bytes.
         let words = unsafe { _mm_cvtepi8_epi16(_mm_loadl_epi64(at.cast())) };
-        _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(words, 7), _mm_set1_epi16(!0x4000)))
+        _mm256_cvtph_ps(_mm_and_si128(
+            _mm_slli_epi16(words, 7),
+            _mm_set1_epi16(!0x4000),
+        ))
     }
 
     /// M activation rows with H halves of a tile, from `half` on.

@@ -162,9 +162,7 @@ const UNEVEN: [u8; 16] = [
     1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241,
 ];
 /// Twice the values of MXFP4, plus 12.
-const DOUBLED: [u8; 16] = [
-    12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,
-];
+const DOUBLED: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 impl Layout {
     /// The layout of a block format; plain floats have none and get an arbitrary one that nobody reads.

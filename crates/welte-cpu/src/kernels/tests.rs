@@ -48,7 +48,9 @@ impl Random {
             Format::F8_E4M3 => {
                 for block in row.chunks_exact_mut(132) {
                     block[..4].copy_from_slice(&(self.float() / 400.0).to_le_bytes());
-                    block[4..].iter_mut().for_each(|v| *v &= !(u8::from(*v & 0x7f == 0x7f) << 3));
+                    block[4..]
+                        .iter_mut()
+                        .for_each(|v| *v &= !(u8::from(*v & 0x7f == 0x7f) << 3));
                 }
                 return row;
             }

@@ -25,7 +25,11 @@ struct EmbedArgs {
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let p = params::Embed::of(&command.params);
     let table = cx.weight(command.weights[0]);
-    let unit = if table.format.rounds_activations() { 32 } else { 8 };
+    let unit = if table.format.rounds_activations() {
+        32
+    } else {
+        8
+    };
     Ok(vec![Node::Kernel(Launch {
         unit: unit_of(table.format),
         function: "embed",

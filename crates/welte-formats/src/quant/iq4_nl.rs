@@ -12,9 +12,7 @@ pub(super) fn decode(block: &[u8; 18], out: &mut [f32; 32]) {
     let Some(q) = block[2..].first_chunk() else {
         return;
     };
-    nibbles::unpack4(q, out, |q| {
-        d * f32::from(codebook::UNEVEN[usize::from(q)])
-    });
+    nibbles::unpack4(q, out, |q| d * f32::from(codebook::UNEVEN[usize::from(q)]));
 }
 
 pub(super) fn encode(x: &[f32; 32], block: &mut [u8; 18]) {

@@ -130,7 +130,8 @@ impl Recipe {
         let name = tensor.name.as_str();
         let most = self.format();
         if name == "output.weight" || (shape.tied && name == "token_embd.weight") {
-            let eight = matches!(most, Format::Q8_0 | Format::MXFP4) || !tensor.k.is_multiple_of(most.block());
+            let eight = matches!(most, Format::Q8_0 | Format::MXFP4)
+                || !tensor.k.is_multiple_of(most.block());
             return if eight { Format::Q8_0 } else { Format::Q6_K };
         }
         if self == Recipe::MXFP4_MOE && !name.contains("_exps.") {
