@@ -1,6 +1,8 @@
 //! Directories in Hugging Face layout: `config.json` beside safetensors files.
 
+mod float8;
 mod mlx;
+mod mxfp4;
 
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value, mapped};
 use memmap2::Mmap;
@@ -44,7 +46,11 @@ struct Place {
 enum Data {
     /// As they are read.
     Plain(Place),
-    /// In three parts.
+    /// F8_E4M3 with scales apart.
+    Float8(float8::Parts),
+    /// MXFP4 with scales apart.
+    Mxfp4(mxfp4::Parts),
+    /// Integers, scales and biases as MLX has them.
     Mlx(mlx::Parts),
 }
 
@@ -69,6 +75,7 @@ impl Directory {
     /// Opens a directory that has `config.json` and `model.safetensors` or its index with all shards.
     pub fn open(path: &Path) -> Result<Directory, Error> {
         let metadata = config(path)?;
+        refuse_methods(&path.join(CONFIG), &metadata)?;
         let files = Files::open(path)?;
         let mut directory = Directory {
             path: path.to_path_buf(),
@@ -98,7 +105,10 @@ impl Directory {
             metadata: &self.metadata,
             files,
         };
-        if quantised.is_part(tensor)? {
+        if float8::is_part(files, tensor)?
+            || mxfp4::is_part(files, tensor)
+            || quantised.is_part(tensor)?
+        {
             return Ok(None);
         }
         let format = match tensor.dtype {
@@ -106,8 +116,15 @@ impl Directory {
             Dtype::F16 => Format::F16,
             Dtype::BF16 => Format::BF16,
             Dtype::U32 => return quantised.joined(tensor).map(Some),
+            Dtype::F8_E4M3 => {
+                let block = float8::block(&self.path.join(CONFIG), &self.metadata)?;
+                return float8::joined(files, tensor, block).map(Some);
+            }
+            Dtype::U8 if tensor.name.ends_with(mxfp4::BLOCKS) => {
+                return mxfp4::joined(files, tensor).map(Some);
+            }
             other => {
-                let problem = format!("has type {other:?}; supported are F32, F16, BF16");
+                let problem = format!("has type {other:?}; supported are F32, F16, BF16, F8_E4M3");
                 return Err(files.wrong(tensor, problem));
             }
         };
@@ -239,6 +256,12 @@ impl Checkpoint for Directory {
                 let bytes = &self.maps[file];
                 mapped::rows(&self.path, bytes, tensor, start, first, rows).map(Cow::Borrowed)
             }
+            Data::Float8(parts) => {
+                float8::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
+            }
+            Data::Mxfp4(parts) => {
+                mxfp4::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
+            }
             Data::Mlx(parts) => {
                 mlx::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
             }
@@ -300,6 +323,37 @@ fn config(directory: &Path) -> Result<Metadata, Error> {
             "is missing; it must name the architecture",
         )),
     }
+}
+
+/// What `quantization_config` may say of how weights are stored: F8_E4M3 with scales, or MXFP4.
+const METHODS: [&str; 4] = ["fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4"];
+
+/// Refuses weights that are packed in ways that we do not read.
+fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
+    const METHOD: &str = "quantization_config.quant_method";
+    let said = |key: &str, supported: &[&str]| match metadata.get(key) {
+        None => Ok(()),
+        Some(Value::String(name)) if supported.contains(&name.as_str()) => Ok(()),
+        Some(value) => {
+            let name = match value {
+                Value::String(name) => name,
+                _ => "no text",
+            };
+            let problem = format!(
+                "is {name}; supported are {}: take the model in one of those, in GGUF or not quantised",
+                supported.join(", ")
+            );
+            Err(Error::malformed(path, key, problem))
+        }
+    };
+    said(METHOD, &METHODS)?;
+    if metadata.get(METHOD) == Some(&Value::String("compressed-tensors".into())) {
+        said(
+            "quantization_config.format",
+            &["float-quantized", "naive-quantized"],
+        )?;
+    }
+    Ok(())
 }
 
 /// Objects become keys with dots; lists of plain values stay lists, other lists become keys with numbers; null is

@@ -174,7 +174,7 @@ fn wrong_configurations_are_named() {
         ),
         (
             r#""quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}"#,
-            &["quantization", "is missing"],
+            &["quantization_config.quant_method", "is gptq"],
         ),
     ];
     for (quantization, parts) in cases {

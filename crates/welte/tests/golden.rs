@@ -41,7 +41,9 @@ fn goldens(architecture: &str) -> Vec<Golden> {
         let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("the index is JSON");
         list
     };
-    let index = ["index.json", "mlx.json"].map(list).concat();
+    let index = ["index.json", "formats.json", "mlx.json"]
+        .map(list)
+        .concat();
     let text =
         |entry: &serde_json::Value, key: &str| entry[key].as_str().expect("a text").to_owned();
     let number =
@@ -85,7 +87,7 @@ impl Configuration {
 
     /// How far the logits may be off, by the arithmetic of the activations.
     fn tolerance(&self, format: Format) -> f32 {
-        let floats = matches!(format, Format::F32 | Format::F16 | Format::BF16);
+        let floats = !format.rounds_activations();
         match self {
             Configuration::Cpu(_, options) if options.reference => EXACT,
             // The prompt has many rows: see `Kernel::for_prompt`.
@@ -97,7 +99,7 @@ impl Configuration {
                 BF16_ACTS
             }
             Configuration::Cpu(..) if floats => EXACT,
-            Configuration::Cuda if format == Format::BF16 => BF16_ACTS,
+            Configuration::Cuda if matches!(format, Format::BF16 | Format::F8_E4M3) => BF16_ACTS,
             Configuration::Cuda if floats => EXACT,
             _ => INT8_ACTS,
         }
@@ -319,8 +321,8 @@ fn check_all(architecture: &str, count: usize) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// A directory and a file per format: 14; a directory and one file: 2. MLX: a directory for each number of bits, one
-/// that mixes them, and one with experts.
+/// A directory and a file per format: 14; a directory and one file: 2. Formats that came later, F8_E4M3 in four ways: 7.
+/// MLX: a directory for each number of bits, one that mixes them, and one with experts.
 macro_rules! architectures {
     ($($name:ident $count:literal),* $(,)?) => {
         $(
@@ -334,5 +336,5 @@ macro_rules! architectures {
 
 architectures! {
     llama 14, qwen2 14, qwen3 14, gemma 2, gemma2 2, gemma3 2, phi3 2, olmo2 2, smollm3 2, qwen3moe 2, mixtral 2,
-    mlx 8,
+    formats 7, mlx 8,
 }
