@@ -162,7 +162,13 @@ fn every_format_agrees_with_the_reference() {
         return;
     }
     let mut wrong = Vec::new();
-    for format in Format::ALL {
+    // Of the affine family those that see every line of its kernels.
+    let seen = |format: &Format| match format {
+        Format::Affine(a) if a.bits() == 4 => a.bf16() == (a.group() == 64),
+        Format::Affine(a) => a.bf16() && a.group() == 64,
+        _ => true,
+    };
+    for format in Format::ALL.into_iter().filter(seen) {
         let config = Config {
             format,
             dim: 256,
