@@ -5,9 +5,8 @@
 /// floats that they are in the checkpoint: neither kind holds all values of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Affine {
-    bits: u8,
-    group: u8,
-    bf16: bool,
+    /// Its place in `ALL`: a byte, so that commands stay as small as they are.
+    number: u8,
 }
 
 /// One name per member, in the order of `Affine::ALL`.
@@ -29,21 +28,12 @@ impl Affine {
     /// Elements of a group.
     pub const GROUPS: [usize; 3] = [32, 64, 128];
 
-    /// All of them.
+    /// All of them: by bits, then by group, then BF16 before F16.
     pub const ALL: [Affine; 36] = {
-        let first = Affine {
-            bits: 2,
-            group: 32,
-            bf16: true,
-        };
-        let mut all = [first; 36];
+        let mut all = [Affine { number: 0 }; 36];
         let mut i = 0;
         while i < 36 {
-            all[i] = Affine {
-                bits: Affine::BITS[i / 6] as u8,
-                group: Affine::GROUPS[i / 2 % 3] as u8,
-                bf16: i % 2 == 0,
-            };
+            all[i].number = i as u8;
             i += 1;
         }
         all
@@ -54,7 +44,7 @@ impl Affine {
         let mut i = 0;
         while i < 36 {
             let one = Affine::ALL[i];
-            if one.bits() == bits && one.group() == group && one.bf16 == bf16 {
+            if one.bits() == bits && one.group() == group && one.bf16() == bf16 {
                 return Some(one);
             }
             i += 1;
@@ -64,31 +54,22 @@ impl Affine {
 
     /// Bits of an integer.
     pub const fn bits(self) -> usize {
-        self.bits as usize
+        Affine::BITS[self.index() / 6]
     }
 
     /// Elements of a group.
     pub const fn group(self) -> usize {
-        self.group as usize
+        Affine::GROUPS[self.index() / 2 % 3]
     }
 
     /// True if scales and biases are BF16, false if they are F16.
     pub const fn bf16(self) -> bool {
-        self.bf16
+        self.index().is_multiple_of(2)
     }
 
     /// Its place in `ALL`.
     pub(crate) const fn index(self) -> usize {
-        let bits = match self.bits {
-            8 => 5,
-            bits => bits as usize - 2,
-        };
-        let group = match self.group {
-            32 => 0,
-            64 => 1,
-            _ => 2,
-        };
-        bits * 6 + group * 2 + !self.bf16 as usize
+        self.number as usize
     }
 
     pub(crate) const fn name(self) -> &'static str {
