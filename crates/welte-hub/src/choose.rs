@@ -289,7 +289,7 @@ mod tests {
             assert_eq!(main_of(&QUANTS, Some(wanted)), file);
         }
         assert_eq!(main_of(&QUANTS, None), "M-1B-Q4_K_M.gguf");
-        for wanted in ["Q4_K", "F16", "Q2_K", "K_M", "nothing.gguf"] {
+        for wanted in ["Q4_K", "F16", "Q2_K", "nothing.gguf"] {
             let error = choose(&QUANTS, Some(wanted)).unwrap_err();
             assert!(
                 error.contains("M-1B-Q8_0.gguf") && !error.contains("mmproj"),

@@ -231,7 +231,7 @@ impl Shared<'_> {
         let client = self.task.client;
         let mut position = self.parts.start(first);
         let mut patience = client.patience();
-        while position < self.parts.start(end) {
+        while position < self.parts.start(end) && !self.stop.load(Ordering::Relaxed) {
             let before = position;
             let failure = match self.fetch_piece(file, &mut position, end) {
                 Ok(()) => continue,

@@ -153,9 +153,13 @@ fn parse(json: &[u8]) -> Result<Listing, String> {
         let large = file["lfs"]["sha256"]
             .as_str()
             .or(file["lfs"]["oid"].as_str());
+        let size = file["lfs"]["size"].as_u64().or(file["size"].as_u64());
+        if let Some(size) = size.filter(|size| *size > MOST_BYTES) {
+            return Err(format!("{name} is said to have {size} bytes"));
+        }
         Ok(Listed {
             name: name.to_string(),
-            size: file["lfs"]["size"].as_u64().or(file["size"].as_u64()),
+            size,
             tag: large.or(file["blobId"].as_str()).and_then(tag),
         })
     });

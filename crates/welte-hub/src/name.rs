@@ -155,7 +155,6 @@ mod tests {
             "a/b@/etc",
             "a/b:x\\y",
             "a/b:c:d",
-            "a/b@c@d",
             "a/b:x@y:z",
             "ä/b",
         ] {

@@ -65,12 +65,9 @@ impl Parts {
     pub(crate) fn left_over(path: &Path, size: u64, part: u64) -> u64 {
         let bits = File::open(path).and_then(|mut file| record(&mut file, size, part));
         let bits = bits.ok().flatten().unwrap_or_default();
-        let there = |i: &u64| {
-            bits.get((i / 8) as usize)
-                .is_some_and(|b| b & (1 << (i % 8)) != 0)
-        };
-        let bytes = |i: u64| ((i + 1) * part).min(size) - i * part;
-        (0..size.div_ceil(part)).filter(there).map(bytes).sum()
+        let there = |i: &u64| bits[(i / 8) as usize] & (1 << (i % 8)) != 0;
+        let bytes = |i: u64| ((i + 1) * part).min(size).saturating_sub(i * part);
+        (0..bits.len() as u64 * 8).filter(there).map(bytes).sum()
     }
 
     pub(crate) fn count(&self) -> u64 {

@@ -58,7 +58,10 @@ impl Hub {
             file: String::new(),
             before: 0,
             fetched: 0,
-            total: missing.iter().filter_map(|f| f.size).sum(),
+            total: missing
+                .iter()
+                .filter_map(|f| f.size)
+                .fold(0, u64::saturating_add),
         };
         for file in missing {
             progress.file.clone_from(&file.name);
@@ -178,7 +181,9 @@ impl Hub {
             )?;
             let (size, there) = (source.size, parts.bytes());
             // A mirror that told no sizes tells this one now.
-            progress.total += size.saturating_sub(file.size.unwrap_or(0));
+            progress.total = progress
+                .total
+                .saturating_add(size.saturating_sub(file.size.unwrap_or(0)));
             let task = Task {
                 client,
                 repo,
