@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod chat;
 mod doctor;
+mod floor;
 mod hub;
 mod inspect;
 mod ladder;
