@@ -29,7 +29,7 @@ static START: OnceLock<Instant> = OnceLock::new();
 fn main() -> ExitCode {
     START.get_or_init(Instant::now);
     let mut cli = Cli::parse_from(args::long_names(std::env::args_os()));
-    let done = hub::bring(&mut cli.command).and_then(|()| run(cli.command));
+    let done = hub::bring(&mut cli.command).and_then(|()| dispatch(cli.command));
     match done {
         Ok(code) => code,
         // Whoever read our output has seen enough.
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> anyhow::Result<ExitCode> {
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => run::chat(&args),

@@ -125,11 +125,10 @@ impl Cache {
         let (blob, pointer) = (self.blob(repo, tag), self.snapshot(repo, commit).join(file));
         create_parent(&pointer)?;
         let beside = beside(&pointer);
-        let target = format!(
-            "{}blobs/{tag}",
-            "../".repeat(2 + file.split('/').count() - 1)
-        );
-        if self.links && symlink(Path::new(&target), &beside).is_ok() {
+        // As the reference writes them: relative, so that the cache may be moved.
+        let up = std::iter::repeat_n("..", 1 + file.split('/').count());
+        let target: PathBuf = up.chain(["blobs", tag]).collect();
+        if self.links && symlink(&target, &beside).is_ok() {
             return fs::rename(&beside, &pointer).map_err(Error::io(&pointer));
         }
         if new {

@@ -29,7 +29,7 @@ pub use settings::{Proxies, Settings};
 use cache::Cache;
 
 /// The hub and its cache.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Hub {
     settings: Settings,
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Where the hub and its cache are, and how to ask.
-#[derive(Clone, Debug)]
+/// Where the hub and its cache are, and how to ask. Not for printing: it holds the token.
+#[derive(Clone)]
 pub struct Settings {
     /// The hub or a mirror of it, without a slash at the end (`HF_ENDPOINT`).
     pub endpoint: String,

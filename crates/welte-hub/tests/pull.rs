@@ -4,10 +4,14 @@ mod mock;
 
 use mock::{COMMIT, File, Mock};
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
-use welte_hub::{Error, Event, Hub, ModelName, Pulled, Settings};
+use welte_hub::{Error, Event, Hub, ModelName, Proxies, Pulled, Settings};
 
 const REPO: &str = "org/model";
 
@@ -306,7 +310,7 @@ fn an_address_that_is_no_longer_good_is_asked_for_again() {
 #[test]
 fn nobody_there_is_said_with_what_to_check() {
     let world = World::new(vec![]);
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+    let closed = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
@@ -478,4 +482,63 @@ fn without_links_the_file_itself_lies_in_the_snapshot() {
     assert_eq!(removal.bytes, 2000);
     removal.apply().unwrap();
     assert!(!world.repo().exists());
+}
+
+/// A proxy that opens a way for whoever asks, and counts them.
+fn proxy() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let count = Arc::new(AtomicUsize::new(0));
+    let asked = count.clone();
+    std::thread::spawn(move || {
+        for mut near in listener.incoming().flatten() {
+            asked.fetch_add(1, Ordering::Relaxed);
+            std::thread::spawn(move || {
+                let mut head = Vec::new();
+                let mut byte = [0];
+                while !head.ends_with(b"\r\n\r\n") && near.read_exact(&mut byte).is_ok() {
+                    head.push(byte[0]);
+                }
+                let head = String::from_utf8(head).unwrap();
+                let mut far = TcpStream::connect(head.split(' ').nth(1).unwrap()).unwrap();
+                near.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+                let (mut from, mut to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                let _ = std::io::copy(&mut far, &mut near);
+            });
+        }
+    });
+    (address, count)
+}
+
+#[test]
+fn a_proxy_is_asked_unless_the_host_is_excepted() {
+    let file = large("m-Q4_0.gguf", 3000);
+    for (except, through) in [(vec![], true), (vec!["127.0.0.1".to_string()], false)] {
+        let world = World::new(vec![file.clone()]);
+        let (address, count) = proxy();
+        let proxies = Proxies {
+            http: Some(address),
+            https: None,
+            except,
+        };
+        let hub = Hub::new(Settings {
+            proxies,
+            ..world.settings()
+        });
+        let pulled = hub.pull(&name(REPO), &mut |_| {}).unwrap();
+        assert_eq!(std::fs::read(pulled.path).unwrap(), file.bytes);
+        assert_eq!(count.load(Ordering::Relaxed) > 0, through);
+    }
+    let world = World::new(vec![]);
+    let proxies = Proxies {
+        https: Some("not an address".to_string()),
+        ..Proxies::default()
+    };
+    let hub = Hub::new(Settings {
+        proxies,
+        ..world.settings()
+    });
+    let error = hub.pull(&name(REPO), &mut |_| {}).unwrap_err().to_string();
+    assert!(error.contains("HTTPS_PROXY"), "{error}");
 }
