@@ -66,9 +66,13 @@ mod cache {
         if pulled.bytes > 0 {
             let seconds = start.elapsed().as_secs_f64();
             eprintln!(
-                "{name}: {} in {seconds:.1} s, {:.1} MB/s, checksums right",
+                "{name}: {} in {seconds:.1} s, {:.1} MB/s, {}",
                 human(pulled.bytes),
-                pulled.bytes as f64 / seconds / 1e6
+                pulled.bytes as f64 / seconds / 1e6,
+                match pulled.unchecked {
+                    0 => "checksums right".to_string(),
+                    n => format!("{n} not checked: {} gives no checksum", hub.settings().endpoint),
+                }
             );
         }
         Ok(pulled)
@@ -211,7 +215,7 @@ mod cache {
                     args.name
                 );
             }
-            eprint!("remove {count} files ({})? [y/N] ", human(bytes));
+            eprint!("remove {} ({})? [y/N] ", files(count), human(bytes));
             let mut answer = String::new();
             std::io::stdin().read_line(&mut answer)?;
             if !["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
@@ -222,10 +226,18 @@ mod cache {
         removal.apply()?;
         writeln!(
             std::io::stdout(),
-            "{}: removed {count} files, {bytes} bytes ({}) free",
+            "{}: removed {}, {bytes} bytes ({}) free",
             args.name,
+            files(count),
             human(bytes)
         )?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn files(count: usize) -> String {
+        match count {
+            1 => "1 file".to_string(),
+            n => format!("{n} files"),
+        }
     }
 }

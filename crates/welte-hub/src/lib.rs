@@ -109,6 +109,8 @@ pub(crate) struct Progress<'a> {
     before: u64,
     /// Bytes that had to be downloaded.
     fetched: u64,
+    /// Files that could not be checked.
+    unchecked: usize,
     total: u64,
 }
 

@@ -1,6 +1,7 @@
 //! Pulling a model, or finding it in the cache.
 
 use crate::cache::{Lock, create_parent, free};
+use crate::checksum::Kind;
 use crate::choose::{Choice, choose};
 use crate::download::Task;
 use crate::http::Client;
@@ -21,6 +22,8 @@ pub struct Pulled {
     pub files: usize,
     /// Bytes that had to be downloaded.
     pub bytes: u64,
+    /// Files for which the hub (a mirror, then) gave no checksum, so that they could not be checked.
+    pub unchecked: usize,
 }
 
 impl Hub {
@@ -58,6 +61,7 @@ impl Hub {
             file: String::new(),
             before: 0,
             fetched: 0,
+            unchecked: 0,
             total: missing
                 .iter()
                 .filter_map(|f| f.size)
@@ -71,6 +75,7 @@ impl Hub {
             .note_commit(&name.repo, name.revision(), &listing.commit)?;
         Ok(Pulled {
             bytes: progress.fetched,
+            unchecked: progress.unchecked,
             ..pulled(&snapshot, choice)
         })
     }
@@ -195,6 +200,7 @@ impl Hub {
             task.run(parts, &blob, progress)?;
             progress.before += size;
             progress.fetched += size - there;
+            progress.unchecked += usize::from(Kind::of(&tag).is_none());
             new = true;
         } else {
             progress.before += file.size.unwrap_or(0);
@@ -213,6 +219,7 @@ fn pulled(snapshot: &Path, choice: Choice) -> Pulled {
             .map_or(snapshot.to_path_buf(), |main| snapshot.join(main)),
         files: choice.files.len(),
         bytes: 0,
+        unchecked: 0,
     }
 }
 

@@ -163,6 +163,16 @@ fn sizes_and_tags_come_from_the_file_where_the_list_has_none() {
 }
 
 #[test]
+fn a_file_without_a_checksum_is_taken_and_counted() {
+    let mut file = large("m-Q4_0.gguf", 5000);
+    file.tag = "v1-of-a-mirror".to_string();
+    let world = World::new(vec![file.clone()]);
+    let pulled = world.pull(REPO).unwrap();
+    assert_eq!((pulled.unchecked, pulled.bytes), (1, 5000));
+    assert_eq!(std::fs::read(pulled.path).unwrap(), file.bytes);
+}
+
+#[test]
 fn a_server_without_ranges_gives_the_whole_file() {
     let file = large("m-Q4_0.gguf", 50_001);
     let world = World::new(vec![file.clone()]);
