@@ -71,7 +71,10 @@ mod cache {
                 pulled.bytes as f64 / seconds / 1e6,
                 match pulled.unchecked {
                     0 => "checksums right".to_string(),
-                    n => format!("{n} not checked: {} gives no checksum", hub.settings().endpoint),
+                    n => format!(
+                        "{n} not checked: {} gives no checksum",
+                        hub.settings().endpoint
+                    ),
                 }
             );
         }
