@@ -85,7 +85,12 @@ fn groups<'a>(names: &[&'a str]) -> Vec<Group<'a>> {
     let mut groups: Vec<Group> = Vec::new();
     for name in sorted {
         let base = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
-        if base.starts_with("mmproj") || base.contains("imatrix") {
+        let named = || {
+            DEFAULTS
+                .iter()
+                .any(|q| base.contains(&q.to_ascii_lowercase()))
+        };
+        if base.starts_with("mmproj") || base.contains("imatrix") && !named() {
             continue;
         }
         let Some((stem, _, parts)) = split(name) else {
@@ -304,6 +309,8 @@ mod tests {
         assert_eq!(main_of(&names, None), "x.Q6_K.gguf");
         assert!(!choose(&names, None).unwrap().exact);
         assert_eq!(main_of(&["some.gguf"], None), "some.gguf");
+        let made = ["m-imatrix.gguf", "m-Q6_K-imatrix.gguf"];
+        assert_eq!(main_of(&made, None), made[1]);
         assert!(
             choose(&["a.gguf", "b.gguf"], None)
                 .unwrap_err()

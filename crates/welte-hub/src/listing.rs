@@ -5,8 +5,8 @@ use crate::{Error, name};
 use serde_json::Value;
 use ureq::http::Uri;
 
-/// The largest list of files that is read.
-const MOST_JSON: u64 = 64 << 20;
+/// The largest list (of files, or of a model's tensors) that is read.
+pub(crate) const MOST_JSON: u64 = 64 << 20;
 /// The largest file that is believed.
 const MOST_BYTES: u64 = 1 << 44;
 

@@ -5,7 +5,7 @@ use crate::checksum::Kind;
 use crate::choose::{Choice, choose};
 use crate::download::Task;
 use crate::http::Client;
-use crate::listing::Listed;
+use crate::listing::{Listed, MOST_JSON};
 use crate::parts::Parts;
 use crate::{Error, Event, Hub, ModelName, Progress, Report};
 use serde_json::Value;
@@ -176,7 +176,12 @@ impl Hub {
             progress.before += file.size.unwrap_or(0);
             return Ok(());
         }
-        if let Some(source) = source.filter(|_| !blob.exists()) {
+        if !blob.exists() {
+            // It may have been removed since it was seen.
+            let source = match source {
+                Some(source) => source,
+                None => client.patiently(|| client.source(repo, commit, file))?,
+            };
             self.check_space(repo, [(tag.as_str(), source.size)].into_iter())?;
             create_parent(&blob)?;
             let parts = Parts::open(
@@ -227,9 +232,15 @@ fn pulled(snapshot: &Path, choice: Choice) -> Pulled {
 fn is_complete(snapshot: &Path) -> bool {
     let has = |name: &str| snapshot.join(name).exists();
     let weights = || {
-        let Ok(index) = fs::read(snapshot.join("model.safetensors.index.json")) else {
+        let index = snapshot.join("model.safetensors.index.json");
+        if !index.exists() {
             return has("model.safetensors");
-        };
+        }
+        let size = fs::metadata(&index).map_or(u64::MAX, |m| m.len());
+        if size > MOST_JSON {
+            return false;
+        }
+        let index = fs::read(&index).unwrap_or_default();
         let index: Value = serde_json::from_slice(&index).unwrap_or_default();
         let shards = index["weight_map"]
             .as_object()

@@ -413,6 +413,7 @@ fn a_split_model_and_a_directory_are_pulled_whole() {
     let index = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
     let world = World::new(vec![
         small("config.json", "{}"),
+        small("added_tokens.json", ""),
         small("tokenizer.json", "{\"a\": 1}"),
         small("model.safetensors.index.json", index),
         large("model-00001-of-00002.safetensors", 2000),
@@ -422,7 +423,7 @@ fn a_split_model_and_a_directory_are_pulled_whole() {
     ]);
     let pulled = world.pull(REPO).unwrap();
     assert_eq!(pulled.path, world.repo().join("snapshots").join(COMMIT));
-    assert_eq!(pulled.files, 5);
+    assert_eq!(pulled.files, 6);
     assert!(
         !pulled.path.join("pytorch_model.bin").exists() && !pulled.path.join("README.md").exists()
     );
