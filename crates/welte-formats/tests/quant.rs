@@ -81,7 +81,7 @@ fn rms(values: impl Iterator<Item = f32>, count: usize) -> f32 {
 #[test]
 fn error_on_gaussian_values_is_within_bounds() {
     let values = gaussian(64 * 256);
-    // Those of the K formats are what llama.cpp's encoder reaches on these very values, its legacy ones with a little
+    // Those of the K formats and of IQ4 are what llama.cpp's encoder reaches on these very values, its legacy ones with a little
     // room, since they are met exactly.
     for (format, bound) in [
         (Format::BF16, 0.0025),
@@ -95,9 +95,9 @@ fn error_on_gaussian_values_is_within_bounds() {
         (Format::Q5_0, 0.0430),
         (Format::Q5_1, 0.0380),
         (Format::Q8_0, 0.0054),
-        (Format::IQ4_NL, 0.0790),
-        (Format::IQ4_XS, 0.0790),
-        (Format::MXFP4, 0.1350),
+        (Format::IQ4_NL, 0.0764),
+        (Format::IQ4_XS, 0.0770),
+        (Format::MXFP4, 0.1151),
         (Format::F8_E4M3, 0.0270),
     ] {
         for size in [1.0, 0.01, 300.0] {

@@ -92,7 +92,7 @@ impl Configuration {
             Configuration::Cpu(_, options) if options.reference => EXACT,
             // The prompt has many rows: see `Kernel::for_prompt`.
             Configuration::Cpu(_, options)
-                if format == Format::BF16
+                if matches!(format, Format::BF16 | Format::F8_E4M3)
                     && options.isa() >= Isa::Avx512Vnni
                     && Isa::Avx512Bf16.is_available() =>
             {

@@ -1,6 +1,9 @@
 //! F8_E4M3: activations stay f32 and weights are widened to them. Sums of even and odd k of each block of 128 are
 //! scaled when the block is done; every instruction set gives the same bits.
 //!
+//! Many rows go by way of BF16, which holds the elements exactly, with activations rounded to it: a block unpacked is its
+//! scales, then 16 rows x 2 k as BF16 weights lie.
+//!
 //! A byte moved into an f16 (sign to sign, the rest behind two more bits of exponent) is 2^-8 of its value, with no
 //! special case for the smallest ones. NaN becomes 480: readers refuse it.
 
@@ -9,6 +12,9 @@ use super::scalar::word;
 
 /// What the widened elements are multiplied with, to be what they stand for.
 const UNIT: f32 = 256.0;
+
+/// Bytes of an unpacked block of 16 rows.
+pub(super) const UNPACKED: usize = 4 * ROWS + 2 * F8_BLOCK * ROWS;
 
 fn half(byte: u8) -> f32 {
     let bits = u16::from(byte & 0x80) << 8 | u16::from(byte & 0x7f) << 7;
@@ -51,7 +57,7 @@ pub(super) fn row(tile: &[u8], r: usize, out: &mut [f32]) {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{avx2, avx512};
+pub(super) use x86::{avx2, avx512, rounded, rounded_unpacked, unpack};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -129,6 +135,111 @@ mod x86 {
                 let scale = _mm512_mul_ps(scale, _mm512_set1_ps(UNIT));
                 for (r, sum) in sums.iter_mut().enumerate() {
                     *sum = _mm512_fmadd_ps(_mm512_add_ps(even[r], odd[r]), scale, *sum);
+                }
+            }
+        }
+        sums
+    }
+
+    /// Packed tiles, activations in BF16.
+    ///
+    /// # Safety
+    /// As [`super::super::Kernel::matmul`], on a processor with AVX-512 BF16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c,fma")]
+    pub(in super::super) unsafe fn rounded(call: &Call) {
+        use avx512::{Out, store, walk};
+        let bytes = tile_bytes(Format::F8_E4M3, call.k);
+        let stride = acts_bytes(Format::F8_E4M3, call.k, true);
+        const PACKED: usize = 0;
+        // SAFETY: as above.
+        unsafe {
+            walk!(call, bytes, stride, rounded_tile, PACKED);
+        }
+    }
+
+    /// As [`rounded`], with unpacked tiles.
+    ///
+    /// # Safety
+    /// As [`rounded`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c,fma")]
+    pub(in super::super) unsafe fn rounded_unpacked(call: &Call) {
+        use avx512::{Out, store, walk};
+        let bytes = call.k / F8_BLOCK * UNPACKED;
+        let stride = acts_bytes(Format::F8_E4M3, call.k, true);
+        const WIDE: usize = 1;
+        // SAFETY: as above.
+        unsafe {
+            walk!(call, bytes, stride, rounded_tile, WIDE);
+        }
+    }
+
+    /// # Safety
+    /// `tile` is one of k columns, `out` has room for its unpacked form, and the processor has AVX-512.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+    pub(in super::super) unsafe fn unpack(_: Format, tile: *const u8, k: usize, out: *mut u8) {
+        // SAFETY: block b lies in the tile and its unpacked form in the room.
+        unsafe {
+            for b in 0..k / F8_BLOCK {
+                let (block, out) = (tile.add(b * F8_BYTES), out.add(b * UNPACKED));
+                _mm512_storeu_ps(out.cast(), _mm512_loadu_ps(block.cast()));
+                for p in 0..F8_BLOCK / 2 {
+                    let pair = pair(block.add(4 * ROWS + p * 2 * ROWS));
+                    _mm512_storeu_si512(out.add(4 * ROWS + p * 4 * ROWS).cast(), pair);
+                }
+            }
+        }
+    }
+
+    /// The elements of 16 rows at two k, times 2^-8, as pairs of BF16: nothing is lost in the lower halves.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn pair(at: *const u8) -> __m512i {
+        // SAFETY: the caller's: 32 bytes.
+        let [first, second] = unsafe { widen512(at) };
+        let low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
+        _mm512_or_si512(low, _mm512_castps_si512(second))
+    }
+
+    /// M activation rows with one tile, packed (W = 0) or unpacked; pairs are summed in two turns.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c,fma")]
+    unsafe fn rounded_tile<const W: usize, const M: usize>(
+        tile: *const u8,
+        call: &Call,
+        acts: *const u8,
+        stride: usize,
+    ) -> [__m512; M] {
+        let mut sums = [_mm512_setzero_ps(); M];
+        // SAFETY: block b of the tile and of each activation row exists, as the caller promised; vectors of i32 and of
+        // BF16 pairs have the same size and no invalid values.
+        unsafe {
+            for b in 0..call.k / F8_BLOCK {
+                let block = tile.add(b * if W == 0 { F8_BYTES } else { UNPACKED });
+                let acts = acts.add(b * F8_BLOCK * 2);
+                let mut parts = [[_mm512_setzero_ps(); M]; 2];
+                for p in (0..F8_BLOCK / 2).step_by(2) {
+                    for (turn, parts) in parts.iter_mut().enumerate() {
+                        let p = p + turn;
+                        let elements = block.add(4 * ROWS);
+                        let w = if W == 0 {
+                            pair(elements.add(p * 2 * ROWS))
+                        } else {
+                            avx512::load(elements.add(p * 4 * ROWS))
+                        };
+                        let w: __m512bh = std::mem::transmute(w);
+                        for (r, part) in parts.iter_mut().enumerate() {
+                            let x = acts.add(r * stride + p * 4).cast::<i32>();
+                            let x = _mm512_set1_epi32(x.read_unaligned());
+                            let x: __m512bh = std::mem::transmute(x);
+                            *part = _mm512_dpbf16_ps(*part, w, x);
+                        }
+                    }
+                }
+                let scale = _mm512_loadu_ps(block.cast());
+                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(UNIT));
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    let both = _mm512_add_ps(parts[0][r], parts[1][r]);
+                    *sum = _mm512_fmadd_ps(both, scale, *sum);
                 }
             }
         }

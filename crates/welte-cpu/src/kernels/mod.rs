@@ -65,7 +65,7 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with VNNI.
     Avx512Vnni,
-    /// AVX-512 with VNNI and BF16: activations of BF16 weights are always rounded to bf16. Less exact, therefore never
+    /// AVX-512 with VNNI and BF16: activations of BF16 and F8_E4M3 weights are always rounded to bf16. Less exact, therefore never
     /// chosen by itself; see [`Kernel::for_prompt`].
     Avx512Bf16,
 }
@@ -186,17 +186,19 @@ impl Kernel {
         }
     }
 
-    /// The kernel for many rows of a prompt: as [`Kernel::for_format`], but with BF16 weights the activations are
-    /// rounded to BF16 too, where the processor multiplies those and the best instruction set is used.
+    /// The kernel for many rows of a prompt: as [`Kernel::for_format`], but with BF16 and F8_E4M3 weights the
+    /// activations are rounded to BF16, where the processor multiplies those and the best instruction set is used.
     pub fn for_prompt(format: Format, isa: Isa) -> Kernel {
         match (format, isa) {
-            (Format::BF16, Isa::Avx512Vnni) => Kernel::for_format(format, Isa::Avx512Bf16),
+            (Format::BF16 | Format::F8_E4M3, Isa::Avx512Vnni) => {
+                Kernel::for_format(format, Isa::Avx512Bf16)
+            }
             _ => Kernel::for_format(format, isa),
         }
     }
 
     fn rounds_acts(&self) -> bool {
-        self.isa == Isa::Avx512Bf16 && self.format == Format::BF16
+        self.isa == Isa::Avx512Bf16 && matches!(self.format, Format::BF16 | Format::F8_E4M3)
     }
 
     /// Bytes of one tile of `k` columns; a multiple of 64.
@@ -385,6 +387,8 @@ fn kernel(format: Format, isa: Isa) -> Option<Matmul> {
         Isa::Avx512Vnni if format.rounds_activations() => Some(by_format!(format, avx512::blocks)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 if format == Format::BF16 => Some(avx512::rounded),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 if format == Format::F8_E4M3 => Some(float8::rounded),
         _ => None,
     }
 }

@@ -3,9 +3,10 @@
 //! the bits are the same.
 //!
 //! An unpacked chunk of 32 k is 8 vectors of 64 bytes (vector g: 16 rows x group g) and then its scales, one 64-byte
-//! vector each: see [`scale_vectors`].
+//! vector each: see [`scale_vectors`]. (F8_E4M3 has a form of its own: see `float8.rs`.)
 
-use super::layout::{CHUNK, Layout, ROWS, Scales};
+use super::float8;
+use super::layout::{CHUNK, F8_BLOCK, Layout, ROWS, Scales};
 use super::{Isa, Matmul};
 use welte_table::Format;
 
@@ -39,15 +40,21 @@ pub(super) const fn chunk_bytes(layout: Layout) -> usize {
 
 /// Bytes of an unpacked tile of k columns.
 pub(super) const fn unpacked_bytes(format: Format, k: usize) -> usize {
+    if matches!(format, Format::F8_E4M3) {
+        return k / F8_BLOCK * float8::UNPACKED;
+    }
     k / CHUNK * chunk_bytes(Layout::of(format))
 }
 
 /// The code for many rows of exactly this instruction set.
 pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
-    if !format.rounds_activations() {
-        return None;
-    }
     match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 if format == Format::F8_E4M3 && isa.is_available() => Some(Many {
+            unpack: float8::unpack,
+            run: float8::rounded_unpacked,
+        }),
+        _ if !format.rounds_activations() => None,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => Some(Many {
             unpack: by_format!(format, wide::unpack_tile),
