@@ -30,6 +30,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "dequant.cu",
     "dequant.cuh",
     "embed.cu",
+    "experts.cu",
     "format/bf16.cuh",
     "format/f16.cuh",
     "format/f32.cuh",

@@ -3,6 +3,7 @@
 #[path = "../../welte-cpu/tests/common/mod.rs"]
 mod common;
 
+use common::experts::{Mixture, make_mixture};
 use common::{Config, Made, Numbers, difference, fill_cost, make, reference, rows, split};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -627,4 +628,137 @@ fn profiling_counts_every_op() {
     assert_eq!(calls(&session, Op::Attention), Some(8));
     session.set_profiling(false).unwrap();
     assert!(session.profile().is_empty());
+}
+
+/// The experts that the first rows chose.
+fn chosen(bytes: &[u8], program: &Program, c: &Mixture, count: u32) -> Vec<u32> {
+    let spec = program.buffers.iter().find(|b| b.name == "choice").unwrap();
+    let stride = spec.bytes as usize / c.rows as usize;
+    let rows = bytes.chunks_exact(stride).take(count as usize);
+    rows.flat_map(|row| bits(&floats(&row[..4 * c.used as usize])))
+        .collect()
+}
+
+fn mixtures() -> Vec<Mixture> {
+    let mut all: Vec<Mixture> = (0..24).map(Mixture::ugly).collect();
+    for format in Format::ALL {
+        let seed = 100 + format as u64;
+        // Many small tiles of rows that are no whole number of chunks, and few large ones.
+        let many = Mixture {
+            format,
+            dim: 512,
+            hidden: 768,
+            experts: 40,
+            used: 3,
+            rows: 90,
+            ..Mixture::small(seed)
+        };
+        let few = Mixture {
+            dim: 768,
+            hidden: 256,
+            experts: 4,
+            used: 4,
+            renormalise: 0,
+            rows: 301,
+            ..many.clone()
+        };
+        all.extend([many, few]);
+    }
+    all
+}
+
+#[test]
+fn experts_agree_with_the_reference() {
+    if !gpu() {
+        return;
+    }
+    let mut wrong = Vec::new();
+    'mixtures: for config in mixtures() {
+        let (program, checkpoint) = make_mixture(&config);
+        let mut fast = load(&program, &checkpoint, Replay::Graph);
+        let mut plain = common::load(&program, &checkpoint, &reference());
+        let choice = program.buffers.iter().position(|b| b.name == "choice");
+        let mut n = Numbers(config.seed + 7);
+        let quantised = config.format.is_quantised();
+        for (table, count) in [(1, config.rows), (1, 18), (1, 5), (2, 16), (2, 3), (0, 1)] {
+            let count = match program.tables[table].shape {
+                Shape::Decode => 1,
+                Shape::Prefill(most) | Shape::Batch(most) => count.min(most),
+            };
+            let some = rows(&mut n, config.vocab, 0, count, 0);
+            let last = program.tables[table].commands.len();
+            let commands = if count == config.rows {
+                1..=last
+            } else {
+                last..=last
+            };
+            for commands in commands {
+                if table == 0 {
+                    continue;
+                }
+                poison(&mut fast);
+                common::poison(&mut plain);
+                fast.step_until(table, &some, commands).unwrap();
+                plain.step_until(table, &some, commands).unwrap();
+                let tolerance = if quantised { 4e-2 } else { 5e-3 };
+                let mut problem = differing(&fast, &plain, tolerance);
+                if commands > 3 {
+                    let id = choice.unwrap() as u32;
+                    let got = chosen(&fast.buffer(id).unwrap(), &program, &config, count);
+                    let want = chosen(plain.buffer(id).unwrap(), &program, &config, count);
+                    if got != want {
+                        problem = Some(format!("chose {got:?}, not {want:?}"));
+                    }
+                }
+                if let Some(problem) = problem {
+                    let name = &program.tables[table].labels[commands - 1];
+                    wrong.push(format!(
+                        "table {table} x {count} {name}: {problem} {config:?}"
+                    ));
+                    continue 'mixtures;
+                }
+            }
+            let want = plain.step(table, &some).unwrap().to_vec();
+            let off = difference(fast.step(table, &some).unwrap(), &want);
+            if off > 5e-2 {
+                wrong.push(format!(
+                    "table {table} x {count}: logits off by {off} {config:?}"
+                ));
+            }
+        }
+    }
+    assert_none(&wrong);
+}
+
+#[test]
+fn rows_with_experts_do_not_change_each_other() {
+    if !gpu() {
+        return;
+    }
+    for format in [Format::Q4_K, Format::BF16] {
+        let config = Mixture {
+            format,
+            dim: 512,
+            hidden: 256,
+            experts: 16,
+            used: 4,
+            rows: 80,
+            ..Mixture::small(9)
+        };
+        let (program, checkpoint) = make_mixture(&config);
+        let mut session = load(&program, &checkpoint, Replay::Graph);
+        let some = rows(&mut Numbers(2), config.vocab, 0, 80, 0);
+        let batch = some[..16].to_vec();
+        let together = bits(session.step(2, &batch).unwrap());
+        for (row, want) in batch.iter().zip(together.chunks(config.vocab as usize)) {
+            assert_eq!(bits(session.step(2, &[*row]).unwrap()), want, "{format:?}");
+        }
+        // Of a prompt the last row's logits are given: the same last row after other rows.
+        let mut others = some.clone();
+        others[..79].reverse();
+        let want = bits(session.step(1, &some).unwrap());
+        assert_eq!(bits(session.step(1, &others).unwrap()), want, "{format:?}");
+        // Twice the same.
+        assert_eq!(bits(session.step(1, &some).unwrap()), want, "{format:?}");
+    }
 }

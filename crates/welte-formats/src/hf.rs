@@ -327,11 +327,11 @@ fn header(path: &Path, bytes: &[u8]) -> Result<Vec<(TensorInfo, usize)>, Error> 
                 )));
             }
         };
-        let (n, k) = match tensor.shape[..] {
-            [k] => (1, k),
-            [n, k] => (n, k),
+        let (stack, n, k) = match tensor.shape[..] {
+            [k] => (1, 1, k),
+            [n, k] => (1, n, k),
             // A stack of matrices (experts) is one matrix with the rows of all.
-            [stack, n, k] => (stack.checked_mul(n).unwrap_or(0), k),
+            [stack, n, k] => (stack, stack.checked_mul(n).unwrap_or(0), k),
             _ => {
                 return Err(wrong(format!(
                     "has {} dimensions; 1 to 3 are supported",
@@ -355,6 +355,7 @@ fn header(path: &Path, bytes: &[u8]) -> Result<Vec<(TensorInfo, usize)>, Error> 
                         format,
                         n,
                         k,
+                        stack,
                     },
                     start,
                     from,

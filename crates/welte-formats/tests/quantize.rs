@@ -15,6 +15,7 @@ fn tensor(name: &str, n: usize, k: usize) -> TensorInfo {
         format: Format::F32,
         n,
         k,
+        stack: 1,
     }
 }
 
