@@ -287,7 +287,15 @@ fn an_unfinished_file_is_removed() {
         k: 33,
         stack: 1,
     };
-    assert!(Writer::create(&path, &Metadata::new(), &Kinds::new(), &[uneven]).is_err());
+    let unstacked = TensorInfo {
+        k: 32,
+        n: 7,
+        stack: 2,
+        ..uneven.clone()
+    };
+    for bad in [uneven, unstacked] {
+        assert!(Writer::create(&path, &Metadata::new(), &Kinds::new(), &[bad]).is_err());
+    }
     let nowhere = directory.path().join("no/such/a.gguf");
     assert!(
         Writer::create(&nowhere, &Metadata::new(), &Kinds::new(), &[])
