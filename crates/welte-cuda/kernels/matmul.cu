@@ -12,7 +12,8 @@
 //
 // Experts: the matrix holds those of all experts, and which of its rows are read is known only after the wait. A row of x
 // has the blocks of one blockIdx.y to itself, so that it gets the same bits whatever rows are beside it. Gate and up of the
-// chosen experts are as one matrix of USED times as many rows. Their down matrices are as one whose rows are USED times as
+// chosen experts are as one matrix of USED times as many rows; nothing after them starts before their own wait is over, so
+// that down may read the choice, and ask for weights, before it waits (lowering sees to it that they come first). Their down matrices are as one whose rows are USED times as
 // long, in the order of the choice; each expert's x is multiplied by its share first.
 #include "quantise.cuh"
 
@@ -356,7 +357,8 @@ __device__ __forceinline__ void prepare_each(u8* to, const float* x, const float
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __grid_constant__ MatmulArgs a) {
     extern __shared__ __align__(16) u8 shared[];
-    grid_release();
+    // Whatever starts after the gate and up of experts may take it that the choice has been made.
+    if (!ROWS_BY_EXPERT) grid_release();
     u32 padded = round_up(a.k, CHUNK), whole = SLOTS * padded;
     u8* x = shared;
     float* sums = (float*)(shared + COLUMNS * x_bytes(whole));
@@ -366,9 +368,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
     u32 warp = threadIdx.x / 32;
     u8* ring = rings + warp * (STAGES * STAGE);
 #if USED
-    grid_wait();
-    // The wait is over: what follows is for the time until weights arrive.
-    if (a.step->ended || blockIdx.y >= a.step->live) return;
+    if (ROWS_BY_EXPERT) {
+        grid_wait();
+        grid_release();
+        if (a.step->ended || blockIdx.y >= a.step->live) return;
+    }
     for (u32 i = threadIdx.x; i < 2 * USED; i += THREADS) {
         u32 word = __float_as_uint(__ldcg(a.choice + (size_t)blockIdx.y * a.choice_stride + i));
         chosen[i] = i < USED ? min(word, a.experts - 1) : word;
@@ -400,6 +404,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) stream.next(a, planes);
 #if USED
+    if (K_BY_EXPERT) {
+        grid_wait();
+        if (a.step->ended || blockIdx.y >= a.step->live) {
+            arrived<0>();
+            return;
+        }
+    }
     const float* row = a.x + (size_t)blockIdx.y * a.x_stride;
     float4 w[ROUNDS];
     if (K_BY_EXPERT) prepare_each(x, row, (const float*)(chosen + USED), a.k, padded);

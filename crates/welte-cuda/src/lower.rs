@@ -133,6 +133,7 @@ impl<'a> Lowering<'a> {
     pub(crate) fn lower(&self, table: &Table) -> Result<LoweredTable, Error> {
         let mut commands = Vec::with_capacity(table.commands.len());
         let single_from = table.single_row_from().unwrap_or(usize::MAX);
+        ops::experts::check_order(&table.commands)?;
         for (index, command) in table.commands.iter().enumerate() {
             let positional = matches!(
                 command.op,

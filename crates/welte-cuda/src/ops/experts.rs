@@ -141,6 +141,25 @@ fn refuse(problem: String) -> Error {
     Error::Program(problem)
 }
 
+/// The experts' sum reads a choice before it waits: there must be the experts' gate and up, which let nothing start before
+/// the choice has been made, between `route` and it.
+pub(crate) fn check_order(commands: &[Command]) -> Result<(), Error> {
+    let mut made = false;
+    for command in commands {
+        match command.op {
+            Op::Route => made = false,
+            Op::ExpertsActMul => made = true,
+            Op::ExpertsAdd if !made => {
+                return Err(refuse(
+                    "experts_add without experts_act_mul between route and it".to_string(),
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     if command.op == Op::Route {
@@ -585,6 +604,24 @@ mod tests {
                 assert!(private.groups + list <= private.parts);
             }
         }
+    }
+
+    #[test]
+    fn a_sum_before_its_parts_is_refused() {
+        let command = |op| Command {
+            op,
+            patch: welte_table::Patch::None,
+            format: Format::F32,
+            weights: [0; 3],
+            buffers: [welte_table::BufferRef::NONE; 4],
+            params: [0; 16],
+            bytes: 0,
+            flops: 0,
+        };
+        let route = command(Op::Route);
+        let (parts, sum) = (command(Op::ExpertsActMul), command(Op::ExpertsAdd));
+        assert!(check_order(&[route, parts, sum, route, parts, sum]).is_ok());
+        assert!(check_order(&[route, parts, sum, route, sum]).is_err());
     }
 
     #[test]
