@@ -4,7 +4,7 @@
 #define EXPERTS 1
 #include "gemm.cuh"
 
-constexpr u32 MOST_EXPERTS = 1024;
+constexpr u32 MOST_EXPERTS = 1024; // 32 warps, a lane of a warp for each
 
 struct RouteArgs {
     const Step* step;
@@ -108,11 +108,13 @@ __device__ __forceinline__ u64 before(u64 mine, u64* warps, u64& total) {
     }
     if (lane == 31) warps[warp] = sum;
     __syncthreads();
-    u64 lower = 0;
-    total = 0;
-    for (u32 w = 0; w < MOST_EXPERTS / 32; w++) {
-        if (w < warp) lower += warps[w];
-        total += warps[w];
+    // A lane per warp.
+    total = warps[lane];
+    u64 lower = lane < warp ? total : 0;
+#pragma unroll
+    for (u32 o = 16; o > 0; o >>= 1) {
+        lower += __shfl_xor_sync(~0u, lower, o);
+        total += __shfl_xor_sync(~0u, total, o);
     }
     return lower + sum - mine;
 }
