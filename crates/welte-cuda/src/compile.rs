@@ -30,6 +30,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "dequant.cu",
     "dequant.cuh",
     "embed.cu",
+    "experts.cu",
     "format/affine.cuh",
     "format/bf16.cuh",
     "format/codebook.cuh",

@@ -130,7 +130,14 @@ impl Directory {
         };
         let (n, k) = tensor.matrix().map_err(|p| files.wrong(tensor, p))?;
         let name = tensor.name.clone();
-        let info = TensorInfo { name, format, n, k };
+        let stack = tensor.stack();
+        let info = TensorInfo {
+            name,
+            format,
+            n,
+            k,
+            stack,
+        };
         Ok(Some((info, Data::Plain(tensor.place))))
     }
 }
@@ -196,6 +203,14 @@ impl Files {
 }
 
 impl Stored {
+    /// Matrices of equal shape that it holds.
+    fn stack(&self) -> usize {
+        match self.shape[..] {
+            [stack, _, _] => stack,
+            _ => 1,
+        }
+    }
+
     /// Rows and elements of a row, or what is wrong with the shape. A stack of matrices (experts) is one matrix with the
     /// rows of all.
     fn matrix(&self) -> Result<(usize, usize), String> {

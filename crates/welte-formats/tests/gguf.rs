@@ -153,6 +153,7 @@ fn every_format() -> Vec<TensorInfo> {
         format,
         n: 1 + i % 3,
         k: if format.is_quantised() { 256 } else { 7 },
+        stack: 1,
     };
     stored().enumerate().map(tensor).collect()
 }
@@ -289,8 +290,17 @@ fn an_unfinished_file_is_removed() {
         format: Format::Q4_0,
         n: 1,
         k: 33,
+        stack: 1,
     };
-    assert!(Writer::create(&path, &Metadata::new(), &Kinds::new(), &[uneven]).is_err());
+    let unstacked = TensorInfo {
+        k: 32,
+        n: 7,
+        stack: 2,
+        ..uneven.clone()
+    };
+    for bad in [uneven, unstacked] {
+        assert!(Writer::create(&path, &Metadata::new(), &Kinds::new(), &[bad]).is_err());
+    }
     let nowhere = directory.path().join("no/such/a.gguf");
     assert!(
         Writer::create(&nowhere, &Metadata::new(), &Kinds::new(), &[])
@@ -320,6 +330,7 @@ fn a_full_disk_is_an_error() {
         format: Format::F32,
         n: 1024,
         k: 1024,
+        stack: 1,
     }];
     let mut writer = Writer::create(&path, &Metadata::new(), &Kinds::new(), &tensors).unwrap();
     let failed = (0..1024)

@@ -15,6 +15,7 @@ fn tensor(name: &str, n: usize, k: usize) -> TensorInfo {
         format: Format::F32,
         n,
         k,
+        stack: 1,
     }
 }
 
@@ -37,6 +38,12 @@ fn tensors(tied: bool) -> Vec<TensorInfo> {
         add("ffn_gate.weight", 3, 40);
         add("ffn_down.weight", 3, 256);
     }
+    // Three experts of two rows.
+    let experts = TensorInfo {
+        stack: 3,
+        ..tensor("blk.0.ffn_up_exps.weight", 6, 256)
+    };
+    all.insert(2, experts);
     all
 }
 

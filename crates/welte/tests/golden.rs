@@ -280,9 +280,6 @@ fn check(
     Ok(worst)
 }
 
-/// Those that only the CPU has kernels for.
-const EXPERTS: [&str; 2] = ["qwen3moe", "mixtral"];
-
 fn check_all(architecture: &str, count: usize) {
     let reference = Options {
         threads: Some(1),
@@ -299,9 +296,6 @@ fn check_all(architecture: &str, count: usize) {
         Configuration::Cpu(isa.name(), options)
     }));
     match welte_cuda::info(0) {
-        Ok(_) if EXPERTS.contains(&architecture) => {
-            eprintln!("skipped on CUDA: it has no kernels for experts");
-        }
         Ok(_) => configurations.push(Configuration::Cuda),
         Err(error) => eprintln!("skipped on CUDA: {error}"),
     }

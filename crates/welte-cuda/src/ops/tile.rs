@@ -124,11 +124,21 @@ impl Tile {
         defines.push(("STAGES", stages.to_string()));
         if self.wide {
             defines.push(("RING", ring.to_string()));
+        } else {
+            defines.push(("EXPERTS", flag(false)));
         }
         Unit {
             file: if self.wide { WIDE_FILE } else { "gemm.cu" },
             defines,
         }
+    }
+
+    /// For rows that are collected by expert.
+    pub(crate) fn experts_unit(self, format: Format) -> Unit {
+        let mut unit = self.unit(format);
+        unit.defines.retain(|(key, _)| *key != "EXPERTS");
+        unit.defines.push(("EXPERTS", flag(true)));
+        unit
     }
 }
 

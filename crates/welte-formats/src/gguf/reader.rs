@@ -405,7 +405,16 @@ impl<'a> Cursor<'a> {
             usize::try_from(n).unwrap_or(usize::MAX),
             usize::try_from(k).unwrap_or(usize::MAX),
         );
-        Ok((TensorInfo { name, format, n, k }, offset, bytes))
+        // It divides n.
+        let stack = usize::try_from(stack).unwrap_or(1);
+        let info = TensorInfo {
+            name,
+            format,
+            n,
+            k,
+            stack,
+        };
+        Ok((info, offset, bytes))
     }
 
     fn value(&mut self, key: &str, id: u32, depth: u32) -> Result<(Value, Kind), Error> {

@@ -187,10 +187,18 @@ fn head(
     let mut offset = 0u64;
     for tensor in tensors {
         put_text(&mut out, &tensor.name);
-        let dimensions: &[usize] = if tensor.n == 1 {
-            &[tensor.k]
-        } else {
-            &[tensor.k, tensor.n]
+        let TensorInfo { n, k, stack, .. } = *tensor;
+        let dimensions: &[usize] = match stack {
+            0 | 1 if n == 1 => &[k],
+            0 | 1 => &[k, n],
+            _ if n.is_multiple_of(stack) => &[k, n / stack, stack],
+            _ => {
+                return Err(Error::malformed(
+                    path,
+                    format!("tensor {}", tensor.name),
+                    format!("{n} rows cannot be a stack of {stack} matrices"),
+                ));
+            }
         };
         out.extend((dimensions.len() as u32).to_le_bytes());
         dimensions

@@ -131,6 +131,7 @@ pub(super) fn joined(
         format: if whole { Format::F8_E4M3 } else { Format::BF16 },
         n,
         k,
+        stack: weight.stack(),
     };
     let parts = Parts {
         weight: weight.place,

@@ -82,6 +82,7 @@ impl Quantised<'_> {
             format: Format::Affine(affine),
             n,
             k,
+            stack: weight.stack(),
         };
         let parts = Parts {
             weight: weight.place,

@@ -66,6 +66,7 @@ pub(super) fn joined(files: &Files, blocks: &Stored) -> Result<(TensorInfo, Data
         format: Format::MXFP4,
         n,
         k,
+        stack: front[..front.len() - 1].iter().product(),
     };
     let parts = Parts {
         blocks: blocks.place,
