@@ -2,8 +2,8 @@
 //! group of rows is multiplied with them. What is computed, and in which order, is what the kernels for few rows do:
 //! the bits are the same.
 //!
-//! An unpacked chunk of 32 k is 8 vectors of 64 bytes (vector g: 16 rows x group g). Behind it, or behind all chunks of a
-//! block that share them, are its scales, one 64-byte vector each: see [`scale_vectors`]. (F8_E4M3 has a form of its own: see `float8.rs`.)
+//! An unpacked chunk of 32 k is 8 vectors of 64 bytes (vector g: 16 rows x group g) and then its scales, one 64-byte
+//! vector each: see [`scale_vectors`]. (F8_E4M3 has a form of its own: see `float8.rs`.)
 
 use super::float8;
 use super::layout::{CHUNK, F8_BLOCK, Layout, ROWS, Scales};
@@ -33,17 +33,9 @@ pub(super) const fn scale_vectors(layout: Layout) -> usize {
     }
 }
 
-/// Chunks that share their scales.
-const fn sharing(layout: Layout) -> usize {
-    match layout.sub_size() {
-        0 => layout.chunks,
-        _ => 1,
-    }
-}
-
-/// Bytes of the unpacked chunks that share their scales, and of these.
-const fn share_bytes(layout: Layout) -> usize {
-    sharing(layout) * QUANTS + 64 * scale_vectors(layout)
+/// Bytes of an unpacked chunk.
+pub(super) const fn chunk_bytes(layout: Layout) -> usize {
+    QUANTS + 64 * scale_vectors(layout)
 }
 
 /// Bytes of an unpacked tile of k columns.
@@ -51,8 +43,7 @@ pub(super) const fn unpacked_bytes(format: Format, k: usize) -> usize {
     if matches!(format, Format::F8_E4M3) {
         return k / F8_BLOCK * float8::UNPACKED;
     }
-    let layout = Layout::of(format);
-    k / CHUNK / sharing(layout) * share_bytes(layout)
+    k / CHUNK * chunk_bytes(Layout::of(format))
 }
 
 /// The code for many rows of exactly this instruction set.
@@ -110,9 +101,6 @@ mod wide {
                         _mm512_storeu_si512(out, group);
                         out = out.add(1);
                     }
-                    if (c + 1) % sharing(layout) > 0 {
-                        continue;
-                    }
                     let s = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
                     let bits = |v| _mm512_castps_si512(v);
                     let all = match layout.scales {
@@ -156,23 +144,22 @@ mod wide {
         acts: *const u8,
         stride: usize,
     ) -> [__m512; M] {
-        let layout = layout_of::<F>(call.format);
-        let share = sharing(layout);
-        let none = _mm512_setzero_si512();
-        let (mut at, mut acts) = (tile, acts);
+        let layout = const { Layout::of(Format::ALL[F]) };
         let mut sums = [_mm512_setzero_ps(); M];
-        // SAFETY: as many chunks of the tile and of each activation row exist, as the caller promised.
+        // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
         unsafe {
-            for _ in 0..call.k / CHUNK / share {
-                let scale = |i: usize| load(at.add(share * QUANTS + 64 * i));
+            for c in 0..call.k / CHUNK {
+                let at = tile.add(c * chunk_bytes(layout));
+                let w: [__m512i; 8] = std::array::from_fn(|g| load(at.add(64 * g)));
+                let scale = |i: usize| load(at.add(QUANTS + 64 * i));
                 let float = |i: usize| _mm512_castsi512_ps(scale(i));
                 let plain = ChunkScales {
                     d: [float(0); 2],
                     m: float(0),
-                    pairs: none,
-                    pair_minima: none,
+                    pairs: w[0],
+                    pair_minima: w[0],
                 };
-                let scales = match const { Layout::of(Format::ALL[F]).scales } {
+                let scales = match layout.scales {
                     Scales::Plain | Scales::Powers | Scales::Super => plain,
                     Scales::PlainMin | Scales::SuperMin => ChunkScales {
                         m: float(1),
@@ -193,15 +180,9 @@ mod wide {
                         ..plain
                     },
                 };
-                for c in 0..share {
-                    let w: [__m512i; 8] =
-                        std::array::from_fn(|g| load(at.add(c * QUANTS + 64 * g)));
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
-                    }
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
                 }
-                at = at.add(share_bytes(layout));
-                acts = acts.add(share * ACT);
             }
         }
         sums
