@@ -109,12 +109,7 @@ pub(super) struct Plan {
 impl Product {
     /// Elements of a row that a warp reads together.
     fn chunk(&self) -> u32 {
-        LANES
-            * if self.format.rounds_activations() {
-                32
-            } else {
-                16
-            }
+        LANES * if self.format.is_quantised() { 32 } else { 16 }
     }
 
     /// `k` in whole chunks.
