@@ -3,7 +3,7 @@
 
     tools/compare.py --llama-bench PATH --shape qwen3-0.6b --formats q4_0,q8_0 --pairs 5 --threads 2
 
-Each file is written by `welte synth`, so both engines read the same weights. One engine runs at a time, A B A B.
+Each file is written by `welte synth` (and kept in --folder, if one is named), so both engines read the same weights. One engine runs at a time, A B A B.
 """
 import argparse
 import json
@@ -35,13 +35,15 @@ def main():
     p.add_argument("--prompt", default="512")
     p.add_argument("--gen", default="64")
     p.add_argument("--depth", default="0")
+    p.add_argument("--folder")
     a = p.parse_args()
     print("| shape | format | test | welte t/s (min-max) | llama.cpp t/s (min-max) | ratio |")
     print("|---|---|---|---:|---:|---:|")
     for fmt in a.formats.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, f"{a.shape}-{fmt}.gguf")
-            subprocess.run([a.welte, "synth", f"{a.shape}:{fmt}", path], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            path = os.path.join(a.folder or folder, f"{a.shape}-{fmt}.gguf")
+            if not os.path.exists(path):
+                subprocess.run([a.welte, "synth", f"{a.shape}:{fmt}", path], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             common = ["-m", path, "-t", a.threads, "-p", a.prompt, "-n", a.gen, "-d", a.depth, "-r", "1", "-o", "json"]
             ours, theirs = {}, {}
             for _ in range(a.pairs):

@@ -1,4 +1,4 @@
-"""Plain encoders for the K formats (the gguf package only decodes them): one pass, no search for better scales.
+"""Plain encoders for the K formats and IQ4 (the gguf package only decodes them): one pass, no search for better scales.
 
 Each takes float32 rows whose length is a multiple of 256 and returns the rows' bytes. What matters for the goldens is
 that the blocks are valid and use every field; the logits are those of the decoded weights.
@@ -102,9 +102,40 @@ def q6_k(x):
     return np.hstack([ql, qh, scale.view(np.uint8), d])
 
 
-ENCODERS = {"Q2_K": q2_k, "Q3_K": q3_k, "Q4_K": q4_k, "Q5_K": q5_k, "Q6_K": q6_k}
+UNEVEN = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+
+
+def places(x):
+    """The nearest of the uneven values, and two places to a byte: element j and j + 16."""
+    q = np.abs(x[..., None] - UNEVEN).argmin(-1).astype(np.uint8)
+    return q[..., :16] | q[..., 16:] << 4
+
+
+def largest(x):
+    return np.take_along_axis(x, np.abs(x).argmax(-1)[..., None], -1)[..., 0]
+
+
+def iq4_nl(x):
+    x = x.reshape(-1, 32)
+    d, d_bytes = half(largest(x) / UNEVEN[0])
+    return np.hstack([d_bytes, places(divide(x, d[:, None]))])
+
+
+def iq4_xs(x):
+    x = blocks(x, 32)
+    step = largest(x) / UNEVEN[0]
+    d, d_bytes = half(largest(step) / -32)
+    scale = np.clip(np.rint(divide(step, d[:, None])), -32, 31)
+    q = places(divide(x, (d[:, None] * scale)[..., None])).reshape(-1, 128)
+    s = (scale + 32).astype(np.uint16)
+    high = sum((s[:, i] >> 4) << 2 * i for i in range(8)).astype(np.uint16).reshape(-1, 1).view(np.uint8)
+    low = ((s[:, 0::2] & 15) | (s[:, 1::2] & 15) << 4).astype(np.uint8)
+    return np.hstack([d_bytes, high, low, q])
+
+
+ENCODERS = {"Q2_K": q2_k, "Q3_K": q3_k, "Q4_K": q4_k, "Q5_K": q5_k, "Q6_K": q6_k, "IQ4_NL": iq4_nl, "IQ4_XS": iq4_xs}
 
 
 def encode(rows, kind):
-    """The bytes of `rows` (n, k) in the K format of that name: an array (n, bytes)."""
+    """The bytes of `rows` (n, k) in the format of that name: an array (n, bytes)."""
     return np.ascontiguousarray(ENCODERS[kind](rows)).reshape(rows.shape[0], -1)

@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 9] = [
+const IMPORTS: [(&str, &[&str]); 10] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
     ("welte-cpu", &["welte-table", "welte-formats"]),
     ("welte-cuda", &["welte-table", "welte-formats"]),
     ("welte-text", &[]),
+    ("welte-hub", &[]),
     (
         "welte",
         &[
@@ -32,6 +33,7 @@ const IMPORTS: [(&str, &[&str]); 9] = [
             "welte-cpu",
             "welte-cuda",
             "welte-text",
+            "welte-hub",
         ],
     ),
     ("xtask", &[]),

@@ -40,6 +40,18 @@ pub(crate) enum Command {
     Synth(SynthArgs),
     /// Show what this machine offers
     Doctor(DoctorArgs),
+    /// Bring a model from the Hugging Face hub into the cache that all programs share
+    #[cfg(feature = "hub")]
+    Pull(PullArgs),
+    /// List the models in that cache
+    #[cfg(feature = "hub")]
+    List(ListArgs),
+    /// Show what the cache has of a model
+    #[cfg(feature = "hub")]
+    Show(ShowArgs),
+    /// Remove a model from the cache, or one revision or file of it
+    #[cfg(feature = "hub")]
+    Rm(RmArgs),
 }
 
 /// Which model, and how to load it.
@@ -48,6 +60,9 @@ pub(crate) struct LoadArgs {
     /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
+    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], pulled if the cache does not have it (also -hf)
+    #[arg(long, value_name = "NAME", conflicts_with = "model")]
+    pub(crate) hf_repo: Option<String>,
     /// Where to run: cpu, cuda, cuda:N, or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
@@ -271,6 +286,9 @@ pub(crate) struct BenchArgs {
     /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
+    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], pulled if the cache does not have it (also -hf)
+    #[arg(long, value_name = "NAME", conflicts_with = "model")]
+    pub(crate) hf_repo: Option<String>,
     /// Random weights of a named shape, such as qwen3-0.6b:q4_0
     #[arg(long, value_name = "SHAPE:FORMAT")]
     pub(crate) synthetic: Option<String>,
@@ -313,6 +331,7 @@ impl BenchArgs {
     pub(crate) fn load_args(&self, threads: Option<u16>, context: u32) -> LoadArgs {
         LoadArgs {
             model: None,
+            hf_repo: None,
             device: self.device,
             ctx_size: context,
             threads,
@@ -388,6 +407,9 @@ pub(crate) struct TokenizeArgs {
     /// GGUF file (a vocabulary is enough) or Hugging Face directory
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
+    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], pulled if the cache does not have it (also -hf)
+    #[arg(long, value_name = "NAME", conflicts_with = "model")]
+    pub(crate) hf_repo: Option<String>,
     /// The text
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
     pub(crate) prompt: Option<String>,
@@ -432,6 +454,48 @@ pub(crate) struct DoctorArgs {
     pub(crate) output: Plain,
 }
 
+/// A model in the words of the hub.
+#[cfg(feature = "hub")]
+const HUB_NAME: &str = "ORG/NAME[@REV][:QUANT or FILE]";
+
+#[cfg(feature = "hub")]
+#[derive(Args)]
+pub(crate) struct PullArgs {
+    /// The model; of several GGUF files Q4_K_M is meant if nothing else is said
+    #[arg(value_name = HUB_NAME)]
+    pub(crate) name: welte_hub::ModelName,
+}
+
+#[cfg(feature = "hub")]
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Plain::Text)]
+    pub(crate) output: Plain,
+}
+
+#[cfg(feature = "hub")]
+#[derive(Args)]
+pub(crate) struct ShowArgs {
+    /// The model
+    #[arg(value_name = "ORG/NAME")]
+    pub(crate) name: welte_hub::ModelName,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Plain::Text)]
+    pub(crate) output: Plain,
+}
+
+#[cfg(feature = "hub")]
+#[derive(Args)]
+pub(crate) struct RmArgs {
+    /// The model, all of it unless a revision or a file is named
+    #[arg(value_name = HUB_NAME)]
+    pub(crate) name: welte_hub::ModelName,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
 /// Flags with one dash and several letters, as llama.cpp has them, turned into the long ones.
 pub(crate) fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut literal = false;
@@ -439,6 +503,7 @@ pub(crate) fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> 
         literal |= arg == "--";
         match arg.to_str() {
             Some("-sys") if !literal => "--system-prompt".into(),
+            Some("-hf") if !literal => "--hf-repo".into(),
             Some("-ctk") if !literal => "--cache-type-k".into(),
             Some("-ctv") if !literal => "--cache-type-v".into(),
             _ => arg,
@@ -460,7 +525,8 @@ mod tests {
     #[test]
     fn names_of_llama_cpp() {
         let line = [
-            "welte", "run", "-sys", "be brief", "-ctk", "q8_0", "-n", "-1", "hello",
+            "welte", "run", "-sys", "be brief", "-ctk", "q8_0", "-n", "-1", "-hf", "a/b:Q8_0",
+            "hello",
         ];
         let cli = Cli::try_parse_from(long_names(line.iter().map(OsString::from)))
             .unwrap_or_else(|e| panic!("{e}"));
@@ -469,6 +535,7 @@ mod tests {
         };
         assert_eq!(args.system_prompt.as_deref(), Some("be brief"));
         assert_eq!(args.load.cache_type_k, Some(Format::Q8_0));
+        assert_eq!(args.load.hf_repo.as_deref(), Some("a/b:Q8_0"));
         assert_eq!(args.words, ["hello"]);
     }
 }

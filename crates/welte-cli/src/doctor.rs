@@ -1,7 +1,7 @@
 //! `welte doctor`: what this machine offers.
 
 use crate::args::{DoctorArgs, Plain};
-use crate::source;
+use crate::{floor, source};
 use std::io::Write;
 use std::process::ExitCode;
 use welte::memory::{available, human, total};
@@ -17,6 +17,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         welte::read_bandwidth(Device::Cpu, 1, SECONDS)?,
         welte::read_bandwidth(Device::Cpu, cores, SECONDS)?,
     );
+    floor::remember(Device::Cpu, all);
     let info = welte::cpu_info();
     let (model, pages) = (
         info.model.as_deref().unwrap_or("unknown"),
@@ -24,6 +25,11 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     );
     let bundled = source::bundled();
     let gpus = gpus();
+    for gpu in gpus.iter().flatten() {
+        if let Ok(speed) = &gpu.reads {
+            floor::remember(Device::Cuda(gpu.info.device), *speed);
+        }
+    }
     let tools = welte::cuda_tools();
     let mut out = std::io::stdout().lock();
     if args.output == Plain::Json {

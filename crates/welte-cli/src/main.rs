@@ -4,6 +4,8 @@ mod args;
 mod bench;
 mod chat;
 mod doctor;
+mod floor;
+mod hub;
 mod inspect;
 mod ladder;
 mod perplexity;
@@ -26,8 +28,21 @@ static START: OnceLock<Instant> = OnceLock::new();
 
 fn main() -> ExitCode {
     START.get_or_init(Instant::now);
-    let cli = Cli::parse_from(args::long_names(std::env::args_os()));
-    let done = match cli.command {
+    let mut cli = Cli::parse_from(args::long_names(std::env::args_os()));
+    let done = hub::bring(&mut cli.command).and_then(|()| dispatch(cli.command));
+    match done {
+        Ok(code) => code,
+        // Whoever read our output has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", chain_of(&error));
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => run::chat(&args),
         Command::Inspect(args) => inspect::run(&args),
@@ -38,15 +53,14 @@ fn main() -> ExitCode {
         Command::Quantize(args) => quantize::run(&args),
         Command::Synth(args) => synth::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-    };
-    match done {
-        Ok(code) => code,
-        // Whoever read our output has seen enough.
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", chain_of(&error));
-            ExitCode::from(1)
-        }
+        #[cfg(feature = "hub")]
+        Command::Pull(args) => hub::pull(&args),
+        #[cfg(feature = "hub")]
+        Command::List(args) => hub::list(&args),
+        #[cfg(feature = "hub")]
+        Command::Show(args) => hub::show(&args),
+        #[cfg(feature = "hub")]
+        Command::Rm(args) => hub::rm(&args),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `welte run`: one answer on standard output, its figures on standard error.
 
 use crate::args::RunArgs;
-use crate::{chat, source};
+use crate::{chat, floor, source};
 use anyhow::bail;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -202,14 +202,18 @@ pub(crate) fn closing_line(model: &Model, outcome: &Outcome) {
         0 => String::new(),
         n => format!(" (+{n} cached)"),
     };
+    let speed = t.bytes as f64 / t.generation.as_secs_f64().max(1e-9);
+    let share = floor::recall(model.device()).map_or(String::new(), |floor| {
+        format!(" ({:.0} % of {:.1})", 100.0 * speed / floor, floor / 1e9)
+    });
     eprintln!(
-        "prompt {computed} tokens{cached} {:.1} t/s · generation {} tokens {:.1} t/s · first token {:.1} ms · peak memory {} · {:.1} GB/s · {}",
+        "prompt {computed} tokens{cached} {:.1} t/s · generation {} tokens {:.1} t/s · first token {:.1} ms · peak memory {} · {:.1} GB/s{share} · {}",
         per_second(computed, t.prompt),
         outcome.tokens.len(),
         per_second(t.decoded, t.generation),
         t.first_token.as_secs_f64() * 1e3,
         peak().map_or("unknown".to_string(), human),
-        t.bytes as f64 / t.generation.as_secs_f64().max(1e-9) / 1e9,
+        speed / 1e9,
         place(model),
     );
     if outcome.stop == StopReason::ContextFull {

@@ -324,6 +324,33 @@ fn the_closing_line_says_where_it_ran_and_where_the_start_went() {
 }
 
 #[test]
+fn what_doctor_measured_is_in_the_closing_line() {
+    let cache = tempfile::tempdir().unwrap();
+    let said = |args: &[&str]| {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_welte"));
+        command
+            .args(args)
+            .current_dir(root)
+            .env_remove("WELTE_MODEL");
+        err(&command
+            .env("XDG_CACHE_HOME", cache.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap())
+    };
+    let run = ["run", "hello", "-n", "4", "--device", "cpu"];
+    let before = said(&run);
+    assert!(before.contains("GB/s · cpu"), "{before}");
+    said(&["doctor"]);
+    let after = said(&run);
+    assert!(
+        after.contains(" % of ") && after.contains("GB/s ("),
+        "{after}"
+    );
+}
+
+#[test]
 fn doctor_tells_of_the_gpu_or_why_there_is_none() {
     let text = welte(&["doctor"]);
     assert_eq!(text.status.code(), Some(0), "{}", err(&text));

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::experts::{Mixture, make_mixture};
 use common::*;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -104,7 +105,7 @@ fn every_format_agrees_with_the_reference() {
             hidden: 256,
             heads: 8,
             layers: 1,
-            ..Config::small(format as u64)
+            ..Config::small(format.index() as u64)
         };
         let (program, checkpoint) = make(&config);
         let mut fast = load(&program, &checkpoint, &options(2));
@@ -492,4 +493,41 @@ fn profiling_counts_every_op() {
     assert_eq!(calls(&session, Op::Embed), Some(1));
     session.set_profiling(false);
     assert!(session.profile().is_empty());
+}
+
+#[test]
+fn experts_agree_with_the_reference() {
+    let formats = Format::ALL.into_iter().map(|format| Mixture {
+        format,
+        dim: 256,
+        hidden: 256,
+        ..Mixture::small(format.index() as u64)
+    });
+    // Tiles have 16 rows.
+    let ugly = (0..12).map(|seed| Mixture {
+        dim: 16 * (1 + seed as u32 % 3),
+        hidden: 16 * (1 + seed as u32 % 5),
+        ..Mixture::ugly(seed)
+    });
+    for config in ugly.chain(formats) {
+        let (program, checkpoint) = make_mixture(&config);
+        let mut fast = load(&program, &checkpoint, &options(2));
+        let mut plain = load(&program, &checkpoint, &reference());
+        let mut n = Numbers(config.seed + 7);
+        let tolerance = if config.format.is_quantised() {
+            4e-2
+        } else {
+            5e-3
+        };
+        for (table, count) in [(1, config.rows), (2, config.rows.min(16)), (2, 1), (0, 1)] {
+            let some = rows(&mut n, config.vocab, 0, count, 0);
+            let last = program.tables[table].commands.len() - 1;
+            for session in [&mut fast, &mut plain] {
+                poison(session);
+                session.step_until(table, &some, last).unwrap();
+            }
+            let what = format!("table {table} x {count} {config:?}");
+            compare_buffers(&fast, &plain, &what, tolerance);
+        }
+    }
 }

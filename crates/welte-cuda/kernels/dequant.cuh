@@ -5,7 +5,7 @@
 #include "weights.cuh"
 
 struct Unit {
-#ifdef FLOATS
+#ifdef PLAIN
     uint4 v[2 * Format::RAW_BYTES];
 #else
     Block32 block;
@@ -17,7 +17,7 @@ __device__ __forceinline__ u32 as_u32(half2 v) { return *(u32*)&v; }
 // Unit `unit` of the row that begins at `row` in every plane. Past the row's end come zeros.
 __device__ __forceinline__ Unit load_unit(const u8* const row[], u32 k, u32 unit) {
     Unit u;
-#ifdef FLOATS
+#ifdef PLAIN
     constexpr u32 COUNT = 2 * Format::RAW_BYTES;
     const u32 pieces = plane_stride(0, k) / 16;
 #pragma unroll
@@ -39,10 +39,13 @@ __host__ __device__ constexpr u32 entry_width(int p) { return Format::bytes(p) <
 
 // Bytes that a unit takes.
 __host__ __device__ constexpr u32 raw_bytes() {
-    if (!Format::BLOCKS) return 64 * Format::RAW_BYTES / 2;
+#ifdef PLAIN
+    return 32 * Format::RAW_BYTES;
+#else
     u32 bytes = 0;
     for (int p = 0; p < Format::PLANES; p++) bytes += entry_width(p);
     return bytes;
+#endif
 }
 
 template <u32 WIDTH> __device__ __forceinline__ void copy_async(u32 to, const u8* from) {
@@ -61,7 +64,7 @@ template <int P> __device__ __forceinline__ void copy_entries(u32 slot, u32 thre
 
 __device__ __forceinline__ void copy_unit(u8* slot, u32 thread, u32 threads, const u8* const row[], u32 k, u32 unit) {
     const u32 to = (u32)__cvta_generic_to_shared(slot);
-#ifdef FLOATS
+#ifdef PLAIN
     constexpr u32 COUNT = 2 * Format::RAW_BYTES;
     const u32 pieces = plane_stride(0, k) / 16;
 #pragma unroll
@@ -75,7 +78,7 @@ __device__ __forceinline__ void copy_unit(u8* slot, u32 thread, u32 threads, con
 
 __device__ __forceinline__ Unit take_unit(const u8* slot, u32 thread, u32 threads, u32 k, u32 unit) {
     Unit u;
-#ifdef FLOATS
+#ifdef PLAIN
     constexpr u32 COUNT = 2 * Format::RAW_BYTES;
     const u32 pieces = plane_stride(0, k) / 16;
 #pragma unroll
@@ -99,7 +102,9 @@ __device__ __forceinline__ Unit take_unit(const u8* slot, u32 thread, u32 thread
     return u;
 }
 
-#ifndef FLOATS
+#if defined(FLOATS) && !defined(PLAIN)
+__device__ __forceinline__ uint2 widen4(u32 q, half2 d, half2) { return Format::widen4(q, d); }
+#elif !defined(FLOATS)
 // Four integers (bytes, signed or below 128) as f16, times d, plus m. An integer's byte is put into the mantissa of
 // 1024, where f16 numbers are 1 apart; the difference from 1024 + 128 is exact.
 __device__ __forceinline__ uint2 widen4(u32 q, half2 d, half2 m) {
@@ -114,7 +119,7 @@ __device__ __forceinline__ uint2 widen4(u32 q, half2 d, half2 m) {
 __device__ __forceinline__ void widen(const Unit& u, uint4 out[4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-#ifdef FLOATS
+#ifdef PLAIN
         if (Format::RAW_BYTES == 2) {
             out[i] = u.v[i];
             continue;

@@ -24,7 +24,7 @@ extern "C" __global__ void embed(const __grid_constant__ EmbedArgs a) {
     float v[UNIT];
 #ifdef FLOATS
     // The planes are padded to 16 bytes: the last unit of F32 may have 4 elements only.
-    if (Format::RAW_BYTES == 2 || unit * UNIT + 4 < a.k) {
+    if (Format::RAW_BYTES != 4 || unit * UNIT + 4 < a.k) {
         Format::load8(from, unit, v);
     } else {
         for (u32 i = 0; i < UNIT; i++) v[i] = unit * UNIT + i < a.k ? ((const float*)from[0])[unit * UNIT + i] : 0.0f;
@@ -33,8 +33,7 @@ extern "C" __global__ void embed(const __grid_constant__ EmbedArgs a) {
     Block32 b = Format::load(from, unit);
 #pragma unroll
     for (int e = 0; e < 32; e++) {
-        u32 byte = (b.q[e / 4] >> (8 * (e % 4))) & 255;
-        float q = Format::OFFSET ? (float)byte : (float)(i8)byte;
+        float q = (float)(i8)(b.q[e / 4] >> (8 * (e % 4)));
         v[e] = fmaf(b.d[e / 16], q, b.m[e / 16]);
     }
 #endif

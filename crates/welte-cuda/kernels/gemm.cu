@@ -1,7 +1,8 @@
 // Products of many rows by tensor cores: y[row][n] = sum of W[n][k] x[row][k], weights widened to 16 bit on the way.
 // A block makes TILE_N weights' rows times TILE_ROWS rows of y for one stretch of k. Where k is split among blocks, the
 // last one to finish adds up the parts in their order: the bits do not depend on which that was.
-// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128), STAGES.
+// Experts: a tile's rows are entries of one expert, collected from all over x; its weights are that expert's.
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128), STAGES, EXPERTS (0, 1).
 #include "dequant.cuh"
 #include "gemm.cuh"
 #include "tile.cuh"
@@ -37,7 +38,22 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     extern __shared__ __align__(128) u8 shared[];
     __shared__ u32 finished;
     const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-    const u32 first_row = blockIdx.x * TILE_ROWS;
+#if EXPERTS
+    // Whose weights these are is known only after the wait.
+    __shared__ u32 entries[TILE_ROWS];
+    grid_release();
+    grid_wait();
+    if (blockIdx.x >= a.groups[0]) return;
+    const Entries tile_of = ((const Entries*)(a.groups + 1))[blockIdx.x];
+    const u32* const list = a.groups + 1 + 3 * gridDim.x;
+    // Rows beyond the last are the last once more, and are not stored.
+    for (u32 i = thread; i < TILE_ROWS; i += 256) entries[i] = list[tile_of.first + min(i, tile_of.count - 1)];
+    __syncthreads();
+    const u32 first_row = 0, first_weight = tile_of.expert * (a.epilogue == ACT_MUL ? 2 : 1) * a.columns;
+#else
+    const u32* const entries = nullptr;
+    const u32 first_row = blockIdx.x * TILE_ROWS, first_weight = 0;
+#endif
     const u32 per_tile = a.epilogue == ACT_MUL ? TILE_N / 2 : TILE_N;
     const u32 first_n = blockIdx.y * per_tile;
     const u32 all_chunks = (a.k + 63) / 64;
@@ -50,18 +66,29 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     // Two threads widen one row of the tile, 32 weights each.
     const u32 my_row = thread / 2, my_half = thread % 2;
     const u8* my_planes[MOST_PLANES];
-    Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, my_row), my_planes);
+    Planes(a.weight, a.n, a.k).row(first_weight + matrix_row(a, first_n, my_row), my_planes);
     auto fetch_weights = [&](u32 chunk) {
         if (chunk < to) copy_unit(raw + (chunk - from) % STAGES * RAW_BYTES, thread, 256, my_planes, a.k, 2 * chunk + my_half);
     };
 #pragma unroll
     for (u32 i = 0; i < STAGES - 1; i++) fetch_weights(from + i);
+#if EXPERTS
+    const u32 live = tile_of.count;
+    // Where this thread's pieces of a chunk lie: those of a row change places by its number.
+    u64 sources[TILE_ROWS * 8 / 256];
+#pragma unroll
+    for (u32 i = 0; i < TILE_ROWS * 8 / 256; i++) {
+        const u32 r = (i * 256 + thread) / 8;
+        sources[i] = (u64)(entries[r] / a.sharing) * 128 + ((thread ^ r ^ entries[r] / a.sharing) & 7) * 16;
+    }
+    const u8* x = (const u8*)a.x;
+#else
     grid_release();
     grid_wait();
     const u32 live = a.step->live;
     if (first_row >= live) return;
-
     const u8* x = (const u8*)a.x + (u64)first_row * 128;
+#endif
     const u64 chunk_bytes = (u64)a.x_rows * 128;
     auto fetch = [&](u32 chunk) {
         if (chunk < to) {
@@ -69,7 +96,11 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
             const u32 target = rows_at + (chunk - from) % STAGES * (TILE_ROWS * 128);
 #pragma unroll
             for (u32 i = 0; i < TILE_ROWS * 8 / 256; i++) {
+#if EXPERTS
+                copy16(target + (i * 256 + thread) * 16, source + sources[i]);
+#else
                 copy16(target + (i * 256 + thread) * 16, source + (i * 256 + thread) * 16);
+#endif
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
@@ -159,6 +190,6 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     for (u32 i = 0; i < 2; i++)
 #pragma unroll
         for (u32 j = 0; j < WARP_ROWS / 8; j++) {
-            finish(a, first_n, warp_n + 16 * i, first_row + warp_row + 8 * j + 2 * (lane % 4), live, sums[i][j]);
+            finish(a, entries, first_n, warp_n + 16 * i, first_row + warp_row + 8 * j + 2 * (lane % 4), live, sums[i][j]);
         }
 }

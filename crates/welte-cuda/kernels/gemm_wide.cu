@@ -2,6 +2,7 @@
 // weights into a ring of tiles in shared memory and two that multiply what lies there.
 // Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (64, 128, 256), STAGES, RING (encoded chunks on
 // their way).
+#define EXPERTS 0
 #include "dequant.cuh"
 #include "gemm.cuh"
 #include "tile.cuh"
@@ -198,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
         if (thread == 0) a.done[tile] = 0;
     }
 #pragma unroll
-    for (u32 j = 0; j < SUMS / 4; j++) finish(a, first_n, 16 * warp, first_row + 8 * j + 2 * (lane % 4), live, s + 4 * j);
+    for (u32 j = 0; j < SUMS / 4; j++) finish(a, nullptr, first_n, 16 * warp, first_row + 8 * j + 2 * (lane % 4), live, s + 4 * j);
 }
 
 #endif

@@ -1,14 +1,24 @@
-// y = W x for one to sixteen rows: matmul, matmul_add, norm_matmul and norm_matmul_act_mul.
+// y = W x for one to sixteen rows: matmul, matmul_add, norm_matmul and norm_matmul_act_mul; and for the experts that a
+// row chose: experts_act_mul and experts_add.
 //
 // Macros: FORMAT_FILE; NORM 0 or 1; OUTPUT 0 y = v, 1 y += v, 2 y = act(gate) * up; COLUMNS the most rows; WARPS,
 // STAGES; ROUNDS = padded k / (4 * threads) rounded up; WHOLE 1 where k is a multiple of CHUNK;
-// RESIDENT blocks that registers shall leave room for on a multiprocessor.
+// RESIDENT blocks that registers shall leave room for on a multiprocessor. USED: experts of a row, 0 where there are none.
 //
 // One block, or a few, per multiprocessor takes an even share of the output rows, in groups of four. The share is cut into units,
 // four rows by one chunk of k, and each warp takes a run of units: it may begin and end amid a group, and what it
 // leaves open is added up at the end, in the order of the warps. Weights reach a warp through its own ring in shared
 // memory, which is filled before the kernel waits for the one that makes x: at a boundary the memory does not idle.
+//
+// Experts: the matrix holds those of all experts, and which of its rows are read is known only after the wait. A row of x
+// has the blocks of one blockIdx.y to itself, so that it gets the same bits whatever rows are beside it. Gate and up of the
+// chosen experts are as one matrix of USED times as many rows; nothing after them starts before their own wait is over, so
+// that down may read the choice, and ask for weights, before it waits (lowering sees to it that they come first). Their down matrices are as one whose rows are USED times as
+// long, in the order of the choice; each expert's x is multiplied by its share first.
 #include "quantise.cuh"
+
+constexpr bool ROWS_BY_EXPERT = USED > 0 && OUTPUT == 2, K_BY_EXPERT = USED > 0 && OUTPUT == 1;
+constexpr int SLOTS = K_BY_EXPERT ? USED : 1; // that lie end to end in a row
 
 struct MatmulArgs {
     const u8* weight;
@@ -24,6 +34,11 @@ struct MatmulArgs {
     float eps;
     u32 act;
     u32 pad;
+#if USED
+    const float* choice; // numbers, then shares
+    u32 choice_stride;
+    u32 experts;
+#endif
 };
 
 constexpr int ROWS = 4; // of a group: two for each half of a warp
@@ -66,17 +81,28 @@ __device__ __forceinline__ u32 keep(u32 v) {
     return v;
 }
 
-// The row of the matrix that is row r of a group.
-__device__ __forceinline__ u32 row_of(const MatmulArgs& a, u32 group, u32 r) {
-    if (OUTPUT == 2) return min(group * OUTPUTS + r / 2, a.n - 1) + (r & 1) * a.n;
-    return min(group * OUTPUTS + r, a.n - 1);
+// Groups of the matrix, or of one expert's.
+__device__ __forceinline__ u32 groups_of(const MatmulArgs& a) { return (a.n + OUTPUTS - 1) / OUTPUTS; }
+
+// The row of the matrix that is row r of a group; of the expert of that slot where experts lie end to end.
+__device__ __forceinline__ u32 row_of(const MatmulArgs& a, const u32* chosen, u32 group, u32 slot, u32 r) {
+    u32 first = 0;
+    if (ROWS_BY_EXPERT) {
+        slot = group / groups_of(a);
+        group -= slot * groups_of(a);
+    }
+    if (USED) first = chosen[slot] * (OUTPUT == 2 ? 2 * a.n : a.n);
+    if (OUTPUT == 2) return first + min(group * OUTPUTS + r / 2, a.n - 1) + (r & 1) * a.n;
+    return first + min(group * OUTPUTS + r, a.n - 1);
 }
 
 // A warp's weights on their way.
 struct Stream {
     const u8* from[COPIES]; // of this lane's next pieces
     u32 units;              // still to be asked for
-    u32 group, chunk, chunks;
+    u32 group, chunk, chunks; // chunks of one expert's k
+    u32 slot;
+    const u32* chosen;
     u32 lane;
     u32 to, ring;           // shared addresses: of the next stage, of the first one
 
@@ -86,7 +112,7 @@ struct Stream {
         for (int c = 0; c < part::COPIES; c++) {
             u32 i = min(c * 32 + lane, (u32)part::PIECES - 1);
             u32 r = i / (part::BYTES / part::PIECE), at = i % (part::BYTES / part::PIECE) * part::PIECE;
-            from[part::COPY + c] = planes.start[P] + (size_t)row_of(a, group, r) * planes.stride[P] + at +
+            from[part::COPY + c] = planes.start[P] + (size_t)row_of(a, chosen, group, slot, r) * planes.stride[P] + at +
                                    (size_t)chunk * part::BYTES;
         }
         if constexpr (P < LAST) aim<P + 1>(a, planes);
@@ -115,7 +141,10 @@ struct Stream {
             to = to + STAGE == ring + STAGES * STAGE ? ring : to + STAGE;
             if (++chunk == chunks) {
                 chunk = 0;
-                group++;
+                if (++slot == SLOTS) {
+                    slot = 0;
+                    group++;
+                }
                 aim(a, planes);
             }
         }
@@ -200,11 +229,14 @@ __device__ __forceinline__ void multiply(const u8* const p[2][MOST_PLANES], cons
 }
 #endif
 
+__device__ __forceinline__ u32 first_row(const MatmulArgs& a) { return USED ? blockIdx.y : a.first; }
+
 // Values of one group that are complete: `sums` has the four rows of column c.
 __device__ __forceinline__ void finish(const MatmulArgs& a, u32 group, u32 r, u32 c, float v, float up, float by) {
-    u32 row = group * OUTPUTS + (OUTPUT == 2 ? r / 2 : r);
+    u32 slot = ROWS_BY_EXPERT ? group / groups_of(a) : 0;
+    u32 row = (group - slot * groups_of(a)) * OUTPUTS + (OUTPUT == 2 ? r / 2 : r);
     if (row >= a.n) return;
-    float* y = a.y + (size_t)(a.first + c) * a.y_stride + row;
+    float* y = a.y + (size_t)(first_row(a) + c) * a.y_stride + slot * a.n + row;
     if (NORM) v *= by, up *= by;
     if (OUTPUT == 0) *y = v;
     if (OUTPUT == 1) atomicAdd(y, v); // the only addition to this element: nothing depends on an order
@@ -297,35 +329,94 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
     }
 }
 
+#if USED
+// A row of each expert's x, end to end, times its share.
+__device__ __forceinline__ void prepare_each(u8* to, const float* x, const float* shares, u32 k, u32 padded) {
+    constexpr u32 BATCH = 8; // loads on their way
+    const u32 each = padded / 4, all = USED * each;
+    for (u32 first = 0; first < all; first += BATCH * THREADS) {
+        float4 kept[BATCH];
+#pragma unroll
+        for (u32 r = 0; r < BATCH; r++) {
+            u32 i = first + r * THREADS + threadIdx.x, slot = min(i / each, USED - 1u);
+            const float* row = x + (size_t)slot * k;
+            kept[r] = load4(row, 4 * (i - slot * each), k, is_wide(row));
+        }
+#pragma unroll
+        for (u32 r = 0; r < BATCH; r++) {
+            u32 i = first + r * THREADS + threadIdx.x; // whole warps are beyond the end, or none of their lanes
+            if (i >= all) break;
+            float share = shares[i / each];
+            float4 v = kept[r];
+            put4(to, USED * padded, i, make_float4(v.x * share, v.y * share, v.z * share, v.w * share));
+        }
+    }
+    __syncthreads();
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __grid_constant__ MatmulArgs a) {
     extern __shared__ __align__(16) u8 shared[];
-    grid_release();
-    u32 padded = round_up(a.k, CHUNK);
+    // Whatever starts after the gate and up of experts may take it that the choice has been made.
+    if (!ROWS_BY_EXPERT) grid_release();
+    u32 padded = round_up(a.k, CHUNK), whole = SLOTS * padded;
     u8* x = shared;
-    float* sums = (float*)(shared + COLUMNS * x_bytes(padded));
+    float* sums = (float*)(shared + COLUMNS * x_bytes(whole));
     float* open = sums + WARPS * COLUMNS;
-    u8* rings = (u8*)(open + WARPS * 2 * COLUMNS * ROWS);
+    u32* chosen = (u32*)(open + WARPS * 2 * COLUMNS * ROWS);
+    u8* rings = shared + round_up((u32)((u8*)(chosen + 2 * USED) - shared), 16);
     u32 warp = threadIdx.x / 32;
     u8* ring = rings + warp * (STAGES * STAGE);
+#if USED
+    if (ROWS_BY_EXPERT) {
+        grid_wait();
+        grid_release();
+        if (a.step->ended || blockIdx.y >= a.step->live) return;
+    }
+    for (u32 i = threadIdx.x; i < 2 * USED; i += THREADS) {
+        u32 word = __float_as_uint(__ldcg(a.choice + (size_t)blockIdx.y * a.choice_stride + i));
+        chosen[i] = i < USED ? min(word, a.experts - 1) : word;
+    }
+    __syncthreads();
+    u32 matrices = a.experts * (OUTPUT == 2 ? 2 : 1);
+#else
+    u32 matrices = OUTPUT == 2 ? 2 : 1;
+#endif
 
-    u32 groups = (a.n + OUTPUTS - 1) / OUTPUTS;
+    u32 groups = groups_of(a) * (ROWS_BY_EXPERT ? USED : 1);
     Share share;
     share.first_group = (u32)((u64)groups * blockIdx.x / gridDim.x);
-    share.chunks = padded / CHUNK;
+    share.chunks = whole / CHUNK;
     share.units = ((u32)((u64)groups * (blockIdx.x + 1) / gridDim.x) - share.first_group) * share.chunks;
-    Planes planes(a.weight, OUTPUT == 2 ? 2 * a.n : a.n, a.k);
+    Planes planes(a.weight, matrices * a.n, a.k);
     u32 begin = share.begin(warp), end = share.begin(warp + 1);
     Stream stream;
     stream.ring = (u32)__cvta_generic_to_shared(ring);
     stream.to = stream.ring;
     stream.lane = keep(threadIdx.x % 32);
-    stream.chunks = share.chunks;
+    stream.chunks = padded / CHUNK;
     stream.units = end - begin;
     stream.group = share.first_group + begin / share.chunks;
-    stream.chunk = begin % share.chunks;
+    stream.slot = begin % share.chunks / stream.chunks;
+    stream.chunk = begin % stream.chunks;
+    stream.chosen = chosen;
     stream.aim(a, planes);
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) stream.next(a, planes);
+#if USED
+    if (K_BY_EXPERT) {
+        grid_wait();
+        if (a.step->ended || blockIdx.y >= a.step->live) {
+            arrived<0>();
+            return;
+        }
+    }
+    const float* row = a.x + (size_t)blockIdx.y * a.x_stride;
+    float4 w[ROUNDS];
+    if (K_BY_EXPERT) prepare_each(x, row, (const float*)(chosen + USED), a.k, padded);
+    else prepare(x, sums, row, a.x_stride, 1, w, a.k, padded);
+    run<1>(a, planes, share, stream, ring, x, sums, open, whole, 1);
+#else
     float4 w[ROUNDS];
     if (NORM) {
         bool wide = is_wide(a.norm);
@@ -351,4 +442,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
     if (rows <= 4) return RUN(4);
     if (rows <= 8) return RUN(8);
     RUN(16);
+#endif
 }

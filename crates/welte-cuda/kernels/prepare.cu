@@ -15,7 +15,7 @@ struct PrepareArgs {
     u32 normed;
     float eps;
     float scale; // on what is not normed: keeps large activations inside f16
-    u32 pad;
+    u32 each;    // of a row of x, that many times k values are as many rows
 };
 
 __device__ __forceinline__ u32 two(float a, float b) {
@@ -47,8 +47,8 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
     const u32 row = blockIdx.y * gridDim.x + blockIdx.x, thread = threadIdx.x;
     grid_release();
     grid_wait();
-    const bool live = row < a.step->live;
-    const float* x = a.x + (u64)row * a.x_stride;
+    const bool live = row < a.step->live * a.each;
+    const float* x = a.x + (u64)(row / a.each) * a.x_stride + (u64)(row % a.each) * a.k;
     const bool aligned = ((u64)x & 15) == 0;
     const u32 padded = TILED ? (a.k + 63) / 64 * 64 : a.out_stride;
     float scale = a.scale;

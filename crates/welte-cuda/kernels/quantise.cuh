@@ -8,7 +8,12 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int LANES = 16;                       // lanes that share a row
 constexpr int TAKEN = Format::BLOCKS ? 32 : 8;  // neighbouring elements of a row that a lane takes
 constexpr int STRIPE = LANES * TAKEN;           // elements that the lanes of a row take side by side: 512 bytes of x
-constexpr int STRIPES = Format::BLOCKS ? 1 : 2; // that a warp works on at once
+// Stripes that a warp works on at once: about 512 bytes of a row.
+#ifdef PLAIN
+constexpr int STRIPES = 2;
+#else
+constexpr int STRIPES = Format::BLOCKS ? 1 : 4;
+#endif
 constexpr int CHUNK = STRIPES * STRIPE;
 
 // Beside 32 rounded activations: their scale, and the sum of what they stand for, of each half where weights need it,

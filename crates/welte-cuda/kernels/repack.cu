@@ -13,7 +13,11 @@ struct RepackArgs {
 // A thread does 32 elements of a block format, 16 bytes of floats.
 extern "C" __global__ void repack(const __grid_constant__ RepackArgs a) {
     Planes planes(a.weight, a.n, a.k);
-    constexpr u32 UNIT = Format::BLOCKS ? 32 : 16 / Format::RAW_BYTES;
+#ifdef PLAIN
+    constexpr u32 UNIT = 16 / Format::RAW_BYTES;
+#else
+    constexpr u32 UNIT = 32;
+#endif
     u32 units = (a.k + UNIT - 1) / UNIT;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (u64)a.rows * units; i += (u64)gridDim.x * blockDim.x) {
         u32 row = (u32)(i / units), unit = (u32)(i % units);
@@ -22,7 +26,7 @@ extern "C" __global__ void repack(const __grid_constant__ RepackArgs a) {
         planes.row(a.first_row + row, from);
         u8* to[MOST_PLANES];
         for (int p = 0; p < Format::PLANES; p++) to[p] = (u8*)from[p];
-#ifdef FLOATS
+#ifdef PLAIN
         u32 at = 16 * unit, bytes = min(a.k * Format::RAW_BYTES - at, 16u);
         copy(to[0] + at, raw + at, bytes);
 #else

@@ -32,10 +32,17 @@ const SOURCES: &[(&str, &str)] = sources![
     "dequant.cu",
     "dequant.cuh",
     "embed.cu",
+    "experts.cu",
+    "format/affine.cuh",
     "format/bf16.cuh",
+    "format/codebook.cuh",
     "format/f16.cuh",
     "format/f32.cuh",
+    "format/f8_e4m3.cuh",
+    "format/iq4_nl.cuh",
+    "format/iq4_xs.cuh",
     "format/k_head.cuh",
+    "format/mxfp4.cuh",
     "format/q2_k.cuh",
     "format/q3_k.cuh",
     "format/q4_0.cuh",
@@ -95,8 +102,12 @@ pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Err
     if !every_variant {
         let mut seen = BTreeSet::new();
         let format = |unit: &Unit| {
-            let mut defines = unit.defines.iter();
-            defines.find(|(key, _)| *key == "FORMAT_FILE").cloned()
+            let of_format = ["FORMAT_FILE", "BITS", "GROUP", "BF16"];
+            let defines = unit
+                .defines
+                .iter()
+                .filter(|(key, _)| of_format.contains(key));
+            defines.cloned().collect::<Vec<_>>()
         };
         listed.retain(|l| seen.insert((l.unit.file, format(&l.unit))));
     }

@@ -41,6 +41,29 @@ pub(crate) fn planes(format: Format) -> &'static [Plane] {
         Format::Q4_K => planes![32 / 16, 256 / 16],
         Format::Q5_K => planes![32 / 16, 32 / 4, 256 / 16],
         Format::Q6_K => planes![32 / 16, 32 / 8, 32 / 2, 256 / 2],
+        Format::IQ4_NL => planes![32 / 16, 32 / 2],
+        Format::IQ4_XS => planes![32 / 16, 32 / 1, 256 / 2],
+        Format::MXFP4 => planes![32 / 16, 32 / 1],
+        Format::F8_E4M3 => planes![32 / 16, 32 / 16, 128 / 4],
+        Format::Affine(affine) => {
+            macro_rules! quants {
+                ($($plane:tt)*) => {
+                    match affine.group() {
+                        32 => planes![$($plane)*, 32 / 4],
+                        64 => planes![$($plane)*, 64 / 4],
+                        _ => planes![$($plane)*, 128 / 4],
+                    }
+                };
+            }
+            match affine.bits() {
+                2 => quants!(32 / 8),
+                3 => quants!(32 / 8, 32 / 4),
+                4 => quants!(32 / 16),
+                5 => quants!(32 / 16, 32 / 4),
+                6 => quants!(32 / 16, 32 / 8),
+                _ => quants!(32 / 16, 32 / 16),
+            }
+        }
     }
 }
 
@@ -51,9 +74,27 @@ pub(crate) fn bytes(format: Format, n: u32, k: u32) -> Option<u64> {
     u64::from(n).checked_mul(row)
 }
 
-/// The file that tells kernels a format.
-pub(crate) fn format_file(format: Format) -> String {
-    format!("\"format/{}.cuh\"", format.name().to_lowercase())
+/// What tells kernels a format: its file, and where that is a family's, which member is meant.
+pub(crate) fn format_defines(format: Format) -> Vec<(&'static str, String)> {
+    let file = |name: &str| ("FORMAT_FILE", format!("\"format/{name}.cuh\""));
+    match format {
+        Format::Affine(affine) => vec![
+            file("affine"),
+            ("BITS", affine.bits().to_string()),
+            ("GROUP", affine.group().to_string()),
+            ("BF16", u32::from(affine.bf16()).to_string()),
+        ],
+        one => vec![file(&one.name().to_lowercase())],
+    }
+}
+
+/// The formats that tests compile for. Of a family these are enough to see every line of it.
+pub(crate) fn listed() -> impl Iterator<Item = Format> {
+    Format::ALL.into_iter().filter(|format| match format {
+        Format::Affine(a) if a.bits() == 4 => a.bf16() == (a.group() == 64),
+        Format::Affine(a) => a.bf16() && a.group() == 64,
+        _ => true,
+    })
 }
 
 /// The parameter of `repack`.
@@ -116,13 +157,14 @@ fn is_plain(format: Format, k: u32) -> bool {
 pub(crate) fn repack_unit(format: Format) -> Unit {
     Unit {
         file: "repack.cu",
-        defines: vec![("FORMAT_FILE", format_file(format))],
+        defines: format_defines(format),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use welte_table::Affine;
 
     #[test]
     fn planes_hold_what_blocks_hold() {
@@ -132,8 +174,12 @@ mod tests {
                 .iter()
                 .map(|p| p.bytes * (block / p.elements).max(1))
                 .sum();
-            // Q3_K's scales are widened from 6 to 8 bits.
-            let wider = if format == Format::Q3_K { 4 } else { 0 };
+            // Scales are widened from 6 to 8 bits.
+            let wider = match format {
+                Format::Q3_K => 4,
+                Format::IQ4_XS => 2,
+                _ => 0,
+            };
             assert_eq!(bytes as usize, format.block_bytes() + wider, "{format:?}");
         }
     }
@@ -164,6 +210,13 @@ mod tests {
             (Format::Q4_K, include_str!("../kernels/format/q4_k.cuh")),
             (Format::Q5_K, include_str!("../kernels/format/q5_k.cuh")),
             (Format::Q6_K, include_str!("../kernels/format/q6_k.cuh")),
+            (Format::IQ4_NL, include_str!("../kernels/format/iq4_nl.cuh")),
+            (Format::IQ4_XS, include_str!("../kernels/format/iq4_xs.cuh")),
+            (Format::MXFP4, include_str!("../kernels/format/mxfp4.cuh")),
+            (
+                Format::F8_E4M3,
+                include_str!("../kernels/format/f8_e4m3.cuh"),
+            ),
         ] {
             let elements = list(planes(format).iter().map(|p| p.elements).collect());
             let bytes = list(planes(format).iter().map(|p| p.bytes).collect());
@@ -171,6 +224,19 @@ mod tests {
                 source.contains(&elements) && source.contains(&bytes),
                 "{format:?}"
             );
+        }
+        let source = include_str!("../kernels/format/affine.cuh");
+        for affine in Affine::ALL {
+            let planes = planes(Format::Affine(affine));
+            let (scales, quants) = planes.split_last().expect("there are planes");
+            assert_eq!(scales.elements as usize, affine.group());
+            let elements = ["32, "].repeat(quants.len()).concat();
+            let bytes = list(planes.iter().map(|p| p.bytes).collect());
+            assert!(
+                source.contains(&format!("{{{elements}GROUP}}")),
+                "{affine:?}"
+            );
+            assert!(source.contains(&bytes), "{affine:?}");
         }
     }
 }

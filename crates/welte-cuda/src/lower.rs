@@ -10,10 +10,9 @@ use welte_table::{
     WeightId,
 };
 
-/// True if this device runs the command as it stands: it has every op, fused ones included, in every format, but for
-/// those of mixtures of experts.
-pub fn supports(command: &Command) -> bool {
-    !ops::experts::is_one(command.op)
+/// True if this device runs the command as it stands: it has every op, fused ones included, in every format.
+pub fn supports(_: &Command) -> bool {
+    true
 }
 
 /// Addresses of a session's memory.
@@ -134,6 +133,7 @@ impl<'a> Lowering<'a> {
     pub(crate) fn lower(&self, table: &Table) -> Result<LoweredTable, Error> {
         let mut commands = Vec::with_capacity(table.commands.len());
         let single_from = table.single_row_from().unwrap_or(usize::MAX);
+        ops::experts::check_order(&table.commands)?;
         for (index, command) in table.commands.iter().enumerate() {
             let positional = matches!(
                 command.op,

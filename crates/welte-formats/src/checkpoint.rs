@@ -47,6 +47,8 @@ pub struct TensorInfo {
     pub n: usize,
     /// Elements per row.
     pub k: usize,
+    /// Matrices that lie one below the other, of as many rows each: those of all experts. Else 1.
+    pub stack: usize,
 }
 
 /// The text side of a checkpoint: for GGUF it is in the metadata, for a directory in files beside the weights.

@@ -1,5 +1,9 @@
 //! Directories in Hugging Face layout: `config.json` beside safetensors files.
 
+mod float8;
+mod mlx;
+mod mxfp4;
+
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value, mapped};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
@@ -25,8 +29,45 @@ pub struct Directory {
     maps: Vec<Mmap>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// Per tensor: its file and where its data starts there.
-    places: Vec<(usize, usize)>,
+    /// Per tensor: where its rows are.
+    data: Vec<Data>,
+    by_name: HashMap<String, usize>,
+}
+
+/// Where data begins: which file, and the byte in it.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    file: usize,
+    start: usize,
+}
+
+/// Where a tensor's rows are.
+#[derive(Clone, Copy, Debug)]
+enum Data {
+    /// As they are read.
+    Plain(Place),
+    /// F8_E4M3 with scales apart.
+    Float8(float8::Parts),
+    /// MXFP4 with scales apart.
+    Mxfp4(mxfp4::Parts),
+    /// Integers, scales and biases as MLX has them.
+    Mlx(mlx::Parts),
+}
+
+/// A tensor as its file has it.
+struct Stored {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    place: Place,
+}
+
+/// The safetensors files of a directory.
+#[derive(Default)]
+struct Files {
+    paths: Vec<PathBuf>,
+    maps: Vec<Mmap>,
+    stored: Vec<Stored>,
     by_name: HashMap<String, usize>,
 }
 
@@ -34,25 +75,86 @@ impl Directory {
     /// Opens a directory that has `config.json` and `model.safetensors` or its index with all shards.
     pub fn open(path: &Path) -> Result<Directory, Error> {
         let metadata = config(path)?;
+        refuse_methods(&path.join(CONFIG), &metadata)?;
+        let files = Files::open(path)?;
         let mut directory = Directory {
             path: path.to_path_buf(),
             origin: path.display().to_string(),
             maps: Vec::new(),
             metadata,
             tensors: Vec::new(),
-            places: Vec::new(),
+            data: Vec::new(),
             by_name: HashMap::new(),
         };
+        for tensor in &files.stored {
+            if let Some((info, data)) = directory.take_in(&files, tensor)? {
+                let number = directory.tensors.len();
+                directory.by_name.insert(info.name.clone(), number);
+                directory.tensors.push(info);
+                directory.data.push(data);
+            }
+        }
+        directory.maps = files.maps;
+        Ok(directory)
+    }
+
+    /// What a stored tensor is to those who read the checkpoint; none if it is a part of another one.
+    fn take_in(&self, files: &Files, tensor: &Stored) -> Result<Option<(TensorInfo, Data)>, Error> {
+        let quantised = mlx::Quantised {
+            config: &self.path.join(CONFIG),
+            metadata: &self.metadata,
+            files,
+        };
+        if float8::is_part(files, tensor)?
+            || mxfp4::is_part(files, tensor)
+            || quantised.is_part(tensor)?
+        {
+            return Ok(None);
+        }
+        let format = match tensor.dtype {
+            Dtype::F32 => Format::F32,
+            Dtype::F16 => Format::F16,
+            Dtype::BF16 => Format::BF16,
+            Dtype::U32 => return quantised.joined(tensor).map(Some),
+            Dtype::F8_E4M3 => {
+                let block = float8::block(&self.path.join(CONFIG), &self.metadata)?;
+                return float8::joined(files, tensor, block).map(Some);
+            }
+            Dtype::U8 if tensor.name.ends_with(mxfp4::BLOCKS) => {
+                return mxfp4::joined(files, tensor).map(Some);
+            }
+            other => {
+                let problem = format!("has type {other:?}; supported are F32, F16, BF16, F8_E4M3");
+                return Err(files.wrong(tensor, problem));
+            }
+        };
+        let (n, k) = tensor.matrix().map_err(|p| files.wrong(tensor, p))?;
+        let name = tensor.name.clone();
+        let stack = tensor.stack();
+        let info = TensorInfo {
+            name,
+            format,
+            n,
+            k,
+            stack,
+        };
+        Ok(Some((info, Data::Plain(tensor.place))))
+    }
+}
+
+impl Files {
+    fn open(path: &Path) -> Result<Files, Error> {
+        let mut files = Files::default();
         let index = path.join(INDEX);
         let single = path.join(SINGLE);
         if index.exists() {
             let map = weight_map(&index)?;
             for shard in map.values().collect::<BTreeSet<_>>() {
-                directory.add(&shard_path(path, &index, shard)?)?;
+                files.add(shard_path(path, &index, shard)?)?;
             }
             if let Some((name, shard)) = map
                 .iter()
-                .find(|(name, _)| !directory.by_name.contains_key(*name))
+                .find(|(name, _)| !files.by_name.contains_key(*name))
             {
                 return Err(Error::malformed(
                     &index,
@@ -61,37 +163,72 @@ impl Directory {
                 ));
             }
         } else if single.exists() {
-            directory.add(&single)?;
+            files.add(single)?;
         } else {
             return Err(Error::unsupported(
                 path,
                 format!("has neither {SINGLE} nor {INDEX}{}", other_weights(path)),
             ));
         }
-        Ok(directory)
+        Ok(files)
     }
 
     /// Takes in one safetensors file.
-    fn add(&mut self, path: &Path) -> Result<(), Error> {
-        let map = mapped::map(path)?;
-        let number = self.maps.len();
-        for (info, start) in header(path, &map)? {
-            if self
-                .by_name
-                .insert(info.name.clone(), self.tensors.len())
-                .is_some()
-            {
+    fn add(&mut self, path: PathBuf) -> Result<(), Error> {
+        let map = mapped::map(&path)?;
+        for tensor in header(&path, &map, self.maps.len())? {
+            let (name, number) = (tensor.name.clone(), self.stored.len());
+            if self.by_name.insert(name, number).is_some() {
                 return Err(Error::malformed(
-                    path,
-                    format!("tensor {}", info.name),
+                    &path,
+                    format!("tensor {}", tensor.name),
                     "is in two files",
                 ));
             }
-            self.tensors.push(info);
-            self.places.push((number, start));
+            self.stored.push(tensor);
         }
         self.maps.push(map);
+        self.paths.push(path);
         Ok(())
+    }
+
+    fn tensor(&self, name: &str) -> Option<&Stored> {
+        self.by_name.get(name).map(|i| &self.stored[*i])
+    }
+
+    fn wrong(&self, tensor: &Stored, problem: impl Into<String>) -> Error {
+        let path = &self.paths[tensor.place.file];
+        Error::malformed(path, format!("tensor {}", tensor.name), problem)
+    }
+}
+
+impl Stored {
+    /// Matrices of equal shape that it holds.
+    fn stack(&self) -> usize {
+        match self.shape[..] {
+            [stack, _, _] => stack,
+            _ => 1,
+        }
+    }
+
+    /// Rows and elements of a row, or what is wrong with the shape. A stack of matrices (experts) is one matrix with the
+    /// rows of all.
+    fn matrix(&self) -> Result<(usize, usize), String> {
+        let (n, k) = match self.shape[..] {
+            [k] => (1, k),
+            [n, k] => (n, k),
+            [stack, n, k] => (stack.checked_mul(n).unwrap_or(0), k),
+            _ => {
+                return Err(format!(
+                    "has {} dimensions; 1 to 3 are supported",
+                    self.shape.len()
+                ));
+            }
+        };
+        if n == 0 || k == 0 {
+            return Err(format!("is empty ({n} x {k})"));
+        }
+        Ok((n, k))
     }
 }
 
@@ -129,8 +266,21 @@ impl Checkpoint for Directory {
                 "is not there",
             )
         };
-        let (file, start) = self.places[index.ok_or_else(absent)?];
-        mapped::rows(&self.path, &self.maps[file], tensor, start, first, rows).map(Cow::Borrowed)
+        match self.data[index.ok_or_else(absent)?] {
+            Data::Plain(Place { file, start }) => {
+                let bytes = &self.maps[file];
+                mapped::rows(&self.path, bytes, tensor, start, first, rows).map(Cow::Borrowed)
+            }
+            Data::Float8(parts) => {
+                float8::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
+            }
+            Data::Mxfp4(parts) => {
+                mxfp4::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
+            }
+            Data::Mlx(parts) => {
+                mlx::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
+            }
+        }
     }
 
     fn text_files(&self) -> TextFiles {
@@ -188,6 +338,37 @@ fn config(directory: &Path) -> Result<Metadata, Error> {
             "is missing; it must name the architecture",
         )),
     }
+}
+
+/// What `quantization_config` may say of how weights are stored: F8_E4M3 with scales, or MXFP4.
+const METHODS: [&str; 4] = ["fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4"];
+
+/// Refuses weights that are packed in ways that we do not read.
+fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
+    const METHOD: &str = "quantization_config.quant_method";
+    let said = |key: &str, supported: &[&str]| match metadata.get(key) {
+        None => Ok(()),
+        Some(Value::String(name)) if supported.contains(&name.as_str()) => Ok(()),
+        Some(value) => {
+            let name = match value {
+                Value::String(name) => name,
+                _ => "no text",
+            };
+            let problem = format!(
+                "is {name}; supported are {}: take the model in one of those, in GGUF or not quantised",
+                supported.join(", ")
+            );
+            Err(Error::malformed(path, key, problem))
+        }
+    };
+    said(METHOD, &METHODS)?;
+    if metadata.get(METHOD) == Some(&Value::String("compressed-tensors".into())) {
+        said(
+            "quantization_config.format",
+            &["float-quantized", "naive-quantized"],
+        )?;
+    }
+    Ok(())
 }
 
 /// Objects become keys with dots; lists of plain values stay lists, other lists become keys with numbers; null is
@@ -302,8 +483,8 @@ fn other_weights(path: &Path) -> String {
     }
 }
 
-/// A safetensors file's tensors, and where the data of each starts in the file.
-fn header(path: &Path, bytes: &[u8]) -> Result<Vec<(TensorInfo, usize)>, Error> {
+/// A safetensors file's tensors, in the order of the file, which is the order to read them in.
+fn header(path: &Path, bytes: &[u8], file: usize) -> Result<Vec<Stored>, Error> {
     let broken = |e| {
         Error::malformed(
             path,
@@ -316,61 +497,35 @@ fn header(path: &Path, bytes: &[u8]) -> Result<Vec<(TensorInfo, usize)>, Error> 
     let data = length.saturating_add(8);
     let mut found = Vec::new();
     for (name, tensor) in metadata.tensors() {
-        let wrong = |problem: String| Error::malformed(path, format!("tensor {name}"), problem);
-        let format = match tensor.dtype {
-            Dtype::F32 => Format::F32,
-            Dtype::F16 => Format::F16,
-            Dtype::BF16 => Format::BF16,
-            other => {
-                return Err(wrong(format!(
-                    "has type {other:?}; supported are F32, F16, BF16"
-                )));
-            }
-        };
-        let (n, k) = match tensor.shape[..] {
-            [k] => (1, k),
-            [n, k] => (n, k),
-            // A stack of matrices (experts) is one matrix with the rows of all.
-            [stack, n, k] => (stack.checked_mul(n).unwrap_or(0), k),
-            _ => {
-                return Err(wrong(format!(
-                    "has {} dimensions; 1 to 3 are supported",
-                    tensor.shape.len()
-                )));
-            }
-        };
-        if n == 0 || k == 0 {
-            return Err(wrong(format!("is empty ({n} x {k})")));
-        }
         let (from, to) = tensor.data_offsets;
-        let size = format.bytes(k).and_then(|row| row.checked_mul(n));
+        let elements = tensor
+            .shape
+            .iter()
+            .try_fold(1, |a: usize, b| a.checked_mul(*b));
+        let size = elements.and_then(|n| n.checked_mul(tensor.dtype.bitsize()));
         let place = data.checked_add(from).zip(data.checked_add(to));
         match place {
             Some((start, end))
-                if end <= bytes.len() && start <= end && size == Some(end - start) =>
+                if end <= bytes.len()
+                    && start <= end
+                    && size.map(|s| s / 8) == Some(end - start) =>
             {
-                found.push((
-                    TensorInfo {
-                        name: name.clone(),
-                        format,
-                        n,
-                        k,
-                    },
-                    start,
-                    from,
-                ));
+                found.push(Stored {
+                    name,
+                    dtype: tensor.dtype,
+                    shape: tensor.shape.clone(),
+                    place: Place { file, start },
+                });
             }
             _ => {
-                return Err(wrong(
-                    "has offsets that do not fit its shape or the file".to_string(),
+                return Err(Error::malformed(
+                    path,
+                    format!("tensor {name}"),
+                    "has offsets that do not fit its shape or the file",
                 ));
             }
         }
     }
-    // In the order of the file, which is the order to read it in.
-    found.sort_by_key(|(_, _, from)| *from);
-    Ok(found
-        .into_iter()
-        .map(|(info, start, _)| (info, start))
-        .collect())
+    found.sort_by_key(|tensor| tensor.place.start);
+    Ok(found)
 }

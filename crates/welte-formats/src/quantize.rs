@@ -68,6 +68,15 @@ pub fn requantised(input: &dyn Checkpoint, recipe: Recipe) -> Vec<TensorInfo> {
 
 fn check(input: &dyn Checkpoint, output: &Path) -> Result<(), Error> {
     let origin = Path::new(input.origin());
+    let affine = |t: &&TensorInfo| matches!(t.format, Format::Affine(_));
+    if let Some(tensor) = input.tensors().iter().find(affine) {
+        let problem = format!(
+            "tensor {} is quantised already, as MLX does it ({}); start from the model that it was made from",
+            tensor.name,
+            tensor.format.name()
+        );
+        return Err(Error::unsupported(origin, problem));
+    }
     if input.dialect() != Dialect::Gguf {
         let problem = "is not a GGUF file: quantize reads GGUF; convert the directory first (llama.cpp's \
                        convert_hf_to_gguf.py does)";

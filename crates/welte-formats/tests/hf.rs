@@ -74,6 +74,7 @@ fn a_single_file() {
         format,
         n,
         k,
+        stack: 1,
     };
     let expected = [
         info("m", Format::BF16, 3, 4),

@@ -15,6 +15,7 @@ fn tensor(name: &str, n: usize, k: usize) -> TensorInfo {
         format: Format::F32,
         n,
         k,
+        stack: 1,
     }
 }
 
@@ -37,6 +38,12 @@ fn tensors(tied: bool) -> Vec<TensorInfo> {
         add("ffn_gate.weight", 3, 40);
         add("ffn_down.weight", 3, 256);
     }
+    // Three experts of two rows.
+    let experts = TensorInfo {
+        stack: 3,
+        ..tensor("blk.0.ffn_up_exps.weight", 6, 256)
+    };
+    all.insert(2, experts);
     all
 }
 
@@ -82,8 +89,12 @@ fn tolerance(format: Format) -> f32 {
         Format::Q6_K => 0.05,
         Format::Q5_0 | Format::Q5_1 | Format::Q5_K => 0.09,
         Format::Q4_0 | Format::Q4_1 | Format::Q4_K => 0.18,
+        Format::IQ4_NL | Format::IQ4_XS => 0.18,
+        Format::MXFP4 => 0.26,
+        Format::F8_E4M3 => 0.07,
         Format::Q3_K => 0.4,
         Format::Q2_K => 0.6,
+        Format::Affine(_) => panic!("no recipe makes these"),
     }
 }
 
@@ -211,6 +222,14 @@ fn mixtures_follow_the_known_rules() {
         ("Q6_K", "blk.0.ffn_up.weight", "Q8_0"),
         ("Q6_K", "blk.0.ffn_gate.weight", "F16"),
         ("Q4_1", "blk.0.ffn_gate.weight", "F16"),
+        ("IQ4_XS", "blk.0.ffn_up.weight", "IQ4_NL"),
+        ("IQ4_NL", "blk.0.ffn_gate.weight", "F16"),
+        ("IQ4_NL", "output.weight", "Q6_K"),
+        ("IQ4_XS", "blk.1.ffn_down.weight", "Q5_K"),
+        ("IQ4_XS", "blk.2.ffn_down.weight", "IQ4_XS"),
+        ("IQ4_XS", "blk.9.attn_v.weight", "IQ4_XS"),
+        ("MXFP4_MOE", "output.weight", "Q8_0"),
+        ("MXFP4_MOE", "blk.1.attn_v.weight", "Q8_0"),
     ] {
         assert_eq!(chosen(&untied, recipe, name), format, "{recipe} {name}");
     }

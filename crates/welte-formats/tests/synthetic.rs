@@ -35,6 +35,8 @@ fn named_shapes_have_their_real_sizes() {
     // These two have 32 and 64 numbers of rope factors besides.
     assert_eq!(parameters("llama-1b:q8_0"), 1_235_814_400 + 32);
     assert_eq!(parameters("llama-8b:q8_0"), 8_030_261_248 + 64);
+    assert_eq!(parameters("gemma-3-1b:q4_0"), 999_885_952);
+    assert_eq!(parameters("qwen3-30b-a3b:q4_k"), 30_532_122_624);
     for name in NAMES {
         assert!(Synthetic::parse(&format!("{name}:q4_k_m")).is_ok());
     }
@@ -95,6 +97,8 @@ fn a_written_file_reads_back() {
         "tiny,arch=qwen2:q4_k_m",
         "tiny,arch=qwen3,tied=false:bf16",
         "tiny,rope_factor=8:q5_1",
+        "tiny,arch=qwen3moe,experts=5:q4_k",
+        "tiny,arch=gemma3:q8_0",
     ] {
         let model = made(what);
         let mut last = (0, 1);
@@ -119,6 +123,12 @@ fn families_have_their_tensors() {
     assert!(has("tiny,arch=qwen3:q8_0", "blk.1.attn_q_norm.weight"));
     assert!(has("tiny,rope_factor=8:q8_0", "rope_freqs.weight"));
     assert!(has("tiny,tied=false:q8_0", "output.weight"));
+    assert!(has("tiny,arch=gemma3:q8_0", "blk.1.post_ffw_norm.weight"));
+    assert!(has("tiny,arch=qwen3moe:q8_0", "blk.0.ffn_gate_inp.weight"));
+    let model = made("tiny,arch=qwen3moe,experts=5,used=3,ffn=96:q8_0");
+    let down = model.tensor("blk.1.ffn_down_exps.weight").unwrap();
+    assert_eq!((down.stack, down.n, down.k), (5, 5 * 256, 96));
+    assert!(!has("tiny,arch=qwen3moe:q8_0", "blk.0.ffn_down.weight"));
     assert!(!has("tiny:q8_0", "output.weight"));
     assert!(!has("tiny:q8_0", "rope_freqs.weight"));
 }
@@ -148,6 +158,7 @@ fn rows_of_uneven_blocks_fall_back() {
         ("q4_k", Format::Q5_0),
         ("q5_k", Format::Q5_1),
         ("q6_k", Format::Q8_0),
+        ("iq4_xs", Format::IQ4_NL),
     ] {
         assert_eq!(format(&format!("tiny,dim=288:{wanted}"), name), fallen);
         assert_eq!(format(&format!("tiny,dim=100:{wanted}"), name), Format::F16);
@@ -191,8 +202,9 @@ fn what_cannot_be_is_refused_with_the_reason() {
         ("tiny,layers=99999999999999999999:q4_0", "layers"),
         ("tiny,dim=-1:q4_0", "dim"),
         ("tiny,colour=3:q4_0", "colour"),
-        ("tiny,arch=mamba:q4_0", "llama, qwen2 or qwen3"),
+        ("tiny,arch=mamba:q4_0", "qwen3moe or gemma3"),
         ("tiny,heads=3:q4_0", "kv_heads"),
+        ("tiny,arch=qwen3moe,used=5:q4_0", "experts=4"),
         ("tiny,head_dim=63:q4_0", "head_dim"),
         ("tiny,vocab=10:q4_0", "vocab"),
         ("tiny,rope_base=nan:q4_0", "rope_base"),

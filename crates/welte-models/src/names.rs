@@ -125,6 +125,21 @@ pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
         .unwrap_or_else(|| name.to_string())
 }
 
+/// The names of a layer's experts: those of the architecture, or MLX's, which stacks them and calls them alike everywhere.
+pub(crate) fn experts(checkpoint: &dyn Checkpoint, names: &Names, layer: u32) -> [String; 3] {
+    let own = names.experts.map(String::from);
+    let Some((module, _)) = names.experts[0].split_once(".experts.[]") else {
+        return own;
+    };
+    let stacked =
+        ["gate_proj", "up_proj", "down_proj"].map(|part| format!("{module}.switch_mlp.{part}"));
+    let first = resolve(checkpoint, &weight(&stacked[0], layer));
+    match checkpoint.tensor(&first) {
+        Some(_) => stacked,
+        None => own,
+    }
+}
+
 /// The weight's full name in a layer.
 pub(crate) fn weight(template: &str, layer: u32) -> String {
     format!("{}.weight", template.replace("{}", &layer.to_string()))

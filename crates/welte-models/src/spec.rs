@@ -191,7 +191,6 @@ const MOST_CONTEXT: u32 = 1 << 30;
 pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let (arch, said) = Architecture::of(checkpoint)?;
     let keys = Keys::new(checkpoint, &said);
-    refuse_quantised(&keys, &said)?;
     let names = arch.names(checkpoint.dialect());
     let size = |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), default, most);
 
@@ -290,17 +289,6 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     spec.expert_layers = vec![spec.experts.is_some(); layers as usize];
     (arch.finish)(&mut spec, &keys)?;
     Ok(spec)
-}
-
-/// Weights packed in ways that we do not read.
-fn refuse_quantised(keys: &Keys<'_>, said: &str) -> Result<(), Error> {
-    if let Some(method) = keys.text("quantization_config.quant_method")? {
-        return Err(unsupported(
-            keys.checkpoint,
-            &format!("{said} quantised by {method}"),
-        ));
-    }
-    Ok(())
 }
 
 /// The experts, where the architecture can have them.

@@ -308,8 +308,8 @@ impl Collector<'_> {
             e.count,
             dim,
         )?;
-        let [gate, up, down] = names.experts;
-        let pair = [(gate, e.ffn), (up, e.ffn)];
+        let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
+        let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
         Ok(ExpertWeights {
             router,
             gate_up: self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,

@@ -4,6 +4,7 @@
 //! in range), [`MemoryPlan`] (what will be allocated) and [`dump`] (what a person sees). None of them needs a device.
 
 mod access;
+mod affine;
 pub mod cost;
 pub mod dump;
 mod format;
@@ -14,6 +15,7 @@ mod table;
 mod verify;
 
 pub use access::{Access, Extent, accesses};
+pub use affine::Affine;
 pub use format::Format;
 pub use legalize::legalize;
 pub use op::{Op, Params, Word, params};

@@ -1,5 +1,6 @@
-//! Logits against transformers: small random models of each architecture in every format, on every instruction set of
-//! this machine, on its GPU if it has one, and on the reference. Teacher-forced; `tools/goldens/make.py` wrote the files.
+//! Logits against transformers: small random models of each architecture in every format, and against MLX: models
+//! that it quantised. On every instruction set of this machine, on its GPU if it has one, and on the reference.
+//! Teacher-forced; the scripts in `tools/goldens` wrote the files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,8 +36,14 @@ fn goldens(architecture: &str) -> Vec<Golden> {
     let crate_folder = std::env::var_os("CARGO_MANIFEST_DIR");
     let crate_folder = crate_folder.unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let folder = Path::new(&crate_folder).join("tests/goldens");
-    let index = std::fs::read_to_string(folder.join("index.json")).expect("the index");
-    let index: Vec<serde_json::Value> = serde_json::from_str(&index).expect("the index is JSON");
+    let list = |file: &str| {
+        let text = std::fs::read_to_string(folder.join(file)).expect("the index");
+        let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("the index is JSON");
+        list
+    };
+    let index = ["index.json", "formats.json", "mlx.json"]
+        .map(list)
+        .concat();
     let text =
         |entry: &serde_json::Value, key: &str| entry[key].as_str().expect("a text").to_owned();
     let number =
@@ -80,19 +87,19 @@ impl Configuration {
 
     /// How far the logits may be off, by the arithmetic of the activations.
     fn tolerance(&self, format: Format) -> f32 {
-        let floats = matches!(format, Format::F32 | Format::F16 | Format::BF16);
+        let floats = !format.rounds_activations();
         match self {
             Configuration::Cpu(_, options) if options.reference => EXACT,
             // The prompt has many rows: see `Kernel::for_prompt`.
             Configuration::Cpu(_, options)
-                if format == Format::BF16
+                if matches!(format, Format::BF16 | Format::F8_E4M3)
                     && options.isa() >= Isa::Avx512Vnni
                     && Isa::Avx512Bf16.is_available() =>
             {
                 BF16_ACTS
             }
             Configuration::Cpu(..) if floats => EXACT,
-            Configuration::Cuda if format == Format::BF16 => BF16_ACTS,
+            Configuration::Cuda if matches!(format, Format::BF16 | Format::F8_E4M3) => BF16_ACTS,
             Configuration::Cuda if floats => EXACT,
             _ => INT8_ACTS,
         }
@@ -273,9 +280,6 @@ fn check(
     Ok(worst)
 }
 
-/// Those that only the CPU has kernels for.
-const EXPERTS: [&str; 2] = ["qwen3moe", "mixtral"];
-
 fn check_all(architecture: &str, count: usize) {
     let reference = Options {
         threads: Some(1),
@@ -292,9 +296,6 @@ fn check_all(architecture: &str, count: usize) {
         Configuration::Cpu(isa.name(), options)
     }));
     match welte_cuda::info(0) {
-        Ok(_) if EXPERTS.contains(&architecture) => {
-            eprintln!("skipped on CUDA: it has no kernels for experts");
-        }
         Ok(_) => configurations.push(Configuration::Cuda),
         Err(error) => eprintln!("skipped on CUDA: {error}"),
     }
@@ -314,7 +315,8 @@ fn check_all(architecture: &str, count: usize) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// A directory and a file per format: 14; a directory and one file: 2.
+/// A directory and a file per format: 14; a directory and one file: 2. Formats that came later, F8_E4M3 in four ways: 7.
+/// MLX: a directory for each number of bits, one that mixes them, and one with experts.
 macro_rules! architectures {
     ($($name:ident $count:literal),* $(,)?) => {
         $(
@@ -328,4 +330,5 @@ macro_rules! architectures {
 
 architectures! {
     llama 14, qwen2 14, qwen3 14, gemma 2, gemma2 2, gemma3 2, phi3 2, olmo2 2, smollm3 2, qwen3moe 2, mixtral 2,
+    formats 7, mlx 8,
 }

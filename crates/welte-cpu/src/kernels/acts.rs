@@ -9,7 +9,7 @@ pub(super) fn prepare(format: Format, bf16: bool, x: &[f32], acts: &mut [u8]) {
     if bf16 {
         return rounded(x, acts);
     }
-    if !format.is_quantised() {
+    if !format.rounds_activations() {
         return plain(x, acts);
     }
     let layout = Layout::of(format);
@@ -93,7 +93,10 @@ fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
     let (a, b) = match layout.correction() {
         Correction::Offset => (-layout.offset * (first + second), 0),
         Correction::OffsetHalves => (-layout.offset * first, -layout.offset * second),
-        Correction::Sum => ((scale * (first + second) as f32).to_bits() as i32, 0),
+        Correction::Sum => {
+            let sum = first + second;
+            ((scale * sum as f32).to_bits() as i32, 128 * sum)
+        }
         Correction::SumPair => ((first & 0xffff) | second << 16, 0),
     };
     out[ACT_SCALE..ACT_SCALE + 4].copy_from_slice(&scale.to_le_bytes());

@@ -3,7 +3,7 @@
 use super::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
-    leftovers, place, tile_bytes,
+    layout_of, leftovers, place, tile_bytes,
 };
 use std::arch::x86_64::*;
 use welte_table::Format;
@@ -13,8 +13,13 @@ use welte_table::Format;
 /// # Safety
 /// On a processor with AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn pack<const F: usize>(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    super::pack::pack::<F>(k, rows, tile, |words| transpose(words));
+pub(super) unsafe fn pack<const F: usize>(
+    format: Format,
+    k: usize,
+    rows: &[&[u8]],
+    tile: &mut [u8],
+) {
+    super::pack::pack::<F>(format, k, rows, tile, |words| transpose(words));
 }
 
 /// Turns 8 rows of 8 words into 8 columns.
@@ -61,13 +66,13 @@ const LANES: usize = 8;
 /// both halves at once, so that the tile is read once and forward.
 macro_rules! walk {
     ($call:ident, $step:ident, $format:expr) => {{
-        let format = const { Format::ALL[$format] };
+        let format = $call.format;
         let bytes = tile_bytes(format, $call.k);
         let stride = acts_bytes(format, $call.k, false);
         for t in 0..$call.n.div_ceil(ROWS) {
-            let (tile, k) = ($call.tiles.add(t * bytes), $call.k);
+            let tile = $call.tiles.add(t * bytes);
             if $call.rows == 1 {
-                let [low, high] = $step::<{ $format }, 1, 2>(tile, 0, k, $call.acts, stride);
+                let [low, high] = $step::<{ $format }, 1, 2>(tile, 0, $call, $call.acts, stride);
                 store(Out::new($call, t, 0, 0), low);
                 store(Out::new($call, t, 1, 0), high);
                 continue;
@@ -79,15 +84,18 @@ macro_rules! walk {
                     let out = Out::new($call, t, half, r);
                     r += match $call.rows - r {
                         4.. => {
-                            let [sums] = $step::<{ $format }, 4, 1>(tile, half, k, acts, stride);
+                            let [sums] =
+                                $step::<{ $format }, 4, 1>(tile, half, $call, acts, stride);
                             store(out, sums)
                         }
                         2..4 => {
-                            let [sums] = $step::<{ $format }, 2, 1>(tile, half, k, acts, stride);
+                            let [sums] =
+                                $step::<{ $format }, 2, 1>(tile, half, $call, acts, stride);
                             store(out, sums)
                         }
                         _ => {
-                            let [sums] = $step::<{ $format }, 1, 1>(tile, half, k, acts, stride);
+                            let [sums] =
+                                $step::<{ $format }, 1, 1>(tile, half, $call, acts, stride);
                             store(out, sums)
                         }
                     };
@@ -97,8 +105,10 @@ macro_rules! walk {
     }};
 }
 
+pub(super) use walk;
+
 /// Where the sums of a half tile go.
-struct Out {
+pub(super) struct Out {
     first: *mut f32,
     stride: usize,
     valid: usize,
@@ -107,7 +117,7 @@ struct Out {
 
 impl Out {
     /// For half a tile t, from activation row r on.
-    fn new(call: &Call, t: usize, half: usize, r: usize) -> Out {
+    pub(super) fn new(call: &Call, t: usize, half: usize, r: usize) -> Out {
         let from = t * ROWS + half * LANES;
         Out {
             first: call.out.wrapping_add(r * call.out_stride + from),
@@ -121,7 +131,7 @@ impl Out {
 /// Writes the valid outputs of M rows and returns M.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store<const M: usize>(out: Out, sums: [__m256; M]) -> usize {
+pub(super) unsafe fn store<const M: usize>(out: Out, sums: [__m256; M]) -> usize {
     let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(out.valid as i32), lane);
     for (r, sum) in sums.into_iter().enumerate() {
@@ -179,6 +189,19 @@ unsafe fn halves(at: *const u8) -> __m256 {
     unsafe { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
 }
 
+/// The scales of 8 rows as f32.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn eight(layout: Layout, at: *const u8) -> __m256 {
+    if !layout.bf16 {
+        // SAFETY: the caller's.
+        return unsafe { halves(at) };
+    }
+    // SAFETY: the caller's.
+    let words = unsafe { _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast())) };
+    _mm256_castsi256_ps(_mm256_slli_epi32(words, 16))
+}
+
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn float(at: *const u8) -> __m256 {
@@ -202,6 +225,36 @@ fn field(v: __m256i, at: usize, bits: usize, to: usize) -> __m256i {
         moved,
         _mm256_set1_epi8(((0xff >> (8 - bits)) << to) as u8 as i8),
     )
+}
+
+/// The `d` of 8 rows, from a block's part of a head; `half` says which.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn heads<const F: usize>(layout: Layout, head: *const u8, half: usize) -> __m256 {
+    // SAFETY: the caller's.
+    unsafe {
+        if let Scales::Powers = const { Layout::of(Format::ALL[F]).scales } {
+            let e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(head.add(half * LANES).cast()));
+            let normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+            let small = _mm256_min_epi32(e, _mm256_set1_epi32(2));
+            let small = _mm256_sllv_epi32(_mm256_set1_epi32(0x20_0000), small);
+            return _mm256_castsi256_ps(_mm256_max_epi32(normal, small));
+        }
+        eight(layout, head.add(half * 16))
+    }
+}
+
+/// What a group's quants stand for.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn values<const F: usize>(q: __m256i) -> __m256i {
+    let layout = const { Layout::of(Format::ALL[F]) };
+    let Some(codes) = layout.codes else {
+        return q;
+    };
+    // SAFETY: the table has 16 bytes. The lookup stays within them: two tables side by side.
+    let codes = unsafe { _mm_loadu_si128(codes.as_ptr().cast()) };
+    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codes), q)
 }
 
 /// Group g (8 rows x 4 k) of a chunk as unsigned bytes; `q` points at this half's first vector.
@@ -228,7 +281,7 @@ unsafe fn unpack<const F: usize>(q: *const u8, g: usize) -> __m256i {
             let (vector, at) = place(bits, g);
             sum = field(v(vector), at, bits, 0);
         }
-        sum
+        values::<F>(sum)
     }
 }
 
@@ -268,7 +321,14 @@ unsafe fn scales<const F: usize>(
         let pairs = || _mm_loadu_si128(subs.add(half * 2 * LANES).cast());
         let float = |v| _mm256_cvtepi32_ps(v);
         match const { Layout::of(Format::ALL[F]).scales } {
-            Scales::Plain | Scales::PlainMin => plain,
+            Scales::Plain | Scales::PlainMin | Scales::Powers => plain,
+            Scales::Super => {
+                let scale = _mm256_mul_ps(d, float(_mm256_cvtepi8_epi32(byte(0))));
+                ChunkScales {
+                    d: [scale, scale],
+                    ..plain
+                }
+            }
             Scales::SuperMin => {
                 let scale = _mm256_mul_ps(d, float(_mm256_cvtepu8_epi32(byte(0))));
                 let min = _mm256_mul_ps(dmin, float(_mm256_cvtepu8_epi32(byte(1))));
@@ -307,7 +367,7 @@ unsafe fn scales<const F: usize>(
 #[inline]
 #[target_feature(enable = "avx2")]
 fn products<const F: usize>(w: __m256i, a: __m256i) -> __m256i {
-    if const { Layout::of(Format::ALL[F]).bits == 8 } {
+    if const { Layout::of(Format::ALL[F]).value_bits() == 8 } {
         let w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
         _mm256_maddubs_epi16(_mm256_sign_epi8(w, w), _mm256_sign_epi8(a, w))
     } else {
@@ -324,7 +384,7 @@ unsafe fn dots<const F: usize, const M: usize>(
     act: *const u8,
     stride: usize,
 ) -> [__m256i; M] {
-    let bits = const { Layout::of(Format::ALL[F]).bits };
+    let bits = const { Layout::of(Format::ALL[F]).value_bits() };
     let ones = _mm256_set1_epi16(1);
     let mut sums = [_mm256_setzero_si256(); M];
     // SAFETY: the caller's.
@@ -367,25 +427,34 @@ unsafe fn dots<const F: usize, const M: usize>(
 unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
     tile: *const u8,
     half: usize,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [[__m256; M]; H] {
-    let layout = const { Layout::of(Format::ALL[F]) };
+    let layout = layout_of::<F>(call.format);
     let mut sums = [[_mm256_setzero_ps(); M]; H];
     // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
     unsafe {
-        for b in 0..k / CHUNK / layout.block_chunks() {
+        for b in 0..call.k / CHUNK / layout.chunks {
             let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
-            let acts = acts.add(b * layout.block_chunks() * ACT);
-            // Two by two, as their sub-scales lie.
-            for two in (0..layout.block_chunks()).step_by(2) {
-                let (at, acts) = (at.add(layout.sub_at(two)), acts.add(two * ACT));
-                for c in 0..layout.block_chunks().min(2) {
+            let acts = acts.add(b * layout.chunks * ACT);
+            if layout.sub_bytes() == 0 {
+                for c in 0..layout.chunks {
+                    let (q, act) = (at.add(layout.quants_at(c)), acts.add(c * ACT));
+                    for (h, sums) in sums.iter_mut().enumerate() {
+                        half_chunk::<F, M>(layout, head, at, q, half + h, act, stride, sums);
+                    }
+                }
+                continue;
+            }
+            // As their sub-scales lie together.
+            for first in (0..layout.chunks).step_by(layout.together()) {
+                let (at, acts) = (at.add(layout.sub_at(first)), acts.add(first * ACT));
+                for c in 0..layout.together() {
                     let (q, subs) = (at.add(layout.quants_at(c)), at.add(layout.sub_at(c)));
                     let act = acts.add(c * ACT);
                     for (h, sums) in sums.iter_mut().enumerate() {
-                        half_chunk::<F, M>(head, subs, q, half + h, act, stride, sums);
+                        half_chunk::<F, M>(layout, head, subs, q, half + h, act, stride, sums);
                     }
                 }
             }
@@ -397,7 +466,9 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
 /// Adds half a tile's part of one chunk with M activation rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
+#[allow(clippy::too_many_arguments)]
 unsafe fn half_chunk<const F: usize, const M: usize>(
+    layout: Layout,
     head: *const u8,
     subs: *const u8,
     quants: *const u8,
@@ -406,12 +477,11 @@ unsafe fn half_chunk<const F: usize, const M: usize>(
     stride: usize,
     sums: &mut [__m256; M],
 ) {
-    let layout = const { Layout::of(Format::ALL[F]) };
     // SAFETY: the caller's.
     unsafe {
-        let d = halves(head.add(half * 16));
+        let d = heads::<F>(layout, head, half);
         let dmin = if layout.has_minima() {
-            halves(head.add(HALVES + half * 16))
+            eight(layout, head.add(HALVES + half * 16))
         } else {
             d
         };
@@ -455,9 +525,9 @@ unsafe fn chunk<const F: usize>(
         let (first, second) = (act.add(ACT_FIRST), act.add(ACT_SECOND));
         let whole = _mm256_add_epi32(dots[0], dots[1]);
         match layout.scales {
-            Scales::Plain => {
+            Scales::Plain | Scales::Powers | Scales::Super => {
                 // Signed 8-bit products need no correction: see `products`.
-                let whole = if layout.bits == 8 {
+                let whole = if layout.value_bits() == 8 {
                     whole
                 } else {
                     _mm256_add_epi32(whole, word(first))
@@ -465,6 +535,12 @@ unsafe fn chunk<const F: usize>(
                 _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum)
             }
             Scales::PlainMin => {
+                // Unsigned 8-bit quants are 128 above the signed ones that were multiplied.
+                let whole = if layout.bits == 8 {
+                    _mm256_add_epi32(whole, word(second))
+                } else {
+                    whole
+                };
                 let sum = _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum);
                 _mm256_fmadd_ps(m, float(first), sum)
             }
@@ -500,10 +576,11 @@ unsafe fn chunk<const F: usize>(
 unsafe fn float_halves<const F: usize, const M: usize, const H: usize>(
     tile: *const u8,
     half: usize,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [[__m256; M]; H] {
+    let k = call.k;
     let mut even = [[_mm256_setzero_ps(); M]; H];
     let mut odd = even;
     // SAFETY: column i of the tile and of each activation row exists, as the caller promised.

@@ -2,8 +2,8 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, HEAD, Layout, ROWS, Scales, acts_bytes,
-    tile_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
+    layout_of, tile_bytes,
 };
 use std::arch::x86_64::*;
 use welte_table::Format;
@@ -25,10 +25,10 @@ macro_rules! walk {
                     accumulate: $call.accumulate,
                 };
                 r += match $call.rows - r {
-                    8.. => store(out, $step::<{ $format }, 8>(tile, $call.k, acts, stride)),
-                    4..8 => store(out, $step::<{ $format }, 4>(tile, $call.k, acts, stride)),
-                    2..4 => store(out, $step::<{ $format }, 2>(tile, $call.k, acts, stride)),
-                    _ => store(out, $step::<{ $format }, 1>(tile, $call.k, acts, stride)),
+                    8.. => store(out, $step::<{ $format }, 8>(tile, $call, acts, stride)),
+                    4..8 => store(out, $step::<{ $format }, 4>(tile, $call, acts, stride)),
+                    2..4 => store(out, $step::<{ $format }, 2>(tile, $call, acts, stride)),
+                    _ => store(out, $step::<{ $format }, 1>(tile, $call, acts, stride)),
                 };
             }
         }
@@ -71,7 +71,7 @@ pub(super) unsafe fn store<const M: usize>(out: Out, sums: [__m512; M]) -> usize
 /// As [`super::Kernel::matmul`], on a processor with AVX-512 VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
 pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
-    let format = const { Format::ALL[F] };
+    let format = call.format;
     // SAFETY: tiles, rows and outputs are walked as the caller promised them.
     unsafe {
         walk!(
@@ -137,6 +137,36 @@ pub(super) unsafe fn halves(at: *const u8) -> __m512 {
     unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
 }
 
+/// 16 scales as f32.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn sixteen(layout: Layout, at: *const u8) -> __m512 {
+    if !layout.bf16 {
+        // SAFETY: the caller's.
+        return unsafe { halves(at) };
+    }
+    // SAFETY: the caller's.
+    let words = unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast())) };
+    _mm512_castsi512_ps(_mm512_slli_epi32(words, 16))
+}
+
+/// The `d` of 16 rows, from a block's part of a head.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn heads<const F: usize>(layout: Layout, at: *const u8) -> __m512 {
+    // SAFETY: the caller's.
+    unsafe {
+        if let Scales::Powers = const { Layout::of(Format::ALL[F]).scales } {
+            let e = bytes(at);
+            let normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+            let small = _mm512_min_epi32(e, _mm512_set1_epi32(2));
+            let small = _mm512_sllv_epi32(_mm512_set1_epi32(0x20_0000), small);
+            return _mm512_castsi512_ps(_mm512_max_epi32(normal, small));
+        }
+        sixteen(layout, at)
+    }
+}
+
 /// 16 bytes, unsigned, as i32.
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -173,7 +203,7 @@ fn field<const AT: u32, const BITS: u32, const TO: u32>(v: __m512i) -> __m512i {
 
 /// The eight groups (16 rows x 4 k) of a chunk as unsigned bytes.
 #[inline]
-#[target_feature(enable = "avx512f")]
+#[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
     let bits = const { Layout::of(Format::ALL[F]).bits };
     let or = |a, b| _mm512_or_si512(a, b);
@@ -207,7 +237,16 @@ pub(super) unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
                 ]
             }
             4 => {
-                let (low, high) = (|v| field::<0, 4, 0>(v), |v| field::<4, 4, 0>(v));
+                // The lookup stays within 16 bytes: four tables side by side.
+                let value = |q| match const { Layout::of(Format::ALL[F]).codes } {
+                    Some(codes) => {
+                        let codes = _mm_loadu_si128(codes.as_ptr().cast());
+                        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(codes), q)
+                    }
+                    None => q,
+                };
+                let low = |v| value(field::<0, 4, 0>(v));
+                let high = |v| value(field::<4, 4, 0>(v));
                 [
                     low(v[0]),
                     low(v[1]),
@@ -306,7 +345,15 @@ pub(super) unsafe fn scales<const F: usize>(
     // SAFETY: a chunk has two vectors of 16 sub-scales.
     unsafe {
         match const { Layout::of(Format::ALL[F]).scales } {
-            Scales::Plain | Scales::PlainMin => plain,
+            Scales::Plain | Scales::PlainMin | Scales::Powers => plain,
+            Scales::Super => {
+                let scale = _mm512_cvtepi8_epi32(_mm_loadu_si128(subs.cast()));
+                let scale = _mm512_mul_ps(d, float(scale));
+                ChunkScales {
+                    d: [scale, scale],
+                    ..plain
+                }
+            }
             Scales::SuperMin => {
                 let scale = _mm512_mul_ps(d, float(bytes(subs)));
                 let min = _mm512_mul_ps(dmin, float(bytes(subs.add(ROWS))));
@@ -351,20 +398,20 @@ pub(super) unsafe fn scales<const F: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
 unsafe fn block_tile<const F: usize, const M: usize>(
     tile: *const u8,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [__m512; M] {
-    let layout = const { Layout::of(Format::ALL[F]) };
-    let blocks = k / CHUNK / layout.block_chunks();
+    let layout = layout_of::<F>(call.format);
+    let blocks = call.k / CHUNK / layout.chunks;
     let mut sums = [_mm512_setzero_ps(); M];
     // SAFETY: the tile has this many blocks, and each activation row their chunks, as the caller promised.
     unsafe {
         if layout.sub_bytes() > 0 {
             for b in 0..blocks {
                 let (head, at) = (tile.add(layout.head_at(b)), tile.add(layout.block_at(b)));
-                let acts = acts.add(b * layout.block_chunks() * ACT);
-                block::<F, M>(head, at, acts, stride, &mut sums);
+                let acts = acts.add(b * layout.chunks * ACT);
+                block::<F, M>(layout, head, at, acts, stride, &mut sums);
             }
             return sums;
         }
@@ -373,13 +420,29 @@ unsafe fn block_tile<const F: usize, const M: usize>(
         for _ in 0..blocks / layout.record_blocks() {
             for b in 0..layout.record_blocks() {
                 let (head, at) = (layout.head_at(b), layout.block_at(b));
-                block::<F, M>(record.add(head), record.add(at), acts, stride, &mut sums);
-                acts = acts.add(ACT);
+                block::<F, M>(
+                    layout,
+                    record.add(head),
+                    record.add(at),
+                    acts,
+                    stride,
+                    &mut sums,
+                );
+                acts = acts.add(layout.chunks * ACT);
             }
             record = record.add(layout.record_bytes());
         }
-        if !blocks.is_multiple_of(layout.record_blocks()) {
-            block::<F, M>(record, record.add(HEAD), acts, stride, &mut sums);
+        for b in 0..blocks % layout.record_blocks() {
+            let (head, at) = (layout.head_at(b), layout.block_at(b));
+            block::<F, M>(
+                layout,
+                record.add(head),
+                record.add(at),
+                acts,
+                stride,
+                &mut sums,
+            );
+            acts = acts.add(layout.chunks * ACT);
         }
     }
     sums
@@ -389,25 +452,35 @@ unsafe fn block_tile<const F: usize, const M: usize>(
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
 unsafe fn block<const F: usize, const M: usize>(
+    layout: Layout,
     head: *const u8,
     at: *const u8,
     acts: *const u8,
     stride: usize,
     sums: &mut [__m512; M],
 ) {
-    let layout = const { Layout::of(Format::ALL[F]) };
     // SAFETY: the caller's.
     unsafe {
-        let d = halves(head);
+        let d = heads::<F>(layout, head);
         let dmin = if layout.has_minima() {
-            halves(head.add(HALVES))
+            sixteen(layout, head.add(HALVES))
         } else {
             d
         };
-        // Two by two, as their sub-scales lie.
-        for two in (0..layout.block_chunks()).step_by(2) {
-            let (at, acts) = (at.add(layout.sub_at(two)), acts.add(two * ACT));
-            for c in 0..layout.block_chunks().min(2) {
+        if layout.sub_bytes() == 0 {
+            let scales = scales::<F>(at, d, dmin);
+            for c in 0..layout.chunks {
+                let w = unpack::<F>(at.add(layout.quants_at(c)));
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
+                }
+            }
+            return;
+        }
+        // As their sub-scales lie together.
+        for first in (0..layout.chunks).step_by(layout.together()) {
+            let (at, acts) = (at.add(layout.sub_at(first)), acts.add(first * ACT));
+            for c in 0..layout.together() {
                 let w = unpack::<F>(at.add(layout.quants_at(c)));
                 let scales = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
                 for (r, sum) in sums.iter_mut().enumerate() {
@@ -448,7 +521,7 @@ pub(super) unsafe fn chunk<const F: usize>(
         let (high, s) = (act.add(16), float(act.add(ACT_SCALE)));
         let (first, second) = (act.add(ACT_FIRST), act.add(ACT_SECOND));
         match layout.scales {
-            Scales::Plain => {
+            Scales::Plain | Scales::Powers | Scales::Super => {
                 let dots = dot(dot(word(first), &w[..4], act), &w[4..], high);
                 _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum)
             }
@@ -492,10 +565,11 @@ pub(super) unsafe fn chunk<const F: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c,fma")]
 unsafe fn float_tile<const F: usize, const M: usize>(
     tile: *const u8,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [__m512; M] {
+    let k = call.k;
     let mut even = [_mm512_setzero_ps(); M];
     let mut odd = [_mm512_setzero_ps(); M];
     let pairs = k / 2;
@@ -552,13 +626,13 @@ unsafe fn widen<const F: usize>(tile: *const u8, p: usize) -> [__m512; 2] {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn rounded_tile<const F: usize, const M: usize>(
     tile: *const u8,
-    k: usize,
+    call: &Call,
     acts: *const u8,
     stride: usize,
 ) -> [__m512; M] {
     let mut even = [_mm512_setzero_ps(); M];
     let mut odd = [_mm512_setzero_ps(); M];
-    let pairs = k.div_ceil(2);
+    let pairs = call.k.div_ceil(2);
     // SAFETY: pair p of the tile and of each activation row exists, as the caller promised; the vectors of i32 and of
     // bf16 pairs have the same size and no invalid values.
     unsafe {

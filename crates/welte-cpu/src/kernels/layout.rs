@@ -15,14 +15,16 @@
 //! The others are the groups that found no whole place (6 and 7; with 5 bits also 5); [`leftovers`] says where their bits
 //! lie. So most groups cost one or two instructions, and only the others are put together.
 //!
+//! With 4 bits the quants may be places in a table of 16 values: see [`Layout::codes`].
+//!
 //! Scales lie before the quants that they belong to, so that a matrix is one forward stream: with scales apart, memory
 //! delivered little more than half. A tile is a row of records: a head of 64 bytes (16 f16 `d` of each of two blocks, or
-//! `d` and the minima's `dmin` of one), then for each block its chunks, where there are sub-scales two by two behind the
-//! 64 bytes of their sub-scales. A last record may have one block only.
+//! `d` and the minima's `dmin` of one, or 16 exponents of each of four), then for each block its chunks, where there are
+//! sub-scales two by two (or four by four) behind the 64 bytes of their sub-scales. A last record may have fewer blocks.
 //!
-//! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k.
+//! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k; F8_E4M3 as 16 rows per k, 128 k behind 16 f32 scales.
 
-use welte_table::Format;
+use welte_table::{Affine, Format};
 
 /// Output rows of one tile.
 pub(super) const ROWS: usize = 16;
@@ -39,10 +41,13 @@ pub(super) const ACT_SECOND: usize = 40;
 
 /// Bytes of a record's head.
 pub(super) const HEAD: usize = 64;
-/// Bytes of the sub-scales of one chunk.
-pub(super) const SUBS: usize = 2 * ROWS;
 /// Bytes of 16 f16.
 pub(super) const HALVES: usize = 2 * ROWS;
+
+/// Elements of a block of F8_E4M3.
+pub(super) const F8_BLOCK: usize = 128;
+/// Bytes of a block of F8_E4M3 of 16 rows: scales, then elements.
+pub(super) const F8_BYTES: usize = 64 + F8_BLOCK * ROWS;
 
 /// A piece of a group without a place of its own: `bits` bits, from bit `from` of the quants on, lie in vector `vector`
 /// at bit `at`.
@@ -112,8 +117,12 @@ pub(super) const fn place(bits: usize, group: usize) -> (usize, usize) {
 pub(super) enum Scales {
     /// Blocks of 32. w = d (q - offset).
     Plain,
-    /// Blocks of 32. w = d q + dmin.
+    /// Blocks of 32, or groups of 32, 64 or 128. w = d q + dmin.
     PlainMin,
+    /// Blocks of 32. w = 2^(e - 128) (q - offset), e: 16 u8.
+    Powers,
+    /// Blocks of 256, sub-scales by chunk: 16 i8. w = d sc (q - offset).
+    Super,
     /// Blocks of 256, sub-scales by chunk: 16 u8 scales, 16 u8 minima. w = d sc q - dmin m.
     SuperMin,
     /// Blocks of 256, sub-scales by half chunk: 16 i8. w = d sc (q - offset).
@@ -130,7 +139,7 @@ pub(super) enum Scales {
 pub(super) enum Correction {
     /// i32: -offset x sum over 32. The accumulator starts from it.
     Offset,
-    /// f32: scale x sum over 32.
+    /// f32: scale x sum over 32, then i32: 128 x sum over 32, for products of unsigned 8-bit quants as signed ones.
     Sum,
     /// i32 x 2: -offset x sums over 16.
     OffsetHalves,
@@ -144,7 +153,38 @@ pub(super) struct Layout {
     pub(super) bits: usize,
     pub(super) offset: i32,
     pub(super) scales: Scales,
+    /// What the 4-bit quants stand for, where that is not themselves; the offset is added already.
+    pub(super) codes: Option<[u8; 16]>,
+    /// Chunks of a block.
+    pub(super) chunks: usize,
+    /// True if the scales are BF16, not F16.
+    pub(super) bf16: bool,
 }
+
+/// The layout of format F, or where F stands for its family, of the member that is meant: the code for a family is made
+/// once per number of bits.
+#[inline(always)]
+pub(super) const fn layout_of<const F: usize>(member: Format) -> Layout {
+    match const { Format::ALL[F] } {
+        Format::Affine(_) => Layout::of(member),
+        _ => const { Layout::of(Format::ALL[F]) },
+    }
+}
+
+/// The format that stands for the affine formats of so many bits.
+pub(super) const fn affine(bits: usize) -> usize {
+    match Affine::new(bits, 32, true) {
+        Some(affine) => Format::Affine(affine).index(),
+        None => panic!("no such format"),
+    }
+}
+
+/// The values of IQ4_NL and IQ4_XS, plus 128.
+const UNEVEN: [u8; 16] = [
+    1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241,
+];
+/// Twice the values of MXFP4, plus 12.
+const DOUBLED: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 impl Layout {
     /// The layout of a block format; plain floats have none and get an arbitrary one that nobody reads.
@@ -159,12 +199,47 @@ impl Layout {
             Format::Q4_K => (4, 0, Scales::SuperMin),
             Format::Q5_K => (5, 0, Scales::SuperMin),
             Format::Q6_K => (6, 32, Scales::Halves),
-            Format::Q8_0 | Format::F32 | Format::F16 | Format::BF16 => (8, 128, Scales::Plain),
+            Format::IQ4_NL => (4, 128, Scales::Plain),
+            Format::IQ4_XS => (4, 128, Scales::Super),
+            Format::MXFP4 => (4, 12, Scales::Powers),
+            Format::Q8_0 | Format::F32 | Format::F16 | Format::BF16 | Format::F8_E4M3 => {
+                (8, 128, Scales::Plain)
+            }
+            Format::Affine(affine) => {
+                return Layout {
+                    bits: affine.bits(),
+                    offset: 0,
+                    scales: Scales::PlainMin,
+                    codes: None,
+                    chunks: affine.group() / CHUNK,
+                    bf16: affine.bf16(),
+                };
+            }
+        };
+        let chunks = match scales {
+            Scales::Plain | Scales::PlainMin | Scales::Powers => 1,
+            _ => 8,
         };
         Layout {
             bits,
             offset,
             scales,
+            codes: match format {
+                Format::IQ4_NL | Format::IQ4_XS => Some(UNEVEN),
+                Format::MXFP4 => Some(DOUBLED),
+                _ => None,
+            },
+            chunks,
+            bf16: false,
+        }
+    }
+
+    /// Bits of what the quants stand for.
+    pub(super) const fn value_bits(self) -> usize {
+        match (self.codes, self.offset) {
+            (Some(_), 128) => 8,
+            (Some(_), _) => 5,
+            (None, _) => self.bits,
         }
     }
 
@@ -173,30 +248,45 @@ impl Layout {
         self.bits * CHUNK * ROWS / 8
     }
 
-    /// Chunks of a block.
-    pub(super) const fn block_chunks(self) -> usize {
+    /// Bytes of the sub-scales of one chunk, if there are any.
+    pub(super) const fn sub_size(self) -> usize {
         match self.scales {
-            Scales::Plain | Scales::PlainMin => 1,
-            _ => 8,
+            Scales::Plain | Scales::PlainMin | Scales::Powers => 0,
+            Scales::Super => ROWS,
+            _ => 2 * ROWS,
+        }
+    }
+
+    /// Chunks whose sub-scales lie together, in 64 bytes; 1 without sub-scales.
+    pub(super) const fn together(self) -> usize {
+        match self.sub_size() {
+            0 => 1,
+            size => 64 / size,
         }
     }
 
     /// Bytes of a block's sub-scales.
     pub(super) const fn sub_bytes(self) -> usize {
-        match self.scales {
-            Scales::Plain | Scales::PlainMin => 0,
-            _ => 8 * SUBS,
-        }
+        self.chunks * self.sub_size()
     }
 
     /// Bytes of a block's sub-scales and quants.
     pub(super) const fn block_bytes(self) -> usize {
-        self.sub_bytes() + self.block_chunks() * self.chunk_bytes()
+        self.sub_bytes() + self.chunks * self.chunk_bytes()
     }
 
     /// Blocks of a whole record.
     pub(super) const fn record_blocks(self) -> usize {
-        if self.has_minima() { 1 } else { 2 }
+        HEAD / self.head_size()
+    }
+
+    /// Bytes of a block's part of the head.
+    pub(super) const fn head_size(self) -> usize {
+        match self.scales {
+            Scales::Powers => ROWS,
+            _ if self.has_minima() => 2 * HALVES,
+            _ => HALVES,
+        }
     }
 
     /// Bytes of a whole record.
@@ -204,9 +294,9 @@ impl Layout {
         HEAD + self.record_blocks() * self.block_bytes()
     }
 
-    /// Where in a tile the f16 `d` of block b lie; `dmin` follows them.
+    /// Where in a tile the `d` of block b lie; `dmin` follows them.
     pub(super) const fn head_at(self, b: usize) -> usize {
-        b / self.record_blocks() * self.record_bytes() + b % self.record_blocks() * HALVES
+        b / self.record_blocks() * self.record_bytes() + b % self.record_blocks() * self.head_size()
     }
 
     /// Where in a tile block b lies.
@@ -214,19 +304,20 @@ impl Layout {
         (b / self.record_blocks() + 1) * HEAD + b * self.block_bytes()
     }
 
-    /// Where in a block the 32 bytes of sub-scales of chunk c lie, if there are any.
+    /// Where in a block the sub-scales of chunk c lie, if there are any.
     pub(super) const fn sub_at(self, c: usize) -> usize {
-        match self.sub_bytes() {
+        let many = self.together();
+        match self.sub_size() {
             0 => 0,
-            _ => c / 2 * (64 + 2 * self.chunk_bytes()) + c % 2 * SUBS,
+            size => c / many * (64 + many * self.chunk_bytes()) + c % many * size,
         }
     }
 
     /// Where in a block the quants of chunk c lie.
     pub(super) const fn quants_at(self, c: usize) -> usize {
-        match self.sub_bytes() {
+        match self.sub_size() {
             0 => c * self.chunk_bytes(),
-            _ => (c / 2 + 1) * 2 * SUBS + c * self.chunk_bytes(),
+            _ => (c / self.together() + 1) * 64 + c * self.chunk_bytes(),
         }
     }
 
@@ -241,7 +332,7 @@ impl Layout {
     /// What the activations carry to correct for the offset or the minima.
     pub(super) const fn correction(self) -> Correction {
         match self.scales {
-            Scales::Plain => Correction::Offset,
+            Scales::Plain | Scales::Powers | Scales::Super => Correction::Offset,
             Scales::PlainMin | Scales::SuperMin => Correction::Sum,
             Scales::Halves | Scales::Pairs => Correction::OffsetHalves,
             Scales::PairsMin => Correction::SumPair,
@@ -255,9 +346,10 @@ pub(super) fn tile_bytes(format: Format, k: usize) -> usize {
         Format::F32 => k * ROWS * 4,
         Format::F16 => k * ROWS * 2,
         Format::BF16 => k.next_multiple_of(2) * ROWS * 2,
+        Format::F8_E4M3 => k / F8_BLOCK * F8_BYTES,
         _ => {
             let layout = Layout::of(format);
-            let blocks = k.div_ceil(CHUNK * layout.block_chunks());
+            let blocks = k.div_ceil(CHUNK * layout.chunks);
             blocks.div_ceil(layout.record_blocks()) * HEAD + blocks * layout.block_bytes()
         }
     };
@@ -268,7 +360,7 @@ pub(super) fn tile_bytes(format: Format, k: usize) -> usize {
 pub(super) fn acts_bytes(format: Format, k: usize, bf16: bool) -> usize {
     let bytes = match format {
         _ if bf16 => k.next_multiple_of(2) * 2,
-        Format::F32 | Format::F16 | Format::BF16 => k.next_multiple_of(2) * 4,
+        _ if !format.rounds_activations() => k.next_multiple_of(2) * 4,
         _ => k.div_ceil(CHUNK) * ACT,
     };
     let bytes = bytes.next_multiple_of(64).max(64);

@@ -1,11 +1,11 @@
 //! Reading single rows back from packed tiles, so that a table that is multiplied too need not be kept twice.
 
-use super::layout::{CHUNK, HALVES, Layout, ROWS, Scales};
-use super::scalar::{half_at, quant, word};
+use super::layout::{CHUNK, HALVES, ROWS, Scales, layout_of};
+use super::scalar::{half_at, power, quant, scale_at, word};
 use welte_table::Format;
 
 /// Row `r` of a tile: the same floats that its encoded row decodes to.
-pub(super) fn row<const F: usize>(tile: &[u8], r: usize, out: &mut [f32]) {
+pub(super) fn row<const F: usize>(member: Format, tile: &[u8], r: usize, out: &mut [f32]) {
     match const { Format::ALL[F] } {
         Format::F32 => each(out, |i| f32::from_le_bytes(word(tile, (i * ROWS + r) * 4))),
         Format::F16 => each(out, |i| half_at(tile, (i * ROWS + r) * 2)),
@@ -13,7 +13,8 @@ pub(super) fn row<const F: usize>(tile: &[u8], r: usize, out: &mut [f32]) {
             let at = (i / 2 * ROWS + r) * 4 + i % 2 * 2;
             f32::from_le_bytes([0, 0, tile[at], tile[at + 1]])
         }),
-        _ => blocks::<F>(tile, r, out),
+        Format::F8_E4M3 => super::float8::row(tile, r, out),
+        _ => blocks::<F>(member, tile, r, out),
     }
 }
 
@@ -23,9 +24,9 @@ fn each(out: &mut [f32], value: impl Fn(usize) -> f32) {
     }
 }
 
-fn blocks<const F: usize>(tile: &[u8], r: usize, out: &mut [f32]) {
-    let layout = const { Layout::of(Format::ALL[F]) };
-    let per = layout.block_chunks();
+fn blocks<const F: usize>(member: Format, tile: &[u8], r: usize, out: &mut [f32]) {
+    let layout = layout_of::<F>(member);
+    let per = layout.chunks;
     for (c, out) in out.chunks_exact_mut(CHUNK).enumerate() {
         let head = &tile[layout.head_at(c / per)..];
         let block = &tile[layout.block_at(c / per)..][..layout.block_bytes()];
@@ -33,16 +34,20 @@ fn blocks<const F: usize>(tile: &[u8], r: usize, out: &mut [f32]) {
             &block[layout.sub_at(c % per)..],
             &block[layout.quants_at(c % per)..],
         );
-        let d = half_at(head, 2 * r);
+        let d = match layout.scales {
+            Scales::Powers => power(head[r]),
+            _ => scale_at(layout, head, 2 * r),
+        };
         let dmin = if layout.has_minima() {
-            half_at(head, HALVES + 2 * r)
+            scale_at(layout, head, HALVES + 2 * r)
         } else {
             0.0
         };
         for (h, out) in out.chunks_exact_mut(CHUNK / 2).enumerate() {
             // The order of these operations is that of the formats' own decoders.
             let (scale, min) = match layout.scales {
-                Scales::Plain => (d, 0.0),
+                Scales::Plain | Scales::Powers => (d, 0.0),
+                Scales::Super => (d * f32::from(subs[r] as i8), 0.0),
                 Scales::PlainMin => (d, -dmin),
                 Scales::SuperMin => (d * f32::from(subs[r]), dmin * f32::from(subs[ROWS + r])),
                 Scales::Halves => (d * f32::from(subs[h * ROWS + r] as i8), 0.0),
@@ -53,7 +58,7 @@ fn blocks<const F: usize>(tile: &[u8], r: usize, out: &mut [f32]) {
                 }
             };
             for (i, out) in out.iter_mut().enumerate() {
-                let q = quant(layout.bits, quants, 4 * h + i / 4, 4 * r + i % 4);
+                let q = quant(layout, quants, 4 * h + i / 4, 4 * r + i % 4);
                 *out = scale * (i32::from(q) - layout.offset) as f32 - min;
             }
         }

@@ -5,23 +5,35 @@
 
 #![allow(unsafe_code)]
 
-/// `path::<FORMAT>` for a format known at run time.
+/// `path::<FORMAT>` for a format known at run time; for a family, the FORMAT that stands for it.
 macro_rules! by_format {
     ($format:expr, $($path:ident)::+) => {
         match $format {
-            Format::F32 => $($path)::+::<{ Format::F32 as usize }>,
-            Format::F16 => $($path)::+::<{ Format::F16 as usize }>,
-            Format::BF16 => $($path)::+::<{ Format::BF16 as usize }>,
-            Format::Q4_0 => $($path)::+::<{ Format::Q4_0 as usize }>,
-            Format::Q4_1 => $($path)::+::<{ Format::Q4_1 as usize }>,
-            Format::Q5_0 => $($path)::+::<{ Format::Q5_0 as usize }>,
-            Format::Q5_1 => $($path)::+::<{ Format::Q5_1 as usize }>,
-            Format::Q8_0 => $($path)::+::<{ Format::Q8_0 as usize }>,
-            Format::Q2_K => $($path)::+::<{ Format::Q2_K as usize }>,
-            Format::Q3_K => $($path)::+::<{ Format::Q3_K as usize }>,
-            Format::Q4_K => $($path)::+::<{ Format::Q4_K as usize }>,
-            Format::Q5_K => $($path)::+::<{ Format::Q5_K as usize }>,
-            Format::Q6_K => $($path)::+::<{ Format::Q6_K as usize }>,
+            Format::F32 => $($path)::+::<{ Format::F32.index() }>,
+            Format::F16 => $($path)::+::<{ Format::F16.index() }>,
+            Format::BF16 => $($path)::+::<{ Format::BF16.index() }>,
+            Format::Q4_0 => $($path)::+::<{ Format::Q4_0.index() }>,
+            Format::Q4_1 => $($path)::+::<{ Format::Q4_1.index() }>,
+            Format::Q5_0 => $($path)::+::<{ Format::Q5_0.index() }>,
+            Format::Q5_1 => $($path)::+::<{ Format::Q5_1.index() }>,
+            Format::Q8_0 => $($path)::+::<{ Format::Q8_0.index() }>,
+            Format::Q2_K => $($path)::+::<{ Format::Q2_K.index() }>,
+            Format::Q3_K => $($path)::+::<{ Format::Q3_K.index() }>,
+            Format::Q4_K => $($path)::+::<{ Format::Q4_K.index() }>,
+            Format::Q5_K => $($path)::+::<{ Format::Q5_K.index() }>,
+            Format::Q6_K => $($path)::+::<{ Format::Q6_K.index() }>,
+            Format::IQ4_NL => $($path)::+::<{ Format::IQ4_NL.index() }>,
+            Format::IQ4_XS => $($path)::+::<{ Format::IQ4_XS.index() }>,
+            Format::MXFP4 => $($path)::+::<{ Format::MXFP4.index() }>,
+            Format::F8_E4M3 => $($path)::+::<{ Format::F8_E4M3.index() }>,
+            Format::Affine(member) => match member.bits() {
+                2 => $($path)::+::<{ $crate::kernels::layout::affine(2) }>,
+                3 => $($path)::+::<{ $crate::kernels::layout::affine(3) }>,
+                4 => $($path)::+::<{ $crate::kernels::layout::affine(4) }>,
+                5 => $($path)::+::<{ $crate::kernels::layout::affine(5) }>,
+                6 => $($path)::+::<{ $crate::kernels::layout::affine(6) }>,
+                _ => $($path)::+::<{ $crate::kernels::layout::affine(8) }>,
+            },
         }
     };
 }
@@ -31,6 +43,7 @@ mod acts;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod float8;
 mod layout;
 mod lookup;
 mod pack;
@@ -52,7 +65,7 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with VNNI.
     Avx512Vnni,
-    /// AVX-512 with VNNI and BF16: activations of BF16 weights are always rounded to bf16. Less exact, therefore never
+    /// AVX-512 with VNNI and BF16: activations of BF16 and F8_E4M3 weights are always rounded to bf16. Less exact, therefore never
     /// chosen by itself; see [`Kernel::for_prompt`].
     Avx512Bf16,
 }
@@ -129,6 +142,7 @@ impl Isa {
 
 /// One call of a kernel; see [`Kernel::matmul`].
 struct Call {
+    format: Format,
     tiles: *const u8,
     n: usize,
     k: usize,
@@ -172,17 +186,19 @@ impl Kernel {
         }
     }
 
-    /// The kernel for many rows of a prompt: as [`Kernel::for_format`], but with BF16 weights the activations are
-    /// rounded to BF16 too, where the processor multiplies those and the best instruction set is used.
+    /// The kernel for many rows of a prompt: as [`Kernel::for_format`], but with BF16 and F8_E4M3 weights the
+    /// activations are rounded to BF16, where the processor multiplies those and the best instruction set is used.
     pub fn for_prompt(format: Format, isa: Isa) -> Kernel {
         match (format, isa) {
-            (Format::BF16, Isa::Avx512Vnni) => Kernel::for_format(format, Isa::Avx512Bf16),
+            (Format::BF16 | Format::F8_E4M3, Isa::Avx512Vnni) => {
+                Kernel::for_format(format, Isa::Avx512Bf16)
+            }
             _ => Kernel::for_format(format, isa),
         }
     }
 
     fn rounds_acts(&self) -> bool {
-        self.isa == Isa::Avx512Bf16 && self.format == Format::BF16
+        self.isa == Isa::Avx512Bf16 && matches!(self.format, Format::BF16 | Format::F8_E4M3)
     }
 
     /// Bytes of one tile of `k` columns; a multiple of 64.
@@ -209,7 +225,7 @@ impl Kernel {
     pub unsafe fn unpack(&self, tile: *const u8, k: usize, out: *mut u8) {
         if let Some(many) = &self.many {
             // SAFETY: the caller's promise, and `for_format` chose code that the processor has.
-            unsafe { (many.unpack)(tile, k, out) }
+            unsafe { (many.unpack)(self.format, tile, k, out) }
         }
     }
 
@@ -232,7 +248,7 @@ impl Kernel {
         );
         assert_eq!(tile.len(), self.tile_bytes(k), "bytes of a tile");
         // SAFETY: `packer` chose code that the processor can run.
-        unsafe { packer(self.format)(k, rows, tile) }
+        unsafe { packer(self.format)(self.format, k, rows, tile) }
     }
 
     /// Row `row` of a matrix of `out.len()` columns, read back from its tiles: what the encoded row decodes to.
@@ -242,8 +258,8 @@ impl Kernel {
     pub fn unpack_row(&self, tiles: &[u8], row: usize, out: &mut [f32]) {
         let bytes = self.tile_bytes(out.len());
         let tile = &tiles[row / self.tile_rows * bytes..][..bytes];
-        let read: fn(&[u8], usize, &mut [f32]) = by_format!(self.format, lookup::row);
-        read(tile, row % self.tile_rows, out);
+        let read: fn(Format, &[u8], usize, &mut [f32]) = by_format!(self.format, lookup::row);
+        read(self.format, tile, row % self.tile_rows, out);
     }
 
     /// Prepares one activation row; `acts` has [`Kernel::acts_bytes`] of `x.len()`.
@@ -286,6 +302,7 @@ impl Kernel {
         // SAFETY: the caller's promise is the kernel's, and `for_format` chose one that the processor has.
         unsafe {
             (self.run)(&Call {
+                format: self.format,
                 tiles,
                 n,
                 k,
@@ -319,6 +336,7 @@ impl Kernel {
         // SAFETY: as `matmul`.
         unsafe {
             run(&Call {
+                format: self.format,
                 tiles,
                 n,
                 k,
@@ -332,7 +350,7 @@ impl Kernel {
     }
 }
 
-type Pack = unsafe fn(usize, &[&[u8]], &mut [u8]);
+type Pack = unsafe fn(Format, usize, &[&[u8]], &mut [u8]);
 
 /// The fastest code that packs a format; the bytes are the same everywhere.
 fn packer(format: Format) -> Pack {
@@ -343,8 +361,8 @@ fn packer(format: Format) -> Pack {
     by_format!(format, plain_pack)
 }
 
-fn plain_pack<const F: usize>(k: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    pack::pack::<F>(k, rows, tile, pack::transpose);
+fn plain_pack<const F: usize>(format: Format, k: usize, rows: &[&[u8]], tile: &mut [u8]) {
+    pack::pack::<F>(format, k, rows, tile, pack::transpose);
 }
 
 fn scalar_kernel(format: Format) -> Matmul {
@@ -356,15 +374,21 @@ fn kernel(format: Format, isa: Isa) -> Option<Matmul> {
     match isa {
         Isa::Scalar => Some(scalar_kernel(format)),
         #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 if format == Format::F8_E4M3 => Some(float8::avx2),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 if format == Format::F8_E4M3 => Some(float8::avx512),
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx2 if format.is_quantised() => Some(by_format!(format, avx2::blocks)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => Some(by_format!(format, avx2::floats)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 if !format.is_quantised() => Some(by_format!(format, avx512::floats)),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni if format.is_quantised() => Some(by_format!(format, avx512::blocks)),
+        Isa::Avx512Vnni if format.rounds_activations() => Some(by_format!(format, avx512::blocks)),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 if format == Format::BF16 => Some(avx512::rounded),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 if format == Format::F8_E4M3 => Some(float8::rounded),
         _ => None,
     }
 }

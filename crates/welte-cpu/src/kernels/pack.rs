@@ -1,6 +1,8 @@
 //! Packing encoded rows into tiles (see `layout.rs` for where each bit goes).
 
-use super::layout::{HALVES, Layout, ROWS, SUBS, Scales, leftovers, place};
+use super::layout::{
+    F8_BLOCK, F8_BYTES, HALVES, Layout, ROWS, Scales, layout_of, leftovers, place,
+};
 use welte_table::Format;
 
 /// Turns 8 rows of 8 words into 8 columns, in plain code.
@@ -11,6 +13,7 @@ pub(super) fn transpose(rows: &[[u32; 8]; 8]) -> [[u32; 8]; 8] {
 /// Packs up to 16 encoded rows of `k` elements; missing rows become zero.
 #[inline(always)]
 pub(super) fn pack<const F: usize>(
+    format: Format,
     k: usize,
     rows: &[&[u8]],
     tile: &mut [u8],
@@ -19,7 +22,8 @@ pub(super) fn pack<const F: usize>(
     match const { Format::ALL[F] } {
         Format::F32 | Format::BF16 => words(rows, tile, transpose),
         Format::F16 => halves(rows, tile, transpose),
-        _ => blocks::<F>(k, rows, tile, transpose),
+        Format::F8_E4M3 => float8s(rows, tile, transpose),
+        _ => blocks::<F>(format, k, rows, tile, transpose),
     }
 }
 
@@ -81,6 +85,25 @@ fn put_halves(halves: &[u16; ROWS], out: &mut [u8]) {
     }
 }
 
+/// F8_E4M3: 16 scales and 16 rows per k. Words of four k of a row each are turned to columns, then split.
+#[inline(always)]
+fn float8s(rows: &[&[u8]], tile: &mut [u8], transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8]) {
+    for (b, out) in tile.chunks_exact_mut(F8_BYTES).enumerate() {
+        // The scale, and 32 words.
+        let mut columns = [[0; ROWS]; 40];
+        turn(rows, b * (4 + F8_BLOCK), &mut columns, &transpose);
+        let (scales, elements) = out.split_at_mut(ROWS * 4);
+        put(&columns[0], scales);
+        for (column, out) in columns[1..].iter().zip(elements.chunks_exact_mut(4 * ROWS)) {
+            for (out, shift) in out.chunks_exact_mut(ROWS).zip([0, 8, 16, 24]) {
+                for (out, word) in out.iter_mut().zip(column) {
+                    *out = (word >> shift) as u8;
+                }
+            }
+        }
+    }
+}
+
 /// Words of 16 rows side by side.
 type Lanes = [u32; ROWS];
 
@@ -120,21 +143,29 @@ const fn needed(format: Format) -> (usize, usize) {
         Format::Q4_K => (0, 36),
         Format::Q5_K => (0, 44),
         Format::Q6_K => (0, 52),
-        Format::F32 | Format::F16 | Format::BF16 => (0, 0),
+        Format::IQ4_NL => (2, 4),
+        Format::IQ4_XS => (0, 34),
+        Format::MXFP4 => (1, 4),
+        Format::Affine(affine) => (4, affine.group() * affine.bits() / 32),
+        Format::F32 | Format::F16 | Format::BF16 | Format::F8_E4M3 => (0, 0),
     }
 }
 
 /// Block formats: quants to their places, scales side by side.
 #[inline(always)]
 fn blocks<const F: usize>(
+    member: Format,
     k: usize,
     rows: &[&[u8]],
     tile: &mut [u8],
     transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8],
 ) {
-    let format = const { Format::ALL[F] };
-    let layout = const { Layout::of(Format::ALL[F]) };
-    let (start, count) = const { needed(Format::ALL[F]) };
+    let format = match const { Format::ALL[F] } {
+        Format::Affine(_) => member,
+        known => known,
+    };
+    let layout = layout_of::<F>(member);
+    let (start, count) = needed(format);
     let (block, size) = (format.block(), format.block_bytes());
     let mut words = [[0; ROWS]; 56];
     for b in 0..k / block {
@@ -143,7 +174,7 @@ fn blocks<const F: usize>(
         let body = &mut body[..layout.block_bytes()];
         let words = &mut words[..count.next_multiple_of(8)];
         turn(rows, b * size + start, words, &transpose);
-        for c in 0..layout.block_chunks() {
+        for c in 0..layout.chunks {
             let groups = quants::<F>(words, c);
             let at = layout.quants_at(c);
             write_planes(
@@ -154,6 +185,12 @@ fn blocks<const F: usize>(
         }
         if layout.sub_bytes() > 0 {
             write_subs(layout, &sub_scales::<F>(words), body);
+        }
+        if layout.scales == Scales::Powers {
+            for (r, out) in head[..layout.head_size()].iter_mut().enumerate() {
+                *out = rows.get(r).map_or(0, |row| row[b * size]);
+            }
+            continue;
         }
         let (d, dmin) = match format {
             Format::Q6_K => (208, None),
@@ -172,9 +209,9 @@ fn blocks<const F: usize>(
             );
         }
     }
-    if layout.record_blocks() == 2 && k / block % 2 == 1 {
-        let unused = layout.head_at(k / block);
-        tile[unused..unused + HALVES].fill(0);
+    let blocks = k / block;
+    for unused in blocks..blocks.next_multiple_of(layout.record_blocks()) {
+        tile[layout.head_at(unused)..][..layout.head_size()].fill(0);
     }
 }
 
@@ -230,7 +267,8 @@ fn quants<const F: usize>(words: &[Lanes], c: usize) -> [Lanes; 8] {
     let mut groups = [[0; ROWS]; 8];
     for (g, group) in groups.iter_mut().enumerate() {
         *group = match const { Format::ALL[F] } {
-            Format::Q4_0 | Format::Q4_1 => nibble(g % 4, g / 4),
+            Format::Q4_0 | Format::Q4_1 | Format::IQ4_NL | Format::MXFP4 => nibble(g % 4, g / 4),
+            Format::IQ4_XS => nibble(2 + c * 4 + g % 4, g / 4),
             Format::Q5_0 | Format::Q5_1 => or(nibble(1 + g % 4, g / 4), fifth_bits(&words[0], g)),
             Format::Q2_K => twos(4 + c / 4 * 8 + g, 0),
             Format::Q3_K => or(twos(8 + c / 4 * 8 + g, 0), bit(g, 2)),
@@ -240,10 +278,29 @@ fn quants<const F: usize>(words: &[Lanes], c: usize) -> [Lanes; 8] {
                 nibble(c / 4 * 16 + c % 2 * 8 + g, c % 4 / 2),
                 twos(32 + c / 4 * 8 + g, 4),
             ),
+            Format::Affine(affine) => stream(affine.bits(), &words[c * affine.bits()..], g),
             _ => std::array::from_fn(|r| words[g][r] ^ 0x8080_8080),
         };
     }
     groups
+}
+
+/// Group g of a chunk whose quants are a stream of bits.
+#[inline(always)]
+fn stream(bits: usize, words: &[Lanes], g: usize) -> Lanes {
+    let (word, shift) = (g * 4 * bits / 32, g * 4 * bits % 32);
+    // The second word counts only where the group goes on in it.
+    let next = if shift + 4 * bits > 32 {
+        word + 1
+    } else {
+        word
+    };
+    std::array::from_fn(|r| {
+        let pair = u64::from(words[word][r]) | u64::from(words[next][r]) << 32;
+        let fields = (pair >> shift) as u32;
+        let byte = |i: usize| (fields >> (i * bits) & (0xff >> (8 - bits))) << (8 * i);
+        byte(0) | byte(1) | byte(2) | byte(3)
+    })
 }
 
 /// The fifth bits of group g, from words that hold one bit for each element.
@@ -262,6 +319,7 @@ fn sub_scales<const F: usize>(words: &[Lanes]) -> [Lanes; 4] {
         *sub = match const { Format::ALL[F] } {
             Format::Q2_K => words[i],
             Format::Q6_K => words[48 + i],
+            Format::IQ4_XS => std::array::from_fn(|r| uneven_scales(words[0][r], words[1][r], i)),
             Format::Q3_K => std::array::from_fn(|r| {
                 let sub = six(words[24 + i % 2][r] >> (i / 2 * 4), words[26][r] >> (2 * i));
                 // Minus 32 in each byte.
@@ -281,16 +339,33 @@ fn sub_scales<const F: usize>(words: &[Lanes]) -> [Lanes; 4] {
     subs
 }
 
+/// Four of the sub-scales of IQ4_XS, from the words that hold their upper and their lower bits.
+#[inline(always)]
+fn uneven_scales(upper: u32, lower: u32, four: usize) -> u32 {
+    (4 * four..4 * four + 4).fold(0, |word, sub| {
+        if sub >= 8 {
+            return word;
+        }
+        let scale = (lower >> (4 * sub) & 15) | (upper >> (16 + 2 * sub) & 3) << 4;
+        word | (scale.wrapping_sub(32) & 0xff) << (8 * (sub % 4))
+    })
+}
+
 /// Writes the sub-scales of a block to their places.
 #[inline(always)]
 fn write_subs(layout: Layout, subs: &[Lanes; 4], body: &mut [u8]) {
-    for c in 0..layout.block_chunks() {
-        let out = &mut body[layout.sub_at(c)..][..SUBS];
+    for c in 0..layout.chunks {
+        let out = &mut body[layout.sub_at(c)..][..layout.sub_size()];
         let byte = |i: usize, r: usize| (subs[i / 4][r] >> (8 * (i % 4))) as u8;
         match layout.scales {
             Scales::Pairs | Scales::PairsMin => {
                 let pair = |r: usize| (subs[c / 2][r] >> (16 * (c % 2))) as u16;
                 put_halves(&std::array::from_fn(pair), out);
+            }
+            Scales::Super => {
+                for (r, out) in out.iter_mut().enumerate() {
+                    *out = byte(c, r);
+                }
             }
             _ => {
                 let [first, second] = match layout.scales {

@@ -3,14 +3,15 @@
 //! the bits are the same.
 //!
 //! An unpacked chunk of 32 k is 8 vectors of 64 bytes (vector g: 16 rows x group g) and then its scales, one 64-byte
-//! vector each: see [`scale_vectors`].
+//! vector each: see [`scale_vectors`]. (F8_E4M3 has a form of its own: see `float8.rs`.)
 
-use super::layout::{CHUNK, Layout, ROWS, Scales};
+use super::float8;
+use super::layout::{CHUNK, F8_BLOCK, Layout, ROWS, Scales};
 use super::{Isa, Matmul};
 use welte_table::Format;
 
 /// Turns a tile of k columns into its unpacked form.
-pub(super) type Unpack = unsafe fn(*const u8, usize, *mut u8);
+pub(super) type Unpack = unsafe fn(Format, *const u8, usize, *mut u8);
 
 /// What an instruction set has for many rows.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,7 @@ pub(super) const QUANTS: usize = CHUNK * ROWS;
 /// Vectors of scales of an unpacked chunk: `d`; `d, m`; `d, d` by half; `d, pairs`; or `d, m, pairs, pair minima`.
 pub(super) const fn scale_vectors(layout: Layout) -> usize {
     match layout.scales {
-        Scales::Plain => 1,
+        Scales::Plain | Scales::Powers | Scales::Super => 1,
         Scales::PlainMin | Scales::SuperMin | Scales::Halves | Scales::Pairs => 2,
         Scales::PairsMin => 4,
     }
@@ -39,15 +40,21 @@ pub(super) const fn chunk_bytes(layout: Layout) -> usize {
 
 /// Bytes of an unpacked tile of k columns.
 pub(super) const fn unpacked_bytes(format: Format, k: usize) -> usize {
+    if matches!(format, Format::F8_E4M3) {
+        return k / F8_BLOCK * float8::UNPACKED;
+    }
     k / CHUNK * chunk_bytes(Layout::of(format))
 }
 
 /// The code for many rows of exactly this instruction set.
 pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
-    if !format.is_quantised() {
-        return None;
-    }
     match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Bf16 if format == Format::F8_E4M3 && isa.is_available() => Some(Many {
+            unpack: float8::unpack,
+            run: float8::rounded_unpacked,
+        }),
+        _ if !format.rounds_activations() => None,
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Vnni => Some(Many {
             unpack: by_format!(format, wide::unpack_tile),
@@ -62,29 +69,34 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
 mod wide {
     use super::super::Call;
     use super::super::avx512::{
-        ChunkScales, Out, chunk, halves, load, scales, store, unpack, walk,
+        ChunkScales, Out, chunk, heads, load, scales, sixteen, store, unpack, walk,
     };
-    use super::super::layout::{ACT, HALVES, acts_bytes};
+    use super::super::layout::{ACT, HALVES, acts_bytes, layout_of};
     use super::*;
     use std::arch::x86_64::*;
 
     /// # Safety
     /// `tile` is one of k columns, `out` has room for its unpacked form, and the processor has AVX-512.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-    pub(super) unsafe fn unpack_tile<const F: usize>(tile: *const u8, k: usize, out: *mut u8) {
-        let layout = const { Layout::of(Format::ALL[F]) };
+    pub(super) unsafe fn unpack_tile<const F: usize>(
+        member: Format,
+        tile: *const u8,
+        k: usize,
+        out: *mut u8,
+    ) {
+        let layout = layout_of::<F>(member);
         let mut out = out.cast::<__m512i>();
         // SAFETY: the blocks and chunks lie in the tile, and 8 vectors and the scales of each in the unpacked form.
         unsafe {
-            for b in 0..k / CHUNK / layout.block_chunks() {
-                let d = halves(tile.add(layout.head_at(b)));
+            for b in 0..k / CHUNK / layout.chunks {
+                let d = heads::<F>(layout, tile.add(layout.head_at(b)));
                 let dmin = if layout.has_minima() {
-                    halves(tile.add(layout.head_at(b) + HALVES))
+                    sixteen(layout, tile.add(layout.head_at(b) + HALVES))
                 } else {
                     d
                 };
                 let at = tile.add(layout.block_at(b));
-                for c in 0..layout.block_chunks() {
+                for c in 0..layout.chunks {
                     for group in unpack::<F>(at.add(layout.quants_at(c))) {
                         _mm512_storeu_si512(out, group);
                         out = out.add(1);
@@ -92,7 +104,7 @@ mod wide {
                     let s = scales::<F>(at.add(layout.sub_at(c)), d, dmin);
                     let bits = |v| _mm512_castps_si512(v);
                     let all = match layout.scales {
-                        Scales::Plain => [bits(s.d[0]); 4],
+                        Scales::Plain | Scales::Powers | Scales::Super => [bits(s.d[0]); 4],
                         Scales::Halves => [bits(s.d[0]), bits(s.d[1]), s.pairs, s.pairs],
                         Scales::Pairs => [bits(s.d[0]), s.pairs, s.pairs, s.pairs],
                         _ => [bits(s.d[0]), bits(s.m), s.pairs, s.pair_minima],
@@ -110,7 +122,7 @@ mod wide {
     /// As [`super::super::Kernel::matmul`] with unpacked tiles, on a processor with AVX-512 VNNI.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
     pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
-        let format = const { Format::ALL[F] };
+        let format = call.format;
         // SAFETY: tiles, rows and outputs are walked as the caller promised them.
         unsafe {
             walk!(
@@ -128,7 +140,7 @@ mod wide {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
     unsafe fn tile<const F: usize, const M: usize>(
         tile: *const u8,
-        k: usize,
+        call: &Call,
         acts: *const u8,
         stride: usize,
     ) -> [__m512; M] {
@@ -136,7 +148,7 @@ mod wide {
         let mut sums = [_mm512_setzero_ps(); M];
         // SAFETY: chunk c of the tile and of each activation row exists, as the caller promised.
         unsafe {
-            for c in 0..k / CHUNK {
+            for c in 0..call.k / CHUNK {
                 let at = tile.add(c * chunk_bytes(layout));
                 let w: [__m512i; 8] = std::array::from_fn(|g| load(at.add(64 * g)));
                 let scale = |i: usize| load(at.add(QUANTS + 64 * i));
@@ -148,7 +160,7 @@ mod wide {
                     pair_minima: w[0],
                 };
                 let scales = match layout.scales {
-                    Scales::Plain => plain,
+                    Scales::Plain | Scales::Powers | Scales::Super => plain,
                     Scales::PlainMin | Scales::SuperMin => ChunkScales {
                         m: float(1),
                         ..plain

@@ -15,7 +15,7 @@ use welte_table::Format;
 /// # Safety
 /// As [`super::Kernel::matmul`].
 pub(super) unsafe fn matmul<const F: usize>(call: &Call) {
-    let format = Format::ALL[F];
+    let format = call.format;
     let (bytes, stride) = (
         tile_bytes(format, call.k),
         acts_bytes(format, call.k, false),
@@ -28,6 +28,7 @@ pub(super) unsafe fn matmul<const F: usize>(call: &Call) {
             let acts = unsafe { std::slice::from_raw_parts(call.acts.add(r * stride), stride) };
             let sums = match format {
                 Format::F32 | Format::F16 | Format::BF16 => float_tile(format, tile, call.k, acts),
+                Format::F8_E4M3 => super::float8::plain(tile, call.k, acts),
                 _ => block_tile(Layout::of(format), tile, call.k, acts),
             };
             for (i, sum) in sums.iter().enumerate().take(call.n - t * ROWS) {
@@ -47,6 +48,20 @@ pub(super) fn word(bytes: &[u8], at: usize) -> [u8; 4] {
 
 pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
     half::f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+/// A scale of a block.
+pub(super) fn scale_at(layout: Layout, bytes: &[u8], at: usize) -> f32 {
+    match layout.bf16 {
+        true => f32::from_le_bytes([0, 0, bytes[at], bytes[at + 1]]),
+        false => half_at(bytes, at),
+    }
+}
+
+/// 2^(e - 128), exact for every e.
+pub(super) fn power(e: u8) -> f32 {
+    let normal = (i32::from(e) - 1) << 23;
+    f32::from_bits(normal.max(0x20_0000 << e.min(2)) as u32)
 }
 
 /// Even and odd k are summed apart, as in the vector kernels.
@@ -71,7 +86,7 @@ fn float_tile(format: Format, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS]
 
 fn block_tile(layout: Layout, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS] {
     let mut sums = [0f32; ROWS];
-    let per = layout.block_chunks();
+    let per = layout.chunks;
     for c in 0..k / CHUNK {
         let head = &tile[layout.head_at(c / per)..];
         let block = &tile[layout.block_at(c / per)..][..layout.block_bytes()];
@@ -80,29 +95,21 @@ fn block_tile(layout: Layout, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS]
             &block[layout.quants_at(c % per)..],
         );
         let act = &acts[c * ACT..(c + 1) * ACT];
-        let dots = dots(layout.bits, quants, act);
+        let dots = dots(layout, quants, act);
         for (r, sum) in sums.iter_mut().enumerate() {
-            *sum = scaled(
-                layout.scales,
-                head,
-                subs,
-                r,
-                [dots[0][r], dots[1][r]],
-                act,
-                *sum,
-            );
+            *sum = scaled(layout, head, subs, r, [dots[0][r], dots[1][r]], act, *sum);
         }
     }
     sums
 }
 
 /// The integer dot products of one chunk by half and row.
-fn dots(bits: usize, quants: &[u8], act: &[u8]) -> [[i32; ROWS]; 2] {
+fn dots(layout: Layout, quants: &[u8], act: &[u8]) -> [[i32; ROWS]; 2] {
     let mut dots = [[0i32; ROWS]; 2];
     for g in 0..8 {
         for (r, dot) in dots[g / 4].iter_mut().enumerate() {
             for i in 0..4 {
-                let q = quant(bits, quants, g, 4 * r + i);
+                let q = quant(layout, quants, g, 4 * r + i);
                 *dot += i32::from(q) * i32::from(act[4 * g + i] as i8);
             }
         }
@@ -110,9 +117,15 @@ fn dots(bits: usize, quants: &[u8], act: &[u8]) -> [[i32; ROWS]; 2] {
     dots
 }
 
-/// Byte i (k and row) of group g of a chunk.
+/// What byte i (k and row) of group g of a chunk stands for, the offset included.
 #[inline(always)]
-pub(super) fn quant(bits: usize, quants: &[u8], g: usize, i: usize) -> u8 {
+pub(super) fn quant(layout: Layout, quants: &[u8], g: usize, i: usize) -> u8 {
+    let q = stored(layout.bits, quants, g, i);
+    layout.codes.map_or(q, |codes| codes[usize::from(q)])
+}
+
+#[inline(always)]
+fn stored(bits: usize, quants: &[u8], g: usize, i: usize) -> u8 {
     let field = |vector: usize, at: usize, bits: usize| {
         quants[64 * vector + i] >> at & (0xff_u8 >> (8 - bits))
     };
@@ -128,7 +141,7 @@ pub(super) fn quant(bits: usize, quants: &[u8], g: usize, i: usize) -> u8 {
 
 /// Adds one row's chunk to its sum; `subs` are the chunk's sub-scales.
 fn scaled(
-    scales: Scales,
+    layout: Layout,
     head: &[u8],
     subs: &[u8],
     r: usize,
@@ -136,13 +149,17 @@ fn scaled(
     act: &[u8],
     sum: f32,
 ) -> f32 {
-    let d = half_at(head, 2 * r);
-    let dmin = || half_at(head, HALVES + 2 * r);
+    let d = match layout.scales {
+        Scales::Powers => power(head[r]),
+        Scales::Super => half_at(head, 2 * r) * f32::from(subs[r] as i8),
+        _ => scale_at(layout, head, 2 * r),
+    };
+    let dmin = || scale_at(layout, head, HALVES + 2 * r);
     let s = f32::from_le_bytes(word(act, ACT_SCALE));
     let (first, second) = (word(act, ACT_FIRST), word(act, ACT_SECOND));
     let first_sum = f32::from_le_bytes(first);
-    match scales {
-        Scales::Plain => {
+    match layout.scales {
+        Scales::Plain | Scales::Powers | Scales::Super => {
             ((dots[0] + dots[1] + i32::from_le_bytes(first)) as f32).mul_add(d * s, sum)
         }
         Scales::PlainMin => {

@@ -1,6 +1,8 @@
 //! Small models written by hand, with shapes as ugly as the tests want them.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod experts;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -201,6 +203,7 @@ impl Builder {
             format,
             n: n as usize,
             k: k as usize,
+            stack: 1,
         });
         // Two parts, the second row range first checked: as concatenated matrices have them.
         let first = n / 2;

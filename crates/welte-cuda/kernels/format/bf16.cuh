@@ -1,5 +1,6 @@
 // Plain BF16 values.
-#define FLOATS // no blocks
+#define FLOATS // activations stay floats
+#define PLAIN  // rows lie as in the file
 
 struct Format {
     static constexpr bool BLOCKS = false;

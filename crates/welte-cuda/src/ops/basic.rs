@@ -6,7 +6,7 @@ use crate::{Error, GpuInfo};
 use welte_table::{Command, Op, Program, params};
 
 /// Values of a row that a block takes: `STRETCH` of `basic.cu`.
-const STRETCH: u32 = 1024;
+pub(super) const STRETCH: u32 = 1024;
 /// Longer vectors are normalised by a block each, others by a warp.
 const LONG: u32 = 1024;
 /// Threads of a block, and the vectors that it normalises by warps.

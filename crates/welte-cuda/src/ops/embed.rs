@@ -25,7 +25,11 @@ struct EmbedArgs {
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let p = params::Embed::of(&command.params);
     let table = cx.weight(command.weights[0]);
-    let unit = if table.format.is_quantised() { 32 } else { 8 };
+    let unit = if table.format.rounds_activations() {
+        32
+    } else {
+        8
+    };
     Ok(vec![Node::Kernel(Launch {
         unit: unit_of(table.format),
         function: "embed",
@@ -49,7 +53,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
 fn unit_of(format: Format) -> Unit {
     Unit {
         file: "embed.cu",
-        defines: vec![("FORMAT_FILE", layout::format_file(format))],
+        defines: layout::format_defines(format),
     }
 }
 
@@ -65,8 +69,7 @@ pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
 
 /// What is compiled for every architecture in tests: lookup and repacking of every format.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    Format::ALL
-        .into_iter()
+    layout::listed()
         .flat_map(|format| [unit_of(format), layout::repack_unit(format)])
         .map(|unit| Listed { unit, hot: false })
         .collect()

@@ -1,30 +1,643 @@
-//! Mixtures of experts: no kernels yet; a model that has them is told to run on the CPU.
+//! Mixtures of experts: `route`, `experts_act_mul` and `experts_add`.
+//!
+//! A few rows are products of vectors with the matrices of the experts that each chose (`matmul.cu`), a row at a time: rows
+//! share few of their experts, and what they share comes from the L2 cache. For many rows, entries (a row with one of its
+//! experts) are collected by expert on the GPU, and tiles of them multiplied with that expert's matrix (`gemm.cu`). The
+//! host knows nothing of the choice: the grid has room for as many tiles as there may be.
 
-use crate::launch::{Listed, Node};
+use super::gemm::{Epilogue, GemmArgs, HEADROOM, PrepareArgs, for_rows, prepare_unit};
+use super::matmul::{GROUP, MatmulArgs, Output, Plan, Product};
+use super::tile::{CHUNK, TILE_N, Tile};
+use super::{MOST_VECTOR_ROWS, basic};
+use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
-use crate::{Error, GpuInfo};
-use welte_table::{Command, Op, Program};
+use crate::{Error, GpuInfo, layout};
+use welte_table::{Command, Format, Op, Program, params};
 
-/// The commands that are missing.
-pub(crate) fn is_one(op: Op) -> bool {
-    matches!(op, Op::Route | Op::ExpertsActMul | Op::ExpertsAdd)
+/// `MOST_EXPERTS` of experts.cu.
+const MOST_EXPERTS: u32 = 1024;
+
+/// Experts with their operands.
+#[derive(Clone, Copy)]
+struct Job {
+    weight: DeviceWeight,
+    /// Gate and up meet; otherwise the experts' outputs are added up.
+    act_mul: bool,
+    act: u32,
+    /// Values that an expert gives, of so many.
+    n: u32,
+    k: u32,
+    experts: u32,
+    used: u32,
+    choice_stride: u32,
+    x_stride: u32,
+    y_stride: u32,
 }
 
-pub(crate) fn lower(_: &Lowering<'_>, command: &Command, _: u32) -> Result<Vec<Node>, Error> {
-    let op = command.op.name();
-    Err(Error::Program(format!(
-        "{op}: mixtures of experts run on the CPU only; use --device cpu"
-    )))
+impl Job {
+    fn of(command: &Command, weight: DeviceWeight) -> Result<Job, Error> {
+        let words = &command.params;
+        let job = match command.op {
+            Op::ExpertsActMul => {
+                let p = params::ExpertsActMul::of(words);
+                Job {
+                    weight,
+                    act_mul: true,
+                    act: p.act,
+                    n: p.n,
+                    k: p.k,
+                    experts: p.experts,
+                    used: p.used,
+                    choice_stride: p.choice_stride,
+                    x_stride: p.x_stride,
+                    y_stride: p.y_stride,
+                }
+            }
+            Op::ExpertsAdd => {
+                let p = params::ExpertsAdd::of(words);
+                Job {
+                    weight,
+                    act_mul: false,
+                    act: 0,
+                    n: p.n,
+                    k: p.k,
+                    experts: p.experts,
+                    used: p.used,
+                    choice_stride: p.choice_stride,
+                    x_stride: p.x_stride,
+                    y_stride: p.y_stride,
+                }
+            }
+            op => return Err(refuse(format!("{} has no experts", op.name()))),
+        };
+        let rows = job.matrices().checked_mul(job.n);
+        let same = rows == Some(weight.n) && job.k == weight.k && job.k > 0 && job.n > 0;
+        if !same || job.used == 0 || job.used > job.experts || job.experts > MOST_EXPERTS {
+            return Err(refuse(format!(
+                "{}: {} of {} experts (at most {MOST_EXPERTS}) of n {} and k {} with a weight of {} x {}",
+                command.op.name(),
+                job.used,
+                job.experts,
+                job.n,
+                job.k,
+                weight.n,
+                weight.k
+            )));
+        }
+        Ok(job)
+    }
+
+    fn matrices(&self) -> u32 {
+        self.experts
+            .saturating_mul(if self.act_mul { 2 } else { 1 })
+    }
+
+    fn product(&self) -> Product {
+        Product {
+            format: self.weight.format,
+            norm: false,
+            output: match self.act_mul {
+                true => Output::ActMul,
+                false => Output::Add,
+            },
+            n: self.n,
+            k: self.k,
+            used: self.used,
+        }
+    }
+
+    fn bfloat(&self) -> bool {
+        self.weight.format == Format::BF16
+    }
+
+    /// The rows of x that the tiles read: entries where each expert has an x of its own.
+    fn x_rows(&self, rows: u32) -> u32 {
+        if self.act_mul {
+            rows
+        } else {
+            rows.saturating_mul(self.used)
+        }
+    }
+
+    /// Entries of one expert that a tile has, where `rows` rows choose evenly: a tile's weights are widened once for all
+    /// of them, so that an expert has better one tile than two.
+    fn tile(&self, rows: u32) -> Tile {
+        let mean = (u64::from(rows) * u64::from(self.used)).div_ceil(self.experts.into());
+        let rows = (mean + mean / 2).next_power_of_two().clamp(32, 128);
+        Tile {
+            wide: false,
+            rows: rows as u32,
+        }
+    }
+
+    /// The most tiles that `rows` rows may make.
+    fn most_tiles(&self, tile: Tile, rows: u32) -> u32 {
+        let entries = rows * self.used;
+        (entries / tile.rows + self.experts).min(entries)
+    }
 }
 
-pub(crate) fn scratch(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
-    0
+fn refuse(problem: String) -> Error {
+    Error::Program(problem)
 }
 
+/// The experts' sum reads a choice before it waits: there must be the experts' gate and up, which let nothing start before
+/// the choice has been made, between `route` and it.
+pub(crate) fn check_order(commands: &[Command]) -> Result<(), Error> {
+    let mut made = false;
+    for command in commands {
+        match command.op {
+            Op::Route => made = false,
+            Op::ExpertsActMul => made = true,
+            Op::ExpertsAdd if !made => {
+                return Err(refuse(
+                    "experts_add without experts_act_mul between route and it".to_string(),
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    if command.op == Op::Route {
+        return route(cx, command, rows);
+    }
+    let job = Job::of(command, cx.weight(command.weights[0]))?;
+    let rows = rows.max(1);
+    if rows.checked_mul(job.used).is_none() {
+        return Err(refuse(format!(
+            "{rows} rows with {} experts each",
+            job.used
+        )));
+    }
+    let few = vec![few(cx, command, &job, rows.min(MOST_VECTOR_ROWS))?];
+    if rows <= MOST_VECTOR_ROWS {
+        return Ok(few);
+    }
+    let mut nodes = vec![for_rows(0, MOST_VECTOR_ROWS, few)];
+    let mut least = MOST_VECTOR_ROWS + 1;
+    while least <= rows {
+        let most = least.saturating_mul(4).next_power_of_two().min(rows);
+        nodes.push(for_rows(least, most, many(cx, command, &job, rows, most)));
+        least = most + 1;
+    }
+    Ok(nodes)
+}
+
+/// `RouteArgs` of experts.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RouteArgs {
+    step: u64,
+    x: u64,
+    y: u64,
+    experts: u32,
+    used: u32,
+    renormalise: u32,
+    scale: f32,
+    x_stride: u32,
+    y_stride: u32,
+}
+
+fn route(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let p = params::Route::of(&command.params);
+    if p.used == 0 || p.used > p.experts || p.experts > MOST_EXPERTS {
+        let (used, experts) = (p.used, p.experts);
+        return Err(refuse(format!(
+            "route to {used} of {experts} experts; there may be {MOST_EXPERTS}"
+        )));
+    }
+    let values = RouteArgs {
+        step: cx.step,
+        x: cx.buffer(command.buffers[0]),
+        y: cx.buffer(command.buffers[1]),
+        experts: p.experts,
+        used: p.used,
+        renormalise: p.renormalise,
+        scale: p.scale,
+        x_stride: p.x_stride,
+        y_stride: p.y_stride,
+    };
+    Ok(vec![Node::Kernel(Launch {
+        unit: unit(p.experts),
+        function: "route",
+        grid: [rows.max(1), 1, 1],
+        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        block: 32,
+        shared: 0,
+        args: args(&values),
+    })])
+}
+
+/// `experts.cu` for so many experts.
+fn unit(experts: u32) -> Unit {
+    let per_lane = experts.div_ceil(32).next_power_of_two();
+    Unit {
+        file: "experts.cu",
+        defines: vec![("PER_LANE", per_lane.to_string())],
+    }
+}
+
+/// `MatmulArgs` of matmul.cu with USED.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct VectorArgs {
+    plain: MatmulArgs,
+    choice: u64,
+    choice_stride: u32,
+    experts: u32,
+}
+
+/// Products with the vectors of up to `rows` rows.
+fn few(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32) -> Result<Node, Error> {
+    let product = job.product();
+    let plan = product.plan(1, cx.gpu)?;
+    let outputs = if job.act_mul { GROUP / 2 } else { GROUP };
+    let each = job.n.div_ceil(outputs);
+    let groups = if job.act_mul { each * job.used } else { each };
+    let values = VectorArgs {
+        plain: MatmulArgs {
+            weight: job.weight.start,
+            x: cx.buffer(command.buffers[0]),
+            y: cx.buffer(command.buffers[2]),
+            norm: 0,
+            step: cx.step,
+            n: job.n,
+            k: job.k,
+            x_stride: job.x_stride,
+            y_stride: job.y_stride,
+            first: 0,
+            eps: 0.0,
+            act: job.act,
+            pad: 0,
+        },
+        choice: cx.buffer(command.buffers[1]),
+        choice_stride: job.choice_stride,
+        experts: job.experts,
+    };
+    Ok(Node::Kernel(Launch {
+        unit: product.unit(&plan),
+        function: "matmul",
+        grid: [(cx.gpu.sms * plan.blocks).clamp(1, groups), rows, 1],
+        by_rows: ByRows::Axis { axis: 1, per: 1 },
+        block: plan.warps * 32,
+        shared: plan.shared,
+        args: args(&values),
+    }))
+}
+
+/// Where things lie in the command's private memory, for a table of so many rows.
+struct Private {
+    /// 16-bit activations.
+    x: u64,
+    groups: u64,
+    /// What the experts gave, before it is added up.
+    parts: u64,
+    end: u64,
+}
+
+impl Private {
+    fn of(start: u64, job: &Job, rows: u32) -> Private {
+        let aligned = |bytes: u64| bytes.next_multiple_of(256);
+        let entries = u64::from(rows) * u64::from(job.used);
+        let k = u64::from(job.k.next_multiple_of(CHUNK));
+        let groups = start + aligned(k * 2 * u64::from(job.x_rows(rows)));
+        // The number of tiles, three words of each (no more than there are entries), and the entries.
+        let parts = groups + aligned(4 * (1 + 4 * entries));
+        let each = if job.act_mul { 0 } else { job.n };
+        Private {
+            x: start,
+            groups,
+            parts,
+            end: parts + aligned(4 * entries * u64::from(each)),
+        }
+    }
+}
+
+/// `GroupArgs` of experts.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GroupArgs {
+    step: u64,
+    choice: u64,
+    groups: u64,
+    choice_stride: u32,
+    used: u32,
+    experts: u32,
+    tile_rows: u32,
+    most: u32,
+    pad: u32,
+}
+
+/// `GemmArgs` of gemm.cuh with EXPERTS.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TileArgs {
+    plain: GemmArgs,
+    groups: u64,
+    used: u32,
+    sharing: u32,
+}
+
+/// `CombineArgs` of experts.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CombineArgs {
+    step: u64,
+    choice: u64,
+    parts: u64,
+    y: u64,
+    choice_stride: u32,
+    used: u32,
+    n: u32,
+    y_stride: u32,
+}
+
+/// Products with tiles of entries, for up to `most` rows of a table of `rows`.
+fn many(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -> Vec<Node> {
+    let private = Private::of(cx.scratch, job, rows);
+    let choice = cx.buffer(command.buffers[1]);
+    let y = cx.buffer(command.buffers[2]);
+    let tile = job.tile(most);
+    let tiles = job.most_tiles(tile, most);
+    let group = GroupArgs {
+        step: cx.step,
+        choice,
+        groups: private.groups,
+        choice_stride: job.choice_stride,
+        used: job.used,
+        experts: job.experts,
+        tile_rows: tile.rows,
+        most: tiles,
+        pad: 0,
+    };
+    let kernel = |function, grid, by_rows, block, args| {
+        Node::Kernel(Launch {
+            unit: unit(job.experts),
+            function,
+            grid,
+            by_rows,
+            block,
+            shared: 0,
+            args,
+        })
+    };
+    let each_row = |axis| ByRows::Axis { axis, per: 1 };
+    let mut nodes = vec![
+        kernel(
+            "group",
+            [1, 1, 1],
+            ByRows::Fixed,
+            MOST_EXPERTS,
+            args(&group),
+        ),
+        prepare(cx, command, job, &private, rows, most),
+        product(cx, job, &private, rows, tile, tiles, y),
+    ];
+    if !job.act_mul {
+        let combine = CombineArgs {
+            step: cx.step,
+            choice,
+            parts: private.parts,
+            y,
+            choice_stride: job.choice_stride,
+            used: job.used,
+            n: job.n,
+            y_stride: job.y_stride,
+        };
+        let grid = [most, job.n.div_ceil(basic::STRETCH), 1];
+        nodes.push(kernel("combine", grid, each_row(0), 256, args(&combine)));
+    }
+    nodes
+}
+
+/// Rows of x, or of each entry, to 16 bits.
+fn prepare(
+    cx: &Lowering<'_>,
+    command: &Command,
+    job: &Job,
+    private: &Private,
+    rows: u32,
+    most: u32,
+) -> Node {
+    let each = job.x_rows(1);
+    let values = PrepareArgs {
+        x: cx.buffer(command.buffers[0]),
+        weight: 0,
+        out: private.x,
+        step: cx.step,
+        k: job.k,
+        x_stride: job.x_stride,
+        out_rows: job.x_rows(rows),
+        out_stride: job.k.next_multiple_of(32),
+        normed: 0,
+        eps: 0.0,
+        scale: 1.0 / scale(job),
+        each,
+    };
+    Node::Kernel(Launch {
+        unit: prepare_unit(job.bfloat(), true),
+        function: "prepare",
+        grid: [each, most, 1],
+        by_rows: ByRows::Axis { axis: 1, per: 1 },
+        block: 256,
+        shared: 0,
+        args: args(&values),
+    })
+}
+
+/// What the sums are multiplied by.
+fn scale(job: &Job) -> f32 {
+    if job.bfloat() { 1.0 } else { HEADROOM }
+}
+
+fn product(
+    cx: &Lowering<'_>,
+    job: &Job,
+    private: &Private,
+    rows: u32,
+    tile: Tile,
+    tiles: u32,
+    y: u64,
+) -> Node {
+    let (to, y_stride, epilogue, per_tile) = match job.act_mul {
+        true => (y, job.y_stride, Epilogue::ActMul, TILE_N / 2),
+        false => (private.parts, job.used * job.n, Epilogue::Store, TILE_N),
+    };
+    let plain = GemmArgs {
+        weight: job.weight.start,
+        x: private.x,
+        y: to,
+        parts: 0,
+        done: 0,
+        step: cx.step,
+        n: job.weight.n,
+        k: job.k,
+        columns: job.n,
+        x_rows: job.x_rows(rows),
+        y_stride,
+        act: job.act,
+        chunks_per_split: job.k.div_ceil(CHUNK),
+        epilogue: epilogue as u32,
+        scale: scale(job),
+        pad: 0,
+    };
+    let values = TileArgs {
+        plain,
+        groups: private.groups,
+        used: job.used,
+        sharing: if job.act_mul { job.used } else { 1 },
+    };
+    Node::Kernel(Launch {
+        unit: tile.experts_unit(job.weight.format),
+        function: "gemm",
+        grid: [tiles, job.n.div_ceil(per_tile), 1],
+        by_rows: ByRows::Fixed,
+        block: tile.threads(),
+        shared: tile.shared(job.weight.format),
+        args: args(&values),
+    })
+}
+
+/// Private scratch of a command.
+pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, _: &GpuInfo) -> u64 {
+    if command.op == Op::Route || rows <= MOST_VECTOR_ROWS {
+        return 0;
+    }
+    let spec = program.weights.get(command.weights[0] as usize);
+    let job = spec.and_then(|spec| {
+        let weight = DeviceWeight {
+            start: 0,
+            format: spec.format,
+            n: spec.n,
+            k: spec.k,
+        };
+        Job::of(command, weight).ok()
+    });
+    // What is no job is refused when it is lowered.
+    job.map_or(0, |job| Private::of(0, &job, rows).end)
+}
+
+/// Bytes that are zero between commands: none.
 pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
     0
 }
 
+/// What is compiled for every architecture in tests: every format for one row and for many.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    Vec::new()
+    let plan = Plan {
+        columns: 1,
+        warps: 8,
+        blocks: 2,
+        stages: 4,
+        shared: 0,
+    };
+    let hot = |unit: Unit| Listed { unit, hot: true };
+    let cold = |unit: Unit| Listed { unit, hot: false };
+    let mut listed = vec![hot(unit(128)), cold(unit(MOST_EXPERTS))];
+    for rows in [32, 64] {
+        let tile = Tile { wide: false, rows };
+        listed.push(cold(tile.experts_unit(Format::Q4_K)));
+    }
+    for format in layout::listed() {
+        for (output, n, k) in [(Output::ActMul, 768, 2048), (Output::Add, 2048, 768)] {
+            let product = Product {
+                format,
+                norm: false,
+                output,
+                n,
+                k,
+                used: 8,
+            };
+            listed.push(hot(product.unit(&plan)));
+        }
+        let tile = Tile {
+            wide: false,
+            rows: 128,
+        };
+        listed.push(cold(tile.experts_unit(format)));
+    }
+    listed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(act_mul: bool, experts: u32, used: u32) -> Job {
+        Job {
+            weight: DeviceWeight {
+                start: 0,
+                format: Format::Q4_K,
+                n: 0,
+                k: 768,
+            },
+            act_mul,
+            act: 0,
+            n: 2048,
+            k: 768,
+            experts,
+            used,
+            choice_stride: 0,
+            x_stride: 0,
+            y_stride: 0,
+        }
+    }
+
+    #[test]
+    fn there_is_room_for_every_tile() {
+        for (experts, used) in [(8, 2), (128, 8), (4, 4), (1, 1), (1000, 3)] {
+            let job = job(true, experts, used);
+            for rows in [17, 68, 512, 2048] {
+                let tile = job.tile(rows);
+                let entries = rows * used;
+                let most = job.most_tiles(tile, rows);
+                // As uneven as can be: every expert but one has a single entry.
+                let lone = (experts - 1).min(entries);
+                let tiles = lone + (entries - lone).div_ceil(tile.rows);
+                assert!(tiles <= most && most <= entries, "{tiles} of {most}");
+                let private = Private::of(0, &job, rows);
+                let list = 4 * u64::from(1 + 3 * most + entries);
+                assert!(private.groups + list <= private.parts);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_before_its_parts_is_refused() {
+        let command = |op| Command {
+            op,
+            patch: welte_table::Patch::None,
+            format: Format::F32,
+            weights: [0; 3],
+            buffers: [welte_table::BufferRef::NONE; 4],
+            params: [0; 16],
+            bytes: 0,
+            flops: 0,
+        };
+        let route = command(Op::Route);
+        let (parts, sum) = (command(Op::ExpertsActMul), command(Op::ExpertsAdd));
+        assert!(check_order(&[route, parts, sum, route, parts, sum]).is_ok());
+        assert!(check_order(&[route, parts, sum, route, sum]).is_err());
+    }
+
+    #[test]
+    fn tiles_grow_with_the_entries_of_an_expert() {
+        let rows = |experts, used, rows| job(true, experts, used).tile(rows).rows;
+        assert_eq!(rows(128, 8, 17), 32);
+        assert_eq!(rows(128, 8, 512), 64);
+        assert_eq!(rows(8, 2, 512), 128);
+    }
+
+    #[test]
+    fn parts_are_kept_only_where_they_are_added_up() {
+        let bytes = |act_mul| {
+            let private = Private::of(0, &job(act_mul, 128, 8), 512);
+            private.end - private.parts
+        };
+        assert_eq!((bytes(true), bytes(false)), (0, 512 * 8 * 2048 * 4));
+    }
 }

@@ -9,14 +9,14 @@ use super::library::{Gemm, Product, WORKSPACE, alignment};
 use super::tile::{CHUNK, MOST_TILE_ROWS, TILE_N, Tile, flag};
 use super::{MOST_VECTOR_ROWS, basic, matmul};
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
-use crate::layout::{format_file, planes};
+use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format, Op, Program, params};
 
 /// F16 activations that no norm has bounded are divided by this on the way in, and the sums multiplied by it: an
 /// element may then be 4 million before it is cut off, and what is lost of small ones is below 2^-19.
-const HEADROOM: f32 = 64.0;
+pub(super) const HEADROOM: f32 = 64.0;
 
 /// What was measured to be faster, by kind of weights.
 struct Choice {
@@ -44,7 +44,7 @@ fn is_direct(format: Format) -> bool {
 
 /// What becomes of the sums (`gemm.cu`).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Epilogue {
+pub(super) enum Epilogue {
     Store = 0,
     Add = 1,
     ActMul = 2,
@@ -271,7 +271,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     Ok(nodes)
 }
 
-fn for_rows(least: u32, most: u32, nodes: Vec<Node>) -> Node {
+pub(super) fn for_rows(least: u32, most: u32, nodes: Vec<Node>) -> Node {
     Node::ForRows { least, most, nodes }
 }
 
@@ -302,15 +302,15 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     for bfloat in [false, true] {
         units.extend([prepare_unit(bfloat, false), prepare_unit(bfloat, true)]);
     }
-    for format in Format::ALL {
+    for format in listed() {
         units.push(narrow(128).unit(format));
         units.push(wide(128).unit(format));
         if !is_direct(format) {
             units.push(dequant_unit(format));
         }
     }
-    let listed = |unit: Unit| Listed { unit, hot: false };
-    units.into_iter().map(listed).collect()
+    let cold = |unit: Unit| Listed { unit, hot: false };
+    units.into_iter().map(cold).collect()
 }
 
 /// Our own kernel, for up to `most` live rows.
@@ -442,19 +442,19 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct PrepareArgs {
-    x: u64,
-    weight: u64,
-    out: u64,
-    step: u64,
-    k: u32,
-    x_stride: u32,
-    out_rows: u32,
-    out_stride: u32,
-    normed: u32,
-    eps: f32,
-    scale: f32,
-    pad: u32,
+pub(super) struct PrepareArgs {
+    pub(super) x: u64,
+    pub(super) weight: u64,
+    pub(super) out: u64,
+    pub(super) step: u64,
+    pub(super) k: u32,
+    pub(super) x_stride: u32,
+    pub(super) out_rows: u32,
+    pub(super) out_stride: u32,
+    pub(super) normed: u32,
+    pub(super) eps: f32,
+    pub(super) scale: f32,
+    pub(super) each: u32,
 }
 
 #[repr(C)]
@@ -474,23 +474,23 @@ struct DequantArgs {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct GemmArgs {
-    weight: u64,
-    x: u64,
-    y: u64,
-    parts: u64,
-    done: u64,
-    step: u64,
-    n: u32,
-    k: u32,
-    columns: u32,
-    x_rows: u32,
-    y_stride: u32,
-    act: u32,
-    chunks_per_split: u32,
-    epilogue: u32,
-    scale: f32,
-    pad: u32,
+pub(super) struct GemmArgs {
+    pub(super) weight: u64,
+    pub(super) x: u64,
+    pub(super) y: u64,
+    pub(super) parts: u64,
+    pub(super) done: u64,
+    pub(super) step: u64,
+    pub(super) n: u32,
+    pub(super) k: u32,
+    pub(super) columns: u32,
+    pub(super) x_rows: u32,
+    pub(super) y_stride: u32,
+    pub(super) act: u32,
+    pub(super) chunks_per_split: u32,
+    pub(super) epilogue: u32,
+    pub(super) scale: f32,
+    pub(super) pad: u32,
 }
 
 /// Rows to 16 bits; a block per row, as many as `grid` has.
@@ -515,7 +515,7 @@ fn prepare(
         normed: job.normed.into(),
         eps: job.eps,
         scale: 1.0 / job.scale(),
-        pad: 0,
+        each: 1,
     };
     Node::Kernel(Launch {
         unit: prepare_unit(job.bfloat(), tiled),
@@ -562,7 +562,7 @@ fn dequant(
     })
 }
 
-fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
+pub(super) fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
     Unit {
         file: "prepare.cu",
         defines: vec![("BFLOAT", flag(bfloat)), ("TILED", flag(tiled))],
@@ -572,7 +572,7 @@ fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
 fn dequant_unit(format: Format) -> Unit {
     Unit {
         file: "dequant.cu",
-        defines: vec![("FORMAT_FILE", format_file(format))],
+        defines: format_defines(format),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{Error, GpuInfo, layout};
 use welte_table::{Command, Format, Op, Program, params};
 
 /// Rows of weights that a warp reads together (`ROWS` of matmul.cu), and lanes that share a row (`LANES`).
-const GROUP: u32 = 4;
+pub(super) const GROUP: u32 = 4;
 const LANES: u32 = 16;
 /// Shared memory that the system takes of every block.
 const RESERVED: u32 = 1024;
@@ -35,7 +35,7 @@ struct Tuned {
 const TUNED: &[Tuned] = &[
     Tuned {
         arch: 90,
-        formats: &[Format::F32, Format::F16, Format::BF16],
+        formats: &[Format::F32, Format::F16, Format::BF16, Format::F8_E4M3],
         warps: 8,
         blocks: 2,
         ring: 48 << 10,
@@ -59,25 +59,25 @@ const TUNED: &[Tuned] = &[
 /// The parameter of `matmul`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct MatmulArgs {
-    weight: u64,
-    x: u64,
-    y: u64,
-    norm: u64,
-    step: u64,
-    n: u32,
-    k: u32,
-    x_stride: u32,
-    y_stride: u32,
-    first: u32,
-    eps: f32,
-    act: u32,
-    pad: u32,
+pub(super) struct MatmulArgs {
+    pub(super) weight: u64,
+    pub(super) x: u64,
+    pub(super) y: u64,
+    pub(super) norm: u64,
+    pub(super) step: u64,
+    pub(super) n: u32,
+    pub(super) k: u32,
+    pub(super) x_stride: u32,
+    pub(super) y_stride: u32,
+    pub(super) first: u32,
+    pub(super) eps: f32,
+    pub(super) act: u32,
+    pub(super) pad: u32,
 }
 
 /// What becomes of a product (`OUTPUT` of matmul.cu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Output {
+pub(super) enum Output {
     Store = 0,
     Add = 1,
     ActMul = 2,
@@ -85,23 +85,25 @@ enum Output {
 
 /// A product as the kernel sees it.
 #[derive(Clone, Copy, Debug)]
-struct Product {
-    format: Format,
-    norm: bool,
-    output: Output,
-    n: u32,
-    k: u32,
+pub(super) struct Product {
+    pub(super) format: Format,
+    pub(super) norm: bool,
+    pub(super) output: Output,
+    pub(super) n: u32,
+    pub(super) k: u32,
+    /// Experts that a row has, 0 for a plain product; `n` and `k` are of one of them.
+    pub(super) used: u32,
 }
 
 /// How a product is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Plan {
+pub(super) struct Plan {
     /// Rows of x that one launch takes.
-    columns: u32,
-    warps: u32,
-    blocks: u32,
-    stages: u32,
-    shared: u32,
+    pub(super) columns: u32,
+    pub(super) warps: u32,
+    pub(super) blocks: u32,
+    pub(super) stages: u32,
+    pub(super) shared: u32,
 }
 
 impl Product {
@@ -117,12 +119,19 @@ impl Product {
 
     /// Bytes of one row of x in shared memory (`x_bytes` of quantise.cuh).
     fn x_bytes(&self) -> u64 {
+        // Experts with an x of their own have them end to end.
+        let each = if self.output == Output::Add {
+            self.used.max(1)
+        } else {
+            1
+        };
+        let padded = self.padded() * u64::from(each);
         let side = match self.format {
-            Format::F32 | Format::F16 | Format::BF16 => return 4 * self.padded(),
+            _ if !self.format.rounds_activations() => return 4 * padded,
             Format::Q2_K | Format::Q3_K | Format::Q6_K => 16,
             _ => 8,
         };
-        self.padded() + self.padded() / 32 * side
+        padded + padded / 32 * side
     }
 
     /// Bytes of a warp's stage.
@@ -137,12 +146,13 @@ impl Product {
 
     /// Bytes of shared memory without the rings.
     fn fixed(&self, columns: u32, warps: u32) -> u64 {
-        // Parts of the norm's sum, and two open groups per warp.
-        u64::from(columns) * (self.x_bytes() + u64::from(warps * (1 + 2 * GROUP) * 4))
+        // Parts of the norm's sum, and two open groups per warp; numbers and shares of experts.
+        let rows = u64::from(columns) * (self.x_bytes() + u64::from(warps * (1 + 2 * GROUP) * 4));
+        (rows + 8 * u64::from(self.used)).next_multiple_of(16)
     }
 
     /// Threads and memory for up to `rows` rows; several launches where shared memory does not hold so many.
-    fn plan(&self, rows: u32, gpu: &GpuInfo) -> Result<Plan, Error> {
+    pub(super) fn plan(&self, rows: u32, gpu: &GpuInfo) -> Result<Plan, Error> {
         let tuned = TUNED
             .iter()
             .find(|t| {
@@ -192,27 +202,31 @@ impl Product {
         })
     }
 
-    fn unit(&self, plan: &Plan) -> Unit {
+    pub(super) fn unit(&self, plan: &Plan) -> Unit {
         let rounds = (self.padded() / 4).div_ceil(u64::from(plan.warps * 32));
         Unit {
             file: "matmul.cu",
-            defines: vec![
-                ("FORMAT_FILE", layout::format_file(self.format)),
-                ("NORM", u32::from(self.norm).to_string()),
-                ("OUTPUT", (self.output as u32).to_string()),
-                ("COLUMNS", plan.columns.to_string()),
-                ("WARPS", plan.warps.to_string()),
-                ("STAGES", plan.stages.to_string()),
-                ("ROUNDS", rounds.to_string()),
-                (
-                    "WHOLE",
-                    u32::from(self.k.is_multiple_of(self.chunk())).to_string(),
-                ),
-                (
-                    "RESIDENT",
-                    if plan.columns == 1 { "2" } else { "1" }.to_string(),
-                ),
-            ],
+            defines: [
+                layout::format_defines(self.format),
+                vec![
+                    ("NORM", u32::from(self.norm).to_string()),
+                    ("OUTPUT", (self.output as u32).to_string()),
+                    ("COLUMNS", plan.columns.to_string()),
+                    ("WARPS", plan.warps.to_string()),
+                    ("STAGES", plan.stages.to_string()),
+                    ("ROUNDS", rounds.to_string()),
+                    (
+                        "WHOLE",
+                        u32::from(self.k.is_multiple_of(self.chunk())).to_string(),
+                    ),
+                    (
+                        "RESIDENT",
+                        if plan.columns == 1 { "2" } else { "1" }.to_string(),
+                    ),
+                    ("USED", self.used.to_string()),
+                ],
+            ]
+            .concat(),
         }
     }
 }
@@ -257,6 +271,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         output,
         n,
         k,
+        used: 0,
     };
     let args = MatmulArgs {
         weight: matrix.start,
@@ -346,8 +361,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         (true, Output::ActMul, 1),
         (true, Output::ActMul, 16),
     ];
-    Format::ALL
-        .into_iter()
+    layout::listed()
         .flat_map(|format| kinds.map(|kind| (format, kind)))
         .map(|(format, (norm, output, columns))| {
             let product = Product {
@@ -356,6 +370,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
                 output,
                 n: 4096,
                 k: 4096,
+                used: 0,
             };
             let plan = Plan {
                 columns,
@@ -400,6 +415,7 @@ mod tests {
             output: Output::Add,
             n: 4096,
             k,
+            used: 0,
         }
     }
 

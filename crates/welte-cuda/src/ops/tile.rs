@@ -2,7 +2,7 @@
 
 use crate::GpuInfo;
 use crate::launch::Unit;
-use crate::layout::{format_file, planes};
+use crate::layout::{format_defines, planes};
 use welte_table::Format;
 
 /// Rows of a matrix that a block of `gemm.cu` makes.
@@ -121,20 +121,28 @@ impl Tile {
     }
 
     pub(crate) fn unit(self, format: Format) -> Unit {
-        let mut defines = vec![
-            ("FORMAT_FILE", format_file(format)),
-            ("BFLOAT", flag(format == Format::BF16)),
-            ("TILE_ROWS", self.rows.to_string()),
-        ];
+        let mut defines = format_defines(format);
+        defines.push(("BFLOAT", flag(format == Format::BF16)));
+        defines.push(("TILE_ROWS", self.rows.to_string()));
         let (stages, ring) = self.stages(format);
         defines.push(("STAGES", stages.to_string()));
         if self.wide {
             defines.push(("RING", ring.to_string()));
+        } else {
+            defines.push(("EXPERTS", flag(false)));
         }
         Unit {
             file: if self.wide { WIDE_FILE } else { "gemm.cu" },
             defines,
         }
+    }
+
+    /// For rows that are collected by expert.
+    pub(crate) fn experts_unit(self, format: Format) -> Unit {
+        let mut unit = self.unit(format);
+        unit.defines.retain(|(key, _)| *key != "EXPERTS");
+        unit.defines.push(("EXPERTS", flag(true)));
+        unit
     }
 }
 

@@ -104,9 +104,9 @@ impl Kind {
     }
 }
 
-/// A format's number in the file.
-pub fn type_id(format: Format) -> u32 {
-    match format {
+/// A format's number in the file, if it has one.
+pub fn type_id(format: Format) -> Option<u32> {
+    Some(match format {
         Format::F32 => 0,
         Format::F16 => 1,
         Format::Q4_0 => 2,
@@ -120,12 +120,16 @@ pub fn type_id(format: Format) -> u32 {
         Format::Q5_K => 13,
         Format::Q6_K => 14,
         Format::BF16 => 30,
-    }
+        Format::IQ4_NL => 20,
+        Format::IQ4_XS => 23,
+        Format::MXFP4 => 39,
+        Format::F8_E4M3 | Format::Affine(_) => return None,
+    })
 }
 
 /// The format of that number, if we have it.
 pub fn format_of(id: u32) -> Option<Format> {
-    Format::ALL.into_iter().find(|f| type_id(*f) == id)
+    Format::ALL.into_iter().find(|f| type_id(*f) == Some(id))
 }
 
 /// What a type that we do not have is called, for the refusal.
@@ -139,10 +143,8 @@ fn foreign_type(id: u32) -> String {
         17 => "IQ2_XS",
         18 => "IQ3_XXS",
         19 => "IQ1_S",
-        20 => "IQ4_NL",
         21 => "IQ3_S",
         22 => "IQ2_S",
-        23 => "IQ4_XS",
         24 => "I8",
         25 => "I16",
         26 => "I32",
@@ -151,7 +153,6 @@ fn foreign_type(id: u32) -> String {
         29 => "IQ1_M",
         34 => "TQ1_0",
         35 => "TQ2_0",
-        39 => "MXFP4",
         _ => return format!("number {id}"),
     };
     name.to_string()

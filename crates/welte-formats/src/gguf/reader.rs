@@ -2,7 +2,7 @@
 
 use super::{
     ALIGNMENT, ALIGNMENT_KEY, ARRAY, Kind, Kinds, MAGIC, MAX_DEPTH, foreign_type, format_of,
-    split_name,
+    split_name, type_id,
 };
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, mapped};
 use memmap2::Mmap;
@@ -372,7 +372,8 @@ impl<'a> Cursor<'a> {
         let id = self.u32(&field)?;
         let offset = self.u64(&field)?;
         let format = format_of(id).ok_or_else(|| {
-            let ours: Vec<&str> = Format::ALL.iter().map(|f| f.name()).collect();
+            let ours = Format::ALL.into_iter().filter(|f| type_id(*f).is_some());
+            let ours: Vec<&str> = ours.map(Format::name).collect();
             self.wrong(
                 &field,
                 format!(
@@ -404,7 +405,16 @@ impl<'a> Cursor<'a> {
             usize::try_from(n).unwrap_or(usize::MAX),
             usize::try_from(k).unwrap_or(usize::MAX),
         );
-        Ok((TensorInfo { name, format, n, k }, offset, bytes))
+        // It divides n.
+        let stack = usize::try_from(stack).unwrap_or(1);
+        let info = TensorInfo {
+            name,
+            format,
+            n,
+            k,
+            stack,
+        };
+        Ok((info, offset, bytes))
     }
 
     fn value(&mut self, key: &str, id: u32, depth: u32) -> Result<(Value, Kind), Error> {

@@ -187,16 +187,28 @@ fn head(
     let mut offset = 0u64;
     for tensor in tensors {
         put_text(&mut out, &tensor.name);
-        let dimensions: &[usize] = if tensor.n == 1 {
-            &[tensor.k]
-        } else {
-            &[tensor.k, tensor.n]
+        let TensorInfo { n, k, stack, .. } = *tensor;
+        let dimensions: &[usize] = match stack {
+            0 | 1 if n == 1 => &[k],
+            0 | 1 => &[k, n],
+            _ if n.is_multiple_of(stack) => &[k, n / stack, stack],
+            _ => {
+                return Err(Error::malformed(
+                    path,
+                    format!("tensor {}", tensor.name),
+                    format!("{n} rows cannot be a stack of {stack} matrices"),
+                ));
+            }
         };
         out.extend((dimensions.len() as u32).to_le_bytes());
         dimensions
             .iter()
             .for_each(|d| out.extend((*d as u64).to_le_bytes()));
-        out.extend(type_id(tensor.format).to_le_bytes());
+        let id = type_id(tensor.format).ok_or_else(|| {
+            let problem = format!("GGUF has no type for {}", tensor.format.name());
+            Error::malformed(path, format!("tensor {}", tensor.name), problem)
+        })?;
+        out.extend(id.to_le_bytes());
         out.extend(offset.to_le_bytes());
         offset = bytes_of(path, tensor)?
             .checked_next_multiple_of(ALIGNMENT)

@@ -4,7 +4,13 @@
 //! beyond ±65504 (the largest f16, infinities included) becomes ±65504. The plain formats keep NaN and infinities,
 //! and F16 rounds what is too large for it to infinity.
 
+mod affine;
+mod codebook;
+mod f8_e4m3;
 mod halves;
+mod iq4_nl;
+mod iq4_xs;
+mod mxfp4;
 mod nibbles;
 mod plain;
 mod q2_k;
@@ -44,6 +50,11 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
         Format::Q4_K => decode_blocks(bytes, out, q4_k::decode),
         Format::Q5_K => decode_blocks(bytes, out, q5_k::decode),
         Format::Q6_K => decode_blocks(bytes, out, q6_k::decode),
+        Format::IQ4_NL => decode_blocks(bytes, out, iq4_nl::decode),
+        Format::IQ4_XS => decode_blocks(bytes, out, iq4_xs::decode),
+        Format::MXFP4 => decode_blocks(bytes, out, mxfp4::decode),
+        Format::F8_E4M3 => decode_blocks(bytes, out, f8_e4m3::decode),
+        Format::Affine(affine) => affine::decode(affine, bytes, out),
     }
 }
 
@@ -69,6 +80,11 @@ pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
         Format::Q4_K => encode_blocks(values, out, tamed(q4_k::encode)),
         Format::Q5_K => encode_blocks(values, out, tamed(q5_k::encode)),
         Format::Q6_K => encode_blocks(values, out, tamed(q6_k::encode)),
+        Format::IQ4_NL => encode_blocks(values, out, tamed(iq4_nl::encode)),
+        Format::IQ4_XS => encode_blocks(values, out, tamed(iq4_xs::encode)),
+        Format::MXFP4 => encode_blocks(values, out, tamed(mxfp4::encode)),
+        Format::F8_E4M3 => encode_blocks(values, out, tamed(f8_e4m3::encode)),
+        Format::Affine(affine) => affine::encode(affine, values, out),
     }
 }
 
@@ -114,15 +130,14 @@ fn encode_blocks<const B: usize, const N: usize>(
 fn tamed<const B: usize, const N: usize>(
     encode: impl Fn(&[f32; N], &mut [u8; B]),
 ) -> impl Fn(&[f32; N], &mut [u8; B]) {
+    move |x, block| encode(&x.map(tame), block)
+}
+
+fn tame(x: f32) -> f32 {
     const LARGEST: f32 = 65504.0;
-    move |x, block| {
-        let x = x.map(|x| {
-            if x.is_nan() {
-                0.0
-            } else {
-                x.clamp(-LARGEST, LARGEST)
-            }
-        });
-        encode(&x, block);
+    if x.is_nan() {
+        0.0
+    } else {
+        x.clamp(-LARGEST, LARGEST)
     }
 }

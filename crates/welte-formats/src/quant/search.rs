@@ -119,7 +119,7 @@ fn nearest(x: f32) -> f32 {
 
 /// What an f16 field will hold of a step. Below f16's normal numbers few digits are left: there it is rounded away from
 /// zero, so that the largest multiple still reaches as far as it should.
-fn as_half(step: f32) -> f32 {
+pub(super) fn as_half(step: f32) -> f32 {
     let near = f16::from_f32(step);
     let short = near.to_f32().abs() < step.abs() && step.abs() < f16::MIN_POSITIVE.to_f32();
     f16::from_bits(near.to_bits() + u16::from(short)).to_f32()

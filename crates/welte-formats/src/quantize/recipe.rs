@@ -26,10 +26,13 @@ pub enum Recipe {
     Q5_K_S,
     Q5_K_M,
     Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4_MOE,
 }
 
 /// One row per recipe: name, the format of most matrices, its number in `general.file_type`.
-const ROWS: [(Recipe, &str, Format, u32); 18] = [
+const ROWS: [(Recipe, &str, Format, u32); 21] = [
     (Recipe::F32, "F32", Format::F32, 0),
     (Recipe::F16, "F16", Format::F16, 1),
     (Recipe::BF16, "BF16", Format::BF16, 32),
@@ -48,6 +51,9 @@ const ROWS: [(Recipe, &str, Format, u32); 18] = [
     (Recipe::Q5_K_S, "Q5_K_S", Format::Q5_K, 16),
     (Recipe::Q5_K_M, "Q5_K_M", Format::Q5_K, 17),
     (Recipe::Q6_K, "Q6_K", Format::Q6_K, 18),
+    (Recipe::IQ4_NL, "IQ4_NL", Format::IQ4_NL, 25),
+    (Recipe::IQ4_XS, "IQ4_XS", Format::IQ4_XS, 30),
+    (Recipe::MXFP4_MOE, "MXFP4_MOE", Format::MXFP4, 38),
 ];
 
 /// Short names for the usual sizes.
@@ -124,8 +130,12 @@ impl Recipe {
         let name = tensor.name.as_str();
         let most = self.format();
         if name == "output.weight" || (shape.tied && name == "token_embd.weight") {
-            let eight = most == Format::Q8_0 || !tensor.k.is_multiple_of(most.block());
+            let eight = matches!(most, Format::Q8_0 | Format::MXFP4)
+                || !tensor.k.is_multiple_of(most.block());
             return if eight { Format::Q8_0 } else { Format::Q6_K };
+        }
+        if self == Recipe::MXFP4_MOE && !name.contains("_exps.") {
+            return Format::Q8_0;
         }
         let layer = layer_of(name).unwrap_or(0);
         let special = if ["attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight"]
@@ -161,6 +171,7 @@ impl Recipe {
                 Format::Q4_K
             }),
             Recipe::Q3_K_L => Some(Format::Q5_K),
+            Recipe::IQ4_NL | Recipe::IQ4_XS => grouped.then_some(Format::Q5_K),
             Recipe::Q4_K_S => (layer < 4).then_some(Format::Q5_K),
             Recipe::Q4_K_M | Recipe::Q5_K_M => {
                 more_bits(layer, shape.layers).then_some(Format::Q6_K)
@@ -180,7 +191,7 @@ impl Recipe {
                 Format::Q4_K
             }),
             Recipe::Q3_K_L => Some(Format::Q5_K),
-            Recipe::Q4_K_S => early.then_some(Format::Q5_K),
+            Recipe::Q4_K_S | Recipe::IQ4_NL | Recipe::IQ4_XS => early.then_some(Format::Q5_K),
             Recipe::Q4_K_M | Recipe::Q5_K_M => {
                 more_bits(layer, shape.layers).then_some(Format::Q6_K)
             }
@@ -261,6 +272,7 @@ fn fitting(wanted: Format, k: usize) -> Format {
         Format::Q4_K => Format::Q5_0,
         Format::Q5_K => Format::Q5_1,
         Format::Q6_K => Format::Q8_0,
+        Format::IQ4_XS => Format::IQ4_NL,
         other => other,
     };
     let fits = |format: &Format| k.is_multiple_of(format.block());

@@ -3,8 +3,8 @@
 //! Every eight bytes come from a counter hashed with (seed, tensor, row), so any row can be made alone and always
 //! comes out the same.
 
-use half::f16;
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use welte_table::Format;
 
 /// Step of the counter (the golden ratio, odd).
@@ -85,7 +85,7 @@ fn plain(format: Format, values: &[f32], out: &mut [u8]) {
         Format::BF16 => out
             .chunks_exact_mut(2)
             .zip(values)
-            .for_each(|(out, v)| out.copy_from_slice(&half::bf16::from_f32(*v).to_le_bytes())),
+            .for_each(|(out, v)| out.copy_from_slice(&bf16::from_f32(*v).to_le_bytes())),
         _ => out
             .chunks_exact_mut(4)
             .zip(values)
@@ -118,8 +118,18 @@ fn scales(format: Format) -> Scales {
         Format::Q3_K => (108, 43.34, None, true),
         Format::Q4_K => (0, 258.3, Some((2, 7.5)), false),
         Format::Q5_K => (0, 526.9, Some((2, 15.5)), false),
-        // Plain floats have no scales and do not come here.
-        Format::Q6_K | Format::F32 | Format::F16 | Format::BF16 => (208, 1365.7, None, true),
+        Format::IQ4_NL => (0, 67.44, None, true),
+        Format::IQ4_XS => (0, 1246.3, None, true),
+        Format::Q6_K => (208, 1365.7, None, true),
+        Format::Affine(affine) => {
+            let count = (1 << affine.bits()) as f32;
+            let deviation = ((count * count - 1.0) / 12.0).sqrt();
+            (0, deviation, Some((2, (1.0 - count) / 2.0)), true)
+        }
+        // Plain floats have no scales, and the others none in F16: they do not come here.
+        Format::F32 | Format::F16 | Format::BF16 | Format::MXFP4 | Format::F8_E4M3 => {
+            (0, 1.0, None, true)
+        }
     };
     Scales {
         d,
@@ -140,8 +150,17 @@ fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
     let length = rest.len();
     rest.copy_from_slice(&word(state, count).to_le_bytes()[..length]);
 
+    match format {
+        Format::MXFP4 => return powers(deviation / 5.852, out),
+        Format::F8_E4M3 => return small_floats(deviation / 100.06, out),
+        _ => {}
+    }
     let scales = scales(format);
-    let d = f16::from_f32(deviation / scales.deviation);
+    let sixteen = |v: f32| match format {
+        Format::Affine(affine) if affine.bf16() => bf16::from_f32(v).to_le_bytes(),
+        _ => f16::from_f32(v).to_le_bytes(),
+    };
+    let d = f16::from_f32(deviation / scales.deviation).to_f32();
     for block in out.chunks_exact_mut(format.block_bytes()) {
         if format == Format::Q8_0 {
             // Encoders never make -128.
@@ -150,14 +169,31 @@ fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
                 .for_each(|q| *q = if *q == 0x80 { 0x81 } else { *q });
         }
         // The sign is the random bit that was there.
-        let sign = if scales.signed {
-            (u16::from(block[scales.d + 1]) << 8) & 0x8000
-        } else {
-            0
-        };
-        block[scales.d..scales.d + 2].copy_from_slice(&(d.to_bits() | sign).to_le_bytes());
+        let negative = scales.signed && block[scales.d + 1] & 0x80 != 0;
+        let d = if negative { -d } else { d };
+        block[scales.d..scales.d + 2].copy_from_slice(&sixteen(d));
         if let Some((at, ratio)) = scales.min {
-            block[at..at + 2].copy_from_slice(&f16::from_f32(d.to_f32() * ratio).to_le_bytes());
+            block[at..at + 2].copy_from_slice(&sixteen(d * ratio));
+        }
+    }
+}
+
+/// MXFP4: scales are powers of two. The two around the wanted one are mixed so that the deviation is met.
+fn powers(wanted: f32, out: &mut [u8]) {
+    let below = wanted.log2().floor();
+    let share = ((wanted / below.exp2()).powi(2) - 1.0) / 3.0;
+    for block in out.chunks_exact_mut(Format::MXFP4.block_bytes()) {
+        let above = f32::from(block[0]) < share * 256.0;
+        block[0] = (below as i32 + 128 + i32::from(above)).clamp(0, 255) as u8;
+    }
+}
+
+/// F8_E4M3: any bytes but NaN.
+fn small_floats(scale: f32, out: &mut [u8]) {
+    for block in out.chunks_exact_mut(Format::F8_E4M3.block_bytes()) {
+        block[..4].copy_from_slice(&scale.to_le_bytes());
+        for v in block[4..].iter_mut().filter(|v| **v & 0x7f == 0x7f) {
+            *v &= 0x80;
         }
     }
 }

@@ -42,7 +42,10 @@ impl Recipe {
         match name.to_ascii_lowercase().as_str() {
             "q4_k_m" => Some(Recipe::Medium(Format::Q4_K)),
             "q5_k_m" => Some(Recipe::Medium(Format::Q5_K)),
-            other => Format::from_name(other).map(Recipe::Pure),
+            // The usual group need not be named: mlx4.
+            other => Format::from_name(other)
+                .or_else(|| Format::from_name(&format!("{other}_64")))
+                .map(Recipe::Pure),
         }
     }
 
@@ -64,7 +67,12 @@ impl Recipe {
                 Format::Q4_K => 14,
                 Format::Q5_K => 16,
                 Format::Q6_K => 18,
+                Format::IQ4_NL => 25,
+                Format::IQ4_XS => 30,
                 Format::BF16 => 32,
+                Format::MXFP4 => 38,
+                // GGUF has none: what it calls guessed.
+                Format::F8_E4M3 | Format::Affine(_) => 1024,
             },
         }
     }
@@ -90,6 +98,7 @@ fn fallback(format: Format, k: usize) -> Format {
         Format::Q4_K => Format::Q5_0,
         Format::Q5_K => Format::Q5_1,
         Format::Q6_K => Format::Q8_0,
+        Format::IQ4_XS => Format::IQ4_NL,
         _ => return Format::F16,
     };
     fallback(smaller, k)
@@ -107,9 +116,10 @@ impl Synthetic {
             ));
         };
         let recipe = Recipe::from_name(format).ok_or_else(|| {
-            let ours: Vec<&str> = Format::ALL.iter().map(|f| f.name()).collect();
+            let ours = Format::ALL.into_iter().filter(|f| gguf::type_id(*f).is_some());
+            let ours: Vec<&str> = ours.map(Format::name).collect();
             refuse(format!(
-                "format {format} is unknown; known are {}, Q4_K_M, Q5_K_M",
+                "format {format} is unknown; known are {}, Q4_K_M, Q5_K_M, MLXb_g and MLXb_g_F16 (b bits in groups of g)",
                 ours.join(", ")
             ))
         })?;
@@ -168,9 +178,17 @@ impl Synthetic {
             ..
         } = *shape;
         let (q, kv) = (heads * head_dim, kv_heads * head_dim);
-        let mut matrix = |name: String, n: usize, k: usize, important: bool| {
-            self.add(name, recipe.format(important, k), n, k, Fill::Matrix);
+        let experts = match shape.family {
+            Family::Qwen3Moe => shape.experts,
+            _ => 0,
         };
+        // `stack` of them, one below the other.
+        let mut stacked = |name: String, stack: usize, n: usize, k: usize, important: bool| {
+            let format = recipe.format(important, k);
+            self.add(name, format, stack, stack * n, k, Fill::Matrix);
+        };
+        let mut matrix =
+            |name: String, n: usize, k: usize, important: bool| stacked(name, 1, n, k, important);
         matrix("token_embd.weight".to_string(), vocab, dim, tied);
         if !tied {
             matrix("output.weight".to_string(), vocab, dim, true);
@@ -180,16 +198,29 @@ impl Synthetic {
             // As llama.cpp chooses: the first and last eighth, and every third of the rest.
             let eighth = layers / 8;
             let more = layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
-            matrix(name("attn_q"), q, dim, false);
-            matrix(name("attn_k"), kv, dim, false);
-            matrix(name("attn_v"), kv, dim, more);
-            matrix(name("attn_output"), dim, q, false);
-            matrix(name("ffn_gate"), ffn, dim, false);
-            matrix(name("ffn_up"), ffn, dim, false);
-            matrix(name("ffn_down"), dim, ffn, more);
+            let mut matrix = |part: &str, n: usize, k: usize, important: bool| {
+                stacked(name(part), 1, n, k, important);
+            };
+            matrix("attn_q", q, dim, false);
+            matrix("attn_k", kv, dim, false);
+            matrix("attn_v", kv, dim, more);
+            matrix("attn_output", dim, q, false);
+            if experts == 0 {
+                matrix("ffn_gate", ffn, dim, false);
+                matrix("ffn_up", ffn, dim, false);
+                matrix("ffn_down", dim, ffn, more);
+            } else {
+                stacked(name("ffn_gate_exps"), experts, ffn, dim, false);
+                stacked(name("ffn_up_exps"), experts, ffn, dim, false);
+                stacked(name("ffn_down_exps"), experts, dim, ffn, more);
+            }
+        }
+        for layer in (0..layers).filter(|_| experts > 0) {
+            let name = format!("blk.{layer}.ffn_gate_inp.weight");
+            self.add(name, Format::F32, 1, experts, dim, Fill::Matrix);
         }
         let mut vector =
-            |name: String, k: usize, fill: Fill| self.add(name, Format::F32, 1, k, fill);
+            |name: String, k: usize, fill: Fill| self.add(name, Format::F32, 1, 1, k, fill);
         vector("output_norm.weight".to_string(), dim, Fill::Norm);
         for layer in 0..layers {
             vector(format!("blk.{layer}.attn_norm.weight"), dim, Fill::Norm);
@@ -201,17 +232,16 @@ impl Synthetic {
                         vector(format!("blk.{layer}.attn_{part}.bias"), k, Fill::Bias);
                     }
                 }
-                Family::Qwen3 => {
-                    vector(
-                        format!("blk.{layer}.attn_q_norm.weight"),
-                        head_dim,
-                        Fill::Norm,
-                    );
-                    vector(
-                        format!("blk.{layer}.attn_k_norm.weight"),
-                        head_dim,
-                        Fill::Norm,
-                    );
+                Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 => {
+                    for part in ["q", "k"] {
+                        let name = format!("blk.{layer}.attn_{part}_norm.weight");
+                        vector(name, head_dim, Fill::Norm);
+                    }
+                }
+            }
+            if shape.family == Family::Gemma3 {
+                for part in ["post_attention_norm", "post_ffw_norm"] {
+                    vector(format!("blk.{layer}.{part}.weight"), dim, Fill::Norm);
                 }
             }
         }
@@ -224,9 +254,15 @@ impl Synthetic {
         }
     }
 
-    fn add(&mut self, name: String, format: Format, n: usize, k: usize, fill: Fill) {
+    fn add(&mut self, name: String, format: Format, stack: usize, n: usize, k: usize, fill: Fill) {
         self.by_name.insert(name.clone(), self.tensors.len());
-        self.tensors.push(TensorInfo { name, format, n, k });
+        self.tensors.push(TensorInfo {
+            name,
+            format,
+            n,
+            k,
+            stack,
+        });
         self.fills.push(fill);
     }
 
@@ -397,10 +433,21 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
     ] {
         metadata.insert(format!("{architecture}.{key}"), Value::F64(value.into()));
     }
-    let pre = if shape.family == Family::Llama {
-        "llama-bpe"
-    } else {
-        "qwen2"
+    let own: &[(&str, usize)] = match shape.family {
+        Family::Qwen3Moe => &[
+            ("expert_count", shape.experts),
+            ("expert_used_count", shape.used),
+            ("expert_feed_forward_length", shape.ffn),
+        ],
+        Family::Gemma3 => &[("attention.sliding_window", shape.window)],
+        _ => &[],
+    };
+    for (key, value) in own {
+        metadata.insert(format!("{architecture}.{key}"), Value::U64(*value as u64));
+    }
+    let pre = match shape.family {
+        Family::Llama | Family::Gemma3 => "llama-bpe",
+        _ => "qwen2",
     };
     vocabulary::add(&mut metadata, pre, shape.vocab);
     metadata

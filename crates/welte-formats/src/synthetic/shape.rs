@@ -9,6 +9,10 @@ pub enum Family {
     Qwen2,
     /// With norms on q and k.
     Qwen3,
+    /// The same with experts.
+    Qwen3Moe,
+    /// With norms on q and k and after each part; five layers of six have a window.
+    Gemma3,
 }
 
 /// The frequency scaling of Llama 3.1 and later.
@@ -34,9 +38,15 @@ pub struct Shape {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
+    /// Width of the feed-forward part, or of one expert.
     pub ffn: usize,
+    /// Experts of a layer that has them, and how many a token uses.
+    pub experts: usize,
+    pub used: usize,
     pub vocab: usize,
     pub context: usize,
+    /// Positions that windowed layers see.
+    pub window: usize,
     /// The output matrix is the token embedding.
     pub tied: bool,
     pub rope_base: f32,
@@ -45,10 +55,13 @@ pub struct Shape {
 }
 
 /// The shapes with names.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 11] = [
     "qwen3-0.6b",
     "qwen3-4b",
     "qwen3-8b",
+    "qwen3-30b-a3b",
+    "qwen3-moe-small",
+    "gemma-3-1b",
     "llama-1b",
     "llama-8b",
     "tinyllama-1.1b",
@@ -65,8 +78,11 @@ const fn qwen3(layers: usize, dim: usize, heads: usize, ffn: usize, tied: bool) 
         kv_heads: 8,
         head_dim: 128,
         ffn,
+        experts: 0,
+        used: 0,
         vocab: 151_936,
         context: 40_960,
+        window: 0,
         tied,
         rope_base: 1e6,
         norm_epsilon: 1e-6,
@@ -90,8 +106,11 @@ const fn llama3(
         kv_heads: 8,
         head_dim,
         ffn,
+        experts: 0,
+        used: 0,
         vocab: 128_256,
         context: 131_072,
+        window: 0,
         tied,
         rope_base: 5e5,
         norm_epsilon: 1e-5,
@@ -113,12 +132,23 @@ const TINY: Shape = Shape {
     kv_heads: 2,
     head_dim: 64,
     ffn: 512,
+    experts: 4,
+    used: 2,
     vocab: 1024,
     context: 4096,
+    window: 128,
     tied: true,
     rope_base: 1e4,
     norm_epsilon: 1e-5,
     scaling: None,
+};
+
+const MIXTURE: Shape = Shape {
+    family: Family::Qwen3Moe,
+    kv_heads: 4,
+    experts: 128,
+    used: 8,
+    ..qwen3(48, 2048, 32, 768, false)
 };
 
 impl Shape {
@@ -128,6 +158,31 @@ impl Shape {
             "qwen3-0.6b" => qwen3(28, 1024, 16, 3072, true),
             "qwen3-4b" => qwen3(36, 2560, 32, 9728, true),
             "qwen3-8b" => qwen3(36, 4096, 32, 12_288, false),
+            "qwen3-30b-a3b" => MIXTURE,
+            // The same experts in fewer layers, beside a head of the same share.
+            "qwen3-moe-small" => Shape {
+                layers: 5,
+                vocab: 32_000,
+                ..MIXTURE
+            },
+            "gemma-3-1b" => Shape {
+                family: Family::Gemma3,
+                layers: 26,
+                dim: 1152,
+                heads: 4,
+                kv_heads: 1,
+                head_dim: 256,
+                ffn: 6912,
+                experts: 0,
+                used: 0,
+                vocab: 262_144,
+                context: 32_768,
+                window: 512,
+                tied: true,
+                rope_base: 1e6,
+                norm_epsilon: 1e-6,
+                scaling: None,
+            },
             "llama-1b" => llama3(16, 2048, 64, 8192, true, 32.0),
             "llama-8b" => llama3(32, 4096, 128, 14_336, false, 8.0),
             "tinyllama-1.1b" => Shape {
@@ -162,7 +217,13 @@ impl Shape {
                     "llama" => Family::Llama,
                     "qwen2" => Family::Qwen2,
                     "qwen3" => Family::Qwen3,
-                    _ => return Err(format!("arch={value}: llama, qwen2 or qwen3 is meant")),
+                    "qwen3moe" => Family::Qwen3Moe,
+                    "gemma3" => Family::Gemma3,
+                    _ => {
+                        return Err(format!(
+                            "arch={value}: llama, qwen2, qwen3, qwen3moe or gemma3 is meant"
+                        ));
+                    }
                 }
             }
             "layers" => self.layers = number(1024)?,
@@ -171,6 +232,9 @@ impl Shape {
             "kv_heads" => self.kv_heads = number(1024)?,
             "head_dim" => self.head_dim = number(1024)?,
             "ffn" => self.ffn = number(1 << 20)?,
+            "experts" => self.experts = number(1024)?,
+            "used" => self.used = number(1024)?,
+            "window" => self.window = number(1 << 24)?,
             "vocab" => self.vocab = number(1 << 20)?,
             "context" => self.context = number(1 << 24)?,
             "tied" => {
@@ -190,8 +254,8 @@ impl Shape {
             }
             _ => {
                 return Err(format!(
-                    "{key}: unknown; known are arch, layers, dim, heads, kv_heads, head_dim, ffn, vocab, context, tied, \
-                     rope_base, rope_factor, norm_epsilon, seed"
+                    "{key}: unknown; known are arch, layers, dim, heads, kv_heads, head_dim, ffn, experts, used, vocab, \
+                     context, window, tied, rope_base, rope_factor, norm_epsilon, seed"
                 ));
             }
         }
@@ -209,6 +273,10 @@ impl Shape {
         if !self.head_dim.is_multiple_of(2) {
             return Err(format!("head_dim={} is odd", self.head_dim));
         }
+        if self.family == Family::Qwen3Moe && self.used > self.experts {
+            let (used, experts) = (self.used, self.experts);
+            return Err(format!("used={used} is more than experts={experts}"));
+        }
         if self.vocab < super::vocabulary::LEAST {
             return Err(format!(
                 "vocab={} is less than {}",
@@ -225,6 +293,8 @@ impl Shape {
             Family::Llama => "llama",
             Family::Qwen2 => "qwen2",
             Family::Qwen3 => "qwen3",
+            Family::Qwen3Moe => "qwen3moe",
+            Family::Gemma3 => "gemma3",
         }
     }
 

@@ -208,6 +208,7 @@ impl Fake {
             format,
             n: n as usize,
             k: k as usize,
+            stack: 1,
         });
     }
     pub(crate) fn tensor_mut(&mut self, name: &str) -> &mut TensorInfo {

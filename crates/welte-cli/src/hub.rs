@@ -1,0 +1,246 @@
+//! Models from the hub: `-hf` on every command, `welte pull`, `list`, `show` and `rm`.
+
+use crate::args::Command;
+
+#[cfg(feature = "hub")]
+pub(crate) use cache::{list, pull, rm, show};
+
+/// Puts the path of the model that `-hf` names in the place of `-m`; pulls it if the cache does not have it.
+pub(crate) fn bring(command: &mut Command) -> anyhow::Result<()> {
+    let (name, model) = match command {
+        Command::Run(args) | Command::Chat(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Inspect(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Profile(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Perplexity(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Bench(args) => (&args.hf_repo, &mut args.model),
+        Command::Tokenize(args) => (&args.hf_repo, &mut args.model),
+        _ => return Ok(()),
+    };
+    if let Some(name) = name {
+        *model = Some(path(name)?);
+    }
+    Ok(())
+}
+
+#[cfg(feature = "hub")]
+fn path(name: &str) -> anyhow::Result<String> {
+    let pulled = cache::brought(&name.parse()?, |hub, name, tell| hub.get(name, tell))?;
+    Ok(pulled.path.display().to_string())
+}
+
+#[cfg(not(feature = "hub"))]
+fn path(name: &str) -> anyhow::Result<String> {
+    anyhow::bail!(
+        "-hf {name}: this binary was built without the feature hub; give a file or directory with -m"
+    )
+}
+
+#[cfg(feature = "hub")]
+mod cache {
+    use crate::args::{ListArgs, Plain, PullArgs, RmArgs, ShowArgs};
+    use std::io::{IsTerminal, Write};
+    use std::process::ExitCode;
+    use std::time::{Duration, Instant};
+    use welte_hub::{CachedRepo, Error, Event, Hub, ModelName, Pulled, Report, human};
+
+    pub(crate) fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
+        let pulled = brought(&args.name, |hub, name, tell| hub.pull(name, tell))?;
+        if pulled.bytes == 0 {
+            eprintln!("{}: already in the cache", args.name);
+        }
+        writeln!(std::io::stdout(), "{}", pulled.path.display())?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Brings a model with a line that says how far it is.
+    pub(crate) fn brought(
+        name: &ModelName,
+        bring: impl FnOnce(&Hub, &ModelName, &mut dyn FnMut(&Report)) -> Result<Pulled, Error>,
+    ) -> anyhow::Result<Pulled> {
+        let hub = Hub::from_env()?;
+        let mut line = Line::default();
+        let start = Instant::now();
+        let pulled = bring(&hub, name, &mut |report| line.tell(report));
+        line.clear();
+        let pulled = pulled?;
+        if pulled.bytes > 0 {
+            let seconds = start.elapsed().as_secs_f64();
+            eprintln!(
+                "{name}: {} in {seconds:.1} s, {:.1} MB/s, {}",
+                human(pulled.bytes),
+                pulled.bytes as f64 / seconds / 1e6,
+                match pulled.unchecked {
+                    0 => "checksums right".to_string(),
+                    n => format!(
+                        "{n} not checked: {} gives no checksum",
+                        hub.settings().endpoint
+                    ),
+                }
+            );
+        }
+        Ok(pulled)
+    }
+
+    /// A line on a terminal; elsewhere a line per file that is done.
+    #[derive(Default)]
+    struct Line {
+        /// When the first bytes came, and how many had been there before.
+        begun: Option<(Instant, u64)>,
+        shown: Option<Instant>,
+        waiting: bool,
+    }
+
+    impl Line {
+        fn tell(&mut self, report: &Report) {
+            let now = Instant::now();
+            match report.event {
+                Event::Waiting if !self.waiting => {
+                    self.clear();
+                    eprintln!("{}: another process downloads it; waiting", report.file);
+                    self.waiting = true;
+                }
+                Event::Waiting => {}
+                Event::Done => {
+                    self.clear();
+                    eprintln!("{}: there", report.file);
+                }
+                Event::Downloading => self.show(now, report),
+            }
+        }
+
+        fn show(&mut self, now: Instant, report: &Report) {
+            let (start, there) = *self.begun.get_or_insert((now, report.done));
+            let recent = |shown: Instant| now.duration_since(shown) < Duration::from_millis(100);
+            if !std::io::stderr().is_terminal() || self.shown.is_some_and(recent) {
+                return;
+            }
+            self.shown = Some(now);
+            let rate =
+                (report.done - there) as f64 / now.duration_since(start).as_secs_f64().max(1e-3);
+            let left = match rate {
+                0.0 => String::new(),
+                rate => format!(", {:.0} s left", (report.total - report.done) as f64 / rate),
+            };
+            eprint!(
+                "\r\x1b[K{}: {} % of {}, {:.1} MB/s{left}",
+                report.file,
+                100 * report.done / report.total.max(1),
+                human(report.total),
+                rate / 1e6
+            );
+            let _ = std::io::stderr().flush();
+        }
+
+        fn clear(&mut self) {
+            if self.shown.take().is_some() {
+                eprint!("\r\x1b[K");
+            }
+        }
+    }
+
+    pub(crate) fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
+        let hub = Hub::from_env()?;
+        let models: Vec<_> = hub.repos()?.iter().flat_map(CachedRepo::models).collect();
+        let mut out = std::io::stdout().lock();
+        if args.output == Plain::Json {
+            let rows = models
+                .iter()
+                .map(|m| serde_json::json!({"name": m.name, "bytes": m.bytes, "path": m.path}));
+            writeln!(out, "{:#}", serde_json::Value::from_iter(rows))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if models.is_empty() {
+            eprintln!(
+                "{}: no models; `welte pull ORG/NAME` brings one",
+                hub.settings().cache.display()
+            );
+        }
+        for model in models {
+            writeln!(out, "{:>10}  {}", human(model.bytes), model.name)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    pub(crate) fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
+        let repo = Hub::from_env()?.repo(&args.name)?;
+        let mut out = std::io::stdout().lock();
+        if args.output == Plain::Json {
+            writeln!(out, "{:#}", json(&repo))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        writeln!(out, "model       {}", repo.name)?;
+        writeln!(out, "folder      {}", repo.folder.display())?;
+        writeln!(out, "size        {}", human(repo.bytes))?;
+        if repo.unfinished > 0 {
+            writeln!(
+                out,
+                "unfinished  {} (pull again to go on)",
+                human(repo.unfinished)
+            )?;
+        }
+        for snapshot in &repo.snapshots {
+            writeln!(
+                out,
+                "commit      {} {}",
+                snapshot.commit,
+                snapshot.revisions.join(", ")
+            )?;
+            for file in &snapshot.files {
+                writeln!(out, "{:>12}  {}", human(file.bytes), file.name)?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn json(repo: &CachedRepo) -> serde_json::Value {
+        let snapshots = repo.snapshots.iter().map(|s| {
+            let files = s.files.iter().map(|f| {
+                serde_json::json!({"name": f.name, "bytes": f.bytes, "path": f.path, "blob": f.blob})
+            });
+            serde_json::json!({"commit": s.commit, "revisions": s.revisions, "files": serde_json::Value::from_iter(files)})
+        });
+        serde_json::json!({
+            "name": repo.name, "folder": repo.folder, "bytes": repo.bytes, "unfinished": repo.unfinished,
+            "snapshots": serde_json::Value::from_iter(snapshots),
+        })
+    }
+
+    pub(crate) fn rm(args: &RmArgs) -> anyhow::Result<ExitCode> {
+        let removal = Hub::from_env()?.removal(&args.name)?;
+        let (bytes, count) = (removal.bytes, removal.files.len());
+        if !args.yes {
+            for file in &removal.files {
+                eprintln!("{}: {file}", args.name.repo);
+            }
+            if !std::io::stdin().is_terminal() {
+                anyhow::bail!(
+                    "{}: removing it frees {bytes} bytes; say -y to do so",
+                    args.name
+                );
+            }
+            eprint!("remove {} ({})? [y/N] ", files(count), human(bytes));
+            let mut answer = String::new();
+            std::io::stdin().read_line(&mut answer)?;
+            if !["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
+                eprintln!("nothing removed");
+                return Ok(ExitCode::from(1));
+            }
+        }
+        removal.apply()?;
+        writeln!(
+            std::io::stdout(),
+            "{}: removed {}, {bytes} bytes ({}) free",
+            args.name,
+            files(count),
+            human(bytes)
+        )?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn files(count: usize) -> String {
+        match count {
+            1 => "1 file".to_string(),
+            n => format!("{n} files"),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The commands of the hub, against one on this machine.
+#![cfg(feature = "hub")]
+
+#[path = "../../welte-hub/tests/mock/mod.rs"]
+mod mock;
+
+use mock::{File, Mock};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn demo() -> Vec<u8> {
+    std::fs::read(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../models/demo.gguf"
+    ))
+    .unwrap()
+}
+
+fn hub() -> Mock {
+    let bytes = demo();
+    let file = File {
+        name: "demo-Q8_0.gguf".to_string(),
+        tag: welte_hub::sha256(&bytes),
+        bytes,
+        large: true,
+    };
+    Mock::new("org/demo", vec![file])
+}
+
+fn command(mock: &Mock, home: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_welte"));
+    for name in [
+        "HF_HUB_CACHE",
+        "HF_TOKEN",
+        "HF_HUB_OFFLINE",
+        "SSL_CERT_FILE",
+        "WELTE_MODEL",
+    ] {
+        command.env_remove(name);
+    }
+    command
+        .args(args)
+        .env("HF_ENDPOINT", &mock.url)
+        .env("HF_HOME", home)
+        .env("NO_PROXY", "127.0.0.1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn welte(mock: &Mock, home: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    told(command(mock, home, args).output().unwrap())
+}
+
+fn told(output: Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn a_model_is_pulled_used_listed_shown_and_removed() {
+    let (mock, home) = (hub(), tempfile::tempdir().unwrap());
+    let run = |args: &[&str]| welte(&mock, home.path(), args);
+    // Pulled when it is first named, found afterwards.
+    let ask = ["tokenize", "-hf", "org/demo:Q8_0", "-p", "a fox", "--ids"];
+    let (code, first, said) = run(&ask);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        first.starts_with('[') && said.contains("checksums right"),
+        "{said}"
+    );
+    assert!(!mock.asked().is_empty());
+    assert_eq!(run(&ask), (Some(0), first, String::new()));
+    assert!(mock.asked().is_empty(), "what is there is not asked for");
+    let (code, out, said) = run(&[
+        "run",
+        "-hf",
+        "org/demo",
+        "-n",
+        "4",
+        "--temp",
+        "0",
+        "Tell me a story.",
+    ]);
+    assert!(code == Some(0) && !out.is_empty(), "{said}");
+
+    let (_, path, said) = run(&["pull", "org/demo:demo-Q8_0.gguf"]);
+    assert!(said.contains("already in the cache"), "{said}");
+    assert_eq!(std::fs::read(path.trim()).unwrap(), demo());
+    let (_, list, _) = run(&["list"]);
+    assert!(
+        list.trim_end().ends_with("org/demo:demo-Q8_0.gguf") && list.contains("MiB"),
+        "{list}"
+    );
+    let (_, json, _) = run(&["list", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["bytes"], demo().len());
+    let (_, shown, _) = run(&["show", "org/demo"]);
+    assert!(
+        shown.contains(mock::COMMIT) && shown.contains("main") && shown.contains("demo-Q8_0.gguf"),
+        "{shown}"
+    );
+
+    let (code, _, said) = run(&["rm", "org/demo"]);
+    assert!(code == Some(1) && said.contains("-y"), "{said}");
+    let (code, out, _) = run(&["rm", "org/demo", "-y"]);
+    assert!(
+        code == Some(0) && out.contains(&format!("{} bytes", demo().len())),
+        "{out}"
+    );
+    assert_eq!(run(&["list"]).1, "");
+}
+
+#[test]
+fn two_processes_that_want_one_model_download_it_once() {
+    let (mock, home) = (hub(), tempfile::tempdir().unwrap());
+    mock.set(|b| b.slow = std::time::Duration::from_millis(300));
+    let start = || {
+        command(&mock, home.path(), &["pull", "org/demo"])
+            .spawn()
+            .unwrap()
+    };
+    let both = [start(), start()].map(|child| told(child.wait_with_output().unwrap()));
+    for (code, path, said) in &both {
+        assert_eq!(*code, Some(0), "{said}");
+        assert_eq!(std::fs::read(path.trim()).unwrap(), demo());
+    }
+    let sent: usize = mock
+        .asked()
+        .iter()
+        .filter(|a| a.there)
+        .map(|a| a.sent)
+        .sum();
+    assert_eq!(sent, demo().len());
+}
+
+#[test]
+fn what_cannot_be_had_is_said_with_the_remedy() {
+    let (mock, home) = (hub(), tempfile::tempdir().unwrap());
+    let refused = |args: &[&str], code, word: &str| {
+        let (got, _, said) = welte(&mock, home.path(), args);
+        assert!(
+            got == Some(code) && said.contains(word),
+            "{args:?}: {got:?} {said}"
+        );
+    };
+    refused(&["pull", "org/demo:Q2_K"], 1, "demo-Q8_0.gguf");
+    refused(&["pull", "org/none"], 1, "check the name");
+    refused(&["pull", "not a name"], 2, "ORG/NAME");
+    refused(&["run", "-hf", "../x", "hello"], 1, "ORG/NAME");
+    refused(
+        &["run", "-m", "x", "-hf", "org/demo", "hello"],
+        2,
+        "cannot be used with",
+    );
+    refused(
+        &["bench", "models/demo.gguf", "-hf", "org/demo"],
+        1,
+        "two models",
+    );
+    refused(&["show", "org/none"], 1, "welte list");
+    let output = command(&mock, home.path(), &["run", "-hf", "org/none", "hello"])
+        .env("HF_HUB_OFFLINE", "1")
+        .output()
+        .unwrap();
+    assert!(told(output).2.contains("HF_HUB_OFFLINE"));
+}

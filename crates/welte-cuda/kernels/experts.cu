@@ -1,0 +1,192 @@
+// Mixtures of experts: which experts a row gets (route); for many rows, entries (a row with one of its experts) collected
+// by expert into tiles (group), and what a row's experts gave added up (combine).
+// Macros: PER_LANE: numbers of experts that a lane looks at, 32 * PER_LANE being at least as many as there are.
+#define EXPERTS 1
+#include "gemm.cuh"
+
+constexpr u32 MOST_EXPERTS = 1024; // 32 warps, a lane of a warp for each
+
+struct RouteArgs {
+    const Step* step;
+    const float* x;
+    float* y; // numbers, then shares
+    u32 experts;
+    u32 used;
+    u32 renormalise;
+    float scale;
+    u32 x_stride;
+    u32 y_stride;
+};
+
+// Larger for what comes earlier: the order of floats as integers, then the lowest number.
+__device__ __forceinline__ u64 rank_of(float x, u32 expert) {
+    const u32 bits = __float_as_uint(x);
+    const u32 order = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (u64)order << 32 | (0xffffffffu - expert);
+}
+
+#define LEAST __uint_as_float(0xff800000u) // minus infinity
+
+// A warp a row.
+extern "C" __global__ void __launch_bounds__(32) route(const __grid_constant__ RouteArgs a) {
+    grid_release();
+    grid_wait();
+    const u32 row = blockIdx.x, lane = threadIdx.x;
+    const float* x = a.x + (u64)row * a.x_stride;
+    float values[PER_LANE];
+#pragma unroll
+    for (u32 i = 0; i < PER_LANE; i++) values[i] = i * 32 + lane < a.experts ? __ldcg(x + i * 32 + lane) : LEAST;
+    if (a.step->ended || row >= a.step->live) return;
+    float largest = LEAST;
+    u64 ranks[PER_LANE]; // 0: taken, or not there
+#pragma unroll
+    for (u32 i = 0; i < PER_LANE; i++) {
+        largest = fmaxf(largest, values[i]);
+        ranks[i] = i * 32 + lane < a.experts ? rank_of(values[i], i * 32 + lane) : 0;
+    }
+    largest = warp_max(largest);
+    float sum = 0.0f;
+    if (!a.renormalise) {
+#pragma unroll
+        for (u32 i = 0; i < PER_LANE; i++) {
+            if (i * 32 + lane < a.experts) sum += expf(values[i] - largest);
+        }
+        sum = warp_sum(sum);
+    }
+    float* const numbers = a.y + (u64)row * a.y_stride;
+    float* const shares = numbers + a.used;
+    for (u32 slot = 0; slot < a.used; slot++) {
+        u64 best = 0;
+        float value = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < PER_LANE; i++) {
+            if (ranks[i] > best) best = ranks[i], value = values[i];
+        }
+        const u64 mine = best;
+#pragma unroll
+        for (u32 o = 16; o > 0; o >>= 1) {
+            const u64 other = __shfl_xor_sync(~0u, best, o);
+            best = other > best ? other : best;
+        }
+        if (mine == best) {
+#pragma unroll
+            for (u32 i = 0; i < PER_LANE; i++) ranks[i] = ranks[i] == best ? 0 : ranks[i];
+        }
+        const u32 owner = __ffs(__ballot_sync(~0u, mine == best)) - 1;
+        const float part = expf(__shfl_sync(~0u, value, owner) - largest);
+        if (a.renormalise) sum += part;
+        if (lane == 0) {
+            numbers[slot] = __uint_as_float(0xffffffffu - (u32)best);
+            shares[slot] = part;
+        }
+    }
+    // They are divided by a sum that is known only now.
+    __syncwarp();
+    for (u32 slot = lane; slot < a.used; slot += 32) shares[slot] = shares[slot] / sum * a.scale;
+}
+
+struct GroupArgs {
+    const Step* step;
+    const float* choice;
+    u32* groups; // number of tiles, `most` tiles, entries
+    u32 choice_stride;
+    u32 used;
+    u32 experts;
+    u32 tile_rows;
+    u32 most; // tiles
+    u32 pad;
+};
+
+// The sum of what threads of lower number have; of all in `total`.
+__device__ __forceinline__ u64 before(u64 mine, u64* warps, u64& total) {
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u64 sum = mine;
+#pragma unroll
+    for (u32 o = 1; o < 32; o <<= 1) {
+        const u64 other = __shfl_up_sync(~0u, sum, o);
+        if (lane >= o) sum += other;
+    }
+    if (lane == 31) warps[warp] = sum;
+    __syncthreads();
+    // A lane per warp.
+    total = warps[lane];
+    u64 lower = lane < warp ? total : 0;
+#pragma unroll
+    for (u32 o = 16; o > 0; o >>= 1) {
+        lower += __shfl_xor_sync(~0u, lower, o);
+        total += __shfl_xor_sync(~0u, total, o);
+    }
+    return lower + sum - mine;
+}
+
+// One block. In which order an expert's entries come does not matter: no product depends on its neighbours.
+extern "C" __global__ void __launch_bounds__(MOST_EXPERTS) group(const __grid_constant__ GroupArgs a) {
+    __shared__ u32 counts[MOST_EXPERTS];
+    __shared__ u64 warps[MOST_EXPERTS / 32];
+    const u32 thread = threadIdx.x;
+    grid_release();
+    grid_wait();
+    const u32 entries = a.step->live * a.used;
+    // A row whose logits were no numbers has chosen some expert all the same.
+    auto expert_of = [&](u32 entry) {
+        const float* row = a.choice + (u64)(entry / a.used) * a.choice_stride;
+        return min(__float_as_uint(__ldcg(row + entry % a.used)), a.experts - 1);
+    };
+    counts[thread] = 0;
+    __syncthreads();
+    for (u32 i = thread; i < entries; i += MOST_EXPERTS) atomicAdd(counts + expert_of(i), 1);
+    __syncthreads();
+    const u32 count = counts[thread], tiles = (count + a.tile_rows - 1) / a.tile_rows;
+    u64 total;
+    const u64 sums = before((u64)tiles << 32 | count, warps, total);
+    const u32 first = (u32)sums, first_tile = (u32)(sums >> 32);
+    counts[thread] = first; // where the expert's next entry goes
+    Entries* const list = (Entries*)(a.groups + 1);
+    for (u32 i = 0; i < tiles; i++) {
+        list[first_tile + i] = {thread, first + i * a.tile_rows, min(a.tile_rows, count - i * a.tile_rows)};
+    }
+    if (thread == 0) a.groups[0] = (u32)(total >> 32);
+    __syncthreads();
+    u32* const places = a.groups + 1 + 3 * a.most;
+    for (u32 i = thread; i < entries; i += MOST_EXPERTS) places[atomicAdd(counts + expert_of(i), 1)] = i;
+}
+
+struct CombineArgs {
+    const Step* step;
+    const float* choice;
+    const float* parts; // [row][used][n]
+    float* y;
+    u32 choice_stride;
+    u32 used;
+    u32 n;
+    u32 y_stride;
+};
+
+#define STRETCH 1024 // values that a block of 256 threads takes
+
+// y += share * part, in the order of the choice.
+extern "C" __global__ void __launch_bounds__(256) combine(const __grid_constant__ CombineArgs a) {
+    grid_release();
+    grid_wait();
+    const u32 row = blockIdx.x;
+    if (row >= a.step->live) return;
+    const float* const shares = a.choice + (u64)row * a.choice_stride + a.used;
+    const float* const parts = a.parts + (u64)row * a.used * a.n;
+    float* const y = a.y + (u64)row * a.y_stride;
+    const u32 from = blockIdx.y * STRETCH + threadIdx.x;
+    float sums[STRETCH / 256];
+#pragma unroll
+    for (u32 i = 0; i < STRETCH / 256; i++) sums[i] = from + i * 256 < a.n ? y[from + i * 256] : 0.0f;
+    for (u32 slot = 0; slot < a.used; slot++) {
+        const float share = __ldcg(shares + slot);
+#pragma unroll
+        for (u32 i = 0; i < STRETCH / 256; i++) {
+            const u32 at = from + i * 256;
+            if (at < a.n) sums[i] = fmaf(share, __ldcg(parts + (u64)slot * a.n + at), sums[i]);
+        }
+    }
+#pragma unroll
+    for (u32 i = 0; i < STRETCH / 256; i++) {
+        if (from + i * 256 < a.n) y[from + i * 256] = sums[i];
+    }
+}

@@ -1,0 +1,65 @@
+//! What the formats with a table of 16 values share: IQ4_NL and IQ4_XS one table, MXFP4 another.
+
+/// The values of IQ4_NL and IQ4_XS, closer together around zero, where most weights are.
+pub(super) const UNEVEN: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
+
+/// Candidates for a scale: the largest value goes to an end of the table, or so many steps of this size beside it.
+const CANDIDATES: i32 = 7;
+const STEP: f32 = 2.0;
+
+/// The index of the nearest of the uneven values.
+pub(super) fn nearest(x: f32) -> u8 {
+    UNEVEN.windows(2).fold(0, |index, pair| {
+        let middle = (f32::from(pair[0]) + f32::from(pair[1])) * 0.5;
+        index + u8::from(x > middle)
+    })
+}
+
+/// The indices for `x = scale · value`, and the error that they make, weighted.
+pub(super) fn fit(x: &[f32; 32], weights: &[f32; 32], scale: f32) -> ([u8; 32], f32) {
+    let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+    let mut error = 0.0;
+    let mut q = [0; 32];
+    for ((q, x), w) in q.iter_mut().zip(x).zip(weights) {
+        *q = nearest(x * inverse);
+        let off = scale * f32::from(UNEVEN[usize::from(*q)]) - x;
+        error += w * off * off;
+    }
+    (q, error)
+}
+
+/// How much the error of each value counts: large values do more damage in a product.
+pub(super) fn weights(x: &[f32; 32]) -> [f32; 32] {
+    let rms = (x.iter().map(|x| x * x).sum::<f32>() / 32.0).sqrt();
+    x.map(|x| rms + x.abs())
+}
+
+/// The scale for the uneven values. With indices given, the best is Σwxv / Σwvv, and it takes (Σwxv)² / Σwvv off the
+/// error.
+pub(super) fn best_scale(x: &[f32; 32], weights: &[f32; 32]) -> f32 {
+    let extreme = x
+        .iter()
+        .fold(0.0, |a: f32, b| if b.abs() > a.abs() { *b } else { a });
+    if extreme == 0.0 {
+        return 0.0;
+    }
+    let (mut best, mut most) = (0.0, 0.0);
+    for end in [UNEVEN[0], UNEVEN[15]] {
+        for candidate in -CANDIDATES..=CANDIDATES {
+            let inverse = (f32::from(end) + STEP * candidate as f32) / extreme;
+            let (mut wxv, mut wvv) = (0f32, 0f32);
+            for (x, w) in x.iter().zip(weights) {
+                let v = f32::from(UNEVEN[usize::from(nearest(x * inverse))]);
+                wxv += w * x * v;
+                wvv += w * v * v;
+            }
+            if wvv > 0.0 && wxv * wxv > most * wvv {
+                most = wxv * wxv / wvv;
+                best = wxv / wvv;
+            }
+        }
+    }
+    best
+}

@@ -1,0 +1,301 @@
+//! F8_E4M3 and MXFP4 weights in safetensors: what they are read as, and what is refused.
+
+use std::path::Path;
+use tempfile::TempDir;
+use welte_formats::{Checkpoint, open, quant};
+use welte_table::Format;
+
+/// A tensor: name, type, shape, bytes.
+type Tensor<'a> = (&'a str, &'a str, &'a [usize], Vec<u8>);
+
+fn safetensors(tensors: &[Tensor<'_>]) -> Vec<u8> {
+    let (mut head, mut data) = (Vec::new(), Vec::<u8>::new());
+    for (name, kind, shape, bytes) in tensors {
+        let from = data.len();
+        data.extend(bytes);
+        let to = data.len();
+        head.push(format!(
+            r#""{name}": {{"dtype": "{kind}", "shape": {shape:?}, "data_offsets": [{from}, {to}]}}"#
+        ));
+    }
+    let head = format!("{{{}}}", head.join(", "));
+    let mut out = (head.len() as u64).to_le_bytes().to_vec();
+    out.extend(head.as_bytes());
+    out.extend(data);
+    out
+}
+
+fn directory(quantization: &str, tensors: &[Tensor<'_>]) -> TempDir {
+    let made = TempDir::new().unwrap();
+    let config = format!(r#"{{"model_type": "x", "quantization_config": {{{quantization}}}}}"#);
+    std::fs::write(made.path().join("config.json"), config).unwrap();
+    let path = made.path().join("model.safetensors");
+    std::fs::write(path, safetensors(tensors)).unwrap();
+    made
+}
+
+#[track_caller]
+fn refused(quantization: &str, tensors: &[Tensor<'_>], parts: &[&str]) {
+    let made = directory(quantization, tensors);
+    let error = open(made.path()).err().expect("must be refused");
+    holds(&error.to_string(), parts);
+}
+
+#[track_caller]
+fn holds(error: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(error.contains(part), "{error:?} lacks {part:?}");
+    }
+}
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+const FP8: &str = r#""quant_method": "fp8""#;
+const CT: &str = r#""quant_method": "compressed-tensors", "format": "float-quantized""#;
+
+/// Bytes that are no NaN, and what they stand for.
+fn eights(count: usize) -> (Vec<u8>, Vec<f32>) {
+    let bytes: Vec<u8> = (0..count)
+        .map(|i| (i * 37 % 251) as u8)
+        .map(|b| if b & 0x7f == 0x7f { 3 } else { b })
+        .collect();
+    let mut block = 1f32.to_le_bytes().to_vec();
+    let mut values = vec![0.0; count.next_multiple_of(128)];
+    block.extend(&bytes);
+    block.resize(4 + values.len(), 0);
+    for (from, values) in values.chunks_mut(128).enumerate() {
+        let part = [&block[..4], &block[4 + 128 * from..][..128]].concat();
+        quant::decode(Format::F8_E4M3, &part, values);
+    }
+    values.truncate(count);
+    (bytes, values)
+}
+
+/// The values of a tensor, read in pieces of one row and in one.
+fn values(read: &dyn Checkpoint, name: &str) -> Vec<f32> {
+    let tensor = read.tensor(name).unwrap();
+    let all = read.rows(tensor, 0, tensor.n).unwrap();
+    let rows: Vec<_> = (0..tensor.n)
+        .map(|row| read.rows(tensor, row, 1).unwrap().into_owned())
+        .collect();
+    assert_eq!(rows.concat(), *all);
+    let mut out = vec![0.0; tensor.n * tensor.k];
+    quant::decode(tensor.format, &all, &mut out);
+    out
+}
+
+#[test]
+fn scales_of_every_kind_become_one() {
+    let (n, k) = (200, 384);
+    let (bytes, plain) = eights(n * k);
+    let half = |v: f32| half::bf16::from_f32(v).to_le_bytes().to_vec();
+    let squares: Vec<f32> = (0..6).map(|i| 0.5 + i as f32).collect();
+    let by_row: Vec<u8> = (0..n).flat_map(|r| half(1.0 + r as f32)).collect();
+    let made = directory(
+        r#""quant_method": "fp8", "weight_block_size": [128, 128]"#,
+        &[
+            ("s.weight", "F8_E4M3", &[n, k], bytes.clone()),
+            ("s.weight_scale_inv", "F32", &[2, 3], floats(&squares)),
+            ("r.weight", "F8_E4M3", &[n, k], bytes.clone()),
+            ("r.weight_scale", "BF16", &[n, 1], by_row),
+            ("a.weight", "F8_E4M3", &[n, k], bytes.clone()),
+            ("a.weight_scale", "F32", &[], floats(&[0.25])),
+            ("a.input_scale", "F32", &[1], floats(&[9.0])),
+            ("a.plain", "F32", &[2], floats(&[1.0, 2.0])),
+        ],
+    );
+    let read = open(made.path()).unwrap();
+    let names: Vec<_> = read.tensors().iter().map(|t| t.name.as_str()).collect();
+    assert_eq!(names, ["s.weight", "r.weight", "a.weight", "a.plain"]);
+    let tensor = read.tensor("s.weight").unwrap();
+    assert_eq!((tensor.format, tensor.n, tensor.k), (Format::F8_E4M3, n, k));
+    type Scale<'a> = &'a dyn Fn(usize, usize) -> f32;
+    let scales: [(&str, Scale<'_>); 3] = [
+        ("s.weight", &|r, c| squares[r / 128 * 3 + c / 128]),
+        ("r.weight", &|r, _| 1.0 + r as f32),
+        ("a.weight", &|_, _| 0.25),
+    ];
+    for (name, scale) in scales {
+        for (i, (got, plain)) in values(&*read, name).iter().zip(&plain).enumerate() {
+            let (r, c) = (i / k, i % k);
+            let scale = half::bf16::from_f32(scale(r, c)).to_f32();
+            assert_eq!(*got, plain * scale, "{name} {r} {c}");
+        }
+    }
+    assert!(read.rows(tensor, n - 1, 2).is_err());
+    assert!(read.rows(tensor, usize::MAX, 2).is_err());
+}
+
+#[test]
+fn rows_that_are_no_whole_blocks_become_bf16() {
+    let (bytes, plain) = eights(3 * 160);
+    let made = directory(
+        CT,
+        &[
+            ("w.weight", "F8_E4M3", &[3, 160], bytes),
+            ("w.weight_scale", "F32", &[3], floats(&[1.1, 2.2, 3.3])),
+        ],
+    );
+    let read = open(made.path()).unwrap();
+    assert_eq!(read.tensor("w.weight").unwrap().format, Format::BF16);
+    for (i, (got, plain)) in values(&*read, "w.weight").iter().zip(&plain).enumerate() {
+        let want = plain * [1.1, 2.2, 3.3][i / 160];
+        assert_eq!(*got, half::bf16::from_f32(want).to_f32(), "{i}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_scales_is_named() {
+    let weight = || ("w.weight", "F8_E4M3", &[256, 128][..], vec![1; 256 * 128]);
+    let ones = |n: usize| floats(&vec![1.0; n]);
+    refused(
+        FP8,
+        &[weight()],
+        &[
+            "model.safetensors",
+            "tensor w.weight",
+            "w.weight_scale is missing",
+        ],
+    );
+    for shape in [&[128][..], &[1, 256], &[2, 2], &[256, 1, 1], &[0]] {
+        let scales = ("w.weight_scale", "F32", shape, ones(shape.iter().product()));
+        let parts = ["tensor w.weight_scale", "shape", "[256, 1] or [2, 1]"];
+        refused(FP8, &[weight(), scales], &parts);
+    }
+    let scales = ("w.weight_scale", "U8", &[1][..], vec![1]);
+    refused(
+        FP8,
+        &[weight(), scales],
+        &["tensor w.weight_scale", "U8", "BF16"],
+    );
+    let other = ("w.weight", "BF16", &[1, 1][..], vec![0; 2]);
+    let scales = || ("w.weight_scale", "F32", &[1][..], ones(1));
+    refused(
+        FP8,
+        &[other, scales()],
+        &["tensor w.weight_scale", "w.weight", "BF16"],
+    );
+    refused(FP8, &[scales()], &["tensor w.weight_scale", "not there"]);
+    let stack = ("w.weight", "F8_E4M3", &[1, 2, 128][..], vec![1; 256]);
+    refused(
+        FP8,
+        &[stack, scales()],
+        &["tensor w.weight", "3 dimensions"],
+    );
+    for size in [
+        "[128]",
+        "[0, 128]",
+        "[128, 64]",
+        "[-1, 128]",
+        "3",
+        "[1, 2, 3]",
+    ] {
+        let config = format!(r#"{FP8}, "weight_block_size": {size}"#);
+        refused(
+            &config,
+            &[weight(), scales()],
+            &["config.json", "weight_block_size"],
+        );
+    }
+}
+
+#[test]
+fn methods_that_are_not_known_are_named() {
+    for method in ["awq", "gptq", "bitsandbytes", "modelopt"] {
+        let config = format!(r#""quant_method": "{method}""#);
+        let parts = [
+            "config.json",
+            "quantization_config.quant_method",
+            method,
+            "fp8",
+        ];
+        refused(&config, &[], &parts);
+    }
+    refused(
+        r#""quant_method": "compressed-tensors", "format": "pack-quantized""#,
+        &[],
+        &[
+            "config.json",
+            "quantization_config.format",
+            "pack-quantized",
+            "float-quantized",
+        ],
+    );
+    refused(r#""quant_method": 3"#, &[], &["quant_method", "no text"]);
+    let five = ("w.weight", "F8_E5M2", &[1, 2][..], vec![0; 2]);
+    refused(FP8, &[five], &["tensor w.weight", "F8_E5M2", "F8_E4M3"]);
+}
+
+#[test]
+fn damaged_values_are_found_when_they_are_read() {
+    let mut bytes = vec![1; 2 * 128];
+    bytes[128 + 77] = 0xff;
+    let scales = ("w.weight_scale", "F32", &[2][..], floats(&[f32::NAN, 1.0]));
+    let made = directory(FP8, &[("w.weight", "F8_E4M3", &[2, 128], bytes), scales]);
+    let read = open(made.path()).unwrap();
+    let tensor = read.tensor("w.weight").unwrap();
+    let error = |row| read.rows(tensor, row, 1).unwrap_err().to_string();
+    holds(&error(0), &["tensor w.weight", "scale", "row 0"]);
+    holds(&error(1), &["tensor w.weight", "row 1", "NaN at 77"]);
+}
+
+#[test]
+fn exponents_and_places_become_one() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/mxfp4");
+    let read = open(&folder).unwrap();
+    let tensor = read.tensor("e.down_proj").unwrap();
+    assert_eq!((tensor.format, tensor.n, tensor.k), (Format::MXFP4, 6, 160));
+    assert_eq!(read.tensors().len(), 1);
+    let want = std::fs::read(folder.join("values.f32")).unwrap();
+    let want: Vec<f32> = want
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| f32::from_le_bytes(*b))
+        .collect();
+    assert_eq!(values(&*read, "e.down_proj"), want);
+    assert!(read.rows(tensor, 5, 2).is_err() && read.rows(tensor, usize::MAX, 9).is_err());
+}
+
+#[test]
+fn what_is_wrong_with_exponents_is_named() {
+    const MX: &str = r#""quant_method": "mxfp4""#;
+    let blocks =
+        |shape: &'static [usize]| ("e_blocks", "U8", shape, vec![0; shape.iter().product()]);
+    let scales =
+        |shape: &'static [usize]| ("e_scales", "U8", shape, vec![0; shape.iter().product()]);
+    refused(
+        MX,
+        &[blocks(&[2, 3, 16])],
+        &["tensor e_blocks", "e_scales is missing"],
+    );
+    for shape in [&[2, 3, 15][..], &[3, 16], &[1, 2, 3, 4, 16], &[16]] {
+        refused(
+            MX,
+            &[blocks(shape), scales(&[2, 3])],
+            &["tensor e_blocks", "shape"],
+        );
+    }
+    for shape in [&[2, 2][..], &[6], &[3, 2], &[2, 3, 1]] {
+        refused(
+            MX,
+            &[blocks(&[2, 3, 16]), scales(shape)],
+            &["tensor e_scales", "[2, 3]"],
+        );
+    }
+    refused(
+        MX,
+        &[blocks(&[0, 3, 16]), scales(&[0, 3])],
+        &["tensor e_blocks", "empty"],
+    );
+    let wide = ("e_scales", "F32", &[2, 3][..], vec![0; 24]);
+    refused(
+        MX,
+        &[blocks(&[2, 3, 16]), wide],
+        &["tensor e_scales", "F32"],
+    );
+    let other = ("e", "U8", &[2, 3][..], vec![0; 6]);
+    refused(MX, &[other], &["tensor e", "U8"]);
+}

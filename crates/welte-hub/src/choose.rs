@@ -1,0 +1,380 @@
+//! Which files of a model are wanted.
+
+/// What is taken when nothing is said, best first. The first is what a name without a quantisation means.
+const DEFAULTS: [&str; 14] = [
+    "Q4_K_M", "Q4_K_S", "Q4_0", "IQ4_XS", "IQ4_NL", "Q4_1", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0",
+    "Q3_K_M", "BF16", "F16", "F32",
+];
+
+/// Files that belong to a directory of safetensors, beside the weights themselves.
+const COMPANIONS: [&str; 11] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+];
+
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Files to have, and which of them to open.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// Their names, sorted.
+    pub(crate) files: Vec<String>,
+    /// The file that stands for all of them; without one it is the directory.
+    pub(crate) main: Option<String>,
+    /// True if this is what was asked for, and not the next best thing.
+    pub(crate) exact: bool,
+}
+
+/// Chooses from the names of all files there are; the error says what there is.
+pub(crate) fn choose(names: &[&str], wanted: Option<&str>) -> Result<Choice, String> {
+    let groups = groups(names);
+    match wanted {
+        Some(wanted) => match by_file(names, &groups, wanted)? {
+            Some(choice) => Ok(choice),
+            None if groups.is_empty() => Err(format!(
+                "there is no file {wanted}, and no GGUF file in which {wanted} could be a quantisation; there is {}",
+                listed(names.iter().copied())
+            )),
+            None => by_quant(&groups, wanted)?.ok_or_else(|| {
+                format!(
+                    "there is no GGUF file of {wanted} and no file of that name; there is {}",
+                    listed(mains(&groups))
+                )
+            }),
+        },
+        None if !groups.is_empty() => default(&groups),
+        None => directory(names),
+    }
+}
+
+/// A GGUF model: one file, or the parts of a split one in their order.
+struct Group<'a> {
+    /// The name without the part's number and the ending.
+    stem: &'a str,
+    files: Vec<&'a str>,
+    /// How many files there should be.
+    parts: usize,
+}
+
+/// The stem of a GGUF file with its part and the number of parts.
+fn split(name: &str) -> Option<(&str, usize, usize)> {
+    let stem = name.strip_suffix(".gguf")?;
+    let part = || {
+        let (head, parts) = stem.rsplit_once("-of-")?;
+        let (head, part) = head.rsplit_once('-')?;
+        let number = |text: &str| (text.len() == 5).then(|| text.parse().ok()).flatten();
+        let (part, parts) = (number(part)?, number(parts)?);
+        (1..=parts).contains(&part).then_some((head, part, parts))
+    };
+    Some(part().unwrap_or((stem, 1, 1)))
+}
+
+/// The models among the files; projectors and matrices of importance are none.
+fn groups<'a>(names: &[&'a str]) -> Vec<Group<'a>> {
+    let mut sorted: Vec<&str> = names.to_vec();
+    sorted.sort_unstable();
+    let mut groups: Vec<Group> = Vec::new();
+    for name in sorted {
+        let base = name.rsplit('/').next().unwrap_or(name).to_ascii_lowercase();
+        let named = || {
+            DEFAULTS
+                .iter()
+                .any(|q| base.contains(&q.to_ascii_lowercase()))
+        };
+        if base.starts_with("mmproj") || base.contains("imatrix") && !named() {
+            continue;
+        }
+        let Some((stem, _, parts)) = split(name) else {
+            continue;
+        };
+        match groups
+            .iter_mut()
+            .find(|g| g.stem == stem && g.parts == parts)
+        {
+            Some(group) => group.files.push(name),
+            None => groups.push(Group {
+                stem,
+                files: vec![name],
+                parts,
+            }),
+        }
+    }
+    groups
+}
+
+impl Group<'_> {
+    /// True if the name says this quantisation: as a word, so that Q4_K is not Q4_K_M and F16 is not BF16.
+    fn is(&self, quant: &str) -> bool {
+        let (name, quant) = (self.stem.to_ascii_lowercase(), quant.to_ascii_lowercase());
+        name.match_indices(&quant).any(|(at, found)| {
+            let before = name[..at].chars().next_back();
+            let after = name[at + found.len()..].chars().next();
+            !before.is_some_and(|c| c.is_ascii_alphanumeric())
+                && !after.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
+        })
+    }
+
+    fn choice(&self, exact: bool) -> Result<Choice, String> {
+        if self.files.len() != self.parts {
+            return Err(format!(
+                "{} has {} of its {} parts",
+                self.stem,
+                self.files.len(),
+                self.parts
+            ));
+        }
+        Ok(Choice {
+            files: self.files.iter().map(ToString::to_string).collect(),
+            main: Some(self.files[0].to_string()),
+            exact,
+        })
+    }
+}
+
+/// By a file's path, or by its name alone where only one has it.
+fn by_file(names: &[&str], groups: &[Group], wanted: &str) -> Result<Option<Choice>, String> {
+    let last = |name: &str| name.rsplit('/').next() == Some(wanted);
+    let same: Vec<&str> = match names.iter().find(|n| **n == wanted) {
+        Some(name) => vec![name],
+        None => names.iter().copied().filter(|n| last(n)).collect(),
+    };
+    let name = match same.as_slice() {
+        [] => return Ok(None),
+        [name] => *name,
+        _ => {
+            return Err(format!(
+                "more than one file is called {wanted}; give the path: {}",
+                listed(same)
+            ));
+        }
+    };
+    match groups.iter().find(|g| g.files.contains(&name)) {
+        Some(group) => group.choice(true).map(Some),
+        None => Ok(Some(Choice {
+            files: vec![name.to_string()],
+            main: Some(name.to_string()),
+            exact: true,
+        })),
+    }
+}
+
+fn by_quant(groups: &[Group], quant: &str) -> Result<Option<Choice>, String> {
+    let mut found: Vec<&Group> = groups.iter().filter(|g| g.is(quant)).collect();
+    if found.len() > 1 {
+        // Some repositories hold a plain and a dynamic file of one kind; the plain one is meant.
+        let dynamic = format!("UD-{quant}");
+        let plain: Vec<&Group> = found.iter().copied().filter(|g| !g.is(&dynamic)).collect();
+        if plain.len() == 1 {
+            found = plain;
+        }
+    }
+    match found.as_slice() {
+        [] => Ok(None),
+        [group] => group.choice(true).map(Some),
+        _ => Err(format!(
+            "more than one file is {quant}; name one of them: {}",
+            listed(found.iter().map(|g| g.files[0]))
+        )),
+    }
+}
+
+fn default(groups: &[Group]) -> Result<Choice, String> {
+    for (i, quant) in DEFAULTS.iter().enumerate() {
+        if let Some(choice) = by_quant(groups, quant)? {
+            return Ok(Choice {
+                exact: i == 0,
+                ..choice
+            });
+        }
+    }
+    match groups {
+        [only] => only.choice(false),
+        _ => Err(format!(
+            "has no {} file, and nothing that says which other one is meant; name one of them: {}",
+            DEFAULTS[0],
+            listed(mains(groups))
+        )),
+    }
+}
+
+/// Configuration, tokenizer and safetensors; never pickles or other frameworks' weights.
+fn directory(names: &[&str]) -> Result<Choice, String> {
+    let weights = |name: &&&str| name.ends_with(".safetensors") && !name.contains('/');
+    let mut files: Vec<&str> = names.iter().filter(weights).copied().collect();
+    // Some repositories hold the same weights a second time, under another name.
+    if files.iter().any(|n| n.starts_with("model")) {
+        files.retain(|n| n.starts_with("model"));
+    }
+    if files.is_empty() || !names.contains(&"config.json") {
+        return Err(format!(
+            "has neither a GGUF file nor config.json with safetensors; there is {}",
+            listed(names.iter().copied())
+        ));
+    }
+    files.extend(
+        COMPANIONS
+            .iter()
+            .chain([&INDEX])
+            .filter(|n| names.contains(n)),
+    );
+    files.sort_unstable();
+    Ok(Choice {
+        files: files.into_iter().map(str::to_string).collect(),
+        main: None,
+        exact: true,
+    })
+}
+
+/// The files that stand for models, for a list of what can be opened.
+pub(crate) fn openable(names: &[&str]) -> Vec<Choice> {
+    let groups = groups(names);
+    if groups.is_empty() {
+        return directory(names).into_iter().collect();
+    }
+    groups.iter().filter_map(|g| g.choice(true).ok()).collect()
+}
+
+fn mains<'a>(groups: &'a [Group]) -> impl Iterator<Item = &'a str> {
+    groups.iter().map(|g| g.files[0])
+}
+
+fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    const MOST: usize = 30;
+    let names: Vec<&str> = names.into_iter().collect();
+    let shown = names[..names.len().min(MOST)].join(", ");
+    match names.len() {
+        0 => "nothing".to_string(),
+        n if n > MOST => format!("{shown} and {} more", n - MOST),
+        _ => shown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUANTS: [&str; 9] = [
+        "README.md",
+        "mmproj-model-f16.gguf",
+        "M-1B-Q4_K_M.gguf",
+        "M-1B-Q4_K_S.gguf",
+        "M-1B-UD-Q4_K_XL.gguf",
+        "M-1B-IQ4_XS.gguf",
+        "M-1B-UD-IQ4_XS.gguf",
+        "M-1B-BF16.gguf",
+        "M-1B-Q8_0.gguf",
+    ];
+
+    fn main_of(names: &[&str], wanted: Option<&str>) -> String {
+        choose(names, wanted)
+            .unwrap_or_else(|e| panic!("{e}"))
+            .main
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn a_quantisation_is_a_word_of_the_name() {
+        for (wanted, file) in [
+            ("Q4_K_M", "M-1B-Q4_K_M.gguf"),
+            ("q8_0", "M-1B-Q8_0.gguf"),
+            ("Q4_K_XL", "M-1B-UD-Q4_K_XL.gguf"),
+            ("IQ4_XS", "M-1B-IQ4_XS.gguf"),
+            ("UD-IQ4_XS", "M-1B-UD-IQ4_XS.gguf"),
+            ("M-1B-BF16.gguf", "M-1B-BF16.gguf"),
+        ] {
+            assert_eq!(main_of(&QUANTS, Some(wanted)), file);
+        }
+        assert_eq!(main_of(&QUANTS, None), "M-1B-Q4_K_M.gguf");
+        for wanted in ["Q4_K", "F16", "Q2_K", "nothing.gguf"] {
+            let error = choose(&QUANTS, Some(wanted)).unwrap_err();
+            assert!(
+                error.contains("M-1B-Q8_0.gguf") && !error.contains("mmproj"),
+                "{wanted}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_the_usual_one_the_next_best_is_taken() {
+        let names = ["x.Q8_0.gguf", "x.Q6_K.gguf"];
+        assert_eq!(main_of(&names, None), "x.Q6_K.gguf");
+        assert!(!choose(&names, None).unwrap().exact);
+        assert_eq!(main_of(&["some.gguf"], None), "some.gguf");
+        let made = ["m-imatrix.gguf", "m-Q6_K-imatrix.gguf"];
+        assert_eq!(main_of(&made, None), made[1]);
+        assert!(
+            choose(&["a.gguf", "b.gguf"], None)
+                .unwrap_err()
+                .contains("a.gguf, b.gguf")
+        );
+        let two = ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf"];
+        assert!(choose(&two, None).unwrap_err().contains("name one of them"));
+    }
+
+    #[test]
+    fn all_parts_of_a_split_file_belong_together() {
+        let names = [
+            "Q8_0/m-Q8_0-00002-of-00002.gguf",
+            "Q8_0/m-Q8_0-00001-of-00002.gguf",
+            "m-Q4_0-00001-of-00003.gguf",
+            "m-Q4_0-00003-of-00003.gguf",
+        ];
+        for wanted in [
+            "Q8_0",
+            "m-Q8_0-00002-of-00002.gguf",
+            "Q8_0/m-Q8_0-00001-of-00002.gguf",
+        ] {
+            let choice = choose(&names, Some(wanted)).unwrap();
+            assert_eq!(choice.files, [names[1], names[0]], "{wanted}");
+            assert_eq!(choice.main.as_deref(), Some(names[1]));
+        }
+        let error = choose(&names, Some("Q4_0")).unwrap_err();
+        assert!(error.contains("2 of its 3 parts"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_is_its_configuration_tokenizer_and_safetensors() {
+        let names = [
+            "README.md",
+            "config.json",
+            "consolidated.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json",
+            "onnx/model.onnx",
+            "original/model.safetensors",
+            "pytorch_model.bin",
+            "tokenizer.json",
+            "chat_template.jinja",
+        ];
+        let choice = choose(&names, None).unwrap();
+        assert_eq!(
+            choice.files,
+            [
+                "chat_template.jinja",
+                "config.json",
+                "model-00001-of-00002.safetensors",
+                "model-00002-of-00002.safetensors",
+                "model.safetensors.index.json",
+                "tokenizer.json",
+            ]
+        );
+        assert_eq!(choice.main, None);
+        let error = choose(&names, Some("Q4_0")).unwrap_err();
+        assert!(
+            error.contains("no GGUF file") && error.contains("config.json"),
+            "{error}"
+        );
+        assert!(choose(&["pytorch_model.bin", "config.json"], None).is_err());
+        assert!(choose(&[], None).is_err());
+    }
+}
