@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use welte::{DeviceChoice, Format, LoadOptions, Sampling};
+use welte::{DeviceChoice, Format, LoadOptions, Replay, Sampling};
 
 /// Runs language models at the speed of the memory.
 #[derive(Parser)]
@@ -66,6 +66,9 @@ pub(crate) struct LoadArgs {
     /// Where to run: cpu, cuda, cuda:N, or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
+    /// How a GPU replays chains: graph, persistent (one kernel for many tokens), loop or launches
+    #[arg(long, default_value = "graph", value_name = "HOW", value_parser = replay)]
+    pub(crate) replay: Replay,
     /// Positions of the context (0: the model's own, at most 4096)
     #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
     pub(crate) ctx_size: u32,
@@ -103,6 +106,7 @@ impl LoadArgs {
         };
         Ok(LoadOptions {
             device: self.device,
+            replay: self.replay,
             context: self.ctx_size,
             threads: self.threads.map(usize::from),
             kv_format,
@@ -111,6 +115,16 @@ impl LoadArgs {
             ignore_memory: self.ignore_memory,
             ..LoadOptions::default()
         })
+    }
+}
+
+fn replay(name: &str) -> Result<Replay, String> {
+    match name {
+        "graph" => Ok(Replay::Graph),
+        "persistent" => Ok(Replay::Persistent),
+        "loop" => Ok(Replay::While),
+        "launches" => Ok(Replay::Eager),
+        _ => Err("use graph, persistent, loop or launches".to_string()),
     }
 }
 
@@ -295,6 +309,9 @@ pub(crate) struct BenchArgs {
     /// Where to run: cpu, cuda, cuda:N, or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
+    /// How a GPU replays chains: graph, persistent (one kernel for many tokens), loop or launches
+    #[arg(long, default_value = "graph", value_name = "HOW", value_parser = replay)]
+    pub(crate) replay: Replay,
     /// From a launch per op to a chain, step by step, with the gaps between kernels (CUDA)
     #[arg(long)]
     pub(crate) ladder: bool,
@@ -333,6 +350,7 @@ impl BenchArgs {
             model: None,
             hf_repo: None,
             device: self.device,
+            replay: self.replay,
             ctx_size: context,
             threads,
             cache_type_k: self.cache_type_k,

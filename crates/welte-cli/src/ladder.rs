@@ -8,12 +8,13 @@ use std::time::Instant;
 use welte::{Device, Replay, Sampling, Session};
 
 /// The rungs, in the order in which engines climb them.
-const RUNGS: [Step; 5] = [
+const RUNGS: [Step; 6] = [
     Step::new("allocate per op", Replay::Allocate, 1),
     Step::new("preallocated", Replay::Eager, 1),
     Step::new("graph", Replay::Graph, 1),
     Step::new(CHAINED, Replay::Graph, u32::MAX),
     Step::new("loop on the GPU", Replay::While, u32::MAX),
+    Step::new("persistent", Replay::Persistent, u32::MAX),
 ];
 /// The rung whose launches are measured without work.
 const CHAINED: &str = "chained";
@@ -74,8 +75,13 @@ pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result
     session.set_sampling(&Sampling::default(), &[]);
     let mut rungs = Vec::new();
     for step in RUNGS {
-        if let Err(error) = session.device().cuda()?.set_replay(step.replay) {
+        let device = session.device().cuda()?;
+        if let Err(error) = device.set_replay(step.replay) {
             eprintln!("note: {} is left out: {error}", step.name);
+            continue;
+        }
+        if let Some(why) = device.note() {
+            eprintln!("note: {} is left out: {why}", step.name);
             continue;
         }
         let mut times = times(&mut session, n, depth, step.chain, args.repetitions)?;

@@ -185,11 +185,14 @@ fn start_line(model: &Model, begun: Duration, outcome: &Outcome) {
     );
 }
 
-/// Where it ran, and why not on a GPU.
+/// Where and how it ran, and why not otherwise.
 fn place(model: &Model) -> String {
-    match model.why_cpu() {
-        Some(why) => format!("{} ({why})", model.device()),
-        None => model.device().to_string(),
+    let device = model.device();
+    match (model.why_cpu(), model.replay()) {
+        (Some(why), _) => format!("{device} ({why})"),
+        (None, Some((replay, None))) => format!("{device}, {}", replay.name()),
+        (None, Some((replay, Some(why)))) => format!("{device}, {} ({why})", replay.name()),
+        (None, None) => device.to_string(),
     }
 }
 

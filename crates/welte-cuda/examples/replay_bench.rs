@@ -1,8 +1,8 @@
 //! Times decoding of made-up models by every kind of replay, and each op of a step:
-//! `replay_bench qwen3-4b:q4_0 [DEPTH] ...`
+//! `replay_bench qwen3-4b:q4_0 [DEPTH] [persistent] [graph] [eager] [loop] ...`
 //!
-//! Prints per model: loading, microseconds per token of a chain (eager, graph, loop on the device), the same as bytes
-//! per second, a prompt of 512, and microseconds per token and op when each command is timed alone.
+//! Prints per model: loading, microseconds per token of a chain (by each kind of replay, or those named), the same as bytes
+//! per second, where the blocks of the persistent kernel spend their time, a prompt of 512, and microseconds per token and op when each command is timed alone.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -13,25 +13,38 @@ use welte_cuda::{Model, Options, Replay, Session, Timeline};
 use welte_formats::synthetic::Synthetic;
 use welte_table::{Row, Sampling};
 
+/// Kinds of replay by the names that arguments have.
+const KINDS: [(&str, Replay); 4] = [
+    ("persistent", Replay::Persistent),
+    ("graph", Replay::Graph),
+    ("eager", Replay::Eager),
+    ("loop", Replay::While),
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut depths = Vec::new();
-    let mut shapes = Vec::new();
+    let (mut shapes, mut kinds) = (Vec::new(), Vec::new());
     for argument in std::env::args().skip(1) {
-        match argument.parse::<u32>() {
-            Ok(depth) => depths.push(depth),
-            Err(_) => shapes.push(argument),
+        let kind = KINDS.iter().find(|(name, _)| *name == argument);
+        match (argument.parse::<u32>(), kind) {
+            (Ok(depth), _) => depths.push(depth),
+            (_, Some((_, kind))) => kinds.push(*kind),
+            _ => shapes.push(argument),
         }
+    }
+    if kinds.is_empty() {
+        kinds.extend(KINDS.map(|(_, kind)| kind));
     }
     if depths.is_empty() {
         depths.push(64);
     }
     for shape in shapes {
-        bench(&shape, &depths)?;
+        bench(&shape, &depths, &kinds)?;
     }
     Ok(())
 }
 
-fn bench(shape: &str, depths: &[u32]) -> Result<(), Box<dyn Error>> {
+fn bench(shape: &str, depths: &[u32], kinds: &[Replay]) -> Result<(), Box<dyn Error>> {
     const TOKENS: usize = 128;
     let checkpoint = Synthetic::parse(shape)?;
     let spec = welte_models::spec(&checkpoint)?;
@@ -42,12 +55,7 @@ fn bench(shape: &str, depths: &[u32]) -> Result<(), Box<dyn Error>> {
     };
     let program = Arc::new(welte_models::compile(&spec, &checkpoint, &compile)?);
     let weights: u64 = program.tables[0].commands.iter().map(|c| c.bytes).sum();
-    let kinds = match std::env::var("KINDS") {
-        Ok(kinds) if kinds == "P" => vec![Replay::Persistent],
-        Ok(_) => vec![Replay::Persistent, Replay::Graph],
-        Err(_) => vec![Replay::Persistent, Replay::Graph, Replay::Eager, Replay::While],
-    };
-    for replay in kinds {
+    for &replay in kinds {
         let begun = Instant::now();
         let options = Options { device: 0, replay };
         let model = Model::load(program.clone(), &checkpoint, &options, &mut |_, _| {})?;
@@ -89,7 +97,7 @@ fn bench(shape: &str, depths: &[u32]) -> Result<(), Box<dyn Error>> {
             };
             times(&session.timeline(start, 16)?);
         }
-        if replay != Replay::Graph || std::env::var("KINDS").is_ok() {
+        if replay != Replay::Graph {
             continue;
         }
         let prompt: Vec<Row> = (0..512)
@@ -137,7 +145,10 @@ fn times(timeline: &Timeline) {
         let name = label.trim_start_matches("layer ");
         let name = name.trim_start_matches(|c: char| c.is_ascii_digit()).trim();
         let entry = by_op.entry(format!("{} {name}", op.name())).or_default();
-        let live = timeline.blocks.iter().filter(|b| b[i][3] > 0 && b[i][1] > 0);
+        let live = timeline
+            .blocks
+            .iter()
+            .filter(|b| b[i][3] > 0 && b[i][1] > 0);
         let (mut n, mut sums, mut first, mut last) = (0.0, [0.0; 3], f64::MAX, 0.0f64);
         for block in live {
             let s = block[i].map(|ns| ns as f64);
@@ -156,10 +167,26 @@ fn times(timeline: &Timeline) {
             entry[4] += last - first;
         }
     }
-    let turn = timeline.blocks.iter().flatten().map(|s| s[3]).max().unwrap_or(0);
-    println!("  a turn of {:.1} us; of each op, mean ns: waiting and staging, work, handing on, spread", turn as f64 / 1e3);
+    let turn = timeline
+        .blocks
+        .iter()
+        .flatten()
+        .map(|s| s[3])
+        .max()
+        .unwrap_or(0);
+    println!(
+        "  a turn of {:.1} us; of each op, mean ns: waiting and staging, work, handing on, spread",
+        turn as f64 / 1e3
+    );
     for (name, e) in by_op {
         let n = e[0].max(1.0);
-        println!("  {name:40} {:3} x {:7.0} {:7.0} {:7.0} {:7.0}", e[0], e[1] / n, e[2] / n, e[3] / n, e[4] / n);
+        println!(
+            "  {name:40} {:3} x {:7.0} {:7.0} {:7.0} {:7.0}",
+            e[0],
+            e[1] / n,
+            e[2] / n,
+            e[3] / n,
+            e[4] / n
+        );
     }
 }

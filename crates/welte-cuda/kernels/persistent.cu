@@ -49,8 +49,7 @@ __device__ __forceinline__ void embed(Watch &w, float *exchange, const Instructi
 #pragma unroll
             for (u32 j = 0; j < 8; j++)
                 if (lane / 4 == j) word = b.q[j];
-            u32 byte = word >> 8 * (lane % 4) & 255;
-            float q = F::OFFSET ? (float)byte : (float)(i8)byte;
+            float q = (float)(i8)(word >> 8 * (lane % 4));
             v = fmaf(lane < 16 ? b.d[0] : b.d[1], q, lane < 16 ? b.m[0] : b.m[1]);
         } else if (at < V::k) {
             float eight[8];

@@ -113,7 +113,7 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const In
     fetch(0, first, k);
     fetch(1, first, v);
     // Vectors: the queries, then this turn's key and value where they belong to this run.
-    bool own = position < last;
+    bool own = position >= first && position < last;
     for (u32 n = warp; n < (own ? Q + 2 : Q); n += WARPS) {
         bool is_query = n < Q, is_key = n == Q;
         const float *weight = (const float *)in.vectors[is_query ? 0 : 1];
@@ -159,7 +159,7 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const In
 #pragma unroll
         for (u32 i = 0; i < NEXT; i++) {
             u32 at = from + i * STEP + warp * AT_ONCE + group;
-            if (at == position) {
+            if (own && at == position) {
                 k[i] = ((const uint4 *)(s->work + D::KEY))[chunk];
                 v[i] = ((const uint4 *)(s->work + D::VALUE))[chunk];
             }
@@ -284,15 +284,13 @@ __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exc
         consumers_meet();
         return;
     }
-    // How a context is split depends on its length alone.
+    // All splits are always there, if empty: what they leave is never of an older instruction.
     constexpr u32 Q = V::queries, JOBS = V::heads / Q;
-    u32 most = min(gridDim.x / JOBS, (u32)V::splits), least = max(count / most, (u32)V::solo / 4);
-    u32 splits = max(1u, min(most, count / least)), each = (count + splits - 1) / splits;
-    splits = (count + each - 1) / each;
+    u32 splits = min(gridDim.x / JOBS, (u32)V::splits), each = (count + splits - 1) / splits;
     // Neighbouring blocks read the same keys and values.
     u32 job = blockIdx.x % JOBS, split = blockIdx.x / JOBS;
     if (split < splits) {
-        u32 from = first + split * each, to = min(from + each, position + 1);
+        u32 to = min(first + (split + 1) * each, position + 1), from = min(first + split * each, to);
         scan<V, Q>(w, s, kv, in, qkv, tag, job * Q, from, to, position);
         for (u32 i = threadIdx.x; i < Q * HD; i += CONSUMERS) {
             u32 n = i / HD, d = i % HD;

@@ -1,6 +1,7 @@
 // Every format of weights beside each other, each in a namespace of its own.
 #pragma once
 #include "blocks.cuh"
+#include "format/codebook.cuh"
 #include "format/k_head.cuh"
 
 namespace f32 {
@@ -42,3 +43,61 @@ namespace q5_k {
 namespace q6_k {
 #include "format/q6_k.cuh"
 }
+namespace iq4_nl {
+#include "format/iq4_nl.cuh"
+}
+namespace iq4_xs {
+#include "format/iq4_xs.cuh"
+}
+namespace mxfp4 {
+#include "format/mxfp4.cuh"
+}
+namespace f8_e4m3 {
+#include "format/f8_e4m3.cuh"
+}
+
+// The members of the affine family that a model has: bits, group, and whether scales are BF16.
+#ifdef AFFINE_0_BITS
+#define BITS AFFINE_0_BITS
+#define GROUP AFFINE_0_GROUP
+#define BF16 AFFINE_0_BF16
+namespace affine_0 {
+#include "format/affine.cuh"
+}
+#undef BITS
+#undef GROUP
+#undef BF16
+#endif
+#ifdef AFFINE_1_BITS
+#define BITS AFFINE_1_BITS
+#define GROUP AFFINE_1_GROUP
+#define BF16 AFFINE_1_BF16
+namespace affine_1 {
+#include "format/affine.cuh"
+}
+#undef BITS
+#undef GROUP
+#undef BF16
+#endif
+#ifdef AFFINE_2_BITS
+#define BITS AFFINE_2_BITS
+#define GROUP AFFINE_2_GROUP
+#define BF16 AFFINE_2_BF16
+namespace affine_2 {
+#include "format/affine.cuh"
+}
+#undef BITS
+#undef GROUP
+#undef BF16
+#endif
+#ifdef AFFINE_3_BITS
+#define BITS AFFINE_3_BITS
+#define GROUP AFFINE_3_GROUP
+#define BF16 AFFINE_3_BF16
+namespace affine_3 {
+#include "format/affine.cuh"
+}
+#undef BITS
+#undef GROUP
+#undef BF16
+#endif

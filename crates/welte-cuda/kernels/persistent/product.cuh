@@ -76,25 +76,15 @@ template <class V> __device__ __forceinline__ void stage(Watch &w, Shared *s, co
             }
         }
     }
-#if POLL == 1
-    {
-        const float *some = x + min((tid / 32 * 32 + tid % 4 * 8) * 8, V::k - 8);
-        Wait wait;
-        while (!__all_sync(~0u, fresh(glance(some), tag)))
-            if (!__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
-    }
-#elif POLL >= 2
     // A few places first, by one warp: to ask for all of it again and again would crowd the way of the weights.
     if (tid < 32) {
         const float *some = x + V::k / 8 * (tid % 8);
         Wait wait;
         while (!__all_sync(~0u, fresh(glance(some), tag))) {
-            if (POLL == 3) __nanosleep(40);
             if (!__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
         }
     }
     consumers_meet();
-#endif
     uint4 got[ROUNDS][2];
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
@@ -248,11 +238,12 @@ __device__ __forceinline__ float halves(float a, float b, u32 lane) {
     return (upper ? b : a) + __shfl_xor_sync(~0u, upper ? a : b, 16);
 }
 
-// Rows `row`, `row` + STEP, ... of the `here` of one slot, to the outputs from row `done` on.
-template <class V, u32 STEP>
+// Rows `row`, `row` + GROUPS, ... of the `here` of one slot, to the outputs from row `done` on.
+template <class V>
 __device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, const u8 *slot, float (*outputs)[16], u32 done, u32 row, u32 here, u32 part,
                                         u32 lane) {
     using L = Slot<V>;
+    constexpr u32 STEP = Part<V>::GROUPS;
     u32 first = part * Part<V>::EACH, upper = lane / 16;
     auto place = [&](u32 set, u32 r, const u8 *(&p)[MOST_PLANES]) {
 #pragma unroll
@@ -332,19 +323,11 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
         if (V::output == ADD && mine < rows) before = value(glance(out + begin + mine));
         u32 slots = (rows + V::rows - 1) / V::rows;
         u32 group = warp / V::split, part = warp % V::split;
-        if constexpr (V::shared) {
-            for (u32 i = 0; i < slots; i++) {
-                const u8 *slot = ring.take(w, ring.next + i);
-                u32 done = i * V::rows, row = V::rows % P::GROUPS ? (group + P::GROUPS - (begin + done) % P::GROUPS) % P::GROUPS : group;
-                rows_of<V, P::GROUPS>(x, slot, outputs, done, row, min((u32)V::rows, rows - done), part, lane);
-                ring.give(ring.next + i, WARPS, lane);
-            }
-        } else {
-            for (u32 i = group; i < slots; i += P::GROUPS) {
-                const u8 *slot = ring.take(w, ring.next + i);
-                rows_of<V, 1>(x, slot, outputs, i * V::rows, 0, min((u32)V::rows, rows - i * V::rows), part, lane);
-                ring.give(ring.next + i, V::split, lane);
-            }
+        for (u32 i = 0; i < slots; i++) {
+            const u8 *slot = ring.take(w, ring.next + i);
+            u32 done = i * V::rows, row = V::rows % P::GROUPS ? (group + P::GROUPS - (begin + done) % P::GROUPS) % P::GROUPS : group;
+            rows_of<V>(x, slot, outputs, done, row, min((u32)V::rows, rows - done), part, lane);
+            ring.give(ring.next + i, lane);
         }
         ring.next += slots;
         consumers_meet();

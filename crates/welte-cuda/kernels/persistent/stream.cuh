@@ -101,7 +101,7 @@ struct Streamer {
     }
 };
 
-// The consumers' end of it, in each warp. Slots are numbered on and on; each is for one group of warps.
+// The consumers' end of it, in each warp. Slots are numbered on and on.
 struct Ring {
     u32 full, empty;
     const u8 *start;
@@ -120,9 +120,9 @@ struct Ring {
         return start + slot * SLOT_BYTES;
     }
 
-    // One of `sharers` warps has read it.
-    __device__ __forceinline__ void give(u32 number, u32 sharers, u32 lane) const {
+    // This warp has read it.
+    __device__ __forceinline__ void give(u32 number, u32 lane) const {
         __syncwarp();
-        if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0], %1;" ::"r"(empty + number % SLOTS * 8), "r"(WARPS / sharers) : "memory");
+        if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty + number % SLOTS * 8) : "memory");
     }
 };

@@ -232,14 +232,14 @@ pub(crate) fn roll(program: &Program, gpu: &GpuInfo) -> Result<Roll, String> {
 
 /// What is compiled for every architecture in tests.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    let formats = Format::ALL.iter().filter(|f| **f != Format::F32);
-    let mut made: Vec<(Sizes, Format, Format)> =
-        formats.map(|format| (QWEN3_4B, *format, *format)).collect();
-    made.extend([
-        (LLAMA_1B, Format::BF16, Format::BF16),
+    let affine = crate::layout::listed().find(|f| matches!(f, Format::Affine(_)));
+    let affine = affine.unwrap_or(Format::Q4_1);
+    let made = [
+        (QWEN3_4B, Format::Q4_0, Format::Q4_0),
         (LLAMA_8B, Format::BF16, Format::BF16),
         (LLAMA_8B, Format::Q4_K, Format::Q6_K),
-    ]);
+        (LLAMA_1B, affine, Format::IQ4_XS),
+    ];
     let units = made.into_iter().filter_map(|(sizes, format, down)| {
         roll(&program(sizes, format, down), &h200())
             .ok()
@@ -249,18 +249,99 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 }
 
 #[cfg(test)]
-mod dump {
+mod tests {
     use super::*;
+    use crate::persistent::Share;
+
+    /// The shares of instruction `i`, by block.
+    fn shares(roll: &Roll, i: usize) -> Vec<Share> {
+        let of_block = roll.shares.chunks_exact(roll.program.len());
+        of_block.map(|shares| shares[i]).collect()
+    }
+
     #[test]
-    fn dump() {
-        for (name, s) in [("l1b", LLAMA_1B), ("q4b", QWEN3_4B), ("l8b", LLAMA_8B)] {
-            for f in Format::ALL {
-                let p = program(s, f, f);
-                let r = match roll(&p, &h200()) { Ok(r) => r, Err(e) => { println!("{name} {f:?} {e}"); continue } };
-                let mut t = String::new();
-                for (k, v) in &r.unit.defines { t += &format!("#define {k} {v}\n"); }
-                std::fs::write(format!("/tmp/w/px/{name}-{}.h", f.name().to_lowercase()), t).unwrap();
+    fn every_row_of_every_matrix_is_streamed_once_by_blocks_that_carry_alike() {
+        let mut checked = 0;
+        for (sizes, sms) in [
+            (LLAMA_1B, 132),
+            (QWEN3_4B, 132),
+            (LLAMA_8B, 114),
+            (QWEN3_4B, 60),
+        ] {
+            let gpu = GpuInfo { sms, ..h200() };
+            let program = program(sizes, Format::Q4_0, Format::Q6_K);
+            let roll = roll(&program, &gpu).unwrap();
+            assert_eq!(roll.blocks, sms);
+            let mut bytes = vec![0u64; sms as usize];
+            for (i, command) in roll.commands.iter().enumerate() {
+                let command = &program.tables[0].commands[*command];
+                let Some(n) = crate::persistent::rows_of(command) else {
+                    continue;
+                };
+                let mut rows: Vec<Share> = shares(&roll, i);
+                let matrix = &program.weights[command.weights[0] as usize];
+                let row = matrix.format.bytes(matrix.k as usize).unwrap() as u64;
+                for (share, sum) in rows.iter().zip(&mut bytes) {
+                    assert!(
+                        share.rows > 0,
+                        "a block without a row would not be waited for"
+                    );
+                    *sum += u64::from(share.rows) * row;
+                }
+                rows.sort_by_key(|share| share.first);
+                let mut next = 0;
+                for share in rows {
+                    assert_eq!(share.first, next);
+                    next += share.rows;
+                }
+                assert_eq!(next, n);
+                checked += 1;
+            }
+            let (most, least) = (bytes.iter().max().unwrap(), bytes.iter().min().unwrap());
+            assert!(
+                (most - least) as f64 / *most as f64 <= 0.03,
+                "{least} to {most}"
+            );
+        }
+        assert!(checked > 400);
+    }
+
+    #[test]
+    fn who_reads_a_vector_waits_for_the_last_writing_of_it() {
+        let roll = roll(&program(QWEN3_4B, Format::BF16, Format::BF16), &h200()).unwrap();
+        let mut written = std::collections::BTreeMap::new();
+        for (i, instruction) in roll.program.iter().enumerate() {
+            let [reads, reads_per_turn, writes, writes_per_turn] = instruction.counts;
+            if i > 0 {
+                assert_eq!(written.get(&instruction.input), Some(&reads), "{i}");
+                assert!(reads <= reads_per_turn);
+            }
+            // The head writes no vector.
+            if i + 1 < roll.program.len() {
+                let before = written.insert(instruction.output, writes);
+                assert_eq!(writes, before.unwrap_or(0) + 1, "{i}");
+                assert!(writes <= writes_per_turn);
             }
         }
+        // x is written by the embedding and twice per layer, everything else once per layer.
+        let counts: Vec<u8> = written.into_values().collect();
+        assert_eq!(counts, [73, 36, 36, 36]);
+    }
+
+    #[test]
+    fn what_cannot_be_recorded_is_named() {
+        let made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
+        let old = GpuInfo { arch: 89, ..h200() };
+        assert!(roll(&made, &old).unwrap_err().contains("8.9"));
+        let mut bytes = made.clone();
+        bytes.kv.format = Format::Q8_0;
+        assert!(roll(&bytes, &h200()).unwrap_err().contains("Q8_0"));
+        let mut open = made.clone();
+        open.tables[0].commands.remove(3);
+        open.tables[0].labels.remove(3);
+        assert!(roll(&open, &h200()).unwrap_err().contains("no attention"));
+        let mut other = made;
+        other.tables[0].commands[1].op = Op::Bias;
+        assert!(roll(&other, &h200()).unwrap_err().contains("bias"));
     }
 }

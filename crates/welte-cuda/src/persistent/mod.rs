@@ -8,8 +8,8 @@ mod source;
 pub(crate) use share::Share;
 
 use crate::launch::Unit;
-use crate::ops::sample::shared_bytes;
 use crate::load::Placed;
+use crate::ops::sample::shared_bytes;
 use crate::{GpuInfo, layout};
 pub(crate) use examples::catalogue;
 use share::Dealer;
@@ -19,16 +19,10 @@ use welte_table::{
     BufferId, BufferRef, Command, Format, NO_WEIGHT, Op, Program, Table, WeightId, params,
 };
 
-fn tuned(name: &str, or: u32) -> u32 {
-    let text = std::env::var("WELTE_TUNE").unwrap_or_default();
-    let mut parts = text.split(',').filter_map(|p| p.split_once(':'));
-    parts
-        .find(|(key, _)| *key == name)
-        .and_then(|(_, v)| v.parse().ok())
-        .unwrap_or(or)
-}
 /// Warps that multiply (`WARPS`).
 const WARPS: u32 = 8;
+/// Rounds of 32 units of a row: what a lane multiplies with stays in registers.
+const MOST_ROUNDS: u32 = 8;
 /// The oldest architecture with bulk copies.
 const OLDEST: u32 = 90;
 /// Rows whose results may wait to be handed on, twice (`OUTPUTS`).
@@ -40,7 +34,7 @@ const IN_FLIGHT: u32 = 48 << 10;
 /// Pages of a sequence that there is room for at least.
 const FEWEST_PAGES: u32 = 512;
 /// The longest context that one head takes by itself.
-const SOLO: u32 = 256;
+const SOLO: u32 = 64;
 /// The most splits of a context.
 const SPLITS: u32 = 32;
 /// Bytes of `Sync` and `Fault`, and where they begin in the block of memory that is cleared before a launch.
@@ -354,7 +348,9 @@ impl Recorder<'_> {
         let (output, writes) = self.write(command.buffers[1])?;
         let mut fields = source::constants(command, &[]);
         fields += "static constexpr u32 output = STORE, rows = 0;";
-        let variant = self.variants.add(Case::Embed, self.cx.format(table), &fields);
+        let variant = self
+            .variants
+            .add(Case::Embed, self.cx.format(table), &fields);
         let shares = self.no_share();
         let instruction = Instruction {
             variant,
@@ -372,7 +368,7 @@ impl Recorder<'_> {
 
     fn product(&mut self, index: usize, command: &Command, p: &Product) -> Result<(), String> {
         let format = self.cx.format(p.matrix);
-        let blocks = format.is_quantised();
+        let blocks = format.rounds_activations();
         let unit = if blocks { 32 } else { 8 };
         if !p.k.is_multiple_of(unit) {
             return Err(format!("rows of {} elements", p.k));
@@ -391,18 +387,17 @@ impl Recorder<'_> {
             _ => self.write(p.output)?,
         };
         let sets = if p.kind == "ACT_MUL" { 2 } else { 1 };
-        let split = split(p.k / unit, tuned("warps", WARPS));
+        let split = split(p.k / unit, WARPS);
         let row = sets * row_bytes(format, p.k);
-        let rows = slot_rows(row, tuned("warps", WARPS) / split, p.n.div_ceil(self.blocks));
+        let rows = slot_rows(row, WARPS / split, p.n.div_ceil(self.blocks));
         self.variants.slot = self.variants.slot.max(rows * row);
         let stage = if blocks { p.k / 32 * 48 } else { p.k * 4 };
         self.variants.work = self.variants.work.max(stage);
         let mut fields = source::constants(command, &["eps"]);
         let eps = p.norm.map_or(0.0, |(_, eps)| eps);
         fields += &format!(
-            "static constexpr u32 output = {}, split = {split}, rows = {rows}, shared = {}; static constexpr bool norm = {}; static constexpr float eps = {eps:?}f;",
+            "static constexpr u32 output = {}, split = {split}, rows = {rows}; static constexpr bool norm = {}; static constexpr float eps = {eps:?}f;",
             p.kind,
-            tuned("shared", 1),
             p.norm.is_some()
         );
         if p.kind == "LOGITS" {
@@ -475,14 +470,10 @@ impl Recorder<'_> {
         let queries = if group.is_multiple_of(2) { 2 } else { 1 };
         let splits = SPLITS.min((self.blocks * queries / a.heads).max(1));
         let mut fields = source::constants(turned, &["layer"]);
-        fields += &source::constants(
-            command,
-            &["layer", "heads", "kv_heads", "head_dim"],
-        );
+        fields += &source::constants(command, &["layer", "heads", "kv_heads", "head_dim"]);
         // The room for what splits found is the end of the exchange, which is known last.
         fields += &format!(
-            "static constexpr u32 angles = {angles}, partial = PARTIAL, solo = {}, splits = {splits}, queries = {queries};",
-            tuned("solo", SOLO)
+            "static constexpr u32 angles = {angles}, partial = PARTIAL, solo = {SOLO}, splits = {splits}, queries = {queries};"
         );
         self.variants.partial = self
             .variants
@@ -491,8 +482,8 @@ impl Recorder<'_> {
         // `Desk` of attend.cuh.
         let desk = queries * a.head_dim * 4
             + 2 * a.head_dim * 2
-            + tuned("warps", WARPS) * a.head_dim * 4
-            + tuned("warps", WARPS) * queries * (a.head_dim + 4) * 4;
+            + WARPS * a.head_dim * 4
+            + WARPS * queries * (a.head_dim + 4) * 4;
         self.variants.work = self.variants.work.max(desk);
         let variant = self.variants.add(Case::Attention, Format::F32, &fields);
         self.variants.fill(which, variant);
@@ -525,6 +516,9 @@ impl Recorder<'_> {
             instruction.counts[1] = of(instruction.input);
             instruction.counts[3] = of(instruction.output);
         }
+        if self.variants.affine.len() > source::AFFINE.len() {
+            return Err("more than four kinds of MLX's formats".to_string());
+        }
         let program = self.cx.program;
         let partial = self.exchange;
         let exchange = (partial + self.variants.partial).next_multiple_of(4);
@@ -553,12 +547,11 @@ impl Recorder<'_> {
                 gpu.shared_per_block
             ));
         }
-        let in_flight = tuned("flight", IN_FLIGHT);
         let mut defines = vec![
-            ("WARPS", tuned("warps", WARPS).to_string()),
+            ("WARPS", WARPS.to_string()),
             ("SLOTS", slots.to_string()),
             ("SLOT_BYTES", slot.to_string()),
-            ("IN_FLIGHT", in_flight.to_string()),
+            ("IN_FLIGHT", IN_FLIGHT.to_string()),
             ("WORK_BYTES", work.to_string()),
             ("OUTPUTS", OUTPUTS.to_string()),
             ("INSTRUCTIONS", count.to_string()),
@@ -568,7 +561,6 @@ impl Recorder<'_> {
             ("HEAD_DIM", program.kv.head_dim.to_string()),
             ("PAGE", program.kv.page.to_string()),
             ("KV_Q8", "0".to_string()),
-            ("POLL", tuned("poll", 2).to_string()),
             ("PARTIAL", partial.to_string()),
         ];
         defines.extend(self.variants.defines());
@@ -584,7 +576,7 @@ impl Recorder<'_> {
                 defines,
             },
             blocks: self.blocks,
-            threads: (tuned("warps", WARPS) + 2) * 32,
+            threads: (WARPS + 2) * 32,
             shared: gpu.shared_per_block,
             shares: shares.collect(),
             program: self.program,
@@ -606,7 +598,7 @@ fn row_bytes(format: Format, k: u32) -> u32 {
 fn split(units: u32, warps: u32) -> u32 {
     let rounds = |split: u32| units.div_ceil(split).div_ceil(32);
     let idle = |split: u32| f64::from(rounds(split) * 32 * split) / f64::from(units.max(1));
-    let fits = (1..=warps).filter(|s| warps.is_multiple_of(*s) && rounds(*s) <= tuned("rounds", 8));
+    let fits = (1..=warps).filter(|s| warps.is_multiple_of(*s) && rounds(*s) <= MOST_ROUNDS);
     fits.min_by(|a, b| {
         let cost = |s: u32| idle(s) + 0.02 * f64::from(s);
         cost(*a).total_cmp(&cost(*b))
@@ -616,12 +608,7 @@ fn split(units: u32, warps: u32) -> u32 {
 
 /// Rows of a slot: as many as fit, in whole rounds of the groups of warps that have a row each.
 fn slot_rows(row: u32, groups: u32, share: u32) -> u32 {
-    if tuned("shared", 1) == 0 {
-        let most = (tuned("slot", SLOT) / row.max(1)).max(1);
-        let rounds = share.max(1).div_ceil(groups * most);
-        return share.max(1).div_ceil(groups * rounds);
-    }
-    let fit = (tuned("slot", SLOT) / row.max(1)).clamp(1, share.max(1));
+    let fit = (SLOT / row.max(1)).clamp(1, share.max(1));
     if fit > groups {
         fit / groups * groups
     } else {

@@ -47,7 +47,9 @@ mod tests {
     fn numbers() -> impl FnMut(u32) -> u32 {
         let mut state = 7u64;
         move |below| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             (state >> 33) as u32 % below
         }
     }
@@ -75,7 +77,10 @@ mod tests {
                 assert!(seen.iter().all(|times| *times == 1));
             }
             let (most, least) = (all.iter().max(), all.iter().min());
-            assert!(products > 0 && most.unwrap() - least.unwrap() <= 1, "{all:?}");
+            assert!(
+                products > 0 && most.unwrap() - least.unwrap() <= 1,
+                "{all:?}"
+            );
         }
     }
 }

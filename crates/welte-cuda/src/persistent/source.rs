@@ -2,7 +2,15 @@
 //! instruction, and the cases of its switches. Names and values of the constants are those of the ops' declarations.
 
 use std::collections::BTreeMap;
-use welte_table::{Command, Format};
+use welte_table::{Affine, Command, Format};
+
+/// The macros that say which members of the affine family a model has.
+pub(crate) const AFFINE: [[&str; 3]; 4] = [
+    ["AFFINE_0_BITS", "AFFINE_0_GROUP", "AFFINE_0_BF16"],
+    ["AFFINE_1_BITS", "AFFINE_1_GROUP", "AFFINE_1_BF16"],
+    ["AFFINE_2_BITS", "AFFINE_2_GROUP", "AFFINE_2_BF16"],
+    ["AFFINE_3_BITS", "AFFINE_3_GROUP", "AFFINE_3_BF16"],
+];
 
 /// What a variant does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +25,7 @@ pub(crate) enum Case {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Variants {
     bodies: Vec<(Case, String)>,
+    pub(crate) affine: Vec<Affine>,
     /// A variant that knows each rope.
     ropes: BTreeMap<usize, u32>,
     /// The largest slot, the largest input or workplace, and what splits of attention leave, in bytes, bytes and floats.
@@ -28,13 +37,25 @@ pub(crate) struct Variants {
 impl Variants {
     /// The number of a variant: an equal one's if there is one.
     pub(crate) fn add(&mut self, case: Case, format: Format, fields: &str) -> u32 {
-        let name = format.name().to_lowercase();
-        let body = format!("using Format = {name}::Format; {fields}");
+        let body = format!("using Format = {}::Format; {fields}", self.place(format));
         let known = self.bodies.iter().position(|b| *b == (case, body.clone()));
         known.unwrap_or_else(|| {
             self.bodies.push((case, body));
             self.bodies.len() - 1
         }) as u32
+    }
+
+    /// The namespace of a format in `persistent/formats.cuh`.
+    fn place(&mut self, format: Format) -> String {
+        let Format::Affine(affine) = format else {
+            return format.name().to_lowercase();
+        };
+        let known = self.affine.iter().position(|a| *a == affine);
+        let place = known.unwrap_or_else(|| {
+            self.affine.push(affine);
+            self.affine.len() - 1
+        });
+        format!("affine_{place}")
     }
 
     /// Says which variant knows a rope's width and magnitude.
@@ -44,11 +65,13 @@ impl Variants {
 
     /// The macros that `persistent.cu` is made with.
     pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
-        let (mut structs, mut streamed, mut replayed) = (String::new(), String::new(), String::new());
+        let (mut structs, mut streamed, mut replayed) =
+            (String::new(), String::new(), String::new());
         for (i, (case, body)) in self.bodies.iter().enumerate() {
             structs += &format!("struct V{i} {{ {body} }}; ");
             if matches!(case, Case::Product | Case::Logits) {
-                streamed += &format!("case {i}: on = streamer.feed<V{i}>(in, share, lane); break; ");
+                streamed +=
+                    &format!("case {i}: on = streamer.feed<V{i}>(in, share, lane); break; ");
             }
             let call = match case {
                 Case::Embed => format!("embed<V{i}>(w, a.exchange, in, turn, token, mute);"),
@@ -58,9 +81,9 @@ impl Variants {
                 Case::Logits => format!(
                     "best = product<V{i}>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, mute);"
                 ),
-                Case::Attention => format!(
-                    "attention<V{i}>(w, s, a.kv, a.exchange, in, turn, position, mute);"
-                ),
+                Case::Attention => {
+                    format!("attention<V{i}>(w, s, a.kv, a.exchange, in, turn, position, mute);")
+                }
             };
             replayed += &format!("case {i}: {call} break; ");
         }
@@ -68,12 +91,19 @@ impl Variants {
         let angles = ropes.map(|(rope, variant)| {
             format!("fill_angles<V{variant}>(s, a.freqs[{rope}], position); ")
         });
-        vec![
+        let macros = AFFINE.iter().zip(&self.affine);
+        let affine = macros.flat_map(|(names, a)| {
+            let values = [a.bits(), a.group(), usize::from(a.bf16())];
+            names.iter().copied().zip(values.map(|v| v.to_string()))
+        });
+        let mut defines = vec![
             ("VARIANTS", structs),
             ("STREAMED", streamed),
             ("REPLAYED", replayed),
             ("FILL_ANGLES", angles.collect()),
-        ]
+        ];
+        defines.extend(affine);
+        defines
     }
 }
 

@@ -84,7 +84,7 @@ impl Session {
         let mut emitted = 0;
         while emitted < n && !cancel.load(Ordering::Relaxed) {
             // A loop on the device may not overtake the mailbox.
-            let most = match (self.mode(), &self.persistent) {
+            let most = match (self.mode_at(row.position), &self.persistent) {
                 (Replay::While, _) => MAILBOX_SLOTS as usize / 2,
                 (Replay::Persistent, Some(persistent)) => persistent.turns(),
                 _ => usize::MAX,
@@ -123,20 +123,21 @@ impl Session {
         emit: &mut dyn FnMut(u32) -> bool,
     ) -> Result<(usize, bool), Error> {
         let rows = [row];
+        let mode = self.mode_at(row.position);
         self.cancel_word.set_flag(0);
         self.upload_step(&rows, n as u32)?;
         let first = self.serial.wrapping_add(1);
         self.serial = self.serial.wrapping_add(n as u32);
         let ahead = if self.profile.is_some() { 1 } else { AHEAD };
         let (mut launched, mut seen) = (0, 0);
-        if self.mode() == Replay::While {
+        if mode == Replay::While {
             if let Some(graph) = &self.loop_graph {
                 graph.launch()?;
             }
             launched = n;
         }
         let persistent = self.persistent.as_ref();
-        let persistent = persistent.filter(|_| self.mode() == Replay::Persistent);
+        let persistent = persistent.filter(|_| mode == Replay::Persistent);
         if let Some(persistent) = persistent {
             persistent.launch(&self.gpu)?;
             launched = n;
@@ -151,7 +152,7 @@ impl Session {
                 break Ok((seen, false));
             }
             if launched < n && launched - seen < ahead {
-                match (&self.decode_graph, self.mode()) {
+                match (&self.decode_graph, mode) {
                     (Some(graph), Replay::Graph) => graph.launch()?,
                     _ => {
                         let row = Row {

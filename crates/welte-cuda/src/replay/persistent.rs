@@ -17,6 +17,8 @@ use welte_table::{Op, Row};
 
 /// How long a launch may take: a display that shares the GPU waits no longer.
 const LAUNCH: Duration = Duration::from_millis(100);
+/// Positions from which on the graph's attention is faster.
+const LONG: u32 = 8192;
 /// Turns of the first launch, when it is not known how long one takes.
 const FIRST_TURNS: usize = 16;
 /// Clock ticks for which a block waits for the others before it gives up: about a second.
@@ -68,7 +70,12 @@ pub(super) struct Persistent {
 
 impl Persistent {
     /// Uploads program and shares; nothing where the table cannot be replayed so.
-    pub(super) fn new(inner: &Inner, gpu: &Arc<Gpu>, places: &Places, block: DeviceBlock) -> Option<Persistent> {
+    pub(super) fn new(
+        inner: &Inner,
+        gpu: &Arc<Gpu>,
+        places: &Places,
+        block: DeviceBlock,
+    ) -> Option<Persistent> {
         let roll = inner.roll.as_ref().ok()?;
         let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
         let memory = roll.memory();
@@ -134,9 +141,13 @@ impl Persistent {
 fn upload(gpu: &Gpu, roll: &Roll, a: &Arguments) -> Result<(), Error> {
     // SAFETY: both are plain numbers without holes, and the block was made for them; we wait before they can go.
     unsafe {
-        let program = std::slice::from_raw_parts(roll.program.as_ptr().cast(), size_of_val(&roll.program[..]));
+        let program = std::slice::from_raw_parts(
+            roll.program.as_ptr().cast(),
+            size_of_val(&roll.program[..]),
+        );
         gpu.upload(a.program, program)?;
-        let shares = std::slice::from_raw_parts(roll.shares.as_ptr().cast(), size_of_val(&roll.shares[..]));
+        let shares =
+            std::slice::from_raw_parts(roll.shares.as_ptr().cast(), size_of_val(&roll.shares[..]));
         gpu.upload(a.shares, shares)?;
     }
     gpu.synchronise()
@@ -190,7 +201,11 @@ impl Session {
         self.gpu.synchronise()?;
         let ticks: Vec<u64> = bytes
             .chunks_exact(8)
-            .map(|b| b.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+            .map(|b| {
+                b.iter()
+                    .rev()
+                    .fold(0, |word, byte| word << 8 | u64::from(*byte))
+            })
             .collect();
         let commands = &inner.program.tables[self.decode.unwrap_or(0)];
         let named = roll.commands.iter().map(|command| {
@@ -215,6 +230,14 @@ impl Session {
         })
     }
 
+    /// How a chain from this position on is replayed.
+    pub(super) fn mode_at(&self, position: u32) -> crate::Replay {
+        match self.mode() {
+            crate::Replay::Persistent if position >= LONG => crate::Replay::Graph,
+            mode => mode,
+        }
+    }
+
     /// Makes the persistent kernel ready.
     pub(super) fn prepare_persistent(&mut self) -> Result<(), Error> {
         let inner = &self.model.inner;
@@ -225,7 +248,8 @@ impl Session {
             persistent.ok_or_else(|| Error::Program("it was not uploaded".to_string()))?;
         if persistent.kernel.is_none() {
             inner.add_modules(std::slice::from_ref(&roll.unit))?;
-            persistent.kernel = Some(inner.kernel_of(&roll.unit, "persistent", roll.threads, roll.shared)?);
+            persistent.kernel =
+                Some(inner.kernel_of(&roll.unit, "persistent", roll.threads, roll.shared)?);
         }
         Ok(())
     }
