@@ -29,28 +29,3 @@ __device__ __forceinline__ uint4 glance4(const float *from) {
 __device__ __forceinline__ bool fresh(u32 v, u32 tag) { return (v & 3) == tag; }
 __device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }
 __device__ __forceinline__ float value(u32 v) { return __uint_as_float(v & ~3u); }
-
-// N times four floats, `stride` floats apart, as far as there are `count`; zeros beyond.
-template <int N> __device__ __forceinline__ void receive(Watch &w, const float *from, u32 stride, u32 count, u32 tag, uint4 (&v)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++) v[i] = i < count ? glance4(from + i * stride) : make_uint4(tag, tag, tag, tag);
-    Wait wait;
-    for (;;) {
-        bool all = true;
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            if (!fresh(v[i], tag)) {
-                all = false;
-                v[i] = glance4(from + i * stride);
-            }
-        if (all || !again(w, wait, PLACE_INPUT)) break;
-    }
-}
-
-// One float.
-__device__ __forceinline__ float receive(Watch &w, const float *from, u32 tag) {
-    u32 v = glance(from);
-    Wait wait;
-    while (!fresh(v, tag) && again(w, wait, PLACE_INPUT)) v = glance(from);
-    return value(v);
-}
