@@ -103,7 +103,7 @@ impl Chat {
             let (outcome, answer) =
                 run::answer(&mut self.session, &tokens, &args.sampling.options())?;
             self.raw = format!("{text}{answer}");
-            run::closing_line(&model, &outcome);
+            run::closing_line(&mut self.session, &outcome);
             return Ok(());
         };
         self.messages.push(run::message("user", line.to_string()));
@@ -117,7 +117,7 @@ impl Chat {
                 if outcome.stop == StopReason::Cancelled {
                     eprintln!("(stopped)");
                 }
-                run::closing_line(&model, &outcome);
+                run::closing_line(&mut self.session, &outcome);
                 Ok(())
             }
             Err(error) => {

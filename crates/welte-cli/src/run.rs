@@ -119,7 +119,7 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     if args.verbose {
         start_line(&model, begun.unwrap_or_default(), &outcome);
     }
-    closing_line(&model, &outcome);
+    closing_line(&mut session, &outcome);
     Ok(if interrupted {
         ExitCode::from(130)
     } else {
@@ -186,18 +186,25 @@ fn start_line(model: &Model, begun: Duration, outcome: &Outcome) {
 }
 
 /// Where and how it ran, and why not otherwise.
-fn place(model: &Model) -> String {
+fn place(session: &mut Session) -> String {
+    let model = session.model().clone();
     let device = model.device();
-    match (model.why_cpu(), model.replay()) {
-        (Some(why), _) => format!("{device} ({why})"),
-        (None, Some((replay, None))) => format!("{device}, {}", replay.name()),
-        (None, Some((replay, Some(why)))) => format!("{device}, {} ({why})", replay.name()),
-        (None, None) => device.to_string(),
+    if let Some(why) = model.why_cpu() {
+        return format!("{device} ({why})");
+    }
+    let Ok(gpu) = session.device().cuda() else {
+        return device.to_string();
+    };
+    let replay = gpu.replay_in_use().name();
+    match gpu.note() {
+        Some(why) => format!("{device}, {replay} ({why})"),
+        None => format!("{device}, {replay}"),
     }
 }
 
 /// Speeds, memory and bandwidth, on standard error.
-pub(crate) fn closing_line(model: &Model, outcome: &Outcome) {
+pub(crate) fn closing_line(session: &mut Session, outcome: &Outcome) {
+    let model = session.model().clone();
     let t = &outcome.timings;
     let computed = outcome.prompt_tokens - outcome.cached_tokens;
     let per_second = |n: usize, d: std::time::Duration| n as f64 / d.as_secs_f64().max(1e-9);
@@ -217,7 +224,7 @@ pub(crate) fn closing_line(model: &Model, outcome: &Outcome) {
         t.first_token.as_secs_f64() * 1e3,
         peak().map_or("unknown".to_string(), human),
         speed / 1e9,
-        place(model),
+        place(session),
     );
     if outcome.stop == StopReason::ContextFull {
         let (used, context) = (

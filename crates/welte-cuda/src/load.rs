@@ -131,14 +131,6 @@ impl Model {
         &self.inner.program
     }
 
-    /// How chains are replayed, and why not as was asked for.
-    pub fn replay(&self) -> (Replay, Option<&str>) {
-        match (self.inner.options.replay, &self.inner.roll) {
-            (Replay::Persistent, Err(why)) => (Replay::Graph, Some(why)),
-            (replay, _) => (replay, None),
-        }
-    }
-
     /// How the device runs.
     pub fn options(&self) -> &Options {
         &self.inner.options

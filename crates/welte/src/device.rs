@@ -165,13 +165,6 @@ pub(crate) enum DeviceModel {
 }
 
 impl DeviceModel {
-    pub(crate) fn replay(&self) -> Option<(welte_cuda::Replay, Option<&str>)> {
-        match self {
-            DeviceModel::Cpu(_) => None,
-            DeviceModel::Cuda(model) => Some(model.replay()),
-        }
-    }
-
     pub(crate) fn session(&self) -> Result<DeviceSession, Error> {
         Ok(match self {
             DeviceModel::Cpu(model) => {

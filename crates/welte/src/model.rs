@@ -250,11 +250,6 @@ impl Model {
         self.inner.why_cpu.as_deref()
     }
 
-    /// How a GPU replays chains, and why not as was asked for.
-    pub fn replay(&self) -> Option<(welte_cuda::Replay, Option<&str>)> {
-        self.inner.device.replay()
-    }
-
     /// How long loading took.
     pub fn load_time(&self) -> Duration {
         self.inner.load_time
