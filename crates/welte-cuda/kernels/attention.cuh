@@ -1,9 +1,7 @@
 // What the attention kernels share. A row attends to its own sequence's positions first ..= position.
 #pragma once
 #include "kv.cuh"
-
-#define LOG2E 1.4426950408889634f
-#define NEVER (-__int_as_float(0x7f800000)) // minus infinity
+#include "softmax.cuh"
 
 struct AttentionArgs {
     const Step *step;
@@ -35,21 +33,12 @@ __device__ __forceinline__ float capped(const AttentionArgs &a, float score) {
     return a.softcap == 0.0f ? score : a.softcap * LOG2E * tanhf(score / a.softcap);
 }
 
-// 2^x; tiny results become zero.
-__device__ __forceinline__ float power(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // c += a b: a 16 x 16 and b 16 x 8 of f16, c of f32.
 __device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-
-__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
 // 16 bytes into shared memory, zeros if they are not wanted.
 __device__ __forceinline__ void copy16(u32 to, const void *from, bool wanted) {

@@ -55,6 +55,17 @@ __device__ __forceinline__ float warp_max(float v) {
     return v;
 }
 
+// Largest magnitudes below this are taken as zero: their inverse would overflow.
+constexpr float TINY = 1e-30f;
+
+__device__ __forceinline__ float max_nan(float a, float b) {
+    float m;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+    return m;
+}
+
+__device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
 // Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf).
 __device__ __forceinline__ float activate(u32 act, float x) {
     if (act == 0) return x / (1.0f + __expf(-x));

@@ -63,7 +63,7 @@ template <int P> __device__ __forceinline__ void copy_entries(u32 slot, u32 thre
 }
 
 __device__ __forceinline__ void copy_unit(u8* slot, u32 thread, u32 threads, const u8* const row[], u32 k, u32 unit) {
-    const u32 to = (u32)__cvta_generic_to_shared(slot);
+    const u32 to = shared_address(slot);
 #ifdef PLAIN
     constexpr u32 COUNT = 2 * Format::RAW_BYTES;
     const u32 pieces = plane_stride(0, k) / 16;

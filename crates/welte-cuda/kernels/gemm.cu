@@ -10,8 +10,6 @@
 #define RAW_BYTES (256 * raw_bytes()) // encoded weights of a chunk
 #define WARP_ROWS (TILE_ROWS / 2)
 
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
 __device__ __forceinline__ void copy16(u32 to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }

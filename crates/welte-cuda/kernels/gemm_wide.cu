@@ -18,8 +18,6 @@
 #define WIDENERS (TILE_ROWS > 128 ? 128 : 256)
 #define UNITS (256 / WIDENERS) // of a chunk, a thread's
 
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }

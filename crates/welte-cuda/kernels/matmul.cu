@@ -391,7 +391,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
     Planes planes(a.weight, matrices * a.n, a.k);
     u32 begin = share.begin(warp), end = share.begin(warp + 1);
     Stream stream;
-    stream.ring = (u32)__cvta_generic_to_shared(ring);
+    stream.ring = shared_address(ring);
     stream.to = stream.ring;
     stream.lane = keep(threadIdx.x % 32);
     stream.chunks = padded / CHUNK;

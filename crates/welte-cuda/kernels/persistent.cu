@@ -78,8 +78,8 @@ __device__ __forceinline__ void begin(Shared *s, const PersistentArgs &a) {
         s->dead = 0;
         s->clerk.turns = s->clerk.told = s->clerk.done = 0;
         for (u32 i = 0; i < SLOTS; i++) {
-            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(address(&s->full[i])));
-            asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(address(&s->empty[i])), "n"(WARPS));
+            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(&s->full[i])));
+            asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(&s->empty[i])), "n"(WARPS));
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -29,15 +29,6 @@ __host__ __device__ constexpr u32 x_bytes(u32 padded) {
     return Format::BLOCKS ? padded + padded / 32 * X_SIDE : padded * 4;
 }
 
-// Largest magnitudes below this are taken as zero: their inverse would overflow.
-constexpr float TINY = 1e-30f;
-
-__device__ __forceinline__ float max_nan(float a, float b) {
-    float m;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
-    return m;
-}
-
 // Four elements from element i; what lies beyond k is zero. Not through L1: another kernel wrote them.
 __device__ __forceinline__ float4 load4(const float* x, u32 i, u32 k, bool wide) {
     if (wide && i + 4 <= k) return __ldcg((const float4*)(x + i));

@@ -35,7 +35,7 @@ extern "C" __global__ void read_all(const __grid_constant__ ReadArgs a) {
     __shared__ __align__(8) u64 bars[STAGES];
     if (threadIdx.x != 0) return;
     const u8* data = (const u8*)a.data;
-    u32 start = (u32)__cvta_generic_to_shared(ring), bar = (u32)__cvta_generic_to_shared(bars);
+    u32 start = shared_address(ring), bar = shared_address(bars);
     for (u32 s = 0; s < STAGES; s++) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar + 8 * s));
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     u64 next = blockIdx.x;

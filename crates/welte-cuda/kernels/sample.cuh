@@ -151,6 +151,10 @@ __device__ __forceinline__ void meet(const SampleArgs &a, u32 which) {
     block_meets();
 }
 
+__device__ __forceinline__ bool has_penalties(const Sampler &s) {
+    return s.last_n && !(s.repeat == 1.0f && s.frequency == 0.0f && s.presence == 0.0f);
+}
+
 // Adds the bias and the penalties to the block's stretch of the logits.
 __device__ void adjust(const SampleArgs &a, const Sampler &s, float *values, u32 *counts, u32 from, u32 count) {
     const u32 *history = (const u32 *)(a.sampler + 1) + s.most_ends;
@@ -169,8 +173,7 @@ __device__ void adjust(const SampleArgs &a, const Sampler &s, float *values, u32
             }
         }
     }
-    bool penalties = s.last_n && !(s.repeat == 1.0f && s.frequency == 0.0f && s.presence == 0.0f);
-    if (!penalties) return;
+    if (!has_penalties(s)) return;
     u32 recent = min(s.last_n, s.len);
     for (u32 i = threadIdx.x; i < count; i += THREADS) counts[i] = 0;
     block_meets();

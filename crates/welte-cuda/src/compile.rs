@@ -73,6 +73,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "rope.cu",
     "sample.cu",
     "sample.cuh",
+    "softmax.cuh",
     "tile.cuh",
     "turn.cu",
     "weights.cuh",

@@ -4,15 +4,7 @@
 // Keys and values of earlier turns are asked for before this turn's queries are there.
 #pragma once
 #include "persistent/exchange.cuh"
-
-#define LOG2E 1.4426950408889634f
-#define NEVER (-__int_as_float(0x7f800000))
-
-__device__ __forceinline__ float power(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+#include "softmax.cuh"
 
 // Cosines and sines of this turn's position for every rope of the model, one after the other.
 template <class V> __device__ __forceinline__ void fill_angles(Shared *s, const float *freqs, u32 position) {

@@ -84,8 +84,6 @@ struct Shared {
     alignas(128) u8 ring[SLOTS * SLOT_BYTES];
 };
 
-__device__ __forceinline__ u32 address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
-
 // All consumers of the block meet.
 __device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
 

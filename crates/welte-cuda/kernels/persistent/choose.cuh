@@ -23,8 +23,7 @@ __device__ __forceinline__ void wait_count(Watch &w, const u32 *counter, u32 wan
 }
 
 __device__ __forceinline__ bool asks_for_the_largest(const Sampler &s) {
-    bool penalties = s.last_n && !(s.repeat == 1.0f && s.frequency == 0.0f && s.presence == 0.0f);
-    return !(s.temperature > 0.0f) && !penalties && s.biases == 0;
+    return !(s.temperature > 0.0f) && !has_penalties(s) && s.biases == 0;
 }
 
 // Hands the token to the clerk. A turn is far longer than the clerk's work on the one before.

@@ -5,14 +5,6 @@
 #pragma once
 #include "persistent/stream.cuh"
 
-constexpr float TINY = 1e-30f; // largest magnitudes below this are taken as zero: their inverse would overflow
-
-__device__ __forceinline__ float max_nan(float a, float b) {
-    float m;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
-    return m;
-}
-
 // How the elements of a row are shared out.
 template <class V> struct Part {
     using F = typename V::Format;

@@ -32,17 +32,21 @@ struct Streamer {
 
     __device__ __forceinline__ void begin(Shared *s, Fault *fault, long long patience) {
         watch = {s, fault, patience, 0, 0};
-        ring = address(s->ring);
-        full = address(s->full);
-        empty = address(s->empty);
+        ring = shared_address(s->ring);
+        full = shared_address(s->full);
+        empty = shared_address(s->empty);
         slot = lap = oldest = oldest_lap = ahead = 0;
+    }
+
+    __device__ __forceinline__ void past_oldest() {
+        if (++oldest == SLOTS) oldest = 0, oldest_lap++;
+        ahead--;
     }
 
     // What was asked for first is there.
     __device__ __forceinline__ void settle() {
         wait_for(watch, full + oldest * 8, oldest_lap & 1, PLACE_STREAM);
-        if (++oldest == SLOTS) oldest = 0, oldest_lap++;
-        ahead--;
+        past_oldest();
     }
 
     // A free slot. False: the chain is over.
@@ -95,8 +99,7 @@ struct Streamer {
         while (ahead) {
             while (!passed(full + oldest * 8, oldest_lap & 1)) {
             }
-            if (++oldest == SLOTS) oldest = 0, oldest_lap++;
-            ahead--;
+            past_oldest();
         }
     }
 };
@@ -108,8 +111,8 @@ struct Ring {
     u32 next; // the number of the instruction's first slot
 
     __device__ __forceinline__ void begin(Shared *s) {
-        full = address(s->full);
-        empty = address(s->empty);
+        full = shared_address(s->full);
+        empty = shared_address(s->empty);
         start = s->ring;
         next = 0;
     }

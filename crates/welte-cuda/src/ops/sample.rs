@@ -48,10 +48,9 @@ fn unit() -> Unit {
     }
 }
 
-/// Logits of a block: all blocks must run at a time, so there is at most one per multiprocessor.
-fn slice(n: u32, gpu: &GpuInfo) -> u32 {
-    let blocks = n.div_ceil(LEAST_SLICE).clamp(1, gpu.sms.max(1));
-    n.div_ceil(blocks).next_multiple_of(4)
+/// Logits of each of so many blocks.
+pub(crate) fn slice(n: u32, blocks: u32) -> u32 {
+    n.div_ceil(blocks.max(1)).next_multiple_of(4)
 }
 
 /// Bytes of shared memory that `sample_block` needs where a block has so many logits.
@@ -86,7 +85,9 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {
     let n = params::Sample::of(&command.params).n;
-    let slice = slice(n, cx.gpu);
+    // All blocks must run at a time, so there is at most one per multiprocessor.
+    let blocks = n.div_ceil(LEAST_SLICE).clamp(1, cx.gpu.sms.max(1));
+    let slice = slice(n, blocks);
     let shared = shared_bytes(slice);
     if n == 0 || shared > u64::from(cx.gpu.shared_per_block) {
         let room = cx.gpu.shared_per_block;

@@ -9,7 +9,7 @@ pub(crate) use share::Share;
 
 use crate::launch::Unit;
 use crate::load::Placed;
-use crate::ops::sample::shared_bytes;
+use crate::ops::sample::{shared_bytes, slice};
 use crate::{GpuInfo, layout};
 pub(crate) use examples::catalogue;
 use share::Dealer;
@@ -140,6 +140,7 @@ struct Product {
     output: BufferRef,
     norm: Option<(WeightId, f32)>,
     kind: &'static str,
+    act: u32,
     n: u32,
     k: u32,
 }
@@ -232,6 +233,7 @@ impl Recorder<'_> {
                     output: second,
                     norm,
                     kind: "STORE",
+                    act: 0,
                     n: p.n,
                     k: p.k,
                 }
@@ -244,6 +246,7 @@ impl Recorder<'_> {
                     output: second,
                     norm: None,
                     kind: "ADD",
+                    act: 0,
                     n: p.n,
                     k: p.k,
                 }
@@ -257,6 +260,7 @@ impl Recorder<'_> {
                     output: second,
                     norm: norm(p.eps),
                     kind: if logits { "LOGITS" } else { "STORE" },
+                    act: 0,
                     n: p.n,
                     k: p.k,
                 }
@@ -269,6 +273,7 @@ impl Recorder<'_> {
                     output: second,
                     norm: norm(p.eps),
                     kind: "ACT_MUL",
+                    act: p.act,
                     n: p.n,
                     k: p.k,
                 }
@@ -393,11 +398,12 @@ impl Recorder<'_> {
         self.variants.slot = self.variants.slot.max(rows * row);
         let stage = if blocks { p.k / 32 * 48 } else { p.k * 4 };
         self.variants.work = self.variants.work.max(stage);
-        let mut fields = source::constants(command, &["eps"]);
+        let mut fields = source::constants(command, &["eps", "act"]);
         let eps = p.norm.map_or(0.0, |(_, eps)| eps);
         fields += &format!(
-            "static constexpr u32 output = {}, split = {split}, rows = {rows}; static constexpr bool norm = {}; static constexpr float eps = {eps:?}f;",
+            "static constexpr u32 output = {}, act = {}, split = {split}, rows = {rows}; static constexpr bool norm = {}; static constexpr float eps = {eps:?}f;",
             p.kind,
+            p.act,
             p.norm.is_some()
         );
         if p.kind == "LOGITS" {
@@ -406,9 +412,6 @@ impl Recorder<'_> {
             let s = next.map(|c| params::Scale::of(&c.params));
             let (scale, cap) = s.map_or((1.0, 0.0), |s| (s.scale, s.cap));
             fields += &format!("static constexpr float scale = {scale:?}f, cap = {cap:?}f;");
-        }
-        if !fields.contains(" act =") {
-            fields += "static constexpr u32 act = 0;";
         }
         let case = if p.kind == "LOGITS" {
             Case::Logits
@@ -614,11 +617,6 @@ fn slot_rows(row: u32, groups: u32, share: u32) -> u32 {
     } else {
         fit
     }
-}
-
-/// Logits of a block when the sampler is asked.
-pub(crate) fn slice(vocab: u32, blocks: u32) -> u32 {
-    vocab.div_ceil(blocks.max(1)).next_multiple_of(4)
 }
 
 /// Where things lie in the memory that the kernel takes besides the plan's buffers: what is cleared before a launch, then

@@ -9,7 +9,7 @@ use crate::load::Inner;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::rope::Kv;
 use crate::ops::sample;
-use crate::persistent::{FAULT_BYTES, Memory, Roll, slice};
+use crate::persistent::{FAULT_BYTES, Memory, Roll};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -62,14 +62,12 @@ pub(super) struct Persistent {
     blocks: u32,
     arguments: Arguments,
     kernel: Option<Kernel>,
-    /// Table commands by instruction.
-    commands: Vec<usize>,
     /// What one turn took, as far as is known.
     turn: Option<Duration>,
 }
 
 impl Persistent {
-    /// Uploads program and shares; nothing where the table cannot be replayed so.
+    /// What it will be told; nothing where the table cannot be replayed so.
     pub(super) fn new(
         inner: &Inner,
         gpu: &Arc<Gpu>,
@@ -83,7 +81,7 @@ impl Persistent {
         let vocab = inner.program.vocab;
         let logits = cx.buffer(roll.logits);
         let arguments = Arguments {
-            sample: sample::arguments(&cx, logits, vocab, slice(vocab, roll.blocks)),
+            sample: sample::arguments(&cx, logits, vocab, sample::slice(vocab, roll.blocks)),
             kv: Kv::of(&cx, 0),
             program: at(memory.program),
             shares: at(memory.shares),
@@ -97,14 +95,12 @@ impl Persistent {
             instructions: roll.program.len() as u32,
             mute: u32::MAX,
         };
-        upload(gpu, roll, &arguments).ok()?;
         Some(Persistent {
             block,
             memory,
             blocks: roll.blocks,
             arguments,
             kernel: None,
-            commands: roll.commands.clone(),
             turn: None,
         })
     }
@@ -178,7 +174,7 @@ impl Session {
         self.set_replay(crate::Replay::Persistent)?;
         let persistent = self.persistent.as_mut();
         let persistent =
-            persistent.ok_or_else(|| Error::Program("it was not uploaded".to_string()))?;
+            persistent.ok_or_else(|| Error::Program("it has no persistent replay".to_string()))?;
         let plain = persistent.kernel.replace(timing);
         persistent.arguments.times = times.start();
         let never = AtomicBool::new(false);
@@ -199,14 +195,8 @@ impl Session {
         // SAFETY: the block has these bytes; we wait before they are used.
         unsafe { self.gpu.download(times.start(), &mut bytes)? };
         self.gpu.synchronise()?;
-        let ticks: Vec<u64> = bytes
-            .chunks_exact(8)
-            .map(|b| {
-                b.iter()
-                    .rev()
-                    .fold(0, |word, byte| word << 8 | u64::from(*byte))
-            })
-            .collect();
+        let (words, _) = bytes.as_chunks();
+        let ticks: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
         let commands = &inner.program.tables[self.decode.unwrap_or(0)];
         let named = roll.commands.iter().map(|command| {
             let label = commands.labels.get(*command).cloned();
@@ -238,15 +228,16 @@ impl Session {
         }
     }
 
-    /// Makes the persistent kernel ready.
+    /// Makes the persistent kernel ready, with program and shares on the device.
     pub(super) fn prepare_persistent(&mut self) -> Result<(), Error> {
         let inner = &self.model.inner;
         let roll = inner.roll.as_ref();
         let roll = roll.map_err(|why| Error::Program(why.clone()))?;
         let persistent = self.persistent.as_mut();
         let persistent =
-            persistent.ok_or_else(|| Error::Program("it was not uploaded".to_string()))?;
+            persistent.ok_or_else(|| Error::Program("it has no persistent replay".to_string()))?;
         if persistent.kernel.is_none() {
+            upload(&self.gpu, roll, &persistent.arguments)?;
             inner.add_modules(std::slice::from_ref(&roll.unit))?;
             persistent.kernel =
                 Some(inner.kernel_of(&roll.unit, "persistent", roll.threads, roll.shared)?);
@@ -256,7 +247,7 @@ impl Session {
 
     /// What the kernel says when it has left without a token: the command, block and token where a block lost patience.
     pub(super) fn fault(&self) -> Result<Option<String>, Error> {
-        let Some(persistent) = &self.persistent else {
+        let (Some(persistent), Ok(roll)) = (&self.persistent, &self.model.inner.roll) else {
             return Ok(None);
         };
         let mut bytes = [0u8; FAULT_BYTES as usize];
@@ -269,7 +260,7 @@ impl Session {
             return Ok(None);
         }
         let labels = &self.model.inner.program.tables[self.decode.unwrap_or(0)].labels;
-        let command = persistent.commands.get(fault.instruction as usize);
+        let command = roll.commands.get(fault.instruction as usize);
         let label = command.and_then(|command| labels.get(*command));
         let label = label.map_or("the end of a token", String::as_str);
         let what = match fault.place {
