@@ -342,11 +342,11 @@ fn what_doctor_measured_is_in_the_closing_line() {
     let run = ["run", "hello", "-n", "4", "--device", "cpu"];
     let before = said(&run);
     assert!(before.contains("GB/s · cpu"), "{before}");
-    said(&["doctor"]);
+    let doctor = said(&["doctor"]);
     let after = said(&run);
     assert!(
         after.contains(" % of ") && after.contains("GB/s ("),
-        "{after}"
+        "{after}\n{doctor}"
     );
 }
 

@@ -6,54 +6,82 @@
 //! narrowed for a moment: where threads may run stays as the user or the system set it.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+};
 
 /// Not on a chunk.
 const IDLE: u32 = u32::MAX;
 
 /// Where one thread is.
 #[repr(align(128))]
-pub(crate) struct Place {
-    /// The system's number of the thread; 0 if it has none (yet).
+struct Place {
+    /// The system's number of the thread; 0 while it must stay where it is.
     thread: AtomicI32,
     /// The core on which it took the chunk that it is working on.
     core: AtomicU32,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
-        Place {
+/// Where the threads of a team are.
+pub(crate) struct Places {
+    places: Vec<Place>,
+    /// Somebody changes places: one at a time, or a mask that is narrow for a moment would be taken for the user's and
+    /// restored for good.
+    changing: AtomicBool,
+}
+
+impl Places {
+    pub(crate) fn new(threads: usize) -> Places {
+        let place = |_| Place {
             thread: AtomicI32::new(0),
             core: AtomicU32::new(IDLE),
+        };
+        Places {
+            places: (0..threads).map(place).collect(),
+            changing: AtomicBool::new(false),
         }
     }
 
-    /// The calling thread lives here.
-    pub(crate) fn enter(&self) {
-        self.thread.store(system::thread(), Relaxed);
+    /// The calling thread is the team's number `own` from here on.
+    pub(crate) fn enter(&self, own: usize) {
+        self.places[own].thread.store(system::thread(), SeqCst);
     }
 
-    /// The calling thread works on a chunk.
-    pub(crate) fn begin(&self) {
-        self.core.store(system::core(), Relaxed);
+    /// It no longer is; nobody moves it after this returns.
+    pub(crate) fn leave(&self, own: usize) {
+        self.places[own].thread.store(0, SeqCst);
+        while self.changing.load(SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Thread `own`, the caller, works on a chunk.
+    pub(crate) fn begin(&self, own: usize) {
+        self.places[own].core.store(system::core(), Relaxed);
     }
 
     /// It does no longer.
-    pub(crate) fn end(&self) {
-        self.core.store(IDLE, Relaxed);
+    pub(crate) fn end(&self, own: usize) {
+        self.places[own].core.store(IDLE, Relaxed);
     }
-}
 
-/// The calling thread, which is not in the middle of a chunk, changes places with one that is and has probably lost
-/// its core: the first of the others that took a chunk on another core, or shares this one.
-pub(crate) fn change(places: &[Place], own: usize) {
-    let here = system::core();
-    for (i, place) in places.iter().enumerate() {
-        let (thread, core) = (place.thread.load(Relaxed), place.core.load(Relaxed));
-        if i != own && core != IDLE && thread != 0 {
-            system::change(thread, here);
+    /// Thread `own`, the caller, which is not in the middle of a chunk, changes places with one that is and has
+    /// probably lost its core: the first of the others.
+    pub(crate) fn change(&self, own: usize) {
+        if self.changing.swap(true, SeqCst) {
             return;
         }
+        let here = system::core();
+        let others = self.places.iter().enumerate().filter(|&(i, _)| i != own);
+        for (_, place) in others {
+            let (thread, core) = (place.thread.load(SeqCst), place.core.load(Relaxed));
+            if core != IDLE && thread != 0 {
+                system::change(thread, here);
+                break;
+            }
+        }
+        self.changing.store(false, SeqCst);
     }
 }
 
@@ -133,26 +161,28 @@ mod tests {
 
     #[test]
     fn masks_are_as_before() {
-        let places = [Place::new(), Place::new()];
+        let threads = 3;
+        let places = Places::new(threads);
         let before = allowed();
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                places[1].enter();
-                places[1].begin();
-                while !stop.load(Relaxed) {
-                    std::hint::spin_loop();
-                }
-                allowed()
-            });
-            while places[1].core.load(Relaxed) == IDLE {
-                std::thread::yield_now();
-            }
-            places[0].enter();
-            (0..20).for_each(|_| change(&places, 0));
-            stop.store(true, Relaxed);
-            assert_eq!(other.join().ok(), Some(before.clone()));
+        let all = std::sync::Barrier::new(threads);
+        let after: Vec<_> = std::thread::scope(|scope| {
+            // Each works and changes places with the others at the same time, the worst that can be.
+            let busy = |own| {
+                let (places, all) = (&places, &all);
+                scope.spawn(move || {
+                    places.enter(own);
+                    places.begin(own);
+                    all.wait();
+                    (0..2000).for_each(|_| places.change(own));
+                    places.end(own);
+                    places.leave(own);
+                    allowed()
+                })
+            };
+            let workers: Vec<_> = (0..threads).map(busy).collect();
+            workers.into_iter().map(|w| w.join().unwrap()).collect()
         });
+        assert_eq!(after, vec![before.clone(); threads]);
         assert_eq!(allowed(), before);
     }
 

@@ -6,7 +6,7 @@
 //! sleep between chunks holds nothing, and the others go on without it.
 #![allow(unsafe_code)]
 
-use crate::places::{self, Place};
+use crate::places::Places;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -52,7 +52,7 @@ struct Shared {
     stop: AtomicBool,
     started: AtomicUsize,
     /// Where each thread is.
-    places: Vec<Place>,
+    places: Places,
 }
 
 /// How long a thread has waited.
@@ -164,7 +164,7 @@ impl Shared {
     fn execute(&self, phase: usize, chunk: usize, waiting: &mut Waiting) {
         let thread = waiting.thread;
         let start = Instant::now();
-        self.places[thread].begin();
+        self.places.begin(thread);
         // Read before the chunk is counted: afterwards the step may be over and `starts` another's.
         let end = self.starts[phase + 1].load(Acquire);
         let job = self.job.load(Acquire);
@@ -173,7 +173,7 @@ impl Shared {
         if catch_unwind(AssertUnwindSafe(|| work(phase, chunk, thread))).is_err() {
             self.panicked.store(true, SeqCst);
         }
-        self.places[thread].end();
+        self.places.end(thread);
         waiting.end();
         waiting.chunk = start.elapsed();
         let done = self.done.0.fetch_add(1, SeqCst) + 1;
@@ -193,7 +193,7 @@ impl Shared {
     fn wait(&self, waiting: &mut Waiting, over: &dyn Fn() -> bool) {
         waiting.tries += 1;
         if waiting.is_too_long() && self.is_someone_behind() {
-            places::change(&self.places, waiting.thread);
+            self.places.change(waiting.thread);
         }
         if waiting.tries < SPINS {
             std::hint::spin_loop();
@@ -234,7 +234,7 @@ impl Shared {
     }
 
     fn work_until_stopped(&self, thread: usize) {
-        self.places[thread].enter();
+        self.places.enter(thread);
         self.started.fetch_add(1, SeqCst);
         let mut cursor = (0, 0);
         let mut waiting = Waiting::new(thread);
@@ -266,7 +266,7 @@ impl Team {
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             started: AtomicUsize::new(0),
-            places: (0..threads.max(1)).map(|_| Place::new()).collect(),
+            places: Places::new(threads.max(1)),
         });
         let mut workers = Vec::new();
         for thread in 1..threads {
@@ -334,7 +334,7 @@ impl Team {
         shared.wake_sleepers();
 
         let over = || shared.done.0.load(SeqCst) as u32 == total;
-        shared.places[0].enter();
+        shared.places.enter(0);
         let mut cursor = (step, 0);
         let mut waiting = Waiting::new(0);
         while !over() {
@@ -346,6 +346,7 @@ impl Team {
                 Look::Nothing => shared.wait(&mut waiting, &over),
             }
         }
+        shared.places.leave(0);
         if shared.panicked.load(SeqCst) {
             Err(Panicked)
         } else {
