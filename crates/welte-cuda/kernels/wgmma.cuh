@@ -29,18 +29,18 @@ __device__ __forceinline__ void wgmma_settled(float &sum) { asm volatile("" : "+
 #define R3 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 // 64 rows times 64, 128 or 256 rows, 16 of k, both in shared memory and with k along the rows.
-template <bool BFLOAT> __device__ __forceinline__ void wgmma(float (&s)[32], u64 a, u64 b) {
-    if (BFLOAT) asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" R0 "}, %32, %33, 1, 1, 1, 0, 0;" : S32(0) : "l"(a), "l"(b));
+template <bool IS_BF16> __device__ __forceinline__ void wgmma(float (&s)[32], u64 a, u64 b) {
+    if (IS_BF16) asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" R0 "}, %32, %33, 1, 1, 1, 0, 0;" : S32(0) : "l"(a), "l"(b));
     else asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" R0 "}, %32, %33, 1, 1, 1, 0, 0;" : S32(0) : "l"(a), "l"(b));
 }
 
-template <bool BFLOAT> __device__ __forceinline__ void wgmma(float (&s)[64], u64 a, u64 b) {
-    if (BFLOAT) asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" R0 R1 "}, %64, %65, 1, 1, 1, 0, 0;" : S32(0), S32(32) : "l"(a), "l"(b));
+template <bool IS_BF16> __device__ __forceinline__ void wgmma(float (&s)[64], u64 a, u64 b) {
+    if (IS_BF16) asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" R0 R1 "}, %64, %65, 1, 1, 1, 0, 0;" : S32(0), S32(32) : "l"(a), "l"(b));
     else asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" R0 R1 "}, %64, %65, 1, 1, 1, 0, 0;" : S32(0), S32(32) : "l"(a), "l"(b));
 }
 
-template <bool BFLOAT> __device__ __forceinline__ void wgmma(float (&s)[128], u64 a, u64 b) {
-    if (BFLOAT) {
+template <bool IS_BF16> __device__ __forceinline__ void wgmma(float (&s)[128], u64 a, u64 b) {
+    if (IS_BF16) {
         asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" R0 R1 R2 R3 "}, %128, %129, 1, 1, 1, 0, 0;"
                      : S32(0), S32(32), S32(64), S32(96) : "l"(a), "l"(b));
     } else {

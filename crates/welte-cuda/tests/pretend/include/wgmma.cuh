@@ -27,7 +27,7 @@ struct Operand {
     u16 across(u32 n, u32 k) const { return at(start + n / 64 * leading + k / 8 * stride + k % 8 * 128 + n % 64 * 2); }
 };
 
-template <bool BFLOAT> inline float widened(u16 bits) { return BFLOAT ? __uint_as_float((u32)bits << 16) : __half2float(__ushort_as_half(bits)); }
+template <bool IS_BF16> inline float widened(u16 bits) { return IS_BF16 ? __uint_as_float((u32)bits << 16) : __half2float(__ushort_as_half(bits)); }
 
 // Sums 4n.. are of rows g and g + 8 of the warp's sixteen and of columns 8n + 2t and the next; `b(n, k)` gives the second operand.
 template <class A, class B> inline void add_products(float *s, u32 columns, A a, B b) {
@@ -50,11 +50,11 @@ template <class A, class B> inline void add_products(float *s, u32 columns, A a,
 
 } // namespace pretended
 
-template <bool BFLOAT, u32 SUMS> inline void wgmma(float (&s)[SUMS], u64 a, u64 b) {
+template <bool IS_BF16, u32 OF_A_LANE> inline void wgmma(float (&s)[OF_A_LANE], u64 a, u64 b) {
     pretended::Operand first(a), second(b);
     u32 warp = threadIdx.x / 32 % 4 * 16;
     pretended::add_products(
-        s, SUMS * 2, [&](u32 r, u32 k) { return pretended::widened<BFLOAT>(first.along(warp + r, k)); }, [&](u32 n, u32 k) { return pretended::widened<BFLOAT>(second.along(n, k)); });
+        s, OF_A_LANE * 2, [&](u32 r, u32 k) { return pretended::widened<IS_BF16>(first.along(warp + r, k)); }, [&](u32 n, u32 k) { return pretended::widened<IS_BF16>(second.along(n, k)); });
 }
 
 inline void wgmma_from(float (&c)[8][4], u64 a, u64 b, u32 add) {
