@@ -2,6 +2,8 @@
 //
 // Little needs to be changed in the text: a kernel's parameter becomes a reference, as its caller does not know the type, and
 // dynamic shared memory a pointer. Everything else is said in include/kernel.h. Two headers are not the crate's but ours.
+#include <algorithm>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,11 +11,13 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <regex>
 #include <spawn.h>
 #include <sstream>
 #include <string>
 #include <sys/wait.h>
+#include <thread>
 #include <vector>
 
 extern char **environ;
@@ -54,7 +58,26 @@ static std::string load(const fs::path &path) {
     return text.str();
 }
 
+// As many compilers at a time as there are cores, however many threads ask: each takes hundreds of megabytes.
+struct Turn {
+    static inline std::mutex lock;
+    static inline std::condition_variable changed;
+    static inline unsigned free = std::max(1u, std::thread::hardware_concurrency());
+
+    Turn() {
+        std::unique_lock<std::mutex> guard(lock);
+        changed.wait(guard, [] { return free > 0; });
+        free--;
+    }
+    ~Turn() {
+        std::lock_guard<std::mutex> guard(lock);
+        free++;
+        changed.notify_one();
+    }
+};
+
 static int execute(const std::vector<std::string> &command, const fs::path &log) {
+    Turn turn;
     std::vector<char *> args;
     for (const std::string &arg : command) args.push_back((char *)arg.c_str());
     args.push_back(nullptr);
