@@ -107,15 +107,19 @@ struct Graph {
 // One grid runs at a time, whatever stream it is of.
 static std::mutex device;
 
+static thread_local struct Stream *serving; // by this thread
+
 struct Stream {
     std::mutex lock;
     std::condition_variable changed;
     std::deque<Work> works;
     bool busy = false, ends = false;
     Graph *capture = nullptr;
+    Row grids;
     std::thread thread{[this] { serve(); }};
 
     void serve() {
+        serving = this;
         catch_faults();
         std::unique_lock<std::mutex> guard(lock);
         for (;;) {
@@ -128,9 +132,27 @@ struct Stream {
             work();
             work = nullptr;
             guard.lock();
+            if (works.empty()) { // nothing that could begin early
+                guard.unlock();
+                finish_grids();
+                guard.lock();
+            }
             busy = false;
             changed.notify_all();
         }
+    }
+
+    void finish_grids() {
+        std::lock_guard<std::mutex> one(device);
+        grids.finish();
+    }
+
+    // Other work than grids, after those before.
+    void add_after(Work work) {
+        add([=] {
+            finish_grids();
+            work();
+        });
     }
 
     void add(Work work) {
@@ -204,14 +226,11 @@ struct NodeParameters {
     void *context;
 };
 
-const int COOPERATIVE = 2, CONDITIONAL_NODE = 13, LOOP = 1, DYNAMIC_SHARED = 8;
+const int COOPERATIVE = 2, OVERLAP = 6, CONDITIONAL_NODE = 13, LOOP = 1, DYNAMIC_SHARED = 8;
 
 #define API extern "C" __attribute__((visibility("default"))) Result
 
-API cuInit(unsigned) {
-    catch_faults();
-    return SUCCESS;
-}
+API cuInit(unsigned) { return SUCCESS; }
 API cuDriverGetVersion(int *to) { return *to = 13000, SUCCESS; }
 API cuDeviceGetCount(int *to) { return *to = 1, SUCCESS; }
 API cuDeviceGet(int *to, int number) { return *to = 0, number ? INVALID_DEVICE : SUCCESS; }
@@ -253,7 +272,7 @@ API cuMemFree_v2(Address start) {
 API cuMemAllocAsync(Address *to, size_t bytes, Stream *) { return allocate((char **)to, bytes, false); }
 API cuMemFreeAsync(Address start, Stream *stream) {
     if (!known((void *)start, 1)) return INVALID_VALUE;
-    stream->add([=] { release((char *)start); });
+    stream->add_after([=] { release((char *)start); });
     return SUCCESS;
 }
 API cuMemHostAlloc(void **to, size_t bytes, unsigned) { return allocate((char **)to, bytes, true); }
@@ -264,23 +283,23 @@ API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, Stream *str
     bool host = false;
     if (!known((void *)to, bytes)) return INVALID_VALUE;
     if (known(from, bytes, &host) && host) { // pinned: read when its turn comes
-        stream->add([=] { memcpy((void *)to, from, bytes); });
+        stream->add_after([=] { memcpy((void *)to, from, bytes); });
         return SUCCESS;
     }
     auto copy = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
-    stream->add([=] { memcpy((void *)to, copy->data(), bytes); });
+    stream->add_after([=] { memcpy((void *)to, copy->data(), bytes); });
     return SUCCESS;
 }
 API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, Stream *stream) {
     bool host = false;
     if (!known((void *)from, bytes)) return INVALID_VALUE;
-    stream->add([=] { memcpy(to, (const void *)from, bytes); });
+    stream->add_after([=] { memcpy(to, (const void *)from, bytes); });
     if (!(known(to, bytes, &host) && host) && !stream->capture) stream->finish();
     return SUCCESS;
 }
 API cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream *stream) {
     if (!known((void *)to, bytes)) return INVALID_VALUE;
-    stream->add([=] { memset((void *)to, value, bytes); });
+    stream->add_after([=] { memset((void *)to, value, bytes); });
     return SUCCESS;
 }
 
@@ -330,13 +349,18 @@ API cuLaunchKernelEx(const Config *config, Function *function, void **args, void
     if (!b.x || !b.y || !b.z || b.y > 65535 || b.z > 65535 || !t.x || t.x > 1024 || t.y != 1 || t.z != 1) return INVALID_VALUE;
     if (config->shared > function->most_shared) return INVALID_VALUE;
     if (t.x > function->most_threads) return LAUNCH_OUT_OF_RESOURCES;
-    for (unsigned i = 0; i < config->count; i++)
-        if (config->attributes[i].id == COOPERATIVE && config->attributes[i].number && (u64)b.x * b.y * b.z > multiprocessors()) return COOPERATIVE_LAUNCH_TOO_LARGE;
-    auto launch = std::make_shared<Launch>(Launch{function, b, t, config->shared, {}});
+    bool may_overlap = false;
+    for (unsigned i = 0; i < config->count; i++) {
+        const Attribute &a = config->attributes[i];
+        if (a.id == COOPERATIVE && a.number && (u64)b.x * b.y * b.z > multiprocessors()) return COOPERATIVE_LAUNCH_TOO_LARGE;
+        may_overlap |= a.id == OVERLAP && a.number;
+    }
+    auto launch = std::make_shared<Launch>(Launch{function, b, t, config->shared, may_overlap, {}});
     launch->args.assign((const char *)args[0], (const char *)args[0] + function->args);
-    config->stream->add([=] {
-        std::lock_guard<std::mutex> guard(device);
-        run(*launch);
+    Stream *stream = config->stream;
+    stream->add([=] {
+        std::lock_guard<std::mutex> one(device);
+        stream->grids.run(launch);
     });
     return SUCCESS;
 }
@@ -375,7 +399,7 @@ API cuEventRecord(Event *event, Stream *stream) {
         std::lock_guard<std::mutex> guard(event->lock);
         event->recorded++;
     }
-    stream->add([=] {
+    stream->add_after([=] {
         std::lock_guard<std::mutex> guard(event->lock);
         event->passed++;
         event->at = std::chrono::steady_clock::now();
@@ -406,7 +430,10 @@ API cuGraphDestroy(Graph *graph) { return delete graph, SUCCESS; }
 // Conditions and bodies live as long as the process: there are few.
 API cuGraphConditionalHandleCreate(u64 *to, Graph *graph, void *, unsigned value, unsigned) {
     Condition *condition = new Condition{value};
-    graph->works.push_back([=] { condition->value = value; });
+    graph->works.push_back([=] {
+        serving->finish_grids();
+        condition->value = value;
+    });
     return *to = (u64)condition, SUCCESS;
 }
 API cuGraphAddNode_v2(void **to, Graph *graph, const void *, const void *, size_t, NodeParameters *node) {
@@ -415,8 +442,10 @@ API cuGraphAddNode_v2(void **to, Graph *graph, const void *, const void *, size_
     Condition *condition = (Condition *)node->handle;
     node->bodies = body;
     graph->works.push_back([=] {
-        while (condition->value)
+        while (condition->value) {
             for (const Work &work : (*body)->works) work();
+            serving->finish_grids();
+        }
     });
     return *to = body, SUCCESS;
 }

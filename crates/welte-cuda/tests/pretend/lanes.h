@@ -35,6 +35,7 @@ struct Warp {
     Block *block;
     unsigned number, alive, ready, paused;
     unsigned waiting[BARRIERS];
+    unsigned parked; // for the grid before
     Meeting meeting;
     unsigned mask, arrived, turn;
     Slot slots[2][32];
@@ -54,6 +55,7 @@ struct Bulk { // cp.async.bulk on its way
 struct Block {
     Dim index;
     unsigned alive;
+    bool released;
     char *room;      // for dynamic shared memory: MOST_SHARED before a page that nobody may touch
     char *dynamic;   // where it begins, once somebody has asked
     unsigned address;
@@ -64,11 +66,19 @@ struct Block {
 };
 
 
-// The grid that runs, its blocks (as many as are alive at a time; `resident` of them are in use) and the lane whose turn it is.
-extern const Launch *running;
-extern std::vector<std::unique_ptr<Block>> blocks;
-extern unsigned resident;
-extern std::vector<char *> stacks; // each above a page that nobody may touch
+// A grid with its blocks: as many as are alive at a time, and others that were needed before.
+struct Grid {
+    std::shared_ptr<const Launch> launch;
+    std::vector<std::unique_ptr<Block>> blocks;
+    std::vector<char *> stacks; // each above a page that nobody may touch
+    unsigned resident, open;    // places for blocks, and those where one is at work
+    u64 next, all;              // the block that begins next; how many there are
+    u64 released;               // blocks that let the next grid begin, or have left
+    bool early;                 // it has begun before its turn: who waits for the grid before has to wait
+};
+
+// The one that runs, and the lane whose turn it is.
+extern Grid *grid;
 extern Lane *current;
 extern bool in_order;
 extern bool something_happened;
@@ -93,6 +103,8 @@ const Slot *meet(unsigned mask, Meeting, const void *in, unsigned bytes);
 int barrier(unsigned id, unsigned threads, bool yes);
 // Once a lane looks at the same again, or has looked often enough, others go on first.
 void yield(const char *at, const void *what);
+void grid_wait();
+void grid_release();
 void *dynamic_shared(unsigned alignment);
 unsigned shared_address(const void *);
 void *shared(unsigned address, unsigned bytes);

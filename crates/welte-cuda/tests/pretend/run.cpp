@@ -3,17 +3,20 @@
 // In order, unless WELTE_PRETEND_SEED is not 0: then lanes, warps and blocks change places, and every service may let
 // others go first. What deadlocks ends with a list of who waits where.
 #include "lanes.h"
+#include <algorithm>
 #include <ctime>
 #include <sys/mman.h>
 
 const size_t STACK = 64 << 10;
+const unsigned SHARED_OF_ALL = 228 << 10; // blocks of a multiprocessor
+const unsigned MOST_LANES = 4096;         // of a grid at a time, where a block per multiprocessor is not more
 
-const Launch *running;
-std::vector<std::unique_ptr<Block>> blocks;
-unsigned resident;
-std::vector<char *> stacks;
+const size_t AHEAD = 2; // grids that have begun before the one whose turn it is has ended
+
+Grid *grid;
 Lane *current;
 bool in_order, something_happened;
+static std::vector<Grid *> idle; // with the memory of grids that have ended
 static void *scheduler;
 static u64 ticks, random_state;
 
@@ -70,7 +73,7 @@ static void leave() {
     unsigned first = in_order ? from->place.thread.x % 32 : chance(32);
     unsigned later = some & ~0u << first;
     current = (Lane *)&warp.lanes[__builtin_ctz(later ? later : some)];
-    *running->function->module->place = &current->place;
+    *grid->launch->function->module->place = &current->place;
     ticks++;
     pretend_change(&from->stack, current->stack);
 }
@@ -97,7 +100,7 @@ void perhaps_pause() {
 }
 
 static void lane_main() {
-    running->function->code(running->args.data());
+    grid->launch->function->code(grid->launch->args.data());
     Warp &warp = *current->warp;
     Block &block = *warp.block;
     warp.alive &= ~bit(current), warp.ready &= ~bit(current);
@@ -106,6 +109,7 @@ static void lane_main() {
     if (warp.arrived && !(warp.mask & warp.alive & ~warp.arrived)) finish_meeting(warp);
     Barrier &all = block.barriers[0];
     if (all.arrived && !all.wanted && all.arrived == block.alive) finish_barrier(block, 0);
+    if (!block.alive && !block.released) block.released = true, grid->released++;
     if (!block.alive && !block.bulk.empty()) die("a bulk copy is on its way into a block that has left");
     leave();
     __builtin_unreachable();
@@ -113,27 +117,38 @@ static void lane_main() {
 
 // A stack that begins with lane_main. Neighbours begin at other places of a page: they would all share a few cache lines.
 static void *fresh_stack(unsigned number) {
-    while (stacks.size() <= number) {
+    while (grid->stacks.size() <= number) {
         char *all = (char *)mmap(nullptr, STACK + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (all == MAP_FAILED || mprotect(all, PAGE, PROT_NONE)) die("no memory for stacks");
-        stacks.push_back(all + PAGE);
+        grid->stacks.push_back(all + PAGE);
     }
-    void **top = (void **)(stacks[number] + STACK - 64 - number % 61 * 64);
+    void **top = (void **)(grid->stacks[number] + STACK - 64 - number % 61 * 64);
     *--top = nullptr; // as after a call: not a multiple of 16
     *--top = (void *)lane_main;
     return top - 6;
 }
 
+void grid_wait() {
+    if (!grid->early) return;
+    current->warp->parked |= bit(current);
+    wait("the grid before", nullptr);
+}
+
+void grid_release() {
+    Block &block = *current->warp->block;
+    if (!block.released) block.released = true, grid->released++;
+}
+
 static long long now() { return (long long)ticks; }
 
-const Services services = {meet, barrier, yield, dynamic_shared, shared_address, shared, mbarrier_init, mbarrier_arrive, mbarrier_passed,
+const Services services = {meet, barrier, grid_wait, grid_release, yield, dynamic_shared, shared_address, shared, mbarrier_init, mbarrier_arrive, mbarrier_passed,
                            copy_bulk, copy_async, copy_commit, copy_wait, set_condition, now, die};
 
 // ---- scheduling ----
 
 static void enter(Lane &lane) {
     current = &lane;
-    *running->function->module->place = &lane.place;
+    *grid->launch->function->module->place = &lane.place;
     ticks++;
     pretend_change(&scheduler, lane.stack);
     current = nullptr;
@@ -149,7 +164,7 @@ static bool turn(Warp &warp) {
 
 // The object's static shared memory becomes this block's.
 static void hold(Block &block) {
-    Module &module = *running->function->module;
+    Module &module = *grid->launch->function->module;
     size_t bytes = module.shared[1] - module.shared[0];
     if (module.holds == &block || !bytes) return;
     if (module.holds) memcpy(module.holds->kept.data(), module.shared[0], bytes);
@@ -158,26 +173,28 @@ static void hold(Block &block) {
 }
 
 static void start(unsigned place, u64 number) {
-    Block &block = *blocks[place];
-    const Dim &grid = running->blocks, &threads = running->threads;
-    const Module &module = *running->function->module;
-    block.index = {(unsigned)(number % grid.x), (unsigned)(number / grid.x % grid.y), (unsigned)(number / grid.x / grid.y)};
+    Block &block = *grid->blocks[place];
+    const Dim &all = grid->launch->blocks, &threads = grid->launch->threads;
+    Module &module = *grid->launch->function->module;
+    block.index = {(unsigned)(number % all.x), (unsigned)(number / all.x % all.y), (unsigned)(number / all.x / all.y)};
     block.alive = threads.x;
+    block.released = false;
     block.dynamic = nullptr;
     block.bulk.clear();
     memset(block.barriers, 0, sizeof block.barriers);
+    if (module.holds == &block) module.holds = nullptr;
     block.kept.assign(module.shared[1] - module.shared[0], (char)0xff);
     while (block.warps.size() < (threads.x + 31) / 32) block.warps.emplace_back(new Warp());
     for (unsigned w = 0; w < block.warps.size(); w++) {
         Warp &warp = *block.warps[w];
         warp.block = &block;
         warp.number = w;
-        warp.alive = warp.paused = warp.arrived = 0;
+        warp.alive = warp.paused = warp.arrived = warp.parked = 0;
         memset(warp.waiting, 0, sizeof warp.waiting);
         for (unsigned i = 0; i < 32 && w * 32 + i < threads.x; i++) {
             Lane &lane = warp.lanes[i];
             unsigned thread = w * 32 + i;
-            lane.place = {{thread, 0, 0}, block.index, threads, grid};
+            lane.place = {{thread, 0, 0}, block.index, threads, all};
             lane.warp = &warp;
             lane.stack = fresh_stack(place * ((threads.x + 31) / 32 * 32) + thread);
             lane.at = nullptr, lane.what = lane.last = nullptr;
@@ -199,41 +216,96 @@ static void watch() {
     if (now - since > (time_t)patience) die("for too long nothing has happened but looking");
 }
 
-void run(const Launch &launch) {
-    u64 all = (u64)launch.blocks.x * launch.blocks.y * launch.blocks.z, next = 0;
-    resident = (unsigned)(all < multiprocessors() ? all : multiprocessors());
-    running = &launch;
+// One turn for every block. False: none could go on.
+static bool round() {
+    bool ran = false;
+    const size_t warps = (grid->launch->threads.x + 31) / 32;
+    for (unsigned i = 0, first = chance(grid->resident); i < grid->resident; i++) {
+        unsigned place = (first + i) % grid->resident;
+        Block &block = *grid->blocks[place];
+        if (!block.alive) continue;
+        hold(block);
+        ran |= deliver(block);
+        for (size_t w = 0, from = chance((unsigned)warps); w < warps; w++) ran |= turn(*block.warps[(from + w) % warps]);
+        if (block.alive) continue;
+        grid->launch->function->module->holds = nullptr;
+        if (grid->next < grid->all) start(place, grid->next++);
+        else grid->open--;
+    }
+    return ran;
+}
+
+// Blocks that are alive at a time: one per multiprocessor, more where there is room for them (and for their stacks).
+static unsigned at_a_time(const Launch &launch) {
+    const char *const *fixed = launch.function->module->shared;
+    unsigned sms = multiprocessors(), shared = launch.shared + (unsigned)(fixed[1] - fixed[0]) + 1024;
+    unsigned fit = std::min({2048 / launch.threads.x, SHARED_OF_ALL / shared, MOST_LANES / launch.threads.x / sms});
+    return sms * std::max(1u, fit);
+}
+
+static void begin(std::shared_ptr<const Launch> launch) {
+    grid->all = (u64)launch->blocks.x * launch->blocks.y * launch->blocks.z;
+    grid->resident = (unsigned)std::min<u64>(grid->all, at_a_time(*launch));
+    grid->launch = std::move(launch);
+    grid->next = grid->released = grid->open = 0;
+    grid->early = true;
     static const unsigned seed = setting("WELTE_PRETEND_SEED", 0);
     in_order = seed == 0;
     random_state = in_order ? 0 : (seed + ticks) * 0x9e3779b97f4a7c15ull | 1;
-    something_happened = true;
-    while (blocks.size() < resident) {
+    while (grid->blocks.size() < grid->resident) {
         std::unique_ptr<Block> block(new Block());
         char *room = (char *)mmap(nullptr, MOST_SHARED + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         block->room = room + PAGE;
         if (room == MAP_FAILED || mprotect(block->room, MOST_SHARED, PROT_READ | PROT_WRITE)) die("no memory for a block");
-        blocks.push_back(std::move(block));
+        grid->blocks.push_back(std::move(block));
     }
-    launch.function->module->holds = nullptr;
-    unsigned open = 0;
-    for (; open < resident; open++) start(open, next++);
-    for (u64 rounds = 0; open; rounds++) {
-        bool ran = false;
-        unsigned first = chance(resident);
-        for (unsigned i = 0; i < resident; i++) {
-            Block &block = *blocks[(first + i) % resident];
-            if (!block.alive) continue;
-            hold(block);
-            ran |= deliver(block);
-            size_t warps = (launch.threads.x + 31) / 32, from = chance((unsigned)warps);
-            for (size_t w = 0; w < warps; w++) ran |= turn(*block.warps[(from + w) % warps]);
-            if (block.alive) continue;
-            launch.function->module->holds = nullptr;
-            if (next < all) start((first + i) % resident, next++);
-            else open--;
-        }
-        if (!ran) die("all wait for each other");
+    for (; grid->open < grid->resident; grid->open++) start(grid->open, grid->next++);
+    // What of it need not wait.
+    for (int rounds = 0; grid->open && rounds < 1000 && round(); rounds++) {
+    }
+}
+
+// Goes on after the grid before has ended: to the end, or until the next one may begin.
+static void go_on(bool to_the_end) {
+    grid->early = false;
+    for (auto &block : grid->blocks)
+        for (auto &warp : block->warps) warp->ready |= warp->parked, warp->parked = 0;
+    something_happened = true;
+    for (u64 rounds = 0; grid->open && (to_the_end || grid->released < grid->all); rounds++) {
+        if (!round()) die("all wait for each other");
         if (rounds % 4096 == 4095) watch();
     }
-    running = nullptr;
+}
+
+void Row::finish_first() {
+    grid = begun.front();
+    go_on(true);
+    grid->launch = nullptr;
+    idle.push_back(grid);
+    begun.pop_front();
+    grid = nullptr;
+}
+
+void Row::finish() {
+    while (!begun.empty()) finish_first();
+}
+
+void Row::run(std::shared_ptr<const Launch> launch) {
+    while (!begun.empty() && (begun.size() >= AHEAD || !launch->may_overlap)) finish_first();
+    // It may begin when all blocks of the one before have said so.
+    while (!begun.empty() && begun.back()->released < begun.back()->all) {
+        if (begun.size() > 1) {
+            finish_first();
+            continue;
+        }
+        grid = begun.front();
+        go_on(false);
+        if (!grid->open) finish_first();
+    }
+    if (idle.empty()) idle.push_back(new Grid());
+    grid = idle.back();
+    idle.pop_back();
+    begin(std::move(launch));
+    begun.push_back(grid);
+    grid = nullptr;
 }

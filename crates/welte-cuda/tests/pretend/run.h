@@ -1,6 +1,8 @@
 // Grids, as the driver has them run.
 #pragma once
 #include "include/pretend.h"
+#include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,7 @@ struct Launch {
     Dim blocks;
     Dim threads;
     unsigned shared;
+    bool may_overlap; // begins while the grid before still runs, as far as that lets it
     std::vector<char> args;
 };
 
@@ -39,8 +42,16 @@ const unsigned USUAL_SHARED = 48 << 10; // without asking
 unsigned setting(const char *name, unsigned otherwise);
 unsigned multiprocessors();
 extern const Services services;
-// Runs all blocks, up to one per multiprocessor at a time.
-void run(const Launch &);
+// Grids of one stream. A block per multiprocessor is alive at a time. Where grids may overlap, each runs up to its
+// grid_wait() as early as it may, before the grids that it waits for have done their work.
+struct Grid;
+struct Row {
+    std::deque<Grid *> begun;
+
+    void run(std::shared_ptr<const Launch>);
+    void finish();
+    void finish_first();
+};
 [[noreturn]] void die(const char *why);
 // What the driver knows of an address, for messages.
 void describe(const void *address, char *text, size_t room);

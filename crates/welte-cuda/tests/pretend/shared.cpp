@@ -8,12 +8,12 @@ void *dynamic_shared(unsigned alignment) {
     if (!block.dynamic) {
         // Aligned as was asked for, and no better; its end is where memory ends.
         size_t by = alignment < 16 ? 16 : alignment;
-        char *start = (char *)((size_t)(block.room + MOST_SHARED - running->shared) / by * by);
+        char *start = (char *)((size_t)(block.room + MOST_SHARED - grid->launch->shared) / by * by);
         if (by < 1024 && (size_t)start / by % 2 == 0 && start - by >= block.room) start -= by;
-        const char *const *shared = running->function->module->shared;
+        const char *const *shared = grid->launch->function->module->shared;
         unsigned fixed = FIRST_ADDRESS + (unsigned)(shared[1] - shared[0]);
         block.dynamic = start;
-        memset(start, 0xff, running->shared);
+        memset(start, 0xff, grid->launch->shared);
         block.address = (fixed + 1023) / 1024 * 1024 + (unsigned)((size_t)start % 1024);
     }
     return block.dynamic;
@@ -21,17 +21,17 @@ void *dynamic_shared(unsigned alignment) {
 
 unsigned shared_address(const void *p) {
     const Block &block = *current->warp->block;
-    const char *at = (const char *)p, *const *fixed = running->function->module->shared;
+    const char *at = (const char *)p, *const *fixed = grid->launch->function->module->shared;
     if (at >= fixed[0] && at < fixed[1]) return FIRST_ADDRESS + (unsigned)(at - fixed[0]);
-    if (!block.dynamic || at < block.dynamic || at > block.dynamic + running->shared) die("the shared address of what is not in shared memory");
+    if (!block.dynamic || at < block.dynamic || at > block.dynamic + grid->launch->shared) die("the shared address of what is not in shared memory");
     return block.address + (unsigned)(at - block.dynamic);
 }
 
 static void *in_shared(const Block &block, unsigned address, unsigned bytes) {
-    const Module &module = *running->function->module;
+    const Module &module = *grid->launch->function->module;
     unsigned fixed = address - FIRST_ADDRESS, dynamic = address - block.address;
     if ((u64)fixed + bytes <= (size_t)(module.shared[1] - module.shared[0])) return module.shared[0] + fixed;
-    if (!block.dynamic || (u64)dynamic + bytes > running->shared) die("an address beyond the block's shared memory");
+    if (!block.dynamic || (u64)dynamic + bytes > grid->launch->shared) die("an address beyond the block's shared memory");
     return block.dynamic + dynamic;
 }
 

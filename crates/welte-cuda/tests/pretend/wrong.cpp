@@ -37,31 +37,33 @@ static void list(const Warp &warp) {
 
 void die(const char *why) {
     say("\nthe pretended GPU: %s\n", why);
-    if (running) {
-        const Dim &g = running->blocks;
-        say("in %s, %u,%u,%u blocks of %u threads, %u bytes of shared memory", running->function->name.c_str(), g.x, g.y, g.z, running->threads.x, running->shared);
+    if (grid) {
+        const Dim &g = grid->launch->blocks;
+        say("in %s, %u,%u,%u blocks of %u threads, %u bytes of shared memory", grid->launch->function->name.c_str(), g.x, g.y, g.z, grid->launch->threads.x, grid->launch->shared);
         if (current) {
             const Dim &b = current->place.block;
             say(", block %u,%u,%u, thread %u", b.x, b.y, b.z, current->place.thread.x);
         }
         say("\n");
         unsigned lines = 0;
-        for (unsigned i = 0; i < resident && blocks[i]; i++)
-            for (size_t w = 0; blocks[i]->alive && w < (running->threads.x + 31) / 32 && lines++ < 200; w++) list(*blocks[i]->warps[w]);
+        for (unsigned i = 0; grid && i < grid->resident; i++)
+            for (size_t w = 0; grid->blocks[i]->alive && w < (grid->launch->threads.x + 31) / 32 && lines++ < 200; w++) list(*grid->blocks[i]->warps[w]);
     }
     abort();
 }
 
+static thread_local bool serves;
+
 static void fault(int signal, siginfo_t *info, void *) {
     std::signal(signal, SIG_DFL);
-    if (!current) return; // not in a kernel: once more, and then as if nobody had caught it
+    if (!grid || !serves) return; // not in a kernel: once more, and then as if nobody had caught it
     char what[200];
     describe(info->si_addr, what, sizeof what);
-    for (unsigned i = 0; i < resident && blocks[i]; i++) {
-        ptrdiff_t at = (char *)info->si_addr - blocks[i]->room;
+    for (unsigned i = 0; grid && i < grid->resident; i++) {
+        ptrdiff_t at = (char *)info->si_addr - grid->blocks[i]->room;
         if (at >= -(ptrdiff_t)PAGE && at < (ptrdiff_t)(MOST_SHARED + PAGE)) snprintf(what, sizeof what, "%td bytes from the end of shared memory", at - MOST_SHARED);
     }
-    for (char *stack : stacks)
+    for (char *stack : grid->stacks)
         if ((char *)info->si_addr >= stack - PAGE && (char *)info->si_addr < stack) snprintf(what, sizeof what, "the stack is full");
     char why[300];
     snprintf(why, sizeof why, "a fault at %p: %s", info->si_addr, what);
@@ -69,6 +71,7 @@ static void fault(int signal, siginfo_t *info, void *) {
 }
 
 void catch_faults() {
+    serves = true;
     stack_t own = {};
     own.ss_size = 64 << 10;
     own.ss_sp = malloc(own.ss_size);

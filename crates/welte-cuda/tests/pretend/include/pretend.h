@@ -27,6 +27,8 @@ struct Services {
     const Slot *(*meet)(unsigned mask, Meeting, const void *in, unsigned bytes);
     // So many lanes of the block meet (0: all); how many of them said yes.
     int (*barrier)(unsigned id, unsigned threads, bool yes);
+    void (*grid_wait)();
+    void (*grid_release)();
     // Others go on first: for those who look again and again.
     void (*yield)(const char *at, const void *what);
     void *(*dynamic_shared)(unsigned alignment);

@@ -3,9 +3,13 @@
 
 inline u32 opaque(u32 v) { return v; }
 
-// Grids run one after the other.
+#if __CUDA_ARCH__ >= 900
+inline void grid_wait() { pretend->grid_wait(); }
+inline void grid_release() { pretend->grid_release(); }
+#else
 inline void grid_wait() {}
 inline void grid_release() {}
+#endif
 
 inline float max_nan(float a, float b) { return a != a ? a : b != b ? b : a > b ? a : b; }
 inline float power(float x) {
