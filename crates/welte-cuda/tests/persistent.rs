@@ -174,6 +174,32 @@ fn logits_agree_with_the_reference_in_every_format() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Where the context is split for the first time there are more splits than positions to fill them.
+#[test]
+fn every_position_around_the_first_split_agrees_with_the_graph() {
+    if !gpu() {
+        return;
+    }
+    let config = config(17);
+    let (program, checkpoint) = make(&config);
+    let mut session = load(&program, &checkpoint);
+    session.set_sampling(&Sampling::default(), &[], &[]);
+    let mut n = Numbers(9);
+    let prompt = rows(&mut n, config.vocab, 0, 60, 1);
+    session.step(1, &prompt).unwrap();
+    let mut wrong = Vec::new();
+    for row in rows(&mut n, config.vocab, 60, 24, 1) {
+        chain(&mut session, row, &[1], &[]);
+        let got = logits(&session);
+        let off = difference(&got, session.step(0, &[row]).unwrap());
+        if off > 2e-2 {
+            wrong.push(format!("at {}: off by {off}", row.position));
+        }
+    }
+    assert_eq!(session.note(), None);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 fn samplings() -> [Sampling; 3] {
     let greedy = Sampling::default();
     [

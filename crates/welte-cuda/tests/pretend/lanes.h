@@ -22,6 +22,7 @@ struct Lane {
     Place place;
     Warp *warp;
     void *stack; // where it stands
+    const u64 *bottom; // nought as long as the stack was never full
     const char *at;
     const void *what;
     unsigned looked;
@@ -70,7 +71,7 @@ struct Block {
 struct Grid {
     std::shared_ptr<const Launch> launch;
     std::vector<std::unique_ptr<Block>> blocks;
-    std::vector<char *> stacks; // each above a page that nobody may touch
+    std::vector<char *> stacks;
     unsigned resident, open;    // places for blocks, and those where one is at work
     u64 next, all;              // the block that begins next; how many there are
     u64 released;               // blocks that let the next grid begin, or have left

@@ -101,6 +101,7 @@ void perhaps_pause() {
 
 static void lane_main() {
     grid->launch->function->code(grid->launch->args.data());
+    if (*current->bottom) die("the stack was too small");
     Warp &warp = *current->warp;
     Block &block = *warp.block;
     warp.alive &= ~bit(current), warp.ready &= ~bit(current);
@@ -115,13 +116,16 @@ static void lane_main() {
     __builtin_unreachable();
 }
 
-// A stack that begins with lane_main. Neighbours begin at other places of a page: they would all share a few cache lines.
-static void *fresh_stack(unsigned number) {
+// A stack that begins with lane_main. Many are one piece of memory, which a process has not as many of as threads are pretended.
+// Neighbours begin at other places of a page: they would all share a few cache lines.
+static void *fresh_stack(Lane &lane, unsigned number) {
+    const unsigned EACH = 256;
     while (grid->stacks.size() <= number) {
-        char *all = (char *)mmap(nullptr, STACK + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        char *all = (char *)mmap(nullptr, EACH * STACK + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (all == MAP_FAILED || mprotect(all, PAGE, PROT_NONE)) die("no memory for stacks");
-        grid->stacks.push_back(all + PAGE);
+        for (unsigned i = 0; i < EACH; i++) grid->stacks.push_back(all + PAGE + i * STACK);
     }
+    lane.bottom = (const u64 *)grid->stacks[number];
     void **top = (void **)(grid->stacks[number] + STACK - 64 - number % 61 * 64);
     *--top = nullptr; // as after a call: not a multiple of 16
     *--top = (void *)lane_main;
@@ -196,7 +200,7 @@ static void start(unsigned place, u64 number) {
             unsigned thread = w * 32 + i;
             lane.place = {{thread, 0, 0}, block.index, threads, all};
             lane.warp = &warp;
-            lane.stack = fresh_stack(place * ((threads.x + 31) / 32 * 32) + thread);
+            lane.stack = fresh_stack(lane, place * ((threads.x + 31) / 32 * 32) + thread);
             lane.at = nullptr, lane.what = lane.last = nullptr;
             lane.looked = lane.committed = 0;
             lane.copies.clear();

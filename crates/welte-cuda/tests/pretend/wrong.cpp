@@ -63,8 +63,6 @@ static void fault(int signal, siginfo_t *info, void *) {
         ptrdiff_t at = (char *)info->si_addr - grid->blocks[i]->room;
         if (at >= -(ptrdiff_t)PAGE && at < (ptrdiff_t)(MOST_SHARED + PAGE)) snprintf(what, sizeof what, "%td bytes from the end of shared memory", at - MOST_SHARED);
     }
-    for (char *stack : grid->stacks)
-        if ((char *)info->si_addr >= stack - PAGE && (char *)info->si_addr < stack) snprintf(what, sizeof what, "the stack is full");
     char why[300];
     snprintf(why, sizeof why, "a fault at %p: %s", info->si_addr, what);
     die(why);
