@@ -27,7 +27,7 @@ pub use error::Error;
 pub use floor::read_bandwidth;
 pub use info::{GpuInfo, free_memory, info};
 pub use load::{Model, weight_bytes};
-pub use lower::supports;
+pub use lower::{missing, supports};
 pub use replay::{Profile, Session, Timeline};
 pub use sizes::device_bytes;
 

@@ -1,6 +1,6 @@
 //! What the device allocates besides the program's weights and buffers, known before anything is allocated.
 
-use crate::lower::{logits, pages_per_sequence, sample_command};
+use crate::lower::{logits, missing, pages_per_sequence, sample_command};
 use crate::{Error, GpuInfo, Options, info, ops, persistent};
 use welte_table::{Class, Format, Program, Row, Shape};
 
@@ -14,6 +14,9 @@ fn refuse(problem: impl Into<String>) -> Error {
 /// What must hold of a program before anything is allocated for it.
 pub(crate) fn check(program: &Program) -> Result<(), Error> {
     welte_table::verify(program).map_err(Error::Program)?;
+    if let Some(what) = missing(program) {
+        return Err(refuse(format!("it has no kernel for {what}")));
+    }
     let kv = &program.kv;
     if !matches!(kv.format, Format::F16 | Format::Q8_0) {
         return Err(refuse(format!(

@@ -115,6 +115,14 @@ impl Target {
         }
     }
 
+    /// What a program needs that the device does not have, as a person reads it.
+    pub(crate) fn missing(&self, program: &Program) -> Option<String> {
+        match self {
+            Target::Cpu(_) => None,
+            Target::Cuda(_) => welte_cuda::missing(program),
+        }
+    }
+
     /// Everything that the device will allocate for a program.
     pub(crate) fn plan(&self, program: &Program) -> Result<MemoryPlan, Error> {
         let (mut plan, own) = match self {

@@ -366,7 +366,10 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         DeviceChoice::Auto => {
             let gpu = Target::cuda(0, options).and_then(|target| {
                 welte_cuda::compiler_version().map_err(|error| error.to_string())?;
-                let (program, plan) = planned(&target).map_err(|error| error.to_string())?;
+                let (program, plan) = planned(&target).map_err(|error| match error {
+                    Error::NoDevice { why, .. } => why,
+                    error => error.to_string(),
+                })?;
                 match check_memory(&origin, &plan, &program, &target) {
                     Err(error) if !options.ignore_memory => Err(error.to_string()),
                     _ => Ok((target, None, (program, plan))),
@@ -418,6 +421,12 @@ fn planned(
         ..CompileOptions::default()
     };
     let mut program = welte_models::compile(spec, checkpoint, &compile)?;
+    if let Some(what) = target.missing(&program) {
+        return Err(Error::NoDevice {
+            device: target.device(),
+            why: format!("there is no CUDA kernel yet for what this model needs ({what})"),
+        });
+    }
     let table_error = |problem| Error::Table {
         origin: checkpoint.origin().to_string(),
         problem,
@@ -462,4 +471,39 @@ fn check_memory(
         have: memory::human(have),
         remedy,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cuda_lacks_is_named_with_a_remedy() {
+        let options = LoadOptions {
+            context: 64,
+            ..LoadOptions::default()
+        };
+        let cuda = Target::Cuda(welte_cuda::Options::default());
+        let planned = |source: &str, target: &Target| {
+            let checkpoint = open(source).unwrap();
+            let spec = welte_models::spec(checkpoint.as_ref()).unwrap();
+            planned(checkpoint.as_ref(), &spec, &options, target)
+        };
+        let source = "synthetic:custom,arch=gpt-oss:mxfp4_moe";
+        let error = planned(source, &cuda).err().unwrap().to_string();
+        for part in [
+            "--device cuda:0",
+            "attention sinks",
+            "biases of experts",
+            "a clamped activation",
+            "use --device cpu",
+        ] {
+            assert!(error.contains(part), "{error:?} lacks {part:?}");
+        }
+        let cpu = Target::cpu(&options);
+        assert!(planned(source, &cpu).is_ok());
+        // Other experts are at home there: what fails here, if anything, is the lack of a GPU.
+        let other = planned("synthetic:custom,arch=qwen3moe:q4_0", &cuda);
+        assert!(!matches!(other, Err(Error::NoDevice { .. })));
+    }
 }

@@ -2,7 +2,7 @@
 //! result, and the partials are merged in order: the same bits whether splits run on one thread or on many.
 
 use super::attention_prompt::Prompt;
-use super::{Place, State, exp_not_positive};
+use super::{Floats, Place, State, exp_not_positive};
 use crate::kernels::Isa;
 use half::f16;
 use welte_table::Format;
@@ -24,6 +24,8 @@ pub(crate) struct Attention {
     pub(crate) scale: f32,
     pub(crate) window: usize,
     pub(crate) softcap: f32,
+    /// A score for each head beside those of the positions, or none.
+    pub(crate) sinks: Floats,
     /// Partials of one row: `[split][head][head_dim, maximum, sum]`.
     pub(crate) partials: Place,
     pub(crate) run: Run,
@@ -64,6 +66,12 @@ impl Attention {
         } else {
             (position + 1).saturating_sub(self.window)
         }
+    }
+
+    /// The sink of a head.
+    pub(super) fn sink(&self, head: usize) -> Option<f32> {
+        // SAFETY: there is one for each head, as was checked when the command was lowered.
+        unsafe { self.sinks.get(self.heads) }.map(|sinks| sinks[head])
     }
 
     /// How many splits the row at `position` has.
@@ -173,11 +181,12 @@ impl Attention {
                     .start
                     .add(row * self.y.stride + (kv_head * group + h) * dim);
                 let y = std::slice::from_raw_parts_mut(y, dim);
+                let sink = self.sink(kv_head * group + h);
                 let largest = (0..splits)
                     .map(|s| *partial(s).add(dim))
-                    .fold(f32::NEG_INFINITY, f32::max);
+                    .fold(sink.unwrap_or(f32::NEG_INFINITY), f32::max);
                 y.fill(0.0);
-                let mut sum = 0.0;
+                let mut sum = sink.map_or(0.0, |sink| (sink - largest).exp());
                 for split in 0..splits {
                     let acc = std::slice::from_raw_parts(partial(split), dim + 2);
                     let weight = (acc[dim] - largest).exp();

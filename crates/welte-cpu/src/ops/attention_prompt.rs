@@ -269,6 +269,11 @@ impl Strip {
                     let lane = r * group + h;
                     *self.first.add(lane) = a.first(position) as f32;
                     *self.last.add(lane) = position as f32;
+                    if let Some(sink) = a.sink(kv_head * group + h) {
+                        // As if it had been seen already, with a weight of 1 and no value.
+                        *self.largest.add(lane) = sink.max(f32::MIN);
+                        *self.weights.add(lane) = 1.0;
+                    }
                     let q =
                         a.q.start
                             .add(row * a.q.stride + (kv_head * group + h) * dim);
