@@ -39,7 +39,12 @@ fn compare_buffers(a: &Session, b: &Session, what: &str, tolerance: f32) {
 #[test]
 fn every_op_agrees_with_the_reference() {
     for seed in 0..40 {
-        let config = Config::ugly(seed);
+        let ugly = Config::ugly(seed);
+        let config = Config {
+            sinks: seed % 3 == 1,
+            act: if seed % 7 == 3 { 3 } else { ugly.act },
+            ..ugly
+        };
         let (program, checkpoint) = make(&config);
         let program = if seed % 2 == 0 {
             program
@@ -121,10 +126,17 @@ fn every_format_agrees_with_the_reference() {
 
 #[test]
 fn long_contexts_cross_splits_and_pages() {
+    for sinks in [false, true] {
+        long_context(sinks);
+    }
+}
+
+fn long_context(sinks: bool) {
     let config = Config {
         context: 640,
         page: 16,
         layers: 1,
+        sinks,
         ..Config::small(3)
     };
     let (program, checkpoint) = make(&config);
@@ -179,6 +191,7 @@ fn prompts_agree_with_the_reference() {
             page,
             window,
             softcap,
+            sinks: seed % 2 == 1,
             layers: 1,
             rows: 110,
             ..Config::small(seed as u64)
@@ -219,10 +232,16 @@ fn prompts_agree_with_the_reference() {
 /// As long as each piece has many rows, how a prompt is cut does not change a bit.
 #[test]
 fn prompts_in_large_pieces_give_the_same_bits() {
-    for (format, window) in [(Format::Q4_0, 0), (Format::Q6_K, 50), (Format::BF16, 0)] {
+    let cases = [
+        (Format::Q4_0, 0, false),
+        (Format::Q6_K, 50, true),
+        (Format::BF16, 0, false),
+    ];
+    for (format, window, sinks) in cases {
         let config = Config {
             format,
             window,
+            sinks,
             dim: 256,
             hidden: 256,
             rows: 200,
@@ -509,7 +528,14 @@ fn experts_agree_with_the_reference() {
         hidden: 16 * (1 + seed as u32 % 5),
         ..Mixture::ugly(seed)
     });
-    for config in ugly.chain(formats) {
+    let biased = (20..32).map(|seed| Mixture {
+        dim: 16 * (1 + seed as u32 % 3),
+        hidden: 16 * (1 + seed as u32 % 5),
+        bias: true,
+        act: [3, 0, 3, 2][seed as usize % 4],
+        ..Mixture::ugly(seed)
+    });
+    for config in ugly.chain(biased).chain(formats) {
         let (program, checkpoint) = make_mixture(&config);
         let mut fast = load(&program, &checkpoint, &options(2));
         let mut plain = load(&program, &checkpoint, &reference());

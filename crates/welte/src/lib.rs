@@ -39,4 +39,4 @@ pub use text::tokenizer;
 pub use welte_cpu::{CpuInfo, Isa, Profile, cpu_info};
 pub use welte_cuda::{GpuInfo, Replay, Tools as CudaTools, tools as cuda_tools};
 pub use welte_table::{Format, Sampling};
-pub use welte_text::{ChatTemplate, Message, Tokenizer};
+pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Said, Tokenizer};

@@ -249,7 +249,10 @@ impl Shape {
                     "qwen3" => Family::Qwen3,
                     "qwen3moe" => Family::Qwen3Moe,
                     "gemma3" => Family::Gemma3,
-                    "gpt-oss" => Family::GptOss,
+                    "gpt-oss" => {
+                        self.tied = false;
+                        Family::GptOss
+                    }
                     _ => {
                         return Err(format!(
                             "arch={value}: llama, qwen2, qwen3, qwen3moe, gemma3 or gpt-oss is meant"
