@@ -134,6 +134,12 @@ fn families_have_their_tensors() {
     let bias = model.tensor("blk.0.ffn_gate_exps.bias").unwrap();
     assert_eq!((bias.format, bias.n, bias.k), (Format::F32, 4, 512));
     assert_eq!(model.tensor("blk.0.attn_sinks.weight").unwrap().k, 4);
+    for (text, factor) in [("", 32.0), (",rope_factor=2", 2.0)] {
+        let model = made(&format!("tiny,arch=gpt-oss{text}:f16"));
+        let stored = model.metadata().get("gpt-oss.rope.scaling.factor");
+        assert_eq!(stored, Some(&Value::F64(factor)));
+        assert!(model.tensor("rope_freqs.weight").is_none());
+    }
     let model = made("tiny,arch=qwen3moe,experts=5,used=3,ffn=96:q8_0");
     let down = model.tensor("blk.1.ffn_down_exps.weight").unwrap();
     assert_eq!((down.stack, down.n, down.k), (5, 5 * 256, 96));

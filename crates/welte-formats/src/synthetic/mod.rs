@@ -489,7 +489,8 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
     if shape.family == Family::GptOss {
         let key = |key: &str| format!("{architecture}.rope.scaling.{key}");
         metadata.insert(key("type"), text("yarn"));
-        metadata.insert(key("factor"), Value::F64(32.0));
+        let factor = shape.scaling.map_or(32.0, |s| s.factor);
+        metadata.insert(key("factor"), Value::F64(factor.into()));
     }
     let pre = match shape.family {
         Family::Llama | Family::Gemma3 => "llama-bpe",

@@ -338,14 +338,15 @@ impl Shape {
         matches!(self.family, Family::Qwen3Moe | Family::GptOss)
     }
 
-    /// By how much each of the head's wave lengths is stretched (`rope_freqs.weight`).
+    /// By how much each of the head's wave lengths is stretched (`rope_freqs.weight`). gpt-oss has a factor, but stretches them
+    /// in another way.
     pub(super) fn rope_factors(&self) -> Option<Vec<f32>> {
         let Llama3Scaling {
             factor,
             low,
             high,
             context,
-        } = self.scaling?;
+        } = self.scaling.filter(|_| self.family != Family::GptOss)?;
         let one = |i: usize| {
             let exponent = 2.0 * i as f64 / self.head_dim as f64;
             let wave = 2.0 * std::f64::consts::PI * f64::from(self.rope_base).powf(exponent);
