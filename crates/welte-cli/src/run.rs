@@ -304,3 +304,38 @@ pub(crate) fn closing_line(session: &mut Session, outcome: &Outcome) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_answers_go_to_standard_output_and_into_the_conversation() {
+        let show = |channels: Option<Channels>| {
+            let mut shown = Shown {
+                channels,
+                aside: None,
+                text: String::new(),
+            };
+            let mut out = Vec::new();
+            for piece in [
+                "<|channel|>ana",
+                "lysis<|message|>Short.<|end|>",
+                "<|start|>assistant<|channel|>final<|message|>By the",
+                " river <|",
+            ] {
+                shown.piece(&mut out, piece).unwrap();
+            }
+            shown.end(&mut out).unwrap();
+            (String::from_utf8(out).unwrap(), shown.text)
+        };
+        let (out, text) = show(Some(Channels::default()));
+        assert_eq!(
+            (out.as_str(), text.as_str()),
+            ("By the river <|\n", "By the river <|")
+        );
+        let (out, text) = show(None);
+        assert!(out.starts_with("<|channel|>analysis<|message|>Short."));
+        assert_eq!(out.trim_end_matches('\n'), text);
+    }
+}
