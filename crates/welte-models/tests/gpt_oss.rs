@@ -205,7 +205,7 @@ fn what_is_wrong_is_named() {
     #[track_caller]
     fn has(mut bare: Bare, change: impl Fn(&mut Bare), words: &[&str]) {
         change(&mut bare);
-        let error = bare.program().err().expect("must be refused").to_string();
+        let error = bare.program().expect_err("must be refused").to_string();
         for word in words {
             assert!(error.contains(word), "'{error}' does not say '{word}'");
         }
