@@ -2,8 +2,8 @@
 
 use super::{Inputs, Roll, record};
 use crate::GpuInfo;
+use crate::info::h200;
 use crate::launch::Listed;
-use crate::load::Placed;
 use welte_table::*;
 
 /// Sizes of a model.
@@ -45,24 +45,6 @@ const LLAMA_8B: Sizes = Sizes {
     ffn: 14_336,
     vocab: 128_256,
 };
-
-/// An H200, as far as recording cares.
-pub(crate) fn h200() -> GpuInfo {
-    GpuInfo {
-        device: 0,
-        devices: 1,
-        name: String::new(),
-        arch: 90,
-        sms: 132,
-        memory: 141 << 30,
-        shared_per_block: 232_448,
-        shared_per_sm: 233_472,
-        l2_bytes: 60 << 20,
-        driver: 13_000,
-        clock_khz: 1_980_000,
-        bandwidth: 0,
-    }
-}
 
 /// A program with a decode table of this size, with queries and keys normed, its matrices in two formats.
 pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
@@ -221,12 +203,7 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
 
 /// Records a made-up program.
 pub(crate) fn roll(program: &Program, gpu: &GpuInfo) -> Result<Roll, String> {
-    let weights = vec![Placed { start: 0 }; program.weights.len()];
-    let inputs = Inputs {
-        program,
-        gpu,
-        weights: &weights,
-    };
+    let inputs = Inputs { program, gpu };
     record(&inputs, &program.tables[0])
 }
 
