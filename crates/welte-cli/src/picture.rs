@@ -85,7 +85,7 @@ pub(crate) fn svg(
     let bottom = shown * high;
     write!(
         out,
-        "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"What each {lane} did over time\">",
+        "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"What ran when\">",
         LEFT + WIDTH + 10,
         bottom + BELOW
     )?;
@@ -116,12 +116,16 @@ pub(crate) fn svg(
             )?;
         }
         if row % shown.div_ceil(8).max(1) == 0 {
+            let number = if shown > 1 {
+                format!(" {}", row * every)
+            } else {
+                String::new()
+            };
             write!(
                 out,
-                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{lane} {}</text>",
+                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{lane}{number}</text>",
                 LEFT - 6,
-                middle / 2 + 4,
-                row * every
+                (middle / 2 + 4).max(10)
             )?;
         }
     }

@@ -165,7 +165,7 @@ fn write_trace(path: &Path, measured: &Measured) -> anyhow::Result<()> {
 }
 
 /// What a lane is where commands run one after the other.
-const ALL: &str = "all commands";
+const ALL: &str = "commands";
 
 /// How a device runs commands that are timed one by one.
 fn one_by_one(session: &mut Session) -> String {
@@ -241,6 +241,7 @@ fn by_persistent_kernel(session: &mut Session, tokens: u32) -> anyhow::Result<Pa
     };
     let gpu = session.device().cuda()?;
     let how = gpu.replaying().to_string();
+    anyhow::ensure!(gpu.replay_in_use() == Replay::Persistent, "{how}");
     let step = gpu.timeline(start, clocked as usize)?;
     Ok(Part {
         name: "generation",

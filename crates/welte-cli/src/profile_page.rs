@@ -277,7 +277,7 @@ mod tests {
             lines: vec![line("matmul", 80_000_000), line("copy", 0)],
             whole: None,
             step: Timeline::default(),
-            lane: "all commands",
+            lane: "commands",
         }
     }
 

@@ -176,7 +176,6 @@ impl Target {
 }
 
 /// A program with what its device will allocate.
-#[derive(Clone)]
 pub(crate) struct Planned {
     pub(crate) program: Arc<Program>,
     pub(crate) memory: MemoryPlan,

@@ -217,12 +217,19 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         (LLAMA_8B, Format::Q4_K, Format::Q6_K),
         (LLAMA_1B, affine, Format::IQ4_XS),
     ];
-    let units = made.into_iter().filter_map(|(sizes, format, down)| {
-        roll(&program(sizes, format, down), &h200())
-            .ok()
-            .map(|roll| roll.unit)
+    let rolls = made
+        .into_iter()
+        .filter_map(|(sizes, format, down)| roll(&program(sizes, format, down), &h200()).ok());
+    let rolls: Vec<Roll> = rolls.collect();
+    let timed = rolls.first().map(|roll| Listed {
+        unit: roll.timed_unit(),
+        hot: false,
     });
-    units.map(|unit| Listed { unit, hot: true }).collect()
+    let plain = rolls.iter().map(|roll| Listed {
+        unit: roll.unit.clone(),
+        hot: true,
+    });
+    plain.chain(timed).collect()
 }
 
 #[cfg(test)]

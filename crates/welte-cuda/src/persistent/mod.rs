@@ -646,6 +646,13 @@ impl Roll {
         self.freqs.iter_mut().for_each(put);
     }
 
+    /// The same kernel with clocks.
+    pub(crate) fn timed_unit(&self) -> Unit {
+        let mut unit = self.unit.clone();
+        unit.defines.push(("TIMELINE", "1".to_string()));
+        unit
+    }
+
     pub(crate) fn memory(&self) -> Memory {
         let fault = SYNC_BYTES;
         let exchange = (fault + FAULT_BYTES).next_multiple_of(256);

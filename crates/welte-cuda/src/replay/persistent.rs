@@ -176,8 +176,7 @@ impl Session {
         let inner = self.model.inner.clone();
         let roll = inner.roll.as_ref();
         let roll = roll.map_err(|why| Error::Program(why.clone()))?;
-        let mut unit = roll.unit.clone();
-        unit.defines.push(("TIMELINE", "1".to_string()));
+        let unit = roll.timed_unit();
         inner.add_modules(std::slice::from_ref(&unit))?;
         let timing = inner.kernel_of(&unit, "persistent", roll.threads, roll.shared)?;
         let words = roll.blocks as usize * roll.program.len() * 4;
