@@ -235,6 +235,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::Placed;
     use crate::persistent::Share;
 
     /// The shares of instruction `i`, by block.
@@ -310,6 +311,29 @@ mod tests {
         // x is written by the embedding and twice per layer, everything else once per layer.
         let counts: Vec<u8> = written.into_values().collect();
         assert_eq!(counts, [73, 36, 36, 36]);
+    }
+
+    #[test]
+    fn addresses_take_the_place_of_numbers() {
+        let made = program(LLAMA_1B, Format::Q4_0, Format::Q6_K);
+        let mut roll = roll(&made, &h200()).unwrap();
+        let weights: Vec<Placed> = (1..=made.weights.len() as u64)
+            .map(|i| Placed { start: i * 256 })
+            .collect();
+        roll.place(&weights);
+        let start = |id: WeightId| weights.get(id as usize).map_or(0, |w| w.start);
+        for (instruction, index) in roll.program.iter().zip(&roll.commands) {
+            let command = &made.tables[0].commands[*index];
+            if command.op == Op::Attention {
+                let rope = &made.tables[0].commands[index - 1];
+                let norms = [start(rope.weights[1]), start(rope.weights[2])];
+                assert_eq!((instruction.weight, instruction.vectors), (0, norms));
+            } else {
+                assert_eq!(instruction.weight, start(command.weights[0]));
+                assert!(instruction.weight > 0);
+            }
+        }
+        assert!(roll.freqs[0] > 0 && roll.freqs[1..] == [0; 3]);
     }
 
     #[test]
