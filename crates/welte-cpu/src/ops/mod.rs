@@ -15,6 +15,7 @@ pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;
 pub(crate) mod rope;
 pub(crate) mod sample;
+mod vectors;
 
 use crate::kernels::Isa;
 use std::sync::Mutex;
