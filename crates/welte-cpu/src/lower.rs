@@ -747,6 +747,7 @@ impl Lowering<'_> {
             softcap: p.softcap,
             partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
             run: attention::run_for(kv.format, head_dim, self.inner.isa),
+            threads: self.inner.team.threads(),
             prompt: attention_prompt::prompt_for(kv.format, self.inner.isa, heads / kv_heads)
                 .filter(|_| prompt),
         })

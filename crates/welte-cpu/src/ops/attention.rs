@@ -25,6 +25,8 @@ pub(crate) struct Attention {
     /// Partials of one row: `[split][head][head_dim, maximum, sum]`.
     pub(crate) partials: Place,
     pub(crate) run: Run,
+    /// Threads of the team.
+    pub(crate) threads: usize,
     /// For many rows, where the instruction set has it.
     pub(crate) prompt: Option<Prompt>,
 }
@@ -37,6 +39,8 @@ pub(crate) type Run = unsafe fn(&Attention, &State, usize, usize, Span, *mut f32
 pub(crate) struct Span {
     pub(super) from: usize,
     pub(super) to: usize,
+    /// The kv head and the first position of the split that this thread probably works on next.
+    pub(super) after: Option<(usize, usize)>,
 }
 
 /// Floats of one head's partial result.
@@ -75,6 +79,7 @@ impl Attention {
         Span {
             from: at.max(first),
             to: (at + SPLIT).min(position + 1),
+            after: None,
         }
     }
 
@@ -90,7 +95,14 @@ impl Attention {
         scratch: *mut f32,
     ) {
         let group = self.heads / self.kv_heads;
-        let span = self.span(state.rows[0].position as usize, split);
+        let position = state.rows[0].position as usize;
+        let mut span = self.span(position, split);
+        // Heads of a split come one after the other (`lower.rs`), and each thread takes the next one.
+        let next = split * self.kv_heads + kv_head + self.threads;
+        if next / self.kv_heads < self.splits(position) {
+            let from = self.span(position, next / self.kv_heads).from;
+            span.after = Some((next % self.kv_heads, from));
+        }
         // SAFETY: the partials have a place for each split and head.
         unsafe {
             let out = self
@@ -136,15 +148,11 @@ impl Attention {
             let splits = self.splits(position);
             for split in 0..splits {
                 let out = partials.add(split * floats);
-                (self.run)(
-                    self,
-                    state,
-                    row,
-                    kv_head,
-                    self.span(position, split),
-                    scratch,
-                    out,
-                );
+                let mut span = self.span(position, split);
+                if split + 1 < splits {
+                    span.after = Some((kv_head, span.to));
+                }
+                (self.run)(self, state, row, kv_head, span, scratch, out);
             }
             self.merge_group(row, kv_head, partials, splits, floats);
         }

@@ -1,6 +1,7 @@
 //! Softmax attention of a group of query heads over one split with vector instructions: all scores, their softmax, then
-//! the weighted values. Each row of keys or values is widened once for up to 8 heads, and a few rows further on are
-//! fetched from memory meanwhile, evenly: one line for every few vectors that are worked on.
+//! the weighted values. Each row of keys or values is widened once for up to 8 heads, and what lies 8 kB further on is
+//! fetched from memory meanwhile, evenly: one line for every few vectors that are worked on. It is fetched into the second
+//! cache, since the first one can wait for too few lines at a time to hide the memory's latency.
 //!
 //! A score is summed lane by lane over the head and then across the lanes in a fixed order, and values are added
 //! position by position, so the bits depend neither on the size of the group nor on how positions meet in a register.
@@ -17,8 +18,8 @@ const MOST_VECTORS: usize = 8;
 /// The widest vector's width.
 const MOST_LANES: usize = 16;
 /// How far ahead rows are fetched, and how many rows that is at most.
-const AHEAD_BYTES: usize = 4096;
-const MOST_AHEAD: usize = 32;
+const AHEAD_BYTES: usize = 8192;
+const MOST_AHEAD: usize = 64;
 
 /// How rows of the cache are stored.
 trait Rows {
@@ -96,7 +97,7 @@ struct Places {
 
 impl Places {
     /// # Safety
-    /// The span is not empty, not longer than a split, and lies in the sequence's context.
+    /// The span is not empty, not longer than a split, and like what comes after it in the sequence's context.
     #[inline(always)]
     unsafe fn of(
         a: &Attention,
@@ -125,8 +126,19 @@ impl Places {
                 at += run;
             }
         }
-        let last = places.rows[2 * count - 1];
-        places.rows[2 * count..][..MOST_AHEAD].fill(last);
+        // Scores are made for up to a vector's width of positions, whose rows are read.
+        let (mut next, mut step) = (places.rows[2 * count - 1].cast_mut(), 0);
+        if let (Some((kv_head, at)), true) = (span.after, count >= MOST_LANES) {
+            // SAFETY: promised by the caller.
+            next = unsafe { state.kv_at(a.layer, 0, kv_head, sequence, at) };
+            step = bytes;
+        }
+        for (i, row) in places.rows[2 * count..][..MOST_AHEAD]
+            .iter_mut()
+            .enumerate()
+        {
+            *row = next.wrapping_add(i * step);
+        }
         places
     }
 }

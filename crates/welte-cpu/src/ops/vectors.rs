@@ -35,7 +35,7 @@ pub(super) trait Lanes {
     unsafe fn splat_f16(at: *const u8) -> Self::V;
     /// The sum of each of `N` vectors, added up in a fixed order.
     unsafe fn sums(of: &[Self::V]) -> Self::V;
-    /// Asks for a line of memory. It reads nothing, whatever the address.
+    /// Asks for a line of memory to come into the second cache. It reads nothing, whatever the address.
     unsafe fn fetch(at: *const u8);
 
     /// `e^x` for x <= 0; below -87 exactly 0.
@@ -168,7 +168,7 @@ mod x86 {
                 };
                 fold(fold(quads[0], quads[1]), fold(quads[2], quads[3]))
             };
-            fetch(at: *const u8) = _mm_prefetch::<_MM_HINT_T0>(at.cast());
+            fetch(at: *const u8) = _mm_prefetch::<_MM_HINT_T1>(at.cast());
         }
     }
 
@@ -209,7 +209,7 @@ mod x86 {
                     _mm256_permute2f128_ps::<0x31>(quads[0], quads[1]),
                 )
             };
-            fetch(at: *const u8) = _mm_prefetch::<_MM_HINT_T0>(at.cast());
+            fetch(at: *const u8) = _mm_prefetch::<_MM_HINT_T1>(at.cast());
         }
     }
 }
