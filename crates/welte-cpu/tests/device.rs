@@ -165,10 +165,10 @@ fn single_rows_agree_with_the_reference() {
         (1, 1, 128, Format::F16, 16, 0, 0.0),
         (2, 1, 128, Format::Q8_0, 64, 0, 0.0),
         (6, 2, 48, Format::F16, 7, 0, 5.0),
-        (4, 1, 64, Format::Q8_0, 3, 270, 0.0),
+        (4, 1, 64, Format::Q8_0, 3, 100, 0.0),
         (7, 1, 80, Format::F16, 64, 9, 0.0),
         (8, 1, 32, Format::Q8_0, 1, 0, 5.0),
-        (12, 1, 256, Format::F16, 100, 261, 0.0),
+        (12, 1, 256, Format::F16, 100, 250, 0.0),
     ];
     for (seed, shape) in shapes.into_iter().enumerate() {
         let (heads, kv_heads, head_dim, kv_format, page, window, softcap) = shape;
@@ -205,7 +205,7 @@ fn single_rows_agree_with_the_reference() {
             2e-3
         };
         let mut at = 0;
-        for (prompt, singles) in [(0, 4), (14, 2), (235, 3), (255, 1)] {
+        for (prompt, singles) in [(0, 3), (15, 1), (236, 3)] {
             let rows = rows(
                 &mut Numbers(at.into()),
                 config.vocab,
