@@ -384,9 +384,12 @@ pub(crate) struct ProfileArgs {
     /// Tokens to generate
     #[arg(short = 'n', long, default_value_t = 64)]
     pub(crate) n_gen: u32,
-    /// How to print: html is a page with the roofline
+    /// How to print: html is a page with the roofline and a token's timeline
     #[arg(short, long, value_enum, default_value_t = Page::Text)]
     pub(crate) output: Page,
+    /// Also write a step of the prompt and one token as trace events, for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

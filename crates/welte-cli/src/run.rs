@@ -195,11 +195,7 @@ fn place(session: &mut Session) -> String {
     let Ok(gpu) = session.device().cuda() else {
         return device.to_string();
     };
-    let replay = gpu.replay_in_use().name();
-    match gpu.note() {
-        Some(why) => format!("{device}, {replay} ({why})"),
-        None => format!("{device}, {replay}"),
-    }
+    format!("{device}, {}", gpu.replaying())
 }
 
 /// Speeds, memory and bandwidth, on standard error.

@@ -83,7 +83,7 @@ fn main() {
         .unwrap_or(Isa::best());
     let only = args.get(3);
     println!(
-        "{:6} {:12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>10} {:>12}",
+        "{:6} {:12} {:>10} {:>10} {:>8} {:>10} {:>10} {:>13} {:>10} {:>12}",
         "format",
         "isa",
         "plain GB/s",
@@ -91,6 +91,7 @@ fn main() {
         "share",
         "in cache",
         "64 Gop/s",
+        "prompt Gop/s",
         "pack GB/s",
         "prepare GB/s"
     );
@@ -178,8 +179,9 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
     let few = window.min(8);
     let many = time(threads, 12, |t, turn| matmul(t, turn, few, 64));
     let ops = 2.0 * (few * threads * 16 * K * 64) as f64;
+    let prompt = prompt(&kernel, threads, &weights, &acts);
     println!(
-        "{:6} {:12} {:10.1} {:10.1} {:7.0}% {:10.1} {:10.0} {:10.1} {:12.1}",
+        "{:6} {:12} {:10.1} {:10.1} {:7.0}% {:10.1} {:10.0} {:13.0} {:10.1} {:12.1}",
         kernel.format.name(),
         kernel.isa.name(),
         all / plain / 1e9,
@@ -187,7 +189,55 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
         100.0 * plain / one,
         (32 * threads * cached * tile) as f64 / hot / 1e9,
         ops / many / 1e9,
+        prompt / 1e9,
         pack / 1e9,
         prepare / 1e9
     );
+}
+
+/// Operations per second of 64 rows with tiles that are unpacked once, as prompts do it.
+fn prompt(kernel: &Kernel, threads: usize, weights: &Memory, acts: &Memory) -> f64 {
+    const TILES: usize = 4;
+    const ROUNDS: usize = 8;
+    let bytes = kernel.unpacked_bytes(K).unwrap_or(kernel.tile_bytes(K));
+    let rooms: Vec<Memory> = (0..threads).map(|_| Memory::new(TILES * bytes)).collect();
+    let outs: Vec<Memory> = (0..threads)
+        .map(|_| Memory::new(64 * TILES * 16 * 4))
+        .collect();
+    let at = |m: &[Memory]| m.iter().map(|m| m.0 as usize).collect::<Vec<_>>();
+    let (rooms_at, outs_at) = (at(&rooms), at(&outs));
+    let (weights_at, acts_at) = (weights.0 as usize, acts.0 as usize);
+    for &room in &rooms_at {
+        for t in 0..TILES {
+            let (from, to) = (t * kernel.tile_bytes(K), t * bytes);
+            // SAFETY: the weights have so many tiles, and a room the same unpacked.
+            unsafe {
+                let from = (weights_at as *const u8).add(from);
+                match kernel.unpacked_bytes(K) {
+                    Some(_) => kernel.unpack(from, K, (room as *mut u8).add(to)),
+                    None => from.copy_to_nonoverlapping((room as *mut u8).add(to), bytes),
+                }
+            }
+        }
+    }
+    let seconds = time(threads, 12, |t, _| {
+        for _ in 0..ROUNDS {
+            for row in (0..64).step_by(8) {
+                // SAFETY: the room holds the tiles; rows and outputs were allocated for this.
+                unsafe {
+                    kernel.matmul_unpacked(
+                        rooms_at[t] as *const u8,
+                        TILES * 16,
+                        K,
+                        (acts_at as *const u8).add(row * kernel.acts_bytes(K)),
+                        8,
+                        (outs_at[t] as *mut f32).add(row * TILES * 16),
+                        TILES * 16,
+                        false,
+                    );
+                }
+            }
+        }
+    });
+    2.0 * (threads * ROUNDS * 64 * TILES * 16 * K) as f64 / seconds
 }

@@ -6,6 +6,18 @@ use welte_table::Format;
 /// Writes one activation row; what lies beyond it stays as it was.
 #[inline(always)]
 pub(super) fn prepare(format: Format, bf16: bool, x: &[f32], acts: &mut [u8]) {
+    prepare_by(format, bf16, x, acts, chunk);
+}
+
+/// [`prepare`] with the code for a chunk.
+#[inline(always)]
+fn prepare_by(
+    format: Format,
+    bf16: bool,
+    x: &[f32],
+    acts: &mut [u8],
+    chunk: impl Fn(Layout, &[f32; CHUNK], &mut [u8]),
+) {
     if bf16 {
         return rounded(x, acts);
     }
@@ -50,6 +62,10 @@ fn rounded(x: &[f32], acts: &mut [u8]) {
 /// Largest magnitudes below this are taken as zero: their inverse would overflow.
 const TINY: f32 = 1e-30;
 
+/// Adding and removing 1.5 x 2^23 rounds to nearest even and leaves the integer in the low bits.
+const MAGIC: f32 = 12_582_912.0;
+const MAGIC_BITS: i32 = 0x4b40_0000;
+
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
@@ -80,16 +96,21 @@ fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
     };
     let mut q = [0i8; CHUNK];
     for (q, v) in q.iter_mut().zip(x) {
-        // Adding and removing 1.5 x 2^23 rounds to nearest even and leaves the integer in the low bits.
-        *q = (v * inverse + 12_582_912.0)
+        *q = (v * inverse + MAGIC)
             .to_bits()
-            .wrapping_sub(0x4b40_0000) as i8;
+            .wrapping_sub(MAGIC_BITS as u32) as i8;
     }
     for (out, q) in out.iter_mut().zip(q) {
         *out = q as u8;
     }
     let first: i32 = q[..16].iter().map(|q| i32::from(*q)).sum();
     let second: i32 = q[16..].iter().map(|q| i32::from(*q)).sum();
+    finish(layout, scale, first, second, out);
+}
+
+/// The scale and the corrections of a chunk whose halves have these sums.
+#[inline(always)]
+fn finish(layout: Layout, scale: f32, first: i32, second: i32, out: &mut [u8]) {
     let (a, b) = match layout.correction() {
         Correction::Offset => (-layout.offset * (first + second), 0),
         Correction::OffsetHalves => (-layout.offset * first, -layout.offset * second),
@@ -103,4 +124,68 @@ fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
     out[ACT_FIRST..ACT_FIRST + 4].copy_from_slice(&a.to_le_bytes());
     out[ACT_SECOND..ACT_SECOND + 4].copy_from_slice(&b.to_le_bytes());
     out[ACT_SECOND + 4..ACT].fill(0);
+}
+
+/// AVX-512: the same bits, except that what lies beside a NaN scale may differ.
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512 {
+    use super::*;
+    use std::arch::x86_64::*;
+
+    /// [`super::prepare`].
+    ///
+    /// # Safety
+    /// On a processor with AVX-512.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(in super::super) unsafe fn prepare(format: Format, bf16: bool, x: &[f32], acts: &mut [u8]) {
+        prepare_by(format, bf16, x, acts, |layout, x, out| {
+            chunk(layout, x, out)
+        });
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
+        // SAFETY: a chunk has two vectors.
+        let x = unsafe {
+            let x = x.as_ptr();
+            [_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16))]
+        };
+        let (a, b) = (_mm512_abs_ps(x[0]), _mm512_abs_ps(x[1]));
+        // With a NaN the second operand is taken, so NaN never is.
+        let zero = _mm512_setzero_ps();
+        let largest = _mm512_reduce_max_ps(_mm512_max_ps(b, _mm512_max_ps(a, zero)));
+        let infinite = _mm512_set1_ps(f32::INFINITY);
+        let bad = |v| _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(v, infinite);
+        let poison = if bad(a) | bad(b) == 0 { 0.0 } else { f32::NAN };
+        let (scale, inverse) = if largest > TINY {
+            (largest / 127.0 + poison, 127.0 / largest)
+        } else {
+            (poison, 0.0)
+        };
+        let q = x.map(|x| {
+            let scaled = _mm512_mul_ps(x, _mm512_set1_ps(inverse));
+            let rounded = _mm512_add_ps(scaled, _mm512_set1_ps(MAGIC));
+            let q = _mm512_sub_epi32(_mm512_castps_si512(rounded), _mm512_set1_epi32(MAGIC_BITS));
+            _mm512_cvtepi32_epi8(q)
+        });
+        let q = _mm256_set_m128i(q[1], q[0]);
+        // Sums of eight, of values made positive: 8 x 128 too much.
+        let sums = _mm256_sad_epu8(
+            _mm256_xor_si256(q, _mm256_set1_epi8(-128)),
+            _mm256_setzero_si256(),
+        );
+        let sum = |half: __m128i| {
+            let both = _mm_add_epi64(half, _mm_unpackhi_epi64(half, half));
+            _mm_cvtsi128_si32(both) - 16 * 128
+        };
+        let (first, second) = (
+            sum(_mm256_castsi256_si128(sums)),
+            sum(_mm256_extracti128_si256::<1>(sums)),
+        );
+        let bytes: &mut [u8; CHUNK] = out.first_chunk_mut().expect("an activation chunk");
+        // SAFETY: 32 bytes.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), q) };
+        finish(layout, scale, first, second, out);
+    }
 }

@@ -274,6 +274,11 @@ impl Kernel {
         );
         let rounds = self.rounds_acts();
         #[cfg(target_arch = "x86_64")]
+        if self.isa >= Isa::Avx512 {
+            // SAFETY: `for_format` saw that the processor has AVX-512.
+            return unsafe { acts::avx512::prepare(self.format, rounds, x, acts) };
+        }
+        #[cfg(target_arch = "x86_64")]
         if self.isa >= Isa::Avx2 {
             // SAFETY: `for_format` saw that the processor has AVX2.
             return unsafe { avx2::prepare(self.format, rounds, x, acts) };

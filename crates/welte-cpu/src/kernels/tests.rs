@@ -394,6 +394,25 @@ fn rows_are_read_back_from_tiles() {
 }
 
 #[test]
+fn activations_are_prepared_alike_everywhere() {
+    let mut random = Random(5);
+    for format in Format::ALL.into_iter().filter(|f| f.rounds_activations()) {
+        for scale in [0.0, 1e-36, 1e-3, 1.0, 1e30] {
+            let x: Vec<f32> = (0..512).map(|_| random.float() * scale).collect();
+            let prepared = |isa| {
+                let kernel = Kernel::for_format(format, isa);
+                let mut acts = vec![0u8; kernel.acts_bytes(x.len())];
+                kernel.prepare(&x, &mut acts);
+                acts
+            };
+            for isa in Isa::available() {
+                assert_eq!(prepared(isa), prepared(Isa::Scalar), "{format:?}, {isa:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn infinite_activations_are_not_hidden() {
     for isa in Isa::available() {
         for format in Format::ALL {

@@ -1,6 +1,6 @@
 //! The small ops: embed, norm, bias, act·mul, add, scale, copy.
 
-use super::{Bytes, Floats, Place, State, activate};
+use super::{Bytes, Floats, Place, State, activate, widest};
 use crate::kernels::Kernel;
 use welte_formats::quant;
 use welte_table::Format;
@@ -76,36 +76,64 @@ impl Norm {
 /// One RMS norm; `x` and `y` may be the same.
 ///
 /// # Safety
-/// `x`, `y` and the weight (if any) hold `n` values, and nobody else uses y.
+/// `x`, `y` and the weight (if any) hold `n` values, and nobody else uses y; x and y are the same or apart.
 pub(crate) unsafe fn normalise(x: *const f32, y: *mut f32, n: usize, eps: f32, weight: Floats) {
-    // SAFETY: promised by the caller; no slice of y lives while x is read.
+    // SAFETY: promised by the caller; no slice of y lives while another of x does, unless they are apart.
     unsafe {
+        let sum = squares(std::slice::from_raw_parts(x, n));
+        let scale = 1.0 / (sum / n as f32 + eps).sqrt();
+        if x != y.cast_const() {
+            let x = std::slice::from_raw_parts(x, n);
+            let y = std::slice::from_raw_parts_mut(y, n);
+            return match weight.get(n) {
+                Some(weight) => weighted(x, scale, weight, y),
+                None => scaled(x, scale, y),
+            };
+        }
+        let y = std::slice::from_raw_parts_mut(y, n);
+        match weight.get(n) {
+            Some(weight) => weighted_in_place(y, scale, weight),
+            None => y.iter_mut().for_each(|y| *y *= scale),
+        }
+    }
+}
+
+widest! {
+    /// The sum of squares, in 16 lanes.
+    fn squares(x: &[f32]) -> f32 {
         let mut lanes = [0.0f32; 16];
-        let whole = n / 16 * 16;
-        for i in (0..whole).step_by(16) {
-            for (l, lane) in lanes.iter_mut().enumerate() {
-                let v = *x.add(i + l);
+        let (whole, rest) = x.as_chunks::<16>();
+        for x in whole {
+            for (lane, v) in lanes.iter_mut().zip(x) {
                 *lane += v * v;
             }
         }
-        for i in whole..n {
-            let v = *x.add(i);
-            lanes[i - whole] += v * v;
+        for (lane, v) in lanes.iter_mut().zip(rest) {
+            *lane += v * v;
         }
-        let sum: f32 = lanes.iter().sum();
-        let scale = 1.0 / (sum / n as f32 + eps).sqrt();
-        match weight.get(n) {
-            Some(weight) => {
-                for (i, w) in weight.iter().enumerate() {
-                    *y.add(i) = *x.add(i) * scale * w;
-                }
-            }
-            None => {
-                for i in 0..n {
-                    *y.add(i) = *x.add(i) * scale;
-                }
-            }
+        lanes.iter().sum()
+    }
+}
+
+widest! {
+    fn weighted(x: &[f32], scale: f32, weight: &[f32], y: &mut [f32]) {
+        for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+            *y = x * scale * w;
         }
+    }
+}
+
+widest! {
+    fn weighted_in_place(y: &mut [f32], scale: f32, weight: &[f32]) {
+        for (y, w) in y.iter_mut().zip(weight) {
+            *y = *y * scale * w;
+        }
+    }
+}
+
+fn scaled(x: &[f32], scale: f32, y: &mut [f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = x * scale;
     }
 }
 

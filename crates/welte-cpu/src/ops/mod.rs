@@ -17,7 +17,6 @@ pub(crate) mod rope;
 pub(crate) mod sample;
 mod vectors;
 
-use crate::kernels::Isa;
 use std::sync::Mutex;
 use welte_table::{KvLayout, Row};
 
@@ -144,10 +143,44 @@ fn sigmoid(x: f32) -> f32 {
     (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
 }
 
-/// `y = act(gate) * up`, with the widest vectors that the processor has; the bits do not depend on which.
-pub(crate) fn activate_and_multiply(act: u32, gate: &[f32], up: &[f32], y: &mut [f32]) {
-    #[inline(always)]
-    fn each(act: u32, gate: &[f32], up: &[f32], y: &mut [f32]) {
+/// A function compiled for the widest vectors as well, and called in the widest form that the processor has. The bits do
+/// not depend on which: the compiler neither reorders sums nor fuses products into them.
+macro_rules! widest {
+    ($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
+        $(#[$meta])*
+        pub(crate) fn $name($($arg: $type),*) $(-> $out)? {
+            #[inline(always)]
+            fn each($($arg: $type),*) $(-> $out)? $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                use crate::kernels::Isa;
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+                fn avx512($($arg: $type),*) $(-> $out)? {
+                    each($($arg),*)
+                }
+                #[target_feature(enable = "avx2")]
+                fn avx2($($arg: $type),*) $(-> $out)? {
+                    each($($arg),*)
+                }
+                if Isa::Avx512.is_available() {
+                    // SAFETY: the processor has it.
+                    return unsafe { avx512($($arg),*) };
+                }
+                if Isa::Avx2.is_available() {
+                    // SAFETY: the processor has it.
+                    return unsafe { avx2($($arg),*) };
+                }
+            }
+            each($($arg),*)
+        }
+    };
+}
+
+pub(crate) use widest;
+
+widest! {
+    /// `y = act(gate) * up`.
+    fn activate_and_multiply(act: u32, gate: &[f32], up: &[f32], y: &mut [f32]) {
         // The branch outside, so that the loops inside become vector code.
         let all = y.iter_mut().zip(gate).zip(up);
         match act {
@@ -156,26 +189,6 @@ pub(crate) fn activate_and_multiply(act: u32, gate: &[f32], up: &[f32], y: &mut 
             _ => all.for_each(|((y, gate), up)| *y = activate(2, *gate) * up),
         }
     }
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-        fn avx512(act: u32, gate: &[f32], up: &[f32], y: &mut [f32]) {
-            each(act, gate, up, y);
-        }
-        #[target_feature(enable = "avx2")]
-        fn avx2(act: u32, gate: &[f32], up: &[f32], y: &mut [f32]) {
-            each(act, gate, up, y);
-        }
-        if Isa::Avx512.is_available() {
-            // SAFETY: the processor has it.
-            return unsafe { avx512(act, gate, up, y) };
-        }
-        if Isa::Avx2.is_available() {
-            // SAFETY: the processor has it.
-            return unsafe { avx2(act, gate, up, y) };
-        }
-    }
-    each(act, gate, up, y);
 }
 
 /// The error function, to about 1e-7 (Abramowitz and Stegun 7.1.26 is too coarse; this is a series and a continued

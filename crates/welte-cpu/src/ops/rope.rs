@@ -1,7 +1,7 @@
 //! Rope, KV append, and both fused with the q and k norms.
 
 use super::basic::normalise;
-use super::{Floats, Place, State};
+use super::{Floats, Place, State, widest};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use welte_table::Format;
@@ -50,6 +50,12 @@ unsafe fn rotate(y: *mut f32, angles: Place, row: usize, half: usize, interleave
         }
     } else {
         let (first, second) = y.split_at_mut(half);
+        turn_halves(first, second, cos, sin);
+    }
+}
+
+widest! {
+    fn turn_halves(first: &mut [f32], second: &mut [f32], cos: &[f32], sin: &[f32]) {
         for ((a, b), (c, s)) in first.iter_mut().zip(second).zip(cos.iter().zip(sin)) {
             (*a, *b) = (*a * c - *b * s, *a * s + *b * c);
         }
