@@ -223,6 +223,30 @@ fn bench_and_profile_and_perplexity_speak_json() {
     let rows: serde_json::Value = serde_json::from_slice(&bench.stdout).unwrap();
     assert_eq!(rows[0]["test"], "pp16");
     assert_eq!(rows[1]["test"], "tg8");
+    let deep = [
+        "bench",
+        "models/demo.gguf",
+        "--device",
+        "cpu",
+        "-p",
+        "0",
+        "-n",
+        "4",
+        "-r",
+        "1",
+        "-d",
+        "300",
+        "--random-depth",
+        "-ctk",
+        "q8_0",
+        "-o",
+        "jsonl",
+    ];
+    let deep = welte(&deep);
+    assert_eq!(deep.status.code(), Some(0), "{}", err(&deep));
+    let row: serde_json::Value = serde_json::from_slice(&deep.stdout).unwrap();
+    assert_eq!(row["test"], "tg4 @ random d300");
+    assert_eq!(row["random_depth"], true);
     let profile = welte(&[
         "profile",
         "models/demo.gguf",

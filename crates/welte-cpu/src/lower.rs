@@ -751,6 +751,7 @@ impl Lowering<'_> {
             sinks: self.floats(command.weights[0], heads)?,
             partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
             run: attention::run_for(kv.format, head_dim, self.inner.isa),
+            threads: self.inner.team.threads(),
             prompt: attention_prompt::prompt_for(kv.format, self.inner.isa, heads / kv_heads)
                 .filter(|_| prompt),
         })

@@ -307,6 +307,23 @@ impl DeviceSession {
         }
     }
 
+    /// Fills all keys and values with a pattern, over and over.
+    pub(crate) fn fill_cache(&mut self, pattern: &[u8]) -> Result<(), Error> {
+        let DeviceSession::Cpu(session) = self else {
+            return Err(Error::option(
+                "--random-depth",
+                "only the CPU's cache can be filled at random; use --device cpu or leave it out",
+            ));
+        };
+        let buffers = &session.model().program().buffers;
+        let kv = buffers.iter().position(|b| b.class == Class::Kv);
+        let kv = kv.and_then(|id| session.buffer_mut(id as u32));
+        for piece in kv.into_iter().flat_map(|kv| kv.chunks_mut(pattern.len())) {
+            piece.copy_from_slice(&pattern[..piece.len()]);
+        }
+        Ok(())
+    }
+
     pub(crate) fn step(&mut self, table: usize, rows: &[Row]) -> Result<&[f32], Error> {
         Ok(match self {
             DeviceSession::Cpu(session) => session.step(table, rows)?,

@@ -15,6 +15,7 @@ pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;
 pub(crate) mod rope;
 pub(crate) mod sample;
+mod vectors;
 
 use std::sync::Mutex;
 use welte_table::{KvLayout, Row};
