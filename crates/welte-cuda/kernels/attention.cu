@@ -69,14 +69,14 @@ struct Ring {
 #pragma unroll
                 for (u32 i = 0; i < (KV_ROW + 31) / 32; ++i) {
                     u32 c = lane + i * 32;
-                    if (c < KV_ROW) copy16(to + part * PART_BYTES + c * 16, from + c * 16, true);
+                    if (c < KV_ROW) copy_async<16>(to + part * PART_BYTES + c * 16, from + c * 16, true);
                 }
             } else {
 #pragma unroll
                 for (u32 i = 0; i < TILE * CHUNKS / 32; ++i) {
                     u32 c = lane + i * 32, row = c / CHUNKS, index = c % CHUNKS;
                     bool wanted = at + row >= first && at + row <= last;
-                    copy16(to + part * PART_BYTES + (row * (WIDE / 8) + (index ^ swizzle(row))) * 16, from + c * 16, wanted);
+                    copy_async<16>(to + part * PART_BYTES + (row * (WIDE / 8) + (index ^ swizzle(row))) * 16, from + c * 16, wanted);
                 }
             }
         }
@@ -109,8 +109,8 @@ struct Heads {
 #pragma unroll
             for (u32 h = 0; h < 2; ++h) {
                 uint4 k = chunk(stage, place(h, g), c * 4 + t);
-                mma(sc[h], q[c * 2], k.x, k.y);
-                mma(sc[h], q[c * 2 + 1], k.z, k.w);
+                mma_f16(sc[h], q[c * 2], k.x, k.y);
+                mma_f16(sc[h], q[c * 2 + 1], k.z, k.w);
             }
         float w[2][2], m = NEVER;
         bool edge = at < s.first || at + TILE > s.last + 1;
@@ -158,7 +158,7 @@ struct Heads {
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 u32 how = j % 2 ? 0x7632 : 0x5410;
-                mma(o[d * 8 + j], p, __byte_perm(v[0][j / 2], v[1][j / 2], how), __byte_perm(v[2][j / 2], v[3][j / 2], how));
+                mma_f16(o[d * 8 + j], p, __byte_perm(v[0][j / 2], v[1][j / 2], how), __byte_perm(v[2][j / 2], v[3][j / 2], how));
             }
         }
     }

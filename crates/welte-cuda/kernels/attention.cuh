@@ -33,22 +33,6 @@ __device__ __forceinline__ float capped(const AttentionArgs &a, float score) {
     return a.softcap == 0.0f ? score : a.softcap * LOG2E * tanhf(score / a.softcap);
 }
 
-// c += a b: a 16 x 16 and b 16 x 8 of f16, c of f32.
-__device__ __forceinline__ void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// 16 bytes into shared memory, zeros if they are not wanted.
-__device__ __forceinline__ void copy16(u32 to, const void *from, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(wanted ? 16 : 0) : "memory");
-}
-
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-
 __device__ __forceinline__ u32 pack(float a, float b) {
     __half2 h = __floats2half2_rn(a, b);
     return *(u32 *)&h;

@@ -30,62 +30,14 @@ template <u32 R> __device__ __forceinline__ u32 at_chunk(u32 row, u32 chunk) {
 }
 
 #if WARP_GROUP
-// How a product finds an operand: `leading` and `stride` say how far its parts of 64 columns and of 8 rows lie apart.
-__device__ __forceinline__ u64 operand(u32 address, u32 leading, u32 stride) {
-    return (u64)((address & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
-}
-
-__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
-__device__ __forceinline__ void products_end() {
-    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
-}
-
-#define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
-#define EIGHT_FOURS(c, i) FOUR(c, i), FOUR(c, i + 1), FOUR(c, i + 2), FOUR(c, i + 3), FOUR(c, i + 4), FOUR(c, i + 5), FOUR(c, i + 6), FOUR(c, i + 7)
-#define REGISTERS_32 \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define REGISTERS_64 \
-    REGISTERS_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-
-// c (+)= q k: 64 rows, 64 positions, 16 dimensions.
-__device__ __forceinline__ void product_q_k(float (&c)[8][4], u64 q, u64 k, u32 add) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" REGISTERS_32 "}, %32, %33, p, 1, 1, 0, 0;}"
-                 : EIGHT_FOURS(c, 0)
-                 : "l"(q), "l"(k), "r"(add)
-                 : "memory");
-}
-
-// o += p v: 64 rows, 64 or 128 dimensions, 16 positions.
-__device__ __forceinline__ void product_p_v(float (&o)[8][4], const u32 (&p)[4], u64 v) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" REGISTERS_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
-                 : EIGHT_FOURS(o, 0)
-                 : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v)
-                 : "memory");
-}
-
-__device__ __forceinline__ void product_p_v(float (&o)[16][4], const u32 (&p)[4], u64 v) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" REGISTERS_64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
-                 : EIGHT_FOURS(o, 0), EIGHT_FOURS(o, 8)
-                 : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v)
-                 : "memory");
-}
+#include "wgmma.cuh"
 #endif
 
 // What was written to shared memory is there for the asynchronous products too.
 __device__ __forceinline__ void show_to_products() {
 #if WARP_GROUP
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    show_to_async();
 #endif
-}
-
-__device__ __forceinline__ void load4(u32 (&r)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-
-__device__ __forceinline__ void load4_turned(u32 (&r)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 // Positions of the context that the block looks at, for one sequence.
@@ -116,7 +68,7 @@ struct Fetch {
                     u32 group = c / KV_ROW, inside = c % KV_ROW, position = at + group * 16;
                     if (position > s.high) break;
                     const u8 *p = WHOLE_PAGES ? page + group * 16 * KV_ROW : from(s, part, position);
-                    copy16(out + c * 16, p + inside * 16, true);
+                    copy_async<16>(out + c * 16, p + inside * 16, true);
                 }
             } else {
                 u32 out = shared_address(to) + (buffer * 2 + part) * PART_BYTES;
@@ -126,7 +78,7 @@ struct Fetch {
                     if (STEP * CHUNKS % THREADS && row >= STEP) break;
                     bool wanted = position >= s.low && position <= s.high;
                     const u8 *p = WHOLE_PAGES ? page + c * 16 : from(s, part, wanted ? position : s.high) + chunk * 16;
-                    copy16(out + at_chunk<STEP>(row, chunk), p, wanted);
+                    copy_async<16>(out + at_chunk<STEP>(row, chunk), p, wanted);
                 }
             }
         }
@@ -241,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
         tile[m].total[0] = tile[m].total[1] = 0;
     }
     u32 q_address = shared_address(shared);
-    auto load_q = [&](u32 (&r)[4], u32 m, u32 k) { load4(r, q_address + at_chunk<ROWS>(warp_row + m * 16 + lane % 16, k * 2 + lane / 16)); };
+    auto load_q = [&](u32 (&r)[4], u32 m, u32 k) { load_matrices(r, q_address + at_chunk<ROWS>(warp_row + m * 16 + lane % 16, k * 2 + lane / 16)); };
     if constexpr (Q_STAYS)
 #pragma unroll
         for (u32 k = 0; k < STEPS_K; ++k) load_q(q_regs[k], 0, k);
@@ -296,19 +248,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
             u32 p[TILES][STEP / 16][4];
 #if WARP_GROUP
             float s[STEP / 8][4];
-            products_begin();
+            wgmma_begin();
 #pragma unroll
             for (u32 k = 0; k < STEPS_K; ++k) {
                 u32 q = q_address + (k / 4 * ROWS + t / 128 * 64) * 128 + k % 4 * 32;
-                product_q_k(s, operand(q, 16, 1024), operand(keys + k / 4 * STEP * 128 + k % 4 * 32, 16, 1024), k);
+                wgmma_from(s, wgmma_operand(q, 16, 1024), wgmma_operand(keys + k / 4 * STEP * 128 + k % 4 * 32, 16, 1024), k);
             }
-            products_end();
+            wgmma_commit();
+            wgmma_wait<0>();
             tile[0].take(a, s, at, lane % 4, p[0]);
-            products_begin();
+            wgmma_begin();
 #pragma unroll
             for (u32 k = 0; k < STEP / 16; ++k)
-                product_p_v(tile[0].o, p[0][k], operand(values + k * 16 * 128, STEP * 128, 1024));
-            products_end();
+                wgmma_turned(tile[0].o, p[0][k], wgmma_operand(values + k * 16 * 128, STEP * 128, 1024));
+            wgmma_commit();
+            wgmma_wait<0>();
 #else
             if (at > most || at + STEP <= least) continue;
             {
@@ -328,11 +282,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
 #pragma unroll
                     for (u32 n = 0; n < STEP / 16; ++n) {
                         u32 b[4];
-                        load4(b, keys + at_chunk<STEP>(n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+                        load_matrices(b, keys + at_chunk<STEP>(n * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
 #pragma unroll
                         for (u32 m = 0; m < TILES; ++m) {
-                            mma(s[m][n * 2], q[m], b[0], b[1]);
-                            mma(s[m][n * 2 + 1], q[m], b[2], b[3]);
+                            mma_f16(s[m][n * 2], q[m], b[0], b[1]);
+                            mma_f16(s[m][n * 2 + 1], q[m], b[2], b[3]);
                         }
                     }
                 }
@@ -344,11 +298,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
 #pragma unroll
                 for (u32 n = 0; n < TILES_V / 2; ++n) {
                     u32 b[4];
-                    load4_turned(b, values + at_chunk<STEP>(k * 16 + lane % 16, n * 2 + lane / 16));
+                    load_matrices_turned(b, values + at_chunk<STEP>(k * 16 + lane % 16, n * 2 + lane / 16));
 #pragma unroll
                     for (u32 m = 0; m < TILES; ++m) {
-                        mma(tile[m].o[n * 2], p[m][k], b[0], b[1]);
-                        mma(tile[m].o[n * 2 + 1], p[m][k], b[2], b[3]);
+                        mma_f16(tile[m].o[n * 2], p[m][k], b[0], b[1]);
+                        mma_f16(tile[m].o[n * 2 + 1], p[m][k], b[2], b[3]);
                     }
                 }
 #endif

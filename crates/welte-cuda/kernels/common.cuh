@@ -1,4 +1,4 @@
-// What every kernel shares: the step state, waiting for the command before, reductions.
+// What every kernel shares: the step state, reductions.
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
@@ -9,6 +9,8 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef int i32;
 typedef unsigned long long u64;
+
+#include "ptx.cuh"
 
 // One row in flight (welte_table::Row).
 struct Row {
@@ -28,21 +30,6 @@ struct Step {
     Row rows[1]; // as many as the largest table has
 };
 
-// Programmatic dependent launch: a kernel may start while the one before still runs. Everything before grid_wait() may
-// touch only weights and parameters; everything that other commands write is read, and anything is written, after it.
-__device__ __forceinline__ void grid_wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// Lets the next kernel start (it waits in its own grid_wait until this one is complete).
-__device__ __forceinline__ void grid_release() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
     for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
@@ -57,12 +44,6 @@ __device__ __forceinline__ float warp_max(float v) {
 
 // Largest magnitudes below this are taken as zero: their inverse would overflow.
 constexpr float TINY = 1e-30f;
-
-__device__ __forceinline__ float max_nan(float a, float b) {
-    float m;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
-    return m;
-}
 
 __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 

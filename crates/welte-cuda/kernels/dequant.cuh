@@ -48,11 +48,6 @@ __host__ __device__ constexpr u32 raw_bytes() {
 #endif
 }
 
-template <u32 WIDTH> __device__ __forceinline__ void copy_async(u32 to, const u8* from) {
-    if (WIDTH == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(WIDTH) : "memory");
-}
-
 template <int P> __device__ __forceinline__ void copy_entries(u32 slot, u32 thread, u32 threads, const u8* const row[], u32 unit) {
     if constexpr (P < Format::PLANES) {
         constexpr u32 WIDTH = entry_width(P);

@@ -10,26 +10,12 @@
 #define RAW_BYTES (256 * raw_bytes()) // encoded weights of a chunk
 #define WARP_ROWS (TILE_ROWS / 2)
 
-__device__ __forceinline__ void copy16(u32 to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-__device__ __forceinline__ void matrices4(u32 r[4], u32 at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at));
-}
-
-__device__ __forceinline__ void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
+__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #if BFLOAT
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
+    mma_bf16(c, a, b0, b1);
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
+    mma_f16(c, a, b0, b1);
 #endif
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant__ GemmArgs a) {
@@ -95,13 +81,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
 #pragma unroll
             for (u32 i = 0; i < TILE_ROWS * 8 / 256; i++) {
 #if EXPERTS
-                copy16(target + (i * 256 + thread) * 16, source + sources[i]);
+                copy_async<16>(target + (i * 256 + thread) * 16, source + sources[i]);
 #else
-                copy16(target + (i * 256 + thread) * 16, source + (i * 256 + thread) * 16);
+                copy_async<16>(target + (i * 256 + thread) * 16, source + (i * 256 + thread) * 16);
 #endif
             }
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copy_commit();
     };
 #pragma unroll
     for (u32 i = 0; i < STAGES - 1; i++) fetch(from + i);
@@ -118,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
 
     for (u32 chunk = from; chunk < to; chunk++) {
         u8* const tile = weights + (chunk - from) % 2 * (TILE_N * 128);
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        copy_wait<STAGES - 2>();
         uint4 wide[4];
         widen(take_unit(raw + (chunk - from) % STAGES * RAW_BYTES, thread, 256, a.k, 2 * chunk + my_half), wide);
 #pragma unroll
@@ -135,13 +121,13 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
                 // Matrices in the order of mma's a: rows 0..8 and 8..16 at k, then both at k + 8.
-                matrices4(wa[i], tile_w + tile_at(warp_n + 16 * i + lane % 16, 2 * k + lane / 16));
+                load_matrices(wa[i], tile_w + tile_at(warp_n + 16 * i + lane % 16, 2 * k + lane / 16));
             }
 #pragma unroll
             for (u32 j = 0; j < WARP_ROWS / 16; j++) {
                 u32 xb[4];
                 // Rows 0..8 at k and k + 8, then rows 8..16.
-                matrices4(xb, tile_x + tile_at(warp_row + 16 * j + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+                load_matrices(xb, tile_x + tile_at(warp_row + 16 * j + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
 #pragma unroll
                 for (u32 i = 0; i < 2; i++) {
                     multiply(sums[i][2 * j], wa[i], xb[0], xb[1]);

@@ -8,6 +8,7 @@
 #include "tile.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL // other GPUs have no warpgroup products
+#include "wgmma.cuh"
 
 #define W_BYTES (TILE_N * 128)
 #define X_BYTES (TILE_ROWS * 128)
@@ -18,63 +19,23 @@
 #define WIDENERS (TILE_ROWS > 128 ? 128 : 256)
 #define UNITS (256 / WIDENERS) // of a chunk, a thread's
 
-__device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 // Waits until the phase of that parity is complete. A wait that never ends is a bug: it ends in an error.
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     for (u32 tries = 0; tries < 1u << 24; tries++) {
-        u32 done;
-        asm volatile("{\n"
-                     ".reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n"
-                     "}" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
-        if (done) return;
+        if (mbarrier_passed(barrier, parity)) return;
     }
     __trap();
 }
 
 // One piece of global memory into shared memory; the barrier learns of its bytes.
 __device__ __forceinline__ void copy_piece(u32 to, const void* from, u32 bytes, u32 barrier) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(bytes), "r"(barrier) : "memory");
+    mbarrier_expect(barrier, bytes);
+    copy_bulk(to, from, bytes, barrier);
 }
 
 // A tile of 128-byte rows in the order of tile.cuh, as the multipliers address it: eight rows are 1024 bytes.
 __device__ __forceinline__ u64 tile_descriptor(u32 at) {
-    return (u64)((at & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
-
-#define S8(i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
-#define S32(i) S8(i), S8(i + 8), S8(i + 16), S8(i + 24)
-#define R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define R1 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define R2 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define R3 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#if BFLOAT
-#define KIND "k16.f32.bf16.bf16 {"
-#else
-#define KIND "k16.f32.f16.f16 {"
-#endif
-
-// 64 rows of the matrix times TILE_ROWS rows, 16 of k.
-__device__ __forceinline__ void multiply(float s[SUMS], u64 w, u64 x) {
-#if TILE_ROWS == 64
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64" KIND R0 "}, %32, %33, 1, 1, 1, 0, 0;" : S32(0) : "l"(w), "l"(x));
-#elif TILE_ROWS == 128
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128" KIND R0 R1 "}, %64, %65, 1, 1, 1, 0, 0;"
-                 : S32(0), S32(32) : "l"(w), "l"(x));
-#else
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256" KIND R0 R1 R2 R3 "}, %128, %129, 1, 1, 1, 0, 0;"
-                 : S32(0), S32(32), S32(64), S32(96) : "l"(w), "l"(x));
-#endif
+    return wgmma_operand(at, 16, 1024);
 }
 
 // Widens the tile's weights chunk by chunk, and has the rows copied beside them.
@@ -91,7 +52,7 @@ __device__ __forceinline__ void produce(const GemmArgs& a, u8* raw, u32 stages, 
         for (u32 u = 0; u < UNITS; u++) {
             if (chunk < to) copy_unit(slot, u * WIDENERS + thread, 256, planes, a.k, 2 * chunk + half(u));
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copy_commit();
     };
 #pragma unroll
     for (u32 i = 0; i < RING - 1; i++) fetch(from + i);
@@ -101,7 +62,7 @@ __device__ __forceinline__ void produce(const GemmArgs& a, u8* raw, u32 stages, 
     u32 stage = 0, turn = 0;
     for (u32 chunk = from; chunk < to; chunk++) {
         const u32 tile = stages + stage * STAGE_BYTES;
-        asm volatile("cp.async.wait_group %0;" ::"n"(RING - 2) : "memory");
+        copy_wait<RING - 2>();
         const u8* const slot = raw + (chunk - from) % RING * RAW_BYTES;
         uint4 wide[4 * UNITS];
 #pragma unroll
@@ -113,12 +74,11 @@ __device__ __forceinline__ void produce(const GemmArgs& a, u8* raw, u32 stages, 
         if (thread == 0) copy_piece(tile + W_BYTES, x + (u64)chunk * a.x_rows * 128, X_BYTES, full + 8 * stage);
 #pragma unroll
         for (u32 i = 0; i < 4 * UNITS; i++) {
-            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(tile + tile_at(row, half(i / 4) * 4 + i % 4)),
-                         "r"(wide[i].x), "r"(wide[i].y), "r"(wide[i].z), "r"(wide[i].w) : "memory");
+            store_shared(tile + tile_at(row, half(i / 4) * 4 + i % 4), wide[i]);
         }
         // The multipliers read through another path than these writes went.
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-        barrier_arrive(full + 8 * stage);
+        show_to_async();
+        mbarrier_arrive(full + 8 * stage);
         if (++stage == STAGES) stage = 0, turn ^= 1;
     }
 }
@@ -134,10 +94,10 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
     const u32 stages = (shared_address(shared) + 1023) / 1024 * 1024;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < STAGES; i++) {
-            barrier_init(full + 8 * i, WIDENERS + 1); // the producers, and the one who says how many bytes are copied
-            barrier_init(empty + 8 * i, 8);  // a lane of every multiplying warp
+            mbarrier_init(full + 8 * i, WIDENERS + 1); // the producers, and the one who says how many bytes are copied
+            mbarrier_init(empty + 8 * i, 8);  // a lane of every multiplying warp
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        mbarriers_ready();
     }
     __syncthreads();
     grid_release();
@@ -158,19 +118,19 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
         const u32 tile = stages + stage * STAGE_BYTES;
         barrier_wait(full + 8 * stage, turn);
         const u64 w = tile_descriptor(tile + warp / 4 * (W_BYTES / 2)), x = tile_descriptor(tile + W_BYTES);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        wgmma_begin();
 #pragma unroll
-        for (u32 k = 0; k < 4; k++) multiply(s, w + 2 * k, x + 2 * k);
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        for (u32 k = 0; k < 4; k++) wgmma<BFLOAT>(s, w + 2 * k, x + 2 * k);
+        wgmma_commit();
         // The chunk before is done: its place may be filled again.
-        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-        if (chunk > from && lane == 0) barrier_arrive(empty + 8 * before);
+        wgmma_wait<1>();
+        if (chunk > from && lane == 0) mbarrier_arrive(empty + 8 * before);
         before = stage;
         if (++stage == STAGES) stage = 0, turn ^= 1;
     }
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    wgmma_wait<0>();
 #pragma unroll
-    for (u32 i = 0; i < SUMS; i++) asm volatile("" : "+f"(s[i])::"memory");
+    for (u32 i = 0; i < SUMS; i++) wgmma_settled(s[i]);
 
     const u32 splits = gridDim.z;
     if (splits > 1) {
@@ -180,9 +140,9 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
 #pragma unroll
         for (u32 j = 0; j < SUMS; j += 4) *(float4*)(mine + j * 256 + thread * 4) = make_float4(s[j], s[j + 1], s[j + 2], s[j + 3]);
         __threadfence();
-        asm volatile("bar.sync 1, 256;" ::: "memory");
+        bar_sync<1, 256>();
         if (thread == 0) finished = atomicAdd(a.done + tile, 1);
-        asm volatile("bar.sync 1, 256;" ::: "memory");
+        bar_sync<1, 256>();
         if (finished != splits - 1) return;
         __threadfence();
 #pragma unroll

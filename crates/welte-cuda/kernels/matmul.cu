@@ -60,27 +60,6 @@ constexpr int LAST = Format::PLANES - 1;
 constexpr int STAGE = (Part<LAST>::AT + ROWS * Part<LAST>::BYTES + 15) / 16 * 16;
 constexpr int COPIES = Part<LAST>::COPY + Part<LAST>::COPIES;
 
-// `bytes` is known when this is compiled. (A cache policy here makes ptxas 13.0 address a wrong descriptor at times.)
-__device__ __forceinline__ void copy_async(int bytes, u32 to, const u8* from, bool there) {
-    u32 taken = there ? bytes : 0;
-    if (bytes == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(taken) : "memory");
-    if (bytes == 8)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(taken) : "memory");
-    if (bytes == 4)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(taken) : "memory");
-}
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ __forceinline__ void arrived() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-// Keeps a value in its register: what is worked out anew for every unit costs more than the register.
-__device__ __forceinline__ u32 keep(u32 v) {
-    asm volatile("" : "+r"(v));
-    return v;
-}
-
 // Groups of the matrix, or of one expert's.
 __device__ __forceinline__ u32 groups_of(const MatmulArgs& a) { return (a.n + OUTPUTS - 1) / OUTPUTS; }
 
@@ -126,8 +105,8 @@ struct Stream {
             // Beyond the end of a row come zeros.
             u32 at = chunk * part::BYTES + i % (part::BYTES / part::PIECE) * part::PIECE;
             if (part::PIECES % 32 == 0 || i < part::PIECES)
-                copy_async(part::PIECE, to + part::AT + i * part::PIECE, from[part::COPY + c],
-                           WHOLE || at < planes.stride[P]);
+                // (A cache policy here makes ptxas 13.0 address a wrong descriptor at times.)
+                copy_async<part::PIECE>(to + part::AT + i * part::PIECE, from[part::COPY + c], WHOLE || at < planes.stride[P]);
             from[part::COPY + c] += part::BYTES;
         }
         if constexpr (P < LAST) copy_part<P + 1>(planes);
@@ -148,7 +127,7 @@ struct Stream {
                 aim(a, planes);
             }
         }
-        commit();
+        copy_commit();
     }
 };
 
@@ -255,7 +234,7 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 begin = share.begin(warp), end = share.begin(warp + 1), chunks = share.chunks;
     u32 group = begin / chunks, chunk = begin % chunks;
-    u32 x_row = x_bytes(padded), lane_of_row = keep(lane % LANES), row = keep(lane / LANES * 2);
+    u32 x_row = x_bytes(padded), lane_of_row = opaque(lane % LANES), row = opaque(lane / LANES * 2); // worked out anew for every unit they would cost more
     // Where this lane's parts of two rows are, and of x.
     const u8* p[2][MOST_PLANES];
     parts(ring, row, p[0]);
@@ -270,7 +249,7 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
 #pragma unroll
         for (int c = 0; c < M; c++) acc[0][c] = acc[1][c] = 0.0f;
         for (u32 i = left; i > 0; i--) {
-            arrived<STAGES - 2>();
+            copy_wait<STAGES - 2>();
             __syncwarp(); // every lane's copies are there, and every lane has done with the stage before
             stream.next(a, planes);
             const u8* now[2][MOST_PLANES];
@@ -393,7 +372,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
     Stream stream;
     stream.ring = shared_address(ring);
     stream.to = stream.ring;
-    stream.lane = keep(threadIdx.x % 32);
+    stream.lane = opaque(threadIdx.x % 32);
     stream.chunks = padded / CHUNK;
     stream.units = end - begin;
     stream.group = share.first_group + begin / share.chunks;
@@ -407,7 +386,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
     if (K_BY_EXPERT) {
         grid_wait();
         if (a.step->ended || blockIdx.y >= a.step->live) {
-            arrived<0>();
+            copy_wait<0>();
             return;
         }
     }
@@ -433,7 +412,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
     // One row is there in any case: it is prepared before it is known whether it is wanted.
     prepare(x, sums, a.x + (size_t)a.first * a.x_stride, a.x_stride, rows, w, a.k, padded);
     if (ended || live <= a.first) {
-        arrived<0>();
+        copy_wait<0>();
         return;
     }
 #define RUN(M) run<(M < COLUMNS ? M : COLUMNS)>(a, planes, share, stream, ring, x, sums, open, padded, rows)

@@ -78,11 +78,11 @@ __device__ __forceinline__ void begin(Shared *s, const PersistentArgs &a) {
         s->dead = 0;
         s->clerk.turns = s->clerk.told = s->clerk.done = 0;
         for (u32 i = 0; i < SLOTS; i++) {
-            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(&s->full[i])));
-            asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(&s->empty[i])), "n"(WARPS));
+            mbarrier_init(shared_address(&s->full[i]), 1);
+            mbarrier_init(shared_address(&s->empty[i]), WARPS);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        mbarriers_ready();
+        show_to_async();
     }
 }
 
@@ -119,8 +119,7 @@ __device__ __forceinline__ void replay(Shared *s, const PersistentArgs &a, u32 t
         w.turn = turn;
         u32 cancelled = 0;
         // The flag lies in the host's memory, a long way off: asked for now, needed at the turn's end.
-        if (blockIdx.x == 0 && threadIdx.x == 0)
-            asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(cancelled) : "l"(a.sample.cancel) : "memory");
+        if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.sample.cancel);
         FILL_ANGLES
         u64 best = 0;
 #pragma unroll 1

@@ -14,19 +14,12 @@ struct ReadArgs {
 #if __CUDA_ARCH__ >= 900
 
 __device__ __forceinline__ void fetch(u32 stage, u32 bar, const u8* from) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(CHUNK) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(stage),
-                 "l"(from), "r"(CHUNK), "r"(bar)
-                 : "memory");
+    mbarrier_expect(bar, CHUNK);
+    copy_bulk(stage, from, CHUNK, bar);
 }
 
 __device__ __forceinline__ void arrived(u32 bar, u32 phase) {
-    u32 done = 0;
-    while (!done) {
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done)
-                     : "r"(bar), "r"(phase)
-                     : "memory");
+    while (!mbarrier_passed(bar, phase)) {
     }
 }
 
@@ -36,8 +29,8 @@ extern "C" __global__ void read_all(const __grid_constant__ ReadArgs a) {
     if (threadIdx.x != 0) return;
     const u8* data = (const u8*)a.data;
     u32 start = shared_address(ring), bar = shared_address(bars);
-    for (u32 s = 0; s < STAGES; s++) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar + 8 * s));
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    for (u32 s = 0; s < STAGES; s++) mbarrier_init(bar + 8 * s, 1);
+    mbarriers_ready();
     u64 next = blockIdx.x;
     for (u32 s = 0; s < STAGES && next < a.chunks; s++, next += gridDim.x)
         fetch(start + s * CHUNK, bar + 8 * s, data + next * CHUNK);

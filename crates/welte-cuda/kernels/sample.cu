@@ -8,8 +8,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_con
     extern __shared__ __align__(16) u8 shared[];
     u32 cancelled = 0;
     // The flag lies in the host's memory, a long way off: asked for before the wait, needed at the end.
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(cancelled) : "l"(a.cancel) : "memory");
+    if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.cancel);
     grid_release();
     grid_wait();
     if (a.step->ended) return;

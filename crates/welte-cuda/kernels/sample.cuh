@@ -142,9 +142,7 @@ __device__ __forceinline__ void meet(const SampleArgs &a, u32 which) {
         __threadfence();
         atomicAdd(barrier, 1);
         for (u32 spins = 0; spins < 1u << 22; ++spins) {
-            u32 seen;
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(barrier) : "memory");
-            if (seen >= gridDim.x) break;
+            if (load_acquire(barrier) >= gridDim.x) break;
         }
         __threadfence();
     }
@@ -447,8 +445,7 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     a.conveyor[slot] = token;
     step->slot = slot;
     u32 serial = ++step->serial;
-    u64 word = (u64)serial << 32 | token;
-    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(a.mailbox + (serial & (a.mailbox_slots - 1))), "l"(word) : "memory");
+    store_system(a.mailbox + (serial & (a.mailbox_slots - 1)), (u64)serial << 32 | token);
     step->rows[0].token = token;
     step->rows[0].position += 1;
     u32 left = step->left ? step->left - 1 : 0;

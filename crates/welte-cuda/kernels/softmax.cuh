@@ -4,10 +4,3 @@
 
 #define LOG2E 1.4426950408889634f
 #define NEVER (-__int_as_float(0x7f800000)) // minus infinity
-
-// 2^x; tiny results become zero.
-__device__ __forceinline__ float power(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}

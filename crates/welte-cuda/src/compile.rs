@@ -67,6 +67,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "persistent/product.cuh",
     "persistent/stream.cuh",
     "prepare.cu",
+    "ptx.cuh",
     "quantise.cuh",
     "read.cu",
     "repack.cu",
@@ -77,6 +78,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "tile.cuh",
     "turn.cu",
     "weights.cuh",
+    "wgmma.cuh",
 ];
 
 /// A compiled kernel file, as tests look at it.

@@ -26,6 +26,14 @@ fn gpu() -> bool {
     }
 }
 
+/// So many tokens, or on the pretended GPU (`tests/pretend`), where a token takes a while, a quarter of them.
+fn long(tokens: usize) -> usize {
+    match info(0) {
+        Ok(gpu) if gpu.name == "a pretended GPU" => tokens / 4,
+        _ => tokens,
+    }
+}
+
 /// A model that the kernel takes.
 fn config(seed: u64) -> Config {
     Config {
@@ -166,6 +174,32 @@ fn logits_agree_with_the_reference_in_every_format() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Where the context is split for the first time there are more splits than positions to fill them.
+#[test]
+fn every_position_around_the_first_split_agrees_with_the_graph() {
+    if !gpu() {
+        return;
+    }
+    let config = config(17);
+    let (program, checkpoint) = make(&config);
+    let mut session = load(&program, &checkpoint);
+    session.set_sampling(&Sampling::default(), &[], &[]);
+    let mut n = Numbers(9);
+    let prompt = rows(&mut n, config.vocab, 0, 60, 1);
+    session.step(1, &prompt).unwrap();
+    let mut wrong = Vec::new();
+    for row in rows(&mut n, config.vocab, 60, 24, 1) {
+        chain(&mut session, row, &[1], &[]);
+        let got = logits(&session);
+        let off = difference(&got, session.step(0, &[row]).unwrap());
+        if off > 2e-2 {
+            wrong.push(format!("at {}: off by {off}", row.position));
+        }
+    }
+    assert_eq!(session.note(), None);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 fn samplings() -> [Sampling; 3] {
     let greedy = Sampling::default();
     [
@@ -197,16 +231,21 @@ fn a_chain_equals_any_split_of_it() {
         position: 0,
         sequence: 1,
     };
+    let count = long(400);
     for settings in samplings() {
         let mut all = Vec::new();
-        for lengths in [vec![400], vec![1; 400], vec![7, 200, 193]] {
+        for lengths in [
+            vec![count],
+            vec![1; count],
+            vec![7, count / 2, count / 2 - 7],
+        ] {
             let mut session = load(&program, &checkpoint);
             session.set_sampling(&settings, &[], &[]);
             let tokens = chain(&mut session, start, &lengths, &[]);
             assert_eq!(session.note(), None);
             all.push((tokens, bits(&logits(&session))));
         }
-        assert_eq!(all[0].0.len(), 400);
+        assert_eq!(all[0].0.len(), count);
         assert!(all.iter().all(|one| *one == all[0]), "{settings:?}");
         assert!(all[0].0.iter().any(|t| *t != all[0].0[0]), "{settings:?}");
     }
@@ -274,11 +313,12 @@ fn end_tokens_and_listeners_end_a_chain() {
         sequence: 0,
     };
     session.set_sampling(&settings, &[], &[]);
-    let all = chain(&mut session, start, &[300], &[]);
+    let count = long(400);
+    let all = chain(&mut session, start, &[count], &[]);
     let end = all[57];
     let first = all.iter().position(|t| *t == end).unwrap();
     session.set_sampling(&settings, &[], &[]);
-    assert_eq!(chain(&mut session, start, &[300], &[end]), all[..=first]);
+    assert_eq!(chain(&mut session, start, &[count], &[end]), all[..=first]);
     // Who listens no more gets no more, and the sequence goes on from there.
     session.set_sampling(&settings, &[], &[]);
     let never = AtomicBool::new(false);
@@ -288,7 +328,7 @@ fn end_tokens_and_listeners_end_a_chain() {
         some.len() < 20
     };
     assert_eq!(
-        session.chain(start, 300, &[], &never, &mut take).unwrap(),
+        session.chain(start, count, &[], &never, &mut take).unwrap(),
         20
     );
     let row = Row {
@@ -307,7 +347,9 @@ fn end_tokens_and_listeners_end_a_chain() {
         cancel.store(some.len() == 31, Ordering::Relaxed);
         true
     };
-    let made = session.chain(start, 300, &[], &cancel, &mut take).unwrap();
+    let made = session
+        .chain(start, count, &[], &cancel, &mut take)
+        .unwrap();
     assert_eq!(made, some.len());
     assert_eq!(some, all[..made]);
 }
@@ -424,40 +466,41 @@ fn whatever_is_asked_for_gives_the_same_text() {
     let seconds = std::env::var("WELTE_SOAK")
         .ok()
         .and_then(|s| s.parse().ok());
-    let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(2));
     let start = |token: u32| Row {
         token,
         position: 0,
         sequence: token % 3,
     };
+    let (count, most) = (long(8) as u32, long(500));
     let mut texts = Vec::new();
-    for token in 0..8 {
+    for token in 0..count {
         session.set_sampling(&settings, &[], &[]);
-        texts.push(chain(&mut session, start(token), &[500], &[]));
+        texts.push(chain(&mut session, start(token), &[most], &[]));
     }
+    let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(2));
     let mut n = Numbers(3);
     let mut chains = 0u32;
     while Instant::now() < until {
-        let token = n.below(8) as u32;
+        let token = n.below(count.into()) as u32;
         let text = &texts[token as usize];
         session.set_sampling(&settings, &[], &[]);
         let ends: Vec<u32> = (0..n.below(3)).map(|_| n.below(1003) as u32).collect();
-        let stop = n.below(500) as usize + 1;
+        let stop = n.below(most as u64) as usize + 1;
         let mut got = Vec::new();
         let never = AtomicBool::new(false);
         let mut row = start(token);
         let mut open = true;
         while open && got.len() < stop {
-            let length = n.below(200) as usize + 1;
+            let length = n.below(most as u64 / 2) as usize + 1;
             let before = got.len();
             let mut take = |token| {
                 got.push(token);
                 got.len() < stop
             };
             let made = session
-                .chain(row, length.min(500 - before), &ends, &never, &mut take)
+                .chain(row, length.min(most - before), &ends, &never, &mut take)
                 .unwrap();
-            open = got.last().is_none_or(|t| !ends.contains(t)) && got.len() < 500;
+            open = got.last().is_none_or(|t| !ends.contains(t)) && got.len() < most;
             row.position += made as u32;
             row.token = got.last().copied().unwrap_or(row.token);
         }

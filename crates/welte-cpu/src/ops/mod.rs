@@ -142,7 +142,8 @@ pub(crate) fn gated(act: u32, gate: f32, up: f32) -> f32 {
     const LIMIT: f32 = 7.0;
     match act {
         3 => {
-            let gate = gate.min(LIMIT);
+            // Unlike `min`, this lets a NaN through.
+            let gate = if gate > LIMIT { LIMIT } else { gate };
             gate * sigmoid(1.702 * gate) * (up.clamp(-LIMIT, LIMIT) + 1.0)
         }
         _ => activate(act, gate) * up,

@@ -2,13 +2,6 @@
 // elements 16 + 4j.. in its high half, so that four of them select four bytes at once.
 #pragma once
 
-// Byte i is the one that nibble i of `pick` (below 8) names, of the eight of b:a.
-__device__ __forceinline__ u32 select(u32 a, u32 b, u32 pick) {
-    u32 v;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(pick));
-    return v;
-}
-
 // The values of 32 elements, from a table in four words.
 template <u32 T0, u32 T1, u32 T2, u32 T3> __device__ __forceinline__ void look_up(const u8* p, u32 q[8]) {
     uint4 w = *(const uint4*)p;

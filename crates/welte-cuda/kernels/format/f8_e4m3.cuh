@@ -17,8 +17,7 @@ struct Format {
 
     __device__ static __forceinline__ float2 pair(u32 two) {
 #if __CUDA_ARCH__ >= 890
-        u32 bits;
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(bits) : "h"((u16)two));
+        u32 bits = widen_e4m3((u16)two);
         return __half22float2(*(half2*)&bits);
 #else
         float2 v = __half22float2(small(two));

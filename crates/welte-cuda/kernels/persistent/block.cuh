@@ -85,15 +85,11 @@ struct Shared {
 };
 
 // All consumers of the block meet.
-__device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
+__device__ __forceinline__ void consumers_meet() { bar_sync<1, CONSUMERS>(); }
 
 // Those that sample meet; the second counts.
-__device__ __forceinline__ void block_meets() { asm volatile("bar.sync 2, %0;" ::"n"(THREADS) : "memory"); }
-__device__ __forceinline__ int block_counts(bool of) {
-    int n;
-    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.popc.u32 %0, 2, %2, p; }" : "=r"(n) : "r"((u32)of), "n"(THREADS) : "memory");
-    return n;
-}
+__device__ __forceinline__ void block_meets() { bar_sync<2, THREADS>(); }
+__device__ __forceinline__ int block_counts(bool of) { return bar_count<2, THREADS>(of); }
 
 // With TIMELINE: when a block began an instruction, had its input, had its results, and had handed them on.
 #ifdef TIMELINE
@@ -131,8 +127,7 @@ __device__ __forceinline__ bool again(Watch &w, Wait &wait, u32 place) {
         wait.since = clock64();
         return true;
     }
-    u32 raised;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(raised) : "l"(&w.fault->raised) : "memory");
+    u32 raised = load_relaxed(&w.fault->raised);
     if (!raised && clock64() - wait.since < w.patience) return true;
     if (!raised && atomicCAS(&w.fault->raised, 0, 1) == 0) {
         w.fault->block = blockIdx.x;
@@ -144,22 +139,9 @@ __device__ __forceinline__ bool again(Watch &w, Wait &wait, u32 place) {
     return false;
 }
 
-// A barrier's phase has ended?
-__device__ __forceinline__ bool passed(u32 barrier, u32 parity) {
-    u32 yes;
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(yes) : "r"(barrier), "r"(parity) : "memory");
-    return yes;
-}
-
 __device__ __forceinline__ void wait_for(Watch &w, u32 barrier, u32 parity, u32 place) {
-    if (passed(barrier, parity)) return;
+    if (mbarrier_passed(barrier, parity)) return;
     Wait wait;
-    while (!passed(barrier, parity) && again(w, wait, place)) {
+    while (!mbarrier_passed(barrier, parity) && again(w, wait, place)) {
     }
-}
-
-// Keeps the compiler from working out a loop's addresses before the loop, where they would take all registers.
-__device__ __forceinline__ u32 opaque(u32 v) {
-    asm volatile("" : "+r"(v));
-    return v;
 }

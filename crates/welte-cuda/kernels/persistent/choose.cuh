@@ -4,21 +4,15 @@
 #include "persistent/exchange.cuh"
 #include "sample.cuh"
 
-__device__ __forceinline__ u32 count_at(const u32 *p) {
-    u32 v;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
-    return v;
-}
-
 // Everything that this block wrote comes before what others do after they have met it.
 __device__ __forceinline__ void arrive(u32 *counter) {
     __threadfence();
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+    count_release(counter);
 }
 
 __device__ __forceinline__ void wait_count(Watch &w, const u32 *counter, u32 wanted) {
     Wait wait;
-    while (count_at(counter) < wanted && again(w, wait, PLACE_TOKEN)) {
+    while (load_acquire(counter) < wanted && again(w, wait, PLACE_TOKEN)) {
     }
 }
 

@@ -10,21 +10,11 @@
 __device__ __forceinline__ u32 tag_of(u32 turn, u32 per_turn, u32 nth) { return 1 + (turn * per_turn + nth - 1) % 3; }
 
 __device__ __forceinline__ void publish(float *to, float v, u32 tag) {
-    u32 word = ((__float_as_uint(v) + 2) & ~3u) | tag;
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+    store_relaxed(to, ((__float_as_uint(v) + 2) & ~3u) | tag);
 }
 
-__device__ __forceinline__ u32 glance(const float *from) {
-    u32 v;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ uint4 glance4(const float *from) {
-    uint4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
-    return v;
-}
+__device__ __forceinline__ u32 glance(const float *from) { return load_relaxed(from); }
+__device__ __forceinline__ uint4 glance4(const float *from) { return load_relaxed4(from); }
 
 __device__ __forceinline__ bool fresh(u32 v, u32 tag) { return (v & 3) == tag; }
 __device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }

@@ -52,7 +52,7 @@ struct Streamer {
     // A free slot. False: the chain is over.
     __device__ __forceinline__ bool room(u32 most_ahead) {
         Wait wait;
-        while (!passed(empty + slot * 8, (lap & 1) ^ 1)) {
+        while (!mbarrier_passed(empty + slot * 8, (lap & 1) ^ 1)) {
             if (watch.s->clerk.done || watch.s->dead) return false;
             // How long consumers wait is their affair.
             if (++wait.tries % 16 == 0) __nanosleep(100);
@@ -80,13 +80,9 @@ struct Streamer {
             u32 rows = min((u32)V::rows, share.rows - row);
             if (!room(MOST_AHEAD)) return false;
             u32 barrier = full + slot * 8;
-            if (lane == 0)
-                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(rows * L::SETS * L::ROW) : "memory");
+            if (lane == 0) mbarrier_expect(barrier, rows * L::SETS * L::ROW);
             __syncwarp();
-            if (lane < COPIES)
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(ring + slot * SLOT_BYTES + to),
-                             "l"(from), "r"(rows * stride), "r"(barrier)
-                             : "memory");
+            if (lane < COPIES) copy_bulk(ring + slot * SLOT_BYTES + to, (const void *)from, rows * stride, barrier);
             from += rows * stride;
             ahead++;
             if (++slot == SLOTS) slot = 0, lap++;
@@ -97,7 +93,7 @@ struct Streamer {
     // Nothing may be on its way into the memory of a block that has left. Copies need nobody else: they arrive.
     __device__ __forceinline__ void drain() {
         while (ahead) {
-            while (!passed(full + oldest * 8, oldest_lap & 1)) {
+            while (!mbarrier_passed(full + oldest * 8, oldest_lap & 1)) {
             }
             past_oldest();
         }
@@ -126,6 +122,6 @@ struct Ring {
     // This warp has read it.
     __device__ __forceinline__ void give(u32 number, u32 lane) const {
         __syncwarp();
-        if (lane == 0) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(empty + number % SLOTS * 8) : "memory");
+        if (lane == 0) mbarrier_arrive(empty + number % SLOTS * 8);
     }
 };

@@ -236,7 +236,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 mod tests {
     use super::*;
     use crate::load::Placed;
-    use crate::persistent::Share;
+    use crate::persistent::{OUTPUTS, Share, WARPS};
 
     /// The shares of instruction `i`, by block.
     fn shares(roll: &Roll, i: usize) -> Vec<Share> {
@@ -289,6 +289,48 @@ mod tests {
             );
         }
         assert!(checked > 400);
+    }
+
+    /// What a variant says of itself.
+    fn constant(body: &str, name: &str) -> u32 {
+        let value = body.split(&format!("{name} = ")).nth(1).unwrap();
+        let end = value.find([',', ';']).unwrap();
+        value[..end].trim_end_matches('u').parse().unwrap()
+    }
+
+    #[test]
+    fn what_a_slot_holds_can_be_handed_on_at_once() {
+        // Rows so short that hundreds would fit.
+        let small = Sizes {
+            layers: 2,
+            dim: 256,
+            heads: 8,
+            kv_heads: 2,
+            head_dim: 64,
+            ffn: 512,
+            vocab: 32_000,
+        };
+        let mut checked = 0;
+        for format in [Format::Q2_K, Format::Q4_0, Format::F32] {
+            for sms in [8, 132] {
+                let gpu = GpuInfo { sms, ..h200() };
+                let roll = roll(&program(small, format, format), &gpu).unwrap();
+                let defines = &roll.unit.defines;
+                let variants = defines.iter().find(|(key, _)| *key == "VARIANTS").unwrap();
+                for body in variants
+                    .1
+                    .split("struct ")
+                    .filter(|b| b.contains("split ="))
+                {
+                    let sets = 1 + u32::from(body.contains("output = ACT_MUL"));
+                    let room = OUTPUTS / (sets * constant(body, "split"));
+                    let rows = constant(body, " rows");
+                    assert!(rows > 0 && rows <= room.min(WARPS * 16), "{body}");
+                    checked += 1;
+                }
+            }
+        }
+        assert!(checked >= 24);
     }
 
     #[test]

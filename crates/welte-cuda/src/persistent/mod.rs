@@ -397,7 +397,9 @@ impl Recorder<'_> {
         let sets = if p.kind == "ACT_MUL" { 2 } else { 1 };
         let split = split(p.k / unit, WARPS);
         let row = sets * row_bytes(format, p.k);
-        let rows = slot_rows(row, WARPS / split, p.n.div_ceil(self.blocks));
+        let most = (OUTPUTS / (sets * split)).min(WARPS * 16);
+        let share = p.n.div_ceil(self.blocks);
+        let rows = slot_rows(row, WARPS / split, share.min(most));
         self.variants.slot = self.variants.slot.max(rows * row);
         let stage = if blocks { p.k / 32 * 48 } else { p.k * 4 };
         self.variants.work = self.variants.work.max(stage);
@@ -611,9 +613,10 @@ fn split(units: u32, warps: u32) -> u32 {
     .unwrap_or(warps)
 }
 
-/// Rows of a slot: as many as fit, in whole rounds of the groups of warps that have a row each.
-fn slot_rows(row: u32, groups: u32, share: u32) -> u32 {
-    let fit = (SLOT / row.max(1)).clamp(1, share.max(1));
+/// Rows of a slot: as many as fit, in whole rounds of the groups of warps that have a row each. `most` is what a block has
+/// of them, and what there is room for when they are handed on together (`SEGMENT` of `persistent/product.cuh`).
+fn slot_rows(row: u32, groups: u32, most: u32) -> u32 {
+    let fit = (SLOT / row.max(1)).clamp(1, most.max(1));
     if fit > groups {
         fit / groups * groups
     } else {

@@ -1,0 +1,186 @@
+// Every instruction that has no name in CUDA C++: small functions around inline PTX, and nothing else is in here or in
+// wgmma.cuh. The pretended GPU (tests/pretend) has files of the same names in their place.
+//
+// Addresses in shared memory are 32-bit ones, as shared_address() gives them.
+#pragma once
+
+// Keeps the compiler from knowing a value: it stays in its register, and nothing is worked out from it ahead of time.
+__device__ __forceinline__ u32 opaque(u32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
+// ---- launches ----
+
+// Programmatic dependent launch: a kernel may start while the one before still runs. Everything before grid_wait() may
+// touch only weights and parameters; everything that other commands write is read, and anything is written, after it.
+__device__ __forceinline__ void grid_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel start (it waits in its own grid_wait until this one is complete).
+__device__ __forceinline__ void grid_release() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- numbers ----
+
+// NaN if either is.
+__device__ __forceinline__ float max_nan(float a, float b) {
+    float m;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
+    return m;
+}
+
+// 2^x; tiny results become zero.
+__device__ __forceinline__ float power(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Byte i is the one that nibble i of `pick` (below 8) names, of the eight of b:a.
+__device__ __forceinline__ u32 select(u32 a, u32 b, u32 pick) {
+    u32 v;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(pick));
+    return v;
+}
+
+// Two 8-bit floats as two f16.
+#if __CUDA_ARCH__ >= 890
+__device__ __forceinline__ u32 widen_e4m3(u16 two) {
+    u32 bits;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(bits) : "h"(two));
+    return bits;
+}
+#endif
+
+// ---- memory that others write meanwhile ----
+
+__device__ __forceinline__ u32 load_relaxed(const void *from) {
+    u32 v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint4 load_relaxed4(const void *from) {
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ u32 load_acquire(const u32 *from) {
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_relaxed(void *to, u32 v) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory"); }
+
+// One more, after everything that this thread wrote.
+__device__ __forceinline__ void count_release(u32 *counter) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory"); }
+
+// What the host reads and writes too.
+__device__ __forceinline__ u32 load_system(const u32 *from) {
+    u32 v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_system(u64 *to, u64 v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory"); }
+
+// ---- meeting within a block ----
+
+// COUNT threads of the block meet at barrier ID (0 is __syncthreads()).
+template <u32 ID, u32 COUNT> __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(COUNT) : "memory"); }
+
+// The same; how many of them say yes.
+template <u32 ID, u32 COUNT> __device__ __forceinline__ int bar_count(bool yes) {
+    int n;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.popc.u32 %0, %2, %3, p; }" : "=r"(n) : "r"((u32)yes), "n"(ID), "n"(COUNT) : "memory");
+    return n;
+}
+
+// A barrier in shared memory (8 bytes): its phase ends when so many have arrived and all bytes that were announced are there.
+__device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Others, copies among them, may use what this thread has initialised.
+__device__ __forceinline__ void mbarriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void mbarrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+
+// Arrives, and announces bytes.
+__device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Has the phase of that parity ended? May wait a little before it says no.
+__device__ __forceinline__ bool mbarrier_passed(u32 barrier, u32 parity) {
+    u32 yes;
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(yes) : "r"(barrier), "r"(parity) : "memory");
+    return yes;
+}
+
+// ---- copies into shared memory ----
+
+// A run of global memory, both ends and length multiples of 16; the barrier learns of its bytes.
+__device__ __forceinline__ void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+// 4, 8 or 16 bytes.
+template <u32 BYTES> __device__ __forceinline__ void copy_async(u32 to, const void *from) {
+    if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
+}
+
+// The same, or zeros if they are not wanted: then nothing is read.
+template <u32 BYTES> __device__ __forceinline__ void copy_async(u32 to, const void *from, bool wanted) {
+    u32 taken = wanted ? BYTES : 0;
+    if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(taken) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(taken) : "memory");
+}
+
+// What this thread has asked for since the last time becomes a group.
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// All groups but the last PENDING are there.
+template <u32 PENDING> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+// What was written to shared memory is there for copies and asynchronous products too, which read by another path.
+__device__ __forceinline__ void show_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void store_shared(u32 to, uint4 v) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+// ---- products of a warp ----
+
+// Four 8 x 8 matrices of 16 bits: lane i says where row i % 8 of matrix i / 8 lies.
+__device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_turned(u32 (&r)[4], u32 at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+
+// c += a b: a 16 x 16 and b 16 x 8 of f16 or bf16, c of f32.
+__device__ __forceinline__ void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}

@@ -1,0 +1,77 @@
+// Products of a warpgroup (four warps), which sm_90a alone has: asynchronous, with operands in shared memory, the first
+// also in registers. Sums are 64 rows; a lane has those of rows g and g + 8 of its warp's sixteen, two neighbouring columns
+// of each eight.
+#pragma once
+#include "ptx.cuh"
+
+// How a product finds an operand in shared memory, in panels of 128-byte rows with the eight 16-byte pieces of a row
+// exchanged (tile.cuh): `leading` and `stride` say how far its panels and its groups of eight rows lie apart.
+__device__ __forceinline__ u64 wgmma_operand(u32 address, u32 leading, u32 stride) {
+    return (u64)((address & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
+}
+
+// Registers and shared memory are as products shall see them.
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// All groups but the last PENDING are done.
+template <u32 PENDING> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
+
+// A sum that products have added to: from here on it may be read.
+__device__ __forceinline__ void wgmma_settled(float &sum) { asm volatile("" : "+f"(sum)::"memory"); }
+
+#define S8(i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
+#define S32(i) S8(i), S8(i + 8), S8(i + 16), S8(i + 24)
+#define R0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define R1 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define R2 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define R3 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+// 64 rows times 64, 128 or 256 rows, 16 of k, both in shared memory and with k along the rows.
+template <bool IS_BF16> __device__ __forceinline__ void wgmma(float (&s)[32], u64 a, u64 b) {
+    if (IS_BF16) asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" R0 "}, %32, %33, 1, 1, 1, 0, 0;" : S32(0) : "l"(a), "l"(b));
+    else asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" R0 "}, %32, %33, 1, 1, 1, 0, 0;" : S32(0) : "l"(a), "l"(b));
+}
+
+template <bool IS_BF16> __device__ __forceinline__ void wgmma(float (&s)[64], u64 a, u64 b) {
+    if (IS_BF16) asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" R0 R1 "}, %64, %65, 1, 1, 1, 0, 0;" : S32(0), S32(32) : "l"(a), "l"(b));
+    else asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" R0 R1 "}, %64, %65, 1, 1, 1, 0, 0;" : S32(0), S32(32) : "l"(a), "l"(b));
+}
+
+template <bool IS_BF16> __device__ __forceinline__ void wgmma(float (&s)[128], u64 a, u64 b) {
+    if (IS_BF16) {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" R0 R1 R2 R3 "}, %128, %129, 1, 1, 1, 0, 0;"
+                     : S32(0), S32(32), S32(64), S32(96) : "l"(a), "l"(b));
+    } else {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" R0 R1 R2 R3 "}, %128, %129, 1, 1, 1, 0, 0;"
+                     : S32(0), S32(32), S32(64), S32(96) : "l"(a), "l"(b));
+    }
+}
+
+#define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
+#define EIGHT_FOURS(c, i) FOUR(c, i), FOUR(c, i + 1), FOUR(c, i + 2), FOUR(c, i + 3), FOUR(c, i + 4), FOUR(c, i + 5), FOUR(c, i + 6), FOUR(c, i + 7)
+
+// The same for 64 rows of f16; the sums are started anew if `add` is 0.
+__device__ __forceinline__ void wgmma_from(float (&c)[8][4], u64 a, u64 b, u32 add) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" R0 "}, %32, %33, p, 1, 1, 0, 0;}"
+                 : EIGHT_FOURS(c, 0)
+                 : "l"(a), "l"(b), "r"(add)
+                 : "memory");
+}
+
+// 64 rows in registers times 16 rows of k in shared memory, 64 or 128 columns along them; f16.
+__device__ __forceinline__ void wgmma_turned(float (&c)[8][4], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" R0 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
+                 : EIGHT_FOURS(c, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+                 : "memory");
+}
+
+__device__ __forceinline__ void wgmma_turned(float (&c)[16][4], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" R0 R1 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+                 : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
+                 : "memory");
+}

@@ -1,0 +1,458 @@
+// The functions of CUDA's driver that the crate uses. Memory is the process's, a stream is a thread with a list of work, a graph is
+// such a list that is kept. What an answer looks like in memory is as in NVIDIA's documentation.
+#include "run.h"
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <dlfcn.h>
+#include <elf.h>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+
+typedef unsigned long long u64;
+typedef u64 Address;
+
+enum Result {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    INVALID_DEVICE = 101,
+    INVALID_IMAGE = 200,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    LAUNCH_OUT_OF_RESOURCES = 701,
+    COOPERATIVE_LAUNCH_TOO_LARGE = 720,
+    NOT_SUPPORTED = 801,
+};
+
+const size_t TOTAL = (size_t)8 << 30, PAGE = 4096;
+
+// ---- memory ----
+
+struct Allocation {
+    char *all; // with a page at each end that nobody may touch
+    size_t mapped, bytes;
+    bool host;
+};
+
+static std::mutex memory_lock;
+static std::map<char *, Allocation> allocations; // by address
+static size_t taken;
+
+// The end of what is given lies right before a page that nobody may touch, as far as the alignment lets it.
+static Result allocate(char **to, size_t bytes, bool host) {
+    std::lock_guard<std::mutex> guard(memory_lock);
+    if (!bytes) return INVALID_VALUE;
+    if (taken + bytes > TOTAL) return OUT_OF_MEMORY;
+    size_t room = (bytes + 255) / 256 * 256, pages = (room + PAGE - 1) / PAGE * PAGE;
+    char *all = (char *)mmap(nullptr, pages + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED || mprotect(all + PAGE, pages, PROT_READ | PROT_WRITE)) return OUT_OF_MEMORY;
+    *to = all + PAGE + pages - room;
+    memset(all + PAGE, 0xff, pages); // NaN, for those who read what they have not written
+    allocations[*to] = {all, pages + 2 * PAGE, bytes, host};
+    taken += bytes;
+    return SUCCESS;
+}
+
+static Result release(char *start) {
+    std::lock_guard<std::mutex> guard(memory_lock);
+    auto found = allocations.find(start);
+    if (found == allocations.end()) return INVALID_VALUE;
+    const Allocation &a = found->second;
+    for (char *p = start + a.bytes; p < a.all + a.mapped - PAGE; p++)
+        if (*p != (char)0xff) die("somebody has written beyond the end of an allocation");
+    for (char *p = a.all + PAGE; p < start; p++)
+        if (*p != (char)0xff) die("somebody has written before the start of an allocation");
+    munmap(a.all, a.mapped);
+    taken -= a.bytes;
+    allocations.erase(found);
+    return SUCCESS;
+}
+
+// Whether so many bytes are there.
+static bool known(const void *start, size_t bytes, bool *host = nullptr) {
+    std::lock_guard<std::mutex> guard(memory_lock);
+    auto next = allocations.upper_bound((char *)start);
+    if (next == allocations.begin()) return false;
+    auto &[first, a] = *std::prev(next);
+    if (host) *host = a.host;
+    return (char *)start + bytes <= first + a.bytes;
+}
+
+void describe(const void *address, char *text, size_t room) {
+    snprintf(text, room, "no memory of the device is near");
+    for (auto &[start, a] : allocations) {
+        const char *at = (const char *)address;
+        if (at < a.all || at >= a.all + a.mapped) continue;
+        if (at < start) snprintf(text, room, "%td bytes before an allocation of %zu bytes", start - at, a.bytes);
+        else snprintf(text, room, "byte %td of an allocation of %zu bytes", at - start, a.bytes);
+    }
+}
+
+// ---- streams and graphs ----
+
+typedef std::function<void()> Work;
+
+struct Graph {
+    std::vector<Work> works;
+};
+
+// One grid runs at a time, whatever stream it is of.
+static std::mutex device;
+
+static thread_local struct Stream *serving; // by this thread
+
+struct Stream {
+    std::mutex lock;
+    std::condition_variable changed;
+    std::deque<Work> works;
+    bool busy = false, ends = false;
+    Graph *capture = nullptr;
+    Row grids;
+    std::thread thread{[this] { serve(); }};
+
+    void serve() {
+        serving = this;
+        catch_faults();
+        std::unique_lock<std::mutex> guard(lock);
+        for (;;) {
+            changed.wait(guard, [&] { return ends || !works.empty(); });
+            if (works.empty()) return;
+            Work work = std::move(works.front());
+            works.pop_front();
+            busy = true;
+            guard.unlock();
+            work();
+            work = nullptr;
+            guard.lock();
+            if (works.empty()) { // nothing that could begin early
+                guard.unlock();
+                finish_grids();
+                guard.lock();
+            }
+            busy = false;
+            changed.notify_all();
+        }
+    }
+
+    void finish_grids() {
+        std::lock_guard<std::mutex> one(device);
+        grids.finish();
+    }
+
+    // Other work than grids, after those before.
+    void add_after(Work work) {
+        add([=] {
+            finish_grids();
+            work();
+        });
+    }
+
+    void add(Work work) {
+        if (capture) {
+            capture->works.push_back(std::move(work));
+            return;
+        }
+        std::lock_guard<std::mutex> guard(lock);
+        works.push_back(std::move(work));
+        changed.notify_all();
+    }
+
+    bool idle() {
+        std::lock_guard<std::mutex> guard(lock);
+        return works.empty() && !busy;
+    }
+
+    void finish() {
+        std::unique_lock<std::mutex> guard(lock);
+        changed.wait(guard, [&] { return works.empty() && !busy; });
+    }
+
+    ~Stream() {
+        {
+            std::lock_guard<std::mutex> guard(lock);
+            ends = true;
+            changed.notify_all();
+        }
+        thread.join();
+    }
+};
+
+static std::mutex streams_lock;
+static std::vector<Stream *> streams;
+
+struct Event {
+    std::mutex lock;
+    std::condition_variable changed;
+    u64 recorded = 0, passed = 0;
+    std::chrono::steady_clock::time_point at;
+};
+
+struct Condition {
+    unsigned value;
+};
+
+void set_condition(u64 handle, unsigned value) { ((Condition *)handle)->value = value; }
+
+// What the driver's structs look like.
+struct Attribute {
+    int id;
+    char pad[4];
+    union {
+        int number;
+        char room[64];
+    };
+};
+struct Config {
+    Dim blocks, threads;
+    unsigned shared;
+    Stream *stream;
+    Attribute *attributes;
+    unsigned count;
+};
+struct NodeParameters {
+    int type, reserved[3];
+    u64 handle;
+    int kind;
+    unsigned size;
+    Graph **bodies;
+    void *context;
+};
+
+const int COOPERATIVE = 2, OVERLAP = 6, CONDITIONAL_NODE = 13, LOOP = 1, DYNAMIC_SHARED = 8;
+
+#define API extern "C" __attribute__((visibility("default"))) Result
+
+API cuInit(unsigned) { return SUCCESS; }
+API cuDriverGetVersion(int *to) { return *to = 13000, SUCCESS; }
+API cuDeviceGetCount(int *to) { return *to = 1, SUCCESS; }
+API cuDeviceGet(int *to, int number) { return *to = 0, number ? INVALID_DEVICE : SUCCESS; }
+API cuDeviceGetName(char *to, int room, int) { return snprintf(to, room, "a pretended GPU"), SUCCESS; }
+API cuDeviceTotalMem_v2(size_t *to, int) { return *to = TOTAL, SUCCESS; }
+API cuDeviceGetAttribute(int *to, int which, int) {
+    unsigned arch = setting("WELTE_PRETEND_ARCH", 90);
+    const std::map<int, int> values = {{13, 1000000}, {16, (int)multiprocessors()}, {36, 1000000}, {37, 64}, {38, 32 << 20},
+                                       {75, (int)arch / 10}, {76, (int)arch % 10}, {81, 228 << 10}, {97, MOST_SHARED}};
+    auto found = values.find(which);
+    if (found == values.end()) return INVALID_VALUE;
+    return *to = found->second, SUCCESS;
+}
+API cuGetErrorName(Result result, const char **to) {
+    static const std::map<Result, const char *> names = {
+        {INVALID_VALUE, "an invalid value"}, {OUT_OF_MEMORY, "out of memory"}, {INVALID_DEVICE, "no such device"},
+        {INVALID_IMAGE, "no image"}, {NOT_FOUND, "not found"}, {NOT_READY, "not ready"}, {LAUNCH_OUT_OF_RESOURCES, "too much for a launch"},
+        {COOPERATIVE_LAUNCH_TOO_LARGE, "more blocks than can run at a time"}, {NOT_SUPPORTED, "not supported"}};
+    auto found = names.find(result);
+    return *to = found == names.end() ? "an error" : found->second, SUCCESS;
+}
+API cuGetErrorString(Result, const char **to) { return *to = "said the pretended GPU", SUCCESS; }
+API cuDevicePrimaryCtxRetain(void **to, int) { return *to = (void *)1, SUCCESS; }
+API cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+API cuCtxSetCurrent(void *) { return SUCCESS; }
+
+API cuMemGetInfo_v2(size_t *free, size_t *total) {
+    std::lock_guard<std::mutex> guard(memory_lock);
+    return *total = TOTAL, *free = TOTAL - taken, SUCCESS;
+}
+API cuMemAlloc_v2(Address *to, size_t bytes) { return allocate((char **)to, bytes, false); }
+API cuMemFree_v2(Address start) {
+    {
+        std::lock_guard<std::mutex> guard(streams_lock);
+        for (Stream *stream : streams) stream->finish();
+    }
+    return release((char *)start);
+}
+API cuMemAllocAsync(Address *to, size_t bytes, Stream *) { return allocate((char **)to, bytes, false); }
+API cuMemFreeAsync(Address start, Stream *stream) {
+    if (!known((void *)start, 1)) return INVALID_VALUE;
+    stream->add_after([=] { release((char *)start); });
+    return SUCCESS;
+}
+API cuMemHostAlloc(void **to, size_t bytes, unsigned) { return allocate((char **)to, bytes, true); }
+API cuMemFreeHost(void *start) { return release((char *)start); }
+API cuMemHostGetDevicePointer_v2(Address *to, void *start, unsigned) { return *to = (Address)start, SUCCESS; }
+
+API cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, Stream *stream) {
+    bool host = false;
+    if (!known((void *)to, bytes)) return INVALID_VALUE;
+    if (known(from, bytes, &host) && host) { // pinned: read when its turn comes
+        stream->add_after([=] { memcpy((void *)to, from, bytes); });
+        return SUCCESS;
+    }
+    auto copy = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
+    stream->add_after([=] { memcpy((void *)to, copy->data(), bytes); });
+    return SUCCESS;
+}
+API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, Stream *stream) {
+    bool host = false;
+    if (!known((void *)from, bytes)) return INVALID_VALUE;
+    stream->add_after([=] { memcpy(to, (const void *)from, bytes); });
+    if (!(known(to, bytes, &host) && host) && !stream->capture) stream->finish();
+    return SUCCESS;
+}
+API cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream *stream) {
+    if (!known((void *)to, bytes)) return INVALID_VALUE;
+    stream->add_after([=] { memset((void *)to, value, bytes); });
+    return SUCCESS;
+}
+
+// ---- code ----
+
+API cuModuleLoadData(Module **to, const void *image) {
+    const Elf64_Ehdr *head = (const Elf64_Ehdr *)image;
+    if (memcmp(head->e_ident, ELFMAG, SELFMAG) || head->e_machine != EM_X86_64) return INVALID_IMAGE;
+    size_t bytes = head->e_shoff + (size_t)head->e_shnum * head->e_shentsize;
+    int file = memfd_create("kernels", MFD_CLOEXEC);
+    if (file < 0 || write(file, image, bytes) != (ssize_t)bytes) return OUT_OF_MEMORY;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle) return fprintf(stderr, "the pretended GPU: %s\n", dlerror()), INVALID_IMAGE;
+    char **shared = (char **)dlsym(handle, "pretend_ends");
+    *(const Services **)dlsym(handle, "pretend") = &services;
+    *to = new Module{handle, (Place **)dlsym(handle, "pretend_place"), {shared[0], shared[1]}, nullptr, file};
+    return SUCCESS;
+}
+API cuModuleUnload(Module *module) {
+    dlclose(module->handle);
+    close(module->file);
+    delete module;
+    return SUCCESS;
+}
+API cuModuleGetFunction(Function **to, Module *module, const char *name) {
+    auto find = [&](std::string what) { return dlsym(module->handle, what.c_str()); };
+    void *code = find(name), *args = find(std::string("pretend_args_") + name);
+    if (!code || !args) return NOT_FOUND;
+    const unsigned *most = (const unsigned *)find(std::string("pretend_threads_") + name);
+    *to = new Function{module, name, (void (*)(const void *))code, *(const unsigned *)args, *most, 0};
+    (*to)->most_shared = USUAL_SHARED - (unsigned)(module->shared[1] - module->shared[0]);
+    return SUCCESS;
+}
+API cuFuncGetAttribute(int *to, int which, Function *function) {
+    if (which != DYNAMIC_SHARED) return INVALID_VALUE;
+    return *to = (int)function->most_shared, SUCCESS;
+}
+API cuFuncSetAttribute(Function *function, int which, int value) {
+    size_t fixed = function->module->shared[1] - function->module->shared[0];
+    if (which != DYNAMIC_SHARED || value < 0 || value + fixed > MOST_SHARED) return INVALID_VALUE;
+    return function->most_shared = (unsigned)value, SUCCESS;
+}
+API cuLaunchKernelEx(const Config *config, Function *function, void **args, void **) {
+    const Dim &b = config->blocks, &t = config->threads;
+    if (!b.x || !b.y || !b.z || b.y > 65535 || b.z > 65535 || !t.x || t.x > 1024 || t.y != 1 || t.z != 1) return INVALID_VALUE;
+    if (config->shared > function->most_shared) return INVALID_VALUE;
+    if (t.x > function->most_threads) return LAUNCH_OUT_OF_RESOURCES;
+    bool may_overlap = false;
+    for (unsigned i = 0; i < config->count; i++) {
+        const Attribute &a = config->attributes[i];
+        if (a.id == COOPERATIVE && a.number && (u64)b.x * b.y * b.z > multiprocessors()) return COOPERATIVE_LAUNCH_TOO_LARGE;
+        may_overlap |= a.id == OVERLAP && a.number;
+    }
+    auto launch = std::make_shared<Launch>(Launch{function, b, t, config->shared, may_overlap, {}});
+    launch->args.assign((const char *)args[0], (const char *)args[0] + function->args);
+    Stream *stream = config->stream;
+    stream->add([=] {
+        std::lock_guard<std::mutex> one(device);
+        stream->grids.run(launch);
+    });
+    return SUCCESS;
+}
+
+// ---- streams, events, graphs ----
+
+API cuStreamCreate(Stream **to, unsigned) {
+    *to = new Stream();
+    std::lock_guard<std::mutex> guard(streams_lock);
+    streams.push_back(*to);
+    return SUCCESS;
+}
+API cuStreamDestroy_v2(Stream *stream) {
+    stream->finish();
+    {
+        std::lock_guard<std::mutex> guard(streams_lock);
+        for (size_t i = 0; i < streams.size(); i++)
+            if (streams[i] == stream) streams.erase(streams.begin() + i--);
+    }
+    delete stream;
+    return SUCCESS;
+}
+API cuStreamSynchronize(Stream *stream) { return stream->finish(), SUCCESS; }
+API cuStreamQuery(Stream *stream) { return stream->idle() ? SUCCESS : NOT_READY; }
+
+API cuEventCreate(Event **to, unsigned) { return *to = new Event(), SUCCESS; }
+API cuEventDestroy_v2(Event *event) {
+    {
+        std::unique_lock<std::mutex> guard(event->lock);
+        event->changed.wait(guard, [&] { return event->passed == event->recorded; });
+    }
+    return delete event, SUCCESS;
+}
+API cuEventRecord(Event *event, Stream *stream) {
+    {
+        std::lock_guard<std::mutex> guard(event->lock);
+        event->recorded++;
+    }
+    stream->add_after([=] {
+        std::lock_guard<std::mutex> guard(event->lock);
+        event->passed++;
+        event->at = std::chrono::steady_clock::now();
+        event->changed.notify_all();
+    });
+    return SUCCESS;
+}
+API cuEventSynchronize(Event *event) {
+    std::unique_lock<std::mutex> guard(event->lock);
+    event->changed.wait(guard, [&] { return event->passed == event->recorded; });
+    return SUCCESS;
+}
+API cuEventElapsedTime_v2(float *to, Event *first, Event *last) {
+    return *to = std::chrono::duration<float, std::milli>(last->at - first->at).count(), SUCCESS;
+}
+
+API cuStreamBeginCapture_v2(Stream *stream, int) { return stream->capture = new Graph(), SUCCESS; }
+API cuStreamBeginCaptureToGraph(Stream *stream, Graph *graph, const void *, const void *, size_t, int) {
+    return stream->capture = graph, SUCCESS;
+}
+API cuStreamEndCapture(Stream *stream, Graph **to) {
+    *to = stream->capture;
+    stream->capture = nullptr;
+    return *to ? SUCCESS : INVALID_VALUE;
+}
+API cuGraphCreate(Graph **to, unsigned) { return *to = new Graph(), SUCCESS; }
+API cuGraphDestroy(Graph *graph) { return delete graph, SUCCESS; }
+// Conditions and bodies live as long as the process: there are few.
+API cuGraphConditionalHandleCreate(u64 *to, Graph *graph, void *, unsigned value, unsigned) {
+    Condition *condition = new Condition{value};
+    graph->works.push_back([=] {
+        serving->finish_grids();
+        condition->value = value;
+    });
+    return *to = (u64)condition, SUCCESS;
+}
+API cuGraphAddNode_v2(void **to, Graph *graph, const void *, const void *, size_t, NodeParameters *node) {
+    if (node->type != CONDITIONAL_NODE || node->kind != LOOP || node->size != 1) return NOT_SUPPORTED;
+    Graph **body = new Graph *(new Graph());
+    Condition *condition = (Condition *)node->handle;
+    node->bodies = body;
+    graph->works.push_back([=] {
+        while (condition->value) {
+            for (const Work &work : (*body)->works) work();
+            serving->finish_grids();
+        }
+    });
+    return *to = body, SUCCESS;
+}
+API cuGraphInstantiateWithFlags(Graph **to, Graph *graph, u64) { return *to = new Graph(*graph), SUCCESS; }
+API cuGraphUpload(Graph *, Stream *) { return SUCCESS; }
+API cuGraphExecDestroy(Graph *graph) { return delete graph, SUCCESS; }
+API cuGraphLaunch(Graph *graph, Stream *stream) {
+    for (const Work &work : graph->works) stream->add(work);
+    return SUCCESS;
+}

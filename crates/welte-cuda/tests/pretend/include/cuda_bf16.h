@@ -1,0 +1,15 @@
+// BF16, as far as the kernels use it.
+#pragma once
+
+struct __align__(4) __nv_bfloat162 {
+    unsigned short x, y;
+};
+
+namespace pretended {
+inline unsigned short to_bf16(float f) {
+    unsigned bits = __float_as_uint(f);
+    if (f != f) return 0x7fff;
+    return (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+} // namespace pretended
+inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {pretended::to_bf16(a), pretended::to_bf16(b)}; }

@@ -1,0 +1,80 @@
+// The functions of kernels/ptx.cuh in plain C++.
+#pragma once
+
+inline u32 opaque(u32 v) { return v; }
+
+#if __CUDA_ARCH__ >= 900
+inline void grid_wait() { pretend->grid_wait(); }
+inline void grid_release() { pretend->grid_release(); }
+#else
+inline void grid_wait() {}
+inline void grid_release() {}
+#endif
+
+inline float max_nan(float a, float b) { return a != a ? a : b != b ? b : a > b ? a : b; }
+inline float power(float x) {
+    float y = exp2f(x);
+    return y < 1.17549435e-38f ? 0.0f : y;
+}
+inline u32 select(u32 a, u32 b, u32 pick) {
+    u64 both = (u64)b << 32 | a;
+    u32 v = 0;
+    for (int i = 0; i < 4; i++) {
+        u32 byte = (u32)(both >> 8 * (pick >> 4 * i & 7)) & 255;
+        if (pick >> 4 * i & 8) byte = byte & 128 ? 255 : 0;
+        v |= byte << 8 * i;
+    }
+    return v;
+}
+inline u32 widen_e4m3(u16 two) {
+    __half2 h;
+    for (int i = 0; i < 2; i++) {
+        u32 byte = two >> 8 * i & 255;
+        u16 bits = (u16)((byte & 128) << 8 | (byte & 127) << 7);
+        float v = (byte & 127) == 127 ? NAN : 256.0f * __half2float(__ushort_as_half(bits));
+        (i ? h.y : h.x) = __float2half_rn(v);
+    }
+    return pretended::bits_as<u32>(h);
+}
+
+inline u32 load_relaxed(const void *from) {
+    pretend->yield("a load of", from);
+    return *(const volatile u32 *)from;
+}
+inline uint4 load_relaxed4(const void *from) {
+    pretend->yield("a load of", from);
+    if ((u64)from % 16) pretend->die("a load of 16 bytes from an address that is no multiple of 16");
+    const volatile u32 *p = (const volatile u32 *)from;
+    return {p[0], p[1], p[2], p[3]};
+}
+inline u32 load_acquire(const u32 *from) { return load_relaxed(from); }
+inline void store_relaxed(void *to, u32 v) { *(volatile u32 *)to = v; }
+inline void count_release(u32 *counter) { ++*counter; }
+inline u32 load_system(const u32 *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+inline void store_system(u64 *to, u64 v) { __atomic_store_n(to, v, __ATOMIC_RELEASE); }
+
+template <u32 ID, u32 COUNT> inline void bar_sync() { pretend->barrier(ID, COUNT, false); }
+template <u32 ID, u32 COUNT> inline int bar_count(bool yes) { return pretend->barrier(ID, COUNT, yes); }
+inline void mbarrier_init(u32 barrier, u32 arrivals) { pretend->mbarrier_init(barrier, arrivals); }
+inline void mbarriers_ready() {}
+inline void mbarrier_arrive(u32 barrier) { pretend->mbarrier_arrive(barrier, 0); }
+inline void mbarrier_expect(u32 barrier, u32 bytes) { pretend->mbarrier_arrive(barrier, bytes); }
+inline bool mbarrier_passed(u32 barrier, u32 parity) { return pretend->mbarrier_passed(barrier, parity); }
+
+inline void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
+template <u32 BYTES> inline void copy_async(u32 to, const void *from) { pretend->copy_async(to, from, BYTES, BYTES); }
+template <u32 BYTES> inline void copy_async(u32 to, const void *from, bool wanted) { pretend->copy_async(to, from, BYTES, wanted ? BYTES : 0); }
+inline void copy_commit() { pretend->copy_commit(); }
+template <u32 PENDING> inline void copy_wait() { pretend->copy_wait(PENDING); }
+inline void show_to_async() {}
+inline void store_shared(u32 to, uint4 v) { *(uint4 *)pretend->shared(to, 16) = v; }
+
+inline void load_matrices(u32 (&r)[4], u32 at) { memcpy(r, pretend->meet(~0u, pretended::LOAD_MATRICES, &at, 4) + threadIdx.x % 32, 16); }
+inline void load_matrices_turned(u32 (&r)[4], u32 at) { memcpy(r, pretend->meet(~0u, pretended::LOAD_MATRICES_TURNED, &at, 4) + threadIdx.x % 32, 16); }
+inline void mma(pretended::Meeting kind, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    u32 in[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    const u32 *sums = pretend->meet(~0u, kind, in, sizeof in)[threadIdx.x % 32].w;
+    for (int i = 0; i < 4; i++) c[i] += __uint_as_float(sums[i]);
+}
+inline void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma(pretended::MMA_F16, c, a, b0, b1); }
+inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma(pretended::MMA_BF16, c, a, b0, b1); }
