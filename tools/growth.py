@@ -28,11 +28,13 @@ def main():
     p.add_argument("--sizes", default="qwen3-0.6b,llama-1b,qwen3-4b,qwen3-8b")
     p.add_argument("--gen", default="32")
     p.add_argument("--repetitions", default="3")
+    p.add_argument("--random-depth", action="store_true", help="reach depths with random keys and values, not with a prompt")
     a = p.parse_args()
     common = ["-n", a.gen, "-r", a.repetitions]
     print("| model | threads | depth | t/s | GB/s | of the floor |\n|---|---:|---:|---:|---:|---:|")
     name = f"{a.shape}:{a.format}"
     show(name, rows(a.welte, name, "-t", a.threads, *common))
+    common += ["--random-depth"] if a.random_depth else []
     for depth in (d for d in a.depths.split(",") if d != "0"):
         show(name, rows(a.welte, name, "-d", depth, *common))
         show(f"{name}, q8_0 cache", rows(a.welte, name, "-d", depth, "-ctk", "q8_0", *common))

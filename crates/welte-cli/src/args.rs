@@ -324,6 +324,9 @@ pub(crate) struct BenchArgs {
     /// Tokens in the context before, several separated by commas
     #[arg(short = 'd', long, default_value = "0", value_delimiter = ',')]
     pub(crate) n_depth: Vec<u32>,
+    /// Reach the depth with random keys and values in place of a prompt's (CPU; the time of a token is the same)
+    #[arg(long, conflicts_with = "ladder")]
+    pub(crate) random_depth: bool,
     /// Repetitions
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: u32,
@@ -381,9 +384,12 @@ pub(crate) struct ProfileArgs {
     /// Tokens to generate
     #[arg(short = 'n', long, default_value_t = 64)]
     pub(crate) n_gen: u32,
-    /// How to print: html is a page with the roofline
+    /// How to print: html is a page with the roofline and a token's timeline
     #[arg(short, long, value_enum, default_value_t = Page::Text)]
     pub(crate) output: Page,
+    /// Also write a step of the prompt and one token as trace events, for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

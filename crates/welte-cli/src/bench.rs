@@ -16,6 +16,8 @@ struct Row {
     n_prompt: u32,
     n_gen: u32,
     depth: u32,
+    /// The depth was filled with random numbers.
+    random: bool,
     /// Tokens per second, by repetition.
     speeds: Vec<f64>,
     /// Bytes read per token of generation, on average.
@@ -103,15 +105,20 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         let facts = facts(&named, &model, floor);
         let mut session = model.session()?;
         for &depth in &args.n_depth {
+            let random = args.random_depth && depth > 0;
+            if random {
+                session.fill_at_random(&tokens(&session, depth))?;
+            }
             for &n in args.n_prompt.iter().filter(|n| **n > 0) {
                 let speeds = prompt(&mut session, n, depth, args.repetitions)?;
-                let test = name("pp", n, depth);
+                let test = name("pp", n, depth, random);
                 let row = Row {
                     test,
                     threads: count,
                     n_prompt: n,
                     n_gen: 0,
                     depth,
+                    random,
                     speeds,
                     bytes_per_token: None,
                 };
@@ -123,13 +130,14 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
                     .map(|i| model.bytes_per_token((depth + i + 1) as usize) as f64)
                     .sum::<f64>();
                 let bytes_per_token = Some(bytes / f64::from(n));
-                let test = name("tg", n, depth);
+                let test = name("tg", n, depth, random);
                 let row = Row {
                     test,
                     threads: count,
                     n_prompt: 0,
                     n_gen: n,
                     depth,
+                    random,
                     speeds,
                     bytes_per_token,
                 };
@@ -155,11 +163,11 @@ fn facts(named: &str, model: &Model, floor: f64) -> Facts {
     }
 }
 
-fn name(kind: &str, n: u32, depth: u32) -> String {
-    if depth == 0 {
-        format!("{kind}{n}")
-    } else {
-        format!("{kind}{n} @ d{depth}")
+fn name(kind: &str, n: u32, depth: u32, random: bool) -> String {
+    match (depth, random) {
+        (0, _) => format!("{kind}{n}"),
+        (_, false) => format!("{kind}{n} @ d{depth}"),
+        (_, true) => format!("{kind}{n} @ random d{depth}"),
     }
 }
 
@@ -323,7 +331,7 @@ fn json(facts: &Facts, row: &Row) -> serde_json::Value {
     serde_json::json!({
         "model_filename": facts.model, "model_size": facts.size, "model_n_params": facts.parameters,
         "backends": facts.backend(), "n_threads": row.threads, "test": row.test, "n_prompt": row.n_prompt,
-        "n_gen": row.n_gen, "n_depth": row.depth, "avg_ts": row.mean(), "stddev_ts": row.deviation(),
+        "n_gen": row.n_gen, "n_depth": row.depth, "random_depth": row.random, "avg_ts": row.mean(), "stddev_ts": row.deviation(),
         "samples_ts": row.speeds, "gb_s": row.gb_s(), "floor_gb_s": facts.floor / 1e9,
         "floor_share": row.gb_s().map(|v| v * 1e9 / facts.floor),
     })

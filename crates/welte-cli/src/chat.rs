@@ -101,16 +101,17 @@ impl Chat {
             let text = format!("{}{line}", self.raw);
             let tokens = model.encode(&text)?;
             let (outcome, answer) =
-                run::answer(&mut self.session, &tokens, &args.sampling.options())?;
+                run::answer(&mut self.session, &tokens, &args.sampling.options(), false)?;
             self.raw = format!("{text}{answer}");
             run::closing_line(&mut self.session, &outcome);
             return Ok(());
         };
         self.messages.push(run::message("user", line.to_string()));
+        let (options, channels) = (args.sampling.options(), run::in_channels(&model));
         let result = model
             .encode_chat(template, &self.messages)
             .map_err(anyhow::Error::from)
-            .and_then(|tokens| run::answer(&mut self.session, &tokens, &args.sampling.options()));
+            .and_then(|tokens| run::answer(&mut self.session, &tokens, &options, channels));
         match result {
             Ok((outcome, text)) => {
                 self.messages.push(run::message("assistant", text));

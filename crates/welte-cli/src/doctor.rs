@@ -142,6 +142,7 @@ fn cuda_text(
                     )?,
                     Err(why) => writeln!(out, "  reads        not measured: {why}")?,
                 }
+                writeln!(out, "  replay       {}", replay_text(info))?;
             }
         }
     }
@@ -171,17 +172,29 @@ fn cuda_text(
     }
 }
 
+/// How this GPU can replay chains, and why not by the persistent kernel.
+fn replay_text(gpu: &GpuInfo) -> String {
+    let (ways, why) = welte::replays(gpu);
+    let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
+    match why {
+        Some(why) => format!("{} ({why})", names.join(", ")),
+        None => names.join(", "),
+    }
+}
+
 fn cuda_json(gpus: &Result<Vec<Gpu>, welte::Error>, tools: &CudaTools) -> serde_json::Value {
     let all: Vec<serde_json::Value> = gpus
         .iter()
         .flatten()
         .map(|gpu| {
             let info = &gpu.info;
+            let (ways, why) = welte::replays(info);
+            let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
             serde_json::json!({
                 "device": info.device, "name": info.name, "arch": info.arch, "sms": info.sms, "l2_bytes": info.l2_bytes,
                 "driver": info.driver, "memory_total": info.memory, "memory_free": gpu.free.as_ref().ok(),
                 "read_gb_s": gpu.reads.as_ref().ok().map(|speed| speed / 1e9),
-                "clock_gb_s": info.bandwidth as f64 / 1e9,
+                "clock_gb_s": info.bandwidth as f64 / 1e9, "replays": names, "why_not_persistent": why,
             })
         })
         .collect();
@@ -190,4 +203,31 @@ fn cuda_json(gpus: &Result<Vec<Gpu>, welte::Error>, tools: &CudaTools) -> serde_
         "nvrtc": tools.compiler.as_ref().ok(), "why_no_nvrtc": tools.compiler.as_ref().err().map(ToString::to_string),
         "cublaslt": tools.cublaslt, "kernel_cache": tools.cache, "cached_kernels": tools.cached,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_says_how_it_can_replay() {
+        let new = welte::assumed_gpu();
+        assert_eq!(
+            replay_text(&new),
+            "graph, loop on the GPU, launches, persistent kernel"
+        );
+        let old = GpuInfo { arch: 86, ..new };
+        assert_eq!(
+            replay_text(&old),
+            "graph, loop on the GPU, launches (not the persistent kernel: it needs compute capability 9.0, this GPU has 8.6)"
+        );
+        let gpus = Ok(vec![Gpu {
+            info: old,
+            free: Ok(1),
+            reads: Ok(1e9),
+        }]);
+        let json = cuda_json(&gpus, &welte::cuda_tools());
+        assert_eq!(json["gpus"][0]["replays"][0], "graph");
+        assert!(json["gpus"][0]["why_not_persistent"].is_string());
+    }
 }

@@ -10,7 +10,7 @@ use welte_table::dump;
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
     let inspection = Model::inspect(&source, &args.load.options()?)?;
-    let (program, header) = (&inspection.program, inspection.header());
+    let (program, header) = (inspection.program(), inspection.header());
     let shown = match args.output {
         Picture::Text => dump::text(program, &header),
         Picture::Json => dump::json(program, &header),

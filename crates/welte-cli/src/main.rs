@@ -9,6 +9,7 @@ mod hub;
 mod inspect;
 mod ladder;
 mod perplexity;
+mod picture;
 mod profile;
 mod profile_page;
 mod quantize;
@@ -16,6 +17,7 @@ mod run;
 mod source;
 mod synth;
 mod tokenize;
+mod trace;
 
 use args::{Cli, Command};
 use clap::Parser;

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 use welte::memory::{human, peak};
 use welte::{
-    CancelHandle, ChatTemplate, GenerateOptions, Message, Model, Outcome, Session, StopReason,
+    CancelHandle, Channels, ChatTemplate, FINAL, GenerateOptions, Message, Model, Outcome, Said,
+    Session, StopReason,
 };
 use welte_table::Class;
 
@@ -114,7 +115,8 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     let mut session = model.session()?;
     on_interrupt(session.cancel_handle())?;
     let begun = crate::START.get().map(std::time::Instant::elapsed);
-    let (outcome, _) = answer(&mut session, &tokens, &args.sampling.options())?;
+    let channels = template.is_some() && in_channels(&model);
+    let (outcome, _) = answer(&mut session, &tokens, &args.sampling.options(), channels)?;
     let interrupted = outcome.stop == StopReason::Cancelled;
     if args.verbose {
         start_line(&model, begun.unwrap_or_default(), &outcome);
@@ -131,31 +133,97 @@ pub(crate) fn message(role: &str, content: String) -> Message {
     Message::new(role, content)
 }
 
-/// Generates onto standard output; returns the text as well.
+/// Whether the model's answers come in channels.
+pub(crate) fn in_channels(model: &Model) -> bool {
+    model.tokenizer().is_ok_and(|t| t.has_channels())
+}
+
+/// Where the pieces of an answer go: what is said to the user onto standard output, other channels onto standard error.
+struct Shown {
+    channels: Option<Channels>,
+    /// The channel that standard error is in the middle of.
+    aside: Option<String>,
+    /// What was said to the user.
+    text: String,
+}
+
+impl Shown {
+    fn piece(&mut self, out: &mut impl Write, piece: &str) -> std::io::Result<()> {
+        let Some(channels) = &mut self.channels else {
+            return self.say(out, piece);
+        };
+        let said = channels.push(piece);
+        self.all(out, said)
+    }
+
+    fn end(&mut self, out: &mut impl Write) -> std::io::Result<()> {
+        let rest = self.channels.as_mut().map(Channels::finish);
+        self.all(out, rest.unwrap_or_default())?;
+        self.leave_aside();
+        writeln!(out)?;
+        out.flush()
+    }
+
+    fn all(&mut self, out: &mut impl Write, said: Vec<Said>) -> std::io::Result<()> {
+        for Said { channel, text } in said {
+            if channel == FINAL {
+                self.leave_aside();
+                self.say(out, &text)?;
+            } else {
+                if self.aside.as_ref() != Some(&channel) {
+                    self.leave_aside();
+                    eprint!("[{channel}] ");
+                    self.aside = Some(channel);
+                }
+                eprint!("{text}");
+            }
+        }
+        Ok(())
+    }
+
+    fn leave_aside(&mut self) {
+        if self.aside.take().is_some() {
+            eprintln!();
+        }
+    }
+
+    fn say(&mut self, out: &mut impl Write, text: &str) -> std::io::Result<()> {
+        self.text.push_str(text);
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+}
+
+/// Generates onto standard output; returns what was said to the user as well.
 pub(crate) fn answer(
     session: &mut Session,
     tokens: &[u32],
     options: &GenerateOptions,
+    channels: bool,
 ) -> anyhow::Result<(Outcome, String)> {
     let mut out = std::io::stdout().lock();
-    let mut text = String::new();
+    let mut shown = Shown {
+        channels: channels.then(Channels::default),
+        aside: None,
+        text: String::new(),
+    };
     let mut failed = None;
-    let outcome = session.generate(tokens, options, &mut |piece| {
-        text.push_str(piece);
-        match out.write_all(piece.as_bytes()).and_then(|()| out.flush()) {
+    let outcome = session.generate(
+        tokens,
+        options,
+        &mut |piece| match shown.piece(&mut out, piece) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => {
                 failed = Some(error);
                 ControlFlow::Break(())
             }
-        }
-    })?;
+        },
+    )?;
     if let Some(error) = failed {
         return Err(error.into());
     }
-    writeln!(out)?;
-    out.flush()?;
-    Ok((outcome, text))
+    shown.end(&mut out)?;
+    Ok((outcome, shown.text))
 }
 
 /// Ctrl-C ends the generation; a second one before it has ended, the program.
@@ -195,11 +263,7 @@ fn place(session: &mut Session) -> String {
     let Ok(gpu) = session.device().cuda() else {
         return device.to_string();
     };
-    let replay = gpu.replay_in_use().name();
-    match gpu.note() {
-        Some(why) => format!("{device}, {replay} ({why})"),
-        None => format!("{device}, {replay}"),
-    }
+    format!("{device}, {}", gpu.replaying())
 }
 
 /// Speeds, memory and bandwidth, on standard error.
@@ -234,5 +298,40 @@ pub(crate) fn closing_line(session: &mut Session, outcome: &Outcome) {
         eprintln!(
             "note: the context is full ({used} of {context} tokens); load with a larger -c to go on"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_answers_go_to_standard_output_and_into_the_conversation() {
+        let show = |channels: Option<Channels>| {
+            let mut shown = Shown {
+                channels,
+                aside: None,
+                text: String::new(),
+            };
+            let mut out = Vec::new();
+            for piece in [
+                "<|channel|>ana",
+                "lysis<|message|>Short.<|end|>",
+                "<|start|>assistant<|channel|>final<|message|>By the",
+                " river <|",
+            ] {
+                shown.piece(&mut out, piece).unwrap();
+            }
+            shown.end(&mut out).unwrap();
+            (String::from_utf8(out).unwrap(), shown.text)
+        };
+        let (out, text) = show(Some(Channels::default()));
+        assert_eq!(
+            (out.as_str(), text.as_str()),
+            ("By the river <|\n", "By the river <|")
+        );
+        let (out, text) = show(None);
+        assert!(out.starts_with("<|channel|>analysis<|message|>Short."));
+        assert_eq!(out.trim_end_matches('\n'), text);
     }
 }

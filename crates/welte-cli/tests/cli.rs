@@ -126,6 +126,86 @@ fn inspect_shows_every_form() {
 }
 
 #[test]
+fn inspect_says_how_a_gpu_would_replay() {
+    let facts = |args: &[&str]| {
+        let mut all = vec!["inspect", "synthetic:qwen3-8b:q4_k", "--device", "cpu"];
+        all.extend(args);
+        let text = out(&welte(&all));
+        let line = text.lines().find(|line| line.contains("replay on a GPU"));
+        let line = line.unwrap_or_else(|| panic!("{text}")).to_string();
+        all.extend(["-o", "json"]);
+        let json: serde_json::Value = serde_json::from_slice(&welte(&all).stdout).unwrap();
+        let said = json["facts"]["replay on a GPU"].as_str().unwrap();
+        assert!(line.ends_with(said), "{line} {said}");
+        said.to_string()
+    };
+    let (taken, asked) = (facts(&[]), facts(&["--replay", "persistent"]));
+    let refused = facts(&["--replay", "persistent", "-ctk", "q8_0", "-ctv", "q8_0"]);
+    match welte::gpu_info(0) {
+        Ok(_) => assert!(!taken.contains("assuming"), "{taken}"),
+        Err(_) => {
+            let assumed = "; assuming an H200, for there is no GPU here";
+            let takes = "graph; the persistent kernel takes this model (--replay persistent)";
+            assert_eq!(taken, format!("{takes}{assumed}"));
+            assert_eq!(asked, format!("persistent kernel{assumed}"));
+            let why = "graph (not the persistent kernel: a KV cache in Q8_0)";
+            assert_eq!(refused, format!("{why}{assumed}"));
+        }
+    }
+}
+
+#[test]
+fn profile_writes_a_trace_of_a_prompt_and_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("trace.json");
+    let path = file.to_str().unwrap();
+    let args = [
+        "profile",
+        "models/demo.gguf",
+        "--device",
+        "cpu",
+        "-p",
+        "20",
+        "-n",
+        "2",
+        "--trace",
+    ];
+    let output = welte(&[&args[..], &[path]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for process in [1, 2] {
+        let named = |name: &str| {
+            let of = |e: &&serde_json::Value| e["pid"] == process && e["name"] == name;
+            events.iter().filter(of).count()
+        };
+        assert_eq!(named("thread_name"), 1);
+        assert!(
+            named("layer 0 attention") == 1 && named("layer 0 norm_matmul_act_mul gate, up") <= 1
+        );
+    }
+    // Slices follow one another.
+    let mut ends = [0.0; 3];
+    for event in events.iter().filter(|e| e["ph"] == "X") {
+        let end = &mut ends[event["pid"].as_u64().unwrap() as usize];
+        let (ts, dur) = (
+            event["ts"].as_f64().unwrap(),
+            event["dur"].as_f64().unwrap(),
+        );
+        assert!(ts >= *end && dur >= 0.0);
+        *end = ts + dur;
+    }
+    assert!(ends[1] > 0.0 && ends[2] > 0.0);
+    let nowhere = folder.path().join("no/such/folder");
+    let mut wrong = args.to_vec();
+    wrong.push(nowhere.to_str().unwrap());
+    refused(&wrong, 1, &["--trace", "cannot be written"]);
+    let mut plain = args.to_vec();
+    plain.extend([path, "--reference"]);
+    refused(&plain, 1, &["--trace", "leave it out"]);
+}
+
+#[test]
 fn bench_and_profile_and_perplexity_speak_json() {
     let bench = welte(&[
         "bench",
@@ -143,6 +223,30 @@ fn bench_and_profile_and_perplexity_speak_json() {
     let rows: serde_json::Value = serde_json::from_slice(&bench.stdout).unwrap();
     assert_eq!(rows[0]["test"], "pp16");
     assert_eq!(rows[1]["test"], "tg8");
+    let deep = [
+        "bench",
+        "models/demo.gguf",
+        "--device",
+        "cpu",
+        "-p",
+        "0",
+        "-n",
+        "4",
+        "-r",
+        "1",
+        "-d",
+        "300",
+        "--random-depth",
+        "-ctk",
+        "q8_0",
+        "-o",
+        "jsonl",
+    ];
+    let deep = welte(&deep);
+    assert_eq!(deep.status.code(), Some(0), "{}", err(&deep));
+    let row: serde_json::Value = serde_json::from_slice(&deep.stdout).unwrap();
+    assert_eq!(row["test"], "tg4 @ random d300");
+    assert_eq!(row["random_depth"], true);
     let profile = welte(&[
         "profile",
         "models/demo.gguf",

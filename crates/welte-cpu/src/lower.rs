@@ -669,6 +669,7 @@ impl Lowering<'_> {
         let own = act.is_none();
         let width = if own { e.used * e.k } else { e.k };
         let acts = Bytes(self.extra.acts.ptr());
+        let bias = self.floats(command.weights[1], e.n * e.experts)?;
         push(Phase::Group(groups, choice));
         push(Phase::PrepareEntries(PrepareEntries {
             kernel,
@@ -699,6 +700,7 @@ impl Lowering<'_> {
             acts_bytes,
             y: out,
             then,
+            bias: if own { Floats::NONE } else { bias },
         }));
         if own {
             push(Phase::Combine(Combine {
@@ -707,6 +709,7 @@ impl Lowering<'_> {
                 parts: out,
                 y: self.place(y, y_stride, n, rows)?,
                 n,
+                bias,
             }));
         }
         Ok(())
@@ -745,8 +748,10 @@ impl Lowering<'_> {
             scale: p.scale,
             window: p.window as usize,
             softcap: p.softcap,
+            sinks: self.floats(command.weights[0], heads)?,
             partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
             run: attention::run_for(kv.format, head_dim, self.inner.isa),
+            threads: self.inner.team.threads(),
             prompt: attention_prompt::prompt_for(kv.format, self.inner.isa, heads / kv_heads)
                 .filter(|_| prompt),
         })

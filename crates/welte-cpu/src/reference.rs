@@ -312,8 +312,10 @@ impl<'w> Interpreter<'_, 'w> {
                 let each = 2 * p.n as usize * p.k as usize;
                 let mut y = Vec::new();
                 for id in &choice[..p.used as usize] {
-                    let matrix = self.expert(id.to_bits() as usize, each);
-                    y.extend(act_mul(p.act, &multiply(matrix, &x)));
+                    let id = id.to_bits() as usize;
+                    let gate_up = multiply(self.expert(0, id, each), &x);
+                    let gate_up = biased(gate_up, self.expert(1, id, 2 * p.n as usize));
+                    y.extend(act_mul(p.act, &gate_up));
                 }
                 self.write(c, p.y_stride, row, &y);
             }
@@ -325,8 +327,9 @@ impl<'w> Interpreter<'_, 'w> {
                 let mut y = self.read(c, p.y_stride, row, p.n as usize);
                 let (ids, shares) = choice.split_at(used);
                 for ((id, share), x) in ids.iter().zip(shares).zip(x.chunks(k)) {
-                    let matrix = self.expert(id.to_bits() as usize, p.n as usize * k);
-                    let part = multiply(matrix, x);
+                    let (id, n) = (id.to_bits() as usize, p.n as usize);
+                    let part = multiply(self.expert(0, id, n * k), x);
+                    let part = biased(part, self.expert(1, id, n));
                     y.iter_mut().zip(part).for_each(|(y, v)| *y += share * v);
                 }
                 self.write(c, p.y_stride, row, &y);
@@ -335,9 +338,9 @@ impl<'w> Interpreter<'_, 'w> {
         }
     }
 
-    /// One expert's part of the command's matrix.
-    fn expert(&self, id: usize, values: usize) -> Option<&'w [f32]> {
-        self.weight(0)?.get(id * values..(id + 1) * values)
+    /// One expert's part of the command's weight `role`.
+    fn expert(&self, role: usize, id: usize, values: usize) -> Option<&'w [f32]> {
+        self.weight(role)?.get(id * values..(id + 1) * values)
     }
 
     fn rope(&self, y: &mut [f32], row: usize, interleaved: u32, magnitude: f32) {
@@ -385,9 +388,12 @@ impl<'w> Interpreter<'_, 'w> {
                 }
             })
             .collect();
-        let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sink = self
+            .weight(0)
+            .map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
+        let largest = scores.iter().copied().fold(sink, f32::max);
         let weights: Vec<f32> = scores.iter().map(|s| (s - largest).exp()).collect();
-        let sum: f32 = weights.iter().sum();
+        let sum = weights.iter().sum::<f32>() + (sink - largest).exp();
         let mut y = vec![0.0; q.len()];
         for (position, weight) in (first..end).zip(weights) {
             let v = self.fetch(kv, p.layer, 1, kv_head, at, position);
@@ -440,6 +446,13 @@ fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
+fn biased(values: Vec<f32>, bias: Option<&[f32]>) -> Vec<f32> {
+    match bias {
+        Some(bias) => add(&values, bias),
+        None => values,
+    }
+}
+
 fn activate(act: u32, x: f32) -> f32 {
     match act {
         0 => x / (1.0 + (-x).exp()),
@@ -452,6 +465,12 @@ fn act_mul(act: u32, x: &[f32]) -> Vec<f32> {
     let (gate, up) = x.split_at(x.len() / 2);
     gate.iter()
         .zip(up)
-        .map(|(g, u)| activate(act, *g) * u)
+        .map(|(&g, &u)| match act {
+            3 => {
+                let g = g.min(7.0);
+                g / (1.0 + (-1.702 * g).exp()) * (u.clamp(-7.0, 7.0) + 1.0)
+            }
+            _ => activate(act, g) * u,
+        })
         .collect()
 }

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use welte_table::{BufferId, Class, Op, Row, Sampling, Shape, params};
+use welte_table::timeline::Timeline;
+use welte_table::{BufferId, Class, Op, Row, Sampling, Shape, cost};
 
 /// What one op did since profiling was switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct Session {
     /// The table of the last step.
     last_table: usize,
     profile: Option<Vec<Profile>>,
+    /// Number, begin and end of each command of the last step that was profiled.
+    ran: Vec<(u32, u64, u64)>,
     allocated: BTreeMap<Class, u64>,
 }
 
@@ -95,6 +98,7 @@ impl Session {
             slots,
             last_table: 0,
             profile: None,
+            ran: Vec::new(),
             allocated,
         };
         let pages = session.state.pages_per_sequence * program.kv.sequences as usize;
@@ -279,11 +283,24 @@ impl Session {
             flops: 0,
         };
         self.profile = on.then(|| Op::ALL.iter().map(zero).collect());
+        self.ran.clear();
     }
 
     /// What each op did since profiling was switched on; empty if it is off.
     pub fn profile(&self) -> &[Profile] {
         self.profile.as_deref().unwrap_or(&[])
+    }
+
+    /// When the commands of the last step ran, if it was profiled: one lane, the team's.
+    pub fn last_step(&self) -> Timeline {
+        let program = &self.model.inner.program;
+        match program.tables.get(self.last_table) {
+            Some(table) if !self.ran.is_empty() => {
+                let rows = &self.state.rows[..self.state.live];
+                Timeline::in_order(table, &program.kv, rows, &self.ran)
+            }
+            _ => Timeline::default(),
+        }
     }
 
     fn token(&self, slot: usize) -> u32 {
@@ -396,33 +413,31 @@ impl Session {
                 .run(&self.counts, &work(0))
                 .map_err(|_| Error::Panicked);
         };
-        let mut last = u32::MAX;
+        self.ran.clear();
+        let begun = Instant::now();
         for (index, phase) in lowered.phases.iter().enumerate() {
             if self.counts[index] == 0 {
                 continue;
             }
-            let start = Instant::now();
+            let start = begun.elapsed().as_nanos() as u64;
             inner
                 .team
                 .run(&self.counts[index..=index], &work(index))
                 .map_err(|_| Error::Panicked)?;
             let command = &program.tables[table].commands[phase.command as usize];
             let entry = &mut profile[command.op as usize];
-            entry.ns += start.elapsed().as_nanos() as u64;
-            if phase.command != last {
-                last = phase.command;
+            let end = begun.elapsed().as_nanos() as u64;
+            entry.ns += end - start;
+            let same = |ran: &&mut (u32, u64, u64)| ran.0 == phase.command;
+            if let Some(ran) = self.ran.last_mut().filter(same) {
+                ran.2 = end;
+            } else {
+                self.ran.push((phase.command, start, end));
                 entry.calls += 1;
                 let rows = if phase.single { 1 } else { live };
-                entry.bytes += command.bytes;
-                entry.flops += command.flops * rows as u64;
-                if command.op == Op::Attention {
-                    let p = params::Attention::of(&command.params);
-                    for row in &state.rows[..live] {
-                        let seen = positions_seen(&p, row);
-                        entry.bytes += seen * kv_bytes(state);
-                        entry.flops += seen * 4 * u64::from(p.heads) * u64::from(p.head_dim);
-                    }
-                }
+                let context = cost::of_context(command, &state.kv, &state.rows[..live]);
+                entry.bytes += command.bytes + context.bytes;
+                entry.flops += command.flops * rows as u64 + context.flops;
             }
         }
         Ok(())
@@ -481,20 +496,6 @@ impl Session {
 
 fn no_table(table: usize, known: usize) -> Error {
     Error::Step(format!("table {table}; the program has {known}"))
-}
-
-/// How many positions the attention of a row looks at.
-fn positions_seen(p: &params::Attention, row: &Row) -> u64 {
-    let all = u64::from(row.position) + 1;
-    match p.window {
-        0 => all,
-        window => all.min(u64::from(window)),
-    }
-}
-
-/// Bytes of keys and values of one position in one layer.
-fn kv_bytes(state: &State) -> u64 {
-    u64::from(state.kv.kv_heads) * state.kv_row_bytes() as u64 * 2
 }
 
 /// The KV cache: the only buffer of its class (a program without attention may lack it).

@@ -39,7 +39,12 @@ fn compare_buffers(a: &Session, b: &Session, what: &str, tolerance: f32) {
 #[test]
 fn every_op_agrees_with_the_reference() {
     for seed in 0..40 {
-        let config = Config::ugly(seed);
+        let ugly = Config::ugly(seed);
+        let config = Config {
+            sinks: seed % 3 == 1,
+            act: if seed % 7 == 3 { 3 } else { ugly.act },
+            ..ugly
+        };
         let (program, checkpoint) = make(&config);
         let program = if seed % 2 == 0 {
             program
@@ -121,10 +126,17 @@ fn every_format_agrees_with_the_reference() {
 
 #[test]
 fn long_contexts_cross_splits_and_pages() {
+    for sinks in [false, true] {
+        long_context(sinks);
+    }
+}
+
+fn long_context(sinks: bool) {
     let config = Config {
         context: 640,
         page: 16,
         layers: 1,
+        sinks,
         ..Config::small(3)
     };
     let (program, checkpoint) = make(&config);
@@ -157,6 +169,83 @@ fn long_contexts_cross_splits_and_pages() {
     }
 }
 
+/// One row at a time: groups that share passes in every way, heads of odd widths, windows that begin inside a split, on
+/// every instruction set, in pages that lie in disorder.
+#[test]
+fn single_rows_agree_with_the_reference() {
+    let shapes = [
+        (1, 1, 128, Format::F16, 16, 0, 0.0),
+        (2, 1, 128, Format::Q8_0, 64, 0, 0.0),
+        (6, 2, 48, Format::F16, 7, 0, 5.0),
+        (4, 1, 64, Format::Q8_0, 3, 100, 0.0),
+        (7, 1, 80, Format::F16, 64, 9, 0.0),
+        (8, 1, 32, Format::Q8_0, 1, 0, 5.0),
+        (12, 1, 256, Format::F16, 100, 250, 0.0),
+    ];
+    for (seed, shape) in shapes.into_iter().enumerate() {
+        let (heads, kv_heads, head_dim, kv_format, page, window, softcap) = shape;
+        let config = Config {
+            heads,
+            kv_heads,
+            head_dim,
+            rot: head_dim,
+            kv_format,
+            page,
+            window,
+            softcap,
+            layers: 1,
+            rows: 270,
+            ..Config::small(seed as u64 + 40)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut sessions = vec![load(&program, &checkpoint, &reference())];
+        for isa in Isa::available() {
+            let options = Options {
+                isa: Some(isa),
+                ..options(2)
+            };
+            sessions.push(load(&program, &checkpoint, &options));
+        }
+        let mut pages = sessions[0].pages().to_vec();
+        pages.reverse();
+        for session in &mut sessions {
+            session.set_pages(&pages).unwrap();
+        }
+        let tolerance = if kv_format == Format::Q8_0 {
+            2e-2
+        } else {
+            2e-3
+        };
+        let mut at = 0;
+        for (prompt, singles) in [(0, 3), (15, 1), (236, 3)] {
+            let rows = rows(
+                &mut Numbers(at.into()),
+                config.vocab,
+                at,
+                prompt + singles,
+                0,
+            );
+            let (rows, alone) = rows.split_at(prompt as usize);
+            let (plain, fast) = sessions.split_first_mut().unwrap();
+            if !rows.is_empty() {
+                plain.step(1, rows).unwrap();
+                fast.iter_mut().for_each(|session| {
+                    session.step(1, rows).unwrap();
+                });
+            }
+            for one in alone.chunks(1) {
+                let want = plain.step(0, one).unwrap();
+                for session in fast.iter_mut() {
+                    let off = difference(session.step(0, one).unwrap(), want);
+                    let position = one[0].position;
+                    assert!(off <= tolerance, "at {position}: {off} {shape:?}");
+                }
+            }
+            at += prompt + singles;
+        }
+    }
+}
+
 /// Prompts of many rows: every shape of attention, on every instruction set, in pages that lie in disorder.
 #[test]
 fn prompts_agree_with_the_reference() {
@@ -179,6 +268,7 @@ fn prompts_agree_with_the_reference() {
             page,
             window,
             softcap,
+            sinks: seed % 2 == 1,
             layers: 1,
             rows: 110,
             ..Config::small(seed as u64)
@@ -219,10 +309,16 @@ fn prompts_agree_with_the_reference() {
 /// As long as each piece has many rows, how a prompt is cut does not change a bit.
 #[test]
 fn prompts_in_large_pieces_give_the_same_bits() {
-    for (format, window) in [(Format::Q4_0, 0), (Format::Q6_K, 50), (Format::BF16, 0)] {
+    let cases = [
+        (Format::Q4_0, 0, false),
+        (Format::Q6_K, 50, true),
+        (Format::BF16, 0, false),
+    ];
+    for (format, window, sinks) in cases {
         let config = Config {
             format,
             window,
+            sinks,
             dim: 256,
             hidden: 256,
             rows: 200,
@@ -509,7 +605,14 @@ fn experts_agree_with_the_reference() {
         hidden: 16 * (1 + seed as u32 % 5),
         ..Mixture::ugly(seed)
     });
-    for config in ugly.chain(formats) {
+    let biased = (20..32).map(|seed| Mixture {
+        dim: 16 * (1 + seed as u32 % 3),
+        hidden: 16 * (1 + seed as u32 % 5),
+        bias: true,
+        act: [3, 0, 3, 2][seed as usize % 4],
+        ..Mixture::ugly(seed)
+    });
+    for config in ugly.chain(biased).chain(formats) {
         let (program, checkpoint) = make_mixture(&config);
         let mut fast = load(&program, &checkpoint, &options(2));
         let mut plain = load(&program, &checkpoint, &reference());

@@ -4,13 +4,13 @@
 //! Prints per model: loading, microseconds per token of a chain (by each kind of replay, or those named), the same as bytes
 //! per second, where the blocks of the persistent kernel spend their time, a prompt of 512, and microseconds per token and op when each command is timed alone.
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-use welte_cuda::{Model, Options, Replay, Session, Timeline};
+use welte_cuda::{Model, Options, Replay, Session};
 use welte_formats::synthetic::Synthetic;
+use welte_table::timeline::Timeline;
 use welte_table::{Row, Sampling};
 
 /// Kinds of replay by the names that arguments have.
@@ -135,58 +135,22 @@ fn bench(shape: &str, depths: &[u32], kinds: &[Replay]) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// Per op: how long blocks waited for their input, worked, and handed on, in the mean; and how far apart the first and last
+/// Per kind of instruction: how long the median block took and waited for its input, and how far apart the first and the last
 /// block were done.
 fn times(timeline: &Timeline) {
-    let count = timeline.instructions.len();
-    let mut by_op: BTreeMap<String, [f64; 6]> = BTreeMap::new();
-    for i in 0..count {
-        let (op, label) = &timeline.instructions[i];
-        let name = label.trim_start_matches("layer ");
-        let name = name.trim_start_matches(|c: char| c.is_ascii_digit()).trim();
-        let entry = by_op.entry(format!("{} {name}", op.name())).or_default();
-        let live = timeline
-            .blocks
-            .iter()
-            .filter(|b| b[i][3] > 0 && b[i][1] > 0);
-        let (mut n, mut sums, mut first, mut last) = (0.0, [0.0; 3], f64::MAX, 0.0f64);
-        for block in live {
-            let s = block[i].map(|ns| ns as f64);
-            n += 1.0;
-            sums[0] += s[1] - s[0];
-            sums[1] += s[2].max(s[1]) - s[1];
-            sums[2] += s[3] - s[2].max(s[1]);
-            first = first.min(s[3]);
-            last = last.max(s[3]);
-        }
-        if n > 0.0 {
-            entry[0] += 1.0;
-            for (to, sum) in entry[1..4].iter_mut().zip(sums) {
-                *to += sum / n;
-            }
-            entry[4] += last - first;
-        }
-    }
-    let turn = timeline
-        .blocks
-        .iter()
-        .flatten()
-        .map(|s| s[3])
-        .max()
-        .unwrap_or(0);
     println!(
-        "  a turn of {:.1} us; of each op, mean ns: waiting and staging, work, handing on, spread",
-        turn as f64 / 1e3
+        "  a turn of {:.1} us; of each instruction, ns of the median block: all, waiting and staging; spread",
+        timeline.length() as f64 / 1e3
     );
-    for (name, e) in by_op {
-        let n = e[0].max(1.0);
+    for kind in timeline.kinds() {
+        let each = |ns: u64| ns as f64 / kind.calls.max(1) as f64;
         println!(
-            "  {name:40} {:3} x {:7.0} {:7.0} {:7.0} {:7.0}",
-            e[0],
-            e[1] / n,
-            e[2] / n,
-            e[3] / n,
-            e[4] / n
+            "  {:40} {:3} x {:7.0} {:7.0} {:7.0}",
+            kind.name,
+            kind.calls,
+            each(kind.ns),
+            each(kind.waiting_ns),
+            each(kind.spread_ns)
         );
     }
 }

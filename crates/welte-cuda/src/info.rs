@@ -40,6 +40,24 @@ pub struct GpuInfo {
     pub bandwidth: u64,
 }
 
+/// What an H200 says of itself: for planning where there is no GPU, and for tests.
+pub fn h200() -> GpuInfo {
+    GpuInfo {
+        device: 0,
+        devices: 1,
+        name: "H200".to_string(),
+        arch: 90,
+        sms: 132,
+        memory: 141 << 30,
+        shared_per_block: 232_448,
+        shared_per_sm: 233_472,
+        l2_bytes: 60 << 20,
+        driver: 13_000,
+        clock_khz: 1_980_000,
+        bandwidth: 0,
+    }
+}
+
 /// Looks at a GPU. The error says why there is none.
 pub fn info(device: u32) -> Result<GpuInfo, Error> {
     // SAFETY: only tries to open the library.

@@ -18,6 +18,7 @@ mod load;
 mod lower;
 mod ops;
 mod persistent;
+mod plan;
 mod replay;
 mod sizes;
 
@@ -25,11 +26,11 @@ pub use compile::{Compiled, compile_all, version as compiler_version};
 pub use doctor::{Tools, tools};
 pub use error::Error;
 pub use floor::read_bandwidth;
-pub use info::{GpuInfo, free_memory, info};
+pub use info::{GpuInfo, free_memory, h200, info};
 pub use load::{Model, weight_bytes};
-pub use lower::supports;
-pub use replay::{Profile, Session, Timeline};
-pub use sizes::device_bytes;
+pub use lower::{missing, supports};
+pub use plan::{Plan, Replaying, replays};
+pub use replay::{Profile, Session};
 
 /// How a chain is replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,10 @@
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel, Module};
 use crate::launch::{Launch, Unit};
 use crate::lower::{LoweredTable, Lowering, Places};
-use crate::persistent::{self, Inputs, Roll};
+use crate::persistent::Roll;
 use crate::replay::turn_unit;
-use crate::{Error, Options, Replay, compile, layout, sizes};
+use crate::sizes::Sizes;
+use crate::{Error, Options, Plan, Replay, compile, layout};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -31,6 +32,7 @@ pub(crate) struct Inner {
     pub(crate) weights: Vec<Placed>,
     /// The decode table for the persistent kernel, or why there is none.
     pub(crate) roll: Result<Roll, String>,
+    pub(crate) sizes: Sizes,
     modules: Mutex<BTreeMap<Unit, Module>>,
     // Freed after everything that lives in its context.
     pub(crate) arena: DeviceBlock,
@@ -67,7 +69,21 @@ impl Model {
         options: &Options,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Model, Error> {
-        sizes::check(&program)?;
+        Model::load_planned(Plan::of(program, options)?, checkpoint, progress)
+    }
+
+    /// The same for a program that is planned already.
+    pub fn load_planned(
+        plan: Plan,
+        checkpoint: &dyn Checkpoint,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Model, Error> {
+        let Plan {
+            program,
+            options,
+            sizes,
+            mut roll,
+        } = plan;
         let gpu = Arc::new(Gpu::open(options.device)?);
         let mut weights = Vec::with_capacity(program.weights.len());
         let mut total = 0u64;
@@ -81,7 +97,7 @@ impl Model {
                 .checked_add(bytes)
                 .ok_or_else(|| rows.wrong("the weights are too large"))?;
         }
-        let needed = total.saturating_add(sizes::session_bytes(&program, &gpu.info));
+        let needed = total.saturating_add(sizes.session_bytes(&program));
         let free = gpu.free_memory()?;
         if needed > free {
             return Err(Error::OutOfMemory {
@@ -94,18 +110,15 @@ impl Model {
         for weight in &mut weights {
             weight.start += arena.start();
         }
-        let inputs = Inputs {
-            program: &program,
-            gpu: &gpu.info,
-            weights: &weights,
-        };
-        let decode = program.tables.first().ok_or("it has no table".to_string());
-        let roll = decode.and_then(|table| persistent::record(&inputs, table));
+        if let Ok(roll) = &mut roll {
+            roll.place(&weights);
+        }
         let model = Model {
             inner: Arc::new(Inner {
                 roll,
+                sizes,
                 program,
-                options: *options,
+                options,
                 weights,
                 modules: Mutex::default(),
                 arena,

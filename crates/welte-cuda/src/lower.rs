@@ -7,13 +7,45 @@ use crate::{Error, GpuInfo, ops};
 use std::sync::Arc;
 use welte_table::{
     BufferRef, Class, Command, Format, NO_WEIGHT, Op, Params, Patch, Program, Shape, Table,
-    WeightId,
+    WeightId, params,
 };
 
-/// True if this device runs the command as it stands: it has every op, fused ones included, in every format.
-pub fn supports(_: &Command) -> bool {
-    true
+/// True if this device runs the command as it stands: it has every op, fused ones included, in every format, but not each
+/// with everything that the CPU can add to it.
+pub fn supports(command: &Command) -> bool {
+    lacking(command).next().is_none()
 }
+
+/// What a program needs that no kernel here does, as a person reads it.
+pub fn missing(program: &Program) -> Option<String> {
+    let commands = program.tables.iter().flat_map(|t| &t.commands);
+    let mut needed: Vec<&str> = commands.flat_map(lacking).collect();
+    needed.sort_unstable();
+    needed.dedup();
+    (!needed.is_empty()).then(|| needed.join(", "))
+}
+
+/// What a command needs that no kernel here does.
+fn lacking(command: &Command) -> impl Iterator<Item = &'static str> {
+    let given = |role: usize| command.weights[role] != NO_WEIGHT;
+    let act = match command.op {
+        Op::ActMul => params::ActMul::of(&command.params).act,
+        Op::NormMatmulActMul => params::NormMatmulActMul::of(&command.params).act,
+        Op::ExpertsActMul => params::ExpertsActMul::of(&command.params).act,
+        _ => 0,
+    };
+    let experts = matches!(command.op, Op::ExpertsActMul | Op::ExpertsAdd);
+    [
+        (command.op == Op::Attention && given(0), "attention sinks"),
+        (experts && given(1), "biases of experts"),
+        (act > LAST_ACT, "a clamped activation"),
+    ]
+    .into_iter()
+    .filter_map(|(needed, what)| needed.then_some(what))
+}
+
+/// The last of the table's activations that the kernels have.
+const LAST_ACT: u32 = 2;
 
 /// Addresses of a session's memory.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,6 @@ mod persistent;
 mod profile;
 mod ready;
 
-pub use persistent::Timeline;
 pub use profile::Profile;
 pub(crate) use ready::turn_unit;
 
@@ -16,12 +15,13 @@ use crate::launch::ByRows;
 use crate::load::{Inner, Model};
 use crate::lower::{MAILBOX_SLOTS, Places};
 use crate::ops::sample::Sampler;
-use crate::sizes::{STEP_HEAD, Sizes};
+use crate::sizes::STEP_HEAD;
 use crate::{Error, Replay};
 use persistent::Persistent;
 use ready::{Ready, ReadyTable, ready_tables};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use welte_table::timeline::Timeline;
 use welte_table::{BufferId, BufferRef, Class, Command, Op, Row, Shape};
 
 /// One user of a model: its buffers, KV cache and step state.
@@ -58,6 +58,7 @@ pub struct Session {
     last_table: usize,
     replay: Replay,
     profile: Option<Vec<Profile>>,
+    last_step: Timeline,
     events: Vec<Event>,
     allocated: BTreeMap<Class, u64>,
     gpu: Arc<Gpu>,
@@ -69,7 +70,7 @@ impl Session {
         let inner: &Inner = &model.inner;
         let program = &*inner.program;
         let gpu = Arc::new(Gpu::open(inner.options.device)?);
-        let sizes = Sizes::of(program, &gpu.info);
+        let sizes = inner.sizes;
         let mut allocated = BTreeMap::new();
         let mut count = |class: Class, bytes: u64| *allocated.entry(class).or_insert(0) += bytes;
         count(Class::Weights, inner.arena.bytes());
@@ -129,6 +130,7 @@ impl Session {
             last_table: 0,
             replay: Replay::Eager,
             profile: None,
+            last_step: Timeline::default(),
             events: Vec::new(),
             allocated,
             gpu,
@@ -177,7 +179,7 @@ impl Session {
     }
 
     /// Bytes by class that the model and this session take on the GPU: what the memory plan says, with
-    /// [`device_bytes`](crate::device_bytes) added to it.
+    /// [`Plan::device_bytes`](crate::Plan::device_bytes) added to it.
     pub fn allocated(&self) -> BTreeMap<Class, u64> {
         self.allocated.clone()
     }

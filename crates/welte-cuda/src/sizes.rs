@@ -1,7 +1,7 @@
 //! What the device allocates besides the program's weights and buffers, known before anything is allocated.
 
-use crate::lower::{logits, pages_per_sequence, sample_command};
-use crate::{Error, GpuInfo, Options, info, ops, persistent};
+use crate::lower::{logits, missing, pages_per_sequence, sample_command};
+use crate::{Error, GpuInfo, ops};
 use welte_table::{Class, Format, Program, Row, Shape};
 
 /// Bytes of the step state before its rows.
@@ -14,6 +14,9 @@ fn refuse(problem: impl Into<String>) -> Error {
 /// What must hold of a program before anything is allocated for it.
 pub(crate) fn check(program: &Program) -> Result<(), Error> {
     welte_table::verify(program).map_err(Error::Program)?;
+    if let Some(what) = missing(program) {
+        return Err(refuse(format!("it has no kernel for {what}")));
+    }
     let kv = &program.kv;
     if !matches!(kv.format, Format::F16 | Format::Q8_0) {
         return Err(refuse(format!(
@@ -79,7 +82,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    pub(crate) fn of(program: &Program, gpu: &GpuInfo) -> Sizes {
+    /// `persistent`: what the persistent kernel needs.
+    pub(crate) fn of(program: &Program, gpu: &GpuInfo, persistent: u64) -> Sizes {
         let most = |f: fn(&Shape) -> u32| program.tables.iter().map(|t| f(&t.shape)).max();
         let rows = most(|s| s.rows()).unwrap_or(1).max(1);
         let batch = |s: &Shape| if let Shape::Batch(n) = s { *n } else { 1 };
@@ -104,10 +108,17 @@ impl Sizes {
             step: (STEP_HEAD + rows as usize * size_of::<Row>()) as u64,
             pages: u64::from(pages_per_sequence(program)) * u64::from(program.kv.sequences) * 4,
             sampler: ops::sample::region_bytes(program),
-            persistent: persistent::bytes(program, gpu),
+            persistent,
             rows,
             logits_rows: most(batch).unwrap_or(1),
         }
+    }
+
+    /// Everything that a session allocates on the GPU.
+    pub(crate) fn session_bytes(&self, program: &Program) -> u64 {
+        let own = program.buffers.iter().map(|b| b.bytes);
+        let extra = self.entries().map(|(_, _, bytes)| bytes);
+        own.chain(extra).fold(0, u64::saturating_add)
     }
 
     /// Name, class and bytes of each block.
@@ -126,21 +137,4 @@ impl Sizes {
             ("persistent replay", Class::Tables, self.persistent),
         ]
     }
-}
-
-/// Everything that a session allocates on the GPU.
-pub(crate) fn session_bytes(program: &Program, gpu: &GpuInfo) -> u64 {
-    let own = program.buffers.iter().map(|b| b.bytes);
-    let extra = Sizes::of(program, gpu).entries().map(|(_, _, bytes)| bytes);
-    own.chain(extra).fold(0, u64::saturating_add)
-}
-
-/// What the device allocates for a session besides the program's own buffers: name, class and bytes of each. The
-/// error says why there is no GPU.
-pub fn device_bytes(
-    program: &Program,
-    options: &Options,
-) -> Result<Vec<(&'static str, Class, u64)>, Error> {
-    let gpu = info(options.device)?;
-    Ok(Sizes::of(program, &gpu).entries().to_vec())
 }

@@ -7,7 +7,7 @@ use common::experts::{Mixture, make_mixture};
 use common::{Config, Made, Numbers, difference, fill_cost, make, reference, rows, split};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use welte_cuda::{Error, Model, Options, Replay, Session, device_bytes, info, weight_bytes};
+use welte_cuda::{Error, Model, Options, Plan, Replay, Session, info, weight_bytes};
 use welte_table::*;
 
 /// False, and says why, if there is no GPU here.
@@ -575,7 +575,8 @@ fn what_is_allocated_is_what_was_planned() {
         let (program, checkpoint) = make(&config);
         let options = options(Replay::Graph);
         let mut plan = MemoryPlan::of(&program, &|w| weight_bytes(w, &options));
-        for (name, class, bytes) in device_bytes(&program, &options).unwrap() {
+        let planned = Plan::of(Arc::new(program), &options).unwrap();
+        for (name, class, bytes) in planned.device_bytes() {
             plan.add(name, class, bytes);
         }
         let mut last = 0;
@@ -583,8 +584,7 @@ fn what_is_allocated_is_what_was_planned() {
             assert!(done >= last && done <= total);
             last = done;
         };
-        let program = Arc::new(program);
-        let model = Model::load(program, &checkpoint, &options, &mut progress).unwrap();
+        let model = Model::load_planned(planned, &checkpoint, &mut progress).unwrap();
         assert_eq!(last, plan.bytes(Class::Weights));
         let session = Session::new(&model).unwrap();
         assert_eq!(session.allocated(), plan.by_class());

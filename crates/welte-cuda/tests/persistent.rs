@@ -384,6 +384,50 @@ fn a_stuck_block_ends_in_an_error_and_the_graph_goes_on() {
 }
 
 #[test]
+fn a_timeline_has_what_every_block_did() {
+    if !gpu() {
+        return;
+    }
+    let (program, checkpoint) = make(&config(16));
+    let mut session = load(&program, &checkpoint);
+    let start = Row {
+        token: 9,
+        position: 60,
+        sequence: 0,
+    };
+    session.set_sampling(&Sampling::default(), &[], &[]);
+    let timeline = session.timeline(start, 12).unwrap();
+    assert_eq!((timeline.position, timeline.rows), (71, 1));
+    let products = [Op::MatmulAdd, Op::NormMatmul, Op::NormMatmulActMul];
+    for lane in &timeline.lanes {
+        // Every block has rows of every product.
+        for (index, timed) in timeline.commands.iter().enumerate() {
+            let its = lane
+                .iter()
+                .filter(|span| span.index == index as u32)
+                .count();
+            assert!(
+                its == 1 || its == 0 && !products.contains(&timed.op),
+                "{}",
+                timed.name()
+            );
+        }
+        for pair in lane.windows(2) {
+            assert!(pair[0].begin <= pair[0].end && pair[0].end <= pair[1].begin);
+        }
+    }
+    assert!(timeline.kinds().iter().any(|kind| kind.op == Op::Attention));
+    // Afterwards chains go on as before, without clocks.
+    assert_eq!(session.replay_in_use(), Replay::Persistent);
+    assert_eq!(chain(&mut session, start, &[12], &[]).len(), 12);
+    let far = Row {
+        position: program.kv.context,
+        ..start
+    };
+    assert!(session.timeline(far, 2).is_err());
+}
+
+#[test]
 fn what_it_cannot_take_goes_on_as_a_graph_and_says_why() {
     if !gpu() {
         return;

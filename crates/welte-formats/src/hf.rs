@@ -1,6 +1,7 @@
 //! Directories in Hugging Face layout: `config.json` beside safetensors files.
 
 mod float8;
+mod gpt_oss;
 mod mlx;
 mod mxfp4;
 
@@ -52,6 +53,8 @@ enum Data {
     Mxfp4(mxfp4::Parts),
     /// Integers, scales and biases as MLX has them.
     Mlx(mlx::Parts),
+    /// Floats that do not lie one after the other.
+    Strided(gpt_oss::Strided),
 }
 
 /// A tensor as its file has it.
@@ -87,9 +90,15 @@ impl Directory {
             by_name: HashMap::new(),
         };
         for tensor in &files.stored {
-            if let Some((info, data)) = directory.take_in(&files, tensor)? {
+            for (info, data) in directory.take_in(&files, tensor)? {
                 let number = directory.tensors.len();
-                directory.by_name.insert(info.name.clone(), number);
+                if directory
+                    .by_name
+                    .insert(info.name.clone(), number)
+                    .is_some()
+                {
+                    return Err(files.wrong(tensor, format!("is {} once more", info.name)));
+                }
                 directory.tensors.push(info);
                 directory.data.push(data);
             }
@@ -98,8 +107,8 @@ impl Directory {
         Ok(directory)
     }
 
-    /// What a stored tensor is to those who read the checkpoint; none if it is a part of another one.
-    fn take_in(&self, files: &Files, tensor: &Stored) -> Result<Option<(TensorInfo, Data)>, Error> {
+    /// What a stored tensor is to those who read the checkpoint; nothing if it is a part of another one.
+    fn take_in(&self, files: &Files, tensor: &Stored) -> Result<Vec<(TensorInfo, Data)>, Error> {
         let quantised = mlx::Quantised {
             config: &self.path.join(CONFIG),
             metadata: &self.metadata,
@@ -109,25 +118,24 @@ impl Directory {
             || mxfp4::is_part(files, tensor)
             || quantised.is_part(tensor)?
         {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        let format = match tensor.dtype {
-            Dtype::F32 => Format::F32,
-            Dtype::F16 => Format::F16,
-            Dtype::BF16 => Format::BF16,
-            Dtype::U32 => return quantised.joined(tensor).map(Some),
+        if let Some(experts) = gpt_oss::taken(files, &self.metadata, tensor)? {
+            return Ok(experts);
+        }
+        match tensor.dtype {
+            Dtype::U32 => return Ok(vec![quantised.joined(tensor)?]),
             Dtype::F8_E4M3 => {
                 let block = float8::block(&self.path.join(CONFIG), &self.metadata)?;
-                return float8::joined(files, tensor, block).map(Some);
+                return Ok(vec![float8::joined(files, tensor, block)?]);
             }
             Dtype::U8 if tensor.name.ends_with(mxfp4::BLOCKS) => {
-                return mxfp4::joined(files, tensor).map(Some);
+                let (info, parts) = mxfp4::joined(files, tensor)?;
+                return Ok(vec![(info, Data::Mxfp4(parts))]);
             }
-            other => {
-                let problem = format!("has type {other:?}; supported are F32, F16, BF16, F8_E4M3");
-                return Err(files.wrong(tensor, problem));
-            }
-        };
+            _ => {}
+        }
+        let format = files.float(tensor)?;
         let (n, k) = tensor.matrix().map_err(|p| files.wrong(tensor, p))?;
         let name = tensor.name.clone();
         let stack = tensor.stack();
@@ -138,7 +146,7 @@ impl Directory {
             k,
             stack,
         };
-        Ok(Some((info, Data::Plain(tensor.place))))
+        Ok(vec![(info, Data::Plain(tensor.place))])
     }
 }
 
@@ -194,6 +202,19 @@ impl Files {
 
     fn tensor(&self, name: &str) -> Option<&Stored> {
         self.by_name.get(name).map(|i| &self.stored[*i])
+    }
+
+    /// The format of floats.
+    fn float(&self, tensor: &Stored) -> Result<Format, Error> {
+        match tensor.dtype {
+            Dtype::F32 => Ok(Format::F32),
+            Dtype::F16 => Ok(Format::F16),
+            Dtype::BF16 => Ok(Format::BF16),
+            other => {
+                let problem = format!("has type {other:?}; supported are F32, F16, BF16, F8_E4M3");
+                Err(self.wrong(tensor, problem))
+            }
+        }
     }
 
     fn wrong(&self, tensor: &Stored, problem: impl Into<String>) -> Error {
@@ -276,6 +297,9 @@ impl Checkpoint for Directory {
             }
             Data::Mxfp4(parts) => {
                 mxfp4::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
+            }
+            Data::Strided(parts) => {
+                gpt_oss::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
             }
             Data::Mlx(parts) => {
                 mlx::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)

@@ -26,8 +26,13 @@ fn safetensors(tensors: &[Tensor<'_>]) -> Vec<u8> {
 }
 
 fn directory(quantization: &str, tensors: &[Tensor<'_>]) -> TempDir {
+    directory_of("x", quantization, tensors)
+}
+
+fn directory_of(model: &str, quantization: &str, tensors: &[Tensor<'_>]) -> TempDir {
     let made = TempDir::new().unwrap();
-    let config = format!(r#"{{"model_type": "x", "quantization_config": {{{quantization}}}}}"#);
+    let config =
+        format!(r#"{{"model_type": "{model}", "quantization_config": {{{quantization}}}}}"#);
     std::fs::write(made.path().join("config.json"), config).unwrap();
     let path = made.path().join("model.safetensors");
     std::fs::write(path, safetensors(tensors)).unwrap();
@@ -298,4 +303,162 @@ fn what_is_wrong_with_exponents_is_named() {
     );
     let other = ("e", "U8", &[2, 3][..], vec![0; 6]);
     refused(MX, &[other], &["tensor e", "U8"]);
+}
+
+const MXFP4: &str = r#""quant_method": "mxfp4""#;
+
+/// The names of a layer's experts.
+fn experts(part: &str) -> String {
+    format!("model.layers.0.mlp.experts.{part}")
+}
+
+#[track_caller]
+fn refused_gpt_oss(tensors: &[Tensor<'_>], parts: &[&str]) {
+    let made = directory_of("gpt_oss", MXFP4, tensors);
+    let error = open(made.path()).err().expect("must be refused");
+    holds(&error.to_string(), parts);
+}
+
+/// Two experts of three gates and three ups, of 64 elements each: one scale and 16 bytes for each 32.
+fn gate_up() -> (Vec<u8>, Vec<u8>) {
+    let blocks = (0..2 * 6 * 2 * 16).map(|i| (i * 29 % 253) as u8);
+    let scales = (0..2 * 6 * 2).map(|i| 120 + i as u8 % 9);
+    (blocks.collect(), scales.collect())
+}
+
+#[test]
+fn experts_of_gpt_oss_are_told_apart() {
+    let (blocks, scales) = gate_up();
+    let names = ["gate_up_proj_blocks", "gate_up_proj_scales"].map(experts);
+    let tensors = [
+        (names[0].as_str(), "U8", &[2, 6, 2, 16][..], blocks),
+        (names[1].as_str(), "U8", &[2, 6, 2][..], scales),
+    ];
+    // Of another model the rows stay as they are.
+    let plain = directory_of("x", MXFP4, &tensors);
+    let plain = values(&*open(plain.path()).unwrap(), &experts("gate_up_proj"));
+    let made = directory_of("gpt_oss", MXFP4, &tensors);
+    let read = open(made.path()).unwrap();
+    assert_eq!(read.tensors().len(), 2);
+    for (first, part) in ["gate_proj.weight", "up_proj.weight"].iter().enumerate() {
+        let tensor = read.tensor(&experts(part)).unwrap();
+        assert_eq!(
+            (tensor.format, tensor.n, tensor.k, tensor.stack),
+            (Format::MXFP4, 6, 64, 2)
+        );
+        let got = values(&*read, &experts(part));
+        let want = plain.chunks(64).skip(first).step_by(2);
+        assert_eq!(got, want.flatten().copied().collect::<Vec<_>>(), "{part}");
+        assert!(read.rows(tensor, 6, 1).is_err());
+        assert!(read.rows(tensor, usize::MAX, 2).is_err());
+    }
+}
+
+#[test]
+fn floats_of_gpt_oss_are_turned() {
+    // [experts, inputs, outputs]; the value says where it is.
+    let at = |e: usize, k: usize, n: usize| (100 * e + 10 * k + n) as f32;
+    let all = |inputs: usize, outputs: usize| {
+        let each = (0..2).flat_map(move |e| (0..inputs * outputs).map(move |i| (e, i)));
+        floats(
+            &each
+                .map(|(e, i)| at(e, i / outputs, i % outputs))
+                .collect::<Vec<_>>(),
+        )
+    };
+    let names = [
+        "gate_up_proj",
+        "down_proj",
+        "gate_up_proj_bias",
+        "down_proj_bias",
+    ]
+    .map(experts);
+    let made = directory_of(
+        "gpt_oss",
+        "",
+        &[
+            (&names[0], "F32", &[2, 3, 4], all(3, 4)),
+            (&names[1], "F32", &[2, 2, 3], all(2, 3)),
+            (&names[2], "F32", &[2, 4], all(1, 4)),
+            (&names[3], "F32", &[2, 3], all(1, 3)),
+        ],
+    );
+    let read = open(made.path()).unwrap();
+    let check = |part: &str, (n, k): (usize, usize), want: &dyn Fn(usize, usize) -> f32| {
+        let tensor = read.tensor(&experts(part)).unwrap();
+        assert_eq!((tensor.n, tensor.k), (n, k), "{part}");
+        let want: Vec<f32> = (0..n * k).map(|i| want(i / k, i % k)).collect();
+        assert_eq!(values(&*read, &experts(part)), want, "{part}");
+        assert!(read.rows(tensor, n, 1).is_err());
+        assert!(read.rows(tensor, usize::MAX, 2).is_err());
+    };
+    check("gate_proj.weight", (4, 3), &|row, k| {
+        at(row / 2, k, 2 * (row % 2))
+    });
+    check("up_proj.weight", (4, 3), &|row, k| {
+        at(row / 2, k, 2 * (row % 2) + 1)
+    });
+    check("down_proj.weight", (6, 2), &|row, k| {
+        at(row / 3, k, row % 3)
+    });
+    check("gate_proj.bias", (2, 2), &|row, k| at(row, 0, 2 * k));
+    check("up_proj.bias", (2, 2), &|row, k| at(row, 0, 2 * k + 1));
+    check("down_proj.bias", (2, 3), &|row, k| at(row, 0, k));
+    assert_eq!(read.tensors().len(), 6);
+}
+
+#[test]
+fn bad_experts_of_gpt_oss_are_refused() {
+    let (blocks, scales) = gate_up();
+    let names = ["gate_up_proj_blocks", "gate_up_proj_scales"].map(experts);
+    let blocks = (names[0].as_str(), "U8", &[2, 6, 2, 16][..], blocks);
+    refused_gpt_oss(
+        std::slice::from_ref(&blocks),
+        &["gate_up_proj_blocks", "gate_up_proj_scales is missing"],
+    );
+    refused_gpt_oss(
+        &[
+            blocks,
+            (names[1].as_str(), "U8", &[2, 2, 6][..], scales.clone()),
+        ],
+        &["gate_up_proj_scales", "[2, 2, 6]", "[2, 6, 2]"],
+    );
+    let odd = (names[0].as_str(), "U8", &[2, 3, 2, 16][..], vec![0; 192]);
+    let halves = (names[1].as_str(), "U8", &[2, 3, 2][..], vec![120; 12]);
+    refused_gpt_oss(
+        &[odd, halves],
+        &["gate_up_proj_blocks", "3 outputs", "in turn"],
+    );
+    let one = |part: &str, shape: &[usize], bytes: usize, said: &[&str]| {
+        refused_gpt_oss(&[(&experts(part), "F32", shape, vec![0; bytes])], said);
+    };
+    one(
+        "gate_up_proj",
+        &[2, 3, 5],
+        120,
+        &["gate_up_proj", "5 outputs"],
+    );
+    one(
+        "gate_up_proj",
+        &[6, 4],
+        96,
+        &["[6, 4]", "[experts, inputs, outputs]"],
+    );
+    one("down_proj", &[2, 0, 3], 0, &["down_proj", "[2, 0, 3]"]);
+    one("down_proj_bias", &[6], 24, &["[6]", "[experts, outputs]"]);
+    one("gate_up_proj_bias", &[2, 3], 24, &["3 outputs"]);
+    let eight = (experts("down_proj"), vec![0; 24]);
+    refused_gpt_oss(
+        &[(&eight.0, "I8", &[2, 3, 4], eight.1)],
+        &["down_proj", "I8", "supported are"],
+    );
+    // The same tensor in both layouts.
+    let both = ["down_proj", "down_proj.weight"].map(experts);
+    refused_gpt_oss(
+        &[
+            (&both[0], "F32", &[1, 2, 2], vec![0; 16]),
+            (&both[1], "F32", &[2, 2], vec![0; 16]),
+        ],
+        &["down_proj.weight", "once more"],
+    );
 }

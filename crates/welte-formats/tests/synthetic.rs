@@ -99,6 +99,7 @@ fn a_written_file_reads_back() {
         "tiny,rope_factor=8:q5_1",
         "tiny,arch=qwen3moe,experts=5:q4_k",
         "tiny,arch=gemma3:q8_0",
+        "tiny,arch=gpt-oss,experts=3:mxfp4_moe",
     ] {
         let model = made(what);
         let mut last = (0, 1);
@@ -125,6 +126,20 @@ fn families_have_their_tensors() {
     assert!(has("tiny,tied=false:q8_0", "output.weight"));
     assert!(has("tiny,arch=gemma3:q8_0", "blk.1.post_ffw_norm.weight"));
     assert!(has("tiny,arch=qwen3moe:q8_0", "blk.0.ffn_gate_inp.weight"));
+    let model = made("tiny,arch=gpt-oss:mxfp4_moe");
+    let format = |name: &str| model.tensor(name).unwrap().format;
+    assert_eq!(format("blk.1.ffn_up_exps.weight"), Format::MXFP4);
+    assert_eq!(format("blk.1.attn_q.weight"), Format::Q8_0);
+    assert_eq!(format("output.weight"), Format::Q8_0);
+    let bias = model.tensor("blk.0.ffn_gate_exps.bias").unwrap();
+    assert_eq!((bias.format, bias.n, bias.k), (Format::F32, 4, 512));
+    assert_eq!(model.tensor("blk.0.attn_sinks.weight").unwrap().k, 4);
+    for (text, factor) in [("", 32.0), (",rope_factor=2", 2.0)] {
+        let model = made(&format!("tiny,arch=gpt-oss{text}:f16"));
+        let stored = model.metadata().get("gpt-oss.rope.scaling.factor");
+        assert_eq!(stored, Some(&Value::F64(factor)));
+        assert!(model.tensor("rope_freqs.weight").is_none());
+    }
     let model = made("tiny,arch=qwen3moe,experts=5,used=3,ffn=96:q8_0");
     let down = model.tensor("blk.1.ffn_down_exps.weight").unwrap();
     assert_eq!((down.stack, down.n, down.k), (5, 5 * 256, 96));
@@ -202,7 +217,8 @@ fn what_cannot_be_is_refused_with_the_reason() {
         ("tiny,layers=99999999999999999999:q4_0", "layers"),
         ("tiny,dim=-1:q4_0", "dim"),
         ("tiny,colour=3:q4_0", "colour"),
-        ("tiny,arch=mamba:q4_0", "qwen3moe or gemma3"),
+        ("tiny,arch=mamba:q4_0", "gemma3 or gpt-oss"),
+        ("tiny,arch=gpt-oss,used=5:mxfp4_moe", "experts=4"),
         ("tiny,heads=3:q4_0", "kv_heads"),
         ("tiny,arch=qwen3moe,used=5:q4_0", "experts=4"),
         ("tiny,head_dim=63:q4_0", "head_dim"),

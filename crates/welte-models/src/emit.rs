@@ -157,7 +157,7 @@ impl<'a> Emitter<'a> {
         self.push(
             "attention",
             Op::Attention,
-            &[],
+            layer.sinks.as_slice(),
             &[set.qkv, kv, set.attn],
             attention.words(),
         );
@@ -368,6 +368,7 @@ impl<'a> Emitter<'a> {
         let buffers = [normed, router];
         let matrix = [weights.router];
         self.push("router", Op::Matmul, &matrix, &buffers, params.words());
+        self.biases("router bias", &weights.router_bias, router, e.count);
         let params = p::Route {
             experts: e.count,
             used: e.used,
@@ -390,7 +391,7 @@ impl<'a> Emitter<'a> {
         self.push(
             "experts' gate and up",
             Op::ExpertsActMul,
-            &[weights.gate_up],
+            &[weights.gate_up, weights.gate_up_bias.unwrap_or(NO_WEIGHT)],
             &[normed, choice, set.h],
             params.words(),
         );
@@ -406,7 +407,7 @@ impl<'a> Emitter<'a> {
         self.push(
             "experts' down",
             Op::ExpertsAdd,
-            &[weights.down],
+            &[weights.down, weights.down_bias.unwrap_or(NO_WEIGHT)],
             &[set.h, choice, set.x],
             params.words(),
         );

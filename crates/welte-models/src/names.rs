@@ -13,6 +13,8 @@ pub(crate) struct Names {
     pub(crate) q_norm: &'static str,
     pub(crate) k_norm: &'static str,
     pub(crate) o: &'static str,
+    /// The score beside those of the positions for each head, where the architecture has one: its name in full.
+    pub(crate) sinks: &'static str,
     /// Q, K and V as one tensor, where the architecture stores them so.
     pub(crate) qkv: &'static str,
     /// Norm of what attention gives, before it is added.
@@ -44,6 +46,7 @@ pub(crate) const GGUF: Names = Names {
     q_norm: "blk.{}.attn_q_norm",
     k_norm: "blk.{}.attn_k_norm",
     o: "blk.{}.attn_output",
+    sinks: "blk.{}.attn_sinks.weight",
     qkv: "blk.{}.attn_qkv",
     post_attn_norm: "blk.{}.post_attention_norm",
     ffn_norm: "blk.{}.ffn_norm",
@@ -63,6 +66,12 @@ pub(crate) const GGUF: Names = Names {
     rope_factors: "rope_freqs",
 };
 
+/// GGUF names of gpt-oss: its norm after attention is the one before the feed-forward part.
+pub(crate) const GGUF_GPT_OSS: Names = Names {
+    ffn_norm: "blk.{}.post_attention_norm",
+    ..GGUF
+};
+
 pub(crate) const HUGGING_FACE: Names = Names {
     embed: "model.embed_tokens",
     attn_norm: "model.layers.{}.input_layernorm",
@@ -72,6 +81,7 @@ pub(crate) const HUGGING_FACE: Names = Names {
     q_norm: "model.layers.{}.self_attn.q_norm",
     k_norm: "model.layers.{}.self_attn.k_norm",
     o: "model.layers.{}.self_attn.o_proj",
+    sinks: "model.layers.{}.self_attn.sinks",
     qkv: "model.layers.{}.self_attn.qkv_proj",
     post_attn_norm: "model.layers.{}.post_attention_layernorm",
     ffn_norm: "model.layers.{}.post_attention_layernorm",
@@ -105,6 +115,17 @@ pub(crate) const HUGGING_FACE_MIXTRAL: Names = Names {
         "model.layers.{}.block_sparse_moe.experts.[].w1",
         "model.layers.{}.block_sparse_moe.experts.[].w3",
         "model.layers.{}.block_sparse_moe.experts.[].w2",
+    ],
+    ..HUGGING_FACE
+};
+
+/// Hugging Face names of gpt-oss's experts, as its files are read (`hf/gpt_oss.rs` of the formats).
+pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
+    router: "model.layers.{}.mlp.router",
+    experts: [
+        "model.layers.{}.mlp.experts.gate_proj",
+        "model.layers.{}.mlp.experts.up_proj",
+        "model.layers.{}.mlp.experts.down_proj",
     ],
     ..HUGGING_FACE
 };

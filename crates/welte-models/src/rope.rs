@@ -88,6 +88,7 @@ fn gguf_scaling(keys: &Keys<'_>, context: u32) -> Result<Scaling, Error> {
                 beta_fast: keys.positive(&name("rope.scaling.yarn_beta_fast"), Some(32.0))? as f32,
                 beta_slow: keys.positive(&name("rope.scaling.yarn_beta_slow"), Some(1.0))? as f32,
                 magnitude: (attention * (0.1 * factor.ln() + 1.0)) as f32,
+                truncate: true,
             })
         }
         Some(other) => Err(unknown(keys, &type_key, other)),
@@ -152,6 +153,7 @@ fn hugging_face_scaling(
                 beta_fast: keys.positive(&field("beta_fast"), Some(32.0))? as f32,
                 beta_slow: keys.positive(&field("beta_slow"), Some(1.0))? as f32,
                 magnitude: keys.positive(&field("attention_factor"), Some(plain))? as f32,
+                truncate: keys.bool(&field("truncate"))?.unwrap_or(true),
             })
         }
         Some("longrope") => {
@@ -245,16 +247,15 @@ pub(crate) fn frequencies(
             beta_fast,
             beta_slow,
             magnitude: m,
+            truncate,
         } => {
             magnitude = m;
-            yarn(
-                &plain,
-                rope,
-                factor.into(),
-                original.into(),
-                beta_fast.into(),
-                beta_slow.into(),
-            )
+            let ends = [beta_fast, beta_slow].map(|turns| pair(rope, original, turns));
+            let ends = match truncate {
+                true => [ends[0].floor(), ends[1].ceil()],
+                false => ends,
+            };
+            yarn(&plain, factor.into(), ends, f64::from(rope.rot) - 1.0)
         }
         Scaling::Factors => {
             let name = names::weight(names::GGUF.rope_factors, 0);
@@ -289,13 +290,15 @@ fn llama3(f: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
     }
 }
 
-fn yarn(plain: &[f64], rope: &Rope, factor: f64, original: f64, fast: f64, slow: f64) -> Vec<f64> {
-    let rot = f64::from(rope.rot);
-    // The pair whose wave makes so many turns over the original context.
-    let pair =
-        |turns: f64| rot * (original / (turns * TAU)).ln() / (2.0 * f64::from(rope.theta).ln());
-    let low = pair(fast).floor().max(0.0);
-    let high = pair(slow).ceil().min(rot - 1.0);
+/// The pair whose wave makes so many turns over the original context; it need not be a whole one.
+fn pair(rope: &Rope, original: u32, turns: f32) -> f64 {
+    let length = f64::from(original) / (f64::from(turns) * TAU);
+    f64::from(rope.rot) * length.ln() / (2.0 * f64::from(rope.theta).ln())
+}
+
+/// Pairs before the first end keep their waves, those after the second have them stretched, between is a ramp.
+fn yarn(plain: &[f64], factor: f64, ends: [f64; 2], most: f64) -> Vec<f64> {
+    let (low, high) = (ends[0].max(0.0), ends[1].min(most));
     let span = if high > low { high - low } else { 0.001 };
     let blend = |(i, f): (usize, &f64)| {
         let stretch = ((i as f64 - low) / span).clamp(0.0, 1.0);

@@ -15,6 +15,8 @@ pub enum Act {
     GeluTanh,
     /// GELU by erf.
     Gelu,
+    /// `x * sigmoid(1.702 x)` times up and one, both clamped.
+    Clamped,
 }
 
 impl Act {
@@ -46,6 +48,8 @@ pub enum Scaling {
         beta_fast: f32,
         beta_slow: f32,
         magnitude: f32,
+        /// The ramp begins and ends at whole pairs.
+        truncate: bool,
     },
     /// Divided by factors that the checkpoint brings as a tensor.
     Factors,
@@ -114,6 +118,9 @@ pub struct Biases {
     pub gate: bool,
     pub up: bool,
     pub down: bool,
+    pub router: bool,
+    /// Gate, up and down of the experts.
+    pub experts: bool,
 }
 
 /// What a model is.
@@ -169,6 +176,8 @@ pub struct ModelSpec {
     pub windows: Vec<u32>,
     /// Attention scores are multiplied by this.
     pub attention_scale: f32,
+    /// Each head has a score beside those of the positions.
+    pub sinks: bool,
     /// Soft cap of attention scores; 0 is none.
     pub attention_softcap: f32,
     /// Logits are multiplied by this.
@@ -277,11 +286,14 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
             gate: has(bias(names.gate, 0)),
             up: has(bias(names.up, 0)),
             down: has(bias(names.down, 0)),
+            router: false,
+            experts: false,
         },
         tied,
         embedding_scale: 1.0,
         windows: (arch.windows)(&keys, layers)?,
         attention_scale: 1.0 / (head_dim as f32).sqrt(),
+        sinks: false,
         attention_softcap: 0.0,
         logit_scale: 1.0,
         logit_softcap: 0.0,
@@ -470,6 +482,9 @@ impl ModelSpec {
         if let Some(rope) = &self.local_rope {
             let text = format!("theta {}, {:?}", rope.theta, rope.scaling);
             facts.push(fact("rope of windowed layers", text));
+        }
+        if self.sinks {
+            facts.push(fact("attention sinks", "one per head".into()));
         }
         if windowed > 0 {
             facts.push(fact(

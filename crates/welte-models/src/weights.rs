@@ -24,6 +24,7 @@ pub(crate) struct Layer {
     pub(crate) k_norm: Option<WeightId>,
     pub(crate) o: WeightId,
     pub(crate) o_bias: Vec<Piece>,
+    pub(crate) sinks: Option<WeightId>,
     pub(crate) post_attn_norm: Option<WeightId>,
     pub(crate) ffn_norm: Option<WeightId>,
     pub(crate) gate_up: Vec<Piece>,
@@ -39,8 +40,11 @@ pub(crate) struct Layer {
 /// The weights of a layer's experts, all experts in one matrix each.
 pub(crate) struct ExpertWeights {
     pub(crate) router: WeightId,
+    pub(crate) router_bias: Vec<Piece>,
     pub(crate) gate_up: WeightId,
+    pub(crate) gate_up_bias: Option<WeightId>,
     pub(crate) down: WeightId,
+    pub(crate) down_bias: Option<WeightId>,
 }
 
 /// Rope's constants: inverse frequencies, and the magnitude of what they turn.
@@ -177,6 +181,13 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             q,
         )?,
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
+        sinks: match spec.sinks {
+            true => {
+                let tensor = [(names.sinks.replace("{}", &i.to_string()), spec.heads)];
+                Some(c.vector(&label("attention sinks"), &tensor, 0.0)?)
+            }
+            false => None,
+        },
         post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm, dim)?,
         ffn_norm: norm(c, pre, "feed-forward norm", names.ffn_norm, dim)?,
         gate_up: match plain {
@@ -200,7 +211,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
         post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm, dim)?,
         experts: match experts {
-            Some(e) => Some(c.experts(&label, names, i, dim, e)?),
+            Some(e) => Some(c.experts(&label, names, i, spec, e)?),
             None => None,
         },
     })
@@ -298,9 +309,10 @@ impl Collector<'_> {
         label: &dyn Fn(&str) -> String,
         names: &Names,
         layer: u32,
-        dim: u32,
+        spec: &ModelSpec,
         e: Experts,
     ) -> Result<ExpertWeights, Error> {
+        let (dim, biases) = (spec.dim, spec.biases);
         let router = self.matrix(
             &label("router"),
             Usage::Matrix,
@@ -309,18 +321,56 @@ impl Collector<'_> {
             dim,
         )?;
         let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
+        let router_bias = [(biases.router, bias(names.router, layer), e.count)];
         let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
+        let one = [(down.as_str(), dim)];
+        let mut vectors = |what: &str, vectors: &[(&str, u32)]| match biases.experts {
+            true => self
+                .stacked_biases(&label(what), layer, vectors, e.count)
+                .map(Some),
+            false => Ok(None),
+        };
+        let gate_up_bias = vectors("experts' gate and up bias", &pair)?;
+        let down_bias = vectors("experts' down bias", &one)?;
         Ok(ExpertWeights {
             router,
+            router_bias: self.biases(&label("router bias"), &router_bias)?,
             gate_up: self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
-            down: self.stacked(
-                &label("experts' down"),
-                layer,
-                &[(down, dim)],
-                e.ffn,
-                e.count,
-            )?,
+            gate_up_bias,
+            down: self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            down_bias,
         })
+    }
+
+    /// For each expert its row of each tensor.
+    fn stacked_biases(
+        &mut self,
+        label: &str,
+        layer: u32,
+        vectors: &[(&str, u32)],
+        experts: u32,
+    ) -> Result<WeightId, Error> {
+        let mut tensors = Vec::new();
+        for (template, k) in vectors {
+            tensors.push(self.tensor(&bias(template, layer), experts, *k)?.name);
+        }
+        let parts = (0..experts).flat_map(|expert| {
+            tensors.iter().map(move |tensor| Part {
+                tensor: tensor.clone(),
+                first_row: expert,
+                rows: 1,
+            })
+        });
+        let parts = parts.collect();
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format: Format::F32,
+            n: 1,
+            k: vectors.iter().map(|v| v.1).sum::<u32>() * experts,
+            usage: Usage::Vector,
+            add: 0.0,
+            source: Source::Parts(parts),
+        }))
     }
 
     /// For each expert the rows of each of its matrices, whether all experts share a tensor or each has its own.

@@ -453,7 +453,7 @@ fn what_is_wrong_is_named() {
         complaint(&|f| f.set("general.architecture", arch("mamba"))),
         &[
             "'mamba'",
-            "gemma, gemma2, gemma3, gemma3_text, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3",
+            "gemma, gemma2, gemma3, gemma3_text, gpt-oss, gpt_oss, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3",
         ],
     );
     has(

@@ -35,6 +35,22 @@ fn named_shapes_compile() {
 }
 
 #[test]
+fn gpt_oss_compiles() {
+    let checkpoint = Synthetic::parse("gpt-oss-20b:mxfp4_moe").unwrap();
+    let spec = spec(&checkpoint).unwrap();
+    // Without its biases and sinks, of which there are 6.8 million.
+    assert_eq!(spec.parameters() / 1_000_000, 20_907);
+    assert_eq!(spec.windows[..4], [128, 0, 128, 0]);
+    let program = compile(&spec, &checkpoint, &CompileOptions::default()).unwrap();
+    assert_eq!(verify(&program), Ok(()));
+    let lines = dump::to_lines(&program);
+    assert_eq!(dump::from_lines(&lines).unwrap(), program);
+    let plan = MemoryPlan::of(&program, &cost::stored_bytes);
+    let gigabytes = plan.bytes(welte_table::Class::Weights) / 1_000_000_000;
+    assert_eq!(gigabytes, 12);
+}
+
+#[test]
 fn synthetic_llama_brings_its_rope_factors() {
     let checkpoint = Synthetic::parse("llama-1b:q8_0").unwrap();
     assert_eq!(spec(&checkpoint).unwrap().rope.scaling, Scaling::Factors);

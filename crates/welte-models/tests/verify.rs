@@ -45,6 +45,9 @@ fn tampered_programs_are_refused() {
             command(p, Op::NormMatmul).weights[1] = NO_WEIGHT
         }),
         ("weight too many", |p| {
+            command(p, Op::Attention).weights[1] = 0
+        }),
+        ("sinks that are a matrix", |p| {
             command(p, Op::Attention).weights[0] = 0
         }),
         ("weight of another shape", |p| {
@@ -108,7 +111,7 @@ fn tampered_programs_are_refused() {
         }),
         ("wrong cost", |p| command(p, Op::NormMatmul).bytes += 1),
         ("unknown activation", |p| {
-            command(p, Op::ActMul).params[1] = 3
+            command(p, Op::ActMul).params[1] = 4
         }),
         ("sample in prefill", |p| {
             let sample = *p.tables[0].commands.last().unwrap();

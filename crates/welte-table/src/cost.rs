@@ -1,6 +1,9 @@
 //! What a command costs: bytes moved and floating-point operations per row, KV and context left out.
 
-use crate::{Command, Extent, Format, NO_WEIGHT, Op, Program, WeightSpec, accesses, params as p};
+use crate::{
+    Command, Extent, Format, KvLayout, NO_WEIGHT, Op, Program, Row, WeightSpec, accesses,
+    params as p,
+};
 
 /// Bytes and flops of one row's execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -131,5 +134,28 @@ pub fn fill(program: &mut Program) {
             let cost = of(c, &program.weights);
             (c.bytes, c.flops) = (cost.bytes, cost.flops);
         }
+    }
+}
+
+/// What attention costs on top for the keys and values before these rows; nothing for other ops.
+pub fn of_context(c: &Command, kv: &KvLayout, rows: &[Row]) -> Cost {
+    if c.op != Op::Attention {
+        return Cost::default();
+    }
+    let q = p::Attention::of(&c.params);
+    let seen = |row: &Row| {
+        let all = u64::from(row.position) + 1;
+        match q.window {
+            0 => all,
+            window => all.min(window.into()),
+        }
+    };
+    let positions: u64 = rows.iter().map(seen).sum();
+    let per_position = kv.position_bytes().unwrap_or(0) / u64::from(kv.layers.max(1));
+    Cost {
+        bytes: positions.saturating_mul(per_position),
+        flops: positions
+            .saturating_mul(4 * u64::from(q.heads))
+            .saturating_mul(q.head_dim.into()),
     }
 }

@@ -12,6 +12,7 @@ mod legalize;
 mod op;
 mod plan;
 mod table;
+pub mod timeline;
 mod verify;
 
 pub use access::{Access, Extent, accesses};

@@ -101,7 +101,8 @@ macro_rules! ops {
 
 // Conventions. Every activation buffer holds rows of f32; `*_stride` is the distance of two rows in elements; a
 // buffer reference's byte offset points into the first row. The number of rows comes from the step. A matrix has
-// `n` output rows of `k` elements. Optional weights may be `NO_WEIGHT`. Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf).
+// `n` output rows of `k` elements. Optional weights may be `NO_WEIGHT`. Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf);
+// 3 is clamped: with gate at most 7 and up within 7 of 0, `gate * sigmoid(1.702 gate) * (up + 1)` in place of `act(gate) * up`.
 ops! {
     /// `x[r] = scale * table[token[r]]`
     Embed "embed": weights ["table"] reads ["tokens"] writes ["x"] { n: u32, k: u32, scale: f32, x_stride: u32 }
@@ -116,8 +117,9 @@ ops! {
     Rope "rope": weights ["freqs"] reads [] writes ["y"] { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32 }
     /// Stores each row's keys and values at its sequence and position.
     KvAppend "kv_append": weights [] reads ["k", "v"] writes ["kv"] { layer: u32, kv_heads: u32, head_dim: u32, k_stride: u32, v_stride: u32 }
-    /// Causal attention of each row over its own sequence, positions 0..=position (the last `window` ones if not 0).
-    Attention "attention": weights [] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
+    /// Causal attention of each row over its own sequence, positions 0..=position (the last `window` ones if not 0). Where
+    /// `sinks` are given, one for each head, the softmax has that score beside those of the positions, with no value.
+    Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
     /// `y = act(gate) * up`, gate being the first `n` of the row of `x` and up the next `n`
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
     /// `y += x`
@@ -134,11 +136,11 @@ ops! {
     /// `renormalise`, times `scale`.
     Route "route": weights [] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32 }
     /// `y[r][i] = act(gate x[r]) * up x[r]` for the `used` experts that `choice` names; the matrix holds for each expert
-    /// `n` rows of gate, then `n` of up.
-    ExpertsActMul "experts_act_mul": weights ["matrix"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
-    /// `y[r] += sum over i of weight_i * (W_i x[r][i])` for the `used` experts that `choice` names; the matrix holds `n`
-    /// rows for each expert.
-    ExpertsAdd "experts_add": weights ["matrix"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
+    /// `n` rows of gate, then `n` of up, and `bias` (optional) as many values, which are added before `act`.
+    ExpertsActMul "experts_act_mul": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
+    /// `y[r] += sum over i of weight_i * (W_i x[r][i] + bias_i)` for the `used` experts that `choice` names; the matrix
+    /// holds `n` rows for each expert, `bias` (optional) as many values.
+    ExpertsAdd "experts_add": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
     /// Fused: `norm` (one group of k) into a private buffer, then `matmul`.
     NormMatmul "norm_matmul": weights ["matrix", "weight"] reads ["x"] writes ["y"] { n: u32, k: u32, eps: f32, x_stride: u32, y_stride: u32 }
     /// Fused: `y[r] += W x[r]`

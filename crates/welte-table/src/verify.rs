@@ -162,7 +162,11 @@ fn check_table(program: &Program, table: &Table) -> Result<(), String> {
 fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     let used = c.op.weights().len();
     for (i, id) in c.weights.iter().enumerate() {
-        let optional = c.op == Op::RopeAppend && i > 0;
+        let optional = match c.op {
+            Op::RopeAppend | Op::ExpertsActMul | Op::ExpertsAdd => i > 0,
+            Op::Attention => true,
+            _ => false,
+        };
         match (i < used, *id) {
             (false, NO_WEIGHT) => {}
             (false, _) => return Err(format!("it has no weight {i}")),
@@ -327,13 +331,16 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             act(q.act)?;
             let each = q.n.checked_mul(2);
             let n = each.and_then(|n| n.checked_mul(q.experts));
-            matrix(program, c, n.ok_or("n is too large")?, q.k)
+            let n = n.ok_or("n is too large")?;
+            matrix(program, c, n, q.k)?;
+            optional_vector(program, c, 1, n)
         }
         Op::ExpertsAdd => {
             let q = p::ExpertsAdd::of(words);
             experts(q.experts, q.used)?;
-            let n = q.n.checked_mul(q.experts);
-            matrix(program, c, n.ok_or("n is too large")?, q.k)
+            let n = q.n.checked_mul(q.experts).ok_or("n is too large")?;
+            matrix(program, c, n, q.k)?;
+            optional_vector(program, c, 1, n)
         }
         Op::Bias => vector(program, c, 0, p::Bias::of(words).n),
         Op::ActMul => act(p::ActMul::of(words).act),
@@ -349,9 +356,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             let q = p::RopeAppend::of(words);
             rope(program, c, q.head_dim, q.rot, q.interleaved, q.magnitude)?;
             for i in [1, 2] {
-                if c.weights[i] != NO_WEIGHT {
-                    vector(program, c, i, q.head_dim)?;
-                }
+                optional_vector(program, c, i, q.head_dim)?;
             }
             finite(&[q.eps])?;
             kv(program, q.layer, q.heads, q.kv_heads, q.head_dim)
@@ -363,6 +368,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         Op::Attention => {
             let q = p::Attention::of(words);
             finite(&[q.scale, q.softcap])?;
+            optional_vector(program, c, 0, q.heads)?;
             kv(program, q.layer, q.heads, q.kv_heads, q.head_dim)
         }
         Op::Sample => {
@@ -388,7 +394,7 @@ fn experts(experts: u32, used: u32) -> Result<(), String> {
 }
 
 fn act(act: u32) -> Result<(), String> {
-    ensure(act <= 2, || format!("activation {act} is unknown"))
+    ensure(act <= 3, || format!("activation {act} is unknown"))
 }
 
 fn shape(w: &WeightSpec, n: u32, k: u32) -> Result<(), String> {
@@ -414,6 +420,13 @@ fn vector(program: &Program, c: &Command, i: usize, k: u32) -> Result<(), String
         format!("weight '{}' is no vector", w.name)
     })?;
     shape(w, 1, k)
+}
+
+fn optional_vector(program: &Program, c: &Command, i: usize, k: u32) -> Result<(), String> {
+    match c.weights[i] {
+        NO_WEIGHT => Ok(()),
+        _ => vector(program, c, i, k),
+    }
 }
 
 fn rope(

@@ -14,6 +14,7 @@
 //! # Ok::<(), welte_text::Error>(())
 //! ```
 
+mod channels;
 mod error;
 mod json;
 pub mod pretokenizers;
@@ -23,6 +24,7 @@ mod template;
 mod tokenizer;
 mod vocabulary;
 
+pub use channels::{Channels, FINAL, Said};
 pub use error::Error;
 pub use splitter::{Split, Splitter};
 pub use template::{ChatTemplate, Message, RenderOptions};

@@ -91,7 +91,7 @@ impl Splitter {
 }
 
 /// The longest end of `text` that is the beginning of `stop`, in bytes.
-fn overlap(text: &str, stop: &str) -> usize {
+pub(crate) fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
     (1..=longest)
         .rev()

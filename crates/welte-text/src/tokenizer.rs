@@ -1,6 +1,7 @@
 //! Text to tokens and back.
 
 use crate::Error;
+use crate::channels::MARKS;
 use crate::vocabulary::TokenType;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -36,6 +37,9 @@ const END_MARKERS: &[&str] = &[
     "<eos>",
     "</s>",
 ];
+
+/// Ends a message in vocabularies with channels, where another one follows; elsewhere an answer.
+const MESSAGE_END: &str = "<|end|>";
 
 /// How the vocabulary spells bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +77,8 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     ends: Vec<u32>,
+    /// Answers come in channels.
+    channels: bool,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -100,7 +106,7 @@ impl Tokenizer {
             .map_err(|error| Error::Backend(error.to_string()))?;
         let mut plain = every.clone();
         plain.set_encode_special_tokens(true);
-        let bytes = texts
+        let mut bytes: Vec<Box<[u8]>> = texts
             .iter()
             .zip(&types)
             .map(|(text, kind)| spell(text, *kind, parts.kind))
@@ -111,6 +117,15 @@ impl Tokenizer {
             .filter(|(_, text)| !text.is_empty())
             .map(|(id, text)| (text.clone(), id as u32))
             .collect();
+        // Where answers come in channels, the marks between them are printed for those who take the text apart.
+        let marks: Option<Vec<u32>> = MARKS.iter().map(|mark| ids.get(*mark).copied()).collect();
+        let marks = marks.filter(|marks| {
+            let kind = |id: &u32| types[*id as usize];
+            marks.iter().all(|id| kind(id) == TokenType::Control)
+        });
+        for id in marks.iter().flatten() {
+            bytes[*id as usize] = texts[*id as usize].as_bytes().into();
+        }
         for id in END_MARKERS.iter().filter_map(|marker| ids.get(*marker)) {
             if matches!(
                 types[*id as usize],
@@ -130,6 +145,7 @@ impl Tokenizer {
             bos,
             eos,
             ends: Vec::new(),
+            channels: marks.is_some(),
         };
         tokenizer.add_end_tokens(&ends);
         Ok(tokenizer)
@@ -174,7 +190,12 @@ impl Tokenizer {
         Ok(tokens.map(|token| token.id).collect())
     }
 
-    /// The exact bytes that a token prints: empty for control tokens and ids out of range.
+    /// Whether answers come in channels ([`crate::Channels`]), whose marks are printed.
+    pub fn has_channels(&self) -> bool {
+        self.channels
+    }
+
+    /// The exact bytes that a token prints: empty for control tokens (but for marks of channels) and ids out of range.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.bytes.get(id as usize).map_or(&[], |bytes| bytes)
     }
@@ -223,11 +244,15 @@ impl Tokenizer {
     pub fn add_end_tokens(&mut self, ids: &[u32]) {
         self.ends
             .extend(ids.iter().filter(|&&id| (id as usize) < self.texts.len()));
+        if self.channels {
+            let message = self.ids.get(MESSAGE_END);
+            self.ends.retain(|id| Some(id) != message);
+        }
         self.ends.sort_unstable();
         self.ends.dedup();
     }
 
-    /// The text of tokens, without control tokens and without the space that encoding put in front.
+    /// The text of tokens, without control tokens (but for marks of channels) and without the space that encoding put in front.
     pub fn decode(&self, ids: &[u32]) -> String {
         let bytes: Vec<u8> = ids
             .iter()

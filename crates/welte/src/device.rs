@@ -7,8 +7,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use welte_cpu::Profile;
+use welte_cuda::Replay;
 use welte_formats::Checkpoint;
 use welte_models::CompileOptions;
+use welte_table::timeline::Timeline;
 use welte_table::{Class, Command, MemoryPlan, Program, Row, Sampling};
 
 /// Rows of a prompt that a GPU computes together: enough to keep its tensor cores busy.
@@ -115,22 +117,41 @@ impl Target {
         }
     }
 
+    /// What a program needs that the device does not have, as a person reads it.
+    pub(crate) fn missing(&self, program: &Program) -> Option<String> {
+        match self {
+            Target::Cpu(_) => None,
+            Target::Cuda(_) => welte_cuda::missing(program),
+        }
+    }
+
     /// Everything that the device will allocate for a program.
-    pub(crate) fn plan(&self, program: &Program) -> Result<MemoryPlan, Error> {
-        let (mut plan, own) = match self {
+    pub(crate) fn plan(&self, program: Arc<Program>) -> Result<Planned, Error> {
+        let (mut memory, own, cuda) = match self {
             Target::Cpu(options) => (
-                MemoryPlan::of(program, &|weight| welte_cpu::weight_bytes(weight, options)),
-                welte_cpu::device_bytes(program, options),
+                MemoryPlan::of(&program, &|weight| welte_cpu::weight_bytes(weight, options)),
+                welte_cpu::device_bytes(&program, options),
+                None,
             ),
-            Target::Cuda(options) => (
-                MemoryPlan::of(program, &|weight| welte_cuda::weight_bytes(weight, options)),
-                welte_cuda::device_bytes(program, options)?,
-            ),
+            Target::Cuda(options) => {
+                let plan = welte_cuda::Plan::of(program.clone(), options)?;
+                (
+                    MemoryPlan::of(&program, &|weight| {
+                        welte_cuda::weight_bytes(weight, options)
+                    }),
+                    plan.device_bytes(),
+                    Some(plan),
+                )
+            }
         };
         for (name, class, bytes) in own {
-            plan.add(name, class, bytes);
+            memory.add(name, class, bytes);
         }
-        Ok(plan)
+        Ok(Planned {
+            program,
+            memory,
+            cuda,
+        })
     }
 
     /// Memory that may be allocated now, if the system tells.
@@ -143,18 +164,64 @@ impl Target {
 
     pub(crate) fn load(
         &self,
-        program: Arc<Program>,
+        planned: Planned,
         checkpoint: &dyn Checkpoint,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<DeviceModel, Error> {
-        Ok(match self {
-            Target::Cpu(options) => DeviceModel::Cpu(welte_cpu::Model::load(
+        let program = planned.program;
+        Ok(match (self, planned.cuda) {
+            (Target::Cpu(options), _) => DeviceModel::Cpu(welte_cpu::Model::load(
                 program, checkpoint, options, progress,
             )?),
-            Target::Cuda(options) => DeviceModel::Cuda(welte_cuda::Model::load(
+            (Target::Cuda(_), Some(plan)) => {
+                DeviceModel::Cuda(welte_cuda::Model::load_planned(plan, checkpoint, progress)?)
+            }
+            (Target::Cuda(options), None) => DeviceModel::Cuda(welte_cuda::Model::load(
                 program, checkpoint, options, progress,
             )?),
         })
+    }
+}
+
+/// A program with what its device will allocate.
+pub(crate) struct Planned {
+    pub(crate) program: Arc<Program>,
+    pub(crate) memory: MemoryPlan,
+    /// For a GPU: what it worked out on the way.
+    pub(crate) cuda: Option<welte_cuda::Plan>,
+}
+
+/// How a GPU replays this program, and why: the one that it is planned for; for another device the first GPU, or one
+/// that is assumed. Both devices take the same commands, so the decode table is the same.
+pub(crate) fn replay_on_gpu(planned: &Planned, replay: Replay) -> (&'static str, String) {
+    if let Some(plan) = &planned.cuda {
+        return ("replay", explain(plan));
+    }
+    let options = welte_cuda::Options { device: 0, replay };
+    let (gpu, whose) = match welte_cuda::info(0) {
+        Ok(gpu) => (gpu, String::new()),
+        Err(_) => {
+            let gpu = welte_cuda::h200();
+            let whose = format!("; assuming an {}, for there is no GPU here", gpu.name);
+            (gpu, whose)
+        }
+    };
+    let text = match welte_cuda::Plan::on(planned.program.clone(), &options, &gpu) {
+        Ok(plan) => explain(&plan),
+        Err(error) => error.to_string(),
+    };
+    ("replay on a GPU", text + &whose)
+}
+
+/// How a planned program will be replayed, and what the persistent kernel thinks of it.
+fn explain(plan: &welte_cuda::Plan) -> String {
+    let replaying = plan.replaying();
+    match (plan.persistent(), replaying.replay, &replaying.note) {
+        (_, Replay::Persistent, _) | (_, _, Some(_)) => replaying.to_string(),
+        (Ok(()), ..) => {
+            format!("{replaying}; the persistent kernel takes this model (--replay persistent)")
+        }
+        (Err(why), ..) => format!("{replaying}; {why}"),
     }
 }
 
@@ -221,6 +288,14 @@ impl DeviceSession {
         }
     }
 
+    /// When the commands of the last step ran, if it was profiled.
+    pub fn last_step(&self) -> Timeline {
+        match self {
+            DeviceSession::Cpu(session) => session.last_step(),
+            DeviceSession::Cuda(session) => session.last_step().clone(),
+        }
+    }
+
     /// The session on a GPU; an error on the CPU, which has one way of replaying only.
     pub fn cuda(&mut self) -> Result<&mut welte_cuda::Session, Error> {
         match self {
@@ -230,6 +305,23 @@ impl DeviceSession {
             )),
             DeviceSession::Cuda(session) => Ok(session),
         }
+    }
+
+    /// Fills all keys and values with a pattern, over and over.
+    pub(crate) fn fill_cache(&mut self, pattern: &[u8]) -> Result<(), Error> {
+        let DeviceSession::Cpu(session) = self else {
+            return Err(Error::option(
+                "--random-depth",
+                "only the CPU's cache can be filled at random; use --device cpu or leave it out",
+            ));
+        };
+        let buffers = &session.model().program().buffers;
+        let kv = buffers.iter().position(|b| b.class == Class::Kv);
+        let kv = kv.and_then(|id| session.buffer_mut(id as u32));
+        for piece in kv.into_iter().flat_map(|kv| kv.chunks_mut(pattern.len())) {
+            piece.copy_from_slice(&pattern[..piece.len()]);
+        }
+        Ok(())
     }
 
     pub(crate) fn step(&mut self, table: usize, rows: &[Row]) -> Result<&[f32], Error> {

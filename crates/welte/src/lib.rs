@@ -37,6 +37,9 @@ pub use perplexity::{Perplexity, perplexity};
 pub use session::{CancelHandle, Session};
 pub use text::tokenizer;
 pub use welte_cpu::{CpuInfo, Isa, Profile, cpu_info};
-pub use welte_cuda::{GpuInfo, Replay, Tools as CudaTools, tools as cuda_tools};
+pub use welte_cuda::{
+    GpuInfo, Replay, Session as CudaSession, Tools as CudaTools, h200 as assumed_gpu, replays,
+    tools as cuda_tools,
+};
 pub use welte_table::{Format, Sampling};
-pub use welte_text::{ChatTemplate, Message, Tokenizer};
+pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Said, Tokenizer};

@@ -1,6 +1,6 @@
 //! From a checkpoint to a model that is ready to run: spec, table, plan, budget, upload.
 
-use crate::device::{DeviceModel, Target};
+use crate::device::{DeviceModel, Planned, Target, replay_on_gpu};
 use crate::{Device, DeviceChoice, Error, Session, memory, text};
 use std::path::Path;
 use std::sync::Arc;
@@ -67,15 +67,13 @@ pub struct Inspection {
     pub checkpoint: Box<dyn Checkpoint>,
     /// What the model is.
     pub spec: ModelSpec,
-    /// Its tables.
-    pub program: Program,
-    /// Memory by class.
-    pub plan: MemoryPlan,
     /// Positions a session may hold.
     pub context: u32,
     /// Why it is planned for the CPU although a GPU would have been welcome.
     pub why_cpu: Option<String>,
     target: Target,
+    planned: Planned,
+    replay: welte_cuda::Replay,
 }
 
 impl Inspection {
@@ -96,12 +94,24 @@ impl Inspection {
             .iter()
             .filter(|(key, _)| key.starts_with("general."));
         facts.extend(named.map(|(key, value)| (key.clone(), text(value))));
+        let (name, how) = replay_on_gpu(&self.planned, self.replay);
+        facts.push((name.to_string(), how));
         Header {
             title: self.checkpoint.origin().to_string(),
             facts,
-            plan: self.plan.clone(),
+            plan: self.planned.memory.clone(),
             available: self.target.available(),
         }
+    }
+
+    /// Its tables.
+    pub fn program(&self) -> &Program {
+        &self.planned.program
+    }
+
+    /// Memory by class.
+    pub fn plan(&self) -> &MemoryPlan {
+        &self.planned.memory
     }
 
     /// Where the model would run.
@@ -175,17 +185,17 @@ impl Model {
         let Inspection {
             checkpoint,
             spec,
-            program,
-            plan,
             context,
             why_cpu,
             target,
+            planned,
+            ..
         } = inspect(checkpoint, options)?;
         if !options.ignore_memory {
-            check_memory(checkpoint.origin(), &plan, &program, &target)?;
+            check_memory(checkpoint.origin(), &planned, &target)?;
         }
-        let program = Arc::new(program);
-        let device = target.load(program.clone(), checkpoint.as_ref(), progress)?;
+        let (program, plan) = (planned.program.clone(), planned.memory.clone());
+        let device = target.load(planned, checkpoint.as_ref(), progress)?;
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),
@@ -349,7 +359,7 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
     }
     let spec = welte_models::spec(checkpoint.as_ref())?;
     let planned = |target: &Target| planned(checkpoint.as_ref(), &spec, options, target);
-    let (target, why_cpu, (program, plan)) = match options.device {
+    let (target, why_cpu, planned) = match options.device {
         DeviceChoice::Cpu => {
             let target = Target::cpu(options);
             let planned = planned(&target)?;
@@ -366,10 +376,13 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         DeviceChoice::Auto => {
             let gpu = Target::cuda(0, options).and_then(|target| {
                 welte_cuda::compiler_version().map_err(|error| error.to_string())?;
-                let (program, plan) = planned(&target).map_err(|error| error.to_string())?;
-                match check_memory(&origin, &plan, &program, &target) {
+                let planned = planned(&target).map_err(|error| match error {
+                    Error::NoDevice { why, .. } => why,
+                    error => error.to_string(),
+                })?;
+                match check_memory(&origin, &planned, &target) {
                     Err(error) if !options.ignore_memory => Err(error.to_string()),
-                    _ => Ok((target, None, (program, plan))),
+                    _ => Ok((target, None, planned)),
                 }
             });
             match gpu {
@@ -382,15 +395,14 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
             }
         }
     };
-    let context = program.kv.context;
     Ok(Inspection {
         checkpoint,
         spec,
-        program,
-        plan,
-        context,
+        context: planned.program.kv.context,
         why_cpu,
         target,
+        planned,
+        replay: options.replay,
     })
 }
 
@@ -400,7 +412,7 @@ fn planned(
     spec: &ModelSpec,
     options: &LoadOptions,
     target: &Target,
-) -> Result<(Program, MemoryPlan), Error> {
+) -> Result<Planned, Error> {
     let context = match options.context {
         0 => spec.context.clamp(1, DEFAULT_CONTEXT),
         n => n,
@@ -418,6 +430,12 @@ fn planned(
         ..CompileOptions::default()
     };
     let mut program = welte_models::compile(spec, checkpoint, &compile)?;
+    if let Some(what) = target.missing(&program) {
+        return Err(Error::NoDevice {
+            device: target.device(),
+            why: format!("there is no CUDA kernel yet for what this model needs ({what})"),
+        });
+    }
     let table_error = |problem| Error::Table {
         origin: checkpoint.origin().to_string(),
         problem,
@@ -425,17 +443,16 @@ fn planned(
     welte_table::legalize(&mut program, &|command| target.supports(command))
         .map_err(table_error)?;
     welte_table::verify(&program).map_err(table_error)?;
-    let plan = target.plan(&program)?;
-    Ok((program, plan))
+    target.plan(Arc::new(program))
 }
 
 /// Refuses what does not fit, with numbers and a suggestion.
-fn check_memory(
-    origin: &str,
-    plan: &MemoryPlan,
-    program: &Program,
-    target: &Target,
-) -> Result<(), Error> {
+fn check_memory(origin: &str, planned: &Planned, target: &Target) -> Result<(), Error> {
+    let Planned {
+        memory: plan,
+        program,
+        ..
+    } = planned;
     let Some(have) = target.available() else {
         return Ok(());
     };
@@ -462,4 +479,39 @@ fn check_memory(
         have: memory::human(have),
         remedy,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cuda_lacks_is_named_with_a_remedy() {
+        let options = LoadOptions {
+            context: 64,
+            ..LoadOptions::default()
+        };
+        let cuda = Target::Cuda(welte_cuda::Options::default());
+        let planned = |source: &str, target: &Target| {
+            let checkpoint = open(source).unwrap();
+            let spec = welte_models::spec(checkpoint.as_ref()).unwrap();
+            planned(checkpoint.as_ref(), &spec, &options, target)
+        };
+        let source = "synthetic:custom,arch=gpt-oss:mxfp4_moe";
+        let error = planned(source, &cuda).err().unwrap().to_string();
+        for part in [
+            "--device cuda:0",
+            "attention sinks",
+            "biases of experts",
+            "a clamped activation",
+            "use --device cpu",
+        ] {
+            assert!(error.contains(part), "{error:?} lacks {part:?}");
+        }
+        let cpu = Target::cpu(&options);
+        assert!(planned(source, &cpu).is_ok());
+        // Other experts are at home there: what fails here, if anything, is the lack of a GPU.
+        let other = planned("synthetic:custom,arch=qwen3moe:q4_0", &cuda);
+        assert!(!matches!(other, Err(Error::NoDevice { .. })));
+    }
 }

@@ -81,6 +81,26 @@ impl Session {
         self.tokens.clear();
     }
 
+    /// Starts anew as if these tokens had been fed, with random numbers for keys and values: for timing at a depth that
+    /// would take long to reach. What is computed from there means nothing. Only on the CPU.
+    pub fn fill_at_random(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        self.clear();
+        self.check(tokens)?;
+        let format = self.model.program().kv.format;
+        let mut seed = 1u32;
+        let values: Vec<f32> = (0..1 << 16)
+            .map(|_| {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (seed >> 8) as f32 / (1u32 << 23) as f32 - 1.0
+            })
+            .collect();
+        let mut encoded = vec![0; format.bytes(values.len()).unwrap_or(0)];
+        welte_formats::quant::encode(format, &values, &mut encoded);
+        self.device.fill_cache(&encoded)?;
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
     /// Appends tokens and computes the logits that follow the last one. Allocates nothing. Ends early, with what was
     /// done so far kept, when the session is cancelled (the logits are then empty).
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {

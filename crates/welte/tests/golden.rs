@@ -41,7 +41,7 @@ fn goldens(architecture: &str) -> Vec<Golden> {
         let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("the index is JSON");
         list
     };
-    let index = ["index.json", "formats.json", "mlx.json"]
+    let index = ["index.json", "formats.json", "mlx.json", "gpt-oss.json"]
         .map(list)
         .concat();
     let text =
@@ -102,6 +102,19 @@ impl Configuration {
             Configuration::Cuda if matches!(format, Format::BF16 | Format::F8_E4M3) => BF16_ACTS,
             Configuration::Cuda if floats => EXACT,
             _ => INT8_ACTS,
+        }
+    }
+
+    /// What the model needs that is not there.
+    fn lacks(&self, checkpoint: &dyn Checkpoint) -> Option<String> {
+        match self {
+            Configuration::Cpu(..) => None,
+            Configuration::Cuda => {
+                let spec = welte_models::spec(checkpoint).expect("a known model");
+                let options = CompileOptions::default();
+                let program = welte_models::compile(&spec, checkpoint, &options);
+                welte_cuda::missing(&program.expect("a program"))
+            }
         }
     }
 
@@ -306,6 +319,10 @@ fn check_all(architecture: &str, count: usize) {
         let checkpoint = welte_formats::open(&golden.path).expect("a checkpoint");
         for configuration in &configurations {
             let name = configuration.name();
+            if let Some(what) = configuration.lacks(&*checkpoint) {
+                eprintln!("{} skipped on {name}: no {what}", golden.name);
+                continue;
+            }
             match check(golden, &*checkpoint, configuration) {
                 Ok(worst) => println!("{} on {name}: {worst:.2e}", golden.name),
                 Err(problem) => problems.push(format!("{} on {name}: {problem}", golden.name)),
@@ -316,7 +333,7 @@ fn check_all(architecture: &str, count: usize) {
 }
 
 /// A directory and a file per format: 14; a directory and one file: 2. Formats that came later, F8_E4M3 in four ways: 7.
-/// MLX: a directory for each number of bits, one that mixes them, and one with experts.
+/// MLX: a directory for each number of bits, one that mixes them, and one with experts. gpt-oss: two directories and two files.
 macro_rules! architectures {
     ($($name:ident $count:literal),* $(,)?) => {
         $(
@@ -330,5 +347,5 @@ macro_rules! architectures {
 
 architectures! {
     llama 14, qwen2 14, qwen3 14, gemma 2, gemma2 2, gemma3 2, phi3 2, olmo2 2, smollm3 2, qwen3moe 2, mixtral 2,
-    formats 7, mlx 8,
+    formats 7, mlx 8, gpt_oss 4,
 }

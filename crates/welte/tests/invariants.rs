@@ -3,8 +3,9 @@
 mod common;
 
 use common::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use welte::{DeviceChoice, GenerateOptions, LoadOptions, Sampling};
+use welte_table::Op;
 
 /// On the CPU prompts of 17 rows and more sum attention in another order than fewer, and an activation that is rounded to
 /// 8 bits may then fall to the other side: 9.4e-3 was seen. A GPU multiplies many rows in 16 bits and
@@ -179,10 +180,41 @@ fn what_is_planned_is_what_is_allocated(device: DeviceChoice) {
 
 fn inspection_plans_the_same_without_weights(device: DeviceChoice) {
     let inspection = welte::Model::inspect(TINY, &options(device)).unwrap();
-    assert_eq!(&inspection.plan, tiny(device).plan());
+    assert_eq!(inspection.plan(), tiny(device).plan());
+}
+
+fn a_profiled_step_says_when_its_commands_ran(device: DeviceChoice) {
+    let model = tiny(device);
+    let mut session = model.session().unwrap();
+    session.feed(&[1, 2, 3]).unwrap();
+    assert!(session.device().last_step().is_empty());
+    session.device().set_profiling(true).unwrap();
+    session.feed(&[4, 5]).unwrap();
+    session.feed(&[6]).unwrap();
+    let step = session.device().last_step();
+    assert_eq!((step.position, step.rows, step.lanes.len()), (5, 1, 1));
+    // All but the sample: logits are fed, no token is chosen.
+    let commands = &model.program().tables[0].commands;
+    let ran: BTreeSet<u32> = step.commands.iter().map(|c| c.command).collect();
+    assert_eq!(ran.len(), commands.len() - 1);
+    let mut before = 0;
+    for span in &step.lanes[0] {
+        assert!(before <= span.begin && span.begin <= span.end);
+        before = span.end;
+    }
+    let attention = step.commands.iter().filter(|c| c.op == Op::Attention);
+    for timed in attention {
+        let bytes = commands[timed.command as usize].bytes;
+        let kv = model.program().kv;
+        let position = kv.position_bytes().unwrap() / u64::from(kv.layers);
+        assert_eq!(timed.bytes, bytes + 6 * position);
+    }
+    session.device().set_profiling(false).unwrap();
+    assert!(session.device().last_step().is_empty());
 }
 
 on_devices!(
+    a_profiled_step_says_when_its_commands_ran,
     a_chain_equals_any_split_of_it,
     same_seed_same_tokens_for_any_chain_length_and_another_seed_differs,
     the_iterator_gives_what_the_callback_gives,

@@ -1,16 +1,14 @@
-//! Attention with online softmax. A row's context is cut at fixed positions into splits, each split gives a partial
-//! result, and the partials are merged in order: the same bits whether splits run on one thread or on many.
+//! Attention. A row's context is cut at fixed positions into splits, each split gives a partial result (its own softmax),
+//! and the partials are merged in order: the same bits whether splits run on one thread or on many.
 
 use super::attention_prompt::Prompt;
-use super::{Place, State, exp_not_positive};
+use super::{Floats, Place, State, exp_not_positive};
 use crate::kernels::Isa;
 use half::f16;
 use welte_table::Format;
 
 /// Positions of one split.
 pub(crate) const SPLIT: usize = 256;
-/// Positions whose scores are computed before the values are read: keys and values of two blocks fit the first cache.
-pub(super) const BLOCK: usize = 32;
 /// The largest head that the device takes.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
 
@@ -24,9 +22,13 @@ pub(crate) struct Attention {
     pub(crate) scale: f32,
     pub(crate) window: usize,
     pub(crate) softcap: f32,
+    /// A score for each head beside those of the positions, or none.
+    pub(crate) sinks: Floats,
     /// Partials of one row: `[split][head][head_dim, maximum, sum]`.
     pub(crate) partials: Place,
     pub(crate) run: Run,
+    /// Threads of the team.
+    pub(crate) threads: usize,
     /// For many rows, where the instruction set has it.
     pub(crate) prompt: Option<Prompt>,
 }
@@ -39,6 +41,8 @@ pub(crate) type Run = unsafe fn(&Attention, &State, usize, usize, Span, *mut f32
 pub(crate) struct Span {
     pub(super) from: usize,
     pub(super) to: usize,
+    /// The kv head and the first position of the split that this thread probably works on next.
+    pub(super) after: Option<(usize, usize)>,
 }
 
 /// Floats of one head's partial result.
@@ -46,9 +50,9 @@ pub(crate) fn partial_floats(head_dim: usize) -> usize {
     (head_dim + 2).next_multiple_of(16)
 }
 
-/// Floats of a thread's scratch: scores of a block for the group's heads, then partials of all splits.
+/// Floats of a thread's scratch: scores of a split for the group's heads, then partials of all splits.
 pub(crate) fn scratch_floats(group: usize, head_dim: usize, splits: usize) -> usize {
-    group * BLOCK + group * splits * partial_floats(head_dim)
+    group * SPLIT + group * splits * partial_floats(head_dim)
 }
 
 /// The most splits that a context may have.
@@ -66,6 +70,12 @@ impl Attention {
         }
     }
 
+    /// The sink of a head.
+    pub(super) fn sink(&self, head: usize) -> Option<f32> {
+        // SAFETY: there is one for each head, as was checked when the command was lowered.
+        unsafe { self.sinks.get(self.heads) }.map(|sinks| sinks[head])
+    }
+
     /// How many splits the row at `position` has.
     pub(crate) fn splits(&self, position: usize) -> usize {
         position / SPLIT + 1 - self.first(position) / SPLIT
@@ -77,6 +87,7 @@ impl Attention {
         Span {
             from: at.max(first),
             to: (at + SPLIT).min(position + 1),
+            after: None,
         }
     }
 
@@ -92,7 +103,14 @@ impl Attention {
         scratch: *mut f32,
     ) {
         let group = self.heads / self.kv_heads;
-        let span = self.span(state.rows[0].position as usize, split);
+        let position = state.rows[0].position as usize;
+        let mut span = self.span(position, split);
+        // Heads of a split come one after the other (`lower.rs`), and each thread takes the next one.
+        let next = split * self.kv_heads + kv_head + self.threads;
+        if next / self.kv_heads < self.splits(position) {
+            let from = self.span(position, next / self.kv_heads).from;
+            span.after = Some((next % self.kv_heads, from));
+        }
         // SAFETY: the partials have a place for each split and head.
         unsafe {
             let out = self
@@ -134,19 +152,15 @@ impl Attention {
         let floats = group * partial_floats(self.head_dim);
         // SAFETY: the scratch has room for the scores and for every split's partials.
         unsafe {
-            let partials = scratch.add(group * BLOCK);
+            let partials = scratch.add(group * SPLIT);
             let splits = self.splits(position);
             for split in 0..splits {
                 let out = partials.add(split * floats);
-                (self.run)(
-                    self,
-                    state,
-                    row,
-                    kv_head,
-                    self.span(position, split),
-                    scratch,
-                    out,
-                );
+                let mut span = self.span(position, split);
+                if split + 1 < splits {
+                    span.after = Some((kv_head, span.to));
+                }
+                (self.run)(self, state, row, kv_head, span, scratch, out);
             }
             self.merge_group(row, kv_head, partials, splits, floats);
         }
@@ -173,11 +187,12 @@ impl Attention {
                     .start
                     .add(row * self.y.stride + (kv_head * group + h) * dim);
                 let y = std::slice::from_raw_parts_mut(y, dim);
+                let sink = self.sink(kv_head * group + h);
                 let largest = (0..splits)
                     .map(|s| *partial(s).add(dim))
-                    .fold(f32::NEG_INFINITY, f32::max);
+                    .fold(sink.unwrap_or(f32::NEG_INFINITY), f32::max);
                 y.fill(0.0);
-                let mut sum = 0.0;
+                let mut sum = sink.map_or(0.0, |sink| (sink - largest).exp());
                 for split in 0..splits {
                     let acc = std::slice::from_raw_parts(partial(split), dim + 2);
                     let weight = (acc[dim] - largest).exp();
@@ -271,10 +286,10 @@ unsafe fn plain_q8_0(
     unsafe { attend(a, state, row, kv_head, span, scores, out, widen_q8_0) }
 }
 
-/// The online softmax of one group's heads over a span: per head `head_dim` sums, the maximum and the sum of weights.
+/// Softmax attention of one group's heads over a span: per head `head_dim` sums, the largest score, the sum of weights.
 ///
 /// # Safety
-/// See `super`; `scores` holds `group * BLOCK` floats and `out` the group's partials, of this thread's own.
+/// See `super`; `scores` holds `group * SPLIT` floats and `out` the group's partials, of this thread's own.
 #[allow(clippy::too_many_arguments)]
 unsafe fn attend(
     a: &Attention,
@@ -290,7 +305,6 @@ unsafe fn attend(
     let group = a.heads / a.kv_heads;
     let sequence = state.rows[row].sequence as usize;
     let row_bytes = state.kv_row_bytes();
-    let page_len = state.kv.page as usize;
     let floats = partial_floats(dim);
     let mut wide = [0.0f32; MAX_HEAD_DIM];
     let wide = &mut wide[..dim];
@@ -299,89 +313,58 @@ unsafe fn attend(
         let q = a.q.start.add(row * a.q.stride + kv_head * group * dim);
         (
             std::slice::from_raw_parts_mut(out, group * floats),
-            std::slice::from_raw_parts_mut(scores, group * BLOCK),
+            std::slice::from_raw_parts_mut(scores, group * SPLIT),
             std::slice::from_raw_parts(q, group * dim),
         )
     };
-    for partial in partials.chunks_exact_mut(floats) {
-        partial.fill(0.0);
-        partial[dim] = f32::NEG_INFINITY;
-    }
-    let mut at = span.from;
-    while at < span.to {
-        let count = BLOCK.min(span.to - at).min(page_len - at % page_len);
-        // SAFETY: positions up to the row's own lie in the layout, and the run of positions inside one page.
-        let (keys, values) = unsafe {
-            (
-                state.kv_at(a.layer, 0, kv_head, sequence, at),
-                state.kv_at(a.layer, 1, kv_head, sequence, at),
-            )
+    let read = |part: usize, position: usize, wide: &mut [f32]| {
+        // SAFETY: positions up to the row's own lie in the layout.
+        let row = unsafe {
+            let at = state.kv_at(a.layer, part, kv_head, sequence, position);
+            std::slice::from_raw_parts(at, row_bytes)
         };
-        for p in 0..count {
-            // SAFETY: `count` rows of the page follow each other.
-            let key = unsafe { std::slice::from_raw_parts(keys.add(p * row_bytes), row_bytes) };
-            widen(key, wide);
-            for (h, q) in queries.chunks_exact(dim).enumerate() {
-                scores[h * BLOCK + p] = dot(q, wide) * a.scale;
-            }
+        widen(row, wide);
+    };
+    let count = span.to - span.from;
+    for p in 0..count {
+        read(0, span.from + p, wide);
+        for (h, q) in queries.chunks_exact(dim).enumerate() {
+            scores[h * SPLIT + p] = dot(q, wide) * a.scale;
         }
+    }
+    for (partial, scores) in partials
+        .chunks_exact_mut(floats)
+        .zip(scores.chunks_exact_mut(SPLIT))
+    {
+        partial.fill(0.0);
+        weigh(&mut partial[dim..], &mut scores[..count], a.softcap);
+    }
+    for p in 0..count {
+        read(1, span.from + p, wide);
         for (partial, scores) in partials
             .chunks_exact_mut(floats)
-            .zip(scores.chunks_exact_mut(BLOCK))
+            .zip(scores.chunks_exact(SPLIT))
         {
-            weigh(&mut partial[..dim + 2], &mut scores[..count], a.softcap);
-        }
-        for p in 0..count {
-            // SAFETY: as for the keys.
-            let value = unsafe { std::slice::from_raw_parts(values.add(p * row_bytes), row_bytes) };
-            widen(value, wide);
-            for (partial, scores) in partials
-                .chunks_exact_mut(floats)
-                .zip(scores.chunks_exact(BLOCK))
-            {
-                let weight = scores[p];
-                for (sum, v) in partial[..dim].iter_mut().zip(wide.iter()) {
-                    *sum += weight * *v;
-                }
+            let weight = scores[p];
+            for (sum, v) in partial[..dim].iter_mut().zip(wide.iter()) {
+                *sum += weight * *v;
             }
         }
-        at += count;
     }
 }
 
-/// Turns a block's scores into weights, after scaling what was summed before to the new maximum.
-#[inline(always)]
-pub(super) fn weigh(partial: &mut [f32], scores: &mut [f32], softcap: f32) {
-    let dim = partial.len() - 2;
+/// Turns scores into weights; the largest score and the sum of the weights become the first two of `facts`.
+fn weigh(facts: &mut [f32], scores: &mut [f32], softcap: f32) {
     if softcap != 0.0 {
         scores
             .iter_mut()
             .for_each(|s| *s = softcap * (*s / softcap).tanh());
     }
-    let greater = |m: f32, s: f32| if s > m { s } else { m };
-    let mut lanes = [partial[dim]; 16];
-    for chunk in scores.chunks(16) {
-        for (lane, s) in lanes.iter_mut().zip(chunk) {
-            *lane = greater(*lane, *s);
-        }
-    }
-    let largest = lanes.into_iter().fold(partial[dim], greater);
-    if largest > partial[dim] {
-        let shrink = if partial[dim] == f32::NEG_INFINITY {
-            0.0
-        } else {
-            exp_not_positive(partial[dim] - largest)
-        };
-        partial[..dim].iter_mut().for_each(|v| *v *= shrink);
-        partial[dim + 1] *= shrink;
-        partial[dim] = largest;
-    }
-    for score in scores.iter_mut() {
-        *score = exp_not_positive(*score - largest);
-    }
-    let mut lanes = [0.0f32; 16];
-    for chunk in scores.chunks(16) {
-        lanes.iter_mut().zip(chunk).for_each(|(l, s)| *l += s);
-    }
-    partial[dim + 1] += lanes.iter().sum::<f32>();
+    let largest = scores
+        .iter()
+        .fold(f32::NEG_INFINITY, |m, s| if *s > m { *s } else { m });
+    scores
+        .iter_mut()
+        .for_each(|s| *s = exp_not_positive(*s - largest));
+    (facts[0], facts[1]) = (largest, scores.iter().sum());
 }

@@ -5,6 +5,7 @@
 //! places; what is masked adds exact zeros. So the bits of a row do not depend on the rows beside it.
 
 use super::attention::Attention;
+use super::vectors::Lanes;
 use super::{MANY_ROWS, State};
 use crate::kernels::Isa;
 use half::f16;
@@ -104,85 +105,6 @@ impl Attention {
     }
 }
 
-/// One vector of floats.
-trait Lanes {
-    const N: usize;
-    type V: Copy;
-    unsafe fn load(at: *const f32) -> Self::V;
-    unsafe fn store(at: *mut f32, v: Self::V);
-    unsafe fn splat(x: f32) -> Self::V;
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
-    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
-    /// The larger one; `b` if either is NaN.
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
-    /// a b + c.
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// `x` where `low <= at <= high`, else `other`.
-    unsafe fn within(
-        at: Self::V,
-        low: Self::V,
-        high: Self::V,
-        x: Self::V,
-        other: Self::V,
-    ) -> Self::V;
-    /// 2^n for a sum of 1.5 x 2^23 and n.
-    unsafe fn power(sum: Self::V) -> Self::V;
-    /// f16 to floats.
-    unsafe fn widen_f16(at: *const u8) -> Self::V;
-    /// i8 to floats.
-    unsafe fn widen_i8(at: *const u8) -> Self::V;
-
-    /// `e^x` for x <= 0; below -87 exactly 0.
-    #[inline(always)]
-    unsafe fn exp_not_positive(x: Self::V) -> Self::V {
-        const LEAST: f32 = -87.0;
-        const MAGIC: f32 = 12_582_912.0;
-        // SAFETY: the caller's.
-        unsafe {
-            let (least, magic) = (Self::splat(LEAST), Self::splat(MAGIC));
-            let t = Self::mul(Self::max(least, x), Self::splat(std::f32::consts::LOG2_E));
-            let whole = Self::add(t, magic);
-            let f = Self::sub(t, Self::sub(whole, magic));
-            let mut p = Self::splat(1.535_336_2e-4);
-            for c in [
-                1.339_887_4e-3,
-                9.618_437e-3,
-                5.550_332_7e-2,
-                2.402_264_8e-1,
-                std::f32::consts::LN_2,
-                1.0,
-            ] {
-                p = Self::fma(p, f, Self::splat(c));
-            }
-            let e = Self::mul(p, Self::power(whole));
-            Self::within(
-                x,
-                Self::splat(f32::NEG_INFINITY),
-                least,
-                Self::splat(0.0),
-                e,
-            )
-        }
-    }
-
-    /// `cap * tanh(x / cap)`.
-    #[inline(always)]
-    unsafe fn soften(x: Self::V, cap: f32) -> Self::V {
-        // SAFETY: the caller's.
-        unsafe {
-            let (zero, one, cap) = (Self::splat(0.0), Self::splat(1.0), Self::splat(cap));
-            let x = Self::div(x, cap);
-            let size = Self::max(x, Self::sub(zero, x));
-            let t = Self::exp_not_positive(Self::mul(size, Self::splat(-2.0)));
-            let tanh = Self::div(Self::sub(one, t), Self::add(one, t));
-            let signed = Self::within(zero, zero, x, tanh, Self::sub(zero, tanh));
-            Self::mul(cap, signed)
-        }
-    }
-}
-
 /// A strip of queries in a thread's scratch. `dim` and `lanes` are padded.
 #[derive(Clone, Copy)]
 struct Strip {
@@ -269,6 +191,11 @@ impl Strip {
                     let lane = r * group + h;
                     *self.first.add(lane) = a.first(position) as f32;
                     *self.last.add(lane) = position as f32;
+                    if let Some(sink) = a.sink(kv_head * group + h) {
+                        // As if it had been seen already, with a weight of 1 and no value.
+                        *self.largest.add(lane) = sink.max(f32::MIN);
+                        *self.weights.add(lane) = 1.0;
+                    }
                     let q =
                         a.q.start
                             .add(row * a.q.stride + (kv_head * group + h) * dim);
@@ -528,87 +455,8 @@ unsafe fn widen<L: Lanes, const Q8_0: bool>(row: *const u8, dim: usize, out: *mu
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use super::super::vectors::{Avx2, Avx512};
     use super::*;
-    use std::arch::x86_64::*;
-
-    struct Avx512;
-    struct Avx2;
-
-    macro_rules! lanes {
-        ($name:ident, $n:literal, $v:ident, $($own:tt)*) => {
-            // SAFETY of each: only used inside functions that the processor has the instructions for; addresses are
-            // the caller's.
-            impl Lanes for $name {
-                const N: usize = $n;
-                type V = $v;
-                $($own)*
-            }
-        };
-    }
-
-    macro_rules! plain {
-        ($($name:ident($($arg:ident: $t:ty),*) $(-> $r:ty)? = $body:expr;)*) => {
-            $(
-                #[inline(always)]
-                unsafe fn $name($($arg: $t),*) $(-> $r)? {
-                    // SAFETY: the caller's.
-                    unsafe { $body }
-                }
-            )*
-        };
-    }
-
-    lanes! { Avx512, 16, __m512,
-        plain! {
-            load(at: *const f32) -> __m512 = _mm512_loadu_ps(at);
-            store(at: *mut f32, v: __m512) = _mm512_storeu_ps(at, v);
-            splat(x: f32) -> __m512 = _mm512_set1_ps(x);
-            add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
-            sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
-            mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
-            div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
-            max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
-            fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
-            within(at: __m512, low: __m512, high: __m512, x: __m512, other: __m512) -> __m512 = {
-                let above = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(low, at);
-                let both = _mm512_mask_cmp_ps_mask::<_CMP_LE_OQ>(above, at, high);
-                _mm512_mask_blend_ps(both, other, x)
-            };
-            power(sum: __m512) -> __m512 = {
-                let n = _mm512_sub_epi32(_mm512_castps_si512(sum), _mm512_set1_epi32(0x4b40_0000 - 127));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<23>(n))
-            };
-            widen_f16(at: *const u8) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
-            widen_i8(at: *const u8) -> __m512 =
-                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())));
-        }
-    }
-
-    lanes! { Avx2, 8, __m256,
-        plain! {
-            load(at: *const f32) -> __m256 = _mm256_loadu_ps(at);
-            store(at: *mut f32, v: __m256) = _mm256_storeu_ps(at, v);
-            splat(x: f32) -> __m256 = _mm256_set1_ps(x);
-            add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
-            sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
-            mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
-            div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
-            max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
-            fma(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
-            within(at: __m256, low: __m256, high: __m256, x: __m256, other: __m256) -> __m256 = {
-                let above = _mm256_cmp_ps::<_CMP_LE_OQ>(low, at);
-                let below = _mm256_cmp_ps::<_CMP_LE_OQ>(at, high);
-                _mm256_blendv_ps(other, x, _mm256_and_ps(above, below))
-            };
-            power(sum: __m256) -> __m256 = {
-                let n = _mm256_sub_epi32(_mm256_castps_si256(sum), _mm256_set1_epi32(0x4b40_0000 - 127));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(n))
-            };
-            widen_f16(at: *const u8) -> __m256 = _mm256_cvtph_ps(_mm_loadu_si128(at.cast()));
-            widen_i8(at: *const u8) -> __m256 =
-                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast())));
-        }
-    }
 
     macro_rules! run {
         ($name:ident, $lanes:ty, $deep:literal, $q8_0:literal, $features:literal) => {

@@ -1,174 +1,40 @@
-//! The online softmax of a group of query heads with vector instructions. Each row of keys or values is widened once
-//! for up to 8 heads, and while one block of rows is worked on, the next one is fetched from memory.
+//! Softmax attention of a group of query heads over one split with vector instructions: all scores, their softmax, then
+//! the weighted values. Each row of keys or values is widened once for up to 8 heads, and what lies 8 kB further on is
+//! fetched from memory meanwhile, evenly: one line for every few vectors that are worked on. It is fetched into the second
+//! cache, since the first one can wait for too few lines at a time to hide the memory's latency.
 //!
 //! A score is summed lane by lane over the head and then across the lanes in a fixed order, and values are added
 //! position by position, so the bits depend neither on the size of the group nor on how positions meet in a register.
 #![allow(unsafe_code)]
 
 use super::State;
-use super::attention::{Attention, BLOCK, Span, partial_floats, weigh};
-use std::arch::x86_64::*;
+use super::attention::{Attention, SPLIT, Span, partial_floats};
+use super::vectors::{Avx2, Avx512, Lanes};
 
 /// The most query heads that share one pass.
 const MOST_HEADS: usize = 8;
 /// The most vectors of a head that one pass over the values sums.
 const MOST_VECTORS: usize = 8;
-
-/// A vector of floats. Every function needs a processor that has the instructions.
-trait Vector: Copy {
-    /// Floats in it; also how many sums are made at once.
-    const WIDTH: usize;
-    unsafe fn zero() -> Self;
-    unsafe fn splat(x: f32) -> Self;
-    unsafe fn load(from: *const f32) -> Self;
-    unsafe fn store(self, to: *mut f32);
-    /// `self * b + c`
-    unsafe fn multiply_add(self, b: Self, c: Self) -> Self;
-    unsafe fn multiply(self, b: Self) -> Self;
-    /// The sum of each of `WIDTH` vectors.
-    unsafe fn sums(of: &[Self]) -> Self;
-    /// `WIDTH` values of f16.
-    unsafe fn from_f16(from: *const u8) -> Self;
-    /// `WIDTH` signed bytes.
-    unsafe fn from_i8(from: *const u8) -> Self;
-}
-
-impl Vector for __m512 {
-    const WIDTH: usize = 16;
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm512_setzero_ps() }
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm512_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: promised by the caller.
-        unsafe { _mm512_storeu_ps(to, self) }
-    }
-    #[inline(always)]
-    unsafe fn multiply_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm512_fmadd_ps(self, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn multiply(self, b: Self) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm512_mul_ps(self, b) }
-    }
-    #[inline(always)]
-    unsafe fn sums(of: &[Self]) -> Self {
-        let mut quads = [of[0]; 4];
-        // SAFETY: promised by the caller.
-        unsafe {
-            for (i, quad) in quads.iter_mut().enumerate() {
-                let pair = |a: Self, b: Self| {
-                    _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b))
-                };
-                let ab = _mm512_castps_pd(pair(of[4 * i], of[4 * i + 1]));
-                let cd = _mm512_castps_pd(pair(of[4 * i + 2], of[4 * i + 3]));
-                *quad = _mm512_add_ps(
-                    _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
-                    _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)),
-                );
-            }
-            let fold = |a: Self, b: Self| {
-                _mm512_add_ps(
-                    _mm512_shuffle_f32x4::<0x88>(a, b),
-                    _mm512_shuffle_f32x4::<0xdd>(a, b),
-                )
-            };
-            fold(fold(quads[0], quads[1]), fold(quads[2], quads[3]))
-        }
-    }
-    #[inline(always)]
-    unsafe fn from_f16(from: *const u8) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn from_i8(from: *const u8) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
-    }
-}
-
-impl Vector for __m256 {
-    const WIDTH: usize = 8;
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm256_setzero_ps() }
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm256_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        // SAFETY: promised by the caller.
-        unsafe { _mm256_storeu_ps(to, self) }
-    }
-    #[inline(always)]
-    unsafe fn multiply_add(self, b: Self, c: Self) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm256_fmadd_ps(self, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn multiply(self, b: Self) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm256_mul_ps(self, b) }
-    }
-    #[inline(always)]
-    unsafe fn sums(of: &[Self]) -> Self {
-        let mut quads = [of[0]; 2];
-        // SAFETY: promised by the caller.
-        unsafe {
-            for (i, quad) in quads.iter_mut().enumerate() {
-                let ab = _mm256_hadd_ps(of[4 * i], of[4 * i + 1]);
-                let cd = _mm256_hadd_ps(of[4 * i + 2], of[4 * i + 3]);
-                *quad = _mm256_hadd_ps(ab, cd);
-            }
-            _mm256_add_ps(
-                _mm256_permute2f128_ps::<0x20>(quads[0], quads[1]),
-                _mm256_permute2f128_ps::<0x31>(quads[0], quads[1]),
-            )
-        }
-    }
-    #[inline(always)]
-    unsafe fn from_f16(from: *const u8) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn from_i8(from: *const u8) -> Self {
-        // SAFETY: promised by the caller.
-        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
-    }
-}
+/// The widest vector's width.
+const MOST_LANES: usize = 16;
+/// How far ahead rows are fetched, and how many rows that is at most.
+const AHEAD_BYTES: usize = 8192;
+const MOST_AHEAD: usize = 64;
 
 /// How rows of the cache are stored.
 trait Rows {
-    /// The `i`th vector of a row.
+    /// Vectors that share a scale, and the bytes that they are stored in.
+    fn shared<L: Lanes>() -> (usize, usize);
+    /// The scale of the `i`th vector of a row.
     ///
     /// # Safety
     /// It lies in the row, and the processor has the instructions.
-    unsafe fn widen<V: Vector>(row: *const u8, i: usize) -> V;
+    unsafe fn scale<L: Lanes>(row: *const u8, i: usize) -> L::V;
+    /// The `i`th vector of a row.
+    ///
+    /// # Safety
+    /// As `scale`.
+    unsafe fn widen<L: Lanes>(row: *const u8, i: usize, scale: L::V) -> L::V;
 }
 
 struct F16;
@@ -176,170 +42,282 @@ struct Q8_0;
 
 impl Rows for F16 {
     #[inline(always)]
-    unsafe fn widen<V: Vector>(row: *const u8, i: usize) -> V {
+    fn shared<L: Lanes>() -> (usize, usize) {
+        (1, 2 * L::N)
+    }
+    #[inline(always)]
+    unsafe fn scale<L: Lanes>(_: *const u8, _: usize) -> L::V {
         // SAFETY: promised by the caller.
-        unsafe { V::from_f16(row.add(2 * V::WIDTH * i)) }
+        unsafe { L::splat(1.0) }
+    }
+    #[inline(always)]
+    unsafe fn widen<L: Lanes>(row: *const u8, i: usize, _: L::V) -> L::V {
+        // SAFETY: promised by the caller.
+        unsafe { L::widen_f16(row.add(2 * L::N * i)) }
     }
 }
 
 impl Rows for Q8_0 {
     #[inline(always)]
-    unsafe fn widen<V: Vector>(row: *const u8, i: usize) -> V {
-        let (block, at) = (i * V::WIDTH / 32, i * V::WIDTH % 32);
+    fn shared<L: Lanes>() -> (usize, usize) {
+        (32 / L::N, 34)
+    }
+    #[inline(always)]
+    unsafe fn scale<L: Lanes>(row: *const u8, i: usize) -> L::V {
         // SAFETY: promised by the caller; a block is its scale and 32 bytes.
-        unsafe {
-            let block = row.add(34 * block);
-            let scale = _mm_cvtsi32_si128(i32::from(block.cast::<u16>().read_unaligned()));
-            let scale = _mm_cvtss_f32(_mm_cvtph_ps(scale));
-            V::from_i8(block.add(2 + at)).multiply(V::splat(scale))
-        }
+        unsafe { L::splat_f16(row.add(34 * (i * L::N / 32))) }
+    }
+    #[inline(always)]
+    unsafe fn widen<L: Lanes>(row: *const u8, i: usize, scale: L::V) -> L::V {
+        let (block, at) = (i * L::N / 32, i * L::N % 32);
+        // SAFETY: as `scale`.
+        unsafe { L::mul(L::widen_i8(row.add(34 * block + 2 + at)), scale) }
     }
 }
 
-/// Rows of one block, and the ones to fetch meanwhile.
-#[derive(Clone, Copy)]
-struct Block {
-    rows: *const u8,
-    /// As many rows as these, or null.
-    next: *const u8,
+/// Asks for `bytes` of memory.
+///
+/// # Safety
+/// None: a fetch reads nothing.
+#[inline(always)]
+unsafe fn fetch<L: Lanes>(from: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(64) {
+        // SAFETY: as above.
+        unsafe { L::fetch(from.wrapping_add(line)) };
+    }
+}
+
+/// Where the rows of a split lie: its keys, its values, and what is worth fetching after them.
+struct Places {
+    rows: [*const u8; 2 * SPLIT + MOST_AHEAD],
     count: usize,
-    bytes: usize,
+    /// How many rows further on is fetched.
+    ahead: usize,
 }
 
-impl Block {
+impl Places {
+    /// # Safety
+    /// The span is not empty, not longer than a split, and like what comes after it in the sequence's context.
     #[inline(always)]
-    fn row(&self, p: usize) -> *const u8 {
-        self.rows.wrapping_add(p * self.bytes)
-    }
-
-    /// Asks for the row of the next block.
-    #[inline(always)]
-    fn fetch(&self, p: usize) {
-        if !self.next.is_null() {
-            for line in (0..self.bytes).step_by(64) {
-                let at = self.next.wrapping_add(p * self.bytes + line);
-                // SAFETY: a prefetch reads nothing, whatever the address; every x86-64 processor has it.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    unsafe fn of(
+        a: &Attention,
+        state: &State,
+        sequence: usize,
+        kv_head: usize,
+        span: Span,
+    ) -> Places {
+        let (bytes, page) = (state.kv_row_bytes(), state.kv.page as usize);
+        let count = span.to - span.from;
+        let mut places = Places {
+            rows: [std::ptr::null(); 2 * SPLIT + MOST_AHEAD],
+            count,
+            ahead: (AHEAD_BYTES / bytes / 8 * 8).clamp(8, MOST_AHEAD),
+        };
+        for part in 0..2 {
+            let rows = &mut places.rows[part * count..(part + 1) * count];
+            let mut at = span.from;
+            while at < span.to {
+                let run = (span.to - at).min(page - at % page);
+                // SAFETY: promised by the caller; the run lies in one page.
+                let first = unsafe { state.kv_at(a.layer, part, kv_head, sequence, at) };
+                for (i, row) in rows[at - span.from..][..run].iter_mut().enumerate() {
+                    *row = first.wrapping_add(i * bytes);
+                }
+                at += run;
             }
         }
+        // Scores are made for up to a vector's width of positions, whose rows are read.
+        let (mut next, mut step) = (places.rows[2 * count - 1].cast_mut(), 0);
+        if let (Some((kv_head, at)), true) = (span.after, count >= MOST_LANES) {
+            // SAFETY: promised by the caller.
+            next = unsafe { state.kv_at(a.layer, 0, kv_head, sequence, at) };
+            step = bytes;
+        }
+        for (i, row) in places.rows[2 * count..][..MOST_AHEAD]
+            .iter_mut()
+            .enumerate()
+        {
+            *row = next.wrapping_add(i * step);
+        }
+        places
     }
 }
 
 /// Scores of `H` heads, `P` positions at a time; `H * P` is the vector's width.
 ///
 /// # Safety
-/// The rows hold `dim` values each, `queries` `H` heads of `dim`, `scores` `H` times [`BLOCK`] floats.
+/// The places hold rows of `dim` values, `queries` `H` heads of `dim`, `scores` `H` times [`SPLIT`] floats.
 #[inline(always)]
-unsafe fn score<V: Vector, R: Rows, const H: usize, const P: usize>(
-    keys: Block,
+unsafe fn score<L: Lanes, R: Rows, const H: usize, const P: usize>(
+    places: &Places,
     dim: usize,
     queries: *const f32,
     scale: f32,
     scores: *mut f32,
 ) {
-    // SAFETY: promised by the caller; positions beyond the last read the last row again and are not stored.
+    let (shared, bytes) = R::shared::<L>();
+    // SAFETY: promised by the caller. After the last key come values, which are as readable; what becomes of them is
+    // overwritten, and a split's room is a whole number of `P`.
     unsafe {
-        for first in (0..keys.count).step_by(P) {
+        for first in (0..places.count).step_by(P) {
             let rows: [*const u8; P] =
-                std::array::from_fn(|p| keys.row((first + p).min(keys.count - 1)));
-            for p in first..(first + P).min(keys.count) {
-                keys.fetch(p);
-            }
-            let mut sums = [V::zero(); MOST_SUMS];
-            for i in 0..dim / V::WIDTH {
-                let q: [V; H] =
-                    std::array::from_fn(|h| V::load(queries.add(h * dim + i * V::WIDTH)));
-                for p in 0..P {
-                    let k: V = R::widen(rows[p], i);
-                    for h in 0..H {
-                        sums[h * P + p] = k.multiply_add(q[h], sums[h * P + p]);
+                std::array::from_fn(|p| *places.rows.get_unchecked(first + p));
+            let ahead = *places.rows.get_unchecked(first + places.ahead);
+            let mut sums = [L::splat(0.0); MOST_LANES];
+            for unit in 0..dim / (shared * L::N) {
+                fetch::<L>(ahead.wrapping_add(unit * P * bytes), P * bytes);
+                let scales: [L::V; P] =
+                    std::array::from_fn(|p| R::scale::<L>(rows[p], unit * shared));
+                for i in unit * shared..(unit + 1) * shared {
+                    let q: [L::V; H] =
+                        std::array::from_fn(|h| L::load(queries.add(h * dim + i * L::N)));
+                    for p in 0..P {
+                        let k = R::widen::<L>(rows[p], i, scales[p]);
+                        for h in 0..H {
+                            sums[h * P + p] = L::fma(k, q[h], sums[h * P + p]);
+                        }
                     }
                 }
             }
-            let mut out = [0.0f32; MOST_SUMS];
-            let all = V::sums(&sums[..H * P]).multiply(V::splat(scale));
-            all.store(out.as_mut_ptr());
+            let mut out = [0.0f32; MOST_LANES];
+            let all = L::mul(L::sums(&sums[..H * P]), L::splat(scale));
+            L::store(out.as_mut_ptr(), all);
             for h in 0..H {
-                for p in 0..P.min(keys.count - first) {
-                    *scores.add(h * BLOCK + first + p) = out[h * P + p];
-                }
+                let (from, to) = (out.as_ptr().add(h * P), scores.add(h * SPLIT + first));
+                std::ptr::copy_nonoverlapping(from, to, P);
             }
         }
     }
 }
 
-/// The widest vector's width.
-const MOST_SUMS: usize = 16;
+/// Turns one head's scores into weights; returns the largest score and the sum of the weights.
+///
+/// # Safety
+/// `scores` holds [`SPLIT`] floats, of which `count` are scores.
+#[inline(always)]
+unsafe fn weigh<L: Lanes>(scores: *mut f32, count: usize, softcap: f32) -> (f32, f32) {
+    let all = count.next_multiple_of(L::N);
+    // SAFETY: promised by the caller; a split is a whole number of vectors.
+    unsafe {
+        if softcap != 0.0 {
+            for i in (0..all).step_by(L::N) {
+                let score = L::soften(L::load(scores.add(i)), softcap);
+                L::store(scores.add(i), score);
+            }
+        }
+        for i in count..all {
+            *scores.add(i) = f32::NEG_INFINITY;
+        }
+        let mut largest = L::splat(f32::MIN);
+        for i in (0..all).step_by(L::N) {
+            largest = L::max(L::load(scores.add(i)), largest);
+        }
+        let largest = across::<L>(largest, |a, b| if a > b { a } else { b });
+        let mut sum = L::splat(0.0);
+        for i in (0..all).step_by(L::N) {
+            let score = L::sub(L::load(scores.add(i)), L::splat(largest));
+            let weight = L::exp_not_positive(score);
+            sum = L::add(sum, weight);
+            L::store(scores.add(i), weight);
+        }
+        (largest, across::<L>(sum, |a, b| a + b))
+    }
+}
 
-/// Adds the weighted values of `C` vectors of `H` heads.
+/// Joins the lanes of a vector, halves first.
+///
+/// # Safety
+/// The processor has the instructions.
+#[inline(always)]
+unsafe fn across<L: Lanes>(v: L::V, join: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [0.0f32; MOST_LANES];
+    // SAFETY: promised by the caller; no vector is wider.
+    unsafe { L::store(lanes.as_mut_ptr(), v) };
+    let mut half = L::N / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = join(lanes[i], lanes[i + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// Sums the weighted values of `C` vectors of `H` heads.
 ///
 /// # Safety
 /// As [`score`]; `sums` holds the heads' sums, `stride` floats apart.
 #[inline(always)]
 // The indices name registers.
 #[allow(clippy::needless_range_loop)]
-unsafe fn add_values<V: Vector, R: Rows, const H: usize, const C: usize>(
-    values: Block,
+unsafe fn sum_values<L: Lanes, R: Rows, const H: usize, const C: usize>(
+    places: &Places,
     first: usize,
     weights: *const f32,
     sums: *mut f32,
     stride: usize,
 ) {
+    let (shared, bytes) = R::shared::<L>();
     // SAFETY: promised by the caller.
     unsafe {
-        let at = |h: usize, c: usize| sums.add(h * stride + (first + c) * V::WIDTH);
-        let mut all: [[V; C]; H] =
-            std::array::from_fn(|h| std::array::from_fn(|c| V::load(at(h, c))));
-        for p in 0..values.count {
-            if first == 0 {
-                values.fetch(p);
-            }
-            let w: [V; H] = std::array::from_fn(|h| V::splat(*weights.add(h * BLOCK + p)));
+        let mut all = [[L::splat(0.0); C]; H];
+        for p in 0..places.count {
+            let row = *places.rows.get_unchecked(places.count + p);
+            let ahead = *places.rows.get_unchecked(places.count + p + places.ahead);
+            fetch::<L>(
+                ahead.wrapping_add(first / shared * bytes),
+                C.div_ceil(shared) * bytes,
+            );
+            let w: [L::V; H] = std::array::from_fn(|h| L::splat(*weights.add(h * SPLIT + p)));
+            let mut scale = w[0];
             for c in 0..C {
-                let v: V = R::widen(values.row(p), first + c);
+                if c % shared == 0 {
+                    scale = R::scale::<L>(row, first + c);
+                }
+                let v = R::widen::<L>(row, first + c, scale);
                 for h in 0..H {
-                    all[h][c] = v.multiply_add(w[h], all[h][c]);
+                    all[h][c] = L::fma(v, w[h], all[h][c]);
                 }
             }
         }
         for (h, vectors) in all.iter().enumerate() {
             for (c, v) in vectors.iter().enumerate() {
-                v.store(at(h, c));
+                L::store(sums.add(h * stride + (first + c) * L::N), *v);
             }
         }
     }
 }
 
-/// Adds the weighted values of `H` heads, as many vectors at a time as registers hold.
+/// Sums the weighted values of `H` heads, as many vectors at a time as registers hold.
 ///
 /// # Safety
-/// As [`add_values`].
+/// As [`sum_values`].
 #[inline(always)]
-unsafe fn add_all_values<V: Vector, R: Rows, const H: usize>(
-    values: Block,
+unsafe fn sum_all_values<L: Lanes, R: Rows, const H: usize>(
+    places: &Places,
     dim: usize,
     weights: *const f32,
     sums: *mut f32,
     stride: usize,
 ) {
-    let most = (V::WIDTH / H).min(MOST_VECTORS);
-    let vectors = dim / V::WIDTH;
+    let most = (L::N / H).min(MOST_VECTORS);
+    let vectors = dim / L::N;
     let mut at = 0;
     // SAFETY: promised by the caller.
     unsafe {
         while at < vectors {
             let left = most.min(vectors - at);
             at += if left >= 8 {
-                add_values::<V, R, H, 8>(values, at, weights, sums, stride);
+                sum_values::<L, R, H, 8>(places, at, weights, sums, stride);
                 8
             } else if left >= 4 {
-                add_values::<V, R, H, 4>(values, at, weights, sums, stride);
+                sum_values::<L, R, H, 4>(places, at, weights, sums, stride);
                 4
             } else if left >= 2 {
-                add_values::<V, R, H, 2>(values, at, weights, sums, stride);
+                sum_values::<L, R, H, 2>(places, at, weights, sums, stride);
                 2
             } else {
-                add_values::<V, R, H, 1>(values, at, weights, sums, stride);
+                sum_values::<L, R, H, 1>(places, at, weights, sums, stride);
                 1
             };
         }
@@ -353,12 +331,12 @@ fn heads_of_pass(left: usize, width: usize) -> usize {
     1 << most.ilog2()
 }
 
-/// The online softmax of one group's heads over a span.
+/// Softmax attention of one group's heads over a span: per head `head_dim` sums, the largest score, the sum of weights.
 ///
 /// # Safety
 /// As [`super::attention::attend`]; the head is a whole number of vectors, and the processor has the instructions.
 #[inline(always)]
-unsafe fn attend<V: Vector, R: Rows>(
+unsafe fn attend<L: Lanes, R: Rows>(
     a: &Attention,
     state: &State,
     row: usize,
@@ -370,89 +348,48 @@ unsafe fn attend<V: Vector, R: Rows>(
     let dim = a.head_dim;
     let group = a.heads / a.kv_heads;
     let sequence = state.rows[row].sequence as usize;
-    let bytes = state.kv_row_bytes();
-    let page = state.kv.page as usize;
     let stride = partial_floats(dim);
-    // SAFETY: promised by the caller; positions up to the row's own lie in the layout, blocks lie inside one page.
+    // SAFETY: promised by the caller; positions up to the row's own lie in the layout.
     unsafe {
         let queries = a.q.start.add(row * a.q.stride + kv_head * group * dim);
-        let partials = std::slice::from_raw_parts_mut(out, group * stride);
-        for partial in partials.chunks_exact_mut(stride) {
-            partial.fill(0.0);
-            partial[dim] = f32::NEG_INFINITY;
+        let places = &Places::of(a, state, sequence, kv_head, span);
+        let mut h = 0;
+        while h < group {
+            let (q, s) = (queries.add(h * dim), scores.add(h * SPLIT));
+            let heads = heads_of_pass(group - h, L::N);
+            match (heads, L::N) {
+                (8, _) => score::<L, R, 8, 2>(places, dim, q, a.scale, s),
+                (4, 16) => score::<L, R, 4, 4>(places, dim, q, a.scale, s),
+                (4, _) => score::<L, R, 4, 2>(places, dim, q, a.scale, s),
+                (2, 16) => score::<L, R, 2, 8>(places, dim, q, a.scale, s),
+                (2, _) => score::<L, R, 2, 4>(places, dim, q, a.scale, s),
+                (_, 16) => score::<L, R, 1, 16>(places, dim, q, a.scale, s),
+                (_, _) => score::<L, R, 1, 8>(places, dim, q, a.scale, s),
+            }
+            h += heads;
         }
-        let scores = std::slice::from_raw_parts_mut(scores, group * BLOCK);
-        let mut at = span.from;
-        while at < span.to {
-            let count = BLOCK.min(span.to - at).min(page - at % page);
-            let place = |part: usize, at: usize| {
-                state
-                    .kv_at(a.layer, part, kv_head, sequence, at)
-                    .cast_const()
-            };
-            let values = place(1, at);
-            let following = if at + count < span.to {
-                place(0, at + count)
-            } else {
-                std::ptr::null()
-            };
-            let mut keys = Block {
-                rows: place(0, at),
-                next: values,
-                count,
-                bytes,
-            };
-            let mut h = 0;
-            while h < group {
-                let (q, s) = (queries.add(h * dim), scores.as_mut_ptr().add(h * BLOCK));
-                let heads = heads_of_pass(group - h, V::WIDTH);
-                match (heads, V::WIDTH) {
-                    (8, _) => score::<V, R, 8, 2>(keys, dim, q, a.scale, s),
-                    (4, 16) => score::<V, R, 4, 4>(keys, dim, q, a.scale, s),
-                    (4, _) => score::<V, R, 4, 2>(keys, dim, q, a.scale, s),
-                    (2, 16) => score::<V, R, 2, 8>(keys, dim, q, a.scale, s),
-                    (2, _) => score::<V, R, 2, 4>(keys, dim, q, a.scale, s),
-                    (_, 16) => score::<V, R, 1, 16>(keys, dim, q, a.scale, s),
-                    (_, _) => score::<V, R, 1, 8>(keys, dim, q, a.scale, s),
-                }
-                keys.next = std::ptr::null();
-                h += heads;
+        for h in 0..group {
+            let (largest, sum) = weigh::<L>(scores.add(h * SPLIT), places.count, a.softcap);
+            *out.add(h * stride + dim) = largest;
+            *out.add(h * stride + dim + 1) = sum;
+        }
+        let mut h = 0;
+        while h < group {
+            let (sums, weights) = (out.add(h * stride), scores.add(h * SPLIT));
+            let heads = heads_of_pass(group - h, L::N);
+            match heads {
+                8 => sum_all_values::<L, R, 8>(places, dim, weights, sums, stride),
+                4 => sum_all_values::<L, R, 4>(places, dim, weights, sums, stride),
+                2 => sum_all_values::<L, R, 2>(places, dim, weights, sums, stride),
+                _ => sum_all_values::<L, R, 1>(places, dim, weights, sums, stride),
             }
-            for (partial, scores) in partials
-                .chunks_exact_mut(stride)
-                .zip(scores.chunks_exact_mut(BLOCK))
-            {
-                weigh(&mut partial[..dim + 2], &mut scores[..count], a.softcap);
-            }
-            let mut values = Block {
-                rows: values,
-                next: following,
-                count,
-                bytes,
-            };
-            let mut h = 0;
-            while h < group {
-                let (sums, weights) = (
-                    partials.as_mut_ptr().add(h * stride),
-                    scores.as_ptr().add(h * BLOCK),
-                );
-                let heads = heads_of_pass(group - h, V::WIDTH);
-                match heads {
-                    8 => add_all_values::<V, R, 8>(values, dim, weights, sums, stride),
-                    4 => add_all_values::<V, R, 4>(values, dim, weights, sums, stride),
-                    2 => add_all_values::<V, R, 2>(values, dim, weights, sums, stride),
-                    _ => add_all_values::<V, R, 1>(values, dim, weights, sums, stride),
-                }
-                values.next = std::ptr::null();
-                h += heads;
-            }
-            at += count;
+            h += heads;
         }
     }
 }
 
 macro_rules! run {
-    ($name:ident, $vector:ty, $rows:ty, $features:literal) => {
+    ($name:ident, $lanes:ty, $rows:ty, $features:literal) => {
         /// # Safety
         /// As [`attend`].
         #[target_feature(enable = $features)]
@@ -466,22 +403,22 @@ macro_rules! run {
             out: *mut f32,
         ) {
             // SAFETY: promised by the caller.
-            unsafe { attend::<$vector, $rows>(a, state, row, kv_head, span, scores, out) }
+            unsafe { attend::<$lanes, $rows>(a, state, row, kv_head, span, scores, out) }
         }
     };
 }
 
-run!(f16_avx2, __m256, F16, "avx2,fma,f16c");
-run!(q8_0_avx2, __m256, Q8_0, "avx2,fma,f16c");
+run!(f16_avx2, Avx2, F16, "avx2,fma,f16c");
+run!(q8_0_avx2, Avx2, Q8_0, "avx2,fma,f16c");
 run!(
     f16_avx512,
-    __m512,
+    Avx512,
     F16,
     "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
 );
 run!(
     q8_0_avx512,
-    __m512,
+    Avx512,
     Q8_0,
     "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
 );

@@ -1,6 +1,6 @@
 //! The small ops: embed, norm, bias, act·mul, add, scale, copy.
 
-use super::{Bytes, Floats, Place, State, activate, widest};
+use super::{Bytes, Floats, Place, State, gated, widest};
 use crate::kernels::Kernel;
 use welte_formats::quant;
 use welte_table::Format;
@@ -173,7 +173,7 @@ impl ActMul {
             let x = self.x.start.add(row * self.x.stride);
             let y = self.y.start.add(row * self.y.stride);
             for i in 0..self.n {
-                *y.add(i) = activate(self.act, *x.add(i)) * *x.add(self.n + i);
+                *y.add(i) = gated(self.act, *x.add(i), *x.add(self.n + i));
             }
         }
     }

@@ -2,7 +2,7 @@
 //! expert's matrix is read once for all of its entries.
 
 use super::matmul::{CHUNK, FUSED_COLUMNS, ROW_BLOCK};
-use super::{Bytes, Place, activate_and_multiply};
+use super::{Bytes, Floats, Place, activate_and_multiply};
 use crate::kernels::Kernel;
 use std::ops::Range;
 
@@ -77,6 +77,11 @@ impl Groups {
         (experts + 1 + 2 * used * rows) * 4
     }
 
+    /// The expert of a choice. A row whose logits were no numbers has chosen some expert all the same.
+    fn expert(&self, id: f32) -> usize {
+        (id.to_bits() as usize).min(self.experts - 1)
+    }
+
     /// # Safety
     /// Nobody writes the groups while the slice lives.
     unsafe fn words<'a>(&self) -> &'a [u32] {
@@ -117,11 +122,10 @@ impl Groups {
         let words = unsafe { std::slice::from_raw_parts_mut(self.start.0.cast::<u32>(), len) };
         let (starts, rest) = words.split_at_mut(self.experts + 1);
         let (places, entries) = rest.split_at_mut(self.entries);
-        // A row whose logits were no numbers has chosen some expert all the same.
         let expert = |entry: usize| {
             // SAFETY: the row lies in its buffer, and nobody writes it now.
             let row = unsafe { choice.row(entry / self.used, self.used) };
-            (row[entry % self.used].to_bits() as usize).min(self.experts - 1)
+            self.expert(row[entry % self.used])
         };
         starts.fill(0);
         let count = rows * self.used;
@@ -205,6 +209,8 @@ pub(crate) struct ExpertsMatmul {
     pub(crate) acts_bytes: usize,
     pub(crate) y: Place,
     pub(crate) then: Then,
+    /// Of gate and up, if they meet here; for each expert as many as its matrix has rows.
+    pub(crate) bias: Floats,
 }
 
 impl ExpertsMatmul {
@@ -277,18 +283,25 @@ impl ExpertsMatmul {
                             up,
                             FUSED_COLUMNS,
                         );
+                        let all = groups.experts * 2 * self.n;
+                        let bias = self.bias.get(all).map(|bias| {
+                            let at = expert * 2 * self.n + first;
+                            (&bias[at..at + n], &bias[at + self.n..at + self.n + n])
+                        });
                         for i in 0..count {
                             let entry = groups.entry(at + i);
                             let (row, slot) = (entry / groups.used, entry % groups.used);
                             let y = self.y.start.add(row * self.y.stride);
                             let y = y.add(slot * self.n + first);
                             let from = i * FUSED_COLUMNS;
-                            activate_and_multiply(
-                                act,
-                                std::slice::from_raw_parts(scratch.add(from), n),
-                                std::slice::from_raw_parts(up.add(from), n),
-                                std::slice::from_raw_parts_mut(y, n),
-                            );
+                            let gate = std::slice::from_raw_parts_mut(scratch.add(from), n);
+                            let up = std::slice::from_raw_parts_mut(up.add(from), n);
+                            if let Some((gate_bias, up_bias)) = bias {
+                                gate.iter_mut().zip(gate_bias).for_each(|(g, b)| *g += b);
+                                up.iter_mut().zip(up_bias).for_each(|(u, b)| *u += b);
+                            }
+                            let y = std::slice::from_raw_parts_mut(y, n);
+                            activate_and_multiply(act, gate, up, y);
                         }
                     }
                 }
@@ -315,6 +328,8 @@ pub(crate) struct Combine {
     pub(crate) parts: Place,
     pub(crate) y: Place,
     pub(crate) n: usize,
+    /// `n` for each expert, or none.
+    pub(crate) bias: Floats,
 }
 
 impl Combine {
@@ -325,10 +340,20 @@ impl Combine {
         // SAFETY: the rows lie in their buffers; nobody else writes this one.
         unsafe {
             let y = self.y.row_mut(row, self.n);
-            let shares = &self.choice.row(row, 2 * used)[used..];
-            for (slot, share) in shares.iter().enumerate() {
+            let (ids, shares) = self.choice.row(row, 2 * used).split_at(used);
+            let bias = self.bias.get(self.groups.experts * self.n);
+            for (slot, (id, share)) in ids.iter().zip(shares).enumerate() {
                 let part = self.parts.row(self.groups.place(row * used + slot), self.n);
-                y.iter_mut().zip(part).for_each(|(y, v)| *y += share * v);
+                match bias {
+                    None => y.iter_mut().zip(part).for_each(|(y, v)| *y += share * v),
+                    Some(bias) => {
+                        let at = self.groups.expert(*id) * self.n;
+                        let values = part.iter().zip(&bias[at..at + self.n]);
+                        y.iter_mut()
+                            .zip(values)
+                            .for_each(|(y, (v, b))| *y += share * (v + b));
+                    }
+                }
             }
         }
     }

@@ -15,6 +15,7 @@ pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;
 pub(crate) mod rope;
 pub(crate) mod sample;
+mod vectors;
 
 use std::sync::Mutex;
 use welte_table::{KvLayout, Row};
@@ -127,11 +128,25 @@ impl State {
 
 /// SiLU, GELU by tanh, GELU by erf: the table's numbers 0, 1, 2.
 #[inline(always)]
-pub(crate) fn activate(act: u32, x: f32) -> f32 {
+fn activate(act: u32, x: f32) -> f32 {
     match act {
         0 => x * sigmoid(x),
         1 => x * sigmoid(2.0 * 0.797_884_6 * (x + 0.044_715 * x * x * x)),
         _ => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+    }
+}
+
+/// `act(gate) * up`; the table's number 3 is more than that: it clamps both.
+#[inline(always)]
+pub(crate) fn gated(act: u32, gate: f32, up: f32) -> f32 {
+    const LIMIT: f32 = 7.0;
+    match act {
+        3 => {
+            // Unlike `min`, this lets a NaN through.
+            let gate = if gate > LIMIT { LIMIT } else { gate };
+            gate * sigmoid(1.702 * gate) * (up.clamp(-LIMIT, LIMIT) + 1.0)
+        }
+        _ => activate(act, gate) * up,
     }
 }
 
@@ -183,9 +198,10 @@ widest! {
         // The branch outside, so that the loops inside become vector code.
         let all = y.iter_mut().zip(gate).zip(up);
         match act {
-            0 => all.for_each(|((y, gate), up)| *y = activate(0, *gate) * up),
-            1 => all.for_each(|((y, gate), up)| *y = activate(1, *gate) * up),
-            _ => all.for_each(|((y, gate), up)| *y = activate(2, *gate) * up),
+            0 => all.for_each(|((y, gate), up)| *y = gated(0, *gate, *up)),
+            1 => all.for_each(|((y, gate), up)| *y = gated(1, *gate, *up)),
+            2 => all.for_each(|((y, gate), up)| *y = gated(2, *gate, *up)),
+            _ => all.for_each(|((y, gate), up)| *y = gated(3, *gate, *up)),
         }
     }
 }

@@ -17,6 +17,8 @@ pub struct Mixture {
     pub used: u32,
     pub renormalise: u32,
     pub act: u32,
+    /// Only the CPU has them yet.
+    pub bias: bool,
     pub vocab: u32,
     pub rows: u32,
 }
@@ -32,6 +34,7 @@ impl Mixture {
             used: 2,
             renormalise: 1,
             act: 0,
+            bias: false,
             vocab: 31,
             rows: 40,
         }
@@ -125,6 +128,20 @@ pub fn make_mixture(c: &Mixture) -> (Program, Made) {
     let gate_up = b.weight("gate_up", c.format, all, c.dim, Usage::Matrix, 0.0);
     let all = c.dim * c.experts;
     let down = b.weight("down", c.format, all, c.hidden, Usage::Matrix, 0.0);
+    let (mut gate_up_bias, mut down_bias) = (NO_WEIGHT, NO_WEIGHT);
+    if c.bias {
+        let all = 2 * c.hidden * c.experts;
+        // Some reach beyond where the clamped activation ends.
+        let wide = 40.0 * if c.act == 3 { 1.0 } else { 0.02 };
+        gate_up_bias = b.weight("gate_up_bias", Format::F32, 1, all, Usage::Vector, 0.0);
+        let bytes = b.checkpoint.bytes.get_mut("gate_up_bias").unwrap();
+        for value in bytes.chunks_exact_mut(4) {
+            let number = f32::from_le_bytes(value.try_into().unwrap()) * wide;
+            value.copy_from_slice(&number.to_le_bytes());
+        }
+        let all = c.dim * c.experts;
+        down_bias = b.weight("down_bias", Format::F32, 1, all, Usage::Vector, 0.0);
+    }
     let head = b.weight("head", Format::F32, c.vocab, c.dim, Usage::Matrix, 0.0);
     let lookup = |n: u32, k: u32, weight: u32, to: BufferRef, x_stride: u32| {
         let p = params::Embed {
@@ -169,11 +186,16 @@ pub fn make_mixture(c: &Mixture) -> (Program, Made) {
         b.command(Op::Route, &[], &[router, choice], route.words()),
         b.command(
             Op::ExpertsActMul,
-            &[gate_up],
+            &[gate_up, gate_up_bias],
             &[x, choice, gated],
             act_mul.words(),
         ),
-        b.command(Op::ExpertsAdd, &[down], &[gated, choice, y], add.words()),
+        b.command(
+            Op::ExpertsAdd,
+            &[down, down_bias],
+            &[gated, choice, y],
+            add.words(),
+        ),
     ];
     let end = |from: BufferRef, x_stride: u32| {
         let p = params::Matmul {

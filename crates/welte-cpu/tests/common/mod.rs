@@ -83,6 +83,8 @@ pub struct Config {
     pub vocab: u32,
     pub window: u32,
     pub softcap: f32,
+    /// Only the CPU has them yet.
+    pub sinks: bool,
     pub bias: bool,
     pub qk_norm: bool,
     pub tied: bool,
@@ -110,6 +112,7 @@ impl Config {
             vocab: 101,
             window: 0,
             softcap: 0.0,
+            sinks: false,
             bias: false,
             qk_norm: true,
             tied: true,
@@ -254,7 +257,8 @@ impl Builder {
             patch: Patch::None,
             format: weights
                 .first()
-                .map_or(Format::F32, |w| self.weights[*w as usize].format),
+                .and_then(|w| self.weights.get(*w as usize))
+                .map_or(Format::F32, |w| w.format),
             weights: [NO_WEIGHT; 3],
             buffers: [NONE; 4],
             params,
@@ -387,7 +391,11 @@ pub fn make(config: &Config) -> (Program, Made) {
             q_stride: qs,
             y_stride: ys,
         };
-        body.push(b.command(Op::Attention, &[], &[qkv, kv, attended], p.words()));
+        let mut sinks = NO_WEIGHT;
+        if c.sinks {
+            sinks = b.weight(&name("sinks"), Format::F32, 1, c.heads, Usage::Vector, 1.0);
+        }
+        body.push(b.command(Op::Attention, &[sinks], &[qkv, kv, attended], p.words()));
         let w = b.weight(&name("o"), c.format, c.dim, q, Usage::Matrix, 0.0);
         let p = params::MatmulAdd {
             n: c.dim,

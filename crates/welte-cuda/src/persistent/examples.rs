@@ -2,8 +2,8 @@
 
 use super::{Inputs, Roll, record};
 use crate::GpuInfo;
+use crate::info::h200;
 use crate::launch::Listed;
-use crate::load::Placed;
 use welte_table::*;
 
 /// Sizes of a model.
@@ -45,24 +45,6 @@ const LLAMA_8B: Sizes = Sizes {
     ffn: 14_336,
     vocab: 128_256,
 };
-
-/// An H200, as far as recording cares.
-pub(crate) fn h200() -> GpuInfo {
-    GpuInfo {
-        device: 0,
-        devices: 1,
-        name: String::new(),
-        arch: 90,
-        sms: 132,
-        memory: 141 << 30,
-        shared_per_block: 232_448,
-        shared_per_sm: 233_472,
-        l2_bytes: 60 << 20,
-        driver: 13_000,
-        clock_khz: 1_980_000,
-        bandwidth: 0,
-    }
-}
 
 /// A program with a decode table of this size, with queries and keys normed, its matrices in two formats.
 pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
@@ -221,12 +203,7 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
 
 /// Records a made-up program.
 pub(crate) fn roll(program: &Program, gpu: &GpuInfo) -> Result<Roll, String> {
-    let weights = vec![Placed { start: 0 }; program.weights.len()];
-    let inputs = Inputs {
-        program,
-        gpu,
-        weights: &weights,
-    };
+    let inputs = Inputs { program, gpu };
     record(&inputs, &program.tables[0])
 }
 
@@ -240,17 +217,25 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         (LLAMA_8B, Format::Q4_K, Format::Q6_K),
         (LLAMA_1B, affine, Format::IQ4_XS),
     ];
-    let units = made.into_iter().filter_map(|(sizes, format, down)| {
-        roll(&program(sizes, format, down), &h200())
-            .ok()
-            .map(|roll| roll.unit)
+    let rolls = made
+        .into_iter()
+        .filter_map(|(sizes, format, down)| roll(&program(sizes, format, down), &h200()).ok());
+    let rolls: Vec<Roll> = rolls.collect();
+    let timed = rolls.first().map(|roll| Listed {
+        unit: roll.timed_unit(),
+        hot: false,
     });
-    units.map(|unit| Listed { unit, hot: true }).collect()
+    let plain = rolls.iter().map(|roll| Listed {
+        unit: roll.unit.clone(),
+        hot: true,
+    });
+    plain.chain(timed).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::Placed;
     use crate::persistent::{OUTPUTS, Share, WARPS};
 
     /// The shares of instruction `i`, by block.
@@ -368,6 +353,29 @@ mod tests {
         // x is written by the embedding and twice per layer, everything else once per layer.
         let counts: Vec<u8> = written.into_values().collect();
         assert_eq!(counts, [73, 36, 36, 36]);
+    }
+
+    #[test]
+    fn addresses_take_the_place_of_numbers() {
+        let made = program(LLAMA_1B, Format::Q4_0, Format::Q6_K);
+        let mut roll = roll(&made, &h200()).unwrap();
+        let weights: Vec<Placed> = (1..=made.weights.len() as u64)
+            .map(|i| Placed { start: i * 256 })
+            .collect();
+        roll.place(&weights);
+        let start = |id: WeightId| weights.get(id as usize).map_or(0, |w| w.start);
+        for (instruction, index) in roll.program.iter().zip(&roll.commands) {
+            let command = &made.tables[0].commands[*index];
+            if command.op == Op::Attention {
+                let rope = &made.tables[0].commands[index - 1];
+                let norms = [start(rope.weights[1]), start(rope.weights[2])];
+                assert_eq!((instruction.weight, instruction.vectors), (0, norms));
+            } else {
+                assert_eq!(instruction.weight, start(command.weights[0]));
+                assert!(instruction.weight > 0);
+            }
+        }
+        assert!(roll.freqs[0] > 0 && roll.freqs[1..] == [0; 3]);
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub(crate) struct Instruction {
     /// How often the input's vector was written in this turn, and is written in a whole one; then the output's.
     pub(crate) counts: [u8; 4],
     pub(crate) flags: u32,
+    /// Addresses; until [`Roll::place`] the weights' numbers.
     pub(crate) weight: u64,
     pub(crate) vectors: [u64; 2],
 }
@@ -79,7 +80,7 @@ pub(crate) struct Roll {
     pub(crate) exchange: u32,
     /// Where the logits are.
     pub(crate) logits: BufferRef,
-    /// Addresses of the ropes' frequencies.
+    /// Addresses of the ropes' frequencies; until [`Roll::place`] the weights' numbers.
     pub(crate) freqs: [u64; 4],
 }
 
@@ -97,15 +98,9 @@ struct Vector {
 pub(crate) struct Inputs<'a> {
     pub(crate) program: &'a Program,
     pub(crate) gpu: &'a GpuInfo,
-    pub(crate) weights: &'a [Placed],
 }
 
 impl Inputs<'_> {
-    /// Address of a weight; 0 for none.
-    fn start(&self, id: WeightId) -> u64 {
-        self.weights.get(id as usize).map_or(0, |w| w.start)
-    }
-
     fn format(&self, id: WeightId) -> Format {
         let spec = self.program.weights.get(id as usize);
         spec.map_or(Format::F32, |w| w.format)
@@ -145,16 +140,24 @@ struct Product {
     k: u32,
 }
 
+/// Whether a GPU has what the kernel is made of; the error says what it lacks.
+pub(crate) fn possible(gpu: &GpuInfo) -> Result<(), String> {
+    if gpu.arch >= OLDEST {
+        return Ok(());
+    }
+    Err(format!(
+        "it needs compute capability {}.{}, this GPU has {}.{}",
+        OLDEST / 10,
+        OLDEST % 10,
+        gpu.arch / 10,
+        gpu.arch % 10
+    ))
+}
+
 /// Records a decode table. The error says, in a few words, why the persistent kernel cannot take it.
 pub(crate) fn record(cx: &Inputs<'_>, table: &Table) -> Result<Roll, String> {
     let gpu = cx.gpu;
-    if gpu.arch < OLDEST {
-        return Err(format!(
-            "it needs compute capability 9.0, this GPU has {}.{}",
-            gpu.arch / 10,
-            gpu.arch % 10
-        ));
-    }
+    possible(gpu)?;
     if cx.program.kv.format != Format::F16 {
         return Err(format!("a KV cache in {}", cx.program.kv.format.name()));
     }
@@ -364,8 +367,8 @@ impl Recorder<'_> {
             output,
             counts: [0, 0, writes, 0],
             flags: 0,
-            weight: self.cx.start(table),
-            vectors: [0; 2],
+            weight: table.into(),
+            vectors: [NO_WEIGHT.into(); 2],
         };
         self.push(index, instruction, shares);
         Ok(())
@@ -429,8 +432,8 @@ impl Recorder<'_> {
             output,
             counts: [reads, 0, writes, 0],
             flags,
-            weight: self.cx.start(p.matrix),
-            vectors: [self.cx.start(norm), 0],
+            weight: p.matrix.into(),
+            vectors: [norm.into(), NO_WEIGHT.into()],
         };
         self.push(index, instruction, shares);
         Ok(())
@@ -492,7 +495,6 @@ impl Recorder<'_> {
         self.variants.work = self.variants.work.max(desk);
         let variant = self.variants.add(Case::Attention, Format::F32, &fields);
         self.variants.fill(which, variant);
-        let weight = |id: WeightId| self.cx.start(id);
         let instruction = Instruction {
             variant,
             layer: a.layer,
@@ -500,8 +502,8 @@ impl Recorder<'_> {
             output,
             counts: [reads, 0, writes, 0],
             flags: 0,
-            weight: 0,
-            vectors: [weight(turned.weights[1]), weight(turned.weights[2])],
+            weight: NO_WEIGHT.into(),
+            vectors: [turned.weights[1].into(), turned.weights[2].into()],
         };
         let shares = self.no_share();
         self.staged = None;
@@ -571,9 +573,9 @@ impl Recorder<'_> {
         defines.extend(self.variants.defines());
         let blocks = self.blocks as usize;
         let shares = (0..blocks).flat_map(|block| self.dealt.iter().map(move |s| s[block]));
-        let mut freqs = [0; 4];
+        let mut freqs = [NO_WEIGHT.into(); 4];
         for (place, id) in freqs.iter_mut().zip(&self.freqs) {
-            *place = self.cx.start(*id);
+            *place = (*id).into();
         }
         Ok(Roll {
             unit: Unit {
@@ -634,6 +636,26 @@ pub(crate) struct Memory {
 }
 
 impl Roll {
+    /// Puts the addresses of the weights, which are known at load, where their numbers are; 0 for none.
+    pub(crate) fn place(&mut self, weights: &[Placed]) {
+        let put = |id: &mut u64| {
+            let known = usize::try_from(*id).ok().and_then(|id| weights.get(id));
+            *id = known.map_or(0, |weight| weight.start);
+        };
+        for instruction in &mut self.program {
+            put(&mut instruction.weight);
+            instruction.vectors.iter_mut().for_each(put);
+        }
+        self.freqs.iter_mut().for_each(put);
+    }
+
+    /// The same kernel with clocks.
+    pub(crate) fn timed_unit(&self) -> Unit {
+        let mut unit = self.unit.clone();
+        unit.defines.push(("TIMELINE", "1".to_string()));
+        unit
+    }
+
     pub(crate) fn memory(&self) -> Memory {
         let fault = SYNC_BYTES;
         let exchange = (fault + FAULT_BYTES).next_multiple_of(256);
@@ -647,17 +669,4 @@ impl Roll {
             bytes: shares + size_of_val(&self.shares[..]) as u64,
         }
     }
-}
-
-/// Bytes that a program's session takes for this replay; none where it cannot be.
-pub(crate) fn bytes(program: &Program, gpu: &GpuInfo) -> u64 {
-    let inputs = Inputs {
-        program,
-        gpu,
-        weights: &[],
-    };
-    let table = program.tables.first();
-    table
-        .and_then(|table| record(&inputs, table).ok())
-        .map_or(0, |roll| roll.memory().bytes)
 }

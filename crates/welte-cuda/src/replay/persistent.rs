@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use super::Session;
-use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
 use crate::launch::args;
 use crate::load::Inner;
@@ -10,10 +9,12 @@ use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::rope::Kv;
 use crate::ops::sample;
 use crate::persistent::{FAULT_BYTES, Memory, Roll};
+use crate::{Error, Replay, Replaying};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use welte_table::{Op, Row};
+use welte_table::Row;
+use welte_table::timeline::{Span, Timed, Timeline};
 
 /// How long a launch may take: a display that shares the GPU waits no longer.
 const LAUNCH: Duration = Duration::from_millis(100);
@@ -149,29 +150,39 @@ fn upload(gpu: &Gpu, roll: &Roll, a: &Arguments) -> Result<(), Error> {
     gpu.synchronise()
 }
 
-/// When each block did what in one turn of the persistent kernel, in nanoseconds after it began the turn.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Timeline {
-    /// Op and label of each instruction.
-    pub instructions: Vec<(Op, String)>,
-    /// By block, then by instruction: begun, input there, results there, handed on. What a block does not do is 0.
-    pub blocks: Vec<Vec<[u64; 4]>>,
+/// What the clocks of all blocks say of the last turn: four stamps of each instruction, by block. A multiprocessor's clock
+/// is its own, so each block's times count from its first instruction, which follows the meeting of all.
+fn lanes(ticks: &[u64], instructions: usize, khz: u64) -> Vec<Vec<Span>> {
+    let blocks = ticks.chunks_exact(instructions.max(1) * 4);
+    let lane = |block: &[u64]| {
+        let first = block[0];
+        let ns = |tick: u64| {
+            let since = u128::from(tick.saturating_sub(first));
+            (since * 1_000_000 / u128::from(khz.max(1))) as u64
+        };
+        let (stamps, _) = block.as_chunks::<4>();
+        let spans = stamps.iter().enumerate();
+        spans
+            .filter_map(|(i, stamps)| Span::of_stamps(i as u32, stamps.map(ns)))
+            .collect()
+    };
+    blocks.map(lane).collect()
 }
 
 impl Session {
-    /// Decodes `n` tokens by a persistent kernel that takes times, and says when its blocks did what in the last turn.
+    /// Decodes `n` tokens by a persistent kernel that takes times, and says when its blocks did what in the last turn: a
+    /// lane per block. Nanoseconds are clock ticks at the GPU's highest clock.
     pub fn timeline(&mut self, start: Row, n: usize) -> Result<Timeline, Error> {
         let inner = self.model.inner.clone();
         let roll = inner.roll.as_ref();
         let roll = roll.map_err(|why| Error::Program(why.clone()))?;
-        let mut unit = roll.unit.clone();
-        unit.defines.push(("TIMELINE", "1".to_string()));
+        let unit = roll.timed_unit();
         inner.add_modules(std::slice::from_ref(&unit))?;
         let timing = inner.kernel_of(&unit, "persistent", roll.threads, roll.shared)?;
         let words = roll.blocks as usize * roll.program.len() * 4;
         let times = DeviceBlock::zeroed(&self.gpu, words as u64 * 8, "the timeline")?;
         let before = (self.replay, self.note.take());
-        self.set_replay(crate::Replay::Persistent)?;
+        self.set_replay(Replay::Persistent)?;
         let persistent = self.persistent.as_mut();
         let persistent =
             persistent.ok_or_else(|| Error::Program("it has no persistent replay".to_string()))?;
@@ -187,7 +198,7 @@ impl Session {
         let gave_up = self.note.clone();
         self.set_replay(before.0)?;
         self.note = before.1;
-        result?;
+        let made = result?;
         if let Some(why) = gave_up {
             return Err(Error::Step(why));
         }
@@ -197,33 +208,33 @@ impl Session {
         self.gpu.synchronise()?;
         let (words, _) = bytes.as_chunks();
         let ticks: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let commands = &inner.program.tables[self.decode.unwrap_or(0)];
-        let named = roll.commands.iter().map(|command| {
-            let label = commands.labels.get(*command).cloned();
-            (commands.commands[*command].op, label.unwrap_or_default())
-        });
-        let khz = self.gpu.info.clock_khz.max(1);
-        let blocks = ticks.chunks_exact(roll.program.len() * 4).map(|block| {
-            let first = block[0];
-            let ns = |tick: u64| match tick {
-                0 => 0,
-                tick => tick.saturating_sub(first) * 1_000_000 / khz,
-            };
-            block
-                .chunks_exact(4)
-                .map(|s| [ns(s[0]), ns(s[1]), ns(s[2]), ns(s[3])])
-                .collect()
-        });
-        Ok(Timeline {
-            instructions: named.collect(),
-            blocks: blocks.collect(),
-        })
+        let program = &inner.program;
+        let row = Row {
+            position: (start.position + made as u32).saturating_sub(1),
+            ..start
+        };
+        let table = &program.tables[self.decode.unwrap_or(0)];
+        let commands = roll.commands.iter();
+        let commands =
+            commands.filter_map(|command| Timed::of(table, *command, &program.kv, &[row]));
+        let timeline = Timeline {
+            commands: commands.collect(),
+            lanes: lanes(&ticks, roll.program.len(), self.gpu.info.clock_khz),
+            position: row.position,
+            rows: 1,
+        };
+        if timeline.is_empty() {
+            return Err(Error::Step(format!(
+                "the persistent kernel took no times: from position {LONG} on a chain goes by the graph; profile a shorter context"
+            )));
+        }
+        Ok(timeline)
     }
 
     /// How a chain from this position on is replayed.
-    pub(super) fn mode_at(&self, position: u32) -> crate::Replay {
+    pub(super) fn mode_at(&self, position: u32) -> Replay {
         match self.mode() {
-            crate::Replay::Persistent if position >= LONG => crate::Replay::Graph,
+            Replay::Persistent if position >= LONG => Replay::Graph,
             mode => mode,
         }
     }
@@ -276,11 +287,19 @@ impl Session {
 
     /// Leaves the persistent kernel for the graph, and says why.
     pub(super) fn fall_back(&mut self, why: String) -> Result<(), Error> {
-        self.set_replay(crate::Replay::Graph)?;
+        self.set_replay(Replay::Graph)?;
         self.note = Some(why);
         // The kernel's history may be ahead of what was seen.
         self.sampler_changed = true;
         Ok(())
+    }
+
+    /// How chains are replayed, and why not as was asked for.
+    pub fn replaying(&self) -> Replaying {
+        Replaying {
+            replay: self.replay,
+            note: self.note.clone(),
+        }
     }
 
     /// Why chains are not replayed as was asked for, if so.
@@ -289,7 +308,7 @@ impl Session {
     }
 
     /// How chains are replayed.
-    pub fn replay_in_use(&self) -> crate::Replay {
+    pub fn replay_in_use(&self) -> Replay {
         self.replay
     }
 
@@ -300,5 +319,46 @@ impl Session {
             persistent.arguments.mute = block;
             persistent.arguments.patience = patience;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_of_all_blocks_count_from_their_own_first_instruction() {
+        // Two instructions, two blocks with clocks far apart at 2 GHz; the second block skips the second instruction,
+        // whose stamps are of an earlier turn.
+        let ticks = [
+            [1_000, 0, 0, 3_000, 3_000, 4_000, 7_000, 8_000],
+            [
+                u64::MAX - 9_000,
+                0,
+                0,
+                u64::MAX - 8_000,
+                u64::MAX - 8_000,
+                17,
+                20,
+                0,
+            ],
+        ];
+        let lanes = lanes(ticks.as_flattened(), 2, 2_000_000);
+        let times = |lane: &[Span]| -> Vec<[u64; 5]> {
+            let of = |s: &Span| [s.index.into(), s.begin, s.ready, s.done, s.end];
+            lane.iter().map(of).collect()
+        };
+        assert_eq!(
+            times(&lanes[0]),
+            [[0, 0, 0, 1_000, 1_000], [1, 1_000, 1_500, 3_000, 3_500]]
+        );
+        assert_eq!(times(&lanes[1]), [[0, 0, 0, 500, 500]]);
+        // A kernel that never ran.
+        assert!(
+            super::lanes(&[0; 16], 2, 2_000_000)
+                .iter()
+                .all(Vec::is_empty)
+        );
+        assert!(super::lanes(&[], 0, 0).is_empty());
     }
 }

@@ -3,7 +3,8 @@
 use super::Session;
 use crate::Error;
 use crate::gpu::Event;
-use welte_table::{Op, Row, params};
+use welte_table::timeline::Timeline;
+use welte_table::{Op, Row, cost};
 
 /// What one op did since profiling was switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +36,18 @@ impl Session {
             self.events.push(Event::new(&self.gpu)?);
         }
         self.profile = on.then(|| Op::ALL.iter().map(zero).collect());
+        self.last_step = Timeline::default();
         Ok(())
     }
 
     /// What each op did since profiling was switched on; empty if it is off.
     pub fn profile(&self) -> &[Profile] {
         self.profile.as_deref().unwrap_or(&[])
+    }
+
+    /// When the commands of the last step ran, if it was profiled: one lane. What lies between two commands is left out.
+    pub fn last_step(&self) -> &Timeline {
+        &self.last_step
     }
 
     /// Adds up what the events of a profiled replay say.
@@ -55,8 +62,7 @@ impl Session {
             return Ok(());
         };
         let program = &self.model.inner.program;
-        let kv = &program.kv;
-        let per_position = kv.position_bytes().unwrap_or(0) / u64::from(kv.layers.max(1));
+        let mut ran: Vec<(u32, u64, u64)> = Vec::with_capacity(self.events.len());
         let table = &program.tables[table];
         for (index, command) in table.commands.iter().enumerate().take(commands) {
             if command.op == Op::Sample && !sample {
@@ -68,16 +74,16 @@ impl Session {
             after.wait()?;
             let entry = &mut profile[command.op as usize];
             entry.calls += 1;
-            entry.ns += after.since(before)?;
-            entry.bytes += command.bytes;
-            entry.flops += command.flops * u64::from(table.rows_at(index).min(rows.len() as u32));
-            if command.op == Op::Attention {
-                let p = params::Attention::of(&command.params);
-                let positions: u64 = rows.iter().map(|r| u64::from(r.position) + 1).sum();
-                entry.bytes += positions * per_position;
-                entry.flops += positions * 4 * u64::from(p.heads) * u64::from(p.head_dim);
-            }
+            let ns = after.since(before)?;
+            let context = cost::of_context(command, &program.kv, rows);
+            let live = table.rows_at(index).min(rows.len() as u32);
+            entry.ns += ns;
+            entry.bytes += command.bytes + context.bytes;
+            entry.flops += command.flops * u64::from(live) + context.flops;
+            let begin = ran.last().map_or(0, |ran| ran.2);
+            ran.push((index as u32, begin, begin + ns));
         }
+        self.last_step = Timeline::in_order(table, &program.kv, rows, &ran);
         Ok(())
     }
 }

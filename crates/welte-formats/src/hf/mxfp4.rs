@@ -1,7 +1,7 @@
 //! MXFP4 weights as gpt-oss stores them: `X_blocks` (u8, 16 for each 32 elements, which are neighbours in a byte) and
 //! `X_scales` (u8, an exponent for each 32) become one tensor `X` with GGUF's blocks.
 
-use super::{Data, Files, Place, Stored};
+use super::{Files, Place, Stored};
 use crate::{Error, TensorInfo};
 use memmap2::Mmap;
 use safetensors::Dtype;
@@ -20,6 +20,20 @@ const BYTES: usize = 16;
 pub(super) struct Parts {
     blocks: Place,
     scales: Place,
+    /// Which rows of the file are meant: every so many, from this one on.
+    step: usize,
+    first: usize,
+}
+
+impl Parts {
+    /// Every `step`th row, from `first` on.
+    pub(super) fn every(self, step: usize, first: usize) -> Parts {
+        Parts {
+            step,
+            first,
+            ..self
+        }
+    }
 }
 
 /// True for scales: they are read with their blocks.
@@ -30,7 +44,7 @@ pub(super) fn is_part(files: &Files, tensor: &Stored) -> bool {
 }
 
 /// Blocks with their scales. A stack of matrices (experts) is one matrix with the rows of all.
-pub(super) fn joined(files: &Files, blocks: &Stored) -> Result<(TensorInfo, Data), Error> {
+pub(super) fn joined(files: &Files, blocks: &Stored) -> Result<(TensorInfo, Parts), Error> {
     let name = blocks.name.strip_suffix(BLOCKS).unwrap_or(&blocks.name);
     let scales = format!("{name}{SCALES}");
     let Some(scales) = files.tensor(&scales) else {
@@ -71,8 +85,10 @@ pub(super) fn joined(files: &Files, blocks: &Stored) -> Result<(TensorInfo, Data
     let parts = Parts {
         blocks: blocks.place,
         scales: scales.place,
+        step: 1,
+        first: 0,
     };
-    Ok((info, Data::Mxfp4(parts)))
+    Ok((info, parts))
 }
 
 /// Rows `first..first + rows` of a tensor as blocks.
@@ -86,23 +102,26 @@ pub(super) fn rows(
 ) -> Result<Vec<u8>, Error> {
     let across = tensor.k / Format::MXFP4.block();
     let end = first.checked_add(rows).filter(|end| *end <= tensor.n);
-    // `end` rows lie in the file, as was seen when it was opened.
-    let part = |place: Place, each: usize| {
-        let from = place.start + first * across * each;
-        maps[place.file].get(from..from + rows * across * each)
-    };
-    let found = end.and_then(|_| Some((part(parts.scales, 1)?, part(parts.blocks, BYTES)?)));
-    let Some((scales, blocks)) = found else {
+    let fault = || {
         let problem = format!("has no rows from {first} on (it has {})", tensor.n);
-        let field = format!("tensor {}", tensor.name);
-        return Err(Error::malformed(path, field, problem));
+        Error::malformed(path, format!("tensor {}", tensor.name), problem)
+    };
+    let end = end.ok_or_else(fault)?;
+    // `end` rows lie in the file, as was seen when it was opened.
+    let part = |row: usize, place: Place, each: usize| {
+        let from = place.start + (row * parts.step + parts.first) * across * each;
+        let part = maps[place.file].get(from..from + across * each);
+        part.ok_or_else(fault)
     };
     let mut out = Vec::with_capacity(rows * across * Format::MXFP4.block_bytes());
-    for (scale, block) in scales.iter().zip(blocks.as_chunks::<BYTES>().0) {
-        out.push(*scale);
-        // Element e is the low half of byte e / 2 if e is even.
-        let element = |e: usize| block[e / 2] >> (4 * (e % 2)) & 15;
-        out.extend((0..BYTES).map(|j| element(j) | element(j + 16) << 4));
+    for row in first..end {
+        let (scales, blocks) = (part(row, parts.scales, 1)?, part(row, parts.blocks, BYTES)?);
+        for (scale, block) in scales.iter().zip(blocks.as_chunks::<BYTES>().0) {
+            out.push(*scale);
+            // Element e is the low half of byte e / 2 if e is even.
+            let element = |e: usize| block[e / 2] >> (4 * (e % 2)) & 15;
+            out.extend((0..BYTES).map(|j| element(j) | element(j + 16) << 4));
+        }
     }
     Ok(out)
 }

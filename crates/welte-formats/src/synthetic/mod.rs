@@ -35,6 +35,8 @@ enum Recipe {
     Pure(Format),
     /// Most in the first format; the output and the weightiest of the others in Q6_K.
     Medium(Format),
+    /// Experts in MXFP4, the rest in Q8_0.
+    Mxfp4Experts,
 }
 
 impl Recipe {
@@ -42,6 +44,7 @@ impl Recipe {
         match name.to_ascii_lowercase().as_str() {
             "q4_k_m" => Some(Recipe::Medium(Format::Q4_K)),
             "q5_k_m" => Some(Recipe::Medium(Format::Q5_K)),
+            "mxfp4_moe" => Some(Recipe::Mxfp4Experts),
             // The usual group need not be named: mlx4.
             other => Format::from_name(other)
                 .or_else(|| Format::from_name(&format!("{other}_64")))
@@ -54,6 +57,7 @@ impl Recipe {
         match self {
             Recipe::Medium(Format::Q4_K) => 15,
             Recipe::Medium(_) => 17,
+            Recipe::Mxfp4Experts => 38,
             Recipe::Pure(format) => match format {
                 Format::F32 => 0,
                 Format::F16 => 1,
@@ -78,9 +82,11 @@ impl Recipe {
     }
 
     /// The format of a matrix with rows of `k`; `important` are those that mixed recipes give more bits.
-    fn format(self, important: bool, k: usize) -> Format {
+    fn format(self, important: bool, expert: bool, k: usize) -> Format {
         let wanted = match self {
             Recipe::Medium(_) if important => Format::Q6_K,
+            Recipe::Mxfp4Experts if expert => Format::MXFP4,
+            Recipe::Mxfp4Experts => Format::Q8_0,
             Recipe::Medium(format) | Recipe::Pure(format) => format,
         };
         fallback(wanted, k)
@@ -119,7 +125,7 @@ impl Synthetic {
             let ours = Format::ALL.into_iter().filter(|f| gguf::type_id(*f).is_some());
             let ours: Vec<&str> = ours.map(Format::name).collect();
             refuse(format!(
-                "format {format} is unknown; known are {}, Q4_K_M, Q5_K_M, MLXb_g and MLXb_g_F16 (b bits in groups of g)",
+                "format {format} is unknown; known are {}, Q4_K_M, Q5_K_M, MXFP4_MOE, MLXb_g and MLXb_g_F16 (b bits in groups of g)",
                 ours.join(", ")
             ))
         })?;
@@ -178,13 +184,14 @@ impl Synthetic {
             ..
         } = *shape;
         let (q, kv) = (heads * head_dim, kv_heads * head_dim);
-        let experts = match shape.family {
-            Family::Qwen3Moe => shape.experts,
-            _ => 0,
+        let experts = match shape.has_experts() {
+            true => shape.experts,
+            false => 0,
         };
+        let gpt_oss = shape.family == Family::GptOss;
         // `stack` of them, one below the other.
         let mut stacked = |name: String, stack: usize, n: usize, k: usize, important: bool| {
-            let format = recipe.format(important, k);
+            let format = recipe.format(important, stack > 1, k);
             self.add(name, format, stack, stack * n, k, Fill::Matrix);
         };
         let mut matrix =
@@ -224,12 +231,30 @@ impl Synthetic {
         vector("output_norm.weight".to_string(), dim, Fill::Norm);
         for layer in 0..layers {
             vector(format!("blk.{layer}.attn_norm.weight"), dim, Fill::Norm);
-            vector(format!("blk.{layer}.ffn_norm.weight"), dim, Fill::Norm);
+            let ffn_norm = if gpt_oss {
+                "post_attention_norm"
+            } else {
+                "ffn_norm"
+            };
+            vector(format!("blk.{layer}.{ffn_norm}.weight"), dim, Fill::Norm);
             match shape.family {
                 Family::Llama => {}
                 Family::Qwen2 => {
                     for (part, k) in [("q", q), ("k", kv), ("v", kv)] {
                         vector(format!("blk.{layer}.attn_{part}.bias"), k, Fill::Bias);
+                    }
+                }
+                Family::GptOss => {
+                    let parts = [
+                        ("attn_q.bias", q),
+                        ("attn_k.bias", kv),
+                        ("attn_v.bias", kv),
+                        ("attn_output.bias", dim),
+                        ("attn_sinks.weight", heads),
+                        ("ffn_gate_inp.bias", experts),
+                    ];
+                    for (part, k) in parts {
+                        vector(format!("blk.{layer}.{part}"), k, Fill::Bias);
                     }
                 }
                 Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 => {
@@ -245,6 +270,14 @@ impl Synthetic {
                 }
             }
         }
+        for layer in (0..layers).filter(|_| gpt_oss) {
+            for (part, k) in [("gate", ffn), ("up", ffn), ("down", dim)] {
+                let name = format!("blk.{layer}.ffn_{part}_exps.bias");
+                self.add(name, Format::F32, 1, experts, k, Fill::Bias);
+            }
+        }
+        let mut vector =
+            |name: String, k: usize, fill: Fill| self.add(name, Format::F32, 1, 1, k, fill);
         if let Some(factors) = shape.rope_factors() {
             vector(
                 "rope_freqs.weight".to_string(),
@@ -433,11 +466,19 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
     ] {
         metadata.insert(format!("{architecture}.{key}"), Value::F64(value.into()));
     }
+    let experts = [
+        ("expert_count", shape.experts),
+        ("expert_used_count", shape.used),
+        ("expert_feed_forward_length", shape.ffn),
+    ];
     let own: &[(&str, usize)] = match shape.family {
-        Family::Qwen3Moe => &[
-            ("expert_count", shape.experts),
-            ("expert_used_count", shape.used),
-            ("expert_feed_forward_length", shape.ffn),
+        Family::Qwen3Moe => &experts,
+        Family::GptOss => &[
+            experts[0],
+            experts[1],
+            experts[2],
+            ("attention.sliding_window", shape.window),
+            ("rope.scaling.original_context_length", 4096),
         ],
         Family::Gemma3 => &[("attention.sliding_window", shape.window)],
         _ => &[],
@@ -445,8 +486,15 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
     for (key, value) in own {
         metadata.insert(format!("{architecture}.{key}"), Value::U64(*value as u64));
     }
+    if shape.family == Family::GptOss {
+        let key = |key: &str| format!("{architecture}.rope.scaling.{key}");
+        metadata.insert(key("type"), text("yarn"));
+        let factor = shape.scaling.map_or(32.0, |s| s.factor);
+        metadata.insert(key("factor"), Value::F64(factor.into()));
+    }
     let pre = match shape.family {
         Family::Llama | Family::Gemma3 => "llama-bpe",
+        Family::GptOss => "gpt-4o",
         _ => "qwen2",
     };
     vocabulary::add(&mut metadata, pre, shape.vocab);

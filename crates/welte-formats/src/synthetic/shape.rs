@@ -13,6 +13,8 @@ pub enum Family {
     Qwen3Moe,
     /// With norms on q and k and after each part; five layers of six have a window.
     Gemma3,
+    /// With experts, attention sinks and biases everywhere; every second layer has a window.
+    GptOss,
 }
 
 /// The frequency scaling of Llama 3.1 and later.
@@ -55,13 +57,15 @@ pub struct Shape {
 }
 
 /// The shapes with names.
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 13] = [
     "qwen3-0.6b",
     "qwen3-4b",
     "qwen3-8b",
     "qwen3-30b-a3b",
     "qwen3-moe-small",
     "gemma-3-1b",
+    "gpt-oss-20b",
+    "gpt-oss-small",
     "llama-1b",
     "llama-8b",
     "tinyllama-1.1b",
@@ -151,6 +155,25 @@ const MIXTURE: Shape = Shape {
     ..qwen3(48, 2048, 32, 768, false)
 };
 
+const GPT_OSS: Shape = Shape {
+    family: Family::GptOss,
+    layers: 24,
+    dim: 2880,
+    heads: 64,
+    kv_heads: 8,
+    head_dim: 64,
+    ffn: 2880,
+    experts: 32,
+    used: 4,
+    vocab: 201_088,
+    context: 131_072,
+    window: 128,
+    tied: false,
+    rope_base: 1.5e5,
+    norm_epsilon: 1e-5,
+    scaling: None,
+};
+
 impl Shape {
     /// A shape by name; `custom` starts from `tiny`.
     pub fn named(name: &str) -> Option<Shape> {
@@ -182,6 +205,13 @@ impl Shape {
                 rope_base: 1e6,
                 norm_epsilon: 1e-6,
                 scaling: None,
+            },
+            "gpt-oss-20b" => GPT_OSS,
+            // The same experts in fewer layers, beside a head of about the same share.
+            "gpt-oss-small" => Shape {
+                layers: 4,
+                vocab: 33_536,
+                ..GPT_OSS
             },
             "llama-1b" => llama3(16, 2048, 64, 8192, true, 32.0),
             "llama-8b" => llama3(32, 4096, 128, 14_336, false, 8.0),
@@ -219,9 +249,13 @@ impl Shape {
                     "qwen3" => Family::Qwen3,
                     "qwen3moe" => Family::Qwen3Moe,
                     "gemma3" => Family::Gemma3,
+                    "gpt-oss" => {
+                        self.tied = false;
+                        Family::GptOss
+                    }
                     _ => {
                         return Err(format!(
-                            "arch={value}: llama, qwen2, qwen3, qwen3moe or gemma3 is meant"
+                            "arch={value}: llama, qwen2, qwen3, qwen3moe, gemma3 or gpt-oss is meant"
                         ));
                     }
                 }
@@ -273,7 +307,7 @@ impl Shape {
         if !self.head_dim.is_multiple_of(2) {
             return Err(format!("head_dim={} is odd", self.head_dim));
         }
-        if self.family == Family::Qwen3Moe && self.used > self.experts {
+        if self.has_experts() && self.used > self.experts {
             let (used, experts) = (self.used, self.experts);
             return Err(format!("used={used} is more than experts={experts}"));
         }
@@ -295,17 +329,24 @@ impl Shape {
             Family::Qwen3 => "qwen3",
             Family::Qwen3Moe => "qwen3moe",
             Family::Gemma3 => "gemma3",
+            Family::GptOss => "gpt-oss",
         }
     }
 
-    /// By how much each of the head's wave lengths is stretched (`rope_freqs.weight`).
+    /// Its feed-forward parts are experts.
+    pub(super) fn has_experts(&self) -> bool {
+        matches!(self.family, Family::Qwen3Moe | Family::GptOss)
+    }
+
+    /// By how much each of the head's wave lengths is stretched (`rope_freqs.weight`). gpt-oss has a factor, but stretches them
+    /// in another way.
     pub(super) fn rope_factors(&self) -> Option<Vec<f32>> {
         let Llama3Scaling {
             factor,
             low,
             high,
             context,
-        } = self.scaling?;
+        } = self.scaling.filter(|_| self.family != Family::GptOss)?;
         let one = |i: usize| {
             let exponent = 2.0 * i as f64 / self.head_dim as f64;
             let wave = 2.0 * std::f64::consts::PI * f64::from(self.rope_base).powf(exponent);

@@ -1,6 +1,7 @@
 //! The architectures: a file each, and this register.
 
 mod gemma;
+mod gpt_oss;
 mod llama;
 mod mixtral;
 mod olmo2;
@@ -38,7 +39,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 11] = [
+const ALL: [&Architecture; 12] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -50,6 +51,7 @@ const ALL: [&Architecture; 11] = [
     &phi3::PHI3,
     &olmo2::OLMO2,
     &smollm3::SMOLLM3,
+    &gpt_oss::GPT_OSS,
 ];
 
 /// The names that a checkpoint may call itself by.

@@ -45,7 +45,7 @@ pub fn fold(table: &Table) -> Vec<Fold> {
 }
 
 /// The layer that a command's label names.
-pub(super) fn layer_of(table: &Table, i: usize) -> Option<u32> {
+pub(crate) fn layer_of(table: &Table, i: usize) -> Option<u32> {
     table
         .labels
         .get(i)?

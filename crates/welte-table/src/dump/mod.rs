@@ -1,9 +1,9 @@
 //! The program as something to look at: text, JSON, dot, an HTML page; and lines that can be read back.
 
-mod fold;
+pub(crate) mod fold;
 mod lines;
 mod page;
-mod views;
+pub(crate) mod views;
 
 pub use fold::{Fold, fold};
 pub use lines::{from_lines, to_lines};

@@ -82,7 +82,7 @@ pub(super) fn fold_title(table: &Table, f: &Fold) -> Option<String> {
 }
 
 /// The label without the layer, which the fold's heading names.
-pub(super) fn short_label(table: &Table, i: usize) -> &str {
+pub(crate) fn short_label(table: &Table, i: usize) -> &str {
     let label = table.labels.get(i).map_or("", String::as_str);
     match super::fold::layer_of(table, i) {
         Some(_) => label.splitn(3, ' ').nth(2).unwrap_or(label),

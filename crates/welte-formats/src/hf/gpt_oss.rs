@@ -1,0 +1,179 @@
+//! Experts as gpt-oss's files have them: gate and up are one tensor in which their rows alternate, and floats lie with rows
+//! and columns exchanged. They are read as `gate_proj`, `up_proj` and `down_proj`, each with a row for each output.
+
+use super::{Data, Files, Place, Stored, mxfp4};
+use crate::{Error, Metadata, TensorInfo, Value};
+use memmap2::Mmap;
+use safetensors::Dtype;
+use std::path::Path;
+
+/// Before the names of the experts' tensors.
+const EXPERTS: &str = ".mlp.experts.";
+
+/// Elements of a tensor that do not lie one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strided {
+    place: Place,
+    /// Bytes of an element.
+    size: usize,
+    /// Rows of one expert; for the rest, elements from one expert, row and column to the next.
+    rows: usize,
+    expert: usize,
+    row: usize,
+    column: usize,
+}
+
+/// What a tensor of experts is read as; none if it is none.
+pub(super) fn taken(
+    files: &Files,
+    metadata: &Metadata,
+    tensor: &Stored,
+) -> Result<Option<Vec<(TensorInfo, Data)>>, Error> {
+    let model = metadata.get("model_type");
+    let Some((layer, part)) = tensor.name.split_once(EXPERTS) else {
+        return Ok(None);
+    };
+    if model != Some(&Value::String("gpt_oss".into())) {
+        return Ok(None);
+    }
+    let (module, kind) = match part.split_at(part.find("_proj").map_or(0, |at| at + 5)) {
+        (module @ ("gate_up_proj" | "down_proj"), kind) => (module, kind),
+        _ => return Ok(None),
+    };
+    let names: &[&str] = match module {
+        "gate_up_proj" => &["gate_proj", "up_proj"],
+        _ => &["down_proj"],
+    };
+    let named = |i: usize, what: &str| format!("{layer}{EXPERTS}{}.{what}", names[i]);
+    let step = names.len();
+    let mut found = Vec::new();
+    for i in 0..step {
+        found.push(match (kind, tensor.dtype) {
+            (mxfp4::BLOCKS, Dtype::U8) => {
+                let (info, parts) = mxfp4::joined(files, tensor)?;
+                alternate(files, tensor, info.n / info.stack.max(1), step)?;
+                let info = TensorInfo {
+                    name: named(i, "weight"),
+                    n: info.n / step,
+                    ..info
+                };
+                (info, Data::Mxfp4(parts.every(step, i)))
+            }
+            ("", _) => floats(files, tensor, named(i, "weight"), (step, i))?,
+            ("_bias", _) => biases(files, tensor, named(i, "bias"), (step, i))?,
+            _ => return Ok(None),
+        });
+    }
+    Ok(Some(found))
+}
+
+/// Refuses what cannot be gate and up in turn.
+fn alternate(files: &Files, tensor: &Stored, rows: usize, step: usize) -> Result<(), Error> {
+    if rows.is_multiple_of(step) {
+        return Ok(());
+    }
+    let problem = format!("has {rows} outputs for each expert; gate and up in turn are meant");
+    Err(files.wrong(tensor, problem))
+}
+
+fn shape<const N: usize>(files: &Files, tensor: &Stored, meant: &str) -> Result<[usize; N], Error> {
+    let shape: Result<[usize; N], _> = tensor.shape.as_slice().try_into();
+    match shape {
+        Ok(shape) if !shape.contains(&0) => Ok(shape),
+        _ => {
+            let problem = format!("has shape {:?}; {meant} is meant", tensor.shape);
+            Err(files.wrong(tensor, problem))
+        }
+    }
+}
+
+/// Every `step`th output of `[experts, inputs, outputs]`.
+fn floats(
+    files: &Files,
+    tensor: &Stored,
+    name: String,
+    (step, first): (usize, usize),
+) -> Result<(TensorInfo, Data), Error> {
+    let [experts, k, n] = shape(files, tensor, "[experts, inputs, outputs]")?;
+    alternate(files, tensor, n, step)?;
+    let info = TensorInfo {
+        name,
+        format: files.float(tensor)?,
+        n: experts * n / step,
+        k,
+        stack: experts,
+    };
+    let data = strided(&info, tensor, first, [n / step, k * n, step, n]);
+    Ok((info, data))
+}
+
+/// Every `step`th value of `[experts, outputs]`.
+fn biases(
+    files: &Files,
+    tensor: &Stored,
+    name: String,
+    (step, first): (usize, usize),
+) -> Result<(TensorInfo, Data), Error> {
+    let [experts, n] = shape(files, tensor, "[experts, outputs]")?;
+    alternate(files, tensor, n, step)?;
+    let info = TensorInfo {
+        name,
+        format: files.float(tensor)?,
+        n: experts,
+        k: n / step,
+        stack: 1,
+    };
+    let data = strided(&info, tensor, first, [1, n, 0, step]);
+    Ok((info, data))
+}
+
+/// The elements from the `first` on.
+fn strided(
+    info: &TensorInfo,
+    tensor: &Stored,
+    first: usize,
+    [rows, expert, row, column]: [usize; 4],
+) -> Data {
+    let size = info.format.block_bytes();
+    let Place { file, start } = tensor.place;
+    let place = Place {
+        file,
+        start: start + first * size,
+    };
+    Data::Strided(Strided {
+        place,
+        size,
+        rows,
+        expert,
+        row,
+        column,
+    })
+}
+
+/// Rows `first..first + rows` of a tensor, their elements side by side.
+pub(super) fn rows(
+    path: &Path,
+    maps: &[Mmap],
+    parts: Strided,
+    tensor: &TensorInfo,
+    first: usize,
+    rows: usize,
+) -> Result<Vec<u8>, Error> {
+    let (map, size) = (&maps[parts.place.file], parts.size);
+    let fault = || {
+        let problem = format!("has no rows from {first} on (it has {})", tensor.n);
+        Error::malformed(path, format!("tensor {}", tensor.name), problem)
+    };
+    let end = first.checked_add(rows).filter(|end| *end <= tensor.n);
+    let end = end.ok_or_else(fault)?;
+    let mut out = Vec::with_capacity(rows * tensor.k * size);
+    // Every element lies in the file, as was seen when it was opened.
+    for row in first..end {
+        let at = row / parts.rows * parts.expert + row % parts.rows * parts.row;
+        for k in 0..tensor.k {
+            let from = parts.place.start + (at + k * parts.column) * size;
+            out.extend_from_slice(map.get(from..from + size).ok_or_else(fault)?);
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,186 @@
+"""Writes small gpt-oss models with transformers' logits.
+
+    python3 tools/goldens/gpt_oss.py crates/welte/tests/goldens
+
+They go to gpt-oss, listed in gpt-oss.json as the other goldens are in index.json: a directory as transformers saves it (BF16,
+experts with rows and columns exchanged), one with experts in MXFP4 as the published files have them (blocks and scales apart,
+gate and up in turn; made of random bits), and GGUF files in F32 and with experts in MXFP4 beside F16. The window is shorter than
+the prompt, sinks are not zero, biases reach beyond the activation's limits, and the ends of YaRN's ramp are no whole numbers.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from make import KEPT, PROMPT, VOCAB, logits
+from safetensors.torch import load_file, save_file
+from transformers import GptOssConfig, GptOssForCausalLM, Mxfp4Config
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+ROPE = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+        "original_max_position_embeddings": 16}
+CONFIG = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "head_dim": 64, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8, "vocab_size": VOCAB,
+          "max_position_embeddings": 512, "rope_parameters": ROPE, "attn_implementation": "eager", "experts_implementation": "eager",
+          "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
+NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "self_attn.q_proj": "attn_q",
+         "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.router": "ffn_gate_inp"}
+
+
+def build(seed):
+    model = GptOssForCausalLM(GptOssConfig(**CONFIG))
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            random = torch.randn(p.shape, generator=g)
+            if "norm" in name:
+                p.copy_(1 + 0.2 * random)
+            elif name.endswith("sinks"):
+                p.copy_(0.5 + random)
+            elif name.endswith("gate_up_proj_bias"):
+                p.copy_(4 * random)
+            elif name.endswith("bias"):
+                p.copy_(0.5 * random)
+            elif "embed" in name:
+                p.copy_(random)
+            elif "lm_head" in name:
+                p.copy_(random * 2.5 / p.shape[1] ** 0.5)
+            elif "experts" in name:
+                p.copy_(random * (0.2 if "down" in name else 1.3) / p.shape[1] ** 0.5)
+            else:
+                p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
+    return model.eval()
+
+
+def blocks(shape, scale, rng):
+    """Random blocks and scales for [experts, rows, columns] of about that deviation."""
+    experts, rows, columns = shape
+    q = torch.from_numpy(rng.integers(0, 256, (experts, rows, columns // 32, 16), dtype=np.uint8))
+    exponent = int(np.floor(np.log2(scale / 2.9)))
+    return q, torch.from_numpy(rng.integers(127 + exponent, 129 + exponent, (experts, rows, columns // 32), dtype=np.uint8))
+
+
+def quantised(path, model, rng):
+    """Stores the experts in MXFP4 and puts what was stored into the model."""
+    model.to(torch.bfloat16).save_pretrained(path)
+    (path / "generation_config.json").unlink(missing_ok=True)
+    stored = load_file(path / "model.safetensors")
+    parameters = dict(model.float().named_parameters())
+    for name in [name for name in stored if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        experts, k, n = stored.pop(name).shape
+        q, s = blocks((experts, n, k), (0.2 if "down" in name else 1.3) / k ** 0.5, rng)
+        stored[name + "_blocks"], stored[name + "_scales"] = q, s
+        with torch.no_grad():
+            parameters[name].copy_(convert_moe_packed_tensors(q, s, dtype=torch.float32))
+    save_file(stored, path / "model.safetensors", {"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    # The way the published checkpoints say it.
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = rope
+    for key in ("swiglu_alpha", "swiglu_limit"):
+        config.pop(key, None)
+    (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    again = GptOssForCausalLM.from_pretrained(path, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.bfloat16)
+    for name, p in again.named_parameters():
+        assert torch.equal(p.float(), parameters[name].to(torch.bfloat16).float()), name
+
+
+def write_gguf(path, model, experts):
+    """Matrices in F32, or experts in MXFP4 beside F16; what was stored is put back into the model."""
+    c = model.config
+    w = gguf.GGUFWriter(path, "gpt-oss")
+    w.add_name("golden gpt-oss")
+    w.add_context_length(512)
+    w.add_embedding_length(c.hidden_size)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_expert_feed_forward_length(c.intermediate_size)
+    w.add_expert_count(c.num_local_experts)
+    w.add_expert_used_count(c.num_experts_per_tok)
+    w.add_head_count(c.num_attention_heads)
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_sliding_window(c.sliding_window)
+    w.add_rope_freq_base(ROPE["rope_theta"])
+    w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    w.add_rope_scaling_factor(ROPE["factor"])
+    w.add_rope_scaling_orig_ctx_len(ROPE["original_max_position_embeddings"])
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_vocab_size(VOCAB)
+
+    def put(name, value, kind):
+        """Stores values, and gives what is stored."""
+        value = np.ascontiguousarray(value, np.float32)
+        qtype = gguf.GGMLQuantizationType[kind]
+        data = value if kind == "F32" else gguf.quants.quantize(value, qtype)
+        w.add_tensor(name, data, raw_dtype=qtype)
+        return np.asarray(gguf.quants.dequantize(data, qtype), np.float32).reshape(value.shape)
+
+    for name, p in model.named_parameters():
+        value = p.detach().numpy().copy()
+        stem, _, kind = name.removeprefix("model.").rpartition(".")
+        if stem in ("embed_tokens", "norm", "lm_head"):
+            gg = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}[stem]
+            value = put(f"{gg}.weight", value, "F32" if value.ndim == 1 or experts == "F32" else "F16")
+        elif kind == "sinks":
+            value = put(f"blk.{stem.split('.')[1]}.attn_sinks.weight", value, "F32")
+        elif ".experts" in stem:
+            block = f"blk.{stem.split('.')[1]}.ffn"
+            parts = {"gate": value[..., ::2], "up": value[..., 1::2]} if "gate_up" in kind else {"down": value}
+            for part, rows in parts.items():
+                if kind.endswith("bias"):
+                    put(f"{block}_{part}_exps.bias", rows, "F32")
+                else:
+                    rows[...] = put(f"{block}_{part}_exps.weight", rows.swapaxes(1, 2), experts).swapaxes(1, 2)
+        else:
+            _, layer, rest = stem.split(".", 2)
+            plain = value.ndim == 1 or experts == "F32" or rest == "mlp.router"
+            value = put(f"blk.{layer}.{NAMES[rest]}.{kind}", value, "F32" if plain else "F16")
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(value))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def main():
+    out = Path(sys.argv[1])
+    folder = out / "gpt-oss"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    index = []
+
+    def keep(model, name, path, kind):
+        prompt = np.random.default_rng(500 + len(index)).integers(2, VOCAB, PROMPT).tolist()
+        values = logits(model, prompt)
+        values.tofile(folder / f"{name}.f32")
+        index.append({"name": f"gpt-oss/{name}", "path": f"gpt-oss/{path}", "logits": f"gpt-oss/{name}.f32", "architecture": "gpt_oss",
+                      "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
+        print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+
+    model = build(80).to(torch.bfloat16)
+    model.save_pretrained(folder / "hf")
+    (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
+    keep(model.float(), "hf", "hf", "BF16")
+    model = build(81)
+    quantised(folder / "mxfp4", model, np.random.default_rng(81))
+    keep(model, "mxfp4", "mxfp4", "MXFP4")
+    for i, kind in enumerate(("F32", "MXFP4")):
+        model = build(82 + i)
+        name = f"{kind.lower()}_gguf"
+        write_gguf(folder / f"{kind.lower()}.gguf", model, kind)
+        keep(model, name, f"{kind.lower()}.gguf", kind)
+    (out / "gpt-oss.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")
+
+
+if __name__ == "__main__":
+    main()
