@@ -74,6 +74,18 @@ impl Part {
         }
     }
 
+    /// The kinds, each with its share of all their time in percent.
+    pub(crate) fn shares(&self) -> Vec<(Kind, f64)> {
+        let kinds = self.kinds();
+        let total: u64 = kinds.iter().map(|kind| kind.ns).sum();
+        let total = (total as f64).max(1.0);
+        let share = |kind: Kind| {
+            let share = 100.0 * kind.ns as f64 / total;
+            (kind, share)
+        };
+        kinds.into_iter().map(share).collect()
+    }
+
     /// The step that the timeline is of.
     pub(crate) fn title(&self) -> String {
         let last = self.step.position;
@@ -185,15 +197,20 @@ fn prompt(session: &mut Session, tokens: u32) -> anyhow::Result<Part> {
     session.truncate(0);
     session.device().set_profiling(true)?;
     session.feed(&prompt)?;
-    Ok(Part {
-        name: "prompt",
+    Ok(by_commands(session, "prompt", tokens))
+}
+
+/// What was timed command by command.
+fn by_commands(session: &mut Session, name: &'static str, tokens: u32) -> Part {
+    Part {
+        name,
         tokens: tokens.into(),
         how: one_by_one(session),
         lines: lines(session),
         whole: None,
         step: session.device().last_step(),
         lane: ALL,
-    })
+    }
 }
 
 fn generation(session: &mut Session, tokens: u32) -> anyhow::Result<Part> {
@@ -204,15 +221,7 @@ fn generation(session: &mut Session, tokens: u32) -> anyhow::Result<Part> {
     }
     session.device().set_profiling(true)?;
     decode(session, tokens)?;
-    Ok(Part {
-        name: "generation",
-        tokens: tokens.into(),
-        how: one_by_one(session),
-        lines: lines(session),
-        whole: None,
-        step: session.device().last_step(),
-        lane: ALL,
-    })
+    Ok(by_commands(session, "generation", tokens))
 }
 
 /// Tokens that the kernel with clocks decodes: the last of them is looked at.
@@ -332,10 +341,7 @@ fn instructions(out: &mut impl Write, part: &Part) -> std::io::Result<()> {
         "GB/s",
         "share"
     )?;
-    let kinds = part.kinds();
-    let total: u64 = kinds.iter().map(|kind| kind.ns).sum();
-    for kind in &kinds {
-        let share = 100.0 * kind.ns as f64 / (total as f64).max(1.0);
+    for (kind, share) in part.shares() {
         writeln!(
             out,
             "{:<34} {:>5} {:>7} {:>9.1} {:>11.1} {:>10.2} {:>9.1} {:>8.1} {share:>5.1} % {}",

@@ -203,10 +203,7 @@ fn write_instructions(out: &mut String, part: &Part, index: usize) -> std::fmt::
         "<table><tr><th>instruction<th class=\"n\">calls<th class=\"n\">blocks<th class=\"n\">time us<th class=\"n\">waiting us\
          <th class=\"n\">spread us<th class=\"n\">MB<th class=\"n\">GB/s<th class=\"n\">share<th></tr>"
     )?;
-    let kinds = part.kinds();
-    let total: u64 = kinds.iter().map(|kind| kind.ns).sum();
-    for kind in &kinds {
-        let share = 100.0 * kind.ns as f64 / (total as f64).max(1.0);
+    for (kind, share) in part.shares() {
         writeln!(
             out,
             "<tr><td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{:.1}<td class=\"n\">{:.1}<td class=\"n\">{:.2}\
