@@ -715,6 +715,14 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Whether every matrix rounds what many rows of a prompt are multiplied with: then attention may, too.
+    fn rounds(&self) -> bool {
+        let commands = self.program().tables.iter().flat_map(|t| &t.commands);
+        commands
+            .filter(|c| matrix_of(c).is_some() || experts_of(c).is_some())
+            .all(|c| Kernel::for_prompt(c.format, self.inner.isa).rounds())
+    }
+
     fn lower_attention(
         &self,
         command: &Command,
@@ -752,8 +760,13 @@ impl Lowering<'_> {
             partials: self.scratch(&self.extra.partials, 0, floats, heads * splits)?,
             run: attention::run_for(kv.format, head_dim, self.inner.isa),
             threads: self.inner.team.threads(),
-            prompt: attention_prompt::prompt_for(kv.format, self.inner.isa, heads / kv_heads)
-                .filter(|_| prompt),
+            prompt: attention_prompt::prompt_for(
+                kv.format,
+                self.inner.isa,
+                heads / kv_heads,
+                self.rounds(),
+            )
+            .filter(|_| prompt),
         })
     }
 }

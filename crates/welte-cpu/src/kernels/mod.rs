@@ -197,6 +197,11 @@ impl Kernel {
         }
     }
 
+    /// Whether activations are rounded.
+    pub fn rounds(&self) -> bool {
+        self.format.rounds_activations() || self.rounds_acts()
+    }
+
     fn rounds_acts(&self) -> bool {
         self.isa == Isa::Avx512Bf16 && matches!(self.format, Format::BF16 | Format::F8_E4M3)
     }

@@ -3,10 +3,12 @@
 //!
 //! Work is cut into items of one kv head and some rows. An item walks the positions in blocks that start at fixed
 //! places; what is masked adds exact zeros. So the bits of a row do not depend on the rows beside it.
+//!
+//! Queries, keys, weights and values are words of 32 bits: a float each, or a pair of bf16 ([`Products`]).
 
 use super::attention::Attention;
 use super::vectors::Lanes;
-use super::{MANY_ROWS, State};
+use super::{MANY_ROWS, Place, State};
 use crate::kernels::Isa;
 use half::f16;
 use std::ops::Range;
@@ -16,8 +18,8 @@ use welte_table::Format;
 const BLOCK: usize = 64;
 /// Strips of queries that share the widened keys and values.
 const STRIPS: usize = 2;
-/// Rows of floats in the scratch are padded to this, which is a multiple of every `DEEP`.
-const PAD: usize = 8;
+/// Heads in the scratch are padded to this: a multiple of every `DEEP`, and of a vector's numbers.
+const PAD: usize = 32;
 /// The most queries of a strip.
 const MOST_LANES: usize = 48;
 
@@ -29,10 +31,12 @@ pub(crate) struct Prompt {
     lanes: usize,
 }
 
-/// The function for a cache format on an instruction set (which the processor has), for groups of `group` heads.
-pub(crate) fn prompt_for(format: Format, isa: Isa, group: usize) -> Option<Prompt> {
+/// The function for a cache format on an instruction set (which the processor has), for groups of `group` heads. If it
+/// may round, products are of bf16 where the processor multiplies those.
+pub(crate) fn prompt_for(format: Format, isa: Isa, group: usize, rounds: bool) -> Option<Prompt> {
     #[cfg(target_arch = "x86_64")]
     {
+        let pairs = rounds && isa >= Isa::Avx512Vnni && Isa::Avx512Bf16.is_available();
         let prompt = match (format, isa) {
             (_, Isa::Scalar) => return None,
             (Format::Q8_0, Isa::Avx2 | Isa::Avx2Vnni) => Prompt {
@@ -42,6 +46,14 @@ pub(crate) fn prompt_for(format: Format, isa: Isa, group: usize) -> Option<Promp
             (_, Isa::Avx2 | Isa::Avx2Vnni) => Prompt {
                 run: x86::f16_avx2,
                 lanes: 24,
+            },
+            (Format::Q8_0, _) if pairs => Prompt {
+                run: x86::q8_0_pairs,
+                lanes: 48,
+            },
+            (_, _) if pairs => Prompt {
+                run: x86::f16_pairs,
+                lanes: 48,
             },
             (Format::Q8_0, _) => Prompt {
                 run: x86::q8_0_avx512,
@@ -56,7 +68,7 @@ pub(crate) fn prompt_for(format: Format, isa: Isa, group: usize) -> Option<Promp
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        let _ = (format, isa, group);
+        let _ = (format, isa, group, rounds);
         None
     }
 }
@@ -105,10 +117,41 @@ impl Attention {
     }
 }
 
+/// How attention multiplies: floats, or pairs of bf16 with both halves of a word at once.
+trait Products<L: Lanes> {
+    /// Numbers in a word.
+    const EACH: usize;
+    /// A word of ones.
+    const ONES: f32;
+    /// The sum and the products of words.
+    unsafe fn dot(a: L::V, b: L::V, sum: L::V) -> L::V;
+    /// Words of the first numbers (which alone are used if a word holds one) and the second ones.
+    unsafe fn join(parts: [L::V; 2]) -> L::V;
+}
+
+/// Floats as they are.
+struct Exact;
+
+impl<L: Lanes> Products<L> for Exact {
+    const EACH: usize = 1;
+    const ONES: f32 = 1.0;
+
+    #[inline(always)]
+    unsafe fn dot(a: L::V, b: L::V, sum: L::V) -> L::V {
+        // SAFETY: the caller's.
+        unsafe { L::fma(a, b, sum) }
+    }
+
+    #[inline(always)]
+    unsafe fn join(parts: [L::V; 2]) -> L::V {
+        parts[0]
+    }
+}
+
 /// A strip of queries in a thread's scratch. `dim` and `lanes` are padded.
 #[derive(Clone, Copy)]
 struct Strip {
-    /// `[dim][lanes]`, scaled.
+    /// `[dim][lanes]`, scaled; or pairs of bf16, `[dim / 2][lanes]`.
     queries: *mut f32,
     /// `[dim][lanes]`: the sums of weighted values.
     sums: *mut f32,
@@ -157,7 +200,8 @@ impl Strip {
     ///
     /// # Safety
     /// As [`attend`].
-    unsafe fn fill(
+    #[inline(always)]
+    unsafe fn fill<L: Lanes, P: Products<L>>(
         &mut self,
         a: &Attention,
         state: &State,
@@ -165,7 +209,8 @@ impl Strip {
         kv_head: usize,
         lanes: usize,
     ) {
-        let (group, dim) = (a.heads / a.kv_heads, a.head_dim);
+        let group = a.heads / a.kv_heads;
+        let dim = a.head_dim.next_multiple_of(PAD);
         let positions = state.rows[rows.start].position as usize
             ..state.rows[rows.end - 1].position as usize + 1;
         self.from = a.first(positions.start);
@@ -177,14 +222,14 @@ impl Strip {
         };
         // SAFETY: the strip is ours; the rows of q hold every head.
         unsafe {
-            std::ptr::write_bytes(self.queries, 0, dim.next_multiple_of(PAD) * lanes);
-            std::ptr::write_bytes(self.sums, 0, dim.next_multiple_of(PAD) * lanes);
+            std::ptr::write_bytes(self.sums, 0, dim * lanes);
             for lane in 0..lanes {
                 *self.largest.add(lane) = f32::MIN;
                 *self.weights.add(lane) = 0.0;
                 *self.first.add(lane) = 0.0;
                 *self.last.add(lane) = -1.0;
             }
+            let heads = heads_of(a.q, a, rows.clone(), kv_head);
             for (r, row) in rows.enumerate() {
                 let position = state.rows[row].position as usize;
                 for h in 0..group {
@@ -196,11 +241,23 @@ impl Strip {
                         *self.largest.add(lane) = sink.max(f32::MIN);
                         *self.weights.add(lane) = 1.0;
                     }
-                    let q =
-                        a.q.start
-                            .add(row * a.q.stride + (kv_head * group + h) * dim);
-                    for d in 0..dim {
-                        *self.queries.add(d * lanes + lane) = *q.add(d) * a.scale;
+                }
+            }
+            let scale = L::splat(a.scale);
+            for lane in (0..lanes).step_by(L::N) {
+                for d in (0..dim).step_by(P::EACH * L::N) {
+                    let mut parts = [[L::splat(0.0); 16]; 2];
+                    for (part, square) in parts.iter_mut().enumerate().take(P::EACH) {
+                        for (q, head) in square.iter_mut().zip(&heads[lane..lane + L::N]) {
+                            if let Some(head) = head {
+                                *q = L::mul(some::<L>(*head, d + part * L::N, a.head_dim), scale);
+                            }
+                        }
+                        L::transpose(square);
+                    }
+                    for i in 0..L::N {
+                        let at = self.queries.add((d / P::EACH + i) * lanes + lane);
+                        L::store(at, P::join([parts[0][i], parts[1][i]]));
                     }
                 }
             }
@@ -211,19 +268,35 @@ impl Strip {
     ///
     /// # Safety
     /// As [`attend`].
-    unsafe fn finish(&self, a: &Attention, rows: Range<usize>, kv_head: usize, lanes: usize) {
-        let (group, dim) = (a.heads / a.kv_heads, a.head_dim);
-        for (r, row) in rows.enumerate() {
-            for h in 0..group {
-                let lane = r * group + h;
-                // SAFETY: the strip is ours; the rows of y hold every head.
-                unsafe {
-                    let y =
-                        a.y.start
-                            .add(row * a.y.stride + (kv_head * group + h) * dim);
-                    let scale = 1.0 / *self.weights.add(lane);
-                    for d in 0..dim {
-                        *y.add(d) = *self.sums.add(d * lanes + lane) * scale;
+    #[inline(always)]
+    unsafe fn finish<L: Lanes>(
+        &self,
+        a: &Attention,
+        rows: Range<usize>,
+        kv_head: usize,
+        lanes: usize,
+    ) {
+        // SAFETY: the strip is ours; the rows of y hold every head.
+        unsafe {
+            let heads = heads_of(a.y, a, rows, kv_head);
+            for lane in (0..lanes).step_by(L::N) {
+                for d in (0..a.head_dim).step_by(L::N) {
+                    let mut square = [L::splat(0.0); 16];
+                    for (i, sum) in square.iter_mut().enumerate().take(L::N) {
+                        *sum = L::load(self.sums.add((d + i) * lanes + lane));
+                    }
+                    L::transpose(&mut square);
+                    for (i, head) in heads[lane..lane + L::N].iter().enumerate() {
+                        let Some(head) = head else { continue };
+                        let scale = L::splat(1.0 / *self.weights.add(lane + i));
+                        let out = L::mul(square[i], scale);
+                        if d + L::N <= a.head_dim {
+                            L::store(head.add(d), out);
+                        } else {
+                            let mut floats = [0.0; 16];
+                            L::store(floats.as_mut_ptr(), out);
+                            head.add(d).copy_from(floats.as_ptr(), a.head_dim - d);
+                        }
                     }
                 }
             }
@@ -233,27 +306,27 @@ impl Strip {
     /// Scores of `count` positions (a multiple of `DEEP`): `[position][lane]`.
     ///
     /// # Safety
-    /// As [`attend`]; `keys` holds `count` rows of `dim`, `scores` as many of the strip's lanes.
+    /// As [`attend`]; `keys` holds `count` rows of so many words, `scores` as many of the strip's lanes.
     #[inline(always)]
-    unsafe fn score<L: Lanes, const WIDE: usize, const DEEP: usize>(
+    unsafe fn score<L: Lanes, P: Products<L>, const WIDE: usize, const DEEP: usize>(
         &self,
         keys: *const f32,
         count: usize,
-        dim: usize,
+        words: usize,
         scores: *mut f32,
     ) {
         for p in (0..count).step_by(DEEP) {
             // SAFETY: promised by the caller.
             unsafe {
-                let keys = keys.add(p * dim);
+                let keys = keys.add(p * words);
                 let mut sums = [[L::splat(0.0); WIDE]; DEEP];
-                for d in 0..dim {
+                for d in 0..words {
                     let q = self.queries.add(d * WIDE * L::N);
                     let q: [L::V; WIDE] = std::array::from_fn(|v| L::load(q.add(v * L::N)));
                     for (i, sums) in sums.iter_mut().enumerate() {
-                        let key = L::splat(*keys.add(i * dim + d));
+                        let key = L::splat(*keys.add(i * words + d));
                         for v in 0..WIDE {
-                            sums[v] = L::fma(key, q[v], sums[v]);
+                            sums[v] = P::dot(key, q[v], sums[v]);
                         }
                     }
                 }
@@ -266,12 +339,12 @@ impl Strip {
         }
     }
 
-    /// Turns the scores of positions from `from` into weights.
+    /// Turns the scores of positions from `from` into weights, joined to words.
     ///
     /// # Safety
     /// As [`Strip::score`].
     #[inline(always)]
-    unsafe fn weigh<L: Lanes, const WIDE: usize>(
+    unsafe fn weigh<L: Lanes, P: Products<L>, const WIDE: usize>(
         &self,
         scores: *mut f32,
         from: usize,
@@ -307,11 +380,16 @@ impl Strip {
                 }
                 let shrink = L::exp_not_positive(L::sub(before, largest));
                 let mut sum = L::mul(L::load(self.weights.add(v * L::N)), shrink);
-                for p in 0..count {
-                    let at = scores.add(p * WIDE * L::N);
-                    let weight = L::exp_not_positive(L::sub(L::load(at), largest));
-                    sum = L::add(sum, weight);
-                    L::store(at, weight);
+                for p in (0..count).step_by(P::EACH) {
+                    let mut weights = [L::splat(0.0); 2];
+                    for (part, weight) in weights.iter_mut().enumerate().take(P::EACH) {
+                        let score = L::load(scores.add((p + part) * WIDE * L::N));
+                        *weight = L::exp_not_positive(L::sub(score, largest));
+                    }
+                    // The sum is of what is left of the weights: they stay shares of a whole.
+                    let weights = P::join(weights);
+                    sum = P::dot(weights, L::splat(P::ONES), sum);
+                    L::store(scores.add(p / P::EACH * WIDE * L::N), weights);
                 }
                 L::store(self.largest.add(v * L::N), largest);
                 L::store(self.weights.add(v * L::N), sum);
@@ -325,7 +403,7 @@ impl Strip {
     /// # Safety
     /// As [`Strip::score`].
     #[inline(always)]
-    unsafe fn gather<L: Lanes, const WIDE: usize, const DEEP: usize>(
+    unsafe fn gather<L: Lanes, P: Products<L>, const WIDE: usize, const DEEP: usize>(
         &self,
         values: *const f32,
         count: usize,
@@ -342,14 +420,14 @@ impl Strip {
                         L::mul(L::load(at.add((i * WIDE + v) * L::N)), shrink)
                     })
                 });
-                for p in 0..count {
+                for p in 0..count / P::EACH {
                     let w = weights.add(p * WIDE * L::N);
                     let w: [L::V; WIDE] = std::array::from_fn(|v| L::load(w.add(v * L::N)));
                     let values = values.add(p * dim + d);
                     for (i, sums) in sums.iter_mut().enumerate() {
                         let value = L::splat(*values.add(i));
                         for v in 0..WIDE {
-                            sums[v] = L::fma(value, w[v], sums[v]);
+                            sums[v] = P::dot(value, w[v], sums[v]);
                         }
                     }
                 }
@@ -366,7 +444,13 @@ impl Strip {
 /// # Safety
 /// See `super`; `scratch` holds [`scratch_floats`] of this thread's own, and the processor has the instructions.
 #[inline(always)]
-unsafe fn attend<L: Lanes, const WIDE: usize, const DEEP: usize, const Q8_0: bool>(
+unsafe fn attend<
+    L: Lanes,
+    P: Products<L>,
+    const WIDE: usize,
+    const DEEP: usize,
+    const Q8_0: bool,
+>(
     a: &Attention,
     state: &State,
     rows: Range<usize>,
@@ -388,7 +472,7 @@ unsafe fn attend<L: Lanes, const WIDE: usize, const DEEP: usize, const Q8_0: boo
         let mut strips = [Strip::at(scratch, dim, lanes); STRIPS];
         for (s, strip) in strips.iter_mut().enumerate().take(count) {
             *strip = Strip::at(scratch.add(s * Strip::floats(dim, lanes)), dim, lanes);
-            strip.fill(a, state, rows_of(s), kv_head, lanes);
+            strip.fill::<L, P>(a, state, rows_of(s), kv_head, lanes);
         }
         let strips = &strips[..count];
         let scores = scratch.add(STRIPS * Strip::floats(dim, lanes));
@@ -398,68 +482,157 @@ unsafe fn attend<L: Lanes, const WIDE: usize, const DEEP: usize, const Q8_0: boo
         let start = strips[0].from / BLOCK * BLOCK;
         for block in (start..end).step_by(BLOCK) {
             let held = BLOCK.min(end - block);
-            for (part, tile) in [keys, values].into_iter().enumerate() {
-                for p in 0..held {
-                    let row = state.kv_at(a.layer, part, kv_head, sequence, block + p);
-                    widen::<L, Q8_0>(row, a.head_dim, tile.add(p * dim));
+            let row_of = |part, p| {
+                let row = |p| state.kv_at(a.layer, part, kv_head, sequence, block + p);
+                (p < held).then(|| row(p).cast_const())
+            };
+            let padded = held.next_multiple_of(DEEP);
+            for p in 0..padded {
+                let row = row_of(0, p);
+                for d in (0..dim).step_by(P::EACH * L::N) {
+                    let first = widened::<L, Q8_0>(row, d, a.head_dim);
+                    let second = widened::<L, Q8_0>(row, d + (P::EACH - 1) * L::N, a.head_dim);
+                    L::store(keys.add((p * dim + d) / P::EACH), P::join([first, second]));
                 }
-                let padded = held.next_multiple_of(DEEP);
-                std::ptr::write_bytes(tile.add(held * dim), 0, (padded - held) * dim);
+            }
+            for p in (0..padded).step_by(P::EACH) {
+                let rows = [row_of(1, p), row_of(1, p + P::EACH - 1)];
+                for d in (0..dim).step_by(L::N) {
+                    let first = widened::<L, Q8_0>(rows[0], d, a.head_dim);
+                    let second = widened::<L, Q8_0>(rows[1], d, a.head_dim);
+                    L::store(values.add(p / P::EACH * dim + d), P::join([first, second]));
+                }
             }
             for strip in strips {
                 if block >= strip.to || block + held <= strip.from {
                     continue;
                 }
                 let seen = held.min(strip.to - block).next_multiple_of(DEEP);
-                strip.score::<L, WIDE, DEEP>(keys, seen, dim, scores);
-                strip.weigh::<L, WIDE>(scores, block, seen, a.softcap);
-                strip.gather::<L, WIDE, DEEP>(values, seen, dim, scores);
+                strip.score::<L, P, WIDE, DEEP>(keys, seen, dim / P::EACH, scores);
+                strip.weigh::<L, P, WIDE>(scores, block, seen, a.softcap);
+                strip.gather::<L, P, WIDE, DEEP>(values, seen, dim, scores);
             }
         }
         for (s, strip) in strips.iter().enumerate() {
-            strip.finish(a, rows_of(s), kv_head, lanes);
+            strip.finish::<L>(a, rows_of(s), kv_head, lanes);
         }
     }
 }
 
-/// One row of the cache as floats, padded with zeros.
+/// Numbers from `d` on of a row of the cache, or zeros.
 ///
 /// # Safety
-/// `row` holds `dim` encoded values, `out` has room for them and the padding.
+/// A row holds `dim` encoded values; with Q8_0 these are whole blocks of 32.
 #[inline(always)]
-unsafe fn widen<L: Lanes, const Q8_0: bool>(row: *const u8, dim: usize, out: *mut f32) {
-    // SAFETY: promised by the caller; a Q8_0 row is whole blocks of 32.
+unsafe fn widened<L: Lanes, const Q8_0: bool>(
+    row: Option<*const u8>,
+    d: usize,
+    dim: usize,
+) -> L::V {
+    // SAFETY: promised by the caller.
     unsafe {
-        if Q8_0 {
-            for block in 0..dim / 32 {
-                let (from, to) = (row.add(block * 34), out.add(block * 32));
-                let scale = L::splat(from.cast::<f16>().read_unaligned().to_f32());
-                for i in (0..32).step_by(L::N) {
-                    L::store(to.add(i), L::mul(L::widen_i8(from.add(2 + i)), scale));
-                }
+        match row {
+            Some(row) if Q8_0 => {
+                let from = row.add(d / 32 * 34);
+                L::mul(L::widen_i8(from.add(2 + d % 32)), L::splat_f16(from))
             }
-            return;
-        }
-        let whole = dim / L::N * L::N;
-        for i in (0..whole).step_by(L::N) {
-            L::store(out.add(i), L::widen_f16(row.add(2 * i)));
-        }
-        for i in whole..dim {
-            *out.add(i) = row.cast::<f16>().add(i).read_unaligned().to_f32();
-        }
-        for i in dim..dim.next_multiple_of(PAD) {
-            *out.add(i) = 0.0;
+            Some(row) if d + L::N <= dim => L::widen_f16(row.add(2 * d)),
+            Some(row) => {
+                let mut rest = [f16::ZERO; 16];
+                let from = row.cast::<f16>().wrapping_add(d);
+                from.copy_to(rest.as_mut_ptr(), dim.saturating_sub(d).min(L::N));
+                L::widen_f16(rest.as_ptr().cast())
+            }
+            None => L::splat(0.0),
         }
     }
+}
+
+/// Floats from `d` on of a head of `dim`, then zeros.
+///
+/// # Safety
+/// The head holds `dim` floats.
+#[inline(always)]
+unsafe fn some<L: Lanes>(head: *const f32, d: usize, dim: usize) -> L::V {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if d + L::N <= dim {
+            return L::load(head.add(d));
+        }
+        let mut rest = [0.0; 16];
+        let count = dim.saturating_sub(d).min(L::N);
+        head.wrapping_add(d).copy_to(rest.as_mut_ptr(), count);
+        L::load(rest.as_ptr())
+    }
+}
+
+/// Where the heads of some rows lie, by lane.
+///
+/// # Safety
+/// The rows hold every head.
+unsafe fn heads_of(
+    place: Place,
+    a: &Attention,
+    rows: Range<usize>,
+    kv_head: usize,
+) -> [Option<*mut f32>; MOST_LANES] {
+    let group = a.heads / a.kv_heads;
+    let mut heads = [None; MOST_LANES];
+    for (row, heads) in rows.zip(heads.chunks_exact_mut(group)) {
+        for (h, at) in heads.iter_mut().enumerate() {
+            let head = (kv_head * group + h) * a.head_dim;
+            // SAFETY: promised by the caller.
+            *at = Some(unsafe { place.start.add(row * place.stride + head) });
+        }
+    }
+    heads
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::vectors::{Avx2, Avx512};
     use super::*;
+    use std::arch::x86_64::*;
+
+    /// Numbers rounded to bf16.
+    struct Rounded;
+
+    impl Products<Avx512> for Rounded {
+        const EACH: usize = 2;
+        const ONES: f32 = f32::from_bits(0x3f80_3f80);
+
+        #[inline(always)]
+        unsafe fn dot(a: __m512, b: __m512, sum: __m512) -> __m512 {
+            // SAFETY: the caller's; vectors of floats and of bf16 have the same size and no invalid values.
+            unsafe {
+                let pairs = |v: __m512| std::mem::transmute::<__m512, __m512bh>(v);
+                _mm512_dpbf16_ps(sum, pairs(a), pairs(b))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn join([first, second]: [__m512; 2]) -> __m512 {
+            const TURNS: [u16; 32] = {
+                let mut turns = [0; 32];
+                let mut i = 0;
+                while i < 32 {
+                    turns[i] = (i / 2 + i % 2 * 16) as u16;
+                    i += 1;
+                }
+                turns
+            };
+            // SAFETY: as above; there are 32 turns.
+            unsafe {
+                let turns = _mm512_loadu_si512(TURNS.as_ptr().cast());
+                let halves = _mm512_cvtne2ps_pbh(second, first);
+                let halves = std::mem::transmute::<__m512bh, __m512i>(halves);
+                _mm512_castsi512_ps(_mm512_permutexvar_epi16(turns, halves))
+            }
+        }
+    }
 
     macro_rules! run {
-        ($name:ident, $lanes:ty, $deep:literal, $q8_0:literal, $features:literal) => {
+        ($name:ident, $lanes:ty, $products:ty, $deep:literal, $q8_0:literal, $features:literal) => {
             /// # Safety
             /// As [`attend`]; the processor has the features.
             #[target_feature(enable = $features)]
@@ -471,16 +644,19 @@ mod x86 {
                 scratch: *mut f32,
             ) {
                 // SAFETY: promised by the caller.
-                unsafe { attend::<$lanes, 3, $deep, $q8_0>(a, state, rows, kv_head, scratch) }
+                unsafe {
+                    attend::<$lanes, $products, 3, $deep, $q8_0>(a, state, rows, kv_head, scratch)
+                }
             }
         };
     }
 
-    run!(f16_avx2, Avx2, 4, false, "avx2,fma,f16c");
-    run!(q8_0_avx2, Avx2, 4, true, "avx2,fma,f16c");
+    run!(f16_avx2, Avx2, Exact, 4, false, "avx2,fma,f16c");
+    run!(q8_0_avx2, Avx2, Exact, 4, true, "avx2,fma,f16c");
     run!(
         f16_avx512,
         Avx512,
+        Exact,
         8,
         false,
         "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
@@ -488,8 +664,25 @@ mod x86 {
     run!(
         q8_0_avx512,
         Avx512,
+        Exact,
         8,
         true,
         "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
+    );
+    run!(
+        f16_pairs,
+        Avx512,
+        Rounded,
+        8,
+        false,
+        "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c"
+    );
+    run!(
+        q8_0_pairs,
+        Avx512,
+        Rounded,
+        8,
+        true,
+        "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c"
     );
 }

@@ -35,6 +35,8 @@ pub(super) trait Lanes {
     unsafe fn splat_f16(at: *const u8) -> Self::V;
     /// The sum of each of `N` vectors, added up in a fixed order.
     unsafe fn sums(of: &[Self::V]) -> Self::V;
+    /// Exchanges rows and columns of a square of `N` by `N`.
+    unsafe fn transpose(square: &mut [Self::V]);
     /// Asks for a line of memory to come into the second cache. It reads nothing, whatever the address.
     unsafe fn fetch(at: *const u8);
 
@@ -168,6 +170,29 @@ mod x86 {
                 };
                 fold(fold(quads[0], quads[1]), fold(quads[2], quads[3]))
             };
+            transpose(square: &mut [__m512]) = {
+                for four in square.chunks_exact_mut(4) {
+                    let [a, b, c, d] = [four[0], four[1], four[2], four[3]];
+                    let low = |a, b| _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+                    let high = |a, b| _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+                    four[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(low(a, b), low(c, d)));
+                    four[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low(a, b), low(c, d)));
+                    four[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high(a, b), high(c, d)));
+                    four[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high(a, b), high(c, d)));
+                }
+                // Now a quarter of vector 4 r + c is column 4 quarter + c of four rows.
+                for c in 0..4 {
+                    let even = |a, b| _mm512_shuffle_f32x4::<0x88>(a, b);
+                    let odd = |a, b| _mm512_shuffle_f32x4::<0xdd>(a, b);
+                    let (low, high) = ([square[c], square[c + 4]], [square[c + 8], square[c + 12]]);
+                    let evens = [even(low[0], low[1]), even(high[0], high[1])];
+                    let odds = [odd(low[0], low[1]), odd(high[0], high[1])];
+                    square[c] = even(evens[0], evens[1]);
+                    square[c + 4] = even(odds[0], odds[1]);
+                    square[c + 8] = odd(evens[0], evens[1]);
+                    square[c + 12] = odd(odds[0], odds[1]);
+                }
+            };
             fetch(at: *const u8) = _mm_prefetch::<_MM_HINT_T1>(at.cast());
         }
     }
@@ -208,6 +233,22 @@ mod x86 {
                     _mm256_permute2f128_ps::<0x20>(quads[0], quads[1]),
                     _mm256_permute2f128_ps::<0x31>(quads[0], quads[1]),
                 )
+            };
+            transpose(square: &mut [__m256]) = {
+                for four in square.chunks_exact_mut(4) {
+                    let [a, b, c, d] = [four[0], four[1], four[2], four[3]];
+                    let low = |a, b| _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
+                    let high = |a, b| _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+                    four[0] = _mm256_castpd_ps(_mm256_unpacklo_pd(low(a, b), low(c, d)));
+                    four[1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low(a, b), low(c, d)));
+                    four[2] = _mm256_castpd_ps(_mm256_unpacklo_pd(high(a, b), high(c, d)));
+                    four[3] = _mm256_castpd_ps(_mm256_unpackhi_pd(high(a, b), high(c, d)));
+                }
+                for c in 0..4 {
+                    let [low, high] = [square[c], square[c + 4]];
+                    square[c] = _mm256_permute2f128_ps::<0x20>(low, high);
+                    square[c + 4] = _mm256_permute2f128_ps::<0x31>(low, high);
+                }
             };
             fetch(at: *const u8) = _mm_prefetch::<_MM_HINT_T1>(at.cast());
         }
