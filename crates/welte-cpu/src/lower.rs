@@ -776,7 +776,7 @@ impl Phase {
     pub(crate) fn chunks(&self, state: &State, rows: usize, plain_argmax: bool) -> usize {
         match self {
             Phase::Matmul(p) => p.chunks(rows),
-            Phase::RopeAppend(p) => rows * p.chunks_per_row(),
+            Phase::RopeAppend(p) => rows * p.chunks_per_row(rows),
             Phase::Attention(p) if rows == 1 => {
                 p.kv_heads * p.splits(state.rows[0].position as usize)
             }
@@ -794,7 +794,7 @@ impl Phase {
                     0
                 }
             }
-            _ => rows.div_ceil(basic::ROWS),
+            _ => rows.div_ceil(basic::rows_of_chunk(rows)),
         }
     }
 
@@ -803,7 +803,8 @@ impl Phase {
     /// # Safety
     /// See `ops`; `scratch` is this thread's own.
     pub(crate) unsafe fn run(&self, state: &State, rows: usize, chunk: usize, scratch: *mut f32) {
-        let some = chunk * basic::ROWS..rows.min((chunk + 1) * basic::ROWS);
+        let each = basic::rows_of_chunk(rows);
+        let some = chunk * each..rows.min((chunk + 1) * each);
         // SAFETY: the promise of `ops` holds for each of them alike.
         unsafe {
             match self {
@@ -823,10 +824,7 @@ impl Phase {
                 Phase::ExpertsMatmul(p) => p.run(rows, chunk, scratch),
                 Phase::Combine(p) => some.for_each(|row| p.run(row)),
                 Phase::Matmul(p) => p.run(rows, chunk, scratch),
-                Phase::RopeAppend(p) => {
-                    let heads = p.chunks_per_row();
-                    p.run(state, chunk / heads, chunk % heads);
-                }
+                Phase::RopeAppend(p) => p.run(state, rows, chunk),
                 Phase::Attention(p)
                     if rows == 1 && p.splits(state.rows[0].position as usize) > 1 =>
                 {

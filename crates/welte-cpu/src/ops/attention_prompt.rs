@@ -16,10 +16,12 @@ use welte_table::Format;
 
 /// Positions whose keys and values are widened at once.
 const BLOCK: usize = 64;
-/// Strips of queries that share the widened keys and values.
-const STRIPS: usize = 2;
+/// The most strips of queries that share the widened keys and values.
+const STRIPS: usize = 4;
 /// Heads in the scratch are padded to this: a multiple of every `DEEP`, and of a vector's numbers.
 const PAD: usize = 32;
+/// Items for each thread, if there are so many rows: so that threads end together.
+const ITEMS: usize = 4;
 /// The most queries of a strip.
 const MOST_LANES: usize = 48;
 
@@ -81,14 +83,16 @@ pub(crate) fn scratch_floats(head_dim: usize) -> usize {
 
 impl Attention {
     /// Rows of one item.
-    fn item_rows(&self, prompt: &Prompt) -> usize {
-        STRIPS * (prompt.lanes / (self.heads / self.kv_heads))
+    fn item_rows(&self, prompt: &Prompt, rows: usize) -> usize {
+        let each = prompt.lanes / (self.heads / self.kv_heads);
+        let blocks = (ITEMS * self.threads).div_ceil(self.kv_heads);
+        (rows / (each * blocks)).clamp(1, STRIPS) * each
     }
 
     /// Into how many items this many rows are cut, if they come here.
     pub(crate) fn items(&self, rows: usize) -> Option<usize> {
         let prompt = self.prompt.as_ref().filter(|_| rows >= MANY_ROWS)?;
-        Some(rows.div_ceil(self.item_rows(prompt)) * self.kv_heads)
+        Some(rows.div_ceil(self.item_rows(prompt, rows)) * self.kv_heads)
     }
 
     /// One item. The last rows, which have the most to read, come first.
@@ -97,7 +101,7 @@ impl Attention {
     /// See `super`; `scratch` holds [`scratch_floats`] and the rows' own (`attention.rs`) of this thread's own.
     pub(crate) unsafe fn item(&self, state: &State, rows: usize, item: usize, scratch: *mut f32) {
         let Some(prompt) = &self.prompt else { return };
-        let count = self.item_rows(prompt);
+        let count = self.item_rows(prompt, rows);
         let (block, kv_head) = (
             rows.div_ceil(count) - 1 - item / self.kv_heads,
             item % self.kv_heads,

@@ -6,7 +6,9 @@ use welte_formats::quant;
 use welte_table::Format;
 
 /// Rows that one chunk of a small op takes.
-pub(crate) const ROWS: usize = 4;
+pub(crate) fn rows_of_chunk(rows: usize) -> usize {
+    if rows < 128 { 4 } else { 16 }
+}
 
 pub(crate) struct Embed {
     pub(crate) table: Bytes,

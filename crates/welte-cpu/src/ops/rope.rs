@@ -1,7 +1,7 @@
 //! Rope, KV append, and both fused with the q and k norms.
 
 use super::basic::normalise;
-use super::{Floats, Place, State, widest};
+use super::{Floats, MANY_ROWS, Place, State, widest};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use welte_table::Format;
@@ -173,14 +173,24 @@ pub(crate) struct RopeAppend {
 }
 
 impl RopeAppend {
-    /// Chunks of one row: one per kv head with its group of q heads.
-    pub(crate) fn chunks_per_row(&self) -> usize {
-        self.kv_heads
+    /// Chunks of one row: one per kv head with its group of q heads, but rows of a prompt are not cut.
+    pub(crate) fn chunks_per_row(&self, rows: usize) -> usize {
+        if rows < MANY_ROWS { self.kv_heads } else { 1 }
     }
 
     /// # Safety
     /// See `super` and [`KvAppend::run`].
-    pub(crate) unsafe fn run(&self, state: &State, row: usize, kv_head: usize) {
+    pub(crate) unsafe fn run(&self, state: &State, rows: usize, chunk: usize) {
+        let chunks = self.chunks_per_row(rows);
+        for kv_head in (chunk % chunks..self.kv_heads).step_by(chunks) {
+            // SAFETY: promised by the caller.
+            unsafe { self.head(state, chunk / chunks, kv_head) };
+        }
+    }
+
+    /// # Safety
+    /// As [`RopeAppend::run`].
+    unsafe fn head(&self, state: &State, row: usize, kv_head: usize) {
         let group = self.heads / self.kv_heads;
         // SAFETY: every head lies in the row; heads are apart from each other.
         unsafe {
