@@ -7,15 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use welte::{DeviceChoice, GenerateOptions, LoadOptions, Sampling};
 use welte_table::Op;
 
-/// On the CPU prompts of 17 rows and more sum attention in another order than fewer, and an activation that is rounded to
-/// 8 bits may then fall to the other side: 9.4e-3 was seen. A GPU multiplies many rows in 16 bits and
-/// few with activations rounded to 8 bits per block of 32: the goldens' tolerance.
-fn tolerance(device: DeviceChoice) -> f32 {
-    match device {
-        DeviceChoice::Cpu => 2e-2,
-        _ => 4e-2,
-    }
-}
+/// How far the logits of few and of many rows of a prompt may be apart in a block format: as far as the goldens. Many go
+/// through attention in BF16 on the CPU (2.3e-2 was seen) and are multiplied in 16 bits on a GPU, and whatever is a little
+/// different is then rounded to the other side of 8 bits somewhere.
+const TOLERANCE: f32 = 4e-2;
 
 fn decode(device: DeviceChoice, lengths: &[usize], sampling: &Sampling) -> Vec<u32> {
     let model = tiny(device);
@@ -105,13 +100,13 @@ fn a_prompt_in_chunks_gives_the_logits_of_one_piece(device: DeviceChoice) {
     let one = logits(&mut wide.session().unwrap(), &tokens);
     let many = logits(&mut narrow.session().unwrap(), &tokens);
     let off = difference(&one, &many);
-    assert!(off < tolerance(device), "off by {off}");
+    assert!(off < TOLERANCE, "off by {off}");
     let mut session = model.session().unwrap();
     let mut last = Vec::new();
     for token in &tokens {
         last = logits(&mut session, &[*token]);
     }
-    assert!(difference(&one, &last) < tolerance(device));
+    assert!(difference(&one, &last) < TOLERANCE);
 }
 
 fn rows_of_a_batch_do_not_change_each_other(device: DeviceChoice) {
@@ -133,7 +128,7 @@ fn rows_of_a_batch_do_not_change_each_other(device: DeviceChoice) {
         .score(&tokens[10..26], &mut |position, logits| {
             rows += 1;
             assert!(
-                difference(&alone[&position], logits) < tolerance(device),
+                difference(&alone[&position], logits) < TOLERANCE,
                 "position {position}"
             );
         })

@@ -259,9 +259,10 @@ impl Strip {
                         }
                         L::transpose(square);
                     }
-                    for i in 0..L::N {
+                    let [first, second] = parts;
+                    for (i, parts) in first.into_iter().zip(second).enumerate().take(L::N) {
                         let at = self.queries.add((d / P::EACH + i) * lanes + lane);
-                        L::store(at, P::join([parts[0][i], parts[1][i]]));
+                        L::store(at, P::join([parts.0, parts.1]));
                     }
                 }
             }
