@@ -10,6 +10,13 @@ __device__ __forceinline__ u32 opaque(u32 v) {
     return v;
 }
 
+// Whatever lies in the registers.
+__device__ __forceinline__ uint4 anything() {
+    uint4 v;
+    asm("" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w));
+    return v;
+}
+
 // ---- launches ----
 
 // Programmatic dependent launch: a kernel may start while the one before still runs. Everything before grid_wait() may
@@ -67,6 +74,12 @@ __device__ __forceinline__ u32 load_relaxed(const void *from) {
     return v;
 }
 
+__device__ __forceinline__ uint2 load_relaxed2(const void *from) {
+    uint2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
+    return v;
+}
+
 __device__ __forceinline__ uint4 load_relaxed4(const void *from) {
     uint4 v;
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
@@ -80,6 +93,10 @@ __device__ __forceinline__ u32 load_acquire(const u32 *from) {
 }
 
 __device__ __forceinline__ void store_relaxed(void *to, u32 v) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory"); }
+
+__device__ __forceinline__ void store_relaxed4(void *to, uint4 v) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
 
 // One more, after everything that this thread wrote.
 __device__ __forceinline__ void count_release(u32 *counter) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory"); }

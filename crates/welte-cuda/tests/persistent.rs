@@ -185,10 +185,10 @@ fn every_position_around_the_first_split_agrees_with_the_graph() {
     let mut session = load(&program, &checkpoint);
     session.set_sampling(&Sampling::default(), &[], &[]);
     let mut n = Numbers(9);
-    let prompt = rows(&mut n, config.vocab, 0, 60, 1);
+    let prompt = rows(&mut n, config.vocab, 0, 120, 1);
     session.step(1, &prompt).unwrap();
     let mut wrong = Vec::new();
-    for row in rows(&mut n, config.vocab, 60, 24, 1) {
+    for row in rows(&mut n, config.vocab, 120, 24, 1) {
         chain(&mut session, row, &[1], &[]);
         let got = logits(&session);
         let off = difference(&got, session.step(0, &[row]).unwrap());
@@ -197,6 +197,60 @@ fn every_position_around_the_first_split_agrees_with_the_graph() {
         }
     }
     assert_eq!(session.note(), None);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Heads of every size, groups of more than eight, windows that begin within a page, pages that are no multiple of a tile, ropes
+/// of a part of a head; contexts of one position, of one split and of many.
+#[test]
+fn attention_of_every_shape_agrees_with_the_graph() {
+    if !gpu() {
+        return;
+    }
+    let mut n = Numbers(21);
+    let mut wrong = Vec::new();
+    for (seed, head_dim) in [64, 80, 96, 128, 256].into_iter().enumerate() {
+        let kv_heads = n.pick(&[1, 2, 3]);
+        let config = Config {
+            layers: 2,
+            head_dim,
+            kv_heads,
+            heads: kv_heads * [4, 1, 9, 8, 3][seed],
+            rot: if seed % 3 == 2 {
+                head_dim / 2
+            } else {
+                head_dim
+            },
+            interleaved: n.pick(&[0, 1]),
+            qk_norm: n.pick(&[false, true]),
+            window: if seed % 2 == 1 { 150 } else { 0 },
+            softcap: n.pick(&[0.0, 20.0]),
+            page: if seed == 2 { 24 } else { 16 },
+            ..config(30 + seed as u64)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut session = load(&program, &checkpoint);
+        session.set_sampling(&Sampling::default(), &[], &[]);
+        let mut first = 0;
+        for position in [0, 127, 128, 300] {
+            if position > first {
+                let prompt = rows(&mut n, config.vocab, first, position - first, 1);
+                for chunk in prompt.chunks(config.rows as usize) {
+                    session.step(1, chunk).unwrap();
+                }
+            }
+            let row = rows(&mut n, config.vocab, position, 1, 1)[0];
+            chain(&mut session, row, &[1], &[]);
+            let got = logits(&session);
+            let off = difference(&got, session.step(0, &[row]).unwrap());
+            // Not a number would be no more than anything.
+            if !matches!(off, 0.0..=2e-2) {
+                wrong.push(format!("{head_dim} at {position}: off by {off}"));
+            }
+            first = position + 1;
+        }
+        assert_eq!(session.note(), None);
+    }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

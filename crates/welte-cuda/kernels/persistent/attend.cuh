@@ -1,10 +1,20 @@
-// Norms and rope of queries and keys, the append, and attention: one instruction. A job is a run of the context for some of
-// the queries that share a kv head. While the context is short a job is one head and all of the context, and what it gives is
-// the output; then a job is one or two heads that share keys and one split, and the splits are added up in a further step.
+// Norms and rope of queries and keys, the append, and attention: one instruction. A job is a kv head (or up to eight of the
+// queries that share it) with a run of the context, so keys and values are read once. While the context is short a run is all
+// of it, and what it gives is the output; then the runs are added up in a further step, which every block has a part of.
+//
+// Products are those of the tensor cores, and their operands come straight from memory: a warp has every eighth tile of 16
+// positions. Lane (g, t) = (lane / 4, lane % 4) has 16 bytes of the keys of positions g and g + 8 per 32 dimensions, which are
+// two steps of a product with the queries: rows 0-7 are the queries as f16, rows 8-15 what f16 leaves of them. The weights of
+// the softmax lie with the lanes then as the second operand of a product with the values, turned, wants them; of those the
+// lane has 16 bytes of positions 2t, 2t + 1, 2t + 8, 2t + 9 per 64 dimensions, paired by a byte permutation.
+//
 // Keys and values of earlier turns are asked for before this turn's queries are there.
 #pragma once
+#include "attention.cuh"
 #include "persistent/exchange.cuh"
-#include "softmax.cuh"
+
+constexpr u32 RUN_TILE = 16;
+constexpr float LOWEST = -1e30f;
 
 // Cosines and sines of this turn's position for every rope of the model, one after the other.
 template <class V> __device__ __forceinline__ void fill_angles(Shared *s, const float *freqs, u32 position) {
@@ -15,319 +25,549 @@ template <class V> __device__ __forceinline__ void fill_angles(Shared *s, const 
     }
 }
 
-// Where a job's numbers lie in `work`: the queries as floats, this turn's key and value as f16, room to turn a vector per
-// warp, then what the warps found out.
-template <class V, u32 Q> struct Desk {
-    static constexpr u32 QUERIES = 0;
-    static constexpr u32 KEY = QUERIES + Q * V::head_dim * 4;
-    static constexpr u32 VALUE = KEY + V::head_dim * 2;
-    static constexpr u32 ROOM = VALUE + V::head_dim * 2;
-    static constexpr u32 FOUND = ROOM + WARPS * V::head_dim * 4;
-    static constexpr u32 WIDE = V::head_dim + 4; // sums, largest, total
-    static constexpr u32 BYTES = FOUND + WARPS * Q * WIDE * 4;
+// Where a job's numbers lie in `work`: the queries, two elements as f16 and what f16 leaves of them in turn, this turn's key
+// and value, then what the warps found.
+template <class V> struct Desk {
+    static constexpr u32 HD = V::head_dim, Q = V::queries;
+    static constexpr u32 C32 = (HD + 31) / 32, D64 = (HD + 63) / 64;
+    static constexpr u32 ROW = HD * 4 + 16; // bytes of a query; neighbouring ones in different banks
+    static constexpr u32 KEY = Q * ROW;
+    static constexpr u32 VALUE = KEY + HD * 2;
+    static constexpr u32 FOUND = VALUE + HD * 2;
+    static constexpr u32 WIDE = HD + 4;
+    static constexpr u32 SIDES = FOUND + WARPS * Q * WIDE * 4; // by query: the warps' largest scores, then their totals
+    static constexpr u32 BYTES = SIDES + Q * 2 * WARPS * 4;
     static_assert(BYTES <= WORK_BYTES, "too little room for attention");
+    static_assert(HD % 16 == 0 && V::rot % 4 == 0 && Q <= 8 && WARPS % 4 == 0, "shapes that attention is made for");
 };
 
-// One head's vector: lane l holds elements l, l + 32, ...
-template <class V> struct Vector {
-    static constexpr u32 EACH = V::head_dim / 32;
-    float v[EACH];
+// Few numbers, because registers are for keys and values; what follows from them is worked out where it is wanted.
+template <class V> struct Job {
+    static constexpr u32 GROUP = V::heads / V::kv_heads, JOBS = V::kv_heads * V::units;
+    static constexpr u32 PAGE_BYTES = V::kv_heads * PAGE * KV_ROW;
+    u32 number;
+    u32 begin;      // its first tile
+    u32 to;         // positions below this one; the last tile has at least one of them
+    const u8 *keys; // of the head, in page 0
 
-    __device__ __forceinline__ void receive_from(Watch &w, const float *from, u32 tag, u32 lane) {
-        u32 got[EACH];
+    __device__ __forceinline__ Job(const Kv &kv, u32 nth, u32 splits, u32 position) {
+        number = nth;
+        u32 tile = first(position) / RUN_TILE, tiles = position / RUN_TILE + 1 - tile, split = number / JOBS;
+        begin = tile + split * tiles / splits;
+        to = min(position + 1, (tile + (split + 1) * tiles / splits) * RUN_TILE);
+        keys = kv_head(kv, 0, 0, head());
+    }
+
+    // The first position that is attended to.
+    static __device__ __forceinline__ u32 first(u32 position) { return V::window && position + 1 > V::window ? position + 1 - V::window : 0; }
+
+    __device__ __forceinline__ u32 split() const { return number / JOBS; }
+    __device__ __forceinline__ u32 head() const { return number % JOBS / V::units; }
+    __device__ __forceinline__ u32 unit() const { return number % JOBS % V::units; }
+    // Its first query, and how many there are.
+    __device__ __forceinline__ u32 query() const { return head() * GROUP + unit() * V::queries; }
+    __device__ __forceinline__ u32 queries() const { return GROUP % V::queries ? min((u32)V::queries, GROUP - unit() * V::queries) : V::queries; }
+    // Whether this turn's position is in the run.
+    __device__ __forceinline__ bool has_own(u32 position) const { return position < to; }
+
+    __device__ __forceinline__ bool has(u32 at, u32 position) const { return at < to && (!V::window || at >= first(position)); }
+    // Has it, and it is of an earlier turn.
+    __device__ __forceinline__ bool is_cached(u32 at, u32 position) const { return at < min(to, position) && (!V::window || at >= first(position)); }
+
+    __device__ __forceinline__ const u8 *key(const Shared *s, u32 tile, u32 row) const {
+        u32 at = tile * RUN_TILE, more = row;
+        if (PAGE % RUN_TILE) at += row, more = 0;
+        return keys + (u64)s->pages[min(at / PAGE, MOST_PAGES - 1u)] * PAGE_BYTES + (at % PAGE + more) * KV_ROW;
+    }
+    // Bytes from a key to its value.
+    static __device__ __forceinline__ u64 values(const Kv &kv) { return (u64)kv.total * PAGE_BYTES; }
+};
+
+// A warp's keys of a tile.
+template <class V> struct Keys {
+    using D = Desk<V>;
+    uint4 part[2][D::C32];
+
+    __device__ __forceinline__ void fetch(const Shared *s, const Job<V> &job, u32 tile, u32 position, u32 g, u32 t) {
+        const u8 *first = job.key(s, tile, g);
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) got[i] = glance(from + lane + 32 * i);
+        for (u32 h = 0; h < 2; h++) {
+            bool there = job.is_cached(tile * RUN_TILE + h * 8 + g, position);
+            const uint4 *row = (const uint4 *)(PAGE % RUN_TILE == 0 ? first + h * 8 * KV_ROW : job.key(s, tile, h * 8 + g)) + t;
+#pragma unroll
+            for (u32 c = 0; c < D::C32; c++) {
+                // Scores of other positions are not looked at.
+                part[h][c] = c * 32 + t * 8 < D::HD ? anything() : make_uint4(0, 0, 0, 0);
+                if (there && c * 32 + t * 8 < D::HD) part[h][c] = __ldcg(row + c * 4);
+            }
+        }
+    }
+
+    // This turn's position is row `own` of the tile.
+    __device__ __forceinline__ void put_own(const Shared *s, u32 own, u32 g, u32 t) {
+        const uint4 *key = (const uint4 *)(s->work + D::KEY);
+#pragma unroll
+        for (u32 h = 0; h < 2; h++)
+#pragma unroll
+            for (u32 c = 0; c < D::C32; c++)
+                if (own == h * 8 + g && c * 32 + t * 8 < D::HD) part[h][c] = key[c * 4 + t];
+    }
+};
+
+// A warp's values of a tile.
+template <class V> struct Values {
+    using D = Desk<V>;
+    uint4 part[D::D64][4];
+
+    static __device__ __forceinline__ u32 row(u32 i, u32 t) { return 2 * t + i % 2 + i / 2 * 8; }
+
+    __device__ __forceinline__ void fetch(const Shared *s, const Kv &kv, const Job<V> &job, u32 tile, u32 position, u32 g, u32 t) {
+        const u8 *lowest = job.key(s, tile, row(0, t)) + job.values(kv);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            bool there = job.is_cached(tile * RUN_TILE + row(i, t), position);
+            const u8 *from = PAGE % RUN_TILE == 0 ? lowest + row(i, 0) * KV_ROW : job.key(s, tile, row(i, t)) + job.values(kv);
+#pragma unroll
+            for (u32 d = 0; d < D::D64; d++) {
+                u32 chunk = d * 8 + g;
+                part[d][i] = there && chunk * 8 < D::HD ? __ldcg((const uint4 *)from + chunk) : make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void put_own(const Shared *s, u32 own, u32 g, u32 t) {
+        const uint4 *value = (const uint4 *)(s->work + D::VALUE);
+#pragma unroll
+        for (u32 i = 0; i < 4; i++)
+#pragma unroll
+            for (u32 d = 0; d < D::D64; d++)
+                if (own == row(i, t) && (d * 8 + g) * 8 < D::HD) part[d][i] = value[d * 8 + g];
+    }
+};
+
+// Of a tile's positions 2t, 2t + 1 and 2t + 8, 2t + 9 for query g, as f16 and what that leaves of them.
+struct Weights {
+    u32 high[2], low[2];
+};
+
+// What a warp has of up to eight queries: lane (g, t) the largest score of query g and its part of the total, and of queries
+// 2t and 2t + 1 the sums of dimensions 8g .. 8g + 8 of every 64.
+template <class V> struct Sums {
+    using D = Desk<V>;
+    float o[D::D64 * 4][4];
+    float largest, total;
+
+    __device__ __forceinline__ void begin() {
+#pragma unroll
+        for (u32 i = 0; i < D::D64 * 4; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0f;
+        largest = LOWEST;
+        total = 0.0f;
+    }
+
+    __device__ __forceinline__ void add(const Values<V> &v, const Weights &weights) {
+#pragma unroll
+        for (u32 d = 0; d < D::D64; d++)
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                u32 x[4];
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) x[i] = j == 0 ? v.part[d][i].x : j == 1 ? v.part[d][i].y : j == 2 ? v.part[d][i].z : v.part[d][i].w;
+                u32 a[4] = {__byte_perm(x[0], x[1], 0x5410), __byte_perm(x[0], x[1], 0x7632), __byte_perm(x[2], x[3], 0x5410), __byte_perm(x[2], x[3], 0x7632)};
+                mma_f16(o[d * 4 + j], a, weights.high[0], weights.high[1]);
+                mma_f16(o[d * 4 + j], a, weights.low[0], weights.low[1]);
+            }
+    }
+
+    // A larger score than before was seen.
+    __device__ __forceinline__ void shrink(float to, u32 t) {
+        float by = power(largest - to), a = __shfl_sync(~0u, by, 8 * t), b = __shfl_sync(~0u, by, 8 * t + 4);
+        largest = to;
+        total *= by;
+#pragma unroll
+        for (u32 i = 0; i < D::D64 * 4; i++) o[i][0] *= a, o[i][1] *= b, o[i][2] *= a, o[i][3] *= b;
+    }
+
+    __device__ __forceinline__ void save(Shared *s, const Job<V> &job, u32 warp, u32 g, u32 t) {
+        total += __shfl_xor_sync(~0u, total, 1);
+        total += __shfl_xor_sync(~0u, total, 2);
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            u32 n = 2 * t + i;
+            if (n >= job.queries()) continue;
+            float *found = (float *)(s->work + D::FOUND) + (warp * D::Q + n) * D::WIDE + g * 8;
+#pragma unroll
+            for (u32 d = 0; d < D::D64; d++) {
+                if (d * 64 + g * 8 >= D::HD) continue;
+                *(float4 *)(found + d * 64) = make_float4(o[d * 4][i], o[d * 4][2 + i], o[d * 4 + 1][i], o[d * 4 + 1][2 + i]);
+                *(float4 *)(found + d * 64 + 4) = make_float4(o[d * 4 + 2][i], o[d * 4 + 2][2 + i], o[d * 4 + 3][i], o[d * 4 + 3][2 + i]);
+            }
+        }
+        if (t == 0 && g < job.queries()) {
+            float *side = (float *)(s->work + D::SIDES) + g * 2 * WARPS + warp;
+            side[0] = largest;
+            side[WARPS] = total;
+        }
+    }
+};
+
+// One vector of queries, keys or values on its way into `work`: a lane has twice two neighbours, so that what rope turns
+// together lies in one lane.
+template <class V> struct Vector {
+    using D = Desk<V>;
+    static constexpr u32 UNITS = D::HD / 4, EACH = (UNITS + 31) / 32;
+    uint2 got[EACH][2];
+    float2 weight[EACH][2];
+
+    // Where a lane's half of a unit begins.
+    static __device__ __forceinline__ u32 place(u32 unit, u32 half) {
+        bool apart = !V::interleaved && unit * 2 < V::rot / 2;
+        return apart ? unit * 2 + half * (V::rot / 2) : unit * 4 + half * 2;
+    }
+
+    __device__ __forceinline__ void ask(const float *from, const float *norm, u32 lane) {
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            u32 unit = min(lane + 32 * i, UNITS - 1);
+#pragma unroll
+            for (u32 h = 0; h < 2; h++) {
+                got[i][h] = load_relaxed2(from + place(unit, h));
+                weight[i][h] = norm ? __ldg((const float2 *)(norm + place(unit, h))) : make_float2(1.0f, 1.0f);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void receive(Watch &w, const float *from, u32 tag, u32 lane) {
         Wait wait;
         for (;;) {
             bool all = true;
 #pragma unroll
             for (u32 i = 0; i < EACH; i++)
-                if (!fresh(got[i], tag)) {
-                    all = false;
-                    got[i] = glance(from + lane + 32 * i);
-                }
+#pragma unroll
+                for (u32 h = 0; h < 2; h++)
+                    if (!fresh(got[i][h].x, tag) || !fresh(got[i][h].y, tag)) {
+                        all = false;
+                        got[i][h] = load_relaxed2(from + place(min(lane + 32 * i, UNITS - 1), h));
+                    }
             if (all || !again(w, wait, PLACE_INPUT)) break;
         }
         __syncwarp();
-#pragma unroll
-        for (u32 i = 0; i < EACH; i++) v[i] = value(got[i]);
     }
 
-    __device__ __forceinline__ void normalise(const float (&weight)[EACH]) {
+    // Normed and turned, times a factor.
+    __device__ __forceinline__ void finish(const Shared *s, float (&v)[EACH][2][2], bool norms, bool turns, float factor, u32 lane) const {
         float sum = 0.0f;
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) sum = fmaf(v[i], v[i], sum);
-        float factor = rsqrtf(warp_sum(sum) * (1.0f / (float)V::head_dim) + V::eps);
+        for (u32 i = 0; i < EACH; i++)
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) v[i] = v[i] * factor * weight[i];
-    }
-
-    __device__ __forceinline__ void rotate(const Shared *s, float *room, u32 lane) {
-        __syncwarp();
-#pragma unroll
-        for (u32 i = 0; i < EACH; i++) room[lane + 32 * i] = v[i];
-        __syncwarp();
-        constexpr u32 half = V::rot / 2;
+            for (u32 h = 0; h < 2; h++) {
+                v[i][h][0] = value(got[i][h].x);
+                v[i][h][1] = value(got[i][h].y);
+                if (UNITS % 32 == 0 || lane + 32 * i < UNITS) sum = fmaf(v[i][h][0], v[i][h][0], fmaf(v[i][h][1], v[i][h][1], sum));
+            }
+        if (norms) factor *= rsqrtf(warp_sum(sum) * (1.0f / (float)D::HD) + V::eps);
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
-            u32 at = lane + 32 * i;
-            if (at >= V::rot) continue;
-            bool first = V::interleaved ? at % 2 == 0 : at < half;
-            float other = room[V::interleaved ? at ^ 1 : first ? at + half : at - half];
-            float2 a = s->angles[V::angles + (V::interleaved ? at / 2 : first ? at : at - half)];
-            v[i] = first ? v[i] * a.x - other * a.y : other * a.y + v[i] * a.x;
+#pragma unroll
+            for (u32 h = 0; h < 2; h++) {
+                v[i][h][0] *= factor * weight[i][h].x;
+                v[i][h][1] *= factor * weight[i][h].y;
+            }
+            if (!turns || (lane + 32 * i) * 2 >= V::rot / 2) continue;
+            // Each of the two angles turns a pair: the same of both halves, or both of the same half.
+            float4 a = *(const float4 *)&s->angles[V::angles + (lane + 32 * i) * 2];
+#pragma unroll
+            for (u32 p = 0; p < 2; p++) {
+                float c = p ? a.z : a.x, sn = p ? a.w : a.y;
+                float &x = V::interleaved ? v[i][p][0] : v[i][0][p], &y = V::interleaved ? v[i][p][1] : v[i][1][p];
+                float turned = x * c - y * sn;
+                y = x * sn + y * c;
+                x = turned;
+            }
         }
     }
 };
 
-// Queries `query`.. (Q of them) over positions first ..< last, this turn's among them or not. Leaves in FOUND what the block
-// found: for every query sums by dimension, the largest score and the total of the weights, of each warp.
-template <class V, u32 Q>
-__device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const Instruction &in, const float *qkv, u32 tag, u32 query, u32 first, u32 last,
-                                     u32 position) {
-    using D = Desk<V, Q>;
-    constexpr u32 HD = V::head_dim, LANES = HD / 8, AT_ONCE = 32 / LANES, NEXT = 4, STEP = WARPS * AT_ONCE;
-    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
-    u32 chunk = lane % LANES, group = lane / LANES;
-    u32 head = query / (V::heads / V::kv_heads);
-    float *queries = (float *)(s->work + D::QUERIES);
-    auto row = [&](u32 part, u32 at) {
-        return (const uint4 *)(kv_head(kv, part, s->pages[at / PAGE], head) + (u64)(at % PAGE) * KV_ROW) + chunk;
+// This turn's queries into `work`, and, where the run ends with this turn's position, its key and value too, and into the
+// cache. A warp has one vector of them, or two.
+template <class V>
+__device__ __forceinline__ void prepare(Watch &w, Shared *s, const Kv &kv, const float *qkv, const Instruction &in, u32 tag, const Job<V> &job, u32 position,
+                                        u32 warp, u32 lane) {
+    using D = Desk<V>;
+    using X = Vector<V>;
+    u32 queries = job.queries(), count = queries + (job.has_own(position) ? 2 : 0);
+    auto from = [&](u32 n) {
+        u32 row = n < queries ? job.query() + n : n == queries ? V::heads + job.head() : V::heads + V::kv_heads + job.head();
+        return qkv + row * D::HD;
     };
-    uint4 k[NEXT], v[NEXT];
-    auto fetch = [&](u32 part, u32 from, uint4 (&to)[NEXT]) {
+    auto norm = [&](u32 n) { return n <= queries ? (const float *)in.vectors[n < queries ? 0 : 1] : nullptr; };
+    // One after the other: there are no registers for two.
+#pragma unroll 1
+    for (u32 n = warp; n < count; n += WARPS) {
+        X x;
+        x.ask(from(n), norm(n), lane);
+        x.receive(w, from(n), tag, lane);
+        bool is_query = n < queries, is_key = n == queries;
+        // Without a cap the change of base is in the queries.
+        float factor = !is_query ? 1.0f : V::softcap == 0.0f ? V::scale * LOG2E : V::scale;
+        float v[X::EACH][2][2];
+        x.finish(s, v, norm(n) != nullptr, is_query || is_key, factor, lane);
+        u8 *cache = (u8 *)job.key(s, position / RUN_TILE, position % RUN_TILE) + (is_key ? 0 : job.values(kv));
 #pragma unroll
-        for (u32 i = 0; i < NEXT; i++) {
-            u32 at = from + i * STEP + warp * AT_ONCE + group;
-            to[i] = at < last && at < position ? __ldcg(row(part, at)) : make_uint4(0, 0, 0, 0);
-        }
-    };
-    fetch(0, first, k);
-    fetch(1, first, v);
-    // Vectors: the queries, then this turn's key and value where they belong to this run.
-    bool own = position >= first && position < last;
-    for (u32 n = warp; n < (own ? Q + 2 : Q); n += WARPS) {
-        bool is_query = n < Q, is_key = n == Q;
-        const float *weight = (const float *)in.vectors[is_query ? 0 : 1];
-        const float *from = qkv + (is_query ? query + n : is_key ? V::heads + head : V::heads + V::kv_heads + head) * HD;
-        Vector<V> x;
-        float norm[Vector<V>::EACH];
-        bool normed = weight && (is_query || is_key);
+        for (u32 i = 0; i < X::EACH; i++) {
+            u32 unit = lane + 32 * i;
+            if (X::UNITS % 32 && unit >= X::UNITS) break;
 #pragma unroll
-        for (u32 i = 0; i < Vector<V>::EACH; i++) norm[i] = normed ? __ldg(weight + lane + 32 * i) : 1.0f;
-        x.receive_from(w, from, tag, lane);
-        if (normed) x.normalise(norm);
-        if (is_query || is_key) x.rotate(s, (float *)(s->work + D::ROOM) + warp * HD, lane);
-        if (is_query) {
-            float by = V::softcap == 0.0f ? V::scale * LOG2E : V::scale;
-#pragma unroll
-            for (u32 i = 0; i < Vector<V>::EACH; i++) queries[n * HD + lane + 32 * i] = x.v[i] * by;
-            continue;
-        }
-        __half *here = (__half *)(s->work + (is_key ? D::KEY : D::VALUE));
-        bool stores = query % (V::heads / V::kv_heads) == 0;
-        __half *there = (__half *)(kv_head(kv, !is_key, s->pages[position / PAGE], head) + (u64)(position % PAGE) * KV_ROW);
-#pragma unroll
-        for (u32 i = 0; i < Vector<V>::EACH; i++) {
-            __half h = __float2half_rn(x.v[i]);
-            here[lane + 32 * i] = h;
-            if (stores) there[lane + 32 * i] = h;
-        }
-    }
-    consumers_meet();
-    STAMP(1);
-    float q[Q][8], sum[Q][8], most[Q], all[Q];
-#pragma unroll
-    for (u32 n = 0; n < Q; n++) {
-        float4 a = *(const float4 *)(queries + n * HD + chunk * 8), b = *(const float4 *)(queries + n * HD + chunk * 8 + 4);
-        q[n][0] = a.x, q[n][1] = a.y, q[n][2] = a.z, q[n][3] = a.w, q[n][4] = b.x, q[n][5] = b.y, q[n][6] = b.z, q[n][7] = b.w;
-#pragma unroll
-        for (int e = 0; e < 8; e++) sum[n][e] = 0.0f;
-        most[n] = -1e30f;
-        all[n] = 0.0f;
-    }
-    for (u32 from = first; from < last; from += NEXT * STEP) {
-        float score[NEXT][Q];
-#pragma unroll
-        for (u32 i = 0; i < NEXT; i++) {
-            u32 at = from + i * STEP + warp * AT_ONCE + group;
-            if (own && at == position) {
-                k[i] = ((const uint4 *)(s->work + D::KEY))[chunk];
-                v[i] = ((const uint4 *)(s->work + D::VALUE))[chunk];
-            }
-            const __half2 *h = (const __half2 *)&k[i];
-            float2 f[4] = {__half22float2(h[0]), __half22float2(h[1]), __half22float2(h[2]), __half22float2(h[3])};
-#pragma unroll
-            for (u32 n = 0; n < Q; n++) {
-                float a = f[0].x * q[n][0], b = f[0].y * q[n][1];
-#pragma unroll
-                for (int e = 1; e < 4; e++) {
-                    a = fmaf(f[e].x, q[n][2 * e], a);
-                    b = fmaf(f[e].y, q[n][2 * e + 1], b);
-                }
-                score[i][n] = a + b;
-            }
-        }
-        // What comes next is asked for as soon as there is room for it.
-        fetch(0, from + NEXT * STEP, k);
-#pragma unroll
-        for (u32 o = LANES / 2; o > 0; o >>= 1)
-#pragma unroll
-            for (u32 i = 0; i < NEXT; i++)
-#pragma unroll
-                for (u32 n = 0; n < Q; n++) score[i][n] += __shfl_xor_sync(~0u, score[i][n], o);
-#pragma unroll
-        for (u32 n = 0; n < Q; n++) {
-            float largest = most[n];
-#pragma unroll
-            for (u32 i = 0; i < NEXT; i++) {
-                u32 at = from + i * STEP + warp * AT_ONCE + group;
-                if constexpr (V::softcap != 0.0f) score[i][n] = V::softcap * LOG2E * tanhf(score[i][n] / V::softcap);
-                if (at >= last) score[i][n] = NEVER;
-                largest = fmaxf(largest, score[i][n]);
-            }
-            float shrink = power(most[n] - largest);
-            most[n] = largest;
-            all[n] *= shrink;
-#pragma unroll
-            for (int e = 0; e < 8; e++) sum[n][e] *= shrink;
-        }
-#pragma unroll
-        for (u32 i = 0; i < NEXT; i++) {
-            const __half2 *h = (const __half2 *)&v[i];
-            float2 f[4] = {__half22float2(h[0]), __half22float2(h[1]), __half22float2(h[2]), __half22float2(h[3])};
-#pragma unroll
-            for (u32 n = 0; n < Q; n++) {
-                float weight = power(score[i][n] - most[n]);
-                all[n] += weight;
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    sum[n][2 * e] = fmaf(weight, f[e].x, sum[n][2 * e]);
-                    sum[n][2 * e + 1] = fmaf(weight, f[e].y, sum[n][2 * e + 1]);
+            for (u32 h = 0; h < 2; h++) {
+                u32 high, low, at = X::place(unit, h) * 2;
+                pack_both(v[i][h][0], v[i][h][1], high, low);
+                if (is_query) {
+                    *(uint2 *)(s->work + n * D::ROW + at * 2) = make_uint2(high, low);
+                } else {
+                    *(u32 *)(s->work + (is_key ? D::KEY : D::VALUE) + at) = high;
+                    // Of those that share the head one writes.
+                    if (job.unit() == 0) *(u32 *)(cache + at) = high;
                 }
             }
         }
-        fetch(1, from + NEXT * STEP, v);
     }
-    // The groups of lanes of a warp come together.
-#pragma unroll
-    for (u32 o = LANES; o < 32; o <<= 1)
-#pragma unroll
-        for (u32 n = 0; n < Q; n++) {
-            float other = __shfl_xor_sync(~0u, most[n], o), largest = fmaxf(most[n], other);
-            float mine = power(most[n] - largest), theirs = power(other - largest);
-            most[n] = largest;
-            all[n] = all[n] * mine + __shfl_xor_sync(~0u, all[n], o) * theirs;
-#pragma unroll
-            for (int e = 0; e < 8; e++) sum[n][e] = sum[n][e] * mine + __shfl_xor_sync(~0u, sum[n][e], o) * theirs;
-        }
-    if (group == 0) {
-#pragma unroll
-        for (u32 n = 0; n < Q; n++) {
-            float *found = (float *)(s->work + D::FOUND) + (warp * Q + n) * D::WIDE;
-            *(float4 *)(found + chunk * 8) = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
-            *(float4 *)(found + chunk * 8 + 4) = make_float4(sum[n][4], sum[n][5], sum[n][6], sum[n][7]);
-            if (chunk == 0) *(float2 *)(found + HD) = make_float2(most[n], all[n]);
-        }
-    }
-    consumers_meet();
 }
 
-// What the warps found of query n, for one dimension; the same for all dimensions: the largest score and the total.
-template <class V, u32 Q> __device__ __forceinline__ float gathered(const Shared *s, u32 n, u32 d, float &largest, float &all) {
-    using D = Desk<V, Q>;
-    const float *found = (const float *)(s->work + D::FOUND) + n * D::WIDE;
-    float most[WARPS];
-    largest = -1e30f;
+// Scores of query g at positions 8h + 2t, 8h + 2t + 1 of a tile; those outside of the run are minus infinity.
+template <class V>
+__device__ __forceinline__ void find_scores(const Shared *s, const Job<V> &job, const Keys<V> &k, u32 tile, float (&score)[2][2], u32 position, u32 g, u32 t) {
+    using D = Desk<V>;
+    // Two sums each: a product waits for the one before it.
+    float c[2][2][4];
 #pragma unroll
-    for (u32 i = 0; i < WARPS; i++) {
-        most[i] = found[i * Q * D::WIDE + V::head_dim];
-        largest = fmaxf(largest, most[i]);
+    for (u32 i = 0; i < 16; i++) c[i / 8][i / 4 % 2][i % 4] = 0.0f;
+    // What queries there are not give is nobody's.
+    const uint4 *queries = (const uint4 *)(s->work + g * D::ROW) + t * 2;
+#pragma unroll
+    for (u32 i = 0; i < D::C32; i++) {
+        bool there = i * 32 + t * 8 < D::HD;
+        uint4 x = there ? anything() : make_uint4(0, 0, 0, 0), y = there ? anything() : make_uint4(0, 0, 0, 0);
+        if (g < job.queries() && there) {
+            x = queries[i * 8];
+            y = queries[i * 8 + 1];
+        }
+        u32 a[2][4] = {{x.x, x.y, x.z, x.w}, {y.x, y.y, y.z, y.w}};
+#pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            uint4 b = k.part[h][i];
+            mma_f16(c[h][0], a[0], b.x, b.y);
+            mma_f16(c[h][1], a[1], b.z, b.w);
+        }
     }
-    float sum = 0.0f;
-    all = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < WARPS; i++) {
-        float by = power(most[i] - largest);
-        sum = fmaf(by, found[i * Q * D::WIDE + d], sum);
-        all = fmaf(by, found[i * Q * D::WIDE + V::head_dim + 1], all);
+    for (u32 h = 0; h < 2; h++)
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            float v = (c[h][0][i] + c[h][0][i + 2]) + (c[h][1][i] + c[h][1][i + 2]);
+            if constexpr (V::softcap != 0.0f) v = V::softcap * LOG2E * tanhf(v / V::softcap);
+            score[h][i] = job.has(tile * RUN_TILE + h * 8 + t * 2 + i, position) ? v : NEVER;
+        }
+}
+
+// The largest score of query g, of four lanes together.
+__device__ __forceinline__ float largest_of(float most, const float (&score)[2][2]) {
+    return fmaxf(fmaxf(most, fmaxf(score[0][0], score[0][1])), fmaxf(score[1][0], score[1][1]));
+}
+
+__device__ __forceinline__ float largest_of_four(float most) {
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+}
+
+// The weights of a tile for query g, as the products want them.
+__device__ __forceinline__ float weigh(const float (&score)[2][2], float largest, Weights &weights) {
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        float a = power(score[h][0] - largest), b = power(score[h][1] - largest);
+        pack_both(a, b, weights.high[h], weights.low[h]);
+        sum += a + b;
     }
     return sum;
 }
 
+// Everything of a job but its end: the first tiles of all warps are on their way before the queries are there, and as soon as
+// a tile has been taken the warp's next one is.
+template <class V>
+__device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const float *exchange, const Instruction &in, u32 turn, const Job<V> &job, u32 position) {
+    using D = Desk<V>;
+    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tile = job.begin + warp;
+    Keys<V> k;
+    Values<V> v;
+    k.fetch(s, job, tile, position, lane / 4, lane % 4);
+    v.fetch(s, kv, job, tile, position, lane / 4, lane % 4);
+    prepare<V>(w, s, kv, exchange + in.in, in, tag_of(turn, in.reads_per_turn, in.reads), job, position, warp, lane);
+    consumers_meet();
+    STAMP(1);
+    Sums<V> sums;
+    sums.begin();
+#pragma unroll 1
+    for (bool more = tile * RUN_TILE < job.to; more;) {
+        // What follows from it would be kept in registers.
+        lane = opaque(lane);
+        u32 g = lane / 4, t = lane % 4;
+        if (tile == position / RUN_TILE) {
+            k.put_own(s, position % RUN_TILE, g, t);
+            v.put_own(s, position % RUN_TILE, g, t);
+        }
+        float score[2][2];
+        find_scores(s, job, k, tile, score, position, g, t);
+        float most = largest_of_four(largest_of(sums.largest, score));
+        if (tile < job.begin + WARPS) sums.largest = most;
+        else if (__any_sync(~0u, most > sums.largest)) sums.shrink(most, t);
+        Weights weights;
+        sums.total += weigh(score, sums.largest, weights);
+        sums.add(v, weights);
+        tile += WARPS;
+        more = tile * RUN_TILE < job.to;
+        if (more) {
+            k.fetch(s, job, tile, position, g, t);
+            v.fetch(s, kv, job, tile, position, g, t);
+        }
+    }
+    sums.save(s, job, warp, lane / 4, lane % 4);
+    consumers_meet();
+}
+
+// What the warps found of query n, for four dimensions; the same for all dimensions: the largest score and the total.
+template <class V> __device__ __forceinline__ float4 gathered(const Shared *s, u32 n, u32 d, float &largest, float &total) {
+    using D = Desk<V>;
+    const float4 *sides = (const float4 *)((const float *)(s->work + D::SIDES) + n * 2 * WARPS);
+    const float *found = (const float *)(s->work + D::FOUND) + n * D::WIDE + d;
+    float most[WARPS], all[WARPS];
+#pragma unroll
+    for (u32 i = 0; i < WARPS / 4; i++) {
+        float4 m = sides[i], a = sides[WARPS / 4 + i];
+        most[4 * i] = m.x, most[4 * i + 1] = m.y, most[4 * i + 2] = m.z, most[4 * i + 3] = m.w;
+        all[4 * i] = a.x, all[4 * i + 1] = a.y, all[4 * i + 2] = a.z, all[4 * i + 3] = a.w;
+    }
+    largest = LOWEST;
+#pragma unroll
+    for (u32 i = 0; i < WARPS; i++) largest = fmaxf(largest, most[i]);
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    total = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < WARPS; i++) {
+        float by = power(most[i] - largest);
+        float4 x = *(const float4 *)(found + i * D::Q * D::WIDE);
+        sum.x = fmaf(by, x.x, sum.x), sum.y = fmaf(by, x.y, sum.y), sum.z = fmaf(by, x.z, sum.z), sum.w = fmaf(by, x.w, sum.w);
+        total = fmaf(by, all[i], total);
+    }
+    return sum;
+}
+
+__device__ __forceinline__ u32 tagged(float v, u32 tag) { return ((__float_as_uint(v) + 2) & ~3u) | tag; }
+
+__device__ __forceinline__ void publish4(float *to, float4 v, float factor, u32 tag) {
+    store_relaxed4(to, make_uint4(tagged(v.x * factor, tag), tagged(v.y * factor, tag), tagged(v.z * factor, tag), tagged(v.w * factor, tag)));
+}
+
+// How many runs a context is cut into. Never fewer for a longer one: what a run leaves is then never of an older
+// instruction, because it was left at each one before, or at none. And never more than there are tiles.
+template <class V> __device__ __forceinline__ u32 splits_of(u32 count) {
+    if (V::splits == 1 || count <= V::solo) return 1;
+    return min((u32)V::splits, max(2u, (count + V::run - 1) / V::run));
+}
+
+// The splits' own numbering: how many instructions of this kind a turn has, and which of them this is.
+__device__ __forceinline__ u32 tag_of_splits(const Instruction &in, u32 turn) { return tag_of(turn, in.flags >> 16, in.flags & 0xffff); }
+
+// Adds the splits up, four dimensions of a query at a time: a lane for each split, or for two. False: not this block.
+template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *exchange, const Instruction &in, u32 turn, u32 splits, bool mute) {
+    using D = Desk<V>;
+    constexpr u32 COLUMNS = V::heads * D::HD / 4, EACH = (V::splits + 31) / 32;
+    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, lanes = 2, tag = tag_of_splits(in, turn);
+    while (lanes < splits && lanes < 32) lanes *= 2;
+    u32 at_once = 32 / lanes, first = (warp * gridDim.x + opaque(blockIdx.x)) * at_once;
+    if (first >= COLUMNS) return false;
+    for (; first < COLUMNS; first += gridDim.x * WARPS * at_once) {
+        u32 mine = first + lane / lanes, column = min(mine, COLUMNS - 1), query = column / (D::HD / 4), d = column % (D::HD / 4) * 4;
+        const float *from = exchange + V::partial + (u64)query * V::splits * D::WIDE;
+        uint4 got[EACH];
+        uint2 side[EACH];
+        auto look = [&](u32 i) {
+            const float *at = from + min(lane % lanes + 32 * i, splits - 1) * D::WIDE;
+            got[i] = load_relaxed4(at + d);
+            side[i] = load_relaxed2(at + D::HD);
+        };
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) look(i);
+        Wait wait;
+        for (;;) {
+            bool all = true;
+#pragma unroll
+            for (u32 i = 0; i < EACH; i++)
+                if (!fresh(got[i], tag) || !fresh(side[i].x, tag) || !fresh(side[i].y, tag)) {
+                    all = false;
+                    look(i);
+                }
+            if (all || !again(w, wait, PLACE_INPUT)) break;
+        }
+        __syncwarp();
+        float most = LOWEST;
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++)
+            if (lane % lanes + 32 * i < splits) most = fmaxf(most, value(side[i].x));
+        for (u32 o = lanes / 2; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
+        float v[5] = {};
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            if (lane % lanes + 32 * i >= splits) continue;
+            float by = power(value(side[i].x) - most);
+            v[0] = fmaf(by, value(got[i].x), v[0]);
+            v[1] = fmaf(by, value(got[i].y), v[1]);
+            v[2] = fmaf(by, value(got[i].z), v[2]);
+            v[3] = fmaf(by, value(got[i].w), v[3]);
+            v[4] = fmaf(by, value(side[i].y), v[4]);
+        }
+        for (u32 o = lanes / 2; o > 0; o /= 2)
+#pragma unroll
+            for (u32 i = 0; i < 5; i++) v[i] += __shfl_xor_sync(~0u, v[i], o);
+        if (lane % lanes == 0 && mine < COLUMNS && !mute)
+            publish4(exchange + in.out + query * D::HD + d, make_float4(v[0], v[1], v[2], v[3]), __fdividef(1.0f, v[4]),
+                     tag_of(turn, in.writes_per_turn, in.writes));
+    }
+    return true;
+}
+
 template <class V>
 __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exchange, const Instruction &in, u32 turn, u32 position, bool mute) {
-    constexpr u32 HD = V::head_dim, WIDE = HD + 4;
+    using D = Desk<V>;
+    constexpr u32 JOBS = Job<V>::JOBS;
     kv.layer = in.layer;
     STAMP(0);
-    u32 first = V::window && position + 1 > V::window ? position + 1 - V::window : 0, count = position + 1 - first;
-    const float *qkv = exchange + in.in;
-    float *out = exchange + in.out, *partial = exchange + V::partial;
-    u32 tag = tag_of(turn, in.reads_per_turn, in.reads), out_tag = tag_of(turn, in.writes_per_turn, in.writes);
-    if (count <= V::solo) {
-        u32 head = blockIdx.x;
-        if (head >= V::heads) return;
-        scan<V, 1>(w, s, kv, in, qkv, tag, head, first, position + 1, position);
-        for (u32 d = threadIdx.x; d < HD; d += CONSUMERS) {
-            float largest, all, sum = gathered<V, 1>(s, 0, d, largest, all);
-            if (!mute) publish(out + head * HD + d, __fdividef(sum, all), out_tag);
-        }
-        STAMP(3);
-        consumers_meet();
-        return;
-    }
-    // All splits are always there, if empty: what they leave is never of an older instruction.
-    constexpr u32 Q = V::queries, JOBS = V::heads / Q;
-    u32 splits = min(gridDim.x / JOBS, (u32)V::splits), each = (count + splits - 1) / splits;
-    // Neighbouring blocks read the same keys and values.
-    u32 job = blockIdx.x % JOBS, split = blockIdx.x / JOBS;
-    if (split < splits) {
-        u32 to = min(first + (split + 1) * each, position + 1), from = min(first + split * each, to);
-        scan<V, Q>(w, s, kv, in, qkv, tag, job * Q, from, to, position);
-        for (u32 i = threadIdx.x; i < Q * HD; i += CONSUMERS) {
-            u32 n = i / HD, d = i % HD;
-            float *mine = partial + ((job * Q + n) * V::splits + split) * WIDE;
-            float largest, all, sum = gathered<V, Q>(s, n, d, largest, all);
+    // What follows from these would be kept in registers from layer to layer.
+    position = opaque(position);
+    u32 block = opaque(blockIdx.x), splits = splits_of<V>(position + 1 - Job<V>::first(position));
+    for (u32 number = block; number < JOBS * splits; number += gridDim.x) {
+        Job<V> job(kv, number, splits, position);
+        scan<V>(w, s, kv, exchange, in, turn, job, position);
+        for (u32 i = opaque(threadIdx.x); i < job.queries() * (D::HD / 4); i += CONSUMERS) {
+            u32 n = i / (D::HD / 4), d = i % (D::HD / 4) * 4;
+            float largest, total;
+            float4 sum = gathered<V>(s, n, d, largest, total);
             if (mute) continue;
-            publish(mine + d, sum, out_tag);
+            if (splits == 1) {
+                publish4(exchange + in.out + (job.query() + n) * D::HD + d, sum, __fdividef(1.0f, total), tag_of(turn, in.writes_per_turn, in.writes));
+                continue;
+            }
+            float *mine = exchange + V::partial + ((job.query() + n) * V::splits + job.split()) * D::WIDE;
+            u32 tag = tag_of_splits(in, turn);
+            publish4(mine + d, sum, 1.0f, tag);
             if (d == 0) {
-                publish(mine + HD, largest, out_tag);
-                publish(mine + HD + 1, all, out_tag);
+                publish(mine + D::HD, largest, tag);
+                publish(mine + D::HD + 1, total, tag);
             }
         }
-        consumers_meet();
     }
     STAMP(2);
-    // The last blocks have the least to do with the splits: they add up.
-    u32 query = gridDim.x - 1 - blockIdx.x;
-    if (query >= V::heads) return;
-    const float *theirs = partial + query * V::splits * WIDE;
-    for (u32 d = threadIdx.x; d < HD; d += CONSUMERS) {
-        float largest = -1e30f, all = 0.0f, sum = 0.0f;
-        for (u32 i = 0; i < splits; i += 4) {
-            u32 got[4][3];
-            Wait wait;
-            for (;;) {
-                bool there = true;
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) {
-                    const float *from = theirs + min(i + j, splits - 1) * WIDE;
-                    got[j][0] = glance(from + d), got[j][1] = glance(from + HD), got[j][2] = glance(from + HD + 1);
-                }
-#pragma unroll
-                for (u32 j = 0; j < 4; j++) there = there && fresh(got[j][0], out_tag) && fresh(got[j][1], out_tag) && fresh(got[j][2], out_tag);
-                if (there || !again(w, wait, PLACE_INPUT)) break;
-            }
-#pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                if (i + j >= splits) break;
-                float m = value(got[j][1]), larger = fmaxf(largest, m), old = power(largest - larger), by = power(m - larger);
-                sum = sum * old + value(got[j][0]) * by;
-                all = all * old + value(got[j][2]) * by;
-                largest = larger;
-            }
-        }
-        if (!mute) publish(out + query * HD + d, __fdividef(sum, all), out_tag);
-    }
-    STAMP(3);
+    bool had_part = block < JOBS * splits;
+    if (splits > 1) had_part |= add_splits<V>(w, exchange, in, turn, splits, mute);
+    // `work` is the next instruction's.
+    if (block < JOBS * splits) consumers_meet();
+    if (had_part) STAMP(3);
 }

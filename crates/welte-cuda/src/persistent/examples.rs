@@ -236,7 +236,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 mod tests {
     use super::*;
     use crate::load::Placed;
-    use crate::persistent::{OUTPUTS, Share, WARPS};
+    use crate::persistent::{OUTPUTS, Parts, Share, WARPS};
 
     /// The shares of instruction `i`, by block.
     fn shares(roll: &Roll, i: usize) -> Vec<Share> {
@@ -353,6 +353,104 @@ mod tests {
         // x is written by the embedding and twice per layer, everything else once per layer.
         let counts: Vec<u8> = written.into_values().collect();
         assert_eq!(counts, [73, 36, 36, 36]);
+    }
+
+    #[test]
+    fn every_query_has_one_job_and_every_split_a_place() {
+        let mut checked = 0;
+        for (heads, kv_heads) in [
+            (32, 8),
+            (64, 8),
+            (14, 2),
+            (28, 4),
+            (71, 1),
+            (9, 1),
+            (40, 40),
+            (160, 160),
+        ] {
+            for head_dim in [16, 64, 80, 96, 112, 128, 192, 256] {
+                for blocks in [1, 7, 60, 114, 132, 160] {
+                    let a = params::Attention {
+                        layer: 0,
+                        heads,
+                        kv_heads,
+                        head_dim,
+                        scale: 1.0,
+                        window: 0,
+                        softcap: 0.0,
+                        q_stride: 0,
+                        y_stride: 0,
+                    };
+                    let parts = Parts::of(&a, head_dim, blocks).unwrap();
+                    let group = heads / kv_heads;
+                    let mut seen = vec![0; heads as usize];
+                    for job in 0..kv_heads * parts.units {
+                        let (head, unit) = (job / parts.units, job % parts.units);
+                        let left = group.checked_sub(unit * parts.queries).unwrap();
+                        assert!(left > 0 && parts.queries <= 8);
+                        for query in 0..parts.queries.min(left) {
+                            seen[(head * group + unit * parts.queries + query) as usize] += 1;
+                        }
+                    }
+                    assert!(seen.iter().all(|times| *times == 1), "{parts:?}");
+                    let jobs = kv_heads * parts.units * parts.splits;
+                    assert!(jobs <= blocks || parts.splits == 1, "{parts:?}");
+                    // Blocks that have nothing to do are fewer than one more split would take.
+                    assert!(jobs + kv_heads * parts.units > blocks || parts.splits == 64);
+                    assert!(parts.work <= 48 << 10, "{parts:?}");
+                    checked += 1;
+                }
+            }
+        }
+        assert_eq!(checked, 8 * 8 * 6);
+        for (head_dim, rot) in [(72, 72), (272, 64), (0, 0), (64, 62), (64, 128)] {
+            let a = params::Attention {
+                layer: 0,
+                heads: 4,
+                kv_heads: 2,
+                head_dim,
+                scale: 1.0,
+                window: 0,
+                softcap: 0.0,
+                q_stride: 0,
+                y_stride: 0,
+            };
+            assert!(Parts::of(&a, rot, 132).is_err());
+        }
+    }
+
+    /// What a context cut off by a window leaves out must not look as if it were of the same writing.
+    #[test]
+    fn each_kind_of_attention_has_its_own_splits_and_numbers_them() {
+        let mut made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
+        let mut layers = 0;
+        for command in &mut made.tables[0].commands {
+            if command.op == Op::Attention {
+                let mut p = params::Attention::of(&command.params);
+                p.window = if layers % 6 == 5 { 0 } else { 512 };
+                command.params = p.words();
+                layers += 1;
+            }
+        }
+        let roll = roll(&made, &h200()).unwrap();
+        let commands = &made.tables[0].commands;
+        let mut numbers = std::collections::BTreeMap::new();
+        for (instruction, index) in roll.program.iter().zip(&roll.commands) {
+            if commands[*index].op == Op::Attention {
+                let of: &mut Vec<u32> = numbers.entry(instruction.variant).or_default();
+                of.push(instruction.flags);
+            }
+        }
+        let numbers: Vec<Vec<u32>> = numbers.into_values().collect();
+        let flags = |of: u32| (1..=of).map(|nth| of << 16 | nth).collect::<Vec<_>>();
+        assert_eq!(numbers, [flags(30), flags(6)]);
+        let defines = &roll.unit.defines;
+        let define = |name: &str| &defines.iter().find(|(key, _)| *key == name).unwrap().1;
+        let splits = 16 * 32 * (128 + 4);
+        assert!(define("VARIANTS").contains("partial = PARTIAL + 0,"));
+        assert!(define("VARIANTS").contains(&format!("partial = PARTIAL + {splits},")));
+        let partial: u32 = define("PARTIAL").parse().unwrap();
+        assert_eq!(roll.exchange, partial + 2 * splits);
     }
 
     #[test]

@@ -33,10 +33,14 @@ const SLOT: u32 = 24 << 10;
 const IN_FLIGHT: u32 = 48 << 10;
 /// Pages of a sequence that there is room for at least.
 const FEWEST_PAGES: u32 = 512;
-/// The longest context that one head takes by itself.
-const SOLO: u32 = 64;
-/// The most splits of a context.
-const SPLITS: u32 = 32;
+/// The longest context that is not split: as much as all warps together have on their way before the queries are there.
+const SOLO: u32 = 128;
+/// Positions of a split, as long as there are blocks for so many splits.
+const RUN: u32 = 128;
+/// The most splits of a context; two for each lane are added up.
+const SPLITS: u32 = 64;
+/// Elements that a job of attention finds at most: its queries times their elements.
+const MOST_FOUND: u32 = 1024;
 /// Bytes of `Sync` and `Fault`, and where they begin in the block of memory that is cleared before a launch.
 pub(crate) const SYNC_BYTES: u64 = 64;
 pub(crate) const FAULT_BYTES: u64 = 32;
@@ -448,16 +452,7 @@ impl Recorder<'_> {
         if turned.buffers[0] != qkv || r.layer != a.layer || r.heads != a.heads {
             return Err("attention over something else than what was appended".to_string());
         }
-        if !matches!(a.head_dim, 64 | 128 | 256) || !a.heads.is_multiple_of(a.kv_heads.max(1)) {
-            return Err(format!("heads of {} elements", a.head_dim));
-        }
-        let group = a.heads / a.kv_heads.max(1);
-        if a.heads > self.blocks {
-            return Err(format!(
-                "{} heads, {} of keys, on {} multiprocessors",
-                a.heads, a.kv_heads, self.blocks
-            ));
-        }
+        let parts = Parts::of(&a, r.rot, self.blocks)?;
         let freqs = turned.weights[0];
         let which = match self.freqs.iter().position(|known| *known == freqs) {
             Some(which) => which,
@@ -474,25 +469,21 @@ impl Recorder<'_> {
         let angles = which as u32 * (r.rot / 2);
         let (input, reads) = self.read(qkv)?;
         let (output, writes) = self.write(out)?;
-        // Heads of a job that is a split: they share what is read.
-        let queries = if group.is_multiple_of(2) { 2 } else { 1 };
-        let splits = SPLITS.min((self.blocks * queries / a.heads).max(1));
         let mut fields = source::constants(turned, &["layer"]);
         fields += &source::constants(command, &["layer", "heads", "kv_heads", "head_dim"]);
-        // The room for what splits found is the end of the exchange, which is known last.
+        let (nth, of, before) = self.kind(index);
+        // The room for what splits found is the end of the exchange, which is known last. Each kind of attention has its own:
+        // a context cut off by a window may need fewer splits than another, and what it leaves out would look fresh.
+        let found = a.heads * parts.splits * (a.head_dim + 4);
         fields += &format!(
-            "static constexpr u32 angles = {angles}, partial = PARTIAL, solo = {SOLO}, splits = {splits}, queries = {queries};"
+            "static constexpr u32 angles = {angles}, partial = PARTIAL + {}, solo = {SOLO}, run = {RUN}, splits = {}, queries = {}, units = {};",
+            before * found,
+            parts.splits,
+            parts.queries,
+            parts.units
         );
-        self.variants.partial = self
-            .variants
-            .partial
-            .max(a.heads * splits * (a.head_dim + 4));
-        // `Desk` of attend.cuh.
-        let desk = queries * a.head_dim * 4
-            + 2 * a.head_dim * 2
-            + WARPS * a.head_dim * 4
-            + WARPS * queries * (a.head_dim + 4) * 4;
-        self.variants.work = self.variants.work.max(desk);
+        self.variants.partial = self.variants.partial.max((before + 1) * found);
+        self.variants.work = self.variants.work.max(parts.work);
         let variant = self.variants.add(Case::Attention, Format::F32, &fields);
         self.variants.fill(which, variant);
         let instruction = Instruction {
@@ -501,7 +492,7 @@ impl Recorder<'_> {
             input,
             output,
             counts: [reads, 0, writes, 0],
-            flags: 0,
+            flags: of << 16 | nth,
             weight: NO_WEIGHT.into(),
             vectors: [turned.weights[1].into(), turned.weights[2].into()],
         };
@@ -509,6 +500,32 @@ impl Recorder<'_> {
         self.staged = None;
         self.push(index, instruction, shares);
         Ok(())
+    }
+
+    /// Of attention with the same parameters: which one this is, counted from 1, and how many there are; and how many other
+    /// kinds came before.
+    fn kind(&self, index: usize) -> (u32, u32, u32) {
+        let commands = self.table.commands.windows(2).enumerate();
+        let kinds = commands.filter(|(_, pair)| pair[1].op == Op::Attention);
+        let kinds = kinds.map(|(i, pair)| {
+            let mut a = params::Attention::of(&pair[1].params);
+            let mut r = params::RopeAppend::of(&pair[0].params);
+            (a.layer, r.layer) = (0, 0);
+            (i + 1, (a.words(), r.words(), pair[0].weights[0]))
+        });
+        let kinds: Vec<_> = kinds.collect();
+        let mut before = Vec::new();
+        let Some((_, mine)) = kinds.iter().find(|(i, _)| *i == index) else {
+            return (1, 1, 0);
+        };
+        for (_, kind) in kinds.iter().take_while(|(_, kind)| kind != mine) {
+            if !before.contains(&kind) {
+                before.push(kind);
+            }
+        }
+        let same = || kinds.iter().filter(|(_, kind)| kind == mine);
+        let nth = same().filter(|(i, _)| *i <= index).count();
+        (nth as u32, same().count() as u32, before.len() as u32)
     }
 
     fn finish(mut self, gpu: &GpuInfo) -> Result<Roll, String> {
@@ -591,6 +608,49 @@ impl Recorder<'_> {
             exchange,
             logits: self.logits,
             freqs,
+        })
+    }
+}
+
+/// How attention is shared out.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    /// Queries of a job, and jobs that share a head of keys.
+    queries: u32,
+    units: u32,
+    /// The most splits.
+    splits: u32,
+    /// Bytes that a job works in: `Desk` of `persistent/attend.cuh`.
+    work: u32,
+}
+
+impl Parts {
+    fn of(a: &params::Attention, rot: u32, blocks: u32) -> Result<Parts, String> {
+        if !a.heads.is_multiple_of(a.kv_heads.max(1))
+            || !a.head_dim.is_multiple_of(16)
+            || !(16..=256).contains(&a.head_dim)
+        {
+            return Err(format!("heads of {} elements", a.head_dim));
+        }
+        if !rot.is_multiple_of(4) || rot > a.head_dim {
+            return Err(format!("a rope of {rot} elements"));
+        }
+        let group = a.heads / a.kv_heads.max(1);
+        let most = (MOST_FOUND / a.head_dim).clamp(1, 8);
+        let units = group.div_ceil(most);
+        let queries = group.div_ceil(units);
+        // A product has room for eight queries: as many jobs as that leaves, not one more.
+        let units = group.div_ceil(queries);
+        let splits = (blocks / (a.kv_heads * units)).clamp(1, SPLITS);
+        let work = queries * (a.head_dim * 4 + 16)
+            + 4 * a.head_dim
+            + WARPS * queries * (a.head_dim + 4) * 4
+            + queries * 2 * WARPS * 4;
+        Ok(Parts {
+            queries,
+            units,
+            splits,
+            work,
         })
     }
 }

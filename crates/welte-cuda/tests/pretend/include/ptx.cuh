@@ -2,6 +2,8 @@
 #pragma once
 
 inline u32 opaque(u32 v) { return v; }
+// NaN, as halves too.
+inline uint4 anything() { return {0x7fff7fff, 0x7fff7fff, 0x7fff7fff, 0x7fff7fff}; }
 
 #if __CUDA_ARCH__ >= 900
 inline void grid_wait() { pretend->grid_wait(); }
@@ -41,6 +43,12 @@ inline u32 load_relaxed(const void *from) {
     pretend->yield("a load of", from);
     return *(const volatile u32 *)from;
 }
+inline uint2 load_relaxed2(const void *from) {
+    pretend->yield("a load of", from);
+    if ((u64)from % 8) pretend->die("a load of 8 bytes from an address that is no multiple of 8");
+    const volatile u32 *p = (const volatile u32 *)from;
+    return {p[0], p[1]};
+}
 inline uint4 load_relaxed4(const void *from) {
     pretend->yield("a load of", from);
     if ((u64)from % 16) pretend->die("a load of 16 bytes from an address that is no multiple of 16");
@@ -49,6 +57,11 @@ inline uint4 load_relaxed4(const void *from) {
 }
 inline u32 load_acquire(const u32 *from) { return load_relaxed(from); }
 inline void store_relaxed(void *to, u32 v) { *(volatile u32 *)to = v; }
+inline void store_relaxed4(void *to, uint4 v) {
+    if ((u64)to % 16) pretend->die("a store of 16 bytes to an address that is no multiple of 16");
+    volatile u32 *p = (volatile u32 *)to;
+    p[0] = v.x, p[1] = v.y, p[2] = v.z, p[3] = v.w;
+}
 inline void count_release(u32 *counter) { ++*counter; }
 inline u32 load_system(const u32 *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
 inline void store_system(u64 *to, u64 v) { __atomic_store_n(to, v, __ATOMIC_RELEASE); }
