@@ -27,6 +27,7 @@ struct PersistentArgs {
     long long patience;
     u64 *times; // with TIMELINE: [block][instruction][STAMPS], of the last turn
     u32 instructions;
+    u32 delay, pauses, more; // see Watch and Streamer: what is best depends on model and GPU
     u32 mute; // a block that hands nothing on, for tests; none: all ones
 };
 
@@ -76,6 +77,7 @@ __device__ __forceinline__ void begin(Shared *s, const PersistentArgs &a) {
     if (tid == 0) {
         s->ends_kept = kept;
         s->dead = 0;
+        s->hungry = 0;
         s->clerk.turns = s->clerk.told = s->clerk.done = 0;
         for (u32 i = 0; i < SLOTS; i++) {
             mbarrier_init(shared_address(&s->full[i]), 1);
@@ -88,7 +90,7 @@ __device__ __forceinline__ void begin(Shared *s, const PersistentArgs &a) {
 
 __device__ __forceinline__ void stream(Shared *s, const PersistentArgs &a, u32 turns) {
     Streamer streamer;
-    streamer.begin(s, a.fault, a.patience);
+    streamer.begin(s, a.fault, a.patience, a.pauses, a.more);
     u32 lane = threadIdx.x % 32;
     for (u32 turn = 0; turn < turns; turn++)
         for (u32 i = 0; i < a.instructions; i++) {
@@ -105,7 +107,7 @@ __device__ __forceinline__ void stream(Shared *s, const PersistentArgs &a, u32 t
 }
 
 __device__ __forceinline__ void replay(Shared *s, const PersistentArgs &a, u32 turns) {
-    Watch w = {s, a.fault, a.patience, 0, 0};
+    Watch w = {s, a.fault, a.patience, 0, 0, a.delay, 0};
 #ifdef TIMELINE
     w.times = a.times;
     w.instructions = a.instructions;

@@ -110,6 +110,19 @@ __device__ __forceinline__ u32 load_system(const u32 *from) {
 
 __device__ __forceinline__ void store_system(u64 *to, u64 v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory"); }
 
+// Four unsigned bytes times four signed ones.
+__device__ __forceinline__ int dot_unsigned(u32 a, int b, int sum) {
+    int v;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(sum));
+    return v;
+}
+
+// Until so many clock ticks after `since`, of which the lower half is enough.
+__device__ __forceinline__ void wait_ticks(u32 since, u32 ticks) {
+    while ((u32)clock64() - since < ticks) {
+    }
+}
+
 // ---- meeting within a block ----
 
 // COUNT threads of the block meet at barrier ID (0 is __syncthreads()).
@@ -150,6 +163,15 @@ __device__ __forceinline__ bool mbarrier_passed(u32 barrier, u32 parity) {
 __device__ __forceinline__ void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
+}
+
+// The same, of memory that is read once: it is the first to leave L2.
+__device__ __forceinline__ void copy_bulk_once(u32 to, const void *from, u32 bytes, u32 barrier) {
+    asm volatile(
+        "{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0;"
+        " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], policy; }" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
 }
 
 // 4, 8 or 16 bytes.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::launch::Unit;
-use crate::{Error, libraries, ops};
+use crate::{Error, GpuInfo, libraries, ops};
 use cudarc::nvrtc::sys as nvrtc;
 use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
@@ -64,7 +64,9 @@ const SOURCES: &[(&str, &str)] = sources![
     "persistent/choose.cuh",
     "persistent/exchange.cuh",
     "persistent/formats.cuh",
+    "persistent/part.cuh",
     "persistent/product.cuh",
+    "persistent/stage.cuh",
     "persistent/stream.cuh",
     "prepare.cu",
     "ptx.cuh",
@@ -380,21 +382,27 @@ fn cache_name(unit: &Unit, arch: &str, driver: u32, version: (i32, i32)) -> Stri
     format!("{:016x}{:016x}.cubin", hash(1), hash(2))
 }
 
+/// Where what was found out about a kernel on a GPU is kept.
+pub(crate) fn choice(unit: &Unit, gpu: &GpuInfo) -> Option<PathBuf> {
+    let name = cache_name(unit, &gpu.name, gpu.sms, (gpu.clock_khz as i32, 0));
+    Some(cache_folder()?.join(name).with_extension("choice"))
+}
+
 fn sum(image: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     image.hash(&mut hasher);
     hasher.finish()
 }
 
-/// A cached image; `None` if it is not there or damaged.
-fn read_cached(path: &Path) -> Option<Vec<u8>> {
+/// Cached bytes; `None` if it is not there or damaged.
+pub(crate) fn read_cached(path: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(path).ok()?;
     let image = bytes.strip_prefix(MAGIC)?;
     let (stored, image) = image.split_at_checked(8)?;
     (stored == sum(image).to_le_bytes()).then(|| image.to_vec())
 }
 
-fn write_cached(path: &Path, image: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write_cached(path: &Path, image: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }

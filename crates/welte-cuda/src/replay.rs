@@ -5,6 +5,7 @@ mod chain;
 mod persistent;
 mod profile;
 mod ready;
+mod tune;
 
 pub use profile::Profile;
 pub(crate) use ready::turn_unit;
@@ -138,6 +139,7 @@ impl Session {
         session.upload_pages()?;
         session.set_replay(inner.options.replay)?;
         session.warm_up()?;
+        session.tune()?;
         Ok(session)
     }
 

@@ -129,6 +129,7 @@ fn logits_agree_with_the_reference_in_every_format() {
                 rot: if i % 6 == 5 { 32 } else { 64 },
                 softcap: if i % 7 == 6 { 20.0 } else { 0.0 },
                 act: [0, 0, 1, 2][i % 4],
+                bias: i % 3 == 0,
                 ..config(100 + seed)
             };
             let (program, checkpoint) = make(&config);
@@ -163,7 +164,7 @@ fn logits_agree_with_the_reference_in_every_format() {
             // Where a rounding to 8 bits falls to the other side, a small random model shows it.
             let off = difference(&got, plain.step(0, &[row]).unwrap());
             let apart = difference(&got, fast.step(0, &[row]).unwrap());
-            if off > 8e-2 || apart > 2e-2 {
+            if off > 8e-2 || apart > 4e-2 {
                 let at = row.position;
                 wrong.push(format!(
                     "{format:?} at {at}: off by {off}, from the graph by {apart}"

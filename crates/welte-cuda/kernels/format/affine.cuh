@@ -5,6 +5,7 @@ struct Format {
     static constexpr bool HALVES = false; // a scale per 16, not per 32
     static constexpr bool OFFSET = true; // m is not 0
     static constexpr int CENTRE = 0; // m = -CENTRE d, if not 0
+    static constexpr bool NIBBLES = BITS == 4; // an integer is a nibble of plane 0 (`nibbles`), and nothing else
     static constexpr int RAW_BLOCK = GROUP, RAW_BYTES = 4 + GROUP * BITS / 8;
 #if BITS == 2 || BITS == 4
     static constexpr int PLANES = 2;

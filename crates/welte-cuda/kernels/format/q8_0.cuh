@@ -4,6 +4,7 @@ struct Format {
     static constexpr bool HALVES = false; // a scale per 16, not per 32
     static constexpr bool OFFSET = false; // m is not 0
     static constexpr int CENTRE = 0; // m = -CENTRE d, if not 0
+    static constexpr bool NIBBLES = false; // an integer is a nibble of plane 0 (`nibbles`), and nothing else
     static constexpr int RAW_BLOCK = 32, RAW_BYTES = 34;
     static constexpr int PLANES = 3;
     __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32, 32}; return of[p]; }

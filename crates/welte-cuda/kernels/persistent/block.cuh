@@ -23,7 +23,7 @@ struct Instruction {
     u8 writes, writes_per_turn; // and this is the output's
     u32 flags;
     u64 weight;
-    u64 vectors[2]; // norm weights, or those of queries and keys
+    u64 vectors[2]; // weights of the norm, and bias; or norms of queries and keys
 };
 
 #define REUSES_INPUT 1u // the input lies staged already: the instruction before had the same
@@ -72,6 +72,7 @@ struct Shared {
     float squares[2][WARPS];
     u64 best[WARPS];
     volatile u32 dead; // nobody waits any more
+    volatile u32 hungry; // not 0: the first warp waits for the input of a product
     u32 token;
     u32 ended;
     volatile Clerk clerk;
@@ -79,7 +80,7 @@ struct Shared {
     u32 ends[MOST_ENDS_KEPT];
     u32 pages[MOST_PAGES];
     alignas(16) float2 angles[ANGLES];
-    alignas(16) float outputs[2][OUTPUTS][16]; // of a row's 32 lanes, two by two
+    alignas(16) float parts[2][WARPS][OUTPUTS]; // of rows, a slice each
     alignas(16) u8 work[WORK_BYTES];
     alignas(128) u8 ring[SLOTS * SLOT_BYTES];
 };
@@ -108,6 +109,8 @@ struct Watch {
     long long patience; // clock ticks
     u32 instruction;
     u32 turn;
+    u32 delay; // clock ticks after its last product for which a block does not ask for the next one's input
+    u32 since; // when that was
 #ifdef TIMELINE
     u64 *times;
     u32 instructions;

@@ -19,3 +19,31 @@ __device__ __forceinline__ uint4 glance4(const float *from) { return load_relaxe
 __device__ __forceinline__ bool fresh(u32 v, u32 tag) { return (v & 3) == tag; }
 __device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }
 __device__ __forceinline__ float value(u32 v) { return __uint_as_float(v & ~3u); }
+
+// The quads (four floats) of `from` that fall to this lane: lane, lane + 32, ... below `quads`. The warp asks at four places
+// before it asks for everything, and at none before the others can have come so far: to ask again and again crowds the way
+// of what is asked for, and that of the weights.
+template <u32 ROUNDS> __device__ __forceinline__ void receive(Watch &w, const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
+    Wait wait;
+    wait_ticks(w.since, w.delay);
+    const float *some = from + quads * (lane % 4);
+    while (quads && !__all_sync(~0u, fresh(glance(some), tag)))
+        if (!__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
+    auto ask = [&](u32 r) { got[r] = glance4(from + 4 * (lane + 32 * r)); };
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        got[r] = make_uint4(tag, tag, tag, tag);
+        if (lane + 32 * r < quads) ask(r);
+    }
+    for (;;) {
+        bool all = true;
+#pragma unroll
+        for (u32 r = 0; r < ROUNDS; r++)
+            if (!fresh(got[r], tag)) {
+                all = false;
+                ask(r);
+            }
+        if (all || !again(w, wait, PLACE_INPUT)) break;
+    }
+    __syncwarp();
+}

@@ -4,16 +4,17 @@
 #include "persistent/formats.cuh"
 #include "persistent/exchange.cuh"
 
-// How a product's rows lie in a slot of the ring: plane after plane, V::rows rows of each; then, where a gate has its `up`,
-// the same of those.
+// How a product's rows lie in a slot of the ring: plane after plane, V::rows rows of each and, where a gate has its `up`, as
+// many of that.
 template <class V> struct Slot {
     using F = typename V::Format;
     static constexpr u32 SETS = V::output == ACT_MUL ? 2 : 1;
     __host__ __device__ static constexpr u32 stride(int p) { return round_up((V::k + F::elements(p) - 1) / F::elements(p) * F::bytes(p), 16); }
-    __host__ __device__ static constexpr u32 before(int p) {
-        u32 sum = 0;
-        for (int i = 0; i < p; i++) sum += stride(i);
-        return sum;
+    // No loop: that would be gone through for every row, at run time.
+    __host__ __device__ static constexpr u32 before(int p) { return upto<0>(p) + upto<1>(p) + upto<2>(p) + upto<3>(p); }
+    template <int PLANE> __host__ __device__ static constexpr u32 upto(int p) {
+        if constexpr (PLANE < F::PLANES) return p > PLANE ? stride(PLANE) : 0;
+        return 0;
     }
     static constexpr u32 ROW = before(F::PLANES);
     static constexpr u32 BYTES = SETS * V::rows * ROW;
@@ -29,9 +30,13 @@ struct Streamer {
     u32 slot, lap;           // where the next copy goes, and how often the ring went round (its parity counts)
     u32 oldest, oldest_lap;  // of what may be on its way
     u32 ahead;               // slots asked for and not known to be there
+    bool pauses;             // while the block waits for its input
+    u32 more;                // slots that may be on their way beyond the usual number
 
-    __device__ __forceinline__ void begin(Shared *s, Fault *fault, long long patience) {
-        watch = {s, fault, patience, 0, 0};
+    __device__ __forceinline__ void begin(Shared *s, Fault *fault, long long patience, bool pauses_then, u32 slots_more) {
+        watch = {s, fault, patience, 0, 0, 0, 0};
+        pauses = pauses_then;
+        more = slots_more;
         ring = shared_address(s->ring);
         full = shared_address(s->full);
         empty = shared_address(s->empty);
@@ -57,32 +62,45 @@ struct Streamer {
             // How long consumers wait is their affair.
             if (++wait.tries % 16 == 0) __nanosleep(100);
         }
-        // More on its way would only delay what others ask for.
+        // More on its way would only delay what others ask for; and while this block waits for its input, anything may.
         while (ahead >= most_ahead) settle();
+        while (pauses && watch.s->hungry && !watch.s->dead) {
+            if (ahead) settle();
+            else __nanosleep(20);
+        }
         return !watch.s->dead;
+    }
+
+    // Where plane P of an instruction's rows comes from and goes to, for the lanes that bring it.
+    template <class V, int P> __device__ __forceinline__ void plane(const Instruction &in, const Share &share, u32 lane, u32 &stride, u32 &to, u64 &from) {
+        using L = Slot<V>;
+        if constexpr (P < L::F::PLANES) {
+            constexpr u32 STRIDE = L::stride(P), BEFORE = L::before(P);
+            if (lane % L::F::PLANES != P) return;
+            u32 set = lane / L::F::PLANES;
+            stride = STRIDE;
+            to = V::rows * (L::SETS * BEFORE + set * STRIDE);
+            from = in.weight + L::MATRIX_ROWS * BEFORE + (u64)(set * V::n + share.first) * STRIDE;
+        }
     }
 
     template <class V> __device__ __forceinline__ bool feed(const Instruction &in, const Share &share, u32 lane) {
         using L = Slot<V>;
-        constexpr u32 PLANES = L::F::PLANES, COPIES = L::SETS * PLANES;
+        constexpr u32 COPIES = L::SETS * L::F::PLANES;
         constexpr u32 FIT = IN_FLIGHT / L::BYTES, MOST_AHEAD = FIT < 2 ? 2 : FIT < SLOTS ? FIT : SLOTS;
-        // This lane's plane.
-        u32 stride = 0, to = 0, set = lane / PLANES;
-        u64 from = in.weight;
-#pragma unroll
-        for (u32 p = 0; p < PLANES; p++)
-            if (lane % PLANES == p) {
-                stride = L::stride(p);
-                to = V::rows * (L::before(p) + set * L::ROW);
-                from += L::MATRIX_ROWS * L::before(p) + (u64)(set * V::n + share.first) * L::stride(p);
-            }
+        u32 stride = 0, to = 0;
+        u64 from = 0;
+        plane<V, 0>(in, share, lane, stride, to, from);
+        plane<V, 1>(in, share, lane, stride, to, from);
+        plane<V, 2>(in, share, lane, stride, to, from);
+        plane<V, 3>(in, share, lane, stride, to, from);
         for (u32 row = 0; row < share.rows; row += V::rows) {
             u32 rows = min((u32)V::rows, share.rows - row);
-            if (!room(MOST_AHEAD)) return false;
+            if (!room(MOST_AHEAD + more)) return false;
             u32 barrier = full + slot * 8;
             if (lane == 0) mbarrier_expect(barrier, rows * L::SETS * L::ROW);
             __syncwarp();
-            if (lane < COPIES) copy_bulk(ring + slot * SLOT_BYTES + to, (const void *)from, rows * stride, barrier);
+            if (lane < COPIES) copy_bulk_once(ring + slot * SLOT_BYTES + to, (const void *)from, rows * stride, barrier);
             from += rows * stride;
             ahead++;
             if (++slot == SLOTS) slot = 0, lap++;
@@ -100,28 +118,29 @@ struct Streamer {
     }
 };
 
-// The consumers' end of it, in each warp. Slots are numbered on and on.
+// The consumers' end of it, in each warp. All of them take every slot.
 struct Ring {
     u32 full, empty;
     const u8 *start;
-    u32 next; // the number of the instruction's first slot
+    u32 slot, parity;
 
     __device__ __forceinline__ void begin(Shared *s) {
         full = shared_address(s->full);
         empty = shared_address(s->empty);
         start = s->ring;
-        next = 0;
+        slot = parity = 0;
     }
 
-    __device__ __forceinline__ const u8 *take(Watch &w, u32 number) const {
-        u32 slot = number % SLOTS;
-        wait_for(w, full + slot * 8, number / SLOTS & 1, PLACE_STREAM);
+    // The next slot, when it is there.
+    __device__ __forceinline__ const u8 *take(Watch &w) const {
+        wait_for(w, full + slot * 8, parity, PLACE_STREAM);
         return start + slot * SLOT_BYTES;
     }
 
     // This warp has read it.
-    __device__ __forceinline__ void give(u32 number, u32 lane) const {
+    __device__ __forceinline__ void give(u32 lane) {
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(empty + number % SLOTS * 8);
+        if (lane == 0) mbarrier_arrive(empty + slot * 8);
+        if (++slot == SLOTS) slot = 0, parity ^= 1;
     }
 };

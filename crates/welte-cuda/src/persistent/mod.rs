@@ -21,12 +21,14 @@ use welte_table::{
 
 /// Warps that multiply (`WARPS`).
 const WARPS: u32 = 8;
-/// Rounds of 32 units of a row: what a lane multiplies with stays in registers.
-const MOST_ROUNDS: u32 = 8;
+/// Blocks of 32, or runs of 8 floats, of a row that a lane multiplies: what it multiplies with stays in registers.
+const MOST_BLOCKS: u32 = 10;
+const MOST_EIGHTS: u32 = 14;
 /// The oldest architecture with bulk copies.
 const OLDEST: u32 = 90;
-/// Rows whose results may wait to be handed on, twice (`OUTPUTS`).
-const OUTPUTS: u32 = 160;
+/// Rows whose results may wait to be handed on, twice (`OUTPUTS`): no more than this, and as many as a block has of one
+/// product where that is less.
+const OUTPUTS: u32 = 256;
 /// Bytes of a slot, where a row is not larger.
 const SLOT: u32 = 24 << 10;
 /// Bytes that may be on their way to a block.
@@ -57,7 +59,7 @@ pub(crate) struct Instruction {
     /// How often the input's vector was written in this turn, and is written in a whole one; then the output's.
     pub(crate) counts: [u8; 4],
     pub(crate) flags: u32,
-    /// Addresses; until [`Roll::place`] the weights' numbers.
+    /// Addresses; until [`Roll::place`] the weights' numbers. A product's vectors are its norm and its bias.
     pub(crate) weight: u64,
     pub(crate) vectors: [u64; 2],
 }
@@ -130,6 +132,8 @@ struct Recorder<'a> {
     freqs: Vec<WeightId>,
     angles: u32,
     rope: Option<usize>,
+    /// The bias that the products before it have taken along.
+    bias: Option<usize>,
 }
 
 /// A product as the kernel sees it.
@@ -185,6 +189,7 @@ pub(crate) fn record(cx: &Inputs<'_>, table: &Table) -> Result<Roll, String> {
         freqs: Vec::new(),
         angles: 0,
         rope: None,
+        bias: None,
     };
     recorder.dealer = Dealer::new(recorder.blocks);
     for (index, command) in table.commands.iter().enumerate() {
@@ -285,6 +290,8 @@ impl Recorder<'_> {
                     k: p.k,
                 }
             }
+            // The products before it have taken it along.
+            Op::Bias if self.bias == Some(index) => return Ok(()),
             Op::RopeAppend => {
                 self.rope = Some(index);
                 return Ok(());
@@ -399,21 +406,40 @@ impl Recorder<'_> {
             _ => self.write(p.output)?,
         };
         let sets = if p.kind == "ACT_MUL" { 2 } else { 1 };
-        let split = split(p.k / unit, WARPS);
         let row = sets * row_bytes(format, p.k);
-        let most = (OUTPUTS / (sets * split)).min(WARPS * 16);
-        let share = p.n.div_ceil(self.blocks);
-        let rows = slot_rows(row, WARPS / split, share.min(most));
+        let shape = Shape {
+            units: p.k / unit,
+            share: p.n.div_ceil(self.blocks),
+            sets,
+            fit: (SLOT / row.max(1)).clamp(1, OUTPUTS / sets),
+            most_rounds: if blocks { MOST_BLOCKS } else { MOST_EIGHTS },
+        };
+        let (lanes, rows) = shape
+            .arrange()
+            .ok_or_else(|| format!("rows of {} elements", p.k))?;
         self.variants.slot = self.variants.slot.max(rows * row);
-        let stage = if blocks { p.k / 32 * 48 } else { p.k * 4 };
-        self.variants.work = self.variants.work.max(stage);
+        let at_once = match p.kind {
+            "LOGITS" => rows,
+            _ => shape.share.next_multiple_of(rows),
+        };
+        let outputs = (sets * at_once).min(OUTPUTS);
+        self.variants.outputs = self.variants.outputs.max(outputs);
+        let staged = if blocks { 48 } else { 32 };
+        let slices = WARPS * shape.units.div_ceil(WARPS);
+        self.variants.work = self.variants.work.max(slices * staged);
         let mut fields = source::constants(command, &["eps", "act"]);
         let eps = p.norm.map_or(0.0, |(_, eps)| eps);
         fields += &format!(
-            "static constexpr u32 output = {}, act = {}, split = {split}, rows = {rows}; static constexpr bool norm = {}; static constexpr float eps = {eps:?}f;",
+            "static constexpr u32 output = {}, act = {}, lanes = {lanes}, rows = {rows}; static constexpr bool norm = {}; static constexpr float eps = {eps:?}f;",
             p.kind,
             p.act,
             p.norm.is_some()
+        );
+        let bias = self.bias_of(index, p);
+        let (added, bias_at) = bias.unwrap_or((NO_WEIGHT, 0));
+        fields += &format!(
+            "static constexpr bool bias = {}; static constexpr u32 bias_at = {bias_at};",
+            bias.is_some()
         );
         if p.kind == "LOGITS" {
             let next = self.table.commands.get(index + 1);
@@ -437,10 +463,30 @@ impl Recorder<'_> {
             counts: [reads, 0, writes, 0],
             flags,
             weight: p.matrix.into(),
-            vectors: [norm.into(), NO_WEIGHT.into()],
+            vectors: [norm.into(), added.into()],
         };
         self.push(index, instruction, shares);
         Ok(())
+    }
+
+    /// The bias that follows a product, or several that fill one vector together: its weights, and which of them belongs to
+    /// this product's first row.
+    fn bias_of(&mut self, index: usize, p: &Product) -> Option<(WeightId, u32)> {
+        let mut rest = self.table.commands.iter().enumerate().skip(index + 1);
+        let (place, command) = rest.find(|(_, c)| {
+            let fills = matches!(c.op, Op::Matmul | Op::NormMatmul);
+            !(fills && c.buffers[1].buffer == p.output.buffer)
+        })?;
+        let y = command.buffers[0];
+        if p.kind != "STORE" || command.op != Op::Bias || y.buffer != p.output.buffer {
+            return None;
+        }
+        let at = p.output.offset.checked_sub(y.offset)? / 4;
+        let all = at.checked_add(p.n)? <= params::Bias::of(&command.params).n;
+        all.then(|| {
+            self.bias = Some(place);
+            (command.weights[0], at)
+        })
     }
 
     fn attention(&mut self, index: usize, command: &Command) -> Result<(), String> {
@@ -550,6 +596,7 @@ impl Recorder<'_> {
         let sampler = u32::try_from(shared_bytes(slice)).map_err(|_| "its vocabulary")?;
         let work = self.variants.work.max(sampler).next_multiple_of(16);
         let slot = self.variants.slot.next_multiple_of(128);
+        let outputs = self.variants.outputs.next_multiple_of(32);
         let count = self.program.len() as u32;
         // A kernel is for contexts of up to so many pages: few sizes, so that few are compiled.
         let pages = crate::lower::pages_per_sequence(program);
@@ -560,7 +607,7 @@ impl Recorder<'_> {
             + (256 + 64) * 4
             + pages * 4
             + self.angles.max(1) * 8
-            + OUTPUTS * 2 * 16 * 4
+            + outputs * 2 * WARPS * 4
             + work
             + 512;
         let room = gpu.shared_per_block.saturating_sub(fixed);
@@ -577,7 +624,7 @@ impl Recorder<'_> {
             ("SLOT_BYTES", slot.to_string()),
             ("IN_FLIGHT", IN_FLIGHT.to_string()),
             ("WORK_BYTES", work.to_string()),
-            ("OUTPUTS", OUTPUTS.to_string()),
+            ("OUTPUTS", outputs.to_string()),
             ("INSTRUCTIONS", count.to_string()),
             ("MOST_PAGES", pages.to_string()),
             ("ANGLES", self.angles.max(1).to_string()),
@@ -661,26 +708,54 @@ fn row_bytes(format: Format, k: u32) -> u32 {
     planes.map(|plane| plane.stride(k) as u32).sum()
 }
 
-/// How many warps share a row of so many units: few, with most lanes at work, and few enough rounds for what a lane holds.
-fn split(units: u32, warps: u32) -> u32 {
-    let rounds = |split: u32| units.div_ceil(split).div_ceil(32);
-    let idle = |split: u32| f64::from(rounds(split) * 32 * split) / f64::from(units.max(1));
-    let fits = (1..=warps).filter(|s| warps.is_multiple_of(*s) && rounds(*s) <= MOST_ROUNDS);
-    fits.min_by(|a, b| {
-        let cost = |s: u32| idle(s) + 0.02 * f64::from(s);
-        cost(*a).total_cmp(&cost(*b))
-    })
-    .unwrap_or(warps)
+/// What a product's arrangement within a block depends on (`persistent/part.cuh`).
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Of a row: runs of neighbouring elements that one lane takes.
+    units: u32,
+    /// Rows of a block.
+    share: u32,
+    /// Matrices whose rows come in pairs.
+    sets: u32,
+    /// Rows (of each set) that fit a slot and can be handed on together.
+    fit: u32,
+    /// What a lane multiplies with has to stay in registers.
+    most_rounds: u32,
 }
 
-/// Rows of a slot: as many as fit, in whole rounds of the groups of warps that have a row each. `most` is what a block has
-/// of them, and what there is room for when they are handed on together (`SEGMENT` of `persistent/product.cuh`).
-fn slot_rows(row: u32, groups: u32, most: u32) -> u32 {
-    let fit = (SLOT / row.max(1)).clamp(1, most.max(1));
-    if fit > groups {
-        fit / groups * groups
-    } else {
-        fit
+impl Shape {
+    /// Lanes that share a row's slice and rows of a slot: those with the least work for a warp. Nothing: rows are too long.
+    fn arrange(&self) -> Option<(u32, u32)> {
+        let slots = (1..=self.fit.min(self.share.max(1))).rev();
+        let all = slots.flat_map(|rows| [4, 8, 16, 32].map(|lanes| (lanes, rows)));
+        let fitting = all.filter(|(lanes, _)| self.rounds(*lanes) <= self.most_rounds);
+        fitting.min_by_key(|(lanes, rows)| self.work(*lanes, *rows))
+    }
+
+    fn rounds(&self, lanes: u32) -> u32 {
+        self.units.div_ceil(WARPS).div_ceil(lanes)
+    }
+
+    /// A warp's work on a block's rows, in tenths of a round: a pass over rows ends with a sum over lanes, a slot has to be
+    /// waited for and given back.
+    fn work(&self, lanes: u32, rows: u32) -> u32 {
+        let at_once = 32 / lanes;
+        let pass = 10 * self.rounds(lanes) + 4;
+        let slot = |rows: u32, lines: u32| {
+            if rows == 0 {
+                0
+            } else {
+                lines.div_ceil(at_once) * pass + 10
+            }
+        };
+        let (full, rest) = (self.share / rows, self.share % rows);
+        // Of pairs, a slot that is not full is gone through as if it were.
+        let last = if self.sets == 1 {
+            rest
+        } else {
+            self.sets * rows
+        };
+        full * slot(rows, self.sets * rows) + slot(rest, last)
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Variants {
     pub(crate) affine: Vec<Affine>,
     /// A variant that knows each rope.
     ropes: BTreeMap<usize, u32>,
+    /// Rows that are handed on together.
+    pub(crate) outputs: u32,
     /// The largest slot, the largest input or workplace, and what splits of attention leave, in bytes, bytes and floats.
     pub(crate) slot: u32,
     pub(crate) work: u32,

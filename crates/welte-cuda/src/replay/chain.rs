@@ -84,7 +84,7 @@ impl Session {
         let mut emitted = 0;
         while emitted < n && !cancel.load(Ordering::Relaxed) {
             // A loop on the device may not overtake the mailbox.
-            let most = match (self.mode_at(row.position), &self.persistent) {
+            let most = match (self.mode(), &self.persistent) {
                 (Replay::While, _) => MAILBOX_SLOTS as usize / 2,
                 (Replay::Persistent, Some(persistent)) => persistent.turns(),
                 _ => usize::MAX,
@@ -123,7 +123,7 @@ impl Session {
         emit: &mut dyn FnMut(u32) -> bool,
     ) -> Result<(usize, bool), Error> {
         let rows = [row];
-        let mode = self.mode_at(row.position);
+        let mode = self.mode();
         self.cancel_word.set_flag(0);
         self.upload_step(&rows, n as u32)?;
         let first = self.serial.wrapping_add(1);
@@ -223,7 +223,17 @@ impl Session {
                     self.note = Some(why.clone());
                     return Ok(());
                 }
-                self.prepare_persistent()?;
+                match self.prepare_persistent() {
+                    Err(Error::Compile { log, .. }) => {
+                        let why = log.lines().find(|line| line.contains("error"));
+                        let why = why.unwrap_or("the compiler does not say why");
+                        self.note = Some(format!(
+                            "not the persistent kernel: it did not compile, which is a bug in Welte: {why}"
+                        ));
+                        return Ok(());
+                    }
+                    other => other?,
+                }
             }
             Replay::While if self.loop_graph.is_some() => {}
             Replay::While => {

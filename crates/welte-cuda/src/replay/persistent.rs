@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::Session;
+use super::tune::Habits;
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
 use crate::launch::args;
 use crate::load::Inner;
@@ -18,8 +19,6 @@ use welte_table::timeline::{Span, Timed, Timeline};
 
 /// How long a launch may take: a display that shares the GPU waits no longer.
 const LAUNCH: Duration = Duration::from_millis(100);
-/// Positions from which on the graph's attention is faster.
-const LONG: u32 = 8192;
 /// Turns of the first launch, when it is not known how long one takes.
 const FIRST_TURNS: usize = 16;
 /// Clock ticks for which a block waits for the others before it gives up: about a second.
@@ -41,6 +40,9 @@ struct Arguments {
     patience: i64,
     times: u64,
     instructions: u32,
+    delay: u32,
+    pauses: u32,
+    more: u32,
     mute: u32,
 }
 
@@ -76,6 +78,7 @@ impl Persistent {
         block: DeviceBlock,
     ) -> Option<Persistent> {
         let roll = inner.roll.as_ref().ok()?;
+        let habits = Habits::default();
         let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
         let memory = roll.memory();
         let at = |offset: u64| block.start() + offset;
@@ -94,6 +97,9 @@ impl Persistent {
             patience: PATIENCE,
             times: 0,
             instructions: roll.program.len() as u32,
+            delay: habits.delay,
+            pauses: habits.pauses.into(),
+            more: habits.more,
             mute: u32::MAX,
         };
         Some(Persistent {
@@ -223,19 +229,15 @@ impl Session {
             position: row.position,
             rows: 1,
         };
-        if timeline.is_empty() {
-            return Err(Error::Step(format!(
-                "the persistent kernel took no times: from position {LONG} on a chain goes by the graph; profile a shorter context"
-            )));
-        }
         Ok(timeline)
     }
 
-    /// How a chain from this position on is replayed.
-    pub(super) fn mode_at(&self, position: u32) -> Replay {
-        match self.mode() {
-            Replay::Persistent if position >= LONG => Replay::Graph,
-            mode => mode,
+    /// How the kernel's blocks wait from now on.
+    pub(super) fn set_habits(&mut self, habits: Habits) {
+        if let Some(persistent) = &mut self.persistent {
+            persistent.arguments.delay = habits.delay;
+            persistent.arguments.pauses = habits.pauses.into();
+            persistent.arguments.more = habits.more;
         }
     }
 

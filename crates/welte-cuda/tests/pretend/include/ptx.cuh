@@ -39,6 +39,11 @@ inline u32 widen_e4m3(u16 two) {
     return pretended::bits_as<u32>(h);
 }
 
+inline int dot_unsigned(u32 a, int b, int sum) {
+    for (int i = 0; i < 4; i++) sum += (int)(a >> 8 * i & 255) * (i8)(b >> 8 * i & 255);
+    return sum;
+}
+
 inline u32 load_relaxed(const void *from) {
     pretend->yield("a load of", from);
     return *(const volatile u32 *)from;
@@ -74,6 +79,8 @@ inline void mbarrier_arrive(u32 barrier) { pretend->mbarrier_arrive(barrier, 0);
 inline void mbarrier_expect(u32 barrier, u32 bytes) { pretend->mbarrier_arrive(barrier, bytes); }
 inline bool mbarrier_passed(u32 barrier, u32 parity) { return pretend->mbarrier_passed(barrier, parity); }
 
+inline void wait_ticks(u32, u32) {}
+inline void copy_bulk_once(u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
 inline void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
 template <u32 BYTES> inline void copy_async(u32 to, const void *from) { pretend->copy_async(to, from, BYTES, BYTES); }
 template <u32 BYTES> inline void copy_async(u32 to, const void *from, bool wanted) { pretend->copy_async(to, from, BYTES, wanted ? BYTES : 0); }

@@ -1,0 +1,98 @@
+// The input of a product: each warp waits for its slice of the vector, multiplies it with the norm's weights, and puts it into
+// shared memory as the product wants it. Nobody waits for another warp.
+//
+// Activations of block formats are rounded to int8 per 32 as the graph's kernels do it (quantise.cuh).
+#pragma once
+#include "persistent/part.cuh"
+
+// A staged slice lies in pieces of 16 bytes, so that neighbouring lanes read neighbouring pieces. Blocks: bytes 0..16 of all
+// blocks, bytes 16..32, then scale and sums of both halves. Floats: as pieces of 4, even and odd.
+template <class V, u32 ROUNDS> __device__ __forceinline__ void put(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
+    constexpr u32 UNITS = Part<V>::EACH;
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        u32 quad = lane + 32 * r;
+        if (quad < quads) *(float4 *)(slice + (quad % 2 * UNITS + quad / 2) * 16) = make_float4(v[r][0], v[r][1], v[r][2], v[r][3]);
+    }
+}
+
+// Eight neighbouring lanes have a block. Each step is done for all rounds before the next: they do not wait for each other.
+template <class V, u32 ROUNDS> __device__ __forceinline__ void put_rounded(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
+    constexpr u32 UNITS = Part<V>::EACH;
+    float most[ROUNDS];
+    int sum[ROUNDS];
+    u32 q[ROUNDS];
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) most[r] = max_nan(max_nan(fabsf(v[r][0]), fabsf(v[r][1])), max_nan(fabsf(v[r][2]), fabsf(v[r][3])));
+#pragma unroll
+    for (u32 o = 1; o < 8; o <<= 1)
+#pragma unroll
+        for (u32 r = 0; r < ROUNDS; r++) most[r] = max_nan(most[r], __shfl_xor_sync(~0u, most[r], o));
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        float inverse = most[r] <= TINY ? 0.0f : __fdividef(127.0f, most[r]);
+        // 1.5 * 2^23: the sum's last byte is the rounded integer.
+        u32 b[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) b[j] = __float_as_uint(fmaf(v[r][j], inverse, 12582912.0f));
+        q[r] = __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040), 0x5410);
+        sum[r] = __dp4a((int)q[r], 0x01010101, 0);
+    }
+#pragma unroll
+    for (u32 o = 1; o < 4; o <<= 1)
+#pragma unroll
+        for (u32 r = 0; r < ROUNDS; r++) sum[r] += __shfl_xor_sync(~0u, sum[r], o);
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        // NaN is not below TINY: it makes the scale, and so every output of the row, NaN. So does infinity, times nought.
+        float scale = most[r] <= TINY ? 0.0f : most[r] * (1.0f / 127.0f);
+        float4 side = make_float4(scale, scale * (float)sum[r], scale * (float)__shfl_xor_sync(~0u, sum[r], 4), 0.0f);
+        u32 quad = lane + 32 * r, block = quad / 8, e = quad % 8;
+        if (quad < quads) *(u32 *)(slice + (e / 4 * UNITS + block) * 16 + e % 4 * 4) = q[r];
+        if (quad < quads && e == 0) *(float4 *)(slice + (2 * UNITS + block) * 16) = side;
+    }
+}
+
+// This warp's slice of `x` into `slice`, times the norm's weights; the norm's factor is for the results. Leaves the slice's sum
+// of squares in `squares`.
+template <class V> __device__ __forceinline__ void stage(Watch &w, const Instruction &in, const float *x, u32 tag, u8 *slice, u32 warp, u32 lane, float *squares) {
+    using P = Part<V>;
+    constexpr u32 QUADS = P::EACH * P::UNIT / 4, ROUNDS = (QUADS + 31) / 32;
+    u32 first = warp * P::EACH * P::UNIT, quads = P::units(warp) * P::UNIT / 4;
+    x += first;
+    float4 weights[V::norm ? ROUNDS : 1];
+    if constexpr (V::norm) {
+        const float *norm = (const float *)in.vectors[0];
+#pragma unroll
+        for (u32 r = 0; r < ROUNDS; r++) {
+            weights[r] = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+            if (norm && lane + 32 * r < quads) weights[r] = __ldg((const float4 *)(norm + first) + lane + 32 * r);
+        }
+    }
+    uint4 got[ROUNDS];
+    if (warp == 0 && lane == 0) w.s->hungry = 1;
+    receive<ROUNDS>(w, x, tag, lane, quads, got);
+    if (warp == 0 && lane == 0) w.s->hungry = 0;
+    float v[ROUNDS][4], sum = 0.0f;
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        bool live = lane + 32 * r < quads;
+        v[r][0] = live ? value(got[r].x) : 0.0f, v[r][1] = live ? value(got[r].y) : 0.0f;
+        v[r][2] = live ? value(got[r].z) : 0.0f, v[r][3] = live ? value(got[r].w) : 0.0f;
+        if constexpr (V::norm) {
+            float g[4] = {weights[r].x, weights[r].y, weights[r].z, weights[r].w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sum = fmaf(v[r][i], v[r][i], sum);
+                v[r][i] *= g[i];
+            }
+        }
+    }
+    if constexpr (P::F::BLOCKS) put_rounded<V>(slice, lane, quads, v);
+    else put<V>(slice, lane, quads, v);
+    if constexpr (V::norm) {
+        sum = warp_sum(sum);
+        if (lane == 0) *squares = sum;
+    }
+    __syncwarp();
+}

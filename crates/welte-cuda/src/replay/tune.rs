@@ -1,0 +1,170 @@
+//! What is best for the persistent kernel depends on model and GPU: it is tried when the first session of a model is made,
+//! and kept beside the compiled kernel.
+
+use super::Session;
+use crate::gpu::Event;
+use crate::{Error, Replay, compile};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use welte_table::Row;
+
+/// How the kernel's blocks wait (`Watch` and `Streamer` of `kernels/persistent/`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Habits {
+    /// Clock ticks after a product before the next one's input is asked for.
+    pub(super) delay: u32,
+    /// Whether the weights wait while the input is awaited.
+    pub(super) pauses: bool,
+    /// Slots of weights that may be on their way beyond the usual number.
+    pub(super) more: u32,
+}
+
+impl Default for Habits {
+    fn default() -> Habits {
+        Habits {
+            delay: 1500,
+            pauses: false,
+            more: 0,
+        }
+    }
+}
+
+const DELAYS: [u32; 4] = [0, 1000, 1500, 2000];
+const MORE: [u32; 2] = [0, 1];
+/// How long one way is tried, and how often those of one respect are gone through.
+const TRIAL: Duration = Duration::from_millis(3);
+const ROUNDS: usize = 2;
+/// The position at which they are tried.
+const DEPTH: u32 = 256;
+/// Where a token takes so long, nothing is tried.
+const SLOW: Duration = Duration::from_millis(20);
+
+impl Habits {
+    /// Those that differ from these in one respect, all of them for each respect.
+    fn others(self) -> [Vec<Habits>; 3] {
+        let delays = DELAYS.into_iter().map(|delay| Habits { delay, ..self });
+        let pauses = [false, true].map(|pauses| Habits { pauses, ..self });
+        let more = MORE.map(|more| Habits { more, ..self });
+        [delays.collect(), pauses.to_vec(), more.to_vec()]
+    }
+
+    fn to_bytes(self) -> [u8; 9] {
+        let mut bytes = [0; 9];
+        bytes[..4].copy_from_slice(&self.delay.to_le_bytes());
+        bytes[4] = self.pauses.into();
+        bytes[5..].copy_from_slice(&self.more.to_le_bytes());
+        bytes
+    }
+
+    /// Nothing where they are none of those that are tried.
+    fn of_bytes(bytes: &[u8]) -> Option<Habits> {
+        let bytes: &[u8; 9] = bytes.try_into().ok()?;
+        let number = |at: usize| {
+            let four = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+            u32::from_le_bytes(four)
+        };
+        let habits = Habits {
+            delay: number(0),
+            pauses: bytes[4] != 0,
+            more: number(5),
+        };
+        let tried = DELAYS.contains(&habits.delay) && MORE.contains(&habits.more);
+        (tried && bytes[4] < 2).then_some(habits)
+    }
+}
+
+impl Session {
+    /// Finds the habits that decode fastest, or takes those found before. For a session in which nothing was decoded yet.
+    pub(super) fn tune(&mut self) -> Result<(), Error> {
+        let Ok(roll) = &self.model.inner.roll else {
+            return Ok(());
+        };
+        if self.replay != Replay::Persistent {
+            return Ok(());
+        }
+        let place = compile::choice(&roll.unit, &self.gpu.info);
+        let known = place.as_deref().and_then(compile::read_cached);
+        let known = known.and_then(|bytes| Habits::of_bytes(&bytes));
+        let habits = match known {
+            Some(habits) => Some(habits),
+            None => self.fastest()?,
+        };
+        if let Some(habits) = habits {
+            self.set_habits(habits);
+            if let (None, Some(place)) = (known, place) {
+                // Where it cannot be kept it is found again.
+                let _ = compile::write_cached(&place, &habits.to_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries all habits; nothing if that would take too long, or the context is short.
+    fn fastest(&mut self) -> Result<Option<Habits>, Error> {
+        if self.model.inner.program.kv.context < DEPTH + 64 {
+            return Ok(None);
+        }
+        let begun = Instant::now();
+        self.trial(1)?;
+        if begun.elapsed() > SLOW {
+            return Ok(None);
+        }
+        let token = self.trial(2)? / 2;
+        let tokens = (TRIAL.as_nanos() as u64 / token.max(1)).clamp(1, 64);
+        let mut best = Habits::default();
+        for respect in 0..best.others().len() {
+            let mut least = u64::MAX;
+            let others = best.others()[respect].clone();
+            for habits in others.iter().cycle().take(ROUNDS * others.len()) {
+                self.set_habits(*habits);
+                let time = self.trial(tokens as usize)?;
+                // It gave up, and chains go by the graph now.
+                if self.replay != Replay::Persistent {
+                    return Ok(None);
+                }
+                if time < least {
+                    (least, best) = (time, *habits);
+                }
+            }
+        }
+        Ok(Some(best))
+    }
+
+    /// Nanoseconds of a chain of so many tokens.
+    fn trial(&mut self, tokens: usize) -> Result<u64, Error> {
+        let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
+        let never = AtomicBool::new(false);
+        begin.record()?;
+        let start = Row {
+            position: DEPTH,
+            ..Row::default()
+        };
+        self.chain(start, tokens, &[], &never, &mut |_| true)?;
+        end.record()?;
+        end.wait()?;
+        // What was tried is no history.
+        self.sampler_changed = true;
+        end.since(&begin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn habits_are_kept_and_nothing_else_is_taken_for_them() {
+        let first = Habits::default();
+        for habits in first.others().concat() {
+            assert_eq!(Habits::of_bytes(&habits.to_bytes()), Some(habits));
+        }
+        assert!(first.others().iter().all(|same| same.contains(&first)));
+        let mut bytes = first.to_bytes();
+        bytes[4] = 2;
+        assert_eq!(Habits::of_bytes(&bytes), None);
+        bytes = first.to_bytes();
+        bytes[0] += 1;
+        assert_eq!(Habits::of_bytes(&bytes), None);
+        assert_eq!(Habits::of_bytes(&[]), None);
+    }
+}
