@@ -66,8 +66,8 @@ pub(crate) struct LoadArgs {
     /// Where to run: cpu, cuda, cuda:N, or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
-    /// How a GPU replays chains: graph, persistent (one kernel for many tokens), loop or launches
-    #[arg(long, default_value = "graph", value_name = "HOW", value_parser = replay)]
+    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop or launches
+    #[arg(long, default_value = "persistent", value_name = "HOW", value_parser = replay)]
     pub(crate) replay: Replay,
     /// Positions of the context (0: the model's own, at most 4096)
     #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
@@ -124,7 +124,7 @@ fn replay(name: &str) -> Result<Replay, String> {
         "persistent" => Ok(Replay::Persistent),
         "loop" => Ok(Replay::While),
         "launches" => Ok(Replay::Eager),
-        _ => Err("use graph, persistent, loop or launches".to_string()),
+        _ => Err("use persistent, graph, loop or launches".to_string()),
     }
 }
 
@@ -309,8 +309,8 @@ pub(crate) struct BenchArgs {
     /// Where to run: cpu, cuda, cuda:N, or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
-    /// How a GPU replays chains: graph, persistent (one kernel for many tokens), loop or launches
-    #[arg(long, default_value = "graph", value_name = "HOW", value_parser = replay)]
+    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop or launches
+    #[arg(long, default_value = "persistent", value_name = "HOW", value_parser = replay)]
     pub(crate) replay: Replay,
     /// From a launch per op to a chain, step by step, with the gaps between kernels (CUDA)
     #[arg(long)]

@@ -214,7 +214,7 @@ mod tests {
         let new = welte::assumed_gpu();
         assert_eq!(
             replay_text(&new),
-            "graph, loop on the GPU, launches, persistent kernel"
+            "persistent kernel, graph, loop on the GPU, launches"
         );
         let old = GpuInfo { arch: 86, ..new };
         assert_eq!(

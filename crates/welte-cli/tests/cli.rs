@@ -139,15 +139,15 @@ fn inspect_says_how_a_gpu_would_replay() {
         assert!(line.ends_with(said), "{line} {said}");
         said.to_string()
     };
-    let (taken, asked) = (facts(&[]), facts(&["--replay", "persistent"]));
-    let refused = facts(&["--replay", "persistent", "-ctk", "q8_0", "-ctv", "q8_0"]);
+    let (taken, graph) = (facts(&[]), facts(&["--replay", "graph"]));
+    let refused = facts(&["-ctk", "q8_0", "-ctv", "q8_0"]);
     match welte::gpu_info(0) {
         Ok(_) => assert!(!taken.contains("assuming"), "{taken}"),
         Err(_) => {
             let assumed = "; assuming an H200, for there is no GPU here";
             let takes = "graph; the persistent kernel takes this model (--replay persistent)";
-            assert_eq!(taken, format!("{takes}{assumed}"));
-            assert_eq!(asked, format!("persistent kernel{assumed}"));
+            assert_eq!(graph, format!("{takes}{assumed}"));
+            assert_eq!(taken, format!("persistent kernel{assumed}"));
             let why = "graph (not the persistent kernel: a KV cache in Q8_0)";
             assert_eq!(refused, format!("{why}{assumed}"));
         }

@@ -41,12 +41,12 @@ pub enum Replay {
     /// Every kernel is launched by the host, one after the other.
     Eager,
     /// The decode table is one graph, launched once per token, a few tokens ahead.
-    #[default]
     Graph,
     /// The decode table is the body of a loop on the device: one launch per chain.
     While,
     /// One kernel reads the decode table on the GPU, for a whole chain of tokens: one launch per tenth of a second. A model
     /// that it cannot take is replayed as a graph.
+    #[default]
     Persistent,
 }
 

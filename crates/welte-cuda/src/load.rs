@@ -129,6 +129,8 @@ impl Model {
         let needed = inner.units()?;
         std::thread::scope(|scope| {
             let compiling = scope.spawn(|| inner.add_modules(&needed));
+            // If it does not compile, a session says so and goes without it.
+            scope.spawn(|| inner.add_persistent().ok());
             let uploaded = inner.upload(checkpoint, progress);
             let compiled = compiling.join().unwrap_or_else(|_| {
                 Err(Error::NoCompiler("a compiling thread panicked".to_string()))
@@ -180,13 +182,18 @@ impl Inner {
             &places,
         );
         let mut units = BTreeSet::from([turn_unit()]);
-        if let (Replay::Persistent, Ok(roll)) = (self.options.replay, &self.roll) {
-            units.insert(roll.unit.clone());
-        }
         for table in &self.program.tables {
             units.extend(units_of(&cx.lower(table)?));
         }
         Ok(units.into_iter().collect())
+    }
+
+    /// Compiles and loads the persistent kernel, where chains are to be replayed by it.
+    fn add_persistent(&self) -> Result<(), Error> {
+        match (self.options.replay, &self.roll) {
+            (Replay::Persistent, Ok(roll)) => self.add_modules(std::slice::from_ref(&roll.unit)),
+            _ => Ok(()),
+        }
     }
 
     fn modules(&self) -> MutexGuard<'_, BTreeMap<Unit, Module>> {

@@ -31,7 +31,7 @@ pub fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
     let mut all = vec![Replay::Graph, Replay::While, Replay::Eager];
     match persistent::possible(gpu) {
         Ok(()) => {
-            all.push(Replay::Persistent);
+            all.insert(0, Replay::Persistent);
             (all, None)
         }
         Err(why) => (all, Some(not_persistent(&why))),

@@ -134,7 +134,11 @@ impl Configuration {
                     .map_err(|e| e.to_string())?,
             ),
             Configuration::Cuda => {
-                let options = welte_cuda::Options::default();
+                // Steps go by the graph: the persistent kernel would be compiled for nothing.
+                let options = welte_cuda::Options {
+                    replay: welte_cuda::Replay::Graph,
+                    ..Default::default()
+                };
                 Model::Cuda(
                     welte_cuda::Model::load(program, checkpoint, &options, &mut quiet)
                         .map_err(|e| e.to_string())?,
