@@ -3,6 +3,7 @@
 
 use super::Session;
 use crate::gpu::Event;
+use crate::ops::sample::Sampler;
 use crate::{Error, Replay, compile};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -87,7 +88,13 @@ impl Session {
         let known = known.and_then(|bytes| Habits::of_bytes(&bytes));
         let habits = match known {
             Some(habits) => Some(habits),
-            None => self.fastest()?,
+            None => {
+                let fastest = self.fastest()?;
+                // What was tried is no history.
+                self.sampler = Sampler::new(&self.model.inner.program);
+                self.sampler_changed = true;
+                fastest
+            }
         };
         if let Some(habits) = habits {
             self.set_habits(habits);
@@ -142,8 +149,6 @@ impl Session {
         self.chain(start, tokens, &[], &never, &mut |_| true)?;
         end.record()?;
         end.wait()?;
-        // What was tried is no history.
-        self.sampler_changed = true;
         end.since(&begin)
     }
 }
