@@ -200,6 +200,25 @@ fn tolerance(kv_format: Format) -> f32 {
     }
 }
 
+/// Heads, heads of keys, their width, the cache's format and page, window and softcap.
+type Shape = (u32, u32, u32, Format, u32, u32, f32);
+
+fn one_layer(shape: Shape, seed: u64) -> Config {
+    let (heads, kv_heads, head_dim, kv_format, page, window, softcap) = shape;
+    Config {
+        heads,
+        kv_heads,
+        head_dim,
+        rot: head_dim,
+        kv_format,
+        page,
+        window,
+        softcap,
+        layers: 1,
+        ..Config::small(seed)
+    }
+}
+
 /// One row at a time: groups that share passes in every way, heads of odd widths, windows that begin inside a split, on
 /// every instruction set, in pages that lie in disorder.
 #[test]
@@ -214,20 +233,11 @@ fn single_rows_agree_with_the_reference() {
         (12, 1, 256, Format::F16, 100, 250, 0.0),
     ];
     for (seed, shape) in shapes.into_iter().enumerate() {
-        let (heads, kv_heads, head_dim, kv_format, page, window, softcap) = shape;
         let config = Config {
-            heads,
-            kv_heads,
-            head_dim,
-            rot: head_dim,
-            kv_format,
-            page,
-            window,
-            softcap,
-            layers: 1,
             rows: 270,
-            ..Config::small(seed as u64 + 40)
+            ..one_layer(shape, seed as u64 + 40)
         };
+        let kv_format = config.kv_format;
         let (program, checkpoint) = make(&config);
         let mut sessions = everywhere(&program, &checkpoint);
         let mut at = 0;
@@ -278,22 +288,13 @@ fn prompts_agree_with_the_reference() {
     let formats = [Format::F32, Format::BF16];
     for (seed, shape) in shapes.into_iter().enumerate() {
         for format in formats {
-            let (heads, kv_heads, head_dim, kv_format, page, window, softcap) = shape;
             let config = Config {
-                heads,
-                kv_heads,
-                head_dim,
-                rot: head_dim,
-                kv_format,
-                page,
-                window,
-                softcap,
                 sinks: seed % 2 == 1,
-                layers: 1,
                 rows: 110,
                 format,
-                ..Config::small(seed as u64)
+                ..one_layer(shape, seed as u64)
             };
+            let kv_format = config.kv_format;
             let (program, checkpoint) = make(&config);
             let mut sessions = everywhere(&program, &checkpoint);
             let tolerance = match format {

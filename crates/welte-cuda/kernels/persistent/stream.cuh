@@ -1,5 +1,6 @@
 // The stream of weights: one warp of a block copies the rows that the block multiplies, in the order of the instructions and
-// turn after turn, into a ring in shared memory. It waits for room and for nothing else: weights depend on no activation.
+// turn after turn, into a ring in shared memory. Weights depend on no activation: it waits for room, and where that helps leaves
+// the way to the block's input while that is awaited.
 #pragma once
 #include "persistent/formats.cuh"
 #include "persistent/exchange.cuh"

@@ -354,6 +354,20 @@ mod tests {
         assert_eq!(counts, [73, 36, 36, 36]);
     }
 
+    fn attention(heads: u32, kv_heads: u32, head_dim: u32) -> params::Attention {
+        params::Attention {
+            layer: 0,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: 1.0,
+            window: 0,
+            softcap: 0.0,
+            q_stride: 0,
+            y_stride: 0,
+        }
+    }
+
     #[test]
     fn every_query_has_one_job_and_every_split_a_place() {
         let mut checked = 0;
@@ -369,17 +383,7 @@ mod tests {
         ] {
             for head_dim in [16, 64, 80, 96, 112, 128, 192, 256] {
                 for blocks in [1, 7, 60, 114, 132, 160] {
-                    let a = params::Attention {
-                        layer: 0,
-                        heads,
-                        kv_heads,
-                        head_dim,
-                        scale: 1.0,
-                        window: 0,
-                        softcap: 0.0,
-                        q_stride: 0,
-                        y_stride: 0,
-                    };
+                    let a = attention(heads, kv_heads, head_dim);
                     let parts = Parts::of(&a, head_dim, blocks).unwrap();
                     let group = heads / kv_heads;
                     let mut seen = vec![0; heads as usize];
@@ -403,18 +407,7 @@ mod tests {
         }
         assert_eq!(checked, 8 * 8 * 6);
         for (head_dim, rot) in [(72, 72), (272, 64), (0, 0), (64, 62), (64, 128)] {
-            let a = params::Attention {
-                layer: 0,
-                heads: 4,
-                kv_heads: 2,
-                head_dim,
-                scale: 1.0,
-                window: 0,
-                softcap: 0.0,
-                q_stride: 0,
-                y_stride: 0,
-            };
-            assert!(Parts::of(&a, rot, 132).is_err());
+            assert!(Parts::of(&attention(4, 2, head_dim), rot, 132).is_err());
         }
     }
 
