@@ -4,15 +4,21 @@
 // STREAMED and REPLAYED are the cases of the two switches: all three are generated from the table's own parameters.
 #include "persistent/block.cuh"
 #include "sample.cuh"
-#define STORE 0
-#define ADD 1
-#define ACT_MUL 2
-#define LOGITS 3
+#include "persistent/embed.cuh"
 #include "persistent/product.cuh"
 #include "persistent/attend.cuh"
 #include "persistent/choose.cuh"
 
 VARIANTS
+
+#include "persistent/start.cuh"
+
+// What each kind of instruction comes to.
+#define EMBED_BY(V) embed<V>(w, a.exchange, in, turn, token, mute)
+#define MULTIPLY_BY(V) product<V>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, mute)
+#define LOGITS_BY(V) best = MULTIPLY_BY(V)
+#define ATTEND_BY(V) attention<V>(w, s, a.kv, a.exchange, in, turn, position, mute)
+#define TURN_BY(V, rope) fill_angles<V>(s->angles, a.freqs[rope], position)
 
 struct PersistentArgs {
     SampleArgs sample;
@@ -31,44 +37,9 @@ struct PersistentArgs {
     u32 mute; // a block that hands nothing on, for tests; none: all ones
 };
 
-// The embedding of the token, a block of 32 elements per warp.
-template <class V>
-__device__ __forceinline__ void embed(Watch &w, float *exchange, const Instruction &in, u32 turn, u32 token, bool mute) {
-    using F = typename V::Format;
-    using L = Slot<V>;
-    u32 lane = threadIdx.x % 32, tag = tag_of(turn, in.writes_per_turn, in.writes);
-    STAMP(0);
-    for (u32 block = blockIdx.x + threadIdx.x / 32 * gridDim.x; block * 32 < V::k; block += gridDim.x * WARPS) {
-        const u8 *p[MOST_PLANES];
-#pragma unroll
-        for (int i = 0; i < F::PLANES; i++) p[i] = (const u8 *)in.weight + (u64)V::n * L::before(i) + (u64)token * L::stride(i);
-        float v = 0.0f;
-        u32 at = block * 32 + lane;
-        if constexpr (F::BLOCKS) {
-            Block32 b = F::load(p, block);
-            u32 word = 0;
-#pragma unroll
-            for (u32 j = 0; j < 8; j++)
-                if (lane / 4 == j) word = b.q[j];
-            float q = (float)(i8)(word >> 8 * (lane % 4));
-            v = fmaf(lane < 16 ? b.d[0] : b.d[1], q, lane < 16 ? b.m[0] : b.m[1]);
-        } else if (at < V::k) {
-            float eight[8];
-            F::load8(p, at / 8, eight);
-#pragma unroll
-            for (u32 j = 0; j < 8; j++)
-                if (lane % 8 == j) v = eight[j];
-        }
-        if (at < V::k && !mute) publish(exchange + in.out + at, V::scale * v, tag);
-    }
-    STAMP(3);
-}
-
 __device__ __forceinline__ void begin(Shared *s, const PersistentArgs &a) {
     u32 tid = threadIdx.x;
-    const u32 *from = (const u32 *)a.program, *shares = (const u32 *)(a.shares + (u64)blockIdx.x * a.instructions);
-    for (u32 i = tid; i < a.instructions * sizeof(Instruction) / 4; i += LAUNCHED) ((u32 *)s->program)[i] = from[i];
-    for (u32 i = tid; i < a.instructions * sizeof(Share) / 4; i += LAUNCHED) ((u32 *)s->shares)[i] = shares[i];
+    take_program(s, a.program, a.shares, a.instructions);
     const u32 *pages = a.kv.pages + (u64)a.sample.step->rows[0].sequence * a.kv.per_sequence;
     for (u32 i = tid; i < a.kv.per_sequence; i += LAUNCHED) s->pages[i] = pages[i];
     const u32 *ends = (const u32 *)(a.sample.sampler + 1);
@@ -76,34 +47,8 @@ __device__ __forceinline__ void begin(Shared *s, const PersistentArgs &a) {
     for (u32 i = tid; i < kept; i += LAUNCHED) s->ends[i] = ends[i];
     if (tid == 0) {
         s->ends_kept = kept;
-        s->dead = 0;
-        s->hungry = 0;
-        s->clerk.turns = s->clerk.told = s->clerk.done = 0;
-        for (u32 i = 0; i < SLOTS; i++) {
-            mbarrier_init(shared_address(&s->full[i]), 1);
-            mbarrier_init(shared_address(&s->empty[i]), WARPS);
-        }
-        mbarriers_ready();
-        show_to_async();
+        open_ring(s);
     }
-}
-
-__device__ __forceinline__ void stream(Shared *s, const PersistentArgs &a, u32 turns) {
-    Streamer streamer;
-    streamer.begin(s, a.fault, a.patience, a.pauses, a.more);
-    u32 lane = threadIdx.x % 32;
-    for (u32 turn = 0; turn < turns; turn++)
-        for (u32 i = 0; i < a.instructions; i++) {
-            const Instruction &in = s->program[i];
-            const Share &share = s->shares[i];
-            bool on = true;
-            switch (in.variant) { STREAMED }
-            if (!on) {
-                streamer.drain();
-                return;
-            }
-        }
-    streamer.drain();
 }
 
 __device__ __forceinline__ void replay(Shared *s, const PersistentArgs &a, u32 turns) {

@@ -89,9 +89,12 @@ pub(crate) struct DeviceWeight {
 }
 
 /// The bytes of a parameter struct: `repr(C)`, of `u32`, `i32`, `f32` and `u64`, without holes.
-pub(crate) fn args<T: Copy>(value: &T) -> Vec<u8> {
+pub(crate) fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     // SAFETY: parameter structs are plain numbers without padding, so each of their bytes is initialised.
-    let bytes =
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) };
-    <[u8]>::to_vec(bytes)
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// The same, to be kept.
+pub(crate) fn args<T: Copy>(value: &T) -> Vec<u8> {
+    bytes_of(value).to_vec()
 }

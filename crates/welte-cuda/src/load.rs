@@ -32,6 +32,8 @@ pub(crate) struct Inner {
     pub(crate) weights: Vec<Placed>,
     /// The decode table for the persistent kernel, or why there is none.
     pub(crate) roll: Result<Roll, String>,
+    /// The same for steps of several rows.
+    pub(crate) rows: Result<Roll, String>,
     pub(crate) sizes: Sizes,
     modules: Mutex<BTreeMap<Unit, Module>>,
     // Freed after everything that lives in its context.
@@ -83,6 +85,7 @@ impl Model {
             options,
             sizes,
             mut roll,
+            mut rows,
         } = plan;
         let gpu = Arc::new(Gpu::open(options.device)?);
         let mut weights = Vec::with_capacity(program.weights.len());
@@ -110,12 +113,13 @@ impl Model {
         for weight in &mut weights {
             weight.start += arena.start();
         }
-        if let Ok(roll) = &mut roll {
+        for roll in [&mut roll, &mut rows].into_iter().flatten() {
             roll.place(&weights);
         }
         let model = Model {
             inner: Arc::new(Inner {
                 roll,
+                rows,
                 sizes,
                 program,
                 options,
@@ -129,8 +133,10 @@ impl Model {
         let needed = inner.units()?;
         std::thread::scope(|scope| {
             let compiling = scope.spawn(|| inner.add_modules(&needed));
-            // If it does not compile, a session says so and goes without it.
-            scope.spawn(|| inner.add_persistent().ok());
+            // If one does not compile, a session says so and goes without it.
+            for roll in [&inner.roll, &inner.rows] {
+                scope.spawn(|| inner.add_persistent(roll).ok());
+            }
             let uploaded = inner.upload(checkpoint, progress);
             let compiled = compiling.join().unwrap_or_else(|_| {
                 Err(Error::NoCompiler("a compiling thread panicked".to_string()))
@@ -188,9 +194,9 @@ impl Inner {
         Ok(units.into_iter().collect())
     }
 
-    /// Compiles and loads the persistent kernel, where chains are to be replayed by it.
-    fn add_persistent(&self) -> Result<(), Error> {
-        match (self.options.replay, &self.roll) {
+    /// Compiles and loads a persistent kernel, where chains are to be replayed by it.
+    fn add_persistent(&self, roll: &Result<Roll, String>) -> Result<(), Error> {
+        match (self.options.replay, roll) {
             (Replay::Persistent, Ok(roll)) => self.add_modules(std::slice::from_ref(&roll.unit)),
             _ => Ok(()),
         }

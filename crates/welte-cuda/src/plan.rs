@@ -1,6 +1,6 @@
 //! What a program will take of a GPU and how it will be replayed there, known before anything is allocated.
 
-use crate::persistent::{self, Inputs, Roll};
+use crate::persistent::{self, Inputs, ONE_ROW, Roll};
 use crate::sizes::{self, Sizes};
 use crate::{Error, GpuInfo, Options, Replay, info};
 use std::fmt;
@@ -38,6 +38,15 @@ pub fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
     }
 }
 
+/// The decode table for steps of several rows, if there is a table that they stand for.
+fn several(inputs: &Inputs<'_>) -> Result<Roll, String> {
+    let (decode, others) = inputs.program.tables.split_first().ok_or("no table")?;
+    if !others.iter().any(|table| persistent::takes(decode, table)) {
+        return Err("no other table has the decode table's commands".to_string());
+    }
+    persistent::record_rows(inputs, decode)
+}
+
 /// The beginning of every reason.
 fn not_persistent(why: &str) -> String {
     format!("not the persistent kernel: {why}")
@@ -52,6 +61,8 @@ pub struct Plan {
     pub(crate) sizes: Sizes,
     /// The decode table for the persistent kernel, or why there is none.
     pub(crate) roll: Result<Roll, String>,
+    /// The same for steps of several rows.
+    pub(crate) rows: Result<Roll, String>,
 }
 
 impl Plan {
@@ -69,12 +80,15 @@ impl Plan {
             gpu,
         };
         let decode = program.tables.first().ok_or("it has no table".to_string());
-        let roll = decode.and_then(|table| persistent::record(&inputs, table));
-        let bytes = roll.as_ref().map_or(0, |roll| roll.memory().bytes);
+        let roll = decode.and_then(|table| persistent::record(&inputs, table, ONE_ROW));
+        let rows = roll.as_ref().map_err(String::clone);
+        let rows = rows.and_then(|_| several(&inputs));
+        let bytes = [&roll, &rows].map(|roll| roll.as_ref().map_or(0, |r| r.memory().bytes));
         Ok(Plan {
             sizes: Sizes::of(&program, gpu, bytes),
             options: *options,
             roll: roll.map_err(|why| not_persistent(&why)),
+            rows: rows.map_err(|why| not_persistent(&why)),
             program,
         })
     }

@@ -5,6 +5,7 @@ mod chain;
 mod persistent;
 mod profile;
 mod ready;
+mod rows;
 mod tune;
 
 pub use profile::Profile;
@@ -16,10 +17,12 @@ use crate::launch::ByRows;
 use crate::load::{Inner, Model};
 use crate::lower::{MAILBOX_SLOTS, Places};
 use crate::ops::sample::Sampler;
+use crate::persistent::FAULT_BYTES;
 use crate::sizes::STEP_HEAD;
 use crate::{Error, Replay};
 use persistent::Persistent;
 use ready::{Ready, ReadyTable, ready_tables};
+use rows::Rows;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use welte_table::timeline::Timeline;
@@ -34,6 +37,8 @@ pub struct Session {
     forward_graph: Option<Graph>,
     loop_graph: Option<Graph>,
     persistent: Option<Persistent>,
+    /// The same for steps of several rows.
+    rows: Option<Rows>,
     /// Why chains are not replayed as was asked for.
     note: Option<String>,
     decode: Option<usize>,
@@ -85,12 +90,21 @@ impl Session {
             extra.push(DeviceBlock::zeroed(&gpu, bytes, name)?);
             count(class, bytes);
         }
-        let [scratch, counters, step_state, page_table, sampling, roll] =
-            <[DeviceBlock; 6]>::try_from(extra)
+        let [
+            scratch,
+            counters,
+            step_state,
+            page_table,
+            sampling,
+            roll,
+            rows,
+        ] = <[DeviceBlock; 7]>::try_from(extra)
                 .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
         let mailbox = HostBlock::new(&gpu, MAILBOX_SLOTS as usize * 8, "the mailbox")?;
         let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
         let logits_bytes = sizes.logits_rows as usize * program.vocab as usize * 4;
+        // Behind them comes what a kernel says has gone wrong.
+        let logits_bytes = logits_bytes + FAULT_BYTES as usize;
         let logits = HostBlock::new(&gpu, logits_bytes, "logits on the host")?;
         let places = Places {
             buffers: buffers.iter().map(DeviceBlock::start).collect(),
@@ -105,6 +119,7 @@ impl Session {
         let tables = ready_tables(inner, &gpu, &places)?;
         let decode = tables.iter().position(|t| t.shape == Shape::Decode);
         let persistent = Persistent::new(inner, &gpu, &places, roll);
+        let rows = Rows::new(inner, &gpu, &places, rows);
         let mut session = Session {
             model: model.clone(),
             tables,
@@ -112,6 +127,7 @@ impl Session {
             forward_graph: None,
             loop_graph: None,
             persistent,
+            rows,
             note: None,
             decode,
             buffers,
@@ -150,6 +166,13 @@ impl Session {
             let rows = vec![Row::default(); self.tables[table].shape.rows() as usize];
             self.upload_ended(&rows)?;
             self.replay(table, usize::MAX, true, &rows)?;
+        }
+        let several = [Row::default(); 2];
+        for table in 0..self.tables.len() {
+            if self.tables[table].shape.rows() > 1 {
+                self.upload_ended(&several)?;
+                self.launch_rows(table, several.len())?;
+            }
         }
         self.upload_ended(&[Row::default()])?;
         for graph in [&self.decode_graph, &self.forward_graph, &self.loop_graph] {
@@ -254,12 +277,6 @@ impl Session {
     pub fn step(&mut self, table: usize, rows: &[Row]) -> Result<&[f32], Error> {
         self.set_rows(table, rows)?;
         self.upload_step(rows, 0)?;
-        match &self.forward_graph {
-            Some(graph) if Some(table) == self.decode && self.by_graph() => {
-                graph.launch()?;
-            }
-            _ => self.replay(table, usize::MAX, false, rows)?,
-        }
         let ready = &self.tables[table];
         let count = if let Shape::Batch(_) = ready.shape {
             rows.len()
@@ -268,12 +285,26 @@ impl Session {
         };
         let values = count * self.model.inner.program.vocab as usize;
         let source = ready.logits;
-        // SAFETY: lowering checked that the logits' rows lie in their buffer; we wait for the copy.
-        unsafe {
-            let out = &mut self.logits.as_mut_slice()[..values * 4];
-            self.gpu.download(source, out)?;
+        loop {
+            let together = self.launch_rows(table, rows.len())?;
+            match &self.forward_graph {
+                _ if together => self.ask_rows(values * 4)?,
+                Some(graph) if Some(table) == self.decode && self.by_graph() => {
+                    graph.launch()?;
+                }
+                _ => self.replay(table, usize::MAX, false, rows)?,
+            }
+            // SAFETY: lowering checked that the logits' rows lie in their buffer; we wait for the copy.
+            unsafe {
+                let out = &mut self.logits.as_mut_slice()[..values * 4];
+                self.gpu.download(source, out)?;
+            }
+            self.gpu.synchronise()?;
+            // Once more by other kernels, which write the same places.
+            if !together || !self.rows_gave_up(values * 4)? {
+                break;
+            }
         }
-        self.gpu.synchronise()?;
         // SAFETY: pinned memory is aligned to pages, and any bytes are floats.
         Ok(unsafe { std::slice::from_raw_parts(self.logits.as_slice().as_ptr().cast(), values) })
     }

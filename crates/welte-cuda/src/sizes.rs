@@ -73,8 +73,8 @@ pub(crate) struct Sizes {
     pub(crate) step: u64,
     pub(crate) pages: u64,
     pub(crate) sampler: u64,
-    /// What the persistent kernel needs.
-    pub(crate) persistent: u64,
+    /// What the persistent kernel needs, and what that for several rows does.
+    pub(crate) persistent: [u64; 2],
     /// The most rows of any table.
     pub(crate) rows: u32,
     /// The most rows of logits that a step gives.
@@ -82,8 +82,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// `persistent`: what the persistent kernel needs.
-    pub(crate) fn of(program: &Program, gpu: &GpuInfo, persistent: u64) -> Sizes {
+    /// `persistent`: what the persistent kernels need.
+    pub(crate) fn of(program: &Program, gpu: &GpuInfo, persistent: [u64; 2]) -> Sizes {
         let most = |f: fn(&Shape) -> u32| program.tables.iter().map(|t| f(&t.shape)).max();
         let rows = most(|s| s.rows()).unwrap_or(1).max(1);
         let batch = |s: &Shape| if let Shape::Batch(n) = s { *n } else { 1 };
@@ -122,7 +122,7 @@ impl Sizes {
     }
 
     /// Name, class and bytes of each block.
-    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 6] {
+    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 7] {
         let prompt = if self.rows > 1 {
             Class::ScratchPrefill
         } else {
@@ -134,7 +134,12 @@ impl Sizes {
             ("step state", Class::Tables, self.step),
             ("page table", Class::Tables, self.pages),
             ("sampling state", Class::Tables, self.sampler),
-            ("persistent replay", Class::Tables, self.persistent),
+            ("persistent replay", Class::Tables, self.persistent[0]),
+            (
+                "persistent replay of rows",
+                Class::Tables,
+                self.persistent[1],
+            ),
         ]
     }
 }

@@ -1,90 +1,15 @@
 //! The persistent kernel against the CPU's oracle, and its invariants. Without a GPU that it runs on every test says so and
 //! passes.
 
-#[path = "../../welte-cpu/tests/common/mod.rs"]
 mod common;
 
-use common::{Config, Made, Numbers, difference, make, rows};
+use common::small::{self, Config, Made, Numbers, difference, make, rows};
+use common::{chain, config, gpu, load, long};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use welte_cuda::{Model, Options, Replay, Session, info};
 use welte_table::*;
-
-/// False, and says why, if there is no GPU for the kernel here.
-fn gpu() -> bool {
-    match info(0) {
-        Ok(gpu) if gpu.arch >= 90 => true,
-        Ok(gpu) => {
-            eprintln!("skipped: {} is too old", gpu.name);
-            false
-        }
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            false
-        }
-    }
-}
-
-/// So many tokens, or on the pretended GPU (`tests/pretend`), where a token takes a while, a quarter of them.
-fn long(tokens: usize) -> usize {
-    match info(0) {
-        Ok(gpu) if gpu.name == "a pretended GPU" => tokens / 4,
-        _ => tokens,
-    }
-}
-
-/// A model that the kernel takes.
-fn config(seed: u64) -> Config {
-    Config {
-        format: Format::Q4_0,
-        layers: 3,
-        dim: 256,
-        heads: 8,
-        kv_heads: 2,
-        head_dim: 64,
-        rot: 64,
-        hidden: 768,
-        vocab: 1003,
-        context: 2048,
-        rows: 256,
-        ..Config::small(seed)
-    }
-}
-
-fn load(program: &Program, checkpoint: &Made) -> Session {
-    let options = Options {
-        device: 0,
-        replay: Replay::Persistent,
-    };
-    let program = Arc::new(program.clone());
-    let model = Model::load(program, checkpoint, &options, &mut |_, _| {}).unwrap();
-    let session = Session::new(&model).unwrap();
-    assert_eq!(session.note(), None);
-    assert_eq!(session.replay_in_use(), Replay::Persistent);
-    session
-}
-
-/// Decodes in chains of these lengths.
-fn chain(session: &mut Session, mut row: Row, lengths: &[usize], ends: &[u32]) -> Vec<u32> {
-    let mut tokens = Vec::new();
-    for length in lengths {
-        let never = AtomicBool::new(false);
-        let mut take = |token| {
-            tokens.push(token);
-            true
-        };
-        let made = session
-            .chain(row, *length, ends, &never, &mut take)
-            .unwrap();
-        row.position += made as u32;
-        row.token = tokens.last().copied().unwrap_or(row.token);
-        if made < *length {
-            break;
-        }
-    }
-    tokens
-}
 
 /// The logits that the last token was chosen from.
 fn logits(session: &Session) -> Vec<f32> {
@@ -146,7 +71,7 @@ fn logits_agree_with_the_reference_in_every_format() {
     for (seed, format, program, checkpoint) in made {
         let config = config(100 + seed);
         let mut fast = load(&program, &checkpoint);
-        let mut plain = common::load(&program, &checkpoint, &common::options(4));
+        let mut plain = small::load(&program, &checkpoint, &small::options(4));
         fast.set_sampling(&Sampling::default(), &[], &[]);
         let mut n = Numbers(seed + 5);
         // A context that one head takes alone, and one that is split.

@@ -17,11 +17,11 @@ constexpr u32 RUN_TILE = 16;
 constexpr float LOWEST = -1e30f;
 
 // Cosines and sines of this turn's position for every rope of the model, one after the other.
-template <class V> __device__ __forceinline__ void fill_angles(Shared *s, const float *freqs, u32 position) {
+template <class V> __device__ __forceinline__ void fill_angles(float2 *angles, const float *freqs, u32 position) {
     for (u32 i = threadIdx.x; i < V::rot / 2; i += CONSUMERS) {
         float c, sn;
         turn_by((float)position, freqs[i], V::magnitude, c, sn);
-        s->angles[V::angles + i] = make_float2(c, sn);
+        angles[V::angles + i] = make_float2(c, sn);
     }
 }
 
@@ -71,8 +71,8 @@ template <class V> struct Job {
     __device__ __forceinline__ bool has_own(u32 position) const { return position < to; }
 
     __device__ __forceinline__ bool has(u32 at, u32 position) const { return at < to && (!V::window || at >= first(position)); }
-    // Has it, and it is of an earlier turn.
-    __device__ __forceinline__ bool is_cached(u32 at, u32 position) const { return at < min(to, position) && (!V::window || at >= first(position)); }
+    // Has it, and it is among the first `cached` positions.
+    __device__ __forceinline__ bool is_cached(u32 at, u32 cached, u32 position) const { return at < min(to, cached) && (!V::window || at >= first(position)); }
 
     __device__ __forceinline__ const u8 *key(const Shared *s, u32 tile, u32 row) const {
         u32 at = tile * RUN_TILE, more = row;
@@ -83,16 +83,16 @@ template <class V> struct Job {
     static __device__ __forceinline__ u64 values(const Kv &kv) { return (u64)kv.total * PAGE_BYTES; }
 };
 
-// A warp's keys of a tile.
+// A warp's keys of a tile, of which the first `cached` positions of the context lie in the cache.
 template <class V> struct Keys {
     using D = Desk<V>;
     uint4 part[2][D::C32];
 
-    __device__ __forceinline__ void fetch(const Shared *s, const Job<V> &job, u32 tile, u32 position, u32 g, u32 t) {
+    __device__ __forceinline__ void fetch(const Shared *s, const Job<V> &job, u32 tile, u32 cached, u32 position, u32 g, u32 t) {
         const u8 *first = job.key(s, tile, g);
 #pragma unroll
         for (u32 h = 0; h < 2; h++) {
-            bool there = job.is_cached(tile * RUN_TILE + h * 8 + g, position);
+            bool there = job.is_cached(tile * RUN_TILE + h * 8 + g, cached, position);
             const uint4 *row = (const uint4 *)(PAGE % RUN_TILE == 0 ? first + h * 8 * KV_ROW : job.key(s, tile, h * 8 + g)) + t;
 #pragma unroll
             for (u32 c = 0; c < D::C32; c++) {
@@ -121,11 +121,11 @@ template <class V> struct Values {
 
     static __device__ __forceinline__ u32 row(u32 i, u32 t) { return 2 * t + i % 2 + i / 2 * 8; }
 
-    __device__ __forceinline__ void fetch(const Shared *s, const Kv &kv, const Job<V> &job, u32 tile, u32 position, u32 g, u32 t) {
+    __device__ __forceinline__ void fetch(const Shared *s, const Kv &kv, const Job<V> &job, u32 tile, u32 cached, u32 position, u32 g, u32 t) {
         const u8 *lowest = job.key(s, tile, row(0, t)) + job.values(kv);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            bool there = job.is_cached(tile * RUN_TILE + row(i, t), position);
+            bool there = job.is_cached(tile * RUN_TILE + row(i, t), cached, position);
             const u8 *from = PAGE % RUN_TILE == 0 ? lowest + row(i, 0) * KV_ROW : job.key(s, tile, row(i, t)) + job.values(kv);
 #pragma unroll
             for (u32 d = 0; d < D::D64; d++) {
@@ -254,7 +254,7 @@ template <class V> struct Vector {
     }
 
     // Normed and turned, times a factor.
-    __device__ __forceinline__ void finish(const Shared *s, float (&v)[EACH][2][2], bool norms, bool turns, float factor, u32 lane) const {
+    __device__ __forceinline__ void finish(const float2 *angles, float (&v)[EACH][2][2], bool norms, bool turns, float factor, u32 lane) const {
         float sum = 0.0f;
 #pragma unroll
         for (u32 i = 0; i < EACH; i++)
@@ -274,7 +274,7 @@ template <class V> struct Vector {
             }
             if (!turns || (lane + 32 * i) * 2 >= V::rot / 2) continue;
             // Each of the two angles turns a pair: the same of both halves, or both of the same half.
-            float4 a = *(const float4 *)&s->angles[V::angles + (lane + 32 * i) * 2];
+            float4 a = *(const float4 *)&angles[V::angles + (lane + 32 * i) * 2];
 #pragma unroll
             for (u32 p = 0; p < 2; p++) {
                 float c = p ? a.z : a.x, sn = p ? a.w : a.y;
@@ -287,14 +287,14 @@ template <class V> struct Vector {
     }
 };
 
-// This turn's queries into `work`, and, where the run ends with this turn's position, its key and value too, and into the
-// cache. A warp has one vector of them, or two.
+// This turn's queries into `work`, and, where there are two vectors more, its key and value too, and into the cache. A warp has
+// one vector of them, or two.
 template <class V>
 __device__ __forceinline__ void prepare(Watch &w, Shared *s, const Kv &kv, const float *qkv, const Instruction &in, u32 tag, const Job<V> &job, u32 position,
-                                        u32 warp, u32 lane) {
+                                        const float2 *angles, u32 more, u32 warp, u32 lane) {
     using D = Desk<V>;
     using X = Vector<V>;
-    u32 queries = job.queries(), count = queries + (job.has_own(position) ? 2 : 0);
+    u32 queries = job.queries(), count = queries + more;
     auto from = [&](u32 n) {
         u32 row = n < queries ? job.query() + n : n == queries ? V::heads + job.head() : V::heads + V::kv_heads + job.head();
         return qkv + row * D::HD;
@@ -310,7 +310,7 @@ __device__ __forceinline__ void prepare(Watch &w, Shared *s, const Kv &kv, const
         // Without a cap the change of base is in the queries.
         float factor = !is_query ? 1.0f : V::softcap == 0.0f ? V::scale * LOG2E : V::scale;
         float v[X::EACH][2][2];
-        x.finish(s, v, norm(n) != nullptr, is_query || is_key, factor, lane);
+        x.finish(angles, v, norm(n) != nullptr, is_query || is_key, factor, lane);
         u8 *cache = (u8 *)job.key(s, position / RUN_TILE, position % RUN_TILE) + (is_key ? 0 : job.values(kv));
 #pragma unroll
         for (u32 i = 0; i < X::EACH; i++) {
@@ -390,19 +390,10 @@ __device__ __forceinline__ float weigh(const float (&score)[2][2], float largest
     return sum;
 }
 
-// Everything of a job but its end: the first tiles of all warps are on their way before the queries are there, and as soon as
-// a tile has been taken the warp's next one is.
-template <class V>
-__device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const float *exchange, const Instruction &in, u32 turn, const Job<V> &job, u32 position) {
-    using D = Desk<V>;
-    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tile = job.begin + warp;
-    Keys<V> k;
-    Values<V> v;
-    k.fetch(s, job, tile, position, lane / 4, lane % 4);
-    v.fetch(s, kv, job, tile, position, lane / 4, lane % 4);
-    prepare<V>(w, s, kv, exchange + in.in, in, tag_of(turn, in.reads_per_turn, in.reads), job, position, warp, lane);
-    consumers_meet();
-    STAMP(1);
+// A warp's tiles, the first of which are on their way already: as soon as one has been taken the next one is. With OWN this
+// turn's key and value are in `work`.
+template <class V, bool OWN>
+__device__ __forceinline__ void go_through(Shared *s, const Kv &kv, const Job<V> &job, u32 position, Keys<V> &k, Values<V> &v, u32 tile, u32 warp, u32 lane) {
     Sums<V> sums;
     sums.begin();
 #pragma unroll 1
@@ -410,7 +401,7 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const fl
         // What follows from it would be kept in registers.
         lane = opaque(lane);
         u32 g = lane / 4, t = lane % 4;
-        if (tile == position / RUN_TILE) {
+        if (OWN && tile == position / RUN_TILE) {
             k.put_own(s, position % RUN_TILE, g, t);
             v.put_own(s, position % RUN_TILE, g, t);
         }
@@ -425,12 +416,27 @@ __device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const fl
         tile += WARPS;
         more = tile * RUN_TILE < job.to;
         if (more) {
-            k.fetch(s, job, tile, position, g, t);
-            v.fetch(s, kv, job, tile, position, g, t);
+            u32 cached = OWN ? position : job.to;
+            k.fetch(s, job, tile, cached, position, g, t);
+            v.fetch(s, kv, job, tile, cached, position, g, t);
         }
     }
     sums.save(s, job, warp, lane / 4, lane % 4);
     consumers_meet();
+}
+
+// Everything of a job but its end: the first tiles of all warps are on their way before the queries are there.
+template <class V>
+__device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const float *exchange, const Instruction &in, u32 turn, const Job<V> &job, u32 position) {
+    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tile = job.begin + warp;
+    Keys<V> k;
+    Values<V> v;
+    k.fetch(s, job, tile, position, position, lane / 4, lane % 4);
+    v.fetch(s, kv, job, tile, position, position, lane / 4, lane % 4);
+    prepare<V>(w, s, kv, exchange + in.in, in, tag_of(turn, in.reads_per_turn, in.reads), job, position, s->angles, job.has_own(position) ? 2 : 0, warp, lane);
+    consumers_meet();
+    STAMP(1);
+    go_through<V, true>(s, kv, job, position, k, v, tile, warp, lane);
 }
 
 // What the warps found of query n, for four dimensions; the same for all dimensions: the largest score and the total.
@@ -468,21 +474,45 @@ __device__ __forceinline__ void publish4(float *to, float4 v, float factor, u32 
 
 // How many runs a context is cut into. Never fewer for a longer one: what a run leaves is then never of an older
 // instruction, because it was left at each one before, or at none. And never more than there are tiles.
-template <class V> __device__ __forceinline__ u32 splits_of(u32 count) {
+template <class V> __device__ __forceinline__ u32 splits_of(u32 count, u32 most) {
     if (V::splits == 1 || count <= V::solo) return 1;
-    return min((u32)V::splits, max(2u, (count + V::run - 1) / V::run));
+    return min(most, max(2u, (count + V::run - 1) / V::run));
 }
 
 // The splits' own numbering: how many instructions of this kind a turn has, and which of them this is.
 __device__ __forceinline__ u32 tag_of_splits(const Instruction &in, u32 turn) { return tag_of(turn, in.flags >> 16, in.flags & 0xffff); }
 
-// Adds the splits up, four dimensions of a query at a time: a lane for each split, or for two. False: not this block.
-template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *exchange, const Instruction &in, u32 turn, u32 splits, bool mute) {
+// A job's end: all of the output, or what this split has of it.
+template <class V>
+__device__ __forceinline__ void hand_on(Shared *s, const Job<V> &job, float *exchange, const Instruction &in, u32 turn, u32 splits, bool mute) {
+    using D = Desk<V>;
+    for (u32 i = opaque(threadIdx.x); i < job.queries() * (D::HD / 4); i += CONSUMERS) {
+        u32 n = i / (D::HD / 4), d = i % (D::HD / 4) * 4;
+        float largest, total;
+        float4 sum = gathered<V>(s, n, d, largest, total);
+        if (mute) continue;
+        if (splits == 1) {
+            publish4(exchange + in.out + (job.query() + n) * D::HD + d, sum, __fdividef(1.0f, total), tag_of(turn, in.writes_per_turn, in.writes));
+            continue;
+        }
+        float *mine = exchange + V::partial + ((job.query() + n) * V::splits + job.split()) * D::WIDE;
+        u32 tag = tag_of_splits(in, turn);
+        publish4(mine + d, sum, 1.0f, tag);
+        if (d == 0) {
+            publish(mine + D::HD, largest, tag);
+            publish(mine + D::HD + 1, total, tag);
+        }
+    }
+}
+
+// Adds the splits up, four dimensions of a query at a time: a lane for each split, or for two. `turned` says by how many the
+// warps have changed their places. False: not this block.
+template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *exchange, const Instruction &in, u32 turn, u32 splits, bool mute, u32 turned) {
     using D = Desk<V>;
     constexpr u32 COLUMNS = V::heads * D::HD / 4, EACH = (V::splits + 31) / 32;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, lanes = 2, tag = tag_of_splits(in, turn);
     while (lanes < splits && lanes < 32) lanes *= 2;
-    u32 at_once = 32 / lanes, first = (warp * gridDim.x + opaque(blockIdx.x)) * at_once;
+    u32 at_once = 32 / lanes, first = ((warp + turned) % WARPS * gridDim.x + opaque(blockIdx.x)) * at_once;
     if (first >= COLUMNS) return false;
     for (; first < COLUMNS; first += gridDim.x * WARPS * at_once) {
         u32 mine = first + lane / lanes, column = min(mine, COLUMNS - 1), query = column / (D::HD / 4), d = column % (D::HD / 4) * 4;
@@ -536,37 +566,20 @@ template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *e
 
 template <class V>
 __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exchange, const Instruction &in, u32 turn, u32 position, bool mute) {
-    using D = Desk<V>;
     constexpr u32 JOBS = Job<V>::JOBS;
     kv.layer = in.layer;
     STAMP(0);
     // What follows from these would be kept in registers from layer to layer.
     position = opaque(position);
-    u32 block = opaque(blockIdx.x), splits = splits_of<V>(position + 1 - Job<V>::first(position));
+    u32 block = opaque(blockIdx.x), splits = splits_of<V>(position + 1 - Job<V>::first(position), V::splits);
     for (u32 number = block; number < JOBS * splits; number += gridDim.x) {
         Job<V> job(kv, number, splits, position);
         scan<V>(w, s, kv, exchange, in, turn, job, position);
-        for (u32 i = opaque(threadIdx.x); i < job.queries() * (D::HD / 4); i += CONSUMERS) {
-            u32 n = i / (D::HD / 4), d = i % (D::HD / 4) * 4;
-            float largest, total;
-            float4 sum = gathered<V>(s, n, d, largest, total);
-            if (mute) continue;
-            if (splits == 1) {
-                publish4(exchange + in.out + (job.query() + n) * D::HD + d, sum, __fdividef(1.0f, total), tag_of(turn, in.writes_per_turn, in.writes));
-                continue;
-            }
-            float *mine = exchange + V::partial + ((job.query() + n) * V::splits + job.split()) * D::WIDE;
-            u32 tag = tag_of_splits(in, turn);
-            publish4(mine + d, sum, 1.0f, tag);
-            if (d == 0) {
-                publish(mine + D::HD, largest, tag);
-                publish(mine + D::HD + 1, total, tag);
-            }
-        }
+        hand_on<V>(s, job, exchange, in, turn, splits, mute);
     }
     STAMP(2);
     bool had_part = block < JOBS * splits;
-    if (splits > 1) had_part |= add_splits<V>(w, exchange, in, turn, splits, mute);
+    if (splits > 1) had_part |= add_splits<V>(w, exchange, in, turn, splits, mute, 0);
     // `work` is the next instruction's.
     if (block < JOBS * splits) consumers_meet();
     if (had_part) STAMP(3);

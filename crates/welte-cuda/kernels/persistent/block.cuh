@@ -3,10 +3,15 @@
 // Consumer warps (WARPS of them) replay the instructions; one warp more streams weights ahead of them, another one tells
 // the host of tokens. Every wait has a bound. Who runs out of patience raises the fault, and from then on nobody waits any
 // more: every block runs through to the end of its turn with whatever numbers there are, and leaves. Nothing hangs.
-// Macros: WARPS, SLOTS, SLOT_BYTES, IN_FLIGHT, WORK_BYTES, OUTPUTS, INSTRUCTIONS, MOST_PAGES, ANGLES.
+// Macros: WARPS, SLOTS, SLOT_BYTES, IN_FLIGHT, WORK_BYTES, OUTPUTS, INSTRUCTIONS, MOST_PAGES, ANGLES, and, for a step of several
+// rows, STEP_ROWS: how many at most.
 #pragma once
 #include "angle.cuh"
 #include "kv.cuh"
+
+#ifndef STEP_ROWS
+#define STEP_ROWS 1
+#endif
 
 constexpr u32 CONSUMERS = WARPS * 32;
 constexpr u32 THREADS = 256; // those that sample
@@ -69,7 +74,7 @@ struct Shared {
     u64 empty[SLOTS];
     Instruction program[INSTRUCTIONS];
     Share shares[INSTRUCTIONS];
-    float squares[2][WARPS];
+    float squares[2 * STEP_ROWS][WARPS];
     u64 best[WARPS];
     volatile u32 dead; // nobody waits any more
     volatile u32 hungry; // not 0: the first warp waits for the input of a product
@@ -79,8 +84,14 @@ struct Shared {
     u32 ends_kept;
     u32 ends[MOST_ENDS_KEPT];
     u32 pages[MOST_PAGES];
-    alignas(16) float2 angles[ANGLES];
-    alignas(16) float parts[2][WARPS][OUTPUTS]; // of rows, a slice each
+#if STEP_ROWS > 1
+    Row rows[STEP_ROWS];
+    u32 live;     // of them
+    u32 meetings; // of all blocks, this one's included
+    u32 sequence; // the one whose pages are here
+#endif
+    alignas(16) float2 angles[STEP_ROWS * ANGLES];
+    alignas(16) float parts[2 * STEP_ROWS][WARPS][OUTPUTS]; // of the matrix's rows, a slice each
     alignas(16) u8 work[WORK_BYTES];
     alignas(128) u8 ring[SLOTS * SLOT_BYTES];
 };

@@ -4,18 +4,6 @@
 #include "persistent/exchange.cuh"
 #include "sample.cuh"
 
-// Everything that this block wrote comes before what others do after they have met it.
-__device__ __forceinline__ void arrive(u32 *counter) {
-    __threadfence();
-    count_release(counter);
-}
-
-__device__ __forceinline__ void wait_count(Watch &w, const u32 *counter, u32 wanted) {
-    Wait wait;
-    while (load_acquire(counter) < wanted && again(w, wait, PLACE_TOKEN)) {
-    }
-}
-
 __device__ __forceinline__ bool asks_for_the_largest(const Sampler &s) {
     return !(s.temperature > 0.0f) && !has_penalties(s) && s.biases == 0;
 }

@@ -20,30 +20,52 @@ __device__ __forceinline__ bool fresh(u32 v, u32 tag) { return (v & 3) == tag; }
 __device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }
 __device__ __forceinline__ float value(u32 v) { return __uint_as_float(v & ~3u); }
 
-// The quads (four floats) of `from` that fall to this lane: lane, lane + 32, ... below `quads`. The warp asks at four places
-// before it asks for everything, and at none before the others can have come so far: to ask again and again crowds the way
-// of what is asked for, and that of the weights.
-template <u32 ROUNDS> __device__ __forceinline__ void receive(Watch &w, const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
-    Wait wait;
-    wait_ticks(w.since, w.delay);
-    const float *some = from + quads * (lane % 4);
-    while (quads && !__all_sync(~0u, fresh(glance(some), tag)))
-        if (!__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
-    auto ask = [&](u32 r) { got[r] = glance4(from + 4 * (lane + 32 * r)); };
+// The quads (four floats) of `from` that fall to this lane: lane, lane + 32, ... below `quads`.
+template <u32 ROUNDS> __device__ __forceinline__ void ask(const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         got[r] = make_uint4(tag, tag, tag, tag);
-        if (lane + 32 * r < quads) ask(r);
+        if (lane + 32 * r < quads) got[r] = glance4(from + 4 * (lane + 32 * r));
     }
+}
+
+// They were asked for; what is stale is asked for again.
+template <u32 ROUNDS> __device__ __forceinline__ void complete(Watch &w, Wait &wait, const float *from, u32 tag, u32 lane, uint4 (&got)[ROUNDS]) {
     for (;;) {
         bool all = true;
 #pragma unroll
         for (u32 r = 0; r < ROUNDS; r++)
             if (!fresh(got[r], tag)) {
                 all = false;
-                ask(r);
+                got[r] = glance4(from + 4 * (lane + 32 * r));
             }
         if (all || !again(w, wait, PLACE_INPUT)) break;
     }
     __syncwarp();
+}
+
+// The same from the beginning. The warp asks at four places before it asks for everything, and at none before the others can
+// have come so far: to ask again and again crowds the way of what is asked for, and that of the weights.
+template <u32 ROUNDS> __device__ __forceinline__ void receive(Watch &w, const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
+    Wait wait;
+    wait_ticks(w.since, w.delay);
+    const float *some = from + quads * (lane % 4);
+    while (quads && !__all_sync(~0u, fresh(glance(some), tag)))
+        if (!__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
+    ask(from, tag, lane, quads, got);
+    complete(w, wait, from, tag, lane, got);
+}
+
+// ---- meeting ----
+
+// Everything that this block wrote comes before what others do after they have met it.
+__device__ __forceinline__ void arrive(u32 *counter) {
+    __threadfence();
+    count_release(counter);
+}
+
+__device__ __forceinline__ void wait_count(Watch &w, const u32 *counter, u32 wanted) {
+    Wait wait;
+    while (load_acquire(counter) < wanted && again(w, wait, PLACE_TOKEN)) {
+    }
 }

@@ -53,26 +53,42 @@ template <class V, u32 ROUNDS> __device__ __forceinline__ void put_rounded(u8 *s
     }
 }
 
+// What a warp's slice is taken in by: quads of 32 lanes, round by round.
+template <class V> struct Intake {
+    using P = Part<V>;
+    static constexpr u32 QUADS = P::EACH * P::UNIT / 4, ROUNDS = (QUADS + 31) / 32;
+    u32 first, quads;
+    float4 weights[V::norm ? ROUNDS : 1];
+
+    __device__ __forceinline__ void begin(const Instruction &in, u32 warp, u32 lane) {
+        first = warp * P::EACH * P::UNIT, quads = P::units(warp) * P::UNIT / 4;
+        if constexpr (V::norm) {
+            const float *norm = (const float *)in.vectors[0];
+#pragma unroll
+            for (u32 r = 0; r < ROUNDS; r++) {
+                weights[r] = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+                if (norm && lane + 32 * r < quads) weights[r] = __ldg((const float4 *)(norm + first) + lane + 32 * r);
+            }
+        }
+    }
+
+    __device__ __forceinline__ void put_into(u8 *slice, const uint4 (&got)[ROUNDS], u32 lane, float *squares) const;
+};
+
 // This warp's slice of `x` into `slice`, times the norm's weights; the norm's factor is for the results. Leaves the slice's sum
 // of squares in `squares`.
 template <class V> __device__ __forceinline__ void stage(Watch &w, const Instruction &in, const float *x, u32 tag, u8 *slice, u32 warp, u32 lane, float *squares) {
-    using P = Part<V>;
-    constexpr u32 QUADS = P::EACH * P::UNIT / 4, ROUNDS = (QUADS + 31) / 32;
-    u32 first = warp * P::EACH * P::UNIT, quads = P::units(warp) * P::UNIT / 4;
-    x += first;
-    float4 weights[V::norm ? ROUNDS : 1];
-    if constexpr (V::norm) {
-        const float *norm = (const float *)in.vectors[0];
-#pragma unroll
-        for (u32 r = 0; r < ROUNDS; r++) {
-            weights[r] = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-            if (norm && lane + 32 * r < quads) weights[r] = __ldg((const float4 *)(norm + first) + lane + 32 * r);
-        }
-    }
+    constexpr u32 ROUNDS = Intake<V>::ROUNDS;
+    Intake<V> intake;
+    intake.begin(in, warp, lane);
     uint4 got[ROUNDS];
     if (warp == 0 && lane == 0) w.s->hungry = 1;
-    receive<ROUNDS>(w, x, tag, lane, quads, got);
+    receive<ROUNDS>(w, x + intake.first, tag, lane, intake.quads, got);
     if (warp == 0 && lane == 0) w.s->hungry = 0;
+    intake.put_into(slice, got, lane, squares);
+}
+
+template <class V> __device__ __forceinline__ void Intake<V>::put_into(u8 *slice, const uint4 (&got)[ROUNDS], u32 lane, float *squares) const {
     float v[ROUNDS][4], sum = 0.0f;
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {

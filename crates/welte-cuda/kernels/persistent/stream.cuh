@@ -5,6 +5,12 @@
 #include "persistent/formats.cuh"
 #include "persistent/exchange.cuh"
 
+// What becomes of a product's results.
+#define STORE 0
+#define ADD 1
+#define ACT_MUL 2
+#define LOGITS 3
+
 // How a product's rows lie in a slot of the ring: plane after plane, V::rows rows of each and, where a gate has its `up`, as
 // many of that.
 template <class V> struct Slot {

@@ -1,6 +1,6 @@
 //! Decode tables in the shapes of well-known models, for tests: what is compiled for every architecture without a GPU.
 
-use super::{Inputs, Roll, record};
+use super::{Inputs, ONE_ROW, Roll, record, record_rows};
 use crate::GpuInfo;
 use crate::info::h200;
 use crate::launch::Listed;
@@ -204,7 +204,12 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
 /// Records a made-up program.
 pub(crate) fn roll(program: &Program, gpu: &GpuInfo) -> Result<Roll, String> {
     let inputs = Inputs { program, gpu };
-    record(&inputs, &program.tables[0])
+    record(&inputs, &program.tables[0], ONE_ROW)
+}
+
+/// The same for steps of several rows.
+pub(crate) fn several(program: &Program, gpu: &GpuInfo) -> Result<Roll, String> {
+    record_rows(&Inputs { program, gpu }, &program.tables[0])
 }
 
 /// What is compiled for every architecture in tests.
@@ -217,6 +222,10 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         (LLAMA_8B, Format::Q4_K, Format::Q6_K),
         (LLAMA_1B, affine, Format::IQ4_XS),
     ];
+    let several = made.into_iter().filter_map(|(sizes, format, down)| {
+        several(&program(sizes, format, down), &h200()).ok()
+    });
+    let several: Vec<Roll> = several.collect();
     let rolls = made
         .into_iter()
         .filter_map(|(sizes, format, down)| roll(&program(sizes, format, down), &h200()).ok());
@@ -225,7 +234,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         unit: roll.timed_unit(),
         hot: false,
     });
-    let plain = rolls.iter().map(|roll| Listed {
+    let plain = rolls.iter().chain(&several).map(|roll| Listed {
         unit: roll.unit.clone(),
         hot: true,
     });
@@ -352,6 +361,33 @@ mod tests {
         // x is written by the embedding and twice per layer, everything else once per layer.
         let counts: Vec<u8> = written.into_values().collect();
         assert_eq!(counts, [73, 36, 36, 36]);
+    }
+
+    #[test]
+    fn zz_dump() {
+        for (name, sizes, format, down) in [
+            ("4b-q4", QWEN3_4B, Format::Q4_0, Format::Q4_0),
+            ("8b-bf16", LLAMA_8B, Format::BF16, Format::BF16),
+            ("8b-q4k", LLAMA_8B, Format::Q4_K, Format::Q6_K),
+            ("4b-bf16", QWEN3_4B, Format::BF16, Format::BF16),
+            ("8b-q4", LLAMA_8B, Format::Q4_0, Format::Q4_0),
+            ("8b-q8", LLAMA_8B, Format::Q8_0, Format::Q8_0),
+            ("1b-bf16", LLAMA_1B, Format::BF16, Format::BF16),
+        ] {
+            let p = program(sizes, format, down);
+            for roll in [roll(&p, &h200()), several(&p, &h200())] {
+                let roll = match roll {
+                    Ok(roll) => roll,
+                    Err(e) => {
+                        println!("{name}: {e}");
+                        continue;
+                    }
+                };
+                let text: String = roll.unit.defines.iter().map(|(k, v)| format!("#define {k} {v}\n")).collect();
+                println!("{name} {} rows {} {}", roll.function, roll.rows, text.lines().take(7).collect::<Vec<_>>().join(" "));
+                std::fs::write(format!("/tmp/w/dump-rows/{name}-{}.cu", roll.rows), text + &format!("#include \"{}\"\n", roll.unit.file)).unwrap();
+            }
+        }
     }
 
     fn attention(heads: u32, kv_heads: u32, head_dim: u32) -> params::Attention {

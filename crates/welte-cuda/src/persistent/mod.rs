@@ -2,9 +2,11 @@
 //! the kernel reads from device memory, and to the constants that it is compiled with.
 
 mod examples;
+mod rows;
 mod share;
 mod source;
 
+pub(crate) use rows::{record_rows, takes};
 pub(crate) use share::Share;
 
 use crate::launch::Unit;
@@ -67,10 +69,14 @@ pub(crate) struct Instruction {
 /// `REUSES_INPUT`.
 const REUSES_INPUT: u32 = 1;
 
-/// A decode table for the persistent kernel.
+/// A decode table for the persistent kernel, for one row and whole chains, or for a step of several.
 #[derive(Clone, Debug)]
 pub(crate) struct Roll {
     pub(crate) unit: Unit,
+    /// The kernel's name.
+    pub(crate) function: &'static str,
+    /// Rows of a step at most.
+    pub(crate) rows: u32,
     /// Blocks of the launch: one per multiprocessor, or as many as every product has rows.
     pub(crate) blocks: u32,
     /// Threads of a block: the consumers, the streaming warp and the clerk (`LAUNCHED`).
@@ -82,7 +88,7 @@ pub(crate) struct Roll {
     pub(crate) commands: Vec<usize>,
     /// `[block][instruction]`.
     pub(crate) shares: Vec<Share>,
-    /// Floats that blocks exchange.
+    /// Floats that blocks exchange, for each row.
     pub(crate) exchange: u32,
     /// Where the logits are.
     pub(crate) logits: BufferRef,
@@ -116,6 +122,7 @@ impl Inputs<'_> {
 struct Recorder<'a> {
     cx: &'a Inputs<'a>,
     table: &'a Table,
+    room: Room,
     blocks: u32,
     vectors: BTreeMap<BufferId, Vector>,
     exchange: u32,
@@ -135,6 +142,24 @@ struct Recorder<'a> {
     /// The bias that the products before it have taken along.
     bias: Option<usize>,
 }
+
+/// What rows of a step and rows of a matrix there is room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Of a step.
+    rows: u32,
+    /// Bytes of a slot, where a row of the matrix is not larger.
+    slot: u32,
+    /// Rows of the matrix whose results may wait to be handed on, for each row of the step.
+    outputs: u32,
+}
+
+/// For chains.
+pub(crate) const ONE_ROW: Room = Room {
+    rows: 1,
+    slot: SLOT,
+    outputs: OUTPUTS,
+};
 
 /// A product as the kernel sees it.
 struct Product {
@@ -162,8 +187,8 @@ pub(crate) fn possible(gpu: &GpuInfo) -> Result<(), String> {
     ))
 }
 
-/// Records a decode table. The error says, in a few words, why the persistent kernel cannot take it.
-pub(crate) fn record(cx: &Inputs<'_>, table: &Table) -> Result<Roll, String> {
+/// Records a decode table for steps of so many rows. The error says, in a few words, why the persistent kernel cannot take it.
+pub(crate) fn record(cx: &Inputs<'_>, table: &Table, room: Room) -> Result<Roll, String> {
     let gpu = cx.gpu;
     possible(gpu)?;
     if cx.program.kv.format != Format::F16 {
@@ -175,6 +200,7 @@ pub(crate) fn record(cx: &Inputs<'_>, table: &Table) -> Result<Roll, String> {
     let mut recorder = Recorder {
         cx,
         table,
+        room,
         blocks: rows.unwrap_or(1).min(gpu.sms).max(1),
         vectors: BTreeMap::new(),
         exchange: 0,
@@ -411,7 +437,7 @@ impl Recorder<'_> {
             units: p.k / unit,
             share: p.n.div_ceil(self.blocks),
             sets,
-            fit: (SLOT / row.max(1)).clamp(1, OUTPUTS / sets),
+            fit: (self.room.slot / row.max(1)).clamp(1, self.room.outputs / sets),
             most_rounds: if blocks { MOST_BLOCKS } else { MOST_EIGHTS },
         };
         let (lanes, rows) = shape
@@ -422,10 +448,10 @@ impl Recorder<'_> {
             "LOGITS" => rows,
             _ => shape.share.next_multiple_of(rows),
         };
-        let outputs = (sets * at_once).min(OUTPUTS);
+        let outputs = (sets * at_once).min(self.room.outputs);
         self.variants.outputs = self.variants.outputs.max(outputs);
         let staged = if blocks { 48 } else { 32 };
-        let slices = WARPS * shape.units.div_ceil(WARPS);
+        let slices = self.room.rows * WARPS * shape.units.div_ceil(WARPS);
         self.variants.work = self.variants.work.max(slices * staged);
         let mut fields = source::constants(command, &["eps", "act"]);
         let eps = p.norm.map_or(0.0, |(_, eps)| eps);
@@ -592,9 +618,16 @@ impl Recorder<'_> {
         let program = self.cx.program;
         let partial = self.exchange;
         let exchange = (partial + self.variants.partial).next_multiple_of(4);
-        let slice = slice(program.vocab, self.blocks);
-        let sampler = u32::try_from(shared_bytes(slice)).map_err(|_| "its vocabulary")?;
-        let work = self.variants.work.max(sampler).next_multiple_of(16);
+        let rows = self.room.rows;
+        let mut work = self.variants.work;
+        if rows == 1 {
+            // Those of several rows choose no token.
+            let slice = slice(program.vocab, self.blocks);
+            work = u32::try_from(shared_bytes(slice))
+                .map_err(|_| "its vocabulary")?
+                .max(work);
+        }
+        let work = work.next_multiple_of(16);
         let slot = self.variants.slot.next_multiple_of(128);
         let outputs = self.variants.outputs.next_multiple_of(32);
         let count = self.program.len() as u32;
@@ -606,8 +639,7 @@ impl Recorder<'_> {
             + count * (size_of::<Instruction>() + size_of::<Share>()) as u32
             + (256 + 64) * 4
             + pages * 4
-            + self.angles.max(1) * 8
-            + outputs * 2 * WARPS * 4
+            + rows * (self.angles.max(1) * 8 + (outputs + 1) * 2 * WARPS * 4 + 12)
             + work
             + 512;
         let room = gpu.shared_per_block.saturating_sub(fixed);
@@ -634,6 +666,14 @@ impl Recorder<'_> {
             ("KV_Q8", "0".to_string()),
             ("PARTIAL", partial.to_string()),
         ];
+        if rows > 1 {
+            defines.push(("STEP_ROWS", rows.to_string()));
+            defines.push(("EXCHANGED", exchange.to_string()));
+        }
+        let (file, function) = match rows {
+            1 => ("persistent.cu", "persistent"),
+            _ => ("persistent_rows.cu", "persistent_rows"),
+        };
         defines.extend(self.variants.defines());
         let blocks = self.blocks as usize;
         let shares = (0..blocks).flat_map(|block| self.dealt.iter().map(move |s| s[block]));
@@ -642,10 +682,9 @@ impl Recorder<'_> {
             *place = (*id).into();
         }
         Ok(Roll {
-            unit: Unit {
-                file: "persistent.cu",
-                defines,
-            },
+            unit: Unit { file, defines },
+            function,
+            rows,
             blocks: self.blocks,
             threads: (WARPS + 2) * 32,
             shared: gpu.shared_per_block,
@@ -794,7 +833,7 @@ impl Roll {
     pub(crate) fn memory(&self) -> Memory {
         let fault = SYNC_BYTES;
         let exchange = (fault + FAULT_BYTES).next_multiple_of(256);
-        let program = exchange + u64::from(self.exchange) * 4;
+        let program = exchange + u64::from(self.exchange) * 4 * u64::from(self.rows);
         let shares = program + size_of_val(&self.program[..]) as u64;
         Memory {
             fault,

@@ -65,7 +65,7 @@ impl Variants {
         self.ropes.entry(rope).or_insert(variant);
     }
 
-    /// The macros that `persistent.cu` is made with.
+    /// The macros that `persistent.cu` and `persistent_rows.cu` are made with; each says what becomes of a kind.
     pub(crate) fn defines(&self) -> Vec<(&'static str, String)> {
         let (mut structs, mut streamed, mut replayed) =
             (String::new(), String::new(), String::new());
@@ -75,24 +75,16 @@ impl Variants {
                 streamed +=
                     &format!("case {i}: on = streamer.feed<V{i}>(in, share, lane); break; ");
             }
-            let call = match case {
-                Case::Embed => format!("embed<V{i}>(w, a.exchange, in, turn, token, mute);"),
-                Case::Product => format!(
-                    "product<V{i}>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, mute);"
-                ),
-                Case::Logits => format!(
-                    "best = product<V{i}>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, mute);"
-                ),
-                Case::Attention => {
-                    format!("attention<V{i}>(w, s, a.kv, a.exchange, in, turn, position, mute);")
-                }
+            let kind = match case {
+                Case::Embed => "EMBED",
+                Case::Product => "MULTIPLY",
+                Case::Logits => "LOGITS",
+                Case::Attention => "ATTEND",
             };
-            replayed += &format!("case {i}: {call} break; ");
+            replayed += &format!("case {i}: {kind}_BY(V{i}); break; ");
         }
         let ropes = self.ropes.iter();
-        let angles = ropes.map(|(rope, variant)| {
-            format!("fill_angles<V{variant}>(s, a.freqs[{rope}], position); ")
-        });
+        let angles = ropes.map(|(rope, variant)| format!("TURN_BY(V{variant}, {rope}); "));
         let macros = AFFINE.iter().zip(&self.affine);
         let affine = macros.flat_map(|(names, a)| {
             let values = [a.bits(), a.group(), usize::from(a.bf16())];

@@ -234,6 +234,7 @@ impl Session {
                     }
                     other => other?,
                 }
+                self.prepare_rows()?;
             }
             Replay::While if self.loop_graph.is_some() => {}
             Replay::While => {

@@ -4,7 +4,7 @@
 use super::Session;
 use super::tune::Habits;
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
-use crate::launch::args;
+use crate::launch::bytes_of;
 use crate::load::Inner;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::rope::Kv;
@@ -22,7 +22,7 @@ const LAUNCH: Duration = Duration::from_millis(100);
 /// Turns of the first launch, when it is not known how long one takes.
 const FIRST_TURNS: usize = 16;
 /// Clock ticks for which a block waits for the others before it gives up: about a second.
-const PATIENCE: i64 = 2_000_000_000;
+pub(super) const PATIENCE: i64 = 2_000_000_000;
 
 /// `PersistentArgs` of `persistent.cu`.
 #[repr(C)]
@@ -135,23 +135,24 @@ impl Persistent {
         // those of the kernel, and everything that they point to is held by the session.
         unsafe {
             gpu.clear(self.block.start(), self.memory.program)?;
-            gpu.launch_together(kernel, self.blocks, &args(&self.arguments))
+            gpu.launch_together(kernel, self.blocks, bytes_of(&self.arguments))
         }
     }
 }
 
-/// Program and shares on their way to the device; waits until they are there.
-fn upload(gpu: &Gpu, roll: &Roll, a: &Arguments) -> Result<(), Error> {
+/// Program and shares on their way to the block that was made for them; waits until they are there.
+pub(super) fn upload(gpu: &Gpu, roll: &Roll, block: &DeviceBlock) -> Result<(), Error> {
+    let memory = roll.memory();
     // SAFETY: both are plain numbers without holes, and the block was made for them; we wait before they can go.
     unsafe {
         let program = std::slice::from_raw_parts(
             roll.program.as_ptr().cast(),
             size_of_val(&roll.program[..]),
         );
-        gpu.upload(a.program, program)?;
+        gpu.upload(block.start() + memory.program, program)?;
         let shares =
             std::slice::from_raw_parts(roll.shares.as_ptr().cast(), size_of_val(&roll.shares[..]));
-        gpu.upload(a.shares, shares)?;
+        gpu.upload(block.start() + memory.shares, shares)?;
     }
     gpu.synchronise()
 }
@@ -184,7 +185,7 @@ impl Session {
         let roll = roll.map_err(|why| Error::Program(why.clone()))?;
         let unit = roll.timed_unit();
         inner.add_modules(std::slice::from_ref(&unit))?;
-        let timing = inner.kernel_of(&unit, "persistent", roll.threads, roll.shared)?;
+        let timing = inner.kernel_of(&unit, roll.function, roll.threads, roll.shared)?;
         let words = roll.blocks as usize * roll.program.len() * 4;
         let times = DeviceBlock::zeroed(&self.gpu, words as u64 * 8, "the timeline")?;
         let before = (self.replay, self.note.take());
@@ -239,6 +240,9 @@ impl Session {
             persistent.arguments.pauses = habits.pauses.into();
             persistent.arguments.more = habits.more;
         }
+        if let Some(rows) = &mut self.rows {
+            rows.set_habits(habits);
+        }
     }
 
     /// Makes the persistent kernel ready, with program and shares on the device.
@@ -250,10 +254,10 @@ impl Session {
         let persistent =
             persistent.ok_or_else(|| Error::Program("it has no persistent replay".to_string()))?;
         if persistent.kernel.is_none() {
-            upload(&self.gpu, roll, &persistent.arguments)?;
+            upload(&self.gpu, roll, &persistent.block)?;
             inner.add_modules(std::slice::from_ref(&roll.unit))?;
             persistent.kernel =
-                Some(inner.kernel_of(&roll.unit, "persistent", roll.threads, roll.shared)?);
+                Some(inner.kernel_of(&roll.unit, roll.function, roll.threads, roll.shared)?);
         }
         Ok(())
     }
@@ -267,10 +271,18 @@ impl Session {
         // SAFETY: the block has these bytes; we wait before they are used.
         unsafe { self.gpu.download(persistent.arguments.fault, &mut bytes)? };
         self.gpu.synchronise()?;
+        let told = self.told(roll, &bytes);
+        Ok(told.map(|(what, turn)| {
+            format!("{what}, {turn} tokens into the chain; going on with the graph")
+        }))
+    }
+
+    /// What a kernel's fault says: which block waited for what, and in which turn. Nothing where none was raised.
+    pub(super) fn told(&self, roll: &Roll, fault: &[u8; FAULT_BYTES as usize]) -> Option<(String, u32)> {
         // SAFETY: any bytes are such numbers.
-        let fault: Fault = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+        let fault: Fault = unsafe { std::ptr::read_unaligned(fault.as_ptr().cast()) };
         if fault.raised == 0 {
-            return Ok(None);
+            return None;
         }
         let labels = &self.model.inner.program.tables[self.decode.unwrap_or(0)].labels;
         let command = roll.commands.get(fault.instruction as usize);
@@ -281,10 +293,9 @@ impl Session {
             2 => "its weights",
             _ => "the other blocks",
         };
-        Ok(Some(format!(
-            "the persistent kernel gave up: block {} waited too long for {what} at {label}, {} tokens into the chain; going on with the graph",
-            fault.block, fault.turn
-        )))
+        let block = fault.block;
+        let told = format!("the persistent kernel gave up: block {block} waited too long for {what} at {label}");
+        Some((told, fault.turn))
     }
 
     /// Leaves the persistent kernel for the graph, and says why.
@@ -314,12 +325,15 @@ impl Session {
         self.replay
     }
 
-    /// For tests: a block of the persistent kernel that hands nothing on, and how many clock ticks the others wait for it.
+    /// For tests: a block of the persistent kernels that hands nothing on, and how many clock ticks the others wait for it.
     #[doc(hidden)]
     pub fn mute_block(&mut self, block: u32, patience: i64) {
         if let Some(persistent) = &mut self.persistent {
             persistent.arguments.mute = block;
             persistent.arguments.patience = patience;
+        }
+        if let Some(rows) = &mut self.rows {
+            rows.mute(block, patience);
         }
     }
 }

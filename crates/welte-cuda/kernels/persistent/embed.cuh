@@ -1,0 +1,42 @@
+// The embedding of a token.
+#pragma once
+#include "persistent/exchange.cuh"
+#include "persistent/stream.cuh"
+
+template <class V> constexpr u32 EMBEDDED = (V::k + 31) / 32; // blocks of 32 elements of an embedding
+
+// One block of it, by a warp.
+template <class V> __device__ __forceinline__ void embed_block(float *x, const Instruction &in, u32 tag, u32 token, u32 block, bool mute) {
+    using F = typename V::Format;
+    using L = Slot<V>;
+    u32 lane = threadIdx.x % 32;
+    const u8 *p[MOST_PLANES];
+#pragma unroll
+    for (int i = 0; i < F::PLANES; i++) p[i] = (const u8 *)in.weight + (u64)V::n * L::before(i) + (u64)token * L::stride(i);
+    float v = 0.0f;
+    u32 at = block * 32 + lane;
+    if constexpr (F::BLOCKS) {
+        Block32 b = F::load(p, block);
+        u32 word = 0;
+#pragma unroll
+        for (u32 j = 0; j < 8; j++)
+            if (lane / 4 == j) word = b.q[j];
+        float q = (float)(i8)(word >> 8 * (lane % 4));
+        v = fmaf(lane < 16 ? b.d[0] : b.d[1], q, lane < 16 ? b.m[0] : b.m[1]);
+    } else if (at < V::k) {
+        float eight[8];
+        F::load8(p, at / 8, eight);
+#pragma unroll
+        for (u32 j = 0; j < 8; j++)
+            if (lane % 8 == j) v = eight[j];
+    }
+    if (at < V::k && !mute) publish(x + at, V::scale * v, tag);
+}
+
+template <class V> __device__ __forceinline__ void embed(Watch &w, float *exchange, const Instruction &in, u32 turn, u32 token, bool mute) {
+    u32 tag = tag_of(turn, in.writes_per_turn, in.writes);
+    STAMP(0);
+    for (u32 block = blockIdx.x + threadIdx.x / 32 * gridDim.x; block < EMBEDDED<V>; block += gridDim.x * WARPS)
+        embed_block<V>(exchange + in.out, in, tag, token, block, mute);
+    STAMP(3);
+}
