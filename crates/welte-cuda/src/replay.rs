@@ -99,7 +99,7 @@ impl Session {
             roll,
             rows,
         ] = <[DeviceBlock; 7]>::try_from(extra)
-                .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
+            .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
         let mailbox = HostBlock::new(&gpu, MAILBOX_SLOTS as usize * 8, "the mailbox")?;
         let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
         let logits_bytes = sizes.logits_rows as usize * program.vocab as usize * 4;

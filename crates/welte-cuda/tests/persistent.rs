@@ -4,23 +4,12 @@
 mod common;
 
 use common::small::{self, Config, Made, Numbers, difference, make, rows};
-use common::{chain, config, gpu, load, long};
+use common::{chain, config, gpu, load, logits, long};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use welte_cuda::{Model, Options, Replay, Session, info};
 use welte_table::*;
-
-/// The logits that the last token was chosen from.
-fn logits(session: &Session) -> Vec<f32> {
-    let program = session.model().program();
-    let sample = program.tables[0].commands.last().unwrap();
-    let bytes = session.buffer(sample.buffers[0].buffer).unwrap();
-    let words = bytes.chunks_exact(4).take(program.vocab as usize);
-    words
-        .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
-        .collect()
-}
 
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()

@@ -222,9 +222,9 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         (LLAMA_8B, Format::Q4_K, Format::Q6_K),
         (LLAMA_1B, affine, Format::IQ4_XS),
     ];
-    let several = made.into_iter().filter_map(|(sizes, format, down)| {
-        several(&program(sizes, format, down), &h200()).ok()
-    });
+    let several = made
+        .into_iter()
+        .filter_map(|(sizes, format, down)| several(&program(sizes, format, down), &h200()).ok());
     let several: Vec<Roll> = several.collect();
     let rolls = made
         .into_iter()
@@ -383,9 +383,23 @@ mod tests {
                         continue;
                     }
                 };
-                let text: String = roll.unit.defines.iter().map(|(k, v)| format!("#define {k} {v}\n")).collect();
-                println!("{name} {} rows {} {}", roll.function, roll.rows, text.lines().take(7).collect::<Vec<_>>().join(" "));
-                std::fs::write(format!("/tmp/w/dump-rows/{name}-{}.cu", roll.rows), text + &format!("#include \"{}\"\n", roll.unit.file)).unwrap();
+                let text: String = roll
+                    .unit
+                    .defines
+                    .iter()
+                    .map(|(k, v)| format!("#define {k} {v}\n"))
+                    .collect();
+                println!(
+                    "{name} {} rows {} {}",
+                    roll.function,
+                    roll.rows,
+                    text.lines().take(7).collect::<Vec<_>>().join(" ")
+                );
+                std::fs::write(
+                    format!("/tmp/w/dump-rows/{name}-{}.cu", roll.rows),
+                    text + &format!("#include \"{}\"\n", roll.unit.file),
+                )
+                .unwrap();
             }
         }
     }

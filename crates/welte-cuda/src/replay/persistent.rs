@@ -278,7 +278,11 @@ impl Session {
     }
 
     /// What a kernel's fault says: which block waited for what, and in which turn. Nothing where none was raised.
-    pub(super) fn told(&self, roll: &Roll, fault: &[u8; FAULT_BYTES as usize]) -> Option<(String, u32)> {
+    pub(super) fn told(
+        &self,
+        roll: &Roll,
+        fault: &[u8; FAULT_BYTES as usize],
+    ) -> Option<(String, u32)> {
         // SAFETY: any bytes are such numbers.
         let fault: Fault = unsafe { std::ptr::read_unaligned(fault.as_ptr().cast()) };
         if fault.raised == 0 {
@@ -294,7 +298,9 @@ impl Session {
             _ => "the other blocks",
         };
         let block = fault.block;
-        let told = format!("the persistent kernel gave up: block {block} waited too long for {what} at {label}");
+        let told = format!(
+            "the persistent kernel gave up: block {block} waited too long for {what} at {label}"
+        );
         Some((told, fault.turn))
     }
 

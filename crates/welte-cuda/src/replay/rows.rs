@@ -192,7 +192,9 @@ impl Session {
         let Some((what, _)) = told else {
             return Ok(false);
         };
-        self.fall_back(format!("{what}, in a step of several rows; going on with the graph"))?;
+        self.fall_back(format!(
+            "{what}, in a step of several rows; going on with the graph"
+        ))?;
         Ok(true)
     }
 }

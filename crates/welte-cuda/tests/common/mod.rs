@@ -84,3 +84,14 @@ pub fn chain(session: &mut Session, mut row: Row, lengths: &[usize], ends: &[u32
     }
     tokens
 }
+
+/// The logits that the last token was chosen from.
+pub fn logits(session: &Session) -> Vec<f32> {
+    let program = session.model().program();
+    let sample = program.tables[0].commands.last().unwrap();
+    let bytes = session.buffer(sample.buffers[0].buffer).unwrap();
+    let words = bytes.chunks_exact(4).take(program.vocab as usize);
+    words
+        .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
+        .collect()
+}
