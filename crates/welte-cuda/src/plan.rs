@@ -162,6 +162,9 @@ mod tests {
         let bytes = plan.roll.as_ref().unwrap().memory().bytes;
         let entry = ("persistent replay", Class::Tables, bytes);
         assert!(bytes > 0 && plan.device_bytes().contains(&entry));
+        let more = plan.rows.as_ref().unwrap().memory().bytes;
+        let entry = ("persistent replay of rows", Class::Tables, more);
+        assert!(more > bytes && plan.device_bytes().contains(&entry));
     }
 
     #[test]

@@ -247,6 +247,9 @@ mod tests {
     use crate::load::Placed;
     use crate::persistent::{OUTPUTS, Parts, Share};
 
+    /// For chains, and for steps of several rows.
+    const WAYS: [fn(&Program, &GpuInfo) -> Result<Roll, String>; 2] = [roll, several];
+
     /// The shares of instruction `i`, by block.
     fn shares(roll: &Roll, i: usize) -> Vec<Share> {
         let of_block = roll.shares.chunks_exact(roll.program.len());
@@ -256,15 +259,19 @@ mod tests {
     #[test]
     fn every_row_of_every_matrix_is_streamed_once_by_blocks_that_carry_alike() {
         let mut checked = 0;
-        for (sizes, sms) in [
+        let cases = [
             (LLAMA_1B, 132),
             (QWEN3_4B, 132),
             (LLAMA_8B, 114),
             (QWEN3_4B, 60),
-        ] {
+        ];
+        for ((sizes, sms), way) in cases
+            .into_iter()
+            .flat_map(|case| WAYS.map(|way| (case, way)))
+        {
             let gpu = GpuInfo { sms, ..h200() };
             let program = program(sizes, Format::Q4_0, Format::Q6_K);
-            let roll = roll(&program, &gpu).unwrap();
+            let roll = way(&program, &gpu).unwrap();
             assert_eq!(roll.blocks, sms);
             let mut bytes = vec![0u64; sms as usize];
             for (i, command) in roll.commands.iter().enumerate() {
@@ -297,7 +304,7 @@ mod tests {
                 "{least} to {most}"
             );
         }
-        assert!(checked > 400);
+        assert!(checked > 800);
     }
 
     /// What a variant says of itself.
@@ -321,10 +328,16 @@ mod tests {
         };
         let mut checked = 0;
         for format in [Format::Q2_K, Format::Q4_0, Format::F32] {
-            for sms in [8, 132] {
+            for (sms, way) in [8, 132]
+                .into_iter()
+                .flat_map(|sms| WAYS.map(|way| (sms, way)))
+            {
                 let gpu = GpuInfo { sms, ..h200() };
-                let roll = roll(&program(small, format, format), &gpu).unwrap();
+                let roll = way(&program(small, format, format), &gpu).unwrap();
                 let defines = &roll.unit.defines;
+                let define = |name: &str| &defines.iter().find(|(key, _)| *key == name).unwrap().1;
+                let outputs: u32 = define("OUTPUTS").parse().unwrap();
+                assert!(outputs <= OUTPUTS);
                 let variants = defines.iter().find(|(key, _)| *key == "VARIANTS").unwrap();
                 for body in variants
                     .1
@@ -333,12 +346,41 @@ mod tests {
                 {
                     let sets = 1 + u32::from(body.contains("output = ACT_MUL"));
                     let rows = constant(body, " rows");
-                    assert!(rows > 0 && rows * sets <= OUTPUTS, "{body}");
+                    assert!(rows > 0 && rows * sets <= outputs, "{body}");
                     checked += 1;
                 }
             }
         }
-        assert!(checked >= 24);
+        assert!(checked >= 48);
+    }
+
+    #[test]
+    fn as_many_rows_as_there_is_room_for_go_together() {
+        let made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
+        let rows = |program: &Program, shared_per_block: u32| {
+            let gpu = GpuInfo {
+                shared_per_block,
+                ..h200()
+            };
+            several(program, &gpu).map(|roll| roll.rows)
+        };
+        let all = h200().shared_per_block;
+        assert_eq!(rows(&made, all), Ok(8));
+        let half = rows(&made, all / 2).unwrap();
+        assert!((2..8).contains(&half), "{half}");
+        assert!(rows(&made, all / 5).unwrap_err().contains("shared memory"));
+        // Longer inputs in more bytes leave room for fewer.
+        let long = rows(&program(LLAMA_8B, Format::BF16, Format::BF16), all).unwrap();
+        assert!((2..8).contains(&long), "{long}");
+        // Each has its own vectors to exchange.
+        let (one, eight) = (
+            roll(&made, &h200()).unwrap(),
+            several(&made, &h200()).unwrap(),
+        );
+        assert_eq!(one.exchange, eight.exchange);
+        let vectors = |roll: &Roll| roll.memory().program - roll.memory().exchange;
+        assert_eq!(8 * vectors(&one), vectors(&eight));
+        assert_eq!(one.commands, eight.commands);
     }
 
     #[test]
@@ -361,47 +403,6 @@ mod tests {
         // x is written by the embedding and twice per layer, everything else once per layer.
         let counts: Vec<u8> = written.into_values().collect();
         assert_eq!(counts, [73, 36, 36, 36]);
-    }
-
-    #[test]
-    fn zz_dump() {
-        for (name, sizes, format, down) in [
-            ("4b-q4", QWEN3_4B, Format::Q4_0, Format::Q4_0),
-            ("8b-bf16", LLAMA_8B, Format::BF16, Format::BF16),
-            ("8b-q4k", LLAMA_8B, Format::Q4_K, Format::Q6_K),
-            ("4b-bf16", QWEN3_4B, Format::BF16, Format::BF16),
-            ("8b-q4", LLAMA_8B, Format::Q4_0, Format::Q4_0),
-            ("8b-q8", LLAMA_8B, Format::Q8_0, Format::Q8_0),
-            ("1b-bf16", LLAMA_1B, Format::BF16, Format::BF16),
-        ] {
-            let p = program(sizes, format, down);
-            for roll in [roll(&p, &h200()), several(&p, &h200())] {
-                let roll = match roll {
-                    Ok(roll) => roll,
-                    Err(e) => {
-                        println!("{name}: {e}");
-                        continue;
-                    }
-                };
-                let text: String = roll
-                    .unit
-                    .defines
-                    .iter()
-                    .map(|(k, v)| format!("#define {k} {v}\n"))
-                    .collect();
-                println!(
-                    "{name} {} rows {} {}",
-                    roll.function,
-                    roll.rows,
-                    text.lines().take(7).collect::<Vec<_>>().join(" ")
-                );
-                std::fs::write(
-                    format!("/tmp/w/dump-rows/{name}-{}.cu", roll.rows),
-                    text + &format!("#include \"{}\"\n", roll.unit.file),
-                )
-                .unwrap();
-            }
-        }
     }
 
     fn attention(heads: u32, kv_heads: u32, head_dim: u32) -> params::Attention {

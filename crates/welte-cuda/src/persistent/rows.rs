@@ -57,3 +57,43 @@ fn same(a: &Command, b: &Command) -> bool {
     };
     a.op == b.op && a.weights == b.weights && params(a) == params(b)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use welte_formats::synthetic::Synthetic;
+    use welte_table::Program;
+
+    fn example(shape: &str) -> Program {
+        let checkpoint = Synthetic::parse(shape).unwrap();
+        let spec = welte_models::spec(&checkpoint).unwrap();
+        let options = welte_models::CompileOptions {
+            context: 256,
+            ..Default::default()
+        };
+        welte_models::compile(&spec, &checkpoint, &options).unwrap()
+    }
+
+    #[test]
+    fn tables_of_a_model_say_the_same_of_many_rows() {
+        let program = example("qwen3-0.6b:q4_0");
+        let [decode, prompt, batch] = &program.tables[..] else {
+            panic!("three tables");
+        };
+        assert!(takes(decode, prompt) && takes(decode, batch));
+        assert!(!takes(decode, decode));
+        let changed = |change: &dyn Fn(&mut Table)| {
+            let mut table = batch.clone();
+            change(&mut table);
+            takes(decode, &table)
+        };
+        assert!(changed(&|_| {}));
+        assert!(!changed(&|t| t.commands[1].weights[0] += 1));
+        // The width of a product; where its rows lie is the table's affair.
+        assert_eq!(batch.commands[1].op, Op::NormMatmul);
+        assert!(!changed(&|t| t.commands[1].params[0] += 1));
+        assert!(changed(&|t| t.commands[1].params[3] += 1));
+        assert!(!changed(&|t| drop(t.commands.pop())));
+        assert!(!changed(&|t| t.shape = Shape::Prefill(16)));
+    }
+}
