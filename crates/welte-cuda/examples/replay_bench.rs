@@ -2,7 +2,9 @@
 //! `replay_bench qwen3-4b:q4_0 [DEPTH] [persistent] [graph] [eager] [loop] ...`
 //!
 //! Prints per model: loading, microseconds per token of a chain (by each kind of replay, or those named), the same as bytes
-//! per second, where the blocks of the persistent kernel spend their time, a prompt of 512, and microseconds per token and op when each command is timed alone.
+//! per second, steps of 2, 4 and 8 rows by the persistent kernel beside launched ones (with what the host does for a step, and with
+//! fetching the logits: of all rows for a batch, of the last for a prompt), where the blocks of the persistent kernel spend their
+//! time, a prompt of 512, and microseconds per token and op when each command is timed alone.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use std::time::Instant;
 use welte_cuda::{Model, Options, Replay, Session};
 use welte_formats::synthetic::Synthetic;
 use welte_table::timeline::Timeline;
-use welte_table::{Row, Sampling};
+use welte_table::{Row, Sampling, Shape};
 
 /// Kinds of replay by the names that arguments have.
 const KINDS: [(&str, Replay); 4] = [
@@ -90,6 +92,9 @@ fn bench(shape: &str, depths: &[u32], kinds: &[Replay]) -> Result<(), Box<dyn Er
             );
         }
         if replay == Replay::Persistent && session.note().is_none() {
+            for &depth in depths {
+                several(&mut session, depth)?;
+            }
             let start = Row {
                 token: 1,
                 position: depths[0],
@@ -131,6 +136,49 @@ fn bench(shape: &str, depths: &[u32], kinds: &[Replay]) -> Result<(), Box<dyn Er
             }
             session.set_profiling(false)?;
         }
+    }
+    Ok(())
+}
+
+/// Times steps of a few rows of one sequence, by the persistent kernel and by launched kernels in turn.
+fn several(session: &mut Session, depth: u32) -> Result<(), Box<dyn Error>> {
+    let chosen = session.rows_together();
+    session.put_rows_together();
+    let room = session.rows_together();
+    println!("  at {depth}: rows together: {chosen:?}, with room for {room:?}");
+    let tables = session.model().program().tables.iter().map(|t| t.shape);
+    let tables: Vec<Shape> = tables.collect();
+    for count in [2, 4, 8] {
+        let rows: Vec<Row> = (depth..depth + count)
+            .map(|position| Row {
+                token: 1,
+                position,
+                sequence: 0,
+            })
+            .collect();
+        let mut line = format!("  rows {count}:");
+        for (table, shape) in tables.iter().enumerate() {
+            let name = match shape {
+                Shape::Decode => continue,
+                Shape::Batch(_) => "batch",
+                Shape::Prefill(_) => "prompt",
+            };
+            let mut best = [f64::INFINITY; 2];
+            for round in 0..6 {
+                let way = round % 2;
+                session.set_replay([Replay::Persistent, Replay::Graph][way])?; // as a graph: launched kernels
+                session.step(table, &rows)?;
+                let begun = Instant::now();
+                for _ in 0..16 {
+                    session.step(table, &rows)?;
+                }
+                best[way] = best[way].min(begun.elapsed().as_secs_f64() * 1e6 / 16.0);
+            }
+            session.set_replay(Replay::Persistent)?;
+            let [us, launched] = best;
+            line += &format!(" {name} {us:.1} us (launched kernels {launched:.1} us)");
+        }
+        println!("{line}");
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use common::{chain, config, gpu, load, logits, long};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use welte_cuda::{Model, Options, Replay, Session, info};
+use welte_cuda::{Model, Options, Replay, Session};
 use welte_table::*;
 
 fn bits(values: &[f32]) -> Vec<u32> {

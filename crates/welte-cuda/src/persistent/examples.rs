@@ -247,8 +247,10 @@ mod tests {
     use crate::load::Placed;
     use crate::persistent::{OUTPUTS, Parts, Share};
 
+    type Way = fn(&Program, &GpuInfo) -> Result<Roll, String>;
+
     /// For chains, and for steps of several rows.
-    const WAYS: [fn(&Program, &GpuInfo) -> Result<Roll, String>; 2] = [roll, several];
+    const WAYS: [Way; 2] = [roll, several];
 
     /// The shares of instruction `i`, by block.
     fn shares(roll: &Roll, i: usize) -> Vec<Share> {

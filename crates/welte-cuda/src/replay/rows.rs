@@ -41,7 +41,7 @@ pub(super) struct Rows {
     block: DeviceBlock,
     memory: Memory,
     blocks: u32,
-    /// The most rows.
+    /// The most rows that it is given.
     most: u32,
     /// Bytes of a row's exchange.
     row: u64,
@@ -151,9 +151,31 @@ impl Session {
     pub fn rows_together(&self) -> Result<u32, String> {
         match (&self.model.inner.rows, &self.rows, &self.note) {
             (_, _, Some(why)) | (Err(why), _, _) => Err(why.clone()),
+            (_, Some(rows), _) if rows.kernel.is_some() && rows.most < 2 => {
+                Err("launched kernels take less time".to_string())
+            }
             (_, Some(rows), _) if rows.kernel.is_some() => Ok(rows.most),
-            _ => Err(format!("steps are replayed by {}", self.replay.name())),
+            _ => Err("not the persistent kernel: it was not asked for".to_string()),
         }
+    }
+
+    /// For tests and timings: as many rows go together as there is room for, whether that is faster or not.
+    #[doc(hidden)]
+    pub fn put_rows_together(&mut self) {
+        let most = self.model.inner.rows.as_ref().map_or(0, |roll| roll.rows);
+        self.limit_rows(most);
+    }
+
+    /// So many rows go together at most.
+    pub(super) fn limit_rows(&mut self, most: u32) {
+        if let Some(rows) = &mut self.rows {
+            rows.most = most;
+        }
+    }
+
+    /// Whether the kernel can stand for the table.
+    pub(super) fn takes_rows(&self, table: usize) -> bool {
+        self.rows.as_ref().is_some_and(|rows| rows.takes[table])
     }
 
     /// Enqueues a step by the persistent kernel, if it takes such a step. The step state is on its way.
@@ -162,7 +184,7 @@ impl Session {
         let Some(kernel) = &mut self.rows else {
             return Ok(false);
         };
-        let fits = (2..=kernel.most as usize).contains(&rows) && kernel.kernel.is_some();
+        let fits = rows >= 2 && rows <= kernel.most as usize && kernel.kernel.is_some();
         if replay != Replay::Persistent || !fits || !kernel.takes[table] {
             return Ok(false);
         }

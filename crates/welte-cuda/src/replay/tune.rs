@@ -1,5 +1,5 @@
 //! What is best for the persistent kernel depends on model and GPU: it is tried when the first session of a model is made,
-//! and kept beside the compiled kernel.
+//! and kept beside the compiled kernel. So is how many rows it takes together rather than leaving them to launched kernels.
 
 use super::Session;
 use crate::gpu::Event;
@@ -103,7 +103,81 @@ impl Session {
                 let _ = compile::write_cached(&place, &habits.to_bytes());
             }
         }
+        self.tune_rows()
+    }
+
+    /// Finds how many rows go faster together than by launched kernels, or takes what was found before.
+    fn tune_rows(&mut self) -> Result<(), Error> {
+        let (Ok(roll), Ok(most)) = (&self.model.inner.rows, self.rows_together()) else {
+            return Ok(());
+        };
+        let place = compile::choice(&roll.unit, &self.gpu.info);
+        let known = place.as_deref().and_then(compile::read_cached);
+        let known = known.and_then(|bytes| match bytes[..] {
+            [rows] if u32::from(rows) <= most => Some(u32::from(rows)),
+            _ => None,
+        });
+        let found = match known {
+            Some(rows) => Some(rows),
+            None => self.fastest_rows(most)?,
+        };
+        if let Some(rows) = found {
+            self.limit_rows(rows);
+            if let (None, Some(place)) = (known, place) {
+                let _ = compile::write_cached(&place, &[rows as u8]);
+            }
+        }
         Ok(())
+    }
+
+    /// The most rows, of a few numbers, that take no longer together; 0 for none. Nothing if to try it would take too long, or
+    /// the context is short.
+    fn fastest_rows(&mut self, most: u32) -> Result<Option<u32>, Error> {
+        let table = (0..self.tables.len()).rfind(|table| self.takes_rows(*table));
+        let context = self.model.inner.program.kv.context;
+        let (Some(table), true) = (table, context >= DEPTH + 64) else {
+            return Ok(None);
+        };
+        let begun = Instant::now();
+        self.trial_of_rows(table, 2, true)?;
+        if begun.elapsed() > SLOW {
+            return Ok(None);
+        }
+        let mut tried = vec![most, most.div_ceil(2), 2];
+        tried.dedup();
+        for rows in tried {
+            let mut least = [u64::MAX; 2];
+            for trial in 0..2 * ROUNDS {
+                let way = trial % 2;
+                least[way] = least[way].min(self.trial_of_rows(table, rows, way == 0)?);
+            }
+            if least[0] <= least[1] {
+                return Ok(Some(rows));
+            }
+        }
+        Ok(Some(0))
+    }
+
+    /// Nanoseconds of a step of so many rows, by the persistent kernel or by launched ones.
+    fn trial_of_rows(&mut self, table: usize, rows: u32, together: bool) -> Result<u64, Error> {
+        const STEPS: u64 = 2;
+        let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
+        let row = |position| Row {
+            position,
+            ..Row::default()
+        };
+        let rows: Vec<Row> = (DEPTH..DEPTH + rows).map(row).collect();
+        self.set_rows(table, &rows)?;
+        self.upload_step(&rows, 0)?;
+        begin.record()?;
+        for _ in 0..STEPS {
+            if !together || !self.launch_rows(table, rows.len())? {
+                self.replay(table, usize::MAX, false, &rows)?;
+            }
+        }
+        end.record()?;
+        end.wait()?;
+        Ok(end.since(&begin)? / STEPS)
     }
 
     /// Tries all habits; nothing if that would take too long, or the context is short.
