@@ -11,7 +11,7 @@ template <class V> __device__ __forceinline__ void append(Watch &w, Shared *s, c
     constexpr u32 VECTORS = 2 * V::kv_heads;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, tag = tag_of(0, in.reads_per_turn, in.reads);
 #pragma unroll 1
-    for (u32 n = tid / 32 * gridDim.x + blockIdx.x; n < s->live * VECTORS; n += gridDim.x * WARPS) {
+    for (u32 n = tid / 32 * gridDim.x + opaque(blockIdx.x); n < s->live * VECTORS; n += gridDim.x * WARPS) {
         u32 row = n / VECTORS, nth = n % VECTORS, part = nth / V::kv_heads;
         const float *from = exchange_of(a, row) + in.in + (V::heads + nth) * V::head_dim, *norm = part ? nullptr : (const float *)in.vectors[1];
         X x;

@@ -29,7 +29,8 @@ template <class V> __device__ __forceinline__ void stage_rows(Watch &w, Shared *
     for (u32 row = first; row < s->live; row++) {
         bool more = row + 1 < s->live;
         const float *from = x + (row + 1) * EXCHANGED;
-        if (AHEAD && more) ask(from, tag, lane, intake.quads, next);
+        // Asked for or not, `next` is something now: otherwise its registers would be kept from layer to layer.
+        ask(from, tag, lane, AHEAD && more ? intake.quads : 0, next);
         intake.put_into(slice_of<V>(s, row, warp), got, lane, &s->squares[parity * STEP_ROWS + row][warp]);
         if (!more) break;
         Wait wait;
