@@ -33,7 +33,7 @@ fn raw_bytes(format: Format) -> u32 {
 pub(crate) fn is_for(unit: &Unit, arch: &str) -> bool {
     match unit.file {
         WIDE_FILE => arch == "sm_90a",
-        "persistent.cu" => !matches!(arch, "sm_80" | "sm_89"),
+        "persistent.cu" | "persistent_rows.cu" => !matches!(arch, "sm_80" | "sm_89"),
         _ => true,
     }
 }
