@@ -49,6 +49,8 @@ pub(super) struct Rows {
     takes: Vec<bool>,
     arguments: Arguments,
     kernel: Option<Kernel>,
+    /// It did not compile.
+    refused: bool,
 }
 
 impl Rows {
@@ -92,6 +94,7 @@ impl Rows {
             takes: tables.iter().map(|t| takes(&tables[0], t)).collect(),
             arguments,
             kernel: None,
+            refused: false,
         })
     }
 
@@ -138,7 +141,10 @@ impl Session {
             return Ok(());
         }
         match inner.add_modules(std::slice::from_ref(&roll.unit)) {
-            Err(Error::Compile { .. }) => return Ok(()),
+            Err(Error::Compile { .. }) => {
+                rows.refused = true;
+                return Ok(());
+            }
             other => other?,
         }
         upload(&self.gpu, roll, &rows.block)?;
@@ -155,7 +161,10 @@ impl Session {
                 Err("launched kernels take less time".to_string())
             }
             (_, Some(rows), _) if rows.kernel.is_some() => Ok(rows.most),
-            _ => Err("not the persistent kernel: it was not asked for".to_string()),
+            (_, Some(rows), _) if rows.refused => Err(
+                "the kernel for several rows did not compile, which is a bug in Welte".to_string(),
+            ),
+            _ => Err("the persistent kernel was not asked for".to_string()),
         }
     }
 
