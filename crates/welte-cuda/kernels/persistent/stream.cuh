@@ -94,7 +94,9 @@ struct Streamer {
     template <class V> __device__ __forceinline__ bool feed(const Instruction &in, const Share &share, u32 lane) {
         using L = Slot<V>;
         constexpr u32 COPIES = L::SETS * L::F::PLANES;
-        constexpr u32 FIT = IN_FLIGHT / L::BYTES, MOST_AHEAD = FIT < 2 ? 2 : FIT < SLOTS ? FIT : SLOTS;
+        // No more than the ring has: a barrier's parity does not tell a copy from the last but one into the same slot.
+        constexpr u32 FIT = IN_FLIGHT / L::BYTES, USUAL = FIT < 2 ? 2 : FIT;
+        u32 most_ahead = min(USUAL + more, (u32)SLOTS);
         u32 stride = 0, to = 0;
         u64 from = 0;
         plane<V, 0>(in, share, lane, stride, to, from);
@@ -103,7 +105,7 @@ struct Streamer {
         plane<V, 3>(in, share, lane, stride, to, from);
         for (u32 row = 0; row < share.rows; row += V::rows) {
             u32 rows = min((u32)V::rows, share.rows - row);
-            if (!room(MOST_AHEAD + more)) return false;
+            if (!room(most_ahead)) return false;
             u32 barrier = full + slot * 8;
             if (lane == 0) mbarrier_expect(barrier, rows * L::SETS * L::ROW);
             __syncwarp();
