@@ -386,6 +386,26 @@ mod tests {
     }
 
     #[test]
+    fn a_gpu_with_little_shared_memory_has_smaller_slots() {
+        // A graphics card.
+        let gpu = GpuInfo {
+            arch: 120,
+            sms: 170,
+            shared_per_block: 99 << 10,
+            ..h200()
+        };
+        for (sizes, format) in [(QWEN3_4B, Format::Q4_K), (LLAMA_8B, Format::Q4_0)] {
+            let roll = roll(&program(sizes, format, Format::Q6_K), &gpu).unwrap();
+            let define = |name: &str| -> u32 {
+                let found = roll.unit.defines.iter().find(|(key, _)| *key == name);
+                found.unwrap().1.parse().unwrap()
+            };
+            let (slots, bytes) = (define("SLOTS"), define("SLOT_BYTES"));
+            assert!(slots >= 3 && slots * bytes < 99 << 10, "{slots} of {bytes}");
+        }
+    }
+
+    #[test]
     fn who_reads_a_vector_waits_for_the_last_writing_of_it() {
         let roll = roll(&program(QWEN3_4B, Format::BF16, Format::BF16), &h200()).unwrap();
         let mut written = std::collections::BTreeMap::new();

@@ -33,6 +33,8 @@ const OLDEST: u32 = 90;
 const OUTPUTS: u32 = 256;
 /// Bytes of a slot, where a row is not larger.
 const SLOT: u32 = 24 << 10;
+/// No slot takes more than such a part of a block's shared memory, where a row is not larger: the ring wants several.
+const SLOTS_AND_REST: u32 = 9;
 /// Bytes that may be on their way to a block.
 const IN_FLIGHT: u32 = 48 << 10;
 /// Pages of a sequence that there is room for at least.
@@ -433,11 +435,13 @@ impl Recorder<'_> {
         };
         let sets = if p.kind == "ACT_MUL" { 2 } else { 1 };
         let row = sets * row_bytes(format, p.k);
+        let slot = self.room.slot;
+        let slot = slot.min(self.cx.gpu.shared_per_block / SLOTS_AND_REST);
         let shape = Shape {
             units: p.k / unit,
             share: p.n.div_ceil(self.blocks),
             sets,
-            fit: (self.room.slot / row.max(1)).clamp(1, self.room.outputs / sets),
+            fit: (slot / row.max(1)).clamp(1, self.room.outputs / sets),
             most_rounds: if blocks { MOST_BLOCKS } else { MOST_EIGHTS },
         };
         let (lanes, rows) = shape
