@@ -113,6 +113,12 @@ impl Plan {
     pub fn persistent(&self) -> Result<(), &str> {
         self.roll.as_ref().map(|_| ()).map_err(String::as_str)
     }
+
+    /// The most rows of a step that the persistent kernel has room for.
+    pub fn rows_together(&self) -> u32 {
+        let one = u32::from(self.roll.is_ok());
+        self.rows.as_ref().map_or(one, |roll| roll.rows)
+    }
 }
 
 #[cfg(test)]
@@ -162,6 +168,7 @@ mod tests {
         let bytes = plan.roll.as_ref().unwrap().memory().bytes;
         let entry = ("persistent replay", Class::Tables, bytes);
         assert!(bytes > 0 && plan.device_bytes().contains(&entry));
+        assert_eq!(plan.rows_together(), 8);
         let more = plan.rows.as_ref().unwrap().memory().bytes;
         let entry = ("persistent replay of rows", Class::Tables, more);
         assert!(more > bytes && plan.device_bytes().contains(&entry));

@@ -217,6 +217,10 @@ pub(crate) fn replay_on_gpu(planned: &Planned, replay: Replay) -> (&'static str,
 fn explain(plan: &welte_cuda::Plan) -> String {
     let replaying = plan.replaying();
     match (plan.persistent(), replaying.replay, &replaying.note) {
+        (_, Replay::Persistent, None) if plan.rows_together() > 1 => {
+            let most = plan.rows_together();
+            format!("{replaying}; steps of up to {most} rows too, where that is faster")
+        }
         (_, Replay::Persistent, _) | (_, _, Some(_)) => replaying.to_string(),
         (Ok(()), ..) => {
             format!("{replaying}; the persistent kernel takes this model (--replay persistent)")

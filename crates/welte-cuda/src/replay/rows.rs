@@ -158,7 +158,7 @@ impl Session {
         match (&self.model.inner.rows, &self.rows, &self.note) {
             (_, _, Some(why)) | (Err(why), _, _) => Err(why.clone()),
             (_, Some(rows), _) if rows.kernel.is_some() && rows.most < 2 => {
-                Err("launched kernels take less time".to_string())
+                Err("launched kernels take less time, or it was not tried".to_string())
             }
             (_, Some(rows), _) if rows.kernel.is_some() => Ok(rows.most),
             (_, Some(rows), _) if rows.refused => Err(

@@ -121,11 +121,10 @@ impl Session {
             Some(rows) => Some(rows),
             None => self.fastest_rows(most)?,
         };
-        if let Some(rows) = found {
-            self.limit_rows(rows);
-            if let (None, Some(place)) = (known, place) {
-                let _ = compile::write_cached(&place, &[rows as u8]);
-            }
+        // Where it was not tried, launched kernels take them.
+        self.limit_rows(found.unwrap_or(0));
+        if let (None, Some(rows), Some(place)) = (known, found, place) {
+            let _ = compile::write_cached(&place, &[rows as u8]);
         }
         Ok(())
     }
