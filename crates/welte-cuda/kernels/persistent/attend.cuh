@@ -466,8 +466,6 @@ template <class V> __device__ __forceinline__ float4 gathered(const Shared *s, u
     return sum;
 }
 
-__device__ __forceinline__ u32 tagged(float v, u32 tag) { return ((__float_as_uint(v) + 2) & ~3u) | tag; }
-
 __device__ __forceinline__ void publish4(float *to, float4 v, float factor, u32 tag) {
     store_relaxed4(to, make_uint4(tagged(v.x * factor, tag), tagged(v.y * factor, tag), tagged(v.z * factor, tag), tagged(v.w * factor, tag)));
 }

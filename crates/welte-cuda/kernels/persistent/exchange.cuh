@@ -9,9 +9,9 @@
 
 __device__ __forceinline__ u32 tag_of(u32 turn, u32 per_turn, u32 nth) { return 1 + (turn * per_turn + nth - 1) % 3; }
 
-__device__ __forceinline__ void publish(float *to, float v, u32 tag) {
-    store_relaxed(to, ((__float_as_uint(v) + 2) & ~3u) | tag);
-}
+__device__ __forceinline__ u32 tagged(float v, u32 tag) { return ((__float_as_uint(v) + 2) & ~3u) | tag; }
+
+__device__ __forceinline__ void publish(float *to, float v, u32 tag) { store_relaxed(to, tagged(v, tag)); }
 
 __device__ __forceinline__ u32 glance(const float *from) { return load_relaxed(from); }
 __device__ __forceinline__ uint4 glance4(const float *from) { return load_relaxed4(from); }

@@ -170,6 +170,27 @@ __device__ __forceinline__ float total(const float (*parts)[OUTPUTS], u32 row) {
     return sum[0] + sum[1];
 }
 
+// What a norm has for all results of a row: `squares` are the slices' sums of squares.
+template <class V> __device__ __forceinline__ float norm_factor(const float (&squares)[WARPS]) {
+    if constexpr (!V::norm) return 1.0f;
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < WARPS; i++) sum += squares[i];
+    return rsqrtf(sum * (1.0f / (float)V::k) + V::eps);
+}
+
+// What a product comes to in a row. `before`: what it is added to.
+template <class V> __device__ __forceinline__ float result(const float (*parts)[OUTPUTS], u32 row, float factor, float before) {
+    float v = total(parts, row) * factor;
+    if constexpr (V::output == ACT_MUL) v = activate(V::act, v) * (total(parts, OUTPUTS / 2 + row) * factor);
+    if constexpr (V::output == ADD || V::bias) v += before;
+    if constexpr (V::output == LOGITS) {
+        v *= V::scale;
+        if constexpr (V::cap != 0.0f) v = V::cap * tanhf(v / V::cap);
+    }
+    return v;
+}
+
 // A product, its input from the exchange, its output to the exchange or (logits) to plain memory. Gives back the largest
 // logit that this thread has seen.
 template <class V>
@@ -209,19 +230,10 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
         }
         consumers_meet();
         STAMP(2);
-        if (V::norm && begin == 0) {
-            float sum = 0.0f;
-#pragma unroll
-            for (u32 i = 0; i < WARPS; i++) sum += s->squares[parity][i];
-            factor = rsqrtf(sum * (1.0f / (float)V::k) + V::eps);
-        }
+        if (begin == 0) factor = norm_factor<V>(s->squares[parity]);
         if (tid >= rows) continue;
-        float v = total(parts, tid) * factor;
-        if constexpr (V::output == ACT_MUL) v = activate(V::act, v) * (total(parts, OUTPUTS / 2 + tid) * factor);
-        if constexpr (V::output == ADD || V::bias) v += before;
+        float v = result<V>(parts, tid, factor, before);
         if constexpr (V::output == LOGITS) {
-            v *= V::scale;
-            if constexpr (V::cap != 0.0f) v = V::cap * tanhf(v / V::cap);
             u32 id = share.first + begin + tid;
             logits[id] = v;
             u64 rank = v == v ? ranked(v, id) : 0;

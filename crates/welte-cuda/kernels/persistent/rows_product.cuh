@@ -42,15 +42,6 @@ template <class V> __device__ __forceinline__ void stage_rows(Watch &w, Shared *
     if (warp == 0 && lane == 0) s->hungry = 0;
 }
 
-// A row's factor, which its norm has for all results.
-template <class V> __device__ __forceinline__ float norm_factor(const float (&squares)[WARPS]) {
-    if constexpr (!V::norm) return 1.0f;
-    float sum = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < WARPS; i++) sum += squares[i];
-    return rsqrtf(sum * (1.0f / (float)V::k) + V::eps);
-}
-
 template <class V>
 __device__ __forceinline__ void product_rows(Watch &w, Shared *s, Ring &ring, const RowsArgs &a, const Instruction &in, const Share &share, u32 &parity, u32 &half) {
     using L = Slot<V>;
@@ -93,12 +84,8 @@ __device__ __forceinline__ void product_rows(Watch &w, Shared *s, Ring &ring, co
             u32 at = tid + i * CONSUMERS;
             if (at >= here * live) continue;
             u32 row = from + at / here, n = at % here;
-            float factor = norm_factor<V>(s->squares[parity * STEP_ROWS + row]), v = total(parts[row], n) * factor;
-            if constexpr (V::output == ACT_MUL) v = activate(V::act, v) * (total(parts[row], OUTPUTS / 2 + n) * factor);
-            if constexpr (V::output == ADD || V::bias) v += before[i];
+            float v = result<V>(parts[row], n, norm_factor<V>(s->squares[parity * STEP_ROWS + row]), before[i]);
             if constexpr (V::output == LOGITS) {
-                v *= V::scale;
-                if constexpr (V::cap != 0.0f) v = V::cap * tanhf(v / V::cap);
                 a.logits[(u64)(row - from) * V::n + first + n] = v;
             } else if (!is_mute(a)) {
                 publish(exchange_of(a, row) + in.out + first + n, v, tag);
