@@ -142,7 +142,8 @@ impl Session {
         if begun.elapsed() > SLOW {
             return Ok(None);
         }
-        let mut tried = vec![most, most.div_ceil(2), 2];
+        // A step of one row goes another way.
+        let mut tried = vec![most, most.div_ceil(2).max(2), 2];
         tried.dedup();
         for rows in tried {
             let mut least = [u64::MAX; 2];
@@ -160,7 +161,6 @@ impl Session {
     /// Nanoseconds of a step of so many rows, by the persistent kernel or by launched ones.
     fn trial_of_rows(&mut self, table: usize, rows: u32, together: bool) -> Result<u64, Error> {
         const STEPS: u64 = 2;
-        let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
         let row = |position| Row {
             position,
             ..Row::default()
@@ -168,15 +168,15 @@ impl Session {
         let rows: Vec<Row> = (DEPTH..DEPTH + rows).map(row).collect();
         self.set_rows(table, &rows)?;
         self.upload_step(&rows, 0)?;
-        begin.record()?;
-        for _ in 0..STEPS {
-            if !together || !self.launch_rows(table, rows.len())? {
-                self.replay(table, usize::MAX, false, &rows)?;
+        let all = self.timed(|session| {
+            for _ in 0..STEPS {
+                if !together || !session.launch_rows(table, rows.len())? {
+                    session.replay(table, usize::MAX, false, &rows)?;
+                }
             }
-        }
-        end.record()?;
-        end.wait()?;
-        Ok(end.since(&begin)? / STEPS)
+            Ok(())
+        })?;
+        Ok(all / STEPS)
     }
 
     /// Tries all habits; nothing if that would take too long, or the context is short.
@@ -212,14 +212,25 @@ impl Session {
 
     /// Nanoseconds of a chain of so many tokens.
     fn trial(&mut self, tokens: usize) -> Result<u64, Error> {
-        let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
         let never = AtomicBool::new(false);
-        begin.record()?;
         let start = Row {
             position: DEPTH,
             ..Row::default()
         };
-        self.chain(start, tokens, &[], &never, &mut |_| true)?;
+        self.timed(|session| {
+            let made = session.chain(start, tokens, &[], &never, &mut |_| true);
+            made.map(|_| ())
+        })
+    }
+
+    /// Nanoseconds that the GPU takes for it.
+    fn timed(
+        &mut self,
+        work: impl FnOnce(&mut Session) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
+        begin.record()?;
+        work(self)?;
         end.record()?;
         end.wait()?;
         end.since(&begin)
