@@ -43,13 +43,31 @@ static void multiply(Slot *slots, bool bfloat) {
     }
 }
 
+static void multiply_bytes(Slot *slots) {
+    int a[16][32], b[32][8];
+    for (unsigned lane = 0; lane < 32; lane++)
+        for (unsigned i = 0; i < 8; i++) {
+            unsigned g = lane / 4, half = i / 4, k = lane % 4 * 4 + i % 4 + 16 * half;
+            const unsigned *w = slots[lane].w;
+            auto byte = [&](unsigned word) { return (signed char)(w[word] >> i % 4 * 8); };
+            a[g][k] = byte(2 * half), a[g + 8][k] = byte(2 * half + 1), b[k][g] = byte(4 + half);
+        }
+    for (unsigned row = 0; row < 16; row++)
+        for (unsigned n = 0; n < 8; n++) {
+            int sum = 0;
+            for (unsigned k = 0; k < 32; k++) sum += a[row][k] * b[k][n];
+            slots[row % 8 * 4 + n / 2].w[row / 8 * 2 + n % 2] = (unsigned)sum;
+        }
+}
+
 void finish_meeting(Warp &warp) {
     Slot *slots = warp.slots[warp.turn & 1];
     for (unsigned i = 0; i < 32; i++)
         if (!(warp.arrived >> i & 1)) memset(&slots[i], 0xff, sizeof(Slot));
-    if (warp.meeting >= LOAD_MATRICES && warp.meeting <= MMA_BF16 && ~warp.arrived) die("a product of a warp whose lanes are not all there");
+    if (warp.meeting >= LOAD_MATRICES && warp.meeting <= MMA_S8 && ~warp.arrived) die("a product of a warp whose lanes are not all there");
     if (warp.meeting == LOAD_MATRICES || warp.meeting == LOAD_MATRICES_TURNED) each_matrix(slots, warp.meeting == LOAD_MATRICES_TURNED);
     if (warp.meeting == MMA_F16 || warp.meeting == MMA_BF16) multiply(slots, warp.meeting == MMA_BF16);
+    if (warp.meeting == MMA_S8) multiply_bytes(slots);
     warp.ready |= warp.arrived;
     warp.arrived = 0;
     warp.turn++;
@@ -57,7 +75,7 @@ void finish_meeting(Warp &warp) {
 }
 
 const Slot *meet(unsigned mask, Meeting meeting, const void *in, unsigned bytes) {
-    static const char *const names[MEETINGS] = {"__syncwarp", "a shuffle", "a vote", "ldmatrix", "ldmatrix.trans", "mma f16", "mma bf16", "wgmma"};
+    static const char *const names[MEETINGS] = {"__syncwarp", "a shuffle", "a vote", "ldmatrix", "ldmatrix.trans", "mma f16", "mma bf16", "mma s8", "wgmma"};
     perhaps_pause();
     Warp &warp = *current->warp;
     if (!(mask & bit(current))) die("a lane meets others under a mask without itself");

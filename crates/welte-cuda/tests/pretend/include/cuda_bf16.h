@@ -13,3 +13,4 @@ inline unsigned short to_bf16(float f) {
 }
 } // namespace pretended
 inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {pretended::to_bf16(a), pretended::to_bf16(b)}; }
+inline float2 __bfloat1622float2(__nv_bfloat162 two) { return {__uint_as_float((unsigned)two.x << 16), __uint_as_float((unsigned)two.y << 16)}; }

@@ -20,7 +20,7 @@ struct Slot {
 };
 
 // Meetings of a warp. The last to come does the common work; lanes that meet must mean the same.
-enum Meeting { SYNC, SHUFFLE, VOTE, LOAD_MATRICES, LOAD_MATRICES_TURNED, MMA_F16, MMA_BF16, FRAGMENT, MEETINGS };
+enum Meeting { SYNC, SHUFFLE, VOTE, LOAD_MATRICES, LOAD_MATRICES_TURNED, MMA_F16, MMA_BF16, MMA_S8, FRAGMENT, MEETINGS };
 
 struct Services {
     // All lanes of the mask meet; afterwards each sees what everybody brought (or what the common work left there).

@@ -98,3 +98,8 @@ inline void mma(pretended::Meeting kind, float (&c)[4], const u32 (&a)[4], u32 b
 }
 inline void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma(pretended::MMA_F16, c, a, b0, b1); }
 inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma(pretended::MMA_BF16, c, a, b0, b1); }
+inline void mma_s8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    u32 in[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    const u32 *sums = pretend->meet(~0u, pretended::MMA_S8, in, sizeof in)[threadIdx.x % 32].w;
+    for (int i = 0; i < 4; i++) c[i] += (int)sums[i];
+}
