@@ -74,6 +74,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "persistent/stage.cuh",
     "persistent/start.cuh",
     "persistent/stream.cuh",
+    "persistent/tile.cuh",
     "prepare.cu",
     "ptx.cuh",
     "quantise.cuh",

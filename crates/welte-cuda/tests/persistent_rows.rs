@@ -4,7 +4,8 @@
 mod common;
 
 use common::small::{self, Config, Made, Numbers, difference, make, rows};
-use common::{chain, config, gpu, load, logits};
+use common::{chain, config, gpu, load, logits, long};
+use std::time::{Duration, Instant};
 use welte_cuda::{Replay, Session};
 use welte_table::*;
 
@@ -197,6 +198,68 @@ fn attention_of_every_shape_agrees_with_launched_kernels() {
         );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Random steps, again and again: always the bits that they gave at first, and never a fault. `WELTE_SOAK` says for how many
+/// seconds.
+#[test]
+fn whatever_steps_there_are_give_the_same_logits() {
+    if !gpu() {
+        return;
+    }
+    let seconds = std::env::var("WELTE_SOAK")
+        .ok()
+        .and_then(|s| s.parse::<u64>().ok());
+    let (mut n, mut steps) = (Numbers(31), 0u32);
+    for format in [Format::Q4_0, Format::BF16] {
+        let config = Config {
+            format,
+            ..config(44)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut session = load(&program, &checkpoint);
+        session.set_sampling(&Sampling::default(), &[], &[]);
+        let most = session.rows_together().unwrap();
+        let depths = [0, 131, long(700) as u32];
+        for (sequence, depth) in (0..).zip(depths) {
+            let past = rows(&mut n, config.vocab, 0, depth, sequence);
+            for chunk in past.chunks(config.rows as usize) {
+                session.step(PROMPT, chunk).unwrap();
+            }
+        }
+        // A step writes all that its rows attend to beyond the depth of their sequence.
+        let mut one = |n: &mut Numbers| {
+            let count = 2 + n.below(u64::from(most) - 1) as usize;
+            let mut step = Vec::new();
+            while step.len() < count {
+                let sequence = n.below(3) as u32;
+                if step.iter().any(|row: &Row| row.sequence == sequence) {
+                    continue;
+                }
+                let some = 1 + n.below((count - step.len()) as u64) as u32;
+                let depth = depths[sequence as usize];
+                step.extend(rows(n, config.vocab, depth, some, sequence));
+            }
+            step.rotate_left(n.below(count as u64) as usize);
+            step
+        };
+        let mut known = Vec::new();
+        for _ in 0..long(16) {
+            let step = one(&mut n);
+            let [fast, plain] = both(&mut session, BATCH, &step);
+            assert!(difference(&fast, &plain) < 4e-2);
+            known.push((step, fast));
+        }
+        let until = Instant::now() + Duration::from_millis(seconds.map_or(1000, |s| s * 500));
+        while Instant::now() < until {
+            let (step, logits) = &known[n.below(known.len() as u64) as usize];
+            assert_eq!(session.step(BATCH, step).unwrap(), logits, "{step:?}");
+            assert_eq!(session.note(), None);
+            steps += 1;
+        }
+    }
+    assert!(steps > 0);
+    eprintln!("{steps} steps");
 }
 
 #[test]

@@ -3,8 +3,9 @@
 // Consumer warps (WARPS of them) replay the instructions; one warp more streams weights ahead of them, another one tells
 // the host of tokens. Every wait has a bound. Who runs out of patience raises the fault, and from then on nobody waits any
 // more: every block runs through to the end of its turn with whatever numbers there are, and leaves. Nothing hangs.
-// Macros: WARPS, SLOTS, SLOT_BYTES, IN_FLIGHT, WORK_BYTES, OUTPUTS, INSTRUCTIONS, MOST_PAGES, ANGLES, and, for a step of several
-// rows, STEP_ROWS: how many at most.
+// Macros: WARPS, SLOTS, SLOT_BYTES, IN_FLIGHT, WORK_BYTES, OUTPUTS, INSTRUCTIONS, MOST_PAGES, ANGLES. For a step of several rows
+// STEP_ROWS, how many at most; then SLOTS is how many slots there are at most, and WORK_BYTES what workplace and ring have
+// together.
 #pragma once
 #include "angle.cuh"
 #include "kv.cuh"
@@ -89,11 +90,20 @@ struct Shared {
     u32 live;     // of them
     u32 meetings; // of all blocks, this one's included
     u32 sequence; // the one whose pages are here
+    u32 inputs;   // bytes of `work` that so many rows take
+    u32 slots;    // of the ring, which has the rest
+#else
+    static constexpr u32 slots = SLOTS;
 #endif
     alignas(16) float2 angles[STEP_ROWS * ANGLES];
     alignas(16) float parts[2 * STEP_ROWS][WARPS][OUTPUTS]; // of the matrix's rows, a slice each
-    alignas(16) u8 work[WORK_BYTES];
-    alignas(128) u8 ring[SLOTS * SLOT_BYTES];
+    alignas(128) u8 work[WORK_BYTES];
+#if STEP_ROWS > 1
+    __device__ __forceinline__ u8 *ring() { return work + inputs; }
+#else
+    alignas(128) u8 slot[SLOTS][SLOT_BYTES];
+    __device__ __forceinline__ u8 *ring() { return slot[0]; }
+#endif
 };
 
 // All consumers of the block meet.

@@ -18,6 +18,7 @@ struct RowsArgs {
     u32 delay, pauses, more; // see Watch and Streamer
     u32 mute; // a block that hands nothing on, for tests; none: all ones
     u32 first; // the first row whose logits are wanted
+    u32 inputs; // bytes of the workplace for so many rows; the ring has the rest
 };
 
 __device__ __forceinline__ float *exchange_of(const RowsArgs &a, u32 row) { return a.exchange + row * EXCHANGED; }

@@ -6,7 +6,7 @@
 #include "persistent/part.cuh"
 
 // A staged slice lies in pieces of 16 bytes, so that neighbouring lanes read neighbouring pieces. Blocks: bytes 0..16 of all
-// blocks, bytes 16..32, then scale and sums of both halves. Floats: as pieces of 4, even and odd.
+// blocks, bytes 16..32, then what belongs to them. Floats: as pieces of 4, even and odd.
 template <class V, u32 ROUNDS> __device__ __forceinline__ void put(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
     constexpr u32 UNITS = Part<V>::EACH;
 #pragma unroll
@@ -16,40 +16,53 @@ template <class V, u32 ROUNDS> __device__ __forceinline__ void put(u8 *slice, u3
     }
 }
 
-// Eight neighbouring lanes have a block. Each step is done for all rounds before the next: they do not wait for each other.
+// Quads of blocks, rounded: four bytes each, and what belongs to their block: its scale, the sums of its halves and of all.
+template <u32 ROUNDS> struct Rounded {
+    u32 q[ROUNDS];
+    float4 side[ROUNDS];
+
+    // Eight neighbouring lanes have a block. Each step is done for all rounds before the next: they do not wait for each other.
+    __device__ __forceinline__ explicit Rounded(const float (&v)[ROUNDS][4]) {
+        float most[ROUNDS];
+        int sum[ROUNDS];
+#pragma unroll
+        for (u32 r = 0; r < ROUNDS; r++) most[r] = max_nan(max_nan(fabsf(v[r][0]), fabsf(v[r][1])), max_nan(fabsf(v[r][2]), fabsf(v[r][3])));
+#pragma unroll
+        for (u32 o = 1; o < 8; o <<= 1)
+#pragma unroll
+            for (u32 r = 0; r < ROUNDS; r++) most[r] = max_nan(most[r], __shfl_xor_sync(~0u, most[r], o));
+#pragma unroll
+        for (u32 r = 0; r < ROUNDS; r++) {
+            float inverse = most[r] <= TINY ? 0.0f : __fdividef(127.0f, most[r]);
+            // 1.5 * 2^23: the sum's last byte is the rounded integer.
+            u32 b[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++) b[j] = __float_as_uint(fmaf(v[r][j], inverse, 12582912.0f));
+            q[r] = __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040), 0x5410);
+            sum[r] = __dp4a((int)q[r], 0x01010101, 0);
+        }
+#pragma unroll
+        for (u32 o = 1; o < 4; o <<= 1)
+#pragma unroll
+            for (u32 r = 0; r < ROUNDS; r++) sum[r] += __shfl_xor_sync(~0u, sum[r], o);
+#pragma unroll
+        for (u32 r = 0; r < ROUNDS; r++) {
+            // NaN is not below TINY: it makes the scale, and so every output of the row, NaN. So does infinity, times nought.
+            float scale = most[r] <= TINY ? 0.0f : most[r] * (1.0f / 127.0f);
+            float low = scale * (float)sum[r], high = scale * (float)__shfl_xor_sync(~0u, sum[r], 4);
+            side[r] = make_float4(scale, low, high, low + high);
+        }
+    }
+};
+
 template <class V, u32 ROUNDS> __device__ __forceinline__ void put_rounded(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
     constexpr u32 UNITS = Part<V>::EACH;
-    float most[ROUNDS];
-    int sum[ROUNDS];
-    u32 q[ROUNDS];
-#pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) most[r] = max_nan(max_nan(fabsf(v[r][0]), fabsf(v[r][1])), max_nan(fabsf(v[r][2]), fabsf(v[r][3])));
-#pragma unroll
-    for (u32 o = 1; o < 8; o <<= 1)
-#pragma unroll
-        for (u32 r = 0; r < ROUNDS; r++) most[r] = max_nan(most[r], __shfl_xor_sync(~0u, most[r], o));
+    Rounded<ROUNDS> rounded(v);
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
-        float inverse = most[r] <= TINY ? 0.0f : __fdividef(127.0f, most[r]);
-        // 1.5 * 2^23: the sum's last byte is the rounded integer.
-        u32 b[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) b[j] = __float_as_uint(fmaf(v[r][j], inverse, 12582912.0f));
-        q[r] = __byte_perm(__byte_perm(b[0], b[1], 0x0040), __byte_perm(b[2], b[3], 0x0040), 0x5410);
-        sum[r] = __dp4a((int)q[r], 0x01010101, 0);
-    }
-#pragma unroll
-    for (u32 o = 1; o < 4; o <<= 1)
-#pragma unroll
-        for (u32 r = 0; r < ROUNDS; r++) sum[r] += __shfl_xor_sync(~0u, sum[r], o);
-#pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) {
-        // NaN is not below TINY: it makes the scale, and so every output of the row, NaN. So does infinity, times nought.
-        float scale = most[r] <= TINY ? 0.0f : most[r] * (1.0f / 127.0f);
-        float4 side = make_float4(scale, scale * (float)sum[r], scale * (float)__shfl_xor_sync(~0u, sum[r], 4), 0.0f);
         u32 quad = lane + 32 * r, block = quad / 8, e = quad % 8;
-        if (quad < quads) *(u32 *)(slice + (e / 4 * UNITS + block) * 16 + e % 4 * 4) = q[r];
-        if (quad < quads && e == 0) *(float4 *)(slice + (2 * UNITS + block) * 16) = side;
+        if (quad < quads) *(u32 *)(slice + (e / 4 * UNITS + block) * 16 + e % 4 * 4) = rounded.q[r];
+        if (quad < quads && e == 0) *(float4 *)(slice + (2 * UNITS + block) * 16) = rounded.side[r];
     }
 }
 
@@ -72,7 +85,7 @@ template <class V> struct Intake {
         }
     }
 
-    __device__ __forceinline__ void put_into(u8 *slice, const uint4 (&got)[ROUNDS], u32 lane, float *squares) const;
+    __device__ __forceinline__ void weigh(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const;
 };
 
 // This warp's slice of `x` into `slice`, times the norm's weights; the norm's factor is for the results. Leaves the slice's sum
@@ -85,11 +98,16 @@ template <class V> __device__ __forceinline__ void stage(Watch &w, const Instruc
     if (warp == 0 && lane == 0) w.s->hungry = 1;
     receive<ROUNDS>(w, x + intake.first, tag, lane, intake.quads, got);
     if (warp == 0 && lane == 0) w.s->hungry = 0;
-    intake.put_into(slice, got, lane, squares);
+    float v[ROUNDS][4];
+    intake.weigh(got, lane, v, squares);
+    if constexpr (V::Format::BLOCKS) put_rounded<V>(slice, lane, intake.quads, v);
+    else put<V>(slice, lane, intake.quads, v);
+    __syncwarp();
 }
 
-template <class V> __device__ __forceinline__ void Intake<V>::put_into(u8 *slice, const uint4 (&got)[ROUNDS], u32 lane, float *squares) const {
-    float v[ROUNDS][4], sum = 0.0f;
+// The values, times the norm's weights; the sum of their squares into `squares`.
+template <class V> __device__ __forceinline__ void Intake<V>::weigh(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const {
+    float sum = 0.0f;
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         bool live = lane + 32 * r < quads;
@@ -104,11 +122,8 @@ template <class V> __device__ __forceinline__ void Intake<V>::put_into(u8 *slice
             }
         }
     }
-    if constexpr (P::F::BLOCKS) put_rounded<V>(slice, lane, quads, v);
-    else put<V>(slice, lane, quads, v);
     if constexpr (V::norm) {
         sum = warp_sum(sum);
         if (lane == 0) *squares = sum;
     }
-    __syncwarp();
 }

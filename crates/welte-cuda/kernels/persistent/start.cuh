@@ -16,7 +16,7 @@ __device__ __forceinline__ void open_ring(Shared *s) {
     s->dead = 0;
     s->hungry = 0;
     s->clerk.turns = s->clerk.told = s->clerk.done = 0;
-    for (u32 i = 0; i < SLOTS; i++) {
+    for (u32 i = 0; i < s->slots; i++) {
         mbarrier_init(shared_address(&s->full[i]), 1);
         mbarrier_init(shared_address(&s->empty[i]), WARPS);
     }

@@ -33,7 +33,7 @@ template <class V> struct Slot {
 // The streaming warp. Lane i brings copy i of a slot: plane i modulo the planes, of the first or second set.
 struct Streamer {
     Watch watch;
-    u32 ring, full, empty;
+    u32 ring, full, empty, slots;
     u32 slot, lap;           // where the next copy goes, and how often the ring went round (its parity counts)
     u32 oldest, oldest_lap;  // of what may be on its way
     u32 ahead;               // slots asked for and not known to be there
@@ -44,14 +44,15 @@ struct Streamer {
         watch = {s, fault, patience, 0, 0, 0, 0};
         pauses = pauses_then;
         more = slots_more;
-        ring = shared_address(s->ring);
+        ring = shared_address(s->ring());
         full = shared_address(s->full);
         empty = shared_address(s->empty);
+        slots = s->slots;
         slot = lap = oldest = oldest_lap = ahead = 0;
     }
 
     __device__ __forceinline__ void past_oldest() {
-        if (++oldest == SLOTS) oldest = 0, oldest_lap++;
+        if (++oldest == slots) oldest = 0, oldest_lap++;
         ahead--;
     }
 
@@ -96,7 +97,7 @@ struct Streamer {
         constexpr u32 COPIES = L::SETS * L::F::PLANES;
         // No more than the ring has: a barrier's parity does not tell a copy from the last but one into the same slot.
         constexpr u32 FIT = IN_FLIGHT / L::BYTES, USUAL = FIT < 2 ? 2 : FIT;
-        u32 most_ahead = min(USUAL + more, (u32)SLOTS);
+        u32 most_ahead = min(USUAL + more, slots);
         u32 stride = 0, to = 0;
         u64 from = 0;
         plane<V, 0>(in, share, lane, stride, to, from);
@@ -112,7 +113,7 @@ struct Streamer {
             if (lane < COPIES) copy_bulk_once(ring + slot * SLOT_BYTES + to, (const void *)from, rows * stride, barrier);
             from += rows * stride;
             ahead++;
-            if (++slot == SLOTS) slot = 0, lap++;
+            if (++slot == slots) slot = 0, lap++;
         }
         return true;
     }
@@ -131,12 +132,13 @@ struct Streamer {
 struct Ring {
     u32 full, empty;
     const u8 *start;
-    u32 slot, parity;
+    u32 slots, slot, parity;
 
     __device__ __forceinline__ void begin(Shared *s) {
         full = shared_address(s->full);
         empty = shared_address(s->empty);
-        start = s->ring;
+        start = s->ring();
+        slots = s->slots;
         slot = parity = 0;
     }
 
@@ -150,6 +152,15 @@ struct Ring {
     __device__ __forceinline__ void give(u32 lane) {
         __syncwarp();
         if (lane == 0) mbarrier_arrive(empty + slot * 8);
-        if (++slot == SLOTS) slot = 0, parity ^= 1;
+        if (++slot == slots) slot = 0, parity ^= 1;
+    }
+
+    // The slot that comes n after the next one; the ring is longer.
+    __device__ __forceinline__ u32 ahead(u32 n) const { return slot + n < slots ? slot + n : slot + n - slots; }
+    __device__ __forceinline__ const u8 *slot_at(u32 n) const { return start + ahead(n) * SLOT_BYTES; }
+
+    // The next `n` slots, when all of them are there.
+    __device__ __forceinline__ void take_all(Watch &w, u32 n) const {
+        for (u32 i = 0; i < n; i++) wait_for(w, full + ahead(i) * 8, parity ^ (u32)(slot + i >= slots), PLACE_STREAM);
     }
 };

@@ -245,7 +245,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 mod tests {
     use super::*;
     use crate::load::Placed;
-    use crate::persistent::{OUTPUTS, Parts, Share};
+    use crate::persistent::{OUTPUTS, Parts, Share, TILE};
 
     type Way = fn(&Program, &GpuInfo) -> Result<Roll, String>;
 
@@ -347,7 +347,12 @@ mod tests {
                     .filter(|b| b.contains("lanes ="))
                 {
                     let sets = 1 + u32::from(body.contains("output = ACT_MUL"));
-                    let rows = constant(body, " rows");
+                    let span = if body.contains("span =") {
+                        constant(body, "span")
+                    } else {
+                        1
+                    };
+                    let rows = constant(body, " rows") * span;
                     assert!(rows > 0 && rows * sets <= outputs, "{body}");
                     checked += 1;
                 }
@@ -383,6 +388,53 @@ mod tests {
         let vectors = |roll: &Roll| roll.memory().program - roll.memory().exchange;
         assert_eq!(8 * vectors(&one), vectors(&eight));
         assert_eq!(one.commands, eight.commands);
+    }
+
+    #[test]
+    fn a_tile_fits_the_ring_that_the_rows_leave() {
+        let mut checked = 0;
+        for (sizes, format, down) in [
+            (QWEN3_4B, Format::Q4_0, Format::Q4_0),
+            (QWEN3_4B, Format::Q8_0, Format::Q8_0),
+            (LLAMA_8B, Format::Q4_K, Format::Q6_K),
+            (LLAMA_8B, Format::BF16, Format::BF16),
+            (LLAMA_1B, Format::BF16, Format::Q2_K),
+            (LLAMA_1B, Format::F16, Format::F16),
+        ] {
+            for part in [1, 2] {
+                let gpu = GpuInfo {
+                    shared_per_block: h200().shared_per_block / part,
+                    ..h200()
+                };
+                let Ok(roll) = several(&program(sizes, format, down), &gpu) else {
+                    continue;
+                };
+                let defines = &roll.unit.defines;
+                let define = |name: &str| &defines.iter().find(|(key, _)| *key == name).unwrap().1;
+                let number = |name: &str| -> u32 { define(name).parse().unwrap() };
+                let (room, slot, most) =
+                    (number("WORK_BYTES"), number("SLOT_BYTES"), number("SLOTS"));
+                // What the kernel makes of it.
+                let slots = |rows: u32| ((room - roll.work.of(rows)) / slot).min(most);
+                assert_eq!(slots(2), most);
+                let products = define("VARIANTS").split("struct ");
+                for body in products.filter(|b| b.contains("span =")) {
+                    let sets = 1 + u32::from(body.contains("output = ACT_MUL"));
+                    let (lines, span) = (sets * constant(body, " rows"), constant(body, "span"));
+                    let tiled = !body.contains("f16::Format");
+                    assert!(!tiled || span == 1 || lines * span <= TILE, "{body}");
+                    assert!(!tiled || lines <= 2 * TILE, "{body}");
+                    for rows in 2..=roll.rows {
+                        assert!(
+                            slots(rows) > span && slots(rows) >= 3,
+                            "{rows} rows: {body}"
+                        );
+                        checked += 1;
+                    }
+                }
+            }
+        }
+        assert!(checked > 150, "{checked}");
     }
 
     #[test]

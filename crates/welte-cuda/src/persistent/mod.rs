@@ -8,6 +8,7 @@ mod source;
 
 pub(crate) use rows::{record_rows, takes};
 pub(crate) use share::Share;
+pub(crate) use source::Work;
 
 use crate::launch::Unit;
 use crate::load::Placed;
@@ -37,6 +38,8 @@ const SLOT: u32 = 24 << 10;
 const SLOTS_AND_REST: u32 = 9;
 /// Bytes that may be on their way to a block.
 const IN_FLIGHT: u32 = 48 << 10;
+/// Lines of a tile (`persistent/tile.cuh`).
+const TILE: u32 = 8;
 /// Pages of a sequence that there is room for at least.
 const FEWEST_PAGES: u32 = 512;
 /// The longest context that is not split: as much as all warps together have on their way before the queries are there.
@@ -90,6 +93,7 @@ pub(crate) struct Roll {
     pub(crate) commands: Vec<usize>,
     /// `[block][instruction]`.
     pub(crate) shares: Vec<Share>,
+    pub(crate) work: Work,
     /// Floats that blocks exchange, for each row.
     pub(crate) exchange: u32,
     /// Where the logits are.
@@ -130,8 +134,8 @@ struct Recorder<'a> {
     exchange: u32,
     /// A norm that the next products take along: where its output would be, its input, weights and epsilon.
     norm: Option<(BufferRef, BufferRef, WeightId, f32)>,
-    /// What was staged last: input, norm weights, whether for blocks or floats, elements per row.
-    staged: Option<(BufferRef, WeightId, bool, u32)>,
+    /// What was staged last: input, norm weights, whether for blocks or floats, elements per row, bytes beside a block.
+    staged: Option<(BufferRef, WeightId, bool, u32, u32)>,
     logits: BufferRef,
     variants: Variants,
     dealer: Dealer,
@@ -154,6 +158,8 @@ pub(crate) struct Room {
     slot: u32,
     /// Rows of the matrix whose results may wait to be handed on, for each row of the step.
     outputs: u32,
+    /// Bytes of the ring that are gone through together at most, where a step has several rows.
+    together: u32,
 }
 
 /// For chains.
@@ -161,6 +167,7 @@ pub(crate) const ONE_ROW: Room = Room {
     rows: 1,
     slot: SLOT,
     outputs: OUTPUTS,
+    together: 0,
 };
 
 /// A product as the kernel sees it.
@@ -422,7 +429,11 @@ impl Recorder<'_> {
         }
         let norm = p.norm.map_or(NO_WEIGHT, |(weight, _)| weight);
         let (input, reads) = self.read(p.input)?;
-        let staged = (p.input, norm, blocks, p.k);
+        // Steps of several rows keep more of blocks whose halves have scales of their own.
+        let halves = matches!(format, Format::Q2_K | Format::Q3_K | Format::Q6_K);
+        let side = if halves { 16 } else { 8 };
+        let alike = if self.room.rows > 1 { side } else { 0 };
+        let staged = (p.input, norm, blocks, p.k, alike);
         let flags = if self.staged == Some(staged) {
             REUSES_INPUT
         } else {
@@ -444,19 +455,31 @@ impl Recorder<'_> {
             fit: (slot / row.max(1)).clamp(1, self.room.outputs / sets),
             most_rounds: if blocks { MOST_BLOCKS } else { MOST_EIGHTS },
         };
-        let (lanes, rows) = shape
-            .arrange()
-            .ok_or_else(|| format!("rows of {} elements", p.k))?;
+        let (lanes, rows, span) = if self.room.rows > 1 && has_tiles(format) {
+            let (rows, span) = tiles(row / sets, sets, slot, self.room.together);
+            (4, rows, span)
+        } else {
+            let (lanes, rows) = shape
+                .arrange()
+                .ok_or_else(|| format!("rows of {} elements", p.k))?;
+            (lanes, rows, 1)
+        };
         self.variants.slot = self.variants.slot.max(rows * row);
+        self.variants.span = self.variants.span.max(span);
         let at_once = match p.kind {
-            "LOGITS" => rows,
-            _ => shape.share.next_multiple_of(rows),
+            "LOGITS" => rows * span,
+            _ => shape.share.next_multiple_of(rows * span),
         };
         let outputs = (sets * at_once).min(self.room.outputs);
         self.variants.outputs = self.variants.outputs.max(outputs);
-        let staged = if blocks { 48 } else { 32 };
-        let slices = self.room.rows * WARPS * shape.units.div_ceil(WARPS);
-        self.variants.work = self.variants.work.max(slices * staged);
+        let units = shape.units.div_ceil(WARPS);
+        let work = &mut self.variants.work;
+        match (self.room.rows, blocks) {
+            (1, true) => work.any = work.any.max(WARPS * units * 48),
+            (1, false) => work.any = work.any.max(WARPS * units * 32),
+            (_, true) => work.pair = work.pair.max(WARPS * staged_bytes(units, 64 + 2 * side)),
+            (_, false) => work.row = work.row.max(WARPS * staged_bytes(units, 32)),
+        }
         let mut fields = source::constants(command, &["eps", "act"]);
         let eps = p.norm.map_or(0.0, |(_, eps)| eps);
         fields += &format!(
@@ -465,6 +488,9 @@ impl Recorder<'_> {
             p.act,
             p.norm.is_some()
         );
+        if self.room.rows > 1 {
+            fields += &format!("static constexpr u32 span = {span}, side = {side};");
+        }
         let bias = self.bias_of(index, p);
         let (added, bias_at) = bias.unwrap_or((NO_WEIGHT, 0));
         fields += &format!(
@@ -559,7 +585,8 @@ impl Recorder<'_> {
             parts.units
         );
         self.variants.partial = self.variants.partial.max((before + 1) * found);
-        self.variants.work = self.variants.work.max(parts.work);
+        let work = &mut self.variants.work;
+        work.any = work.any.max(parts.work);
         let variant = self.variants.add(Case::Attention, Format::F32, &fields);
         self.variants.fill(which, variant);
         let instruction = Instruction {
@@ -627,11 +654,9 @@ impl Recorder<'_> {
         if rows == 1 {
             // Those of several rows choose no token.
             let slice = slice(program.vocab, self.blocks);
-            work = u32::try_from(shared_bytes(slice))
-                .map_err(|_| "its vocabulary")?
-                .max(work);
+            let sampling = u32::try_from(shared_bytes(slice)).map_err(|_| "its vocabulary")?;
+            work.any = work.any.max(sampling);
         }
-        let work = work.next_multiple_of(16);
         let slot = self.variants.slot.next_multiple_of(128);
         let outputs = self.variants.outputs.next_multiple_of(32);
         let count = self.program.len() as u32;
@@ -644,22 +669,27 @@ impl Recorder<'_> {
             + (256 + 64) * 4
             + pages * 4
             + rows * (self.angles.max(1) * 8 + (outputs + 1) * 2 * WARPS * 4 + 12)
-            + work
             + 512;
-        let room = gpu.shared_per_block.saturating_sub(fixed);
-        let slots = (room / slot.max(1)).min(64);
-        if slots < 3 {
+        let room = gpu.shared_per_block.saturating_sub(fixed) / 128 * 128;
+        // The fewer rows, the more slots.
+        let slots = |rows: u32| (room.saturating_sub(work.of(rows)) / slot.max(1)).min(64);
+        if slots(rows) < 3.max(self.variants.span + 1) {
             return Err(format!(
-                "its rows need {slot} bytes of shared memory each and {fixed} more, of {}",
+                "its rows need {slot} bytes of shared memory each and {} more, of {}",
+                fixed + work.of(rows),
                 gpu.shared_per_block
             ));
         }
+        let (slots, workplace) = match rows {
+            1 => (slots(1), work.of(1)),
+            _ => (slots(2), room),
+        };
         let mut defines = vec![
             ("WARPS", WARPS.to_string()),
             ("SLOTS", slots.to_string()),
             ("SLOT_BYTES", slot.to_string()),
             ("IN_FLIGHT", IN_FLIGHT.to_string()),
-            ("WORK_BYTES", work.to_string()),
+            ("WORK_BYTES", workplace.to_string()),
             ("OUTPUTS", outputs.to_string()),
             ("INSTRUCTIONS", count.to_string()),
             ("MOST_PAGES", pages.to_string()),
@@ -695,6 +725,7 @@ impl Recorder<'_> {
             shares: shares.collect(),
             program: self.program,
             commands: self.commands,
+            work,
             exchange,
             logits: self.logits,
             freqs,
@@ -749,6 +780,28 @@ impl Parts {
 fn row_bytes(format: Format, k: u32) -> u32 {
     let planes = layout::planes(format).iter();
     planes.map(|plane| plane.stride(k) as u32).sum()
+}
+
+/// Bytes of a warp's slice of one row or of two (`SLICE` of `persistent/tile.cuh`).
+fn staged_bytes(units: u32, unit: u32) -> u32 {
+    (units.next_multiple_of(4) * unit + 63) / 128 * 128 + 64
+}
+
+/// Whether weights of a format are multiplied with several rows in tiles (`persistent/tile.cuh`).
+fn has_tiles(format: Format) -> bool {
+    format.rounds_activations() || format == Format::BF16
+}
+
+/// Rows (of each set) of a slot, and slots that are gone through together: a tile's lines, of so many bytes each, unless those
+/// are more than `together`.
+fn tiles(line: u32, sets: u32, slot: u32, together: u32) -> (u32, u32) {
+    let fitting = |bytes: u32| {
+        let lines = [2 * TILE, TILE, 4, 2].into_iter();
+        lines.filter(move |lines| lines * line <= bytes).max()
+    };
+    let lines = fitting(slot).unwrap_or(1).max(sets);
+    let all = fitting(together).unwrap_or(1).min(TILE);
+    (lines / sets, (all / lines).max(1))
 }
 
 /// What a product's arrangement within a block depends on (`persistent/part.cuh`).

@@ -6,18 +6,38 @@ use welte_table::{Command, Op, Shape, Table};
 /// Rows that go through the kernel together, where shared memory has room for so many.
 pub(crate) const MOST_ROWS: u32 = 8;
 /// Bytes of a slot: smaller than for one row, because the rows' inputs need room.
-const SLOT: u32 = 16 << 10;
+const SLOT: u32 = 24 << 10;
+/// Bytes that are gone through together at most: of tiles that are not full, a part of the arithmetic is for nothing.
+const TOGETHER: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];
+/// Rows of a step that are worth full tiles.
+const ENOUGH: u32 = 4;
 /// Rows of a matrix whose results may wait, for each row of the step.
-const OUTPUTS: u32 = 64;
+const OUTPUTS: u32 = 32;
 
 /// Records a decode table for as many rows as there is room for, at least two.
 pub(crate) fn record_rows(cx: &Inputs<'_>, table: &Table) -> Result<Roll, String> {
+    let recorded = TOGETHER.map(|together| most_rows(cx, table, together));
+    let rows = |roll: &Result<Roll, String>| roll.as_ref().map_or(0, |roll| roll.rows);
+    let enough = recorded.iter().position(|roll| rows(roll) >= ENOUGH);
+    let most = (0..TOGETHER.len())
+        .rev()
+        .max_by_key(|i| rows(&recorded[*i]));
+    let chosen = enough.or(most).unwrap_or(0);
+    recorded
+        .into_iter()
+        .nth(chosen)
+        .unwrap_or(Err(String::new()))
+}
+
+/// The same where so many bytes may be gone through together.
+fn most_rows(cx: &Inputs<'_>, table: &Table, together: u32) -> Result<Roll, String> {
     let mut why = String::new();
     for rows in (2..=MOST_ROWS).rev() {
         let room = Room {
             rows,
             slot: SLOT,
             outputs: OUTPUTS,
+            together,
         };
         match record(cx, table, room) {
             Ok(roll) => return Ok(roll),

@@ -30,10 +30,30 @@ pub(crate) struct Variants {
     ropes: BTreeMap<usize, u32>,
     /// Rows that are handed on together.
     pub(crate) outputs: u32,
-    /// The largest slot, the largest input or workplace, and what splits of attention leave, in bytes, bytes and floats.
+    /// Slots that are gone through together.
+    pub(crate) span: u32,
+    /// The largest slot, and what splits of attention leave, in bytes and floats.
     pub(crate) slot: u32,
-    pub(crate) work: u32,
     pub(crate) partial: u32,
+    pub(crate) work: Work,
+}
+
+/// Bytes of the largest workplace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// Of any step.
+    pub(crate) any: u32,
+    /// Of the inputs of two rows that lie together, and of one row.
+    pub(crate) pair: u32,
+    pub(crate) row: u32,
+}
+
+impl Work {
+    /// For a step of so many rows.
+    pub(crate) fn of(&self, rows: u32) -> u32 {
+        let inputs = (rows.div_ceil(2) * self.pair).max(rows * self.row);
+        inputs.max(self.any).next_multiple_of(128)
+    }
 }
 
 impl Variants {

@@ -9,7 +9,7 @@ use crate::launch::bytes_of;
 use crate::load::Inner;
 use crate::lower::{Lowering, Places};
 use crate::ops::rope::Kv;
-use crate::persistent::{FAULT_BYTES, Memory, takes};
+use crate::persistent::{FAULT_BYTES, Memory, Work, takes};
 use crate::{Error, Replay};
 use std::sync::Arc;
 use welte_table::Shape;
@@ -34,6 +34,7 @@ struct Arguments {
     more: u32,
     mute: u32,
     first: u32,
+    inputs: u32,
 }
 
 /// The kernel, its memory and what it is told.
@@ -45,6 +46,7 @@ pub(super) struct Rows {
     most: u32,
     /// Bytes of a row's exchange.
     row: u64,
+    work: Work,
     /// Which tables it stands for.
     takes: Vec<bool>,
     arguments: Arguments,
@@ -82,6 +84,7 @@ impl Rows {
             more: 0,
             mute: u32::MAX,
             first: 0,
+            inputs: 0,
         };
         arguments.tell(Habits::default());
         let tables = &inner.program.tables;
@@ -91,6 +94,7 @@ impl Rows {
             blocks: roll.blocks,
             most: roll.rows,
             row: u64::from(roll.exchange) * 4,
+            work: roll.work,
             takes: tables.iter().map(|t| takes(&tables[0], t)).collect(),
             arguments,
             kernel: None,
@@ -200,6 +204,7 @@ impl Session {
         let every = matches!(ready.shape, Shape::Batch(_));
         kernel.arguments.logits = ready.logits;
         kernel.arguments.first = if every { 0 } else { rows as u32 - 1 };
+        kernel.arguments.inputs = kernel.work.of(rows as u32);
         kernel.launch(&self.gpu, rows as u32)?;
         Ok(true)
     }
