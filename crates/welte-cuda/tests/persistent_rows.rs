@@ -228,7 +228,7 @@ fn whatever_steps_there_are_give_the_same_logits() {
             }
         }
         // A step writes all that its rows attend to beyond the depth of their sequence.
-        let mut one = |n: &mut Numbers| {
+        let one = |n: &mut Numbers| {
             let count = 2 + n.below(u64::from(most) - 1) as usize;
             let mut step = Vec::new();
             while step.len() < count {

@@ -33,6 +33,7 @@ template <class V> struct Slot {
 // The streaming warp. Lane i brings copy i of a slot: plane i modulo the planes, of the first or second set.
 struct Streamer {
     Watch watch;
+    u64 policy; // read_once()
     u32 ring, full, empty, slots;
     u32 slot, lap;           // where the next copy goes, and how often the ring went round (its parity counts)
     u32 oldest, oldest_lap;  // of what may be on its way
@@ -44,6 +45,7 @@ struct Streamer {
         watch = {s, fault, patience, 0, 0, 0, 0};
         pauses = pauses_then;
         more = slots_more;
+        policy = read_once();
         ring = shared_address(s->ring());
         full = shared_address(s->full);
         empty = shared_address(s->empty);
@@ -62,21 +64,25 @@ struct Streamer {
         past_oldest();
     }
 
-    // A free slot. False: the chain is over.
-    __device__ __forceinline__ bool room(u32 most_ahead) {
+    // The slot is free. False: the chain is over.
+    __device__ __forceinline__ bool room() {
         Wait wait;
         while (!mbarrier_passed(empty + slot * 8, (lap & 1) ^ 1)) {
             if (watch.s->clerk.done || watch.s->dead) return false;
             // How long consumers wait is their affair.
             if (++wait.tries % 16 == 0) __nanosleep(100);
         }
-        // More on its way would only delay what others ask for; and while this block waits for its input, anything may.
+        // When nobody waits any more, slots are given back whose copies are still on their way.
+        return !watch.s->dead;
+    }
+
+    // More on its way would only delay what others ask for; and while this block waits for its input, anything may.
+    __device__ __forceinline__ void await_turn(u32 most_ahead) {
         while (ahead >= most_ahead) settle();
         while (pauses && watch.s->hungry && !watch.s->dead) {
             if (ahead) settle();
             else __nanosleep(20);
         }
-        return !watch.s->dead;
     }
 
     // Where plane P of an instruction's rows comes from and goes to, for the lanes that bring it.
@@ -105,12 +111,13 @@ struct Streamer {
         plane<V, 2>(in, share, lane, stride, to, from);
         plane<V, 3>(in, share, lane, stride, to, from);
         for (u32 row = 0; row < share.rows; row += V::rows) {
-            u32 rows = min((u32)V::rows, share.rows - row);
-            if (!room(most_ahead)) return false;
-            u32 barrier = full + slot * 8;
+            u32 rows = min((u32)V::rows, share.rows - row), barrier = full + slot * 8;
+            if (!room()) return false;
+            // Nothing but the copies comes behind the wait for their turn: until they are asked for there is too little on its way.
             if (lane == 0) mbarrier_expect(barrier, rows * L::SETS * L::ROW);
             __syncwarp();
-            if (lane < COPIES) copy_bulk_once(ring + slot * SLOT_BYTES + to, (const void *)from, rows * stride, barrier);
+            await_turn(most_ahead);
+            if (lane < COPIES) copy_bulk_by(policy, ring + slot * SLOT_BYTES + to, (const void *)from, rows * stride, barrier);
             from += rows * stride;
             ahead++;
             if (++slot == slots) slot = 0, lap++;

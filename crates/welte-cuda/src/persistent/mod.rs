@@ -36,8 +36,10 @@ const OUTPUTS: u32 = 256;
 const SLOT: u32 = 24 << 10;
 /// No slot takes more than such a part of a block's shared memory, where a row is not larger: the ring wants several.
 const SLOTS_AND_REST: u32 = 9;
-/// Bytes that may be on their way to a block.
-const IN_FLIGHT: u32 = 48 << 10;
+/// The same of floats: two of them on their way are about what the memory wants.
+const SLOT_OF_FLOATS: u32 = 20 << 10;
+/// Bytes that may be on their way to a block, or two slots.
+const IN_FLIGHT: u32 = 40 << 10;
 /// Lines of a tile (`persistent/tile.cuh`).
 const TILE: u32 = 8;
 /// Pages of a sequence that there is room for at least.
@@ -446,7 +448,11 @@ impl Recorder<'_> {
         };
         let sets = if p.kind == "ACT_MUL" { 2 } else { 1 };
         let row = sets * row_bytes(format, p.k);
-        let slot = self.room.slot;
+        let slot = if blocks {
+            self.room.slot
+        } else {
+            self.room.slot.min(SLOT_OF_FLOATS)
+        };
         let slot = slot.min(self.cx.gpu.shared_per_block / SLOTS_AND_REST);
         let shape = Shape {
             units: p.k / unit,

@@ -80,7 +80,8 @@ inline void mbarrier_expect(u32 barrier, u32 bytes) { pretend->mbarrier_arrive(b
 inline bool mbarrier_passed(u32 barrier, u32 parity) { return pretend->mbarrier_passed(barrier, parity); }
 
 inline void wait_ticks(u32, u32) {}
-inline void copy_bulk_once(u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
+inline u64 read_once() { return 0; }
+inline void copy_bulk_by(u64, u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
 inline void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) { pretend->copy_bulk(to, from, bytes, barrier); }
 template <u32 BYTES> inline void copy_async(u32 to, const void *from) { pretend->copy_async(to, from, BYTES, BYTES); }
 template <u32 BYTES> inline void copy_async(u32 to, const void *from, bool wanted) { pretend->copy_async(to, from, BYTES, wanted ? BYTES : 0); }
