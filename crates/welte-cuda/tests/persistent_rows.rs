@@ -303,6 +303,9 @@ fn what_it_is_not_made_for_goes_by_launched_kernels() {
     let mut n = Numbers(9);
     let step = rows(&mut n, config.vocab, 0, 12, 1);
     let mut session = load(&program, &checkpoint);
+    for rows in [2, 8] {
+        assert!(session.check_rows(rows).unwrap());
+    }
     assert_eq!(session.rows_together(), Ok(8));
     for count in [1, 9, 12] {
         let [fast, plain] = both(&mut session, BATCH, &step[..count]);

@@ -51,8 +51,8 @@ pub(super) struct Rows {
     takes: Vec<bool>,
     arguments: Arguments,
     kernel: Option<Kernel>,
-    /// It did not compile.
-    refused: bool,
+    /// Why it is not used.
+    refused: Option<&'static str>,
 }
 
 impl Rows {
@@ -98,7 +98,7 @@ impl Rows {
             takes: tables.iter().map(|t| takes(&tables[0], t)).collect(),
             arguments,
             kernel: None,
-            refused: false,
+            refused: None,
         })
     }
 
@@ -146,7 +146,8 @@ impl Session {
         }
         match inner.add_modules(std::slice::from_ref(&roll.unit)) {
             Err(Error::Compile { .. }) => {
-                rows.refused = true;
+                rows.refused =
+                    Some("the kernel for several rows did not compile, which is a bug in Welte");
                 return Ok(());
             }
             other => other?,
@@ -161,13 +162,17 @@ impl Session {
     pub fn rows_together(&self) -> Result<u32, String> {
         match (&self.model.inner.rows, &self.rows, &self.note) {
             (_, _, Some(why)) | (Err(why), _, _) => Err(why.clone()),
+            (
+                _,
+                Some(Rows {
+                    refused: Some(why), ..
+                }),
+                _,
+            ) => Err(why.to_string()),
             (_, Some(rows), _) if rows.kernel.is_some() && rows.most < 2 => {
                 Err("launched kernels take less time, or it was not tried".to_string())
             }
             (_, Some(rows), _) if rows.kernel.is_some() => Ok(rows.most),
-            (_, Some(rows), _) if rows.refused => Err(
-                "the kernel for several rows did not compile, which is a bug in Welte".to_string(),
-            ),
             _ => Err("the persistent kernel was not asked for".to_string()),
         }
     }
@@ -183,6 +188,12 @@ impl Session {
     pub(super) fn limit_rows(&mut self, most: u32) {
         if let Some(rows) = &mut self.rows {
             rows.most = most;
+        }
+    }
+
+    pub(super) fn refuse_rows(&mut self, why: &'static str) {
+        if let Some(rows) = &mut self.rows {
+            rows.refused = Some(why);
         }
     }
 

@@ -126,9 +126,7 @@ impl Session {
     /// The most rows, of a few numbers, that take no longer together; 0 for none. Nothing if to try it would take too long, or
     /// the context is short.
     fn fastest_rows(&mut self, most: u32) -> Result<Option<u32>, Error> {
-        let table = (0..self.tables.len()).rfind(|table| self.takes_rows(*table));
-        let context = self.model.inner.program.kv.context;
-        let (Some(table), true) = (table, context >= DEPTH + 64) else {
+        let Some(table) = self.table_to_try() else {
             return Ok(None);
         };
         let begun = Instant::now();
@@ -146,20 +144,58 @@ impl Session {
                 least[way] = least[way].min(self.trial_of_rows(table, rows, way == 0)?);
             }
             if least[0] <= least[1] {
-                return Ok(Some(rows));
+                let same = self.rows_agree(table, most, rows)?;
+                return Ok(same.then_some(rows));
             }
         }
         Ok(Some(0))
     }
 
+    /// The table whose steps are tried; nothing if there is none, or the context is short.
+    fn table_to_try(&self) -> Option<usize> {
+        let long = self.model.inner.program.kv.context >= DEPTH + 64;
+        let table = (0..self.tables.len()).rfind(|table| self.takes_rows(*table));
+        table.filter(|_| long)
+    }
+
+    /// For tests: what is done before the persistent kernel is given steps of so many rows.
+    #[doc(hidden)]
+    pub fn check_rows(&mut self, rows: u32) -> Result<bool, Error> {
+        match (self.table_to_try(), self.rows_together()) {
+            (Some(table), Ok(most)) => self.rows_agree(table, most, rows),
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether the persistent kernel's logits of a step are those of launched kernels. If not, it takes no more steps.
+    fn rows_agree(&mut self, table: usize, most: u32, rows: u32) -> Result<bool, Error> {
+        let rows = self.rows_to_try(rows);
+        let together = self.step(table, &rows)?.to_vec();
+        self.limit_rows(0);
+        let same = agree(&together, self.step(table, &rows)?);
+        self.limit_rows(most);
+        if !same {
+            self.refuse_rows(
+                "its logits are not those of the launched kernels, which is a bug in Welte",
+            );
+        }
+        Ok(same)
+    }
+
+    fn rows_to_try(&self, rows: u32) -> Vec<Row> {
+        let vocab = self.model.inner.program.vocab.max(1);
+        let row = |i| Row {
+            token: (1 + 97 * i) % vocab,
+            position: DEPTH + i,
+            ..Row::default()
+        };
+        (0..rows).map(row).collect()
+    }
+
     /// Nanoseconds of a step of so many rows, by the persistent kernel or by launched ones.
     fn trial_of_rows(&mut self, table: usize, rows: u32, together: bool) -> Result<u64, Error> {
         const STEPS: u64 = 2;
-        let row = |position| Row {
-            position,
-            ..Row::default()
-        };
-        let rows: Vec<Row> = (DEPTH..DEPTH + rows).map(row).collect();
+        let rows = self.rows_to_try(rows);
         self.set_rows(table, &rows)?;
         self.upload_step(&rows, 0)?;
         let all = self.timed(|session| {
@@ -232,9 +268,34 @@ impl Session {
     }
 }
 
+/// Whether logits differ by no more than roundings make of them: by a tenth of what they range over, or less.
+fn agree(a: &[f32], b: &[f32]) -> bool {
+    let (least, most) = b.iter().fold((f32::MAX, f32::MIN), |(least, most), v| {
+        (least.min(*v), most.max(*v))
+    });
+    let allowed = 0.1 * (most - least);
+    // Not a number is not near to anything, infinity to nothing but itself.
+    let near = |(a, b): (&f32, &f32)| a == b || (a - b).is_finite() && (a - b).abs() <= allowed;
+    a.len() == b.len() && a.iter().zip(b).all(near)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn logits_agree_if_all_of_them_are_near() {
+        let plain = [-3.0, 0.5, 7.0, 1.0];
+        assert!(agree(&plain, &plain));
+        assert!(agree(&[-3.1, 0.4, 7.5, 1.0], &plain));
+        assert!(!agree(&[-3.0, 0.5, 7.0, 3.0], &plain));
+        assert!(!agree(&[-3.0, 0.5, 7.0], &plain));
+        for wrong in [f32::NAN, f32::INFINITY] {
+            assert!(!agree(&[-3.0, wrong, 7.0, 1.0], &plain));
+            assert!(!agree(&plain, &[-3.0, wrong, 7.0, 1.0]));
+        }
+        assert!(agree(&[0.0; 3], &[0.0; 3]) && !agree(&[0.0, 0.0, 0.1], &[0.0; 3]));
+    }
 
     #[test]
     fn habits_are_kept_and_nothing_else_is_taken_for_them() {
