@@ -58,9 +58,10 @@ struct Streamer {
         ahead--;
     }
 
-    // What was asked for first is there.
+    // What was asked for first is there. Copies need nobody else: they arrive, whoever has run out of patience.
     __device__ __forceinline__ void settle() {
-        wait_for(watch, full + oldest * 8, oldest_lap & 1, PLACE_STREAM);
+        while (!mbarrier_passed(full + oldest * 8, oldest_lap & 1)) {
+        }
         past_oldest();
     }
 
@@ -112,7 +113,7 @@ struct Streamer {
         plane<V, 3>(in, share, lane, stride, to, from);
         for (u32 row = 0; row < share.rows; row += V::rows) {
             u32 rows = min((u32)V::rows, share.rows - row), barrier = full + slot * 8;
-            if (!room()) return false;
+            if (!__all_sync(~0u, room())) return false;
             // Nothing but the copies comes behind the wait for their turn: until they are asked for there is too little on its way.
             if (lane == 0) mbarrier_expect(barrier, rows * L::SETS * L::ROW);
             __syncwarp();
@@ -125,13 +126,9 @@ struct Streamer {
         return true;
     }
 
-    // Nothing may be on its way into the memory of a block that has left. Copies need nobody else: they arrive.
+    // Nothing may be on its way into the memory of a block that has left.
     __device__ __forceinline__ void drain() {
-        while (ahead) {
-            while (!mbarrier_passed(full + oldest * 8, oldest_lap & 1)) {
-            }
-            past_oldest();
-        }
+        while (ahead) settle();
     }
 };
 
@@ -169,5 +166,6 @@ struct Ring {
     // The next `n` slots, when all of them are there.
     __device__ __forceinline__ void take_all(Watch &w, u32 n) const {
         for (u32 i = 0; i < n; i++) wait_for(w, full + ahead(i) * 8, parity ^ (u32)(slot + i >= slots), PLACE_STREAM);
+        __syncwarp();
     }
 };

@@ -252,12 +252,13 @@ __device__ __forceinline__ float fold_units(const float (&v)[2][2], u32 lane) {
 }
 
 // What up to GROUPS groups of rows are multiplied by: it stays in registers for all tiles of a product if those of a slice are so
-// few, or is read for each tile, two chunks at a time.
+// few, or is read for each tile, two chunks of one group at a time or one of two.
 template <class V, u32 GROUPS> struct Operand {
     using T = Tiles<V>;
-    static constexpr u32 CHUNKS = T::CHUNKS, MOST_KEPT = 4;
+    // Formats with offsets need registers for those.
+    static constexpr u32 CHUNKS = T::CHUNKS, MOST_KEPT = T::F::OFFSET && !T::F::CENTRE ? 3 : 4;
     static constexpr bool KEEPS = CHUNKS * GROUPS <= MOST_KEPT;
-    static constexpr u32 KEPT = KEEPS ? CHUNKS : 2;
+    static constexpr u32 KEPT = KEEPS ? CHUNKS : GROUPS == 1 ? 2 : 1;
     Chunk<V> x[KEPT][GROUPS];
 
     __device__ __forceinline__ void begin(const Work<V> &work) {
@@ -269,7 +270,7 @@ template <class V, u32 GROUPS> struct Operand {
     }
 
     __device__ __forceinline__ void read(const Work<V> &work, u32 c, u32 chunks) {
-        u32 g = work.lane / 4, t = work.lane % 4;
+        u32 lane = opaque(work.lane), g = lane / 4, t = lane % 4;
 #pragma unroll
         for (u32 i = 0; i < KEPT; i++)
 #pragma unroll
@@ -280,15 +281,18 @@ template <class V, u32 GROUPS> struct Operand {
             }
     }
 
-    // Chunk c, which is the i-th here, of tiles whose planes are `p`.
-    __device__ __forceinline__ void add(const Work<V> &work, u32 c, u32 i, const u8 *(&p)[T::AT_ONCE][MOST_PLANES], float (&sums)[T::AT_ONCE][GROUPS][2][2]) const {
-        u32 g = work.lane / 4, t = work.lane % 4;
+    // Adds to `sums` what so many chunks from c on come to, of tiles whose planes are `p`.
+    __device__ __forceinline__ void add(const Work<V> &work, u32 c, u32 chunks, const u8 *(&p)[T::AT_ONCE][MOST_PLANES], float (&sums)[T::AT_ONCE][GROUPS][2][2]) const {
+        u32 lane = opaque(work.lane), g = lane / 4, t = lane % 4;
 #pragma unroll
-        for (u32 m = 0; m < T::AT_ONCE; m++) {
-            Block32 w = V::Format::load(p[m], T::unit(work.warp, c, t));
+        for (u32 i = 0; i < KEPT; i++)
 #pragma unroll
-            for (u32 q = 0; q < GROUPS; q++) x[i][q].add(w, 8 * t + g % 4, sums[m][q]);
-        }
+            for (u32 m = 0; m < T::AT_ONCE; m++) {
+                if (i >= chunks) continue;
+                Block32 w = V::Format::load(p[m], T::unit(work.warp, c + i, t));
+#pragma unroll
+                for (u32 q = 0; q < GROUPS; q++) x[i][q].add(w, 8 * t + g % 4, sums[m][q]);
+            }
     }
 
     __device__ __forceinline__ void multiply(const Ring &ring, const Work<V> &work) {
@@ -301,18 +305,16 @@ template <class V, u32 GROUPS> struct Operand {
 #pragma unroll
             for (u32 m = 0; m < T::AT_ONCE; m++) work.planes(ring, base + m * TILE, p[m]);
             if constexpr (KEEPS) {
-#pragma unroll
-                for (u32 c = 0; c < CHUNKS; c++) add(work, c, c, p, sums);
+                add(work, 0, CHUNKS, p, sums);
             } else {
 #pragma unroll 1
-                for (u32 c = 0; c + 2 <= CHUNKS; c += 2) {
-                    read(work, c, 2);
-                    add(work, c, 0, p, sums);
-                    add(work, c + 1, 1, p, sums);
+                for (u32 c = 0; c + KEPT <= CHUNKS; c += KEPT) {
+                    read(work, c, KEPT);
+                    add(work, c, KEPT, p, sums);
                 }
-                if constexpr (CHUNKS % 2) {
+                if constexpr (CHUNKS % KEPT) {
                     read(work, CHUNKS - 1, 1);
-                    add(work, CHUNKS - 1, 0, p, sums);
+                    add(work, CHUNKS - 1, 1, p, sums);
                 }
             }
 #pragma unroll

@@ -391,6 +391,39 @@ mod tests {
     }
 
     #[test]
+    fn an_input_is_staged_again_for_weights_that_want_it_otherwise() {
+        for (first, second, shared) in [
+            (Format::Q4_0, Format::Q4_K, [true, true]),
+            (Format::Q4_K, Format::Q6_K, [true, false]),
+            (Format::BF16, Format::BF16, [true, true]),
+            (Format::BF16, Format::F16, [true, false]),
+            (Format::F32, Format::F16, [true, true]),
+            (Format::Q4_0, Format::F16, [false, false]),
+        ] {
+            let mut made = program(LLAMA_1B, first, first);
+            // The first product once more, with other weights.
+            let (mut command, label) = {
+                let table = &made.tables[0];
+                (table.commands[1], table.labels[1].clone())
+            };
+            let mut weight = made.weights[command.weights[0] as usize].clone();
+            weight.format = second;
+            command.weights[0] = made.weights.len() as WeightId;
+            made.weights.push(weight);
+            made.tables[0].commands.insert(2, command);
+            made.tables[0].labels.insert(2, label);
+            for (way, shared) in WAYS.into_iter().zip(shared) {
+                let flags = way(&made, &h200()).unwrap().program[2].flags;
+                assert_eq!(
+                    flags == crate::persistent::REUSES_INPUT,
+                    shared,
+                    "{second:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn a_tile_fits_the_ring_that_the_rows_leave() {
         let mut checked = 0;
         for (sizes, format, down) in [

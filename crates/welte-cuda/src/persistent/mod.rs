@@ -136,7 +136,8 @@ struct Recorder<'a> {
     exchange: u32,
     /// A norm that the next products take along: where its output would be, its input, weights and epsilon.
     norm: Option<(BufferRef, BufferRef, WeightId, f32)>,
-    /// What was staged last: input, norm weights, whether for blocks or floats, elements per row, bytes beside a block.
+    /// What was staged last: input, norm weights, whether for blocks or floats, elements per row, and what else tells
+    /// ways of staging apart.
     staged: Option<(BufferRef, WeightId, bool, u32, u32)>,
     logits: BufferRef,
     variants: Variants,
@@ -431,10 +432,15 @@ impl Recorder<'_> {
         }
         let norm = p.norm.map_or(NO_WEIGHT, |(weight, _)| weight);
         let (input, reads) = self.read(p.input)?;
-        // Steps of several rows keep more of blocks whose halves have scales of their own.
+        // Steps of several rows keep more of blocks whose halves have scales of their own, and floats that are multiplied in
+        // tiles otherwise than others.
         let halves = matches!(format, Format::Q2_K | Format::Q3_K | Format::Q6_K);
         let side = if halves { 16 } else { 8 };
-        let alike = if self.room.rows > 1 { side } else { 0 };
+        let alike = match (self.room.rows, blocks) {
+            (1, _) => 0,
+            (_, true) => side,
+            (_, false) => u32::from(has_tiles(format)),
+        };
         let staged = (p.input, norm, blocks, p.k, alike);
         let flags = if self.staged == Some(staged) {
             REUSES_INPUT

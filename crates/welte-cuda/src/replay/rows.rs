@@ -208,7 +208,8 @@ impl Session {
         let Some(kernel) = &mut self.rows else {
             return Ok(false);
         };
-        let fits = rows >= 2 && rows <= kernel.most as usize && kernel.kernel.is_some();
+        let fits = rows >= 2 && rows <= kernel.most as usize;
+        let fits = fits && kernel.kernel.is_some() && kernel.refused.is_none();
         if replay != Replay::Persistent || !fits || !kernel.takes[table] {
             return Ok(false);
         }

@@ -107,8 +107,10 @@ impl Session {
         };
         let place = compile::choice(&roll.unit, &self.gpu.info);
         let known = place.as_deref().and_then(compile::read_cached);
+        // What was tried with tables of fewer rows says nothing of these.
+        let most = most.min(self.most_rows_of_a_table());
         let known = known.and_then(|bytes| match bytes[..] {
-            [rows] if u32::from(rows) <= most => Some(u32::from(rows)),
+            [rows, of] if rows <= of && u32::from(of) == most => Some(u32::from(rows)),
             _ => None,
         });
         let found = match known {
@@ -118,7 +120,7 @@ impl Session {
         // Where it was not tried, launched kernels take them.
         self.limit_rows(found.unwrap_or(0));
         if let (None, Some(rows), Some(place)) = (known, found, place) {
-            let _ = compile::write_cached(&place, &[rows as u8]);
+            let _ = compile::write_cached(&place, &[rows as u8, most as u8]);
         }
         Ok(())
     }
@@ -126,7 +128,9 @@ impl Session {
     /// The most rows, of a few numbers, that take no longer together; 0 for none. Nothing if to try it would take too long, or
     /// the context is short.
     fn fastest_rows(&mut self, most: u32) -> Result<Option<u32>, Error> {
-        let Some(table) = self.table_to_try() else {
+        let long = self.model.inner.program.kv.context >= DEPTH + 64;
+        let table = self.tables_to_try().pop().filter(|_| long && most >= 2);
+        let Some(table) = table else {
             return Ok(None);
         };
         let begun = Instant::now();
@@ -144,42 +148,58 @@ impl Session {
                 least[way] = least[way].min(self.trial_of_rows(table, rows, way == 0)?);
             }
             if least[0] <= least[1] {
-                let same = self.rows_agree(table, most, rows)?;
+                let same = self.check_rows(rows)?;
                 return Ok(same.then_some(rows));
             }
         }
         Ok(Some(0))
     }
 
-    /// The table whose steps are tried; nothing if there is none, or the context is short.
-    fn table_to_try(&self) -> Option<usize> {
-        let long = self.model.inner.program.kv.context >= DEPTH + 64;
-        let table = (0..self.tables.len()).rfind(|table| self.takes_rows(*table));
-        table.filter(|_| long)
+    /// Tables that the persistent kernel can stand for: the last has as many rows as any, of those that the kernel has room for.
+    fn tables_to_try(&self) -> Vec<usize> {
+        let room = self.model.inner.rows.as_ref().map_or(0, |roll| roll.rows);
+        let tables = (0..self.tables.len()).filter(|table| self.takes_rows(*table));
+        let mut tables: Vec<usize> = tables.collect();
+        tables.sort_by_key(|table| self.tables[*table].shape.rows().min(room));
+        tables
     }
 
-    /// For tests: what is done before the persistent kernel is given steps of so many rows.
+    fn most_rows_of_a_table(&self) -> u32 {
+        let last = self.tables_to_try().pop();
+        last.map_or(0, |table| self.tables[table].shape.rows())
+    }
+
+    /// Whether the persistent kernel's logits of steps of so many rows and of two are those of launched kernels. If not, it takes
+    /// no more steps; if it gives up meanwhile, no as well.
     #[doc(hidden)]
     pub fn check_rows(&mut self, rows: u32) -> Result<bool, Error> {
-        match (self.table_to_try(), self.rows_together()) {
-            (Some(table), Ok(most)) => self.rows_agree(table, most, rows),
-            _ => Ok(false),
+        let most = self.rows_together().unwrap_or(0);
+        if most < 2 {
+            return Ok(false);
         }
-    }
-
-    /// Whether the persistent kernel's logits of a step are those of launched kernels. If not, it takes no more steps.
-    fn rows_agree(&mut self, table: usize, most: u32, rows: u32) -> Result<bool, Error> {
-        let rows = self.rows_to_try(rows);
-        let together = self.step(table, &rows)?.to_vec();
-        self.limit_rows(0);
-        let same = agree(&together, self.step(table, &rows)?);
-        self.limit_rows(most);
-        if !same {
-            self.refuse_rows(
-                "its logits are not those of the launched kernels, which is a bug in Welte",
-            );
+        for table in self.tables_to_try() {
+            for count in [rows, 2] {
+                let count = count.min(self.tables[table].shape.rows()).min(most);
+                if count < 2 {
+                    continue;
+                }
+                let rows = self.rows_to_try(count);
+                let together = self.step(table, &rows)?.to_vec();
+                if self.replay != Replay::Persistent {
+                    return Ok(false);
+                }
+                self.limit_rows(0);
+                let same = agree(&together, self.step(table, &rows)?);
+                self.limit_rows(most);
+                if !same {
+                    self.refuse_rows(
+                        "its logits are not those of the launched kernels, which is a bug in Welte",
+                    );
+                    return Ok(false);
+                }
+            }
         }
-        Ok(same)
+        Ok(true)
     }
 
     fn rows_to_try(&self, rows: u32) -> Vec<Row> {
@@ -270,12 +290,13 @@ impl Session {
 
 /// Whether logits differ by no more than roundings make of them: by a tenth of what they range over, or less.
 fn agree(a: &[f32], b: &[f32]) -> bool {
-    let (least, most) = b.iter().fold((f32::MAX, f32::MIN), |(least, most), v| {
+    let finite = b.iter().filter(|v| v.is_finite());
+    let (least, most) = finite.fold((f32::MAX, f32::MIN), |(least, most), v| {
         (least.min(*v), most.max(*v))
     });
     let allowed = 0.1 * (most - least);
     // Not a number is not near to anything, infinity to nothing but itself.
-    let near = |(a, b): (&f32, &f32)| a == b || (a - b).is_finite() && (a - b).abs() <= allowed;
+    let near = |(a, b): (&f32, &f32)| a == b || (a - b).abs() <= allowed;
     a.len() == b.len() && a.iter().zip(b).all(near)
 }
 
@@ -290,6 +311,9 @@ mod tests {
         assert!(agree(&[-3.1, 0.4, 7.5, 1.0], &plain));
         assert!(!agree(&[-3.0, 0.5, 7.0, 3.0], &plain));
         assert!(!agree(&[-3.0, 0.5, 7.0], &plain));
+        let unbounded = [-3.0, f32::INFINITY, 7.0, 1.0];
+        assert!(agree(&unbounded, &unbounded));
+        assert!(!agree(&[-3.0, f32::INFINITY, 7.0, 3.0], &unbounded));
         for wrong in [f32::NAN, f32::INFINITY] {
             assert!(!agree(&[-3.0, wrong, 7.0, 1.0], &plain));
             assert!(!agree(&plain, &[-3.0, wrong, 7.0, 1.0]));
