@@ -165,13 +165,14 @@ __device__ __forceinline__ void copy_bulk(u32 to, const void *from, u32 bytes, u
                  : "memory");
 }
 
-// The same, of memory that is read once: with read_once() it is the first to leave L2.
+// A policy for memory that is read once: it is the first to leave L2.
 __device__ __forceinline__ u64 read_once() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
+// As copy_bulk(), by a policy.
 __device__ __forceinline__ void copy_bulk_by(u64 policy, u32 to, const void *from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(barrier), "l"(policy)

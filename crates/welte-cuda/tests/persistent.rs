@@ -4,10 +4,10 @@
 mod common;
 
 use common::small::{self, Config, Made, Numbers, difference, make, rows};
-use common::{chain, config, gpu, load, logits, long};
+use common::{chain, config, gpu, load, logits, long, soak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use welte_cuda::{Model, Options, Replay, Session};
 use welte_table::*;
 
@@ -432,9 +432,6 @@ fn whatever_is_asked_for_gives_the_same_text() {
     let (program, checkpoint) = make(&config(16));
     let mut session = load(&program, &checkpoint);
     let settings = samplings()[1];
-    let seconds = std::env::var("WELTE_SOAK")
-        .ok()
-        .and_then(|s| s.parse().ok());
     let start = |token: u32| Row {
         token,
         position: 0,
@@ -446,7 +443,7 @@ fn whatever_is_asked_for_gives_the_same_text() {
         session.set_sampling(&settings, &[], &[]);
         texts.push(chain(&mut session, start(token), &[most], &[]));
     }
-    let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(2));
+    let until = Instant::now() + soak();
     let mut n = Numbers(3);
     let mut chains = 0u32;
     while Instant::now() < until {

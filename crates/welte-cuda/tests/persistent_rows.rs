@@ -4,8 +4,8 @@
 mod common;
 
 use common::small::{self, Config, Made, Numbers, difference, make, rows};
-use common::{chain, config, gpu, load, logits, long};
-use std::time::{Duration, Instant};
+use common::{chain, config, gpu, load, logits, long, soak};
+use std::time::Instant;
 use welte_cuda::{Replay, Session};
 use welte_table::*;
 
@@ -207,9 +207,6 @@ fn whatever_steps_there_are_give_the_same_logits() {
     if !gpu() {
         return;
     }
-    let seconds = std::env::var("WELTE_SOAK")
-        .ok()
-        .and_then(|s| s.parse::<u64>().ok());
     let (mut n, mut steps) = (Numbers(31), 0u32);
     for format in [Format::Q4_0, Format::BF16] {
         let config = Config {
@@ -250,7 +247,7 @@ fn whatever_steps_there_are_give_the_same_logits() {
             assert!(difference(&fast, &plain) < 4e-2);
             known.push((step, fast));
         }
-        let until = Instant::now() + Duration::from_millis(seconds.map_or(1000, |s| s * 500));
+        let until = Instant::now() + soak() / 2;
         while Instant::now() < until {
             let (step, logits) = &known[n.below(known.len() as u64) as usize];
             assert_eq!(session.step(BATCH, step).unwrap(), logits, "{step:?}");

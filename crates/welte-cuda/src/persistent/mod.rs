@@ -469,6 +469,7 @@ impl Recorder<'_> {
         };
         let (lanes, rows, span) = if self.room.rows > 1 && has_tiles(format) {
             let (rows, span) = tiles(row / sets, sets, slot, self.room.together);
+            // Four lanes have a line.
             (4, rows, span)
         } else {
             let (lanes, rows) = shape

@@ -16,17 +16,18 @@ const OUTPUTS: u32 = 32;
 
 /// Records a decode table for as many rows as there is room for, at least two.
 pub(crate) fn record_rows(cx: &Inputs<'_>, table: &Table) -> Result<Roll, String> {
-    let recorded = TOGETHER.map(|together| most_rows(cx, table, together));
     let rows = |roll: &Result<Roll, String>| roll.as_ref().map_or(0, |roll| roll.rows);
-    let enough = recorded.iter().position(|roll| rows(roll) >= ENOUGH);
-    let most = (0..TOGETHER.len())
-        .rev()
-        .max_by_key(|i| rows(&recorded[*i]));
-    let chosen = enough.or(most).unwrap_or(0);
-    recorded
-        .into_iter()
-        .nth(chosen)
-        .unwrap_or(Err(String::new()))
+    let mut best = Err(String::new());
+    for together in TOGETHER {
+        let roll = most_rows(cx, table, together);
+        if best.is_err() || rows(&roll) > rows(&best) {
+            best = roll;
+        }
+        if rows(&best) >= ENOUGH {
+            break;
+        }
+    }
+    best
 }
 
 /// The same where so many bytes may be gone through together.

@@ -160,19 +160,18 @@ impl Session {
 
     /// The most rows of a step that go through the persistent kernel together; the error says why they do not.
     pub fn rows_together(&self) -> Result<u32, String> {
-        match (&self.model.inner.rows, &self.rows, &self.note) {
-            (_, _, Some(why)) | (Err(why), _, _) => Err(why.clone()),
-            (
-                _,
-                Some(Rows {
-                    refused: Some(why), ..
-                }),
-                _,
-            ) => Err(why.to_string()),
-            (_, Some(rows), _) if rows.kernel.is_some() && rows.most < 2 => {
+        let recorded = self.model.inner.rows.as_ref();
+        if let Some(why) = self.note.as_ref().or(recorded.err()) {
+            return Err(why.clone());
+        }
+        match &self.rows {
+            Some(Rows {
+                refused: Some(why), ..
+            }) => Err(why.to_string()),
+            Some(rows) if rows.kernel.is_some() && rows.most < 2 => {
                 Err("launched kernels take less time, or it was not tried".to_string())
             }
-            (_, Some(rows), _) if rows.kernel.is_some() => Ok(rows.most),
+            Some(rows) if rows.kernel.is_some() => Ok(rows.most),
             _ => Err("the persistent kernel was not asked for".to_string()),
         }
     }

@@ -7,6 +7,7 @@ pub mod small;
 use small::{Config, Made};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use welte_cuda::{Model, Options, Replay, Session, info};
 use welte_table::*;
 
@@ -31,6 +32,12 @@ pub fn long(tokens: usize) -> usize {
         Ok(gpu) if gpu.name == "a pretended GPU" => tokens / 4,
         _ => tokens,
     }
+}
+
+/// How long a soak goes on: as many seconds as `WELTE_SOAK` says, or two.
+pub fn soak() -> Duration {
+    let said = std::env::var("WELTE_SOAK").ok();
+    Duration::from_secs(said.and_then(|s| s.parse().ok()).unwrap_or(2))
 }
 
 /// A model that the kernel takes.
