@@ -228,13 +228,12 @@ fn whatever_steps_there_are_give_the_same_logits() {
         let one = |n: &mut Numbers| {
             let count = 2 + n.below(u64::from(most) - 1) as usize;
             let mut step = Vec::new();
-            while step.len() < count {
-                let sequence = n.below(3) as u32;
-                if step.iter().any(|row: &Row| row.sequence == sequence) {
-                    continue;
-                }
-                let some = 1 + n.below((count - step.len()) as u64) as u32;
-                let depth = depths[sequence as usize];
+            for (sequence, depth) in (0..).zip(depths) {
+                let left = count - step.len();
+                let some = match sequence {
+                    2 => left as u32,
+                    _ => n.below(left as u64 + 1) as u32,
+                };
                 step.extend(rows(n, config.vocab, depth, some, sequence));
             }
             step.rotate_left(n.below(count as u64) as usize);
