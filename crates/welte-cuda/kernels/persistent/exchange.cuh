@@ -29,8 +29,14 @@ template <u32 ROUNDS> __device__ __forceinline__ void ask(const float *from, u32
     }
 }
 
-// They were asked for; what is stale is asked for again.
-template <u32 ROUNDS> __device__ __forceinline__ void complete(Watch &w, Wait &wait, const float *from, u32 tag, u32 lane, uint4 (&got)[ROUNDS]) {
+// They were asked for; what is stale is asked for again. (That the warp agrees that nothing is, before any lane asks again, is worth
+// a seventh of a token: docs/persistent.md.)
+template <u32 ROUNDS> __device__ __forceinline__ void complete(Watch &w, const float *from, u32 tag, u32 lane, uint4 (&got)[ROUNDS]) {
+    bool there = true;
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) there &= fresh(got[r], tag);
+    if (__all_sync(~0u, there)) return;
+    Wait wait;
     for (;;) {
         bool all = true;
 #pragma unroll
@@ -44,16 +50,12 @@ template <u32 ROUNDS> __device__ __forceinline__ void complete(Watch &w, Wait &w
     __syncwarp();
 }
 
-// The same from the beginning. The warp asks at four places before it asks for everything, and at none before the others can
-// have come so far: to ask again and again crowds the way of what is asked for, and that of the weights.
+// The same from the beginning, but not before the others can have come so far: to ask again and again crowds the way of what is
+// asked for, and that of the weights.
 template <u32 ROUNDS> __device__ __forceinline__ void receive(Watch &w, const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
-    Wait wait;
     wait_ticks(w.since, w.delay);
-    const float *some = from + quads * (lane % 4);
-    while (quads && !__all_sync(~0u, fresh(glance(some), tag)))
-        if (!__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
     ask(from, tag, lane, quads, got);
-    complete(w, wait, from, tag, lane, got);
+    complete(w, from, tag, lane, got);
 }
 
 // ---- meeting ----

@@ -45,9 +45,8 @@ template <class V> __device__ __forceinline__ void stage_rows(Watch &w, Shared *
         intake.weigh(got, lane, v, &s->squares[parity * STEP_ROWS + row][warp]);
         put_row<V>(slice_of<V>(s, row - first, warp), row - first, lane, intake.quads, v);
         if (!more) break;
-        Wait wait;
         if (!AHEAD) ask(from, tag, lane, intake.quads, next);
-        complete(w, wait, from, tag, lane, next);
+        complete(w, from, tag, lane, next);
 #pragma unroll
         for (u32 r = 0; r < ROUNDS; r++) got[r] = next[r];
     }

@@ -30,7 +30,7 @@ impl Default for Habits {
     }
 }
 
-const DELAYS: [u32; 4] = [0, 1000, 1500, 2000];
+const DELAYS: [u32; 5] = [500, 1000, 1500, 2000, 2500];
 const FLOWS: [(bool, u32); 4] = [(false, 0), (true, 0), (false, 1), (true, 1)];
 /// For how long a GPU is kept busy first: at the clock of one that did nothing others are fastest than at its own.
 const WARM: Duration = Duration::from_millis(200);
