@@ -3,7 +3,7 @@
 #pragma once
 #include "persistent/stage.cuh"
 
-// Which unit of the row a lane takes in each round; where its slice has no more, any unit, to be multiplied by nought.
+// Which unit of the row a lane takes in each round; where its slice has no more, another of the row, to be multiplied by nought.
 template <class V> struct Units {
     using P = Part<V>;
     u32 at[P::ROUNDS];
@@ -11,15 +11,15 @@ template <class V> struct Units {
     u32 first; // of the slice
 
     __device__ __forceinline__ void begin(u32 warp, u32 lane) {
-        // With four lanes per row two neighbouring rows would read the same banks: every other one is a round ahead.
-        constexpr bool ALTERNATES = P::LANES == 4 && P::ROUNDS > 1 && Slot<V>::stride(0) % 128 == 0;
-        u32 ahead = ALTERNATES ? lane / P::LANES % 2 : 0, units = P::units(warp);
+        // Lines of a slot begin at the same bank where their strides say so: then each begins a round after the one before.
+        constexpr bool TURNED = P::ROUNDS > 1 && (P::LANES == 4 || Slot<V>::stride(Slot<V>::F::PLANES - 1) % 128 == 0);
+        u32 ahead = TURNED ? lane / P::LANES % P::ROUNDS : 0, units = P::units(warp);
         first = warp * P::EACH;
 #pragma unroll
         for (u32 r = 0; r < P::ROUNDS; r++) {
-            u32 round = r + ahead, unit = lane % P::LANES + (round == P::ROUNDS ? 0 : round) * P::LANES;
+            u32 round = r + ahead < P::ROUNDS ? r + ahead : r + ahead - P::ROUNDS, unit = lane % P::LANES + round * P::LANES;
             live[r] = unit < units;
-            at[r] = live[r] ? first + unit : 0;
+            at[r] = min(first + unit, P::UNITS - 1);
         }
     }
 };
@@ -52,8 +52,15 @@ template <class V> struct Held<V, true> {
         }
     }
 
-    __device__ __forceinline__ float add(const u8 *const p[], u32 unit, u32 r, float sum) const {
-        Block32 w = F::load(p, unit);
+    // A unit as it comes out of the ring; `w` has its scales, and its integers unless they are nibbles.
+    struct Unit {
+        uint4 nibbles;
+        Block32 w;
+    };
+    __device__ static __forceinline__ Unit take(const u8 *const p[], u32 unit) { return {F::NIBBLES ? *(const uint4 *)(p[0] + 16 * unit) : uint4(), F::load(p, unit)}; }
+
+    __device__ __forceinline__ float add(const Unit &unit, u32 r, float sum) const {
+        const Block32 &w = unit.w;
         if constexpr (F::HALVES) {
             int a = 0, b = 0;
 #pragma unroll
@@ -67,8 +74,7 @@ template <class V> struct Held<V, true> {
         int dot = 0;
         if constexpr (F::NIBBLES) {
             // The upper nibbles stay where they are, times 16; so `scale` has a sixteenth.
-            uint4 n = *(const uint4 *)(p[0] + 16 * unit);
-            u32 words[4] = {n.x, n.y, n.z, n.w};
+            u32 words[4] = {unit.nibbles.x, unit.nibbles.y, unit.nibbles.z, unit.nibbles.w};
             int upper = 0;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -105,14 +111,21 @@ template <class V> struct Held<V, false> {
         }
     }
 
-    __device__ __forceinline__ float add(const u8 *const p[], u32 unit, u32 r, float sum) const {
+    struct Unit {
         float w[8];
-        F::load8(p, unit, w);
+    };
+    __device__ static __forceinline__ Unit take(const u8 *const p[], u32 unit) {
+        Unit taken;
+        F::load8(p, unit, taken.w);
+        return taken;
+    }
+
+    __device__ __forceinline__ float add(const Unit &unit, u32 r, float sum) const {
         float other = 0.0f;
 #pragma unroll
         for (int e = 0; e < 8; e += 2) {
-            sum = fmaf(w[e], x[r][e], sum);
-            other = fmaf(w[e + 1], x[r][e + 1], other);
+            sum = fmaf(unit.w[e], x[r][e], sum);
+            other = fmaf(unit.w[e + 1], x[r][e + 1], other);
         }
         return sum + other;
     }
@@ -145,6 +158,8 @@ __device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, con
     for (u32 base = 0; base < P::LINES; base += M * P::ROWS) {
         if (L::SETS == 1 && base >= here) break;
         float v[M];
+        // All of it is asked for before any of it is multiplied.
+        typename Held<V, V::Format::BLOCKS>::Unit taken[M][P::ROUNDS];
 #pragma unroll
         for (u32 m = 0; m < M; m++) {
             u32 line = base + m * P::ROWS + lane / P::LANES;
@@ -152,9 +167,14 @@ __device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, con
             const u8 *p[MOST_PLANES];
 #pragma unroll
             for (int i = 0; i < L::F::PLANES; i++) p[i] = slot + P::LINES * L::before(i) + line * L::stride(i);
+#pragma unroll
+            for (u32 r = 0; r < P::ROUNDS; r++) taken[m][r] = x.take(p, units.at[r]);
+        }
+#pragma unroll
+        for (u32 m = 0; m < M; m++) {
             v[m] = 0.0f;
 #pragma unroll
-            for (u32 r = 0; r < P::ROUNDS; r++) v[m] = x.add(p, units.at[r], r, v[m]);
+            for (u32 r = 0; r < P::ROUNDS; r++) v[m] = x.add(taken[m][r], r, v[m]);
         }
         float sum = fold<M, P::LANES>(v, lane);
         u32 line = base + lane % M * P::ROWS + lane / P::LANES, set = line / V::rows, row = line % V::rows;
