@@ -243,14 +243,14 @@ template <class V> struct Vector {
 #pragma unroll
             for (u32 i = 0; i < EACH; i++)
 #pragma unroll
+                for (u32 h = 0; h < 2; h++) all &= fresh(got[i][h], tag);
+            if (__all_sync(~0u, all) || !__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
+#pragma unroll
+            for (u32 i = 0; i < EACH; i++)
+#pragma unroll
                 for (u32 h = 0; h < 2; h++)
-                    if (!fresh(got[i][h].x, tag) || !fresh(got[i][h].y, tag)) {
-                        all = false;
-                        got[i][h] = load_relaxed2(from + place(min(lane + 32 * i, UNITS - 1), h));
-                    }
-            if (all || !again(w, wait, PLACE_INPUT)) break;
+                    if (!fresh(got[i][h], tag)) got[i][h] = load_relaxed2(from + place(min(lane + 32 * i, UNITS - 1), h));
         }
-        __syncwarp();
     }
 
     // Normed and turned, times a factor.
@@ -529,7 +529,7 @@ template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *e
             bool all = true;
 #pragma unroll
             for (u32 i = 0; i < EACH; i++)
-                if (!fresh(got[i], tag) || !fresh(side[i].x, tag) || !fresh(side[i].y, tag)) {
+                if (!fresh(got[i], tag) || !fresh(side[i], tag)) {
                     all = false;
                     look(i);
                 }

@@ -17,6 +17,7 @@ __device__ __forceinline__ u32 glance(const float *from) { return load_relaxed(f
 __device__ __forceinline__ uint4 glance4(const float *from) { return load_relaxed4(from); }
 
 __device__ __forceinline__ bool fresh(u32 v, u32 tag) { return (v & 3) == tag; }
+__device__ __forceinline__ bool fresh(uint2 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag)) & 3) == 0; }
 __device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }
 __device__ __forceinline__ float value(u32 v) { return __uint_as_float(v & ~3u); }
 
