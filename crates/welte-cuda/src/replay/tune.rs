@@ -131,11 +131,12 @@ impl Session {
     /// The most rows, of a few numbers, that take no longer together; 0 for none. Nothing if to try it would take too long, or
     /// the context is short.
     fn fastest_rows(&mut self, most: u32) -> Result<Option<u32>, Error> {
-        let long = self.model.inner.program.kv.context >= DEPTH + 64;
-        let table = self.tables_to_try().pop().filter(|_| long && most >= 2);
-        let Some(table) = table else {
+        let Some(table) = self.tables_to_try().pop() else {
             return Ok(None);
         };
+        if most < 2 || !self.reaches_depth() {
+            return Ok(None);
+        }
         let begun = Instant::now();
         self.trial_of_rows(table, 2, true)?;
         if begun.elapsed() > SLOW {
@@ -156,6 +157,11 @@ impl Session {
             }
         }
         Ok(Some(0))
+    }
+
+    /// Whether the context has the positions at which everything is tried.
+    fn reaches_depth(&self) -> bool {
+        self.model.inner.program.kv.context >= DEPTH + 64
     }
 
     /// Tables that the persistent kernel can stand for: the last has as many rows as any, of those that the kernel has room for.
@@ -234,7 +240,7 @@ impl Session {
 
     /// Tries all habits; nothing if that would take too long, or the context is short.
     fn fastest(&mut self) -> Result<Option<Habits>, Error> {
-        if self.model.inner.program.kv.context < DEPTH + 64 {
+        if !self.reaches_depth() {
             return Ok(None);
         }
         let begun = Instant::now();
