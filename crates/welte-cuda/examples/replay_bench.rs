@@ -1,10 +1,10 @@
 //! Times decoding of made-up models by every kind of replay, and each op of a step:
-//! `replay_bench qwen3-4b:q4_0 [DEPTH] [persistent] [graph] [eager] [loop] ...`
+//! `replay_bench qwen3-4b:q4_0 [DEPTH] [persistent] [graph] [eager] [loop] [chains] ...`
 //!
 //! Prints per model: loading, microseconds per token of a chain (by each kind of replay, or those named), the same as bytes
 //! per second, steps of 2, 4 and 8 rows by the persistent kernel beside launched ones (with what the host does for a step, and with
 //! fetching the logits: of all rows for a batch, of the last for a prompt), where the blocks of the persistent kernel spend their
-//! time, a prompt of 512, and microseconds per token and op when each command is timed alone.
+//! time, a prompt of 512, and microseconds per token and op when each command is timed alone. With `chains` only chains.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -26,11 +26,13 @@ const KINDS: [(&str, Replay); 4] = [
 fn main() -> Result<(), Box<dyn Error>> {
     let mut depths = Vec::new();
     let (mut shapes, mut kinds) = (Vec::new(), Vec::new());
+    let mut only_chains = false;
     for argument in std::env::args().skip(1) {
         let kind = KINDS.iter().find(|(name, _)| *name == argument);
         match (argument.parse::<u32>(), kind) {
             (Ok(depth), _) => depths.push(depth),
             (_, Some((_, kind))) => kinds.push(*kind),
+            _ if argument == "chains" => only_chains = true,
             _ => shapes.push(argument),
         }
     }
@@ -41,12 +43,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         depths.push(64);
     }
     for shape in shapes {
-        bench(&shape, &depths, &kinds)?;
+        bench(&shape, &depths, &kinds, only_chains)?;
     }
     Ok(())
 }
 
-fn bench(shape: &str, depths: &[u32], kinds: &[Replay]) -> Result<(), Box<dyn Error>> {
+fn bench(
+    shape: &str,
+    depths: &[u32],
+    kinds: &[Replay],
+    only_chains: bool,
+) -> Result<(), Box<dyn Error>> {
     const TOKENS: usize = 128;
     let checkpoint = Synthetic::parse(shape)?;
     let spec = welte_models::spec(&checkpoint)?;
@@ -90,6 +97,9 @@ fn bench(shape: &str, depths: &[u32], kinds: &[Replay]) -> Result<(), Box<dyn Er
                 1.0 / best,
                 (weights + cached) as f64 / best / 1e9
             );
+        }
+        if only_chains {
+            continue;
         }
         if replay == Replay::Persistent && session.note().is_none() {
             for &depth in depths {

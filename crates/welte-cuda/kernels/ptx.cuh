@@ -43,6 +43,13 @@ __device__ __forceinline__ float max_nan(float a, float b) {
     return m;
 }
 
+// 1 / x; nought of what is very large, and not to be asked of what is tiny.
+__device__ __forceinline__ float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // 2^x; tiny results become zero.
 __device__ __forceinline__ float power(float x) {
     float y;

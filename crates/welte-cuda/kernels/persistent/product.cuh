@@ -6,6 +6,7 @@
 // Which unit of the row a lane takes in each round; where its slice has no more, another of the row, to be multiplied by nought.
 template <class V> struct Units {
     using P = Part<V>;
+    static constexpr bool FULL = P::EVEN && P::EACH % P::LANES == 0;
     u32 at[P::ROUNDS];
     bool live[P::ROUNDS];
     u32 first; // of the slice
@@ -19,10 +20,13 @@ template <class V> struct Units {
 #pragma unroll
         for (u32 r = 0; r < P::ROUNDS; r++) {
             u32 round = r + ahead < P::ROUNDS ? r + ahead : r + ahead - P::ROUNDS, unit = lane % P::LANES + round * P::LANES;
-            live[r] = unit < units;
-            at[r] = min(first + unit, P::UNITS - 1);
+            live[r] = FULL || unit < units;
+            at[r] = opaque(FULL ? first + unit : min(first + unit, P::UNITS - 1));
         }
     }
+
+    // Where in the slice; where there is none, anywhere.
+    __device__ __forceinline__ u32 in_slice(u32 r) const { return live[r] ? at[r] - first : 0; }
 };
 
 // What a lane multiplies with.
@@ -37,14 +41,10 @@ template <class V> struct Held<V, true> {
     __device__ __forceinline__ void load(const u8 *slice, const Units<V> &units) {
 #pragma unroll
         for (u32 r = 0; r < P::ROUNDS; r++) {
-            int4 a = make_int4(0, 0, 0, 0), b = a;
-            float4 side = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (units.live[r]) {
-                u32 at = units.at[r] - units.first;
-                a = *(const int4 *)(slice + at * 16);
-                b = *(const int4 *)(slice + (P::EACH + at) * 16);
-                side = *(const float4 *)(slice + (2 * P::EACH + at) * 16);
-            }
+            u32 at = units.in_slice(r);
+            int4 a = *(const int4 *)(slice + at * 16), b = *(const int4 *)(slice + (P::EACH + at) * 16);
+            float4 side = *(const float4 *)(slice + (2 * P::EACH + at) * 16);
+            if (!units.live[r]) side = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             q[r][0] = a.x, q[r][1] = a.y, q[r][2] = a.z, q[r][3] = a.w;
             q[r][4] = b.x, q[r][5] = b.y, q[r][6] = b.z, q[r][7] = b.w;
             scale[r] = F::NIBBLES ? side.x * (1.0f / 16.0f) : side.x;
@@ -101,12 +101,9 @@ template <class V> struct Held<V, false> {
     __device__ __forceinline__ void load(const u8 *slice, const Units<V> &units) {
 #pragma unroll
         for (u32 r = 0; r < P::ROUNDS; r++) {
-            float4 a = make_float4(0.0f, 0.0f, 0.0f, 0.0f), b = a;
-            if (units.live[r]) {
-                u32 at = units.at[r] - units.first;
-                a = *(const float4 *)(slice + at * 16);
-                b = *(const float4 *)(slice + (P::EACH + at) * 16);
-            }
+            u32 at = units.in_slice(r);
+            float4 a = *(const float4 *)(slice + at * 16), b = *(const float4 *)(slice + (P::EACH + at) * 16);
+            if (!units.live[r]) a = b = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             x[r][0] = a.x, x[r][1] = a.y, x[r][2] = a.z, x[r][3] = a.w;
             x[r][4] = b.x, x[r][5] = b.y, x[r][6] = b.z, x[r][7] = b.w;
         }
@@ -222,28 +219,29 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
     u8 *slice = s->work + warp * P::BYTES;
     STAMP(0);
+    // What does not depend on the input is worked out before it is there: for what comes after that every block waits.
+    Units<V> units;
+    units.begin(warp, lane);
+    u32 first = opaque(share.first), count = opaque(share.rows), tag = opaque(tag_of(turn, in.writes_per_turn, in.writes));
     if (!(in.flags & REUSES_INPUT)) {
         parity ^= 1;
         stage<V>(w, in, exchange + in.in, tag_of(turn, in.reads_per_turn, in.reads), slice, warp, lane, &s->squares[parity][warp]);
     }
     STAMP(1);
-    Units<V> units;
-    units.begin(warp, lane);
     Held<V, V::Format::BLOCKS> x;
     x.load(slice, units);
     // Two halves of the parts' room take turns: a segment need not wait until the one before is read.
     constexpr u32 ROOM = OUTPUTS / L::SETS, MOST = ROOM < CONSUMERS ? ROOM : CONSUMERS, SEGMENT = MOST / V::rows * V::rows;
     static_assert(SEGMENT > 0, "too little room for outputs");
-    float *out = exchange + in.out + share.first;
-    u32 tag = tag_of(turn, in.writes_per_turn, in.writes);
+    float *out = exchange + in.out + first;
     u64 best = 0;
     float factor = 1.0f;
-    for (u32 begin = 0; begin < share.rows; begin += SEGMENT, half ^= 1) {
-        u32 rows = min(SEGMENT, share.rows - begin);
+    for (u32 begin = 0; begin < count; begin += SEGMENT, half ^= 1) {
+        u32 rows = min(SEGMENT, count - begin);
         float(*parts)[OUTPUTS] = s->parts[half];
         float before = 0.0f;
         if (V::output == ADD && tid < rows) before = value(glance(out + begin + tid));
-        if (V::bias && tid < rows) before = __ldg((const float *)in.vectors[1] + V::bias_at + share.first + begin + tid);
+        if (V::bias && tid < rows) before = __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
         for (u32 done = 0; done < rows; done += V::rows) {
             const u8 *slot = ring.take(w);
             rows_of<V>(x, units, slot, parts[warp], done, min((u32)V::rows, rows - done), lane);
@@ -255,7 +253,7 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
         if (tid >= rows) continue;
         float v = result<V>(parts, tid, factor, before);
         if constexpr (V::output == LOGITS) {
-            u32 id = share.first + begin + tid;
+            u32 id = first + begin + tid;
             logits[id] = v;
             u64 rank = v == v ? ranked(v, id) : 0;
             best = rank > best ? rank : best;

@@ -33,7 +33,7 @@ template <u32 ROUNDS> struct Rounded {
             for (u32 r = 0; r < ROUNDS; r++) most[r] = max_nan(most[r], __shfl_xor_sync(~0u, most[r], o));
 #pragma unroll
         for (u32 r = 0; r < ROUNDS; r++) {
-            float inverse = most[r] <= TINY ? 0.0f : __fdividef(127.0f, most[r]);
+            float inverse = most[r] <= TINY ? 0.0f : 127.0f * reciprocal(most[r]);
             // 1.5 * 2^23: the sum's last byte is the rounded integer.
             u32 b[4];
 #pragma unroll

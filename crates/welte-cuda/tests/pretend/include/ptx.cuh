@@ -14,6 +14,7 @@ inline void grid_release() {}
 #endif
 
 inline float max_nan(float a, float b) { return a != a ? a : b != b ? b : a > b ? a : b; }
+inline float reciprocal(float x) { return 1.0f / x; }
 inline float power(float x) {
     float y = exp2f(x);
     return y < 1.17549435e-38f ? 0.0f : y;
