@@ -3,7 +3,8 @@
 #pragma once
 #include "persistent/stage.cuh"
 
-// Which unit of the row a lane takes in each round; where its slice has no more, another of the row, to be multiplied by nought.
+// Which unit of the row a lane takes in each round; where its slice has no more, what lies beside it in the row (so in other banks
+// than what other lanes read), to be multiplied by nought.
 template <class V> struct Units {
     using P = Part<V>;
     static constexpr bool FULL = P::EVEN && P::EACH % P::LANES == 0;
