@@ -231,7 +231,7 @@ impl Kind {
 }
 
 /// The upper one of two in the middle; 0 of none.
-fn median(mut values: Vec<u64>) -> u64 {
+pub fn median(mut values: Vec<u64>) -> u64 {
     let middle = values.len() / 2;
     if values.is_empty() {
         return 0;

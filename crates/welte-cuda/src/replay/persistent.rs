@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use welte_table::Row;
-use welte_table::timeline::{Span, Timed, Timeline};
+use welte_table::timeline::{Span, Timed, Timeline, median};
 
 /// How long a launch may take: a display that shares the GPU waits no longer.
 const LAUNCH: Duration = Duration::from_millis(100);
@@ -158,9 +158,9 @@ pub(super) fn upload(gpu: &Gpu, roll: &Roll, block: &DeviceBlock) -> Result<(), 
 }
 
 /// What the clocks of all blocks say of the last turn: four stamps of each instruction, by block. A multiprocessor's clock
-/// is its own, so each block's times count from its first instruction, which follows the meeting of all. And it has its own
-/// pace (those of a group of 16 were seen to be 1.6 % slow), so ticks count by what the block had of them until the input of
-/// the last instruction that all have a part in was there: they all wait for the same blocks then.
+/// is its own, so each block's times count from its first instruction, which follows the meeting of all. Its pace is its own
+/// too (those of a group of 16 were seen to be 1.6 % slow), so ticks are scaled by how many of them each block counted until
+/// the input of the last instruction that all have a part in was there, for which all wait alike.
 fn lanes(ticks: &[u64], instructions: usize, khz: u64) -> Vec<Vec<Span>> {
     let blocks: Vec<&[[u64; 4]]> = ticks
         .chunks_exact(instructions.max(1) * 4)
@@ -172,24 +172,21 @@ fn lanes(ticks: &[u64], instructions: usize, khz: u64) -> Vec<Vec<Span>> {
         (block[0][0] <= begin && begin < ready).then(|| ready - block[0][0])
     };
     let until_all = |i| blocks.iter().map(|block| until(block, i)).collect();
-    let common: Option<Vec<u64>> = (0..instructions).rev().find_map(until_all);
-    let usual = common.as_ref().map_or(1, |ticks| {
-        let mut ticks = ticks.clone();
-        ticks.sort_unstable();
-        ticks.get(ticks.len() / 2).copied().unwrap_or(1)
-    });
-    let lane = |(number, block): (usize, &&[[u64; 4]])| {
-        let own = common.as_ref().map_or(usual, |ticks| ticks[number]);
+    let paces: Option<Vec<u64>> = (0..instructions).rev().find_map(until_all);
+    let paces = paces.unwrap_or_else(|| vec![1; blocks.len()]);
+    let usual = u128::from(median(paces.clone()));
+    let lane = |(block, pace): (&&[[u64; 4]], &u64)| {
         let ns = |tick: u64| {
-            let since = u128::from(tick.saturating_sub(block[0][0])) * u128::from(usual);
-            (since * 1_000_000 / (u128::from(own) * u128::from(khz.max(1)))) as u64
+            let since = u128::from(tick.saturating_sub(block[0][0]));
+            let ticks = since * usual / u128::from(*pace);
+            (ticks * 1_000_000 / u128::from(khz.max(1))) as u64
         };
         let spans = block.iter().enumerate();
         spans
             .filter_map(|(i, stamps)| Span::of_stamps(i as u32, stamps.map(ns)))
             .collect()
     };
-    blocks.iter().enumerate().map(lane).collect()
+    blocks.iter().zip(&paces).map(lane).collect()
 }
 
 impl Session {
@@ -391,7 +388,7 @@ mod tests {
             [[0, 0, 0, 1_000, 1_000], [1, 1_000, 1_500, 3_000, 3_500]]
         );
         assert_eq!(times(&lanes[1]), [[0, 0, 0, 500, 500]]);
-        // The second block's clock goes at two thirds of the others' pace, the third's a little fast.
+        // The second block's clock goes at two thirds of the others' pace.
         let ticks = [
             [0, 100, 400, 500, 500, 900, 1_200, 1_300],
             [5_000, 5_060, 5_200, 5_300, 5_300, 5_600, 5_700, 5_720],
