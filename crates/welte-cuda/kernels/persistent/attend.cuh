@@ -288,7 +288,7 @@ template <class V> struct Vector {
 };
 
 // This turn's queries into `work`, and, where there are two vectors more, its key and value too, and into the cache. A warp has
-// one vector of them, or two.
+// one vector of them, or two; the last warps have the first, because the first have tiles.
 template <class V>
 __device__ __forceinline__ void prepare(Watch &w, Shared *s, const Kv &kv, const float *qkv, const Instruction &in, u32 tag, const Job<V> &job, u32 position,
                                         const float2 *angles, u32 more, u32 warp, u32 lane) {
@@ -302,7 +302,7 @@ __device__ __forceinline__ void prepare(Watch &w, Shared *s, const Kv &kv, const
     auto norm = [&](u32 n) { return n <= queries ? (const float *)in.vectors[n < queries ? 0 : 1] : nullptr; };
     // One after the other: there are no registers for two.
 #pragma unroll 1
-    for (u32 n = warp; n < count; n += WARPS) {
+    for (u32 n = WARPS - 1 - warp; n < count; n += WARPS) {
         X x;
         x.ask(from(n), norm(n), lane);
         x.receive(w, from(n), tag, lane);
@@ -508,17 +508,18 @@ __device__ __forceinline__ void hand_on(Shared *s, const Job<V> &job, float *exc
 template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *exchange, const Instruction &in, u32 turn, u32 splits, bool mute, u32 turned) {
     using D = Desk<V>;
     constexpr u32 COLUMNS = V::heads * D::HD / 4, EACH = (V::splits + 31) / 32;
-    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, lanes = 2, tag = tag_of_splits(in, turn);
-    while (lanes < splits && lanes < 32) lanes *= 2;
-    u32 at_once = 32 / lanes, first = ((warp + turned) % WARPS * gridDim.x + opaque(blockIdx.x)) * at_once;
+    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tag = tag_of_splits(in, turn);
+    // How many lanes that is: a power of two.
+    u32 bits = min(5, 32 - __clz(splits - 1)), lanes = 1 << bits, at_once = 32 >> bits, split = lane & (lanes - 1);
+    u32 first = ((warp + turned) % WARPS * gridDim.x + opaque(blockIdx.x)) * at_once;
     if (first >= COLUMNS) return false;
     for (; first < COLUMNS; first += gridDim.x * WARPS * at_once) {
-        u32 mine = first + lane / lanes, column = min(mine, COLUMNS - 1), query = column / (D::HD / 4), d = column % (D::HD / 4) * 4;
+        u32 mine = first + (lane >> bits), column = min(mine, COLUMNS - 1), query = column / (D::HD / 4), d = column % (D::HD / 4) * 4;
         const float *from = exchange + V::partial + (u64)query * V::splits * D::WIDE;
         uint4 got[EACH];
         uint2 side[EACH];
         auto look = [&](u32 i) {
-            const float *at = from + min(lane % lanes + 32 * i, splits - 1) * D::WIDE;
+            const float *at = from + min(split + 32 * i, splits - 1) * D::WIDE;
             got[i] = load_relaxed4(at + d);
             side[i] = load_relaxed2(at + D::HD);
         };
@@ -539,12 +540,12 @@ template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *e
         float most = LOWEST;
 #pragma unroll
         for (u32 i = 0; i < EACH; i++)
-            if (lane % lanes + 32 * i < splits) most = fmaxf(most, value(side[i].x));
+            if (split + 32 * i < splits) most = fmaxf(most, value(side[i].x));
         for (u32 o = lanes / 2; o > 0; o /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
         float v[5] = {};
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
-            if (lane % lanes + 32 * i >= splits) continue;
+            if (split + 32 * i >= splits) continue;
             float by = power(value(side[i].x) - most);
             v[0] = fmaf(by, value(got[i].x), v[0]);
             v[1] = fmaf(by, value(got[i].y), v[1]);
@@ -555,7 +556,7 @@ template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *e
         for (u32 o = lanes / 2; o > 0; o /= 2)
 #pragma unroll
             for (u32 i = 0; i < 5; i++) v[i] += __shfl_xor_sync(~0u, v[i], o);
-        if (lane % lanes == 0 && mine < COLUMNS && !mute)
+        if (split == 0 && mine < COLUMNS && !mute)
             publish4(exchange + in.out + query * D::HD + d, make_float4(v[0], v[1], v[2], v[3]), __fdividef(1.0f, v[4]),
                      tag_of(turn, in.writes_per_turn, in.writes));
     }

@@ -46,8 +46,9 @@ const TILE: u32 = 8;
 const FEWEST_PAGES: u32 = 512;
 /// The longest context that is not split: as much as all warps together have on their way before the queries are there.
 const SOLO: u32 = 128;
-/// Positions of a split, as long as there are blocks for so many splits.
-const RUN: u32 = 128;
+/// Elements of a split's keys, as long as there are blocks for so many splits. The fewer they are, the less stands in the way of the
+/// queries when these are asked for.
+const RUN: u32 = 4096;
 /// The most splits of a context; two for each lane are added up.
 const SPLITS: u32 = 64;
 /// Elements that a job of attention finds at most: its queries times their elements.
@@ -591,8 +592,9 @@ impl Recorder<'_> {
         // a context cut off by a window may need fewer splits than another, and what it leaves out would look fresh.
         let found = a.heads * parts.splits * (a.head_dim + 4);
         fields += &format!(
-            "static constexpr u32 angles = {angles}, partial = PARTIAL + {}, solo = {SOLO}, run = {RUN}, splits = {}, queries = {}, units = {};",
+            "static constexpr u32 angles = {angles}, partial = PARTIAL + {}, solo = {SOLO}, run = {}, splits = {}, queries = {}, units = {};",
             before * found,
+            RUN / a.head_dim,
             parts.splits,
             parts.queries,
             parts.units
