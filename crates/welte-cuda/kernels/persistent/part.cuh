@@ -18,9 +18,9 @@ template <class V> struct Part {
     static constexpr u32 ROWS = 32 / LANES; // at a time
     static constexpr u32 LINES = Slot<V>::SETS * V::rows;
     static constexpr u32 PASSES = (LINES + ROWS - 1) / ROWS; // over a slot
-    static constexpr u32 AT_ONCE = PASSES % 4 == 0 && ROUNDS <= 2 ? 4 : PASSES % 2 == 0 ? 2 : 1;
+    static constexpr u32 AT_ONCE = PASSES % 4 == 0 && ROUNDS <= 2 && LANES >= 4 ? 4 : PASSES % 2 == 0 ? 2 : 1;
     static_assert(V::k % UNIT == 0, "rows are whole units");
-    static_assert(LANES >= 4 && LANES <= 32, "at least as many lanes as passes at once");
+    static_assert(LANES >= 2 && LANES <= 32, "at least as many lanes as passes at once");
     static constexpr u32 BYTES = EACH * (F::BLOCKS ? 48 : 32); // of a staged slice
 
     // The units of warp `warp`.

@@ -13,9 +13,9 @@ template <class V> struct Units {
     u32 first; // of the slice
 
     __device__ __forceinline__ void begin(u32 warp, u32 lane) {
-        // Where lines would be read from the same banks each begins a round after the one before: so with four lanes per line, and
+        // Where lines would be read from the same banks each begins a round after the one before: so with four lanes per line or two, and
         // with any where lines of scales are as many bytes apart as there are in all banks.
-        constexpr bool TURNED = P::ROUNDS > 1 && (P::LANES == 4 || Slot<V>::stride(Slot<V>::F::PLANES - 1) % 128 == 0);
+        constexpr bool TURNED = P::ROUNDS > 1 && (P::LANES <= 4 || Slot<V>::stride(Slot<V>::F::PLANES - 1) % 128 == 0);
         u32 ahead = TURNED ? lane / P::LANES % P::ROUNDS : 0, units = P::units(warp);
         first = warp * P::EACH;
 #pragma unroll

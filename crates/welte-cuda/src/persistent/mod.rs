@@ -838,8 +838,11 @@ impl Shape {
     /// Lanes that share a row's slice and rows of a slot: those with the least work for a warp. Nothing: rows are too long.
     fn arrange(&self) -> Option<(u32, u32)> {
         let slots = (1..=self.fit.min(self.share.max(1))).rev();
-        let all = slots.flat_map(|rows| [4, 8, 16, 32].map(|lanes| (lanes, rows)));
-        let fitting = all.filter(|(lanes, _)| self.rounds(*lanes) <= self.most_rounds);
+        let all = slots.flat_map(|rows| [2, 4, 8, 16, 32].map(|lanes| (lanes, rows)));
+        // Two only where four would have one unit each: of longer rows they read more from the same banks.
+        let fitting = all.filter(|(lanes, _)| {
+            self.rounds(*lanes) <= self.most_rounds && (*lanes > 2 || self.rounds(4) == 1)
+        });
         fitting.min_by_key(|(lanes, rows)| self.work(*lanes, *rows))
     }
 
