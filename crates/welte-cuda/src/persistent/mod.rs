@@ -39,7 +39,7 @@ const SLOTS_AND_REST: u32 = 9;
 /// The same of floats: two of them on their way are about what the memory wants.
 const SLOT_OF_FLOATS: u32 = 20 << 10;
 /// Bytes that may be on their way to a block, or two slots.
-const IN_FLIGHT: u32 = 40 << 10;
+const IN_FLIGHT: u32 = 48 << 10;
 /// Lines of a tile (`persistent/tile.cuh`).
 const TILE: u32 = 8;
 /// Pages of a sequence that there is room for at least.
