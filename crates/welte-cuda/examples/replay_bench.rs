@@ -1,7 +1,7 @@
 //! Times decoding of made-up models by every kind of replay, and each op of a step:
-//! `replay_bench qwen3-4b:q4_0 [DEPTH] [persistent] [graph] [eager] [loop] [chains] ...`
+//! `replay_bench qwen3-4b:q4_0 [DEPTH] [persistent] [graph] [eager] [loop] [chains] [tokens=N] ...`
 //!
-//! Prints per model: loading, microseconds per token of a chain (by each kind of replay, or those named), the same as bytes
+//! Prints per model: loading, microseconds per token of a chain of 128 or N (by each kind of replay, or those named), the same as bytes
 //! per second, steps of 2, 4 and 8 rows by the persistent kernel beside launched ones (with what the host does for a step, and with
 //! fetching the logits: of all rows for a batch, of the last for a prompt), where the blocks of the persistent kernel spend their
 //! time, a prompt of 512, and microseconds per token and op when each command is timed alone. With `chains` only chains.
@@ -27,12 +27,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut depths = Vec::new();
     let (mut shapes, mut kinds) = (Vec::new(), Vec::new());
     let mut only_chains = false;
+    let mut tokens = 128;
     for argument in std::env::args().skip(1) {
         let kind = KINDS.iter().find(|(name, _)| *name == argument);
         match (argument.parse::<u32>(), kind) {
             (Ok(depth), _) => depths.push(depth),
             (_, Some((_, kind))) => kinds.push(*kind),
             _ if argument == "chains" => only_chains = true,
+            _ if argument.starts_with("tokens=") => tokens = argument["tokens=".len()..].parse()?,
             _ => shapes.push(argument),
         }
     }
@@ -43,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         depths.push(64);
     }
     for shape in shapes {
-        bench(&shape, &depths, &kinds, only_chains)?;
+        bench(&shape, &depths, &kinds, only_chains, tokens)?;
     }
     Ok(())
 }
@@ -53,8 +55,8 @@ fn bench(
     depths: &[u32],
     kinds: &[Replay],
     only_chains: bool,
+    tokens: usize,
 ) -> Result<(), Box<dyn Error>> {
-    const TOKENS: usize = 128;
     let checkpoint = Synthetic::parse(shape)?;
     let spec = welte_models::spec(&checkpoint)?;
     let deepest = depths.iter().max().copied().unwrap_or(0);
@@ -73,6 +75,9 @@ fn bench(
         let ready = begun.elapsed();
         let note = session.note().unwrap_or("");
         println!("{shape} {replay:?}: loaded {loaded:.2?}, ready {ready:.2?} {note}");
+        if let Some(habits) = session.habits() {
+            println!("  {habits}");
+        }
         session.set_sampling(&Sampling::default(), &[], &[]);
         for &depth in depths {
             let start = Row {
@@ -84,7 +89,7 @@ fn bench(
             let mut best = f64::INFINITY;
             for _ in 0..3 {
                 let begun = Instant::now();
-                let made = session.chain(start, TOKENS, &[], &never, &mut |_| true)?;
+                let made = session.chain(start, tokens, &[], &never, &mut |_| true)?;
                 best = best.min(begun.elapsed().as_secs_f64() / made as f64);
             }
             if let Some(note) = session.note() {

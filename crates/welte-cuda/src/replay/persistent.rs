@@ -344,6 +344,16 @@ impl Session {
         self.replay
     }
 
+    /// How blocks of the persistent kernel wait, as it was tuned: for benchmarks.
+    #[doc(hidden)]
+    pub fn habits(&self) -> Option<String> {
+        let arguments = &self.persistent.as_ref()?.arguments;
+        Some(format!(
+            "delay {}, pauses {}, more {}",
+            arguments.delay, arguments.pauses, arguments.more
+        ))
+    }
+
     /// For tests: a block of the persistent kernels that hands nothing on, and how many clock ticks the others wait for it.
     #[doc(hidden)]
     pub fn mute_block(&mut self, block: u32, patience: i64) {
