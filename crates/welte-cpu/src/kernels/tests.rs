@@ -492,5 +492,6 @@ fn unpacked_tiles_give_the_same_bits() {
             }
         }
     }
-    assert!(seen > 0 || Isa::best() == Isa::Scalar);
+    // Narrower instruction sets have no code of their own for many rows.
+    assert!(seen > 0 || !Isa::Avx512Vnni.is_available());
 }
