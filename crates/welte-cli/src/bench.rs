@@ -100,7 +100,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         let model = source::load_with(&named, &options)?;
         let floor = welte::read_bandwidth(model.device(), count, 0.5)?;
         if threads.is_none() {
-            crate::floor::remember(model.device(), floor);
+            crate::floor::raise(model.device(), floor);
         }
         let facts = facts(&named, &model, floor);
         let mut session = model.session()?;

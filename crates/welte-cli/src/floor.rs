@@ -1,4 +1,4 @@
-//! How fast this machine reads memory, as `doctor` or `bench` last measured it, so that `run` need not measure.
+//! How fast this machine reads memory, as `doctor` last measured it, or `bench` when that was more, so that `run` need not measure.
 
 use std::path::{Path, PathBuf};
 use welte::Device;
@@ -7,6 +7,13 @@ use welte::Device;
 pub(crate) fn remember(device: Device, bytes_per_second: f64) {
     if let Some(path) = path() {
         let _ = write(&path, &key(device), bytes_per_second);
+    }
+}
+
+/// The same unless more is known: beside other work less is measured.
+pub(crate) fn raise(device: Device, bytes_per_second: f64) {
+    if recall(device).is_none_or(|known| known < bytes_per_second) {
+        remember(device, bytes_per_second);
     }
 }
 

@@ -3,12 +3,22 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-fn welte(args: &[&str]) -> Output {
+/// What it keeps goes beside the build: speeds measured beside other tests are not for whoever runs these.
+fn command(args: &[&str]) -> Command {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    Command::new(env!("CARGO_BIN_EXE_welte"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_welte"));
+    if std::env::var_os("XDG_CACHE_HOME").is_none() {
+        command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    }
+    command
         .args(args)
         .current_dir(root)
-        .env_remove("WELTE_MODEL")
+        .env_remove("WELTE_MODEL");
+    command
+}
+
+fn welte(args: &[&str]) -> Output {
+    command(args)
         .stdin(Stdio::null())
         .output()
         .unwrap_or_else(|error| panic!("cannot start: {error}"))
@@ -71,8 +81,7 @@ fn a_prompt_comes_from_a_pipe_a_flag_or_a_file() {
     let common = ["--temp", "0", "-n", "12"];
     let flag = welte(&[&["run", "-p", "Tell me a story about a fox."][..], &common].concat());
     let from_file = welte(&[&["run", "-f", file.to_str().unwrap()][..], &common].concat());
-    let mut child = Command::new(env!("CARGO_BIN_EXE_welte"))
-        .args([&["run"][..], &common].concat())
+    let mut child = command(&[&["run"][..], &common].concat())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -432,13 +441,7 @@ fn the_closing_line_says_where_it_ran_and_where_the_start_went() {
 fn what_doctor_measured_is_in_the_closing_line() {
     let cache = tempfile::tempdir().unwrap();
     let said = |args: &[&str]| {
-        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_welte"));
-        command
-            .args(args)
-            .current_dir(root)
-            .env_remove("WELTE_MODEL");
-        err(&command
+        err(&command(args)
             .env("XDG_CACHE_HOME", cache.path())
             .stdin(Stdio::null())
             .output()
@@ -473,8 +476,7 @@ fn doctor_tells_of_the_gpu_or_why_there_is_none() {
 
 #[test]
 fn nobody_listening_is_no_error() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_welte"))
-        .args(["inspect", "synthetic:qwen3-8b:q4_k", "-o", "json"])
+    let mut child = command(&["inspect", "synthetic:qwen3-8b:q4_k", "-o", "json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
