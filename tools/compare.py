@@ -10,6 +10,7 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 
 
@@ -43,7 +44,9 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(a.folder or folder, f"{a.shape}-{fmt}.gguf")
             if not os.path.exists(path):
-                subprocess.run([a.welte, "synth", f"{a.shape}:{fmt}", path], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                made = subprocess.run([a.welte, "synth", f"{a.shape}:{fmt}", path], capture_output=True, text=True)
+                if made.returncode:
+                    sys.exit(made.stderr)
             common = ["-m", path, "-t", a.threads, "-p", a.prompt, "-n", a.gen, "-d", a.depth, "-r", "1", "-o", "json"]
             ours, theirs = {}, {}
             for _ in range(a.pairs):
