@@ -344,9 +344,12 @@ impl Session {
         self.replay
     }
 
-    /// How blocks of the persistent kernel wait, as it was tuned: for benchmarks.
+    /// How blocks of the persistent kernel wait, as it was tuned, where chains go by it: for benchmarks.
     #[doc(hidden)]
     pub fn habits(&self) -> Option<String> {
+        if self.replay != Replay::Persistent {
+            return None;
+        }
         let arguments = &self.persistent.as_ref()?.arguments;
         Some(format!(
             "delay {}, pauses {}, more {}",
