@@ -40,6 +40,12 @@ pub fn soak() -> Duration {
     Duration::from_secs(said.and_then(|s| s.parse().ok()).unwrap_or(2))
 }
 
+/// What random numbers of a test begin with, so that two that run side by side do not do the same: `WELTE_SEED`, or the usual.
+pub fn seed(usual: u64) -> u64 {
+    let said = std::env::var("WELTE_SEED").ok();
+    said.and_then(|s| s.parse().ok()).unwrap_or(usual)
+}
+
 /// A model that the kernel takes.
 pub fn config(seed: u64) -> Config {
     Config {
