@@ -33,7 +33,8 @@ struct PersistentArgs {
     long long patience;
     u64 *times; // with TIMELINE: [block][instruction][STAMPS], of the last turn
     u32 instructions;
-    u32 delay, pauses, more; // see Watch and Streamer: what is best depends on model and GPU
+    u32 delay, pauses; // see Watch and Streamer: what is best depends on model and GPU
+    u8 ahead[KINDS];   // slots of the stream that may be on their way, by kind of instruction
     u32 mute; // a block that hands nothing on, for tests; none: all ones
 };
 
@@ -78,10 +79,10 @@ __device__ __forceinline__ void replay(Shared *s, const PersistentArgs &a, u32 t
         }
         choose(w, s, a.sample, a.sync, best, greedy, turn, turns, cancelled);
         token = s->token;
-        if (s->ended || s->dead) break;
+        if (s->ended || s->signals.dead) break;
     }
     consumers_meet();
-    if (threadIdx.x == 0) s->clerk.done = 1;
+    if (threadIdx.x == 0) s->signals.done = 1;
 }
 
 extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent(const __grid_constant__ PersistentArgs a) {

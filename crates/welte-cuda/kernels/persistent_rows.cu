@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent_rows(const 
         s->live = live;
         s->meetings = 0;
         s->sequence = ~0u;
-        s->slots = min((WORK_BYTES - a.inputs) / SLOT_BYTES, SLOTS);
+        s->ring_bytes = WORK_BYTES - a.inputs;
         s->inputs = a.inputs;
         open_ring(s);
     }

@@ -212,6 +212,13 @@ __device__ __forceinline__ void store_shared(u32 to, uint4 v) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
+// Read anew each time: others write it meanwhile.
+__device__ __forceinline__ uint4 load_shared(u32 from) {
+    uint4 v;
+    asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
 // ---- products of a warp ----
 
 // Four 8 x 8 matrices of 16 bits: lane i says where row i % 8 of matrix i / 8 lies.

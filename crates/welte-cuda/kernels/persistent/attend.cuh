@@ -571,6 +571,7 @@ __device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exc
     // What follows from these would be kept in registers from layer to layer.
     position = opaque(position);
     u32 block = opaque(blockIdx.x), splits = splits_of<V>(position + 1 - Job<V>::first(position), V::splits);
+    if (threadIdx.x == 0) s->signals.hungry = FOR_ATTENTION;
     for (u32 number = block; number < JOBS * splits; number += gridDim.x) {
         Job<V> job(kv, number, splits, position);
         scan<V>(w, s, kv, exchange, in, turn, job, position);

@@ -3,9 +3,9 @@
 // Consumer warps (WARPS of them) replay the instructions; one warp more streams weights ahead of them, another one tells
 // the host of tokens. Every wait has a bound. Who runs out of patience raises the fault, and from then on nobody waits any
 // more: every block runs through to the end of its turn with whatever numbers there are, and leaves. Nothing hangs.
-// Macros: WARPS, SLOTS, SLOT_BYTES, IN_FLIGHT, WORK_BYTES, OUTPUTS, INSTRUCTIONS, MOST_PAGES, ANGLES. For a step of several rows
-// STEP_ROWS, how many at most; then SLOTS is how many slots there are at most, and WORK_BYTES what workplace and ring have
-// together.
+// Macros: WARPS, SLOTS (of the ring, at most), RING_BYTES, KINDS, WORK_BYTES, OUTPUTS, INSTRUCTIONS, MOST_PAGES, ANGLES. For a step
+// of several rows STEP_ROWS, how many at most; then RING_BYTES is what the ring has at least, and WORK_BYTES what workplace and ring
+// have together.
 #pragma once
 #include "angle.cuh"
 #include "kv.cuh"
@@ -67,18 +67,27 @@ struct Clerk { // a token on its way to the host
     u32 told;  // of them
     u32 token;
     u32 ended;
-    u32 done; // not 0: the block leaves
+};
+
+#define FOR_INPUT 1u     // that of a product
+#define FOR_ATTENTION 2u // from the beginning of attention until its output has come in
+
+struct alignas(16) Signals {
+    u32 dead;   // not 0: nobody waits any more
+    u32 hungry; // for what the first warp waits: FOR_INPUT, FOR_ATTENTION
+    u32 done;   // not 0: the block leaves
+    u32 pad;
 };
 
 struct Shared {
-    u64 full[SLOTS];
-    u64 empty[SLOTS];
+    u64 full[SLOTS];  // barriers of the ring's slots: the slot is there
+    u64 empty[SLOTS]; // right behind them: it is given back
     Instruction program[INSTRUCTIONS];
     Share shares[INSTRUCTIONS];
     float squares[2 * STEP_ROWS][WARPS];
     u64 best[WARPS];
-    volatile u32 dead; // nobody waits any more
-    volatile u32 hungry; // not 0: the first warp waits for the input of a product
+    volatile Signals signals;
+    u32 begins[SLOTS]; // the streaming warp's own: where slots begin
     u32 token;
     u32 ended;
     volatile Clerk clerk;
@@ -91,9 +100,9 @@ struct Shared {
     u32 meetings; // of all blocks, this one's included
     u32 sequence; // the one whose pages are here
     u32 inputs;   // bytes of `work` that so many rows take
-    u32 slots;    // of the ring, which has the rest
+    u32 ring_bytes; // the rest
 #else
-    static constexpr u32 slots = SLOTS;
+    static constexpr u32 ring_bytes = RING_BYTES;
 #endif
     alignas(16) float2 angles[STEP_ROWS * ANGLES];
     alignas(16) float parts[2 * STEP_ROWS][WARPS][OUTPUTS]; // of the matrix's rows, a slice each
@@ -101,8 +110,8 @@ struct Shared {
 #if STEP_ROWS > 1
     __device__ __forceinline__ u8 *ring() { return work + inputs; }
 #else
-    alignas(128) u8 slot[SLOTS][SLOT_BYTES];
-    __device__ __forceinline__ u8 *ring() { return slot[0]; }
+    alignas(128) u8 brought[RING_BYTES];
+    __device__ __forceinline__ u8 *ring() { return brought; }
 #endif
 };
 
@@ -145,7 +154,7 @@ struct Wait {
 
 // Once more? Looks at the clock and at the others only now and then.
 __device__ __forceinline__ bool again(Watch &w, Wait &wait, u32 place) {
-    if (w.s->dead) return false;
+    if (w.s->signals.dead) return false;
     if (++wait.tries % 64) return true;
     if (wait.tries == 64) {
         wait.since = clock64();
@@ -159,7 +168,7 @@ __device__ __forceinline__ bool again(Watch &w, Wait &wait, u32 place) {
         w.fault->turn = w.turn;
         w.fault->place = place;
     }
-    w.s->dead = 1;
+    w.s->signals.dead = 1;
     return false;
 }
 

@@ -63,7 +63,7 @@ __device__ __forceinline__ void choose(Watch &w, Shared *s, const SampleArgs &a,
             s->token = min(far(&a.step->rows[0].token), a.n - 1);
             s->ended = far(&a.step->ended);
         }
-        if (greedy && blockIdx.x == 0 && !s->dead) tell(w, s);
+        if (greedy && blockIdx.x == 0 && !s->signals.dead) tell(w, s);
     }
     consumers_meet();
 }
@@ -76,7 +76,7 @@ __device__ __forceinline__ void keep_books(Shared *s, const SampleArgs &a) {
             finish(a, s->clerk.token, s->clerk.ended);
             __threadfence_block();
             s->clerk.told = s->clerk.told + 1;
-        } else if (s->clerk.done) {
+        } else if (s->signals.done) {
             return;
         } else {
             __nanosleep(100);

@@ -244,9 +244,10 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
         if (V::output == ADD && tid < rows) before = value(glance(out + begin + tid));
         if (V::bias && tid < rows) before = __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
         for (u32 done = 0; done < rows; done += V::rows) {
-            const u8 *slot = ring.take(w);
+            const u8 *slot = ring.slot<V>();
+            ring.take(w);
             rows_of<V>(x, units, slot, parts[warp], done, min((u32)V::rows, rows - done), lane);
-            ring.give(lane);
+            ring.give<V>(lane);
         }
         consumers_meet();
         STAMP(2);

@@ -15,7 +15,8 @@ struct RowsArgs {
     const float *freqs[4];
     long long patience;
     u32 instructions;
-    u32 delay, pauses, more; // see Watch and Streamer
+    u32 delay, pauses; // see Watch and Streamer
+    u8 ahead[KINDS];
     u32 mute; // a block that hands nothing on, for tests; none: all ones
     u32 first; // the first row whose logits are wanted
     u32 inputs; // bytes of the workplace for so many rows; the ring has the rest

@@ -32,7 +32,7 @@ template <class V> __device__ __forceinline__ void stage_rows(Watch &w, Shared *
     const float *x = a.exchange + in.in + intake.first;
     constexpr bool AHEAD = ROUNDS <= MOST_ROUNDS_AHEAD;
     uint4 got[ROUNDS], next[ROUNDS];
-    if (warp == 0 && lane == 0) s->hungry = 1;
+    if (warp == 0 && lane == 0) s->signals.hungry = FOR_INPUT;
     u32 first = first_row<V>(a);
     receive<ROUNDS>(w, x + first * EXCHANGED, tag, lane, intake.quads, got);
 #pragma unroll 1
@@ -50,7 +50,7 @@ template <class V> __device__ __forceinline__ void stage_rows(Watch &w, Shared *
 #pragma unroll
         for (u32 r = 0; r < ROUNDS; r++) got[r] = next[r];
     }
-    if (warp == 0 && lane == 0) s->hungry = 0;
+    if (warp == 0 && lane == 0) s->signals.hungry = 0;
 }
 
 // Row after row, with what one row is multiplied by.
@@ -64,7 +64,7 @@ template <class V> struct OneByOne {
         for (u32 row = 0; row < work.rows; row++) {
             Held<V, false> x;
             x.load(work.slice(row), units);
-            rows_of<V>(x, units, ring.slot_at(0), work.parts + row * Work<V>::ROW_PARTS, work.done, work.here, work.lane);
+            rows_of<V>(x, units, ring.slot<V>(), work.parts + row * Work<V>::ROW_PARTS, work.done, work.here, work.lane);
         }
     }
 };
@@ -104,9 +104,9 @@ __device__ __forceinline__ void go_through_rows(Watch &w, Shared *s, Ring &ring,
         for (work.done = 0; work.done < here; work.done += STEP) {
             work.here = min(STEP, here - work.done);
             work.slots = (work.here + V::rows - 1) / V::rows;
-            ring.take_all(w, work.slots);
+            ring.take(w, work.slots);
             multiplier.multiply(ring, work);
-            for (u32 i = 0; i < work.slots; i++) ring.give(lane);
+            for (u32 i = 0; i < work.slots; i++) ring.give<V>(lane);
         }
         consumers_meet();
 #pragma unroll

@@ -95,9 +95,9 @@ template <class V> __device__ __forceinline__ void stage(Watch &w, const Instruc
     Intake<V> intake;
     intake.begin(in, warp, lane);
     uint4 got[ROUNDS];
-    if (warp == 0 && lane == 0) w.s->hungry = 1;
+    if (warp == 0 && lane == 0) w.s->signals.hungry = V::attended ? FOR_INPUT | FOR_ATTENTION : FOR_INPUT;
     receive<ROUNDS>(w, x + intake.first, tag, lane, intake.quads, got);
-    if (warp == 0 && lane == 0) w.s->hungry = 0;
+    if (warp == 0 && lane == 0) w.s->signals.hungry = 0;
     float v[ROUNDS][4];
     intake.weigh(got, lane, v, squares);
     if constexpr (V::Format::BLOCKS) put_rounded<V>(slice, lane, intake.quads, v);

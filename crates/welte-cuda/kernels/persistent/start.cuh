@@ -13,10 +13,9 @@ __device__ __forceinline__ void take_program(Shared *s, const Instruction *progr
 
 // By one thread.
 __device__ __forceinline__ void open_ring(Shared *s) {
-    s->dead = 0;
-    s->hungry = 0;
-    s->clerk.turns = s->clerk.told = s->clerk.done = 0;
-    for (u32 i = 0; i < s->slots; i++) {
+    s->signals.dead = s->signals.hungry = s->signals.done = 0;
+    s->clerk.turns = s->clerk.told = 0;
+    for (u32 i = 0; i < SLOTS; i++) {
         mbarrier_init(shared_address(&s->full[i]), 1);
         mbarrier_init(shared_address(&s->empty[i]), WARPS);
     }
@@ -25,19 +24,15 @@ __device__ __forceinline__ void open_ring(Shared *s) {
 }
 
 template <class Args> __device__ __forceinline__ void stream(Shared *s, const Args &a, u32 turns) {
+    if (threadIdx.x % 32) return;
     Streamer streamer;
-    streamer.begin(s, a.fault, a.patience, a.pauses, a.more);
-    u32 lane = threadIdx.x % 32;
-    for (u32 turn = 0; turn < turns; turn++)
-        for (u32 i = 0; i < a.instructions; i++) {
+    streamer.begin(s, a.pauses);
+    bool on = true;
+    for (u32 turn = 0; turn < turns && on; turn++)
+        for (u32 i = 0; i < a.instructions && on; i++) {
             const Instruction &in = s->program[i];
-            const Share &share = s->shares[i];
-            bool on = true;
+            Share share = s->shares[i];
             switch (in.variant) { STREAMED }
-            if (!on) {
-                streamer.drain();
-                return;
-            }
         }
     streamer.drain();
 }

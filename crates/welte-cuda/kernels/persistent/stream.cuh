@@ -11,6 +11,9 @@
 #define ACT_MUL 2
 #define LOGITS 3
 
+// On their way while attention is awaited, where that is how the weights pause.
+constexpr u32 SLOTS_WHILE_ATTENDING = 2;
+
 // How a product's rows lie in a slot of the ring: plane after plane, V::rows rows of each and, where a gate has its `up`, as
 // many of that.
 template <class V> struct Slot {
@@ -24,104 +27,109 @@ template <class V> struct Slot {
         return 0;
     }
     static constexpr u32 ROW = before(F::PLANES);
-    static constexpr u32 BYTES = SETS * V::rows * ROW;
-    static_assert(BYTES <= SLOT_BYTES, "a slot is too small");
+    static constexpr u32 BYTES = round_up(SETS * V::rows * ROW, 128);
+    static_assert(BYTES * 3 <= RING_BYTES, "the ring is too small");
     // Rows of the other matrix lie n rows further on.
     static constexpr u64 MATRIX_ROWS = (u64)V::n * SETS;
 };
 
-// The streaming warp. Lane i brings copy i of a slot: plane i modulo the planes, of the first or second set.
-struct Streamer {
-    Watch watch;
-    u64 policy; // read_once()
-    u32 ring, full, empty, slots;
-    u32 slot, lap;           // where the next copy goes, and how often the ring went round (its parity counts)
-    u32 oldest, oldest_lap;  // of what may be on its way
-    u32 ahead;               // slots asked for and not known to be there
-    bool pauses;             // while the block waits for its input
-    u32 more;                // slots that may be on their way beyond the usual number
+__device__ __forceinline__ Signals look(u32 signals) {
+    uint4 v = load_shared(signals);
+    return {v.x, v.y, v.z, v.w};
+}
 
-    __device__ __forceinline__ void begin(Shared *s, Fault *fault, long long patience, bool pauses_then, u32 slots_more) {
-        watch = {s, fault, patience, 0, 0, 0, 0};
+// Where slots lie in the ring: one behind the other, and at its beginning where there is too little left at its end.
+__device__ __forceinline__ u32 place_in_ring(u32 at, u32 bytes, u32 size) { return at + bytes > size ? 0 : at; }
+
+// The streaming warp, of which one lane does everything: what it does for a slot takes time in which nothing is asked for.
+struct Streamer {
+    Shared *s;
+    u64 policy; // read_once()
+    u32 signals, ring, full, empty, size;
+    u32 at;     // where the ring is free, as far as is known
+    u32 laid;   // the same, counted on and on from lap to lap
+    u32 number; // of the next slot
+    u32 given;  // slots known to be given back
+    u32 oldest; // where the first one that is not begins, counted on and on
+    u32 ahead;  // slots asked for and not known to be there
+    u32 pauses; // while the block waits so: FOR_INPUT altogether, FOR_ATTENTION but for a few slots
+
+    __device__ __forceinline__ void begin(Shared *shared, u32 pauses_then) {
+        s = shared;
         pauses = pauses_then;
-        more = slots_more;
         policy = read_once();
+        signals = shared_address((const void *)&s->signals);
         ring = shared_address(s->ring());
         full = shared_address(s->full);
-        empty = shared_address(s->empty);
-        slots = s->slots;
-        slot = lap = oldest = oldest_lap = ahead = 0;
-    }
-
-    __device__ __forceinline__ void past_oldest() {
-        if (++oldest == slots) oldest = 0, oldest_lap++;
-        ahead--;
+        empty = full + SLOTS * 8;
+        size = s->ring_bytes;
+        at = laid = number = given = oldest = ahead = 0;
     }
 
     // What was asked for first is there. Copies need nobody else: they arrive, whoever has run out of patience.
     __device__ __forceinline__ void settle() {
-        while (!mbarrier_passed(full + oldest * 8, oldest_lap & 1)) {
+        u32 first = number - ahead;
+        while (!mbarrier_passed(full + first % SLOTS * 8, first / SLOTS & 1)) {
         }
-        past_oldest();
+        ahead--;
     }
 
-    // The slot is free. False: the chain is over.
-    __device__ __forceinline__ bool room() {
-        Wait wait;
-        while (!mbarrier_passed(empty + slot * 8, (lap & 1) ^ 1)) {
-            if (watch.s->clerk.done || watch.s->dead) return false;
+    // There is room up to `end`, and a barrier. False: the chain is over. (When nobody waits any more, slots are given back whose
+    // copies are still on their way: then two are on their way to one place, but never to one barrier, of which there are more.)
+    __device__ __forceinline__ bool room(u32 end) {
+        u32 tries = 0;
+        while (given < number && (end - oldest > size || number - given == SLOTS)) {
+            // Asked for beside the barrier; of a slot that is still to come it is nothing yet.
+            u32 next = s->begins[(given + 1) % SLOTS];
+            if (mbarrier_passed(empty + given % SLOTS * 8, given / SLOTS & 1)) {
+                given++, oldest = next;
+                continue;
+            }
+            Signals now = look(signals);
+            if (now.done || now.dead) return false;
             // How long consumers wait is their affair.
-            if (++wait.tries % 16 == 0) __nanosleep(100);
+            if (++tries % 16 == 0) __nanosleep(100);
         }
-        // When nobody waits any more, slots are given back whose copies are still on their way.
-        return !watch.s->dead;
+        return true;
     }
 
-    // More on its way would only delay what others ask for; and while this block waits for its input, anything may.
+    // More on its way would only delay what others ask for; and while this block waits, anything may.
     __device__ __forceinline__ void await_turn(u32 most_ahead) {
         while (ahead >= most_ahead) settle();
-        while (pauses && watch.s->hungry && !watch.s->dead) {
+        if (!pauses) return;
+        u32 most_then = pauses == FOR_ATTENTION ? SLOTS_WHILE_ATTENDING : 0;
+        for (Signals now = look(signals); now.hungry & pauses && ahead >= most_then && !now.dead; now = look(signals)) {
             if (ahead) settle();
             else __nanosleep(20);
         }
     }
 
-    // Where plane P of an instruction's rows comes from and goes to, for the lanes that bring it.
-    template <class V, int P> __device__ __forceinline__ void plane(const Instruction &in, const Share &share, u32 lane, u32 &stride, u32 &to, u64 &from) {
+    // `most_ahead`: slots that may be on their way.
+    template <class V> __device__ __forceinline__ bool feed(const Instruction &in, Share share, u32 most_ahead) {
         using L = Slot<V>;
-        if constexpr (P < L::F::PLANES) {
-            constexpr u32 STRIDE = L::stride(P), BEFORE = L::before(P);
-            if (lane % L::F::PLANES != P) return;
-            u32 set = lane / L::F::PLANES;
-            stride = STRIDE;
-            to = V::rows * (L::SETS * BEFORE + set * STRIDE);
-            from = in.weight + L::MATRIX_ROWS * BEFORE + (u64)(set * V::n + share.first) * STRIDE;
-        }
-    }
-
-    template <class V> __device__ __forceinline__ bool feed(const Instruction &in, const Share &share, u32 lane) {
-        using L = Slot<V>;
-        constexpr u32 COPIES = L::SETS * L::F::PLANES;
-        // No more than the ring has: a barrier's parity does not tell a copy from the last but one into the same slot.
-        constexpr u32 FIT = IN_FLIGHT / L::BYTES, USUAL = FIT < 2 ? 2 : FIT;
-        u32 most_ahead = min(USUAL + more, slots);
-        u32 stride = 0, to = 0;
-        u64 from = 0;
-        plane<V, 0>(in, share, lane, stride, to, from);
-        plane<V, 1>(in, share, lane, stride, to, from);
-        plane<V, 2>(in, share, lane, stride, to, from);
-        plane<V, 3>(in, share, lane, stride, to, from);
+        constexpr u32 PLANES = L::F::PLANES, COPIES = L::SETS * PLANES;
+        // Plane after plane, of a gate and its `up` in turn.
+        u64 from[COPIES];
+#pragma unroll
+        for (u32 i = 0; i < COPIES; i++)
+            from[i] = in.weight + L::MATRIX_ROWS * L::before(i / L::SETS) + (u64)(i % L::SETS * V::n + share.first) * L::stride(i / L::SETS);
         for (u32 row = 0; row < share.rows; row += V::rows) {
-            u32 rows = min((u32)V::rows, share.rows - row), barrier = full + slot * 8;
-            if (!__all_sync(~0u, room())) return false;
+            u32 rows = min((u32)V::rows, share.rows - row), barrier = full + number % SLOTS * 8;
+            u32 place = place_in_ring(at, L::BYTES, size), start = place == at ? laid : laid + size - at;
+            if (!room(start + L::BYTES)) return false;
+            if (given == number) oldest = start;
             // Nothing but the copies comes behind the wait for their turn: until they are asked for there is too little on its way.
-            if (lane == 0) mbarrier_expect(barrier, rows * L::SETS * L::ROW);
-            __syncwarp();
+            mbarrier_expect(barrier, rows * L::SETS * L::ROW);
+            s->begins[number % SLOTS] = start;
             await_turn(most_ahead);
-            if (lane < COPIES) copy_bulk_by(policy, ring + slot * SLOT_BYTES + to, (const void *)from, rows * stride, barrier);
-            from += rows * stride;
-            ahead++;
-            if (++slot == slots) slot = 0, lap++;
+#pragma unroll
+            for (u32 i = 0; i < COPIES; i++) {
+                u32 to = V::rows * (L::SETS * L::before(i / L::SETS) + i % L::SETS * L::stride(i / L::SETS)), bytes = rows * L::stride(i / L::SETS);
+                copy_bulk_by(policy, ring + place + to, (const void *)from[i], bytes, barrier);
+                from[i] += bytes;
+            }
+            at = place + L::BYTES, laid = start + L::BYTES;
+            number++, ahead++;
         }
         return true;
     }
@@ -134,38 +142,46 @@ struct Streamer {
 
 // The consumers' end of it, in each warp. All of them take every slot.
 struct Ring {
-    u32 full, empty;
+    u32 barriers, barrier, parity; // of the first slot and of the next: when it is there; SLOTS further on, when it is given back
+    u32 size, at;
     const u8 *start;
-    u32 slots, slot, parity;
 
     __device__ __forceinline__ void begin(Shared *s) {
-        full = shared_address(s->full);
-        empty = shared_address(s->empty);
+        barriers = barrier = shared_address(s->full);
+        size = s->ring_bytes;
         start = s->ring();
-        slots = s->slots;
-        slot = parity = 0;
+        parity = at = 0;
     }
 
-    // The next slot, when it is there.
-    __device__ __forceinline__ const u8 *take(Watch &w) const {
-        wait_for(w, full + slot * 8, parity, PLACE_STREAM);
-        return start + slot * SLOT_BYTES;
+    // The next slot.
+    template <class V> __device__ __forceinline__ const u8 *slot() const { return start + place_in_ring(at, Slot<V>::BYTES, size); }
+
+    // That and those behind it, of the same instruction.
+    template <class V> __device__ __forceinline__ const u8 *slot(u32 n) const {
+        constexpr u32 BYTES = Slot<V>::BYTES;
+        u32 first = place_in_ring(at, BYTES, size), fit = (size - first) / BYTES;
+        return start + (n < fit ? first + n * BYTES : (n - fit) * BYTES);
     }
 
-    // This warp has read it.
-    __device__ __forceinline__ void give(u32 lane) {
+    // When the next slot is there.
+    __device__ __forceinline__ void take(Watch &w) const { wait_for(w, barrier, parity, PLACE_STREAM); }
+
+    // When so many are.
+    __device__ __forceinline__ void take(Watch &w, u32 n) const {
+        for (u32 i = 0; i < n; i++) {
+            u32 one = barrier + i * 8;
+            bool turned = one >= barriers + SLOTS * 8;
+            wait_for(w, turned ? one - SLOTS * 8 : one, parity ^ (u32)turned, PLACE_STREAM);
+        }
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(empty + slot * 8);
-        if (++slot == slots) slot = 0, parity ^= 1;
     }
 
-    // The slot that comes n after the next one; the ring is longer.
-    __device__ __forceinline__ u32 ahead(u32 n) const { return slot + n < slots ? slot + n : slot + n - slots; }
-    __device__ __forceinline__ const u8 *slot_at(u32 n) const { return start + ahead(n) * SLOT_BYTES; }
-
-    // The next `n` slots, when all of them are there.
-    __device__ __forceinline__ void take_all(Watch &w, u32 n) const {
-        for (u32 i = 0; i < n; i++) wait_for(w, full + ahead(i) * 8, parity ^ (u32)(slot + i >= slots), PLACE_STREAM);
+    // This warp has read the next slot.
+    template <class V> __device__ __forceinline__ void give(u32 lane) {
         __syncwarp();
+        if (lane == 0) mbarrier_arrive(barrier + SLOTS * 8);
+        at = place_in_ring(at, Slot<V>::BYTES, size) + Slot<V>::BYTES;
+        barrier += 8;
+        if (barrier == barriers + SLOTS * 8) barrier = barriers, parity ^= 1;
     }
 };

@@ -245,7 +245,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 mod tests {
     use super::*;
     use crate::load::Placed;
-    use crate::persistent::{OUTPUTS, Parts, Share, TILE};
+    use crate::persistent::{OUTPUTS, Parts, Share, TILE, row_bytes};
 
     type Way = fn(&Program, &GpuInfo) -> Result<Roll, String>;
 
@@ -314,6 +314,17 @@ mod tests {
         let value = body.split(&format!("{name} = ")).nth(1).unwrap();
         let end = value.find([',', ';']).unwrap();
         value[..end].trim_end_matches('u').parse().unwrap()
+    }
+
+    /// Bytes of a product's slot.
+    fn slot_bytes(body: &str) -> u32 {
+        let named =
+            |format: &&Format| body.contains(&format!("= {}::", format.name().to_lowercase()));
+        let format = crate::layout::listed()
+            .find(|format| named(&format))
+            .unwrap();
+        let sets = 1 + u32::from(body.contains("output = ACT_MUL"));
+        sets * constant(body, " rows") * row_bytes(format, constant(body, " k"))
     }
 
     #[test]
@@ -445,11 +456,9 @@ mod tests {
                 let defines = &roll.unit.defines;
                 let define = |name: &str| &defines.iter().find(|(key, _)| *key == name).unwrap().1;
                 let number = |name: &str| -> u32 { define(name).parse().unwrap() };
-                let (room, slot, most) =
-                    (number("WORK_BYTES"), number("SLOT_BYTES"), number("SLOTS"));
                 // What the kernel makes of it.
-                let slots = |rows: u32| ((room - roll.work.of(rows)) / slot).min(most);
-                assert_eq!(slots(2), most);
+                let ring = |rows: u32| number("WORK_BYTES") - roll.work.of(rows);
+                assert_eq!(ring(roll.rows), number("RING_BYTES"));
                 let products = define("VARIANTS").split("struct ");
                 for body in products.filter(|b| b.contains("span =")) {
                     let sets = 1 + u32::from(body.contains("output = ACT_MUL"));
@@ -458,10 +467,8 @@ mod tests {
                     assert!(!tiled || span == 1 || lines * span <= TILE, "{body}");
                     assert!(!tiled || lines <= 2 * TILE, "{body}");
                     for rows in 2..=roll.rows {
-                        assert!(
-                            slots(rows) > span && slots(rows) >= 3,
-                            "{rows} rows: {body}"
-                        );
+                        let needed = slot_bytes(body) * 3.max(span + 1);
+                        assert!(ring(rows) >= needed, "{rows} rows: {body}");
                         checked += 1;
                     }
                 }
@@ -481,12 +488,16 @@ mod tests {
         };
         for (sizes, format) in [(QWEN3_4B, Format::Q4_K), (LLAMA_8B, Format::Q4_0)] {
             let roll = roll(&program(sizes, format, Format::Q6_K), &gpu).unwrap();
-            let define = |name: &str| -> u32 {
+            let define = |name: &str| {
                 let found = roll.unit.defines.iter().find(|(key, _)| *key == name);
-                found.unwrap().1.parse().unwrap()
+                found.unwrap().1.clone()
             };
-            let (slots, bytes) = (define("SLOTS"), define("SLOT_BYTES"));
-            assert!(slots >= 3 && slots * bytes < 99 << 10, "{slots} of {bytes}");
+            let ring: u32 = define("RING_BYTES").parse().unwrap();
+            let variants = define("VARIANTS");
+            let products = variants.split("struct ").filter(|b| b.contains("lanes ="));
+            let slots: Vec<u32> = products.map(slot_bytes).collect();
+            assert!(slots.len() > 3 && slots.iter().all(|slot| slot * 3 <= ring));
+            assert!(ring < 99 << 10, "{ring}");
         }
     }
 

@@ -8,7 +8,7 @@ mod source;
 
 pub(crate) use rows::{record_rows, takes};
 pub(crate) use share::Share;
-pub(crate) use source::Work;
+pub(crate) use source::{KINDS, Work};
 
 use crate::launch::Unit;
 use crate::load::Placed;
@@ -32,13 +32,15 @@ const OLDEST: u32 = 90;
 /// Rows whose results may wait to be handed on, twice (`OUTPUTS`): no more than this, and as many as a block has of one
 /// product where that is less.
 const OUTPUTS: u32 = 256;
+/// The most slots in the ring; half of them may be on their way.
+const SLOTS: u32 = 32;
 /// Bytes of a slot, where a row is not larger.
 const SLOT: u32 = 24 << 10;
 /// No slot takes more than such a part of a block's shared memory, where a row is not larger: the ring wants several.
 const SLOTS_AND_REST: u32 = 9;
 /// The same of floats: two of them on their way are about what the memory wants.
 const SLOT_OF_FLOATS: u32 = 20 << 10;
-/// Bytes that may be on their way to a block, or two slots.
+/// Bytes that may be on their way to a block, or two slots; tuning may choose others.
 const IN_FLIGHT: u32 = 48 << 10;
 /// Lines of a tile (`persistent/tile.cuh`).
 const TILE: u32 = 8;
@@ -97,6 +99,8 @@ pub(crate) struct Roll {
     /// `[block][instruction]`.
     pub(crate) shares: Vec<Share>,
     pub(crate) work: Work,
+    /// Slots that may usually be on their way, by kind of instruction; 0 for what streams nothing.
+    pub(crate) ahead: [u8; KINDS],
     /// Floats that blocks exchange, for each row.
     pub(crate) exchange: u32,
     /// Where the logits are.
@@ -146,6 +150,7 @@ struct Recorder<'a> {
     program: Vec<Instruction>,
     commands: Vec<usize>,
     dealt: Vec<Vec<Share>>,
+    ahead: [u8; KINDS],
     freqs: Vec<WeightId>,
     angles: u32,
     rope: Option<usize>,
@@ -225,6 +230,7 @@ pub(crate) fn record(cx: &Inputs<'_>, table: &Table, room: Room) -> Result<Roll,
         program: Vec::new(),
         commands: Vec::new(),
         dealt: Vec::new(),
+        ahead: [0; KINDS],
         freqs: Vec::new(),
         angles: 0,
         rope: None,
@@ -507,8 +513,10 @@ impl Recorder<'_> {
         }
         let bias = self.bias_of(index, p);
         let (added, bias_at) = bias.unwrap_or((NO_WEIGHT, 0));
+        let last = self.commands.last().map(|last| &self.table.commands[*last]);
+        let attended = last.is_some_and(|c| c.op == Op::Attention && c.buffers[2] == p.input);
         fields += &format!(
-            "static constexpr bool bias = {}; static constexpr u32 bias_at = {bias_at};",
+            "static constexpr bool attended = {attended}, bias = {}; static constexpr u32 bias_at = {bias_at};",
             bias.is_some()
         );
         if p.kind == "LOGITS" {
@@ -524,6 +532,7 @@ impl Recorder<'_> {
             Case::Product
         };
         let variant = self.variants.add(case, format, &fields);
+        self.ahead[source::kind(variant)] = (IN_FLIGHT / (rows * row)).clamp(2, SLOTS / 2) as u8;
         let shares = self.dealer.deal(p.n);
         let instruction = Instruction {
             variant,
@@ -678,32 +687,29 @@ impl Recorder<'_> {
         // A kernel is for contexts of up to so many pages: few sizes, so that few are compiled.
         let pages = crate::lower::pages_per_sequence(program);
         let pages = pages.max(FEWEST_PAGES).next_power_of_two();
-        // Everything of `Shared` but the ring; two barriers per slot, at most 64 slots, and what alignment takes.
-        let fixed = 64 * 16
+        // Everything of `Shared` but workplace and ring; two barriers per slot, and what alignment takes.
+        let fixed = SLOTS * 16
             + count * (size_of::<Instruction>() + size_of::<Share>()) as u32
             + (256 + 64) * 4
             + pages * 4
             + rows * (self.angles.max(1) * 8 + (outputs + 1) * 2 * WARPS * 4 + 12)
             + 512;
         let room = gpu.shared_per_block.saturating_sub(fixed) / 128 * 128;
-        // The fewer rows, the more slots.
-        let slots = |rows: u32| (room.saturating_sub(work.of(rows)) / slot.max(1)).min(64);
-        if slots(rows) < 3.max(self.variants.span + 1) {
+        // The fewer rows, the longer the ring. A slot that does not fit its end leaves that empty.
+        let ring = room.saturating_sub(work.of(rows));
+        if ring < slot * 3.max(self.variants.span + 1) {
             return Err(format!(
                 "its rows need {slot} bytes of shared memory each and {} more, of {}",
                 fixed + work.of(rows),
                 gpu.shared_per_block
             ));
         }
-        let (slots, workplace) = match rows {
-            1 => (slots(1), work.of(1)),
-            _ => (slots(2), room),
-        };
+        let workplace = if rows == 1 { work.of(1) } else { room };
         let mut defines = vec![
             ("WARPS", WARPS.to_string()),
-            ("SLOTS", slots.to_string()),
-            ("SLOT_BYTES", slot.to_string()),
-            ("IN_FLIGHT", IN_FLIGHT.to_string()),
+            ("SLOTS", SLOTS.to_string()),
+            ("RING_BYTES", ring.to_string()),
+            ("KINDS", source::KINDS.to_string()),
             ("WORK_BYTES", workplace.to_string()),
             ("OUTPUTS", outputs.to_string()),
             ("INSTRUCTIONS", count.to_string()),
@@ -741,6 +747,7 @@ impl Recorder<'_> {
             program: self.program,
             commands: self.commands,
             work,
+            ahead: self.ahead,
             exchange,
             logits: self.logits,
             freqs,

@@ -12,6 +12,14 @@ pub(crate) const AFFINE: [[&str; 3]; 4] = [
     ["AFFINE_3_BITS", "AFFINE_3_GROUP", "AFFINE_3_BF16"],
 ];
 
+/// Kinds of instructions whose streams are told apart (`KINDS`).
+pub(crate) const KINDS: usize = 16;
+
+/// Which of them a variant is; should there be more variants, the last ones are alike.
+pub(crate) fn kind(variant: u32) -> usize {
+    (variant as usize).min(KINDS - 1)
+}
+
 /// What a variant does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Case {
@@ -92,8 +100,10 @@ impl Variants {
         for (i, (case, body)) in self.bodies.iter().enumerate() {
             structs += &format!("struct V{i} {{ {body} }}; ");
             if matches!(case, Case::Product | Case::Logits) {
-                streamed +=
-                    &format!("case {i}: on = streamer.feed<V{i}>(in, share, lane); break; ");
+                let kind = kind(i as u32);
+                streamed += &format!(
+                    "case {i}: on = streamer.feed<V{i}>(in, share, a.ahead[{kind}]); break; "
+                );
             }
             let kind = match case {
                 Case::Embed => "EMBED",

@@ -9,7 +9,7 @@ use crate::load::Inner;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::rope::Kv;
 use crate::ops::sample;
-use crate::persistent::{FAULT_BYTES, Memory, Roll};
+use crate::persistent::{FAULT_BYTES, KINDS, Memory, Roll};
 use crate::{Error, Replay, Replaying};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -42,7 +42,7 @@ struct Arguments {
     instructions: u32,
     delay: u32,
     pauses: u32,
-    more: u32,
+    ahead: [u8; KINDS],
     mute: u32,
 }
 
@@ -98,8 +98,8 @@ impl Persistent {
             times: 0,
             instructions: roll.program.len() as u32,
             delay: habits.delay,
-            pauses: habits.pauses.into(),
-            more: habits.more,
+            pauses: habits.pauses as u32,
+            ahead: habits.ahead(&roll.ahead),
             mute: u32::MAX,
         };
         Some(Persistent {
@@ -248,10 +248,10 @@ impl Session {
 
     /// How the kernel's blocks wait from now on.
     pub(super) fn set_habits(&mut self, habits: Habits) {
-        if let Some(persistent) = &mut self.persistent {
+        if let (Some(persistent), Ok(roll)) = (&mut self.persistent, &self.model.inner.roll) {
             persistent.arguments.delay = habits.delay;
-            persistent.arguments.pauses = habits.pauses.into();
-            persistent.arguments.more = habits.more;
+            persistent.arguments.pauses = habits.pauses as u32;
+            persistent.arguments.ahead = habits.ahead(&roll.ahead);
         }
         if let Some(rows) = &mut self.rows {
             rows.set_habits(habits);
@@ -352,8 +352,8 @@ impl Session {
         }
         let arguments = &self.persistent.as_ref()?.arguments;
         Some(format!(
-            "delay {}, pauses {}, more {}",
-            arguments.delay, arguments.pauses, arguments.more
+            "delay {}, pauses {}, ahead {:?}",
+            arguments.delay, arguments.pauses, arguments.ahead
         ))
     }
 

@@ -9,7 +9,7 @@ use crate::launch::bytes_of;
 use crate::load::Inner;
 use crate::lower::{Lowering, Places};
 use crate::ops::rope::Kv;
-use crate::persistent::{FAULT_BYTES, Memory, Work, takes};
+use crate::persistent::{FAULT_BYTES, KINDS, Memory, Work, takes};
 use crate::{Error, Replay};
 use std::sync::Arc;
 use welte_table::Shape;
@@ -31,7 +31,7 @@ struct Arguments {
     instructions: u32,
     delay: u32,
     pauses: u32,
-    more: u32,
+    ahead: [u8; KINDS],
     mute: u32,
     first: u32,
     inputs: u32,
@@ -49,6 +49,8 @@ pub(super) struct Rows {
     work: Work,
     /// Which tables it stands for.
     takes: Vec<bool>,
+    /// Slots that may usually be on their way.
+    usual: [u8; KINDS],
     arguments: Arguments,
     kernel: Option<Kernel>,
     /// Why it is not used.
@@ -67,7 +69,7 @@ impl Rows {
         let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
         let memory = roll.memory();
         let at = |offset: u64| block.start() + offset;
-        let mut arguments = Arguments {
+        let arguments = Arguments {
             step: cx.step,
             kv: Kv::of(&cx, 0),
             program: at(memory.program),
@@ -81,14 +83,13 @@ impl Rows {
             instructions: roll.program.len() as u32,
             delay: 0,
             pauses: 0,
-            more: 0,
+            ahead: roll.ahead,
             mute: u32::MAX,
             first: 0,
             inputs: 0,
         };
-        arguments.tell(Habits::default());
         let tables = &inner.program.tables;
-        Some(Rows {
+        let mut rows = Rows {
             block,
             memory,
             blocks: roll.blocks,
@@ -96,14 +97,25 @@ impl Rows {
             row: u64::from(roll.exchange) * 4,
             work: roll.work,
             takes: tables.iter().map(|t| takes(&tables[0], t)).collect(),
+            usual: roll.ahead,
             arguments,
             kernel: None,
             refused: None,
-        })
+        };
+        rows.set_habits(Habits::default());
+        Some(rows)
     }
 
+    /// What was found for chains goes for steps of several rows as well, but for what was found for each kind of instruction:
+    /// these are others.
     pub(super) fn set_habits(&mut self, habits: Habits) {
-        self.arguments.tell(habits);
+        let habits = Habits {
+            apart: [0; KINDS],
+            ..habits
+        };
+        self.arguments.delay = habits.delay;
+        self.arguments.pauses = habits.pauses as u32;
+        self.arguments.ahead = habits.ahead(&self.usual);
     }
 
     pub(super) fn mute(&mut self, block: u32, patience: i64) {
@@ -122,14 +134,6 @@ impl Rows {
             gpu.clear(self.block.start(), used)?;
             gpu.launch_together(kernel, self.blocks, bytes_of(&self.arguments))
         }
-    }
-}
-
-impl Arguments {
-    fn tell(&mut self, habits: Habits) {
-        self.delay = habits.delay;
-        self.pauses = habits.pauses.into();
-        self.more = habits.more;
     }
 }
 

@@ -4,6 +4,7 @@
 use super::Session;
 use crate::gpu::Event;
 use crate::ops::sample::Sampler;
+use crate::persistent::KINDS;
 use crate::{Error, Replay, compile};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -14,24 +15,51 @@ use welte_table::Row;
 pub(super) struct Habits {
     /// Clock ticks after a product before the next one's input is asked for.
     pub(super) delay: u32,
-    /// Whether the weights wait while the input is awaited.
-    pub(super) pauses: bool,
+    /// When weights wait.
+    pub(super) pauses: Pauses,
     /// Slots of weights that may be on their way beyond the usual number.
-    pub(super) more: u32,
+    pub(super) more: u8,
+    /// The same for one kind of instructions, beyond or (negative) short of that.
+    pub(super) apart: [i8; KINDS],
+}
+
+/// When the weights of a block wait: never, while a product's input is awaited (`FOR_INPUT`), or, but for a few, while attention is
+/// (`FOR_ATTENTION`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pauses {
+    Never,
+    ForInput,
+    ForAttention,
 }
 
 impl Default for Habits {
     fn default() -> Habits {
         Habits {
             delay: 1500,
-            pauses: false,
+            pauses: Pauses::Never,
             more: 0,
+            apart: [0; KINDS],
         }
     }
 }
 
+/// Of habits as they are kept.
+const BYTES: usize = 6 + KINDS;
 const DELAYS: [u32; 5] = [500, 1000, 1500, 2000, 2500];
-const FLOWS: [(bool, u32); 4] = [(false, 0), (true, 0), (false, 1), (true, 1)];
+const FLOWS: [(Pauses, u8); 6] = [
+    (Pauses::Never, 0),
+    (Pauses::ForInput, 0),
+    (Pauses::ForAttention, 0),
+    (Pauses::Never, 1),
+    (Pauses::ForInput, 1),
+    (Pauses::ForAttention, 1),
+];
+/// Then, for one kind of instructions after the other: what is on its way while attention is awaited delays that, and little is
+/// too little elsewhere.
+const APART: [i8; 3] = [-1, -2, 1];
+/// Fewer slots on their way are not tried: with one, all stands still whenever it has come. In places that is faster at the position at
+/// which it is tried, and far slower at another.
+const FEWEST: u8 = 2;
 /// For how long a GPU is kept busy first: at the clock of one that did nothing others are fastest than at its own.
 const WARM: Duration = Duration::from_millis(200);
 /// How long one way is tried, and how often all are gone through.
@@ -40,6 +68,8 @@ const ROUNDS: usize = 2;
 /// How many of them are tried again, and how often.
 const FINALISTS: usize = 4;
 const FINAL_ROUNDS: usize = 6;
+/// What takes less by no more than this part differs by chance.
+const CHANCE: u64 = 200;
 /// The position at which they are tried.
 const DEPTH: u32 = 256;
 /// Where a token takes so long, nothing is tried.
@@ -53,21 +83,55 @@ impl Habits {
                 delay,
                 pauses,
                 more,
+                apart: [0; KINDS],
             })
         })
     }
 
-    fn to_bytes(self) -> [u8; 9] {
-        let mut bytes = [0; 9];
+    /// Slots that may be on their way, by kind of instruction, where usually so many are.
+    pub(super) fn ahead(&self, usual: &[u8; KINDS]) -> [u8; KINDS] {
+        std::array::from_fn(|kind| match usual[kind] {
+            0 => 0,
+            usual => (usual + self.more)
+                .saturating_add_signed(self.apart[kind])
+                .max(FEWEST),
+        })
+    }
+
+    /// The same but for one kind of instructions.
+    fn apart_in(self, usual: &[u8; KINDS], kind: usize) -> impl Iterator<Item = Habits> {
+        let most = usual[kind] + self.more;
+        let apart = APART.into_iter().filter(move |apart| {
+            let slots = most.checked_add_signed(*apart);
+            slots.is_some_and(|slots| slots >= FEWEST)
+        });
+        apart.map(move |apart| {
+            let mut habits = self;
+            habits.apart[kind] = apart;
+            habits
+        })
+    }
+
+    fn to_bytes(self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
         bytes[..4].copy_from_slice(&self.delay.to_le_bytes());
-        bytes[4] = self.pauses.into();
-        bytes[5..].copy_from_slice(&self.more.to_le_bytes());
+        bytes[4] = self.pauses as u8;
+        bytes[5] = self.more;
+        for (byte, apart) in bytes[6..].iter_mut().zip(self.apart) {
+            *byte = apart as u8;
+        }
         bytes
     }
 
     /// Nothing where they are none of those that are tried.
     fn of_bytes(bytes: &[u8]) -> Option<Habits> {
-        Habits::all().find(|habits| habits.to_bytes() == bytes)
+        let (first, rest) = bytes.split_at_checked(BYTES - KINDS)?;
+        let mut habits = Habits::all().find(|habits| habits.to_bytes()[..first.len()] == *first)?;
+        let apart: Vec<i8> = rest.iter().map(|byte| *byte as i8).collect();
+        habits.apart = apart.try_into().ok()?;
+        let tried = |apart: &i8| *apart == 0 || APART.contains(apart);
+        let tried = habits.apart.iter().all(tried);
+        tried.then_some(habits)
     }
 }
 
@@ -251,14 +315,37 @@ impl Session {
         while begun.elapsed() < WARM {
             self.trial(16)?;
         }
+        let usual = self
+            .model
+            .inner
+            .roll
+            .as_ref()
+            .map_or([0; KINDS], |roll| roll.ahead);
         let token = self.trial(16)? / 16;
         let tokens = (TRIAL.as_nanos() as u64 / token.max(1)).clamp(1, 64);
-        least(Habits::all(), |habits| {
+        let mut trial = |habits| {
             self.set_habits(habits);
             let time = self.trial(tokens as usize)?;
             // If it gave up, chains go by the graph now.
             Ok((self.replay == Replay::Persistent).then_some(time))
-        })
+        };
+        let Some(mut best) = least(Habits::all(), &mut trial)? else {
+            return Ok(None);
+        };
+        for kind in (0..KINDS).filter(|kind| usual[*kind] > 0) {
+            let ways: Vec<Habits> = best.apart_in(&usual, kind).collect();
+            let Some(times) = least_times(&ways, ROUNDS, &mut trial)? else {
+                return Ok(None);
+            };
+            let way = ways.iter().zip(times).min_by_key(|(_, time)| *time);
+            let pair = [best, way.map_or(best, |(way, _)| *way)];
+            match least_times(&pair, FINAL_ROUNDS, &mut trial)?.as_deref() {
+                Some([before, now]) if *now < before - before / CHANCE => best = pair[1],
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(best))
     }
 
     /// Nanoseconds of a chain of so many tokens.
@@ -296,20 +383,32 @@ fn least<T: Copy>(
 ) -> Result<Option<T>, Error> {
     let mut ways: Vec<T> = ways.collect();
     for rounds in [ROUNDS, FINAL_ROUNDS] {
-        let mut least = vec![u64::MAX; ways.len()];
-        for _ in 0..rounds {
-            for (way, least) in ways.iter().zip(&mut least) {
-                let Some(time) = trial(*way)? else {
-                    return Ok(None);
-                };
-                *least = time.min(*least);
-            }
-        }
+        let Some(times) = least_times(&ways, rounds, &mut trial)? else {
+            return Ok(None);
+        };
         let mut order: Vec<usize> = (0..ways.len()).collect();
-        order.sort_by_key(|i| least[*i]);
+        order.sort_by_key(|i| times[*i]);
         ways = order.iter().take(FINALISTS).map(|i| ways[*i]).collect();
     }
     Ok(ways.first().copied())
+}
+
+/// The least that each way takes, tried so often in turn; nothing once a trial has no result.
+fn least_times<T: Copy>(
+    ways: &[T],
+    rounds: usize,
+    mut trial: impl FnMut(T) -> Result<Option<u64>, Error>,
+) -> Result<Option<Vec<u64>>, Error> {
+    let mut least = vec![u64::MAX; ways.len()];
+    for _ in 0..rounds {
+        for (way, least) in ways.iter().zip(&mut least) {
+            let Some(time) = trial(*way)? else {
+                return Ok(None);
+            };
+            *least = time.min(*least);
+        }
+    }
+    Ok(Some(least))
 }
 
 /// Whether logits differ by no more than roundings make of them: by a tenth of what they range over, or less.
@@ -368,7 +467,8 @@ mod tests {
     #[test]
     fn habits_are_kept_and_nothing_else_is_taken_for_them() {
         assert!(Habits::all().any(|habits| habits == Habits::default()));
-        for habits in Habits::all() {
+        for (i, mut habits) in Habits::all().enumerate() {
+            habits.apart[i % KINDS] = APART[i % APART.len()];
             let bytes = habits.to_bytes();
             assert_eq!(Habits::of_bytes(&bytes), Some(habits));
             for place in 0..bytes.len() {
@@ -378,5 +478,25 @@ mod tests {
             }
         }
         assert_eq!(Habits::of_bytes(&[]), None);
+        assert_eq!(Habits::of_bytes(&[0; BYTES + 1]), None);
+    }
+
+    #[test]
+    fn two_slots_may_always_be_on_their_way() {
+        let mut habits = Habits {
+            more: 1,
+            ..Habits::default()
+        };
+        let mut usual = [0; KINDS];
+        usual[..4].copy_from_slice(&[0, 2, 3, 16]);
+        assert_eq!(habits.ahead(&usual)[..5], [0, 3, 4, 17, 0]);
+        let tried = |kind: usize| -> Vec<u8> {
+            let ways = habits.apart_in(&usual, kind);
+            ways.map(|habits| habits.ahead(&usual)[kind]).collect()
+        };
+        assert_eq!(tried(1), [2, 4]);
+        assert_eq!(tried(2), [3, 2, 5]);
+        habits.apart[1] = -2;
+        assert_eq!(habits.ahead(&usual)[1], 2);
     }
 }

@@ -89,6 +89,7 @@ template <u32 BYTES> inline void copy_async(u32 to, const void *from, bool wante
 inline void copy_commit() { pretend->copy_commit(); }
 template <u32 PENDING> inline void copy_wait() { pretend->copy_wait(PENDING); }
 inline void show_to_async() {}
+inline uint4 load_shared(u32 from) { return *(const uint4 *)pretend->shared(from, 16); }
 inline void store_shared(u32 to, uint4 v) { *(uint4 *)pretend->shared(to, 16) = v; }
 
 inline void load_matrices(u32 (&r)[4], u32 at) { memcpy(r, pretend->meet(~0u, pretended::LOAD_MATRICES, &at, 4) + threadIdx.x % 32, 16); }
