@@ -87,7 +87,7 @@ struct Shared {
     float squares[2 * STEP_ROWS][WARPS];
     u64 best[WARPS];
     volatile Signals signals;
-    u32 begins[SLOTS]; // the streaming warp's own: where slots begin
+    u32 begins[SLOTS]; // the streaming warp's own: where slots begin, counted on and on from lap to lap
     u32 token;
     u32 ended;
     volatile Clerk clerk;

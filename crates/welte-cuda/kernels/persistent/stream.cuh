@@ -46,11 +46,11 @@ struct Streamer {
     Shared *s;
     u64 policy; // read_once()
     u32 signals, ring, full, empty, size;
-    u32 at;     // where the ring is free, as far as is known
+    u32 at;     // where the last slot ends
     u32 laid;   // the same, counted on and on from lap to lap
     u32 number; // of the next slot
     u32 given;  // slots known to be given back
-    u32 oldest; // where the first one that is not begins, counted on and on
+    u32 oldest; // where the first one that is not begins, counted on and on; nothing where there is none
     u32 ahead;  // slots asked for and not known to be there
     u32 pauses; // while the block waits so: FOR_INPUT altogether, FOR_ATTENTION but for a few slots
 

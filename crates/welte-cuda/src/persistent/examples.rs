@@ -324,7 +324,8 @@ mod tests {
             .find(|format| named(&format))
             .unwrap();
         let sets = 1 + u32::from(body.contains("output = ACT_MUL"));
-        sets * constant(body, " rows") * row_bytes(format, constant(body, " k"))
+        let bytes = sets * constant(body, " rows") * row_bytes(format, constant(body, " k"));
+        bytes.next_multiple_of(128)
     }
 
     #[test]

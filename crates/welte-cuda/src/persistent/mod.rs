@@ -32,8 +32,9 @@ const OLDEST: u32 = 90;
 /// Rows whose results may wait to be handed on, twice (`OUTPUTS`): no more than this, and as many as a block has of one
 /// product where that is less.
 const OUTPUTS: u32 = 256;
-/// The most slots in the ring; half of them may be on their way.
-const SLOTS: u32 = 32;
+/// The most slots in the ring. Half of them may usually be on their way and tuning may add a few, but never so many as there are: a
+/// slot's barrier must not be used again before its copies are there.
+pub(crate) const SLOTS: u32 = 32;
 /// Bytes of a slot, where a row is not larger.
 const SLOT: u32 = 24 << 10;
 /// No slot takes more than such a part of a block's shared memory, where a row is not larger: the ring wants several.
@@ -532,7 +533,14 @@ impl Recorder<'_> {
             Case::Product
         };
         let variant = self.variants.add(case, format, &fields);
-        self.ahead[source::kind(variant)] = (IN_FLIGHT / (rows * row)).clamp(2, SLOTS / 2) as u8;
+        let ahead = (IN_FLIGHT / (rows * row)).clamp(2, SLOTS / 2) as u8;
+        let usual = &mut self.ahead[source::kind(variant)];
+        // Several variants may count as one kind.
+        *usual = if *usual == 0 {
+            ahead
+        } else {
+            ahead.min(*usual)
+        };
         let shares = self.dealer.deal(p.n);
         let instruction = Instruction {
             variant,

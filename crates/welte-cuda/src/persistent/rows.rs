@@ -5,7 +5,7 @@ use welte_table::{Command, Op, Shape, Table};
 
 /// Rows that go through the kernel together, where shared memory has room for so many.
 pub(crate) const MOST_ROWS: u32 = 8;
-/// Bytes of a slot: smaller than for one row, because the rows' inputs need room.
+/// Bytes of a slot, where a row is not larger.
 const SLOT: u32 = 24 << 10;
 /// Bytes that are gone through together at most: of tiles that are not full, a part of the arithmetic is for nothing.
 const TOGETHER: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];

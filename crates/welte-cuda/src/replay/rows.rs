@@ -106,8 +106,8 @@ impl Rows {
         Some(rows)
     }
 
-    /// What was found for chains goes for steps of several rows as well, but for what was found for each kind of instruction:
-    /// these are others.
+    /// What was found for chains goes for steps of several rows as well, but for what was found for each kind of instruction, because
+    /// these are others, and for a pause for attention, of which this kernel does not tell: there it is none.
     pub(super) fn set_habits(&mut self, habits: Habits) {
         let habits = Habits {
             apart: [0; KINDS],

@@ -19,7 +19,7 @@ pub(super) struct Habits {
     pub(super) pauses: Pauses,
     /// Slots of weights that may be on their way beyond the usual number.
     pub(super) more: u8,
-    /// The same for one kind of instructions, beyond or (negative) short of that.
+    /// By kind of instruction, how many beyond that, or (negative) short of it.
     pub(super) apart: [i8; KINDS],
 }
 
@@ -426,6 +426,7 @@ fn agree(a: &[f32], b: &[f32]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::persistent::SLOTS;
 
     #[test]
     fn logits_agree_if_all_of_them_are_near() {
@@ -478,7 +479,9 @@ mod tests {
             }
         }
         assert_eq!(Habits::of_bytes(&[]), None);
-        assert_eq!(Habits::of_bytes(&[0; BYTES + 1]), None);
+        let bytes = Habits::default().to_bytes();
+        assert_eq!(Habits::of_bytes(&bytes[1..]), None);
+        assert_eq!(Habits::of_bytes(&[&bytes[..], &[0]].concat()), None);
     }
 
     #[test]
@@ -498,5 +501,8 @@ mod tests {
         assert_eq!(tried(2), [3, 2, 5]);
         habits.apart[1] = -2;
         assert_eq!(habits.ahead(&usual)[1], 2);
+        let more = FLOWS.iter().map(|(_, more)| *more).max().unwrap();
+        let apart = APART.into_iter().max().unwrap() as u8;
+        assert!(u32::from(16 + more + apart) < SLOTS);
     }
 }
