@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from compare import synth
 
 
 def speed(command):
@@ -45,7 +46,7 @@ def main():
     for fmt in a.formats.split(","):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.gguf")
-            subprocess.run([a.welte, "synth", f"{a.shape}:{fmt}", path], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            synth(a.welte, f"{a.shape}:{fmt}", path)
             common = ["-m", path, "-t", a.threads, "-p", "0", "-n", a.gen, "-r", "1", "-o", "json"]
             alone, beside = {}, {}
             for _ in range(a.pairs):

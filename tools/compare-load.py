@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from compare import synth
 
 
 def process(command):
@@ -51,7 +52,7 @@ def main():
     for fmt in a.formats.split(","):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.gguf")
-            subprocess.run([a.welte, "synth", f"{a.shape}:{fmt}", path], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            synth(a.welte, f"{a.shape}:{fmt}", path)
             file = f"{a.shape} {fmt}, {os.path.getsize(path) / 2**20:.0f} MiB"
             ours = [a.welte, "run", "-m", path, "--no-chat", "-p", "a", "-n", "1", "--temp", "0", "-t", a.threads, "-c", a.context]
             theirs = [a.llama_bench, "-m", path, "-t", a.threads, "-p", "0", "-n", "1", "-r", "1", "--no-warmup"]

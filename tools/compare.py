@@ -19,6 +19,12 @@ def rows(command):
     return json.loads(out)
 
 
+def synth(welte, model, path):
+    made = subprocess.run([welte, "synth", model, path], capture_output=True, text=True)
+    if made.returncode:
+        sys.exit(made.stderr)
+
+
 def label(row):
     depth = row.get("n_depth", 0)
     kind = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
@@ -44,9 +50,7 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(a.folder or folder, f"{a.shape}-{fmt}.gguf")
             if not os.path.exists(path):
-                made = subprocess.run([a.welte, "synth", f"{a.shape}:{fmt}", path], capture_output=True, text=True)
-                if made.returncode:
-                    sys.exit(made.stderr)
+                synth(a.welte, f"{a.shape}:{fmt}", path)
             common = ["-m", path, "-t", a.threads, "-p", a.prompt, "-n", a.gen, "-d", a.depth, "-r", "1", "-o", "json"]
             ours, theirs = {}, {}
             for _ in range(a.pairs):
@@ -60,4 +64,5 @@ def main():
                     print(f"| {a.shape} | {fmt} | {test} | {mx:.1f} ({min(x):.1f}-{max(x):.1f}) | {my:.1f} ({min(y):.1f}-{max(y):.1f}) | {mx / my:.2f} |", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

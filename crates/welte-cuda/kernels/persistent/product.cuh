@@ -244,6 +244,7 @@ __device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *e
         if (V::output == ADD && tid < rows) before = value(glance(out + begin + tid));
         if (V::bias && tid < rows) before = __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
         for (u32 done = 0; done < rows; done += V::rows) {
+            // Where it will be is worked out before it is there.
             const u8 *slot = ring.slot<V>();
             ring.take(w);
             rows_of<V>(x, units, slot, parts[warp], done, min((u32)V::rows, rows - done), lane);

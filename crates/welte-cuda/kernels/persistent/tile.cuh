@@ -43,7 +43,7 @@ template <class V> struct Tiles {
 
     // Where the planes of a line begin.
     __device__ static __forceinline__ void planes(const Ring &ring, u32 line, const u8 *(&p)[MOST_PLANES]) {
-        const u8 *slot = ring.slot<V>(V::span == 1 ? 0 : line / P::LINES);
+        const u8 *slot = V::span == 1 ? ring.slot<V>() : ring.slot<V>(line / P::LINES);
         u32 within = V::span == 1 ? line : line % P::LINES;
 #pragma unroll
         for (int i = 0; i < F::PLANES; i++) p[i] = slot + P::LINES * L::before(i) + within * L::stride(i);

@@ -164,8 +164,6 @@ struct Recorder<'a> {
 pub(crate) struct Room {
     /// Of a step.
     rows: u32,
-    /// Bytes of a slot, where a row of the matrix is not larger.
-    slot: u32,
     /// Rows of the matrix whose results may wait to be handed on, for each row of the step.
     outputs: u32,
     /// Bytes of the ring that are gone through together at most, where a step has several rows.
@@ -175,7 +173,6 @@ pub(crate) struct Room {
 /// For chains.
 pub(crate) const ONE_ROW: Room = Room {
     rows: 1,
-    slot: SLOT,
     outputs: OUTPUTS,
     together: 0,
 };
@@ -462,11 +459,7 @@ impl Recorder<'_> {
         };
         let sets = if p.kind == "ACT_MUL" { 2 } else { 1 };
         let row = sets * row_bytes(format, p.k);
-        let slot = if blocks {
-            self.room.slot
-        } else {
-            self.room.slot.min(SLOT_OF_FLOATS)
-        };
+        let slot = if blocks { SLOT } else { SLOT_OF_FLOATS };
         let slot = slot.min(self.cx.gpu.shared_per_block / SLOTS_AND_REST);
         let shape = Shape {
             units: p.k / unit,
@@ -717,7 +710,7 @@ impl Recorder<'_> {
             ("WARPS", WARPS.to_string()),
             ("SLOTS", SLOTS.to_string()),
             ("RING_BYTES", ring.to_string()),
-            ("KINDS", source::KINDS.to_string()),
+            ("KINDS", KINDS.to_string()),
             ("WORK_BYTES", workplace.to_string()),
             ("OUTPUTS", outputs.to_string()),
             ("INSTRUCTIONS", count.to_string()),

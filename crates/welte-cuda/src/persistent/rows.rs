@@ -5,8 +5,6 @@ use welte_table::{Command, Op, Shape, Table};
 
 /// Rows that go through the kernel together, where shared memory has room for so many.
 pub(crate) const MOST_ROWS: u32 = 8;
-/// Bytes of a slot, where a row is not larger.
-const SLOT: u32 = 24 << 10;
 /// Bytes that are gone through together at most: of tiles that are not full, a part of the arithmetic is for nothing.
 const TOGETHER: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];
 /// Rows of a step that are worth full tiles.
@@ -36,7 +34,6 @@ fn most_rows(cx: &Inputs<'_>, table: &Table, together: u32) -> Result<Roll, Stri
     for rows in (2..=MOST_ROWS).rev() {
         let room = Room {
             rows,
-            slot: SLOT,
             outputs: OUTPUTS,
             together,
         };

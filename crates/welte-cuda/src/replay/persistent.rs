@@ -2,14 +2,14 @@
 #![allow(unsafe_code)]
 
 use super::Session;
-use super::tune::Habits;
+use super::tune::{Habits, Told};
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
 use crate::launch::bytes_of;
 use crate::load::Inner;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::rope::Kv;
 use crate::ops::sample;
-use crate::persistent::{FAULT_BYTES, KINDS, Memory, Roll};
+use crate::persistent::{FAULT_BYTES, Memory, Roll};
 use crate::{Error, Replay, Replaying};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -40,9 +40,7 @@ struct Arguments {
     patience: i64,
     times: u64,
     instructions: u32,
-    delay: u32,
-    pauses: u32,
-    ahead: [u8; KINDS],
+    habits: Told,
     mute: u32,
 }
 
@@ -78,7 +76,6 @@ impl Persistent {
         block: DeviceBlock,
     ) -> Option<Persistent> {
         let roll = inner.roll.as_ref().ok()?;
-        let habits = Habits::default();
         let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
         let memory = roll.memory();
         let at = |offset: u64| block.start() + offset;
@@ -97,9 +94,7 @@ impl Persistent {
             patience: PATIENCE,
             times: 0,
             instructions: roll.program.len() as u32,
-            delay: habits.delay,
-            pauses: habits.pauses as u32,
-            ahead: habits.ahead(&roll.ahead),
+            habits: Habits::default().told(&roll.ahead),
             mute: u32::MAX,
         };
         Some(Persistent {
@@ -248,13 +243,12 @@ impl Session {
 
     /// How the kernel's blocks wait from now on.
     pub(super) fn set_habits(&mut self, habits: Habits) {
-        if let (Some(persistent), Ok(roll)) = (&mut self.persistent, &self.model.inner.roll) {
-            persistent.arguments.delay = habits.delay;
-            persistent.arguments.pauses = habits.pauses as u32;
-            persistent.arguments.ahead = habits.ahead(&roll.ahead);
+        let inner = &self.model.inner;
+        if let (Some(persistent), Ok(roll)) = (&mut self.persistent, &inner.roll) {
+            persistent.arguments.habits = habits.told(&roll.ahead);
         }
-        if let Some(rows) = &mut self.rows {
-            rows.set_habits(habits);
+        if let (Some(rows), Ok(roll)) = (&mut self.rows, &inner.rows) {
+            rows.set_habits(habits, roll);
         }
     }
 
@@ -350,11 +344,7 @@ impl Session {
         if self.replay != Replay::Persistent {
             return None;
         }
-        let arguments = &self.persistent.as_ref()?.arguments;
-        Some(format!(
-            "delay {}, pauses {}, ahead {:?}",
-            arguments.delay, arguments.pauses, arguments.ahead
-        ))
+        Some(format!("{:?}", self.persistent.as_ref()?.arguments.habits))
     }
 
     /// For tests: a block of the persistent kernels that hands nothing on, and how many clock ticks the others wait for it.

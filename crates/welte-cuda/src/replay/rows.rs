@@ -3,13 +3,13 @@
 
 use super::Session;
 use super::persistent::{PATIENCE, upload};
-use super::tune::Habits;
+use super::tune::{Habits, Told};
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
 use crate::launch::bytes_of;
 use crate::load::Inner;
 use crate::lower::{Lowering, Places};
 use crate::ops::rope::Kv;
-use crate::persistent::{FAULT_BYTES, KINDS, Memory, Work, takes};
+use crate::persistent::{FAULT_BYTES, Memory, Roll, Work, takes};
 use crate::{Error, Replay};
 use std::sync::Arc;
 use welte_table::Shape;
@@ -29,9 +29,7 @@ struct Arguments {
     freqs: [u64; 4],
     patience: i64,
     instructions: u32,
-    delay: u32,
-    pauses: u32,
-    ahead: [u8; KINDS],
+    habits: Told,
     mute: u32,
     first: u32,
     inputs: u32,
@@ -49,8 +47,6 @@ pub(super) struct Rows {
     work: Work,
     /// Which tables it stands for.
     takes: Vec<bool>,
-    /// Slots that may usually be on their way.
-    usual: [u8; KINDS],
     arguments: Arguments,
     kernel: Option<Kernel>,
     /// Why it is not used.
@@ -81,15 +77,13 @@ impl Rows {
             freqs: roll.freqs,
             patience: PATIENCE,
             instructions: roll.program.len() as u32,
-            delay: 0,
-            pauses: 0,
-            ahead: roll.ahead,
+            habits: Habits::default().told(&roll.ahead),
             mute: u32::MAX,
             first: 0,
             inputs: 0,
         };
         let tables = &inner.program.tables;
-        let mut rows = Rows {
+        Some(Rows {
             block,
             memory,
             blocks: roll.blocks,
@@ -97,25 +91,16 @@ impl Rows {
             row: u64::from(roll.exchange) * 4,
             work: roll.work,
             takes: tables.iter().map(|t| takes(&tables[0], t)).collect(),
-            usual: roll.ahead,
             arguments,
             kernel: None,
             refused: None,
-        };
-        rows.set_habits(Habits::default());
-        Some(rows)
+        })
     }
 
     /// What was found for chains goes for steps of several rows as well, but for what was found for each kind of instruction, because
     /// these are others, and for a pause for attention, of which this kernel does not tell: there it is none.
-    pub(super) fn set_habits(&mut self, habits: Habits) {
-        let habits = Habits {
-            apart: [0; KINDS],
-            ..habits
-        };
-        self.arguments.delay = habits.delay;
-        self.arguments.pauses = habits.pauses as u32;
-        self.arguments.ahead = habits.ahead(&self.usual);
+    pub(super) fn set_habits(&mut self, habits: Habits, roll: &Roll) {
+        self.arguments.habits = habits.for_all_kinds().told(&roll.ahead);
     }
 
     pub(super) fn mute(&mut self, block: u32, patience: i64) {

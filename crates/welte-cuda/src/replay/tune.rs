@@ -32,6 +32,16 @@ pub(super) enum Pauses {
     ForAttention,
 }
 
+/// The words of habits that both kernels' arguments have (`PersistentArgs`, `RowsArgs`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    delay: u32,
+    pauses: u32,
+    /// Slots that may be on their way, by kind of instruction.
+    ahead: [u8; KINDS],
+}
+
 impl Default for Habits {
     fn default() -> Habits {
         Habits {
@@ -88,28 +98,38 @@ impl Habits {
         })
     }
 
-    /// Slots that may be on their way, by kind of instruction, where usually so many are.
-    pub(super) fn ahead(&self, usual: &[u8; KINDS]) -> [u8; KINDS] {
-        std::array::from_fn(|kind| match usual[kind] {
-            0 => 0,
-            usual => (usual + self.more)
-                .saturating_add_signed(self.apart[kind])
-                .max(FEWEST),
-        })
+    /// What kernels are told, where usually so many slots may be on their way, by kind of instruction.
+    pub(super) fn told(&self, usual: &[u8; KINDS]) -> Told {
+        Told {
+            delay: self.delay,
+            pauses: self.pauses as u32,
+            ahead: std::array::from_fn(|kind| match usual[kind] {
+                0 => 0,
+                usual => self.slots(usual, kind).max(FEWEST),
+            }),
+        }
     }
 
-    /// The same but for one kind of instructions.
-    fn apart_in(self, usual: &[u8; KINDS], kind: usize) -> impl Iterator<Item = Habits> {
-        let most = usual[kind] + self.more;
-        let apart = APART.into_iter().filter(move |apart| {
-            let slots = most.checked_add_signed(*apart);
-            slots.is_some_and(|slots| slots >= FEWEST)
-        });
-        apart.map(move |apart| {
+    fn slots(&self, usual: u8, kind: usize) -> u8 {
+        (usual + self.more).saturating_add_signed(self.apart[kind])
+    }
+
+    /// The same for every kind of instruction.
+    pub(super) fn for_all_kinds(self) -> Habits {
+        Habits {
+            apart: [0; KINDS],
+            ..self
+        }
+    }
+
+    /// The same but for one kind of instructions, of which usually so many slots may be on their way.
+    fn apart_in(self, usual: u8, kind: usize) -> impl Iterator<Item = Habits> {
+        let ways = APART.into_iter().map(move |apart| {
             let mut habits = self;
             habits.apart[kind] = apart;
             habits
-        })
+        });
+        ways.filter(move |habits| habits.slots(usual, kind) >= FEWEST)
     }
 
     fn to_bytes(self) -> [u8; BYTES] {
@@ -127,8 +147,8 @@ impl Habits {
     fn of_bytes(bytes: &[u8]) -> Option<Habits> {
         let (first, rest) = bytes.split_at_checked(BYTES - KINDS)?;
         let mut habits = Habits::all().find(|habits| habits.to_bytes()[..first.len()] == *first)?;
-        let apart: Vec<i8> = rest.iter().map(|byte| *byte as i8).collect();
-        habits.apart = apart.try_into().ok()?;
+        let apart: [u8; KINDS] = rest.try_into().ok()?;
+        habits.apart = apart.map(|byte| byte as i8);
         let tried = |apart: &i8| *apart == 0 || APART.contains(apart);
         let tried = habits.apart.iter().all(tried);
         tried.then_some(habits)
@@ -144,13 +164,14 @@ impl Session {
         if self.replay != Replay::Persistent {
             return Ok(());
         }
+        let usual = roll.ahead;
         let place = compile::choice(&roll.unit, &self.gpu.info);
         let known = place.as_deref().and_then(compile::read_cached);
         let known = known.and_then(|bytes| Habits::of_bytes(&bytes));
         let habits = match known {
             Some(habits) => Some(habits),
             None => {
-                let fastest = self.fastest()?;
+                let fastest = self.fastest(&usual)?;
                 // What was tried is no history.
                 self.sampler = Sampler::new(&self.model.inner.program);
                 self.sampler_changed = true;
@@ -303,7 +324,7 @@ impl Session {
     }
 
     /// Tries all habits; nothing if that would take too long, or the context is short.
-    fn fastest(&mut self) -> Result<Option<Habits>, Error> {
+    fn fastest(&mut self, usual: &[u8; KINDS]) -> Result<Option<Habits>, Error> {
         if !self.reaches_depth() {
             return Ok(None);
         }
@@ -315,12 +336,6 @@ impl Session {
         while begun.elapsed() < WARM {
             self.trial(16)?;
         }
-        let usual = self
-            .model
-            .inner
-            .roll
-            .as_ref()
-            .map_or([0; KINDS], |roll| roll.ahead);
         let token = self.trial(16)? / 16;
         let tokens = (TRIAL.as_nanos() as u64 / token.max(1)).clamp(1, 64);
         let mut trial = |habits| {
@@ -332,17 +347,19 @@ impl Session {
         let Some(mut best) = least(Habits::all(), &mut trial)? else {
             return Ok(None);
         };
-        for kind in (0..KINDS).filter(|kind| usual[*kind] > 0) {
-            let ways: Vec<Habits> = best.apart_in(&usual, kind).collect();
+        for (kind, usual) in usual.iter().enumerate().filter(|(_, usual)| **usual > 0) {
+            let ways: Vec<Habits> = best.apart_in(*usual, kind).collect();
             let Some(times) = least_times(&ways, ROUNDS, &mut trial)? else {
                 return Ok(None);
             };
-            let way = ways.iter().zip(times).min_by_key(|(_, time)| *time);
-            let pair = [best, way.map_or(best, |(way, _)| *way)];
-            match least_times(&pair, FINAL_ROUNDS, &mut trial)?.as_deref() {
-                Some([before, now]) if *now < before - before / CHANCE => best = pair[1],
-                Some(_) => {}
-                None => return Ok(None),
+            let Some((way, _)) = ways.iter().zip(times).min_by_key(|(_, time)| *time) else {
+                continue;
+            };
+            let Some(times) = least_times(&[best, *way], FINAL_ROUNDS, &mut trial)? else {
+                return Ok(None);
+            };
+            if times[1] < times[0] - times[0] / CHANCE {
+                best = *way;
             }
         }
         Ok(Some(best))
@@ -492,15 +509,16 @@ mod tests {
         };
         let mut usual = [0; KINDS];
         usual[..4].copy_from_slice(&[0, 2, 3, 16]);
-        assert_eq!(habits.ahead(&usual)[..5], [0, 3, 4, 17, 0]);
+        assert_eq!(habits.told(&usual).ahead[..5], [0, 3, 4, 17, 0]);
         let tried = |kind: usize| -> Vec<u8> {
-            let ways = habits.apart_in(&usual, kind);
-            ways.map(|habits| habits.ahead(&usual)[kind]).collect()
+            let ways = habits.apart_in(usual[kind], kind);
+            ways.map(|habits| habits.told(&usual).ahead[kind]).collect()
         };
         assert_eq!(tried(1), [2, 4]);
         assert_eq!(tried(2), [3, 2, 5]);
         habits.apart[1] = -2;
-        assert_eq!(habits.ahead(&usual)[1], 2);
+        assert_eq!(habits.told(&usual).ahead[1], 2);
+        assert_eq!(habits.for_all_kinds().told(&usual).ahead[1], 3);
         let more = FLOWS.iter().map(|(_, more)| *more).max().unwrap();
         let apart = APART.into_iter().max().unwrap() as u8;
         assert!(u32::from(16 + more + apart) < SLOTS);
