@@ -213,9 +213,14 @@ impl Gpu {
                 programmaticStreamSerializationAllowed: 1,
             },
         };
-        let known = self.info.arch >= 90;
+        let attribute = self.overlaps_kernels().then_some(attribute);
         // SAFETY: promised by the caller.
-        unsafe { self.launch_with(kernel, grid, args, known.then_some(attribute)) }
+        unsafe { self.launch_with(kernel, grid, args, attribute) }
+    }
+
+    /// Whether a kernel may start before the one before it is complete. Kernels then wait by `grid_wait()`.
+    pub(crate) fn overlaps_kernels(&self) -> bool {
+        self.info.arch >= 90
     }
 
     /// Enqueues a kernel whose blocks wait for each other: the driver refuses it if they cannot all run at a time.
@@ -477,6 +482,13 @@ pub(crate) struct Kernel {
 unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    /// The driver's handle.
+    pub(crate) fn function(&self) -> sys::CUfunction {
+        self.function
+    }
+}
 
 impl Module {
     /// Loads a cubin.

@@ -31,6 +31,17 @@ pub(crate) enum ByRows {
     Axis { axis: usize, per: u32 },
 }
 
+impl ByRows {
+    /// The grid for `live` rows, cut from the grid for the most rows.
+    pub(crate) fn grid(self, most: [u32; 3], live: u32) -> [u32; 3] {
+        let mut grid = most;
+        if let ByRows::Axis { axis, per } = self {
+            grid[axis] = live.div_ceil(per.max(1)).min(most[axis]);
+        }
+        grid
+    }
+}
+
 /// One kernel with everything resolved. Every kernel takes exactly one parameter: its struct, by value.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {

@@ -30,12 +30,12 @@ use welte_table::{BufferId, BufferRef, Class, Command, Op, Row, Shape};
 
 /// One user of a model: its buffers, KV cache and step state.
 pub struct Session {
-    model: Model,
-    tables: Vec<ReadyTable>,
-    /// The decode table with and without its `sample`, and as a loop.
+    /// The decode table with and without its `sample`, and as a loop. Dropped before the kernels and memory that they use.
     decode_graph: Option<Graph>,
     forward_graph: Option<Graph>,
     loop_graph: Option<Graph>,
+    model: Model,
+    tables: Vec<ReadyTable>,
     persistent: Option<Persistent>,
     /// The same for steps of several rows.
     rows: Option<Rows>,
@@ -397,10 +397,7 @@ impl Session {
                 by_rows,
                 args,
             } => {
-                let mut grid = *grid;
-                if let ByRows::Axis { axis, per } = *by_rows {
-                    grid[axis] = live.div_ceil(per.max(1)).min(grid[axis]);
-                }
+                let grid = by_rows.grid(*grid, live);
                 // SAFETY: lowering made the parameters for this kernel from blocks that the session holds.
                 unsafe { self.gpu.launch(kernel, grid, args) }
             }

@@ -4,7 +4,7 @@
 use super::ready::{Ready, ready_one};
 use super::{Session, no_table, turn_unit};
 use crate::gpu::{Event, Gpu};
-use crate::graph::Graph;
+use crate::graph::{Graph, Nodes};
 use crate::launch::{ByRows, Launch, args};
 use crate::lower::MAILBOX_SLOTS;
 use crate::{Error, Replay};
@@ -201,7 +201,7 @@ impl Session {
         result
     }
 
-    /// Replays chains in another way from now on; graphs that this needs are captured now, if they were not before.
+    /// Replays chains in another way from now on; graphs that this needs are built now, if they were not before.
     pub fn set_replay(&mut self, replay: Replay) -> Result<(), Error> {
         let Some(table) = self.decode else {
             return Ok(());
@@ -211,8 +211,10 @@ impl Session {
             Replay::Allocate | Replay::Eager => {}
             Replay::Graph if self.decode_graph.is_some() => {}
             Replay::Graph => {
-                let decode = Graph::capture(&self.gpu, &|| self.enqueue_all(table, true))?;
-                let forward = Graph::capture(&self.gpu, &|| self.enqueue_all(table, false))?;
+                let all = |nodes: &mut Nodes<'_>| self.add_table(nodes, table, true);
+                let decode = Graph::once(&self.gpu, all)?;
+                let unsampled = |nodes: &mut Nodes<'_>| self.add_table(nodes, table, false);
+                let forward = Graph::once(&self.gpu, unsampled)?;
                 self.decode_graph = Some(decode);
                 self.forward_graph = Some(forward);
             }
@@ -238,11 +240,11 @@ impl Session {
             }
             Replay::While if self.loop_graph.is_some() => {}
             Replay::While => {
-                let turn = |condition| {
-                    self.enqueue_all(table, true)?;
-                    self.enqueue(&self.turn(condition)?, 1)
+                let turn = |nodes: &mut Nodes<'_>, condition| {
+                    self.add_table(nodes, table, true)?;
+                    add(nodes, &self.turn(condition)?)
                 };
-                self.loop_graph = Some(Graph::capture_loop(&self.gpu, &turn)?);
+                self.loop_graph = Some(Graph::repeated(&self.gpu, turn)?);
             }
         }
         self.replay = replay;
@@ -307,12 +309,12 @@ impl Session {
         Ok(())
     }
 
-    /// Enqueues a decode table as it is captured: with or without its `sample`.
-    fn enqueue_all(&self, table: usize, sample: bool) -> Result<(), Error> {
+    /// Adds a decode table to a graph, with or without its `sample`.
+    fn add_table(&self, nodes: &mut Nodes<'_>, table: usize, sample: bool) -> Result<(), Error> {
         let commands = &self.model.inner.program.tables[table].commands;
-        for (nodes, command) in self.tables[table].commands.iter().zip(commands) {
+        for (ready, command) in self.tables[table].commands.iter().zip(commands) {
             if sample || command.op != Op::Sample {
-                nodes.iter().try_for_each(|node| self.enqueue(node, 1))?;
+                ready.iter().try_for_each(|ready| add(nodes, ready))?;
             }
         }
         Ok(())
@@ -330,6 +332,31 @@ impl Session {
             args: args(&[self.step_state.start(), handle]),
         };
         ready_one(&self.model.inner, launch)
+    }
+}
+
+/// Adds the kernels of one row's step to a graph.
+fn add(nodes: &mut Nodes<'_>, ready: &Ready) -> Result<(), Error> {
+    match ready {
+        Ready::Kernel {
+            kernel,
+            grid,
+            by_rows,
+            args,
+        } => {
+            // SAFETY: lowering made the parameters for this kernel from blocks that the session holds, and the session
+            // drops its graphs before them.
+            unsafe { nodes.add(kernel, by_rows.grid(*grid, 1), args) }
+        }
+        Ready::ForRows {
+            least,
+            most,
+            nodes: ready,
+        } if (*least..=*most).contains(&1) => ready.iter().try_for_each(|ready| add(nodes, ready)),
+        Ready::ForRows { .. } => Ok(()),
+        Ready::Gemm(_) => Err(Error::Program(
+            "a product by cuBLASLt in a table of one row; this is a bug in Welte".to_string(),
+        )),
     }
 }
 
