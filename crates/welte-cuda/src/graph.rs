@@ -18,7 +18,7 @@ pub(crate) struct Graph {
     instance: sys::CUgraphExec,
 }
 
-// SAFETY: the driver's handles may be used from any thread.
+// SAFETY: driver handles may be used from any thread.
 unsafe impl Send for Graph {}
 
 /// The nodes of a graph under construction. Each kernel runs after the one before it.
@@ -49,7 +49,7 @@ impl Graph {
     ) -> Result<Graph, Error> {
         let mut graph = Graph::empty(gpu)?;
         let mut condition = 0;
-        // SAFETY: the graph exists; a handle is written.
+        // SAFETY: the graph exists; the driver writes a handle.
         let made = unsafe {
             sys::cuGraphConditionalHandleCreate(
                 &mut condition,
@@ -59,7 +59,7 @@ impl Graph {
                 sys::CU_GRAPH_COND_ASSIGN_DEFAULT,
             )
         };
-        check(made, "making a graph's condition")?;
+        check(made, "creating a graph's condition")?;
         let mut parameters = node_parameters();
         parameters.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_CONDITIONAL;
         parameters.__bindgen_anon_1.conditional = sys::CUDA_CONDITIONAL_NODE_PARAMS {
@@ -84,14 +84,14 @@ impl Graph {
             graph: std::ptr::null_mut(),
             instance: std::ptr::null_mut(),
         };
-        // SAFETY: a handle is written; it is given back on drop.
+        // SAFETY: the driver writes a handle; drop destroys it.
         let made = unsafe { sys::cuGraphCreate(&mut graph.graph, 0) };
-        check(made, "making a graph")?;
+        check(made, "creating a graph")?;
         Ok(graph)
     }
 
     fn instantiate(&mut self) -> Result<(), Error> {
-        // SAFETY: the graph exists; its instance is given back on drop.
+        // SAFETY: the graph exists; drop destroys the instance.
         unsafe {
             let made = sys::cuGraphInstantiateWithFlags(&mut self.instance, self.graph, 0);
             check(made, "instantiating a graph")?;
@@ -110,7 +110,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made here, or null; the session has waited for its launches.
+        // SAFETY: each handle was created here or is null. The session has waited for the launches.
         unsafe {
             if self.gpu.current().is_err() {
                 return;

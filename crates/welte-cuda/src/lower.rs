@@ -1,4 +1,4 @@
-//! Lowering: each command of a table becomes one or a few kernels, with addresses resolved.
+//! Lowering: each command of a table becomes one or a few kernels with resolved addresses.
 
 use crate::gpu::Gpu;
 use crate::launch::{DeviceWeight, Node};
@@ -10,13 +10,13 @@ use welte_table::{
     WeightId, params,
 };
 
-/// True if this device runs the command as it stands: it has every op, fused ones included, in every format, but not each
-/// with everything that the CPU can add to it.
+/// Whether this device runs the command as it is. It has every op in every format, fused ones included, but lacks some of
+/// their options.
 pub fn supports(command: &Command) -> bool {
     lacking(command).next().is_none()
 }
 
-/// What a program needs that no kernel here does, as a person reads it.
+/// The features that a program needs and this device lacks, as text; `None` if it lacks nothing.
 pub fn missing(program: &Program) -> Option<String> {
     let commands = program.tables.iter().flat_map(|t| &t.commands);
     let mut needed: Vec<&str> = commands.flat_map(lacking).collect();
@@ -25,7 +25,7 @@ pub fn missing(program: &Program) -> Option<String> {
     (!needed.is_empty()).then(|| needed.join(", "))
 }
 
-/// What a command needs that no kernel here does.
+/// The features that a command needs and this device lacks.
 fn lacking(command: &Command) -> impl Iterator<Item = &'static str> {
     let given = |role: usize| command.weights[role] != NO_WEIGHT;
     let act = match command.op {
@@ -44,35 +44,35 @@ fn lacking(command: &Command) -> impl Iterator<Item = &'static str> {
     .filter_map(|(needed, what)| needed.then_some(what))
 }
 
-/// The last of the table's activations that the kernels have.
+/// The highest-numbered activation that the kernels support.
 const LAST_ACT: u32 = 2;
 
-/// Addresses of a session's memory.
+/// Device addresses of a session's memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     /// Each buffer of the program.
     pub(crate) buffers: Vec<u64>,
     /// The step state (`Step` of `common.cuh`).
     pub(crate) step: u64,
-    /// KV page of `[sequence][page]`, as u32.
+    /// The page table: KV page of `[sequence][page]`, as u32.
     pub(crate) pages: u64,
-    /// Private memory of one command at a time.
+    /// Scratch memory, used by one command at a time.
     pub(crate) scratch: u64,
-    /// As scratch, but zero between commands.
+    /// Like scratch, but zero between commands.
     pub(crate) counters: u64,
     /// The sampling state (`ops::sample`).
     pub(crate) sampler: u64,
     /// Ring of `(serial << 32) | token` in host memory.
     pub(crate) mailbox: u64,
-    /// A word in host memory: not 0 asks for the end of the chain.
+    /// A word in host memory. A value other than 0 ends the chain.
     pub(crate) cancel: u64,
 }
 
-/// Everything that lowering reads.
+/// The inputs of lowering.
 pub(crate) struct Lowering<'a> {
     pub(crate) program: &'a Program,
     pub(crate) gpu: &'a GpuInfo,
-    /// The GPU itself, for libraries that want a handle.
+    /// The open GPU, for libraries that need a handle.
     pub(crate) device: &'a Arc<Gpu>,
     pub(crate) weights: &'a [Placed],
     pub(crate) places: &'a Places,
@@ -90,7 +90,7 @@ pub(crate) struct Lowering<'a> {
     pub(crate) cancel: u64,
 }
 
-/// Slots of the mailbox, a power of two: a loop on the device makes at most half as many tokens per launch.
+/// Slots of the mailbox, a power of two. A loop on the device makes at most half as many tokens per launch.
 pub(crate) const MAILBOX_SLOTS: u32 = 4096;
 
 /// A table, lowered.
@@ -100,7 +100,7 @@ pub(crate) struct LoweredTable {
     pub(crate) commands: Vec<Vec<Node>>,
     /// Address of the logits' first row.
     pub(crate) logits: u64,
-    /// Sampling from the first row of the logits.
+    /// The kernels that sample from the first row of the logits.
     pub(crate) sample: Vec<Node>,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A weight; a command that names none is refused when the program is checked.
+    /// Looks up a weight. Checking the program has refused commands without one.
     pub(crate) fn weight(&self, id: WeightId) -> DeviceWeight {
         let spec = self.program.weights.get(id as usize);
         DeviceWeight {
@@ -147,7 +147,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Address of a vector's floats; 0 for none.
+    /// The address of a vector's floats; 0 if there is none.
     pub(crate) fn vector(&self, id: WeightId) -> u64 {
         if id == NO_WEIGHT {
             return 0;
@@ -155,13 +155,13 @@ impl<'a> Lowering<'a> {
         self.weights.get(id as usize).map_or(0, |w| w.start)
     }
 
-    /// Address of a place in a buffer.
+    /// The address of a place in a buffer.
     pub(crate) fn buffer(&self, at: BufferRef) -> u64 {
         let start = self.places.buffers.get(at.buffer as usize);
         start.map_or(0, |start| start + u64::from(at.offset))
     }
 
-    /// A table.
+    /// Lowers a table.
     pub(crate) fn lower(&self, table: &Table) -> Result<LoweredTable, Error> {
         let mut commands = Vec::with_capacity(table.commands.len());
         let single_from = table.single_row_from().unwrap_or(usize::MAX);
@@ -187,12 +187,12 @@ impl<'a> Lowering<'a> {
     }
 }
 
-/// Pages that a sequence may have.
+/// The most pages of a sequence.
 pub(crate) fn pages_per_sequence(program: &Program) -> u32 {
     program.kv.context.div_ceil(program.kv.page.max(1))
 }
 
-/// Where a table's logits are: what `sample` reads, or else what the last command writes.
+/// A table's logits: the input of `sample`, or else the output of the last command.
 pub(crate) fn logits(table: &Table) -> Result<BufferRef, Error> {
     let last = table
         .commands
@@ -204,7 +204,7 @@ pub(crate) fn logits(table: &Table) -> Result<BufferRef, Error> {
     })
 }
 
-/// Sampling from a table's logits, as a decode table ends with it.
+/// A `sample` command for a table's logits, as at the end of a decode table.
 pub(crate) fn sample_command(program: &Program, logits: BufferRef) -> Command {
     let mut params: Params = [0; 16];
     params[..2].copy_from_slice(&[program.vocab, program.vocab]);

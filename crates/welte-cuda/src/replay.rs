@@ -13,7 +13,6 @@ pub(crate) use ready::turn_unit;
 
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock};
 use crate::graph::Graph;
-use crate::launch::ByRows;
 use crate::load::{Inner, Model};
 use crate::lower::{MAILBOX_SLOTS, Places};
 use crate::ops::sample::Sampler;
