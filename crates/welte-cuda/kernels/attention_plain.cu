@@ -1,4 +1,4 @@
-// Attention for any head and any page: a block takes one head of one row, position by position.
+// Attention for any head size and page size. A block takes one head of one row, position by position.
 // Macros: HEAD_DIM, PAGE, KV_Q8.
 #include "attention.cuh"
 

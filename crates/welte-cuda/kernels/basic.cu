@@ -1,4 +1,4 @@
-// The small ops: norm, bias, act_mul, add, scale, copy_last. A block (row, stretch) takes a stretch of one row.
+// The small ops: norm, bias, act_mul, add, scale, copy_last. Block (row, stretch) takes a stretch of one row.
 #include "common.cuh"
 
 struct BasicArgs {
@@ -6,7 +6,7 @@ struct BasicArgs {
     const float *x;
     float *y;
     const float *weight; // norm: may be null; bias
-    u32 n;               // values of a row; norm: of a group
+    u32 n;               // values per row; norm: per group
     u32 groups;
     u32 x_stride;
     u32 y_stride;
@@ -16,11 +16,11 @@ struct BasicArgs {
     float b; // scale: cap
 };
 
-#define STRETCH 1024 // values that a block of 256 threads takes
+#define STRETCH 1024 // values per block of 256 threads
 
 __device__ __forceinline__ u32 live_rows(const BasicArgs &a) { return a.single ? 1 : a.step->live; }
 
-// The four values of this thread; F says what becomes of the n-th one.
+// Calls f(x, y, i) for this thread's four values.
 template <typename F> __device__ __forceinline__ void each(const BasicArgs &a, F f) {
     grid_release();
     grid_wait();
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) act_mul(const __grid_constant_
     each(a, [&](const float *x, float *y, u32 i) { y[i] = activate(a.act, x[i]) * x[a.n + i]; });
 }
 
-// The last live row of x into the first of y.
+// Copies the last live row of x to the first row of y.
 extern "C" __global__ void __launch_bounds__(256) copy_last(const __grid_constant__ BasicArgs a) {
     grid_release();
     grid_wait();
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) copy_last(const __grid_constan
     for (u32 i = blockIdx.y * 256 + threadIdx.x; i < a.n; i += gridDim.y * 256) a.y[i] = x[i];
 }
 
-// One block per vector: long ones.
+// Norm of long vectors: one block each.
 extern "C" __global__ void __launch_bounds__(256) norm_long(const __grid_constant__ BasicArgs a) {
     __shared__ float sums[8];
     grid_release();
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(256) norm_long(const __grid_constan
     for (u32 i = threadIdx.x; i < a.n; i += 256) y[i] = x[i] * factor * (a.weight ? a.weight[i] : 1.0f);
 }
 
-// One warp per vector: short ones, eight to a block.
+// Norm of short vectors: one warp each, eight per block.
 extern "C" __global__ void __launch_bounds__(256) norm_short(const __grid_constant__ BasicArgs a) {
     grid_release();
     grid_wait();
