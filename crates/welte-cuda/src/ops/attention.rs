@@ -1,4 +1,4 @@
-//! Attention: flash decoding for a few rows, flash attention for many, and a plain kernel for what neither takes.
+//! Attention: flash decoding for a few rows, flash attention for many rows, and a plain kernel for all other shapes.
 
 use super::MOST_VECTOR_ROWS;
 use super::rope::{Kv, check_kv, kv_defines};
@@ -7,29 +7,29 @@ use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format, KvLayout, Program, params};
 
-/// Positions of a tile of flash decoding.
+/// Positions per tile of flash decoding.
 const TILE: u32 = 16;
-/// Warps of its blocks and tiles that a warp has in flight: the first that fit a block's shared memory.
+/// Flash decoding: warps per block and tiles in flight per warp. The first pair that fits shared memory is used.
 const RINGS: [(u32, u32); 4] = [(8, 2), (4, 2), (2, 2), (1, 2)];
-/// Warps that a multiprocessor has room for.
+/// Flash decoding: warps per multiprocessor.
 const WARPS_PER_SM: u32 = 8;
-/// Bytes of shared memory that each block costs besides its own.
+/// Bytes of shared memory that the system reserves per block.
 const SYSTEM_SHARED: u32 = 1024;
-/// The fewest tiles of a split.
+/// The fewest tiles per split.
 const LEAST_TILES: u32 = 8;
-/// The most splits of a context.
+/// The most splits per context.
 const MOST_SPLITS: u32 = 128;
-/// Heads that one of its blocks takes.
+/// Flash decoding: heads per block.
 const HEADS: u32 = 8;
-/// Positions that flash attention takes at a time: `STEP` of `attention_prefill.cu`.
+/// Positions per step of flash attention: `STEP` of `attention_prefill.cu`.
 const STEP: u32 = 64;
-/// Its warps, with 16 rows each: where there are many rows, or where keys and values must be widened first, more rows
-/// share the work.
+/// Flash attention: warps per block, of 16 rows each. With many rows, or where keys and values must be widened first, more
+/// warps share that work.
 const PREFILL_WARPS: u32 = 4;
 const PREFILL_WARPS_MANY: u32 = 8;
-/// So many rows are many.
+/// From this number of rows on, `PREFILL_WARPS_MANY` is used.
 const MANY_ROWS: u32 = 1536;
-/// Threads of the plain kernel.
+/// Threads per block of the plain kernel.
 const PLAIN_THREADS: u32 = 128;
 
 /// `AttentionArgs` of `attention.cuh`.
@@ -52,7 +52,7 @@ struct Args {
     pad: u32,
 }
 
-/// Which kernel a command becomes.
+/// The kernel for a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Decode,
@@ -75,7 +75,7 @@ fn units(p: &params::Attention) -> u32 {
     (p.heads / p.kv_heads.max(1)).div_ceil(HEADS)
 }
 
-/// Into how many splits a context may be cut: enough to fill the GPU, no more than there are.
+/// The most splits of a context: enough to fill the GPU, and no more than the context has tiles for.
 fn splits(kv: &KvLayout, p: &params::Attention, gpu: &GpuInfo) -> u32 {
     let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
     let most = kv.context.div_ceil(LEAST_TILES * TILE).min(MOST_SPLITS);
@@ -203,7 +203,8 @@ fn prefill_unit(kv: &KvLayout, warps: u32) -> Unit {
     }
 }
 
-/// Queries, keys and values as f16, twice; of Q8_0 once, and what was fetched. All from a multiple of 1024 bytes.
+/// Shared memory: queries, and two buffers of keys and values in f16; for Q8_0 one buffer and the encoded values. Aligned to
+/// 1024 bytes.
 fn prefill_shared(kv: &KvLayout, warps: u32) -> u32 {
     let row = kv.head_dim.next_multiple_of(64) * 2;
     let queries = warps * 16 * row + 1024;
@@ -234,7 +235,7 @@ fn ring(kv: &KvLayout, room: u32) -> (u32, u32) {
     *RINGS.iter().find(fits).unwrap_or(&RINGS[3])
 }
 
-/// The warps' rings, afterwards their results, afterwards the merge of the splits.
+/// Shared memory: first the warps' rings, then their results, then the merge of the splits, all in the same place.
 fn decode_shared(kv: &KvLayout, (warps, stages): (u32, u32)) -> u32 {
     let wide = kv.head_dim.next_multiple_of(64);
     let part = match kv.format {
@@ -246,7 +247,7 @@ fn decode_shared(kv: &KvLayout, (warps, stages): (u32, u32)) -> u32 {
     (warps * stages * 2 * part).max(results).max(merge)
 }
 
-/// Private scratch of a command: the partial results.
+/// Private scratch of a command: the splits' partial results.
 pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     let p = params::Attention::of(&command.params);
     match kind(&program.kv, rows, gpu.shared_per_block) {
@@ -259,7 +260,7 @@ pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &Gpu
     }
 }
 
-/// Bytes that are zero between commands: how many splits have arrived.
+/// Bytes that are zero between commands: counts of finished splits.
 pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     let p = params::Attention::of(&command.params);
     match kind(&program.kv, rows, gpu.shared_per_block) {
@@ -271,7 +272,7 @@ pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &Gp
     }
 }
 
-/// What is compiled for every architecture in tests.
+/// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     let layout = |head_dim, format| KvLayout {
         format,

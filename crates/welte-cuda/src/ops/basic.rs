@@ -5,11 +5,11 @@ use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Op, Program, params};
 
-/// Values of a row that a block takes: `STRETCH` of `basic.cu`.
+/// Values of a row per block: `STRETCH` of `basic.cu`.
 pub(super) const STRETCH: u32 = 1024;
-/// Longer vectors are normalised by a block each, others by a warp.
+/// Vectors longer than this are normalised by a block each, others by a warp.
 const LONG: u32 = 1024;
-/// Threads of a block, and the vectors that it normalises by warps.
+/// Threads per block.
 const THREADS: u32 = 256;
 
 /// `BasicArgs` of `basic.cu`.
@@ -37,7 +37,7 @@ fn unit() -> Unit {
     }
 }
 
-/// `blocks` blocks for each of `rows` rows.
+/// A launch of `blocks` blocks for each of `rows` rows.
 fn launch(function: &'static str, rows: u32, blocks: u32, mut a: Args) -> Launch {
     a.single = u32::from(rows == 1);
     Launch {
@@ -51,7 +51,7 @@ fn launch(function: &'static str, rows: u32, blocks: u32, mut a: Args) -> Launch
     }
 }
 
-/// `y = act(gate) * up` over plain addresses: also for those who make gate and up themselves.
+/// `y = act(gate) * up` on plain addresses. Also used by products that compute gate and up separately.
 #[allow(clippy::too_many_arguments)] // The op's operands.
 pub(crate) fn act_mul(
     step: u64,
@@ -154,7 +154,7 @@ pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu:
     0
 }
 
-/// What is compiled for every architecture in tests.
+/// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     vec![Listed {
         unit: unit(),

@@ -5,10 +5,10 @@ use crate::lower::Lowering;
 use crate::{Error, GpuInfo, layout};
 use welte_table::{Command, Format, Program, params};
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 128;
 
-/// The parameter of `embed`.
+/// `EmbedArgs` of `embed.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct EmbedArgs {
@@ -49,7 +49,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     })])
 }
 
-/// Where the lookup of a format is compiled from.
+/// The unit that looks up rows of a format.
 fn unit_of(format: Format) -> Unit {
     Unit {
         file: "embed.cu",
@@ -67,7 +67,7 @@ pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
     0
 }
 
-/// What is compiled for every architecture in tests: lookup and repacking of every format.
+/// The units that tests compile: lookup and repacking of every format.
 pub(crate) fn catalogue() -> Vec<Listed> {
     layout::listed()
         .flat_map(|format| [unit_of(format), layout::repack_unit(format)])

@@ -1,4 +1,4 @@
-//! The ops, a family per file: which kernels a command becomes, and what private memory they need.
+//! The ops, one family per file: the kernels of a command, and the private memory they need.
 
 pub(crate) mod attention;
 pub(crate) mod basic;
@@ -16,7 +16,7 @@ use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Op, Program};
 
-/// The most rows that the matrix-vector kernels take; more are a matrix product.
+/// The most rows of the matrix-vector kernels. More rows use matrix products.
 pub(crate) const MOST_VECTOR_ROWS: u32 = 16;
 
 macro_rules! family {
@@ -47,7 +47,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     family!(command, rows, lower(cx, command, rows))
 }
 
-/// Bytes of private scratch, whose contents live only within the command.
+/// Bytes of private scratch, which is used only within the command.
 pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     family!(command, rows, scratch(program, command, rows, gpu))
 }
@@ -57,7 +57,7 @@ pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &Gp
     family!(command, rows, counters(program, command, rows, gpu))
 }
 
-/// Everything that tests compile for every architecture.
+/// The units that tests compile for every architecture.
 pub(crate) fn catalogue() -> Vec<Listed> {
     let families = [
         embed::catalogue(),

@@ -1,12 +1,12 @@
-//! Rope, KV append, and both fused with the q and k norms. Angles are computed where they are needed: a table of every
-//! position's cosines would cost memory that grows with the context, and a head needs only a few sines per lane.
+//! Rope, KV append, and both fused with the q and k norms. Angles are computed in the kernel: a table of cosines would grow with
+//! the context, and a head needs only a few sines per lane.
 
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format, KvLayout, Op, Program, params};
 
-/// Heads that a block takes: `WARPS` of `rope.cu`.
+/// Heads per block: `WARPS` of `rope.cu`.
 const WARPS: u32 = 4;
 
 /// `Kv` of `kv.cuh`.
@@ -43,7 +43,7 @@ pub(crate) fn kv_defines(head_dim: u32, page: u32, format: Format) -> Vec<(&'sta
     ]
 }
 
-/// Refuses heads that are not those of the cache.
+/// Refuses heads that do not match the cache.
 pub(crate) fn check_kv(kv: &KvLayout, heads: u32, head_dim: u32, layer: u32) -> Result<(), Error> {
     let fits = kv.head_bytes().is_some() && matches!(kv.format, Format::F16 | Format::Q8_0);
     if heads == kv.kv_heads && head_dim == kv.head_dim && layer < kv.layers && fits && kv.page > 0 {
@@ -143,7 +143,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
 }
 
 fn unit(head_dim: u32, page: u32, format: Format) -> Unit {
-    // Heads that are rotated but not stored may have any width: the cache's macros are then not used.
+    // Heads that are rotated but not stored may have any size. The cache's macros are then unused.
     let whole = head_dim.is_multiple_of(32);
     let format = if whole { format } else { Format::F16 };
     Unit {
@@ -162,7 +162,7 @@ pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu:
     0
 }
 
-/// What is compiled for every architecture in tests.
+/// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     [
         (128, Format::F16),

@@ -1,4 +1,4 @@
-//! Sampling: the kernel, and the host's mirror of its state.
+//! Sampling: the kernel, and the host's copy of its state.
 #![allow(unsafe_code)]
 
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
@@ -6,16 +6,16 @@ use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Program, Sampling, params};
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 512;
-/// The fewest logits of a block.
+/// The fewest logits per block.
 const LEAST_SLICE: u32 = 1024;
 /// Bytes of `Scratch` and of `Meeting` in `sample.cuh`.
 const SHARED_BYTES: u32 = 16_680;
 const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
-/// Bytes of what is sorted.
+/// Bytes of the list of elements to sort.
 const LIST_BYTES: u64 = 1024 * 8;
-/// End tokens that the device looks for. With more the host, which sees every token, ends the chain.
+/// The most end tokens that the device checks. The host sees every token and ends the chain for further ones.
 const MOST_ENDS: usize = 256;
 /// Words of `Sampler` in `sample.cuh`, before the end tokens.
 const HEAD_WORDS: usize = 16;
@@ -48,17 +48,17 @@ fn unit() -> Unit {
     }
 }
 
-/// Logits of each of so many blocks.
+/// Logits per block for that many blocks.
 pub(crate) fn slice(n: u32, blocks: u32) -> u32 {
     n.div_ceil(blocks.max(1)).next_multiple_of(4)
 }
 
-/// Bytes of shared memory that `sample_block` needs where a block has so many logits.
+/// Bytes of shared memory that `sample_block` needs for a slice of logits.
 pub(crate) fn shared_bytes(slice: u32) -> u64 {
     u64::from(SHARED_BYTES) + u64::from(slice) * 8
 }
 
-/// What `sample_block` is told where each block takes `slice` of `n` logits at an address.
+/// The arguments of `sample_block`, where each block takes `slice` of `n` logits.
 pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> Args {
     // A sum of n probabilities stays below 2^62, and a probability is exact in an f64.
     let bits = 32 - n.saturating_sub(1).leading_zeros();
@@ -85,7 +85,7 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {
     let n = params::Sample::of(&command.params).n;
-    // All blocks must run at a time, so there is at most one per multiprocessor.
+    // All blocks must run at once, so there is at most one per multiprocessor.
     let blocks = n.div_ceil(LEAST_SLICE).clamp(1, cx.gpu.sms.max(1));
     let slice = slice(n, blocks);
     let shared = shared_bytes(slice);
@@ -107,7 +107,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
     })])
 }
 
-/// Private scratch of a command: what is sorted, and a word per block.
+/// Private scratch of a command: the list of elements to sort, and a word per block.
 pub(crate) fn scratch(_program: &Program, _command: &Command, _rows: u32, gpu: &GpuInfo) -> u64 {
     LIST_BYTES + u64::from(gpu.sms) * 4
 }
@@ -117,7 +117,7 @@ pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu:
     MEETING_BYTES
 }
 
-/// What is compiled for every architecture in tests.
+/// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     vec![Listed {
         unit: unit(),
@@ -125,7 +125,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     }]
 }
 
-/// How many tokens of history, and how many biases, there is room for.
+/// The capacity of the history and of the biases.
 fn room(program: &Program) -> (usize, usize) {
     let context = program.kv.context.max(1) as usize;
     (context, (program.vocab as usize).max(1024))
@@ -137,8 +137,8 @@ pub(crate) fn region_bytes(program: &Program) -> u64 {
     4 * (HEAD_WORDS + MOST_ENDS + history + 2 * biases) as u64
 }
 
-/// The host's mirror of the sampling state, as the device has it: `Sampler` of `sample.cuh`, end tokens, a ring of the
-/// last tokens, biases. Nothing is allocated after `new` (up to a bias for every token).
+/// The host's copy of the device's sampling state, in the same layout: `Sampler` of `sample.cuh`, end tokens, a ring of the last
+/// tokens, and biases. Nothing allocates after `new`, for up to one bias per token.
 pub(crate) struct Sampler {
     words: Vec<u32>,
     history: usize,
@@ -146,7 +146,7 @@ pub(crate) struct Sampler {
     vocab: u32,
 }
 
-/// Where numbers lie in the head.
+/// Indices of words in the head.
 mod at {
     pub(super) const TEMPERATURE: usize = 0;
     pub(super) const SEED: usize = 8;
@@ -159,7 +159,7 @@ mod at {
 }
 
 impl Sampler {
-    /// With all its room.
+    /// Allocates the full capacity.
     pub(crate) fn new(program: &Program) -> Sampler {
         let (history, biases) = room(program);
         let fixed = HEAD_WORDS + MOST_ENDS + history;
@@ -177,7 +177,7 @@ impl Sampler {
         sampler
     }
 
-    /// New settings.
+    /// Replaces settings, biases and history.
     pub(crate) fn set(&mut self, s: &Sampling, bias: &[(u32, f32)], history: &[u32]) {
         let least = if s.min_p > 0.0 {
             s.min_p.min(1.0).ln()
@@ -212,7 +212,7 @@ impl Sampler {
         }
     }
 
-    /// Tokens that end a chain; true if they changed.
+    /// Sets the tokens that end a chain. True if they changed.
     pub(crate) fn set_ends(&mut self, ends: &[u32]) -> bool {
         let ends = &ends[..ends.len().min(MOST_ENDS)];
         let known = self.words[at::ENDS] as usize;
@@ -224,7 +224,7 @@ impl Sampler {
         true
     }
 
-    /// A token that was emitted.
+    /// Appends an emitted token to the history.
     pub(crate) fn remember(&mut self, token: u32) {
         let head = self.words[at::HEAD] as usize;
         self.words[HEAD_WORDS + MOST_ENDS + head] = token;
@@ -232,9 +232,9 @@ impl Sampler {
         self.words[at::LEN] = (self.words[at::LEN] + 1).min(self.history as u32);
     }
 
-    /// What the host uploads to the start of the region.
+    /// The bytes that the host uploads to the start of the region.
     pub(crate) fn head(&self) -> &[u8] {
-        // SAFETY: words are plain bytes, and the slice lives as long as they do.
+        // SAFETY: words are plain numbers, and the slice borrows them.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 4) }
     }
 }
@@ -290,11 +290,11 @@ mod tests {
         let words = words(&sampler);
         let history = HEAD_WORDS + MOST_ENDS;
         assert_eq!(words[..2], [0.5f32.to_bits(), 7]);
-        // min-p is at most 1, and its logarithm is what is kept.
+        // min-p is capped at 1 and stored as its logarithm.
         assert_eq!(words[3], 0.0f32.to_bits());
         assert_eq!(words[8..16], [9, 5, 2, 2, 4, 1, 4, MOST_ENDS as u32]);
         assert_eq!(words[HEAD_WORDS..HEAD_WORDS + 2], [8, 9]);
-        // A ring of the last four tokens; token 50 is none of the vocabulary's.
+        // A ring of the last four tokens. Token 50 is not in the vocabulary.
         assert_eq!(words[history..history + 4], [7, 4, 5, 6]);
         let biases = [3, 1.5f32.to_bits(), 3, (-2.0f32).to_bits()];
         assert_eq!(words[history + 4..], biases);
