@@ -1,47 +1,55 @@
-//! From a spec to a program: options, weights, buffers, and a table for each shape.
+//! From a spec to a program: options, weights, buffers, caches, and the passes.
 
 use crate::arch::{Architecture, unsupported};
-use crate::emit::{Emitter, Set};
+use crate::emit::{Emitter, LayerCache, Places, Set};
 use crate::weights::{Weights, collect};
 use crate::{Error, ModelSpec};
 use welte_formats::Checkpoint;
-use welte_table::{BufferId, BufferRef, BufferSpec, Class, Format, KvLayout, Program, Shape, cost};
+use welte_table::{
+    BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
+};
 
 /// What to compile for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompileOptions {
     /// The most positions a sequence may have.
     pub context: u32,
-    /// Sequences that may exist at a time.
-    pub sequences: u32,
+    /// Sequences that may be in flight at a time.
+    pub slots: u32,
     /// Positions in a page of the KV cache.
     pub page: u32,
+    /// Pages of each attention cache; 0: as many as all slots need for their whole context.
+    pub pages: u32,
     /// `F16` or `Q8_0`.
     pub kv_format: Format,
-    /// The most rows of a prompt in one step.
-    pub prefill_rows: u32,
-    /// The most rows of a batch; 0 for no batch table.
-    pub batch_rows: u32,
-    /// The longest chain: tokens of one submission.
-    pub max_chain: u32,
+    /// The most rows of a decode step.
+    pub decode_rows: u32,
+    /// The most rows of a prompt step.
+    pub prompt_rows: u32,
+    /// The most rows of a prompt step whose logits are wanted.
+    pub prompt_outputs: u32,
+    /// The most rows of a step of the embed pass; 0: no such pass.
+    pub embed_rows: u32,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
         CompileOptions {
             context: 4096,
-            sequences: 1,
+            slots: 1,
             page: 64,
+            pages: 0,
             kv_format: Format::F16,
-            prefill_rows: 512,
-            batch_rows: 16,
-            max_chain: 256,
+            decode_rows: 16,
+            prompt_rows: 512,
+            prompt_outputs: 1,
+            embed_rows: 0,
         }
     }
 }
 
-/// Compiles the forward pass: tables for decode, prefill and (unless `batch_rows` is 0) batch, over the same weights
-/// and buffers. Fused ops are used throughout; legalize splits those that a device lacks.
+/// Compiles the forward pass: decode, prompt and, unless `embed_rows` is 0, embed, over the same weights and buffers.
+/// Fused ops are used throughout; legalize splits those that a device lacks.
 pub fn compile(
     spec: &ModelSpec,
     checkpoint: &dyn Checkpoint,
@@ -49,56 +57,59 @@ pub fn compile(
 ) -> Result<Program, Error> {
     let arch = Architecture::by_name(&spec.architecture)
         .ok_or_else(|| unsupported(checkpoint, &spec.architecture))?;
-    let kv = kv_layout(spec, options)?;
+    check(spec, options)?;
     let names = arch.names(checkpoint.dialect());
     let (weights, list) = collect(spec, checkpoint, names, options.context)?;
     let mut buffers = Buffers::default();
-    let tokens = options
-        .max_chain
-        .saturating_add(1)
-        .max(options.prefill_rows)
-        .max(options.batch_rows);
-    let tokens = buffers.add("tokens", Class::Tables, 4 * u64::from(tokens));
-    let kv_bytes = kv.bytes().ok_or(Error::Option {
-        option: "context",
-        problem: "the cache is too large".into(),
-    })?;
-    let kv_buffer = buffers.add("kv", Class::Kv, kv_bytes);
-    let logits = 4 * u64::from(options.batch_rows.max(1)) * u64::from(spec.vocab);
+    let outputs = options.prompt_outputs.clamp(1, options.prompt_rows);
+    let shared_rows = options.prompt_rows.max(options.embed_rows);
+    let tokens = 4 * u64::from(options.decode_rows.max(shared_rows));
+    let tokens = buffers.add("tokens", Class::Tables, tokens);
+    let (caches, layer_caches) = caches(spec, options, &mut buffers)?;
+    let logits = 4 * u64::from(options.decode_rows.max(outputs)) * u64::from(spec.vocab);
     let logits = buffers.add("logits", Class::ScratchDecode, logits);
-    let decode = buffers.set("decode", Class::ScratchDecode, 1, spec, &weights);
-    let rows = options.prefill_rows.max(options.batch_rows);
-    let prefill = buffers.set("prefill", Class::ScratchPrefill, rows, spec, &weights);
-    let last = buffers.add(
-        "prefill.last",
-        Class::ScratchPrefill,
-        4 * u64::from(spec.dim),
-    );
-
-    let mut shapes = vec![
-        (Shape::Decode, &decode),
-        (Shape::Prefill(options.prefill_rows), &prefill),
-    ];
-    if options.batch_rows > 0 {
-        shapes.push((Shape::Batch(options.batch_rows), &prefill));
-    }
-    let emit = |(shape, set)| {
-        Emitter::new(spec, &weights, &list, shape, set).table(tokens, kv_buffer, logits, last)
+    let mut set = |kind: PassKind, rows: u32| {
+        let (name, class) = kind.scratch();
+        buffers.set(name, class, rows, spec, &weights)
     };
-    let tables = shapes.into_iter().map(emit).collect();
+    let decode = set(PassKind::Decode, options.decode_rows);
+    let shared = set(PassKind::Prompt, shared_rows);
+    let chosen = 4 * u64::from(outputs.max(options.embed_rows)) * u64::from(spec.dim);
+    let chosen = buffers.add("prompt.chosen", Class::ScratchPrompt, chosen);
+    let places = Places {
+        tokens,
+        caches: &layer_caches,
+        logits,
+        chosen,
+    };
+    let emit = |kind, set, rows, outputs| {
+        Emitter::new(spec, &weights, &list, set, &places).pass(kind, rows, outputs)
+    };
+    let rows = options.decode_rows;
+    let mut passes = vec![
+        emit(PassKind::Decode, &decode, rows, rows),
+        emit(PassKind::Prompt, &shared, options.prompt_rows, outputs),
+    ];
+    if options.embed_rows > 0 {
+        let rows = options.embed_rows;
+        passes.push(emit(PassKind::Embed, &shared, rows, rows));
+    }
     let mut program = Program {
         weights: list,
         buffers: buffers.0,
-        kv,
+        caches,
         vocab: spec.vocab,
+        context: options.context,
+        page: options.page,
+        slots: options.slots,
         tokens: tokens.buffer,
-        tables,
+        passes,
     };
     cost::fill(&mut program);
     Ok(program)
 }
 
-fn kv_layout(spec: &ModelSpec, options: &CompileOptions) -> Result<KvLayout, Error> {
+fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     let bounded = |option, value: u32, least: u32, most: u32| {
         if (least..=most).contains(&value) {
             return Ok(());
@@ -109,11 +120,12 @@ fn kv_layout(spec: &ModelSpec, options: &CompileOptions) -> Result<KvLayout, Err
         })
     };
     bounded("context", options.context, 1, 1 << 26)?;
-    bounded("sequences", options.sequences, 1, 4096)?;
+    bounded("slots", options.slots, 1, 4096)?;
     bounded("page", options.page, 1, 1 << 16)?;
-    bounded("prefill_rows", options.prefill_rows, 1, 1 << 16)?;
-    bounded("batch_rows", options.batch_rows, 0, 4096)?;
-    bounded("max_chain", options.max_chain, 1, 1 << 20)?;
+    bounded("decode_rows", options.decode_rows, 1, 4096)?;
+    bounded("prompt_rows", options.prompt_rows, 1, 1 << 16)?;
+    bounded("prompt_outputs", options.prompt_outputs, 1, 4096)?;
+    bounded("embed_rows", options.embed_rows, 0, 1 << 16)?;
     let problem = match options.kv_format {
         Format::F16 => None,
         Format::Q8_0 if spec.head_dim.is_multiple_of(32) => None,
@@ -123,30 +135,78 @@ fn kv_layout(spec: &ModelSpec, options: &CompileOptions) -> Result<KvLayout, Err
         )),
         other => Some(format!("is {}; must be F16 or Q8_0", other.name())),
     };
-    if let Some(problem) = problem {
-        return Err(Error::Option {
+    match problem {
+        Some(problem) => Err(Error::Option {
             option: "kv_format",
             problem,
-        });
+        }),
+        None => Ok(()),
     }
-    let pages = u64::from(options.context.div_ceil(options.page)) * u64::from(options.sequences);
-    let pages = u32::try_from(pages).map_err(|_| Error::Option {
-        option: "sequences",
-        problem: format!(
-            "{} of {} positions need more pages than can be counted",
-            options.sequences, options.context
-        ),
+}
+
+/// One cache for all layers of the same head count, head size and window, and each layer's place in its cache.
+fn caches(
+    spec: &ModelSpec,
+    options: &CompileOptions,
+    buffers: &mut Buffers,
+) -> Result<(Vec<CacheSpec>, Vec<LayerCache>), Error> {
+    let mut shapes: Vec<(u32, u32, u32)> = Vec::new();
+    let mut counts: Vec<u32> = Vec::new();
+    let mut places = Vec::with_capacity(spec.layers as usize);
+    for layer in 0..spec.layers {
+        let window = spec.windows.get(layer as usize).copied().unwrap_or(0);
+        let shape = (spec.kv_heads, spec.head_dim, window);
+        let cache = shapes.iter().position(|s| *s == shape).unwrap_or_else(|| {
+            shapes.push(shape);
+            counts.push(0);
+            shapes.len() - 1
+        });
+        places.push((cache, counts[cache]));
+        counts[cache] += 1;
+    }
+    let too_large = |option, problem: String| Error::Option { option, problem };
+    let pages = match options.pages {
+        0 => u64::from(options.context.div_ceil(options.page)) * u64::from(options.slots),
+        pages => pages.into(),
+    };
+    let pages = u32::try_from(pages).map_err(|_| {
+        let (slots, context) = (options.slots, options.context);
+        let problem = format!("{slots} of {context} positions need more pages than can be counted");
+        too_large("slots", problem)
     })?;
-    Ok(KvLayout {
-        format: options.kv_format,
-        layers: spec.layers,
-        kv_heads: spec.kv_heads,
-        head_dim: spec.head_dim,
-        page: options.page,
-        pages,
-        sequences: options.sequences,
-        context: options.context,
-    })
+    let mut caches: Vec<CacheSpec> = Vec::new();
+    for ((kv_heads, head_dim, window), layers) in shapes.into_iter().zip(counts) {
+        let name = match window {
+            0 => "kv".to_string(),
+            window => format!("kv window {window}"),
+        };
+        let mut cache = CacheSpec {
+            name,
+            buffer: 0,
+            pages,
+            kind: CacheKind::Attention {
+                format: options.kv_format,
+                layers,
+                kv_heads,
+                head_dim,
+                window,
+            },
+        };
+        let bytes = cache
+            .bytes(options.page)
+            .ok_or_else(|| too_large("context", "the cache is too large".into()))?;
+        cache.buffer = buffers.add(&cache.name, Class::Cache, bytes).buffer;
+        caches.push(cache);
+    }
+    let place = |(cache, layer): (usize, u32)| LayerCache {
+        buffer: BufferRef {
+            buffer: caches[cache].buffer,
+            offset: 0,
+        },
+        layer,
+    };
+    let layer_caches = places.into_iter().map(place).collect();
+    Ok((caches, layer_caches))
 }
 
 #[derive(Default)]

@@ -1,9 +1,9 @@
-//! THE forward pass: written once, for every architecture and shape.
+//! The forward pass, written once for every architecture and every pass.
 
 use crate::weights::{ExpertWeights, Layer, Piece, Weights};
 use crate::{Experts, LayerRope, ModelSpec, QkNorm};
 use welte_table::{
-    BufferRef, Command, Format, NO_WEIGHT, Op, Params, Patch, Shape, Table, WeightId, WeightSpec,
+    BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
     params as p,
 };
 
@@ -19,14 +19,36 @@ pub(crate) struct Set {
     pub(crate) gate_up: Option<BufferRef>,
 }
 
-/// Emits one table.
+/// Where a layer's keys and values are stored.
+#[derive(Clone, Copy)]
+pub(crate) struct LayerCache {
+    /// The cache.
+    pub(crate) buffer: BufferRef,
+    /// The layer's number within the cache.
+    pub(crate) layer: u32,
+}
+
+/// The buffers that all passes share.
+pub(crate) struct Places<'a> {
+    pub(crate) tokens: BufferRef,
+    /// One entry per layer.
+    pub(crate) caches: &'a [LayerCache],
+    pub(crate) logits: BufferRef,
+    /// Hidden states of the output rows of a prompt or embed pass.
+    pub(crate) chosen: BufferRef,
+}
+
+/// Emits one pass.
 pub(crate) struct Emitter<'a> {
     spec: &'a ModelSpec,
     weights: &'a Weights,
     list: &'a [WeightSpec],
     set: &'a Set,
+    places: &'a Places<'a>,
+    /// `layer N `, or empty outside the layers.
     label: String,
-    table: Table,
+    commands: Vec<Command>,
+    labels: Vec<String>,
 }
 
 impl<'a> Emitter<'a> {
@@ -34,32 +56,60 @@ impl<'a> Emitter<'a> {
         spec: &'a ModelSpec,
         weights: &'a Weights,
         list: &'a [WeightSpec],
-        shape: Shape,
         set: &'a Set,
+        places: &'a Places<'a>,
     ) -> Self {
-        let table = Table {
-            shape,
-            commands: Vec::new(),
-            labels: Vec::new(),
-        };
         Emitter {
             spec,
             weights,
             list,
             set,
+            places,
             label: String::new(),
-            table,
+            commands: Vec::new(),
+            labels: Vec::new(),
         }
     }
 
-    /// Embedding, layers, head; then the sample if it decodes.
-    pub(crate) fn table(
-        mut self,
-        tokens: BufferRef,
-        kv: BufferRef,
-        logits: BufferRef,
-        last: BufferRef,
-    ) -> Table {
+    /// Embedding, layers, then what the pass yields.
+    pub(crate) fn pass(mut self, kind: PassKind, rows: u32, outputs: u32) -> Pass {
+        self.layers();
+        let (width, result) = match kind {
+            PassKind::Decode => self.head(self.set.x),
+            PassKind::Prompt => {
+                let (dim, chosen) = (self.spec.dim, self.places.chosen);
+                let select = p::SelectRows {
+                    n: dim,
+                    x_stride: dim,
+                    y_stride: dim,
+                };
+                let buffers = [self.set.x, chosen];
+                self.push("chosen rows", Op::SelectRows, &[], &buffers, select.words());
+                self.head(chosen)
+            }
+            PassKind::Embed => self.pooled(),
+        };
+        if kind == PassKind::Decode {
+            let sample = p::Sample {
+                n: width,
+                logits_stride: width,
+            };
+            let buffers = [result, self.places.tokens];
+            self.push("sample", Op::Sample, &[], &buffers, sample.words());
+        }
+        Pass {
+            kind,
+            rows,
+            outputs,
+            width,
+            result,
+            commands: self.commands,
+            labels: self.labels,
+        }
+    }
+
+    /// Embedding and all layers.
+    fn layers(&mut self) {
         let (spec, weights) = (self.spec, self.weights);
         let (dim, vocab) = (spec.dim, spec.vocab);
         let embed = p::Embed {
@@ -72,29 +122,24 @@ impl<'a> Emitter<'a> {
             "embedding",
             Op::Embed,
             &[weights.embed],
-            &[tokens, self.set.x],
+            &[self.places.tokens, self.set.x],
             embed.words(),
         );
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
-            self.attention(i as u32, layer, kv);
+            self.attention(i, layer);
             match (&layer.experts, spec.experts) {
                 (Some(weights), Some(experts)) => self.experts(layer, weights, experts),
                 _ => self.feed_forward(layer),
             }
         }
         self.label.clear();
-        let mut x = self.set.x;
-        if matches!(self.table.shape, Shape::Prefill(_)) {
-            // Only the last row is asked for its logits.
-            let copy = p::CopyLast {
-                n: dim,
-                x_stride: dim,
-                y_stride: dim,
-            };
-            self.push("last row", Op::CopyLast, &[], &[x, last], copy.words());
-            x = last;
-        }
+    }
+
+    /// logits = head(norm(x)): how many each row has, and where they are.
+    fn head(&mut self, x: BufferRef) -> (u32, BufferRef) {
+        let (spec, weights, logits) = (self.spec, self.weights, self.places.logits);
+        let (dim, vocab) = (spec.dim, spec.vocab);
         let head = p::NormMatmul {
             n: vocab,
             k: dim,
@@ -118,18 +163,34 @@ impl<'a> Emitter<'a> {
             };
             self.push("logit scale", Op::Scale, &[], &[logits], scale.words());
         }
-        if self.table.shape == Shape::Decode {
-            let sample = p::Sample {
-                n: vocab,
-                logits_stride: vocab,
-            };
-            self.push("sample", Op::Sample, &[], &[logits, tokens], sample.words());
-        }
-        self.table
+        (vocab, logits)
+    }
+
+    /// The normed hidden state of each chosen row, divided by its length.
+    fn pooled(&mut self) -> (u32, BufferRef) {
+        let (dim, x, chosen) = (self.spec.dim, self.set.x, self.places.chosen);
+        let norm = p::Norm {
+            dim,
+            groups: 1,
+            eps: self.spec.eps,
+            x_stride: dim,
+            y_stride: dim,
+        };
+        let weight = [self.weights.final_norm];
+        self.push("final norm", Op::Norm, &weight, &[x, x], norm.words());
+        let pool = p::Pool {
+            n: dim,
+            kind: 0,
+            normalise: 1,
+            x_stride: dim,
+            y_stride: dim,
+        };
+        self.push("pooled", Op::Pool, &[], &[x, chosen], pool.words());
+        (dim, chosen)
     }
 
     /// x += output(attention(rope(qkv(norm(x)))))
-    fn attention(&mut self, index: u32, layer: &Layer, kv: BufferRef) {
+    fn attention(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
         let q = heads * head_dim;
@@ -142,14 +203,15 @@ impl<'a> Emitter<'a> {
             set.qkv,
             stride,
         );
-        self.rope_append(index, layer, kv);
+        let cache = self.places.caches[index];
+        self.rope_append(index, layer, cache);
         let attention = p::Attention {
-            layer: index,
+            layer: cache.layer,
             heads,
             kv_heads,
             head_dim,
             scale: spec.attention_scale,
-            window: spec.windows.get(index as usize).copied().unwrap_or(0),
+            window: spec.windows.get(index).copied().unwrap_or(0),
             softcap: spec.attention_softcap,
             q_stride: stride,
             y_stride: q,
@@ -158,7 +220,7 @@ impl<'a> Emitter<'a> {
             "attention",
             Op::Attention,
             layer.sinks.as_slice(),
-            &[set.qkv, kv, set.attn],
+            &[set.qkv, cache.buffer, set.attn],
             attention.words(),
         );
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
@@ -166,12 +228,12 @@ impl<'a> Emitter<'a> {
     }
 
     /// Queries and keys normed and turned, keys and values stored.
-    fn rope_append(&mut self, index: u32, layer: &Layer, kv: BufferRef) {
+    fn rope_append(&mut self, index: usize, layer: &Layer, cache: LayerCache) {
         let (spec, qkv) = (self.spec, self.set.qkv);
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
         let stride = (heads + 2 * kv_heads) * head_dim;
         let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
-        let kind = spec.layer_ropes.get(index as usize);
+        let kind = spec.layer_ropes.get(index);
         let kind = kind.copied().unwrap_or(LayerRope::Main);
         let separate = spec.qk_norm == QkNorm::Row || kind == LayerRope::None;
         if separate {
@@ -195,13 +257,13 @@ impl<'a> Emitter<'a> {
         }
         if kind == LayerRope::None {
             let params = p::KvAppend {
-                layer: index,
+                layer: cache.layer,
                 kv_heads,
                 head_dim,
                 k_stride: stride,
                 v_stride: stride,
             };
-            let buffers = [at(qkv, k), at(qkv, v), kv];
+            let buffers = [at(qkv, k), at(qkv, v), cache.buffer];
             self.push("append", Op::KvAppend, &[], &buffers, params.words());
             return;
         }
@@ -210,7 +272,7 @@ impl<'a> Emitter<'a> {
             _ => (&spec.rope, self.weights.turn),
         };
         let params = p::RopeAppend {
-            layer: index,
+            layer: cache.layer,
             heads,
             kv_heads,
             head_dim,
@@ -229,7 +291,7 @@ impl<'a> Emitter<'a> {
             "rope and append",
             Op::RopeAppend,
             &weights,
-            &[qkv, kv],
+            &[qkv, cache.buffer],
             params.words(),
         );
     }
@@ -505,21 +567,12 @@ impl<'a> Emitter<'a> {
         buffers: &[BufferRef],
         params: Params,
     ) {
-        let patch = match op {
-            Op::Embed => Patch::TokenOffset,
-            Op::RopeAppend => Patch::Position,
-            Op::Attention => Patch::KvLength,
-            Op::Sample => Patch::OutputSlot,
-            _ if self.table.shape == Shape::Decode => Patch::None,
-            _ => Patch::Rows,
-        };
         let format = weights
             .first()
             .and_then(|w| self.list.get(*w as usize))
             .map_or(Format::F32, |w| w.format);
         let mut c = Command {
             op,
-            patch,
             format,
             weights: [NO_WEIGHT; 3],
             buffers: [BufferRef::NONE; 4],
@@ -529,8 +582,8 @@ impl<'a> Emitter<'a> {
         };
         c.weights[..weights.len()].copy_from_slice(weights);
         c.buffers[..buffers.len()].copy_from_slice(buffers);
-        self.table.commands.push(c);
-        self.table.labels.push(format!("{}{what}", self.label));
+        self.commands.push(c);
+        self.labels.push(format!("{}{what}", self.label));
     }
 }
 

@@ -12,15 +12,17 @@ pub enum Extent {
         /// Floats from one row to the next.
         stride: u64,
     },
-    /// `width` floats, once.
-    One {
-        /// Floats touched.
+    /// `width` floats in each output row, rows `stride` floats apart.
+    Outputs {
+        /// Floats touched in a row.
         width: u64,
+        /// Floats from one row to the next.
+        stride: u64,
     },
-    /// The conveyor of token ids.
+    /// One token id per row.
     Tokens,
-    /// The KV cache.
-    Kv,
+    /// A cache.
+    Cache,
 }
 
 /// One buffer operand of a command.
@@ -39,6 +41,10 @@ pub struct Access {
 /// The buffer operands of a command, in order.
 pub fn accesses(c: &Command) -> Vec<Access> {
     let rows = |width: u64, stride: u32| Extent::Rows {
+        width,
+        stride: stride.into(),
+    };
+    let outputs = |width: u64, stride: u32| Extent::Outputs {
         width,
         stride: stride.into(),
     };
@@ -70,12 +76,20 @@ pub fn accesses(c: &Command) -> Vec<Access> {
         Op::KvAppend => {
             let q = p::KvAppend::of(words);
             let width = heads(q.kv_heads, q.head_dim);
-            vec![rows(width, q.k_stride), rows(width, q.v_stride), Extent::Kv]
+            vec![
+                rows(width, q.k_stride),
+                rows(width, q.v_stride),
+                Extent::Cache,
+            ]
         }
         Op::Attention => {
             let q = p::Attention::of(words);
             let width = heads(q.heads, q.head_dim);
-            vec![rows(width, q.q_stride), Extent::Kv, rows(width, q.y_stride)]
+            vec![
+                rows(width, q.q_stride),
+                Extent::Cache,
+                rows(width, q.y_stride),
+            ]
         }
         Op::ActMul => {
             let q = p::ActMul::of(words);
@@ -89,9 +103,18 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let q = p::Scale::of(words);
             vec![rows(w(q.n), q.y_stride)]
         }
-        Op::CopyLast => {
-            let q = p::CopyLast::of(words);
-            vec![rows(w(q.n), q.x_stride), Extent::One { width: w(q.n) }]
+        Op::SelectRows => {
+            let q = p::SelectRows::of(words);
+            vec![rows(w(q.n), q.x_stride), outputs(w(q.n), q.y_stride)]
+        }
+        Op::Pool => {
+            let q = p::Pool::of(words);
+            vec![rows(w(q.n), q.x_stride), outputs(w(q.n), q.y_stride)]
+        }
+        Op::ShortConv => {
+            let q = p::ShortConv::of(words);
+            let n = w(q.n);
+            vec![rows(n, q.x_stride), rows(n, q.y_stride), Extent::Cache]
         }
         Op::Sample => {
             let q = p::Sample::of(words);
@@ -134,7 +157,7 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let q = p::RopeAppend::of(words);
             let width = heads(q.heads, q.head_dim)
                 .saturating_add(heads(q.kv_heads, q.head_dim).saturating_mul(2));
-            vec![rows(width, q.qkv_stride), Extent::Kv]
+            vec![rows(width, q.qkv_stride), Extent::Cache]
         }
     };
     let reads = c.op.reads().len();

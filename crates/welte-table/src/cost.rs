@@ -1,7 +1,7 @@
-//! What a command costs: bytes moved and floating-point operations per row, KV and context left out.
+//! What a command costs: bytes moved and floating-point operations per row, caches left out.
 
 use crate::{
-    Command, Extent, Format, KvLayout, NO_WEIGHT, Op, Program, Row, WeightSpec, accesses,
+    CacheKind, Command, Extent, Format, NO_WEIGHT, Op, Program, Row, WeightSpec, accesses,
     params as p,
 };
 
@@ -37,9 +37,9 @@ pub fn of(c: &Command, weights: &[WeightSpec]) -> Cost {
         .fold(0, u64::saturating_add);
     let activations = accesses(c).iter().fold(0u64, |sum, a| {
         sum.saturating_add(match a.extent {
-            Extent::Rows { width, .. } | Extent::One { width } => width.saturating_mul(4),
+            Extent::Rows { width, .. } | Extent::Outputs { width, .. } => width.saturating_mul(4),
             Extent::Tokens => 4,
-            Extent::Kv => 0,
+            Extent::Cache => 0,
         })
     });
     Cost {
@@ -123,39 +123,53 @@ fn flops(c: &Command) -> u64 {
                 .saturating_mul(3)
         }
         Op::Sample => p::Sample::of(words).n.into(),
-        Op::KvAppend | Op::Attention | Op::CopyLast => 0,
+        Op::ShortConv => {
+            let q = p::ShortConv::of(words);
+            mul(q.n, q.taps).saturating_mul(2)
+        }
+        Op::Pool => p::Pool::of(words).n.into(),
+        Op::KvAppend | Op::Attention | Op::SelectRows => 0,
     }
 }
 
 /// Writes every command's cost into it.
 pub fn fill(program: &mut Program) {
-    for table in &mut program.tables {
-        for c in &mut table.commands {
+    for pass in &mut program.passes {
+        for c in &mut pass.commands {
             let cost = of(c, &program.weights);
             (c.bytes, c.flops) = (cost.bytes, cost.flops);
         }
     }
 }
 
-/// What attention costs on top for the keys and values before these rows; nothing for other ops.
-pub fn of_context(c: &Command, kv: &KvLayout, rows: &[Row]) -> Cost {
-    if c.op != Op::Attention {
+/// What a command costs on top for the cached positions that these rows read; nothing for ops without a cache.
+pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
+    let Some(cache) = program.cache_of(c) else {
         return Cost::default();
-    }
-    let q = p::Attention::of(&c.params);
-    let seen = |row: &Row| {
-        let all = u64::from(row.position) + 1;
-        match q.window {
-            0 => all,
-            window => all.min(window.into()),
-        }
     };
-    let positions: u64 = rows.iter().map(seen).sum();
-    let per_position = kv.position_bytes().unwrap_or(0) / u64::from(kv.layers.max(1));
-    Cost {
-        bytes: positions.saturating_mul(per_position),
-        flops: positions
-            .saturating_mul(4 * u64::from(q.heads))
-            .saturating_mul(q.head_dim.into()),
+    match (c.op, cache.kind) {
+        (Op::Attention, CacheKind::Attention { .. }) => {
+            let q = p::Attention::of(&c.params);
+            let seen = |row: &Row| {
+                let all = u64::from(row.position) + 1;
+                match q.window {
+                    0 => all,
+                    window => all.min(window.into()),
+                }
+            };
+            let positions: u64 = rows.iter().map(seen).sum();
+            Cost {
+                bytes: positions.saturating_mul(cache.position_bytes().unwrap_or(0)),
+                flops: positions
+                    .saturating_mul(4 * u64::from(q.heads))
+                    .saturating_mul(q.head_dim.into()),
+            }
+        }
+        (Op::ShortConv, CacheKind::Recurrent { floats, .. }) => Cost {
+            // The state is read and written once for each row.
+            bytes: (rows.len() as u64).saturating_mul(8 * u64::from(floats)),
+            flops: 0,
+        },
+        _ => Cost::default(),
     }
 }

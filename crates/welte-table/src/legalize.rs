@@ -1,46 +1,38 @@
 //! Splits fused ops into fine ones where a backend lacks them.
 
 use crate::{
-    BufferId, BufferRef, BufferSpec, Class, Command, Format, NO_WEIGHT, Op, Patch, Program, Shape,
-    Table, WeightId, cost, params as p,
+    BufferId, BufferRef, BufferSpec, Class, Command, Format, NO_WEIGHT, Op, Pass, PassKind,
+    Program, WeightId, cost, params as p,
 };
 
 /// Splits every command that `supports` refuses until only supported ones are left, adding the scratch buffers that
 /// the pieces need. The error names the command that can be split no further. On an error the program is unchanged.
 pub fn legalize(program: &mut Program, supports: &dyn Fn(&Command) -> bool) -> Result<(), String> {
     let mut out = program.clone();
-    let prefill_rows = out
-        .tables
-        .iter()
-        .filter(|t| t.shape != Shape::Decode)
-        .map(|t| t.shape.rows())
-        .max();
-    for i in 0..out.tables.len() {
-        let shape = out.tables[i].shape;
-        let mut scratch = match shape {
-            Shape::Decode => Scratch {
-                set: "decode",
-                class: Class::ScratchDecode,
-                rows: 1,
-                buffers: &mut out.buffers,
-            },
-            _ => Scratch {
-                set: "prefill",
-                class: Class::ScratchPrefill,
-                rows: prefill_rows.unwrap_or(1),
-                buffers: &mut out.buffers,
-            },
+    let shared = |pass: &&Pass| pass.kind != PassKind::Decode;
+    let shared_rows = out.passes.iter().filter(shared).map(|pass| pass.rows).max();
+    for i in 0..out.passes.len() {
+        let old = &program.passes[i];
+        let (set, class) = old.kind.scratch();
+        let rows = match old.kind {
+            PassKind::Decode => old.rows,
+            _ => shared_rows.unwrap_or(1),
         };
-        let old = &out.tables[i];
-        let mut new = Table {
-            shape,
+        let mut scratch = Scratch {
+            set,
+            class,
+            rows,
+            buffers: &mut out.buffers,
+        };
+        let mut new = Pass {
             commands: Vec::new(),
             labels: Vec::new(),
+            ..*old
         };
         for (c, label) in old.commands.iter().zip(&old.labels) {
             lower(*c, label, &mut new, &mut scratch, supports)?;
         }
-        out.tables[i] = new;
+        out.passes[i] = new;
     }
     cost::fill(&mut out);
     *program = out;
@@ -50,7 +42,7 @@ pub fn legalize(program: &mut Program, supports: &dyn Fn(&Command) -> bool) -> R
 fn lower(
     c: Command,
     label: &str,
-    out: &mut Table,
+    out: &mut Pass,
     scratch: &mut Scratch<'_>,
     supports: &dyn Fn(&Command) -> bool,
 ) -> Result<(), String> {
@@ -68,16 +60,13 @@ fn lower(
         ));
     }
     // Every piece is finer than its whole, so this ends.
-    for (mut piece, suffix) in pieces {
-        if piece.patch == Patch::None && out.shape != Shape::Decode {
-            piece.patch = Patch::Rows;
-        }
+    for (piece, suffix) in pieces {
         lower(piece, &format!("{label}: {suffix}"), out, scratch, supports)?;
     }
     Ok(())
 }
 
-/// The scratch set of a table, to which buffers are added by need.
+/// The scratch set of a pass. Buffers are added on demand.
 struct Scratch<'a> {
     set: &'static str,
     class: Class,
@@ -123,11 +112,6 @@ fn make(
             like.format
         } else {
             Format::F32
-        },
-        patch: if matches!(op, Op::Rope | Op::KvAppend) {
-            like.patch
-        } else {
-            Patch::None
         },
         weights: [NO_WEIGHT; 3],
         buffers: [BufferRef::NONE; 4],

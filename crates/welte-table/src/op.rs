@@ -115,10 +115,11 @@ ops! {
     /// Rotates the first `rot` elements of each of `heads` heads in place by the row's position times the constant
     /// inverse frequencies (`freqs`, rot/2 values, already scaled). `interleaved` 1: pairs (2i, 2i+1); 0: (i, i + rot/2).
     Rope "rope": weights ["freqs"] reads [] writes ["y"] { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32 }
-    /// Stores each row's keys and values at its sequence and position.
+    /// Stores each row's keys and values at its slot and position.
     KvAppend "kv_append": weights [] reads ["k", "v"] writes ["kv"] { layer: u32, kv_heads: u32, head_dim: u32, k_stride: u32, v_stride: u32 }
-    /// Causal attention of each row over its own sequence, positions 0..=position (the last `window` ones if not 0). Where
-    /// `sinks` are given, one for each head, the softmax has that score beside those of the positions, with no value.
+    /// Causal attention of each row over its own sequence: positions 0..=position, or the last `window` of them if
+    /// `window` is not 0. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
+    /// that has no value.
     Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
     /// `y = act(gate) * up`, gate being the first `n` of the row of `x` and up the next `n`
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
@@ -126,10 +127,18 @@ ops! {
     Add "add": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
     /// `y *= scale`, then `y = cap * tanh(y / cap)` if cap is not 0
     Scale "scale": weights [] reads [] writes ["y"] { n: u32, scale: f32, cap: f32, y_stride: u32 }
-    /// Copies the last live row of `x` to the first row of `y`.
-    CopyLast "copy_last": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
-    /// The row's next token by the step's sampling state (greedy = temperature 0 = argmax, lowest index on a tie), into
-    /// the conveyor's next slot. Advances the step state: the last command of a decode table.
+    /// Copies the rows that the step chose as outputs, in their order, to the first rows of `y`. Later commands run on
+    /// these output rows.
+    SelectRows "select_rows": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
+    /// Output `i` of `y` pools the rows of the step that share the slot of the i-th chosen row, up to that row. `kind` 0: the
+    /// last, 1: the mean, 2: the first. `normalise` 1: divided by its Euclidean length. Later commands run on output rows.
+    Pool "pool": weights [] reads ["x"] writes ["y"] { n: u32, kind: u32, normalise: u32, x_stride: u32, y_stride: u32 }
+    /// Causal convolution of each channel over its own sequence: `y[r][c] = act(bias[c] + sum over j of kernel[c][j] *
+    /// x[position - (taps - 1) + j][c])`. `state` holds the last `taps - 1` inputs of a sequence, oldest first, as rows of `n`.
+    /// Inputs before position 0 are zero. `act` 0: none, 1: SiLU. `layer` counts within the cache.
+    ShortConv "short_conv": weights ["kernel", "bias"] reads ["x"] writes ["y", "state"] { layer: u32, n: u32, taps: u32, act: u32, x_stride: u32, y_stride: u32 }
+    /// Replaces each row's token by its next one, chosen by the sampling state of the row's slot (temperature 0: argmax, the
+    /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
     /// Chooses the `used` best of `experts` by their logits `x`. `y` gets their numbers (as bits), best first, the lowest
     /// number on a tie; then their weights: softmax over all experts, divided by the sum of the chosen ones if
@@ -150,4 +159,29 @@ ops! {
     /// Fused: q and k norms per head (where weights are given), rope of q and k in place, append of k and v.
     /// `qkv` rows hold q (heads), k (kv_heads), v (kv_heads) one after the other.
     RopeAppend "rope_append": weights ["freqs", "q_norm", "k_norm"] reads [] writes ["qkv", "kv"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, eps: f32, qkv_stride: u32 }
+}
+
+impl Op {
+    /// Which of the command's buffers is a cache, if one is.
+    pub fn cache_operand(self) -> Option<usize> {
+        let roles = self.reads().iter().chain(self.writes());
+        roles
+            .into_iter()
+            .position(|role| matches!(*role, "kv" | "state"))
+    }
+
+    /// True if the op uses the row's token, position or slot. Output rows have none of them.
+    pub fn needs_position(self) -> bool {
+        matches!(
+            self,
+            Op::Embed
+                | Op::Rope
+                | Op::RopeAppend
+                | Op::KvAppend
+                | Op::Attention
+                | Op::ShortConv
+                | Op::SelectRows
+                | Op::Pool
+        )
+    }
 }

@@ -29,34 +29,12 @@ impl BufferRef {
     };
 }
 
-/// What a backend that carries parameters inline must write anew for every step.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Patch {
-    /// Nothing changes.
-    None,
-    /// Which token is read from the conveyor.
-    TokenOffset,
-    /// The position.
-    Position,
-    /// The length of the context.
-    KvLength,
-    /// Both position and length.
-    PositionAndKvLength,
-    /// The conveyor's slot that is written.
-    OutputSlot,
-    /// Only the number of rows.
-    Rows,
-}
-
-/// One operation. Fixed size, plain data, comparable; what a person reads about it is in [`Table::labels`].
+/// One operation. Fixed size, plain data, comparable; its label for people is in [`Pass::labels`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Command {
     /// What to do.
     pub op: Op,
-    /// What changes from step to step.
-    pub patch: Patch,
     /// Format of the first weight (F32 where there is none).
     pub format: Format,
     /// Weights by the op's roles, then `NO_WEIGHT`.
@@ -65,31 +43,31 @@ pub struct Command {
     pub buffers: [BufferRef; 4],
     /// The op's parameter struct as words.
     pub params: Params,
-    /// Bytes of memory that one row's execution must move at least, without KV (weights once, activations once).
+    /// Bytes of memory that one row must move at least: weights once, activations once, caches left out.
     pub bytes: u64,
     /// Floating-point operations per row, without those that grow with the context.
     pub flops: u64,
 }
 
-/// What a buffer is for; the memory plan adds up by class.
+/// What a buffer is for. The memory plan adds up by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// Model weights in the device's layout.
     Weights,
-    /// Keys and values.
-    Kv,
+    /// Caches: keys and values, recurrent state.
+    Cache,
     /// Intermediates of decoding.
     ScratchDecode,
     /// Intermediates of prompts.
-    ScratchPrefill,
-    /// Lowered commands, page tables, step and sampling state, conveyor.
+    ScratchPrompt,
+    /// Lowered commands, page tables, step state, slots, tokens.
     Tables,
 }
 
 /// A buffer of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferSpec {
-    /// `decode.x`, `prefill.qkv`, `kv`, `tokens`, …
+    /// `decode.x`, `prompt.qkv`, `kv`, `tokens`, …
     pub name: String,
     /// What it is for.
     pub class: Class,
@@ -150,76 +128,101 @@ pub struct WeightSpec {
     pub source: Source,
 }
 
-/// What a table is compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    /// One row, ends in `sample`.
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PassKind {
+    /// Yields the logits of every row and, where the step asks for it, the next token of every row.
     Decode,
-    /// Up to so many rows, each with a sequence and position of its own; logits of all rows; no `sample`.
-    Batch(u32),
-    /// Up to so many rows; logits of the last live row only; no `sample`.
-    Prefill(u32),
+    /// Yields the logits of chosen rows.
+    Prompt,
+    /// Yields one pooled hidden state for each chosen row's slot.
+    Embed,
 }
 
-impl Shape {
-    /// The most rows a step may have.
-    pub fn rows(self) -> u32 {
-        match self {
-            Shape::Decode => 1,
-            Shape::Batch(n) | Shape::Prefill(n) => n,
-        }
-    }
-}
-
-/// A compiled forward pass for one shape.
+/// A compiled forward pass: one table of commands, with what it takes and what it yields.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Table {
-    /// What it was compiled for.
-    pub shape: Shape,
+pub struct Pass {
+    /// What it is for.
+    pub kind: PassKind,
+    /// The most rows of a step.
+    pub rows: u32,
+    /// The most output rows of a step. A decode pass yields one output per row.
+    pub outputs: u32,
+    /// Floats of one output row; output rows are adjacent.
+    pub width: u32,
+    /// Where the first output row lies.
+    pub result: BufferRef,
     /// The commands (hot).
     pub commands: Vec<Command>,
     /// A label per command (cold), such as `layer 3 attention`.
     pub labels: Vec<String>,
 }
 
-impl Table {
-    /// From which command on only one row is live: the one after `copy_last`, which leaves the last row alone
-    /// (prefill ends so: norm, head and logits of one row). `None`: all rows to the end.
-    pub fn single_row_from(&self) -> Option<usize> {
-        self.commands
-            .iter()
-            .position(|c| c.op == Op::CopyLast)
-            .map(|i| i + 1)
+impl Pass {
+    /// The first command that runs on output rows instead of input rows: the one after `select_rows` or `pool`.
+    /// `None` if all commands run on input rows.
+    pub fn outputs_from(&self) -> Option<usize> {
+        let reduces = |c: &Command| matches!(c.op, Op::SelectRows | Op::Pool);
+        self.commands.iter().position(reduces).map(|i| i + 1)
     }
 
     /// The most rows that command `index` can have.
     pub fn rows_at(&self, index: usize) -> u32 {
-        match self.single_row_from() {
-            Some(from) if index >= from => 1,
-            _ => self.shape.rows(),
+        match self.outputs_from() {
+            Some(from) if index >= from => self.outputs,
+            _ => self.rows,
         }
     }
 }
 
-impl KvLayout {
-    /// Bytes of one head's keys (or values) at one position; `None` if the format's block does not divide the head.
-    pub fn head_bytes(&self) -> Option<u64> {
-        self.format.bytes(self.head_dim as usize).map(|b| b as u64)
+impl Pass {
+    /// The layer that a command's label names: labels of layers begin with `layer N `.
+    pub fn layer_of(&self, index: usize) -> Option<u32> {
+        let label = self.labels.get(index)?.strip_prefix("layer ")?;
+        label.split(' ').next()?.parse().ok()
     }
 
-    /// Bytes that one position takes over all layers, keys and values.
-    pub fn position_bytes(&self) -> Option<u64> {
-        let heads = u64::from(self.layers)
-            .checked_mul(self.kv_heads.into())?
-            .checked_mul(2)?;
-        heads.checked_mul(self.head_bytes()?)
+    /// The label of a command without its layer.
+    pub fn part_of(&self, index: usize) -> &str {
+        let label = self.labels.get(index).map_or("", String::as_str);
+        match self.layer_of(index) {
+            Some(_) => label.splitn(3, ' ').nth(2).unwrap_or(label),
+            None => label,
+        }
     }
 
-    /// Bytes of the whole cache.
-    pub fn bytes(&self) -> Option<u64> {
-        self.position_bytes()?
-            .checked_mul(self.page.into())?
-            .checked_mul(self.pages.into())
+    /// Bytes that one row moves at least in all commands, caches left out.
+    pub fn row_bytes(&self) -> u64 {
+        let bytes = self.commands.iter().map(|c| c.bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Floating-point operations of one row in all commands, those over the context left out.
+    pub fn row_flops(&self) -> u64 {
+        let flops = self.commands.iter().map(|c| c.flops);
+        flops.fold(0, u64::saturating_add)
+    }
+}
+
+impl PassKind {
+    /// Every kind, in order.
+    pub const ALL: [PassKind; 3] = [PassKind::Decode, PassKind::Prompt, PassKind::Embed];
+
+    /// As a person reads it.
+    pub fn name(self) -> &'static str {
+        match self {
+            PassKind::Decode => "decode",
+            PassKind::Prompt => "prompt",
+            PassKind::Embed => "embed",
+        }
+    }
+
+    /// Which intermediates the pass uses: `decode`, or the set that all other passes share.
+    pub fn scratch(self) -> (&'static str, Class) {
+        match self {
+            PassKind::Decode => ("decode", Class::ScratchDecode),
+            PassKind::Prompt | PassKind::Embed => ("prompt", Class::ScratchPrompt),
+        }
     }
 }
 
@@ -227,9 +230,9 @@ impl Class {
     /// Every class, in order.
     pub const ALL: [Class; 5] = [
         Class::Weights,
-        Class::Kv,
+        Class::Cache,
         Class::ScratchDecode,
-        Class::ScratchPrefill,
+        Class::ScratchPrompt,
         Class::Tables,
     ];
 
@@ -237,87 +240,186 @@ impl Class {
     pub fn name(self) -> &'static str {
         match self {
             Class::Weights => "weights",
-            Class::Kv => "kv",
+            Class::Cache => "cache",
             Class::ScratchDecode => "scratch decode",
-            Class::ScratchPrefill => "scratch prefill",
+            Class::ScratchPrompt => "scratch prompt",
             Class::Tables => "tables",
         }
     }
 }
 
-impl Patch {
-    /// Every kind, in order.
-    pub const ALL: [Patch; 7] = [
-        Patch::None,
-        Patch::TokenOffset,
-        Patch::Position,
-        Patch::KvLength,
-        Patch::PositionAndKvLength,
-        Patch::OutputSlot,
-        Patch::Rows,
-    ];
-
-    /// As a person reads it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Patch::None => "none",
-            Patch::TokenOffset => "token_offset",
-            Patch::Position => "position",
-            Patch::KvLength => "kv_length",
-            Patch::PositionAndKvLength => "position_and_kv_length",
-            Patch::OutputSlot => "output_slot",
-            Patch::Rows => "rows",
-        }
-    }
-}
-
-impl Shape {
-    /// `decode`, `batch` or `prefill`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Shape::Decode => "decode",
-            Shape::Batch(_) => "batch",
-            Shape::Prefill(_) => "prefill",
-        }
-    }
-}
-
-/// How the KV cache is laid out: `[layer][k or v][page][kv head][position in page][head dim]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvLayout {
-    /// `F16` or `Q8_0`.
-    pub format: Format,
-    /// Layers.
-    pub layers: u32,
-    /// Heads of keys and values.
-    pub kv_heads: u32,
-    /// Elements per head.
-    pub head_dim: u32,
-    /// Positions in a page.
-    pub page: u32,
-    /// Pages per layer, over all sequences.
+/// Memory of sequences that outlives a step. It consists of pages; each slot has a list of the pages it uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// `kv`, `kv window 1024`, `conv`, …
+    pub name: String,
+    /// The buffer that holds it. Commands name the cache by this buffer.
+    pub buffer: BufferId,
+    /// Pages in the buffer, shared by all slots.
     pub pages: u32,
-    /// Sequences that may exist.
-    pub sequences: u32,
-    /// The most positions one sequence may have.
-    pub context: u32,
+    /// What a page holds.
+    pub kind: CacheKind,
 }
 
-/// Everything a device needs: weights, buffers, and one table per shape, over the same buffers.
+/// What a page of a cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheKind {
+    /// Keys and values of [`Program::page`] positions, laid out as
+    /// `[layer][k or v][page][kv head][position in page][head_dim]`.
+    Attention {
+        /// `F16` or `Q8_0`.
+        format: Format,
+        /// Layers that share this cache's page lists.
+        layers: u32,
+        /// Heads of keys and values.
+        kv_heads: u32,
+        /// Elements per head.
+        head_dim: u32,
+        /// No command reads further back than this many positions; 0: no bound. Pages outside the window may be
+        /// returned to the pool.
+        window: u32,
+    },
+    /// The state of one sequence after its last position, laid out as `[layer][page][floats]`. A slot uses one page;
+    /// further pages hold checkpoints.
+    Recurrent {
+        /// Layers.
+        layers: u32,
+        /// Floats of one layer's state.
+        floats: u32,
+    },
+}
+
+impl CacheSpec {
+    /// Entries of a slot's page list.
+    pub fn entries(&self, program: &Program) -> u32 {
+        match self.kind {
+            CacheKind::Attention { .. } => program.context.div_ceil(program.page.max(1)),
+            CacheKind::Recurrent { .. } => 1,
+        }
+    }
+
+    /// Bytes of one head's keys (or values) at one position; `None` if the format's block does not divide the head,
+    /// or if the cache is recurrent.
+    pub fn head_bytes(&self) -> Option<u64> {
+        match self.kind {
+            CacheKind::Attention {
+                format, head_dim, ..
+            } => format.bytes(head_dim as usize).map(|b| b as u64),
+            CacheKind::Recurrent { .. } => None,
+        }
+    }
+
+    /// Bytes that one position of one layer takes, keys and values. A recurrent cache has none.
+    pub fn position_bytes(&self) -> Option<u64> {
+        match self.kind {
+            CacheKind::Attention { kv_heads, .. } => {
+                self.head_bytes()?.checked_mul(2 * u64::from(kv_heads))
+            }
+            CacheKind::Recurrent { .. } => Some(0),
+        }
+    }
+
+    /// Layers.
+    pub fn layers(&self) -> u32 {
+        match self.kind {
+            CacheKind::Attention { layers, .. } | CacheKind::Recurrent { layers, .. } => layers,
+        }
+    }
+
+    /// Bytes of one page over all layers; `None` if it is too large or does not fit its format.
+    pub fn page_bytes(&self, page: u32) -> Option<u64> {
+        let layer = match self.kind {
+            CacheKind::Attention { .. } => self.position_bytes()?.checked_mul(page.into())?,
+            CacheKind::Recurrent { floats, .. } => 4 * u64::from(floats),
+        };
+        layer.checked_mul(self.layers().into())
+    }
+
+    /// Bytes of the whole cache.
+    pub fn bytes(&self, page: u32) -> Option<u64> {
+        self.page_bytes(page)?.checked_mul(self.pages.into())
+    }
+
+    /// The runs of bytes that page `number` occupies in the buffer: offset of the first, distance of two, bytes of
+    /// each, and how many there are.
+    pub fn page_runs(&self, page: u32, number: u32) -> Option<PageRuns> {
+        let count = match self.kind {
+            CacheKind::Attention { layers, .. } => 2 * u64::from(layers),
+            CacheKind::Recurrent { layers, .. } => layers.into(),
+        };
+        let bytes = self.page_bytes(page)?.checked_div(count)?;
+        Some(PageRuns {
+            first: bytes.checked_mul(number.into())?,
+            stride: bytes.checked_mul(self.pages.into())?,
+            bytes,
+            count,
+        })
+    }
+}
+
+/// Where a page lies in its cache's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRuns {
+    /// Offset of the first run in bytes.
+    pub first: u64,
+    /// Bytes from one run to the next.
+    pub stride: u64,
+    /// Bytes of a run.
+    pub bytes: u64,
+    /// Runs.
+    pub count: u64,
+}
+
+/// Everything a device needs: weights, buffers, caches, and the passes over them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// Weights.
     pub weights: Vec<WeightSpec>,
     /// Buffers.
     pub buffers: Vec<BufferSpec>,
-    /// KV cache.
-    pub kv: KvLayout,
+    /// Caches.
+    pub caches: Vec<CacheSpec>,
     /// Size of the vocabulary.
     pub vocab: u32,
-    /// The buffer of token ids: the conveyor.
+    /// The most positions one sequence may have.
+    pub context: u32,
+    /// Positions of a page of keys and values.
+    pub page: u32,
+    /// Sequences that may be in flight at a time.
+    pub slots: u32,
+    /// The buffer of token ids, one per row: `embed` reads them, `sample` replaces them.
     pub tokens: BufferId,
-    /// The tables, decode first.
-    pub tables: Vec<Table>,
+    /// The passes, decode first.
+    pub passes: Vec<Pass>,
+}
+
+impl Program {
+    /// Index of the pass of a kind.
+    pub fn pass(&self, kind: PassKind) -> Option<usize> {
+        self.passes.iter().position(|pass| pass.kind == kind)
+    }
+
+    /// The cache that a command reads or writes.
+    pub fn cache_of(&self, c: &Command) -> Option<&CacheSpec> {
+        let at = c.op.cache_operand()?;
+        let buffer = c.buffers.get(at)?.buffer;
+        self.caches.iter().find(|cache| cache.buffer == buffer)
+    }
+
+    /// Bytes that one position takes in all attention caches.
+    pub fn position_bytes(&self) -> Option<u64> {
+        let mut sum = 0u64;
+        for cache in &self.caches {
+            let all = cache.position_bytes()?.checked_mul(cache.layers().into())?;
+            sum = sum.checked_add(all)?;
+        }
+        Some(sum)
+    }
+
+    /// The most rows of any pass.
+    pub fn most_rows(&self) -> u32 {
+        self.passes.iter().map(|pass| pass.rows).max().unwrap_or(0)
+    }
 }
 
 /// One row in flight.
@@ -328,11 +430,11 @@ pub struct Row {
     pub token: u32,
     /// Its position.
     pub position: u32,
-    /// The sequence it belongs to.
-    pub sequence: u32,
+    /// The slot of its sequence.
+    pub slot: u32,
 }
 
-/// How the next token is chosen; part of the step state, plain data. The order is: bias, penalties, temperature,
+/// How the next token of a slot is chosen. The order is: bias, penalties, temperature,
 /// top-k, top-p, min-p, then Gumbel-max with noise keyed by (seed, position of the new token, vocabulary index).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -351,7 +453,7 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// 0 is none.
     pub presence_penalty: f32,
-    /// How many of the last tokens the penalties look at; 0 none.
+    /// How many of the last tokens the penalties look at; 0: none.
     pub penalty_last_n: u32,
     /// Key of the noise.
     pub seed: u64,

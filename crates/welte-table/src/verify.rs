@@ -1,43 +1,42 @@
 //! Checks that a program is sound: operands in range, shapes consistent, every row inside its buffer.
 
 use crate::{
-    Access, BufferRef, Class, Command, Extent, Format, NO_BUFFER, NO_WEIGHT, Op, Program, Shape,
-    Source, Table, Usage, WeightSpec, accesses, cost, params as p,
+    Access, BufferRef, CacheKind, CacheSpec, Class, Command, Extent, Format, NO_BUFFER, NO_WEIGHT,
+    Op, Pass, PassKind, Program, Source, Usage, WeightSpec, accesses, cost, params as p,
 };
 
-/// Refuses a program that a device could not run safely. The error names the table, the command and the fault.
+/// Refuses a program that a device could not run safely. The error names the pass, the command and the fault.
 pub fn verify(program: &Program) -> Result<(), String> {
-    check_kv(program)?;
+    check_caches(program)?;
     for w in &program.weights {
         check_weight(w).map_err(|e| format!("weight '{}': {e}", w.name))?;
     }
     let tokens = buffer(program, program.tokens).ok_or("the tokens buffer does not exist")?;
-    let most_rows = program
-        .tables
-        .iter()
-        .map(|t| t.shape.rows())
-        .max()
-        .unwrap_or(0);
+    let most_rows = program.most_rows();
     if tokens.class != Class::Tables || tokens.bytes < 4 * u64::from(most_rows) {
         return Err(format!(
             "the tokens buffer must be of class tables and hold {most_rows} tokens"
         ));
     }
     if program
-        .tables
+        .passes
         .first()
-        .is_none_or(|t| t.shape != Shape::Decode)
+        .is_none_or(|p| p.kind != PassKind::Decode)
     {
-        return Err("the first table must be decode".into());
+        return Err("the first pass must be decode".into());
     }
-    for table in &program.tables {
-        let name = table.shape.name();
-        check_table(program, table).map_err(|e| format!("{name}: {e}"))?;
-        for (i, c) in table.commands.iter().enumerate() {
+    for kind in PassKind::ALL {
+        let count = program.passes.iter().filter(|p| p.kind == kind).count();
+        ensure(count <= 1, || format!("{count} {} passes", kind.name()))?;
+    }
+    for pass in &program.passes {
+        let name = pass.kind.name();
+        check_pass(program, pass).map_err(|e| format!("{name}: {e}"))?;
+        for (i, c) in pass.commands.iter().enumerate() {
             let fault = |e| format!("{name}, command {i} ({}): {e}", c.op.name());
             check_operands(program, c).map_err(fault)?;
             check_params(program, c).map_err(fault)?;
-            check_ranges(program, c, table.rows_at(i), table.shape.rows()).map_err(fault)?;
+            check_ranges(program, c, pass.rows_at(i), pass).map_err(fault)?;
             let cost = cost::of(c, &program.weights);
             if (cost.bytes, cost.flops) != (c.bytes, c.flops) {
                 return Err(fault(format!(
@@ -58,38 +57,60 @@ fn buffer(program: &Program, id: u32) -> Option<&crate::BufferSpec> {
     program.buffers.get(id as usize)
 }
 
-fn check_kv(program: &Program) -> Result<(), String> {
-    let kv = &program.kv;
-    let needed = kv.bytes().ok_or_else(|| {
-        format!(
-            "kv: heads of {} cannot be stored as {}, or the cache is too large",
-            kv.head_dim,
-            kv.format.name()
-        )
-    })?;
-    ensure(matches!(kv.format, Format::F16 | Format::Q8_0), || {
-        format!("kv: no format {}", kv.format.name())
-    })?;
-    let least = u64::from(kv.context.div_ceil(kv.page.max(1))) * u64::from(kv.sequences);
+fn check_caches(program: &Program) -> Result<(), String> {
     ensure(
-        kv.page > 0 && kv.context > 0 && u64::from(kv.pages) >= least,
-        || {
-            format!(
-                "kv: {} pages of {} do not hold {} sequences of {}",
-                kv.pages, kv.page, kv.sequences, kv.context
-            )
-        },
+        program.page > 0 && program.context > 0 && program.slots > 0,
+        || "no page size, no context or no slots".into(),
     )?;
-    let mut caches = program.buffers.iter().filter(|b| b.class == Class::Kv);
-    let cache = caches.next().ok_or("kv: no buffer")?;
-    ensure(caches.next().is_none(), || {
-        "kv: more than one buffer".into()
+    for (i, cache) in program.caches.iter().enumerate() {
+        let name = &cache.name;
+        check_cache(program, cache).map_err(|e| format!("cache '{name}': {e}"))?;
+        ensure(
+            program.caches[..i].iter().all(|c| c.buffer != cache.buffer),
+            || format!("cache '{name}': another cache has its buffer"),
+        )?;
+    }
+    let cached = program.buffers.iter().filter(|b| b.class == Class::Cache);
+    ensure(cached.count() == program.caches.len(), || {
+        "a buffer of class cache belongs to no cache".into()
+    })
+}
+
+fn check_cache(program: &Program, cache: &CacheSpec) -> Result<(), String> {
+    match cache.kind {
+        CacheKind::Attention {
+            format,
+            layers,
+            kv_heads,
+            head_dim,
+            ..
+        } => {
+            ensure(matches!(format, Format::F16 | Format::Q8_0), || {
+                format!("no format {}", format.name())
+            })?;
+            ensure(layers > 0 && kv_heads > 0 && head_dim > 0, || {
+                "no layers or no heads".into()
+            })?;
+        }
+        CacheKind::Recurrent { layers, floats } => {
+            ensure(layers > 0 && floats > 0, || "no layers or no state".into())?;
+        }
+    }
+    ensure(cache.pages > 0, || "no pages".into())?;
+    let needed = cache.bytes(program.page).ok_or_else(|| match cache.kind {
+        CacheKind::Attention {
+            format, head_dim, ..
+        } if cache.head_bytes().is_none() => {
+            format!("heads of {head_dim} cannot be stored as {}", format.name())
+        }
+        _ => "it is too large".into(),
     })?;
-    ensure(cache.bytes == needed, || {
-        format!(
-            "kv: the buffer has {} bytes, the layout {needed}",
-            cache.bytes
-        )
+    let spec = buffer(program, cache.buffer).ok_or("it has no buffer")?;
+    ensure(spec.class == Class::Cache, || {
+        format!("its buffer '{}' is not of class cache", spec.name)
+    })?;
+    ensure(spec.bytes == needed, || {
+        format!("its buffer has {} bytes, its layout {needed}", spec.bytes)
     })
 }
 
@@ -134,36 +155,70 @@ fn check_weight(w: &WeightSpec) -> Result<(), String> {
     }
 }
 
-fn check_table(program: &Program, table: &Table) -> Result<(), String> {
-    ensure(table.commands.len() == table.labels.len(), || {
+fn check_pass(program: &Program, pass: &Pass) -> Result<(), String> {
+    ensure(pass.commands.len() == pass.labels.len(), || {
         "labels and commands differ in number".into()
     })?;
-    ensure(table.shape.rows() > 0, || "no rows".into())?;
-    ensure(
-        table.shape != Shape::Decode || table.commands.last().is_some_and(|c| c.op == Op::Sample),
-        || "decode must end in sample".into(),
-    )?;
-    let samples = table.commands.iter().filter(|c| c.op == Op::Sample).count();
-    ensure(samples == usize::from(table.shape == Shape::Decode), || {
-        format!("{samples} sample commands")
+    ensure(program.vocab > 0, || "no vocabulary".into())?;
+    ensure(pass.rows > 0, || "no rows".into())?;
+    ensure(pass.outputs > 0 && pass.outputs <= pass.rows, || {
+        format!("{} outputs of {} rows", pass.outputs, pass.rows)
     })?;
-    let copies = table
-        .commands
-        .iter()
-        .filter(|c| c.op == Op::CopyLast)
-        .count();
-    ensure(
-        copies == usize::from(matches!(table.shape, Shape::Prefill(_))),
-        || format!("{copies} copy_last commands"),
-    )?;
-    ensure(program.vocab > 0, || "no vocabulary".into())
+    let count = |op: Op| pass.commands.iter().filter(|c| c.op == op).count();
+    let (samples, selects, pools) = (count(Op::Sample), count(Op::SelectRows), count(Op::Pool));
+    let wanted = match pass.kind {
+        PassKind::Decode => (1, 0, 0),
+        PassKind::Prompt => (0, 1, 0),
+        PassKind::Embed => (0, 0, 1),
+    };
+    ensure((samples, selects, pools) == wanted, || {
+        format!("{samples} sample, {selects} select_rows and {pools} pool commands")
+    })?;
+    if pass.kind == PassKind::Decode {
+        ensure(
+            pass.commands.last().is_some_and(|c| c.op == Op::Sample),
+            || "decode must end in sample".into(),
+        )?;
+        ensure(pass.outputs == pass.rows, || {
+            format!("{} outputs of {} rows", pass.outputs, pass.rows)
+        })?;
+    }
+    if pass.kind != PassKind::Embed {
+        ensure(pass.width == program.vocab, || {
+            format!(
+                "{} logits, the vocabulary has {}",
+                pass.width, program.vocab
+            )
+        })?;
+    }
+    let from = pass.outputs_from().unwrap_or(pass.commands.len());
+    let late = pass.commands[from..].iter().find(|c| c.op.needs_position());
+    if let Some(c) = late {
+        return Err(format!("{} on output rows", c.op.name()));
+    }
+    let result = buffer(program, pass.result.buffer).ok_or("its result has no buffer")?;
+    let last = pass.commands.iter().rev().find(|c| c.op != Op::Sample);
+    let written = last.is_some_and(|c| {
+        let list = accesses(c);
+        list.iter().any(|a| a.writes && a.at == pass.result)
+    });
+    ensure(written, || {
+        "its result is not what its last command writes".into()
+    })?;
+    let end = u64::from(pass.outputs)
+        .saturating_mul(pass.width.into())
+        .saturating_mul(4)
+        .saturating_add(pass.result.offset.into());
+    ensure(pass.width > 0 && end <= result.bytes, || {
+        format!("its result ends at {end} of {} bytes", result.bytes)
+    })
 }
 
 fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     let used = c.op.weights().len();
     for (i, id) in c.weights.iter().enumerate() {
         let optional = match c.op {
-            Op::RopeAppend | Op::ExpertsActMul | Op::ExpertsAdd => i > 0,
+            Op::RopeAppend | Op::ExpertsActMul | Op::ExpertsAdd | Op::ShortConv => i > 0,
             Op::Attention => true,
             _ => false,
         };
@@ -193,10 +248,10 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
             buffer(program, a.at.buffer).ok_or_else(|| format!("'{}' has no buffer", a.role))?;
         let wanted = match a.extent {
             Extent::Tokens => a.at.buffer == program.tokens,
-            Extent::Kv => spec.class == Class::Kv,
+            Extent::Cache => spec.class == Class::Cache,
             _ => {
                 a.at.buffer != program.tokens
-                    && matches!(spec.class, Class::ScratchDecode | Class::ScratchPrefill)
+                    && matches!(spec.class, Class::ScratchDecode | Class::ScratchPrompt)
             }
         };
         ensure(a.at.buffer != NO_BUFFER && wanted, || {
@@ -222,37 +277,30 @@ fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
     Ok(())
 }
 
-fn check_ranges(program: &Program, c: &Command, rows: u32, table_rows: u32) -> Result<(), String> {
+fn check_ranges(program: &Program, c: &Command, rows: u32, pass: &Pass) -> Result<(), String> {
     for a in accesses(c) {
         let Some(spec) = buffer(program, a.at.buffer) else {
             continue;
         };
         let offset = u64::from(a.at.offset);
-        // `copy_last` reads any live row.
-        let rows = if c.op == Op::CopyLast {
-            table_rows
-        } else {
-            rows
-        };
-        let end = match a.extent {
-            Extent::Tokens | Extent::Kv => {
+        let (rows, width, stride) = match a.extent {
+            Extent::Tokens | Extent::Cache => {
                 ensure(offset == 0, || format!("'{}' starts at {offset}", a.role))?;
                 continue;
             }
-            Extent::One { width } => width,
-            Extent::Rows { width, stride } => {
-                let column = if stride == 0 { 0 } else { offset / 4 % stride };
-                ensure(rows == 1 || column.saturating_add(width) <= stride, || {
-                    format!(
-                        "'{}': rows of {width} do not fit a stride of {stride}",
-                        a.role
-                    )
-                })?;
-                u64::from(rows - 1)
-                    .saturating_mul(stride)
-                    .saturating_add(width)
-            }
+            Extent::Rows { width, stride } => (rows, width, stride),
+            Extent::Outputs { width, stride } => (pass.outputs, width, stride),
         };
+        let column = if stride == 0 { 0 } else { offset / 4 % stride };
+        ensure(rows == 1 || column.saturating_add(width) <= stride, || {
+            format!(
+                "'{}': rows of {width} do not fit a stride of {stride}",
+                a.role
+            )
+        })?;
+        let end = u64::from(rows - 1)
+            .saturating_mul(stride)
+            .saturating_add(width);
         ensure(offset.is_multiple_of(4), || {
             format!("'{}': offset {offset} is no multiple of 4", a.role)
         })?;
@@ -359,17 +407,22 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 optional_vector(program, c, i, q.head_dim)?;
             }
             finite(&[q.eps])?;
-            kv(program, q.layer, q.heads, q.kv_heads, q.head_dim)
+            attention_cache(program, c, q.layer, q.heads, q.kv_heads, q.head_dim)?;
+            Ok(())
         }
         Op::KvAppend => {
             let q = p::KvAppend::of(words);
-            kv(program, q.layer, q.kv_heads, q.kv_heads, q.head_dim)
+            attention_cache(program, c, q.layer, q.kv_heads, q.kv_heads, q.head_dim)?;
+            Ok(())
         }
         Op::Attention => {
             let q = p::Attention::of(words);
             finite(&[q.scale, q.softcap])?;
             optional_vector(program, c, 0, q.heads)?;
-            kv(program, q.layer, q.heads, q.kv_heads, q.head_dim)
+            let window = attention_cache(program, c, q.layer, q.heads, q.kv_heads, q.head_dim)?;
+            ensure(window == 0 || (1..=window).contains(&q.window), || {
+                format!("a window of {}, the cache keeps {window}", q.window)
+            })
         }
         Op::Sample => {
             let n = p::Sample::of(words).n;
@@ -377,7 +430,39 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 format!("{n} logits, the vocabulary has {}", program.vocab)
             })
         }
-        Op::Add | Op::CopyLast => Ok(()),
+        Op::Pool => {
+            let q = p::Pool::of(words);
+            ensure(q.kind <= 2, || format!("pooling {} is unknown", q.kind))?;
+            ensure(q.normalise <= 1, || format!("normalise is {}", q.normalise))
+        }
+        Op::ShortConv => {
+            let q = p::ShortConv::of(words);
+            ensure(q.taps >= 2, || format!("{} taps; at least 2", q.taps))?;
+            ensure(q.act <= 1, || format!("activation {} is unknown", q.act))?;
+            vector(
+                program,
+                c,
+                0,
+                q.n.checked_mul(q.taps).ok_or("n is too large")?,
+            )?;
+            optional_vector(program, c, 1, q.n)?;
+            let floats = u64::from(q.taps - 1) * u64::from(q.n);
+            match program.cache_of(c).map(|cache| cache.kind) {
+                Some(CacheKind::Recurrent {
+                    layers,
+                    floats: known,
+                }) => {
+                    ensure(q.layer < layers, || {
+                        format!("layer {} of {layers}", q.layer)
+                    })?;
+                    ensure(floats == u64::from(known), || {
+                        format!("a state of {floats} floats, the cache has {known}")
+                    })
+                }
+                _ => Err("its state is not in a recurrent cache".into()),
+            }
+        }
+        Op::Add | Op::SelectRows => Ok(()),
     }
 }
 
@@ -445,24 +530,31 @@ fn rope(
     vector(program, c, 0, rot / 2)
 }
 
-fn kv(
+/// Checks that the command's attention cache has this shape. Returns the cache's window.
+fn attention_cache(
     program: &Program,
+    c: &Command,
     layer: u32,
     heads: u32,
     kv_heads: u32,
     head_dim: u32,
-) -> Result<(), String> {
-    let kv = &program.kv;
-    ensure(layer < kv.layers, || {
-        format!("layer {layer} of {}", kv.layers)
-    })?;
-    ensure((kv_heads, head_dim) == (kv.kv_heads, kv.head_dim), || {
-        format!(
-            "{kv_heads} heads of {head_dim}, the cache has {} of {}",
-            kv.kv_heads, kv.head_dim
-        )
+) -> Result<u32, String> {
+    let Some(CacheKind::Attention {
+        layers,
+        kv_heads: known_heads,
+        head_dim: known_dim,
+        window,
+        ..
+    }) = program.cache_of(c).map(|cache| cache.kind)
+    else {
+        return Err("its keys and values are not in an attention cache".into());
+    };
+    ensure(layer < layers, || format!("layer {layer} of {layers}"))?;
+    ensure((kv_heads, head_dim) == (known_heads, known_dim), || {
+        format!("{kv_heads} heads of {head_dim}, the cache has {known_heads} of {known_dim}")
     })?;
     ensure(kv_heads > 0 && heads.is_multiple_of(kv_heads), || {
         format!("{heads} heads over {kv_heads}")
-    })
+    })?;
+    Ok(window)
 }

@@ -1,8 +1,8 @@
 //! Text, JSON and dot.
 
-use super::{Fold, Header, fold};
-use crate::{Access, Class, Command, NO_WEIGHT, Program, Source, Table, accesses};
+use crate::{Fold, Header, fold};
 use std::fmt::Write;
+use welte_table::{Access, Class, Command, NO_WEIGHT, Pass, Program, Source, WeightSpec, accesses};
 
 /// Bytes as a person reads them.
 pub fn human(bytes: u64) -> String {
@@ -70,8 +70,8 @@ pub(super) fn format_name(program: &Program, c: &Command) -> &'static str {
 }
 
 /// How a fold is headed, if it is a layer or a run of them.
-pub(super) fn fold_title(table: &Table, f: &Fold) -> Option<String> {
-    let first = super::fold::layer_of(table, f.first)?;
+pub(super) fn fold_title(pass: &Pass, f: &Fold) -> Option<String> {
+    let first = pass.layer_of(f.first)?;
     Some(match f.times {
         1 => format!("layer {first}"),
         n => format!(
@@ -79,15 +79,6 @@ pub(super) fn fold_title(table: &Table, f: &Fold) -> Option<String> {
             u64::from(first) + n as u64 - 1
         ),
     })
-}
-
-/// The label without the layer, which the fold's heading names.
-pub(crate) fn short_label(table: &Table, i: usize) -> &str {
-    let label = table.labels.get(i).map_or("", String::as_str);
-    match super::fold::layer_of(table, i) {
-        Some(_) => label.splitn(3, ' ').nth(2).unwrap_or(label),
-        None => label,
-    }
 }
 
 /// Plain text: facts, memory plan, tables with repeated layers folded.
@@ -123,38 +114,30 @@ fn write_text(out: &mut String, program: &Program, header: &Header) -> std::fmt:
         Some(have) => writeln!(out, "  of {}", human(have))?,
         None => writeln!(out)?,
     }
-    for table in &program.tables {
-        let bytes: u64 = table
-            .commands
-            .iter()
-            .map(|c| c.bytes)
-            .fold(0, u64::saturating_add);
-        let flops: u64 = table
-            .commands
-            .iter()
-            .map(|c| c.flops)
-            .fold(0, u64::saturating_add);
+    for pass in &program.passes {
+        let bytes = pass.row_bytes();
+        let flops = pass.row_flops();
         writeln!(
             out,
             "\n{}: up to {} row{}, {} commands, {} and {:.2} GFLOP for one row",
-            table.shape.name(),
-            table.shape.rows(),
-            if table.shape.rows() == 1 { "" } else { "s" },
-            table.commands.len(),
+            pass.kind.name(),
+            pass.rows,
+            if pass.rows == 1 { "" } else { "s" },
+            pass.commands.len(),
             human(bytes),
             flops as f64 / 1e9
         )?;
-        for f in fold(table) {
-            let title = fold_title(table, &f);
+        for f in fold(pass) {
+            let title = fold_title(pass, &f);
             if let Some(title) = &title {
                 writeln!(out, "  {title}")?;
             }
             for i in f.first..f.first + f.len {
-                let c = &table.commands[i];
+                let c = &pass.commands[i];
                 let line = format!(
                     "{:>5}  {:22} {:20} {:5} {:>10}  {}  [{}]",
                     i,
-                    short_label(table, i),
+                    pass.part_of(i),
                     c.op.name(),
                     format_name(program, c),
                     human(c.bytes),
@@ -234,20 +217,20 @@ pub fn json(program: &Program, header: &Header) -> String {
         ']',
     );
     let weights = list(program.weights.iter().map(json_weight), '[', ']');
-    let tables = list(
-        program.tables.iter().map(|t| json_table(program, t)),
+    let passes = list(
+        program.passes.iter().map(|p| json_pass(program, p)),
         '[',
         ']',
     );
     format!(
-        "{{\"title\":{},\"facts\":{facts},\"memory\":{},\"vocab\":{},\"buffers\":{buffers},\"weights\":{weights},\"tables\":{tables}}}\n",
+        "{{\"title\":{},\"facts\":{facts},\"memory\":{},\"vocab\":{},\"buffers\":{buffers},\"weights\":{weights},\"passes\":{passes}}}\n",
         quote(&header.title),
         list(memory.into_iter(), '{', '}'),
         program.vocab
     )
 }
 
-fn json_weight(w: &crate::WeightSpec) -> String {
+fn json_weight(w: &WeightSpec) -> String {
     let source = match &w.source {
         Source::Parts(parts) => list(
             parts.iter().map(|p| {
@@ -273,8 +256,8 @@ fn json_weight(w: &crate::WeightSpec) -> String {
     )
 }
 
-fn json_table(program: &Program, table: &Table) -> String {
-    let commands = table.commands.iter().zip(&table.labels).map(|(c, label)| {
+fn json_pass(program: &Program, pass: &Pass) -> String {
+    let commands = pass.commands.iter().zip(&pass.labels).map(|(c, label)| {
         let weights = c.weights.iter().filter(|w| **w != NO_WEIGHT).map(u32::to_string);
         let params =
             c.op.show_params(&c.params).into_iter().map(|(k, v)| format!("{}:{}", quote(k), number_or_quote(&v)));
@@ -288,10 +271,9 @@ fn json_table(program: &Program, table: &Table) -> String {
             )
         });
         format!(
-            "{{\"label\":{},\"op\":{},\"patch\":{},\"format\":{},\"weights\":{},\"buffers\":{},\"params\":{},\"bytes\":{},\"flops\":{}}}",
+            "{{\"label\":{},\"op\":{},\"format\":{},\"weights\":{},\"buffers\":{},\"params\":{},\"bytes\":{},\"flops\":{}}}",
             quote(label),
             quote(c.op.name()),
-            quote(c.patch.name()),
             quote(format_name(program, c)),
             list(weights, '[', ']'),
             list(buffers, '[', ']'),
@@ -301,9 +283,9 @@ fn json_table(program: &Program, table: &Table) -> String {
         )
     });
     format!(
-        "{{\"shape\":{},\"rows\":{},\"commands\":{}}}",
-        quote(table.shape.name()),
-        table.shape.rows(),
+        "{{\"pass\":{},\"rows\":{},\"commands\":{}}}",
+        quote(pass.kind.name()),
+        pass.rows,
         list(commands, '[', ']')
     )
 }
@@ -322,20 +304,20 @@ fn write_dot(out: &mut String, program: &Program, header: &Header) -> std::fmt::
         "digraph welte {{\n  label={};\n  node [shape=box, fontname=\"sans-serif\"];",
         quote(&header.title)
     )?;
-    let Some(table) = program.tables.first() else {
+    let Some(pass) = program.passes.first() else {
         return writeln!(out, "}}");
     };
     let mut last_writer = vec![None; program.buffers.len()];
-    for (n, f) in fold(table).iter().enumerate() {
-        let title = fold_title(table, f);
+    for (n, f) in fold(pass).iter().enumerate() {
+        let title = fold_title(pass, f);
         if let Some(title) = &title {
             writeln!(out, "  subgraph cluster_{n} {{ label={};", quote(title))?;
         }
         for i in f.first..f.first + f.len {
-            let c = &table.commands[i];
+            let c = &pass.commands[i];
             let label = format!(
                 "{}\n{} {}\n{}",
-                short_label(table, i),
+                pass.part_of(i),
                 c.op.name(),
                 format_name(program, c),
                 human(c.bytes)
@@ -350,7 +332,7 @@ fn write_dot(out: &mut String, program: &Program, header: &Header) -> std::fmt::
             writeln!(out, "  }}")?;
         }
         for i in f.first..f.first + f.len {
-            for a in accesses(&table.commands[i]) {
+            for a in accesses(&pass.commands[i]) {
                 let Some(slot) = last_writer.get_mut(a.at.buffer as usize) else {
                     continue;
                 };

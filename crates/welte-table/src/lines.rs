@@ -4,14 +4,14 @@
 //! as `%hex;`. Floats are their bits in hex, so that nothing is lost.
 
 use crate::{
-    BufferRef, BufferSpec, Class, Command, Format, KvLayout, Op, Part, Patch, Program, Shape,
-    Source, Table, Usage, WeightSpec,
+    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, Op, Part, Pass, PassKind,
+    Program, Source, Usage, WeightSpec,
 };
 use std::fmt::Write;
 use std::str::SplitAsciiWhitespace;
 
 /// The first line of every such text.
-const HEAD: &str = "welte-program 1";
+const HEAD: &str = "welte-program 2";
 
 const USAGES: [(Usage, &str); 4] = [
     (Usage::Matrix, "matrix"),
@@ -29,20 +29,15 @@ pub fn to_lines(program: &Program) -> String {
 }
 
 fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
-    let kv = &program.kv;
-    writeln!(out, "vocab {}\ntokens {}", program.vocab, program.tokens)?;
-    writeln!(
-        out,
-        "kv {} {} {} {} {} {} {} {}",
-        kv.format.name(),
-        kv.layers,
-        kv.kv_heads,
-        kv.head_dim,
-        kv.page,
-        kv.pages,
-        kv.sequences,
-        kv.context
-    )?;
+    let Program {
+        vocab,
+        context,
+        page,
+        slots,
+        tokens,
+        ..
+    } = program;
+    writeln!(out, "program {vocab} {context} {page} {slots} {tokens}")?;
     for b in &program.buffers {
         writeln!(
             out,
@@ -84,16 +79,37 @@ fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
             }
         }
     }
-    for t in &program.tables {
-        writeln!(out, "table {} {}", t.shape.name(), t.shape.rows())?;
-        for (c, label) in t.commands.iter().zip(&t.labels) {
-            write!(
+    for cache in &program.caches {
+        let (name, buffer, pages) = (escape(&cache.name), cache.buffer, cache.pages);
+        match cache.kind {
+            CacheKind::Attention {
+                format,
+                layers,
+                kv_heads,
+                head_dim,
+                window,
+            } => writeln!(
                 out,
-                "{} {} {}",
-                c.op.name(),
-                c.patch.name(),
-                c.format.name()
-            )?;
+                "attention {name} {buffer} {pages} {} {layers} {kv_heads} {head_dim} {window}",
+                format.name()
+            )?,
+            CacheKind::Recurrent { layers, floats } => {
+                writeln!(out, "recurrent {name} {buffer} {pages} {layers} {floats}")?;
+            }
+        }
+    }
+    for p in &program.passes {
+        let BufferRef { buffer, offset } = p.result;
+        writeln!(
+            out,
+            "pass {} {} {} {} {buffer} {offset}",
+            p.kind.name(),
+            p.rows,
+            p.outputs,
+            p.width
+        )?;
+        for (c, label) in p.commands.iter().zip(&p.labels) {
+            write!(out, "{} {}", c.op.name(), c.format.name())?;
             for w in c.weights {
                 write!(out, " {w}")?;
             }
@@ -146,19 +162,13 @@ pub fn from_lines(text: &str) -> Result<Program, String> {
     let mut program = Program {
         weights: Vec::new(),
         buffers: Vec::new(),
-        kv: KvLayout {
-            format: Format::F16,
-            layers: 0,
-            kv_heads: 0,
-            head_dim: 0,
-            page: 0,
-            pages: 0,
-            sequences: 0,
-            context: 0,
-        },
+        caches: Vec::new(),
         vocab: 0,
+        context: 0,
+        page: 0,
+        slots: 0,
         tokens: 0,
-        tables: Vec::new(),
+        passes: Vec::new(),
     };
     for (i, line) in lines {
         let mut fields = Fields(line.split_ascii_whitespace());
@@ -172,20 +182,31 @@ pub fn from_lines(text: &str) -> Result<Program, String> {
 
 fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
     match f.word()? {
-        "vocab" => program.vocab = f.number()?,
-        "tokens" => program.tokens = f.number()?,
-        "kv" => {
-            program.kv = KvLayout {
-                format: f.format()?,
-                layers: f.number()?,
-                kv_heads: f.number()?,
-                head_dim: f.number()?,
-                page: f.number()?,
-                pages: f.number()?,
-                sequences: f.number()?,
-                context: f.number()?,
-            };
+        "program" => {
+            program.vocab = f.number()?;
+            program.context = f.number()?;
+            program.page = f.number()?;
+            program.slots = f.number()?;
+            program.tokens = f.number()?;
         }
+        kind @ ("attention" | "recurrent") => program.caches.push(CacheSpec {
+            name: f.text()?,
+            buffer: f.number()?,
+            pages: f.number()?,
+            kind: match kind {
+                "attention" => CacheKind::Attention {
+                    format: f.format()?,
+                    layers: f.number()?,
+                    kv_heads: f.number()?,
+                    head_dim: f.number()?,
+                    window: f.number()?,
+                },
+                _ => CacheKind::Recurrent {
+                    layers: f.number()?,
+                    floats: f.number()?,
+                },
+            },
+        }),
         "buffer" => {
             let name = f.text()?;
             let class = f.text()?;
@@ -225,33 +246,31 @@ fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
                     .collect();
             program.weights.last_mut()?.source = Source::Constant(values?);
         }
-        "table" => {
+        "pass" => {
             let name = f.word()?;
-            let rows = f.number()?;
-            let shape = [Shape::Decode, Shape::Batch(rows), Shape::Prefill(rows)]
-                .into_iter()
-                .find(|s| s.name() == name)?;
-            program.tables.push(Table {
-                shape,
+            program.passes.push(Pass {
+                kind: PassKind::ALL.into_iter().find(|k| k.name() == name)?,
+                rows: f.number()?,
+                outputs: f.number()?,
+                width: f.number()?,
+                result: f.place()?,
                 commands: Vec::new(),
                 labels: Vec::new(),
             });
         }
         op => {
             let op = Op::from_name(op)?;
-            let table = program.tables.last_mut()?;
-            table.commands.push(read_command(op, f)?);
-            table.labels.push(f.text()?);
+            let pass = program.passes.last_mut()?;
+            pass.commands.push(read_command(op, f)?);
+            pass.labels.push(f.text()?);
         }
     }
     Some(())
 }
 
 fn read_command(op: Op, f: &mut Fields<'_>) -> Option<Command> {
-    let patch = f.word()?;
     let mut c = Command {
         op,
-        patch: Patch::ALL.into_iter().find(|p| p.name() == patch)?,
         format: f.format()?,
         weights: [0; 3],
         buffers: [BufferRef::NONE; 4],
@@ -263,10 +282,7 @@ fn read_command(op: Op, f: &mut Fields<'_>) -> Option<Command> {
         *w = f.number()?;
     }
     for b in &mut c.buffers {
-        *b = BufferRef {
-            buffer: f.number()?,
-            offset: f.number()?,
-        };
+        *b = f.place()?;
     }
     for w in &mut c.params {
         *w = f.hex()?;
@@ -287,6 +303,12 @@ impl<'a> Fields<'a> {
     }
     fn hex(&mut self) -> Option<u32> {
         u32::from_str_radix(self.word()?, 16).ok()
+    }
+    fn place(&mut self) -> Option<BufferRef> {
+        Some(BufferRef {
+            buffer: self.number()?,
+            offset: self.number()?,
+        })
     }
     fn text(&mut self) -> Option<String> {
         unescape(self.word()?)

@@ -1,16 +1,14 @@
-//! The program as something to look at: text, JSON, dot, an HTML page; and lines that can be read back.
+//! Pictures and pages: a program as text, JSON, dot or HTML.
 
-pub(crate) mod fold;
-mod lines;
+mod fold;
 mod page;
-pub(crate) mod views;
+mod views;
 
 pub use fold::{Fold, fold};
-pub use lines::{from_lines, to_lines};
 pub use page::html;
 pub use views::{dot, human, json, text};
 
-use crate::MemoryPlan;
+use welte_table::MemoryPlan;
 
 /// What a view shows besides the program itself.
 #[derive(Clone, Debug, Default)]

@@ -1,9 +1,9 @@
 //! A self-contained HTML page: no script, no outside file.
 
-use super::views::{fold_title, format_name, operands, parameters, short_label};
-use super::{Header, fold, human};
-use crate::{Class, Program, Table};
+use crate::views::{fold_title, format_name, operands, parameters};
+use crate::{Header, fold, human};
 use std::fmt::Write;
+use welte_table::{Class, Pass, Program};
 
 const STYLE: &str = "\
 :root{--ink:#1c2430;--soft:#5d6b7c;--line:#dde3ea;--paper:#fbfcfd;--c0:#3867c8;--c1:#d9822b;--c2:#2b9d7c;--c3:#8957c7;--c4:#b8475f}\
@@ -54,7 +54,7 @@ fn write_page(out: &mut String, program: &Program, header: &Header) -> std::fmt:
     }
     writeln!(out, "</dl>")?;
     write_memory(out, header)?;
-    for (i, table) in program.tables.iter().enumerate() {
+    for (i, table) in program.passes.iter().enumerate() {
         write_table(out, program, table, i == 0)?;
     }
     writeln!(out, "</body></html>")
@@ -105,13 +105,9 @@ fn write_memory(out: &mut String, header: &Header) -> std::fmt::Result {
     writeln!(out, "</table></details>")
 }
 
-fn write_table(out: &mut String, program: &Program, table: &Table, open: bool) -> std::fmt::Result {
-    let bytes: u64 = table
-        .commands
-        .iter()
-        .map(|c| c.bytes)
-        .fold(0, u64::saturating_add);
-    let most = table
+fn write_table(out: &mut String, program: &Program, pass: &Pass, open: bool) -> std::fmt::Result {
+    let bytes = pass.row_bytes();
+    let most = pass
         .commands
         .iter()
         .map(|c| c.bytes)
@@ -123,14 +119,14 @@ fn write_table(out: &mut String, program: &Program, table: &Table, open: bool) -
         "<details{}><summary>{}: up to {} row{}, {} commands, {} for one row</summary>\n<table><tr><th class=\"n\">#<th>what<th>op\
          <th>format<th>reads → writes<th>parameters<th class=\"n\">bytes<th class=\"n\">MFLOP</tr>",
         if open { " open" } else { "" },
-        table.shape.name(),
-        table.shape.rows(),
-        if table.shape.rows() == 1 { "" } else { "s" },
-        table.commands.len(),
+        pass.kind.name(),
+        pass.rows,
+        if pass.rows == 1 { "" } else { "s" },
+        pass.commands.len(),
         human(bytes)
     )?;
-    for f in fold(table) {
-        if let Some(title) = fold_title(table, &f) {
+    for f in fold(pass) {
+        if let Some(title) = fold_title(pass, &f) {
             writeln!(
                 out,
                 "<tr class=\"f\"><td colspan=\"8\">{}</tr>",
@@ -138,12 +134,12 @@ fn write_table(out: &mut String, program: &Program, table: &Table, open: bool) -
             )?;
         }
         for i in f.first..f.first + f.len {
-            let c = &table.commands[i];
+            let c = &pass.commands[i];
             writeln!(
                 out,
                 "<tr><td class=\"n\">{i}<td>{}<td><code>{}</code><td>{}<td><code>{}</code><td class=\"p\">{}\
                  <td class=\"n w\">{}<i style=\"width:{:.1}%\"></i><td class=\"n\">{:.2}</tr>",
-                escape(short_label(table, i)),
+                escape(pass.part_of(i)),
                 c.op.name(),
                 format_name(program, c),
                 escape(&operands(program, c)),

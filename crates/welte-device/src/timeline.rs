@@ -1,14 +1,12 @@
 //! When the workers of a device did what in one step: plain data, and its sums by kind of command.
 
-use crate::dump::fold::layer_of;
-use crate::dump::views::short_label;
-use crate::{KvLayout, Op, Row, Table, cost};
+use welte_table::{Op, Program, Row, cost};
 
-/// One step of a table on a device. A lane is a worker: a block of the persistent kernel, or all threads of a team
+/// One step of a pass on a device. A lane is a worker: a block of the persistent kernel, or all threads of a team
 /// together where they are timed as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// What was timed, in the table's order; what a command takes along (a rope, a norm) has no entry of its own.
+    /// What was timed, in the pass's order; what a command takes along (a rope, a norm) has no entry of its own.
     pub commands: Vec<Timed>,
     /// By lane, in the order of time.
     pub lanes: Vec<Vec<Span>>,
@@ -21,7 +19,7 @@ pub struct Timeline {
 /// A command as a timeline knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timed {
-    /// Its number in the table.
+    /// Its number in the pass.
     pub command: u32,
     /// What it is.
     pub op: Op,
@@ -70,15 +68,16 @@ pub struct Kind {
 }
 
 impl Timed {
-    /// A command of a table in a step with these rows.
-    pub fn of(table: &Table, index: usize, kv: &KvLayout, rows: &[Row]) -> Option<Timed> {
-        let command = table.commands.get(index)?;
-        let context = cost::of_context(command, kv, rows).bytes;
+    /// A command of a pass in a step with these rows.
+    pub fn of(program: &Program, pass: usize, index: usize, rows: &[Row]) -> Option<Timed> {
+        let pass = program.passes.get(pass)?;
+        let command = pass.commands.get(index)?;
+        let context = cost::of_context(command, program, rows).bytes;
         Some(Timed {
             command: index as u32,
             op: command.op,
-            layer: layer_of(table, index),
-            part: short_label(table, index).to_string(),
+            layer: pass.layer_of(index),
+            part: pass.part_of(index).to_string(),
             bytes: command.bytes.saturating_add(context),
         })
     }
@@ -128,8 +127,8 @@ impl Span {
 impl Timeline {
     /// A step whose commands ran one after the other: its rows, and number, begin and end of each command.
     pub fn in_order(
-        table: &Table,
-        kv: &KvLayout,
+        program: &Program,
+        pass: usize,
         rows: &[Row],
         ran: &[(u32, u64, u64)],
     ) -> Timeline {
@@ -140,7 +139,7 @@ impl Timeline {
         };
         let mut lane = Vec::with_capacity(ran.len());
         for &(command, begin, end) in ran {
-            let Some(timed) = Timed::of(table, command as usize, kv, rows) else {
+            let Some(timed) = Timed::of(program, pass, command as usize, rows) else {
                 continue;
             };
             lane.push(Span {

@@ -1,0 +1,273 @@
+//! Validation of requests, made once for all devices. Nothing here allocates after [`Checks::new`].
+
+use crate::{ChainStart, Error, Pick};
+use welte_table::{CacheKind, PassKind, Program, Row};
+
+/// Checks requests against a program, with room for its largest step.
+#[derive(Debug)]
+pub struct Checks {
+    /// Slot and position of each row, sorted.
+    keys: Vec<u64>,
+    /// Any cache is recurrent: the rows of a slot must follow each other.
+    recurrent: bool,
+}
+
+/// What a valid step comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepPlan {
+    /// Input rows.
+    pub rows: usize,
+    /// Output rows.
+    pub outputs: usize,
+}
+
+impl Checks {
+    /// For requests of this program.
+    pub fn new(program: &Program) -> Checks {
+        let recurrent = |kind| matches!(kind, CacheKind::Recurrent { .. });
+        Checks {
+            keys: Vec::with_capacity(program.most_rows().max(program.slots) as usize),
+            recurrent: program.caches.iter().any(|cache| recurrent(cache.kind)),
+        }
+    }
+
+    /// Bytes that the checks of a program take.
+    pub fn bytes(program: &Program) -> usize {
+        program.most_rows().max(program.slots) as usize * 8
+    }
+
+    /// Checks the rows and chosen outputs of a step.
+    pub fn step(
+        &mut self,
+        program: &Program,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+    ) -> Result<StepPlan, Error> {
+        let known = program.passes.len();
+        let spec = program
+            .passes
+            .get(pass)
+            .ok_or_else(|| Error::request(format!("pass {pass}; the program has {known}")))?;
+        let name = spec.kind.name();
+        if rows.is_empty() || rows.len() > spec.rows as usize {
+            return Err(Error::request(format!(
+                "{} rows; the {name} pass takes 1 to {}",
+                rows.len(),
+                spec.rows
+            )));
+        }
+        for row in rows {
+            self.row(program, row)?;
+        }
+        self.distinct(rows.iter().map(|row| (row.slot, row.position)))?;
+        if self.recurrent {
+            follow_each_other(rows)?;
+        }
+        if spec.kind == PassKind::Decode {
+            if !outputs.is_empty() {
+                return Err(Error::request("a decode pass yields all rows; choose none"));
+            }
+            return Ok(StepPlan {
+                rows: rows.len(),
+                outputs: rows.len(),
+            });
+        }
+        if outputs.len() > spec.outputs as usize {
+            return Err(Error::request(format!(
+                "{} outputs; the {name} pass yields at most {}",
+                outputs.len(),
+                spec.outputs
+            )));
+        }
+        let ascending = outputs.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending
+            || outputs
+                .last()
+                .is_some_and(|last| *last as usize >= rows.len())
+        {
+            return Err(Error::request(format!(
+                "outputs must be ascending row numbers below {}",
+                rows.len()
+            )));
+        }
+        Ok(StepPlan {
+            rows: rows.len(),
+            outputs: outputs.len(),
+        })
+    }
+
+    fn row(&self, program: &Program, row: &Row) -> Result<(), Error> {
+        let Program {
+            vocab,
+            context,
+            slots,
+            ..
+        } = program;
+        let problem = if row.token >= *vocab {
+            format!("token {} is not in the vocabulary of {vocab}", row.token)
+        } else if row.position >= *context {
+            format!(
+                "position {} is beyond the context of {context}",
+                row.position
+            )
+        } else if row.slot >= *slots {
+            format!("slot {}; there are {slots}", row.slot)
+        } else {
+            return Ok(());
+        };
+        Err(Error::Request(problem))
+    }
+
+    /// Two rows of one step may not write the same place.
+    fn distinct(&mut self, keys: impl Iterator<Item = (u32, u32)>) -> Result<(), Error> {
+        self.keys.clear();
+        self.keys
+            .extend(keys.map(|(slot, position)| u64::from(slot) << 32 | u64::from(position)));
+        self.keys.sort_unstable();
+        match self.keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(same) => Err(Error::request(format!(
+                "position {} of slot {} appears twice",
+                same[0] as u32,
+                same[0] >> 32
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the start of a chain.
+    pub fn chain(
+        &mut self,
+        program: &Program,
+        starts: &[ChainStart],
+        most: usize,
+    ) -> Result<(), Error> {
+        if starts.is_empty() || starts.len() > most {
+            return Err(Error::request(format!(
+                "a chain of {} slots; this device takes 1 to {most}",
+                starts.len()
+            )));
+        }
+        for start in starts {
+            let row = Row {
+                token: start.token,
+                position: start.position,
+                slot: start.slot,
+            };
+            self.row(program, &row)?;
+            let end = u64::from(start.position) + u64::from(start.steps);
+            if end > u64::from(program.context) {
+                return Err(Error::request(format!(
+                    "{} tokens from position {} exceed the context of {}",
+                    start.steps, start.position, program.context
+                )));
+            }
+        }
+        self.distinct(starts.iter().map(|start| (start.slot, 0)))
+    }
+
+    /// Checks what tokens are chosen from; `outputs` is what the last step yielded.
+    pub fn picks(
+        &self,
+        program: &Program,
+        picks: &[Pick],
+        tokens: &[u32],
+        outputs: usize,
+    ) -> Result<(), Error> {
+        if picks.len() != tokens.len() {
+            return Err(Error::request(format!(
+                "{} picks and room for {} tokens",
+                picks.len(),
+                tokens.len()
+            )));
+        }
+        for pick in picks {
+            if pick.output as usize >= outputs {
+                return Err(Error::request(format!(
+                    "output {}; the last step yielded {outputs}",
+                    pick.output
+                )));
+            }
+            self.slot(program, pick.slot)?;
+        }
+        Ok(())
+    }
+
+    /// Checks a slot's number.
+    pub fn slot(&self, program: &Program, slot: u32) -> Result<(), Error> {
+        match slot < program.slots {
+            true => Ok(()),
+            false => Err(Error::request(format!(
+                "slot {slot}; there are {}",
+                program.slots
+            ))),
+        }
+    }
+
+    /// Checks entries of a page list. Returns the index of the first in the cache's table `[slot][entry]`.
+    pub fn pages(
+        &self,
+        program: &Program,
+        cache: usize,
+        slot: u32,
+        first: u32,
+        pages: &[u32],
+    ) -> Result<usize, Error> {
+        self.slot(program, slot)?;
+        let spec = self.cache(program, cache, pages.iter().copied())?;
+        let entries = spec.entries(program) as usize;
+        if first as usize + pages.len() > entries {
+            return Err(Error::request(format!(
+                "entries {first} to {} of cache '{}', which has {entries} per slot",
+                first as usize + pages.len(),
+                spec.name
+            )));
+        }
+        Ok(slot as usize * entries + first as usize)
+    }
+
+    /// Checks page numbers of a cache.
+    pub fn cache<'p>(
+        &self,
+        program: &'p Program,
+        cache: usize,
+        pages: impl IntoIterator<Item = u32>,
+    ) -> Result<&'p welte_table::CacheSpec, Error> {
+        let known = program.caches.len();
+        let spec = program
+            .caches
+            .get(cache)
+            .ok_or_else(|| Error::request(format!("cache {cache}; the program has {known}")))?;
+        match pages.into_iter().find(|page| *page >= spec.pages) {
+            Some(page) => Err(Error::request(format!(
+                "page {page} of cache '{}', which has {}",
+                spec.name, spec.pages
+            ))),
+            None => Ok(spec),
+        }
+    }
+
+    /// The page lists at the start: entry `i` of slot `s` is page `(s * entries + i) % pages`.
+    pub fn first_pages(program: &Program, cache: usize) -> Vec<u32> {
+        let Some(spec) = program.caches.get(cache) else {
+            return Vec::new();
+        };
+        let all = u64::from(spec.entries(program)) * u64::from(program.slots);
+        let pages = u64::from(spec.pages.max(1));
+        (0..all).map(|i| (i % pages) as u32).collect()
+    }
+}
+
+/// Recurrent state goes forward only: the rows of a slot are neighbours in time, in ascending order.
+fn follow_each_other(rows: &[Row]) -> Result<(), Error> {
+    for (i, row) in rows.iter().enumerate() {
+        let before = rows[..i].iter().rev().find(|other| other.slot == row.slot);
+        if before.is_some_and(|before| before.position + 1 != row.position) {
+            return Err(Error::request(format!(
+                "position {} of slot {} does not follow its last row; recurrent state needs consecutive rows",
+                row.position, row.slot
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! The device contract: what a device does for the engine, and what every device checks in the same way.
+//!
+//! A [`Device`] plans a program and loads its weights. The [`Loaded`] weights are shared by any number of [`Context`]s.
+//! A context owns all memory that replay changes: buffers, caches, page lists and slots. After a context has been made,
+//! nothing allocates.
+//!
+//! A *slot* is a place in the running batch. It has a page list in every cache and a sampling state. Slots know nothing
+//! of each other: what a row computes depends only on its own slot.
+//!
+//! A new device implements the three traits and runs [`conformance`] against the reference device.
+
+mod checks;
+mod error;
+mod id;
+mod noise;
+mod options;
+mod plan;
+mod profile;
+mod slot;
+pub mod timeline;
+
+pub use checks::{Checks, StepPlan};
+pub use error::Error;
+pub use id::{DeviceId, DeviceInfo};
+pub use noise::noise;
+pub use options::{DeviceOptions, Replay, Replaying};
+pub use plan::{Plan, Progress};
+pub use profile::Profile;
+pub use slot::{ChainStart, Control, Emitted, Pick, SlotState};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use timeline::Timeline;
+use welte_formats::Checkpoint;
+use welte_table::{BufferId, Class, Command, Program, Row};
+
+/// A place where programs run.
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// True if the device runs this command as it stands. The engine splits fused commands that it does not support.
+    fn supports(&self, command: &Command) -> bool;
+
+    /// What a program needs that this device lacks, in words for a person. Asked before the program is legalized.
+    fn missing(&self, program: &Program) -> Option<String>;
+
+    /// Everything that loading the program and making one context will allocate.
+    fn plan(&self, program: Arc<Program>) -> Result<Plan, Error>;
+
+    /// Memory that can be allocated now, if the system tells.
+    fn available_memory(&self) -> Option<u64>;
+
+    /// Reads the weights from the checkpoint into the device's own layout, compiles kernels and tunes them.
+    fn load(
+        &self,
+        plan: Plan,
+        checkpoint: &dyn Checkpoint,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Arc<dyn Loaded>, Error>;
+
+    /// Bytes per second that the device reads from its memory, measured for about `seconds`.
+    fn read_bandwidth(&self, seconds: f64) -> Result<f64, Error>;
+}
+
+/// A program's weights on a device.
+pub trait Loaded: Send + Sync {
+    /// The program.
+    fn program(&self) -> &Arc<Program>;
+
+    /// Allocates everything that replay changes.
+    fn context(&self) -> Result<Box<dyn Context>, Error>;
+}
+
+/// Everything that replay changes: buffers, caches, page lists, slots. No method allocates on the device; on the host
+/// only the methods for tests and tools do.
+pub trait Context: Send {
+    /// The program.
+    fn program(&self) -> &Arc<Program>;
+
+    /// The most slots of one chain.
+    fn chain_slots(&self) -> usize;
+
+    /// Bytes by class that the weights and this context take: what the plan says.
+    fn allocated(&self) -> BTreeMap<Class, u64>;
+
+    /// Sets entries `first..` of a slot's page list in a cache. At the start, entry `i` of slot `s` is page
+    /// `(s * entries + i) % pages`.
+    fn set_pages(
+        &mut self,
+        cache: usize,
+        slot: u32,
+        first: u32,
+        pages: &[u32],
+    ) -> Result<(), Error>;
+
+    /// Copies one page of a cache to another, in all layers. A page of a recurrent cache is a sequence's state.
+    fn copy_page(&mut self, cache: usize, from: u32, to: u32) -> Result<(), Error>;
+
+    /// Runs a pass over rows, without sampling. Returns the output rows: of a decode pass those of all rows (`outputs`
+    /// is then empty); of other passes those of the rows that `outputs` names in ascending order, which may be none.
+    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error>;
+
+    /// Sets a slot's sampling state. Tokens that [`Context::sample`] and [`Context::chain`] choose join its history.
+    fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error>;
+
+    /// Chooses tokens from the logits of the last step, in the order of `picks`.
+    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error>;
+
+    /// Decodes several slots together. Each step reads one token of every live slot, chooses the next one, emits it and
+    /// feeds it back. A slot stops at one of its end tokens (which is emitted), after its `steps`, or when `emit` returns
+    /// false. The chain ends when all slots have stopped, or within one token after `control` asks. A token is emitted as
+    /// soon as it exists. The last token of a slot is not yet in its caches.
+    fn chain(
+        &mut self,
+        starts: &[ChainStart],
+        control: &Control,
+        emit: &mut dyn FnMut(Emitted) -> bool,
+    ) -> Result<(), Error>;
+
+    /// As [`Context::step`], but only the first `commands` commands: for finding the first one that differs.
+    fn step_until(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        commands: usize,
+    ) -> Result<(), Error>;
+
+    /// A copy of a buffer: for tests and tools.
+    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error>;
+
+    /// Overwrites the start of a buffer: for tests and tools.
+    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Switches profiling on, from zero, or off. Profiled steps are slower: every command is timed on its own.
+    fn set_profiling(&mut self, on: bool) -> Result<(), Error>;
+
+    /// What each op did since profiling was switched on; empty if it is off.
+    fn profile(&self) -> Vec<Profile>;
+
+    /// When the commands of the last profiled step ran.
+    fn last_step(&self) -> Timeline;
+
+    /// Further ways to replay, if the device has them: for benchmarks and tools.
+    fn replays(&mut self) -> Option<&mut dyn ReplayTools> {
+        None
+    }
+}
+
+/// An extension of [`Context`] for devices that replay in more than one way.
+pub trait ReplayTools {
+    /// How chains are replayed now.
+    fn replaying(&self) -> Replaying;
+
+    /// Replays chains in another way from now on.
+    fn set_replay(&mut self, replay: Replay) -> Result<(), Error>;
+
+    /// Decodes `steps` tokens with clocks on, and says which worker did what in the last step.
+    fn timeline(&mut self, start: ChainStart) -> Result<Timeline, Error>;
+
+    /// Nanoseconds that one step's launches take when every kernel returns at once, over `times` steps.
+    fn launch_ns(&mut self, times: u32) -> Result<u64, Error>;
+
+    /// The tuning parameters in use, in words, if the way of replaying has any.
+    fn tuning(&self) -> Option<String>;
+}

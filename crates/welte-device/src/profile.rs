@@ -1,0 +1,32 @@
+//! What each op did.
+
+use welte_table::Op;
+
+/// What one op did since profiling was switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Which op.
+    pub op: Op,
+    /// How often it ran.
+    pub calls: u64,
+    /// How long, in nanoseconds.
+    pub ns: u64,
+    /// Bytes that it had to move at least: weights, activations, and the cached positions it read.
+    pub bytes: u64,
+    /// Multiplications and additions.
+    pub flops: u64,
+}
+
+impl Profile {
+    /// An entry for every op, all zero.
+    pub fn zeros() -> Vec<Profile> {
+        let zero = |op: &Op| Profile {
+            op: *op,
+            calls: 0,
+            ns: 0,
+            bytes: 0,
+            flops: 0,
+        };
+        Op::ALL.iter().map(zero).collect()
+    }
+}

@@ -1,0 +1,75 @@
+//! Slots: what a caller sets, and what chains take and emit.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use welte_table::Sampling;
+
+/// How a slot's tokens are chosen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SlotState<'a> {
+    /// Temperature, filters, penalties, seed.
+    pub sampling: Sampling,
+    /// Added to the logits of these tokens.
+    pub bias: &'a [(u32, f32)],
+    /// The sequence so far; penalties look at its end.
+    pub history: &'a [u32],
+    /// Tokens that end a chain of this slot.
+    pub ends: &'a [u32],
+}
+
+/// Which output row of the last step a token is chosen from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// Index of the output row.
+    pub output: u32,
+    /// Whose sampling state chooses.
+    pub slot: u32,
+    /// Position of the new token: a key of its noise.
+    pub position: u32,
+}
+
+/// Where a slot begins a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainStart {
+    /// Which slot.
+    pub slot: u32,
+    /// The token to read first.
+    pub token: u32,
+    /// Its position.
+    pub position: u32,
+    /// Tokens to make at most.
+    pub steps: u32,
+}
+
+/// A token that a chain has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emitted {
+    /// Whose token.
+    pub slot: u32,
+    /// Its position.
+    pub position: u32,
+    /// The token.
+    pub token: u32,
+}
+
+/// Ends a chain from another thread.
+#[derive(Debug, Default)]
+pub struct Control {
+    stop: AtomicBool,
+}
+
+impl Control {
+    /// Asks the chain to end within one token.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes the request back.
+    pub fn clear(&self) {
+        self.stop.store(false, Ordering::Relaxed);
+    }
+
+    /// True after [`Control::stop`], until [`Control::clear`].
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
