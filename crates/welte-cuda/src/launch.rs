@@ -11,6 +11,8 @@ pub(crate) struct Unit {
     pub(crate) file: &'static str,
     /// Macros: `-DNAME=value`.
     pub(crate) defines: Vec<(&'static str, String)>,
+    /// A header that is written for one model, `generated.cuh`; empty where the file includes none.
+    pub(crate) generated: String,
 }
 
 /// A unit that is compiled for every architecture without a GPU, to see that it can be.
