@@ -82,7 +82,10 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns)
         if (s->ended || s->signals.gave_up) break;
     }
     consumers_meet();
-    if (threadIdx.x == 0) s->signals.done = 1;
+    if (threadIdx.x == 0) {
+        __threadfence_block(); // for the bookkeeper: see keep_books
+        s->signals.done = 1;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent(const __grid_constant__ ChainArgs a) {

@@ -70,14 +70,22 @@ __device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const Sa
 }
 
 // The bookkeeper: writes history, conveyor, mailbox and step state.
+//
+// Memory order: thread 0 writes a token and then `handed`; after the last token it writes `done`. A fence precedes each of both
+// writes. The bookkeeper reads `done`, and behind a fence `handed`. All four accesses are volatile, so these are two release and
+// acquire patterns at block scope: if the bookkeeper reads `done` as 1, it then reads the last value of `handed`, and behind another
+// fence that token. So it leaves only when every token is recorded. If it read `handed` first, the last token and `done` could
+// both be written between the two reads, and it would leave without recording that token.
 __device__ __forceinline__ void keep_books(Shared *s, const SampleArgs &a) {
     for (;;) {
+        u32 done = s->signals.done;
+        __threadfence_block();
         if (s->bookkeeping.recorded != s->bookkeeping.handed) {
             __threadfence_block();
             finish(a, s->bookkeeping.token, s->bookkeeping.ended);
             __threadfence_block();
             s->bookkeeping.recorded = s->bookkeeping.recorded + 1;
-        } else if (s->signals.done) {
+        } else if (done) {
             return;
         } else {
             __nanosleep(100);

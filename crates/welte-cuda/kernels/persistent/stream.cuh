@@ -53,17 +53,17 @@ struct Streamer {
     Shared *s;
     u64 policy; // read_once()
     u32 signals, ring, full, empty, size;
-    u32 at;     // end of the last slot
-    u32 end_unwrapped;   // the same, counted through all laps of the ring
-    u32 number; // of the next slot
-    u32 released;  // slots known to be released
-    u32 oldest_start; // unwrapped start of the first slot that is not released, if there is one
-    u32 in_flight;  // slots requested and not known to have arrived
-    u32 pause; // AWAITS_INPUT: all copies wait while the block does; AWAITS_ATTENTION: all but a few
+    u32 at;            // end of the last slot
+    u32 end_unwrapped; // the same, counted through all laps of the ring
+    u32 number;        // of the next slot
+    u32 released;      // slots known to be released
+    u32 oldest_start;  // unwrapped start of the first slot that is not released, if there is one
+    u32 in_flight;     // slots requested and not known to have arrived
+    u32 pause;         // AWAITS_INPUT: all copies wait while the block does; AWAITS_ATTENTION: all but a few
 
-    __device__ __forceinline__ void begin(Shared *shared, u32 pauses_then) {
+    __device__ __forceinline__ void begin(Shared *shared, u32 pause_on) {
         s = shared;
-        pause = pauses_then;
+        pause = pause_on;
         policy = read_once();
         signals = shared_address((const void *)&s->signals);
         ring = shared_address(s->ring());
@@ -104,8 +104,8 @@ struct Streamer {
     __device__ __forceinline__ void throttle(u32 max_in_flight) {
         while (in_flight >= max_in_flight) await_oldest();
         if (!pause) return;
-        u32 most_then = pause == AWAITS_ATTENTION ? SLOTS_WHILE_ATTENDING : 0;
-        for (Signals now = look(signals); now.awaiting & pause && in_flight >= most_then && !now.gave_up; now = look(signals)) {
+        u32 max_then = pause == AWAITS_ATTENTION ? SLOTS_WHILE_ATTENDING : 0;
+        for (Signals now = look(signals); now.awaiting & pause && in_flight >= max_then && !now.gave_up; now = look(signals)) {
             if (in_flight) await_oldest();
             else __nanosleep(20);
         }

@@ -151,7 +151,7 @@ template <class V> struct Bf16Multiplier {
                     float sum = 0.0f;
 #pragma unroll
                     for (u32 i = 0; i < SUMS; i++) sum += sums[m][i][j] + sums[m][i][j + 2];
-                    task.keep(g, base + m * TILE + 2 * t + j, sum);
+                    task.store(g, base + m * TILE + 2 * t + j, sum);
                 }
         }
     }
@@ -321,7 +321,7 @@ template <class V, u32 GROUPS> struct BlockMultiplier {
 #pragma unroll
                 for (u32 q = 0; q < GROUPS; q++) {
                     float sum = fold_units(sums[m][q], task.lane);
-                    task.keep(q * GROUP_ROWS + g / 4 * 2 + g % 4 / 2, base + m * TILE + 2 * t + g % 2, sum);
+                    task.store(q * GROUP_ROWS + g / 4 * 2 + g % 4 / 2, base + m * TILE + 2 * t + g % 2, sum);
                 }
         }
     }
