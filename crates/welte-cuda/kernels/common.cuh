@@ -12,6 +12,13 @@ typedef unsigned long long u64;
 
 #include "ptx.cuh"
 
+// offsetof, which NVRTC lacks, for the checks of structs that the host mirrors.
+#ifdef __CUDACC_RTC__
+#define OFFSET_OF(type, field) ((u64)__INTADDR__(&((type *)0)->field))
+#else
+#define OFFSET_OF(type, field) __builtin_offsetof(type, field)
+#endif
+
 // One row in flight (welte_table::Row).
 struct Row {
     u32 token;

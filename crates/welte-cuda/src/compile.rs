@@ -66,7 +66,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "persistent/embed.cuh",
     "persistent/exchange.cuh",
     "persistent/formats.cuh",
-    "persistent/part.cuh",
+    "persistent/partition.cuh",
     "persistent/product.cuh",
     "persistent/rows.cuh",
     "persistent/rows_attend.cuh",
@@ -139,6 +139,24 @@ pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Err
             })
         })
         .collect()
+}
+
+/// Compiles a self-contained source, such as the text from [`Plan::persistent_source`](crate::Plan::persistent_source). Needs the
+/// run-time compiler but no GPU.
+pub fn compile_alone(source: &str, arch: &str) -> Result<Compiled, Error> {
+    let unit = Unit {
+        file: "standalone.cu",
+        generated: String::new(),
+        defines: Vec::new(),
+    };
+    let (image, log) = Compiler::find()?.compile_text(source, &unit, arch, true)?;
+    Ok(Compiled {
+        name: title(&unit),
+        hot: false,
+        bytes: image.len(),
+        spills: spills(&log),
+        log,
+    })
 }
 
 /// The cubin of each unit for an architecture, from the cache or from the compiler.
@@ -244,13 +262,29 @@ impl Compiler {
 
     /// Compiles a unit. Returns the cubin and the assembler's output.
     fn compile(&self, unit: &Unit, arch: &str, verbose: bool) -> Result<(Vec<u8>, String), Error> {
+        let missing = || Error::Compile {
+            unit: title(unit),
+            arch: arch.to_string(),
+            log: "no such file".to_string(),
+        };
+        let source = source(unit.file).ok_or_else(missing)?;
+        self.compile_text(source, unit, arch, verbose)
+    }
+
+    /// Compiles `source` in place of the unit's file.
+    fn compile_text(
+        &self,
+        source: &str,
+        unit: &Unit,
+        arch: &str,
+        verbose: bool,
+    ) -> Result<(Vec<u8>, String), Error> {
         let refused = |log: String| Error::Compile {
             unit: title(unit),
             arch: arch.to_string(),
             log,
         };
         let text = |text: &str| CString::new(text).map_err(|e| refused(e.to_string()));
-        let source = source(unit.file).ok_or_else(|| refused("no such file".to_string()))?;
         let mut options = vec![
             text(&format!("--gpu-architecture={arch}"))?,
             text("--std=c++17")?,
@@ -265,6 +299,7 @@ impl Compiler {
         let headers: Vec<(CString, CString)> = SOURCES
             .iter()
             .map(|(name, source)| Ok((text(name)?, text(source)?)))
+            .chain([Ok((text("generated.cuh")?, text(&unit.generated)?))])
             .collect::<Result<_, Error>>()?;
         let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
         let bodies: Vec<*const c_char> = headers.iter().map(|(_, body)| body.as_ptr()).collect();
@@ -344,7 +379,8 @@ impl Drop for Program {
     }
 }
 
-fn source(file: &str) -> Option<&'static str> {
+/// The text of a file of `kernels/`.
+pub(crate) fn source(file: &str) -> Option<&'static str> {
     SOURCES
         .iter()
         .find(|(name, _)| *name == file)

@@ -27,6 +27,7 @@ struct ReadArgs {
 fn unit() -> Unit {
     Unit {
         file: "read.cu",
+        generated: String::new(),
         defines: Vec::new(),
     }
 }

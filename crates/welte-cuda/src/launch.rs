@@ -11,6 +11,8 @@ pub(crate) struct Unit {
     pub(crate) file: &'static str,
     /// Macros, as in `-DNAME=value`.
     pub(crate) defines: Vec<(&'static str, String)>,
+    /// A header that is written for one model, `generated.cuh`; empty where the file includes none.
+    pub(crate) generated: String,
 }
 
 /// A unit that tests compile for every architecture. Compiling needs no GPU.

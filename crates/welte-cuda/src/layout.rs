@@ -158,6 +158,7 @@ fn is_plain(format: Format, k: u32) -> bool {
 pub(crate) fn repack_unit(format: Format) -> Unit {
     Unit {
         file: "repack.cu",
+        generated: String::new(),
         defines: format_defines(format),
     }
 }

@@ -16,13 +16,14 @@ mod layout;
 mod libraries;
 mod load;
 mod lower;
+mod mirror;
 mod ops;
 mod persistent;
 mod plan;
 mod replay;
 mod sizes;
 
-pub use compile::{Compiled, compile_all, version as compiler_version};
+pub use compile::{Compiled, compile_all, compile_alone, version as compiler_version};
 pub use doctor::{Tools, tools};
 pub use error::Error;
 pub use floor::read_bandwidth;

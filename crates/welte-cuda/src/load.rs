@@ -5,18 +5,20 @@
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel, Module};
 use crate::launch::{Launch, Unit};
 use crate::lower::{LoweredTable, Lowering, Places};
-use crate::persistent::Roll;
+use crate::persistent::{Recording, Tuning};
 use crate::replay::turn_unit;
 use crate::sizes::Sizes;
 use crate::{Error, Options, Plan, Replay, compile, layout};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::{Program, Usage, WeightSpec};
 
 /// Bytes of one piece of a weight on its way up.
 const PIECE: usize = 8 << 20;
+/// Tuning counts as one part in so many of the weights' bytes, where progress is told.
+const TUNING_SHARE: u64 = 10;
 /// Most threads that fill pieces; each has two.
 const MOST_THREADS: usize = 8;
 
@@ -31,10 +33,14 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) weights: Vec<Placed>,
     /// The decode table for the persistent kernel, or why there is none.
-    pub(crate) roll: Result<Roll, String>,
+    pub(crate) recording: Result<Recording, String>,
     /// The same for steps of several rows.
-    pub(crate) rows: Result<Roll, String>,
+    pub(crate) rows: Result<Recording, String>,
     pub(crate) sizes: Sizes,
+    /// Of the persistent kernels, for sessions that are made from now on.
+    tuning: Mutex<Tuning>,
+    /// Whether the kernel for several rows agrees with launched kernels, as far as is known.
+    rows_agree: AtomicBool,
     modules: Mutex<BTreeMap<Unit, Module>>,
     // Freed after everything that lives in its context.
     pub(crate) arena: DeviceBlock,
@@ -64,7 +70,8 @@ fn size_of_weight(spec: &WeightSpec) -> Option<u64> {
 }
 
 impl Model {
-    /// Uploads the weights of a program and compiles its kernels. `progress` hears of bytes done and in all.
+    /// Uploads the weights of a program, compiles its kernels and, at the first load on this GPU, tunes them. `progress` hears of
+    /// bytes done and in all; tuning counts like a tenth of the weights.
     pub fn load(
         program: Arc<Program>,
         checkpoint: &dyn Checkpoint,
@@ -84,7 +91,7 @@ impl Model {
             program,
             options,
             sizes,
-            mut roll,
+            mut recording,
             mut rows,
         } = plan;
         let gpu = Arc::new(Gpu::open(options.device)?);
@@ -113,37 +120,51 @@ impl Model {
         for weight in &mut weights {
             weight.start += arena.start();
         }
-        for roll in [&mut roll, &mut rows].into_iter().flatten() {
-            roll.place(&weights);
+        for recording in [&mut recording, &mut rows].into_iter().flatten() {
+            recording.place(&weights);
         }
         let model = Model {
             inner: Arc::new(Inner {
-                roll,
+                recording,
                 rows,
                 sizes,
                 program,
                 options,
                 weights,
+                tuning: Mutex::default(),
+                rows_agree: AtomicBool::new(true),
                 modules: Mutex::default(),
                 arena,
                 gpu,
             }),
         };
         let inner = &*model.inner;
+        let bytes = inner.arena.bytes();
+        let tunes = inner.needs_tuning();
+        let all = if tunes {
+            bytes + bytes / TUNING_SHARE
+        } else {
+            bytes
+        };
         let needed = inner.units()?;
         std::thread::scope(|scope| {
             let compiling = scope.spawn(|| inner.add_modules(&needed));
             // If one does not compile, a session says so and goes without it.
-            for roll in [&inner.roll, &inner.rows] {
-                scope.spawn(|| inner.add_persistent(roll).ok());
+            for recording in [&inner.recording, &inner.rows] {
+                scope.spawn(|| inner.add_persistent(recording).ok());
             }
-            let uploaded = inner.upload(checkpoint, progress);
+            let uploaded = inner.upload(checkpoint, &mut |done, _| progress(done, all));
             let compiled = compiling.join().unwrap_or_else(|_| {
                 Err(Error::NoCompiler("a compiling thread panicked".to_string()))
             });
             uploaded.and(compiled)
         })?;
         inner.gpu.synchronise()?;
+        if tunes {
+            let tuning = all - bytes;
+            model.tune(&mut |done, trials| progress(bytes + tuning * done / trials, all))?;
+            progress(all, all);
+        }
         Ok(model)
     }
 
@@ -195,11 +216,40 @@ impl Inner {
     }
 
     /// Compiles and loads a persistent kernel, where chains are to be replayed by it.
-    fn add_persistent(&self, roll: &Result<Roll, String>) -> Result<(), Error> {
-        match (self.options.replay, roll) {
-            (Replay::Persistent, Ok(roll)) => self.add_modules(std::slice::from_ref(&roll.unit)),
+    fn add_persistent(&self, recording: &Result<Recording, String>) -> Result<(), Error> {
+        match (self.options.replay, recording) {
+            (Replay::Persistent, Ok(recording)) => {
+                self.add_modules(std::slice::from_ref(&recording.unit()))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// The loaded persistent kernel.
+    pub(crate) fn persistent_kernel(
+        &self,
+        unit: &Unit,
+        recording: &Recording,
+    ) -> Result<Kernel, Error> {
+        let threads = Recording::THREADS;
+        self.kernel_of(unit, recording.function(), threads, recording.shared)
+    }
+
+    /// The tuning parameters of the persistent kernels.
+    pub(crate) fn tuning(&self) -> Tuning {
+        *self.tuning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_tuning(&self, tuning: Tuning) {
+        *self.tuning.lock().unwrap_or_else(PoisonError::into_inner) = tuning;
+    }
+
+    pub(crate) fn rows_agree(&self) -> bool {
+        self.rows_agree.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_rows_agree(&self, agree: bool) {
+        self.rows_agree.store(agree, Ordering::Relaxed);
     }
 
     fn modules(&self) -> MutexGuard<'_, BTreeMap<Unit, Module>> {

@@ -1,6 +1,6 @@
 //! What a program will take of a GPU and how it will be replayed there, known before anything is allocated.
 
-use crate::persistent::{self, Inputs, ONE_ROW, Roll};
+use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::{self, Sizes};
 use crate::{Error, GpuInfo, Options, Replay, info};
 use std::fmt;
@@ -39,9 +39,12 @@ pub fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
 }
 
 /// The decode table for steps of several rows, if there is a table that they stand for.
-fn several(inputs: &Inputs<'_>) -> Result<Roll, String> {
+fn several(inputs: &Inputs<'_>) -> Result<Recording, String> {
     let (decode, others) = inputs.program.tables.split_first().ok_or("no table")?;
-    if !others.iter().any(|table| persistent::takes(decode, table)) {
+    if !others
+        .iter()
+        .any(|table| persistent::can_stand_for(decode, table))
+    {
         return Err("no other table has the decode table's commands".to_string());
     }
     persistent::record_rows(inputs, decode)
@@ -60,9 +63,9 @@ pub struct Plan {
     pub(crate) options: Options,
     pub(crate) sizes: Sizes,
     /// The decode table for the persistent kernel, or why there is none.
-    pub(crate) roll: Result<Roll, String>,
+    pub(crate) recording: Result<Recording, String>,
     /// The same for steps of several rows.
-    pub(crate) rows: Result<Roll, String>,
+    pub(crate) rows: Result<Recording, String>,
 }
 
 impl Plan {
@@ -80,14 +83,15 @@ impl Plan {
             gpu,
         };
         let decode = program.tables.first().ok_or("it has no table".to_string());
-        let roll = decode.and_then(|table| persistent::record(&inputs, table, ONE_ROW));
-        let rows = roll.as_ref().map_err(String::clone);
+        let recording = decode.and_then(|table| persistent::record(&inputs, table, ONE_ROW));
+        let rows = recording.as_ref().map_err(String::clone);
         let rows = rows.and_then(|_| several(&inputs));
-        let bytes = [&roll, &rows].map(|roll| roll.as_ref().map_or(0, |r| r.memory().bytes));
+        let bytes =
+            [&recording, &rows].map(|recording| recording.as_ref().map_or(0, |r| r.memory().bytes));
         Ok(Plan {
             sizes: Sizes::of(&program, gpu, bytes),
             options: *options,
-            roll: roll.map_err(|why| not_persistent(&why)),
+            recording: recording.map_err(|why| not_persistent(&why)),
             rows: rows.map_err(|why| not_persistent(&why)),
             program,
         })
@@ -100,7 +104,7 @@ impl Plan {
 
     /// How chains will be replayed.
     pub fn replaying(&self) -> Replaying {
-        match (&self.roll, self.options.replay) {
+        match (&self.recording, self.options.replay) {
             (Err(why), Replay::Persistent) => Replaying {
                 replay: Replay::Graph,
                 note: Some(why.clone()),
@@ -111,13 +115,25 @@ impl Plan {
 
     /// Whether the persistent kernel takes the program; the error says why not.
     pub fn persistent(&self) -> Result<(), &str> {
-        self.roll.as_ref().map(|_| ()).map_err(String::as_str)
+        self.recording.as_ref().map(|_| ()).map_err(String::as_str)
     }
 
-    /// The most rows of a step that the persistent kernel has room for.
+    /// The source of the persistent kernel, for chains or for steps of several rows, as one text that compiles on its own. The error
+    /// says why there is no such kernel.
+    pub fn persistent_source(&self, several_rows: bool) -> Result<String, &str> {
+        let recording = if several_rows {
+            &self.rows
+        } else {
+            &self.recording
+        };
+        let recording = recording.as_ref().map_err(String::as_str)?;
+        Ok(persistent::standalone(&recording.unit()))
+    }
+
+    /// The most rows of a step that the persistent kernel computes.
     pub fn rows_together(&self) -> u32 {
-        let one = u32::from(self.roll.is_ok());
-        self.rows.as_ref().map_or(one, |roll| roll.rows)
+        let one = u32::from(self.recording.is_ok());
+        self.rows.as_ref().map_or(one, |recording| recording.rows)
     }
 }
 
@@ -165,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_recorded_once_is_counted_and_kept() {
         let plan = plan(&example(Format::F16), Replay::Graph, &h200());
-        let bytes = plan.roll.as_ref().unwrap().memory().bytes;
+        let bytes = plan.recording.as_ref().unwrap().memory().bytes;
         let entry = ("persistent replay", Class::Tables, bytes);
         assert!(bytes > 0 && plan.device_bytes().contains(&entry));
         assert_eq!(plan.rows_together(), 8);

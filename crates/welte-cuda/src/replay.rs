@@ -95,7 +95,7 @@ impl Session {
             step_state,
             page_table,
             sampling,
-            roll,
+            recording,
             rows,
         ] = <[DeviceBlock; 7]>::try_from(extra)
             .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
@@ -103,7 +103,7 @@ impl Session {
         let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
         let logits_bytes = sizes.logits_rows as usize * program.vocab as usize * 4;
         // Behind them comes what a kernel says has gone wrong.
-        let logits_bytes = logits_bytes + FAULT_BYTES as usize;
+        let logits_bytes = logits_bytes + FAULT_BYTES;
         let logits = HostBlock::new(&gpu, logits_bytes, "logits on the host")?;
         let places = Places {
             buffers: buffers.iter().map(DeviceBlock::start).collect(),
@@ -117,7 +117,7 @@ impl Session {
         };
         let tables = ready_tables(inner, &gpu, &places)?;
         let decode = tables.iter().position(|t| t.shape == Shape::Decode);
-        let persistent = Persistent::new(inner, &gpu, &places, roll);
+        let persistent = Persistent::new(inner, &gpu, &places, recording);
         let rows = Rows::new(inner, &gpu, &places, rows);
         let mut session = Session {
             model: model.clone(),
@@ -154,7 +154,7 @@ impl Session {
         session.upload_pages()?;
         session.set_replay(inner.options.replay)?;
         session.warm_up()?;
-        session.tune()?;
+        session.set_tuning(&inner.tuning());
         Ok(session)
     }
 
@@ -287,7 +287,7 @@ impl Session {
         loop {
             let together = self.launch_rows(table, rows.len())?;
             match &self.forward_graph {
-                _ if together => self.ask_rows(values * 4)?,
+                _ if together => self.fetch_rows_fault(values * 4)?,
                 Some(graph) if Some(table) == self.decode && self.by_graph() => {
                     graph.launch()?;
                 }

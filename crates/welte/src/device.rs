@@ -219,7 +219,7 @@ fn explain(plan: &welte_cuda::Plan) -> String {
     match (plan.persistent(), replaying.replay, &replaying.note) {
         (_, Replay::Persistent, None) if plan.rows_together() > 1 => {
             let most = plan.rows_together();
-            format!("{replaying}; steps of up to {most} rows too, where that is faster")
+            format!("{replaying}; steps of up to {most} rows too")
         }
         (_, Replay::Persistent, _) | (_, _, Some(_)) => replaying.to_string(),
         (Ok(()), ..) => {

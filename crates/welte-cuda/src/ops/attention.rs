@@ -180,6 +180,7 @@ fn plain(kv: &KvLayout, p: &params::Attention, rows: u32, a: &Args) -> Launch {
 fn plain_unit(kv: &KvLayout) -> Unit {
     Unit {
         file: "attention_plain.cu",
+        generated: String::new(),
         defines: kv_defines(kv.head_dim, kv.page, kv.format),
     }
 }
@@ -199,6 +200,7 @@ fn prefill_unit(kv: &KvLayout, warps: u32) -> Unit {
     defines.push(("TILES", "1".to_string()));
     Unit {
         file: "attention_prefill.cu",
+        generated: String::new(),
         defines,
     }
 }
@@ -226,6 +228,7 @@ fn decode_unit(kv: &KvLayout, group: u32, (warps, stages): (u32, u32)) -> Unit {
     }
     Unit {
         file: "attention.cu",
+        generated: String::new(),
         defines,
     }
 }

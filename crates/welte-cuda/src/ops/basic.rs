@@ -33,6 +33,7 @@ struct Args {
 fn unit() -> Unit {
     Unit {
         file: "basic.cu",
+        generated: String::new(),
         defines: Vec::new(),
     }
 }

@@ -53,6 +53,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
 fn unit_of(format: Format) -> Unit {
     Unit {
         file: "embed.cu",
+        generated: String::new(),
         defines: layout::format_defines(format),
     }
 }

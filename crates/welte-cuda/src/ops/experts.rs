@@ -237,6 +237,7 @@ fn unit(experts: u32) -> Unit {
     let per_lane = experts.div_ceil(32).next_power_of_two();
     Unit {
         file: "experts.cu",
+        generated: String::new(),
         defines: vec![("PER_LANE", per_lane.to_string())],
     }
 }

@@ -565,6 +565,7 @@ fn dequant(
 pub(super) fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
     Unit {
         file: "prepare.cu",
+        generated: String::new(),
         defines: vec![("BFLOAT", flag(bfloat)), ("TILED", flag(tiled))],
     }
 }
@@ -572,6 +573,7 @@ pub(super) fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
 fn dequant_unit(format: Format) -> Unit {
     Unit {
         file: "dequant.cu",
+        generated: String::new(),
         defines: format_defines(format),
     }
 }

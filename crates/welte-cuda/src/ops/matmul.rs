@@ -206,6 +206,7 @@ impl Product {
         let rounds = (self.padded() / 4).div_ceil(u64::from(plan.warps * 32));
         Unit {
             file: "matmul.cu",
+            generated: String::new(),
             defines: [
                 layout::format_defines(self.format),
                 vec![

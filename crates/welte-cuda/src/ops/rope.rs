@@ -3,22 +3,24 @@
 
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::mirrored;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format, KvLayout, Op, Program, params};
 
 /// Heads per block: `WARPS` of `rope.cu`.
 const WARPS: u32 = 4;
 
-/// `Kv` of `kv.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Kv {
-    start: u64,
-    pages: u64,
-    total: u32,
-    per_sequence: u32,
-    layer: u32,
-    heads: u32,
+mirrored! {
+    /// The paged KV cache (`kv.cuh`).
+    #[derive(Default)]
+    pub(crate) struct Kv = "Kv" {
+        start: u64,
+        pages: u64,
+        total: u32,
+        per_sequence: u32,
+        layer: u32,
+        heads: u32,
+    }
 }
 
 impl Kv {
@@ -148,6 +150,7 @@ fn unit(head_dim: u32, page: u32, format: Format) -> Unit {
     let format = if whole { format } else { Format::F16 };
     Unit {
         file: "rope.cu",
+        generated: String::new(),
         defines: kv_defines(head_dim, page.max(1), format),
     }
 }

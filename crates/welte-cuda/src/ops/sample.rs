@@ -3,6 +3,7 @@
 
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
+use crate::mirror::mirrored;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Program, Sampling, params};
 
@@ -20,30 +21,31 @@ const MOST_ENDS: usize = 256;
 /// Words of `Sampler` in `sample.cuh`, before the end tokens.
 const HEAD_WORDS: usize = 16;
 
-/// `SampleArgs` of `sample.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Args {
-    step: u64,
-    logits: u64,
-    sampler: u64,
-    meeting: u64,
-    ties: u64,
-    list: u64,
-    conveyor: u64,
-    mailbox: u64,
-    cancel: u64,
-    n: u32,
-    slice: u32,
-    conveyor_slots: u32,
-    mailbox_slots: u32,
-    shift: u32,
-    pad: u32,
+mirrored! {
+    /// What `sample_block` (`sample.cuh`) needs.
+    pub(crate) struct Args = "SampleArgs" {
+        step: u64,
+        logits: u64,
+        sampler: u64,
+        meeting: u64,
+        ties: u64,
+        list: u64,
+        conveyor: u64,
+        mailbox: u64,
+        cancel: u64,
+        n: u32,
+        slice: u32,
+        conveyor_slots: u32,
+        mailbox_slots: u32,
+        shift: u32,
+        pad: u32,
+    }
 }
 
 fn unit() -> Unit {
     Unit {
         file: "sample.cu",
+        generated: String::new(),
         defines: Vec::new(),
     }
 }

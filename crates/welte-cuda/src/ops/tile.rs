@@ -133,6 +133,7 @@ impl Tile {
         }
         Unit {
             file: if self.wide { WIDE_FILE } else { "gemm.cu" },
+            generated: String::new(),
             defines,
         }
     }

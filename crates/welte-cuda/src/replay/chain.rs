@@ -221,7 +221,7 @@ impl Session {
             Replay::Persistent => {
                 // Steps, and what the kernel may have to leave, are replayed as a graph.
                 self.set_replay(Replay::Graph)?;
-                if let Err(why) = &self.model.inner.roll {
+                if let Err(why) = &self.model.inner.recording {
                     self.note = Some(why.clone());
                     return Ok(());
                 }

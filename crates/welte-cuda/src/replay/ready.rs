@@ -90,6 +90,7 @@ pub(super) fn ready_tables(
 pub(crate) fn turn_unit() -> Unit {
     Unit {
         file: "turn.cu",
+        generated: String::new(),
         defines: Vec::new(),
     }
 }
