@@ -58,11 +58,11 @@ __device__ __forceinline__ Split split_of(const AttentionArgs &a, u32 position) 
 
 struct Ring {
     const Kv &kv;
-    u32 sequence, head, first, last, lane;
+    u32 slot, head, first, last, lane;
     u8 *shared;
 
     __device__ __forceinline__ void fetch(u32 tile, u32 stage) const {
-        u32 at = tile * TILE, page = kv_page(kv, sequence, at);
+        u32 at = tile * TILE, page = kv_page(kv, slot, at);
         u32 to = shared_address(shared) + stage * STAGE_BYTES;
 #pragma unroll
         for (u32 part = 0; part < 2; ++part) {
@@ -292,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
     Split s = split_of(a, at.position);
     if (blockIdx.x >= s.active) return;
 
-    Ring from = {a.kv, at.sequence, kv_head, s.first, s.last, lane, ring};
+    Ring from = {a.kv, at.slot, kv_head, s.first, s.last, lane, ring};
     u32 next = s.begin + warp;
 #pragma unroll
     for (u32 i = 0; i < STAGES - 1; ++i, next += WARPS) {

@@ -42,7 +42,7 @@ __device__ __forceinline__ void show_to_products() {
 
 // The positions of one sequence that the block needs.
 struct Span {
-    u32 sequence;
+    u32 slot;
     u32 low;
     u32 high;
 };
@@ -53,7 +53,7 @@ struct Fetch {
     u8 *to; // in shared memory: parts, then encoded parts
 
     __device__ __forceinline__ const u8 *from(const Span &s, u32 part, u32 position) const {
-        return kv_head(kv, part, kv_page(kv, s.sequence, position), head) + (u64)(position % PAGE) * KV_ROW;
+        return kv_head(kv, part, kv_page(kv, s.slot, position), head) + (u64)(position % PAGE) * KV_ROW;
     }
 
     // Starts copying a step's keys and values. Positions outside the span become zeros.
@@ -151,7 +151,7 @@ struct Tile {
 extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __grid_constant__ AttentionArgs a) {
     extern __shared__ __align__(128) u8 dynamic[];
     u8 *shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-    __shared__ u32 positions[ROWS], sequences[ROWS];
+    __shared__ u32 positions[ROWS], slots[ROWS];
     constexpr u32 NONE = 0xffffffffu;
     u32 head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, t = threadIdx.x;
     u32 lane = t % 32, warp_row = t / 32 * TILES * 16;
@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
     if (a.step->ended || first_row >= live) return;
     for (u32 i = t; i < ROWS; i += THREADS) {
         bool there = first_row + i < live;
-        sequences[i] = there ? a.step->rows[first_row + i].sequence : NONE;
+        slots[i] = there ? a.step->rows[first_row + i].slot : NONE;
         positions[i] = there ? a.step->rows[first_row + i].position : 0;
     }
     float factor = q_factor(a);
@@ -199,29 +199,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
         for (u32 k = 0; k < STEPS_K; ++k) load_q(q_regs[k], 0, k);
 
     Fetch fetch = {a.kv, head / (a.heads / a.kv.heads), parts};
-    u32 done = 0; // sequences below this number are done
+    u32 done = 0; // slots below this number are done
     for (;;) {
-        // Find the next sequence and its span. Each warp does it on its own.
+        // Find the next slot and its span. Each warp does it on its own.
         Span span = {NONE, NONE, 0};
         for (u32 i = lane; i < ROWS; i += 32)
-            if (sequences[i] >= done) span.sequence = min(span.sequence, sequences[i]);
-        span.sequence = __reduce_min_sync(~0u, span.sequence);
-        if (span.sequence == NONE) break;
+            if (slots[i] >= done) span.slot = min(span.slot, slots[i]);
+        span.slot = __reduce_min_sync(~0u, span.slot);
+        if (span.slot == NONE) break;
         for (u32 i = lane; i < ROWS; i += 32)
-            if (sequences[i] == span.sequence) {
+            if (slots[i] == span.slot) {
                 span.low = min(span.low, first_position(a, positions[i]));
                 span.high = max(span.high, positions[i]);
             }
         span.low = __reduce_min_sync(~0u, span.low);
         span.high = __reduce_max_sync(~0u, span.high);
-        done = span.sequence + 1;
+        done = span.slot + 1;
         int least = 0x7fffffff, most = -1; // positions that the warp's rows attend to
 #pragma unroll
         for (u32 m = 0; m < TILES; ++m)
 #pragma unroll
             for (u32 r = 0; r < 2; ++r) {
                 u32 row = warp_row + m * 16 + lane / 4 + r * 8;
-                bool mine = sequences[row] == span.sequence;
+                bool mine = slots[row] == span.slot;
                 tile[m].low[r] = mine ? (int)first_position(a, positions[row]) : 0x7fffffff;
                 tile[m].high[r] = mine ? (int)positions[row] : -1;
                 least = min(least, tile[m].low[r]);

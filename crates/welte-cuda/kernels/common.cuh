@@ -23,18 +23,17 @@ typedef unsigned long long u64;
 struct Row {
     u32 token;
     u32 position;
-    u32 sequence;
+    u32 slot;
 };
 
 // The few numbers that change from step to step, at a fixed address in device memory.
 struct Step {
     u32 live;    // rows in flight
     u32 ended;   // not 0: the chain is over, and every kernel returns at once
-    u32 slot;    // decode: the conveyor slot that row 0's token was read from
-    u32 serial;  // tokens sampled since the session began; numbers the mailbox's entries
+    u32 serial;  // tokens sampled in this context; numbers the mailbox's entries
     u32 left;    // tokens that this chain may still make
-    u32 pad[3];
-    Row rows[1]; // actually as many as the largest table takes
+    u32 pad[4];
+    Row rows[1]; // actually as many as the largest pass takes
 };
 
 __device__ __forceinline__ float warp_sum(float v) {

@@ -1,8 +1,9 @@
-// Embedding lookup: x[r] = scale * table[token[r]]. A tied head multiplies with the same planes.
+// Embedding lookup: x[r] = scale * table[tokens[r]]. A tied head multiplies with the same planes.
 #include "weights.cuh"
 
 struct EmbedArgs {
     const u8* weight;
+    const u32* tokens;
     float* x;
     const Step* step;
     u32 n;
@@ -20,7 +21,7 @@ extern "C" __global__ void embed(const __grid_constant__ EmbedArgs a) {
     grid_wait();
     if (a.step->ended || row >= a.step->live || unit * UNIT >= a.k) return;
     const u8* from[MOST_PLANES];
-    planes.row(min(a.step->rows[row].token, a.n - 1), from);
+    planes.row(min(a.tokens[row], a.n - 1), from);
     float v[UNIT];
 #ifdef FLOATS
     // Planes are padded to 16 bytes, so the last unit of F32 may have only 4 elements.

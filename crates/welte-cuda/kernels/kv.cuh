@@ -5,17 +5,17 @@
 
 struct Kv {
     u8 *start;
-    const u32 *pages; // [sequence][page of the sequence]
+    const u32 *pages; // [slot][entry]
     u32 total;        // pages per layer
-    u32 per_sequence; // pages per sequence
+    u32 entries;      // per slot
     u32 layer;
     u32 heads; // kv heads
 };
 
 constexpr u32 KV_ROW = KV_Q8 ? HEAD_DIM / 32 * 34 : HEAD_DIM * 2; // bytes of one position of one head
 
-__device__ __forceinline__ u32 kv_page(const Kv &kv, u32 sequence, u32 position) {
-    return __ldg(kv.pages + (u64)sequence * kv.per_sequence + position / PAGE);
+__device__ __forceinline__ u32 kv_page(const Kv &kv, u32 slot, u32 position) {
+    return __ldg(kv.pages + (u64)slot * kv.entries + position / PAGE);
 }
 
 // The keys (part 0) or values (part 1) of a head in a page.
@@ -25,5 +25,5 @@ __device__ __forceinline__ u8 *kv_head(const Kv &kv, u32 part, u32 page, u32 hea
 }
 
 __device__ __forceinline__ u8 *kv_at(const Kv &kv, u32 part, u32 head, const Row &row) {
-    return kv_head(kv, part, kv_page(kv, row.sequence, row.position), head) + (u64)(row.position % PAGE) * KV_ROW;
+    return kv_head(kv, part, kv_page(kv, row.slot, row.position), head) + (u64)(row.position % PAGE) * KV_ROW;
 }

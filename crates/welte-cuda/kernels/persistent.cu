@@ -13,7 +13,7 @@
 
 struct ChainArgs {
     SampleArgs sample;
-    Kv kv;
+    Kv caches[MAX_CACHES];
     const Instruction *program;
     const Share *shares; // [block][instruction]
     float *exchange;
@@ -35,16 +35,16 @@ struct ChainArgs {
 #define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, stalled)
 #define REPLAY_PRODUCT(V) product<V>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, stalled)
 #define REPLAY_LOGITS(V) best = REPLAY_PRODUCT(V)
-#define REPLAY_ATTENTION(V) attention<V>(w, s, a.kv, a.exchange, in, turn, position, stalled)
+#define REPLAY_ATTENTION(V) attention<V>(w, s, a.caches[V::cache], a.exchange, in, turn, position, stalled)
 #define FILL_ROPE(V, rope) fill_angles<V>(s->angles, a.freqs[rope], position)
 
 __device__ __forceinline__ void begin(Shared *s, const ChainArgs &a) {
     u32 tid = threadIdx.x;
     load_program(s, a.program, a.shares, a.instructions);
-    const u32 *pages = a.kv.pages + (u64)a.sample.step->rows[0].sequence * a.kv.per_sequence;
-    for (u32 i = tid; i < a.kv.per_sequence; i += LAUNCHED) s->pages[i] = pages[i];
-    const u32 *ends = (const u32 *)(a.sample.sampler + 1);
-    u32 count = min(a.sample.sampler->ends, MAX_ENDS);
+    load_pages(s, a.caches, a.sample.step->rows[0].slot, tid, LAUNCHED);
+    const Sampler *sampler = sampler_of(a.sample);
+    const u32 *ends = (const u32 *)(sampler + 1);
+    u32 count = min(sampler->ends, MAX_ENDS);
     for (u32 i = tid; i < count; i += LAUNCHED) s->ends[i] = ends[i];
     if (tid == 0) {
         s->end_count = count;
@@ -62,7 +62,7 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns)
     ring.begin(s);
     Step *step = a.sample.step;
     u32 position = step->rows[0].position, token = step->rows[0].token, parity = 0, half = 0;
-    bool greedy = wants_largest_logit(*a.sample.sampler), stalled = blockIdx.x == a.stalled_block;
+    bool greedy = wants_largest_logit(*sampler_of(a.sample)), stalled = blockIdx.x == a.stalled_block;
     for (u32 turn = 0; turn < turns; turn++, position++) {
         w.turn = turn;
         u32 cancelled = 0;

@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent_rows(const 
     if (threadIdx.x == 0) {
         s->live = live;
         s->meetings = 0;
-        s->sequence = ~0u;
+        s->slot = ~0u;
         s->ring_bytes = SCRATCHPAD_BYTES - a.inputs;
         s->inputs = a.inputs;
         init_ring(s);

@@ -53,20 +53,22 @@ struct Meeting {
 struct SampleArgs {
     Step *step;
     const float *logits;
-    Sampler *sampler;
+    u8 *samplers; // one per slot
     Meeting *meeting;
     u32 *ties; // a count per block
     u64 *list; // elements to sort, at most GATHERED
-    u32 *conveyor;
+    u32 *tokens;
     u64 *mailbox;
     const u32 *cancel;
+    u64 sampler_bytes; // from one slot's sampler to the next
     u32 n;
     u32 slice; // logits per block
-    u32 conveyor_slots;
     u32 mailbox_slots;
     u32 shift; // fraction bits of a probability; a sum of n fits 62 bits
-    u32 pad;
 };
+
+// The sampler of row 0's slot.
+__device__ __forceinline__ Sampler *sampler_of(const SampleArgs &a) { return (Sampler *)(a.samplers + a.step->rows[0].slot * a.sampler_bytes); }
 
 __device__ __forceinline__ u64 mix(u64 x) {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -158,8 +160,8 @@ __device__ __forceinline__ bool has_penalties(const Sampler &s) {
 }
 
 // Adds biases and penalties to the block's slice of the logits.
-__device__ void adjust(const SampleArgs &a, const Sampler &s, float *values, u32 *counts, u32 from, u32 count) {
-    const u32 *history = (const u32 *)(a.sampler + 1) + s.most_ends;
+__device__ void adjust(const Sampler &s, const Sampler *sampler, float *values, u32 *counts, u32 from, u32 count) {
+    const u32 *history = (const u32 *)(sampler + 1) + s.most_ends;
     const u32 *biases = history + s.size;
     // A token may occur twice, so one warp adds the biases in order.
     if (threadIdx.x < 32) {
@@ -434,9 +436,9 @@ __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 ke
     return block_max(sh, winner);
 }
 
-// Stores the token in the history, the conveyor and the mailbox, advances row 0, and decides whether the chain goes on.
+// Stores the token in the history, the tokens and the mailbox, advances row 0, and decides whether the chain goes on.
 __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
-    Sampler *s = a.sampler;
+    Sampler *s = sampler_of(a);
     Step *step = a.step;
     u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
     bool end = false;
@@ -446,9 +448,7 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
         s->head = s->head + 1 < s->size ? s->head + 1 : 0;
         s->len = min(s->len + 1, s->size);
     }
-    u32 slot = step->slot + 1 < a.conveyor_slots ? step->slot + 1 : 0;
-    a.conveyor[slot] = token;
-    step->slot = slot;
+    a.tokens[0] = token;
     u32 serial = ++step->serial;
     store_system(a.mailbox + (serial & (a.mailbox_slots - 1)), (u64)serial << 32 | token);
     step->rows[0].token = token;
@@ -465,12 +465,13 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
     u32 *orders = (u32 *)(shared + sizeof(Scratch)); // values of the slice, later their orders; then the slice's counts
     u32 t = threadIdx.x, from = blockIdx.x * a.slice;
     u32 count = from < a.n ? min(a.slice, a.n - from) : 0;
-    const Sampler s = *a.sampler;
+    const Sampler *sampler = sampler_of(a);
+    const Sampler s = *sampler;
     Meeting *meeting = a.meeting;
     float *values = (float *)orders;
     for (u32 i = t; i < count; i += THREADS) values[i] = __ldcg(a.logits + from + i);
     block_meets();
-    adjust(a, s, values, orders + a.slice, from, count);
+    adjust(s, sampler, values, orders + a.slice, from, count);
     block_meets();
     u64 best = 0;
     for (u32 i = t; i < count; i += THREADS) {

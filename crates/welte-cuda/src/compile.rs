@@ -29,6 +29,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "basic.cu",
     "blocks.cuh",
     "common.cuh",
+    "conv.cu",
     "dequant.cu",
     "dequant.cuh",
     "embed.cu",

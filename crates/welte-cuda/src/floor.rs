@@ -42,7 +42,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 
 /// Measures the bytes per second that a GPU reads from its memory: the best pass of about `seconds`. Uses a quarter of the free
 /// memory, at most 4 GiB.
-pub fn read_bandwidth(device: u32, seconds: f64) -> Result<f64, Error> {
+pub(crate) fn read_bandwidth(device: u32, seconds: f64) -> Result<f64, Error> {
     let gpu = Arc::new(Gpu::open(device)?);
     gpu.current()?;
     let bytes = (gpu.free_memory()? / 4).clamp(LEAST, MOST) / CHUNK * CHUNK;

@@ -12,11 +12,6 @@ use std::sync::{Arc, OnceLock};
 const OVERLAP: sys::CUlaunchAttributeID =
     sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
 
-/// The error for a missing GPU.
-pub(crate) fn absent(why: impl Into<String>) -> Error {
-    Error::Absent(why.into())
-}
-
 /// Turns a driver status into a result. `what` names the attempted action.
 pub(crate) fn check(result: CUresult, what: &str) -> Result<(), Error> {
     if result == CUresult::CUDA_SUCCESS {
@@ -36,21 +31,7 @@ pub(crate) fn check(result: CUresult, what: &str) -> Result<(), Error> {
         what: what.to_string(),
         name: text(sys::cuGetErrorName),
         text: text(sys::cuGetErrorString),
-        remedy: remedy(result),
     })
-}
-
-fn remedy(result: CUresult) -> &'static str {
-    match result {
-        CUresult::CUDA_ERROR_OUT_OF_MEMORY => "a smaller context (-c) or model needs less memory",
-        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-            "delete the kernel cache (welte/kernels in the cache folder) and try again"
-        }
-        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH | CUresult::CUDA_ERROR_NO_DEVICE => {
-            "check that nvidia-smi works, then try again"
-        }
-        _ => "run on the CPU with --device cpu, and report this with what `welte doctor` says",
-    }
 }
 
 /// A GPU in use: its primary context and one stream, on which all work runs in order.
@@ -175,6 +156,17 @@ impl Gpu {
             sys::cuMemcpyDtoHAsync_v2(out.as_mut_ptr().cast(), source, out.len(), self.stream)
         };
         check(result, "copying from the GPU")
+    }
+
+    /// Enqueues a copy within the device.
+    ///
+    /// # Safety
+    /// Both ranges have that many bytes, and they do not overlap.
+    pub(crate) unsafe fn copy(&self, target: u64, source: u64, bytes: u64) -> Result<(), Error> {
+        // SAFETY: the caller guarantees it.
+        let result =
+            unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, bytes as usize, self.stream) };
+        check(result, "copying on the GPU")
     }
 
     /// Allocates in stream order, as engines without a memory plan do. [`Gpu::release_in_order`] frees it.

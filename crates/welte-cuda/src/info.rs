@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::Error;
-use crate::gpu::{Gpu, absent, check};
+use crate::gpu::{Gpu, check};
 use cudarc::driver::sys::{self, CUdevice_attribute as A};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -62,8 +62,8 @@ pub fn h200() -> GpuInfo {
 pub fn info(device: u32) -> Result<GpuInfo, Error> {
     // SAFETY: this only tries to open the library.
     if !unsafe { sys::is_culib_present() } {
-        return Err(absent(
-            "the NVIDIA driver's library (libcuda.so.1, nvcuda.dll) is missing",
+        return Err(Error::Unavailable(
+            "the NVIDIA driver's library (libcuda.so.1, nvcuda.dll) is missing".to_string(),
         ));
     }
     let mut driver = 0;
@@ -76,7 +76,7 @@ pub fn info(device: u32) -> Result<GpuInfo, Error> {
         )?;
     }
     if driver < OLDEST_DRIVER {
-        return Err(absent(format!(
+        return Err(Error::Unavailable(format!(
             "the driver supports CUDA {}.{}; install one for 12.8 or later",
             driver / 1000,
             driver % 1000 / 10
@@ -86,7 +86,7 @@ pub fn info(device: u32) -> Result<GpuInfo, Error> {
     // SAFETY: as above.
     unsafe { check(sys::cuDeviceGetCount(&mut count), "counting the GPUs")? };
     if i64::from(device) >= i64::from(count) {
-        return Err(absent(format!(
+        return Err(Error::Unavailable(format!(
             "GPU {device} does not exist; the driver sees {count}"
         )));
     }
@@ -141,7 +141,7 @@ pub fn info(device: u32) -> Result<GpuInfo, Error> {
 static OPEN: Mutex<BTreeMap<u32, Gpu>> = Mutex::new(BTreeMap::new());
 
 /// Bytes of device memory that are free now.
-pub fn free_memory(device: u32) -> Result<u64, Error> {
+pub(crate) fn free_memory(device: u32) -> Result<u64, Error> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let gpu = match open.entry(device) {
         Entry::Occupied(entry) => entry.into_mut(),

@@ -107,6 +107,12 @@ pub(crate) fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
+/// The bytes of several parameter structs or numbers.
+pub(crate) fn bytes_of_all<T: Copy>(values: &[T]) -> &[u8] {
+    // SAFETY: as in `bytes_of`.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
 /// An owned copy of [`bytes_of`].
 pub(crate) fn args<T: Copy>(value: &T) -> Vec<u8> {
     bytes_of(value).to_vec()

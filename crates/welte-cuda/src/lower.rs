@@ -1,4 +1,4 @@
-//! Lowering: each command of a table becomes one or a few kernels with resolved addresses.
+//! Lowering: each command of a pass becomes one or a few kernels with resolved addresses.
 
 use crate::gpu::Gpu;
 use crate::launch::{DeviceWeight, Node};
@@ -6,19 +6,18 @@ use crate::load::Placed;
 use crate::{Error, GpuInfo, ops};
 use std::sync::Arc;
 use welte_table::{
-    BufferRef, Class, Command, Format, NO_WEIGHT, Op, Params, Patch, Program, Shape, Table,
-    WeightId, params,
+    BufferRef, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program, WeightId, params,
 };
 
 /// Whether this device runs the command as it is. It has every op in every format, fused ones included, but lacks some of
 /// their options.
-pub fn supports(command: &Command) -> bool {
+pub(crate) fn supports(command: &Command) -> bool {
     lacking(command).next().is_none()
 }
 
 /// The features that a program needs and this device lacks, as text; `None` if it lacks nothing.
-pub fn missing(program: &Program) -> Option<String> {
-    let commands = program.tables.iter().flat_map(|t| &t.commands);
+pub(crate) fn missing(program: &Program) -> Option<String> {
+    let commands = program.passes.iter().flat_map(|pass| &pass.commands);
     let mut needed: Vec<&str> = commands.flat_map(lacking).collect();
     needed.sort_unstable();
     needed.dedup();
@@ -47,28 +46,34 @@ fn lacking(command: &Command) -> impl Iterator<Item = &'static str> {
 /// The highest-numbered activation that the kernels support.
 const LAST_ACT: u32 = 2;
 
-/// Device addresses of a session's memory.
+/// Device addresses of a context's memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     /// Each buffer of the program.
     pub(crate) buffers: Vec<u64>,
-    /// The step state (`Step` of `common.cuh`).
+    /// The `Step` of input rows (`common.cuh`).
     pub(crate) step: u64,
-    /// The page table: KV page of `[sequence][page]`, as u32.
-    pub(crate) pages: u64,
+    /// The `Step` of output rows, followed by the numbers of the chosen rows.
+    pub(crate) outputs: u64,
+    /// The page table of each cache: page of `[slot][entry]`, as u32.
+    pub(crate) page_tables: Vec<u64>,
     /// Scratch memory, used by one command at a time.
     pub(crate) scratch: u64,
     /// Like scratch, but zero between commands.
     pub(crate) counters: u64,
-    /// The sampling state (`ops::sample`).
-    pub(crate) sampler: u64,
+    /// The sampling state of each slot (`ops::sample`).
+    pub(crate) samplers: u64,
     /// Ring of `(serial << 32) | token` in host memory.
     pub(crate) mailbox: u64,
     /// A word in host memory. A value other than 0 ends the chain.
     pub(crate) cancel: u64,
 }
 
+/// Slots of the mailbox, a power of two. A loop on the device makes at most half as many tokens per launch.
+pub(crate) const MAILBOX_SLOTS: u32 = 4096;
+
 /// The inputs of lowering.
+#[derive(Clone, Copy)]
 pub(crate) struct Lowering<'a> {
     pub(crate) program: &'a Program,
     pub(crate) gpu: &'a GpuInfo,
@@ -76,32 +81,19 @@ pub(crate) struct Lowering<'a> {
     pub(crate) device: &'a Arc<Gpu>,
     pub(crate) weights: &'a [Placed],
     pub(crate) places: &'a Places,
+    /// The `Step` that the command's kernels read: of input rows or of output rows.
     pub(crate) step: u64,
-    pub(crate) pages: u64,
-    pub(crate) pages_per_sequence: u32,
-    pub(crate) kv: u64,
-    pub(crate) scratch: u64,
-    pub(crate) counters: u64,
-    pub(crate) sampler: u64,
-    pub(crate) conveyor: u64,
-    pub(crate) conveyor_slots: u32,
-    pub(crate) mailbox: u64,
-    pub(crate) mailbox_slots: u32,
-    pub(crate) cancel: u64,
 }
 
-/// Slots of the mailbox, a power of two. A loop on the device makes at most half as many tokens per launch.
-pub(crate) const MAILBOX_SLOTS: u32 = 4096;
+/// The nodes of each command.
+pub(crate) type Commands = Vec<Vec<Node>>;
 
-/// A table, lowered.
-pub(crate) struct LoweredTable {
-    pub(crate) shape: Shape,
-    /// The nodes of each command.
-    pub(crate) commands: Vec<Vec<Node>>,
-    /// Address of the logits' first row.
-    pub(crate) logits: u64,
-    /// The kernels that sample from the first row of the logits.
-    pub(crate) sample: Vec<Node>,
+/// A pass, lowered.
+pub(crate) struct LoweredPass {
+    /// For any number of rows.
+    pub(crate) commands: Commands,
+    /// For one row: of a decode pass, else empty.
+    pub(crate) one_row: Commands,
 }
 
 impl<'a> Lowering<'a> {
@@ -112,9 +104,6 @@ impl<'a> Lowering<'a> {
         weights: &'a [Placed],
         places: &'a Places,
     ) -> Lowering<'a> {
-        let kv = program.buffers.iter().position(|b| b.class == Class::Kv);
-        let of = |index: usize| places.buffers.get(index).copied().unwrap_or(0);
-        let tokens = program.buffers.get(program.tokens as usize);
         Lowering {
             program,
             gpu,
@@ -122,17 +111,6 @@ impl<'a> Lowering<'a> {
             weights,
             places,
             step: places.step,
-            pages: places.pages,
-            pages_per_sequence: pages_per_sequence(program),
-            kv: kv.map_or(0, of),
-            scratch: places.scratch,
-            counters: places.counters,
-            sampler: places.sampler,
-            conveyor: of(program.tokens as usize),
-            conveyor_slots: tokens.map_or(0, |b| (b.bytes / 4).min(u64::from(u32::MAX)) as u32),
-            mailbox: places.mailbox,
-            mailbox_slots: MAILBOX_SLOTS,
-            cancel: places.cancel,
         }
     }
 
@@ -161,65 +139,31 @@ impl<'a> Lowering<'a> {
         start.map_or(0, |start| start + u64::from(at.offset))
     }
 
-    /// Lowers a table.
-    pub(crate) fn lower(&self, table: &Table) -> Result<LoweredTable, Error> {
-        let mut commands = Vec::with_capacity(table.commands.len());
-        let single_from = table.single_row_from().unwrap_or(usize::MAX);
-        ops::experts::check_order(&table.commands)?;
-        for (index, command) in table.commands.iter().enumerate() {
-            let positional = matches!(
-                command.op,
-                Op::Rope | Op::RopeAppend | Op::KvAppend | Op::Attention | Op::Embed
-            );
-            if index >= single_from && positional {
-                let name = command.op.name();
-                return Err(Error::Program(format!("{name} after copy_last")));
-            }
-            commands.push(ops::lower(self, command, table.rows_at(index))?);
-        }
-        let logits = logits(table)?;
-        Ok(LoweredTable {
-            shape: table.shape,
-            commands,
-            logits: self.buffer(logits),
-            sample: ops::lower(self, &sample_command(self.program, logits), 1)?,
-        })
+    /// Lowers a pass. A decode pass is lowered for one row as well: those kernels are faster.
+    pub(crate) fn pass(&self, pass: &Pass) -> Result<LoweredPass, Error> {
+        ops::experts::check_order(&pass.commands)?;
+        let one_row = match pass.kind {
+            PassKind::Decode => self.commands(pass, Some(1))?,
+            PassKind::Prompt | PassKind::Embed => Vec::new(),
+        };
+        let commands = match one_row.is_empty() || pass.rows > 1 {
+            true => self.commands(pass, None)?,
+            false => Vec::new(),
+        };
+        Ok(LoweredPass { commands, one_row })
     }
-}
 
-/// The most pages of a sequence.
-pub(crate) fn pages_per_sequence(program: &Program) -> u32 {
-    program.kv.context.div_ceil(program.kv.page.max(1))
-}
-
-/// A table's logits: the input of `sample`, or else the output of the last command.
-pub(crate) fn logits(table: &Table) -> Result<BufferRef, Error> {
-    let last = table
-        .commands
-        .last()
-        .ok_or_else(|| Error::Program("a table without commands".to_string()))?;
-    Ok(match last.op {
-        Op::Sample => last.buffers[0],
-        op => last.buffers[(op.reads().len() + op.writes().len()).saturating_sub(1)],
-    })
-}
-
-/// A `sample` command for a table's logits, as at the end of a decode table.
-pub(crate) fn sample_command(program: &Program, logits: BufferRef) -> Command {
-    let mut params: Params = [0; 16];
-    params[..2].copy_from_slice(&[program.vocab, program.vocab]);
-    let tokens = BufferRef {
-        buffer: program.tokens,
-        offset: 0,
-    };
-    Command {
-        op: Op::Sample,
-        patch: Patch::OutputSlot,
-        format: Format::F32,
-        weights: [NO_WEIGHT; 3],
-        buffers: [logits, tokens, BufferRef::NONE, BufferRef::NONE],
-        params,
-        bytes: 0,
-        flops: 0,
+    /// Lowers all commands, for so many rows or for as many as the pass takes.
+    fn commands(&self, pass: &Pass, rows: Option<u32>) -> Result<Commands, Error> {
+        let from = pass.outputs_from().unwrap_or(usize::MAX);
+        let lowered = pass.commands.iter().enumerate().map(|(index, command)| {
+            let rows = rows.unwrap_or(ops::rows_of(pass, index));
+            let mut cx = *self;
+            if index >= from {
+                cx.step = self.places.outputs;
+            }
+            ops::lower(&cx, command, rows)
+        });
+        lowered.collect()
     }
 }

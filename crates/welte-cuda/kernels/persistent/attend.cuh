@@ -77,7 +77,7 @@ template <class V> struct Job {
     __device__ __forceinline__ const u8 *key(const Shared *s, u32 tile, u32 row) const {
         u32 at = tile * TILE_POSITIONS, more = row;
         if (PAGE % TILE_POSITIONS) at += row, more = 0;
-        return keys + (u64)s->pages[min(at / PAGE, MAX_PAGES - 1u)] * PAGE_BYTES + (at % PAGE + more) * KV_ROW;
+        return keys + (u64)s->pages[V::cache * MAX_PAGES + min(at / PAGE, MAX_PAGES - 1u)] * PAGE_BYTES + (at % PAGE + more) * KV_ROW;
     }
     // The distance of a value from its key, in bytes.
     static __device__ __forceinline__ u64 values(const Kv &kv) { return (u64)kv.total * PAGE_BYTES; }

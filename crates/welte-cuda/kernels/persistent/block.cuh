@@ -7,7 +7,7 @@
 // its turn with whatever values it has, and leaves. So nothing hangs.
 //
 // Macros, given by the host: WARPS, SLOTS (of the ring, at most), RING_BYTES, TUNED_VARIANTS, SCRATCHPAD_BYTES, OUTPUTS,
-// INSTRUCTIONS, MAX_PAGES, ANGLES. A step of several rows also has STEP_ROWS, the most rows; then RING_BYTES is the smallest
+// INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES. A step of several rows also has STEP_ROWS, the most rows; then RING_BYTES is the smallest
 // ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
 #pragma once
 #include "angle.cuh"
@@ -21,6 +21,7 @@ constexpr u32 CONSUMERS = WARPS * 32;
 constexpr u32 THREADS = 256;             // that sample
 constexpr u32 LAUNCHED = CONSUMERS + 64; // with the streaming warp and the bookkeeper's
 constexpr u32 MAX_ENDS = 256;            // end tokens in shared memory
+constexpr u32 MAX_CACHES = 4;            // of a model
 
 // One lowered command. `reads` and `writes` count the writes of a vector within a turn, from 1 (exchange.cuh).
 struct Instruction {
@@ -105,12 +106,12 @@ struct Shared {
     volatile Bookkeeping bookkeeping;
     u32 end_count;
     u32 ends[MAX_ENDS];
-    u32 pages[MAX_PAGES];
+    u32 pages[CACHES * MAX_PAGES];
 #if STEP_ROWS > 1
     Row rows[STEP_ROWS];
     u32 live;       // rows of the step
     u32 meetings;   // of all blocks, that this block has joined
-    u32 sequence;   // whose pages are in `pages`
+    u32 slot;       // whose pages are in `pages`
     u32 inputs;     // bytes of the scratchpad for these rows
     u32 ring_bytes; // the rest
 #else
@@ -126,6 +127,15 @@ struct Shared {
     __device__ __forceinline__ u8 *ring() { return ring_memory; }
 #endif
 };
+
+// Copies the page lists of a slot to shared memory. Thread `first` of `threads` takes its part.
+__device__ __forceinline__ void load_pages(Shared *s, const Kv (&caches)[MAX_CACHES], u32 slot, u32 first, u32 threads) {
+#pragma unroll
+    for (u32 c = 0; c < CACHES; c++) {
+        const u32 *pages = caches[c].pages + (u64)slot * caches[c].entries;
+        for (u32 i = first; i < caches[c].entries; i += threads) s->pages[c * MAX_PAGES + i] = __ldg(pages + i);
+    }
+}
 
 // All consumers of the block meet.
 __device__ __forceinline__ void consumers_meet() { bar_sync<1, CONSUMERS>(); }

@@ -69,7 +69,7 @@ __device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const Sa
     consumers_meet();
 }
 
-// The bookkeeper: writes history, conveyor, mailbox and step state.
+// The bookkeeper: writes history, tokens, mailbox and step state.
 //
 // Memory order: thread 0 writes a token and then `handed`; after the last token it writes `done`. A fence precedes each of both
 // writes. The bookkeeper reads `done`, and behind a fence `handed`. All four accesses are volatile, so these are two release and

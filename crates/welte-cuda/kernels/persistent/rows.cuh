@@ -5,7 +5,7 @@
 
 struct RowsArgs {
     const Step *step;
-    Kv kv;
+    Kv caches[MAX_CACHES];
     const Instruction *program;
     const Share *shares; // [block][instruction]
     float *exchange;

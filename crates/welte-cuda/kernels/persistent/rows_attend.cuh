@@ -37,15 +37,12 @@ template <class V> __device__ __forceinline__ void append(WaitContext &w, Shared
 template <class V>
 __device__ __forceinline__ void attend_row_job(WaitContext &w, Shared *s, const Kv &kv, const RowsArgs &a, const Instruction &in, const Job<V> &job, u32 row) {
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tile = job.begin + warp, position = s->rows[row].position;
-    u32 sequence = s->rows[row].sequence;
-    if (s->sequence != sequence) {
-        const u32 *pages = kv.pages + (u64)sequence * kv.per_sequence;
-        for (u32 i = tid; i < kv.per_sequence; i += CONSUMERS) s->pages[i] = __ldg(pages + i);
-    }
+    u32 slot = s->rows[row].slot;
+    if (s->slot != slot) load_pages(s, a.caches, slot, tid, CONSUMERS);
     load_qkv<V>(w, s, kv, exchange_of(a, row) + in.input, in, tag_of(0, in.reads_per_turn, in.reads), job, position, s->angles + row * ANGLES, 0, warp, lane);
     if (tid == 0) wait_count(w, &a.sync->arrived, s->meetings * gridDim.x);
     consumers_meet();
-    if (tid == 0) s->sequence = sequence;
+    if (tid == 0) s->slot = slot;
     Keys<V> k;
     Values<V> v;
     k.fetch(s, job, tile, job.to, position, lane / 4, lane % 4);
@@ -55,7 +52,7 @@ __device__ __forceinline__ void attend_row_job(WaitContext &w, Shared *s, const 
 
 template <class V> __device__ __forceinline__ void attend_rows(WaitContext &w, Shared *s, const RowsArgs &a, const Instruction &in) {
     constexpr u32 JOBS = Job<V>::JOBS;
-    Kv kv = a.kv;
+    Kv kv = a.caches[V::cache];
     kv.layer = in.layer;
     append<V>(w, s, kv, a, in);
     consumers_meet();

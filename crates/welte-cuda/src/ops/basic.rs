@@ -1,4 +1,4 @@
-//! The small ops: norm, bias, act_mul, add, scale, copy_last.
+//! The small ops: norm, bias, act_mul, add, scale, select_rows, pool.
 
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
@@ -28,6 +28,47 @@ struct Args {
     act: u32,
     a: f32,
     b: f32,
+}
+
+/// `OutputArgs` of `basic.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct OutputArgs {
+    step: u64,
+    outputs: u64,
+    x: u64,
+    y: u64,
+    n: u32,
+    kind: u32,
+    normalise: u32,
+    x_stride: u32,
+    y_stride: u32,
+    pad: u32,
+}
+
+impl OutputArgs {
+    fn of(cx: &Lowering<'_>, x: u64, y: u64) -> OutputArgs {
+        OutputArgs {
+            step: cx.places.step,
+            outputs: cx.places.outputs,
+            x,
+            y,
+            ..OutputArgs::default()
+        }
+    }
+}
+
+/// `blocks` blocks for each of `outputs` output rows.
+fn output_launch(function: &'static str, outputs: u32, blocks: u32, a: &OutputArgs) -> Launch {
+    Launch {
+        unit: unit(),
+        function,
+        grid: [outputs, blocks, 1],
+        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        block: THREADS,
+        shared: 0,
+        args: args(a),
+    }
 }
 
 fn unit() -> Unit {
@@ -130,15 +171,28 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             let a = Args { n, y_stride, a: p.scale, b: p.cap, ..a };
             stretched("scale", n, a)
         }
-        Op::CopyLast => {
-            let p = params::CopyLast::of(words);
-            let (n, x_stride) = (p.n, p.x_stride);
-            launch(
-                "copy_last",
-                1,
-                n.div_ceil(THREADS),
-                Args { n, x_stride, ..a },
-            )
+        Op::SelectRows => {
+            let p = params::SelectRows::of(words);
+            let (n, x_stride, y_stride) = (p.n, p.x_stride, p.y_stride);
+            let a = OutputArgs {
+                n,
+                x_stride,
+                y_stride,
+                ..OutputArgs::of(cx, x, y)
+            };
+            output_launch("select_rows", rows, n.div_ceil(STRETCH), &a)
+        }
+        Op::Pool => {
+            let p = params::Pool::of(words);
+            let a = OutputArgs {
+                n: p.n,
+                kind: p.kind,
+                normalise: p.normalise,
+                x_stride: p.x_stride,
+                y_stride: p.y_stride,
+                ..OutputArgs::of(cx, x, y)
+            };
+            output_launch("pool", rows, 1, &a)
         }
         op => return Err(Error::Program(format!("{} is no small op", op.name()))),
     };

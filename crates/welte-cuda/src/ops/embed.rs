@@ -13,6 +13,7 @@ const THREADS: u32 = 128;
 #[derive(Clone, Copy)]
 struct EmbedArgs {
     weight: u64,
+    tokens: u64,
     x: u64,
     step: u64,
     n: u32,
@@ -39,6 +40,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         shared: 0,
         args: args(&EmbedArgs {
             weight: table.start,
+            tokens: cx.buffer(command.buffers[0]),
             x: cx.buffer(command.buffers[1]),
             step: cx.step,
             n: table.n,

@@ -359,7 +359,7 @@ struct CombineArgs {
 
 /// Products of tiles of entries, for up to `most` rows of a table of `rows`.
 fn many(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -> Vec<Node> {
-    let private = Private::of(cx.scratch, job, rows);
+    let private = Private::of(cx.places.scratch, job, rows);
     let choice = cx.buffer(command.buffers[1]);
     let y = cx.buffer(command.buffers[2]);
     let tile = job.tile(most);
@@ -611,7 +611,6 @@ mod tests {
     fn a_sum_before_its_parts_is_refused() {
         let command = |op| Command {
             op,
-            patch: welte_table::Patch::None,
             format: Format::F32,
             weights: [0; 3],
             buffers: [welte_table::BufferRef::NONE; 4],

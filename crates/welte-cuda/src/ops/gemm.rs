@@ -243,7 +243,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     let format = job.weight.format;
     let act_mul = job.epilogue == Epilogue::ActMul;
     let private = Private::of(
-        cx.scratch,
+        cx.places.scratch,
         format,
         job.weight.n,
         job.weight.k,
@@ -333,7 +333,7 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
         x: private.x,
         y: job.y,
         parts: private.rest,
-        done: cx.counters,
+        done: cx.places.counters,
         step: cx.step,
         n: job.weight.n,
         k: job.weight.k,

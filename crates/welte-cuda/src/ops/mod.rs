@@ -2,9 +2,11 @@
 
 pub(crate) mod attention;
 pub(crate) mod basic;
+pub(crate) mod conv;
 pub(crate) mod embed;
 pub(crate) mod experts;
 pub(crate) mod gemm;
+pub(crate) mod kv;
 pub(crate) mod library;
 pub(crate) mod matmul;
 pub(crate) mod rope;
@@ -14,7 +16,7 @@ pub(crate) mod tile;
 use crate::launch::{Listed, Node};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Op, Program};
+use welte_table::{Command, Op, Pass, Program};
 
 /// The most rows of the matrix-vector kernels. More rows use matrix products.
 pub(crate) const MOST_VECTOR_ROWS: u32 = 16;
@@ -23,9 +25,10 @@ macro_rules! family {
     ($command:expr, $rows:expr, $function:ident ( $($argument:expr),* )) => {
         match $command.op {
             Op::Embed => embed::$function($($argument),*),
-            Op::Norm | Op::Bias | Op::ActMul | Op::Add | Op::Scale | Op::CopyLast => {
+            Op::Norm | Op::Bias | Op::ActMul | Op::Add | Op::Scale | Op::SelectRows | Op::Pool => {
                 basic::$function($($argument),*)
             }
+            Op::ShortConv => conv::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
                 if $rows <= MOST_VECTOR_ROWS =>
             {
@@ -40,6 +43,15 @@ macro_rules! family {
             Op::Sample => sample::$function($($argument),*),
         }
     };
+}
+
+/// The most rows that the kernels of command `index` are launched for.
+pub(crate) fn rows_of(pass: &Pass, index: usize) -> u32 {
+    match pass.commands.get(index).map(|command| command.op) {
+        // These read all rows, but have a block for each output row.
+        Some(Op::SelectRows | Op::Pool) => pass.outputs,
+        _ => pass.rows_at(index),
+    }
 }
 
 /// The kernels of a command, for at most `rows` rows.
@@ -62,6 +74,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     let families = [
         embed::catalogue(),
         basic::catalogue(),
+        conv::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
         rope::catalogue(),

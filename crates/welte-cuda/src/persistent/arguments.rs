@@ -1,15 +1,16 @@
 //! The parameters of both persistent kernels.
 
+use super::MAX_CACHES;
 use super::instruction::KernelParams;
 use crate::mirror::{Layout, mirrored};
-use crate::ops::rope::Kv;
+use crate::ops::kv::Kv;
 use crate::ops::sample;
 
 mirrored! {
     /// Of the kernel for chains (`persistent.cu`).
     pub(crate) struct ChainArgs = "ChainArgs" {
         pub(crate) sample: sample::Args,
-        pub(crate) kv: Kv,
+        pub(crate) caches: [Kv; MAX_CACHES],
         pub(crate) program: u64,
         pub(crate) shares: u64,
         pub(crate) exchange: u64,
@@ -32,7 +33,7 @@ mirrored! {
     /// Of the kernel for a step of several rows (`persistent_rows.cu`).
     pub(crate) struct RowsArgs = "RowsArgs" {
         pub(crate) step: u64,
-        pub(crate) kv: Kv,
+        pub(crate) caches: [Kv; MAX_CACHES],
         pub(crate) program: u64,
         pub(crate) shares: u64,
         pub(crate) exchange: u64,

@@ -1,10 +1,13 @@
-//! Decode tables in the shapes of well-known models, for tests that compile kernels without a GPU.
+//! Decode passes in the shapes of well-known models, for tests that compile kernels without a GPU.
 
 use super::{Inputs, ONE_ROW, Recording, record, record_rows};
 use crate::GpuInfo;
 use crate::info::h200;
 use crate::launch::Listed;
 use welte_table::*;
+
+/// Rows of the decode pass.
+const ROWS: u32 = 8;
 
 /// Sizes of a model.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +49,7 @@ pub(super) const LLAMA_8B: Sizes = Sizes {
     vocab: 128_256,
 };
 
-/// A program with a decode table of this size, with queries and keys normed, its matrices in two formats.
+/// A program with a decode pass of this size, with queries and keys normed, its matrices in two formats.
 pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
     let mut weights = Vec::new();
     let mut weight = |format: Format, n: u32, k: u32, usage: Usage| {
@@ -65,7 +68,6 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
     let mut push = |op: Op, named: &[u32], buffers: &[u32], params: Params| {
         let mut command = Command {
             op,
-            patch: Patch::None,
             format,
             weights: [NO_WEIGHT; 3],
             buffers: [BufferRef::NONE; 4],
@@ -176,25 +178,37 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
     let buffers = floats.iter().map(|n| BufferSpec {
         name: String::new(),
         class: Class::ScratchDecode,
-        bytes: u64::from(*n) * 4,
+        bytes: u64::from(*n) * 4 * u64::from(ROWS),
     });
     Program {
         weights,
         buffers: buffers.collect(),
-        kv: KvLayout {
-            format: Format::F16,
-            layers: s.layers,
-            kv_heads: s.kv_heads,
-            head_dim: s.head_dim,
-            page: 64,
+        caches: vec![CacheSpec {
+            name: String::new(),
+            buffer: kv,
             pages: 64,
-            sequences: 1,
-            context: 4096,
-        },
+            kind: CacheKind::Attention {
+                format: Format::F16,
+                layers: s.layers,
+                kv_heads: s.kv_heads,
+                head_dim: s.head_dim,
+                window: 0,
+            },
+        }],
         vocab: s.vocab,
+        context: 4096,
+        page: 64,
+        slots: 1,
         tokens,
-        tables: vec![Table {
-            shape: Shape::Decode,
+        passes: vec![Pass {
+            kind: PassKind::Decode,
+            rows: ROWS,
+            outputs: ROWS,
+            width: s.vocab,
+            result: BufferRef {
+                buffer: logits,
+                offset: 0,
+            },
             labels: vec![String::new(); commands.len()],
             commands,
         }],
@@ -203,13 +217,12 @@ pub(crate) fn program(s: Sizes, format: Format, down: Format) -> Program {
 
 /// Records a made-up program for chains.
 pub(crate) fn one_row(program: &Program, gpu: &GpuInfo) -> Result<Recording, String> {
-    let inputs = Inputs { program, gpu };
-    record(&inputs, &program.tables[0], ONE_ROW)
+    record(&Inputs { program, gpu }, ONE_ROW)
 }
 
 /// Records it for steps of several rows.
 pub(crate) fn several_rows(program: &Program, gpu: &GpuInfo) -> Result<Recording, String> {
-    record_rows(&Inputs { program, gpu }, &program.tables[0])
+    record_rows(&Inputs { program, gpu })
 }
 
 /// What is compiled for every architecture in tests.

@@ -47,7 +47,7 @@ impl ScratchpadBytes {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SharedMemoryNeeds {
     pub(super) instructions: u32,
-    /// Pages of a sequence.
+    /// Page numbers of a slot, over all caches.
     pub(super) pages: u32,
     /// Pairs of cosine and sine, over all ropes.
     pub(super) angles: u32,

@@ -1,7 +1,7 @@
-//! The decode table for the persistent kernels (`kernels/persistent.cu`, `persistent_rows.cu`): the same commands, lowered to
+//! The decode pass for the persistent kernels (`kernels/persistent.cu`, `persistent_rows.cu`): the same commands, lowered to
 //! instructions that the kernel reads from device memory, and to the constants that it is compiled with.
 //!
-//! [`record`] makes a [`Recording`] of a table (`recorder.rs`); `arrangement.rs` divides the work of an instruction and
+//! [`record`] makes a [`Recording`] of it (`recorder.rs`); `arrangement.rs` divides the work of an instruction and
 //! `share.rs` the rows of a matrix; `memory.rs` divides shared memory; `variants.rs` writes the generated source.
 
 mod arguments;
@@ -48,6 +48,8 @@ pub(crate) const TUNABLE_EXTRA_SLOTS: u32 = 2;
 const MIN_PAGES: u32 = 512;
 /// Ropes of a model at most.
 const MAX_ROPES: usize = 4;
+/// Caches of a model at most (`persistent/block.cuh`).
+pub(crate) const MAX_CACHES: usize = 4;
 /// Bytes of [`Fault`].
 pub(crate) const FAULT_BYTES: usize = size_of::<Fault>();
 
@@ -65,7 +67,7 @@ impl Inputs<'_> {
     }
 }
 
-/// A decode table for a persistent kernel: for chains of one row, or for a step of several.
+/// A decode pass for a persistent kernel: for chains of one row, or for a step of several.
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
     /// Rows of a step at most.
@@ -75,7 +77,7 @@ pub(crate) struct Recording {
     /// Bytes of shared memory.
     pub(crate) shared: u32,
     pub(crate) program: Vec<Instruction>,
-    /// Which command of the table each instruction is.
+    /// Which command of the pass each instruction is.
     pub(crate) commands: Vec<usize>,
     /// `[block][instruction]`.
     pub(crate) shares: Vec<Share>,

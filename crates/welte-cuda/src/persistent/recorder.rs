@@ -1,4 +1,4 @@
-//! Recording: each command of a decode table, or two that belong together, becomes one instruction.
+//! Recording: each command of the decode pass, or two that belong together, becomes one instruction.
 
 use super::arrangement::{
     AttentionJobs, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, block_meta_bytes, has_tiles,
@@ -10,9 +10,10 @@ use super::memory::{SharedMemoryBudget, SharedMemoryNeeds};
 use super::share::{RowDivider, Share};
 use super::variants::{self, Output, TUNED_VARIANTS, Variant, Variants, tuning_index};
 use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
+use crate::ops::kv;
 use crate::ops::sample::{shared_bytes, slice};
 use std::collections::BTreeMap;
-use welte_table::{BufferId, BufferRef, Command, NO_WEIGHT, Op, Table, WeightId, params};
+use welte_table::{BufferId, BufferRef, Command, NO_WEIGHT, Op, Pass, WeightId, params};
 
 /// A vector of activations in the exchange.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +48,7 @@ struct StagedInput {
 
 struct Recorder<'a> {
     cx: &'a Inputs<'a>,
-    table: &'a Table,
+    pass: &'a Pass,
     budget: SharedMemoryBudget,
     blocks: u32,
     vectors: BTreeMap<BufferId, Vector>,
@@ -86,21 +87,18 @@ struct Product {
     k: u32,
 }
 
-/// Records a decode table for steps of as many rows as the budget has. The error says, in a few words, why the persistent
+/// Records the decode pass for steps of as many rows as the budget has. The error says, in a few words, why the persistent
 /// kernel cannot run it.
-pub(crate) fn record(
-    cx: &Inputs<'_>,
-    table: &Table,
-    budget: SharedMemoryBudget,
-) -> Result<Recording, String> {
+pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Recording, String> {
     possible(cx.gpu)?;
-    let logits = check_program(cx.program, table)?;
+    let pass = cx.program.passes.first().ok_or("no pass")?;
+    let (logits, head_dim) = check_program(cx.program, pass)?;
     // Every block must have rows of every product.
-    let rows = table.commands.iter().filter_map(rows_of).min();
+    let rows = pass.commands.iter().filter_map(rows_of).min();
     let blocks = rows.unwrap_or(1).min(cx.gpu.sms).max(1);
     let mut recorder = Recorder {
         cx,
-        table,
+        pass,
         budget,
         blocks,
         vectors: BTreeMap::new(),
@@ -120,12 +118,12 @@ pub(crate) fn record(
         rope: None,
         bias: None,
     };
-    for (index, command) in table.commands.iter().enumerate() {
+    for (index, command) in pass.commands.iter().enumerate() {
         recorder
             .command(index, command)
-            .map_err(|why| format!("{}: {why}", table.labels[index]))?;
+            .map_err(|why| format!("{}: {why}", pass.labels[index]))?;
     }
-    recorder.finish()
+    recorder.finish(head_dim)
 }
 
 /// Rows of a product, which blocks divide among themselves.
@@ -241,7 +239,8 @@ impl Recorder<'_> {
     fn vector(&mut self, buffer: BufferId) -> Result<&mut Vector, String> {
         if !self.vectors.contains_key(&buffer) {
             let spec = self.cx.program.buffers.get(buffer as usize);
-            let floats = spec.map_or(0, |b| b.bytes / 4);
+            // Of one row: buffers have room for the rows of a step.
+            let floats = spec.map_or(0, |b| (b.bytes / 4).div_ceil(self.pass.rows.into()));
             let start = self.exchange;
             self.exchange = u32::try_from(floats)
                 .ok()
@@ -348,7 +347,7 @@ impl Recorder<'_> {
         };
         self.need(format, p.kind, &shape, rows * row, rows, span);
         let bias = self.bias_of(index, p);
-        let last = self.commands.last().map(|last| &self.table.commands[*last]);
+        let last = self.commands.last().map(|last| &self.pass.commands[*last]);
         let attended = last.is_some_and(|c| c.op == Op::Attention && c.buffers[2] == p.input);
         let (scale, cap) = match p.kind {
             Output::Logits => self.logits_scale(index),
@@ -455,7 +454,7 @@ impl Recorder<'_> {
 
     /// What the command after the head multiplies logits by, and their soft cap.
     fn logits_scale(&self, index: usize) -> (f32, f32) {
-        let next = self.table.commands.get(index + 1);
+        let next = self.pass.commands.get(index + 1);
         let next = next.filter(|c| c.op == Op::Scale && c.buffers[0] == self.logits);
         let scale = next.map(|c| params::Scale::of(&c.params));
         scale.map_or((1.0, 0.0), |s| (s.scale, s.cap))
@@ -464,7 +463,7 @@ impl Recorder<'_> {
     /// The bias that follows a product, or several that fill one vector together: its weights, and which of them belongs to
     /// this product's first row.
     fn bias_of(&mut self, index: usize, p: &Product) -> Option<(WeightId, u32)> {
-        let mut rest = self.table.commands.iter().enumerate().skip(index + 1);
+        let mut rest = self.pass.commands.iter().enumerate().skip(index + 1);
         let (place, command) = rest.find(|(_, c)| {
             let fills = matches!(c.op, Op::Matmul | Op::NormMatmul);
             !(fills && c.buffers[1].buffer == p.output.buffer)
@@ -483,7 +482,7 @@ impl Recorder<'_> {
 
     fn attention(&mut self, index: usize, command: &Command) -> Result<(), String> {
         let rope = self.rope.take().ok_or("attention without rope")?;
-        let rope = &self.table.commands[rope];
+        let rope = &self.pass.commands[rope];
         let r = params::RopeAppend::of(&rope.params);
         let a = params::Attention::of(&command.params);
         let [qkv, _, out, _] = command.buffers;
@@ -512,7 +511,15 @@ impl Recorder<'_> {
         self.split_floats = self.split_floats.max((kind.before + 1) * floats);
         let scratchpad = &mut self.needs.scratchpad;
         scratchpad.any = scratchpad.any.max(jobs.scratchpad);
+        let caches = [command, rope].map(|c| kv::index(self.cx.program, c));
+        let [Some(cache), Some(appended)] = caches else {
+            return Err("attention without a cache".to_string());
+        };
+        if cache != appended {
+            return Err("attention over another cache than what was appended".to_string());
+        }
         let constants = variants::Attention {
+            cache: cache as u32,
             heads: r.heads,
             kv_heads: r.kv_heads,
             head_dim: r.head_dim,
@@ -556,7 +563,7 @@ impl Recorder<'_> {
 
     /// Where the attention of a command stands among those with the same parameters.
     fn attention_kind(&self, index: usize) -> AttentionKind {
-        let commands = self.table.commands.windows(2).enumerate();
+        let commands = self.pass.commands.windows(2).enumerate();
         let all = commands.filter(|(_, pair)| pair[1].op == Op::Attention);
         let all = all.map(|(i, pair)| {
             let mut a = params::Attention::of(&pair[1].params);
@@ -586,7 +593,7 @@ impl Recorder<'_> {
         }
     }
 
-    fn finish(mut self) -> Result<Recording, String> {
+    fn finish(mut self, head_dim: u32) -> Result<Recording, String> {
         // Only now is it known how often each vector is written in a turn.
         let per_turn: BTreeMap<u32, u8> = self
             .vectors
@@ -619,8 +626,10 @@ impl Recorder<'_> {
         needs.outputs = needs.outputs.next_multiple_of(32);
         needs.angles = needs.angles.max(1);
         // Few sizes, so that few kernels are compiled.
-        let pages = crate::lower::pages_per_sequence(program);
-        needs.pages = pages.max(MIN_PAGES).next_power_of_two();
+        let pages = program.context.div_ceil(program.page);
+        let pages = pages.max(MIN_PAGES).next_power_of_two();
+        let caches = program.caches.len() as u32;
+        needs.pages = caches * pages;
         let shared = needs.divide(rows, gpu.shared_per_block)?;
         let mut defines = vec![
             ("WARPS", WARPS),
@@ -630,11 +639,12 @@ impl Recorder<'_> {
             ("SCRATCHPAD_BYTES", shared.scratchpad),
             ("OUTPUTS", needs.outputs),
             ("INSTRUCTIONS", needs.instructions),
-            ("MAX_PAGES", needs.pages),
+            ("CACHES", caches),
+            ("MAX_PAGES", pages),
             ("ANGLES", needs.angles),
             ("SHARED_BYTES", gpu.shared_per_block),
-            ("HEAD_DIM", program.kv.head_dim),
-            ("PAGE", program.kv.page),
+            ("HEAD_DIM", head_dim),
+            ("PAGE", program.page),
             ("KV_Q8", 0),
         ];
         if rows > 1 {

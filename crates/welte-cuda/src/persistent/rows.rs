@@ -1,8 +1,8 @@
-//! The decode table for steps of several rows (`kernels/persistent_rows.cu`), and the tables that such a step can stand for.
+//! The decode pass for steps of several rows (`kernels/persistent_rows.cu`), and the passes that such a step can stand for.
 
 use super::memory::SharedMemoryBudget;
 use super::{Inputs, Recording, record};
-use welte_table::{Command, Op, Shape, Table};
+use welte_table::{Command, Op, Pass, PassKind};
 
 /// The most rows of a step.
 pub(crate) const MAX_ROWS: u32 = 8;
@@ -21,12 +21,17 @@ const ENOUGH_ROWS: u32 = 4;
 /// Rows of a matrix whose results may wait, for each row of the step.
 const OUTPUTS: u32 = 32;
 
-/// Records a decode table for as many rows as there is room for, at least [`MIN_ROWS`].
-pub(crate) fn record_rows(cx: &Inputs<'_>, table: &Table) -> Result<Recording, String> {
+/// Records the decode pass for as many rows as there is room for, at least [`MIN_ROWS`].
+pub(crate) fn record_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
+    let passes = &cx.program.passes;
+    let decode = passes.first().ok_or("no pass")?;
+    if !passes.iter().any(|pass| can_stand_for(decode, pass)) {
+        return Err("no pass of several rows has the decode pass's commands".to_string());
+    }
     let rows = |recording: &Result<Recording, String>| recording.as_ref().map_or(0, |r| r.rows);
     let mut best = Err(String::new());
     for bytes_at_once in BYTES_AT_ONCE {
-        let recording = most_rows(cx, table, bytes_at_once);
+        let recording = most_rows(cx, bytes_at_once);
         if best.is_err() || rows(&recording) > rows(&best) {
             best = recording;
         }
@@ -38,7 +43,7 @@ pub(crate) fn record_rows(cx: &Inputs<'_>, table: &Table) -> Result<Recording, S
 }
 
 /// The same with a limit on the bytes that are multiplied together.
-fn most_rows(cx: &Inputs<'_>, table: &Table, bytes_at_once: u32) -> Result<Recording, String> {
+fn most_rows(cx: &Inputs<'_>, bytes_at_once: u32) -> Result<Recording, String> {
     let mut why = String::new();
     for rows in (MIN_ROWS..=MAX_ROWS).rev() {
         let budget = SharedMemoryBudget {
@@ -46,7 +51,7 @@ fn most_rows(cx: &Inputs<'_>, table: &Table, bytes_at_once: u32) -> Result<Recor
             outputs: OUTPUTS,
             bytes_at_once,
         };
-        match record(cx, table, budget) {
+        match record(cx, budget) {
             Ok(recording) => return Ok(recording),
             Err(other) => why = other,
         }
@@ -54,20 +59,19 @@ fn most_rows(cx: &Inputs<'_>, table: &Table, bytes_at_once: u32) -> Result<Recor
     Err(why)
 }
 
-/// Whether the decode table, recorded for several rows, can stand for a table: both have the same commands with the same
-/// weights. A prompt's table has a copy of the last row besides.
-pub(crate) fn can_stand_for(decode: &Table, table: &Table) -> bool {
-    let last = match table.shape {
-        Shape::Decode => return false,
-        Shape::Batch(_) => 0,
-        Shape::Prefill(_) => 1,
-    };
-    let copies = table.commands.iter().filter(|c| c.op == Op::CopyLast);
-    let compared = |c: &&Command| !matches!(c.op, Op::CopyLast | Op::Sample);
-    let count = |table: &Table| table.commands.iter().filter(compared).count();
+/// Whether the decode pass, recorded for several rows, can stand for a pass: both have the same commands with the same
+/// weights. A prompt pass also has a `select_rows`.
+pub(crate) fn can_stand_for(decode: &Pass, pass: &Pass) -> bool {
+    match pass.kind {
+        PassKind::Decode => return pass.rows > 1,
+        PassKind::Embed => return false,
+        PassKind::Prompt => {}
+    }
+    let compared = |c: &&Command| !matches!(c.op, Op::SelectRows | Op::Sample);
+    let count = |pass: &Pass| pass.commands.iter().filter(compared).count();
     let pairs = decode.commands.iter().filter(compared);
-    let mut pairs = pairs.zip(table.commands.iter().filter(compared));
-    copies.count() == last && count(decode) == count(table) && pairs.all(|(a, b)| same(a, b))
+    let mut pairs = pairs.zip(pass.commands.iter().filter(compared));
+    count(decode) == count(pass) && pairs.all(|(a, b)| same(a, b))
 }
 
 /// Whether two commands are equal, except for the distance of rows.
@@ -98,25 +102,27 @@ mod tests {
     }
 
     #[test]
-    fn the_decode_table_stands_for_the_other_tables_of_its_model() {
+    fn the_decode_pass_stands_for_the_prompt_pass_of_its_model() {
         let program = example("qwen3-0.6b:q4_0");
-        let [decode, prompt, batch] = &program.tables[..] else {
-            panic!("three tables");
+        let [decode, prompt] = &program.passes[..] else {
+            panic!("two passes");
         };
-        assert!(can_stand_for(decode, prompt) && can_stand_for(decode, batch));
-        assert!(!can_stand_for(decode, decode));
-        let changed = |change: &dyn Fn(&mut Table)| {
-            let mut table = batch.clone();
-            change(&mut table);
-            can_stand_for(decode, &table)
+        assert!(can_stand_for(decode, decode) && can_stand_for(decode, prompt));
+        let changed = |change: &dyn Fn(&mut Pass)| {
+            let mut pass = prompt.clone();
+            change(&mut pass);
+            can_stand_for(decode, &pass)
         };
         assert!(changed(&|_| {}));
-        assert!(!changed(&|t| t.commands[1].weights[0] += 1));
+        assert!(!changed(&|p| p.commands[1].weights[0] += 1));
         // A product's width counts; the distance of its rows does not.
-        assert_eq!(batch.commands[1].op, Op::NormMatmul);
-        assert!(!changed(&|t| t.commands[1].params[0] += 1));
-        assert!(changed(&|t| t.commands[1].params[3] += 1));
-        assert!(!changed(&|t| t.commands.truncate(9)));
-        assert!(!changed(&|t| t.shape = Shape::Prefill(16)));
+        assert_eq!(prompt.commands[1].op, Op::NormMatmul);
+        assert!(!changed(&|p| p.commands[1].params[0] += 1));
+        assert!(changed(&|p| p.commands[1].params[3] += 1));
+        assert!(!changed(&|p| p.commands.truncate(9)));
+        assert!(!changed(&|p| p.kind = PassKind::Embed));
+        // Of a decode pass, only the number of rows counts.
+        assert!(!changed(&|p| (p.kind, p.rows) = (PassKind::Decode, 1)));
+        assert!(changed(&|p| (p.kind, p.rows) = (PassKind::Decode, 2)));
     }
 }

@@ -1,4 +1,4 @@
-//! What a recording promises, checked on decode tables of well-known shapes.
+//! What a recording promises, checked on decode passes of well-known shapes.
 
 use super::Recording;
 use super::arrangement::{AttentionJobs, TILE, has_tiles, row_bytes};
@@ -41,7 +41,7 @@ fn every_row_is_streamed_once_and_blocks_stream_equally_many_bytes() {
         assert_eq!(recording.blocks, sms);
         let mut bytes = vec![0u64; sms as usize];
         for (i, command) in recording.commands.iter().enumerate() {
-            let command = &program.tables[0].commands[*command];
+            let command = &program.passes[0].commands[*command];
             let Some(n) = rows_of(command) else {
                 continue;
             };
@@ -183,15 +183,15 @@ fn an_input_is_staged_again_where_weights_need_another_arrangement() {
         let mut made = program(LLAMA_1B, first, first);
         // The first product once more, with other weights.
         let (mut command, label) = {
-            let table = &made.tables[0];
-            (table.commands[1], table.labels[1].clone())
+            let pass = &made.passes[0];
+            (pass.commands[1], pass.labels[1].clone())
         };
         let mut weight = made.weights[command.weights[0] as usize].clone();
         weight.format = second;
         command.weights[0] = made.weights.len() as WeightId;
         made.weights.push(weight);
-        made.tables[0].commands.insert(2, command);
-        made.tables[0].labels.insert(2, label);
+        made.passes[0].commands.insert(2, command);
+        made.passes[0].labels.insert(2, label);
         for (way, shared) in WAYS.into_iter().zip(shared) {
             let flags = way(&made, &h200()).unwrap().program[2].flags;
             assert_eq!(flags == REUSES_INPUT, shared, "{second:?}");
@@ -342,7 +342,7 @@ fn every_query_has_one_job_and_every_split_a_place() {
 fn each_kind_of_attention_has_its_own_splits_and_numbers_them() {
     let mut made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
     let mut layers = 0;
-    for command in &mut made.tables[0].commands {
+    for command in &mut made.passes[0].commands {
         if command.op == Op::Attention {
             let mut p = params::Attention::of(&command.params);
             p.window = if layers % 6 == 5 { 0 } else { 512 };
@@ -351,7 +351,7 @@ fn each_kind_of_attention_has_its_own_splits_and_numbers_them() {
         }
     }
     let recording = one_row(&made, &h200()).unwrap();
-    let commands = &made.tables[0].commands;
+    let commands = &made.passes[0].commands;
     let mut numbers = std::collections::BTreeMap::new();
     for (instruction, index) in recording.program.iter().zip(&recording.commands) {
         if commands[*index].op == Op::Attention {
@@ -383,9 +383,9 @@ fn addresses_take_the_place_of_numbers() {
     recording.place(&weights);
     let start = |id: WeightId| weights.get(id as usize).map_or(0, |w| w.start);
     for (instruction, index) in recording.program.iter().zip(&recording.commands) {
-        let command = &made.tables[0].commands[*index];
+        let command = &made.passes[0].commands[*index];
         if command.op == Op::Attention {
-            let rope = &made.tables[0].commands[index - 1];
+            let rope = &made.passes[0].commands[index - 1];
             let norms = [start(rope.weights[1]), start(rope.weights[2])];
             assert_eq!((instruction.weight, instruction.vectors), (0, norms));
         } else {
@@ -402,18 +402,35 @@ fn what_cannot_be_recorded_is_named() {
     let old = GpuInfo { arch: 89, ..h200() };
     assert!(one_row(&made, &old).unwrap_err().contains("8.9"));
     let mut bytes = made.clone();
-    bytes.kv.format = Format::Q8_0;
+    let CacheKind::Attention { format, .. } = &mut bytes.caches[0].kind else {
+        panic!("an attention cache");
+    };
+    *format = Format::Q8_0;
     assert!(one_row(&bytes, &h200()).unwrap_err().contains("Q8_0"));
+    let mut heads = made.clone();
+    heads.caches.push(heads.caches[0].clone());
+    let CacheKind::Attention { head_dim, .. } = &mut heads.caches[1].kind else {
+        panic!("an attention cache");
+    };
+    *head_dim = 64;
+    let why = one_row(&heads, &h200()).unwrap_err();
+    assert!(why.contains("different sizes"), "{why}");
+    let mut state = made.clone();
+    state.caches[0].kind = CacheKind::Recurrent {
+        layers: 1,
+        floats: 1,
+    };
+    assert!(one_row(&state, &h200()).unwrap_err().contains("recurrent"));
     let mut open = made.clone();
-    open.tables[0].commands.remove(3);
-    open.tables[0].labels.remove(3);
+    open.passes[0].commands.remove(3);
+    open.passes[0].labels.remove(3);
     assert!(
         one_row(&open, &h200())
             .unwrap_err()
             .contains("no attention")
     );
     let mut other = made;
-    other.tables[0].commands[1].op = Op::Bias;
+    other.passes[0].commands[1].op = Op::Bias;
     assert!(one_row(&other, &h200()).unwrap_err().contains("bias"));
 }
 
@@ -421,7 +438,7 @@ fn what_cannot_be_recorded_is_named() {
 fn variants_and_layouts_are_written_as_typed_cpp() {
     let mut made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
     // A whole number is still a float.
-    for command in &mut made.tables[0].commands {
+    for command in &mut made.passes[0].commands {
         if command.op == Op::Embed {
             let mut p = params::Embed::of(&command.params);
             p.scale = 16.0;

@@ -140,6 +140,8 @@ constants! {
 constants! {
     /// Norms, rope, append and attention (`persistent/attend.cuh`).
     Attention {
+        /// The index of the cache.
+        cache: u32,
         heads: u32,
         kv_heads: u32,
         head_dim: u32,
@@ -175,7 +177,7 @@ pub(crate) enum Variant {
     Attention(Attention),
 }
 
-/// The variants of a table's instructions.
+/// The variants of a pass's instructions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Variants {
     pub(crate) all: Vec<Variant>,

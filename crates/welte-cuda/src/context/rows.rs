@@ -1,19 +1,19 @@
 //! Steps of several rows by one launch of the persistent kernel.
 #![allow(unsafe_code)]
 
-use super::Session;
+use super::CudaContext;
 use super::persistent::{PATIENCE, upload};
+use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
 use crate::launch::bytes_of;
-use crate::load::Inner;
-use crate::lower::{Lowering, Places};
-use crate::ops::rope::Kv;
+use crate::load::LoadedProgram;
+use crate::lower::Lowering;
+use crate::ops::kv::Kv;
 use crate::persistent::{
     DeviceMemory, FAULT_BYTES, Recording, RowsArgs, ScratchpadBytes, Tuning, can_stand_for,
 };
-use crate::{Error, Replay};
-use std::sync::Arc;
-use welte_table::Shape;
+use welte_device::Replay;
+use welte_table::{PassKind, Row};
 
 /// Why the kernel is not used where its logits were found to be wrong.
 const DISAGREES: &str = "its logits are not those of the launched kernels, which is a bug in Welte";
@@ -28,7 +28,7 @@ pub(super) struct Rows {
     /// Bytes of a row's exchange.
     exchange_bytes: u64,
     scratchpad: ScratchpadBytes,
-    /// The tables that it can stand for.
+    /// The passes that it can stand for.
     takes: Vec<bool>,
     arguments: RowsArgs,
     kernel: Option<Kernel>,
@@ -39,18 +39,16 @@ pub(super) struct Rows {
 impl Rows {
     /// `None` where there is no such kernel.
     pub(super) fn new(
-        inner: &Inner,
-        gpu: &Arc<Gpu>,
-        places: &Places,
+        loaded: &LoadedProgram,
+        cx: &Lowering<'_>,
         block: DeviceBlock,
     ) -> Option<Rows> {
-        let recording = inner.rows.as_ref().ok()?;
-        let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
+        let recording = loaded.rows.as_ref().ok()?;
         let memory = recording.memory();
         let at = |offset: u64| block.start() + offset;
         let arguments = RowsArgs {
             step: cx.step,
-            kv: Kv::of(&cx, 0),
+            caches: std::array::from_fn(|cache| Kv::of(cx, cache, 0)),
             program: at(memory.program),
             shares: at(memory.shares),
             exchange: at(memory.exchange),
@@ -65,7 +63,7 @@ impl Rows {
             first: 0,
             inputs: 0,
         };
-        let tables = &inner.program.tables;
+        let passes = &loaded.program.passes;
         Some(Rows {
             block,
             memory,
@@ -73,13 +71,13 @@ impl Rows {
             most: recording.rows,
             exchange_bytes: u64::from(recording.exchange) * 4,
             scratchpad: recording.scratchpad,
-            takes: tables
+            takes: passes
                 .iter()
-                .map(|t| can_stand_for(&tables[0], t))
+                .map(|pass| can_stand_for(&passes[0], pass))
                 .collect(),
             arguments,
             kernel: None,
-            refused: (!inner.rows_agree()).then_some(DISAGREES),
+            refused: (!loaded.rows_agree()).then_some(DISAGREES),
         })
     }
 
@@ -99,7 +97,7 @@ impl Rows {
         let kernel = kernel.ok_or_else(|| Error::Program("it was not compiled".to_string()))?;
         let used = self.memory.exchange + u64::from(rows) * self.exchange_bytes;
         // SAFETY: the block was made for `memory`; nothing else uses it, and the stream keeps the order. The arguments are
-        // those of the kernel, and the session owns everything that they point to.
+        // those of the kernel, and the context owns everything that they point to.
         unsafe {
             gpu.clear(self.block.start(), used)?;
             gpu.launch_together(kernel, self.blocks, bytes_of(&self.arguments))
@@ -107,19 +105,19 @@ impl Rows {
     }
 }
 
-impl Session {
+impl CudaContext {
     /// Loads the kernel for several rows and uploads its program and shares. Where it does not compile, steps are computed by
     /// launched kernels.
     pub(super) fn prepare_rows(&mut self) -> Result<(), Error> {
-        let inner = &self.model.inner;
-        let (Ok(recording), Some(rows)) = (&inner.rows, &mut self.rows) else {
+        let loaded = &self.loaded;
+        let (Ok(recording), Some(rows)) = (&loaded.rows, &mut self.rows) else {
             return Ok(());
         };
         if rows.kernel.is_some() {
             return Ok(());
         }
         let unit = recording.unit();
-        match inner.add_modules(std::slice::from_ref(&unit)) {
+        match loaded.add_modules(std::slice::from_ref(&unit)) {
             Err(Error::Compile { .. }) => {
                 rows.refused =
                     Some("the kernel for several rows did not compile, which is a bug in Welte");
@@ -128,13 +126,13 @@ impl Session {
             other => other?,
         }
         upload(&self.gpu, recording, &rows.block)?;
-        rows.kernel = Some(inner.persistent_kernel(&unit, recording)?);
+        rows.kernel = Some(loaded.persistent_kernel(&unit, recording)?);
         Ok(())
     }
 
     /// The most rows of a step that the persistent kernel computes; the error says why it computes none.
     pub fn rows_together(&self) -> Result<u32, String> {
-        let recorded = self.model.inner.rows.as_ref();
+        let recorded = self.loaded.rows.as_ref();
         if let Some(why) = self.note.as_ref().or(recorded.err()) {
             return Err(why.clone());
         }
@@ -147,36 +145,51 @@ impl Session {
         }
     }
 
-    /// Whether the kernel can stand for the table.
-    pub(super) fn takes_rows(&self, table: usize) -> bool {
-        self.rows.as_ref().is_some_and(|rows| rows.takes[table])
+    /// Whether the kernel can stand for the pass.
+    pub(super) fn takes_rows(&self, pass: usize) -> bool {
+        self.rows.as_ref().is_some_and(|rows| rows.takes[pass])
     }
 
     /// Enqueues a step by the persistent kernel, if it can compute it. The step state is enqueued already.
-    pub(super) fn launch_rows(&mut self, table: usize, rows: usize) -> Result<bool, Error> {
-        let (replay, ready) = (self.mode(), &self.tables[table]);
+    pub(super) fn launch_rows(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+    ) -> Result<bool, Error> {
+        let (replay, ready) = (self.mode(), &self.passes[pass]);
         let Some(kernel) = &mut self.rows else {
             return Ok(false);
         };
-        let fits = rows >= 2 && rows <= kernel.most as usize;
+        let count = rows.len() as u32;
+        let fits = count >= 2 && count <= kernel.most;
         let fits = fits && kernel.kernel.is_some() && kernel.refused.is_none();
-        if replay != Replay::Persistent || !fits || !kernel.takes[table] {
+        if replay != Replay::Persistent || !fits || !kernel.takes[pass] {
             return Ok(false);
         }
-        let every = matches!(ready.shape, Shape::Batch(_));
-        kernel.arguments.logits = ready.logits;
-        kernel.arguments.first = if every { 0 } else { rows as u32 - 1 };
-        kernel.arguments.inputs = kernel.scratchpad.of(rows as u32);
-        kernel.launch(&self.gpu, rows as u32)?;
+        // The kernel yields the logits of all rows from one on.
+        let first = match (ready.kind, outputs) {
+            (PassKind::Decode, _) => 0,
+            // No logits are wanted. Those of the last row have a place all the same.
+            (_, []) => count - 1,
+            (_, [first, ..]) => *first,
+        };
+        if !outputs.is_empty() && outputs.len() as u32 != count - first {
+            return Ok(false);
+        }
+        kernel.arguments.logits = ready.result;
+        kernel.arguments.first = first;
+        kernel.arguments.inputs = kernel.scratchpad.of(count);
+        kernel.launch(&self.gpu, count)?;
         Ok(true)
     }
 
-    /// Enqueues a copy of the kernel's fault to the host, behind so many bytes of logits.
+    /// Enqueues a copy of the kernel's fault to the host, behind so many bytes of outputs.
     pub(super) fn fetch_rows_fault(&mut self, at: usize) -> Result<(), Error> {
         let Some(rows) = &self.rows else {
             return Ok(());
         };
-        let out = &mut self.logits.as_mut_slice()[at..at + FAULT_BYTES];
+        let out = &mut self.outputs.as_mut_slice()[at..at + FAULT_BYTES];
         // SAFETY: the block has these bytes; the reader waits for the copy.
         unsafe { self.gpu.download(rows.arguments.fault, out) }
     }
@@ -184,8 +197,8 @@ impl Session {
     /// Whether the kernel gave up, once its fault is on the host. Steps and chains are then replayed by the graph.
     pub(super) fn rows_gave_up(&mut self, at: usize) -> Result<bool, Error> {
         let mut fault = [0; FAULT_BYTES];
-        fault.copy_from_slice(&self.logits.as_slice()[at..at + FAULT_BYTES]);
-        let recording = self.model.inner.rows.as_ref().ok();
+        fault.copy_from_slice(&self.outputs.as_slice()[at..at + FAULT_BYTES]);
+        let recording = self.loaded.rows.as_ref().ok();
         let fault = recording.and_then(|recording| self.describe_fault(recording, &fault));
         let Some((what, _)) = fault else {
             return Ok(false);

@@ -1,15 +1,15 @@
-//! Finding the tuning parameters of the persistent kernels. This happens once, when a model is loaded, or by [`Model::tune`]. The
-//! result is kept in the model and beside the compiled kernel on disk. It changes speed, never results.
+//! Finding the tuning parameters of the persistent kernels. This happens once, when a model is loaded, or by [`CudaProgram::tune`]. The
+//! result is kept in the program and beside the compiled kernel on disk. It changes speed, never results.
 
-use super::Session;
+use super::CudaContext;
 use crate::gpu::Event;
-use crate::load::Inner;
+use crate::load::{CudaProgram, LoadedProgram};
 use crate::persistent::{TUNED_VARIANTS, Tuning};
-use crate::{Error, Model, Replay, compile};
+use crate::{Error, compile};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use welte_table::Row;
+use welte_device::{ChainStart, Control, Progress, Replay};
+use welte_table::{PassKind, Row};
 
 /// How long the GPU is kept busy first: at the clock of an idle GPU other parameters are fastest.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -26,29 +26,29 @@ const DEPTH: u32 = 256;
 /// Nothing is tuned where a token takes longer.
 const SLOW: Duration = Duration::from_millis(20);
 
-impl Model {
-    /// Measures which tuning parameters of the persistent kernels are fastest here. Sessions that are made from now on use them.
-    /// Takes about a second and the memory of a session. `progress` hears of trials done and in all. Does nothing where chains
+impl CudaProgram {
+    /// Measures which tuning parameters of the persistent kernels are fastest here. Contexts that are made from now on use them.
+    /// Takes about a second and the memory of a context. `progress` hears of trials done and in all. Does nothing where chains
     /// are not replayed by the persistent kernel, the context is short, or a token takes long.
-    pub fn tune(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Error> {
-        let inner = &*self.inner;
-        let Ok(recording) = &inner.recording else {
+    pub(crate) fn tune(&self, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
+        let loaded = &self.0;
+        let Ok(recording) = &loaded.recording else {
             return Ok(());
         };
-        if !inner.can_be_tuned() {
+        if !loaded.can_be_tuned() {
             return Ok(());
         }
-        let session = Session::new(self)?;
-        let mut trials = Trials::new(session, &recording.in_flight, progress);
+        let context = CudaContext::new(loaded)?;
+        let mut trials = Trials::new(context, &recording.in_flight, progress);
         let Some(tuning) = trials.fastest()? else {
             return Ok(());
         };
-        inner.set_tuning(tuning);
-        keep(inner.tuning_file(), &tuning.to_bytes());
-        let agrees = trials.session.check_rows(u32::MAX)?;
+        loaded.set_tuning(tuning);
+        keep(loaded.tuning_file(), &tuning.to_bytes());
+        let agrees = trials.context.compare_rows(u32::MAX)?;
         if let Some(agrees) = agrees {
-            inner.set_rows_agree(agrees);
-            keep(inner.rows_file(), &[u8::from(agrees)]);
+            loaded.set_rows_agree(agrees);
+            keep(loaded.rows_file(), &[u8::from(agrees)]);
         }
         trials.finish();
         Ok(())
@@ -62,14 +62,14 @@ fn keep(file: Option<PathBuf>, bytes: &[u8]) {
     }
 }
 
-impl Inner {
+impl LoadedProgram {
     /// Whether chains are replayed by a persistent kernel, in a context that has the position of the trials.
     fn can_be_tuned(&self) -> bool {
-        let persistent = self.options.replay == Replay::Persistent && self.recording.is_ok();
-        persistent && self.program.kv.context >= DEPTH + 64
+        let persistent = self.replay == Replay::Persistent && self.recording.is_ok();
+        persistent && self.program.context >= DEPTH + 64
     }
 
-    /// Takes the results of an earlier load from disk. True if there are none and [`Model::tune`] can find them.
+    /// Takes the results of an earlier load from disk. True if there are none and [`CudaProgram::tune`] can find them.
     pub(crate) fn needs_tuning(&self) -> bool {
         if !self.can_be_tuned() {
             return false;
@@ -102,29 +102,29 @@ impl Inner {
     }
 }
 
-/// Trials of tuning parameters in a session of their own.
+/// Trials of tuning parameters in a context of their own.
 struct Trials<'a> {
-    session: Session,
+    context: CudaContext,
     /// Slots in flight before tuning.
     usual: &'a [u8; TUNED_VARIANTS],
     /// Tokens of a trial.
     tokens: usize,
     done: u64,
     total: u64,
-    progress: &'a mut dyn FnMut(u64, u64),
+    progress: &'a mut dyn FnMut(Progress),
 }
 
 impl<'a> Trials<'a> {
     fn new(
-        session: Session,
+        context: CudaContext,
         usual: &'a [u8; TUNED_VARIANTS],
-        progress: &'a mut dyn FnMut(u64, u64),
+        progress: &'a mut dyn FnMut(Progress),
     ) -> Trials<'a> {
         let first = Tuning::candidates().count() * ROUNDS + FINALISTS * FINAL_ROUNDS;
         let variants = usual.iter().filter(|slots| **slots > 0).count();
         let each = Tuning::VARIANT_CANDIDATES * ROUNDS + 2 * FINAL_ROUNDS;
         Trials {
-            session,
+            context,
             usual,
             tokens: 1,
             done: 0,
@@ -135,18 +135,18 @@ impl<'a> Trials<'a> {
 
     /// The fastest parameters. `None` if a token takes too long, or the kernel gave up.
     fn fastest(&mut self) -> Result<Option<Tuning>, Error> {
-        if self.session.replay != Replay::Persistent {
+        if self.context.replay != Replay::Persistent {
             return Ok(None);
         }
         let begun = Instant::now();
-        self.session.time_chain(1)?;
+        self.context.time_chain(1)?;
         if begun.elapsed() > SLOW {
             return Ok(None);
         }
         while begun.elapsed() < WARM_UP {
-            self.session.time_chain(16)?;
+            self.context.time_chain(16)?;
         }
-        let token = self.session.time_chain(16)? / 16;
+        let token = self.context.time_chain(16)? / 16;
         self.tokens = (TRIAL.as_nanos() as u64 / token.max(1)).clamp(1, 64) as usize;
         let Some(mut best) = fastest(Tuning::candidates(), |tuning| self.time(tuning))? else {
             return Ok(None);
@@ -174,59 +174,63 @@ impl<'a> Trials<'a> {
 
     /// Nanoseconds of a trial. `None` if the kernel gave up.
     fn time(&mut self, tuning: Tuning) -> Result<Option<u64>, Error> {
-        self.session.set_tuning(&tuning);
-        let time = self.session.time_chain(self.tokens)?;
+        self.context.set_tuning(&tuning);
+        let time = self.context.time_chain(self.tokens)?;
         self.done = (self.done + 1).min(self.total);
-        (self.progress)(self.done, self.total);
-        Ok((self.session.replay == Replay::Persistent).then_some(time))
+        self.tell(self.done);
+        Ok((self.context.replay == Replay::Persistent).then_some(time))
     }
 
-    fn finish(self) {
-        (self.progress)(self.total, self.total);
+    fn tell(&mut self, done: u64) {
+        let total = self.total;
+        (self.progress)(Progress::Tuning { done, total });
+    }
+
+    fn finish(mut self) {
+        self.tell(self.total);
     }
 }
 
-impl Session {
+impl CudaContext {
     /// Nanoseconds of a chain of so many tokens.
     fn time_chain(&mut self, tokens: usize) -> Result<u64, Error> {
-        let never = AtomicBool::new(false);
-        let start = Row {
+        let start = ChainStart {
+            slot: 0,
+            token: 0,
             position: DEPTH,
-            ..Row::default()
+            steps: tokens as u32,
         };
         let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
         begin.record()?;
-        self.chain(start, tokens, &[], &never, &mut |_| true)?;
+        self.decode(&start, &Control::default(), &mut |_| true)?;
         end.record()?;
         end.wait()?;
         end.since(&begin)
     }
 
     /// Whether the persistent kernel's logits of steps of `rows` rows (or as many as go together) and of two are those of
-    /// launched kernels, but for rounding. `None` if it computes no such step, or gave up.
-    #[doc(hidden)]
-    pub fn check_rows(&mut self, rows: u32) -> Result<Option<bool>, Error> {
+    /// launched kernels, except for rounding. `None` if it computes no such step, or gave up.
+    pub(super) fn compare_rows(&mut self, rows: u32) -> Result<Option<bool>, Error> {
         let most = self.rows_together().unwrap_or(0);
         if most < 2 {
             return Ok(None);
         }
-        for table in (0..self.tables.len())
-            .filter(|table| self.takes_rows(*table))
-            .collect::<Vec<_>>()
-        {
+        for pass in 0..self.passes.len() {
+            if !self.takes_rows(pass) {
+                continue;
+            }
             for count in [rows, 2] {
-                let count = count.min(self.tables[table].shape.rows()).min(most);
+                let count = count.min(self.passes[pass].rows).min(most);
                 if count < 2 {
                     continue;
                 }
-                let rows = self.rows_to_try(count);
-                let together = self.step(table, &rows)?.to_vec();
+                let together = self.logits_of_trial(pass, count)?;
                 if self.replay != Replay::Persistent {
                     return Ok(None);
                 }
-                self.set_replay(Replay::Graph)?;
-                let same = agree(&together, self.step(table, &rows)?);
-                self.set_replay(Replay::Persistent)?;
+                self.use_replay(Replay::Graph)?;
+                let same = agree(&together, &self.logits_of_trial(pass, count)?);
+                self.use_replay(Replay::Persistent)?;
                 if !same {
                     return Ok(Some(false));
                 }
@@ -235,14 +239,20 @@ impl Session {
         Ok(Some(true))
     }
 
-    fn rows_to_try(&self, rows: u32) -> Vec<Row> {
-        let vocab = self.model.inner.program.vocab.max(1);
+    /// The logits of a step of `count` rows: of all rows for the decode pass, else of the last row.
+    fn logits_of_trial(&mut self, pass: usize, count: u32) -> Result<Vec<f32>, Error> {
+        let vocab = self.loaded.program.vocab.max(1);
         let row = |i| Row {
             token: (1 + 97 * i) % vocab,
             position: DEPTH + i,
             ..Row::default()
         };
-        (0..rows).map(row).collect()
+        let rows: Vec<Row> = (0..count).map(row).collect();
+        let values = match self.passes[pass].kind {
+            PassKind::Decode => self.run_step(pass, &rows, &[], rows.len())?,
+            PassKind::Prompt | PassKind::Embed => self.run_step(pass, &rows, &[count - 1], 1)?,
+        };
+        Ok(self.outputs(values).to_vec())
     }
 }
 

@@ -1,20 +1,19 @@
 //! Chains by the persistent kernel: one launch for many tokens, and the way back to the graph when the kernel gives up.
 #![allow(unsafe_code)]
 
-use super::Session;
+use super::{CudaContext, DECODE};
+use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
-use crate::launch::bytes_of;
-use crate::load::Inner;
-use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
-use crate::ops::rope::Kv;
+use crate::launch::{bytes_of, bytes_of_all};
+use crate::load::LoadedProgram;
+use crate::lower::{Lowering, MAILBOX_SLOTS};
+use crate::ops::kv::Kv;
 use crate::ops::sample;
 use crate::persistent::{ChainArgs, DeviceMemory, FAULT_BYTES, Fault, Recording, Tuning};
-use crate::{Error, Replay, Replaying};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use welte_device::timeline::{Span, Timed, Timeline, median};
+use welte_device::{ChainStart, Control, Replay};
 use welte_table::Row;
-use welte_table::timeline::{Span, Timed, Timeline, median};
 
 /// How long a launch may take. A display that shares the GPU waits as long.
 const LAUNCH: Duration = Duration::from_millis(100);
@@ -35,22 +34,20 @@ pub(super) struct Persistent {
 }
 
 impl Persistent {
-    /// `None` where the table cannot be replayed by the kernel.
+    /// `None` where the kernel cannot replay the decode pass.
     pub(super) fn new(
-        inner: &Inner,
-        gpu: &Arc<Gpu>,
-        places: &Places,
+        loaded: &LoadedProgram,
+        cx: &Lowering<'_>,
         block: DeviceBlock,
     ) -> Option<Persistent> {
-        let recording = inner.recording.as_ref().ok()?;
-        let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
+        let recording = loaded.recording.as_ref().ok()?;
         let memory = recording.memory();
         let at = |offset: u64| block.start() + offset;
-        let vocab = inner.program.vocab;
+        let vocab = loaded.program.vocab;
         let logits = cx.buffer(recording.logits);
         let arguments = ChainArgs {
-            sample: sample::arguments(&cx, logits, vocab, sample::slice(vocab, recording.blocks)),
-            kv: Kv::of(&cx, 0),
+            sample: sample::arguments(cx, logits, vocab, sample::slice(vocab, recording.blocks)),
+            caches: std::array::from_fn(|cache| Kv::of(cx, cache, 0)),
             program: at(memory.program),
             shares: at(memory.shares),
             exchange: at(memory.exchange),
@@ -94,7 +91,7 @@ impl Persistent {
         let kernel = self.kernel.as_ref();
         let kernel = kernel.ok_or_else(|| Error::Program("it was not compiled".to_string()))?;
         // SAFETY: the block was made for `memory`; nothing else uses it, and the stream keeps the order. The arguments are
-        // those of the kernel, and the session owns everything that they point to.
+        // those of the kernel, and the context owns everything that they point to.
         unsafe {
             gpu.clear(self.block.start(), self.memory.program)?;
             gpu.launch_together(kernel, self.blocks, bytes_of(&self.arguments))
@@ -107,16 +104,14 @@ pub(super) fn upload(gpu: &Gpu, recording: &Recording, block: &DeviceBlock) -> R
     let memory = recording.memory();
     // SAFETY: both are plain numbers without padding, and the block was made for them; we wait before they can go.
     unsafe {
-        let program = std::slice::from_raw_parts(
-            recording.program.as_ptr().cast(),
-            size_of_val(&recording.program[..]),
-        );
-        gpu.upload(block.start() + memory.program, program)?;
-        let shares = std::slice::from_raw_parts(
-            recording.shares.as_ptr().cast(),
-            size_of_val(&recording.shares[..]),
-        );
-        gpu.upload(block.start() + memory.shares, shares)?;
+        gpu.upload(
+            block.start() + memory.program,
+            bytes_of_all(&recording.program),
+        )?;
+        gpu.upload(
+            block.start() + memory.shares,
+            bytes_of_all(&recording.shares),
+        )?;
     }
     gpu.synchronise()
 }
@@ -152,38 +147,37 @@ fn lanes(ticks: &[u64], instructions: usize, khz: u64) -> Vec<Vec<Span>> {
     blocks.iter().zip(&paces).map(lane).collect()
 }
 
-impl Session {
-    /// Decodes `n` tokens by a persistent kernel with clocks. Returns what its blocks did in the last turn, a lane per block.
+impl CudaContext {
+    /// Decodes a chain by a persistent kernel with clocks. Returns the work of its blocks in the last turn, a lane per block.
     /// Nanoseconds are clock ticks at the GPU's highest clock.
-    pub fn timeline(&mut self, start: Row, n: usize) -> Result<Timeline, Error> {
-        let inner = self.model.inner.clone();
-        let recording = inner.recording.as_ref();
+    pub(super) fn timed_chain(&mut self, start: &ChainStart) -> Result<Timeline, Error> {
+        let loaded = self.loaded.clone();
+        let recording = loaded.recording.as_ref();
         let recording = recording.map_err(|why| Error::Program(why.clone()))?;
         let unit = recording.timed_unit();
-        inner.add_modules(std::slice::from_ref(&unit))?;
-        let timing = inner.persistent_kernel(&unit, recording)?;
+        loaded.add_modules(std::slice::from_ref(&unit))?;
+        let timing = loaded.persistent_kernel(&unit, recording)?;
         let words = recording.blocks as usize * recording.program.len() * 4;
         let times = DeviceBlock::zeroed(&self.gpu, words as u64 * 8, "the timeline")?;
         let before = (self.replay, self.note.take());
-        self.set_replay(Replay::Persistent)?;
+        self.use_replay(Replay::Persistent)?;
         let persistent = self.persistent.as_mut();
         let persistent =
             persistent.ok_or_else(|| Error::Program("it has no persistent replay".to_string()))?;
         let plain = persistent.kernel.replace(timing);
         persistent.arguments.times = times.start();
-        let never = AtomicBool::new(false);
-        let result = self.chain(start, n, &[], &never, &mut |_| true);
+        let result = self.decode(start, &Control::default(), &mut |_| true);
         if let Some(persistent) = &mut self.persistent {
             persistent.kernel = plain;
             persistent.arguments.times = 0;
             persistent.turn = None;
         }
         let gave_up = self.note.clone();
-        self.set_replay(before.0)?;
+        self.use_replay(before.0)?;
         self.note = before.1;
         let made = result?;
         if let Some(why) = gave_up {
-            return Err(Error::Step(why));
+            return Err(Error::Kernel(why));
         }
         let mut bytes = vec![0; words * 8];
         // SAFETY: the block has these bytes; we wait before they are used.
@@ -191,15 +185,14 @@ impl Session {
         self.gpu.synchronise()?;
         let (words, _) = bytes.as_chunks();
         let ticks: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let program = &inner.program;
         let row = Row {
+            token: start.token,
             position: (start.position + made as u32).saturating_sub(1),
-            ..start
+            slot: start.slot,
         };
-        let table = &program.tables[self.decode.unwrap_or(0)];
         let commands = recording.commands.iter();
         let commands =
-            commands.filter_map(|command| Timed::of(table, *command, &program.kv, &[row]));
+            commands.filter_map(|command| Timed::of(&loaded.program, DECODE, *command, &[row]));
         let timeline = Timeline {
             commands: commands.collect(),
             lanes: lanes(&ticks, recording.program.len(), self.gpu.info.clock_khz),
@@ -211,19 +204,19 @@ impl Session {
 
     /// Uses these tuning parameters from now on.
     pub(super) fn set_tuning(&mut self, tuning: &Tuning) {
-        let inner = &self.model.inner;
-        if let (Some(persistent), Ok(recording)) = (&mut self.persistent, &inner.recording) {
+        let loaded = &self.loaded;
+        if let (Some(persistent), Ok(recording)) = (&mut self.persistent, &loaded.recording) {
             persistent.arguments.params = tuning.params(&recording.in_flight);
         }
-        if let (Some(rows), Ok(recording)) = (&mut self.rows, &inner.rows) {
+        if let (Some(rows), Ok(recording)) = (&mut self.rows, &loaded.rows) {
             rows.set_tuning(tuning, recording);
         }
     }
 
     /// Loads the persistent kernel and uploads its program and shares.
     pub(super) fn prepare_persistent(&mut self) -> Result<(), Error> {
-        let inner = &self.model.inner;
-        let recording = inner.recording.as_ref();
+        let loaded = &self.loaded;
+        let recording = loaded.recording.as_ref();
         let recording = recording.map_err(|why| Error::Program(why.clone()))?;
         let persistent = self.persistent.as_mut();
         let persistent =
@@ -231,16 +224,15 @@ impl Session {
         if persistent.kernel.is_none() {
             upload(&self.gpu, recording, &persistent.block)?;
             let unit = recording.unit();
-            inner.add_modules(std::slice::from_ref(&unit))?;
-            persistent.kernel = Some(inner.persistent_kernel(&unit, recording)?);
+            loaded.add_modules(std::slice::from_ref(&unit))?;
+            persistent.kernel = Some(loaded.persistent_kernel(&unit, recording)?);
         }
         Ok(())
     }
 
     /// Why the kernel left without a token: the command, block and token where a block waited too long.
     pub(super) fn fault(&self) -> Result<Option<String>, Error> {
-        let (Some(persistent), Ok(recording)) = (&self.persistent, &self.model.inner.recording)
-        else {
+        let (Some(persistent), Ok(recording)) = (&self.persistent, &self.loaded.recording) else {
             return Ok(None);
         };
         let mut bytes = [0u8; FAULT_BYTES];
@@ -264,7 +256,7 @@ impl Session {
         if fault.raised == 0 {
             return None;
         }
-        let labels = &self.model.inner.program.tables[self.decode.unwrap_or(0)].labels;
+        let labels = &self.loaded.program.passes[DECODE].labels;
         let command = recording.commands.get(fault.instruction as usize);
         let label = command.and_then(|command| labels.get(*command));
         let label = label.map_or("the end of a token", String::as_str);
@@ -282,34 +274,13 @@ impl Session {
 
     /// Replays by the graph from now on, for the reason `why`.
     pub(super) fn fall_back(&mut self, why: String) -> Result<(), Error> {
-        self.set_replay(Replay::Graph)?;
+        self.use_replay(Replay::Graph)?;
         self.note = Some(why);
-        // The kernel's history may be ahead of the tokens that the host saw.
-        self.sampler_changed = true;
         Ok(())
     }
 
-    /// How chains are replayed, and why not as requested.
-    pub fn replaying(&self) -> Replaying {
-        Replaying {
-            replay: self.replay,
-            note: self.note.clone(),
-        }
-    }
-
-    /// Why chains are not replayed as requested, if so.
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
-    }
-
-    /// How chains are replayed.
-    pub fn replay_in_use(&self) -> Replay {
-        self.replay
-    }
-
-    /// For benchmarks: the tuning parameters, where chains are replayed by the persistent kernel.
-    #[doc(hidden)]
-    pub fn tuning(&self) -> Option<String> {
+    /// The tuning parameters, where chains are replayed by the persistent kernel.
+    pub(super) fn tuning_in_words(&self) -> Option<String> {
         if self.replay != Replay::Persistent {
             return None;
         }
