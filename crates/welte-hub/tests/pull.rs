@@ -278,10 +278,13 @@ fn sizes_that_do_not_fit_are_refused() {
     );
     // A mirror may list names only.
     world.mock.set(|b| b.bare_list = true);
-    world.refused(
-        REPO,
-        &["m-Q4_0.gguf", "is said to have 18446744073709551615 bytes"],
-    );
+    for size in [(1 << 44) + 1, u64::MAX] {
+        say(size);
+        world.refused(
+            REPO,
+            &["m-Q4_0.gguf", &format!("is said to have {size} bytes")],
+        );
+    }
     assert!(world.blobs().is_empty());
 }
 
