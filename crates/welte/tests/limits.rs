@@ -51,7 +51,7 @@ fn a_prompt_must_leave_room_for_one_token(device: DeviceChoice) {
         ),
         "{error}"
     );
-    assert_eq!(session.tokens(), []);
+    assert!(session.tokens().is_empty());
     let (outcome, _) = generate(&mut session, &prompt(255, &model), &some(100));
     assert_eq!(
         (outcome.stop, outcome.tokens.len(), outcome.prompt_tokens),
