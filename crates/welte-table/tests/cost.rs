@@ -1,14 +1,13 @@
 //! What commands cost, with expected values worked out by hand.
 
 use welte_table::{
-    BufferRef, Command, Format, KvLayout, NO_WEIGHT, Op, Params, Patch, Row, Source, Usage,
-    WeightId, WeightSpec, cost, params as p,
+    BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Params, Program, Row, Source,
+    Usage, WeightId, WeightSpec, cost, params as p,
 };
 
 fn command(op: Op, params: Params, weights: &[WeightId]) -> Command {
     let mut c = Command {
         op,
-        patch: Patch::None,
         format: Format::F32,
         weights: [NO_WEIGHT; 3],
         buffers: [BufferRef::NONE; 4],
@@ -144,12 +143,31 @@ fn small_ops() {
         y_stride: 32,
     };
     assert_eq!(of(Op::ActMul, act.words(), &[]), (256 + 128, 256));
-    let copy = p::CopyLast {
+    let select = p::SelectRows {
         n: 32,
         x_stride: 32,
         y_stride: 32,
     };
-    assert_eq!(of(Op::CopyLast, copy.words(), &[]), (256, 0));
+    assert_eq!(of(Op::SelectRows, select.words(), &[]), (256, 0));
+    let pool = p::Pool {
+        n: 32,
+        kind: 1,
+        normalise: 1,
+        x_stride: 32,
+        y_stride: 32,
+    };
+    assert_eq!(of(Op::Pool, pool.words(), &[]), (256, 32));
+    let conv = p::ShortConv {
+        layer: 0,
+        n: 32,
+        taps: 4,
+        act: 1,
+        x_stride: 32,
+        y_stride: 32,
+    };
+    // 4 taps of 32 channels; x and y.
+    let got = of(Op::ShortConv, conv.words(), &[vector(128)]);
+    assert_eq!(got, (512 + 256, 256));
     let sample = p::Sample {
         n: 100,
         logits_stride: 100,
@@ -249,20 +267,75 @@ fn attention(window: u32) -> Command {
         q_stride: 128,
         y_stride: 128,
     };
-    command(Op::Attention, params.words(), &[])
+    let mut c = command(Op::Attention, params.words(), &[]);
+    c.buffers[1] = CACHE;
+    c
+}
+
+/// Where the cache of [`with_cache`] lies.
+const CACHE: BufferRef = BufferRef {
+    buffer: 5,
+    offset: 0,
+};
+
+/// A program with one cache in buffer 5, and an unrelated one before it.
+fn with_cache(kind: CacheKind) -> Program {
+    let cache = |buffer, kind| CacheSpec {
+        name: String::new(),
+        buffer,
+        pages: 64,
+        kind,
+    };
+    let other = CacheKind::Attention {
+        format: Format::F16,
+        layers: 1,
+        kv_heads: 7,
+        head_dim: 8,
+        window: 0,
+    };
+    Program {
+        weights: Vec::new(),
+        buffers: Vec::new(),
+        caches: vec![cache(4, other), cache(5, kind)],
+        vocab: 10,
+        context: 1024,
+        page: 16,
+        slots: 1,
+        tokens: 0,
+        passes: Vec::new(),
+    }
+}
+
+#[test]
+fn recurrent_state_is_read_and_written_by_each_row() {
+    let conv = p::ShortConv {
+        layer: 0,
+        n: 8,
+        taps: 4,
+        act: 0,
+        x_stride: 8,
+        y_stride: 8,
+    };
+    let mut c = command(Op::ShortConv, conv.words(), &[]);
+    c.buffers[2] = CACHE;
+    let program = with_cache(CacheKind::Recurrent {
+        layers: 2,
+        floats: 24,
+    });
+    let cost = cost::of_context(&c, &program, &[Row::default(); 3]);
+    assert_eq!((cost.bytes, cost.flops), (3 * 2 * 96, 0));
 }
 
 #[test]
 fn attention_reads_the_positions_within_its_window() {
-    let kv = |format| KvLayout {
-        format,
-        layers: 3,
-        kv_heads: 2,
-        head_dim: 32,
-        page: 16,
-        pages: 64,
-        sequences: 1,
-        context: 1024,
+    let kv = |format| {
+        with_cache(CacheKind::Attention {
+            format,
+            layers: 3,
+            kv_heads: 2,
+            head_dim: 32,
+            window: 0,
+        })
     };
     let rows = [0, 9, 99].map(|position| Row {
         position,

@@ -1,8 +1,8 @@
 //! Fused commands and the commands that they are split into, operand by operand.
 
 use welte_table::{
-    BufferRef, BufferSpec, Class, Command, Format, KvLayout, NO_WEIGHT, Op, Params, Patch, Program,
-    Shape, Table, legalize, params as p,
+    BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Command, Format, NO_WEIGHT, Op, Params,
+    Pass, PassKind, Program, legalize, params as p,
 };
 
 fn at(buffer: u32, offset: u32) -> BufferRef {
@@ -12,7 +12,6 @@ fn at(buffer: u32, offset: u32) -> BufferRef {
 fn fused(op: Op, weights: [u32; 3], buffers: &[BufferRef], params: Params) -> Command {
     let mut c = Command {
         op,
-        patch: Patch::None,
         format: Format::Q8_0,
         weights,
         buffers: [BufferRef::NONE; 4],
@@ -36,22 +35,31 @@ fn program(c: Command) -> Program {
         buffers: vec![
             buffer("decode.a", Class::ScratchDecode),
             buffer("decode.b", Class::ScratchDecode),
-            buffer("kv", Class::Kv),
+            buffer("kv", Class::Cache),
         ],
-        kv: KvLayout {
-            format: Format::F16,
-            layers: 1,
-            kv_heads: 2,
-            head_dim: 8,
-            page: 16,
+        caches: vec![CacheSpec {
+            name: "kv".into(),
+            buffer: 2,
             pages: 1,
-            sequences: 1,
-            context: 16,
-        },
+            kind: CacheKind::Attention {
+                format: Format::F16,
+                layers: 1,
+                kv_heads: 2,
+                head_dim: 8,
+                window: 0,
+            },
+        }],
         vocab: 10,
+        context: 16,
+        page: 16,
+        slots: 1,
         tokens: 3,
-        tables: vec![Table {
-            shape: Shape::Decode,
+        passes: vec![Pass {
+            kind: PassKind::Decode,
+            rows: 1,
+            outputs: 1,
+            width: 10,
+            result: at(1, 0),
             commands: vec![c],
             labels: vec!["it".into()],
         }],
@@ -69,7 +77,7 @@ fn split(c: Command) -> (Vec<Command>, Vec<BufferSpec>) {
     };
     legalize(&mut program, &is_fine).unwrap();
     (
-        program.tables.remove(0).commands,
+        program.passes.remove(0).commands,
         program.buffers.split_off(3),
     )
 }
@@ -294,14 +302,15 @@ fn scratch_is_shared_and_as_large_as_the_widest_use() {
         )
     };
     let mut program = program(add(8, 64));
-    program.tables[0].commands.extend([add(32, 8), add(16, 8)]);
-    program.tables[0].labels.extend(["b".into(), "c".into()]);
+    program.passes[0].commands.extend([add(32, 8), add(16, 8)]);
+    program.passes[0].labels.extend(["b".into(), "c".into()]);
     // The same commands for 5 rows.
-    let rows = Table {
-        shape: Shape::Batch(5),
-        ..program.tables[0].clone()
+    let rows = Pass {
+        kind: PassKind::Prompt,
+        rows: 5,
+        ..program.passes[0].clone()
     };
-    program.tables.push(rows);
+    program.passes.push(rows);
     legalize(&mut program, &|c| c.op != Op::MatmulAdd).unwrap();
     let added: Vec<_> = program.buffers[3..]
         .iter()
@@ -311,9 +320,9 @@ fn scratch_is_shared_and_as_large_as_the_widest_use() {
         added,
         [
             ("decode.sum", Class::ScratchDecode, 128),
-            ("prefill.sum", Class::ScratchPrefill, 640),
+            ("prompt.sum", Class::ScratchPrompt, 640),
         ]
     );
-    let labels = &program.tables[0].labels;
+    let labels = &program.passes[0].labels;
     assert_eq!(labels[2..4], ["b: matmul", "b: add"]);
 }

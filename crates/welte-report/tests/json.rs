@@ -1,8 +1,7 @@
 //! The JSON view: every text in it is quoted, keys too.
 
-use welte_table::{
-    BufferSpec, Class, Format, KvLayout, Part, Program, Source, Usage, WeightSpec, dump,
-};
+use welte_report::{Header, json};
+use welte_table::{BufferSpec, Class, Format, Part, Program, Source, Usage, WeightSpec};
 
 /// A program without commands, whose buffer and weight have this name.
 fn named(name: &str) -> Program {
@@ -25,19 +24,13 @@ fn named(name: &str) -> Program {
             class: Class::ScratchDecode,
             bytes: 7,
         }],
-        kv: KvLayout {
-            format: Format::F16,
-            layers: 1,
-            kv_heads: 1,
-            head_dim: 8,
-            page: 1,
-            pages: 1,
-            sequences: 1,
-            context: 1,
-        },
+        caches: Vec::new(),
         vocab: 10,
+        context: 1,
+        page: 1,
+        slots: 1,
         tokens: 0,
-        tables: Vec::new(),
+        passes: Vec::new(),
     }
 }
 
@@ -45,16 +38,16 @@ fn named(name: &str) -> Program {
 fn every_text_is_quoted() {
     // A quotation mark, a backslash, a control character, and a letter that needs no escape.
     let (name, quoted) = ("a\"b\\c\n\u{1f}é", r#""a\"b\\c\u000a\u001fé""#);
-    let header = dump::Header {
+    let header = Header {
         title: name.into(),
         facts: vec![
             (name.into(), "first".into()),
             ("second".into(), name.into()),
         ],
         available: Some(5),
-        ..dump::Header::default()
+        ..Header::default()
     };
-    let json = dump::json(&named(name), &header);
+    let json = json(&named(name), &header);
     for part in [
         format!(
             r#"{{"title":{quoted},"facts":{{{quoted}:"first","second":{quoted}}},"memory":{{"weights":0,"#
@@ -64,7 +57,7 @@ fn every_text_is_quoted() {
         format!(
             r#""weights":[{{"name":{quoted},"format":"Q8_0","n":2,"k":32,"usage":"matrix","source":[{{"tensor":{quoted},"first_row":3,"rows":2}}]}}]"#
         ),
-        r#""tables":[]}"#.into(),
+        r#""passes":[]}"#.into(),
     ] {
         assert!(json.contains(&part), "{json} lacks {part}");
     }
