@@ -4,6 +4,8 @@ use crate::Error;
 use std::sync::Arc;
 use welte_device::{Device, DeviceId, DeviceOptions, DeviceReport};
 
+type Open = fn(u32, &DeviceOptions) -> Result<Arc<dyn Device>, welte_device::Error>;
+
 /// A kind of device.
 pub(crate) struct Kind {
     /// Its name in choices and reports.
@@ -11,7 +13,7 @@ pub(crate) struct Kind {
     /// Whether there can be several, so that a choice may give a number.
     pub(crate) numbered: bool,
     /// Opens the device of this number.
-    open: fn(u32, &DeviceOptions) -> Result<Arc<dyn Device>, welte_device::Error>,
+    open: Open,
     /// What there is of this kind on this machine.
     reports: fn() -> Vec<DeviceReport>,
     /// Whether the engine may choose it by itself: an error says why it should not here.
