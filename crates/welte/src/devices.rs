@@ -39,7 +39,7 @@ pub(crate) const KINDS: [Kind; 3] = [
     Kind {
         name: "reference",
         numbered: false,
-        open: |_, _| not_ported(DeviceId::only("reference")),
+        open: |_, _| Ok(welte_reference::device()),
         reports: Vec::new,
         automatic: None,
     },
@@ -77,8 +77,8 @@ impl Kind {
     }
 }
 
-/// Opens the device that was named.
-pub(crate) fn open(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+/// Opens a device by itself, for tools. [`Model::load`](crate::Model::load) opens the device of its options.
+pub fn open_device(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     let kind = KINDS.iter().find(|kind| kind.name == id.kind);
     let kind = kind.ok_or_else(|| Error::unknown_device(&id.to_string()))?;
     kind.open(id.ordinal, options)
@@ -101,5 +101,5 @@ pub fn read_bandwidth(
     options: &DeviceOptions,
     seconds: f64,
 ) -> Result<f64, Error> {
-    Ok(open(device, options)?.read_bandwidth(seconds)?)
+    Ok(open_device(device, options)?.read_bandwidth(seconds)?)
 }

@@ -32,7 +32,7 @@ mod session;
 mod text;
 
 pub use device::{DeviceChoice, Skipped};
-pub use devices::{devices, instruction_sets, read_bandwidth};
+pub use devices::{devices, instruction_sets, open_device, read_bandwidth};
 pub use divergence::{Divergence, divergence};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, Pieces, StopReason, Timings};
