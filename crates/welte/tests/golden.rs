@@ -1,5 +1,5 @@
 //! Logits against transformers: small random models of each architecture in every format, and against MLX: models
-//! that it quantised. On every instruction set of this machine, on its GPU if it has one, and on the reference.
+//! that it quantised. On every instruction set of this machine, on the reference, and on a GPU (with `--include-ignored`).
 //! Teacher-forced; the scripts in `tools/goldens` wrote the files.
 
 use std::path::{Path, PathBuf};
@@ -297,7 +297,8 @@ fn check(
     Ok(worst)
 }
 
-fn check_all(architecture: &str, count: usize) {
+/// The reference and every instruction set of this machine.
+fn on_the_cpu() -> Vec<Configuration> {
     let reference = Options {
         threads: Some(1),
         isa: None,
@@ -312,16 +313,16 @@ fn check_all(architecture: &str, count: usize) {
         };
         Configuration::Cpu(isa.name(), options)
     }));
-    match welte_cuda::info(0) {
-        Ok(_) => configurations.push(Configuration::Cuda),
-        Err(error) => eprintln!("skipped on CUDA: {error}"),
-    }
+    configurations
+}
+
+fn check_all(architecture: &str, count: usize, configurations: &[Configuration]) {
     let goldens = goldens(architecture);
     assert_eq!(goldens.len(), count, "a directory and files");
     let mut problems = Vec::new();
     for golden in &goldens {
         let checkpoint = welte_formats::open(&golden.path).expect("a checkpoint");
-        for configuration in &configurations {
+        for configuration in configurations {
             let name = configuration.name();
             if let Some(what) = configuration.lacks(&*checkpoint) {
                 eprintln!("{} skipped on {name}: no {what}", golden.name);
@@ -336,16 +337,28 @@ fn check_all(architecture: &str, count: usize) {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// A directory and a file per format: 14; a directory and one file: 2. Formats that came later, F8_E4M3 in four ways: 7.
-/// MLX: a directory for each number of bits, one that mixes them, and one with experts. gpt-oss: two directories and two files.
+/// Two tests of each architecture: on the CPU, and on a GPU. A directory and a file per format: 14; a directory and one
+/// file: 2. Formats that came later, F8_E4M3 in four ways: 7. MLX: a directory for each number of bits, one that mixes
+/// them, and one with experts. gpt-oss: two directories and two files.
 macro_rules! architectures {
     ($($name:ident $count:literal),* $(,)?) => {
-        $(
-            #[test]
-            fn $name() {
-                check_all(stringify!($name), $count);
-            }
-        )*
+        mod cpu {
+            $(
+                #[test]
+                fn $name() {
+                    super::check_all(stringify!($name), $count, &super::on_the_cpu());
+                }
+            )*
+        }
+        mod cuda {
+            $(
+                #[test]
+                #[ignore = "needs a GPU"]
+                fn $name() {
+                    super::check_all(stringify!($name), $count, &[super::Configuration::Cuda]);
+                }
+            )*
+        }
     };
 }
 

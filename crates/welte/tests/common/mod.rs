@@ -2,36 +2,34 @@
 #![allow(dead_code, unreachable_pub, unused_macros, unused_imports)]
 
 use std::ops::ControlFlow;
-use welte::{DeviceChoice, GenerateOptions, LoadOptions, Model, Outcome, Sampling, Session};
+use welte::{
+    DeviceChoice, GenerateOptions, LoadOptions, Message, Model, Outcome, Sampling, Session,
+};
 
 pub const TINY: &str = "synthetic:tiny:q8_0";
 
-/// Runs tests that take a device on the CPU, and on a GPU where there is one.
+/// Makes two tests of each function that takes a device: one on the CPU, and one on a GPU, which runs only with
+/// `--ignored` or `--include-ignored`.
 macro_rules! on_devices {
     ($($name:ident),* $(,)?) => {
         mod cpu {
             $(#[test] fn $name() { super::$name(welte::DeviceChoice::Cpu) })*
         }
         mod cuda {
-            $(#[test] fn $name() {
-                if let Some(device) = super::common::gpu() {
-                    super::$name(device)
-                }
-            })*
+            $(
+                #[test]
+                #[ignore = "needs a GPU"]
+                fn $name() { super::$name(super::common::gpu()) }
+            )*
         }
     };
 }
 pub(crate) use on_devices;
 
-/// The first GPU; says why a test is skipped where there is none.
-pub fn gpu() -> Option<DeviceChoice> {
-    match welte::gpu_info(0) {
-        Ok(gpu) => Some(DeviceChoice::Cuda(gpu.device)),
-        Err(error) => {
-            eprintln!("skipped on CUDA: {error}");
-            None
-        }
-    }
+/// The first GPU. Only tests that need one ask for it, so its absence is an error.
+pub fn gpu() -> DeviceChoice {
+    let gpu = welte::gpu_info(0).unwrap_or_else(|error| panic!("this test needs a GPU: {error}"));
+    DeviceChoice::Cuda(gpu.device)
 }
 
 pub fn options(device: DeviceChoice) -> LoadOptions {
@@ -66,6 +64,13 @@ pub fn demo(device: DeviceChoice) -> Model {
             ..LoadOptions::default()
         },
     )
+}
+
+/// The tokens of a chat that asks the bundled model for a story.
+pub fn story(model: &Model) -> Vec<u32> {
+    let template = model.chat_template().unwrap();
+    let message = Message::new("user", "Tell me a story about a fox.");
+    model.encode_chat(&template, &[message]).unwrap()
 }
 
 pub fn prompt(n: usize, model: &Model) -> Vec<u32> {
