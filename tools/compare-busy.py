@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What is left of the decode speed while another process keeps one core busy, for Welte and for llama.cpp.
+"""Measures how much decode speed Welte and llama.cpp keep while another process keeps one core busy.
 
     tools/compare-busy.py --llama-bench PATH --shape qwen3-0.6b --formats q4_0 --pairs 5
 
-Undisturbed and disturbed runs take turns, so that a slow minute of the machine falls on both.
+Undisturbed and disturbed runs alternate, so a slow minute of the machine affects both.
 """
 import argparse
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Welte and llama.cpp in turns on the same GPU and the same files: prints the table of docs/BENCHMARKS.md.
+"""Measures Welte and llama.cpp in turns on the same GPU and the same files, and prints a Markdown table.
 
     tools/compare-gpu.py --llama-bench PATH --shapes qwen3-4b,llama-8b --formats bf16,q4_k --folder /dev/shm
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""From process start to the first token, and the peak of the memory: Welte and llama.cpp on one file in the page cache.
+"""Measures the time from process start to the first token, and peak memory, of Welte and llama.cpp on a file in the page cache.
 
     tools/compare-load.py --llama-bench PATH --shape llama-1b --formats q8_0,q4_0 --pairs 5
 
-Each run loads the file, generates one token and ends; the whole process is timed. Memory is the peak of resident memory
-(llama.cpp's counts the mapped file); `plan` is what `welte inspect` says before loading. A last row: `welte run` on the
+Each run loads the file, generates one token and exits; the whole process is timed. Memory is peak resident memory, which
+includes the mapped file. `plan` is the plan that `welte inspect` prints before loading. The last row is `welte run` on the
 bundled model.
 """
 import argparse

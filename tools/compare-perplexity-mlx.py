@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Perplexity of a small model quantised by MLX, by Welte and by MLX itself on the same directory.
+"""Compares the perplexity of a small model quantised by MLX, computed by Welte and by MLX on the same directory.
 
     tools/compare-perplexity-mlx.py TRAINED [--welte PATH] [--text FILE]
 
-TRAINED is the folder that tools/demo-model/train.py leaves. Needs mlx and mlx-lm (CPU builds will do). Both engines get
-the same tokens: chunks of 512, of which the second half is scored.
+TRAINED is the output folder of tools/demo-model/train.py. The script needs mlx and mlx-lm; CPU builds suffice. Both engines
+get the same tokens: chunks of 512, of which the second half is scored.
 """
 import argparse
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Perplexity of a model in every recipe, by Welte and by llama.cpp on the same files.
+"""Compares the perplexity of a model in every recipe, computed by Welte and by llama.cpp on the same files.
 
     tools/compare-perplexity.py --llama-perplexity PATH
 """
@@ -33,7 +33,7 @@ def main():
             path = os.path.join(folder, "model.gguf")
             run([a.welte, "quantize", a.model, path, recipe])
             ours = json.loads(run([a.welte, "perplexity", "-m", path, "-f", a.text, "-o", "json"]).stdout)["ppl"]
-            # Its log is written by a thread of its own, and now and then the last line is lost at exit.
+            # A thread of its own writes the log, and the last line is sometimes lost at exit.
             for _ in range(4):
                 log = run([a.llama_perplexity, "-m", path, "-f", a.text, "-c", "512"])
                 found = re.search(r"Final estimate: PPL = ([\d.]+)", log.stdout + log.stderr)

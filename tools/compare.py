@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Welte and llama.cpp in turns on identical files: prints medians and the ratio of medians, with the spread.
+"""Measures Welte and llama.cpp in turns on identical files. Prints medians, their ratio and the spread.
 
     tools/compare.py --llama-bench PATH --shape qwen3-0.6b --formats q4_0,q8_0 --pairs 5 --threads 2
 
-Each file is written by `welte synth` (and kept in --folder, if one is named), so both engines read the same weights. One engine runs at a time, A B A B.
+`welte synth` writes each file, so both engines read the same weights. --folder keeps the files. One engine runs at a time:
+A B A B.
 """
 import argparse
 import json

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Accuracy of every recipe on every instruction set: mean Kullback-Leibler divergence from the F32 weights (in nats), and
-the share of positions with the same likeliest token. First of all: how far the F32 kernels are from the plain reference.
+"""Measures the accuracy of every recipe on every instruction set.
+
+It prints the mean Kullback-Leibler divergence from the F32 weights, in nats, and the share of positions with the same most
+likely token. The first row compares the F32 kernels with the plain reference.
 
     tools/divergence.py
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What decoding costs as the work grows: depth, threads and size of the model, with the share of the measured floor.
+"""Measures decoding as depth, threads and model size grow, with the share of the measured floor.
 
     tools/growth.py --depths 0,1024,4096,16384 --sizes qwen3-0.6b,llama-1b,qwen3-4b,qwen3-8b
 """

@@ -1,6 +1,6 @@
 //! What each op did.
 
-use welte_table::Op;
+use welte_table::{Command, Op, Program, Row, cost};
 
 /// What one op did since profiling was switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,5 +28,14 @@ impl Profile {
             flops: 0,
         };
         Op::ALL.iter().map(zero).collect()
+    }
+
+    /// Counts one call of a command in a step with these rows, `live` of which it ran over. The time is added by the
+    /// caller.
+    pub fn count(&mut self, program: &Program, command: &Command, rows: &[Row], live: usize) {
+        let context = cost::of_context(command, program, rows);
+        self.calls += 1;
+        self.bytes += command.bytes + context.bytes;
+        self.flops += command.flops * live as u64 + context.flops;
     }
 }

@@ -112,6 +112,37 @@ fn error_on_gaussian_values_is_within_bounds() {
     }
 }
 
+/// The root of the mean squared error, where a value weighs its size plus the root mean square of its sub-block.
+fn weighted_error(format: Format, values: &[f32], sub_block: usize) -> f64 {
+    let back = there_and_back(format, values);
+    let (mut errors, mut weights) = (0.0, 0.0);
+    for (x, y) in values.chunks(sub_block).zip(back.chunks(sub_block)) {
+        let rms = rms(x.iter().copied(), sub_block);
+        for (x, y) in x.iter().zip(y) {
+            let weight = f64::from(rms + x.abs());
+            errors += weight * f64::from(x - y).powi(2);
+            weights += weight;
+        }
+    }
+    (errors / weights).sqrt()
+}
+
+#[test]
+fn k_formats_favour_large_values() {
+    let values = gaussian(64 * 256);
+    // Each bound lies between what the weighted search reaches and what the same search reaches without weights.
+    for (format, sub_block, bound) in [
+        (Format::Q2_K, 16, 0.2742),
+        (Format::Q3_K, 16, 0.1478),
+        (Format::Q4_K, 32, 0.070_26),
+        (Format::Q5_K, 32, 0.0347),
+        (Format::Q6_K, 16, 0.017_07),
+    ] {
+        let error = weighted_error(format, &values, sub_block);
+        assert!(error < bound, "{}: {error}", format.name());
+    }
+}
+
 #[test]
 fn zeros_and_constants_come_back() {
     for format in Format::ALL {

@@ -1,10 +1,11 @@
 //! Recipes on a small made-up model: formats, values, and what is left after a failure.
 
+use std::borrow::Cow;
 use std::path::Path;
 use welte_formats::gguf::{Gguf, Kind, Kinds, Writer};
 use welte_formats::quant::{decode, row_decode};
 use welte_formats::quantize::{Recipe, quantize, requantised};
-use welte_formats::{Checkpoint, Metadata, TensorInfo, Value};
+use welte_formats::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value};
 use welte_table::Format;
 
 const LAYERS: usize = 16;
@@ -237,6 +238,113 @@ fn mixtures_follow_the_known_rules() {
     let tied = Gguf::open(&source).unwrap();
     assert_eq!(chosen(&tied, "Q4_K_M", "token_embd.weight"), "Q6_K");
     assert_eq!(chosen(&tied, "F16", "token_embd.weight"), "F16");
+}
+
+/// A checkpoint of names and shapes without data, which is all that a plan reads.
+struct Names {
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+}
+
+impl Names {
+    /// One value matrix and one down matrix in each layer.
+    fn new(layers: usize, heads: u64, kv_heads: u64) -> Names {
+        let mut metadata = metadata();
+        let mut set = |key: &str, value| metadata.insert(key.into(), Value::U64(value));
+        set("llama.attention.head_count", heads);
+        set("llama.attention.head_count_kv", kv_heads);
+        let of_layer = |layer: usize| {
+            ["attn_v", "ffn_down"].map(|part| tensor(&format!("blk.{layer}.{part}.weight"), 8, 256))
+        };
+        Names {
+            metadata,
+            tensors: (0..layers).flat_map(of_layer).collect(),
+        }
+    }
+}
+
+impl Checkpoint for Names {
+    fn origin(&self) -> &str {
+        "names"
+    }
+    fn dialect(&self) -> Dialect {
+        Dialect::Gguf
+    }
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.iter().find(|t| t.name == name)
+    }
+    fn rows(&self, _: &TensorInfo, _: usize, _: usize) -> Result<Cow<'_, [u8]>, Error> {
+        panic!("a plan reads no rows")
+    }
+}
+
+#[test]
+fn value_matrices_of_80_layers_with_8_queries_each_get_five_bits() {
+    // The shape of the 70B models.
+    let large = Names::new(80, 64, 8);
+    let format =
+        |recipe: &str, layer: usize| chosen(&large, recipe, &format!("blk.{layer}.attn_v.weight"));
+    for (recipe, layer, expected) in [
+        ("Q2_K", 40, "Q5_K"),
+        ("Q2_K_S", 40, "Q5_K"),
+        ("Q3_K_S", 40, "Q5_K"),
+        ("Q3_K_M", 1, "Q5_K"),
+        ("Q3_K_M", 40, "Q5_K"),
+        ("Q3_K_L", 40, "Q5_K"),
+        ("Q4_K_S", 40, "Q5_K"),
+        // Layers that the mixture gives six bits keep them: the first and last ten, and every third between.
+        ("Q4_K_M", 9, "Q6_K"),
+        ("Q4_K_M", 10, "Q5_K"),
+        ("Q4_K_M", 11, "Q5_K"),
+        ("Q4_K_M", 12, "Q6_K"),
+        ("Q4_K_M", 69, "Q6_K"),
+        ("Q4_K_M", 68, "Q5_K"),
+        ("Q4_K_M", 70, "Q6_K"),
+        ("Q5_K_S", 40, "Q5_K"),
+        ("Q6_K", 40, "Q6_K"),
+        ("Q4_0", 40, "Q4_0"),
+    ] {
+        assert_eq!(format(recipe, layer), expected, "{recipe} {layer}");
+    }
+    // Only value matrices.
+    assert_eq!(chosen(&large, "Q4_K_S", "blk.40.ffn_down.weight"), "Q4_K");
+    // One layer less or more, or other numbers of heads.
+    for other in [
+        Names::new(79, 64, 8),
+        Names::new(81, 64, 8),
+        Names::new(80, 32, 8),
+        Names::new(80, 64, 4),
+    ] {
+        assert_eq!(chosen(&other, "Q4_K_S", "blk.40.attn_v.weight"), "Q4_K");
+        assert_eq!(chosen(&other, "Q3_K_S", "blk.40.attn_v.weight"), "Q3_K");
+    }
+}
+
+#[test]
+fn few_value_heads_get_more_bits() {
+    let format = |heads, kv_heads, recipe| {
+        chosen(
+            &Names::new(16, heads, kv_heads),
+            recipe,
+            "blk.9.attn_v.weight",
+        )
+    };
+    for (recipe, grouped, plain) in [
+        ("Q2_K", "Q4_K", "Q3_K"),
+        ("Q2_K_S", "Q4_K", "Q2_K"),
+        ("IQ4_NL", "Q5_K", "IQ4_NL"),
+        ("IQ4_XS", "Q5_K", "IQ4_XS"),
+        ("Q4_K_S", "Q4_K", "Q4_K"),
+    ] {
+        assert_eq!(format(8, 2, recipe), grouped, "{recipe}");
+        assert_eq!(format(6, 2, recipe), plain, "{recipe}");
+    }
 }
 
 #[test]

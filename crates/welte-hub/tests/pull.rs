@@ -257,17 +257,59 @@ fn a_wrong_checksum_deletes_what_came() {
 }
 
 #[test]
-fn sizes_that_contradict_each_other_or_do_not_fit_are_refused() {
+fn sizes_that_do_not_fit_are_refused() {
     let world = World::new(vec![large("m-Q4_0.gguf", 3000)]);
-    world.mock.set(|b| b.size = Some(1 << 43));
+    let say = |size| {
+        world
+            .mock
+            .set(|b| (b.size, b.listed_size) = (Some(size), Some(size)));
+    };
+    say(1 << 43);
     world.refused(REPO, &["needs 8.0 TiB", "free", "HF_HUB_CACHE"]);
-    world.mock.set(|b| b.size = Some(u64::MAX));
-    assert!(world.pull(REPO).is_err());
+    // The largest size that is believed, and the next.
+    say(1 << 44);
+    world.refused(REPO, &["needs 16.0 TiB"]);
+    say((1 << 44) + 1);
+    world.refused(REPO, &["m-Q4_0.gguf is said to have 17592186044417 bytes"]);
+    say(u64::MAX);
+    world.refused(
+        REPO,
+        &["m-Q4_0.gguf is said to have 18446744073709551615 bytes"],
+    );
+    // A mirror may list names only.
+    world.mock.set(|b| b.bare_list = true);
+    for size in [(1 << 44) + 1, u64::MAX] {
+        say(size);
+        world.refused(
+            REPO,
+            &["m-Q4_0.gguf", &format!("is said to have {size} bytes")],
+        );
+    }
+    assert!(world.blobs().is_empty());
+}
+
+#[test]
+fn sizes_that_contradict_each_other_are_refused() {
+    let world = World::new(vec![large("m-Q4_0.gguf", 3000)]);
+    for (there, listed) in [(2999, 3000), (3001, 3000), (3000, 2999), (3000, 3001)] {
+        world
+            .mock
+            .set(|b| (b.size, b.listed_size) = (Some(there), Some(listed)));
+        world.refused(
+            REPO,
+            &[
+                "m-Q4_0.gguf",
+                &format!("is said to have {there} bytes"),
+                &listed.to_string(),
+                "in the list of files",
+            ],
+        );
+        assert!(world.blobs().is_empty());
+    }
     world
         .mock
-        .set(|b| (b.size, b.bare_list) = (Some(u64::MAX), true));
-    world.refused(REPO, &["m-Q4_0.gguf", "is said to have"]);
-    assert!(world.blobs().is_empty());
+        .set(|b| (b.size, b.listed_size) = (Some(3000), Some(3000)));
+    assert_eq!(world.pull(REPO).unwrap().bytes, 3000);
 }
 
 #[test]

@@ -131,7 +131,7 @@ ops! {
     /// these output rows.
     SelectRows "select_rows": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
     /// Output `i` of `y` pools the rows of the step that share the slot of the i-th chosen row, up to that row. `kind` 0: the
-    /// last, 1: the mean, 2: the first. `normalise` 1: divided by its Euclidean length. Later commands run on output rows.
+    /// last, 1: the mean, 2: the first. `normalise` 1: divided by its Euclidean length (at least 1e-12). Later commands run on output rows.
     Pool "pool": weights [] reads ["x"] writes ["y"] { n: u32, kind: u32, normalise: u32, x_stride: u32, y_stride: u32 }
     /// Causal convolution of each channel over its own sequence: `y[r][c] = act(bias[c] + sum over j of kernel[c][j] *
     /// x[position - (taps - 1) + j][c])`. `state` holds the last `taps - 1` inputs of a sequence, oldest first, as rows of `n`.

@@ -43,14 +43,32 @@ fn stops_are_held_back_only_while_they_can_begin() {
 }
 
 #[test]
-fn the_first_and_longest_stop_wins() {
-    let split = splitter(&["b", "abc", "ab"]).push(b"xabcd");
-    assert_eq!(
-        (split.text.as_str(), split.stopped.as_deref()),
-        ("x", Some("abc"))
-    );
+fn of_several_stops_the_first_to_begin_wins() {
+    // The later stop is the longer one, and both are in one push.
+    for stops in [["rst", "second stop"], ["second stop", "rst"]] {
+        let split = splitter(&stops).push(b"the first, then the second stop");
+        assert_eq!(
+            (split.text.as_str(), split.stopped.as_deref()),
+            ("the fi", Some("rst"))
+        );
+    }
+}
+
+#[test]
+fn of_stops_that_begin_together_the_longest_wins() {
+    for stops in [["ab", "abc", "b"], ["b", "abc", "ab"], ["abc", "ab", "b"]] {
+        let split = splitter(&stops).push(b"xabcd");
+        assert_eq!(
+            (split.text.as_str(), split.stopped.as_deref()),
+            ("x", Some("abc"))
+        );
+    }
+}
+
+#[test]
+fn an_unfinished_stop_is_text_at_the_end() {
     let mut splitter = splitter(&["end"]);
-    splitter.push(b"an en");
+    assert_eq!(splitter.push(b"an en").text, "an ");
     assert_eq!(splitter.finish(), "en");
 }
 

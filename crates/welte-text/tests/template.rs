@@ -50,6 +50,44 @@ fn render(source: &str) -> Result<String, Error> {
 }
 
 #[test]
+fn keys_are_escaped_as_python_escapes_them() {
+    let value = serde_json::json!({
+        "a\"b": 1,
+        "c\\d": [1, 2],
+        "e\nf\t\r\u{8}\u{c}\u{1}": {"é\u{2028}": "é"},
+        "": {},
+    });
+    let shown = |value: &Value, expression: &str| {
+        let template = ChatTemplate::new(&format!("{{{{ {expression} }}}}"), "", "").unwrap();
+        let options = RenderOptions {
+            variables: Map::from_iter([("value".to_owned(), value.clone())]),
+            ..RenderOptions::default()
+        };
+        template.render_with(&[], &options).unwrap()
+    };
+    // Printed by Python's json.dumps, with ensure_ascii off as chat templates have it, and by str.
+    assert_eq!(
+        shown(&value, "value | tojson"),
+        "{\"a\\\"b\": 1, \"c\\\\d\": [1, 2], \"e\\nf\\t\\r\\b\\f\\u0001\": {\"é\u{2028}\": \"é\"}, \"\": {}}"
+    );
+    assert_eq!(
+        shown(&value, "value | tojson(ensure_ascii=true)"),
+        r#"{"a\"b": 1, "c\\d": [1, 2], "e\nf\t\r\b\f\u0001": {"\u00e9\u2028": "\u00e9"}, "": {}}"#
+    );
+    assert_eq!(
+        shown(&serde_json::json!({"a\"b": 1}), "value | tojson(indent=2)"),
+        "{\n  \"a\\\"b\": 1\n}"
+    );
+    assert_eq!(
+        shown(
+            &serde_json::json!({"a\"b": 1, "c'd": "e\n", "f\\": "'\""}),
+            "value | string"
+        ),
+        r#"{'a"b': 1, "c'd": 'e\n', 'f\\': '\'"'}"#
+    );
+}
+
+#[test]
 fn generation_tags_only_mark() {
     let source = "{% for m in messages %}\n  {%- generation -%}\n {{ m.content }}\n{%- endgeneration %}\n.{% endfor %}";
     assert_eq!(render(source).unwrap(), "Hi.");

@@ -1,63 +1,10 @@
-//! After load, prompts and decoding allocate nothing: counted.
-#![allow(unsafe_code)]
+//! After load, prompts and decoding on the CPU allocate nothing.
 
+#[path = "common/allocations.rs"]
+mod allocations;
 mod common;
-
-use common::*;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use welte::DeviceChoice;
-
-struct Counting;
-
-static ON: AtomicBool = AtomicBool::new(false);
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator unchanged; counting touches atomics only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if ON.load(Ordering::Relaxed) {
-            COUNT.fetch_add(1, Ordering::Relaxed);
-        }
-        // SAFETY: the caller's promise about `layout` is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the pointer came from `alloc` above, that is from the system's allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn prefill_and_decode_allocate_nothing() {
-    // In turn: what one device's thread allocates must not be counted as the other's.
-    for device in [Some(DeviceChoice::Cpu), gpu()].into_iter().flatten() {
-        allocates_nothing(device);
-    }
-}
-
-fn allocates_nothing(device: DeviceChoice) {
-    let model = tiny(device);
-    let mut session = model.session().unwrap();
-    let tokens = prompt(100, &model);
-    for sampling in [welte::Sampling::default(), sampled(5)] {
-        session.clear();
-        COUNT.store(0, Ordering::Relaxed);
-        ON.store(true, Ordering::Relaxed);
-        let fed = session.feed(&tokens[..99]).map(<[f32]>::len);
-        session.set_sampling(&sampling, &[(3, 1.5)]);
-        let done = session
-            .sample()
-            .and_then(|first| session.chain(first, 32, &[], &mut |_| true));
-        let scored = session.score(&tokens[..20], &mut |_, _| ());
-        ON.store(false, Ordering::Relaxed);
-        assert_eq!(fed.unwrap(), model.vocab() as usize);
-        assert_eq!(done.unwrap(), 32);
-        scored.unwrap();
-        assert_eq!(COUNT.load(Ordering::Relaxed), 0);
-    }
+    allocations::allocates_nothing(welte::DeviceChoice::CPU);
 }

@@ -460,3 +460,286 @@ mod tests {
         assert!((0..1000).all(|i| noise(3, 4, i).is_finite()));
     }
 }
+
+/// Expected values written out. The two samplers share helpers (penalties, noise, argmax), so a fault in one of those
+/// stays hidden when the samplers are only compared with each other.
+#[cfg(test)]
+mod literal_tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repeat_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        penalty_last_n: 64,
+        seed: 0,
+    };
+    const DRAW: Sampling = Sampling {
+        temperature: 1.0,
+        ..GREEDY
+    };
+
+    /// The token that both samplers choose; they must agree.
+    #[track_caller]
+    fn choice(
+        logits: &[f32],
+        settings: &Sampling,
+        bias: &[(u32, f32)],
+        history: &[u32],
+        position: u32,
+    ) -> u32 {
+        let mut sampler = Sampler::new(logits.len(), 8);
+        sampler.set(settings, bias, history);
+        let fast = sampler.choose(logits, position);
+        let plain = choose_plainly(logits, settings, bias, history, position);
+        assert_eq!(fast, plain, "the samplers disagree");
+        fast
+    }
+
+    /// Every token drawn at 2000 positions.
+    fn drawn(logits: &[f32], settings: &Sampling) -> BTreeSet<u32> {
+        (0..2000)
+            .map(|position| choice(logits, settings, &[], &[], position))
+            .collect()
+    }
+
+    #[test]
+    fn penalties_change_a_logit_by_the_documented_amount() {
+        let repeat = Sampling {
+            repeat_penalty: 2.0,
+            ..GREEDY
+        };
+        let frequency = Sampling {
+            frequency_penalty: 0.5,
+            ..GREEDY
+        };
+        let presence = Sampling {
+            presence_penalty: 0.75,
+            ..GREEDY
+        };
+        let all = Sampling {
+            repeat_penalty: 2.0,
+            frequency_penalty: 0.5,
+            presence_penalty: 0.25,
+            ..GREEDY
+        };
+        for (settings, logit, count, expected) in [
+            (&repeat, 3.0, 1, 1.5),
+            (&repeat, 3.0, 5, 1.5),
+            (&repeat, -3.0, 1, -6.0),
+            (&repeat, 0.0, 1, 0.0),
+            (&frequency, 3.0, 1, 2.5),
+            (&frequency, 3.0, 4, 1.0),
+            (&frequency, -1.0, 2, -2.0),
+            (&presence, 3.0, 1, 2.25),
+            (&presence, 3.0, 4, 2.25),
+            (&all, 3.0, 2, 0.25),
+            (&all, -3.0, 2, -7.25),
+        ] {
+            let got = penalised(logit, count, settings);
+            assert_eq!(got, expected, "logit {logit}, count {count}, {settings:?}");
+        }
+    }
+
+    #[test]
+    fn penalties_decide_between_two_tokens() {
+        let choose = |logits: [f32; 2], settings: Sampling, history: &[u32]| {
+            choice(&logits, &settings, &[], history, 0)
+        };
+        let repeat = |repeat_penalty| Sampling {
+            repeat_penalty,
+            ..GREEDY
+        };
+        // 3 / 2 is below 2; 3 / 1.4 is not.
+        assert_eq!(choose([3.0, 2.0], repeat(2.0), &[0]), 1);
+        assert_eq!(choose([3.0, 2.0], repeat(1.4), &[0]), 0);
+        // -1 * 2 is below -1.5.
+        assert_eq!(choose([-1.0, -1.5], repeat(2.0), &[0]), 1);
+        // A penalty below 1 favours repetition.
+        assert_eq!(choose([2.0, 3.0], repeat(0.5), &[0]), 0);
+        let frequency = |frequency_penalty| Sampling {
+            frequency_penalty,
+            ..GREEDY
+        };
+        assert_eq!(choose([3.0, 2.0], frequency(0.4), &[0, 0]), 0);
+        assert_eq!(choose([3.0, 2.0], frequency(0.4), &[0, 0, 0]), 1);
+        // Both tokens lose 0.4 per occurrence: 3 - 1.6 is below 2 - 0.4.
+        assert_eq!(choose([3.0, 2.0], frequency(0.4), &[0, 1, 0, 0, 0]), 1);
+        let presence = |presence_penalty| Sampling {
+            presence_penalty,
+            ..GREEDY
+        };
+        assert_eq!(choose([3.0, 2.0], presence(0.4), &[0, 0, 0]), 0);
+        assert_eq!(choose([3.0, 2.0], presence(1.1), &[0]), 1);
+        // Tokens outside the vocabulary are ignored.
+        assert_eq!(choose([3.0, 2.0], presence(1.1), &[2, u32::MAX]), 0);
+    }
+
+    #[test]
+    fn penalties_look_back_as_far_as_they_are_told() {
+        let presence = |penalty_last_n| Sampling {
+            presence_penalty: 5.0,
+            penalty_last_n,
+            ..GREEDY
+        };
+        let logits = [3.0, 2.0, 1.0];
+        // Token 0 was chosen three tokens ago.
+        for (last_n, expected) in [(0, 0), (1, 0), (2, 0), (3, 1), (64, 1)] {
+            let got = choice(&logits, &presence(last_n), &[], &[0, 2, 2], 0);
+            assert_eq!(got, expected, "the last {last_n}");
+        }
+    }
+
+    #[test]
+    fn a_bias_is_added_before_penalties_and_temperature() {
+        assert_eq!(choice(&[3.0, 2.0], &GREEDY, &[(1, 1.5)], &[], 0), 1);
+        assert_eq!(choice(&[3.0, 2.0], &GREEDY, &[(1, 0.5)], &[], 0), 0);
+        assert_eq!(
+            choice(&[3.0, 2.0], &GREEDY, &[(1, 0.6), (1, 0.6)], &[], 0),
+            1
+        );
+        let forbid = [(0, f32::NEG_INFINITY)];
+        assert_eq!(choice(&[3.0, 2.0], &GREEDY, &forbid, &[], 0), 1);
+        // (-1 + 4) / 2 is 1.5. Penalised before the bias it would be -2 + 4.
+        let repeat = Sampling {
+            repeat_penalty: 2.0,
+            ..GREEDY
+        };
+        assert_eq!(choice(&[-1.0, 1.4], &repeat, &[(0, 4.0)], &[0], 0), 0);
+        assert_eq!(choice(&[-1.0, 1.6], &repeat, &[(0, 4.0)], &[0], 0), 1);
+    }
+
+    #[test]
+    fn filters_keep_the_documented_tokens() {
+        // Their probabilities are 1/2, 1/4, 1/8 and 1/8.
+        let logits = [0.5f32, 0.25, 0.125, 0.125].map(f32::ln);
+        let kept =
+            |settings: Sampling| -> Vec<u32> { drawn(&logits, &settings).into_iter().collect() };
+        assert_eq!(kept(DRAW), [0, 1, 2, 3]);
+        for (top_k, expected) in [(1, 1), (2, 2), (3, 3), (4, 4), (9, 4)] {
+            let count = kept(Sampling { top_k, ..DRAW });
+            assert_eq!(count, (0..expected).collect::<Vec<_>>(), "top_k {top_k}");
+        }
+        for (top_p, expected) in [
+            (0.3, 1),
+            (0.49, 1),
+            (0.51, 2),
+            (0.74, 2),
+            (0.76, 3),
+            (0.9, 4),
+        ] {
+            let count = kept(Sampling { top_p, ..DRAW });
+            assert_eq!(count, (0..expected).collect::<Vec<_>>(), "top_p {top_p}");
+        }
+        for (min_p, expected) in [(0.2, 4), (0.3, 2), (0.49, 2), (0.51, 1), (1.0, 1)] {
+            let count = kept(Sampling { min_p, ..DRAW });
+            assert_eq!(count, (0..expected).collect::<Vec<_>>(), "min_p {min_p}");
+        }
+        // Top-p is a share of what top-k left: 1/2 of 3/4 is more than 0.6.
+        let both = Sampling {
+            top_k: 2,
+            top_p: 0.6,
+            ..DRAW
+        };
+        assert_eq!(kept(both), [0]);
+        // Temperature comes first: at 2 the second has 0.71 of the first's share, at 1/2 it has 0.25.
+        for (temperature, min_p, expected) in [(2.0, 0.6, 2), (2.0, 0.8, 1), (0.5, 0.3, 1)] {
+            let settings = Sampling {
+                temperature,
+                min_p,
+                ..DRAW
+            };
+            let expected: Vec<u32> = (0..expected).collect();
+            assert_eq!(kept(settings), expected, "temperature {temperature}");
+        }
+    }
+
+    #[test]
+    fn noise_and_draws_are_those_of_the_definition() {
+        // Computed in double precision by an independent script.
+        for ((seed, position, index), expected) in [
+            ((0, 0, 0), -0.466_273_5),
+            ((0, 0, 1), 0.663_424_4),
+            ((0, 1, 0), -0.868_375_3),
+            ((1, 0, 0), -0.261_928_6),
+            ((7, 1234, 151_935), 0.665_509_8),
+            ((u64::MAX, u32::MAX, u32::MAX), 0.157_482_64),
+        ] {
+            let got = noise(seed, position, index);
+            assert!((got - expected).abs() < 1e-6, "{got} {expected}");
+        }
+        let draws = |temperature, seed| -> [u32; 16] {
+            let settings = Sampling {
+                temperature,
+                seed,
+                ..GREEDY
+            };
+            std::array::from_fn(|position| {
+                choice(&[0.0, 0.5, 1.0, -0.5], &settings, &[], &[], position as u32)
+            })
+        };
+        assert_eq!(
+            draws(1.0, 0),
+            [2, 2, 2, 2, 2, 1, 0, 0, 2, 3, 2, 0, 2, 0, 1, 2]
+        );
+        assert_eq!(
+            draws(1.0, 9),
+            [0, 2, 2, 2, 2, 2, 2, 1, 1, 2, 1, 1, 2, 3, 1, 2]
+        );
+        assert_eq!(
+            draws(0.5, 9),
+            [0, 2, 2, 2, 2, 2, 2, 1, 2, 2, 1, 2, 2, 3, 1, 2]
+        );
+    }
+
+    #[test]
+    fn only_a_greedy_choice_without_bias_or_penalty_is_a_plain_argmax() {
+        let plain = |settings: Sampling, bias: &[(u32, f32)]| {
+            let mut sampler = Sampler::new(4, 4);
+            sampler.set(&settings, bias, &[1]);
+            sampler.is_plain_argmax()
+        };
+        let repeat = Sampling {
+            repeat_penalty: 1.1,
+            ..GREEDY
+        };
+        assert!(plain(GREEDY, &[]));
+        assert!(!plain(DRAW, &[]));
+        assert!(!plain(GREEDY, &[(1, 1.0)]));
+        assert!(!plain(repeat, &[]));
+        let none = Sampling {
+            penalty_last_n: 0,
+            ..repeat
+        };
+        assert!(plain(none, &[]));
+        for settings in [
+            Sampling {
+                frequency_penalty: 0.1,
+                ..GREEDY
+            },
+            Sampling {
+                presence_penalty: -0.1,
+                ..GREEDY
+            },
+        ] {
+            assert!(!plain(settings, &[]), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn the_history_is_a_ring() {
+        let mut sampler = Sampler::new(10, 3);
+        sampler.set(&GREEDY, &[], &[9, 8, 1, 2]);
+        assert_eq!(sampler.last(9).collect::<Vec<_>>(), [2, 1, 8]);
+        sampler.remember(5);
+        assert_eq!(sampler.last(9).collect::<Vec<_>>(), [5, 2, 1]);
+        assert_eq!(sampler.last(2).collect::<Vec<_>>(), [5, 2]);
+        sampler.set(&GREEDY, &[], &[7]);
+        assert_eq!(sampler.last(9).collect::<Vec<_>>(), [7]);
+    }
+}

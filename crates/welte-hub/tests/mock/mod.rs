@@ -37,8 +37,10 @@ pub(crate) struct Behaviour {
     pub(crate) cut: (u32, usize),
     pub(crate) no_ranges: bool,
     pub(crate) corrupt: bool,
-    /// What the redirect says the size is.
+    /// The size by the redirect, where it is not the true one.
     pub(crate) size: Option<u64>,
+    /// The size by the list of files, where it is not the true one.
+    pub(crate) listed_size: Option<u64>,
     /// Pause before a body.
     pub(crate) slow: Duration,
 }
@@ -76,6 +78,7 @@ impl Mock {
             no_ranges: false,
             corrupt: false,
             size: None,
+            listed_size: None,
             slow: Duration::ZERO,
         }));
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -287,7 +290,8 @@ fn bytes(file: &File, asked: &Asked, b: &Behaviour) -> Answer {
 
 fn list(b: &Behaviour) -> String {
     let file = |f: &File| {
-        let (name, tag, size) = (&f.name, &f.tag, b.size.unwrap_or(f.bytes.len() as u64));
+        let (name, tag) = (&f.name, &f.tag);
+        let size = b.listed_size.unwrap_or(f.bytes.len() as u64);
         match (b.bare_list, f.large) {
             (true, _) => format!(r#"{{"rfilename":"{name}"}}"#),
             (_, true) => format!(

@@ -1,47 +1,49 @@
-//! What the tests share: the devices, a small random model, and the bundled one.
+//! Helpers of all tests: devices, a small random model, and the bundled model.
 #![allow(dead_code, unreachable_pub, unused_macros, unused_imports)]
 
 use std::ops::ControlFlow;
-use welte::{DeviceChoice, GenerateOptions, LoadOptions, Model, Outcome, Sampling, Session};
+use welte::{
+    DeviceChoice, GenerateOptions, LoadOptions, Message, Model, Outcome, Sampling, Session,
+};
 
 pub const TINY: &str = "synthetic:tiny:q8_0";
 
-/// Runs tests that take a device on the CPU, and on a GPU where there is one.
+/// Makes two tests of each function that takes a device: one on the CPU, and one on a GPU, which runs only with
+/// `--ignored` or `--include-ignored`.
 macro_rules! on_devices {
     ($($name:ident),* $(,)?) => {
         mod cpu {
-            $(#[test] fn $name() { super::$name(welte::DeviceChoice::Cpu) })*
+            $(#[test] fn $name() { super::$name(welte::DeviceChoice::CPU) })*
         }
         mod cuda {
-            $(#[test] fn $name() {
-                if let Some(device) = super::common::gpu() {
-                    super::$name(device)
-                }
-            })*
+            $(
+                #[test]
+                #[ignore = "needs a GPU"]
+                fn $name() { super::$name(super::common::gpu()) }
+            )*
         }
     };
 }
 pub(crate) use on_devices;
 
-/// The first GPU; says why a test is skipped where there is none.
-pub fn gpu() -> Option<DeviceChoice> {
-    match welte::gpu_info(0) {
-        Ok(gpu) => Some(DeviceChoice::Cuda(gpu.device)),
-        Err(error) => {
-            eprintln!("skipped on CUDA: {error}");
-            None
-        }
-    }
+/// The first GPU. Only tests that need one ask for it, so its absence is an error.
+pub fn gpu() -> DeviceChoice {
+    "cuda".parse().unwrap()
+}
+
+/// A value with some fields changed: options cannot be written as literals outside their crate.
+pub fn with<T>(mut value: T, change: impl FnOnce(&mut T)) -> T {
+    change(&mut value);
+    value
 }
 
 pub fn options(device: DeviceChoice) -> LoadOptions {
-    LoadOptions {
-        device,
-        context: 256,
-        threads: Some(2),
-        prefill_rows: 32,
-        ..LoadOptions::default()
-    }
+    with(LoadOptions::default(), |o| {
+        o.device = device;
+        o.context = 256;
+        o.threads = Some(2);
+        o.prompt_rows = 32;
+    })
 }
 
 pub fn tiny(device: DeviceChoice) -> Model {
@@ -49,23 +51,29 @@ pub fn tiny(device: DeviceChoice) -> Model {
 }
 
 pub fn load(source: &str, options: &LoadOptions) -> Model {
-    Model::load(source, options, &mut |_, _| ()).unwrap_or_else(|error| panic!("{source}: {error}"))
+    Model::load(source, options, &mut |_| ()).unwrap_or_else(|error| panic!("{source}: {error}"))
 }
 
-/// The bundled model; it comes with the source.
+/// The bundled model, which is part of the repository.
 pub fn demo(device: DeviceChoice) -> Model {
-    // At run time first: a bundle for a machine with a GPU carries the files elsewhere.
+    // The variable at run time comes first: a bundle for a machine with a GPU has the files elsewhere.
     let folder = std::env::var("CARGO_MANIFEST_DIR");
     let folder = folder.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
     load(
         &format!("{folder}/../../models/demo.gguf"),
-        &LoadOptions {
-            device,
-            context: 512,
-            threads: Some(2),
-            ..LoadOptions::default()
-        },
+        &with(LoadOptions::default(), |o| {
+            o.device = device;
+            o.context = 512;
+            o.threads = Some(2);
+        }),
     )
+}
+
+/// The tokens of a chat that asks the bundled model for a story.
+pub fn story(model: &Model) -> Vec<u32> {
+    let template = model.chat_template().unwrap();
+    let message = Message::new("user", "Tell me a story about a fox.");
+    model.encode_chat(&template, &[message]).unwrap()
 }
 
 pub fn prompt(n: usize, model: &Model) -> Vec<u32> {

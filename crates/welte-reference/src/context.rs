@@ -1,0 +1,297 @@
+//! The memory of one context, and replay.
+
+use crate::ops::{Execution, Memory, floats};
+use crate::sample::Slot;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use welte_device::timeline::Timeline;
+use welte_device::{
+    ChainStart, Checks, Context, Control, Emitted, Error, Pick, Profile, SlotState, StepPlan,
+};
+use welte_table::{BufferId, Class, PassKind, Program, Row};
+
+pub(crate) struct ReferenceContext {
+    program: Arc<Program>,
+    /// By weight id.
+    weights: Arc<Vec<Vec<f32>>>,
+    memory: Memory,
+    slots: Vec<Slot>,
+    checks: Checks,
+    last: LastStep,
+    profile: Option<Vec<Profile>>,
+}
+
+/// What the last step ran, and what it yielded.
+#[derive(Default)]
+struct LastStep {
+    pass: usize,
+    rows: Vec<Row>,
+    /// The output rows.
+    values: Vec<f32>,
+    /// Output rows that are logits.
+    logits: usize,
+    /// Number, begin and end of each command, if the step was profiled.
+    ran: Vec<(u32, u64, u64)>,
+}
+
+impl ReferenceContext {
+    pub(crate) fn new(program: Arc<Program>, weights: Arc<Vec<Vec<f32>>>) -> ReferenceContext {
+        let buffers = program.buffers.iter().map(|b| vec![0; b.bytes as usize]);
+        let caches = 0..program.caches.len();
+        let memory = Memory {
+            buffers: buffers.collect(),
+            pages: caches.map(|c| Checks::first_pages(&program, c)).collect(),
+        };
+        ReferenceContext {
+            weights,
+            memory,
+            slots: vec![Slot::default(); program.slots as usize],
+            checks: Checks::new(&program),
+            last: LastStep::default(),
+            profile: None,
+            program,
+        }
+    }
+
+    /// Runs the first `commands` commands of a pass over checked rows. `outputs` are the chosen rows, of a decode pass
+    /// all of them.
+    fn replay(&mut self, pass: usize, rows: &[Row], outputs: &[u32], commands: usize) {
+        let program = self.program.clone();
+        let spec = &program.passes[pass];
+        self.last = LastStep {
+            pass,
+            rows: rows.to_vec(),
+            ..LastStep::default()
+        };
+        let tokens = rows.iter().flat_map(|row| row.token.to_ne_bytes());
+        let tokens: Vec<u8> = tokens.collect();
+        self.memory.buffers[program.tokens as usize][..tokens.len()].copy_from_slice(&tokens);
+        let outputs_from = spec.outputs_from().unwrap_or(usize::MAX);
+        let begun = Instant::now();
+        for (index, command) in spec.commands.iter().enumerate().take(commands) {
+            let live = match index >= outputs_from {
+                true => outputs.len(),
+                false => rows.len(),
+            };
+            let begin = begun.elapsed().as_nanos() as u64;
+            Execution {
+                program: &program,
+                weights: &self.weights,
+                memory: &mut self.memory,
+                command,
+                rows,
+                outputs,
+            }
+            .run(live);
+            if let Some(profile) = &mut self.profile {
+                let end = begun.elapsed().as_nanos() as u64;
+                profile[command.op as usize].count(&program, command, rows, live);
+                profile[command.op as usize].ns += end - begin;
+                self.last.ran.push((index as u32, begin, end));
+            }
+        }
+    }
+
+    /// Runs a whole pass and keeps its output rows.
+    fn replay_all(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) {
+        self.replay(pass, rows, outputs, usize::MAX);
+        let spec = &self.program.passes[pass];
+        let bytes = outputs.len() * spec.width as usize * 4;
+        let buffer = &self.memory.buffers[spec.result.buffer as usize];
+        self.last.values = floats(&buffer[spec.result.offset as usize..][..bytes]);
+        if spec.kind != PassKind::Embed {
+            self.last.logits = outputs.len();
+        }
+    }
+
+    /// Chooses a slot's token at `position` from an output row of the last step.
+    fn choose(&mut self, output: usize, slot: u32, position: u32) -> u32 {
+        let vocab = self.program.vocab as usize;
+        let logits = &self.last.values[output * vocab..][..vocab];
+        self.slots[slot as usize].next(logits, position)
+    }
+
+    fn buffer(&mut self, id: BufferId) -> Result<&mut Vec<u8>, Error> {
+        let known = self.memory.buffers.len();
+        let buffer = self.memory.buffers.get_mut(id as usize);
+        buffer.ok_or_else(|| Error::request(format!("buffer {id}; the program has {known}")))
+    }
+}
+
+/// The chosen rows of a step: of a decode pass all.
+fn chosen(plan: StepPlan, kind: PassKind, outputs: &[u32]) -> Vec<u32> {
+    match kind {
+        PassKind::Decode => (0..plan.outputs as u32).collect(),
+        PassKind::Prompt | PassKind::Embed => outputs.to_vec(),
+    }
+}
+
+impl Context for ReferenceContext {
+    fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    fn chain_slots(&self) -> usize {
+        self.program.slots.min(self.program.passes[0].rows) as usize
+    }
+
+    fn allocated(&self) -> BTreeMap<Class, u64> {
+        let mut bytes: BTreeMap<Class, u64> = BTreeMap::new();
+        let weights = self.weights.iter().map(|w| 4 * w.len() as u64).sum();
+        let buffers = self.program.buffers.iter().zip(&self.memory.buffers);
+        let entries = buffers.map(|(spec, buffer)| (spec.class, buffer.len() as u64));
+        let pages = self.memory.pages.iter().map(|p| 4 * p.len() as u64).sum();
+        let fixed = [(Class::Weights, weights), (Class::Tables, pages)];
+        for (class, size) in entries.chain(fixed) {
+            *bytes.entry(class).or_default() += size;
+        }
+        bytes
+    }
+
+    fn set_pages(
+        &mut self,
+        cache: usize,
+        slot: u32,
+        first: u32,
+        pages: &[u32],
+    ) -> Result<(), Error> {
+        let at = self
+            .checks
+            .pages(&self.program, cache, slot, first, pages)?;
+        self.memory.pages[cache][at..at + pages.len()].copy_from_slice(pages);
+        Ok(())
+    }
+
+    fn copy_page(&mut self, cache: usize, from: u32, to: u32) -> Result<(), Error> {
+        let spec = self.checks.cache(&self.program, cache, [from, to])?;
+        let page = self.program.page;
+        let runs = spec.page_runs(page, from).zip(spec.page_runs(page, to));
+        let (from, to) = runs.ok_or_else(|| Error::request("the cache is too large"))?;
+        let buffer = &mut self.memory.buffers[spec.buffer as usize];
+        for run in 0..from.count {
+            let source = (from.first + run * from.stride) as usize;
+            let target = (to.first + run * to.stride) as usize;
+            buffer.copy_within(source..source + from.bytes as usize, target);
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
+        let plan = self.checks.step(&self.program, pass, rows, outputs)?;
+        let outputs = chosen(plan, self.program.passes[pass].kind, outputs);
+        self.replay_all(pass, rows, &outputs);
+        Ok(&self.last.values)
+    }
+
+    fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
+        self.checks.slot(&self.program, slot)?;
+        self.slots[slot as usize] = Slot::new(state);
+        Ok(())
+    }
+
+    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+        let logits = self.last.logits;
+        self.checks.picks(&self.program, picks, tokens, logits)?;
+        for (pick, token) in picks.iter().zip(tokens) {
+            *token = self.choose(pick.output as usize, pick.slot, pick.position);
+        }
+        Ok(())
+    }
+
+    fn chain(
+        &mut self,
+        starts: &[ChainStart],
+        control: &Control,
+        emit: &mut dyn FnMut(Emitted) -> bool,
+    ) -> Result<(), Error> {
+        let most = self.chain_slots();
+        self.checks.chain(&self.program, starts, most)?;
+        let mut live: Vec<ChainStart> = starts.to_vec();
+        live.retain(|start| start.steps > 0);
+        while !live.is_empty() && !control.is_stopped() {
+            let row = |start: &ChainStart| Row {
+                token: start.token,
+                position: start.position,
+                slot: start.slot,
+            };
+            let rows: Vec<Row> = live.iter().map(row).collect();
+            let outputs: Vec<u32> = (0..rows.len() as u32).collect();
+            self.replay_all(0, &rows, &outputs);
+            let mut next = Vec::new();
+            for (output, start) in live.into_iter().enumerate() {
+                let position = start.position + 1;
+                let token = self.choose(output, start.slot, position);
+                let tokens = &mut self.memory.buffers[self.program.tokens as usize];
+                tokens[output * 4..][..4].copy_from_slice(&token.to_ne_bytes());
+                let wanted = emit(Emitted {
+                    slot: start.slot,
+                    position,
+                    token,
+                });
+                let ended = self.slots[start.slot as usize].ends_at(token);
+                if wanted && !ended && start.steps > 1 {
+                    next.push(ChainStart {
+                        token,
+                        position,
+                        steps: start.steps - 1,
+                        ..start
+                    });
+                }
+            }
+            live = next;
+        }
+        // The outputs belonged to the chain.
+        self.last.logits = 0;
+        Ok(())
+    }
+
+    fn step_until(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        commands: usize,
+    ) -> Result<(), Error> {
+        let plan = self.checks.step(&self.program, pass, rows, outputs)?;
+        let outputs = chosen(plan, self.program.passes[pass].kind, outputs);
+        self.replay(pass, rows, &outputs, commands);
+        Ok(())
+    }
+
+    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error> {
+        self.buffer(id).cloned()
+    }
+
+    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error> {
+        let buffer = self.buffer(id)?;
+        let size = buffer.len();
+        let start = buffer.get_mut(..bytes.len()).ok_or_else(|| {
+            Error::request(format!("{} bytes for a buffer of {size}", bytes.len()))
+        })?;
+        start.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn set_profiling(&mut self, on: bool) -> Result<(), Error> {
+        self.profile = on.then(Profile::zeros);
+        self.last.ran.clear();
+        Ok(())
+    }
+
+    fn profile(&self) -> Vec<Profile> {
+        self.profile.clone().unwrap_or_default()
+    }
+
+    fn last_step(&self) -> Timeline {
+        match self.last.ran.is_empty() {
+            true => Timeline::default(),
+            false => Timeline::in_order(
+                &self.program,
+                self.last.pass,
+                &self.last.rows,
+                &self.last.ran,
+            ),
+        }
+    }
+}

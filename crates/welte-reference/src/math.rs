@@ -1,0 +1,141 @@
+//! Functions of vectors, in f32.
+
+/// `x / sqrt(mean(x^2) + eps) * weight`
+pub(crate) fn norm(x: &[f32], weight: Option<&[f32]>, eps: f32) -> Vec<f32> {
+    let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;
+    let scale = 1.0 / (mean + eps).sqrt();
+    let weight = |i: usize| weight.map_or(1.0, |w| w[i]);
+    let normed = x.iter().enumerate().map(|(i, v)| v * scale * weight(i));
+    normed.collect()
+}
+
+/// The ids of the best experts as bits, then their weights.
+pub(crate) fn route(logits: &[f32], used: usize, renormalise: bool, scale: f32) -> Vec<f32> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let exps: Vec<f32> = logits.iter().map(|x| (x - largest).exp()).collect();
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+    order.truncate(used);
+    let sum: f32 = match renormalise {
+        true => order.iter().map(|&i| exps[i]).sum(),
+        false => exps.iter().sum(),
+    };
+    let ids = order.iter().map(|&i| f32::from_bits(i as u32));
+    let shares = order.iter().map(|&i| exps[i] / sum * scale);
+    ids.chain(shares).collect()
+}
+
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// One dot product per row of the matrix.
+pub(crate) fn multiply(matrix: &[f32], x: &[f32]) -> Vec<f32> {
+    matrix.chunks(x.len()).map(|row| dot(row, x)).collect()
+}
+
+pub(crate) fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
+    a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+/// The values plus the bias, if there is one.
+pub(crate) fn biased(values: Vec<f32>, bias: Option<&[f32]>) -> Vec<f32> {
+    match bias {
+        Some(bias) => add(&values, bias),
+        None => values,
+    }
+}
+
+/// `act(gate) * up`, the first half of `x` being the gate and the second half up.
+pub(crate) fn act_mul(act: u32, x: &[f32]) -> Vec<f32> {
+    let (gate, up) = x.split_at(x.len() / 2);
+    let pairs = gate.iter().zip(up);
+    pairs.map(|(&gate, &up)| gated(act, gate, up)).collect()
+}
+
+fn gated(act: u32, gate: f32, up: f32) -> f32 {
+    match act {
+        0 => silu(gate) * up,
+        1 => {
+            let inner = (2.0 / std::f32::consts::PI).sqrt() * (gate + 0.044_715 * gate.powi(3));
+            0.5 * gate * (1.0 + inner.tanh()) * up
+        }
+        2 => 0.5 * gate * (1.0 + erf(gate / std::f32::consts::SQRT_2)) * up,
+        _ => {
+            let gate = gate.min(7.0);
+            gate / (1.0 + (-1.702 * gate).exp()) * (up.clamp(-7.0, 7.0) + 1.0)
+        }
+    }
+}
+
+pub(crate) fn silu(x: f32) -> f32 {
+    x / (1.0 + (-x).exp())
+}
+
+/// The error function: its integral by Simpson's rule. Beyond 6 it is 1 in f32.
+fn erf(x: f32) -> f32 {
+    const INTERVALS: u32 = 400;
+    let end = f64::from(x.abs()).min(6.0);
+    let width = end / f64::from(INTERVALS);
+    let value = |i: u32| (-(f64::from(i) * width).powi(2)).exp();
+    let inner = (1..INTERVALS).map(|i| value(i) * if i % 2 == 1 { 4.0 } else { 2.0 });
+    let integral = width / 3.0 * (value(0) + inner.sum::<f64>() + value(INTERVALS));
+    (integral * std::f64::consts::FRAC_2_SQRT_PI) as f32 * x.signum()
+}
+
+/// The vector divided by its Euclidean length, which counts as 1e-12 if it is smaller.
+pub(crate) fn unit(x: &[f32]) -> Vec<f32> {
+    let length = dot(x, x).sqrt().max(1e-12);
+    x.iter().map(|v| v / length).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn erf_matches_tables() {
+        for (x, want) in [
+            (0.0, 0.0),
+            (0.5, 0.520_499_9),
+            (1.0, 0.842_700_8),
+            (2.4, 0.999_311_5),
+            (9.0, 1.0),
+        ] {
+            assert!((erf(x) - want).abs() < 1e-7, "{x}: {}", erf(x));
+            assert_eq!(erf(-x), -erf(x));
+        }
+    }
+
+    #[test]
+    fn activations_match_tables() {
+        for (act, gate, up, want) in [
+            (0, 1.0, 2.0, 1.462_117_2),
+            (1, 1.0, 2.0, 1.682_384),
+            (2, 1.0, 2.0, 1.682_689_5),
+            // Both operands beyond the limit of 7.
+            (3, 9.0, 10.0, 55.999_63),
+            (3, 1.0, -8.0, -5.074_77),
+        ] {
+            let got = act_mul(act, &[gate, up])[0];
+            assert!((got - want).abs() < 1e-5, "{act}: {got}, not {want}");
+        }
+    }
+
+    #[test]
+    fn experts_are_ranked() {
+        let bits = |values: &[f32]| values[..2].iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        let chosen = route(&[1.0, 3.0, 3.0, 0.0], 2, true, 2.0);
+        assert_eq!(bits(&chosen), [1, 2]);
+        assert_eq!(chosen[2..], [1.0, 1.0]);
+        let shares = route(&[0.0, 0.0, 0.0, 0.0], 2, false, 1.0);
+        assert_eq!(bits(&shares), [0, 1]);
+        assert_eq!(shares[2..], [0.25, 0.25]);
+    }
+
+    #[test]
+    fn a_zero_vector_stays_zero() {
+        assert_eq!(unit(&[3.0, 4.0]), [0.6, 0.8]);
+        assert_eq!(unit(&[0.0, 0.0]), [0.0, 0.0]);
+    }
+}

@@ -1,0 +1,447 @@
+//! The ops, one row after the other.
+
+use crate::math::{act_mul, add, biased, dot, multiply, norm, route, silu, unit};
+use std::ops::Range;
+use welte_formats::quant;
+use welte_table::{
+    BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Program, Row, params,
+};
+
+/// The memory that commands read and write.
+pub(crate) struct Memory {
+    /// By buffer id.
+    pub(crate) buffers: Vec<Vec<u8>>,
+    /// By cache: the page of `[slot][entry]`.
+    pub(crate) pages: Vec<Vec<u32>>,
+}
+
+/// One command in a step.
+pub(crate) struct Execution<'a> {
+    pub(crate) program: &'a Program,
+    /// By weight id.
+    pub(crate) weights: &'a [Vec<f32>],
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) command: &'a Command,
+    /// The input rows of the step.
+    pub(crate) rows: &'a [Row],
+    /// Which input rows were chosen as output rows.
+    pub(crate) outputs: &'a [u32],
+}
+
+impl<'a> Execution<'a> {
+    /// Runs the command over its first `live` rows: input rows, or output rows after they were chosen. Sampling is left
+    /// to the caller.
+    pub(crate) fn run(&mut self, live: usize) {
+        match self.command.op {
+            Op::SelectRows => self.select_rows(),
+            Op::Pool => self.pool(),
+            Op::Sample => {}
+            _ => (0..live).for_each(|row| self.run_row(row)),
+        }
+    }
+
+    fn run_row(&mut self, row: usize) {
+        let [a, b, c, _] = self.command.buffers;
+        let words = &self.command.params;
+        match self.command.op {
+            Op::Embed => {
+                let p = params::Embed::of(words);
+                let token = self.read(a, 1, row, 1)[0].to_bits() as usize;
+                let x = &self.matrix()[token * p.k as usize..][..p.k as usize];
+                let x: Vec<f32> = x.iter().map(|v| v * p.scale).collect();
+                self.write(b, p.x_stride, row, &x);
+            }
+            Op::Norm => {
+                let p = params::Norm::of(words);
+                let x = self.read(a, p.x_stride, row, p.dim * p.groups);
+                let groups = x.chunks(p.dim as usize);
+                let y: Vec<f32> = groups
+                    .flat_map(|x| norm(x, self.weight(0), p.eps))
+                    .collect();
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::Matmul => {
+                let p = params::Matmul::of(words);
+                let x = self.read(a, p.x_stride, row, p.k);
+                self.write(b, p.y_stride, row, &multiply(self.matrix(), &x));
+            }
+            Op::MatmulAdd => {
+                let p = params::MatmulAdd::of(words);
+                let x = self.read(a, p.x_stride, row, p.k);
+                let y = self.read(b, p.y_stride, row, p.n);
+                let y = add(&y, &multiply(self.matrix(), &x));
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::NormMatmul => {
+                let p = params::NormMatmul::of(words);
+                let x = self.read(a, p.x_stride, row, p.k);
+                let x = norm(&x, self.weight(1), p.eps);
+                self.write(b, p.y_stride, row, &multiply(self.matrix(), &x));
+            }
+            Op::NormMatmulActMul => {
+                let p = params::NormMatmulActMul::of(words);
+                let x = self.read(a, p.x_stride, row, p.k);
+                let x = norm(&x, self.weight(1), p.eps);
+                let y = act_mul(p.act, &multiply(self.matrix(), &x));
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::ActMul => {
+                let p = params::ActMul::of(words);
+                let x = self.read(a, p.x_stride, row, 2 * p.n);
+                self.write(b, p.y_stride, row, &act_mul(p.act, &x));
+            }
+            Op::Bias => {
+                let p = params::Bias::of(words);
+                let y = self.read(a, p.y_stride, row, p.n);
+                self.write(a, p.y_stride, row, &biased(y, self.weight(0)));
+            }
+            Op::Add => {
+                let p = params::Add::of(words);
+                let x = self.read(a, p.x_stride, row, p.n);
+                let y = self.read(b, p.y_stride, row, p.n);
+                self.write(b, p.y_stride, row, &add(&y, &x));
+            }
+            Op::Scale => {
+                let p = params::Scale::of(words);
+                let mut y = self.read(a, p.y_stride, row, p.n);
+                for v in &mut y {
+                    *v *= p.scale;
+                    if p.cap != 0.0 {
+                        *v = p.cap * (*v / p.cap).tanh();
+                    }
+                }
+                self.write(a, p.y_stride, row, &y);
+            }
+            Op::Rope => {
+                let p = params::Rope::of(words);
+                let mut y = self.read(a, p.y_stride, row, p.heads * p.head_dim);
+                for head in y.chunks_mut(p.head_dim as usize) {
+                    self.rope(&mut head[..p.rot as usize], row, p.interleaved, p.magnitude);
+                }
+                self.write(a, p.y_stride, row, &y);
+            }
+            Op::KvAppend => {
+                let p = params::KvAppend::of(words);
+                let k = self.read(a, p.k_stride, row, p.kv_heads * p.head_dim);
+                let v = self.read(b, p.v_stride, row, p.kv_heads * p.head_dim);
+                self.store_heads(p.layer, row, &k, &v);
+            }
+            Op::RopeAppend => self.rope_append(row),
+            Op::Attention => {
+                let p = params::Attention::of(words);
+                let q = self.read(a, p.q_stride, row, p.heads * p.head_dim);
+                let heads = q.chunks(p.head_dim as usize).enumerate();
+                let y: Vec<f32> = heads
+                    .flat_map(|(head, q)| self.attend(&p, row, head, q))
+                    .collect();
+                self.write(c, p.y_stride, row, &y);
+            }
+            Op::ShortConv => self.short_conv(row),
+            Op::Route => {
+                let p = params::Route::of(words);
+                let x = self.read(a, p.x_stride, row, p.experts);
+                let choice = route(&x, p.used as usize, p.renormalise != 0, p.scale);
+                self.write(b, p.y_stride, row, &choice);
+            }
+            Op::ExpertsActMul => {
+                let p = params::ExpertsActMul::of(words);
+                let x = self.read(a, p.x_stride, row, p.k);
+                let choice = self.read(b, p.choice_stride, row, 2 * p.used);
+                let (ids, _) = choice.split_at(p.used as usize);
+                let experts = ids.iter().map(|id| {
+                    let id = id.to_bits() as usize;
+                    let gate_up = multiply(self.expert_matrix(id, 2 * p.n, p.k), &x);
+                    act_mul(p.act, &biased(gate_up, self.expert_bias(id, 2 * p.n)))
+                });
+                let y = experts.collect::<Vec<_>>().concat();
+                self.write(c, p.y_stride, row, &y);
+            }
+            Op::ExpertsAdd => {
+                let p = params::ExpertsAdd::of(words);
+                let x = self.read(a, p.x_stride, row, p.used * p.k);
+                let choice = self.read(b, p.choice_stride, row, 2 * p.used);
+                let (ids, shares) = choice.split_at(p.used as usize);
+                let mut y = self.read(c, p.y_stride, row, p.n);
+                for ((id, share), x) in ids.iter().zip(shares).zip(x.chunks(p.k as usize)) {
+                    let id = id.to_bits() as usize;
+                    let part = multiply(self.expert_matrix(id, p.n, p.k), x);
+                    let part = biased(part, self.expert_bias(id, p.n));
+                    y.iter_mut().zip(part).for_each(|(y, v)| *y += share * v);
+                }
+                self.write(c, p.y_stride, row, &y);
+            }
+            Op::SelectRows | Op::Pool | Op::Sample => {}
+        }
+    }
+
+    fn select_rows(&mut self) {
+        let [x, y, ..] = self.command.buffers;
+        let p = params::SelectRows::of(&self.command.params);
+        for (output, row) in self.outputs.iter().enumerate() {
+            let values = self.read(x, p.x_stride, *row as usize, p.n);
+            self.write(y, p.y_stride, output, &values);
+        }
+    }
+
+    fn pool(&mut self) {
+        let [x, y, ..] = self.command.buffers;
+        let p = params::Pool::of(&self.command.params);
+        for (output, chosen) in self.outputs.iter().enumerate() {
+            let slot = self.rows[*chosen as usize].slot;
+            let pooled: Vec<Vec<f32>> = (0..=*chosen as usize)
+                .filter(|row| self.rows[*row].slot == slot)
+                .map(|row| self.read(x, p.x_stride, row, p.n))
+                .collect();
+            let (first, last) = (&pooled[0], &pooled[pooled.len() - 1]);
+            let values = match p.kind {
+                0 => last.clone(),
+                1 => {
+                    let sum = pooled[1..]
+                        .iter()
+                        .fold(first.clone(), |sum, x| add(&sum, x));
+                    sum.iter().map(|v| v / pooled.len() as f32).collect()
+                }
+                _ => first.clone(),
+            };
+            let values = match p.normalise {
+                0 => values,
+                _ => unit(&values),
+            };
+            self.write(y, p.y_stride, output, &values);
+        }
+    }
+
+    fn rope_append(&mut self, row: usize) {
+        let p = params::RopeAppend::of(&self.command.params);
+        let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
+        let (dim, at) = (p.head_dim as usize, self.command.buffers[0]);
+        let mut qkv = self.read(
+            at,
+            p.qkv_stride,
+            row,
+            (p.heads + 2 * p.kv_heads) * p.head_dim,
+        );
+        let rotated = qkv.chunks_mut(dim).take(heads + kv_heads);
+        for (index, head) in rotated.enumerate() {
+            let role = if index < heads { 1 } else { 2 };
+            if let Some(weight) = self.weight(role) {
+                head.copy_from_slice(&norm(head, Some(weight), p.eps));
+            }
+            self.rope(&mut head[..p.rot as usize], row, p.interleaved, p.magnitude);
+        }
+        self.write(at, p.qkv_stride, row, &qkv);
+        let (k, v) = qkv[heads * dim..].split_at(kv_heads * dim);
+        self.store_heads(p.layer, row, k, v);
+    }
+
+    /// Rotates the elements of one head.
+    fn rope(&self, y: &mut [f32], row: usize, interleaved: u32, magnitude: f32) {
+        let half = y.len() / 2;
+        let freqs = self.weight(0).unwrap_or(&[]);
+        for (i, freq) in freqs.iter().enumerate().take(half) {
+            let (first, second) = match interleaved {
+                0 => (i, i + half),
+                _ => (2 * i, 2 * i + 1),
+            };
+            let angle = self.rows[row].position as f32 * freq;
+            let (cos, sin) = (angle.cos() * magnitude, angle.sin() * magnitude);
+            let (a, b) = (y[first], y[second]);
+            y[first] = a * cos - b * sin;
+            y[second] = a * sin + b * cos;
+        }
+    }
+
+    /// Stores a row's keys and values at its position.
+    fn store_heads(&mut self, layer: u32, row: usize, k: &[f32], v: &[f32]) {
+        let (cache, format, head_dim) = self.attention_cache();
+        let buffer = cache.buffer as usize;
+        for (part, values) in [k, v].into_iter().enumerate() {
+            for (head, values) in values.chunks(head_dim).enumerate() {
+                let position = self.rows[row].position as usize;
+                let at = self.head_at(layer, part, head, row, position);
+                quant::encode(format, values, &mut self.memory.buffers[buffer][at]);
+            }
+        }
+    }
+
+    /// The keys (`part` 0) or values (1) of one head at a position of the row's sequence.
+    fn fetch(&self, layer: u32, part: usize, head: usize, row: usize, position: usize) -> Vec<f32> {
+        let (cache, format, head_dim) = self.attention_cache();
+        let at = self.head_at(layer, part, head, row, position);
+        let mut values = vec![0.0; head_dim];
+        quant::decode(
+            format,
+            &self.memory.buffers[cache.buffer as usize][at],
+            &mut values,
+        );
+        values
+    }
+
+    /// Softmax over all positions that the row sees, then the weighted sum of their values.
+    fn attend(&self, p: &params::Attention, row: usize, head: usize, q: &[f32]) -> Vec<f32> {
+        let kv_head = head / (p.heads / p.kv_heads) as usize;
+        let end = self.rows[row].position as usize + 1;
+        let first = match p.window {
+            0 => 0,
+            window => end.saturating_sub(window as usize),
+        };
+        let score = |position: usize| {
+            let k = self.fetch(p.layer, 0, kv_head, row, position);
+            let score = dot(q, &k) * p.scale;
+            match p.softcap == 0.0 {
+                true => score,
+                false => p.softcap * (score / p.softcap).tanh(),
+            }
+        };
+        let scores: Vec<f32> = (first..end).map(score).collect();
+        let sink = self.weight(0).map_or(f32::NEG_INFINITY, |s| s[head]);
+        let largest = scores.iter().copied().fold(sink, f32::max);
+        let weights: Vec<f32> = scores.iter().map(|s| (s - largest).exp()).collect();
+        let sum = weights.iter().sum::<f32>() + (sink - largest).exp();
+        let mut y = vec![0.0; q.len()];
+        for (position, weight) in (first..end).zip(weights) {
+            let v = self.fetch(p.layer, 1, kv_head, row, position);
+            y.iter_mut()
+                .zip(v)
+                .for_each(|(y, v)| *y += weight / sum * v);
+        }
+        y
+    }
+
+    fn short_conv(&mut self, row: usize) {
+        let [x, y, state, _] = self.command.buffers;
+        let p = params::ShortConv::of(&self.command.params);
+        let (n, taps) = (p.n as usize, p.taps as usize);
+        let at = self.state_at(p.layer, self.rows[row].slot);
+        let state = state.buffer as usize;
+        let mut inputs = floats(&self.memory.buffers[state][at.clone()]);
+        // Inputs before position 0 are zero, whatever the page held before.
+        let known = (self.rows[row].position as usize).min(taps - 1);
+        inputs[..(taps - 1 - known) * n].fill(0.0);
+        inputs.extend(self.read(x, p.x_stride, row, p.n));
+        let (kernel, bias) = (self.matrix(), self.weight(1));
+        let values: Vec<f32> = (0..n)
+            .map(|channel| {
+                let mut sum = bias.map_or(0.0, |bias| bias[channel]);
+                for tap in 0..taps {
+                    sum += kernel[channel * taps + tap] * inputs[tap * n + channel];
+                }
+                if p.act == 1 { silu(sum) } else { sum }
+            })
+            .collect();
+        self.memory.buffers[state][at].copy_from_slice(&bytes(&inputs[n..]));
+        self.write(y, p.y_stride, row, &values);
+    }
+
+    /// The values of the command's weight `role`, if it has that weight.
+    fn weight(&self, role: usize) -> Option<&'a [f32]> {
+        match self.command.weights[role] {
+            NO_WEIGHT => None,
+            id => Some(&self.weights[id as usize]),
+        }
+    }
+
+    /// The values of the command's first weight.
+    fn matrix(&self) -> &'a [f32] {
+        self.weight(0).unwrap_or(&[])
+    }
+
+    fn expert_matrix(&self, id: usize, n: u32, k: u32) -> &'a [f32] {
+        let values = n as usize * k as usize;
+        &self.matrix()[id * values..][..values]
+    }
+
+    fn expert_bias(&self, id: usize, n: u32) -> Option<&'a [f32]> {
+        Some(&self.weight(1)?[id * n as usize..][..n as usize])
+    }
+
+    /// `width` values of a row.
+    fn read(&self, at: BufferRef, stride: u32, row: usize, width: u32) -> Vec<f32> {
+        let start = at.offset as usize + row * stride as usize * 4;
+        floats(&self.memory.buffers[at.buffer as usize][start..][..width as usize * 4])
+    }
+
+    fn write(&mut self, at: BufferRef, stride: u32, row: usize, values: &[f32]) {
+        let start = at.offset as usize + row * stride as usize * 4;
+        let buffer = &mut self.memory.buffers[at.buffer as usize];
+        buffer[start..][..values.len() * 4].copy_from_slice(&bytes(values));
+    }
+
+    /// The command's cache with its number.
+    fn cache(&self) -> (usize, &'a CacheSpec) {
+        let operand = self
+            .command
+            .op
+            .cache_operand()
+            .map(|i| self.command.buffers[i]);
+        let caches = self.program.caches.iter().enumerate();
+        caches
+            .into_iter()
+            .find(|(_, cache)| Some(cache.buffer) == operand.map(|at| at.buffer))
+            .expect("verified: the command has a cache")
+    }
+
+    /// The command's attention cache with its format and the size of a head.
+    fn attention_cache(&self) -> (&'a CacheSpec, Format, usize) {
+        let (_, cache) = self.cache();
+        match cache.kind {
+            CacheKind::Attention {
+                format, head_dim, ..
+            } => (cache, format, head_dim as usize),
+            CacheKind::Recurrent { .. } => unreachable!("verified: the cache is for attention"),
+        }
+    }
+
+    /// The page of a slot's entry in the command's cache.
+    fn page(&self, slot: u32, entry: usize) -> usize {
+        let (number, cache) = self.cache();
+        let entries = cache.entries(self.program) as usize;
+        self.memory.pages[number][slot as usize * entries + entry] as usize
+    }
+
+    /// Where keys (`part` 0) or values (1) of a head lie in the cache's buffer.
+    fn head_at(
+        &self,
+        layer: u32,
+        part: usize,
+        head: usize,
+        row: usize,
+        position: usize,
+    ) -> Range<usize> {
+        let (_, cache) = self.cache();
+        let page_len = self.program.page as usize;
+        let page = self.page(self.rows[row].slot, position / page_len);
+        let kv_heads = match cache.kind {
+            CacheKind::Attention { kv_heads, .. } => kv_heads as usize,
+            CacheKind::Recurrent { .. } => 0,
+        };
+        let mut index = layer as usize * 2 + part;
+        index = index * cache.pages as usize + page;
+        index = index * kv_heads + head;
+        index = index * page_len + position % page_len;
+        let bytes = cache.head_bytes().unwrap_or(0) as usize;
+        index * bytes..(index + 1) * bytes
+    }
+
+    /// Where a slot's state of one layer lies in the recurrent cache's buffer.
+    fn state_at(&self, layer: u32, slot: u32) -> Range<usize> {
+        let (_, cache) = self.cache();
+        let floats = match cache.kind {
+            CacheKind::Recurrent { floats, .. } => floats as usize,
+            CacheKind::Attention { .. } => 0,
+        };
+        let index = layer as usize * cache.pages as usize + self.page(slot, 0);
+        index * floats * 4..(index + 1) * floats * 4
+    }
+}
+
+/// The floats that bytes hold.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    let (words, _) = bytes.as_chunks::<4>();
+    words.iter().map(|word| f32::from_ne_bytes(*word)).collect()
+}
+
+/// The bytes of floats.
+fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+}

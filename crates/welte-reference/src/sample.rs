@@ -1,0 +1,185 @@
+//! Choosing the next token, in the order documented at [`Sampling`].
+
+use std::collections::BTreeMap;
+use welte_device::{SlotState, noise};
+use welte_table::Sampling;
+
+/// The sampling state of a slot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slot {
+    sampling: Sampling,
+    bias: Vec<(u32, f32)>,
+    history: Vec<u32>,
+    ends: Vec<u32>,
+}
+
+impl Slot {
+    pub(crate) fn new(state: &SlotState<'_>) -> Slot {
+        Slot {
+            sampling: state.sampling,
+            bias: state.bias.to_vec(),
+            history: state.history.to_vec(),
+            ends: state.ends.to_vec(),
+        }
+    }
+
+    /// True if the token ends a chain.
+    pub(crate) fn ends_at(&self, token: u32) -> bool {
+        self.ends.contains(&token)
+    }
+
+    /// Chooses the token at `position` and appends it to the history.
+    pub(crate) fn next(&mut self, logits: &[f32], position: u32) -> u32 {
+        let token = self.choose(logits, position);
+        self.history.push(token);
+        token
+    }
+
+    fn choose(&self, logits: &[f32], position: u32) -> u32 {
+        let s = &self.sampling;
+        let mut values = logits.to_vec();
+        for &(token, bias) in &self.bias {
+            if let Some(value) = values.get_mut(token as usize) {
+                *value += bias;
+            }
+        }
+        self.penalise(&mut values);
+        let Some((best, largest)) = argmax(&values) else {
+            return 0;
+        };
+        // A temperature that is not a number is greedy, too.
+        let warm = s.temperature > 0.0;
+        if !warm || !largest.is_finite() {
+            return best;
+        }
+        let scaled = values.iter().map(|v| (v - largest) / s.temperature);
+        let mut kept: Vec<(u32, f32)> = (0..).zip(scaled).filter(|(_, z)| !z.is_nan()).collect();
+        kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        if s.top_k > 0 {
+            kept.truncate(s.top_k as usize);
+        }
+        keep_top_p(&mut kept, s.top_p);
+        if s.min_p > 0.0 {
+            let least = s.min_p.min(1.0).ln();
+            kept.retain(|(_, z)| *z >= least);
+        }
+        let mut winner = (best, f32::NEG_INFINITY);
+        for (token, z) in kept {
+            let key = z + noise(s.seed, position, token);
+            if key > winner.1 || key == winner.1 && token < winner.0 {
+                winner = (token, key);
+            }
+        }
+        winner.0
+    }
+
+    /// Penalises every token among the last ones once: a repeated token's logit moves towards minus infinity by the
+    /// repeat penalty, then falls by the frequency penalty per occurrence and by the presence penalty.
+    fn penalise(&self, values: &mut [f32]) {
+        let s = &self.sampling;
+        let first = self.history.len().saturating_sub(s.penalty_last_n as usize);
+        let mut occurrences: BTreeMap<u32, f32> = BTreeMap::new();
+        for token in &self.history[first..] {
+            *occurrences.entry(*token).or_default() += 1.0;
+        }
+        for (token, count) in occurrences {
+            let Some(value) = values.get_mut(token as usize) else {
+                continue;
+            };
+            match *value > 0.0 {
+                true => *value /= s.repeat_penalty,
+                false => *value *= s.repeat_penalty,
+            }
+            *value -= count * s.frequency_penalty;
+            *value -= s.presence_penalty;
+        }
+    }
+}
+
+/// The largest value with its index, the lowest on a tie; a NaN never wins.
+fn argmax(values: &[f32]) -> Option<(u32, f32)> {
+    let numbers = (0..)
+        .zip(values.iter().copied())
+        .filter(|(_, v)| !v.is_nan());
+    numbers.reduce(|best, next| if next.1 > best.1 { next } else { best })
+}
+
+/// Keeps the smallest number of the likeliest tokens whose probability reaches `top_p`, at least one.
+fn keep_top_p(sorted: &mut Vec<(u32, f32)>, top_p: f32) {
+    if top_p < 1.0 {
+        let weights: Vec<f64> = sorted.iter().map(|(_, z)| f64::from(*z).exp()).collect();
+        let wanted = f64::from(top_p) * weights.iter().sum::<f64>();
+        let (mut mass, mut count) = (0.0, 0);
+        while count < weights.len() && (count == 0 || mass < wanted) {
+            mass += weights[count];
+            count += 1;
+        }
+        sorted.truncate(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(sampling: Sampling, history: &[u32]) -> Slot {
+        Slot::new(&SlotState {
+            sampling,
+            history,
+            ..SlotState::default()
+        })
+    }
+
+    #[test]
+    fn penalties_have_literal_values() {
+        let sampling = Sampling {
+            repeat_penalty: 2.0,
+            frequency_penalty: 0.25,
+            presence_penalty: 0.5,
+            penalty_last_n: 4,
+            ..Sampling::default()
+        };
+        let mut values = [8.0, 8.0, -8.0, 8.0];
+        // The first token is too long ago; token 9 is not in the vocabulary.
+        slot(sampling, &[3, 1, 2, 1, 9]).penalise(&mut values);
+        assert_eq!(values, [8.0, 4.0 - 0.5 - 0.5, -16.0 - 0.25 - 0.5, 8.0]);
+        let none = Sampling {
+            penalty_last_n: 0,
+            ..sampling
+        };
+        slot(none, &[0, 1, 2, 3]).penalise(&mut values);
+        assert_eq!(values, [8.0, 3.0, -16.75, 8.0]);
+    }
+
+    #[test]
+    fn greedy_takes_the_first_largest() {
+        let mut slot = slot(Sampling::default(), &[]);
+        assert_eq!(slot.next(&[1.0, f32::NAN, 3.0, 3.0], 0), 2);
+        assert_eq!(slot.next(&[f32::NAN, f32::NAN], 0), 0);
+        assert_eq!(slot.history, [2, 0]);
+    }
+
+    #[test]
+    fn filters_keep_the_likeliest() {
+        let logits = [0.0, 4.0, 3.9, -2.0];
+        let hot = Sampling {
+            temperature: 4.0,
+            seed: 3,
+            ..Sampling::default()
+        };
+        let seen = |sampling| {
+            let slot = slot(sampling, &[]);
+            let mut seen: Vec<u32> = (0..400).map(|at| slot.choose(&logits, at)).collect();
+            seen.sort_unstable();
+            seen.dedup();
+            seen
+        };
+        assert_eq!(seen(hot), [0, 1, 2, 3]);
+        assert_eq!(seen(Sampling { top_k: 2, ..hot }), [1, 2]);
+        // Shares: 0.16, 0.43, 0.42, 0.09 of 1.10.
+        assert_eq!(seen(Sampling { top_p: 0.5, ..hot }), [1, 2]);
+        assert_eq!(seen(Sampling { top_p: 0.0, ..hot }), [1]);
+        // exp(-4 / 4) = 0.37, exp(-6 / 4) = 0.22
+        assert_eq!(seen(Sampling { min_p: 0.3, ..hot }), [0, 1, 2]);
+    }
+}

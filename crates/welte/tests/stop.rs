@@ -1,0 +1,519 @@
+//! How a generation ends: at a stop string, at an end token, or cancelled.
+
+mod common;
+
+use common::*;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::mpsc::channel;
+use welte::{CancelHandle, DeviceChoice, GenerateOptions, Model, StopReason};
+
+/// How far logits of the same tokens may be apart, as a share of the largest: they were computed in other pieces.
+const TOLERANCE: f32 = 4e-2;
+
+fn at_most(max_tokens: usize) -> GenerateOptions {
+    with(GenerateOptions::default(), |o| {
+        o.max_tokens = max_tokens;
+    })
+}
+
+/// A story without stop strings: its tokens, its text, and where each token ends in the text.
+struct Story {
+    prompt: Vec<u32>,
+    tokens: Vec<u32>,
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Story {
+    fn tell(model: &Model) -> Story {
+        let prompt = story(model);
+        let (outcome, text) = generate(&mut model.session().unwrap(), &prompt, &at_most(60));
+        assert_eq!(outcome.tokens.len(), 60, "{text}");
+        let tokenizer = model.tokenizer().unwrap();
+        let mut ends = Vec::new();
+        for &token in &outcome.tokens {
+            let end = ends.last().copied().unwrap_or(0) + tokenizer.token_bytes(token).len();
+            ends.push(end);
+        }
+        assert_eq!(ends.last(), Some(&text.len()));
+        assert!(text.is_ascii(), "{text}");
+        Story {
+            prompt,
+            tokens: outcome.tokens,
+            text,
+            ends,
+        }
+    }
+
+    fn start(&self, token: usize) -> usize {
+        if token == 0 { 0 } else { self.ends[token - 1] }
+    }
+
+    /// The first token from the 8th on of at least so many bytes, for which the text from `skip` bytes after its start
+    /// until `reach` bytes after its end is nowhere before.
+    fn find(&self, least: usize, skip: usize, reach: isize) -> (usize, &str) {
+        (8..50)
+            .find_map(|token| {
+                let from = self.start(token) + skip;
+                let to = self.ends[token].checked_add_signed(reach)?;
+                let long_enough = self.ends[token] - self.start(token) >= least;
+                let stop = self.text.get(from..to).filter(|_| long_enough)?;
+                (self.text.find(stop) == Some(from)).then_some((token, stop))
+            })
+            .expect("the story has such a token")
+    }
+}
+
+fn stop_strings_cut_text_tokens_and_cache(device: DeviceChoice) {
+    let model = demo(device);
+    let story = Story::tell(&model);
+    let next = &story.prompt[..3];
+    // The stop string, the token in which it begins, and where.
+    let at_the_start_of_a_token = story.find(2, 0, 2);
+    let across_two_tokens = story.find(3, 1, 2);
+    let within_a_token = story.find(4, 1, -1);
+    let at_the_end_of_a_token = story.find(3, 2, 0);
+    let whole_token = story.find(4, 0, 0);
+    let first_token = (0, &story.text[..story.ends[1]]);
+    for (case, (kept, stop)) in [
+        at_the_start_of_a_token,
+        across_two_tokens,
+        within_a_token,
+        at_the_end_of_a_token,
+        whole_token,
+        first_token,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let at = story.text.find(stop).unwrap();
+        for chain in [None, Some(1), Some(5)] {
+            let what = format!("case {case}, {stop:?} at {at}, token {kept}, chain {chain:?}");
+            let options = with(at_most(60), |o| {
+                o.stop = vec![stop.into()];
+                o.chain = chain;
+            });
+            let mut session = model.session().unwrap();
+            let (outcome, text) = generate(&mut session, &story.prompt, &options);
+            assert_eq!(outcome.stop, StopReason::StopString(stop.into()), "{what}");
+            assert_eq!(text, story.text[..at], "{what}");
+            assert_eq!(outcome.tokens, story.tokens[..kept], "{what}");
+            // The cache holds the prompt and the tokens before the stop string.
+            let known = [&story.prompt[..], &story.tokens[..kept]].concat();
+            assert_eq!(session.tokens(), known, "{what}");
+            let went_on = logits(&mut session, next);
+            let afresh = logits(&mut model.session().unwrap(), &[&known[..], next].concat());
+            let off = difference(&afresh, &went_on);
+            assert!(off < TOLERANCE, "{what}: off by {off}");
+            // One token more or less would show.
+            let others = [
+                [&story.prompt[..], &story.tokens[..kept + 1]].concat(),
+                known[..known.len() - 1].to_vec(),
+            ];
+            for other in others {
+                let wrong = logits(&mut model.session().unwrap(), &[&other[..], next].concat());
+                let off = difference(&afresh, &wrong);
+                assert!(off > TOLERANCE, "{what}: only {off}");
+            }
+        }
+    }
+}
+
+fn of_several_stop_strings_the_earliest_counts(device: DeviceChoice) {
+    let model = demo(device);
+    let story = Story::tell(&model);
+    // One token brings two stops, of which the later one is longer. A third comes tokens later.
+    let (early, late) = (8..50)
+        .find_map(|token| {
+            let from = story.start(token) + 1;
+            let early = story.text.get(from..from + 2)?;
+            let late = story.text.get(from + 1..from + 4)?;
+            let both = story.ends[token] >= from + 4 && story.text.find(early) == Some(from);
+            (both && story.text.find(late) == Some(from + 1)).then_some((early, late))
+        })
+        .expect("the story has such a token");
+    let much_later = &story.text[story.start(50)..story.ends[52]];
+    let at = story.text.find(early).unwrap();
+    let stops = [early, late, much_later];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [1, 0, 2]] {
+        let options = with(at_most(60), |o| {
+            o.stop = order.map(|i| stops[i].to_string()).to_vec();
+        });
+        let (outcome, text) = generate(&mut model.session().unwrap(), &story.prompt, &options);
+        assert_eq!(outcome.stop, StopReason::StopString(early.into()));
+        assert_eq!(text, story.text[..at]);
+    }
+}
+
+fn ignoring_end_tokens_forbids_them(device: DeviceChoice) {
+    let model = demo(device);
+    let prompt = story(&model);
+    let (plain, _) = generate(&mut model.session().unwrap(), &prompt, &at_most(usize::MAX));
+    let StopReason::End(end) = plain.stop else {
+        panic!("{:?}", plain.stop)
+    };
+    assert!(model.end_tokens().contains(&end));
+    // However much they are wanted.
+    for bias in [vec![], vec![(end, 1e9)]] {
+        let options = with(at_most(plain.tokens.len() + 20), |o| {
+            o.ignore_end = true;
+            o.bias = bias;
+        });
+        let (outcome, _) = generate(&mut model.session().unwrap(), &prompt, &options);
+        assert_eq!(outcome.stop, StopReason::Length);
+        assert_eq!(outcome.tokens.len(), plain.tokens.len() + 20);
+        assert!(outcome.tokens.starts_with(&plain.tokens));
+        for token in model.end_tokens() {
+            assert!(!outcome.tokens.contains(token), "{token}");
+        }
+    }
+}
+
+fn penalties_count_the_prompt_and_what_was_generated(device: DeviceChoice) {
+    let model = tiny(device);
+    let prompt = prompt(30, &model);
+    let session = || model.session().unwrap();
+    for sampling in [
+        welte::Sampling {
+            presence_penalty: 1e6,
+            ..Default::default()
+        },
+        welte::Sampling {
+            frequency_penalty: 1e6,
+            ..Default::default()
+        },
+    ] {
+        let options = with(at_most(34), |o| {
+            o.sampling = sampling;
+            o.ignore_end = true;
+        });
+        let (outcome, _) = generate(&mut session(), &prompt, &options);
+        let mut seen = [&prompt[..], &outcome.tokens].concat();
+        assert_eq!(seen.len(), 64);
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 64, "a token came twice");
+    }
+    // The other way round the most frequent token comes again and again.
+    let options = with(at_most(10), |o| {
+        o.sampling = welte::Sampling {
+            frequency_penalty: -1e6,
+            ..Default::default()
+        };
+        o.ignore_end = true;
+    });
+    let (outcome, _) = generate(&mut session(), &[3, 9, 3], &options);
+    assert_eq!(outcome.tokens, [3; 10]);
+}
+
+on_devices!(
+    stop_strings_cut_text_tokens_and_cache,
+    of_several_stop_strings_the_earliest_counts,
+    ignoring_end_tokens_forbids_them,
+    penalties_count_the_prompt_and_what_was_generated,
+);
+
+/// The best token by penalties written out here, from the logits that follow `known`.
+fn penalised_choice(logits: &[f32], known: &[u32], sampling: &welte::Sampling) -> u32 {
+    let recent = &known[known.len().saturating_sub(sampling.penalty_last_n as usize)..];
+    let mut best = (f32::NEG_INFINITY, 0);
+    for (token, &logit) in (0u32..).zip(logits) {
+        let count = recent.iter().filter(|t| **t == token).count() as f32;
+        let mut value = logit;
+        if count > 0.0 {
+            value = if logit > 0.0 {
+                logit / sampling.repeat_penalty
+            } else {
+                logit * sampling.repeat_penalty
+            };
+            value -= count * sampling.frequency_penalty;
+            value -= sampling.presence_penalty;
+        }
+        if value > best.0 {
+            best = (value, token);
+        }
+    }
+    best.1
+}
+
+#[test]
+fn penalties_are_those_of_the_definition() {
+    let model = tiny(DeviceChoice::CPU);
+    let prompt = prompt(20, &model);
+    let plain = welte::Sampling {
+        penalty_last_n: 8,
+        ..Default::default()
+    };
+    let mut texts = Vec::new();
+    for sampling in [
+        plain,
+        welte::Sampling {
+            repeat_penalty: 3.0,
+            ..plain
+        },
+        welte::Sampling {
+            repeat_penalty: 0.3,
+            ..plain
+        },
+        welte::Sampling {
+            frequency_penalty: -2.0,
+            presence_penalty: 0.5,
+            ..plain
+        },
+    ] {
+        let options = with(at_most(40), |o| {
+            o.sampling = sampling;
+            o.ignore_end = true;
+        });
+        let (outcome, _) = generate(&mut model.session().unwrap(), &prompt, &options);
+        let mut session = model.session().unwrap();
+        let mut known = prompt.clone();
+        let mut row = logits(&mut session, &prompt);
+        for &token in &outcome.tokens {
+            for end in model.end_tokens() {
+                row[*end as usize] = f32::NEG_INFINITY;
+            }
+            assert_eq!(
+                penalised_choice(&row, &known, &sampling),
+                token,
+                "{sampling:?}"
+            );
+            known.push(token);
+            row = logits(&mut session, &[token]);
+        }
+        texts.push(outcome.tokens);
+    }
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), 4, "two settings give the same text");
+}
+
+// Cancellation is tested on the CPU, which computes token by token: a GPU may be ahead of the host.
+
+/// What a cancelled generation leaves for the next: nothing.
+fn goes_on(session: &mut welte::Session, handle: &CancelHandle, prompt: &[u32]) {
+    assert!(!handle.is_cancelled());
+    let options = with(at_most(20), |o| {
+        o.ignore_end = true;
+    });
+    let (outcome, _) = generate(session, prompt, &options);
+    assert_eq!(
+        (outcome.stop, outcome.tokens.len()),
+        (StopReason::Length, 20)
+    );
+}
+
+#[test]
+fn cancelling_before_the_start_computes_nothing() {
+    let model = tiny(DeviceChoice::CPU);
+    // Four pieces of a prompt: 32, 32, 32 and 4.
+    for length in [1, 32, 33, 100] {
+        let prompt = prompt(length, &model);
+        let mut session = model.session().unwrap();
+        let handle = session.cancel_handle();
+        handle.cancel();
+        assert!(handle.is_cancelled());
+        assert!(session.feed(&prompt).unwrap().is_empty());
+        assert!(session.tokens().is_empty());
+        let (outcome, _) = generate(&mut session, &prompt, &at_most(50));
+        assert_eq!(outcome.stop, StopReason::Cancelled);
+        assert!(outcome.tokens.is_empty());
+        assert!(session.tokens().is_empty());
+        goes_on(&mut session, &handle, &prompt);
+    }
+}
+
+#[test]
+fn cancelling_a_prompt_keeps_the_pieces_that_are_done() {
+    // Every token is a piece of its own, so another thread has thousands of occasions.
+    let model = load(
+        TINY,
+        &with(options(DeviceChoice::CPU), |o| {
+            o.context = 4096;
+            o.prompt_rows = 1;
+            o.threads = Some(1);
+        }),
+    );
+    let prompt = prompt(4000, &model);
+    let mut session = model.session().unwrap();
+    let handle = session.cancel_handle();
+    let (begin, begun) = channel();
+    let computed = std::thread::scope(|scope| {
+        let handle = handle.clone();
+        scope.spawn(move || {
+            begun.recv().unwrap();
+            handle.cancel();
+        });
+        begin.send(()).unwrap();
+        session.feed(&prompt).unwrap().len()
+    });
+    assert_eq!(computed, 0, "logits of a cancelled prompt");
+    let done = session.tokens().len();
+    assert!(done < prompt.len());
+    assert_eq!(session.tokens(), &prompt[..done]);
+    let (outcome, _) = generate(&mut session, &prompt[..100], &at_most(1));
+    assert_eq!(outcome.stop, StopReason::Cancelled);
+    goes_on(&mut session, &handle, &prompt[..100]);
+}
+
+#[test]
+fn cancelling_from_another_thread_ends_a_chain_at_the_next_token() {
+    let model = tiny(DeviceChoice::CPU);
+    let prompt = prompt(9, &model);
+    let mut session = model.session().unwrap();
+    session.feed(&prompt[..8]).unwrap();
+    session
+        .set_sampling(&welte::Sampling::default(), &[], &[])
+        .unwrap();
+    let handle = session.cancel_handle();
+    let (ask, asked) = channel();
+    let (tell, told) = channel();
+    let mut tokens = Vec::new();
+    let count = std::thread::scope(|scope| {
+        let handle = handle.clone();
+        scope.spawn(move || {
+            asked.recv().unwrap();
+            handle.cancel();
+            tell.send(()).unwrap();
+        });
+        let emit = &mut |token| {
+            tokens.push(token);
+            if tokens.len() == 3 {
+                ask.send(()).unwrap();
+                told.recv().unwrap();
+            }
+            true
+        };
+        session.chain(prompt[8], 64, emit).unwrap()
+    });
+    assert_eq!((count, tokens.len()), (3, 3));
+    // The last token is not in the cache yet.
+    assert_eq!(session.tokens(), [&prompt[..], &tokens[..2]].concat());
+    let (outcome, _) = generate(&mut session, &prompt, &at_most(5));
+    assert_eq!(outcome.stop, StopReason::Cancelled);
+    goes_on(&mut session, &handle, &prompt);
+}
+
+#[test]
+fn cancelling_from_the_callback_ends_generation_at_the_next_token() {
+    let model = demo(DeviceChoice::CPU);
+    let story = Story::tell(&model);
+    let mut session = model.session().unwrap();
+    let handle = session.cancel_handle();
+    let options = with(at_most(60), |o| {
+        o.chain = Some(64);
+    });
+    let mut text = String::new();
+    let outcome = session
+        .generate(&story.prompt, &options, &mut |piece| {
+            text.push_str(piece);
+            if text.len() >= story.ends[4] {
+                handle.cancel();
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(outcome.stop, StopReason::Cancelled);
+    assert_eq!(outcome.tokens, story.tokens[..5]);
+    assert_eq!(text, story.text[..story.ends[4]]);
+    assert!(!handle.is_cancelled());
+}
+
+/// A directory with the weights of a golden (251 tokens) and this vocabulary: 251 printable texts.
+fn directory(folder: &Path, generation_config: Option<&str>, end_of_config: &str) -> Model {
+    let manifest = std::env::var("CARGO_MANIFEST_DIR");
+    let manifest = manifest.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
+    let golden = Path::new(&manifest).join("tests/goldens/llama/hf");
+    std::fs::copy(
+        golden.join("model.safetensors"),
+        folder.join("model.safetensors"),
+    )
+    .unwrap();
+    let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
+    let own = "\"eos_token_id\": 1,";
+    assert!(config.contains(own));
+    std::fs::write(
+        folder.join("config.json"),
+        config.replace(own, end_of_config),
+    )
+    .unwrap();
+    let vocab: serde_json::Map<String, serde_json::Value> = (0u32..251)
+        .map(|id| {
+            let text = char::from_u32(0x100 + id).unwrap().to_string();
+            (text, id.into())
+        })
+        .collect();
+    let tokenizer = serde_json::json!({
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+        "added_tokens": [],
+    });
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    if let Some(text) = generation_config {
+        std::fs::write(folder.join("generation_config.json"), text).unwrap();
+    }
+    load(folder.to_str().unwrap(), &options(DeviceChoice::CPU))
+}
+
+#[test]
+fn end_tokens_come_from_both_configurations() {
+    for (generation_config, end_of_config, expected) in [
+        (None, "", &[][..]),
+        (None, r#""eos_token_id": 7,"#, &[7]),
+        (None, r#""eos_token_id": [9, 7],"#, &[7, 9]),
+        (Some(r#"{"eos_token_id": 5}"#), "", &[5]),
+        (
+            Some(r#"{"eos_token_id": [11, 5]}"#),
+            r#""eos_token_id": 7,"#,
+            &[5, 7, 11],
+        ),
+        // The same token in both counts once; what is no token is left out.
+        (
+            Some(r#"{"eos_token_id": [7, -1, 4294967296, "x", null]}"#),
+            r#""eos_token_id": 7,"#,
+            &[7],
+        ),
+        (Some(r#"{"temperature": 1}"#), "", &[]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let model = directory(folder.path(), generation_config, end_of_config);
+        assert_eq!(
+            model.end_tokens(),
+            expected,
+            "{generation_config:?} {end_of_config}"
+        );
+    }
+}
+
+#[test]
+fn each_end_token_ends_a_generation() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = directory(
+        folder.path(),
+        Some(r#"{"eos_token_id": [11, 5]}"#),
+        r#""eos_token_id": 7,"#,
+    );
+    let wants = |token, ignore_end| {
+        let options = with(at_most(6), |o| {
+            o.bias = vec![(token, 1e9)];
+            o.ignore_end = ignore_end;
+        });
+        generate(&mut model.session().unwrap(), &[1, 2, 3], &options).0
+    };
+    for token in [5, 7, 11] {
+        let outcome = wants(token, false);
+        assert_eq!(
+            (outcome.stop, outcome.tokens),
+            (StopReason::End(token), vec![])
+        );
+        let outcome = wants(token, true);
+        assert_eq!(outcome.stop, StopReason::Length);
+        assert_eq!(outcome.tokens.len(), 6);
+        assert!(!outcome.tokens.contains(&token));
+    }
+    let outcome = wants(6, false);
+    assert_eq!(
+        (outcome.stop, outcome.tokens),
+        (StopReason::Length, vec![6; 6])
+    );
+}

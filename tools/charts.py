@@ -1,0 +1,400 @@
+#!/usr/bin/env python3
+"""Draws the charts and fills in the tables of the benchmark pages from docs/results/*.json.
+
+    tools/charts.py            # write docs/charts/*.svg and the tables of docs/BENCHMARKS.md and docs/lab/*.md
+    tools/charts.py --check    # write nothing; fail if a file on disk differs from what would be written
+
+A results file holds one table: title, date, machine, peer, commands, notes, columns and rows. A page takes a table with
+
+    <!-- table: NAME [KEY=VALUE,...] [columns=KEY,...] [brief] -->
+    <!-- end -->
+
+The lines between the markers are generated. KEY=VALUE keeps the rows whose cell is one of the values, `columns` selects
+columns, and `brief` leaves out the machine, the commands and the notes.
+"""
+import argparse
+import json
+import pathlib
+import re
+import sys
+from xml.sax.saxutils import escape
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+RESULTS = DOCS / "results"
+CHARTS = DOCS / "charts"
+
+NAMES = {
+    "qwen3-0.6b": "Qwen3-0.6B",
+    "qwen3-4b": "Qwen3-4B",
+    "llama-1b": "Llama-1B",
+    "llama-8b": "Llama-8B",
+}
+
+
+class Invalid(Exception):
+    """A results file or a marker that cannot be used."""
+
+
+# Results.
+
+
+def load_results():
+    found = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        try:
+            found[path.stem] = checked(json.loads(path.read_text()))
+        except (ValueError, Invalid) as error:
+            raise Invalid(f"{path.relative_to(ROOT)}: {error}") from error
+    return found
+
+
+def checked(result):
+    """The result itself, if it is complete and its rows use only declared columns."""
+    for key in ("title", "date", "machine", "commands", "columns", "rows"):
+        if not result.get(key):
+            raise Invalid(f"`{key}` is missing or empty")
+    unknown = set(result) - {"title", "date", "machine", "peer", "commands", "notes", "columns", "rows"}
+    if unknown:
+        raise Invalid(f"unknown keys: {', '.join(sorted(unknown))}")
+    columns = {column["key"] for column in result["columns"]}
+    for number, row in enumerate(result["rows"]):
+        if set(row) - columns:
+            raise Invalid(f"row {number} has undeclared columns: {', '.join(sorted(set(row) - columns))}")
+        for cell in row.values():
+            figures(cell)
+    return result
+
+
+def figures(cell):
+    """The numbers of a cell, the representative one first; none for text."""
+    if isinstance(cell, (int, float)) and not isinstance(cell, bool):
+        return [cell]
+    if isinstance(cell, str):
+        return []
+    if isinstance(cell, list) and cell and all(isinstance(n, (int, float)) for n in cell):
+        return cell
+    if isinstance(cell, dict) and list(cell) in (["median", "min", "max"], ["mean", "deviation"]):
+        return list(cell.values())
+    raise Invalid(f"not a cell: {cell!r}")
+
+
+# Tables.
+
+
+def number(value, column):
+    if column.get("style") == "exponent":
+        return f"{value:.1e}"
+    digits = column.get("digits")
+    return f"{value:,}" if digits is None else f"{value:,.{digits}f}"
+
+
+def cell_text(cell, column):
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return cell
+    texts = [number(n, column) for n in figures(cell)]
+    if isinstance(cell, dict):
+        return f"{texts[0]} ({texts[1]} to {texts[2]})" if "median" in cell else f"{texts[0]} ± {texts[1]}"
+    return ", ".join(texts)
+
+
+def table(result, filters, keys):
+    columns = {column["key"]: column for column in result["columns"]}
+    missing = [key for key in [*filters, *keys] if key not in columns]
+    if missing:
+        raise Invalid(f"no such column: {', '.join(missing)}")
+    chosen = [columns[key] for key in keys] or result["columns"]
+    rows = [row for row in result["rows"] if all(str(row.get(key)) in values for key, values in filters.items())]
+    if not rows:
+        raise Invalid("no row is left")
+    head = [column["title"] + (f", {column['unit']}" if "unit" in column else "") for column in chosen]
+    numeric = [all(not isinstance(row.get(column["key"]), str) for row in rows) for column in chosen]
+    lines = [head, ["---:" if right else "---" for right in numeric]]
+    lines += [[cell_text(row.get(column["key"]), column) for column in chosen] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def provenance(result):
+    lines = [f"- Date: {result['date']}", f"- Machine: {result['machine']}"]
+    if "peer" in result:
+        lines.append(f"- Peer: {result['peer']}")
+    lines += [f"- {note}" for note in result.get("notes", [])]
+    return "\n".join(lines) + "\n\n```console\n" + "\n".join(f"$ {command}" for command in result["commands"]) + "\n```"
+
+
+OPENING = re.compile(r"^<!-- table:", re.MULTILINE)
+MARKER = re.compile(r"^<!-- table: (\S+)((?: \S+)*) -->\n(?:(?!<!--).*\n)*<!-- end -->", re.MULTILINE)
+
+
+def filled(text, results, used):
+    """A page with all its tables generated anew. Adds the names of the results it shows to `used`."""
+
+    def replacement(match):
+        name, options = match[1], match[2].split()
+        if name not in results:
+            raise Invalid(f"no results named {name}")
+        used.add(name)
+        filters, keys = {}, []
+        for option in options:
+            key, _, value = option.partition("=")
+            if key == "columns":
+                keys = value.split(",")
+            elif key != "brief":
+                filters[key] = value.split(",")
+        parts = [] if "brief" in options else [provenance(results[name])]
+        parts.append(table(results[name], filters, keys))
+        opening = match[0].split("\n", 1)[0]
+        return opening + "\n\n" + "\n\n".join(parts) + "\n\n<!-- end -->"
+
+    if len(OPENING.findall(text)) != len(MARKER.findall(text)):
+        raise Invalid("a table marker is malformed or has no <!-- end -->")
+    return MARKER.sub(replacement, text)
+
+
+# Charts.
+
+WIDTH, LEFT, RIGHT = 760, 165, 115
+INK, QUIET, GRID = "#1c2430", "#5d6776", "#e3e7ec"
+BLUE, GREY, GREEN, ORANGE = "#1f6fb2", "#b9c1cb", "#2f9e83", "#e08a2e"
+
+
+class Drawing:
+    """SVG elements from top to bottom. Coordinates are rounded, so the output is the same on every machine."""
+
+    def __init__(self, title, subtitle):
+        self.elements = []
+        self.title = title
+        self.text(16, 26, title, size=16, weight=600)
+        self.text(16, 45, subtitle, color=QUIET)
+        self.y = 62
+
+    def text(self, x, y, content, size=12, color=INK, anchor="start", weight=400):
+        self.elements.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{color}" '
+            f'text-anchor="{anchor}">{escape(content)}</text>'
+        )
+
+    def bar(self, x, y, width, height, color):
+        self.elements.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="{height:.1f}" rx="1.5" fill="{color}"/>'
+        )
+
+    def dot(self, x, y, color):
+        self.elements.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{color}"/>')
+
+    def line(self, x1, y1, x2, y2, color=GRID, width=1.0):
+        self.elements.append(
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}" stroke-width="{width:.1f}"/>'
+        )
+
+    def legend(self, series):
+        x = 16.0
+        for name, color in series.items():
+            self.bar(x, self.y - 1, 11, 11, color)
+            self.text(x + 16, self.y + 9, name)
+            x += 40 + 7 * len(name)
+        self.y += 28
+
+    def svg(self):
+        height = round(self.y + 28)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            f'role="img" font-family="system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif">\n'
+            f"<title>{escape(self.title)}</title>\n"
+            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>\n' + "\n".join(self.elements) + "\n</svg>\n"
+        )
+
+
+def ticks_for(largest):
+    """Round numbers from 0 to the first that is not below the largest value, four to eight of them."""
+    step = 10 ** (len(str(int(largest))) - 1)
+    for factor in (5, 2, 1, 0.5, 0.2):
+        count = -(-largest // (step * factor))
+        if count >= 4:
+            return [round(step * factor * n, 1) for n in range(int(count) + 1)]
+    raise Invalid(f"no axis for {largest}")
+
+
+def scale(largest):
+    """Maps 0..largest to the width of the plot."""
+    return lambda value: LEFT + (WIDTH - LEFT - RIGHT) * value / largest
+
+
+def axis(drawing, x, ticks, label, top, bottom):
+    """Grid lines with a label under each."""
+    for tick in ticks:
+        drawing.line(x(tick), top, x(tick), bottom)
+        drawing.text(x(tick), bottom + 15, label(tick), size=11, color=QUIET, anchor="middle")
+
+
+def bar_chart(title, subtitle, series, groups, label, baseline=None):
+    """One line per row of a group, one bar per series. A group is (heading, [(name, [value], note)])."""
+    drawing = Drawing(title, subtitle)
+    drawing.legend(series)
+    ticks = ticks_for(max(value for _, rows in groups for _, values, _ in rows for value in values))
+    x, top = scale(ticks[-1]), drawing.y - 6
+    colors = list(series.values())
+    bottom = drawing.y - 4 + sum(24 + len(rows) * (10 * len(series) + 8) for _, rows in groups)
+    axis(drawing, x, ticks, label, top, bottom)
+    if baseline is not None:
+        drawing.line(x(baseline), top, x(baseline), bottom, QUIET, 1.2)
+    for heading, rows in groups:
+        drawing.text(16, drawing.y + 10, heading, weight=600)
+        drawing.y += 18
+        for name, values, note in rows:
+            drawing.text(LEFT - 10, drawing.y + 13, name, anchor="end")
+            for place, value in enumerate(values):
+                y = drawing.y + 10 * place
+                drawing.bar(LEFT, y, x(value) - LEFT, 9, colors[place])
+                # A label just left of the baseline would be crossed by it.
+                end = x(baseline) if baseline and 0 <= x(baseline) - x(value) < 30 else x(value)
+                drawing.text(end + 5, y + 8, label(value), size=9.5, color=QUIET)
+            drawing.text(WIDTH - 16, drawing.y + 13, note, anchor="end", weight=600)
+            drawing.y += 10 * len(values) + 8
+        drawing.y += 6
+    return drawing.svg()
+
+
+def dot_chart(title, subtitle, series, groups, ticks, label):
+    """One line per row of a group, one dot per series."""
+    drawing = Drawing(title, subtitle)
+    drawing.legend(series)
+    x, top = scale(ticks[-1]), drawing.y - 6
+    colors = list(series.values())
+    axis(drawing, x, ticks, label, top, drawing.y - 4 + sum(24 + len(rows) * 20 for _, rows in groups))
+    for heading, rows in groups:
+        drawing.text(16, drawing.y + 10, heading, weight=600)
+        drawing.y += 18
+        for name, values in rows:
+            drawing.text(LEFT - 10, drawing.y + 12, name, anchor="end")
+            drawing.line(x(min(values)), drawing.y + 8, x(max(values)), drawing.y + 8, GREY, 2.0)
+            for place in reversed(range(len(values))):
+                drawing.dot(x(values[place]), drawing.y + 8, colors[place])
+            drawing.text(WIDTH - 16, drawing.y + 12, " / ".join(label(v) for v in values), anchor="end", size=10, color=QUIET)
+            drawing.y += 20
+        drawing.y += 6
+    return drawing.svg()
+
+
+def by_shape(rows):
+    """(name of the shape, its rows), in the order in which the shapes first occur."""
+    grouped = {}
+    for row in rows:
+        grouped.setdefault(row["shape"], []).append(row)
+    return [(NAMES.get(shape, shape), found) for shape, found in grouped.items()]
+
+
+def against_llama_cpp(result, test):
+    rows = [row for row in result["rows"] if row["test"] == test]
+    return [
+        (
+            shape,
+            [
+                (row["format"].upper(), [figures(row["welte"])[0], figures(row["llama_cpp"])[0]], f"{row['ratio']:.2f}x")
+                for row in found
+            ],
+        )
+        for shape, found in by_shape(rows)
+    ]
+
+
+def ratios(heading, result):
+    """Per format: the ratios to llama.cpp in decoding and in prompts."""
+    groups = []
+    for shape, found in by_shape(result["rows"]):
+        pairs = {}
+        for row in found:
+            pairs.setdefault(row["format"], {})[row["test"][:2]] = row["ratio"]
+        rows = [(name.upper(), [pair["tg"], pair["pp"]], "") for name, pair in pairs.items()]
+        groups.append((f"{heading}, {shape}", rows))
+    return groups
+
+
+def thousands(value):
+    return f"{value / 1000:g}k" if value >= 10000 and value % 1000 == 0 else f"{value:,.0f}"
+
+
+def charts(results):
+    persistent = results["h200-persistent-llama-cpp"]
+    depth = results["h200-persistent-depth"]
+    graph = results["h200-graph-llama-cpp"]
+    yield "h200-decode", bar_chart(
+        "Decoding on an H200, tokens per second",
+        f"128 tokens, one stream, empty context; higher is better ({persistent['date']})",
+        {"Welte": BLUE, "llama.cpp": GREY},
+        against_llama_cpp(persistent, "tg128"),
+        thousands,
+    )
+    yield "h200-floor", dot_chart(
+        "Share of the H200's memory bandwidth that decoding uses",
+        f"Bytes of weights, keys and values over time, against the measured read rate ({depth['date']})",
+        {"empty context": BLUE, "4,096 tokens": GREEN, "31,700 tokens": ORANGE},
+        [
+            (
+                shape,
+                [(row["format"].upper(), [row[f"floor_share_{place}"] for place in (0, 4096, 31700)]) for row in found],
+            )
+            for shape, found in by_shape(depth["rows"])
+        ],
+        range(0, 101, 20),
+        lambda value: f"{value} %",
+    )
+    yield "h200-prompts", bar_chart(
+        "Prompts on an H200, tokens per second",
+        f"Prompt of 512 tokens; higher is better ({graph['date']})",
+        {"Welte": BLUE, "llama.cpp": GREY},
+        against_llama_cpp(graph, "pp512"),
+        thousands,
+    )
+    yield "cpu-ratios", bar_chart(
+        "CPU: speed as a multiple of llama.cpp's",
+        "Two cores of an AMD EPYC; the line at 1 is llama.cpp; higher is better",
+        {"decoding": BLUE, "prompts": ORANGE},
+        ratios("AVX-512", results["cpu-avx512-llama-cpp"]) + ratios("AVX2", results["cpu-avx2-llama-cpp"]),
+        lambda value: f"{value:.2f}",
+        baseline=1,
+    )
+
+
+def outputs():
+    """Every generated file and its text."""
+    results = load_results()
+    files = {CHARTS / f"{name}.svg": svg for name, svg in charts(results)}
+    used = set()
+    for page in [DOCS / "BENCHMARKS.md", *sorted((DOCS / "lab").glob("*.md"))]:
+        try:
+            files[page] = filled(page.read_text(), results, used)
+        except Invalid as error:
+            raise Invalid(f"{page.relative_to(ROOT)}: {error}") from error
+    unused = sorted(set(results) - used)
+    if unused:
+        raise Invalid(f"docs/results: no page shows {', '.join(unused)}")
+    return files
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--check", action="store_true", help="write nothing; fail if a generated file is stale")
+    check = p.parse_args().check
+    try:
+        files = outputs()
+    except Invalid as error:
+        sys.exit(f"error: {error}")
+    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    extra = sorted(set(CHARTS.glob("*.svg")) - set(files))
+    if check:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)}: stale; run tools/charts.py", file=sys.stderr)
+        for path in extra:
+            print(f"{path.relative_to(ROOT)}: tools/charts.py does not draw this file", file=sys.stderr)
+        sys.exit(1 if stale or extra else 0)
+    CHARTS.mkdir(exist_ok=True)
+    for path in stale:
+        path.write_text(files[path])
+        print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
