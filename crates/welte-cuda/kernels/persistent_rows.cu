@@ -20,9 +20,9 @@
 // A block of 32 elements of a row's embedding per warp.
 template <class V> __device__ __forceinline__ void embed_rows(const Shared *s, const RowsArgs &a, const Instruction &in) {
     u32 tag = tag_of(0, in.writes_per_turn, in.writes);
-    for (u32 n = blockIdx.x + threadIdx.x / 32 * gridDim.x; n < s->live * EMBEDDED<V>; n += gridDim.x * WARPS) {
-        u32 row = n / EMBEDDED<V>;
-        embed_block<V>(exchange_of(a, row) + in.output, in, tag, s->rows[row].token, n % EMBEDDED<V>, is_stalled(a));
+    for (u32 n = blockIdx.x + threadIdx.x / 32 * gridDim.x; n < s->live * EMBEDDING_BLOCKS<V>; n += gridDim.x * WARPS) {
+        u32 row = n / EMBEDDING_BLOCKS<V>;
+        embed_block<V>(exchange_of(a, row) + in.output, in, tag, s->rows[row].token, n % EMBEDDING_BLOCKS<V>, is_stalled(a));
     }
 }
 

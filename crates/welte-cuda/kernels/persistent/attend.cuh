@@ -194,12 +194,12 @@ template <class V> struct OutputSums {
         for (u32 i = 0; i < 2; i++) {
             u32 n = 2 * t + i;
             if (n >= job.queries()) continue;
-            float *found = (float *)(s->scratchpad + D::WARP_SUMS) + (warp * D::Q + n) * D::SUMS_STRIDE + g * 8;
+            float *sums = (float *)(s->scratchpad + D::WARP_SUMS) + (warp * D::Q + n) * D::SUMS_STRIDE + g * 8;
 #pragma unroll
             for (u32 d = 0; d < D::D64; d++) {
                 if (d * 64 + g * 8 >= D::HD) continue;
-                *(float4 *)(found + d * 64) = make_float4(o[d * 4][i], o[d * 4][2 + i], o[d * 4 + 1][i], o[d * 4 + 1][2 + i]);
-                *(float4 *)(found + d * 64 + 4) = make_float4(o[d * 4 + 2][i], o[d * 4 + 2][2 + i], o[d * 4 + 3][i], o[d * 4 + 3][2 + i]);
+                *(float4 *)(sums + d * 64) = make_float4(o[d * 4][i], o[d * 4][2 + i], o[d * 4 + 1][i], o[d * 4 + 1][2 + i]);
+                *(float4 *)(sums + d * 64 + 4) = make_float4(o[d * 4 + 2][i], o[d * 4 + 2][2 + i], o[d * 4 + 3][i], o[d * 4 + 3][2 + i]);
             }
         }
         if (t == 0 && g < job.queries()) {
@@ -443,7 +443,7 @@ __device__ __forceinline__ void attend_job(WaitContext &w, Shared *s, const Kv &
 template <class V> __device__ __forceinline__ float4 merge_warps(const Shared *s, u32 n, u32 d, float &largest, float &total) {
     using D = Scratchpad<V>;
     const float4 *sides = (const float4 *)((const float *)(s->scratchpad + D::WARP_STATS) + n * 2 * WARPS);
-    const float *found = (const float *)(s->scratchpad + D::WARP_SUMS) + n * D::SUMS_STRIDE + d;
+    const float *sums = (const float *)(s->scratchpad + D::WARP_SUMS) + n * D::SUMS_STRIDE + d;
     float most[WARPS], all[WARPS];
 #pragma unroll
     for (u32 i = 0; i < WARPS / 4; i++) {
@@ -459,7 +459,7 @@ template <class V> __device__ __forceinline__ float4 merge_warps(const Shared *s
 #pragma unroll
     for (u32 i = 0; i < WARPS; i++) {
         float by = power(most[i] - largest);
-        float4 x = *(const float4 *)(found + i * D::Q * D::SUMS_STRIDE);
+        float4 x = *(const float4 *)(sums + i * D::Q * D::SUMS_STRIDE);
         sum.x = fmaf(by, x.x, sum.x), sum.y = fmaf(by, x.y, sum.y), sum.z = fmaf(by, x.z, sum.z), sum.w = fmaf(by, x.w, sum.w);
         total = fmaf(by, all[i], total);
     }
@@ -518,13 +518,13 @@ template <class V> __device__ __forceinline__ bool merge_splits(WaitContext &w, 
         const float *from = exchange + V::splits_start + (u64)query * V::splits * D::SUMS_STRIDE;
         uint4 got[EACH];
         uint2 side[EACH];
-        auto look = [&](u32 i) {
+        auto load_split = [&](u32 i) {
             const float *at = from + min(split + 32 * i, splits - 1) * D::SUMS_STRIDE;
             got[i] = load_relaxed4(at + d);
             side[i] = load_relaxed2(at + D::HD);
         };
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) look(i);
+        for (u32 i = 0; i < EACH; i++) load_split(i);
         WaitState wait;
         for (;;) {
             bool all = true;
@@ -532,7 +532,7 @@ template <class V> __device__ __forceinline__ bool merge_splits(WaitContext &w, 
             for (u32 i = 0; i < EACH; i++)
                 if (!fresh(got[i], tag) || !fresh(side[i], tag)) {
                     all = false;
-                    look(i);
+                    load_split(i);
                 }
             if (all || !keep_waiting(w, wait, PLACE_INPUT)) break;
         }

@@ -131,7 +131,7 @@ template <class V> struct LaneInput<V, false> {
 };
 
 // Adds M sums over the LANES lanes that share a row. Lane i of them returns sum i % M.
-template <u32 M, u32 LANES> __device__ __forceinline__ float fold(float (&v)[M], u32 lane) {
+template <u32 M, u32 LANES> __device__ __forceinline__ float sum_over_lanes(float (&v)[M], u32 lane) {
 #pragma unroll
     for (u32 left = M, o = 1; left > 1; left /= 2, o *= 2) {
         bool second = lane & o;
@@ -175,7 +175,7 @@ __device__ __forceinline__ void multiply_slot(const LaneInput<V, V::Format::BLOC
 #pragma unroll
             for (u32 r = 0; r < P::ROUNDS; r++) v[m] = x.add(taken[m][r], r, v[m]);
         }
-        float sum = fold<M, P::LANES>(v, lane);
+        float sum = sum_over_lanes<M, P::LANES>(v, lane);
         u32 line = base + lane % M * P::ROWS + lane / P::LANES, set = line / V::rows, row = line % V::rows;
         if (lane % P::LANES < M && row < here && line < P::LINES) parts[set * OUTPUTS / L::SETS + done + row] = sum;
     }

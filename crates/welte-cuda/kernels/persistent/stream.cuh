@@ -40,7 +40,7 @@ template <class V> struct Slot : RowLayout<V> {
     static constexpr u64 MATRIX_ROWS = (u64)V::n * SETS;
 };
 
-__device__ __forceinline__ Signals look(u32 signals) {
+__device__ __forceinline__ Signals load_signals(u32 signals) {
     uint4 v = load_shared(signals);
     return {v.x, v.y, v.z, v.w};
 }
@@ -83,7 +83,7 @@ struct Streamer {
 
     // Waits until there is room up to `end`, and a free barrier. Returns false when the chain is over. (After a fault consumers release
     // slots whose copies are still in flight. Then two copies may be in flight to one place, but never to one barrier.)
-    __device__ __forceinline__ bool room(u32 end) {
+    __device__ __forceinline__ bool wait_for_room(u32 end) {
         u32 tries = 0;
         while (released < number && (end - oldest_start > size || number - released == SLOTS)) {
             // Load it together with the barrier. Of a slot that does not exist yet the value is not used.
@@ -92,7 +92,7 @@ struct Streamer {
                 released++, oldest_start = next;
                 continue;
             }
-            Signals now = look(signals);
+            Signals now = load_signals(signals);
             if (now.done || now.gave_up) return false;
             // Consumers take as long as they need: there is no limit here.
             if (++tries % 16 == 0) __nanosleep(100);
@@ -105,7 +105,7 @@ struct Streamer {
         while (in_flight >= max_in_flight) await_oldest();
         if (!pause) return;
         u32 max_then = pause == AWAITS_ATTENTION ? SLOTS_WHILE_ATTENDING : 0;
-        for (Signals now = look(signals); now.awaiting & pause && in_flight >= max_then && !now.gave_up; now = look(signals)) {
+        for (Signals now = load_signals(signals); now.awaiting & pause && in_flight >= max_then && !now.gave_up; now = load_signals(signals)) {
             if (in_flight) await_oldest();
             else __nanosleep(20);
         }
@@ -123,7 +123,7 @@ struct Streamer {
         for (u32 row = 0; row < share.rows; row += V::rows) {
             u32 rows = min((u32)V::rows, share.rows - row), barrier = full + number % SLOTS * 8;
             u32 place = slot_offset(at, L::BYTES, size), start = place == at ? end_unwrapped : end_unwrapped + size - at;
-            if (!room(start + L::BYTES)) return false;
+            if (!wait_for_room(start + L::BYTES)) return false;
             if (released == number) oldest_start = start;
             // Only the copies come after this wait: until they are issued too little is in flight.
             mbarrier_expect(barrier, rows * L::SETS * L::ROW);

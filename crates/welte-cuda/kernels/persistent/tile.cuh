@@ -241,7 +241,7 @@ template <class V> struct ActivationChunk {
 };
 
 // Adds over four lanes that are 4 apart. Lane n of them returns v[n / 2][n % 2].
-__device__ __forceinline__ float fold_units(const float (&v)[2][2], u32 lane) {
+__device__ __forceinline__ float sum_over_units(const float (&v)[2][2], u32 lane) {
     bool second = lane & 8;
     float a = second ? v[1][0] : v[0][0], b = second ? v[1][1] : v[0][1];
     a += __shfl_xor_sync(~0u, second ? v[0][0] : v[1][0], 8);
@@ -320,7 +320,7 @@ template <class V, u32 GROUPS> struct BlockMultiplier {
             for (u32 m = 0; m < T::AT_ONCE; m++)
 #pragma unroll
                 for (u32 q = 0; q < GROUPS; q++) {
-                    float sum = fold_units(sums[m][q], task.lane);
+                    float sum = sum_over_units(sums[m][q], task.lane);
                     task.store(q * GROUP_ROWS + g / 4 * 2 + g % 4 / 2, base + m * TILE + 2 * t + g % 2, sum);
                 }
         }

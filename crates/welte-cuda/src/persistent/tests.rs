@@ -1,7 +1,7 @@
 //! What a recording promises, checked on decode passes of well-known shapes.
 
 use super::Recording;
-use super::arrangement::{AttentionJobs, TILE, has_tiles, row_bytes};
+use super::arrangement::{AttentionJobs, TILE, has_tiles, row_bytes, slots_in_flight};
 use super::examples::{LLAMA_1B, LLAMA_8B, QWEN3_4B, Sizes, Way, one_row, program, several_rows};
 use super::instruction::REUSES_INPUT;
 use super::memory::MAX_OUTPUTS;
@@ -458,4 +458,47 @@ fn variants_and_layouts_are_written_as_typed_cpp() {
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
+}
+
+#[test]
+fn parts_that_are_written_without_a_read_in_between_are_one_write() {
+    let mut made = program(LLAMA_1B, Format::Q4_0, Format::Q4_0);
+    // Queries by one product, keys and values by another.
+    let queries = LLAMA_1B.heads * LLAMA_1B.head_dim;
+    let mut rest = made.tables[0].commands[1];
+    let mut p = params::NormMatmul::of(&rest.params);
+    p.n -= queries;
+    rest.params = p.words();
+    rest.buffers[1].offset = queries * 4;
+    p.n = queries;
+    made.tables[0].commands[1].params = p.words();
+    made.tables[0].commands.insert(2, rest);
+    made.tables[0].labels.insert(2, String::new());
+    let recording = one_row(&made, &h200()).unwrap();
+    let [_, first, second, attention, ..] = &recording.program[..] else {
+        panic!("too few instructions");
+    };
+    assert_eq!((first.writes, second.writes, attention.reads), (1, 1, 1));
+    assert_eq!(second.output, first.output + queries);
+    assert_eq!(first.writes_per_turn, LLAMA_1B.layers as u8);
+    assert_eq!(attention.reads_per_turn, LLAMA_1B.layers as u8);
+}
+
+#[test]
+fn about_48_kilobytes_are_in_flight_before_tuning() {
+    let slots = [1, 1 << 10, 6 << 10, 8 << 10, 20 << 10, 24 << 10, 100 << 10];
+    assert_eq!(slots.map(slots_in_flight), [16, 16, 8, 6, 2, 2, 2]);
+    let recording = one_row(&program(QWEN3_4B, Format::Q4_0, Format::Q4_0), &h200()).unwrap();
+    let products = recording.variants.all.iter().map(|variant| match variant {
+        Variant::Product(format, product) => {
+            slots_in_flight(sets(product) * product.rows * row_bytes(*format, product.k))
+        }
+        _ => 0,
+    });
+    let products: Vec<u8> = products.collect();
+    assert_eq!(recording.in_flight[..products.len()], products);
+    assert_eq!(
+        recording.in_flight[products.len()..],
+        vec![0; 16 - products.len()]
+    );
 }
