@@ -17,6 +17,7 @@ mod noise;
 mod options;
 mod plan;
 mod profile;
+mod report;
 mod slot;
 pub mod timeline;
 
@@ -27,6 +28,7 @@ pub use noise::noise;
 pub use options::{DeviceOptions, Replay, Replaying};
 pub use plan::{Plan, Progress};
 pub use profile::Profile;
+pub use report::DeviceReport;
 pub use slot::{ChainStart, Control, Emitted, Pick, SlotState};
 
 use std::collections::BTreeMap;

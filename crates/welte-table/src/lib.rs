@@ -21,6 +21,6 @@ pub use format::Format;
 pub use legalize::legalize;
 pub use lines::{from_lines, to_lines};
 pub use op::{Op, Params, Word, params};
-pub use plan::{MemoryPlan, PlanEntry};
+pub use plan::{MemoryPlan, PlanEntry, human};
 pub use table::*;
 pub use verify::verify;

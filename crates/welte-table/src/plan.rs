@@ -72,3 +72,34 @@ impl MemoryPlan {
             .fold(0, u64::saturating_add)
     }
 }
+
+/// Bytes as a person reads them.
+pub fn human(bytes: u64) -> String {
+    const UNITS: [(&str, usize); 5] = [("B", 0), ("KiB", 1), ("MiB", 1), ("GiB", 2), ("TiB", 2)];
+    let power = (bytes.max(1).ilog2() / 10).min(4);
+    let (unit, decimals) = UNITS[power as usize];
+    let value = bytes as f64 / 1024f64.powi(power as i32);
+    format!("{value:.decimals$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_shown_in_the_largest_unit() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1536, "1.5 KiB"),
+            ((1 << 20) - 1, "1024.0 KiB"),
+            (5 << 20, "5.0 MiB"),
+            (9 << 30, "9.00 GiB"),
+            (3 << 39, "1.50 TiB"),
+            (1 << 60, "1048576.00 TiB"),
+        ] {
+            assert_eq!(human(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Memory of the machine and of this process, as the operating system reports it. Every figure is `None` if the system
+//! does not report it.
+#![allow(unsafe_code)]
+
+pub use system::{available, peak, total};
+
+#[cfg(not(any(target_os = "macos", windows)))]
+mod system {
+    /// Bytes that can be allocated now without swapping. A container's limit counts.
+    pub fn available() -> Option<u64> {
+        let free = field("/proc/meminfo", "MemAvailable:")?;
+        Some(group_headroom().map_or(free, |headroom| headroom.min(free)))
+    }
+
+    /// Bytes of the machine's memory.
+    pub fn total() -> Option<u64> {
+        field("/proc/meminfo", "MemTotal:")
+    }
+
+    /// The most bytes that this process has held.
+    pub fn peak() -> Option<u64> {
+        field("/proc/self/status", "VmHWM:")
+    }
+
+    fn field(path: &str, name: &str) -> Option<u64> {
+        parse_field(&std::fs::read_to_string(path).ok()?, name)
+    }
+
+    /// The bytes of a line such as `MemTotal:  1024 kB`.
+    fn parse_field(text: &str, name: &str) -> Option<u64> {
+        let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+        let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    }
+
+    /// What the limit of this process's control group leaves.
+    fn group_headroom() -> Option<u64> {
+        let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
+        headroom(
+            &read("memory.max")?,
+            &read("memory.current")?,
+            &read("memory.stat").unwrap_or_default(),
+        )
+    }
+
+    /// The limit less the use. The page cache is part of the use, but the system frees it on demand.
+    fn headroom(limit: &str, used: &str, stat: &str) -> Option<u64> {
+        let limit: u64 = limit.trim().parse().ok()?;
+        let used: u64 = used.trim().parse().ok()?;
+        let file = stat.lines().find_map(|line| line.strip_prefix("file "));
+        let file: u64 = file.and_then(|value| value.parse().ok()).unwrap_or(0);
+        Some(limit.saturating_sub(used.saturating_sub(file)))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn fields_are_read_in_bytes() {
+            let text = "MemFree:          1 kB\nMemAvailable:   2048 kB\nHugePages_Total:  3\n";
+            assert_eq!(parse_field(text, "MemAvailable:"), Some(2 << 20));
+            assert_eq!(parse_field(text, "MemTotal:"), None);
+            assert_eq!(parse_field(text, "HugePages_Total:"), None);
+        }
+
+        #[test]
+        fn a_group_without_a_limit_has_no_headroom_of_its_own() {
+            assert_eq!(headroom("max\n", "100\n", ""), None);
+            assert_eq!(
+                headroom("1000\n", "400\n", "anon 100\nfile 300\n"),
+                Some(900)
+            );
+            assert_eq!(headroom("1000\n", "400\n", ""), Some(600));
+            assert_eq!(headroom("1000\n", "4000\n", ""), Some(0));
+        }
+    }
+}
+
+#[cfg(target_os = "macos")]
+mod system {
+    use std::mem::{size_of, zeroed};
+
+    unsafe extern "C" {
+        fn mach_host_self() -> libc::mach_port_t;
+    }
+
+    /// Bytes that can be allocated now without swapping: free and inactive pages.
+    pub fn available() -> Option<u64> {
+        // SAFETY: all-zero bytes are a valid value of this struct of integers.
+        let mut pages: libc::vm_statistics64 = unsafe { zeroed() };
+        let words = size_of::<libc::vm_statistics64>() / size_of::<libc::integer_t>();
+        let mut count = words as libc::mach_msg_type_number_t;
+        // SAFETY: `count` is the size of `pages` in words, so the call writes within it.
+        let status = unsafe {
+            libc::host_statistics64(
+                mach_host_self(),
+                libc::HOST_VM_INFO64,
+                (&raw mut pages).cast(),
+                &raw mut count,
+            )
+        };
+        // SAFETY: the call takes and returns plain numbers.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        if status != libc::KERN_SUCCESS {
+            return None;
+        }
+        let free = u64::from(pages.free_count) + u64::from(pages.inactive_count);
+        Some(free * u64::try_from(page).ok()?)
+    }
+
+    /// Bytes of the machine's memory.
+    pub fn total() -> Option<u64> {
+        let mut bytes = 0u64;
+        let mut size = size_of::<u64>();
+        // SAFETY: the name ends in zero, and `size` is the size of `bytes`.
+        let status = unsafe {
+            libc::sysctlbyname(
+                c"hw.memsize".as_ptr(),
+                (&raw mut bytes).cast(),
+                &raw mut size,
+                std::ptr::null_mut(),
+                0,
+            )
+        };
+        (status == 0 && size == size_of::<u64>()).then_some(bytes)
+    }
+
+    /// The most bytes that this process has held.
+    pub fn peak() -> Option<u64> {
+        // SAFETY: all-zero bytes are a valid value of this struct of integers.
+        let mut usage: libc::rusage = unsafe { zeroed() };
+        // SAFETY: the call writes one `rusage`.
+        let status = unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+        (status == 0).then(|| u64::try_from(usage.ru_maxrss).ok())?
+    }
+}
+
+#[cfg(windows)]
+mod system {
+    use std::mem::{size_of, zeroed};
+
+    /// `MEMORYSTATUSEX` of the Windows API.
+    #[repr(C)]
+    struct MemoryStatus {
+        length: u32,
+        load: u32,
+        total_physical: u64,
+        available_physical: u64,
+        total_page_file: u64,
+        available_page_file: u64,
+        total_virtual: u64,
+        available_virtual: u64,
+        available_extended: u64,
+    }
+
+    /// `PROCESS_MEMORY_COUNTERS` of the Windows API.
+    #[repr(C)]
+    struct ProcessMemory {
+        length: u32,
+        page_faults: u32,
+        peak_working_set: usize,
+        working_set: usize,
+        quota_peak_paged_pool: usize,
+        quota_paged_pool: usize,
+        quota_peak_non_paged_pool: usize,
+        quota_non_paged_pool: usize,
+        page_file: usize,
+        peak_page_file: usize,
+    }
+
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        fn GlobalMemoryStatusEx(status: *mut MemoryStatus) -> i32;
+        fn GetCurrentProcess() -> *mut std::ffi::c_void;
+        fn K32GetProcessMemoryInfo(
+            process: *mut std::ffi::c_void,
+            counters: *mut ProcessMemory,
+            length: u32,
+        ) -> i32;
+    }
+
+    fn status() -> Option<MemoryStatus> {
+        // SAFETY: all-zero bytes are a valid value of this struct of integers.
+        let mut status: MemoryStatus = unsafe { zeroed() };
+        status.length = size_of::<MemoryStatus>() as u32;
+        // SAFETY: `length` is the size of the struct, so the call writes within it.
+        (unsafe { GlobalMemoryStatusEx(&raw mut status) } != 0).then_some(status)
+    }
+
+    /// Bytes that can be allocated now without swapping.
+    pub fn available() -> Option<u64> {
+        Some(status()?.available_physical)
+    }
+
+    /// Bytes of the machine's memory.
+    pub fn total() -> Option<u64> {
+        Some(status()?.total_physical)
+    }
+
+    /// The most bytes that this process has held.
+    pub fn peak() -> Option<u64> {
+        // SAFETY: all-zero bytes are a valid value of this struct of integers.
+        let mut counters: ProcessMemory = unsafe { zeroed() };
+        counters.length = size_of::<ProcessMemory>() as u32;
+        // SAFETY: the handle stands for this process; `length` is the size of the struct.
+        let done = unsafe {
+            K32GetProcessMemoryInfo(GetCurrentProcess(), &raw mut counters, counters.length)
+        };
+        (done != 0).then_some(counters.peak_working_set as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_of_this_machine_are_plausible() {
+        let (available, total, peak) = (available(), total(), peak());
+        let (available, total, peak) = (available.unwrap(), total.unwrap(), peak.unwrap());
+        assert!(0 < available && available <= total);
+        assert!(1 << 20 <= peak && peak <= total);
+    }
+}
