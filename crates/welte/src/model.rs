@@ -37,6 +37,8 @@ pub struct LoadOptions {
     pub max_chain: u32,
     /// How a GPU replays chains.
     pub replay: Replay,
+    /// Measure a device's tuning parameters at load even if stored ones exist.
+    pub retune: bool,
     /// Load even if the plan exceeds the memory that the device reports as available.
     pub ignore_memory: bool,
 }
@@ -53,6 +55,7 @@ impl Default for LoadOptions {
             decode_rows: CompileOptions::default().decode_rows,
             max_chain: 256,
             replay: Replay::default(),
+            retune: false,
             ignore_memory: false,
         }
     }
@@ -64,6 +67,7 @@ impl LoadOptions {
         options.threads = self.threads;
         options.instructions = self.instructions.clone();
         options.replay = self.replay;
+        options.retune = self.retune;
         options
     }
 }
