@@ -603,6 +603,9 @@ mod literal_tests {
             choice(&[3.0, 2.0], &GREEDY, &[(1, 0.6), (1, 0.6)], &[], 0),
             1
         );
+        // Tokens outside the vocabulary are ignored.
+        let outside = [(2, 9.0), (u32::MAX, 9.0)];
+        assert_eq!(choice(&[3.0, 2.0], &GREEDY, &outside, &[], 0), 0);
         let forbid = [(0, f32::NEG_INFINITY)];
         assert_eq!(choice(&[3.0, 2.0], &GREEDY, &forbid, &[], 0), 1);
         // (-1 + 4) / 2 is 1.5. Penalised before the bias it would be -2 + 4.
@@ -669,6 +672,9 @@ mod literal_tests {
             ((1, 0, 0), -0.261_928_6),
             ((7, 1234, 151_935), 0.665_509_8),
             ((u64::MAX, u32::MAX, u32::MAX), 0.157_482_64),
+            // The least and the largest of six million.
+            ((0, 0, 1_093_813), -2.761_730_6),
+            ((0, 0, 4_601_702), 14.492_942),
         ] {
             let got = noise(seed, position, index);
             assert!((got - expected).abs() < 1e-6, "{got} {expected}");
@@ -728,6 +734,38 @@ mod literal_tests {
             },
         ] {
             assert!(!plain(settings, &[]), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn top_p_keeps_a_long_tail_that_carries_the_mass() {
+        // One token of weight 1, and 5000 with 7.52 together: top-p 0.9 needs most of these.
+        let mut logits = vec![-6.5; 5001];
+        logits[0] = 0.0;
+        let settings = Sampling { top_p: 0.9, ..DRAW };
+        let draws = (0..300).map(|position| choice(&logits, &settings, &[], &[], position));
+        let first = draws.filter(|token| *token == 0).count();
+        // 13 % of 300 draws on average.
+        assert!((15..70).contains(&first), "{first}");
+    }
+
+    #[test]
+    fn sizes() {
+        // 1024 biases, a history, three words of each token, a maximum of each 64 tokens.
+        assert_eq!(Sampler::bytes(100, 10), 8192 + 40 + 1200 + 8);
+        assert_eq!(Sampler::bytes(128, 0), 8192 + 4 + 1536 + 8);
+        const NOWHERE: Place = Place {
+            start: std::ptr::null_mut(),
+            stride: 0,
+        };
+        let sample = |n| Sample {
+            logits: NOWHERE,
+            n,
+            partials: NOWHERE,
+            tokens: std::ptr::null_mut(),
+        };
+        for (n, chunks) in [(1, 1), (8192, 1), (8193, 2), (151_936, 19)] {
+            assert_eq!(sample(n).chunks(), chunks);
         }
     }
 

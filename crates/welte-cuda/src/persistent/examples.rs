@@ -597,8 +597,8 @@ mod tests {
         assert_eq!(ahead(tiny, Format::Q2_K, 132).1, 16);
         // 48 KiB are in flight: of the longest rows, of 8064 bytes, two slots of three rows.
         assert_eq!(ahead(LLAMA_8B, Format::Q4_0, 132), (2, 3));
-        // A row of 14336 floats is larger than that.
-        assert_eq!(ahead(LLAMA_8B, Format::F32, 132).0, 2);
+        // One row of 14336 values in BF16 is larger than half of that.
+        assert_eq!(ahead(LLAMA_8B, Format::BF16, 132).0, 2);
     }
 
     fn attention(heads: u32, kv_heads: u32, head_dim: u32) -> params::Attention {
