@@ -12,6 +12,8 @@ pub struct DeviceOptions {
     pub instructions: Option<String>,
     /// How a GPU replays chains.
     pub replay: Replay,
+    /// Measure tuning parameters at load even if stored ones exist.
+    pub retune: bool,
 }
 
 /// How a chain is replayed.

@@ -29,7 +29,7 @@ fn rope(fake: &Fake, context: u32) -> ([f32; 2], f32) {
         ..CompileOptions::default()
     };
     let program = compile(&spec(fake).unwrap(), fake, &options).unwrap();
-    let command = program.tables[0]
+    let command = program.passes[0]
         .commands
         .iter()
         .find(|c| c.op == Op::RopeAppend)

@@ -1,22 +1,19 @@
-//! How many tokens to decode in one submission: one function decides.
+//! How many tokens to decode in one submission.
 
-/// Who waits for the tokens.
+/// Who receives the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Consumer {
-    /// Nobody looks before the end.
-    Silent,
-    /// A callback sees every piece, and may stop.
+pub(crate) enum Consumer {
+    /// A callback sees every piece and may stop.
     Callback,
-    /// Stop strings may end the text between any two tokens.
+    /// Stop strings may end the text after any token.
     StopStrings,
-    /// An iterator pulls piece by piece, and may be dropped.
+    /// An iterator pulls one piece at a time and may be dropped.
     Pull,
 }
 
-/// Length of the next chain: `remaining` is how many tokens may still come, `longest` what the tables allow.
-pub fn chain_length(consumer: Consumer, remaining: usize, longest: usize) -> usize {
+/// Length of the next chain: at most `remaining` tokens, and at most `longest`.
+pub(crate) fn chain_length(consumer: Consumer, remaining: usize, longest: usize) -> usize {
     let wanted = match consumer {
-        Consumer::Silent => remaining,
         Consumer::Callback => 64,
         Consumer::StopStrings => 16,
         Consumer::Pull => 1,
@@ -29,18 +26,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn never_more_than_remains_and_never_nothing() {
-        for consumer in [
-            Consumer::Silent,
-            Consumer::Callback,
-            Consumer::StopStrings,
-            Consumer::Pull,
+    fn the_shortest_bound_counts_and_a_chain_is_never_empty() {
+        use Consumer::*;
+        for (consumer, remaining, longest, length) in [
+            (Callback, 1000, 256, 64),
+            (StopStrings, 1000, 256, 16),
+            (Pull, 1000, 256, 1),
+            (Callback, 7, 256, 7),
+            (Callback, 1000, 5, 5),
+            (Callback, 0, 256, 1),
+            (StopStrings, 3, 2, 2),
         ] {
-            for remaining in [0, 1, 7, 10_000] {
-                let n = chain_length(consumer, remaining, 256);
-                assert!(n >= 1 && n <= remaining.max(1) && n <= 256);
-            }
+            assert_eq!(chain_length(consumer, remaining, longest), length);
         }
-        assert_eq!(chain_length(Consumer::Silent, 1000, 256), 256);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Error, Session};
 
-/// How far a model is from another.
+/// How far a model's predictions are from another's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Divergence {
     /// Mean over the positions, in nats.
@@ -51,8 +51,8 @@ impl Sums {
     }
 }
 
-/// Compares `own` with `base` over a tokenised text, chunk by chunk as [`perplexity`](crate::perplexity) scores it: of
-/// each chunk the second half counts. `seen` hears of every chunk and may end it by returning false.
+/// Compares `own` with `base` over a tokenised text. Chunks are cut and scored as by [`perplexity`](crate::perplexity).
+/// `seen` gets the result so far after every chunk and ends the run by returning false.
 pub fn divergence(
     own: &mut Session,
     base: &mut Session,
@@ -63,24 +63,19 @@ pub fn divergence(
 ) -> Result<Divergence, Error> {
     let context = own.model().context().min(base.model().context());
     if chunk < 4 || chunk > context {
-        return Err(Error::option(
-            "-c",
-            format!("chunks of {chunk} tokens are not possible; use 4 to {context}"),
-        ));
+        return Err(Error::ChunkSize { chunk, context });
     }
-    if own.model().vocab() != base.model().vocab() {
-        let (a, b) = (own.model().vocab(), base.model().vocab());
-        return Err(Error::option(
-            "--kl-to",
-            format!(
-                "its vocabulary has {b} tokens, the model's {a}; only models of one vocabulary can be compared"
-            ),
-        ));
+    let (known, base_known) = (own.model().vocab(), base.model().vocab());
+    if known != base_known {
+        return Err(Error::VocabularyMismatch {
+            own: known,
+            base: base_known,
+        });
     }
     if tokens.len() < 2 * chunk {
         return Err(Error::TooShort {
             tokens: tokens.len(),
-            context: chunk,
+            chunk,
         });
     }
     let vocab = own.model().vocab() as usize;
@@ -98,7 +93,7 @@ pub fn divergence(
             session.clear();
             session.feed(&text[..first])?;
         }
-        // A few positions at a time, so that the logits in hand stay small.
+        // A few positions at a time bound the logits in memory.
         for some in text[first..chunk - 1].chunks(PIECE) {
             wanted.clear();
             base.score(some, &mut |_, logits| wanted.extend_from_slice(logits))?;

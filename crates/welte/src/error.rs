@@ -1,9 +1,12 @@
-//! What can go wrong, in words that name the place and the remedy.
+//! What can go wrong, in words that name the model and the request. A caller that knows a remedy matches the variant.
 
-use crate::Device;
+use crate::devices::KINDS;
+use welte_device::DeviceId;
+use welte_table::{Format, human};
 
 /// An error of the engine.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The weights' file or directory.
     #[error(transparent)]
@@ -11,26 +14,33 @@ pub enum Error {
     /// The model's description.
     #[error(transparent)]
     Model(#[from] welte_models::Error),
-    /// The CPU device.
-    #[error(transparent)]
-    Cpu(#[from] welte_cpu::Error),
-    /// The CUDA device.
-    #[error(transparent)]
-    Cuda(#[from] welte_cuda::Error),
-    /// A device was asked for that cannot be used here.
-    #[error("--device {device}: {why}; use --device cpu, or auto to take what there is")]
-    NoDevice {
-        /// Which.
-        device: Device,
-        /// What is missing.
-        why: String,
-    },
     /// Tokenizer or chat template.
     #[error(transparent)]
     Text(#[from] welte_text::Error),
-    /// A table that breaks the rules: a fault of ours.
-    #[error("{origin}: the compiled table is not valid ({problem}); please report this as a bug")]
-    Table {
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] welte_device::Error),
+    /// No device has this name.
+    #[error("{name:?} is not a device; the devices are {}", .known.join(", "))]
+    UnknownDevice {
+        /// The name given.
+        name: String,
+        /// The names that are understood; `cuda:N` stands for any number.
+        known: Vec<String>,
+    },
+    /// The device lacks something that the model needs.
+    #[error("{origin}: {device} does not support what this model needs: {what}")]
+    Unsupported {
+        /// Which model.
+        origin: String,
+        /// Which device.
+        device: DeviceId,
+        /// What it lacks.
+        what: String,
+    },
+    /// The compiled program breaks a rule: a fault of ours.
+    #[error("{origin}: the compiled program is not valid ({problem}); please report this as a bug")]
+    Program {
         /// Which model.
         origin: String,
         /// What is wrong.
@@ -41,78 +51,121 @@ pub enum Error {
     File {
         /// Which file.
         path: String,
-        /// What is wrong and what to do.
+        /// What is wrong.
         problem: String,
     },
-    /// It does not fit.
-    #[error("{origin}: needs {need} of memory, {have} available on {device}; {remedy}")]
+    /// The model does not fit in the device's memory.
+    #[error("{origin}: needs {} of memory, {} available on {device}", human(*.need), human(*.have))]
     Memory {
         /// Which model.
         origin: String,
-        /// Where.
-        device: Device,
-        /// What the plan adds up to.
-        need: String,
-        /// What the machine has.
-        have: String,
-        /// What to try.
-        remedy: String,
+        /// Which device.
+        device: DeviceId,
+        /// Bytes that the plan adds up to.
+        need: u64,
+        /// Bytes that are available.
+        have: u64,
+        /// The longest context that would fit, in steps of 256 positions; `None` if none does.
+        fits_context: Option<u32>,
     },
-    /// An option's value makes no sense for this model.
-    #[error("{option}: {problem}")]
-    Option {
-        /// Which option.
-        option: &'static str,
-        /// What is wrong and what to do.
-        problem: String,
+    /// The cache cannot have this format.
+    #[error("the cache cannot be in {}; it can be in F16 or Q8_0", .format.name())]
+    CacheFormat {
+        /// The format given.
+        format: Format,
     },
+    /// A sampling parameter is out of its range.
+    #[error("{field} is {value}; it must be {range}")]
+    Sampling {
+        /// Field of [`Sampling`](crate::Sampling).
+        field: &'static str,
+        /// The value given.
+        value: f32,
+        /// The values that make sense.
+        range: &'static str,
+    },
+    /// The bias of a token is not a number.
+    #[error("the bias of token {token} is not a number")]
+    Bias {
+        /// Which token.
+        token: u32,
+    },
+    /// A stop string is empty.
+    #[error("a stop string is empty")]
+    EmptyStopString,
     /// More tokens than the context holds.
     #[error(
-        "the prompt has {prompt} tokens and the context holds {context}, with room needed for at least one more; \
-         shorten the prompt or load the model with -c {}", .prompt.saturating_add(256).next_multiple_of(256)
+        "the prompt has {prompt} tokens and the context holds {context}; generation needs room for at least one more"
     )]
     ContextFull {
-        /// Tokens asked for.
+        /// Tokens in all.
         prompt: usize,
         /// Tokens that fit.
         context: usize,
     },
-    /// Nothing to continue.
-    #[error("the prompt has no tokens; give at least one (a begin-of-text token will do)")]
+    /// There is nothing to continue.
+    #[error("the prompt has no tokens")]
     EmptyPrompt,
     /// A token that the model does not know.
-    #[error(
-        "token {token} is outside the vocabulary of {vocab} tokens; is the tokenizer that of this model?"
-    )]
+    #[error("token {token} is outside the vocabulary of {vocab} tokens")]
     Token {
         /// The token.
         token: u32,
         /// Size of the vocabulary.
         vocab: u32,
     },
-    /// There is no text side.
-    #[error("{0}: has no tokenizer; use a file with a vocabulary, or work with token ids")]
-    NoTokenizer(String),
-    /// There is no chat template.
-    #[error(
-        "{0}: has no chat template; give one with --chat-template-file, or complete raw text with --no-chat"
-    )]
-    NoChatTemplate(String),
-    /// Too short a text to score.
-    #[error("the text has {tokens} tokens, perplexity over chunks of {context} needs at least {}; use a longer text or a smaller -c", 2 * .context)]
+    /// The checkpoint has no tokenizer.
+    #[error("{origin}: has no tokenizer")]
+    NoTokenizer {
+        /// Which model.
+        origin: String,
+    },
+    /// The checkpoint has no chat template.
+    #[error("{origin}: has no chat template")]
+    NoChatTemplate {
+        /// Which model.
+        origin: String,
+    },
+    /// Chunks of this size cannot be scored.
+    #[error("chunks of {chunk} tokens cannot be scored; a chunk has 4 to {context}")]
+    ChunkSize {
+        /// Tokens of a chunk.
+        chunk: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// The text is too short to score.
+    #[error("the text has {tokens} tokens; chunks of {chunk} need at least {}", 2 * .chunk)]
     TooShort {
         /// Tokens of the text.
         tokens: usize,
         /// Tokens of a chunk.
-        context: usize,
+        chunk: usize,
+    },
+    /// Two models of different vocabularies cannot be compared.
+    #[error(
+        "the vocabularies have {own} and {base} tokens; only models of one vocabulary can be compared"
+    )]
+    VocabularyMismatch {
+        /// Tokens that the model knows.
+        own: u32,
+        /// Tokens that the model it is compared with knows.
+        base: u32,
     },
 }
 
 impl Error {
-    pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Error {
-        Error::Option {
-            option,
-            problem: problem.into(),
+    pub(crate) fn unknown_device(name: &str) -> Error {
+        let mut known = vec!["auto".to_string()];
+        for kind in &KINDS {
+            known.push(kind.name.to_string());
+            if kind.numbered {
+                known.push(format!("{}:N", kind.name));
+            }
+        }
+        Error::UnknownDevice {
+            name: name.to_string(),
+            known,
         }
     }
 }

@@ -1,27 +1,27 @@
 //! Generation: from the tokens of a prompt to pieces of text.
 
-use crate::policy::{Consumer, chain_length};
+use crate::chain_length::{Consumer, chain_length};
 use crate::{Error, Session};
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use welte_table::Sampling;
 use welte_text::Splitter;
 
 /// What to generate, and when to stop.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GenerateOptions {
-    /// The most tokens; the context's end comes first if it does.
+    /// The most tokens to generate. The end of the context may come first.
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// Added to the logits of these tokens; minus infinity forbids one.
     pub bias: Vec<(u32, f32)>,
-    /// Texts at which generation ends; they are not part of the output.
+    /// Strings that end generation. They are not part of the output.
     pub stop: Vec<String>,
     /// Never choose an end token.
     pub ignore_end: bool,
-    /// The longest chain; `None` leaves it to the policy. It never changes the text.
+    /// The longest chain; `None`: the engine's default. It never changes the text.
     pub chain: Option<usize>,
 }
 
@@ -43,53 +43,53 @@ impl Default for GenerateOptions {
 pub enum StopReason {
     /// The model chose this end token.
     End(u32),
-    /// This stop string came.
+    /// This stop string appeared.
     StopString(String),
-    /// As many tokens as asked for.
+    /// The most tokens were generated.
     Length,
     /// The context is full.
     ContextFull,
-    /// The callback said so.
+    /// The callback returned `Break`.
     Callback,
     /// Cancelled from elsewhere.
     Cancelled,
 }
 
-/// Where the time went.
+/// Durations and bytes of a generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timings {
-    /// Computing the prompt (without what was cached).
+    /// Computing the prompt, without its cached tokens.
     pub prompt: Duration,
     /// From the first token to the last.
     pub generation: Duration,
     /// From the call to the first token.
     pub first_token: Duration,
-    /// Bytes that decoding had to read: weights, keys and values.
+    /// Bytes that decoding had to read: weights and caches.
     pub bytes: u64,
     /// Tokens that were decoded in `generation`.
     pub decoded: usize,
 }
 
-/// What a generation came to.
+/// The result of a generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The tokens, without the end token, and without those from the stop string on.
+    /// The tokens, without the end token and without those from the stop string on.
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub stop: StopReason,
-    /// Where the time went.
+    /// Durations and bytes.
     pub timings: Timings,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// How many of them were in the cache already.
+    /// Tokens of the prompt that were in the caches already.
     pub cached_tokens: usize,
 }
 
-/// The text so far and what may end it.
+/// The text so far and the conditions that end it.
 struct Text {
     generated: Vec<u32>,
     raw: Vec<u8>,
-    /// End of each token's bytes in `raw`.
+    /// Where each token's bytes end in `raw`.
     ends: Vec<usize>,
     splitter: Splitter,
     stop: Option<StopReason>,
@@ -112,7 +112,7 @@ struct Generation {
 }
 
 impl Text {
-    /// Takes the next token; false ends the chain.
+    /// Takes the next token. Returns false if it ends the generation.
     fn take(
         &mut self,
         token: u32,
@@ -140,7 +140,7 @@ impl Text {
         self.stop.is_none()
     }
 
-    /// Drops the tokens from the one in which the stop string begins.
+    /// Drops the token in which the stop string begins, and all after it.
     fn rewind(&mut self, stop: &str) {
         let stop = stop.as_bytes();
         let found = self
@@ -154,16 +154,19 @@ impl Text {
 }
 
 impl Session {
-    /// Continues a prompt. What the session's cache shares with it is not computed again. `callback` gets each piece of
-    /// text as it is certain (whole characters, nothing that may be part of a stop string) and may end the generation.
+    /// Continues a prompt. The prefix that the session's caches share with it is not computed again. `callback` gets each
+    /// piece of text as soon as it is final: whole characters that cannot be part of a stop string. It may end the
+    /// generation.
     ///
     /// ```
     /// # fn main() -> Result<(), welte::Error> {
     /// use std::ops::ControlFlow;
-    /// let options = welte::LoadOptions { context: 64, ..Default::default() };
-    /// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_, _| ())?;
+    /// let mut options = welte::LoadOptions::default();
+    /// options.context = 64;
+    /// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_| ())?;
     /// let mut session = model.session()?;
-    /// let options = welte::GenerateOptions { max_tokens: 8, ..Default::default() };
+    /// let mut options = welte::GenerateOptions::default();
+    /// options.max_tokens = 8;
     /// let outcome = session.generate(&[1, 2, 3], &options, &mut |_piece| ControlFlow::Continue(()))?;
     /// assert!(outcome.tokens.len() <= 8);
     /// # Ok(()) }
@@ -186,14 +189,16 @@ impl Session {
         Ok(self.finish(generation, callback))
     }
 
-    /// The same as an iterator of pieces.
+    /// As [`Session::generate`], but as an iterator of pieces.
     ///
     /// ```
     /// # fn main() -> Result<(), welte::Error> {
-    /// let options = welte::LoadOptions { context: 64, ..Default::default() };
-    /// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_, _| ())?;
+    /// let mut options = welte::LoadOptions::default();
+    /// options.context = 64;
+    /// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_| ())?;
     /// let mut session = model.session()?;
-    /// let options = welte::GenerateOptions { max_tokens: 8, ..Default::default() };
+    /// let mut options = welte::GenerateOptions::default();
+    /// options.max_tokens = 8;
     /// let mut pieces = session.pieces(&[1, 2, 3], &options)?;
     /// for piece in &mut pieces {
     ///     print!("{}", piece?);
@@ -305,7 +310,7 @@ impl Session {
                     .map(|&token| (token, f32::NEG_INFINITY)),
             );
         }
-        self.set_sampling(&options.sampling, &bias);
+        self.set_sampling(&options.sampling, &bias, &generation.end_tokens)?;
         let token = self.sample()?;
         generation.last = token;
         generation.timings.first_token = generation.start.elapsed();
@@ -337,7 +342,7 @@ impl Session {
         );
         let (model, first) = (self.model.clone(), self.tokens.len());
         let start = *last;
-        let count = self.chain(start, n, end_tokens, &mut |token| {
+        let count = self.chain(start, n, &mut |token| {
             *last = token;
             text.take(token, end_tokens, bytes_of(&model, token), sink)
         })?;
@@ -346,7 +351,7 @@ impl Session {
         timings.bytes += (first..first + count)
             .map(|depth| model.bytes_per_token(depth + 1))
             .sum::<u64>();
-        if text.stop.is_none() && (count == 0 || self.cancel.load(Ordering::Relaxed)) {
+        if text.stop.is_none() && (count == 0 || self.control.is_stopped()) {
             text.stop = Some(StopReason::Cancelled);
         }
         Ok(())
@@ -368,7 +373,7 @@ impl Session {
         timings.generation = start
             .elapsed()
             .saturating_sub(timings.first_token.max(timings.prompt));
-        self.cancel.store(false, Ordering::Relaxed);
+        self.control.clear();
         let stop = text.stop.take().unwrap_or(StopReason::Cancelled);
         if let StopReason::StopString(string) = &stop {
             text.rewind(string);
@@ -376,7 +381,7 @@ impl Session {
         } else if stop != StopReason::Callback {
             let rest = text.splitter.finish();
             if !rest.is_empty() {
-                // Nothing is left to stop.
+                // The generation has ended, so its answer does not matter.
                 let _ = sink(&rest);
             }
         }
@@ -400,56 +405,60 @@ fn bytes_of(model: &crate::Model, token: u32) -> &[u8] {
     })
 }
 
-/// Refuses values that mean nothing, instead of computing nonsense.
+/// Refuses options that are out of range.
 fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(), Error> {
     let s = &options.sampling;
-    if !(s.temperature >= 0.0 && s.temperature.is_finite()) {
-        return Err(Error::option(
-            "--temp",
-            format!(
-                "{} is not a temperature; use 0 (greedy) or more",
-                s.temperature
-            ),
-        ));
-    }
-    if !(s.top_p > 0.0 && s.top_p <= 1.0) {
-        return Err(Error::option(
-            "--top-p",
-            format!("{} is not in (0, 1]", s.top_p),
-        ));
-    }
-    if !(s.min_p >= 0.0 && s.min_p <= 1.0) {
-        return Err(Error::option(
-            "--min-p",
-            format!("{} is not in [0, 1]", s.min_p),
-        ));
-    }
-    if !(s.repeat_penalty > 0.0 && s.repeat_penalty.is_finite()) {
-        return Err(Error::option(
-            "--repeat-penalty",
-            format!("{} must be more than 0 (1 is none)", s.repeat_penalty),
-        ));
-    }
-    if !s.frequency_penalty.is_finite() || !s.presence_penalty.is_finite() {
-        return Err(Error::option(
-            "--frequency-penalty/--presence-penalty",
-            "must be a number",
-        ));
+    let number = "a finite number";
+    let not_negative = "a finite number of at least 0";
+    let positive = "a finite number above 0";
+    for (field, value, range, good) in [
+        (
+            "temperature",
+            s.temperature,
+            not_negative,
+            s.temperature >= 0.0,
+        ),
+        (
+            "top_p",
+            s.top_p,
+            "above 0 and at most 1",
+            s.top_p > 0.0 && s.top_p <= 1.0,
+        ),
+        (
+            "min_p",
+            s.min_p,
+            "from 0 to 1",
+            (0.0..=1.0).contains(&s.min_p),
+        ),
+        (
+            "repeat_penalty",
+            s.repeat_penalty,
+            positive,
+            s.repeat_penalty > 0.0,
+        ),
+        ("frequency_penalty", s.frequency_penalty, number, true),
+        ("presence_penalty", s.presence_penalty, number, true),
+    ] {
+        if !good || !value.is_finite() {
+            return Err(Error::Sampling {
+                field,
+                value,
+                range,
+            });
+        }
     }
     if options.stop.iter().any(String::is_empty) {
-        return Err(Error::option("stop string", "is empty; remove it"));
+        return Err(Error::EmptyStopString);
     }
-    match options
-        .bias
-        .iter()
-        .find(|(token, value)| *token >= vocab || value.is_nan())
-    {
-        Some((token, _)) => Err(Error::Token {
-            token: *token,
-            vocab,
-        }),
-        None => Ok(()),
+    for &(token, value) in &options.bias {
+        if token >= vocab {
+            return Err(Error::Token { token, vocab });
+        }
+        if value.is_nan() {
+            return Err(Error::Bias { token });
+        }
     }
+    Ok(())
 }
 
 /// An iterator over the pieces of a generation. Dropping it ends the generation.
@@ -461,7 +470,7 @@ pub struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// What it came to, once the iterator has ended.
+    /// The result, once the iterator has ended.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
     }

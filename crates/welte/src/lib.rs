@@ -1,14 +1,16 @@
-//! Welte: the engine that people link.
+//! Welte: the inference engine as a library.
 //!
-//! A [`Model`] is loaded once; [`Session`]s of it turn prompts into text.
+//! A [`Model`] is loaded once. Each [`Session`] of it holds one text and turns prompts into more of it.
 //!
 //! ```
 //! # fn main() -> Result<(), welte::Error> {
 //! use std::ops::ControlFlow;
-//! let options = welte::LoadOptions { context: 128, ..Default::default() };
-//! let model = welte::Model::load("synthetic:tiny:q4_0", &options, &mut |_done, _total| ())?;
+//! let mut options = welte::LoadOptions::default();
+//! options.context = 128;
+//! let model = welte::Model::load("synthetic:tiny:q4_0", &options, &mut |_progress| ())?;
 //! let mut session = model.session()?;
-//! let options = welte::GenerateOptions { max_tokens: 16, ..Default::default() };
+//! let mut options = welte::GenerateOptions::default();
+//! options.max_tokens = 16;
 //! let outcome = session.generate(&[1, 2, 3], &options, &mut |piece| {
 //!     print!("{piece}");
 //!     ControlFlow::Continue(())
@@ -17,18 +19,20 @@
 //! # Ok(()) }
 //! ```
 
+mod chain_length;
 mod device;
+mod devices;
 mod divergence;
 mod error;
 mod generate;
 pub mod memory;
 mod model;
 mod perplexity;
-pub mod policy;
 mod session;
 mod text;
 
-pub use device::{Device, DeviceChoice, DeviceSession, gpu_free_memory, gpu_info, read_bandwidth};
+pub use device::{DeviceChoice, Skipped};
+pub use devices::{devices, instruction_sets, open_device, read_bandwidth};
 pub use divergence::{Divergence, divergence};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, Pieces, StopReason, Timings};
@@ -36,10 +40,9 @@ pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
 pub use perplexity::{Perplexity, perplexity};
 pub use session::{CancelHandle, Session};
 pub use text::tokenizer;
-pub use welte_cpu::{CpuInfo, Isa, Profile, cpu_info};
-pub use welte_cuda::{
-    GpuInfo, Replay, Session as CudaSession, Tools as CudaTools, h200 as assumed_gpu, replays,
-    tools as cuda_tools,
+pub use welte_device::{
+    ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Profile, Progress,
+    Replay, ReplayTools, Replaying, timeline,
 };
 pub use welte_table::{Format, Sampling};
 pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Said, Tokenizer};

@@ -1,84 +1,96 @@
-//! From a checkpoint to a model that is ready to run: spec, table, plan, budget, upload.
+//! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
-use crate::device::{DeviceModel, Planned, Target, replay_on_gpu};
-use crate::{Device, DeviceChoice, Error, Session, memory, text};
+use crate::devices::{KINDS, open_device};
+use crate::{DeviceChoice, Error, Session, Skipped, text};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Replay};
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
 use welte_models::{CompileOptions, ModelSpec};
-use welte_table::dump::Header;
-use welte_table::{Class, Format, MemoryPlan, Program, Shape};
+use welte_table::{Class, Format, MemoryPlan, PassKind, Program, Row, cost};
 use welte_text::{ChatTemplate, Message, Tokenizer};
 
-/// The context where nobody asks for another and the model's own is longer.
+/// The default context of a model whose own context is longer.
 pub const DEFAULT_CONTEXT: u32 = 4096;
 
 /// How to load a model.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LoadOptions {
     /// Where to run.
     pub device: DeviceChoice,
-    /// Positions a session may hold; 0: the model's own context, at most [`DEFAULT_CONTEXT`].
+    /// Positions that a session can hold; 0: the model's own context, at most [`DEFAULT_CONTEXT`].
     pub context: u32,
     /// Threads of the CPU device; `None`: as many as the machine has cores.
     pub threads: Option<usize>,
     /// Format of keys and values: F16 or Q8_0.
     pub kv_format: Format,
-    /// Instruction set of the CPU device; `None`: the best of this machine.
-    pub isa: Option<welte_cpu::Isa>,
-    /// Run the slow, plain oracle instead of the kernels.
-    pub reference: bool,
-    /// Rows of a prompt computed together; 0: what suits the device.
-    pub prefill_rows: u32,
-    /// Rows of the table that gives logits for each (used by perplexity); 0: none.
-    pub batch_rows: u32,
+    /// Name of the CPU's instruction set; `None`: the best of this machine.
+    pub instructions: Option<String>,
+    /// Rows of a prompt that are computed together; 0: the device's default.
+    pub prompt_rows: u32,
+    /// The most rows of a step that yields the logits of every row.
+    pub decode_rows: u32,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
     /// How a GPU replays chains.
-    pub replay: welte_cuda::Replay,
-    /// Load even where the plan exceeds the memory that the device calls available.
+    pub replay: Replay,
+    /// Measure a device's tuning parameters at load even if stored ones exist.
+    pub retune: bool,
+    /// Load even if the plan exceeds the memory that the device reports as available.
     pub ignore_memory: bool,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        let compile = CompileOptions::default();
         LoadOptions {
             device: DeviceChoice::Auto,
             context: 0,
             threads: None,
             kv_format: Format::F16,
-            isa: None,
-            reference: false,
-            prefill_rows: 0,
-            batch_rows: compile.batch_rows,
-            max_chain: compile.max_chain,
-            replay: welte_cuda::Replay::default(),
+            instructions: None,
+            prompt_rows: 0,
+            decode_rows: CompileOptions::default().decode_rows,
+            max_chain: 256,
+            replay: Replay::default(),
+            retune: false,
             ignore_memory: false,
         }
     }
 }
 
-/// A model that is compiled but whose weights were not read: what `welte inspect` shows.
+impl LoadOptions {
+    fn for_device(&self) -> DeviceOptions {
+        let mut options = DeviceOptions::default();
+        options.threads = self.threads;
+        options.instructions = self.instructions.clone();
+        options.replay = self.replay;
+        options.retune = self.retune;
+        options
+    }
+}
+
+/// A model that is compiled and planned but not loaded: what `welte inspect` shows.
 pub struct Inspection {
     /// The checkpoint.
     pub checkpoint: Box<dyn Checkpoint>,
     /// What the model is.
     pub spec: ModelSpec,
-    /// Positions a session may hold.
-    pub context: u32,
-    /// Why it is planned for the CPU although a GPU would have been welcome.
-    pub why_cpu: Option<String>,
-    target: Target,
-    planned: Planned,
-    replay: welte_cuda::Replay,
+    skipped: Vec<Skipped>,
+    device: Arc<dyn Device>,
+    plan: Plan,
 }
 
 impl Inspection {
-    /// What a view of the program shows above it.
-    pub fn header(&self) -> Header {
+    /// Where the model comes from.
+    pub fn origin(&self) -> &str {
+        self.checkpoint.origin()
+    }
+
+    /// Facts about the model and how the device will run it, in order.
+    pub fn facts(&self) -> Vec<(String, String)> {
         let text = |value: &Value| match value {
             Value::U64(v) => v.to_string(),
             Value::I64(v) => v.to_string(),
@@ -88,58 +100,62 @@ impl Inspection {
             Value::Array(v) => format!("{} values", v.len()),
         };
         let mut facts: Vec<(String, String)> = self.spec.facts();
-        let named = self
-            .checkpoint
-            .metadata()
-            .iter()
-            .filter(|(key, _)| key.starts_with("general."));
-        facts.extend(named.map(|(key, value)| (key.clone(), text(value))));
-        let (name, how) = replay_on_gpu(&self.planned, self.replay);
-        facts.push((name.to_string(), how));
-        Header {
-            title: self.checkpoint.origin().to_string(),
-            facts,
-            plan: self.planned.memory.clone(),
-            available: self.target.available(),
-        }
+        let metadata = self.checkpoint.metadata().iter();
+        let general = metadata.filter(|(key, _)| key.starts_with("general."));
+        facts.extend(general.map(|(key, value)| (key.clone(), text(value))));
+        facts.extend(self.plan.facts.iter().cloned());
+        facts
     }
 
-    /// Its tables.
+    /// Its passes.
     pub fn program(&self) -> &Program {
-        &self.planned.program
+        &self.plan.program
     }
 
     /// Memory by class.
     pub fn plan(&self) -> &MemoryPlan {
-        &self.planned.memory
+        &self.plan.memory
     }
 
-    /// Where the model would run.
-    pub fn device(&self) -> Device {
-        self.target.device()
+    /// Memory that the device could allocate now, if it is known.
+    pub fn available(&self) -> Option<u64> {
+        self.device.available_memory()
+    }
+
+    /// The device on which the model would run.
+    pub fn device(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    /// The devices that an automatic choice did not take.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.skipped
     }
 }
 
-/// A loaded model. Cheap to clone: all clones share the weights.
+/// A loaded model. Clones are cheap and share the weights.
 #[derive(Clone)]
 pub struct Model {
     pub(crate) inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
-    pub(crate) origin: String,
-    pub(crate) spec: ModelSpec,
-    pub(crate) program: Arc<Program>,
-    pub(crate) plan: MemoryPlan,
-    pub(crate) device: DeviceModel,
-    pub(crate) target: Target,
-    pub(crate) why_cpu: Option<String>,
+    origin: String,
+    spec: ModelSpec,
+    plan: MemoryPlan,
+    facts: Vec<(String, String)>,
+    device: Arc<dyn Device>,
+    skipped: Vec<Skipped>,
+    pub(crate) loaded: Arc<dyn Loaded>,
+    /// Index of the decode pass.
+    pub(crate) decode: usize,
+    /// Index of the prompt pass.
+    pub(crate) prompt: usize,
     pub(crate) tokenizer: Option<Tokenizer>,
-    pub(crate) template: Option<String>,
-    pub(crate) end_tokens: Vec<u32>,
-    pub(crate) context: usize,
+    template: Option<String>,
+    end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
-    pub(crate) load_time: Duration,
+    load_time: Duration,
 }
 
 /// Opens a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`.
@@ -156,20 +172,21 @@ impl Model {
         inspect(open(source)?, options)
     }
 
-    /// Loads a model from a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`. `progress` hears of bytes
-    /// done and in all.
+    /// Loads a model from a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`. `progress` is called as
+    /// weights are read and as the device tunes itself.
     ///
     /// ```
     /// # fn main() -> Result<(), welte::Error> {
-    /// let options = welte::LoadOptions { context: 64, ..Default::default() };
-    /// let model = welte::Model::load("synthetic:tiny:q4_0", &options, &mut |_, _| ())?;
+    /// let mut options = welte::LoadOptions::default();
+    /// options.context = 64;
+    /// let model = welte::Model::load("synthetic:tiny:q4_0", &options, &mut |_| ())?;
     /// assert_eq!(model.context(), 64);
     /// # Ok(()) }
     /// ```
     pub fn load(
         source: &str,
         options: &LoadOptions,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(Progress),
     ) -> Result<Model, Error> {
         Model::from_checkpoint(open(source)?, options, progress)
     }
@@ -178,49 +195,55 @@ impl Model {
     pub fn from_checkpoint(
         checkpoint: Box<dyn Checkpoint>,
         options: &LoadOptions,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(Progress),
     ) -> Result<Model, Error> {
         let start = Instant::now();
         let side = text::TextSide::of(checkpoint.as_ref())?;
         let Inspection {
             checkpoint,
             spec,
-            context,
-            why_cpu,
-            target,
-            planned,
-            ..
+            skipped,
+            device,
+            plan,
         } = inspect(checkpoint, options)?;
         if !options.ignore_memory {
-            check_memory(checkpoint.origin(), &planned, &target)?;
+            check_memory(checkpoint.origin(), &plan, device.as_ref())?;
         }
-        let (program, plan) = (planned.program.clone(), planned.memory.clone());
-        let device = target.load(planned, checkpoint.as_ref(), progress)?;
+        let pass = |kind: PassKind| {
+            plan.program.pass(kind).ok_or_else(|| Error::Program {
+                origin: checkpoint.origin().to_string(),
+                problem: format!("it has no {} pass", kind.name()),
+            })
+        };
+        let (decode, prompt) = (pass(PassKind::Decode)?, pass(PassKind::Prompt)?);
+        let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
+        let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         Ok(Model {
             inner: Arc::new(Inner {
                 origin: checkpoint.origin().to_string(),
                 spec,
-                program,
-                plan,
+                plan: memory,
+                facts,
                 device,
-                target,
-                why_cpu,
+                skipped,
+                loaded,
+                decode,
+                prompt,
                 tokenizer: side.tokenizer,
                 template: side.template,
                 end_tokens: side.end_tokens,
-                context: context as usize,
                 max_chain: options.max_chain.max(1) as usize,
                 load_time: start.elapsed(),
             }),
         })
     }
 
-    /// A session: its own keys and values, its own text.
+    /// A session with caches of its own.
     pub fn session(&self) -> Result<Session, Error> {
         Session::new(self)
     }
 
-    /// Where the model came from.
+    /// Where the model comes from.
     pub fn origin(&self) -> &str {
         &self.inner.origin
     }
@@ -230,9 +253,9 @@ impl Model {
         &self.inner.spec
     }
 
-    /// Its tables.
+    /// Its passes.
     pub fn program(&self) -> &Program {
-        &self.inner.program
+        self.inner.loaded.program()
     }
 
     /// Memory by class, as planned before the load.
@@ -240,24 +263,34 @@ impl Model {
         &self.inner.plan
     }
 
-    /// Positions that a session may hold.
+    /// Positions that a session can hold.
     pub fn context(&self) -> usize {
-        self.inner.context
+        self.program().context as usize
     }
 
     /// Size of the vocabulary as the model computes it.
     pub fn vocab(&self) -> u32 {
-        self.inner.program.vocab
+        self.program().vocab
     }
 
-    /// Where it runs.
-    pub fn device(&self) -> Device {
-        self.inner.target.device()
+    /// The device it runs on.
+    pub fn device(&self) -> &DeviceInfo {
+        self.inner.device.info()
     }
 
-    /// Why it runs on the CPU, where the choice was left to Welte.
-    pub fn why_cpu(&self) -> Option<&str> {
-        self.inner.why_cpu.as_deref()
+    /// How the device runs it: facts for a person, in order.
+    pub fn device_facts(&self) -> &[(String, String)] {
+        &self.inner.facts
+    }
+
+    /// The devices that an automatic choice did not take.
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.inner.skipped
+    }
+
+    /// Bytes per second that its device reads from memory, measured for about `seconds`.
+    pub fn read_bandwidth(&self, seconds: f64) -> Result<f64, Error> {
+        Ok(self.inner.device.read_bandwidth(seconds)?)
     }
 
     /// How long loading took.
@@ -275,15 +308,17 @@ impl Model {
         self.inner
             .tokenizer
             .as_ref()
-            .ok_or_else(|| Error::NoTokenizer(self.origin().to_string()))
+            .ok_or_else(|| Error::NoTokenizer {
+                origin: self.origin().to_string(),
+            })
     }
 
-    /// Text to tokens, with the begin-of-text token where the model wants one; control tokens are recognised.
+    /// Encodes text, with the begin-of-text token if the model expects one. Control tokens are recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         Ok(self.tokenizer()?.encode(text, true, true)?)
     }
 
-    /// True if the checkpoint brings a chat template.
+    /// True if the checkpoint has a chat template.
     pub fn has_chat_template(&self) -> bool {
         self.inner.template.is_some()
     }
@@ -294,7 +329,9 @@ impl Model {
             .inner
             .template
             .as_deref()
-            .ok_or_else(|| Error::NoChatTemplate(self.origin().to_string()))?;
+            .ok_or_else(|| Error::NoChatTemplate {
+                origin: self.origin().to_string(),
+            })?;
         self.chat_template_from(source)
     }
 
@@ -303,7 +340,7 @@ impl Model {
         text::template(source, self.tokenizer()?)
     }
 
-    /// A conversation as the tokens that ask for the next answer.
+    /// Encodes a conversation so that the model answers next.
     pub fn encode_chat(
         &self,
         template: &ChatTemplate,
@@ -311,7 +348,7 @@ impl Model {
     ) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
         let text = template.render(messages, true)?;
-        // Templates write the begin-of-text token themselves where they want it; never have it twice.
+        // Some templates write the begin-of-text token themselves. It must not come twice.
         let begun = tokenizer.bos().is_some_and(|bos| {
             let bos = tokenizer.token_text(bos);
             !bos.is_empty() && text.starts_with(bos)
@@ -319,78 +356,66 @@ impl Model {
         Ok(tokenizer.encode(&text, !begun, true)?)
     }
 
-    /// Bytes that decoding one token at this depth must read: all weights once, and the keys and values so far.
+    /// Bytes that decoding one token must read when `depth` positions are in use: all weights once, and the cached
+    /// positions that attention reads.
     pub fn bytes_per_token(&self, depth: usize) -> u64 {
-        let weights: u64 = match self.inner.program.tables.first() {
-            Some(table) => table.commands.iter().map(|c| c.bytes).sum(),
-            None => 0,
+        let program = self.program();
+        let Some(pass) = program.passes.get(self.inner.decode) else {
+            return 0;
         };
-        weights
-            + self
-                .inner
-                .program
-                .kv
-                .position_bytes()
-                .unwrap_or(0)
-                .saturating_mul(depth as u64)
+        let row = Row {
+            position: depth.saturating_sub(1) as u32,
+            ..Row::default()
+        };
+        let context = |command| cost::of_context(command, program, &[row]).bytes;
+        let cached: u64 = pass.commands.iter().map(context).sum();
+        pass.row_bytes().saturating_add(cached)
     }
 
-    /// Index of the first table of a kind.
-    pub(crate) fn table(&self, kind: fn(&Shape) -> bool) -> Option<(usize, usize)> {
-        let tables = &self.inner.program.tables;
-        tables
-            .iter()
-            .position(|t| kind(&t.shape))
-            .map(|i| (i, tables[i].shape.rows() as usize))
+    /// The most rows of a step of a pass.
+    pub(crate) fn rows_of(&self, pass: usize) -> usize {
+        let pass = self.program().passes.get(pass);
+        pass.map_or(1, |pass| pass.rows.max(1) as usize)
     }
 }
 
-/// Compiles for the device that was asked for; where the choice is ours, for the GPU if there is one and the plan fits.
+/// Compiles for the device that the options name, or for the first one that runs the model and has the memory for it.
 fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Inspection, Error> {
-    let origin = checkpoint.origin().to_string();
     if !matches!(options.kv_format, Format::F16 | Format::Q8_0) {
-        return Err(Error::option(
-            "-ctk/-ctv",
-            format!(
-                "{} is not offered; use f16 or q8_0",
-                options.kv_format.name()
-            ),
-        ));
+        return Err(Error::CacheFormat {
+            format: options.kv_format,
+        });
     }
     let spec = welte_models::spec(checkpoint.as_ref())?;
-    let planned = |target: &Target| planned(checkpoint.as_ref(), &spec, options, target);
-    let (target, why_cpu, planned) = match options.device {
-        DeviceChoice::Cpu => {
-            let target = Target::cpu(options);
-            let planned = planned(&target)?;
-            (target, None, planned)
-        }
-        DeviceChoice::Cuda(ordinal) => {
-            let target = Target::cuda(ordinal, options).map_err(|why| Error::NoDevice {
-                device: Device::Cuda(ordinal),
-                why,
-            })?;
-            let planned = planned(&target)?;
-            (target, None, planned)
+    let plan_on = |device: &dyn Device| plan_on(device, checkpoint.as_ref(), &spec, options);
+    let mut skipped = Vec::new();
+    let (device, plan) = match options.device {
+        DeviceChoice::Named(id) => {
+            let device = open_device(id, &options.for_device())?;
+            let plan = plan_on(device.as_ref())?;
+            (device, plan)
         }
         DeviceChoice::Auto => {
-            let gpu = Target::cuda(0, options).and_then(|target| {
-                welte_cuda::compiler_version().map_err(|error| error.to_string())?;
-                let planned = planned(&target).map_err(|error| match error {
-                    Error::NoDevice { why, .. } => why,
-                    error => error.to_string(),
-                })?;
-                match check_memory(&origin, &planned, &target) {
-                    Err(error) if !options.ignore_memory => Err(error.to_string()),
-                    _ => Ok((target, None, planned)),
-                }
-            });
-            match gpu {
-                Ok(found) => found,
-                Err(why) => {
-                    let target = Target::cpu(options);
-                    let planned = planned(&target)?;
-                    (target, Some(why), planned)
+            let mut kinds = KINDS.iter().filter(|kind| kind.is_automatic()).peekable();
+            loop {
+                let Some(kind) = kinds.next() else {
+                    return Err(Error::unknown_device("auto"));
+                };
+                let last = kinds.peek().is_none();
+                let found = kind.open_first(&options.for_device()).and_then(|device| {
+                    let plan = plan_on(device.as_ref())?;
+                    if !last && !options.ignore_memory {
+                        check_memory(checkpoint.origin(), &plan, device.as_ref())?;
+                    }
+                    Ok((device, plan))
+                });
+                match found {
+                    Ok(found) => break found,
+                    Err(why) if last => return Err(why),
+                    Err(why) => skipped.push(Skipped {
+                        device: kind.id(0),
+                        why,
+                    }),
                 }
             }
         }
@@ -398,120 +423,68 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
     Ok(Inspection {
         checkpoint,
         spec,
-        context: planned.program.kv.context,
-        why_cpu,
-        target,
-        planned,
-        replay: options.replay,
+        skipped,
+        device,
+        plan,
     })
 }
 
-/// The program for a device and its memory plan.
-fn planned(
+/// The program for a device and everything that the device will allocate for it.
+fn plan_on(
+    device: &dyn Device,
     checkpoint: &dyn Checkpoint,
     spec: &ModelSpec,
     options: &LoadOptions,
-    target: &Target,
-) -> Result<Planned, Error> {
+) -> Result<Plan, Error> {
     let context = match options.context {
         0 => spec.context.clamp(1, DEFAULT_CONTEXT),
         n => n,
     };
-    let prefill_rows = match options.prefill_rows {
-        0 => target.prefill_rows(),
+    let prompt_rows = match options.prompt_rows {
+        0 => device.info().prompt_rows,
         n => n,
     };
     let compile = CompileOptions {
         context,
         kv_format: options.kv_format,
-        prefill_rows: prefill_rows.clamp(1, context.max(1)),
-        batch_rows: options.batch_rows,
-        max_chain: options.max_chain.max(1),
+        decode_rows: options.decode_rows.max(1),
+        prompt_rows: prompt_rows.clamp(1, context.max(1)),
         ..CompileOptions::default()
     };
     let mut program = welte_models::compile(spec, checkpoint, &compile)?;
-    if let Some(what) = target.missing(&program) {
-        return Err(Error::NoDevice {
-            device: target.device(),
-            why: format!("there is no CUDA kernel yet for what this model needs ({what})"),
+    let origin = || checkpoint.origin().to_string();
+    if let Some(what) = device.missing(&program) {
+        return Err(Error::Unsupported {
+            origin: origin(),
+            device: device.info().id,
+            what,
         });
     }
-    let table_error = |problem| Error::Table {
-        origin: checkpoint.origin().to_string(),
+    let invalid = |problem| Error::Program {
+        origin: origin(),
         problem,
     };
-    welte_table::legalize(&mut program, &|command| target.supports(command))
-        .map_err(table_error)?;
-    welte_table::verify(&program).map_err(table_error)?;
-    target.plan(Arc::new(program))
+    welte_table::legalize(&mut program, &|command| device.supports(command)).map_err(invalid)?;
+    welte_table::verify(&program).map_err(invalid)?;
+    Ok(device.plan(Arc::new(program))?)
 }
 
-/// Refuses what does not fit, with numbers and a suggestion.
-fn check_memory(origin: &str, planned: &Planned, target: &Target) -> Result<(), Error> {
-    let Planned {
-        memory: plan,
-        program,
-        ..
-    } = planned;
-    let Some(have) = target.available() else {
-        return Ok(());
+/// Refuses a plan that exceeds the available memory, and says how long a context would fit.
+fn check_memory(origin: &str, plan: &Plan, device: &dyn Device) -> Result<(), Error> {
+    let need = plan.memory.total();
+    let have = match device.available_memory() {
+        Some(have) if need > have => have,
+        _ => return Ok(()),
     };
-    let need = plan.total();
-    if need <= have {
-        return Ok(());
-    }
-    let kv_bytes = plan.bytes(Class::Kv);
-    let fixed = need.saturating_sub(kv_bytes);
-    let per_position = (kv_bytes / u64::from(program.kv.context.max(1))).max(1);
+    let cache = plan.memory.bytes(Class::Cache);
+    let fixed = need.saturating_sub(cache);
+    let per_position = (cache / u64::from(plan.program.context.max(1))).max(1);
     let fits = have.saturating_sub(fixed) / per_position / 256 * 256;
-    let mut remedy = if fits >= 256 {
-        format!("try -c {fits}")
-    } else {
-        "the weights alone leave no room for a context: quantise the model (welte quantize), or free memory".to_string()
-    };
-    if target.device() != Device::Cpu {
-        remedy += ", or --device cpu";
-    }
     Err(Error::Memory {
         origin: origin.to_string(),
-        device: target.device(),
-        need: memory::human(need),
-        have: memory::human(have),
-        remedy,
+        device: device.info().id,
+        need,
+        have,
+        fits_context: u32::try_from(fits).ok().filter(|fits| *fits > 0),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_cuda_lacks_is_named_with_a_remedy() {
-        let options = LoadOptions {
-            context: 64,
-            ..LoadOptions::default()
-        };
-        let cuda = Target::Cuda(welte_cuda::Options::default());
-        let planned = |source: &str, target: &Target| {
-            let checkpoint = open(source).unwrap();
-            let spec = welte_models::spec(checkpoint.as_ref()).unwrap();
-            planned(checkpoint.as_ref(), &spec, &options, target)
-        };
-        let source = "synthetic:custom,arch=gpt-oss:mxfp4_moe";
-        let error = planned(source, &cuda).err().unwrap().to_string();
-        for part in [
-            "--device cuda:0",
-            "attention sinks",
-            "biases of experts",
-            "a clamped activation",
-            "use --device cpu",
-        ] {
-            assert!(error.contains(part), "{error:?} lacks {part:?}");
-        }
-        let cpu = Target::cpu(&options);
-        assert!(planned(source, &cpu).is_ok());
-        // Other experts are at home there: what fails here, if anything, is the lack of a GPU.
-        let other = planned("synthetic:custom,arch=qwen3moe:q4_0", &cuda);
-        assert!(!matches!(other, Err(Error::NoDevice { .. })));
-    }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Error, Session};
 
-/// What a text scored.
+/// The score of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Perplexity {
     /// exp of the mean negative log likelihood.
@@ -38,9 +38,9 @@ impl Sums {
     }
 }
 
-/// Scores a tokenised text: cut into chunks of `chunk` tokens (an incomplete last one is left out), each computed on its
-/// own with its first token replaced by `bos` where there is one; of each chunk the second half counts.
-/// `seen` hears of the score so far after every chunk and may end it by returning false.
+/// Scores a tokenised text. The text is cut into chunks of `chunk` tokens; an incomplete last chunk is left out. Each
+/// chunk is computed on its own, with its first token replaced by `bos` if there is one. Its second half is scored.
+/// `seen` gets the score so far after every chunk and ends the run by returning false.
 pub fn perplexity(
     session: &mut Session,
     tokens: &[u32],
@@ -50,15 +50,12 @@ pub fn perplexity(
 ) -> Result<Perplexity, Error> {
     if chunk < 4 || chunk > session.model().context() {
         let context = session.model().context();
-        return Err(Error::option(
-            "-c",
-            format!("chunks of {chunk} tokens are not possible; use 4 to {context}"),
-        ));
+        return Err(Error::ChunkSize { chunk, context });
     }
     if tokens.len() < 2 * chunk {
         return Err(Error::TooShort {
             tokens: tokens.len(),
-            context: chunk,
+            chunk,
         });
     }
     let mut sums = Sums::default();

@@ -1,53 +1,47 @@
-//! A session: a text in the keys and values, and the ways to make it grow.
+//! A session: one text in the caches, and the ways to extend it.
 
-use crate::{DeviceSession, Error, Model};
+use crate::{Error, Model};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use welte_table::{Row, Sampling, Shape};
+use welte_device::{ChainStart, Context, Control, Pick, SlotState};
+use welte_table::{BufferId, CacheKind, Format, Row, Sampling};
 
-/// Stops a session's generation from another thread (or a signal handler).
+/// The slot of the session's text: a session has one.
+const SLOT: u32 = 0;
+
+/// Stops a session's generation from another thread or a signal handler.
 #[derive(Clone, Debug)]
-pub struct CancelHandle(pub(crate) Arc<AtomicBool>);
+pub struct CancelHandle(Arc<Control>);
 
 impl CancelHandle {
-    /// The generation that runs, or the next one, ends with [`StopReason::Cancelled`](crate::StopReason::Cancelled).
+    /// Ends the current generation, or the next one, with [`StopReason::Cancelled`](crate::StopReason::Cancelled).
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.stop();
     }
 
     /// True from [`cancel`](CancelHandle::cancel) until the generation has ended.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_stopped()
     }
 }
 
-/// One text in flight, with its own keys and values.
+/// One text in flight, with caches of its own.
 pub struct Session {
     pub(crate) model: Model,
-    pub(crate) device: DeviceSession,
-    /// The tokens whose keys and values are in the cache, by position. Its room is reserved: growing allocates nothing.
+    device: Box<dyn Context>,
+    /// The tokens in the caches, by position. Its capacity is the context, so it never grows.
     pub(crate) tokens: Vec<u32>,
-    pub(crate) cancel: Arc<AtomicBool>,
+    pub(crate) control: Arc<Control>,
     rows: Vec<Row>,
 }
 
 impl Session {
-    /// A session of a model, with everything allocated that it will need.
-    pub fn new(model: &Model) -> Result<Session, Error> {
-        let device = model.inner.device.session()?;
-        let rows = model
-            .program()
-            .tables
-            .iter()
-            .map(|t| t.shape.rows())
-            .max()
-            .unwrap_or(1);
+    pub(crate) fn new(model: &Model) -> Result<Session, Error> {
         Ok(Session {
             model: model.clone(),
-            device,
+            device: model.inner.loaded.context()?,
             tokens: Vec::with_capacity(model.context()),
-            cancel: Arc::default(),
-            rows: Vec::with_capacity(rows as usize),
+            control: Arc::default(),
+            rows: Vec::with_capacity(model.program().most_rows() as usize),
         })
     }
 
@@ -56,17 +50,18 @@ impl Session {
         &self.model
     }
 
-    /// The device's side of the session, for profiling and for asking what it allocated.
-    pub fn device(&mut self) -> &mut DeviceSession {
-        &mut self.device
+    /// The device's side of the session, for profiling and tools. Steps and chains that a caller runs on it directly
+    /// change the caches without the session's knowledge.
+    pub fn context(&mut self) -> &mut dyn Context {
+        self.device.as_mut()
     }
 
     /// A handle that stops generation from elsewhere.
     pub fn cancel_handle(&self) -> CancelHandle {
-        CancelHandle(self.cancel.clone())
+        CancelHandle(self.control.clone())
     }
 
-    /// The tokens whose keys and values are in the cache.
+    /// The tokens in the caches.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -81,12 +76,25 @@ impl Session {
         self.tokens.clear();
     }
 
-    /// Starts anew as if these tokens had been fed, with random numbers for keys and values: for timing at a depth that
-    /// would take long to reach. What is computed from there means nothing. Only on the CPU.
+    /// Starts anew as if these tokens had been fed, with random numbers in the caches. This is for timing at a depth
+    /// that would take long to reach. The logits that follow are meaningless.
     pub fn fill_at_random(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.clear();
         self.check(tokens)?;
-        let format = self.model.program().kv.format;
+        let model = self.model.clone();
+        for cache in &model.program().caches {
+            let format = match cache.kind {
+                CacheKind::Attention { format, .. } => format,
+                CacheKind::Recurrent { .. } => Format::F32,
+            };
+            self.fill_buffer_at_random(cache.buffer, format)?;
+        }
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// Repeats 64 Ki random numbers of this format over a whole buffer.
+    fn fill_buffer_at_random(&mut self, buffer: BufferId, format: Format) -> Result<(), Error> {
         let mut seed = 1u32;
         let values: Vec<f32> = (0..1 << 16)
             .map(|_| {
@@ -94,132 +102,140 @@ impl Session {
                 (seed >> 8) as f32 / (1u32 << 23) as f32 - 1.0
             })
             .collect();
-        let mut encoded = vec![0; format.bytes(values.len()).unwrap_or(0)];
-        welte_formats::quant::encode(format, &values, &mut encoded);
-        self.device.fill_cache(&encoded)?;
-        self.tokens.extend_from_slice(tokens);
-        Ok(())
+        let mut pattern = vec![0; format.bytes(values.len()).unwrap_or(0)];
+        welte_formats::quant::encode(format, &values, &mut pattern);
+        let buffers = &self.model.program().buffers;
+        let size = buffers.get(buffer as usize).map_or(0, |spec| spec.bytes);
+        let bytes: Vec<u8> = pattern.into_iter().cycle().take(size as usize).collect();
+        Ok(self.device.write_buffer(buffer, &bytes)?)
     }
 
-    /// Appends tokens and computes the logits that follow the last one. Allocates nothing. Ends early, with what was
-    /// done so far kept, when the session is cancelled (the logits are then empty).
+    /// Appends tokens and computes the logits that follow the last one. Allocates nothing. A cancelled session stops
+    /// between two pieces of the prompt, keeps the pieces it has computed, and returns no logits.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
         self.check(tokens)?;
-        let (prefill, most) = self
-            .table(|s| matches!(s, Shape::Prefill(_)))
-            .unwrap_or((0, 1));
-        let decode = self
-            .table(|s| matches!(s, Shape::Decode))
-            .map(|(index, _)| index);
-        let Some(last_chunk) = tokens.len().checked_sub(1).map(|last| last / most * most) else {
+        let (decode, prompt) = (self.model.inner.decode, self.model.inner.prompt);
+        let most = self.model.rows_of(prompt);
+        let Some(last) = tokens.len().checked_sub(1) else {
             return Ok(&[]);
         };
-        for chunk in tokens[..last_chunk].chunks(most) {
-            if self.cancel.load(Ordering::Relaxed) {
+        let (pieces, last_piece) = tokens.split_at(last / most * most);
+        for piece in pieces.chunks(most) {
+            if self.control.is_stopped() {
                 return Ok(&[]);
             }
-            self.set_rows(chunk);
-            self.device.step(prefill, &self.rows)?;
-            self.tokens.extend_from_slice(chunk);
+            self.set_rows(piece);
+            self.device.step(prompt, &self.rows, &[])?;
+            self.tokens.extend_from_slice(piece);
         }
-        if self.cancel.load(Ordering::Relaxed) {
+        if self.control.is_stopped() {
             return Ok(&[]);
         }
-        let chunk = &tokens[last_chunk..];
-        let table = if chunk.len() == 1 {
-            decode.unwrap_or(prefill)
-        } else {
-            prefill
+        self.set_rows(last_piece);
+        let last_row = [last_piece.len() as u32 - 1];
+        let logits = match last_piece.len() {
+            1 => self.device.step(decode, &self.rows, &[])?,
+            _ => self.device.step(prompt, &self.rows, &last_row)?,
         };
-        self.set_rows(chunk);
-        let logits = self.device.step(table, &self.rows)?;
-        self.tokens.extend_from_slice(chunk);
+        self.tokens.extend_from_slice(last_piece);
         Ok(logits)
     }
 
-    /// Appends tokens and shows the logits that follow each: `see(position, logits)`. Uses the batch table.
+    /// Appends tokens and shows the logits that follow each: `see(position, logits)`. Uses the decode pass.
     pub fn score(
         &mut self,
         tokens: &[u32],
         see: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
         self.check(tokens)?;
-        let (table, most) = self
-            .table(|s| matches!(s, Shape::Batch(_)))
-            .unwrap_or((0, 1));
+        let decode = self.model.inner.decode;
         let vocab = self.model.vocab() as usize;
-        for chunk in tokens.chunks(most) {
+        for piece in tokens.chunks(self.model.rows_of(decode)) {
             let first = self.tokens.len();
-            self.set_rows(chunk);
-            let logits = self.device.step(table, &self.rows)?;
-            for (i, row) in logits.chunks_exact(vocab).take(chunk.len()).enumerate() {
+            self.set_rows(piece);
+            let logits = self.device.step(decode, &self.rows, &[])?;
+            for (i, row) in logits.chunks_exact(vocab).enumerate() {
                 see(first + i, row);
             }
-            self.tokens.extend_from_slice(chunk);
+            self.tokens.extend_from_slice(piece);
         }
         Ok(())
     }
 
-    /// How the next tokens are chosen; the penalties look back over the tokens in the cache.
-    pub fn set_sampling(&mut self, sampling: &Sampling, bias: &[(u32, f32)]) {
-        self.device.set_sampling(sampling, bias, &self.tokens);
+    /// Sets how the next tokens are chosen: the sampling parameters, what is added to the logits of some tokens, and the
+    /// tokens that end a chain. Penalties look back over the tokens in the caches.
+    pub fn set_sampling(
+        &mut self,
+        sampling: &Sampling,
+        bias: &[(u32, f32)],
+        ends: &[u32],
+    ) -> Result<(), Error> {
+        let state = SlotState {
+            sampling: *sampling,
+            bias,
+            history: &self.tokens,
+            ends,
+        };
+        Ok(self.device.set_slot(SLOT, &state)?)
     }
 
     /// Samples the token that follows the last one fed, from the logits of that step.
     pub fn sample(&mut self) -> Result<u32, Error> {
-        self.device.sample(self.tokens.len() as u32)
+        let pick = Pick {
+            output: 0,
+            slot: SLOT,
+            position: self.tokens.len() as u32,
+        };
+        let mut token = [0];
+        self.device.sample(&[pick], &mut token)?;
+        Ok(token[0])
     }
 
-    /// Feeds `start`, samples the next token, feeds that, …: `n` tokens, fewer if one of `ends` comes, if `emit` returns
-    /// false, or on cancellation. The last token emitted is not yet in the cache. Allocates nothing.
+    /// Feeds `start`, samples the next token, feeds that one, and so on: `n` tokens, or fewer if an end token comes, if
+    /// `emit` returns false, or on cancellation. Returns how many were emitted. The last one is not yet in the caches.
+    /// Allocates nothing.
     pub fn chain(
         &mut self,
         start: u32,
         n: usize,
-        ends: &[u32],
         emit: &mut dyn FnMut(u32) -> bool,
     ) -> Result<usize, Error> {
         self.check(&[start])?;
-        let n = n
-            .min(self.model.context() - self.tokens.len())
-            .min(self.model.inner.max_chain);
-        let row = Row {
+        let room = self.model.context() - self.tokens.len();
+        let steps = n.min(room).min(self.model.inner.max_chain);
+        if steps == 0 {
+            return Ok(0);
+        }
+        let start = ChainStart {
+            slot: SLOT,
             token: start,
             position: self.tokens.len() as u32,
-            sequence: 0,
+            steps: steps as u32,
         };
-        let Session {
-            device,
-            tokens,
-            cancel,
-            ..
-        } = self;
-        let mut fed = start;
-        let count = device.chain(row, n, ends, cancel, &mut |token| {
+        let tokens = &mut self.tokens;
+        let (mut fed, mut count) = (start.token, 0);
+        self.device.chain(&[start], &self.control, &mut |emitted| {
             tokens.push(fed);
-            fed = token;
-            emit(token)
+            fed = emitted.token;
+            count += 1;
+            emit(emitted.token)
         })?;
         Ok(count)
     }
 
-    pub(crate) fn table(&self, kind: fn(&Shape) -> bool) -> Option<(usize, usize)> {
-        self.model.table(kind)
-    }
-
-    fn set_rows(&mut self, chunk: &[u32]) {
-        let first = self.tokens.len();
+    fn set_rows(&mut self, piece: &[u32]) {
+        let first = self.tokens.len() as u32;
         self.rows.clear();
         self.rows
-            .extend(chunk.iter().enumerate().map(|(i, &token)| Row {
+            .extend((first..).zip(piece).map(|(position, &token)| Row {
                 token,
-                position: (first + i) as u32,
-                sequence: 0,
+                position,
+                slot: SLOT,
             }));
     }
 
-    /// Refuses what would not fit or is not a token of this model.
-    pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), Error> {
+    /// Refuses tokens that do not fit in the context or are not in the vocabulary.
+    fn check(&self, tokens: &[u32]) -> Result<(), Error> {
         let vocab = self.model.vocab();
         if let Some(&token) = tokens.iter().find(|&&t| t >= vocab) {
             return Err(Error::Token { token, vocab });

@@ -5,10 +5,10 @@ use std::path::Path;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
 use welte_text::{ChatTemplate, Tokenizer, Vocabulary};
 
-/// No sensible text file beside the weights is larger; refuse what would eat the memory.
+/// Larger text files beside the weights are refused, because they are read whole.
 const LARGEST_TEXT_FILE: u64 = 256 << 20;
 
-/// What a checkpoint knows about text.
+/// The text side of a checkpoint.
 #[derive(Default)]
 pub(crate) struct TextSide {
     pub(crate) tokenizer: Option<Tokenizer>,
@@ -17,7 +17,7 @@ pub(crate) struct TextSide {
 }
 
 impl TextSide {
-    /// Reads it. A checkpoint without a vocabulary is not an error: it can still be benchmarked.
+    /// Reads it. A checkpoint without a vocabulary is not an error, because it can still be benchmarked.
     pub(crate) fn of(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
         let mut side = match checkpoint.dialect() {
             Dialect::Gguf => from_metadata(checkpoint)?,
@@ -32,7 +32,7 @@ impl TextSide {
     }
 }
 
-/// A chat template from its source, with the tokenizer's begin and end tokens at hand.
+/// A chat template from its source, which may use the tokenizer's begin and end tokens.
 pub(crate) fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, Error> {
     let text = |id: Option<u32>| {
         id.map(|id| tokenizer.token_text(id).to_string())
@@ -88,7 +88,7 @@ fn from_files(checkpoint: &dyn Checkpoint) -> Result<TextSide, Error> {
     })
 }
 
-/// Reads a text file of sensible size.
+/// Reads a text file of bounded size.
 pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
     let fail = |problem: String| Error::File {
         path: path.display().to_string(),
@@ -98,12 +98,10 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
         .map_err(|e| fail(e.to_string()))?
         .len();
     if size > LARGEST_TEXT_FILE {
-        return Err(fail(format!(
-            "{size} bytes is too large for a text file; is it the right file?"
-        )));
+        return Err(fail(format!("{size} bytes is too large for a text file")));
     }
     let bytes = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
-    String::from_utf8(bytes).map_err(|e| fail(format!("is not UTF-8 ({e}); convert it")))
+    String::from_utf8(bytes).map_err(|e| fail(format!("is not UTF-8 ({e})")))
 }
 
 fn json(text: &str, path: &Path) -> Result<serde_json::Value, Error> {
@@ -113,7 +111,7 @@ fn json(text: &str, path: &Path) -> Result<serde_json::Value, Error> {
     })
 }
 
-/// The template, or the one called `default` where there are several.
+/// The template, or the one named `default` if there are several.
 fn template_in_config(text: &str, path: &Path) -> Result<Option<String>, Error> {
     let config = json(text, path)?;
     Ok(match config.get("chat_template") {
@@ -140,7 +138,7 @@ fn end_tokens_in_config(text: &str, path: &Path) -> Result<Vec<u32>, Error> {
     })
 }
 
-/// The tokenizer's fields of a GGUF file; `None` where there is no vocabulary.
+/// The tokenizer's fields of a GGUF file; `None` if it has no vocabulary.
 fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| meta.get(&key(name)).and_then(number);
@@ -219,9 +217,11 @@ fn strings(meta: &Metadata, key: &str) -> Vec<String> {
     })
 }
 
-/// The tokenizer of a checkpoint, weights or none: vocabulary-only files will do.
+/// The tokenizer of a checkpoint. The checkpoint need not have weights.
 pub fn tokenizer(checkpoint: &dyn Checkpoint) -> Result<Tokenizer, Error> {
     TextSide::of(checkpoint)?
         .tokenizer
-        .ok_or_else(|| Error::NoTokenizer(checkpoint.origin().to_string()))
+        .ok_or_else(|| Error::NoTokenizer {
+            origin: checkpoint.origin().to_string(),
+        })
 }

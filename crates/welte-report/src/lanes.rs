@@ -1,22 +1,24 @@
 //! A timeline as a picture: lanes down, time across, coloured by kind of command.
 
+use crate::page::escape;
 use std::fmt::{self, Write};
 use std::ops::Range;
-use welte_table::timeline::{Kind, Timeline};
+use welte_device::timeline::{Kind, Timeline};
 
-/// Pixels of time, of the margins to the left and below, and of all lanes together where they are many.
+/// Pixels of the time axis and of the margins to the left and below.
 const WIDTH: usize = 1100;
 const LEFT: usize = 70;
 const BELOW: usize = 34;
-const TALL: usize = 560;
-/// The lowest and the highest lane.
-const LANE: Range<usize> = 2..40;
-/// Lanes that are drawn; of more, every second, third, ….
+/// Pixels that all lanes share.
+const HEIGHT: usize = 560;
+/// The smallest and the largest height of one lane.
+const LANE_HEIGHT: Range<usize> = 2..40;
+/// The most lanes drawn. With more, every second or third lane is drawn.
 const MOST_LANES: usize = 400;
-/// Kinds with a colour of their own; the shortest share the last one.
+/// Kinds with a colour of their own, and one more colour that all others share.
 const COLOURS: usize = 12;
 
-/// The colours, for the page's style: by kind, paler for waiting.
+/// The colours for the page's style: one per kind, paler for waiting.
 pub(crate) fn style() -> String {
     const KINDS: [&str; COLOURS] = [
         "#3867c8", "#d9822b", "#2f9e6e", "#b5489b", "#c94f4f", "#6d5bd0", "#1f98b4", "#8a9a2b",
@@ -27,17 +29,17 @@ pub(crate) fn style() -> String {
     rules.collect::<String>() + ".w{stroke-opacity:.28}"
 }
 
-/// Which colour a kind has: by its place among all, the longest first.
+/// A kind's colour: its place among all kinds, longest first.
 fn colour(kinds: &[Kind], name: &str) -> usize {
     let place = kinds.iter().position(|kind| kind.name == name);
     place.unwrap_or(COLOURS).min(COLOURS - 1)
 }
 
-/// The kinds with their colours, and what is paler.
+/// The kinds with their colours.
 pub(crate) fn legend(out: &mut String, kinds: &[Kind]) -> fmt::Result {
     write!(out, "<p class=\"sub\">")?;
     for (i, kind) in kinds.iter().take(COLOURS - 1).enumerate() {
-        let name = crate::profile_page::escape(&kind.name);
+        let name = escape(&kind.name);
         write!(
             out,
             "<i class=\"bar k{i}\" style=\"width:.7rem\"></i> {name} &nbsp; "
@@ -50,10 +52,10 @@ pub(crate) fn legend(out: &mut String, kinds: &[Kind]) -> fmt::Result {
             "<i class=\"bar k{last}\" style=\"width:.7rem\"></i> others &nbsp; "
         )?;
     }
-    writeln!(out, "paler: waiting for its input</p>")
+    writeln!(out, "paler: waiting for input</p>")
 }
 
-/// The nanoseconds of a layer in the middle, from the first lane that begins it to the last that ends it.
+/// The middle layer and its nanoseconds, from the first lane that begins it to the last that ends it.
 pub(crate) fn middle_layer(timeline: &Timeline) -> Option<(u32, Range<u64>)> {
     let mut layers: Vec<u32> = timeline.commands.iter().filter_map(|c| c.layer).collect();
     layers.dedup();
@@ -70,8 +72,8 @@ pub(crate) fn middle_layer(timeline: &Timeline) -> Option<(u32, Range<u64>)> {
     (from < to).then_some((layer, from..to))
 }
 
-/// The drawing of some nanoseconds of a timeline. However many spans there are, a lane has at most one stroke per pixel: a
-/// pixel shows what filled most of it.
+/// Draws some nanoseconds of a timeline. A pixel shows the kind that filled most of it, so a lane has at most one stroke per
+/// pixel, however many spans there are.
 pub(crate) fn svg(
     out: &mut String,
     timeline: &Timeline,
@@ -81,11 +83,11 @@ pub(crate) fn svg(
     let kinds = timeline.kinds();
     let every = timeline.lanes.len().div_ceil(MOST_LANES).max(1);
     let shown = timeline.lanes.len().div_ceil(every);
-    let high = (TALL / shown.max(1)).clamp(LANE.start, LANE.end);
+    let high = (HEIGHT / shown.max(1)).clamp(LANE_HEIGHT.start, LANE_HEIGHT.end);
     let bottom = shown * high;
     write!(
         out,
-        "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"What ran when\">",
+        "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"Commands over time\">",
         LEFT + WIDTH + 10,
         bottom + BELOW
     )?;
@@ -104,7 +106,7 @@ pub(crate) fn svg(
                 pixels.fill(span.ready..span.end, class * 2);
             }
         }
-        // The middle of the row, in halves of a pixel.
+        // Twice the row's middle, to stay in integers.
         let middle = row * 2 * high + high;
         for (class, run) in pixels.runs() {
             write!(
@@ -129,7 +131,7 @@ pub(crate) fn svg(
             )?;
         }
     }
-    // A hair between the rows, where they are high enough to spare it.
+    // One pixel between rows that are high enough.
     let thick = if high > 3 { high - 1 } else { high };
     for (class, path) in paths
         .iter()
@@ -146,7 +148,7 @@ pub(crate) fn svg(
     writeln!(out, "</svg>")
 }
 
-/// Lines and figures of time.
+/// The time axis.
 fn axis(out: &mut String, time: &Range<u64>, bottom: usize) -> fmt::Result {
     let length = time.end.saturating_sub(time.start);
     let step = round_step(length / 8);
@@ -179,7 +181,7 @@ fn axis(out: &mut String, time: &Range<u64>, bottom: usize) -> fmt::Result {
     )
 }
 
-/// 1, 2 or 5 times a power of ten, not below; never 0.
+/// The smallest of 1, 2 or 5 times a power of ten that is not below `least`.
 fn round_step(least: u64) -> u64 {
     let mut decade = 1u64;
     loop {
@@ -197,7 +199,7 @@ fn round_step(least: u64) -> u64 {
     }
 }
 
-/// One lane as pixels: nanoseconds of each class in each of them.
+/// One lane as pixels: the nanoseconds of each class in each pixel.
 struct Pixels {
     time: Range<u64>,
     filled: Vec<[u64; COLOURS * 2]>,
@@ -211,7 +213,7 @@ impl Pixels {
         }
     }
 
-    /// Where a pixel begins.
+    /// When a pixel begins.
     fn edge(&self, pixel: usize) -> u64 {
         let length = u128::from(self.time.end.saturating_sub(self.time.start));
         self.time.start + (length * pixel as u128 / WIDTH as u128) as u64
@@ -237,7 +239,7 @@ impl Pixels {
         }
     }
 
-    /// Neighbouring pixels of one class, where anything fills half of a pixel at least.
+    /// Runs of neighbouring pixels of one class. A pixel of which less than half is filled stays empty.
     fn runs(&self) -> Vec<(usize, Range<usize>)> {
         let mut runs: Vec<(usize, Range<usize>)> = Vec::new();
         for (pixel, filled) in self.filled.iter().enumerate() {
@@ -259,8 +261,8 @@ impl Pixels {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use welte_device::timeline::{Span, Timed};
     use welte_table::Op;
-    use welte_table::timeline::{Span, Timed};
 
     pub(crate) fn span(index: u32, begin: u64, ready: u64, end: u64) -> Span {
         Span {
@@ -272,7 +274,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Layers of two commands, 1,000 and 500 ns, a quarter of them waiting, the same on all lanes.
+    /// Layers of two commands of 1,000 and 500 ns, a quarter of that waiting, the same on all lanes.
     pub(crate) fn made(lanes: usize, layers: u32) -> Timeline {
         let command = |op, layer, part: &str| Timed {
             command: 0,
@@ -364,7 +366,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nothing_and_what_overlaps_can_be_drawn() {
+    fn empty_and_overlapping_timelines_can_be_drawn() {
         assert!(!drawn(&Timeline::default()).contains("<path"));
         assert!(!drawn(&made(3, 0)).contains("<path"));
         let mut odd = made(1, 2);
@@ -372,7 +374,7 @@ pub(crate) mod tests {
         odd.lanes[0].push(span(99, 0, 0, 1));
         odd.lanes[0].push(span(1, 3_000, 3_000, 3_000));
         assert!(drawn(&odd).contains("<path"));
-        // Times of any size.
+        // Times near the largest.
         let mut far = made(1, 1);
         far.lanes[0] = vec![span(0, 0, u64::MAX / 2, u64::MAX)];
         assert!(drawn(&far).contains("<path"));
@@ -402,7 +404,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_layer_in_the_middle_can_be_looked_at_closely() {
+    fn the_middle_layer_is_drawn_enlarged() {
         let timeline = made(2, 5);
         assert_eq!(middle_layer(&timeline), Some((2, 3_000..4_500)));
         assert_eq!(middle_layer(&Timeline::default()), None);

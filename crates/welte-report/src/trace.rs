@@ -1,19 +1,21 @@
-//! Timelines as trace events, which Perfetto and chrome://tracing show: a process per step, a track per lane.
+//! Timelines as trace events for Perfetto and chrome://tracing: one process per step, one track per lane.
 
 use serde_json::{Value, json};
 use std::io::{self, Write};
-use welte_table::timeline::{Span, Timed, Timeline};
+use welte_device::timeline::{Span, Timed, Timeline};
 
-/// A step with what its tracks are called.
-pub(crate) struct Step<'a> {
-    pub(crate) name: String,
-    /// What a lane is; numbered if there are several.
-    pub(crate) lane: &'a str,
-    pub(crate) timeline: &'a Timeline,
+/// A step with the names of its process and tracks.
+pub struct Step<'a> {
+    /// Name of the process.
+    pub name: String,
+    /// Name of a track, numbered if there are several.
+    pub lane: &'a str,
+    /// The step.
+    pub timeline: &'a Timeline,
 }
 
-/// Writes the events, one a line.
-pub(crate) fn write(out: &mut impl Write, steps: &[Step<'_>]) -> io::Result<()> {
+/// Writes the events, one per line.
+pub fn write(out: &mut impl Write, steps: &[Step<'_>]) -> io::Result<()> {
     writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     let mut separator = "";
     let mut put = |event: Value| {
@@ -21,7 +23,7 @@ pub(crate) fn write(out: &mut impl Write, steps: &[Step<'_>]) -> io::Result<()> 
         separator = ",\n";
         io::Result::Ok(())
     };
-    // Numbers of tracks differ over all processes: viewers take them for the system's thread numbers.
+    // Viewers take track numbers for thread ids of the system, so they are unique over all processes.
     let mut track = 0;
     for (process, step) in (1..).zip(steps) {
         put(name_of(process, 0, "process_name", &step.name))?;
@@ -50,7 +52,7 @@ fn name_of(process: u32, track: u32, what: &str, name: &str) -> Value {
     json!({"ph": "M", "pid": process, "tid": track, "name": what, "args": {"name": name}})
 }
 
-/// A command's slice, and within it the waiting and the handing on where they were recorded.
+/// A command's slice, with inner slices for waiting and for passing the results on, if those were recorded.
 fn slices(process: u32, track: u32, timed: &Timed, span: &Span) -> impl Iterator<Item = Value> {
     let slice = move |name: &str, category: &str, from: u64, to: u64, args: Value| {
         json!({
@@ -63,17 +65,17 @@ fn slices(process: u32, track: u32, timed: &Timed, span: &Span) -> impl Iterator
     let inner = |name, from, to| (to > from).then(|| slice(name, name, from, to, json!({})));
     let inner = [
         inner("waiting", span.begin, span.ready),
-        inner("handing on", span.done, span.end),
+        inner("passing on", span.done, span.end),
     ];
     std::iter::once(whole).chain(inner.into_iter().flatten())
 }
 
-/// Microseconds, as trace events have them.
+/// Microseconds, the unit of trace events.
 fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// The spans in the order of time, none before the end of the one before it: slices of a track must not cross.
+/// The spans in order of time, moved so that none begins before the previous one ends: slices of a track must not overlap.
 fn apart(lane: &[Span]) -> Vec<Span> {
     let mut spans = lane.to_vec();
     spans.sort_by_key(|span| (span.begin, span.end));
@@ -95,7 +97,7 @@ fn apart(lane: &[Span]) -> Vec<Span> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::picture::tests::{made, span};
+    use crate::lanes::tests::{made, span};
 
     fn events(steps: &[Step<'_>]) -> Vec<Value> {
         let mut out = Vec::new();
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_a_track_never_cross() {
+    fn slices_of_a_track_never_overlap() {
         let mut timeline = made(1, 2);
         timeline.lanes[0] = vec![
             span(1, 500, 600, 2_000),
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_thousands_are_valid_too() {
+    fn empty_and_large_traces_are_valid() {
         assert!(events(&[]).is_empty());
         assert_eq!(events(&[step("empty", &Timeline::default())]).len(), 1);
         let timeline = made(132, 36);

@@ -1,0 +1,105 @@
+//! The devices of this build. No other file of the engine names a device crate: a new device is one more entry here.
+
+use crate::Error;
+use std::sync::Arc;
+use welte_device::{Device, DeviceId, DeviceOptions, DeviceReport};
+
+type Open = fn(u32, &DeviceOptions) -> Result<Arc<dyn Device>, welte_device::Error>;
+
+/// A kind of device.
+pub(crate) struct Kind {
+    /// Its name in choices and reports.
+    pub(crate) name: &'static str,
+    /// Whether there can be several, so that a choice may give a number.
+    pub(crate) numbered: bool,
+    /// Opens the device of this number.
+    open: Open,
+    /// What there is of this kind on this machine.
+    reports: fn() -> Vec<DeviceReport>,
+    /// Whether the engine may choose it by itself: an error says why it should not here.
+    automatic: Option<fn() -> Result<(), welte_device::Error>>,
+}
+
+/// Every kind. An automatic choice tries them in this order.
+pub(crate) const KINDS: [Kind; 3] = [
+    Kind {
+        name: "cuda",
+        numbered: true,
+        open: |ordinal, _| not_ported(DeviceId::numbered("cuda", ordinal)),
+        reports: Vec::new,
+        automatic: Some(|| Ok(())),
+    },
+    Kind {
+        name: "cpu",
+        numbered: false,
+        open: |_, _| not_ported(DeviceId::only("cpu")),
+        reports: Vec::new,
+        automatic: Some(|| Ok(())),
+    },
+    Kind {
+        name: "reference",
+        numbered: false,
+        open: |_, _| Ok(welte_reference::device()),
+        reports: Vec::new,
+        automatic: None,
+    },
+];
+
+fn not_ported(device: DeviceId) -> Result<Arc<dyn Device>, welte_device::Error> {
+    let why = "not ported yet".to_string();
+    Err(welte_device::Error::Unavailable { device, why })
+}
+
+impl Kind {
+    /// The device of this kind with that number.
+    pub(crate) fn id(&self, ordinal: u32) -> DeviceId {
+        match self.numbered {
+            true => DeviceId::numbered(self.name, ordinal),
+            false => DeviceId::only(self.name),
+        }
+    }
+
+    /// Whether the engine may choose it by itself.
+    pub(crate) fn is_automatic(&self) -> bool {
+        self.automatic.is_some()
+    }
+
+    /// Opens its first device for an automatic choice.
+    pub(crate) fn open_first(&self, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+        if let Some(check) = self.automatic {
+            check()?;
+        }
+        self.open(0, options)
+    }
+
+    fn open(&self, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+        Ok((self.open)(ordinal, options)?)
+    }
+}
+
+/// Opens a device by itself, for tools. [`Model::load`](crate::Model::load) opens the device of its options.
+pub fn open_device(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+    let kind = KINDS.iter().find(|kind| kind.name == id.kind);
+    let kind = kind.ok_or_else(|| Error::unknown_device(&id.to_string()))?;
+    kind.open(id.ordinal, options)
+}
+
+/// Every device of this machine, in the order in which an automatic choice tries them. A kind that cannot be used here
+/// has one entry that says why.
+pub fn devices() -> Vec<DeviceReport> {
+    KINDS.iter().flat_map(|kind| (kind.reports)()).collect()
+}
+
+/// Names of the CPU's instruction sets on this machine, the best last.
+pub fn instruction_sets() -> Vec<&'static str> {
+    Vec::new()
+}
+
+/// Bytes per second that a device reads from its memory, measured for about `seconds`.
+pub fn read_bandwidth(
+    device: DeviceId,
+    options: &DeviceOptions,
+    seconds: f64,
+) -> Result<f64, Error> {
+    Ok(open_device(device, options)?.read_bandwidth(seconds)?)
+}
