@@ -156,7 +156,7 @@ fn inspect_says_how_a_gpu_would_replay() {
             let assumed = "; assuming an H200, for there is no GPU here";
             let takes = "graph; the persistent kernel takes this model (--replay persistent)";
             assert_eq!(graph, format!("{takes}{assumed}"));
-            let rows = "steps of up to 6 rows too, where that is faster";
+            let rows = "steps of up to 6 rows too";
             assert_eq!(taken, format!("persistent kernel; {rows}{assumed}"));
             let why = "graph (not the persistent kernel: a KV cache in Q8_0)";
             assert_eq!(refused, format!("{why}{assumed}"));
