@@ -32,8 +32,8 @@ pub(crate) const KINDS: [Kind; 3] = [
     Kind {
         name: "cpu",
         numbered: false,
-        open: |_, _| not_ported(DeviceId::only("cpu")),
-        reports: Vec::new,
+        open: |_, options| welte_cpu::device(options),
+        reports: welte_cpu::reports,
         automatic: Some(|| Ok(())),
     },
     Kind {
@@ -92,7 +92,12 @@ pub fn devices() -> Vec<DeviceReport> {
 
 /// Names of the CPU's instruction sets on this machine, the best last.
 pub fn instruction_sets() -> Vec<&'static str> {
-    Vec::new()
+    welte_cpu::instruction_sets()
+}
+
+/// The most bytes that this process has held in the machine's memory, if the system reports it.
+pub fn peak_memory() -> Option<u64> {
+    welte_cpu::peak()
 }
 
 /// Bytes per second that a device reads from its memory, measured for about `seconds`.

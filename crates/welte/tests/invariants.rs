@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::collections::{BTreeMap, BTreeSet};
-use welte::{DeviceChoice, GenerateOptions, LoadOptions, Sampling};
+use welte::{DeviceChoice, GenerateOptions, Sampling};
 use welte_table::{Op, PassKind};
 
 /// How far the logits of few and of many prompt rows may differ in a block format: as far as from the goldens. Many rows

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::ops::ControlFlow;
-use welte::{DeviceChoice, Error, GenerateOptions, LoadOptions, Model, Sampling, StopReason};
+use welte::{DeviceChoice, Error, GenerateOptions, Model, Sampling, StopReason};
 
 fn some(max_tokens: usize) -> GenerateOptions {
     with(GenerateOptions::default(), |o| {
@@ -126,7 +126,8 @@ fn nonsense_is_refused(device: DeviceChoice) {
         refused(&[model.vocab()], some(1)),
         Error::Token { .. }
     ));
-    let wrong: [(&str, &[f32], fn(&mut Sampling, f32)); 6] = [
+    type Set = fn(&mut Sampling, f32);
+    let wrong: [(&str, &[f32], Set); 6] = [
         ("temperature", &[-1.0, f32::INFINITY], |s, v| {
             s.temperature = v
         }),
