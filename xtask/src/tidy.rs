@@ -4,12 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 10] = [
+const IMPORTS: [(&str, &[&str]); 13] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
-    ("welte-cpu", &["welte-table", "welte-formats"]),
-    ("welte-cuda", &["welte-table", "welte-formats"]),
+    ("welte-device", &["welte-table", "welte-formats"]),
+    ("welte-reference", DEVICE),
+    ("welte-cpu", DEVICE),
+    ("welte-cuda", DEVICE),
+    ("welte-report", &["welte-table", "welte-device"]),
     ("welte-text", &[]),
     ("welte-hub", &[]),
     (
@@ -18,9 +21,12 @@ const IMPORTS: [(&str, &[&str]); 10] = [
             "welte-table",
             "welte-formats",
             "welte-models",
+            "welte-device",
+            "welte-reference",
             "welte-cpu",
             "welte-cuda",
             "welte-text",
+            "welte-hub",
         ],
     ),
     (
@@ -30,14 +36,23 @@ const IMPORTS: [(&str, &[&str]); 10] = [
             "welte-table",
             "welte-formats",
             "welte-models",
+            "welte-device",
+            "welte-reference",
             "welte-cpu",
             "welte-cuda",
+            "welte-report",
             "welte-text",
             "welte-hub",
         ],
     ),
     ("xtask", &[]),
 ];
+
+/// What an implementation of the device contract may import.
+const DEVICE: &[&str] = &["welte-table", "welte-formats", "welte-device"];
+
+/// What the tests of a device may import besides.
+const DEVICE_TESTS: &[&str] = &["welte-models", "welte-reference"];
 
 /// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
 const UNSAFE: [&str; 7] = [
@@ -113,17 +128,28 @@ fn forbidden_imports(name: &str, allowed: &[&str], manifest: &str) -> Vec<String
     for line in manifest.lines().map(str::trim) {
         if line.starts_with('[') {
             section = line;
-        } else if section == "[dependencies]" {
-            let dependency = line.split(['.', '=', ' ']).next().unwrap_or_default();
-            let ours = IMPORTS.iter().any(|(n, _)| *n == dependency);
-            if ours && !allowed.contains(&dependency) {
-                problems.push(format!("{name}: may not import {dependency}"));
+            continue;
+        }
+        let dependency = line.split(['.', '=', ' ']).next().unwrap_or_default();
+        let ours = IMPORTS.iter().any(|(n, _)| *n == dependency);
+        let known = allowed.contains(&dependency);
+        match section {
+            "[dependencies]" => {
+                if ours && !known {
+                    problems.push(format!("{name}: may not import {dependency}"));
+                }
+                if name == "welte-table" && !dependency.is_empty() {
+                    problems.push(format!(
+                        "{name}: imports {dependency}, but uses the standard library only"
+                    ));
+                }
             }
-            if name == "welte-table" && !dependency.is_empty() {
-                problems.push(format!(
-                    "{name}: imports {dependency}, but uses the standard library only"
-                ));
+            "[dev-dependencies]"
+                if allowed == DEVICE && ours && !known && !DEVICE_TESTS.contains(&dependency) =>
+            {
+                problems.push(format!("{name}: its tests may not import {dependency}"));
             }
+            _ => {}
         }
     }
     problems
@@ -189,10 +215,16 @@ mod tests {
             forbidden_imports("welte-models", &["welte-table"], manifest),
             ["welte-models: may not import welte-cpu"]
         );
+        let tests =
+            "[dev-dependencies]\nwelte-cpu.workspace = true\nwelte-reference.workspace = true";
+        assert_eq!(
+            forbidden_imports("welte-cuda", DEVICE, tests),
+            ["welte-cuda: its tests may not import welte-cpu"]
+        );
         assert_eq!(
             forbidden_imports(
-                "welte-cpu",
-                &["welte-table"],
+                "welte-table",
+                &[],
                 "[dev-dependencies]\nwelte.workspace = true"
             ),
             Vec::<String>::new()

@@ -1,67 +1,84 @@
-//! What `doctor` asks: this machine's instructions and memory, and how fast it reads.
+//! This machine: its processor, and how fast it reads memory.
 #![allow(unsafe_code)]
 
 use crate::kernels::Isa;
 use crate::memory::Block;
 use crate::team::Team;
-use crate::{Error, Options};
+use crate::{ID, available, panicked, total};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use welte_device::{DeviceReport, Error};
 
-/// This machine, as far as the CPU device cares.
-#[derive(Clone, Debug)]
-pub struct CpuInfo {
-    /// The processor's name, if the system tells.
-    pub model: Option<String>,
-    /// Instruction sets with kernels, the simplest first.
-    pub isas: Vec<Isa>,
-    /// Cores that this process may use.
-    pub cores: usize,
-    /// Bytes of memory, if the system tells.
-    pub memory_total: Option<u64>,
-    /// Bytes of memory that are free or can be freed.
-    pub memory_available: Option<u64>,
-    /// Whether huge pages are given: `always`, `madvise` or `never`.
-    pub huge_pages: Option<String>,
+/// The processor's name, if the system reports it.
+pub(crate) fn name() -> Option<String> {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = cpu.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_string())
 }
 
-/// Looks at this machine.
-pub fn cpu_info() -> CpuInfo {
-    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| -> Option<u64> {
-        let line = memory.lines().find(|line| line.starts_with(name))?;
-        line.split_whitespace()
-            .nth(1)?
-            .parse::<u64>()
-            .ok()?
-            .checked_mul(1024)
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Bytes of the last-level cache that the first core uses; 0 if the system does not report it.
+pub(crate) fn cache_bytes() -> u64 {
+    let read = |index: u32, file: &str| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}");
+        std::fs::read_to_string(path).ok()
     };
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find(|line| line.starts_with("model name"));
-    let pages =
-        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    CpuInfo {
-        model: model.and_then(|line| Some(line.split_once(':')?.1.trim().to_string())),
-        isas: Isa::available(),
-        cores: std::thread::available_parallelism().map_or(1, usize::from),
-        memory_total: field("MemTotal:"),
-        memory_available: field("MemAvailable:"),
-        huge_pages: pages
-            .split_once('[')
-            .and_then(|(_, rest)| Some(rest.split_once(']')?.0.to_string())),
-    }
+    let sizes = (0..8).filter_map(|index| {
+        let level: u32 = read(index, "level")?.trim().parse().ok()?;
+        Some((level, kib(&read(index, "size")?)?))
+    });
+    sizes.max().map_or(0, |(_, bytes)| bytes)
 }
 
-/// Bytes per second that `threads` threads (0: all cores) read from memory together, the best round of about
-/// `seconds`. The buffer is 1 GiB if a quarter of the available memory allows it, and never below 64 MiB.
-pub fn read_bandwidth(threads: usize, seconds: f64) -> Result<f64, Error> {
+/// The bytes of a size such as `32768K`.
+fn kib(size: &str) -> Option<u64> {
+    let kib: u64 = size.trim().strip_suffix('K')?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Whether the system gives huge pages: `always`, `madvise` or `never`.
+fn huge_pages() -> Option<String> {
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let choices = std::fs::read_to_string(path).ok()?;
+    let (_, chosen) = choices.split_once('[')?;
+    Some(chosen.split_once(']')?.0.to_string())
+}
+
+/// Names of the instruction sets of this machine that have kernels, the best last.
+pub fn instruction_sets() -> Vec<&'static str> {
+    Isa::available().into_iter().map(Isa::name).collect()
+}
+
+/// This machine's processor.
+pub fn reports() -> Vec<DeviceReport> {
+    let mut facts = vec![
+        ("cores".to_string(), cores().to_string()),
+        (
+            "instruction sets".to_string(),
+            instruction_sets().join(", "),
+        ),
+    ];
+    facts.extend(huge_pages().map(|pages| ("huge pages".to_string(), pages)));
+    vec![DeviceReport {
+        id: ID,
+        name: name().unwrap_or_default(),
+        memory_total: total(),
+        memory_available: available(),
+        facts,
+        replays: Vec::new(),
+        missing: None,
+    }]
+}
+
+/// Bytes per second that `threads` threads read from memory together, the best round of about `seconds`. The buffer is
+/// 1 GiB if a quarter of the available memory allows it, and never below 64 MiB.
+pub(crate) fn read_bandwidth(threads: usize, seconds: f64) -> Result<f64, Error> {
     const CHUNK: usize = 1 << 20;
-    let threads = Options {
-        threads: (threads > 0).then_some(threads),
-        ..Options::default()
-    }
-    .threads();
-    let available = cpu_info().memory_available.unwrap_or(4 << 30);
+    let available = available().unwrap_or(4 << 30);
     let bytes = (available / 4).clamp(64 << 20, 1 << 30) as usize / CHUNK * CHUNK;
     let mut block = Block::new(bytes as u64, "measuring the read bandwidth")?;
     block.as_mut_slice().fill(1);
@@ -80,7 +97,7 @@ pub fn read_bandwidth(threads: usize, seconds: f64) -> Result<f64, Error> {
             let sum = unsafe { read(&slice[chunk * CHUNK..(chunk + 1) * CHUNK]) };
             sink.fetch_add(sum, Ordering::Relaxed);
         })
-        .map_err(|_| Error::Panicked)?;
+        .map_err(|_| panicked())?;
         best = best.max(bytes as f64 / start.elapsed().as_secs_f64());
         if begin.elapsed() >= budget {
             std::hint::black_box(sink.into_inner());
@@ -150,7 +167,13 @@ mod tests {
 
     #[test]
     fn the_machine_has_cores_and_plain_instructions() {
-        let info = cpu_info();
-        assert!(info.cores > 0 && info.isas.contains(&Isa::Scalar));
+        assert!(cores() > 0 && instruction_sets().contains(&"scalar"));
+        assert_eq!(reports().len(), 1);
+    }
+
+    #[test]
+    fn cache_sizes_are_in_kib() {
+        assert_eq!(kib("32768K\n"), Some(32 << 20));
+        assert_eq!(kib("1M"), None);
     }
 }

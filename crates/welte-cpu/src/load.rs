@@ -4,8 +4,9 @@
 use crate::kernels::{Isa, Kernel};
 use crate::memory::{Block, round_up};
 use crate::team::Team;
-use crate::{Error, Options, sizes};
+use crate::{panicked, scratch};
 use std::sync::{Arc, Mutex, PoisonError};
+use welte_device::{Error, Progress};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::{Program, Usage, WeightSpec};
 
@@ -13,18 +14,13 @@ use welte_table::{Program, Usage, WeightSpec};
 const PIECE: usize = 1 << 20;
 const RUN: usize = 64 << 20;
 
-/// The weights of a program in this device's layout, and the thread team. Cheap to clone.
-#[derive(Clone)]
-pub struct Model {
-    pub(crate) inner: Arc<Inner>,
-}
-
+/// The weights of a program in this device's layout, and the thread team.
 pub(crate) struct Inner {
     pub(crate) program: Arc<Program>,
-    pub(crate) options: Options,
     pub(crate) isa: Isa,
     pub(crate) team: Team,
     pub(crate) arena: Block,
+    /// By weight id.
     pub(crate) layouts: Vec<Layout>,
 }
 
@@ -41,7 +37,7 @@ pub(crate) struct Layout {
     bytes: usize,
 }
 
-fn layout(spec: &WeightSpec, options: &Options, start: usize) -> Option<Layout> {
+fn layout(spec: &WeightSpec, isa: Isa, start: usize) -> Option<Layout> {
     let (n, k) = (spec.n as usize, spec.k as usize);
     let mut layout = Layout::default();
     let mut end = start;
@@ -50,12 +46,12 @@ fn layout(spec: &WeightSpec, options: &Options, start: usize) -> Option<Layout> 
         end = end.checked_add(bytes.checked_next_multiple_of(64)?)?;
         Some(at)
     };
-    if options.reference || spec.usage == Usage::Vector {
+    if spec.usage == Usage::Vector {
         layout.floats = Some(take(n.checked_mul(k)?.checked_mul(4)?)?);
     } else {
         let row = spec.format.bytes(k)?;
         if spec.usage != Usage::Lookup {
-            let kernel = Kernel::for_format(spec.format, options.isa());
+            let kernel = Kernel::for_format(spec.format, isa);
             layout.matrix = Some(take(
                 n.div_ceil(kernel.tile_rows)
                     .checked_mul(kernel.tile_bytes(k))?,
@@ -69,9 +65,9 @@ fn layout(spec: &WeightSpec, options: &Options, start: usize) -> Option<Layout> 
     Some(layout)
 }
 
-/// What a weight takes in this device's layout. `u64::MAX` if its row is no whole number of blocks, or beyond counting.
-pub fn weight_bytes(spec: &WeightSpec, options: &Options) -> u64 {
-    layout(spec, options, 0).map_or(u64::MAX, |l| l.bytes as u64)
+/// Bytes of a weight in this device's layout; `u64::MAX` if its row is no whole number of blocks, or it is too large.
+pub(crate) fn weight_bytes(spec: &WeightSpec, isa: Isa) -> u64 {
+    layout(spec, isa, 0).map_or(u64::MAX, |l| l.bytes as u64)
 }
 
 /// A stretch of memory that only one chunk of work writes.
@@ -91,7 +87,7 @@ impl Target {
     }
 }
 
-/// What one form of a weight is made of: `units` units (tiles or rows) of `rows` rows and `bytes` bytes.
+/// A weight as it is packed: `units` units (tiles or rows) of `rows` rows and `bytes` bytes.
 struct Form {
     kernel: Option<Kernel>,
     target: Target,
@@ -133,43 +129,42 @@ impl Form {
     }
 }
 
-impl Model {
-    /// Reads every weight of the program from the checkpoint into this device's layout. `progress` is told bytes done
-    /// and bytes in all.
-    pub fn load(
+impl Inner {
+    /// Reads every weight of a program from the checkpoint into this device's layout.
+    pub(crate) fn load(
         program: Arc<Program>,
         checkpoint: &dyn Checkpoint,
-        options: &Options,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Model, Error> {
-        let isa = options.isa();
-        if !Isa::available().contains(&isa) {
-            return Err(Error::Isa(isa));
-        }
-        sizes::check(&program, options)?;
+        threads: usize,
+        isa: Isa,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Inner, Error> {
         let mut layouts = Vec::with_capacity(program.weights.len());
         let mut total = 0usize;
         for spec in &program.weights {
             let rows = WeightRows { spec, checkpoint };
-            let layout = layout(spec, options, total).ok_or_else(|| {
+            let layout = layout(spec, isa, total).ok_or_else(|| {
                 rows.wrong("its rows are no whole number of blocks, or it is too large")
             })?;
             total += layout.bytes;
             layouts.push(layout);
         }
         let arena = Block::new(total as u64, "weights")?;
-        let team = Team::new(options.threads(), sizes::most_phases(&program));
+        let team = Team::new(threads, scratch::most_phases(&program));
         let mut done = 0u64;
-        progress(0, total as u64);
+        let mut advance = |bytes: usize| {
+            done = (done + bytes as u64).min(total as u64);
+            let total = total as u64;
+            progress(Progress::Weights { done, total });
+        };
+        advance(0);
         for (spec, layout) in program.weights.iter().zip(&layouts) {
             let rows = WeightRows { spec, checkpoint };
-            for form in forms(&rows, layout, &arena, isa, options)? {
+            if let Some(form) = form(&rows, layout, &arena, isa)? {
                 let run_units = (RUN / form.bytes.max(1)).max(1);
                 for first in (0..form.units).step_by(run_units) {
                     let count = run_units.min(form.units - first);
                     pack_together(&team, &rows, &form, first, count)?;
-                    done += (count * form.bytes) as u64;
-                    progress(done.min(total as u64), total as u64);
+                    advance(count * form.bytes);
                 }
             }
             if let Some(at) = layout.floats {
@@ -180,51 +175,27 @@ impl Model {
                 for (bytes, value) in out.chunks_exact_mut(4).zip(values) {
                     bytes.copy_from_slice(&value.to_ne_bytes());
                 }
-                done += round_up(out.len()) as u64;
-                progress(done.min(total as u64), total as u64);
+                advance(round_up(out.len()));
             }
         }
-        progress(total as u64, total as u64);
-        let inner = Inner {
+        advance(total);
+        Ok(Inner {
             program,
-            options: *options,
             isa,
             team,
             arena,
             layouts,
-        };
-        Ok(Model {
-            inner: Arc::new(inner),
         })
-    }
-
-    /// The program that was loaded.
-    pub fn program(&self) -> &Arc<Program> {
-        &self.inner.program
-    }
-
-    /// How the device runs.
-    pub fn options(&self) -> &Options {
-        &self.inner.options
-    }
-
-    /// Threads of the team.
-    pub fn threads(&self) -> usize {
-        self.inner.team.threads()
     }
 }
 
-fn forms(
+/// How a weight is packed; `None` if it is a vector.
+fn form(
     rows: &WeightRows<'_>,
     layout: &Layout,
     arena: &Block,
     isa: Isa,
-    options: &Options,
-) -> Result<Vec<Form>, Error> {
-    let mut forms = Vec::new();
-    if options.reference {
-        return Ok(forms);
-    }
+) -> Result<Option<Form>, Error> {
     let (n, k) = (rows.spec.n as usize, rows.spec.k as usize);
     // SAFETY: the layouts were summed up to the arena's size.
     let target = |at: usize, bytes: usize| Target(unsafe { arena.ptr().add(at) }, bytes);
@@ -232,29 +203,29 @@ fn forms(
         let kernel = Kernel::for_format(rows.spec.format, isa);
         let (tile_rows, bytes) = (kernel.tile_rows, kernel.tile_bytes(k));
         let units = n.div_ceil(tile_rows);
-        forms.push(Form {
+        return Ok(Some(Form {
             kernel: Some(kernel),
             target: target(at, units * bytes),
             units,
             rows: tile_rows,
             bytes,
-        });
+        }));
     }
-    if let Some(at) = layout.lookup {
-        let bytes = rows
-            .spec
-            .format
-            .bytes(k)
-            .ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
-        forms.push(Form {
-            kernel: None,
-            target: target(at, n * bytes),
-            units: n,
-            rows: 1,
-            bytes,
-        });
-    }
-    Ok(forms)
+    let Some(at) = layout.lookup else {
+        return Ok(None);
+    };
+    let bytes = rows
+        .spec
+        .format
+        .bytes(k)
+        .ok_or_else(|| rows.wrong("its rows are no whole number of blocks"))?;
+    Ok(Some(Form {
+        kernel: None,
+        target: target(at, n * bytes),
+        units: n,
+        rows: 1,
+        bytes,
+    }))
 }
 
 fn pack_together(
@@ -275,7 +246,7 @@ fn pack_together(
                 .get_or_insert(error);
         }
     })
-    .map_err(|_| Error::Panicked)?;
+    .map_err(|_| panicked())?;
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(error),
         None => Ok(()),

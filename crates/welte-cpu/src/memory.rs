@@ -1,9 +1,10 @@
 //! Aligned, zeroed memory that says no instead of aborting.
 #![allow(unsafe_code)]
 
-use crate::Error;
+use crate::{ID, available};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+use welte_device::Error;
 
 /// Every block starts on a cache line.
 pub(crate) const ALIGN: usize = 64;
@@ -44,8 +45,10 @@ impl Block {
     /// Zeroed memory of at least `bytes` (rounded up to 64); `what` names it in the error.
     pub(crate) fn new(bytes: u64, what: &str) -> Result<Block, Error> {
         let refused = || Error::OutOfMemory {
+            device: ID,
             what: what.to_string(),
             bytes,
+            free: available(),
         };
         let len = usize::try_from(bytes).map_err(|_| refused())?;
         if len > isize::MAX as usize - 2 * HUGE {
@@ -127,18 +130,6 @@ impl Block {
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as `as_slice`, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-
-    /// Its bytes as floats.
-    pub(crate) fn as_f32(&self) -> &[f32] {
-        // SAFETY: aligned to 64, whole cache lines, and every bit pattern is a float.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len / 4) }
-    }
-
-    /// Its bytes as floats, to write.
-    pub(crate) fn as_mut_f32(&mut self) -> &mut [f32] {
-        // SAFETY: as `as_f32`, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len / 4) }
     }
 }
 

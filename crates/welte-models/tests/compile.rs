@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{CompileOptions, Scaling, compile, spec};
 use welte_table::{
-    Class, Command, Extent, Format, MemoryPlan, NO_WEIGHT, Op, Program, Shape, Source, Usage,
-    accesses, cost, dump, legalize, params, verify,
+    CacheKind, Class, Command, Extent, Format, MemoryPlan, NO_WEIGHT, Op, PassKind, Program,
+    Source, Usage, accesses, cost, from_lines, legalize, params, to_lines, verify,
 };
 
 const DIALECTS: [Dialect; 2] = [Dialect::Gguf, Dialect::HuggingFace];
@@ -55,23 +55,23 @@ fn recipe() -> impl Strategy<Value = Recipe> {
 
 fn options() -> impl Strategy<Value = CompileOptions> {
     (
-        1u32..5000,
-        1u32..4,
-        1u32..200,
+        (1u32..5000, 1u32..4, 1u32..200, 0u32..9),
         any::<bool>(),
-        1u32..600,
-        0u32..20,
-        1u32..300,
+        (1u32..20, 1u32..600, 1u32..20, 0u32..40),
     )
         .prop_map(
-            |(context, sequences, page, q8, prefill_rows, batch_rows, max_chain)| CompileOptions {
-                context,
-                sequences,
-                page,
-                kv_format: if q8 { Format::Q8_0 } else { Format::F16 },
-                prefill_rows,
-                batch_rows,
-                max_chain,
+            |((context, slots, page, pages), q8, (decode, prompt, outputs, embed))| {
+                CompileOptions {
+                    context,
+                    slots,
+                    page,
+                    pages,
+                    kv_format: if q8 { Format::Q8_0 } else { Format::F16 },
+                    decode_rows: decode,
+                    prompt_rows: prompt,
+                    prompt_outputs: outputs,
+                    embed_rows: embed,
+                }
             },
         )
 }
@@ -90,8 +90,8 @@ fn program(recipe: &Recipe, options: &CompileOptions) -> Program {
 }
 
 /// Flops of the matrix products, which splitting must not change.
-fn product_flops(p: &Program, table: usize) -> u64 {
-    let pairs = p.tables[table].commands.iter().map(|c| match c.op {
+fn product_flops(p: &Program, pass: usize) -> u64 {
+    let pairs = p.passes[pass].commands.iter().map(|c| match c.op {
         Op::Matmul => (
             params::Matmul::of(&c.params).n,
             params::Matmul::of(&c.params).k,
@@ -113,16 +113,16 @@ fn product_flops(p: &Program, table: usize) -> u64 {
     pairs.map(|(n, k)| u64::from(n) * u64::from(k)).sum()
 }
 
-/// Every float of a buffer that a command reads has been written before, in this table.
-fn reads_what_was_written(p: &Program, table: usize) {
+/// Every float of a buffer that a command reads has been written before, in this pass.
+fn reads_what_was_written(p: &Program, pass: usize) {
     let mut written: Vec<Vec<bool>> = p
         .buffers
         .iter()
         .map(|b| vec![false; (b.bytes / 4).min(1 << 16) as usize])
         .collect();
-    for (i, c) in p.tables[table].commands.iter().enumerate() {
+    for (i, c) in p.passes[pass].commands.iter().enumerate() {
         for a in accesses(c) {
-            let (Extent::Rows { width, .. } | Extent::One { width }) = a.extent else {
+            let (Extent::Rows { width, .. } | Extent::Outputs { width, .. }) = a.extent else {
                 continue;
             };
             let from = a.at.offset as usize / 4;
@@ -131,7 +131,7 @@ fn reads_what_was_written(p: &Program, table: usize) {
                 c.op,
                 Op::Add | Op::Bias | Op::MatmulAdd | Op::Rope | Op::RopeAppend | Op::Scale
             );
-            if !a.writes || in_place && a.extent != Extent::Kv && c.op != Op::Norm {
+            if !a.writes || in_place && a.extent != Extent::Cache && c.op != Op::Norm {
                 assert!(
                     span.iter().all(|w| *w),
                     "command {i} {} reads what nobody wrote in '{}'",
@@ -153,15 +153,15 @@ proptest! {
     fn what_compiles_verifies_legalizes_and_reads_back(recipe in recipe(), options in options()) {
         let fused = program(&recipe, &options);
         prop_assert_eq!(verify(&fused), Ok(()));
-        prop_assert_eq!(fused.tables.len(), if options.batch_rows > 0 { 3 } else { 2 });
-        prop_assert_eq!(dump::from_lines(&dump::to_lines(&fused)).unwrap(), fused.clone());
+        prop_assert_eq!(fused.passes.len(), if options.embed_rows > 0 { 3 } else { 2 });
+        prop_assert_eq!(from_lines(&to_lines(&fused)).unwrap(), fused.clone());
 
         let mut split = fused.clone();
         legalize(&mut split, &fine).unwrap();
         prop_assert_eq!(verify(&split), Ok(()));
-        prop_assert_eq!(dump::from_lines(&dump::to_lines(&split)).unwrap(), split.clone());
-        for i in 0..fused.tables.len() {
-            prop_assert!(split.tables[i].commands.iter().all(fine));
+        prop_assert_eq!(from_lines(&to_lines(&split)).unwrap(), split.clone());
+        for i in 0..fused.passes.len() {
+            prop_assert!(split.passes[i].commands.iter().all(fine));
             prop_assert_eq!(product_flops(&fused, i), product_flops(&split, i));
             reads_what_was_written(&fused, i);
             reads_what_was_written(&split, i);
@@ -172,11 +172,11 @@ proptest! {
     }
 
     #[test]
-    fn every_matrix_is_used_once_per_table(recipe in recipe()) {
+    fn every_matrix_is_used_once_per_pass(recipe in recipe()) {
         let p = program(&recipe, &CompileOptions::default());
-        for table in &p.tables {
+        for pass in &p.passes {
             let mut uses = vec![0; p.weights.len()];
-            for id in table.commands.iter().flat_map(|c| c.weights).filter(|w| *w != NO_WEIGHT) {
+            for id in pass.commands.iter().flat_map(|c| c.weights).filter(|w| *w != NO_WEIGHT) {
                 uses[id as usize] += 1;
             }
             for (w, uses) in p.weights.iter().zip(uses) {
@@ -208,7 +208,7 @@ proptest! {
 #[test]
 fn one_layer_is_six_commands_when_formats_agree() {
     let p = program(&Recipe::default(), &CompileOptions::default());
-    let ops: Vec<Op> = p.tables[0].commands.iter().map(|c| c.op).collect();
+    let ops: Vec<Op> = p.passes[0].commands.iter().map(|c| c.op).collect();
     let layer = [
         Op::NormMatmul,
         Op::RopeAppend,
@@ -221,14 +221,82 @@ fn one_layer_is_six_commands_when_formats_agree() {
     wanted.extend(layer.repeat(3));
     wanted.extend([Op::NormMatmul, Op::Sample]);
     assert_eq!(ops, wanted);
-    assert_eq!(p.tables[1].shape, Shape::Prefill(512));
-    let single = p.tables[1].single_row_from().unwrap();
-    assert_eq!(p.tables[1].commands[single].op, Op::NormMatmul);
+    let prompt = &p.passes[1];
     assert_eq!(
-        (p.tables[1].rows_at(single - 1), p.tables[1].rows_at(single)),
-        (512, 1)
+        (prompt.kind, prompt.rows, prompt.outputs),
+        (PassKind::Prompt, 512, 1)
     );
-    assert_eq!(p.tables[2].single_row_from(), None);
+    let ops: Vec<Op> = prompt.commands.iter().map(|c| c.op).collect();
+    wanted.truncate(19);
+    wanted.extend([Op::SelectRows, Op::NormMatmul]);
+    assert_eq!(ops, wanted);
+    let from = prompt.outputs_from().unwrap();
+    assert_eq!(from, 20);
+    assert_eq!((prompt.rows_at(from - 1), prompt.rows_at(from)), (512, 1));
+    let decode = &p.passes[0];
+    assert_eq!((decode.rows, decode.outputs, decode.width), (16, 16, 300));
+    assert_eq!(decode.outputs_from(), None);
+}
+
+#[test]
+fn the_embed_pass_ends_in_pooled_hidden_states() {
+    let options = CompileOptions {
+        embed_rows: 40,
+        ..CompileOptions::default()
+    };
+    let p = program(&Recipe::default(), &options);
+    let embed = &p.passes[p.pass(PassKind::Embed).unwrap()];
+    assert_eq!((embed.rows, embed.outputs, embed.width), (40, 40, 256));
+    let last: Vec<Op> = embed.commands.iter().rev().take(2).map(|c| c.op).collect();
+    assert_eq!(last, [Op::Pool, Op::Norm]);
+}
+
+#[test]
+fn layers_with_windows_have_a_cache_of_their_own() {
+    let mut fake = Recipe {
+        architecture: "qwen2",
+        dialect: Dialect::HuggingFace,
+        ..Recipe::default()
+    }
+    .build();
+    fake.set("sliding_window", Value::U64(64));
+    let types =
+        ["full_attention", "sliding_attention", "full_attention"].map(|s| Value::String(s.into()));
+    fake.set("layer_types", Value::Array(types.to_vec()));
+    let options = CompileOptions {
+        context: 100,
+        slots: 3,
+        page: 16,
+        ..CompileOptions::default()
+    };
+    let p = compile(&spec(&fake).unwrap(), &fake, &options).unwrap();
+    assert_eq!(verify(&p), Ok(()));
+    let cache = |layers, window| CacheKind::Attention {
+        format: Format::F16,
+        layers,
+        kv_heads: 2,
+        head_dim: 64,
+        window,
+    };
+    let kinds: Vec<_> = p.caches.iter().map(|c| c.kind).collect();
+    assert_eq!(kinds, [cache(2, 0), cache(1, 64)]);
+    let names: Vec<_> = p.caches.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["kv", "kv window 64"]);
+    assert!(p.caches.iter().all(|c| c.pages == 7 * 3));
+    let attention = p.passes[0]
+        .commands
+        .iter()
+        .filter(|c| c.op == Op::Attention);
+    let places: Vec<_> = attention
+        .map(|c| {
+            let q = params::Attention::of(&c.params);
+            (p.cache_of(c).unwrap().name.as_str(), q.layer, q.window)
+        })
+        .collect();
+    assert_eq!(
+        places,
+        [("kv", 0, 0), ("kv window 64", 0, 64), ("kv", 1, 0)]
+    );
 }
 
 #[test]
@@ -239,7 +307,7 @@ fn parts_of_other_formats_are_separate_matrices_into_one_buffer() {
         ..Recipe::default()
     };
     let p = program(&recipe, &CompileOptions::default());
-    let commands = &p.tables[0].commands;
+    let commands = &p.passes[0].commands;
     let ops: Vec<Op> = commands[1..4].iter().map(|c| c.op).collect();
     assert_eq!(ops, [Op::Norm, Op::Matmul, Op::Matmul]);
     assert_eq!(
@@ -262,14 +330,14 @@ fn the_plan_adds_up_by_class() {
         let options = CompileOptions {
             kv_format,
             context: 100,
-            sequences: 2,
+            slots: 2,
             page: 16,
             ..CompileOptions::default()
         };
         let p = program(&Recipe::default(), &options);
         let plan = MemoryPlan::of(&p, &cost::stored_bytes);
         let head = if kv_format == Format::F16 { 128 } else { 68 };
-        assert_eq!(plan.bytes(Class::Kv), 3 * 2 * 7 * 2 * 16 * 2 * head);
+        assert_eq!(plan.bytes(Class::Cache), 3 * 2 * 7 * 2 * 16 * 2 * head);
         assert_eq!(plan.total(), plan.by_class().values().sum::<u64>());
         assert_eq!(
             plan.bytes(Class::Weights),
@@ -425,7 +493,7 @@ fn linear_and_yarn_scaling() {
     let f = frequencies(&p);
     assert_eq!(f[0], 1.0);
     assert!((f64::from(f[31]) * 4.0 / 10000f64.powf(-31.0 / 32.0) - 1.0).abs() < 1e-6);
-    let rope = p.tables[0]
+    let rope = p.passes[0]
         .commands
         .iter()
         .find(|c| c.op == Op::RopeAppend)
@@ -521,40 +589,4 @@ fn tied_models_share_one_weight() {
         assert_eq!(both.len(), 1);
         assert!(p.weights.iter().all(|w| w.usage != Usage::Lookup));
     }
-}
-
-#[test]
-fn views_fold_equal_layers() {
-    let p = program(&Recipe::default(), &CompileOptions::default());
-    let folds = dump::fold(&p.tables[0]);
-    assert_eq!(
-        folds
-            .iter()
-            .map(|f| (f.first, f.len, f.times))
-            .collect::<Vec<_>>(),
-        [(0, 1, 1), (1, 6, 3), (19, 1, 1), (20, 1, 1)]
-    );
-    let mut fake = Recipe::default().build();
-    fake.tensor_mut("blk.1.attn_v.weight").format = Format::Q6_K;
-    let spec = spec(&fake).unwrap();
-    let header = dump::Header {
-        title: "a <model> \"quoted\"".into(),
-        facts: spec.facts(),
-        plan: MemoryPlan::of(&p, &cost::stored_bytes),
-        available: Some(1 << 30),
-    };
-    let odd = compile(&spec, &fake, &CompileOptions::default()).unwrap();
-    assert!(dump::fold(&odd.tables[0]).iter().all(|f| f.times == 1));
-    let text = dump::text(&p, &header);
-    assert!(
-        text.contains("layers 0 to 2 (3 times)") && text.contains("rope_append"),
-        "{text}"
-    );
-    let html = dump::html(&p, &header);
-    assert!(
-        html.contains("a &lt;model&gt;") && !html.contains("<model>") && !html.contains("<script")
-    );
-    let dot = dump::dot(&p, &header);
-    assert_eq!(dot.matches('{').count(), dot.matches('}').count());
-    assert!(dump::json(&p, &header).contains("\"title\":\"a <model> \\\"quoted\\\"\""));
 }

@@ -77,9 +77,9 @@ fn hugging_face() -> Fake {
     bare
 }
 
-/// The command of an op in the decode table, in that layer.
+/// The command of an op in the decode pass, in that layer.
 fn command(program: &Program, op: Op, layer: usize) -> &welte_table::Command {
-    let commands = &program.tables[0].commands;
+    let commands = &program.passes[0].commands;
     commands.iter().filter(|c| c.op == op).nth(layer).unwrap()
 }
 
@@ -128,7 +128,7 @@ fn the_program_holds_everything_from_either_source() {
         let add = command(&program, Op::ExpertsAdd, 0);
         assert_eq!(weight(add.weights[1]).k, 4 * 256);
         // Queries, keys and values; attention's output; the router; in each of three layers.
-        let biases = &program.tables[0].commands;
+        let biases = &program.passes[0].commands;
         assert_eq!(biases.iter().filter(|c| c.op == Op::Bias).count(), 9);
     }
     let qwen = Synthetic::parse("custom,arch=qwen3moe:q4_0").unwrap();

@@ -6,7 +6,8 @@ use common::Recipe;
 use proptest::prelude::*;
 use welte_models::{CompileOptions, compile, spec};
 use welte_table::{
-    BufferRef, Class, Command, Format, NO_WEIGHT, Op, Program, Shape, Usage, dump, legalize, verify,
+    BufferRef, CacheKind, Class, Command, Format, NO_WEIGHT, Op, Program, Usage, from_lines,
+    legalize, to_lines, verify,
 };
 
 /// What is done to a good program.
@@ -23,11 +24,16 @@ fn program() -> Program {
 }
 
 fn command(p: &mut Program, op: Op) -> &mut Command {
-    p.tables[1]
+    p.passes[1]
         .commands
         .iter_mut()
         .find(|c| c.op == op)
         .unwrap()
+}
+
+/// The first command of the prompt pass that runs on output rows.
+fn from(p: &Program) -> usize {
+    p.passes[1].outputs_from().unwrap()
 }
 
 fn buffer(p: &Program, name: &str) -> usize {
@@ -113,22 +119,46 @@ fn tampered_programs_are_refused() {
         ("unknown activation", |p| {
             command(p, Op::ActMul).params[1] = 4
         }),
-        ("sample in prefill", |p| {
-            let sample = *p.tables[0].commands.last().unwrap();
-            p.tables[1].commands.push(sample);
-            p.tables[1].labels.push("sample".into());
+        ("sample in a prompt", |p| {
+            let sample = *p.passes[0].commands.last().unwrap();
+            p.passes[1].commands.push(sample);
+            p.passes[1].labels.push("sample".into());
         }),
         ("no sample in decode", |p| {
-            p.tables[0].commands.pop();
-            p.tables[0].labels.pop();
+            p.passes[0].commands.pop();
+            p.passes[0].labels.pop();
         }),
-        ("labels missing", |p| drop(p.tables[0].labels.pop())),
-        ("no rows", |p| p.tables[1].shape = Shape::Prefill(0)),
-        ("more rows than room", |p| {
-            p.tables[1].shape = Shape::Prefill(513)
+        ("labels missing", |p| drop(p.passes[0].labels.pop())),
+        ("no rows", |p| p.passes[1].rows = 0),
+        ("more rows than room", |p| p.passes[1].rows = 513),
+        ("no outputs", |p| p.passes[1].outputs = 0),
+        ("more outputs than room", |p| p.passes[1].outputs = 17),
+        ("more outputs than rows", |p| {
+            (p.passes[0].rows, p.passes[0].outputs) = (15, 16)
         }),
-        ("decode not first", |p| p.tables.swap(0, 1)),
-        ("no tables", |p| p.tables.clear()),
+        ("fewer outputs than rows in decode", |p| {
+            p.passes[0].outputs -= 1
+        }),
+        ("a wider result", |p| p.passes[1].width += 1),
+        ("a result that nothing writes", |p| {
+            p.passes[1].result.offset = 4
+        }),
+        ("positions on output rows", |p| {
+            let (at, embed) = (from(p), p.passes[1].commands[0]);
+            p.passes[1].commands.insert(at, embed);
+            p.passes[1].labels.push("again".into());
+        }),
+        ("nothing selected", |p| {
+            let select = from(p) - 1;
+            p.passes[1].commands.remove(select);
+            p.passes[1].labels.remove(select);
+        }),
+        ("two decode passes", |p| {
+            let decode = p.passes[0].clone();
+            p.passes.push(decode);
+        }),
+        ("decode not first", |p| p.passes.swap(0, 1)),
+        ("no passes", |p| p.passes.clear()),
         ("cache of another size", |p| {
             let kv = buffer(p, "kv");
             p.buffers[kv].bytes -= 1;
@@ -137,9 +167,35 @@ fn tampered_programs_are_refused() {
             let kv = p.buffers[buffer(p, "kv")].clone();
             p.buffers.push(kv);
         }),
-        ("too few pages", |p| p.kv.context += 1),
-        ("no page", |p| p.kv.page = 0),
-        ("cache overflows", |p| p.kv.pages = u32::MAX),
+        ("two caches over one buffer", |p| {
+            let kv = p.caches[0].clone();
+            p.caches.push(kv);
+        }),
+        ("no cache", |p| p.caches.clear()),
+        ("a cache without its buffer", |p| p.caches[0].buffer = 9999),
+        ("a page too many", |p| p.caches[0].pages += 1),
+        ("no context", |p| p.context = 0),
+        ("no slots", |p| p.slots = 0),
+        ("no page", |p| p.page = 0),
+        ("cache overflows", |p| p.caches[0].pages = u32::MAX),
+        ("a cache of another format", |p| {
+            let CacheKind::Attention { format, .. } = &mut p.caches[0].kind else {
+                panic!("the model has attention only")
+            };
+            *format = Format::F32;
+        }),
+        ("a window that the cache does not keep", |p| {
+            let CacheKind::Attention { window, .. } = &mut p.caches[0].kind else {
+                panic!("the model has attention only")
+            };
+            *window = 8;
+        }),
+        ("attention over a state", |p| {
+            let floats = (p.buffers[p.caches[0].buffer as usize].bytes
+                / u64::from(p.caches[0].pages)
+                / 12) as u32;
+            p.caches[0].kind = CacheKind::Recurrent { layers: 3, floats };
+        }),
         ("tokens elsewhere", |p| p.tokens = 9999),
         ("tokens of another class", |p| {
             p.buffers[p.tokens as usize].class = Class::ScratchDecode
@@ -178,18 +234,14 @@ fn legalize_splits_only_what_it_must() {
     let mut p = program();
     legalize(&mut p, &|c| c.op != Op::MatmulAdd).unwrap();
     assert_eq!(verify(&p), Ok(()));
-    let ops: Vec<Op> = p.tables[0].commands.iter().map(|c| c.op).collect();
+    let ops: Vec<Op> = p.passes[0].commands.iter().map(|c| c.op).collect();
     assert!(
         ops.contains(&Op::RopeAppend) && ops.contains(&Op::NormMatmul) && ops.contains(&Op::Add)
     );
     assert!(!ops.contains(&Op::MatmulAdd) && !ops.contains(&Op::KvAppend));
     assert!(p.buffers.iter().any(|b| b.name == "decode.sum"));
-    // The last commands of a prompt still run on one row.
-    let prefill = &p.tables[1];
-    assert_eq!(
-        prefill.commands.len() - prefill.single_row_from().unwrap(),
-        1
-    );
+    // The last command of a prompt still runs on output rows.
+    assert_eq!(p.passes[1].commands.len() - from(&p), 1);
 }
 
 proptest! {
@@ -197,15 +249,13 @@ proptest! {
 
     #[test]
     fn random_damage_to_a_dump_never_panics(at in 0usize..100_000, with in "[ -~\n]{0,3}") {
-        let text = dump::to_lines(&program());
+        let text = to_lines(&program());
         let at = at % text.len();
         let end = (at + with.len()).min(text.len());
         if text.is_char_boundary(at) && text.is_char_boundary(end) {
             let damaged = format!("{}{with}{}", &text[..at], &text[end..]);
-            if let Ok(p) = dump::from_lines(&damaged) {
+            if let Ok(p) = from_lines(&damaged) {
                 let _ = verify(&p);
-                dump::text(&p, &dump::Header::default());
-                dump::html(&p, &dump::Header::default());
             }
         }
     }
@@ -215,8 +265,8 @@ proptest! {
         index in 0usize..200, word in 0usize..23, value in prop::sample::select(vec![0, 1, 3, 1 << 31, u32::MAX]),
     ) {
         let mut p = program();
-        let n = p.tables[1].commands.len();
-        let c = &mut p.tables[1].commands[index % n];
+        let n = p.passes[1].commands.len();
+        let c = &mut p.passes[1].commands[index % n];
         match word {
             0..16 => c.params[word] = value,
             16..19 => c.weights[word - 16] = value,
@@ -225,6 +275,5 @@ proptest! {
         welte_table::cost::fill(&mut p);
         let _ = verify(&p);
         let _ = legalize(&mut p, &|c| c.op != Op::RopeAppend && c.op != Op::NormMatmulActMul);
-        dump::json(&p, &dump::Header::default());
     }
 }

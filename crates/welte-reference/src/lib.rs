@@ -10,3 +10,4 @@ mod ops;
 mod sample;
 
 pub use device::device;
+pub use sample::choose;

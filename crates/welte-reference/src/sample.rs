@@ -4,6 +4,11 @@ use std::collections::BTreeMap;
 use welte_device::{SlotState, noise};
 use welte_table::Sampling;
 
+/// Chooses the token at `position` as a slot in this state does. For tests of other samplers.
+pub fn choose(logits: &[f32], state: &SlotState<'_>, position: u32) -> u32 {
+    Slot::new(state).choose(logits, position)
+}
+
 /// The sampling state of a slot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slot {

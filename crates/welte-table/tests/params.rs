@@ -1,7 +1,7 @@
 //! Every op: its name, operands and parameters go there and back.
 
 use welte_table::{
-    BufferRef, Command, Format, NO_WEIGHT, Op, Params, Patch, accesses, dump, params as p,
+    BufferRef, Command, Format, NO_WEIGHT, Op, Params, accesses, from_lines, params as p,
 };
 
 /// Distinct words for every field; floats of them are no NaN, so that structs can be compared.
@@ -22,7 +22,9 @@ fn round_trip(op: Op, w: &Params) -> Params {
         Op::ActMul => p::ActMul::of(w).words(),
         Op::Add => p::Add::of(w).words(),
         Op::Scale => p::Scale::of(w).words(),
-        Op::CopyLast => p::CopyLast::of(w).words(),
+        Op::SelectRows => p::SelectRows::of(w).words(),
+        Op::Pool => p::Pool::of(w).words(),
+        Op::ShortConv => p::ShortConv::of(w).words(),
         Op::Route => p::Route::of(w).words(),
         Op::ExpertsActMul => p::ExpertsActMul::of(w).words(),
         Op::ExpertsAdd => p::ExpertsAdd::of(w).words(),
@@ -53,7 +55,6 @@ fn operands_fit_the_command_and_have_an_access_each() {
         );
         let c = Command {
             op: *op,
-            patch: Patch::None,
             format: Format::F32,
             weights: [NO_WEIGHT; 3],
             buffers: [BufferRef::NONE; 4],
@@ -76,16 +77,19 @@ fn a_command_is_plain_data_of_fixed_size() {
 fn bad_lines_are_refused_by_number() {
     for (text, line) in [
         ("", 1),
-        ("welte-program 2\n", 1),
-        ("welte-program 1\nvocab x\n", 2),
-        ("welte-program 1\nvocab 5 5\n", 2),
-        ("welte-program 1\nvocab 5\nembed none F32\n", 3),
-        ("welte-program 1\npart a 0 1\n", 2),
-        ("welte-program 1\ntable decode 7 x\n", 2),
-        ("welte-program 1\n\n", 2),
-        ("welte-program 1\nbuffer %zz; kv 1\n", 2),
+        ("welte-program 1\n", 1),
+        ("welte-program 2\nprogram x 1 1 1 0\n", 2),
+        ("welte-program 2\nprogram 5 1 1 1\n", 2),
+        ("welte-program 2\nprogram 5 1 1 1 0 5\n", 2),
+        ("welte-program 2\nprogram 5 1 1 1 0\nembed F32\n", 3),
+        ("welte-program 2\npart a 0 1\n", 2),
+        ("welte-program 2\npass decode 7 7 5 0 x\n", 2),
+        ("welte-program 2\npass chain 7 7 5 0 0\n", 2),
+        ("welte-program 2\nattention kv 1 2 Q3 1 1 1 0\n", 2),
+        ("welte-program 2\n\n", 2),
+        ("welte-program 2\nbuffer %zz; cache 1\n", 2),
     ] {
-        let error = dump::from_lines(text).unwrap_err();
+        let error = from_lines(text).unwrap_err();
         assert!(
             error.contains(&format!("line {line}:")),
             "{text:?}: {error}"

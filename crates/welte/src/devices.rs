@@ -32,14 +32,14 @@ pub(crate) const KINDS: [Kind; 3] = [
     Kind {
         name: "cpu",
         numbered: false,
-        open: |_, _| not_ported(DeviceId::only("cpu")),
-        reports: Vec::new,
+        open: |_, options| welte_cpu::device(options),
+        reports: welte_cpu::reports,
         automatic: Some(|| Ok(())),
     },
     Kind {
         name: "reference",
         numbered: false,
-        open: |_, _| not_ported(DeviceId::only("reference")),
+        open: |_, _| Ok(welte_reference::device()),
         reports: Vec::new,
         automatic: None,
     },
@@ -77,8 +77,8 @@ impl Kind {
     }
 }
 
-/// Opens the device that was named.
-pub(crate) fn open(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+/// Opens a device by itself, for tools. [`Model::load`](crate::Model::load) opens the device of its options.
+pub fn open_device(id: DeviceId, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     let kind = KINDS.iter().find(|kind| kind.name == id.kind);
     let kind = kind.ok_or_else(|| Error::unknown_device(&id.to_string()))?;
     kind.open(id.ordinal, options)
@@ -92,7 +92,12 @@ pub fn devices() -> Vec<DeviceReport> {
 
 /// Names of the CPU's instruction sets on this machine, the best last.
 pub fn instruction_sets() -> Vec<&'static str> {
-    Vec::new()
+    welte_cpu::instruction_sets()
+}
+
+/// The most bytes that this process has held in the machine's memory, if the system reports it.
+pub fn peak_memory() -> Option<u64> {
+    welte_cpu::peak()
 }
 
 /// Bytes per second that a device reads from its memory, measured for about `seconds`.
@@ -101,5 +106,5 @@ pub fn read_bandwidth(
     options: &DeviceOptions,
     seconds: f64,
 ) -> Result<f64, Error> {
-    Ok(open(device, options)?.read_bandwidth(seconds)?)
+    Ok(open_device(device, options)?.read_bandwidth(seconds)?)
 }

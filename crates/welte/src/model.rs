@@ -1,6 +1,6 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
-use crate::devices::{self, KINDS};
+use crate::devices::{KINDS, open_device};
 use crate::{DeviceChoice, Error, Session, Skipped, text};
 use std::path::Path;
 use std::sync::Arc;
@@ -391,7 +391,7 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
     let mut skipped = Vec::new();
     let (device, plan) = match options.device {
         DeviceChoice::Named(id) => {
-            let device = devices::open(id, &options.for_device())?;
+            let device = open_device(id, &options.for_device())?;
             let plan = plan_on(device.as_ref())?;
             (device, plan)
         }

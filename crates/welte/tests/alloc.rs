@@ -6,5 +6,5 @@ mod common;
 
 #[test]
 fn prefill_and_decode_allocate_nothing() {
-    allocations::allocates_nothing(welte::DeviceChoice::Cpu);
+    allocations::allocates_nothing(welte::DeviceChoice::CPU);
 }

@@ -5,10 +5,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use welte_cpu::{Isa, Options};
+use welte::{DeviceId, DeviceOptions, Replay};
+use welte_device::Device;
 use welte_formats::Checkpoint;
 use welte_models::CompileOptions;
-use welte_table::{Command, Format, Program, Row, Shape};
+use welte_table::{Format, PassKind, Program, Row};
 
 /// Largest error as a share of the logits' range: f32 activations. What is left is the keys and values in F16, which
 /// transformers kept in F32: with its own rounded to F16 it is off by the same 2.4e-3 in the worst golden.
@@ -71,138 +72,100 @@ fn goldens(architecture: &str) -> Vec<Golden> {
         .collect()
 }
 
-/// Where a golden is computed.
-enum Configuration {
-    Cpu(&'static str, Options),
-    Cuda,
+/// A device with its options, and how far its logits may be off by the arithmetic of its activations.
+struct Target {
+    name: String,
+    device: Arc<dyn Device>,
+    tolerance: fn(Format) -> f32,
 }
 
-impl Configuration {
-    fn name(&self) -> &'static str {
-        match self {
-            Configuration::Cpu(name, _) => name,
-            Configuration::Cuda => "cuda",
-        }
-    }
-
-    /// How far the logits may be off, by the arithmetic of the activations.
-    fn tolerance(&self, format: Format) -> f32 {
-        let floats = !format.rounds_activations();
-        match self {
-            Configuration::Cpu(_, options) if options.reference => EXACT,
-            // The prompt has many rows: see `Kernel::for_prompt`.
-            Configuration::Cpu(_, options)
-                if matches!(format, Format::BF16 | Format::F8_E4M3)
-                    && options.isa() >= Isa::Avx512Vnni
-                    && Isa::Avx512Bf16.is_available() =>
-            {
-                BF16_ACTS
-            }
-            Configuration::Cpu(..) if floats => EXACT,
-            Configuration::Cuda if matches!(format, Format::BF16 | Format::F8_E4M3) => BF16_ACTS,
-            Configuration::Cuda if floats => EXACT,
-            _ => INT8_ACTS,
-        }
-    }
-
-    /// What the model needs that is not there.
-    fn lacks(&self, checkpoint: &dyn Checkpoint) -> Option<String> {
-        match self {
-            Configuration::Cpu(..) => None,
-            Configuration::Cuda => {
-                let spec = welte_models::spec(checkpoint).expect("a known model");
-                let options = CompileOptions::default();
-                let program = welte_models::compile(&spec, checkpoint, &options);
-                welte_cuda::missing(&program.expect("a program"))
-            }
-        }
-    }
-
-    fn supports(&self, command: &Command) -> bool {
-        match self {
-            Configuration::Cpu(..) => welte_cpu::supports(command),
-            Configuration::Cuda => welte_cuda::supports(command),
-        }
-    }
-
-    fn load(&self, program: &Arc<Program>, checkpoint: &dyn Checkpoint) -> Result<Model, String> {
-        let program = program.clone();
-        let mut quiet = |_, _| ();
-        Ok(match self {
-            Configuration::Cpu(_, options) => Model::Cpu(
-                welte_cpu::Model::load(program, checkpoint, options, &mut quiet)
-                    .map_err(|e| e.to_string())?,
-            ),
-            Configuration::Cuda => {
-                // Steps go by the graph: the persistent kernel would be compiled for nothing.
-                let options = welte_cuda::Options {
-                    replay: welte_cuda::Replay::Graph,
-                    ..Default::default()
-                };
-                Model::Cuda(
-                    welte_cuda::Model::load(program, checkpoint, &options, &mut quiet)
-                        .map_err(|e| e.to_string())?,
-                )
-            }
-        })
-    }
-}
-
-enum Model {
-    Cpu(welte_cpu::Model),
-    Cuda(welte_cuda::Model),
-}
-
-enum Session {
-    Cpu(Box<welte_cpu::Session>),
-    Cuda(Box<welte_cuda::Session>),
-}
-
-impl Model {
-    fn session(&self) -> Result<Session, String> {
-        Ok(match self {
-            Model::Cpu(model) => Session::Cpu(Box::new(
-                welte_cpu::Session::new(model).map_err(|e| e.to_string())?,
-            )),
-            Model::Cuda(model) => Session::Cuda(Box::new(
-                welte_cuda::Session::new(model).map_err(|e| e.to_string())?,
-            )),
-        })
-    }
-}
-
-impl Session {
-    fn step(&mut self, table: usize, rows: &[Row]) -> Result<&[f32], String> {
-        match self {
-            Session::Cpu(session) => session.step(table, rows).map_err(|e| e.to_string()),
-            Session::Cuda(session) => session.step(table, rows).map_err(|e| e.to_string()),
+impl Target {
+    fn new(id: DeviceId, options: &DeviceOptions, tolerance: fn(Format) -> f32) -> Target {
+        let name = options.instructions.clone();
+        Target {
+            name: name.unwrap_or_else(|| id.to_string()),
+            device: welte::open_device(id, options).unwrap_or_else(|error| panic!("{error}")),
+            tolerance,
         }
     }
 }
 
-fn compile(checkpoint: &dyn Checkpoint, configuration: &Configuration) -> Arc<Program> {
+fn exact(_: Format) -> f32 {
+    EXACT
+}
+
+fn int8_activations(format: Format) -> f32 {
+    match format.rounds_activations() {
+        true => INT8_ACTS,
+        false => EXACT,
+    }
+}
+
+/// Prompts in 16-bit formats use BF16 activations.
+fn bf16_activations(format: Format) -> f32 {
+    match format {
+        Format::BF16 | Format::F8_E4M3 => BF16_ACTS,
+        other => int8_activations(other),
+    }
+}
+
+/// The reference.
+fn reference() -> Vec<Target> {
+    let id = DeviceId::only("reference");
+    vec![Target::new(id, &DeviceOptions::default(), exact)]
+}
+
+/// The CPU with every instruction set of this machine.
+fn cpu() -> Vec<Target> {
+    let names = welte::instruction_sets();
+    let bf16 = names.contains(&"avx512-bf16");
+    let target = |name: &&'static str| {
+        let mut options = DeviceOptions::default();
+        options.threads = Some(2);
+        options.instructions = Some(name.to_string());
+        // Prompts use the BF16 instructions from `avx512-vnni` on, if the machine has them.
+        let tolerance = match *name {
+            "avx512-vnni" | "avx512-bf16" if bf16 => bf16_activations,
+            _ => int8_activations,
+        };
+        Target::new(DeviceId::only("cpu"), &options, tolerance)
+    };
+    names.iter().map(target).collect()
+}
+
+/// The first GPU. Steps are replayed as a graph, so the persistent kernel is not compiled.
+fn cuda() -> Vec<Target> {
+    let mut options = DeviceOptions::default();
+    options.replay = Replay::Graph;
+    vec![Target::new(
+        DeviceId::numbered("cuda", 0),
+        &options,
+        bf16_activations,
+    )]
+}
+
+const PROMPT_ROWS: usize = 32;
+
+/// The program for a device, or what the device lacks.
+fn compile(checkpoint: &dyn Checkpoint, device: &dyn Device) -> Result<Arc<Program>, String> {
     let options = CompileOptions {
         context: 64,
         page: 16,
         kv_format: Format::F16,
-        prefill_rows: 32,
-        batch_rows: 16,
+        prompt_rows: PROMPT_ROWS as u32,
+        prompt_outputs: PROMPT_ROWS as u32,
+        decode_rows: 16,
         ..CompileOptions::default()
     };
     let spec = welte_models::spec(checkpoint).expect("a known model");
     let mut program = welte_models::compile(&spec, checkpoint, &options).expect("a program");
-    welte_table::legalize(&mut program, &|command| configuration.supports(command))
+    if let Some(what) = device.missing(&program) {
+        return Err(what);
+    }
+    welte_table::legalize(&mut program, &|command| device.supports(command))
         .expect("a program for this device");
-    welte_table::verify(&program).expect("a sound program");
-    Arc::new(program)
-}
-
-fn table(program: &Program, wanted: fn(&Shape) -> bool) -> usize {
-    program
-        .tables
-        .iter()
-        .position(|table| wanted(&table.shape))
-        .expect("a table of this shape")
+    welte_table::verify(&program).expect("a valid program");
+    Ok(Arc::new(program))
 }
 
 /// What is wrong with one row of logits: the largest error in shares of the range, and a changed winner.
@@ -232,24 +195,33 @@ fn compare(got: &[f32], want: &[f32], tolerance: f32) -> Result<f32, String> {
     Ok(worst / range)
 }
 
-/// All paths of one golden on one configuration: batch, prompt, and one token at a time.
+/// All ways to compute one golden on one device: rows of the decode pass, chosen rows of the prompt pass, and the last
+/// row of a prompt followed by one token at a time.
 fn check(
     golden: &Golden,
+    program: Arc<Program>,
     checkpoint: &dyn Checkpoint,
-    configuration: &Configuration,
+    target: &Target,
 ) -> Result<f32, String> {
-    let program = &compile(checkpoint, configuration);
-    let model = configuration.load(program, checkpoint)?;
+    let said = |error: welte_device::Error| error.to_string();
+    let pass = |kind| program.pass(kind).expect("a pass of this kind");
+    let (decode, prompt) = (pass(PassKind::Decode), pass(PassKind::Prompt));
+    let plan = target.device.plan(program.clone()).map_err(said)?;
+    let model = target
+        .device
+        .load(plan, checkpoint, &mut |_| ())
+        .map_err(said)?;
     let rows: Vec<Row> = (0u32..)
         .zip(&golden.prompt)
         .map(|(position, &token)| Row {
             token,
             position,
-            sequence: 0,
+            slot: 0,
         })
         .collect();
-    let tolerance = configuration.tolerance(golden.format);
+    let tolerance = (target.tolerance)(golden.format);
     let wanted: Vec<&[f32]> = golden.logits.chunks_exact(golden.vocabulary).collect();
+    assert_eq!(wanted.len(), rows.len() - golden.first);
     let mut worst = 0.0f32;
     let mut judge = |path: &str, got: &[f32], want: &[f32]| match compare(got, want, tolerance) {
         Ok(error) => {
@@ -259,76 +231,58 @@ fn check(
         Err(problem) => Err(format!("{path}: {problem}")),
     };
 
-    let mut batch = model.session()?;
-    let batch_table = table(program, |s| matches!(s, Shape::Batch(_)));
+    let mut context = model.context().map_err(said)?;
     let mut got = Vec::new();
     for rows in rows.chunks(16) {
-        let logits = batch
-            .step(batch_table, rows)
-            .map_err(|e| format!("batch: {e}"))?;
-        got.extend_from_slice(logits);
+        got.extend_from_slice(context.step(decode, rows, &[]).map_err(said)?);
     }
-    for (got, want) in got
-        .chunks_exact(golden.vocabulary)
-        .skip(golden.first)
-        .zip(&wanted)
-    {
-        judge("batch", got, want)?;
+    let got = got.chunks_exact(golden.vocabulary);
+    for (got, want) in got.skip(golden.first).zip(&wanted) {
+        judge("rows", got, want)?;
     }
 
-    let mut one = model.session()?;
-    let (prefill, decode) = (
-        table(program, |s| matches!(s, Shape::Prefill(_))),
-        table(program, |s| matches!(s, Shape::Decode)),
-    );
-    let (prompt, rest) = rows.split_at(golden.first + 1);
-    judge(
-        "prefill",
-        one.step(prefill, prompt)
-            .map_err(|e| format!("prefill: {e}"))?,
-        wanted[0],
-    )?;
+    let mut context = model.context().map_err(said)?;
+    let most = rows.len().min(PROMPT_ROWS);
+    let outputs: Vec<u32> = (golden.first as u32..most as u32).collect();
+    let got = context
+        .step(prompt, &rows[..most], &outputs)
+        .map_err(said)?;
+    assert_eq!(got.len(), outputs.len() * golden.vocabulary);
+    for (got, want) in got.chunks_exact(golden.vocabulary).zip(&wanted) {
+        judge("prompt, chosen rows", got, want)?;
+    }
+
+    let mut context = model.context().map_err(said)?;
+    let (first, rest) = rows.split_at(golden.first + 1);
+    let got = context
+        .step(prompt, first, &[golden.first as u32])
+        .map_err(said)?;
+    judge("prompt", got, wanted[0])?;
     for (row, want) in rest.iter().zip(&wanted[1..]) {
-        let got = one
-            .step(decode, std::slice::from_ref(row))
-            .map_err(|e| format!("decode: {e}"))?;
+        let got = context
+            .step(decode, std::slice::from_ref(row), &[])
+            .map_err(said)?;
         judge("decode", got, want)?;
     }
     Ok(worst)
 }
 
-/// The reference and every instruction set of this machine.
-fn on_the_cpu() -> Vec<Configuration> {
-    let reference = Options {
-        threads: Some(1),
-        isa: None,
-        reference: true,
-    };
-    let mut configurations = vec![Configuration::Cpu("reference", reference)];
-    configurations.extend(Isa::available().into_iter().map(|isa| {
-        let options = Options {
-            threads: Some(2),
-            isa: Some(isa),
-            reference: false,
-        };
-        Configuration::Cpu(isa.name(), options)
-    }));
-    configurations
-}
-
-fn check_all(architecture: &str, count: usize, configurations: &[Configuration]) {
+fn check_all(architecture: &str, count: usize, targets: &[Target]) {
     let goldens = goldens(architecture);
     assert_eq!(goldens.len(), count, "a directory and files");
     let mut problems = Vec::new();
     for golden in &goldens {
         let checkpoint = welte_formats::open(&golden.path).expect("a checkpoint");
-        for configuration in configurations {
-            let name = configuration.name();
-            if let Some(what) = configuration.lacks(&*checkpoint) {
-                eprintln!("{} skipped on {name}: no {what}", golden.name);
-                continue;
-            }
-            match check(golden, &*checkpoint, configuration) {
+        for target in targets {
+            let name = &target.name;
+            let program = match compile(&*checkpoint, &*target.device) {
+                Ok(program) => program,
+                Err(what) => {
+                    eprintln!("{} skipped on {name}: no {what}", golden.name);
+                    continue;
+                }
+            };
+            match check(golden, program, &*checkpoint, target) {
                 Ok(worst) => println!("{} on {name}: {worst:.2e}", golden.name),
                 Err(problem) => problems.push(format!("{} on {name}: {problem}", golden.name)),
             }
@@ -337,16 +291,24 @@ fn check_all(architecture: &str, count: usize, configurations: &[Configuration])
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// Two tests of each architecture: on the CPU, and on a GPU. A directory and a file per format: 14; a directory and one
+/// Three tests of each architecture: on the reference, on the CPU, and on a GPU. A directory and a file per format: 14; a directory and one
 /// file: 2. Formats that came later, F8_E4M3 in four ways: 7. MLX: a directory for each number of bits, one that mixes
 /// them, and one with experts. gpt-oss: two directories and two files.
 macro_rules! architectures {
     ($($name:ident $count:literal),* $(,)?) => {
+        mod reference {
+            $(
+                #[test]
+                fn $name() {
+                    super::check_all(stringify!($name), $count, &super::reference());
+                }
+            )*
+        }
         mod cpu {
             $(
                 #[test]
                 fn $name() {
-                    super::check_all(stringify!($name), $count, &super::on_the_cpu());
+                    super::check_all(stringify!($name), $count, &super::cpu());
                 }
             )*
         }
@@ -355,7 +317,7 @@ macro_rules! architectures {
                 #[test]
                 #[ignore = "needs a GPU"]
                 fn $name() {
-                    super::check_all(stringify!($name), $count, &[super::Configuration::Cuda]);
+                    super::check_all(stringify!($name), $count, &super::cuda());
                 }
             )*
         }

@@ -1,15 +1,15 @@
-//! What must hold whatever the model: chains split, batches separate, prompts chunk, prefixes are reused.
+//! Properties of every model: chains can be split, rows are independent, prompts can be cut, prefixes are reused.
 
 mod common;
 
 use common::*;
 use std::collections::{BTreeMap, BTreeSet};
-use welte::{DeviceChoice, GenerateOptions, LoadOptions, Sampling};
-use welte_table::Op;
+use welte::{DeviceChoice, GenerateOptions, Sampling};
+use welte_table::{Op, PassKind};
 
-/// How far the logits of few and of many rows of a prompt may be apart in a block format: as far as the goldens. Many go
-/// through attention in BF16 on the CPU (2.3e-2 was seen) and are multiplied in 16 bits on a GPU, and whatever is a little
-/// different is then rounded to the other side of 8 bits somewhere.
+/// How far the logits of few and of many prompt rows may differ in a block format: as far as from the goldens. Many rows
+/// use BF16 in the CPU's attention (2.3e-2 was seen) and 16-bit products on a GPU. Rounding to 8 bits amplifies small
+/// differences.
 const TOLERANCE: f32 = 4e-2;
 
 fn decode(device: DeviceChoice, lengths: &[usize], sampling: &Sampling) -> Vec<u32> {
@@ -17,11 +17,11 @@ fn decode(device: DeviceChoice, lengths: &[usize], sampling: &Sampling) -> Vec<u
     let mut session = model.session().unwrap();
     let prompt = prompt(9, &model);
     session.feed(&prompt[..8]).unwrap();
-    session.set_sampling(sampling, &[]);
+    session.set_sampling(sampling, &[], &[]).unwrap();
     let (mut tokens, mut last) = (Vec::new(), prompt[8]);
     for &n in lengths {
         let count = session
-            .chain(last, n, &[], &mut |token| {
+            .chain(last, n, &mut |token| {
                 tokens.push(token);
                 last = token;
                 true
@@ -45,12 +45,11 @@ fn same_seed_same_tokens_for_any_chain_length_and_another_seed_differs(device: D
     let model = tiny(device);
     let prompt = prompt(20, &model);
     let run = |chain: Option<usize>, seed: u64| {
-        let options = GenerateOptions {
-            max_tokens: 40,
-            sampling: sampled(seed),
-            chain,
-            ..Default::default()
-        };
+        let options = with(GenerateOptions::default(), |o| {
+            o.max_tokens = 40;
+            o.sampling = sampled(seed);
+            o.chain = chain;
+        });
         generate(&mut model.session().unwrap(), &prompt, &options)
             .0
             .tokens
@@ -66,11 +65,10 @@ fn same_seed_same_tokens_for_any_chain_length_and_another_seed_differs(device: D
 fn the_iterator_gives_what_the_callback_gives(device: DeviceChoice) {
     let model = tiny(device);
     let prompt = prompt(12, &model);
-    let options = GenerateOptions {
-        max_tokens: 20,
-        sampling: sampled(1),
-        ..Default::default()
-    };
+    let options = with(GenerateOptions::default(), |o| {
+        o.max_tokens = 20;
+        o.sampling = sampled(1);
+    });
     let mut session = model.session().unwrap();
     let (outcome, text) = generate(&mut session, &prompt, &options);
     session.clear();
@@ -85,17 +83,15 @@ fn a_prompt_in_chunks_gives_the_logits_of_one_piece(device: DeviceChoice) {
     let tokens = prompt(90, &model);
     let narrow = load(
         TINY,
-        &LoadOptions {
-            prefill_rows: 7,
-            ..options(device)
-        },
+        &with(options(device), |o| {
+            o.prompt_rows = 7;
+        }),
     );
     let wide = load(
         TINY,
-        &LoadOptions {
-            prefill_rows: 128,
-            ..options(device)
-        },
+        &with(options(device), |o| {
+            o.prompt_rows = 128;
+        }),
     );
     let one = logits(&mut wide.session().unwrap(), &tokens);
     let many = logits(&mut narrow.session().unwrap(), &tokens);
@@ -141,10 +137,9 @@ fn a_reused_prefix_gives_what_a_fresh_start_gives(device: DeviceChoice) {
     let first = prompt(50, &model);
     let mut second = first[..37].to_vec();
     second.extend(prompt(70, &model)[50..].iter());
-    let options = GenerateOptions {
-        max_tokens: 12,
-        ..Default::default()
-    };
+    let options = with(GenerateOptions::default(), |o| {
+        o.max_tokens = 12;
+    });
     let mut session = model.session().unwrap();
     generate(&mut session, &first, &options);
     let (reused, _) = generate(&mut session, &second, &options);
@@ -161,15 +156,14 @@ fn a_reused_prefix_gives_what_a_fresh_start_gives(device: DeviceChoice) {
 fn what_is_planned_is_what_is_allocated(device: DeviceChoice) {
     for options in [
         options(device),
-        LoadOptions {
-            kv_format: welte::Format::Q8_0,
-            context: 1000,
-            ..options(device)
-        },
+        with(options(device), |o| {
+            o.kv_format = welte::Format::Q8_0;
+            o.context = 1000;
+        }),
     ] {
         let model = load(TINY, &options);
         let mut session = model.session().unwrap();
-        assert_eq!(model.plan().by_class(), session.device().allocated());
+        assert_eq!(model.plan().by_class(), session.context().allocated());
     }
 }
 
@@ -182,14 +176,15 @@ fn a_profiled_step_says_when_its_commands_ran(device: DeviceChoice) {
     let model = tiny(device);
     let mut session = model.session().unwrap();
     session.feed(&[1, 2, 3]).unwrap();
-    assert!(session.device().last_step().is_empty());
-    session.device().set_profiling(true).unwrap();
+    assert!(session.context().last_step().is_empty());
+    session.context().set_profiling(true).unwrap();
     session.feed(&[4, 5]).unwrap();
     session.feed(&[6]).unwrap();
-    let step = session.device().last_step();
+    let step = session.context().last_step();
     assert_eq!((step.position, step.rows, step.lanes.len()), (5, 1, 1));
-    // All but the sample: logits are fed, no token is chosen.
-    let commands = &model.program().tables[0].commands;
+    // A step runs all commands but the last, which samples.
+    let program = model.program();
+    let commands = &program.passes[program.pass(PassKind::Decode).unwrap()].commands;
     let ran: BTreeSet<u32> = step.commands.iter().map(|c| c.command).collect();
     assert_eq!(ran.len(), commands.len() - 1);
     let mut before = 0;
@@ -199,13 +194,12 @@ fn a_profiled_step_says_when_its_commands_ran(device: DeviceChoice) {
     }
     let attention = step.commands.iter().filter(|c| c.op == Op::Attention);
     for timed in attention {
-        let bytes = commands[timed.command as usize].bytes;
-        let kv = model.program().kv;
-        let position = kv.position_bytes().unwrap() / u64::from(kv.layers);
-        assert_eq!(timed.bytes, bytes + 6 * position);
+        let command = &commands[timed.command as usize];
+        let position = program.cache_of(command).unwrap().position_bytes();
+        assert_eq!(timed.bytes, command.bytes + 6 * position.unwrap());
     }
-    session.device().set_profiling(false).unwrap();
-    assert!(session.device().last_step().is_empty());
+    session.context().set_profiling(false).unwrap();
+    assert!(session.context().last_step().is_empty());
 }
 
 on_devices!(

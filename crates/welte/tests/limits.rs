@@ -4,14 +4,13 @@ mod common;
 
 use common::*;
 use std::ops::ControlFlow;
-use welte::{DeviceChoice, Error, GenerateOptions, LoadOptions, Model, Sampling, StopReason};
+use welte::{DeviceChoice, Error, GenerateOptions, Model, Sampling, StopReason};
 
 fn some(max_tokens: usize) -> GenerateOptions {
-    GenerateOptions {
-        max_tokens,
-        ignore_end: true,
-        ..Default::default()
-    }
+    with(GenerateOptions::default(), |o| {
+        o.max_tokens = max_tokens;
+        o.ignore_end = true;
+    })
 }
 
 fn the_context_limit_names_both_numbers(device: DeviceChoice) {
@@ -127,63 +126,69 @@ fn nonsense_is_refused(device: DeviceChoice) {
         refused(&[model.vocab()], some(1)),
         Error::Token { .. }
     ));
-    let with = |sampling| GenerateOptions {
-        sampling,
-        ..some(1)
-    };
-    for sampling in [
-        Sampling {
-            temperature: f32::NAN,
-            ..Default::default()
-        },
-        Sampling {
-            temperature: -1.0,
-            ..Default::default()
-        },
-        Sampling {
-            top_p: 0.0,
-            ..Default::default()
-        },
-        Sampling {
-            min_p: 2.0,
-            ..Default::default()
-        },
-        Sampling {
-            repeat_penalty: 0.0,
-            ..Default::default()
-        },
-        Sampling {
-            presence_penalty: f32::INFINITY,
-            ..Default::default()
-        },
-    ] {
-        assert!(matches!(
-            refused(&[1], with(sampling)),
-            Error::Option { .. }
-        ));
+    type Set = fn(&mut Sampling, f32);
+    let wrong: [(&str, &[f32], Set); 6] = [
+        ("temperature", &[-1.0, f32::INFINITY], |s, v| {
+            s.temperature = v
+        }),
+        ("top_p", &[0.0, -0.5, 1.001], |s, v| s.top_p = v),
+        ("min_p", &[-0.001, 2.0], |s, v| s.min_p = v),
+        ("repeat_penalty", &[0.0, -1.0, f32::INFINITY], |s, v| {
+            s.repeat_penalty = v
+        }),
+        ("frequency_penalty", &[f32::NEG_INFINITY], |s, v| {
+            s.frequency_penalty = v
+        }),
+        ("presence_penalty", &[f32::INFINITY], |s, v| {
+            s.presence_penalty = v
+        }),
+    ];
+    for (name, values, set) in wrong {
+        for value in [values, &[f32::NAN]].concat() {
+            let options = with(some(1), |o| set(&mut o.sampling, value));
+            let error = refused(&[1], options);
+            assert!(
+                matches!(error, Error::Sampling { field, .. } if field == name),
+                "{name} {value}: {error}"
+            );
+        }
     }
-    let bias = GenerateOptions {
-        bias: vec![(u32::MAX, 1.0)],
-        ..some(1)
-    };
+    let stop = with(some(1), |o| o.stop = vec!["a".into(), String::new()]);
+    assert!(matches!(refused(&[1], stop), Error::EmptyStopString));
+    let bias = with(some(1), |o| o.bias = vec![(1, f32::NAN)]);
+    assert!(matches!(refused(&[1], bias), Error::Bias { token: 1 }));
+    let bias = with(some(1), |o| {
+        o.bias = vec![(u32::MAX, 1.0)];
+    });
     assert!(matches!(refused(&[1], bias), Error::Token { .. }));
 }
 
-fn what_does_not_fit_is_refused_with_numbers_and_a_way_out(device: DeviceChoice) {
-    let options = LoadOptions {
-        context: 64_000_000,
-        ..options(device)
-    };
-    // More than any machine or GPU has.
+fn what_does_not_fit_is_refused_with_numbers(device: DeviceChoice) {
     let large = "synthetic:qwen3-0.6b:q4_0";
-    let Err(error) = Model::load(large, &options, &mut |_, _| ()) else {
-        panic!("loaded")
+    // More positions than any machine or GPU has memory for.
+    let context = 64_000_000;
+    let options = with(options(device), |o| o.context = context);
+    let result = Model::load(large, &options, &mut |_| ());
+    let Err(Error::Memory {
+        device: refused_by,
+        need,
+        have,
+        fits_context: Some(fits),
+        ..
+    }) = result
+    else {
+        panic!("{:?}", result.err())
     };
-    let text = error.to_string();
-    assert!(
-        text.contains("needs") && text.contains("available") && text.contains("-c "),
-        "{text}"
-    );
+    assert_eq!(DeviceChoice::Named(refused_by), device);
+    assert!(have < need && fits % 256 == 0 && fits < context);
+    // The context that is said to fit does; 28 layers, 8 heads of 128 elements, keys and values in F16.
+    let plan = |context| {
+        let options = with(options.clone(), |o| o.context = context);
+        Model::inspect(large, &options).unwrap().plan().total()
+    };
+    let position = 28 * 8 * 128 * 2 * 2;
+    assert!(plan(fits) <= have);
+    assert!(plan(fits) + 1024 * position > have);
 }
 
 fn a_bias_of_minus_infinity_forbids_and_a_large_one_forces(device: DeviceChoice) {
@@ -192,20 +197,18 @@ fn a_bias_of_minus_infinity_forbids_and_a_large_one_forces(device: DeviceChoice)
     let plain = generate(&mut model.session().unwrap(), &tokens, &some(1))
         .0
         .tokens[0];
-    let forbid = GenerateOptions {
-        bias: vec![(plain, f32::NEG_INFINITY)],
-        ..some(8)
-    };
+    let forbid = with(some(8), |o| {
+        o.bias = vec![(plain, f32::NEG_INFINITY)];
+    });
     assert!(
         !generate(&mut model.session().unwrap(), &tokens, &forbid)
             .0
             .tokens
             .contains(&plain)
     );
-    let force = GenerateOptions {
-        bias: vec![(7, 1e9)],
-        ..some(8)
-    };
+    let force = with(some(8), |o| {
+        o.bias = vec![(7, 1e9)];
+    });
     assert_eq!(
         generate(&mut model.session().unwrap(), &tokens, &force)
             .0
@@ -219,6 +222,6 @@ on_devices!(
     a_prompt_must_leave_room_for_one_token,
     generation_ends_where_the_context_does,
     nonsense_is_refused,
-    what_does_not_fit_is_refused_with_numbers_and_a_way_out,
+    what_does_not_fit_is_refused_with_numbers,
     a_bias_of_minus_infinity_forbids_and_a_large_one_forces,
 );

@@ -6,16 +6,15 @@ use common::*;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::channel;
-use welte::{CancelHandle, DeviceChoice, GenerateOptions, LoadOptions, Model, StopReason};
+use welte::{CancelHandle, DeviceChoice, GenerateOptions, Model, StopReason};
 
 /// How far logits of the same tokens may be apart, as a share of the largest: they were computed in other pieces.
 const TOLERANCE: f32 = 4e-2;
 
 fn at_most(max_tokens: usize) -> GenerateOptions {
-    GenerateOptions {
-        max_tokens,
-        ..GenerateOptions::default()
-    }
+    with(GenerateOptions::default(), |o| {
+        o.max_tokens = max_tokens;
+    })
 }
 
 /// A story without stop strings: its tokens, its text, and where each token ends in the text.
@@ -91,11 +90,10 @@ fn stop_strings_cut_text_tokens_and_cache(device: DeviceChoice) {
         let at = story.text.find(stop).unwrap();
         for chain in [None, Some(1), Some(5)] {
             let what = format!("case {case}, {stop:?} at {at}, token {kept}, chain {chain:?}");
-            let options = GenerateOptions {
-                stop: vec![stop.into()],
-                chain,
-                ..at_most(60)
-            };
+            let options = with(at_most(60), |o| {
+                o.stop = vec![stop.into()];
+                o.chain = chain;
+            });
             let mut session = model.session().unwrap();
             let (outcome, text) = generate(&mut session, &story.prompt, &options);
             assert_eq!(outcome.stop, StopReason::StopString(stop.into()), "{what}");
@@ -139,10 +137,9 @@ fn of_several_stop_strings_the_earliest_counts(device: DeviceChoice) {
     let at = story.text.find(early).unwrap();
     let stops = [early, late, much_later];
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [1, 0, 2]] {
-        let options = GenerateOptions {
-            stop: order.map(|i| stops[i].to_string()).to_vec(),
-            ..at_most(60)
-        };
+        let options = with(at_most(60), |o| {
+            o.stop = order.map(|i| stops[i].to_string()).to_vec();
+        });
         let (outcome, text) = generate(&mut model.session().unwrap(), &story.prompt, &options);
         assert_eq!(outcome.stop, StopReason::StopString(early.into()));
         assert_eq!(text, story.text[..at]);
@@ -159,11 +156,10 @@ fn ignoring_end_tokens_forbids_them(device: DeviceChoice) {
     assert!(model.end_tokens().contains(&end));
     // However much they are wanted.
     for bias in [vec![], vec![(end, 1e9)]] {
-        let options = GenerateOptions {
-            ignore_end: true,
-            bias,
-            ..at_most(plain.tokens.len() + 20)
-        };
+        let options = with(at_most(plain.tokens.len() + 20), |o| {
+            o.ignore_end = true;
+            o.bias = bias;
+        });
         let (outcome, _) = generate(&mut model.session().unwrap(), &prompt, &options);
         assert_eq!(outcome.stop, StopReason::Length);
         assert_eq!(outcome.tokens.len(), plain.tokens.len() + 20);
@@ -188,11 +184,10 @@ fn penalties_count_the_prompt_and_what_was_generated(device: DeviceChoice) {
             ..Default::default()
         },
     ] {
-        let options = GenerateOptions {
-            sampling,
-            ignore_end: true,
-            ..at_most(34)
-        };
+        let options = with(at_most(34), |o| {
+            o.sampling = sampling;
+            o.ignore_end = true;
+        });
         let (outcome, _) = generate(&mut session(), &prompt, &options);
         let mut seen = [&prompt[..], &outcome.tokens].concat();
         assert_eq!(seen.len(), 64);
@@ -201,14 +196,13 @@ fn penalties_count_the_prompt_and_what_was_generated(device: DeviceChoice) {
         assert_eq!(seen.len(), 64, "a token came twice");
     }
     // The other way round the most frequent token comes again and again.
-    let options = GenerateOptions {
-        sampling: welte::Sampling {
+    let options = with(at_most(10), |o| {
+        o.sampling = welte::Sampling {
             frequency_penalty: -1e6,
             ..Default::default()
-        },
-        ignore_end: true,
-        ..at_most(10)
-    };
+        };
+        o.ignore_end = true;
+    });
     let (outcome, _) = generate(&mut session(), &[3, 9, 3], &options);
     assert_eq!(outcome.tokens, [3; 10]);
 }
@@ -245,7 +239,7 @@ fn penalised_choice(logits: &[f32], known: &[u32], sampling: &welte::Sampling) -
 
 #[test]
 fn penalties_are_those_of_the_definition() {
-    let model = tiny(DeviceChoice::Cpu);
+    let model = tiny(DeviceChoice::CPU);
     let prompt = prompt(20, &model);
     let plain = welte::Sampling {
         penalty_last_n: 8,
@@ -268,11 +262,10 @@ fn penalties_are_those_of_the_definition() {
             ..plain
         },
     ] {
-        let options = GenerateOptions {
-            sampling,
-            ignore_end: true,
-            ..at_most(40)
-        };
+        let options = with(at_most(40), |o| {
+            o.sampling = sampling;
+            o.ignore_end = true;
+        });
         let (outcome, _) = generate(&mut model.session().unwrap(), &prompt, &options);
         let mut session = model.session().unwrap();
         let mut known = prompt.clone();
@@ -301,10 +294,9 @@ fn penalties_are_those_of_the_definition() {
 /// What a cancelled generation leaves for the next: nothing.
 fn goes_on(session: &mut welte::Session, handle: &CancelHandle, prompt: &[u32]) {
     assert!(!handle.is_cancelled());
-    let options = GenerateOptions {
-        ignore_end: true,
-        ..at_most(20)
-    };
+    let options = with(at_most(20), |o| {
+        o.ignore_end = true;
+    });
     let (outcome, _) = generate(session, prompt, &options);
     assert_eq!(
         (outcome.stop, outcome.tokens.len()),
@@ -314,7 +306,7 @@ fn goes_on(session: &mut welte::Session, handle: &CancelHandle, prompt: &[u32]) 
 
 #[test]
 fn cancelling_before_the_start_computes_nothing() {
-    let model = tiny(DeviceChoice::Cpu);
+    let model = tiny(DeviceChoice::CPU);
     // Four pieces of a prompt: 32, 32, 32 and 4.
     for length in [1, 32, 33, 100] {
         let prompt = prompt(length, &model);
@@ -337,12 +329,11 @@ fn cancelling_a_prompt_keeps_the_pieces_that_are_done() {
     // Every token is a piece of its own, so another thread has thousands of occasions.
     let model = load(
         TINY,
-        &LoadOptions {
-            context: 4096,
-            prefill_rows: 1,
-            threads: Some(1),
-            ..options(DeviceChoice::Cpu)
-        },
+        &with(options(DeviceChoice::CPU), |o| {
+            o.context = 4096;
+            o.prompt_rows = 1;
+            o.threads = Some(1);
+        }),
     );
     let prompt = prompt(4000, &model);
     let mut session = model.session().unwrap();
@@ -368,11 +359,13 @@ fn cancelling_a_prompt_keeps_the_pieces_that_are_done() {
 
 #[test]
 fn cancelling_from_another_thread_ends_a_chain_at_the_next_token() {
-    let model = tiny(DeviceChoice::Cpu);
+    let model = tiny(DeviceChoice::CPU);
     let prompt = prompt(9, &model);
     let mut session = model.session().unwrap();
     session.feed(&prompt[..8]).unwrap();
-    session.set_sampling(&welte::Sampling::default(), &[]);
+    session
+        .set_sampling(&welte::Sampling::default(), &[], &[])
+        .unwrap();
     let handle = session.cancel_handle();
     let (ask, asked) = channel();
     let (tell, told) = channel();
@@ -392,7 +385,7 @@ fn cancelling_from_another_thread_ends_a_chain_at_the_next_token() {
             }
             true
         };
-        session.chain(prompt[8], 64, &[], emit).unwrap()
+        session.chain(prompt[8], 64, emit).unwrap()
     });
     assert_eq!((count, tokens.len()), (3, 3));
     // The last token is not in the cache yet.
@@ -404,14 +397,13 @@ fn cancelling_from_another_thread_ends_a_chain_at_the_next_token() {
 
 #[test]
 fn cancelling_from_the_callback_ends_generation_at_the_next_token() {
-    let model = demo(DeviceChoice::Cpu);
+    let model = demo(DeviceChoice::CPU);
     let story = Story::tell(&model);
     let mut session = model.session().unwrap();
     let handle = session.cancel_handle();
-    let options = GenerateOptions {
-        chain: Some(64),
-        ..at_most(60)
-    };
+    let options = with(at_most(60), |o| {
+        o.chain = Some(64);
+    });
     let mut text = String::new();
     let outcome = session
         .generate(&story.prompt, &options, &mut |piece| {
@@ -460,7 +452,7 @@ fn directory(folder: &Path, generation_config: Option<&str>, end_of_config: &str
     if let Some(text) = generation_config {
         std::fs::write(folder.join("generation_config.json"), text).unwrap();
     }
-    load(folder.to_str().unwrap(), &options(DeviceChoice::Cpu))
+    load(folder.to_str().unwrap(), &options(DeviceChoice::CPU))
 }
 
 #[test]
@@ -502,11 +494,10 @@ fn each_end_token_ends_a_generation() {
         r#""eos_token_id": 7,"#,
     );
     let wants = |token, ignore_end| {
-        let options = GenerateOptions {
-            bias: vec![(token, 1e9)],
-            ignore_end,
-            ..at_most(6)
-        };
+        let options = with(at_most(6), |o| {
+            o.bias = vec![(token, 1e9)];
+            o.ignore_end = ignore_end;
+        });
         generate(&mut model.session().unwrap(), &[1, 2, 3], &options).0
     };
     for token in [5, 7, 11] {

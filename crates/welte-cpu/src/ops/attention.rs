@@ -2,6 +2,7 @@
 //! and the partials are merged in order: the same bits whether splits run on one thread or on many.
 
 use super::attention_prompt::Prompt;
+use super::cache::KvCache;
 use super::{Floats, Place, State, exp_not_positive};
 use crate::kernels::Isa;
 use half::f16;
@@ -12,10 +13,12 @@ pub(crate) const SPLIT: usize = 256;
 /// The largest head that the device takes.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
 
+#[derive(Clone, Copy)]
 pub(crate) struct Attention {
     pub(crate) q: Place,
     pub(crate) y: Place,
     pub(crate) layer: usize,
+    pub(crate) cache: KvCache,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
@@ -303,8 +306,7 @@ unsafe fn attend(
 ) {
     let dim = a.head_dim;
     let group = a.heads / a.kv_heads;
-    let sequence = state.rows[row].sequence as usize;
-    let row_bytes = state.kv_row_bytes();
+    let slot = state.rows[row].slot as usize;
     let floats = partial_floats(dim);
     let mut wide = [0.0f32; MAX_HEAD_DIM];
     let wide = &mut wide[..dim];
@@ -320,8 +322,8 @@ unsafe fn attend(
     let read = |part: usize, position: usize, wide: &mut [f32]| {
         // SAFETY: positions up to the row's own lie in the layout.
         let row = unsafe {
-            let at = state.kv_at(a.layer, part, kv_head, sequence, position);
-            std::slice::from_raw_parts(at, row_bytes)
+            let at = a.cache.at(state, a.layer, part, kv_head, slot, position);
+            std::slice::from_raw_parts(at, a.cache.row_bytes)
         };
         widen(row, wide);
     };

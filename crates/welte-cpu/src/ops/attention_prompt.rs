@@ -107,9 +107,9 @@ impl Attention {
             item % self.kv_heads,
         );
         let span = block * count..rows.min((block + 1) * count);
-        let follow = state.rows[span.clone()].windows(2).all(|pair| {
-            pair[0].sequence == pair[1].sequence && pair[0].position + 1 == pair[1].position
-        });
+        let follow = state.rows[span.clone()]
+            .windows(2)
+            .all(|pair| pair[0].slot == pair[1].slot && pair[0].position + 1 == pair[1].position);
         // SAFETY: promised by the caller.
         unsafe {
             if follow {
@@ -470,7 +470,7 @@ unsafe fn attend<
         from..(from + per_strip).min(rows.end)
     };
     let count = rows.len().div_ceil(per_strip).min(STRIPS);
-    let sequence = state.rows[rows.start].sequence as usize;
+    let slot = state.rows[rows.start].slot as usize;
     // SAFETY: the scratch has room for the strips, scores, keys and values; positions up to the rows' own lie in the
     // layout.
     unsafe {
@@ -484,12 +484,14 @@ unsafe fn attend<
         let keys = scores.add(BLOCK * lanes);
         let values = keys.add(BLOCK * dim);
         let end = state.rows[rows.end - 1].position as usize + 1;
-        let start = strips[0].from / BLOCK * BLOCK;
+        let first = strips[0].from;
+        let start = first / BLOCK * BLOCK;
         for block in (start..end).step_by(BLOCK) {
             let held = BLOCK.min(end - block);
             let row_of = |part, p| {
-                let row = |p| state.kv_at(a.layer, part, kv_head, sequence, block + p);
-                (p < held).then(|| row(p).cast_const())
+                let row = |p| a.cache.at(state, a.layer, part, kv_head, slot, block + p);
+                // Pages before the window may belong to other sequences, whose values need not be finite.
+                (p < held && block + p >= first).then(|| row(p).cast_const())
             };
             let padded = held.next_multiple_of(DEEP);
             for p in 0..padded {

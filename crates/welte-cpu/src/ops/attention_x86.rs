@@ -99,14 +99,8 @@ impl Places {
     /// # Safety
     /// The span is not empty, not longer than a split, and like what comes after it in the sequence's context.
     #[inline(always)]
-    unsafe fn of(
-        a: &Attention,
-        state: &State,
-        sequence: usize,
-        kv_head: usize,
-        span: Span,
-    ) -> Places {
-        let (bytes, page) = (state.kv_row_bytes(), state.kv.page as usize);
+    unsafe fn of(a: &Attention, state: &State, slot: usize, kv_head: usize, span: Span) -> Places {
+        let (bytes, page) = (a.cache.row_bytes, a.cache.page_len);
         let count = span.to - span.from;
         let mut places = Places {
             rows: [std::ptr::null(); 2 * SPLIT + MOST_AHEAD],
@@ -119,7 +113,7 @@ impl Places {
             while at < span.to {
                 let run = (span.to - at).min(page - at % page);
                 // SAFETY: promised by the caller; the run lies in one page.
-                let first = unsafe { state.kv_at(a.layer, part, kv_head, sequence, at) };
+                let first = unsafe { a.cache.at(state, a.layer, part, kv_head, slot, at) };
                 for (i, row) in rows[at - span.from..][..run].iter_mut().enumerate() {
                     *row = first.wrapping_add(i * bytes);
                 }
@@ -130,7 +124,7 @@ impl Places {
         let (mut next, mut step) = (places.rows[2 * count - 1].cast_mut(), 0);
         if let (Some((kv_head, at)), true) = (span.after, count >= MOST_LANES) {
             // SAFETY: promised by the caller.
-            next = unsafe { state.kv_at(a.layer, 0, kv_head, sequence, at) };
+            next = unsafe { a.cache.at(state, a.layer, 0, kv_head, slot, at) };
             step = bytes;
         }
         for (i, row) in places.rows[2 * count..][..MOST_AHEAD]
@@ -347,12 +341,12 @@ unsafe fn attend<L: Lanes, R: Rows>(
 ) {
     let dim = a.head_dim;
     let group = a.heads / a.kv_heads;
-    let sequence = state.rows[row].sequence as usize;
+    let slot = state.rows[row].slot as usize;
     let stride = partial_floats(dim);
     // SAFETY: promised by the caller; positions up to the row's own lie in the layout.
     unsafe {
         let queries = a.q.start.add(row * a.q.stride + kv_head * group * dim);
-        let places = &Places::of(a, state, sequence, kv_head, span);
+        let places = &Places::of(a, state, slot, kv_head, span);
         let mut h = 0;
         while h < group {
             let (q, s) = (queries.add(h * dim), scores.add(h * SPLIT));

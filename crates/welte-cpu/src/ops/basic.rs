@@ -1,6 +1,6 @@
-//! The small ops: embed, norm, bias, act·mul, add, scale, copy.
+//! The small ops: embed, norm, bias, act·mul, add, scale.
 
-use super::{Bytes, Floats, Place, State, gated, widest};
+use super::{Bytes, Floats, Place, gated, widest};
 use crate::kernels::Kernel;
 use welte_formats::quant;
 use welte_table::Format;
@@ -31,10 +31,10 @@ unsafe impl Sync for Embed {}
 impl Embed {
     /// # Safety
     /// See `super`; the tokens were checked against the vocabulary.
-    pub(crate) unsafe fn run(&self, state: &State, row: usize) {
-        // SAFETY: the row's slot lies in the conveyor, its token in the table, its row of y in the buffer.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        // SAFETY: the row's token lies in the tokens buffer and in the table, its row of y in the buffer.
         unsafe {
-            let token = *self.tokens.add(state.slot + row) as usize;
+            let token = *self.tokens.add(row) as usize;
             let table = std::slice::from_raw_parts(self.table.0, self.bytes);
             let y = self.y.row_mut(row, self.k);
             match &self.tiles {
@@ -220,24 +220,6 @@ impl Scale {
             if self.cap != 0.0 {
                 *y = self.cap * (*y / self.cap).tanh();
             }
-        }
-    }
-}
-
-pub(crate) struct CopyLast {
-    pub(crate) x: Place,
-    pub(crate) y: Place,
-    pub(crate) n: usize,
-}
-
-impl CopyLast {
-    /// # Safety
-    /// See `super`.
-    pub(crate) unsafe fn run(&self, live: usize) {
-        // SAFETY: both rows lie in their buffers; `copy` allows them to be the same.
-        unsafe {
-            let x = self.x.start.add((live - 1) * self.x.stride);
-            std::ptr::copy(x, self.y.start, self.n);
         }
     }
 }

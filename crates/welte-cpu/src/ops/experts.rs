@@ -190,7 +190,7 @@ impl PrepareEntries {
 
 /// What becomes of an expert's outputs.
 #[derive(Clone, Copy)]
-pub(crate) enum Then {
+pub(crate) enum Epilogue {
     /// The expert has gate and up: `act(gate) * up` goes to the entry's part of its row.
     ActMul(u32),
     /// They are kept in the order of the groups.
@@ -208,7 +208,7 @@ pub(crate) struct ExpertsMatmul {
     pub(crate) acts: Bytes,
     pub(crate) acts_bytes: usize,
     pub(crate) y: Place,
-    pub(crate) then: Then,
+    pub(crate) epilogue: Epilogue,
     /// Of gate and up, if they meet here; for each expert as many as its matrix has rows.
     pub(crate) bias: Floats,
 }
@@ -251,7 +251,7 @@ impl ExpertsMatmul {
         let tile_rows = self.kernel.tile_rows;
         let first = part * self.tiles_per_chunk() * tile_rows;
         let n = (self.tiles_per_chunk() * tile_rows).min(self.n - first);
-        let matrices = if let Then::ActMul(_) = self.then {
+        let matrices = if let Epilogue::ActMul(_) = self.epilogue {
             2
         } else {
             1
@@ -270,12 +270,12 @@ impl ExpertsMatmul {
                     self.kernel
                         .matmul(tiles, n, self.k, acts, count, out, stride, false)
                 };
-                match self.then {
-                    Then::Keep => {
+                match self.epilogue {
+                    Epilogue::Keep => {
                         let out = self.y.start.add(at * self.y.stride + first);
                         multiply(tiles, out, self.y.stride);
                     }
-                    Then::ActMul(act) => {
+                    Epilogue::ActMul(act) => {
                         let up = scratch.add(ROW_BLOCK * FUSED_COLUMNS);
                         multiply(tiles, scratch, FUSED_COLUMNS);
                         multiply(

@@ -52,7 +52,7 @@ impl Prepare {
 
 /// What happens to the outputs.
 #[derive(Clone, Copy)]
-pub(crate) enum Then {
+pub(crate) enum Epilogue {
     Store,
     Accumulate,
     /// The matrix holds gate then up, `n` rows each: store `act(gate) * up`.
@@ -70,7 +70,7 @@ pub(crate) struct Matmul {
     pub(crate) acts: Bytes,
     pub(crate) acts_bytes: usize,
     pub(crate) y: Place,
-    pub(crate) then: Then,
+    pub(crate) epilogue: Epilogue,
     pub(super) tile_bytes: usize,
     tiles_per_chunk: usize,
 }
@@ -84,27 +84,27 @@ impl Matmul {
         (n, k): (usize, usize),
         acts: Bytes,
         y: Place,
-        then: Then,
+        epilogue: Epilogue,
         threads: usize,
     ) -> Matmul {
         let tile_bytes = kernel.tile_bytes(k);
         let all = n.div_ceil(kernel.tile_rows);
         let mut tiles_per_chunk = (CHUNK / tile_bytes.max(1)).min(all.div_ceil(threads * 4));
-        if let Then::ActMul(_) = then {
+        if let Epilogue::ActMul(_) = epilogue {
             tiles_per_chunk = tiles_per_chunk.min(FUSED_COLUMNS / kernel.tile_rows);
         }
         let acts_bytes = kernel.acts_bytes(k);
         let tiles_per_chunk = tiles_per_chunk.max(1);
         Matmul {
             kernel,
-            plan: many.map(|many| Plan::new(many, (n, k), then, threads)),
+            plan: many.map(|many| Plan::new(many, (n, k), epilogue, threads)),
             tiles,
             n,
             k,
             acts,
             acts_bytes,
             y,
-            then,
+            epilogue,
             tile_bytes,
             tiles_per_chunk,
         }
@@ -141,16 +141,16 @@ impl Matmul {
                 let tiles = self.tiles.0.add(first_tile * self.tile_bytes);
                 let acts = self.acts.0.add(row * self.acts_bytes);
                 let y = self.y.start.add(row * self.y.stride + first);
-                match self.then {
-                    Then::Store => {
+                match self.epilogue {
+                    Epilogue::Store => {
                         self.kernel
                             .matmul(tiles, n, self.k, acts, count, y, self.y.stride, false)
                     }
-                    Then::Accumulate => {
+                    Epilogue::Accumulate => {
                         self.kernel
                             .matmul(tiles, n, self.k, acts, count, y, self.y.stride, true)
                     }
-                    Then::ActMul(act) => {
+                    Epilogue::ActMul(act) => {
                         let up_tiles = tiles.add(self.n / self.kernel.tile_rows * self.tile_bytes);
                         let up = scratch.add(ROW_BLOCK * FUSED_COLUMNS);
                         self.kernel.matmul(

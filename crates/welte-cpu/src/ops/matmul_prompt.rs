@@ -2,7 +2,7 @@
 //! small groups.
 
 use super::activate_and_multiply;
-use super::matmul::{Matmul, Then};
+use super::matmul::{Epilogue, Matmul};
 use crate::kernels::Kernel;
 
 /// Rows that pass the tiles of an item together: their activations stay in the first cache.
@@ -33,7 +33,12 @@ pub(crate) fn scratch_bytes(kernel: &Kernel, k: usize) -> usize {
 }
 
 impl Plan {
-    pub(super) fn new(kernel: Kernel, (n, k): (usize, usize), then: Then, threads: usize) -> Plan {
+    pub(super) fn new(
+        kernel: Kernel,
+        (n, k): (usize, usize),
+        epilogue: Epilogue,
+        threads: usize,
+    ) -> Plan {
         let tiles = n.div_ceil(kernel.tile_rows);
         let fit = match kernel.unpacked_bytes(k) {
             Some(bytes) if bytes > 0 => UNPACKED / bytes,
@@ -41,8 +46,8 @@ impl Plan {
         };
         let wanted = threads * ITEMS;
         // Gate and up are unpacked side by side.
-        let (most, sides) = match then {
-            Then::ActMul(_) => (MOST_TILES / 2, 2),
+        let (most, sides) = match epilogue {
+            Epilogue::ActMul(_) => (MOST_TILES / 2, 2),
             _ => (MOST_TILES, 1),
         };
         Plan {
@@ -83,8 +88,8 @@ impl Matmul {
         // has room for the tiles and the outputs.
         unsafe {
             let (at, outputs) = self.unpacked(kernel, first, tiles, scratch.cast());
-            let Then::ActMul(act) = self.then else {
-                let add = matches!(self.then, Then::Accumulate);
+            let Epilogue::ActMul(act) = self.epilogue else {
+                let add = matches!(self.epilogue, Epilogue::Accumulate);
                 for row in rows.clone().step_by(GROUP) {
                     let count = GROUP.min(rows.end - row);
                     let y = self.y.start.add(row * self.y.stride + column);

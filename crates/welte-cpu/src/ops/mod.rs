@@ -10,15 +10,18 @@ pub(crate) mod attention_prompt;
 #[cfg(target_arch = "x86_64")]
 mod attention_x86;
 pub(crate) mod basic;
+pub(crate) mod cache;
 pub(crate) mod experts;
 pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;
+pub(crate) mod output_rows;
 pub(crate) mod rope;
 pub(crate) mod sample;
+pub(crate) mod short_conv;
 mod vectors;
 
-use std::sync::Mutex;
-use welte_table::{KvLayout, Row};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use welte_table::Row;
 
 /// From this many rows on, a prompt's step goes a way of its own. Batches do not: their rows keep the bits that they
 /// have alone.
@@ -84,45 +87,23 @@ impl Floats {
 
 /// What changes from step to step.
 pub(crate) struct State {
-    /// The rows in flight (the first `live` ones).
+    /// The input rows of the step: the first `live` ones.
     pub(crate) rows: Vec<Row>,
     pub(crate) live: usize,
-    /// Where in the conveyor the first row's token is.
-    pub(crate) slot: usize,
-    pub(crate) kv: KvLayout,
-    pub(crate) kv_start: Bytes,
-    /// Page of (sequence, page of the sequence).
+    /// Which input rows are output rows; unused by decode passes, where all are.
+    pub(crate) outputs: Vec<u32>,
+    /// The page lists of all caches: `[cache][slot][entry]`.
     pub(crate) pages: Vec<u32>,
-    pub(crate) pages_per_sequence: usize,
-    /// Sampling state and scratch; only phases of one chunk lock it.
-    pub(crate) sampler: Mutex<sample::Sampler>,
+    /// By row, while sampling: its token is the argmax of its logits.
+    pub(crate) plain_argmax: Vec<bool>,
+    /// Sampling state of the slots; only phases of one chunk lock it.
+    pub(crate) samplers: Mutex<sample::Samplers>,
 }
 
 impl State {
-    /// Bytes of one position of one head.
-    pub(crate) fn kv_row_bytes(&self) -> usize {
-        self.kv.format.bytes(self.kv.head_dim as usize).unwrap_or(0)
-    }
-
-    /// Where keys (`part` 0) or values (1) of a position lie.
-    ///
-    /// # Safety
-    /// Layer, head, sequence and position lie inside the layout.
-    pub(crate) unsafe fn kv_at(
-        &self,
-        layer: usize,
-        part: usize,
-        head: usize,
-        sequence: usize,
-        position: usize,
-    ) -> *mut u8 {
-        let page_len = self.kv.page as usize;
-        let page = self.pages[sequence * self.pages_per_sequence + position / page_len] as usize;
-        let run =
-            ((layer * 2 + part) * self.kv.pages as usize + page) * self.kv.kv_heads as usize + head;
-        let row = run * page_len + position % page_len;
-        // SAFETY: every index is inside the layout (promised, and the page table holds only pages of it).
-        unsafe { self.kv_start.0.add(row * self.kv_row_bytes()) }
+    /// The sampling state of the slots.
+    pub(crate) fn samplers(&self) -> MutexGuard<'_, sample::Samplers> {
+        self.samplers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rope, KV append, and both fused with the q and k norms.
 
 use super::basic::normalise;
+use super::cache::KvCache;
 use super::{Floats, MANY_ROWS, Place, State, widest};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -89,57 +90,48 @@ pub(crate) struct KvAppend {
     pub(crate) k: Place,
     pub(crate) v: Place,
     pub(crate) layer: usize,
+    pub(crate) cache: KvCache,
 }
 
 impl KvAppend {
     /// # Safety
-    /// See `super`; the row's sequence and position lie in the layout, and no other row has the same.
+    /// See `super`; the row's slot and position lie in the cache, and no other row has the same.
     pub(crate) unsafe fn run(&self, state: &State, row: usize) {
-        let dim = state.kv.head_dim as usize;
-        for head in 0..state.kv.kv_heads as usize {
+        let dim = self.cache.head_dim;
+        for head in 0..self.cache.kv_heads {
             // SAFETY: the head lies in the rows of k and v.
             unsafe {
-                store(
-                    state,
-                    self.layer,
-                    0,
-                    head,
-                    row,
-                    self.k.start.add(row * self.k.stride + head * dim),
-                );
-                store(
-                    state,
-                    self.layer,
-                    1,
-                    head,
-                    row,
-                    self.v.start.add(row * self.v.stride + head * dim),
-                );
+                let k = self.k.start.add(row * self.k.stride + head * dim);
+                let v = self.v.start.add(row * self.v.stride + head * dim);
+                store(state, &self.cache, self.layer, head, row, [k, v]);
             }
         }
     }
 }
 
-/// Stores one head of one row.
+/// Stores the keys and values of one head of one row.
 ///
 /// # Safety
-/// `x` holds a head; the row's place in the cache is in the layout and nobody else uses it.
-unsafe fn store(state: &State, layer: usize, part: usize, head: usize, row: usize, x: *const f32) {
+/// Keys and values hold a head each; the row's place is in the cache and nobody else uses it.
+unsafe fn store(
+    state: &State,
+    cache: &KvCache,
+    layer: usize,
+    head: usize,
+    row: usize,
+    kv: [*const f32; 2],
+) {
     let at = state.rows[row];
-    let dim = state.kv.head_dim as usize;
-    // SAFETY: promised by the caller; rows of the cache are whole, and f16 rows are aligned to 2.
-    unsafe {
-        let x = std::slice::from_raw_parts(x, dim);
-        let y = state.kv_at(
-            layer,
-            part,
-            head,
-            at.sequence as usize,
-            at.position as usize,
-        );
-        match state.kv.format {
-            Format::Q8_0 => store_q8_0(x, std::slice::from_raw_parts_mut(y, state.kv_row_bytes())),
-            _ => std::slice::from_raw_parts_mut(y.cast::<f16>(), dim).convert_from_f32_slice(x),
+    let (slot, position, dim) = (at.slot as usize, at.position as usize, cache.head_dim);
+    for (part, x) in kv.into_iter().enumerate() {
+        // SAFETY: promised by the caller; rows of the cache are whole, and f16 rows are aligned to 2.
+        unsafe {
+            let x = std::slice::from_raw_parts(x, dim);
+            let y = cache.at(state, layer, part, head, slot, position);
+            match cache.format {
+                Format::Q8_0 => store_q8_0(x, std::slice::from_raw_parts_mut(y, cache.row_bytes)),
+                _ => std::slice::from_raw_parts_mut(y.cast::<f16>(), dim).convert_from_f32_slice(x),
+            }
         }
     }
 }
@@ -170,6 +162,7 @@ pub(crate) struct RopeAppend {
     pub(crate) q_norm: Floats,
     pub(crate) k_norm: Floats,
     pub(crate) layer: usize,
+    pub(crate) cache: KvCache,
 }
 
 impl RopeAppend {
@@ -210,15 +203,8 @@ impl RopeAppend {
             }
             let k = head(self.heads + kv_head);
             turn(k, self.k_norm);
-            store(state, self.layer, 0, kv_head, row, k);
-            store(
-                state,
-                self.layer,
-                1,
-                kv_head,
-                row,
-                head(self.heads + self.kv_heads + kv_head),
-            );
+            let v = head(self.heads + self.kv_heads + kv_head);
+            store(state, &self.cache, self.layer, kv_head, row, [k, v]);
         }
     }
 }

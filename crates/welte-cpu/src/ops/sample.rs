@@ -1,28 +1,14 @@
 //! Choosing the next token, in the order documented at [`Sampling`].
 #![allow(unsafe_code)]
 
-use super::Place;
+use super::{Place, State};
+use welte_device::{SlotState, noise};
 use welte_table::Sampling;
 
 /// Logits in one chunk of the parallel argmax.
 pub(crate) const CHUNK: usize = 8192;
 /// Logits whose largest is looked at first when the top k are searched.
 const RUN: usize = 64;
-
-/// Gumbel noise, a function of seed, position of the new token and index in the vocabulary and of nothing else.
-pub fn noise(seed: u64, position: u32, index: u32) -> f32 {
-    let key = mix(seed ^ mix(position as u64 ^ 0x9e37_79b9_7f4a_7c15));
-    let bits = mix(key ^ (index as u64).wrapping_mul(0xd134_2543_de82_ef95)) >> 32;
-    let uniform = (bits as f64 + 0.5) / 4_294_967_296.0;
-    -(-uniform.ln()).ln() as f32
-}
-
-/// A bijection of 64 bits that looks random.
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
 
 /// Index of the largest value, the lowest on a tie; NaN never wins.
 pub(crate) fn argmax(values: &[f32]) -> (f32, u32) {
@@ -38,136 +24,175 @@ pub(crate) fn argmax(values: &[f32]) -> (f32, u32) {
     (largest, at as u32)
 }
 
-/// Sampling state of a session with all the scratch that choosing needs.
-pub(crate) struct Sampler {
-    pub(crate) settings: Sampling,
+/// Biases and end tokens of a slot for which memory is reserved. Longer lists are allocated when they are set.
+const RESERVED_BIASES: usize = 1024;
+const RESERVED_ENDS: usize = 64;
+
+/// The sampling state of all slots, and the scratch that they share.
+pub(crate) struct Samplers {
+    slots: Vec<Slot>,
+    scratch: Scratch,
+}
+
+/// The sampling state of one slot.
+struct Slot {
+    settings: Sampling,
     /// Added to the logits of these tokens.
-    pub(crate) bias: Vec<(u32, f32)>,
-    /// The sequence's last tokens: a ring.
+    bias: Vec<(u32, f32)>,
+    /// Tokens that end a chain.
+    ends: Vec<u32>,
+    /// The last tokens of the sequence: a ring.
     history: Vec<u32>,
     head: usize,
     len: usize,
+}
+
+/// Scratch over the vocabulary.
+struct Scratch {
     work: Vec<f32>,
     order: Vec<u32>,
+    /// All zero between calls.
     counts: Vec<u32>,
     maxima: Vec<f32>,
 }
 
-impl Sampler {
-    pub(crate) fn new(vocab: usize, context: usize) -> Sampler {
-        Sampler {
+impl Samplers {
+    pub(crate) fn new(slots: usize, vocab: usize, context: usize) -> Samplers {
+        let slot = |_| Slot {
             settings: Sampling::default(),
-            bias: Vec::with_capacity(1024),
-            history: vec![0; context.max(1)],
+            bias: Vec::with_capacity(RESERVED_BIASES),
+            ends: Vec::with_capacity(RESERVED_ENDS),
+            history: vec![0; context],
             head: 0,
             len: 0,
-            work: vec![0.0; vocab],
-            order: Vec::with_capacity(vocab),
-            counts: vec![0; vocab],
-            maxima: Vec::with_capacity(vocab.div_ceil(RUN)),
+        };
+        Samplers {
+            slots: (0..slots).map(slot).collect(),
+            scratch: Scratch {
+                work: vec![0.0; vocab],
+                order: Vec::with_capacity(vocab),
+                counts: vec![0; vocab],
+                maxima: Vec::with_capacity(vocab.div_ceil(RUN)),
+            },
         }
     }
 
-    /// Bytes of a sampler.
-    pub(crate) fn bytes(vocab: usize, context: usize) -> usize {
-        1024 * 8 + context.max(1) * 4 + vocab * 12 + vocab.div_ceil(RUN) * 4
+    /// Bytes of the samplers.
+    pub(crate) fn bytes(slots: usize, vocab: usize, context: usize) -> usize {
+        let lists = RESERVED_BIASES * size_of::<(u32, f32)>() + RESERVED_ENDS * 4;
+        let slot = size_of::<Slot>() + lists + context * 4;
+        slots * slot + vocab * 12 + vocab.div_ceil(RUN) * 4
     }
 
-    pub(crate) fn set(&mut self, settings: &Sampling, bias: &[(u32, f32)], history: &[u32]) {
-        self.settings = *settings;
-        self.bias.clear();
-        self.bias.extend(
-            bias.iter()
-                .filter(|(token, _)| (*token as usize) < self.work.len()),
-        );
-        self.len = 0;
-        self.head = 0;
-        for token in &history[history.len().saturating_sub(self.history.len())..] {
-            self.remember(*token);
+    /// Sets the state of a slot.
+    pub(crate) fn set(&mut self, slot: usize, state: &SlotState<'_>) {
+        let vocab = self.scratch.work.len();
+        let slot = &mut self.slots[slot];
+        slot.settings = state.sampling;
+        slot.bias.clear();
+        let known = |(token, _): &&(u32, f32)| (*token as usize) < vocab;
+        slot.bias.extend(state.bias.iter().filter(known));
+        slot.ends.clear();
+        slot.ends.extend_from_slice(state.ends);
+        (slot.head, slot.len) = (0, 0);
+        let first = state.history.len().saturating_sub(slot.history.len());
+        for token in &state.history[first..] {
+            slot.remember(*token);
         }
     }
 
-    /// Appends a token to the history.
-    pub(crate) fn remember(&mut self, token: u32) {
-        self.history[self.head] = token;
-        self.head = (self.head + 1) % self.history.len();
-        self.len = (self.len + 1).min(self.history.len());
+    /// Appends a token to the history of a slot.
+    pub(crate) fn remember(&mut self, slot: usize, token: u32) {
+        self.slots[slot].remember(token);
     }
 
-    /// The token that was appended `back` tokens ago (0: the last).
-    fn past(&self, back: usize) -> u32 {
-        let size = self.history.len();
-        self.history[(self.head + size - 1 - back % size) % size]
+    /// True if the token ends chains of the slot.
+    pub(crate) fn ends_at(&self, slot: usize, token: u32) -> bool {
+        self.slots[slot].ends.contains(&token)
     }
 
-    /// The last `n` tokens, the newest first.
-    pub(crate) fn last(&self, n: usize) -> impl Iterator<Item = u32> + '_ {
-        (0..n.min(self.len)).map(|back| self.past(back))
+    /// True if the slot's token is the argmax of the unchanged logits.
+    pub(crate) fn is_plain_argmax(&self, slot: usize) -> bool {
+        let Slot { settings, bias, .. } = &self.slots[slot];
+        is_greedy(settings) && bias.is_empty() && !has_penalties(settings)
     }
 
-    /// True if the token is the argmax of the logits as they stand.
-    pub(crate) fn is_plain_argmax(&self) -> bool {
-        is_greedy(&self.settings) && self.bias.is_empty() && !has_penalties(&self.settings)
-    }
-
-    /// Chooses the token for `position`. Allocates nothing.
-    pub(crate) fn choose(&mut self, logits: &[f32], position: u32) -> u32 {
-        let s = self.settings;
-        self.work.copy_from_slice(logits);
-        for (token, bias) in &self.bias {
-            self.work[*token as usize] += bias;
+    /// Chooses a slot's token for `position`. Allocates nothing.
+    pub(crate) fn choose(&mut self, slot: usize, logits: &[f32], position: u32) -> u32 {
+        let (slot, scratch) = (&self.slots[slot], &mut self.scratch);
+        let s = slot.settings;
+        scratch.work.copy_from_slice(logits);
+        for (token, bias) in &slot.bias {
+            scratch.work[*token as usize] += bias;
         }
-        self.penalise();
-        let (largest, at) = argmax(&self.work);
+        scratch.penalise(slot);
+        let (largest, at) = argmax(&scratch.work);
         if is_greedy(&s) || !largest.is_finite() {
             return at;
         }
-        for v in &mut self.work {
+        for v in &mut scratch.work {
             *v = (*v - largest) / s.temperature;
         }
-        self.keep_top_k(s.top_k as usize);
-        self.keep_top_p(s.top_p);
+        scratch.keep_top_k(s.top_k as usize);
+        scratch.keep_top_p(s.top_p);
+        let Scratch { work, order, .. } = scratch;
         if s.min_p > 0.0 {
             let least = s.min_p.min(1.0).ln();
-            let work = &self.work;
-            self.order.retain(|i| work[*i as usize] >= least);
+            order.retain(|i| work[*i as usize] >= least);
         }
         let mut best = (f32::NEG_INFINITY, at);
-        for &index in &self.order {
-            let key = self.work[index as usize] + noise(s.seed, position, index);
+        for &index in &*order {
+            let key = work[index as usize] + noise(s.seed, position, index);
             if key > best.0 || key == best.0 && index < best.1 {
                 best = (key, index);
             }
         }
         best.1
     }
+}
 
-    fn penalise(&mut self) {
-        let s = self.settings;
-        if !has_penalties(&s) {
+impl Slot {
+    fn remember(&mut self, token: u32) {
+        self.history[self.head] = token;
+        self.head = (self.head + 1) % self.history.len();
+        self.len = (self.len + 1).min(self.history.len());
+    }
+
+    /// The token that was appended `back` tokens ago; 0 is the last one.
+    fn past(&self, back: usize) -> u32 {
+        let size = self.history.len();
+        self.history[(self.head + size - 1 - back % size) % size]
+    }
+}
+
+impl Scratch {
+    /// Applies the penalties of a slot to the logits.
+    fn penalise(&mut self, slot: &Slot) {
+        let s = &slot.settings;
+        if !has_penalties(s) {
             return;
         }
-        let n = (s.penalty_last_n as usize).min(self.len);
+        let n = (s.penalty_last_n as usize).min(slot.len);
         for back in 0..n {
-            let token = self.past(back) as usize;
+            let token = slot.past(back) as usize;
             if let Some(count) = self.counts.get_mut(token) {
                 *count += 1;
             }
         }
         for back in 0..n {
-            let token = self.past(back) as usize;
+            let token = slot.past(back) as usize;
             let Some(count) = self.counts.get_mut(token).map(std::mem::take) else {
                 continue;
             };
             if count > 0 {
-                self.work[token] = penalised(self.work[token], count, &s);
+                self.work[token] = penalised(self.work[token], count, s);
             }
         }
     }
 
     /// Leaves the indices of the `k` largest in `order` (all if `k` is 0), in any order.
     fn keep_top_k(&mut self, k: usize) {
-        let Sampler {
+        let Scratch {
             work,
             order,
             maxima,
@@ -202,7 +227,7 @@ impl Sampler {
         if top_p >= 1.0 || top_p.is_nan() {
             return;
         }
-        let Sampler { work, order, .. } = self;
+        let Scratch { work, order, .. } = self;
         let weight = |i: u32| (work[i as usize] as f64).exp();
         let total: f64 = order.iter().map(|i| weight(*i)).sum();
         let wanted = top_p.max(0.0) as f64 * total;
@@ -252,68 +277,12 @@ fn penalised(logit: f32, count: u32, s: &Sampling) -> f32 {
     repeated - count as f32 * s.frequency_penalty - s.presence_penalty
 }
 
-/// The same choice written as plainly as it goes: for tests, and for the reference replay.
-pub fn choose_plainly(
-    logits: &[f32],
-    settings: &Sampling,
-    bias: &[(u32, f32)],
-    history: &[u32],
-    position: u32,
-) -> u32 {
-    let s = settings;
-    let mut values = logits.to_vec();
-    for &(token, bias) in bias {
-        if let Some(value) = values.get_mut(token as usize) {
-            *value += bias;
-        }
-    }
-    if has_penalties(s) {
-        let recent = &history[history.len().saturating_sub(s.penalty_last_n as usize)..];
-        for (token, value) in values.iter_mut().enumerate() {
-            let count = recent.iter().filter(|t| **t as usize == token).count() as u32;
-            if count > 0 {
-                *value = penalised(*value, count, s);
-            }
-        }
-    }
-    let (largest, at) = argmax(&values);
-    if is_greedy(s) || !largest.is_finite() {
-        return at;
-    }
-    let mut kept: Vec<(u32, f32)> = values
-        .iter()
-        .enumerate()
-        .map(|(i, v)| (i as u32, (v - largest) / s.temperature))
-        .filter(|(_, z)| !z.is_nan())
-        .collect();
-    kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    if s.top_k > 0 {
-        kept.truncate(s.top_k as usize);
-    }
-    if s.top_p < 1.0 {
-        let total: f64 = kept.iter().map(|(_, z)| (*z as f64).exp()).sum();
-        let mut mass = 0.0;
-        let mut count = 0;
-        while count < kept.len() && (count == 0 || mass < s.top_p as f64 * total) {
-            mass += (kept[count].1 as f64).exp();
-            count += 1;
-        }
-        kept.truncate(count);
-    }
-    if s.min_p > 0.0 {
-        kept.retain(|(_, z)| *z >= s.min_p.min(1.0).ln());
-    }
-    let key = |(index, z): &(u32, f32)| z + noise(s.seed, position, *index);
-    kept.iter()
-        .max_by(|a, b| key(a).total_cmp(&key(b)).then(b.0.cmp(&a.0)))
-        .map_or(at, |best| best.0)
-}
-
-/// The sample op: argmax by chunks where that is all, then one chunk that chooses.
+/// The sample op in two phases: the argmax of each chunk of logits, then one chunk of work that chooses all tokens.
+#[derive(Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) logits: Place,
     pub(crate) n: usize,
-    /// (value, index) of each chunk's largest.
+    /// Value and index of the largest logit of each chunk: `[row][chunk]`.
     pub(crate) partials: Place,
     pub(crate) tokens: *mut u32,
 }
@@ -324,17 +293,32 @@ unsafe impl Send for Sample {}
 unsafe impl Sync for Sample {}
 
 impl Sample {
-    pub(crate) fn chunks(&self) -> usize {
+    /// Chunks of one row.
+    fn chunks_per_row(&self) -> usize {
         self.n.div_ceil(CHUNK)
+    }
+
+    /// Chunks of the first phase: none if no row's token is a plain argmax.
+    pub(crate) fn chunks(&self, state: &State, rows: usize) -> usize {
+        match state.plain_argmax[..rows].contains(&true) {
+            true => rows * self.chunks_per_row(),
+            false => 0,
+        }
     }
 
     /// # Safety
     /// See `super`.
-    pub(crate) unsafe fn scan(&self, chunk: usize) {
-        let from = chunk * CHUNK;
-        // SAFETY: the chunk lies in the first row of logits; the partials have a place per chunk.
+    pub(crate) unsafe fn scan(&self, state: &State, chunk: usize) {
+        let (row, from) = (
+            chunk / self.chunks_per_row(),
+            chunk % self.chunks_per_row() * CHUNK,
+        );
+        if !state.plain_argmax[row] {
+            return;
+        }
+        // SAFETY: the chunk lies in its row of logits; the partials have a place per row and chunk.
         unsafe {
-            let logits = &self.logits.row(0, self.n)[from..self.n.min(from + CHUNK)];
+            let logits = &self.logits.row(row, self.n)[from..self.n.min(from + CHUNK)];
             let (value, index) = argmax(logits);
             let partial = self.partials.row_mut(chunk, 2);
             partial[0] = value;
@@ -343,65 +327,93 @@ impl Sample {
     }
 
     /// # Safety
-    /// See `super`; the chunks were scanned if the argmax is all.
-    pub(crate) unsafe fn choose(&self, sampler: &mut Sampler, position: u32, slot: usize) {
-        // SAFETY: the conveyor has a slot after the row's own.
-        unsafe {
-            let token = if sampler.is_plain_argmax() {
-                let mut best = (f32::NEG_INFINITY, 0);
-                for chunk in 0..self.chunks() {
-                    let partial = self.partials.row(chunk, 2);
-                    if partial[0] > best.0 {
-                        best = (partial[0], partial[1].to_bits());
+    /// See `super`; the rows that are a plain argmax were scanned.
+    pub(crate) unsafe fn choose(&self, state: &State, rows: usize) {
+        let mut samplers = state.samplers();
+        for (row, at) in state.rows[..rows].iter().enumerate() {
+            // SAFETY: the row lies in its buffers.
+            unsafe {
+                let token = match state.plain_argmax[row] {
+                    true => self.argmax_of_partials(row),
+                    false => {
+                        let logits = self.logits.row(row, self.n);
+                        samplers.choose(at.slot as usize, logits, at.position + 1)
                     }
-                }
-                best.1
-            } else {
-                sampler.choose(self.logits.row(0, self.n), position)
-            };
-            *self.tokens.add(slot + 1) = token;
+                };
+                *self.tokens.add(row) = token;
+            }
         }
+    }
+
+    /// # Safety
+    /// The row was scanned.
+    unsafe fn argmax_of_partials(&self, row: usize) -> u32 {
+        let chunks = self.chunks_per_row();
+        let mut best = (f32::NEG_INFINITY, 0);
+        for chunk in row * chunks..(row + 1) * chunks {
+            // SAFETY: promised by the caller.
+            let partial = unsafe { self.partials.row(chunk, 2) };
+            if partial[0] > best.0 {
+                best = (partial[0], partial[1].to_bits());
+            }
+        }
+        best.1
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
-    fn logits(seed: u64, n: usize) -> Vec<f32> {
-        (0..n)
-            .map(|i| (mix(seed ^ (i as u64 * 77)) >> 40) as f32 / 1e6 - 8.0)
-            .collect()
+    /// Samplers of one slot in this state, which keeps the last `context` tokens.
+    fn sampler(vocab: usize, context: usize, state: SlotState<'_>) -> Samplers {
+        let mut samplers = Samplers::new(1, vocab, context);
+        samplers.set(0, &state);
+        samplers
+    }
+
+    fn state(sampling: Sampling) -> SlotState<'static> {
+        SlotState {
+            sampling,
+            ..SlotState::default()
+        }
     }
 
     #[test]
     fn fast_and_plain_choose_the_same() {
-        let mut chosen = std::collections::BTreeSet::new();
+        let mut numbers = 1u64;
+        let mut below = |n: u64| {
+            numbers = numbers.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (numbers >> 33) % n
+        };
+        let mut chosen = BTreeSet::new();
         for case in 0..400u64 {
             let n = [3, 70, 1000][case as usize % 3];
-            let pick = |of: &[f32], by: u64| of[(mix(case * 31 + by) % of.len() as u64) as usize];
-            let settings = Sampling {
-                temperature: pick(&[0.0, 0.3, 1.0, 2.5], 1),
-                top_k: pick(&[0.0, 1.0, 2.0, 40.0, 2000.0], 2) as u32,
-                top_p: pick(&[1.0, 0.95, 0.5, 0.0], 3),
-                min_p: pick(&[0.0, 0.05, 0.5], 4),
-                repeat_penalty: pick(&[1.0, 1.3], 5),
-                frequency_penalty: pick(&[0.0, 0.5], 6),
-                presence_penalty: pick(&[0.0, 0.5], 7),
-                penalty_last_n: pick(&[0.0, 5.0, 64.0], 8) as u32,
+            let mut pick = |of: &[f32]| of[below(of.len() as u64) as usize];
+            let sampling = Sampling {
+                temperature: pick(&[0.0, 0.3, 1.0, 2.5]),
+                top_k: pick(&[0.0, 1.0, 2.0, 40.0, 2000.0]) as u32,
+                top_p: pick(&[1.0, 0.95, 0.5, 0.0]),
+                min_p: pick(&[0.0, 0.05, 0.5]),
+                repeat_penalty: pick(&[1.0, 1.3]),
+                frequency_penalty: pick(&[0.0, 0.5]),
+                presence_penalty: pick(&[0.0, 0.5]),
+                penalty_last_n: pick(&[0.0, 5.0, 64.0]) as u32,
                 seed: case,
             };
-            let history: Vec<u32> = (0..case % 90)
-                .map(|i| (mix(i + case) % (n as u64 + 2)) as u32)
-                .collect();
+            let logits: Vec<f32> = (0..n).map(|_| below(1 << 24) as f32 / 1e6 - 8.0).collect();
+            let history: Vec<u32> = (0..case % 90).map(|_| below(n + 2) as u32).collect();
             let bias = [(1, 2.0), (2, -f32::INFINITY), (5000, 1.0)];
-            let bias = &bias[..case as usize % 4];
-            let logits = logits(case, n);
-            let mut sampler = Sampler::new(n, 80);
-            sampler.set(&settings, bias, &history);
-            let known = &history[history.len().saturating_sub(80)..];
-            let want = choose_plainly(&logits, &settings, bias, known, case as u32);
-            assert_eq!(sampler.choose(&logits, case as u32), want, "{settings:?}");
+            let state = SlotState {
+                sampling,
+                bias: &bias[..case as usize % 4],
+                history: &history,
+                ends: &[],
+            };
+            let want = welte_reference::choose(&logits, &state, case as u32);
+            let mut fast = sampler(n as usize, 80, state);
+            assert_eq!(fast.choose(0, &logits, case as u32), want, "{state:?}");
             chosen.insert(want);
         }
         assert!(chosen.len() > 40);
@@ -410,19 +422,15 @@ mod tests {
     #[test]
     fn draws_follow_the_softmax() {
         let logits = [0.0f32, 1.0, 2.0, -1.0];
-        let mut sampler = Sampler::new(4, 8);
-        sampler.set(
-            &Sampling {
-                temperature: 1.0,
-                seed: 7,
-                ..Sampling::default()
-            },
-            &[],
-            &[],
-        );
+        let sampling = Sampling {
+            temperature: 1.0,
+            seed: 7,
+            ..Sampling::default()
+        };
+        let mut sampler = sampler(4, 8, state(sampling));
         let mut counts = [0u32; 4];
         for position in 0..20_000 {
-            counts[sampler.choose(&logits, position) as usize] += 1;
+            counts[sampler.choose(0, &logits, position) as usize] += 1;
         }
         let total: f32 = logits.iter().map(|l| l.exp()).sum();
         for (count, logit) in counts.iter().zip(logits) {
@@ -435,21 +443,28 @@ mod tests {
 
     #[test]
     fn odd_logits_are_no_trouble() {
-        let mut sampler = Sampler::new(3, 4);
         for temperature in [0.0, 1.0, f32::NAN, 1e-30] {
-            sampler.set(
-                &Sampling {
-                    temperature,
-                    top_p: 0.9,
-                    ..Sampling::default()
+            let sampling = Sampling {
+                temperature,
+                top_p: 0.9,
+                ..Sampling::default()
+            };
+            let history = &[9, 1];
+            let mut sampler = sampler(
+                3,
+                4,
+                SlotState {
+                    history,
+                    ..state(sampling)
                 },
-                &[],
-                &[9, 1],
             );
-            assert_eq!(sampler.choose(&[f32::NAN, 2.0, f32::NEG_INFINITY], 1), 1);
-            assert_eq!(sampler.choose(&[f32::NAN; 3], 1), 0);
-            assert_eq!(sampler.choose(&[1.0, f32::INFINITY, f32::INFINITY], 1), 1);
-            assert_eq!(sampler.choose(&[f32::NEG_INFINITY; 3], 1), 0);
+            assert_eq!(sampler.choose(0, &[f32::NAN, 2.0, f32::NEG_INFINITY], 1), 1);
+            assert_eq!(sampler.choose(0, &[f32::NAN; 3], 1), 0);
+            assert_eq!(
+                sampler.choose(0, &[1.0, f32::INFINITY, f32::INFINITY], 1),
+                1
+            );
+            assert_eq!(sampler.choose(0, &[f32::NEG_INFINITY; 3], 1), 0);
         }
     }
 
@@ -461,8 +476,7 @@ mod tests {
     }
 }
 
-/// Expected values written out. The two samplers share helpers (penalties, noise, argmax), so a fault in one of those
-/// stays hidden when the samplers are only compared with each other.
+/// Expected values written out: a comparison with the reference would not notice a fault that both share.
 #[cfg(test)]
 mod literal_tests {
     use super::*;
@@ -493,10 +507,16 @@ mod literal_tests {
         history: &[u32],
         position: u32,
     ) -> u32 {
-        let mut sampler = Sampler::new(logits.len(), 8);
-        sampler.set(settings, bias, history);
-        let fast = sampler.choose(logits, position);
-        let plain = choose_plainly(logits, settings, bias, history, position);
+        let state = SlotState {
+            sampling: *settings,
+            bias,
+            history,
+            ends: &[],
+        };
+        let mut samplers = Samplers::new(1, logits.len(), 8);
+        samplers.set(0, &state);
+        let fast = samplers.choose(0, logits, position);
+        let plain = welte_reference::choose(logits, &state, position);
         assert_eq!(fast, plain, "the samplers disagree");
         fast
     }
@@ -700,9 +720,15 @@ mod literal_tests {
     #[test]
     fn only_a_greedy_choice_without_bias_or_penalty_is_a_plain_argmax() {
         let plain = |settings: Sampling, bias: &[(u32, f32)]| {
-            let mut sampler = Sampler::new(4, 4);
-            sampler.set(&settings, bias, &[1]);
-            sampler.is_plain_argmax()
+            let mut samplers = Samplers::new(1, 4, 4);
+            let state = SlotState {
+                sampling: settings,
+                bias,
+                history: &[1],
+                ends: &[],
+            };
+            samplers.set(0, &state);
+            samplers.is_plain_argmax(0)
         };
         let repeat = Sampling {
             repeat_penalty: 1.1,
@@ -732,14 +758,26 @@ mod literal_tests {
     }
 
     #[test]
-    fn the_history_is_a_ring() {
-        let mut sampler = Sampler::new(10, 3);
-        sampler.set(&GREEDY, &[], &[9, 8, 1, 2]);
-        assert_eq!(sampler.last(9).collect::<Vec<_>>(), [2, 1, 8]);
-        sampler.remember(5);
-        assert_eq!(sampler.last(9).collect::<Vec<_>>(), [5, 2, 1]);
-        assert_eq!(sampler.last(2).collect::<Vec<_>>(), [5, 2]);
-        sampler.set(&GREEDY, &[], &[7]);
-        assert_eq!(sampler.last(9).collect::<Vec<_>>(), [7]);
+    fn the_history_of_each_slot_is_a_ring() {
+        let mut samplers = Samplers::new(2, 10, 3);
+        let mut set = |samplers: &mut Samplers, slot, history| {
+            let state = SlotState {
+                history,
+                ..SlotState::default()
+            };
+            samplers.set(slot, &state);
+        };
+        let last = |samplers: &Samplers, slot: usize| -> Vec<u32> {
+            let slot = &samplers.slots[slot];
+            (0..slot.len).map(|back| slot.past(back)).collect()
+        };
+        set(&mut samplers, 0, &[9, 8, 1, 2]);
+        set(&mut samplers, 1, &[4]);
+        assert_eq!(last(&samplers, 0), [2, 1, 8]);
+        samplers.remember(0, 5);
+        assert_eq!(last(&samplers, 0), [5, 2, 1]);
+        assert_eq!(last(&samplers, 1), [4]);
+        set(&mut samplers, 0, &[7]);
+        assert_eq!(last(&samplers, 0), [7]);
     }
 }

@@ -524,6 +524,83 @@ mod tests {
         assert_eq!(counts, [73, 36, 36, 36]);
     }
 
+    /// Writes that no read separates are one write: a reader that waited for more would wait forever.
+    #[test]
+    fn parts_of_a_vector_that_are_written_together_count_as_one_write() {
+        let made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
+        let whole = roll(&made, &h200()).unwrap();
+        // Each product of queries, keys and values becomes two: queries and keys, then values in another format.
+        let (all, values) = ((32 + 2 * 8) * 128, 8 * 128);
+        let mut parted = made.clone();
+        let table = &mut parted.tables[0];
+        (table.commands, table.labels) = Default::default();
+        for command in &made.tables[0].commands {
+            let p = params::NormMatmul::of(&command.params);
+            if command.op != Op::NormMatmul || p.n != all {
+                table.commands.push(*command);
+                continue;
+            }
+            for (format, first, n) in [
+                (Format::Q4_0, 0, all - values),
+                (Format::Q6_K, all - values, values),
+            ] {
+                let mut weight = made.weights[command.weights[0] as usize].clone();
+                (weight.format, weight.n) = (format, n);
+                let mut part = *command;
+                part.weights[0] = parted.weights.len() as WeightId;
+                part.format = format;
+                part.buffers[1].offset = 4 * first;
+                part.params = params::NormMatmul { n, ..p }.words();
+                parted.weights.push(weight);
+                table.commands.push(part);
+            }
+        }
+        table.labels = vec![String::new(); table.commands.len()];
+        let parted = roll(&parted, &h200()).unwrap();
+        assert_eq!(parted.program.len(), whole.program.len() + 36);
+        // The embedding, then five instructions of a layer became six; the head is last.
+        let layers = parted.program[1..1 + 6 * 36].chunks_exact(6);
+        for ((layer, parts), one) in (1u8..).zip(layers).zip(whole.program[1..].chunks_exact(5)) {
+            let [queries_and_keys, values, attention] = [parts[0], parts[1], parts[2]];
+            assert_eq!(queries_and_keys.counts[2..], [layer, 36]);
+            assert_eq!(values.counts[2..], [layer, 36]);
+            assert_eq!(values.output, queries_and_keys.output + 5120);
+            // Attention waits for the same write as when there is one product.
+            assert_eq!(attention.counts, one[1].counts);
+            assert_eq!(attention.counts[..2], [layer, 36]);
+        }
+    }
+
+    #[test]
+    fn at_least_two_slots_and_at_most_half_the_ring_are_in_flight() {
+        let ahead = |sizes: Sizes, format: Format, sms: u32| {
+            let gpu = GpuInfo { sms, ..h200() };
+            let roll = roll(&program(sizes, format, format), &gpu).unwrap();
+            let mut ahead = roll.ahead.to_vec();
+            ahead.retain(|slots| *slots > 0);
+            (
+                ahead.iter().min().copied().unwrap(),
+                ahead.iter().max().copied().unwrap(),
+            )
+        };
+        let tiny = Sizes {
+            layers: 2,
+            dim: 256,
+            heads: 8,
+            kv_heads: 2,
+            head_dim: 64,
+            ffn: 512,
+            vocab: 32_000,
+        };
+        // A block has six rows of 144 bytes of the first product: 56 of such slots would be in flight.
+        assert_eq!(ahead(tiny, Format::Q4_0, 132).1, 16);
+        assert_eq!(ahead(tiny, Format::Q2_K, 132).1, 16);
+        // 48 KiB are in flight: of the longest rows, of 8064 bytes, two slots of three rows.
+        assert_eq!(ahead(LLAMA_8B, Format::Q4_0, 132), (2, 3));
+        // A row of 14336 floats is larger than that.
+        assert_eq!(ahead(LLAMA_8B, Format::F32, 132).0, 2);
+    }
+
     fn attention(heads: u32, kv_heads: u32, head_dim: u32) -> params::Attention {
         params::Attention {
             layer: 0,

@@ -502,25 +502,49 @@ mod tests {
     }
 
     #[test]
-    fn two_slots_may_always_be_on_their_way() {
-        let mut habits = Habits {
-            more: 1,
-            ..Habits::default()
-        };
+    fn at_least_two_slots_and_less_than_the_ring_are_in_flight() {
         let mut usual = [0; KINDS];
         usual[..4].copy_from_slice(&[0, 2, 3, 16]);
-        assert_eq!(habits.told(&usual).ahead[..5], [0, 3, 4, 17, 0]);
-        let tried = |kind: usize| -> Vec<u8> {
+        let ahead = |more: u8, apart: i8| {
+            let habits = Habits {
+                more,
+                apart: [apart; KINDS],
+                ..Habits::default()
+            };
+            let ahead = habits.told(&usual).ahead;
+            [ahead[0], ahead[1], ahead[2], ahead[3], ahead[4]]
+        };
+        assert_eq!(ahead(0, 0), [0, 2, 3, 16, 0]);
+        assert_eq!(ahead(1, 0), [0, 3, 4, 17, 0]);
+        assert_eq!(ahead(1, 1), [0, 4, 5, 18, 0]);
+        assert_eq!(ahead(0, -1), [0, 2, 2, 15, 0]);
+        assert_eq!(ahead(0, -2), [0, 2, 2, 14, 0]);
+        assert_eq!(ahead(1, -2), [0, 2, 2, 15, 0]);
+        // The recorder never asks for more than 16 slots, and these are the largest additions.
+        let more = FLOWS.iter().map(|(_, more)| *more).max();
+        assert_eq!((more, APART.into_iter().max()), (Some(1), Some(1)));
+        const { assert!(18 < SLOTS) };
+    }
+
+    #[test]
+    fn fewer_than_two_slots_in_flight_are_not_tried() {
+        let mut usual = [0; KINDS];
+        usual[..3].copy_from_slice(&[0, 2, 3]);
+        let tried = |more: u8, kind: usize| -> Vec<u8> {
+            let habits = Habits {
+                more,
+                ..Habits::default()
+            };
             let ways = habits.apart_in(usual[kind], kind);
             ways.map(|habits| habits.told(&usual).ahead[kind]).collect()
         };
-        assert_eq!(tried(1), [2, 4]);
-        assert_eq!(tried(2), [3, 2, 5]);
-        habits.apart[1] = -2;
-        assert_eq!(habits.told(&usual).ahead[1], 2);
-        assert_eq!(habits.for_all_kinds().told(&usual).ahead[1], 3);
-        let more = FLOWS.iter().map(|(_, more)| *more).max().unwrap();
-        let apart = APART.into_iter().max().unwrap() as u8;
-        assert!(u32::from(16 + more + apart) < SLOTS);
+        assert_eq!(tried(0, 1), [3]);
+        assert_eq!(tried(0, 2), [2, 4]);
+        assert_eq!(tried(1, 1), [2, 4]);
+        assert_eq!(tried(1, 2), [3, 2, 5]);
+        let mut habits = Habits::default();
+        habits.apart[2] = -1;
+        assert_eq!(habits.told(&usual).ahead[2], 2);
+        assert_eq!(habits.for_all_kinds().told(&usual).ahead[2], 3);
     }
 }

@@ -1,5 +1,5 @@
-//! Counts what is allocated while a model runs. Test programs that use it have one test each: whatever else the test
-//! harness does would be counted too.
+//! Counts allocations while a model runs. A test program that uses it has one test only, because allocations of other
+//! tests would be counted too.
 #![allow(unsafe_code)]
 
 use super::common::*;
@@ -40,10 +40,10 @@ pub(crate) fn allocates_nothing(device: DeviceChoice) {
         COUNT.store(0, Ordering::Relaxed);
         ON.store(true, Ordering::Relaxed);
         let fed = session.feed(&tokens[..99]).map(<[f32]>::len);
-        session.set_sampling(&sampling, &[(3, 1.5)]);
         let done = session
-            .sample()
-            .and_then(|first| session.chain(first, 32, &[], &mut |_| true));
+            .set_sampling(&sampling, &[(3, 1.5)], &[])
+            .and_then(|()| session.sample())
+            .and_then(|first| session.chain(first, 32, &mut |_| true));
         let scored = session.score(&tokens[..20], &mut |_, _| ());
         ON.store(false, Ordering::Relaxed);
         assert_eq!(fed.unwrap(), model.vocab() as usize);

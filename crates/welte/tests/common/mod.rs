@@ -1,4 +1,4 @@
-//! What the tests share: the devices, a small random model, and the bundled one.
+//! Helpers of all tests: devices, a small random model, and the bundled model.
 #![allow(dead_code, unreachable_pub, unused_macros, unused_imports)]
 
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ pub const TINY: &str = "synthetic:tiny:q8_0";
 macro_rules! on_devices {
     ($($name:ident),* $(,)?) => {
         mod cpu {
-            $(#[test] fn $name() { super::$name(welte::DeviceChoice::Cpu) })*
+            $(#[test] fn $name() { super::$name(welte::DeviceChoice::CPU) })*
         }
         mod cuda {
             $(
@@ -28,18 +28,22 @@ pub(crate) use on_devices;
 
 /// The first GPU. Only tests that need one ask for it, so its absence is an error.
 pub fn gpu() -> DeviceChoice {
-    let gpu = welte::gpu_info(0).unwrap_or_else(|error| panic!("this test needs a GPU: {error}"));
-    DeviceChoice::Cuda(gpu.device)
+    "cuda".parse().unwrap()
+}
+
+/// A value with some fields changed: options cannot be written as literals outside their crate.
+pub fn with<T>(mut value: T, change: impl FnOnce(&mut T)) -> T {
+    change(&mut value);
+    value
 }
 
 pub fn options(device: DeviceChoice) -> LoadOptions {
-    LoadOptions {
-        device,
-        context: 256,
-        threads: Some(2),
-        prefill_rows: 32,
-        ..LoadOptions::default()
-    }
+    with(LoadOptions::default(), |o| {
+        o.device = device;
+        o.context = 256;
+        o.threads = Some(2);
+        o.prompt_rows = 32;
+    })
 }
 
 pub fn tiny(device: DeviceChoice) -> Model {
@@ -47,22 +51,21 @@ pub fn tiny(device: DeviceChoice) -> Model {
 }
 
 pub fn load(source: &str, options: &LoadOptions) -> Model {
-    Model::load(source, options, &mut |_, _| ()).unwrap_or_else(|error| panic!("{source}: {error}"))
+    Model::load(source, options, &mut |_| ()).unwrap_or_else(|error| panic!("{source}: {error}"))
 }
 
-/// The bundled model; it comes with the source.
+/// The bundled model, which is part of the repository.
 pub fn demo(device: DeviceChoice) -> Model {
-    // At run time first: a bundle for a machine with a GPU carries the files elsewhere.
+    // The variable at run time comes first: a bundle for a machine with a GPU has the files elsewhere.
     let folder = std::env::var("CARGO_MANIFEST_DIR");
     let folder = folder.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
     load(
         &format!("{folder}/../../models/demo.gguf"),
-        &LoadOptions {
-            device,
-            context: 512,
-            threads: Some(2),
-            ..LoadOptions::default()
-        },
+        &with(LoadOptions::default(), |o| {
+            o.device = device;
+            o.context = 512;
+            o.threads = Some(2);
+        }),
     )
 }
 

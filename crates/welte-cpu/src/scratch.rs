@@ -1,82 +1,46 @@
-//! What the device needs besides the program's own buffers, known before anything is allocated.
+//! Memory that the device needs besides the program's own buffers, known before anything is allocated.
 
-use crate::kernels::Kernel;
-use crate::lower::Lowered;
+use crate::dispatch::LoweredPhase;
+use crate::kernels::{Isa, Kernel};
 use crate::memory::{Block, round_up};
 use crate::ops::experts::Groups;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
-use crate::ops::sample::{self, Sampler};
+use crate::ops::sample::{self, Samplers};
 use crate::ops::{MANY_ROWS, attention, attention_prompt, matmul_prompt};
-use crate::{Error, Options};
-use welte_table::{Class, Command, Format, Op, Program, Row, WeightId, params};
-
-pub(crate) fn refuse(problem: impl Into<String>) -> Error {
-    Error::Program(problem.into())
-}
-
-/// What must hold of a program before anything is allocated for it.
-pub(crate) fn check(program: &Program, options: &Options) -> Result<(), Error> {
-    let _ = options;
-    welte_table::verify(program).map_err(Error::Program)?;
-    let kv = &program.kv;
-    if !matches!(kv.format, Format::F16 | Format::Q8_0) {
-        return Err(refuse(format!(
-            "a KV cache in {} is not supported; use F16 or Q8_0",
-            kv.format.name()
-        )));
-    }
-    if kv.format.bytes(kv.head_dim as usize).is_none() {
-        return Err(refuse(format!(
-            "heads of {} elements are no whole number of {} blocks; use an F16 KV cache",
-            kv.head_dim,
-            kv.format.name()
-        )));
-    }
-    if kv.head_dim as usize > attention::MAX_HEAD_DIM {
-        return Err(refuse(format!(
-            "heads of {} elements; at most {}",
-            kv.head_dim,
-            attention::MAX_HEAD_DIM
-        )));
-    }
-    if kv.page == 0 || kv.context == 0 || kv.sequences == 0 {
-        return Err(refuse("the KV cache has no pages, sequences or context"));
-    }
-    let needed = (kv.context as u64).div_ceil(kv.page as u64) * kv.sequences as u64;
-    if needed > kv.pages as u64 {
-        return Err(refuse(format!(
-            "{} KV pages; {needed} are needed for every sequence",
-            kv.pages
-        )));
-    }
-    Ok(())
-}
+use welte_device::{ChainStart, Checks, Error};
+use welte_table::{BufferId, Class, Command, Op, PassKind, Program, Row, WeightId, params};
 
 /// The most phases that a command may have.
 pub(crate) const PHASES: usize = 4;
 
-/// The most phases that a table of the program may have.
+/// The most phases that a pass of the program may have.
 pub(crate) fn most_phases(program: &Program) -> usize {
-    program
-        .tables
-        .iter()
-        .map(|t| t.commands.len() * PHASES)
-        .max()
-        .unwrap_or(0)
+    let phases = program.passes.iter().map(|p| p.commands.len() * PHASES);
+    phases.max().unwrap_or(0)
 }
 
-/// Sizes of what the device needs besides the program's weights and buffers.
+/// The index of a cache's first page list in the list of all: `[cache][slot][entry]`. Of no cache's buffer: their end.
+pub(crate) fn first_list(program: &Program, buffer: BufferId) -> usize {
+    let before = program.caches.iter().take_while(|c| c.buffer != buffer);
+    let entries = before.map(|c| c.entries(program) as usize).sum::<usize>();
+    entries * program.slots as usize
+}
+
+/// Sizes of the device's own memory.
 pub(crate) struct Sizes {
     pub(crate) acts: usize,
     pub(crate) wide: usize,
     pub(crate) groups: usize,
     pub(crate) angles: usize,
     pub(crate) partials: usize,
-    pub(crate) best: usize,
+    pub(crate) argmax: usize,
     pub(crate) per_thread: usize,
     pub(crate) threads: usize,
     pub(crate) tables: usize,
+    /// The most rows of a step.
     pub(crate) rows: usize,
+    /// Whether there is any pass but decode.
+    prompt: bool,
 }
 
 /// The matrix of a command: (outputs, elements).
@@ -148,32 +112,32 @@ pub(crate) fn angles_of(command: &Command) -> Option<(WeightId, u32, u32)> {
 }
 
 impl Sizes {
-    pub(crate) fn of(program: &Program, options: &Options) -> Sizes {
-        let context = program.kv.context as usize;
+    pub(crate) fn of(program: &Program, threads: usize, isa: Isa) -> Sizes {
+        let context = program.context as usize;
         let mut sizes = Sizes {
             acts: 0,
             wide: 0,
             groups: 0,
             angles: 0,
             partials: 0,
-            best: (program.vocab as usize).div_ceil(sample::CHUNK) * 8,
+            argmax: 0,
             per_thread: 2 * ROW_BLOCK * FUSED_COLUMNS * 4,
-            threads: options.threads(),
+            threads,
             tables: 0,
-            rows: program
-                .tables
-                .iter()
-                .map(|t| t.shape.rows() as usize)
-                .max()
-                .unwrap_or(1),
+            rows: program.most_rows() as usize,
+            prompt: program.passes.iter().any(|p| p.kind != PassKind::Decode),
         };
-        for table in &program.tables {
+        for pass in &program.passes {
             let mut angles: Vec<(WeightId, u32, u32)> = Vec::new();
-            for (index, command) in table.commands.iter().enumerate() {
-                let rows = table.rows_at(index) as usize;
+            for (index, command) in pass.commands.iter().enumerate() {
+                let rows = pass.rows_at(index) as usize;
+                if command.op == Op::Sample {
+                    let chunks = (program.vocab as usize).div_ceil(sample::CHUNK);
+                    sizes.argmax = sizes.argmax.max(rows * chunks * 8);
+                }
                 if let Some((n, k)) = matrix_of(command) {
-                    let kernel = Kernel::for_format(command.format, options.isa());
-                    let many = Kernel::for_prompt(command.format, options.isa());
+                    let kernel = Kernel::for_format(command.format, isa);
+                    let many = Kernel::for_prompt(command.format, isa);
                     let acts = kernel.acts_bytes(k).max(many.acts_bytes(k));
                     sizes.acts = sizes.acts.max(rows * acts);
                     if rows >= MANY_ROWS {
@@ -186,7 +150,7 @@ impl Sizes {
                     }
                 }
                 if let Some(e) = experts_of(command) {
-                    let kernel = Kernel::for_format(command.format, options.isa());
+                    let kernel = Kernel::for_format(command.format, isa);
                     let entries = rows * e.used;
                     sizes.acts = sizes.acts.max(entries * kernel.acts_bytes(e.k));
                     sizes.groups = sizes.groups.max(Groups::bytes(e.experts, e.used, rows));
@@ -216,31 +180,28 @@ impl Sizes {
                     }
                 }
             }
-            let rows = table.shape.rows() as usize;
+            let rows = pass.rows as usize;
             sizes.angles = sizes
                 .angles
                 .max(angles.iter().map(|a| rows * a.1 as usize * 4).sum());
         }
         sizes.per_thread = round_up(sizes.per_thread);
-        let pages =
-            (context.div_ceil(program.kv.page.max(1) as usize)) * program.kv.sequences as usize;
-        let phases: usize = program
-            .tables
-            .iter()
-            .map(|t| t.commands.len() * PHASES)
-            .sum();
-        sizes.tables = phases * size_of::<Lowered>()
+        let (slots, vocab) = (program.slots as usize, program.vocab as usize);
+        let commands: usize = program.passes.iter().map(|p| p.commands.len()).sum();
+        sizes.tables = commands * PHASES * size_of::<LoweredPhase>()
             + most_phases(program) * 4
-            + pages * 4
-            + sizes.rows * (size_of::<Row>() + 8)
-            + Sampler::bytes(program.vocab as usize, context);
+            + first_list(program, BufferId::MAX) * 4
+            + sizes.rows * (size_of::<Row>() + size_of::<u32>() + size_of::<bool>())
+            + slots * size_of::<ChainStart>()
+            + Checks::bytes(program)
+            + Samplers::bytes(slots, vocab, context);
         sizes
     }
 
     /// Name, class and bytes of each block.
     pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 8] {
-        let prompt = if self.rows > 1 {
-            Class::ScratchPrefill
+        let prompt = if self.prompt {
+            Class::ScratchPrompt
         } else {
             Class::ScratchDecode
         };
@@ -254,14 +215,14 @@ impl Sizes {
                 Class::ScratchDecode,
                 self.partials as u64,
             ),
-            ("argmax partials", Class::ScratchDecode, self.best as u64),
+            ("argmax partials", Class::ScratchDecode, self.argmax as u64),
             (
                 "scratch of each thread",
                 prompt,
                 (self.per_thread * self.threads) as u64,
             ),
             (
-                "lowered tables, step and sampling state",
+                "phases, page lists, step and sampling state",
                 Class::Tables,
                 self.tables as u64,
             ),
@@ -270,36 +231,36 @@ impl Sizes {
     }
 }
 
-/// What the device allocates for a session besides the program's own buffers: name, class and bytes of each.
-pub fn device_bytes(program: &Program, options: &Options) -> Vec<(&'static str, Class, u64)> {
-    Sizes::of(program, options).entries().to_vec()
-}
-
-/// The device's own blocks.
-pub(crate) struct Extra {
+/// The device's own memory.
+pub(crate) struct Scratch {
+    /// Prepared activations.
     pub(crate) acts: Block,
+    /// Gate and up side by side, or the outputs of experts.
     pub(crate) wide: Block,
+    /// Entries by expert.
     pub(crate) groups: Block,
     pub(crate) angles: Block,
+    /// Partial results of attention.
     pub(crate) partials: Block,
-    pub(crate) best: Block,
+    /// The largest logit of each chunk.
+    pub(crate) argmax: Block,
     pub(crate) threads: Block,
+    /// Bytes of each thread in `threads`.
     pub(crate) per_thread: usize,
 }
 
-impl Extra {
-    pub(crate) fn new(sizes: &Sizes) -> Result<Extra, Error> {
-        Ok(Extra {
-            acts: Block::new(sizes.acts as u64, "prepared activations")?,
-            wide: Block::new(sizes.wide as u64, "gate and up, or experts' outputs")?,
-            groups: Block::new(sizes.groups as u64, "entries by expert")?,
-            angles: Block::new(sizes.angles as u64, "rope angles")?,
-            partials: Block::new(sizes.partials as u64, "attention partials")?,
-            best: Block::new(sizes.best as u64, "argmax partials")?,
-            threads: Block::new(
-                (sizes.per_thread * sizes.threads) as u64,
-                "scratch of each thread",
-            )?,
+impl Scratch {
+    pub(crate) fn new(sizes: &Sizes) -> Result<Scratch, Error> {
+        let [acts, wide, groups, angles, partials, argmax, threads, _] = sizes.entries();
+        let block = |(name, _, bytes): (&str, Class, u64)| Block::new(bytes, name);
+        Ok(Scratch {
+            acts: block(acts)?,
+            wide: block(wide)?,
+            groups: block(groups)?,
+            angles: block(angles)?,
+            partials: block(partials)?,
+            argmax: block(argmax)?,
+            threads: block(threads)?,
             per_thread: sizes.per_thread,
         })
     }

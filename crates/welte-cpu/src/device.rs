@@ -1,0 +1,154 @@
+//! Planning and loading.
+
+use crate::context::CpuContext;
+use crate::kernels::{Isa, Kernel};
+use crate::load::{Inner, weight_bytes};
+use crate::ops::attention;
+use crate::scratch::{Sizes, experts_of};
+use crate::{ID, available, info, unsupported};
+use std::sync::Arc;
+use welte_device::{Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress};
+use welte_formats::Checkpoint;
+use welte_table::{CacheKind, Command, MemoryPlan, Op, Program, verify};
+
+/// The most threads of a team.
+const MOST_THREADS: usize = 1024;
+
+/// This machine's processor.
+pub fn device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+    let isa = match &options.instructions {
+        None => Isa::best(),
+        Some(name) => isa(name)?,
+    };
+    let threads = options.threads.unwrap_or_else(info::cores);
+    Ok(Arc::new(Cpu {
+        info: DeviceInfo {
+            id: ID,
+            name: info::name().unwrap_or_else(|| std::env::consts::ARCH.to_string()),
+            prompt_rows: 512,
+            cache_bytes: info::cache_bytes(),
+        },
+        threads: threads.clamp(1, MOST_THREADS),
+        isa,
+    }))
+}
+
+/// The instruction set of that name, if this machine has it.
+fn isa(name: &str) -> Result<Isa, Error> {
+    let found = Isa::from_name(name).filter(|isa| isa.is_available());
+    found.ok_or_else(|| {
+        let known = info::instruction_sets().join(", ");
+        Error::Unavailable {
+            device: ID,
+            why: format!("no instruction set '{name}'; this machine has {known}"),
+        }
+    })
+}
+
+struct Cpu {
+    info: DeviceInfo,
+    threads: usize,
+    isa: Isa,
+}
+
+impl Cpu {
+    /// Refuses a program that cannot be lowered safely.
+    fn check(&self, program: &Program) -> Result<(), Error> {
+        verify(program).map_err(unsupported)?;
+        match self.missing(program) {
+            Some(why) => Err(unsupported(why)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Device for Cpu {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// It has every op, fused ones included, in every format.
+    fn supports(&self, _: &Command) -> bool {
+        true
+    }
+
+    fn missing(&self, program: &Program) -> Option<String> {
+        let most = attention::MAX_HEAD_DIM as u32;
+        for cache in &program.caches {
+            if let CacheKind::Attention { head_dim, .. } = cache.kind
+                && head_dim > most
+            {
+                return Some(format!(
+                    "attention heads of {head_dim} elements; at most {most}"
+                ));
+            }
+        }
+        let commands = program.passes.iter().flat_map(|pass| &pass.commands);
+        for command in commands {
+            let Some(experts) = experts_of(command) else {
+                continue;
+            };
+            let outputs = match command.op {
+                Op::ExpertsActMul => experts.n / 2,
+                _ => experts.n,
+            };
+            let rows = Kernel::for_format(command.format, self.isa).tile_rows;
+            if !outputs.is_multiple_of(rows) {
+                return Some(format!(
+                    "experts of {outputs} outputs; must be a multiple of {rows}"
+                ));
+            }
+        }
+        None
+    }
+
+    fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
+        self.check(&program)?;
+        let mut memory = MemoryPlan::of(&program, &|weight| weight_bytes(weight, self.isa));
+        for (name, class, bytes) in Sizes::of(&program, self.threads, self.isa).entries() {
+            memory.add(name, class, bytes);
+        }
+        Ok(Plan {
+            program,
+            memory,
+            facts: vec![
+                ("threads".to_string(), self.threads.to_string()),
+                ("instructions".to_string(), self.isa.name().to_string()),
+            ],
+            private: Box::new(()),
+        })
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        available()
+    }
+
+    fn load(
+        &self,
+        plan: Plan,
+        checkpoint: &dyn Checkpoint,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Arc<dyn Loaded>, Error> {
+        // A plan is plain data that anybody can make; lowering relies on the checks.
+        self.check(&plan.program)?;
+        let inner = Inner::load(plan.program, checkpoint, self.threads, self.isa, progress)?;
+        Ok(Arc::new(LoadedCpu(Arc::new(inner))))
+    }
+
+    fn read_bandwidth(&self, seconds: f64) -> Result<f64, Error> {
+        info::read_bandwidth(self.threads, seconds)
+    }
+}
+
+/// The weights of a program; contexts share them.
+struct LoadedCpu(Arc<Inner>);
+
+impl Loaded for LoadedCpu {
+    fn program(&self) -> &Arc<Program> {
+        &self.0.program
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, Error> {
+        Ok(Box::new(CpuContext::new(self.0.clone())?))
+    }
+}

@@ -1,0 +1,173 @@
+//! Phases: how many chunks of work each has, and how a chunk runs.
+#![allow(unsafe_code)]
+
+use crate::ops::attention::Attention;
+use crate::ops::basic::{self, ActMul, Add, Bias, Embed, Norm, Scale};
+use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
+use crate::ops::matmul::{Matmul, Prepare};
+use crate::ops::output_rows::{Pool, SelectRows};
+use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
+use crate::ops::sample::Sample;
+use crate::ops::short_conv::ShortConv;
+use crate::ops::{Place, State};
+
+/// Chunks of a merge: it is little work.
+const MERGE_CHUNKS: usize = 4;
+
+/// A pass as phases.
+pub(crate) struct LoweredPass {
+    pub(crate) phases: Vec<LoweredPhase>,
+    /// The output rows, which are adjacent.
+    pub(crate) result: Place,
+    /// Floats of an output row.
+    pub(crate) width: usize,
+}
+
+/// A phase with the command that it came from.
+pub(crate) struct LoweredPhase {
+    pub(crate) command: u32,
+    /// It runs over output rows instead of input rows.
+    pub(crate) on_outputs: bool,
+    pub(crate) phase: Phase,
+}
+
+/// Work whose chunks may run at the same time.
+pub(crate) enum Phase {
+    Angles(RopeTable),
+    Embed(Embed),
+    Norm(Norm),
+    Prepare(Prepare),
+    Matmul(Matmul),
+    Bias(Bias),
+    Rope(Rope),
+    KvAppend(KvAppend),
+    RopeAppend(RopeAppend),
+    Attention(Attention),
+    /// Merges the partial results of the attention phase before it, if that was split.
+    Merge(Attention),
+    ShortConv(ShortConv),
+    ActMul(ActMul),
+    Add(Add),
+    Scale(Scale),
+    SelectRows(SelectRows),
+    Pool(Pool),
+    Route(Route),
+    /// Groups entries by the experts that this place names.
+    Group(Groups, Place),
+    PrepareEntries(PrepareEntries),
+    ExpertsMatmul(ExpertsMatmul),
+    Combine(Combine),
+    Scan(Sample),
+    Choose(Sample),
+}
+
+impl LoweredPhase {
+    /// The rows that it runs over.
+    pub(crate) fn rows(&self, input_rows: usize, output_rows: usize) -> usize {
+        match self.on_outputs {
+            true => output_rows,
+            false => input_rows,
+        }
+    }
+
+    /// How many chunks it has; none without rows.
+    pub(crate) fn chunks(&self, state: &State, input_rows: usize, output_rows: usize) -> usize {
+        match self.rows(input_rows, output_rows) {
+            0 => 0,
+            rows => self.phase.chunks(state, rows),
+        }
+    }
+
+    /// Runs one chunk.
+    ///
+    /// # Safety
+    /// As [`Phase::run`].
+    pub(crate) unsafe fn run(
+        &self,
+        state: &State,
+        input_rows: usize,
+        output_rows: usize,
+        chunk: usize,
+        scratch: *mut f32,
+    ) {
+        let rows = self.rows(input_rows, output_rows);
+        // SAFETY: promised by the caller.
+        unsafe { self.phase.run(state, rows, chunk, scratch) }
+    }
+}
+
+impl Phase {
+    /// How many chunks it has for `rows` rows, at least one.
+    fn chunks(&self, state: &State, rows: usize) -> usize {
+        match self {
+            Phase::Matmul(p) => p.chunks(rows),
+            Phase::RopeAppend(p) => rows * p.chunks_per_row(rows),
+            Phase::Attention(p) if rows == 1 => {
+                p.kv_heads * p.splits(state.rows[0].position as usize)
+            }
+            Phase::Attention(p) => p.items(rows).unwrap_or(rows * p.kv_heads),
+            Phase::Merge(p) if rows == 1 && p.splits(state.rows[0].position as usize) > 1 => {
+                p.kv_heads.min(MERGE_CHUNKS)
+            }
+            Phase::Merge(_) => 0,
+            Phase::ShortConv(p) => p.chunks(),
+            Phase::ExpertsMatmul(p) => p.chunks(rows),
+            Phase::Choose(_) | Phase::Group(..) => 1,
+            Phase::Scan(p) => p.chunks(state, rows),
+            _ => rows.div_ceil(basic::rows_of_chunk(rows)),
+        }
+    }
+
+    /// Runs one chunk.
+    ///
+    /// # Safety
+    /// See `ops`; `scratch` is this thread's own.
+    unsafe fn run(&self, state: &State, rows: usize, chunk: usize, scratch: *mut f32) {
+        let each = basic::rows_of_chunk(rows);
+        let some = chunk * each..rows.min((chunk + 1) * each);
+        // SAFETY: the promise of `ops` holds for each of them alike.
+        unsafe {
+            match self {
+                Phase::Angles(p) => some.for_each(|row| p.run(state, row)),
+                Phase::Embed(p) => some.for_each(|row| p.run(row)),
+                Phase::Norm(p) => some.for_each(|row| p.run(row)),
+                Phase::Prepare(p) => some.for_each(|row| p.run(rows, row, scratch)),
+                Phase::Bias(p) => some.for_each(|row| p.run(row)),
+                Phase::Rope(p) => some.for_each(|row| p.run(row)),
+                Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
+                Phase::ShortConv(p) => p.run(state, rows, chunk),
+                Phase::ActMul(p) => some.for_each(|row| p.run(row)),
+                Phase::Add(p) => some.for_each(|row| p.run(row)),
+                Phase::Scale(p) => some.for_each(|row| p.run(row)),
+                Phase::SelectRows(p) => some.for_each(|output| p.run(state, output)),
+                Phase::Pool(p) => some.for_each(|output| p.run(state, output)),
+                Phase::Route(p) => some.for_each(|row| p.run(row)),
+                Phase::Group(p, choice) => p.fill(*choice, rows),
+                Phase::PrepareEntries(p) => some.for_each(|row| p.run(row)),
+                Phase::ExpertsMatmul(p) => p.run(rows, chunk, scratch),
+                Phase::Combine(p) => some.for_each(|row| p.run(row)),
+                Phase::Matmul(p) => p.run(rows, chunk, scratch),
+                Phase::RopeAppend(p) => p.run(state, rows, chunk),
+                Phase::Attention(p)
+                    if rows == 1 && p.splits(state.rows[0].position as usize) > 1 =>
+                {
+                    p.split(state, chunk % p.kv_heads, chunk / p.kv_heads, scratch);
+                }
+                Phase::Attention(p) if p.items(rows).is_some() => {
+                    p.item(state, rows, chunk, scratch)
+                }
+                Phase::Attention(p) => {
+                    p.whole(state, chunk / p.kv_heads, chunk % p.kv_heads, scratch)
+                }
+                Phase::Merge(p) => {
+                    let chunks = p.kv_heads.min(MERGE_CHUNKS);
+                    (chunk..p.kv_heads)
+                        .step_by(chunks)
+                        .for_each(|head| p.merge(state, head));
+                }
+                Phase::Scan(p) => p.scan(state, chunk),
+                Phase::Choose(p) => p.choose(state, rows),
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Ops that know positions: rope, caches, attention, convolution.
+
+use super::{Lowered, Lowering, scratch_too_small};
+use crate::dispatch::Phase;
+use crate::kernels::Kernel;
+use crate::ops::attention::{self, Attention};
+use crate::ops::rope::{KvAppend, Rope, RopeAppend};
+use crate::ops::short_conv::ShortConv;
+use crate::ops::{MANY_ROWS, Place, attention_prompt};
+use crate::scratch::{angles_of, experts_of, matrix_of};
+use crate::unsupported;
+use welte_device::Error;
+use welte_table::params;
+
+impl Lowering<'_> {
+    pub(super) fn rope(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Rope::of(&l.command.params);
+        let width = p.heads as usize * p.head_dim as usize;
+        if p.rot > p.head_dim {
+            return Err(unsupported("rope of more elements than a head has"));
+        }
+        l.phases.push(Phase::Rope(Rope {
+            y: self.place(l.command.buffers[0], p.y_stride, width, l.rows)?,
+            heads: p.heads as usize,
+            head_dim: p.head_dim as usize,
+            half: p.rot as usize / 2,
+            interleaved: p.interleaved != 0,
+            angles: l.own_angles()?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn kv_append(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::KvAppend::of(&l.command.params);
+        let width = p.kv_heads as usize * p.head_dim as usize;
+        let [k, v, ..] = l.command.buffers;
+        l.phases.push(Phase::KvAppend(KvAppend {
+            k: self.place(k, p.k_stride, width, l.rows)?,
+            v: self.place(v, p.v_stride, width, l.rows)?,
+            layer: p.layer as usize,
+            cache: self.kv_cache(l.command, p.layer, p.kv_heads, p.head_dim)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn rope_append(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::RopeAppend::of(&l.command.params);
+        let (heads, kv_heads, head_dim) =
+            (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
+        if p.rot > p.head_dim || kv_heads == 0 || heads % kv_heads != 0 {
+            return Err(unsupported(
+                "rope_append with heads that do not fit each other",
+            ));
+        }
+        let width = (heads + 2 * kv_heads) * head_dim;
+        l.phases.push(Phase::RopeAppend(RopeAppend {
+            qkv: self.place(l.command.buffers[0], p.qkv_stride, width, l.rows)?,
+            heads,
+            kv_heads,
+            head_dim,
+            half: p.rot as usize / 2,
+            interleaved: p.interleaved != 0,
+            eps: p.eps,
+            angles: l.own_angles()?,
+            q_norm: self.floats(l.command.weights[1], head_dim)?,
+            k_norm: self.floats(l.command.weights[2], head_dim)?,
+            layer: p.layer as usize,
+            cache: self.kv_cache(l.command, p.layer, p.kv_heads, p.head_dim)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn attention(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Attention::of(&l.command.params);
+        let (heads, kv_heads, head_dim) =
+            (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
+        let cache = self.kv_cache(l.command, p.layer, p.kv_heads, p.head_dim)?;
+        if kv_heads == 0 || heads % kv_heads != 0 {
+            return Err(unsupported(
+                "attention with heads that do not fit each other",
+            ));
+        }
+        let splits = attention::splits_of(self.program().context as usize);
+        let floats = attention::partial_floats(head_dim);
+        let mut needed = attention::scratch_floats(heads / kv_heads, head_dim, splits);
+        if l.rows >= MANY_ROWS {
+            needed = needed.max(attention_prompt::scratch_floats(head_dim));
+        }
+        if needed * 4 > self.scratch.per_thread {
+            return Err(scratch_too_small());
+        }
+        let (isa, group) = (self.inner.isa, heads / kv_heads);
+        let prompt = attention_prompt::prompt_for(cache.format, isa, group, self.rounds());
+        let [q, _, y, _] = l.command.buffers;
+        let attention = Attention {
+            q: self.place(q, p.q_stride, heads * head_dim, l.rows)?,
+            y: self.place(y, p.y_stride, heads * head_dim, l.rows)?,
+            layer: p.layer as usize,
+            cache,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: p.scale,
+            window: p.window as usize,
+            softcap: p.softcap,
+            sinks: self.floats(l.command.weights[0], heads)?,
+            partials: self.scratch_rows(&self.scratch.partials, 0, floats, heads * splits)?,
+            run: attention::run_for(cache.format, head_dim, isa),
+            threads: self.inner.team.threads(),
+            prompt: prompt.filter(|_| l.prompt),
+        };
+        l.phases.push(Phase::Attention(attention));
+        l.phases.push(Phase::Merge(attention));
+        Ok(())
+    }
+
+    pub(super) fn short_conv(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::ShortConv::of(&l.command.params);
+        let (n, taps) = (p.n as usize, p.taps as usize);
+        if taps < 2 {
+            return Err(unsupported("a convolution of fewer than two taps"));
+        }
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::ShortConv(ShortConv {
+            x: self.place(x, p.x_stride, n, l.rows)?,
+            y: self.place(y, p.y_stride, n, l.rows)?,
+            kernel: self.floats(l.command.weights[0], n * taps)?,
+            bias: self.floats(l.command.weights[1], n)?,
+            n,
+            taps,
+            silu: p.act == 1,
+            layer: p.layer as usize,
+            cache: self.state_cache(l.command, p.layer, (taps - 1) * n)?,
+        }));
+        Ok(())
+    }
+
+    /// True if every matrix rounds its activations in prompts: then attention may round them as well.
+    fn rounds(&self) -> bool {
+        let commands = self.program().passes.iter().flat_map(|p| &p.commands);
+        commands
+            .filter(|c| matrix_of(c).is_some() || experts_of(c).is_some())
+            .all(|c| Kernel::for_prompt(c.format, self.inner.isa).rounds())
+    }
+}
+
+impl Lowered<'_> {
+    /// The angles of the command's own rope.
+    fn own_angles(&self) -> Result<Place, Error> {
+        let key = angles_of(self.command);
+        let found = self.angles.iter().find(|(k, _)| Some(*k) == key);
+        let found = found.map(|(_, place)| *place);
+        found.ok_or_else(|| unsupported("rope without angles"))
+    }
+}

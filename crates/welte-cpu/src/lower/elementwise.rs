@@ -1,0 +1,175 @@
+//! Embedding, norms and elementwise ops; choice of rows and sampling.
+#![allow(unsafe_code)]
+
+use super::{Lowered, Lowering};
+use crate::dispatch::Phase;
+use crate::kernels::Kernel;
+use crate::ops::Bytes;
+use crate::ops::basic::{ActMul, Add, Bias, Embed, Norm, Scale};
+use crate::ops::output_rows::{Pool, Pooling, SelectRows};
+use crate::ops::sample::{self, Sample};
+use crate::unsupported;
+use welte_device::Error;
+use welte_table::{Usage, params};
+
+impl Lowering<'_> {
+    pub(super) fn embed(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Embed::of(&l.command.params);
+        let (n, k) = (p.n as usize, p.k as usize);
+        let id = l.command.weights[0] as usize;
+        let spec = self
+            .program()
+            .weights
+            .get(id)
+            .ok_or_else(|| unsupported("embed without a table"))?;
+        let layout = self.inner.layouts[id];
+        let at = layout
+            .lookup
+            .or(layout.matrix)
+            .filter(|_| (spec.n as usize, spec.k as usize) == (n, k));
+        let at = at.ok_or_else(|| {
+            unsupported(format!("weight '{}' is no table of {n} x {k}", spec.name))
+        })?;
+        let tiles = layout
+            .matrix
+            .map(|_| Kernel::for_format(spec.format, self.inner.isa));
+        let row_bytes = spec.format.bytes(k).unwrap_or(0);
+        let bytes = tiles.map_or(n * row_bytes, |kernel| {
+            n.div_ceil(kernel.tile_rows) * kernel.tile_bytes(k)
+        });
+        if p.n < self.program().vocab || spec.usage == Usage::Matrix {
+            return Err(unsupported(
+                "the embedding has fewer rows than the vocabulary",
+            ));
+        }
+        // SAFETY: the layout lies in the arena.
+        let table = Bytes(unsafe { self.inner.arena.ptr().add(at) });
+        l.phases.push(Phase::Embed(Embed {
+            table,
+            bytes,
+            tiles,
+            format: spec.format,
+            row_bytes,
+            k,
+            scale: p.scale,
+            tokens: self.tokens(l.rows)?,
+            y: self.place(l.command.buffers[1], p.x_stride, k, l.rows)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn norm(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Norm::of(&l.command.params);
+        let (dim, groups) = (p.dim as usize, p.groups as usize);
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::Norm(Norm {
+            x: self.place(x, p.x_stride, dim * groups, l.rows)?,
+            y: self.place(y, p.y_stride, dim * groups, l.rows)?,
+            dim,
+            groups,
+            eps: p.eps,
+            weight: self.floats(l.command.weights[0], dim)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn bias(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Bias::of(&l.command.params);
+        let n = p.n as usize;
+        l.phases.push(Phase::Bias(Bias {
+            y: self.place(l.command.buffers[0], p.y_stride, n, l.rows)?,
+            n,
+            bias: self.floats(l.command.weights[0], n)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn act_mul(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::ActMul::of(&l.command.params);
+        let n = p.n as usize;
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::ActMul(ActMul {
+            x: self.place(x, p.x_stride, 2 * n, l.rows)?,
+            y: self.place(y, p.y_stride, n, l.rows)?,
+            n,
+            act: p.act,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn add(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Add::of(&l.command.params);
+        let n = p.n as usize;
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::Add(Add {
+            x: self.place(x, p.x_stride, n, l.rows)?,
+            y: self.place(y, p.y_stride, n, l.rows)?,
+            n,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn scale(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Scale::of(&l.command.params);
+        let n = p.n as usize;
+        l.phases.push(Phase::Scale(Scale {
+            y: self.place(l.command.buffers[0], p.y_stride, n, l.rows)?,
+            n,
+            scale: p.scale,
+            cap: p.cap,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn select_rows(&self, l: &mut Lowered<'_>, outputs: usize) -> Result<(), Error> {
+        let p = params::SelectRows::of(&l.command.params);
+        let n = p.n as usize;
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::SelectRows(SelectRows {
+            x: self.place(x, p.x_stride, n, l.rows)?,
+            y: self.place(y, p.y_stride, n, outputs)?,
+            n,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn pool(&self, l: &mut Lowered<'_>, outputs: usize) -> Result<(), Error> {
+        let p = params::Pool::of(&l.command.params);
+        let n = p.n as usize;
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::Pool(Pool {
+            x: self.place(x, p.x_stride, n, l.rows)?,
+            y: self.place(y, p.y_stride, n, outputs)?,
+            n,
+            pooling: match p.kind {
+                0 => Pooling::Last,
+                1 => Pooling::Mean,
+                _ => Pooling::First,
+            },
+            normalise: p.normalise != 0,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn sample(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Sample::of(&l.command.params);
+        let n = p.n as usize;
+        if p.n != self.program().vocab {
+            return Err(unsupported("sample over other values than the vocabulary"));
+        }
+        let sample = Sample {
+            logits: self.place(l.command.buffers[0], p.logits_stride, n, l.rows)?,
+            n,
+            partials: self.scratch_rows(
+                &self.scratch.argmax,
+                0,
+                2,
+                l.rows * n.div_ceil(sample::CHUNK),
+            )?,
+            tokens: self.tokens(l.rows)?,
+        };
+        l.phases.push(Phase::Scan(sample));
+        l.phases.push(Phase::Choose(sample));
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! Matrices and experts.
+
+use super::{Lowered, Lowering, scratch_too_small};
+use crate::dispatch::Phase;
+use crate::kernels::Kernel;
+use crate::ops::basic::ActMul;
+use crate::ops::experts::{self, Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
+use crate::ops::matmul::{Epilogue, FUSED_COLUMNS, Matmul, Prepare};
+use crate::ops::matmul_prompt;
+use crate::ops::{Bytes, Floats, MANY_ROWS};
+use crate::scratch::{experts_of, matrix_of};
+use crate::unsupported;
+use welte_device::Error;
+use welte_table::{Op, params};
+
+impl Lowering<'_> {
+    pub(super) fn matmul(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let words = &l.command.params;
+        let (strides, eps, epilogue) = match l.command.op {
+            Op::MatmulAdd => {
+                let p = params::MatmulAdd::of(words);
+                ((p.x_stride, p.y_stride), None, Epilogue::Accumulate)
+            }
+            Op::NormMatmul => {
+                let p = params::NormMatmul::of(words);
+                ((p.x_stride, p.y_stride), Some(p.eps), Epilogue::Store)
+            }
+            Op::NormMatmulActMul => {
+                let p = params::NormMatmulActMul::of(words);
+                (
+                    (p.x_stride, p.y_stride),
+                    Some(p.eps),
+                    Epilogue::ActMul(p.act),
+                )
+            }
+            _ => {
+                let p = params::Matmul::of(words);
+                ((p.x_stride, p.y_stride), None, Epilogue::Store)
+            }
+        };
+        let (x_stride, y_stride) = strides;
+        let (n, k) = matrix_of(l.command).ok_or_else(|| unsupported("no matrix"))?;
+        let norm = match eps {
+            Some(eps) => Some((self.floats(l.command.weights[1], k)?, eps)),
+            None => None,
+        };
+        let (kernel, tiles) = self.tiles(l.command, n, k)?;
+        let many = l
+            .prompt
+            .then(|| Kernel::for_prompt(kernel.format, self.inner.isa));
+        let many_bytes =
+            |many: &Kernel| (many.acts_bytes(k), matmul_prompt::scratch_bytes(many, k));
+        let (acts_bytes, many_scratch) = many.as_ref().map_or((0, 0), many_bytes);
+        let acts_bytes = kernel.acts_bytes(k).max(acts_bytes);
+        if l.rows * acts_bytes > self.scratch.acts.len()
+            || (norm.is_some() && k * 4 > self.scratch.per_thread)
+            || (l.rows >= MANY_ROWS && many_scratch > self.scratch.per_thread)
+        {
+            return Err(scratch_too_small());
+        }
+        let acts = Bytes(self.scratch.acts.ptr());
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::Prepare(Prepare {
+            kernel,
+            many,
+            x: self.place(x, x_stride, k, l.rows)?,
+            k,
+            norm,
+            acts,
+        }));
+        let threads = self.inner.team.threads();
+        let matmul =
+            |n, y, epilogue| Matmul::new(kernel, many, tiles, (n, k), acts, y, epilogue, threads);
+        let Epilogue::ActMul(act) = epilogue else {
+            let y = self.place(y, y_stride, n, l.rows)?;
+            l.phases.push(Phase::Matmul(matmul(n, y, epilogue)));
+            return Ok(());
+        };
+        let half = n / 2;
+        let y = self.place(y, y_stride, half, l.rows)?;
+        if half % kernel.tile_rows == 0 && kernel.tile_rows <= FUSED_COLUMNS {
+            l.phases.push(Phase::Matmul(matmul(half, y, epilogue)));
+        } else {
+            let wide = self.scratch_rows(&self.scratch.wide, 0, n, l.rows)?;
+            l.phases
+                .push(Phase::Matmul(matmul(n, wide, Epilogue::Store)));
+            l.phases.push(Phase::ActMul(ActMul {
+                x: wide,
+                y,
+                n: half,
+                act,
+            }));
+        }
+        Ok(())
+    }
+
+    pub(super) fn route(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Route::of(&l.command.params);
+        let (experts, used) = (p.experts as usize, p.used as usize);
+        if used == 0 || used > experts {
+            return Err(unsupported("route to more experts than there are"));
+        }
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::Route(Route {
+            x: self.place(x, p.x_stride, experts, l.rows)?,
+            y: self.place(y, p.y_stride, 2 * used, l.rows)?,
+            experts,
+            used,
+            renormalise: p.renormalise != 0,
+            scale: p.scale,
+        }));
+        Ok(())
+    }
+
+    /// Experts with gate and up, or experts whose outputs are added up.
+    pub(super) fn experts(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let words = &l.command.params;
+        let (strides, act) = match l.command.op {
+            Op::ExpertsActMul => {
+                let p = params::ExpertsActMul::of(words);
+                ([p.x_stride, p.choice_stride, p.y_stride], Some(p.act))
+            }
+            _ => {
+                let p = params::ExpertsAdd::of(words);
+                ([p.x_stride, p.choice_stride, p.y_stride], None)
+            }
+        };
+        let [x_stride, choice_stride, y_stride] = strides;
+        let e = experts_of(l.command).ok_or_else(|| unsupported("no experts"))?;
+        let (kernel, tiles) = self.tiles(l.command, e.n * e.experts, e.k)?;
+        let n = if act.is_some() { e.n / 2 } else { e.n };
+        if e.used == 0 || e.used > e.experts || !n.is_multiple_of(kernel.tile_rows) {
+            return Err(unsupported(format!(
+                "experts of {n} outputs, which is no multiple of {}",
+                kernel.tile_rows
+            )));
+        }
+        let rows = l.rows;
+        let (entries, acts_bytes) = (rows * e.used, kernel.acts_bytes(e.k));
+        if entries * acts_bytes > self.scratch.acts.len()
+            || Groups::bytes(e.experts, e.used, rows) > self.scratch.groups.len()
+        {
+            return Err(scratch_too_small());
+        }
+        let groups = Groups {
+            start: Bytes(self.scratch.groups.ptr()),
+            experts: e.experts,
+            used: e.used,
+            entries,
+        };
+        let [x, choice, y, _] = l.command.buffers;
+        let choice = self.place(choice, choice_stride, 2 * e.used, rows)?;
+        let own = act.is_none();
+        let width = if own { e.used * e.k } else { e.k };
+        let acts = Bytes(self.scratch.acts.ptr());
+        let bias = self.floats(l.command.weights[1], e.n * e.experts)?;
+        l.phases.push(Phase::Group(groups, choice));
+        l.phases.push(Phase::PrepareEntries(PrepareEntries {
+            kernel,
+            groups,
+            x: self.place(x, x_stride, width, rows)?,
+            k: e.k,
+            own,
+            acts,
+            acts_bytes,
+        }));
+        let (out, epilogue) = match act {
+            Some(act) => (
+                self.place(y, y_stride, e.used * n, rows)?,
+                experts::Epilogue::ActMul(act),
+            ),
+            None => (
+                self.scratch_rows(&self.scratch.wide, 0, n, entries)?,
+                experts::Epilogue::Keep,
+            ),
+        };
+        l.phases.push(Phase::ExpertsMatmul(ExpertsMatmul {
+            kernel,
+            groups,
+            tiles,
+            n,
+            k: e.k,
+            acts,
+            acts_bytes,
+            y: out,
+            epilogue,
+            bias: if own { Floats::NONE } else { bias },
+        }));
+        if own {
+            l.phases.push(Phase::Combine(Combine {
+                groups,
+                choice,
+                parts: out,
+                y: self.place(y, y_stride, n, rows)?,
+                n,
+                bias,
+            }));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,296 @@
+//! Every refusal of [`Checks`], with the words that a person reads.
+
+use welte_device::{ChainStart, Checks, Error, Pick, StepPlan};
+use welte_table::{BufferRef, CacheKind, CacheSpec, Format, Pass, PassKind, Program, Row};
+
+/// A vocabulary of 10, a context of 8 in pages of 3, 2 slots; passes of 2, 4 and 4 rows; a cache of 5 pages.
+fn program() -> Program {
+    let pass = |kind, rows, outputs| Pass {
+        kind,
+        rows,
+        outputs,
+        width: 10,
+        result: BufferRef::NONE,
+        commands: Vec::new(),
+        labels: Vec::new(),
+    };
+    Program {
+        weights: Vec::new(),
+        buffers: Vec::new(),
+        caches: vec![CacheSpec {
+            name: "kv".into(),
+            buffer: 0,
+            pages: 5,
+            kind: CacheKind::Attention {
+                format: Format::F16,
+                layers: 1,
+                kv_heads: 1,
+                head_dim: 2,
+                window: 0,
+            },
+        }],
+        vocab: 10,
+        context: 8,
+        page: 3,
+        slots: 2,
+        tokens: 0,
+        passes: vec![
+            pass(PassKind::Decode, 2, 2),
+            pass(PassKind::Prompt, 4, 3),
+            pass(PassKind::Embed, 4, 4),
+        ],
+    }
+}
+
+/// The same with recurrent state.
+fn recurrent() -> Program {
+    let mut program = program();
+    program.caches.push(CacheSpec {
+        name: "conv".into(),
+        buffer: 1,
+        pages: 3,
+        kind: CacheKind::Recurrent {
+            layers: 1,
+            floats: 4,
+        },
+    });
+    program
+}
+
+fn row(slot: u32, position: u32) -> Row {
+    Row {
+        token: 1,
+        position,
+        slot,
+    }
+}
+
+fn start(slot: u32, position: u32, steps: u32) -> ChainStart {
+    ChainStart {
+        slot,
+        token: 1,
+        position,
+        steps,
+    }
+}
+
+/// The text of a refused request.
+#[track_caller]
+fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+    match result {
+        Err(Error::Request(text)) => text,
+        other => panic!("not a refused request: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn step(pass: usize, rows: &[Row], outputs: &[u32]) -> Result<StepPlan, Error> {
+    let program = program();
+    Checks::new(&program).step(&program, pass, rows, outputs)
+}
+
+#[test]
+fn good_steps_say_how_many_rows_they_yield() {
+    let plan = |rows, outputs| StepPlan { rows, outputs };
+    let both = [row(0, 7), row(1, 7)];
+    assert_eq!(step(0, &both, &[]).unwrap(), plan(2, 2));
+    let four = [row(0, 0), row(0, 1), row(1, 5), row(0, 2)];
+    assert_eq!(step(1, &four, &[]).unwrap(), plan(4, 0));
+    assert_eq!(step(1, &four, &[0, 2, 3]).unwrap(), plan(4, 3));
+    assert_eq!(step(2, &four, &[0, 1, 2, 3]).unwrap(), plan(4, 4));
+}
+
+#[test]
+fn impossible_steps_are_refused() {
+    let far = row(0, 8);
+    let other = row(2, 0);
+    let unknown = Row {
+        token: 10,
+        ..row(0, 0)
+    };
+    let two = [row(0, 0), row(0, 1)];
+    let five = [0, 1, 2, 3, 4].map(|position| row(0, position));
+    let four = &five[..4];
+    let cases: [(usize, &[Row], &[u32], &str); 12] = [
+        (3, &two, &[], "pass 3; the program has 3"),
+        (0, &[], &[], "0 rows; the decode pass takes 1 to 2"),
+        (1, &five, &[], "5 rows; the prompt pass takes 1 to 4"),
+        (
+            0,
+            &[unknown],
+            &[],
+            "token 10 is not in the vocabulary of 10",
+        ),
+        (0, &[far], &[], "position 8 is beyond the context of 8"),
+        (0, &[other], &[], "slot 2; there are 2"),
+        (
+            1,
+            &[row(1, 4), row(0, 4), row(1, 4)],
+            &[],
+            "position 4 of slot 1 appears twice",
+        ),
+        (0, &two, &[0], "a decode pass yields all rows; choose none"),
+        (
+            1,
+            four,
+            &[0, 1, 2, 3],
+            "4 outputs; the prompt pass yields at most 3",
+        ),
+        (
+            1,
+            &two,
+            &[2],
+            "outputs must be ascending row numbers below 2",
+        ),
+        (
+            1,
+            &two,
+            &[1, 0],
+            "outputs must be ascending row numbers below 2",
+        ),
+        (
+            2,
+            &two,
+            &[1, 1],
+            "outputs must be ascending row numbers below 2",
+        ),
+    ];
+    for (pass, rows, outputs, text) in cases {
+        assert_eq!(refusal(step(pass, rows, outputs)), text);
+    }
+}
+
+#[test]
+fn recurrent_rows_follow_each_other() {
+    let program = recurrent();
+    let mut checks = Checks::new(&program);
+    let mut step = |rows: &[Row]| checks.step(&program, 1, rows, &[]);
+    assert!(step(&[row(0, 3), row(1, 0), row(0, 4), row(1, 1)]).is_ok());
+    let gap =
+        "position 5 of slot 0 does not follow its last row; recurrent state needs consecutive rows";
+    assert_eq!(refusal(step(&[row(0, 3), row(1, 4), row(0, 5)])), gap);
+    let back =
+        "position 3 of slot 0 does not follow its last row; recurrent state needs consecutive rows";
+    assert_eq!(refusal(step(&[row(0, 4), row(0, 3)])), back);
+    // Attention alone needs no order.
+    let program = self::program();
+    let rows = [row(0, 4), row(0, 3)];
+    assert!(Checks::new(&program).step(&program, 1, &rows, &[]).is_ok());
+}
+
+#[test]
+fn impossible_chains_are_refused() {
+    let program = program();
+    let mut checks = Checks::new(&program);
+    let mut chain = |starts: &[ChainStart], most| checks.chain(&program, starts, most);
+    assert!(chain(&[start(0, 7, 1), start(1, 0, 8)], 2).is_ok());
+    assert!(chain(&[start(1, 7, 0)], 1).is_ok());
+    let unknown = ChainStart {
+        token: 10,
+        ..start(0, 0, 1)
+    };
+    let cases: [(&[ChainStart], usize, &str); 7] = [
+        (&[], 2, "a chain of 0 slots; this device takes 1 to 2"),
+        (
+            &[start(0, 0, 1), start(1, 0, 1)],
+            1,
+            "a chain of 2 slots; this device takes 1 to 1",
+        ),
+        (&[unknown], 2, "token 10 is not in the vocabulary of 10"),
+        (
+            &[start(0, 8, 0)],
+            2,
+            "position 8 is beyond the context of 8",
+        ),
+        (&[start(2, 0, 1)], 2, "slot 2; there are 2"),
+        (
+            &[start(0, 7, 2)],
+            2,
+            "2 tokens from position 7 exceed the context of 8",
+        ),
+        (
+            &[start(1, 0, u32::MAX)],
+            2,
+            "4294967295 tokens from position 0 exceed the context of 8",
+        ),
+    ];
+    for (starts, most, text) in cases {
+        assert_eq!(refusal(chain(starts, most)), text);
+    }
+    // One slot has one chain, wherever its two starts are.
+    let twice = [start(1, 0, 1), start(1, 5, 1)];
+    assert!(refusal(chain(&twice, 2)).contains("slot 1"));
+}
+
+#[test]
+fn impossible_picks_are_refused() {
+    let program = program();
+    let checks = Checks::new(&program);
+    let pick = |output, slot| Pick {
+        output,
+        slot,
+        position: 99,
+    };
+    let picks = |picks: &[Pick], tokens: usize| checks.picks(&program, picks, &vec![0; tokens], 3);
+    assert!(picks(&[pick(2, 1), pick(2, 0), pick(0, 1)], 3).is_ok());
+    assert!(picks(&[], 0).is_ok());
+    assert_eq!(
+        refusal(picks(&[pick(0, 0)], 2)),
+        "1 picks and room for 2 tokens"
+    );
+    assert_eq!(
+        refusal(picks(&[pick(3, 0)], 1)),
+        "output 3; the last step yielded 3"
+    );
+    assert_eq!(refusal(picks(&[pick(0, 2)], 1)), "slot 2; there are 2");
+}
+
+#[test]
+fn impossible_pages_are_refused() {
+    let program = recurrent();
+    let checks = Checks::new(&program);
+    let pages =
+        |cache, slot, first, pages: &[u32]| checks.pages(&program, cache, slot, first, pages);
+    // Three entries per slot, one of them in part.
+    assert_eq!(pages(0, 0, 0, &[4, 4, 0]).unwrap(), 0);
+    assert_eq!(pages(0, 1, 2, &[3]).unwrap(), 5);
+    assert_eq!(pages(1, 1, 0, &[2]).unwrap(), 1);
+    assert_eq!(refusal(pages(0, 2, 0, &[0])), "slot 2; there are 2");
+    assert_eq!(refusal(pages(2, 0, 0, &[0])), "cache 2; the program has 2");
+    assert_eq!(
+        refusal(pages(0, 0, 0, &[0, 5])),
+        "page 5 of cache 'kv', which has 5"
+    );
+    assert_eq!(
+        refusal(pages(0, 0, 2, &[0, 1])),
+        "entries 2 to 4 of cache 'kv', which has 3 per slot"
+    );
+    assert_eq!(
+        refusal(pages(1, 0, 1, &[0])),
+        "entries 1 to 2 of cache 'conv', which has 1 per slot"
+    );
+    assert_eq!(
+        refusal(checks.cache(&program, 1, [0, 3])),
+        "page 3 of cache 'conv', which has 3"
+    );
+    assert_eq!(checks.cache(&program, 1, [0, 2]).unwrap().name, "conv");
+    assert_eq!(refusal(checks.slot(&program, 2)), "slot 2; there are 2");
+    assert!(checks.slot(&program, 1).is_ok());
+}
+
+#[test]
+fn first_pages_wrap_around_a_small_pool() {
+    let program = recurrent();
+    assert_eq!(Checks::first_pages(&program, 0), [0, 1, 2, 3, 4, 0]);
+    assert_eq!(Checks::first_pages(&program, 1), [0, 1]);
+    assert_eq!(Checks::first_pages(&program, 2), Vec::<u32>::new());
+}
+
+#[test]
+fn checks_take_as_much_memory_as_they_say() {
+    // The widest pass has 4 rows of 8 bytes each.
+    assert_eq!(Checks::bytes(&program()), 32);
+    let mut many = program();
+    many.slots = 9;
+    assert_eq!(Checks::bytes(&many), 72);
+}
