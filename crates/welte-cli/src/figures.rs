@@ -2,7 +2,7 @@
 
 use crate::floor;
 use std::time::Duration;
-use welte::memory::peak;
+
 use welte::{Model, Outcome, Session, StopReason};
 use welte_report::{count, human};
 use welte_table::Class;
@@ -85,7 +85,7 @@ pub(crate) fn closing_line(session: &mut Session, outcome: &Outcome) -> String {
     format!(
         "{} · peak memory {} · {:.1} GB/s{} · {place}",
         speeds(outcome),
-        peak().map_or("unknown".to_string(), human),
+        welte::peak_memory().map_or("unknown".to_string(), human),
         speed / 1e9,
         floor::remark(session.model(), speed),
     )

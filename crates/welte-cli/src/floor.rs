@@ -27,18 +27,21 @@ pub(crate) fn of(model: &Model, speed: f64) -> Floor {
     Floor::new(speed, model.bytes_per_token(1), model.device().cache_bytes)
 }
 
-/// ` (62 % of 179.0)` or ` (in cache)`; empty if the floor is not known.
+/// The remark beside a model's bandwidth in the closing line.
 pub(crate) fn remark(model: &Model, speed: f64) -> String {
     let device = model.device();
     let known = known(device.id, &device.name);
-    let floor = of(model, known.unwrap_or(f64::INFINITY));
-    match known {
-        None if !floor.in_cache => String::new(),
-        _ => format!(
-            " ({})",
-            floor.describe(speed, &format!("{:.1}", floor.speed / 1e9))
-        ),
+    remark_on(known, model.bytes_per_token(1), device.cache_bytes, speed)
+}
+
+/// ` (62 % of 179.0)` or ` (in cache)`; empty if the floor is not known.
+fn remark_on(known: Option<f64>, token_bytes: u64, cache_bytes: u64, speed: f64) -> String {
+    let floor = Floor::new(known.unwrap_or(0.0), token_bytes, cache_bytes);
+    if known.is_none() && !floor.in_cache {
+        return String::new();
     }
+    let whole = format!("{:.1}", floor.speed / 1e9);
+    format!(" ({})", floor.describe(speed, &whole))
 }
 
 /// The machine and the device: several machines may share a home folder.
@@ -77,6 +80,14 @@ fn write(path: &Path, key: &str, speed: f64) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_remark_needs_a_known_floor_or_a_cache() {
+        assert_eq!(remark_on(Some(20e9), 100, 10, 15e9), " (75 % of 20.0)");
+        assert_eq!(remark_on(None, 100, 10, 15e9), "");
+        assert_eq!(remark_on(Some(20e9), 100, 100, 40e9), " (in cache)");
+        assert_eq!(remark_on(None, 100, 100, 40e9), " (in cache)");
+    }
 
     #[test]
     fn speeds_are_stored_by_device_and_machine() {
