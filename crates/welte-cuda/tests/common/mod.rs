@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use welte_cuda::{CudaContext, CudaDevice};
 use welte_device::{
-    ChainStart, Context, Control, Device, DeviceOptions, Loaded, Replay, ReplayTools, Replaying,
-    SlotState,
+    ChainStart, Context, Control, DeviceOptions, Replay, ReplayTools, Replaying, SlotState,
 };
 use welte_formats::Checkpoint;
 use welte_table::{Format, PassKind, Program, Row, Sampling};
@@ -267,5 +266,8 @@ pub fn difference(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len());
     let largest = want.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
     let each = got.iter().zip(want).map(|(g, w)| (g - w).abs() / largest);
-    each.fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
+    each.fold(
+        0.0,
+        |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) },
+    )
 }
