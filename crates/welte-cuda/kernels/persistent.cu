@@ -1,4 +1,4 @@
-// The decode table, replayed by one kernel for a whole chain of tokens. Every block runs the same instructions, each for its
+// The decode pass, replayed by one kernel for a whole chain of tokens. Every block runs the same instructions, each for its
 // share of the rows, while its stream of weights runs ahead (persistent/stream.cuh). Blocks pass activations to each other
 // without barriers (persistent/exchange.cuh).
 //

@@ -1,4 +1,4 @@
-// The decode table for a step of several rows: one launch runs the same instructions once and streams every weight once for all
+// The decode pass for a step of several rows: one launch runs the same instructions once and streams every weight once for all
 // rows. It chooses no token: logits go where the step's own table has them. generated.cuh is as for chains (persistent.cu).
 // Macros: STEP_ROWS (the most rows), EXCHANGE_FLOATS (of a row's exchange), and those of persistent/block.cuh.
 #include "persistent/block.cuh"

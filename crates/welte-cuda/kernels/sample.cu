@@ -1,4 +1,4 @@
-// Chooses the next token and advances the step: the last command of a decode table (sample.cuh).
+// Chooses the next token and advances the step: the last command of a decode pass (sample.cuh).
 #define THREADS 512
 __device__ __forceinline__ void block_meets() { __syncthreads(); }
 __device__ __forceinline__ int block_counts(bool of) { return __syncthreads_count(of); }

@@ -535,7 +535,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: loaded in `new`. Sessions hold the model that owns this module, so none of its kernels still runs.
+        // SAFETY: loaded in `new`. Contexts hold the program that owns this module, so none of its kernels still runs.
         unsafe {
             if self.gpu.current().is_ok() {
                 let _ = sys::cuModuleUnload(self.module);

@@ -102,7 +102,7 @@ impl Graph {
 
     /// Enqueues it.
     pub(crate) fn launch(&self) -> Result<(), Error> {
-        // SAFETY: instantiated; the session holds everything that its nodes use.
+        // SAFETY: instantiated; the context holds everything that its nodes use.
         let result = unsafe { sys::cuGraphLaunch(self.instance, self.gpu.stream()) };
         check(result, "launching a graph")
     }
@@ -110,7 +110,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: each handle was created here or is null. The session has waited for the launches.
+        // SAFETY: each handle was created here or is null. The context has waited for the launches.
         unsafe {
             if self.gpu.current().is_err() {
                 return;

@@ -51,7 +51,7 @@ pub(crate) struct Launch {
     pub(crate) unit: Unit,
     /// The `extern "C"` function.
     pub(crate) function: &'static str,
-    /// Blocks for the table's maximum number of rows.
+    /// Blocks for the pass's maximum number of rows.
     pub(crate) grid: [u32; 3],
     /// How the grid shrinks with the live rows, where a step is not replayed as a graph.
     pub(crate) by_rows: ByRows,
