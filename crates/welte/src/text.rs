@@ -142,8 +142,10 @@ fn end_tokens_in_config(text: &str, path: &Path) -> Result<Vec<u32>, Error> {
 fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| meta.get(&key(name)).and_then(number);
+    // llama.cpp writes these names for a file without a vocabulary.
+    let is_none = |model: &String| matches!(model.as_str(), "none" | "no_vocab");
     Some(Vocabulary {
-        model: string(meta, &key("model"))?,
+        model: string(meta, &key("model")).filter(|model| !is_none(model))?,
         pre: string(meta, &key("pre")),
         tokens: strings(meta, &key("tokens")),
         scores: list(meta, &key("scores"), |v| match v {
