@@ -1,24 +1,24 @@
-//! What `doctor` asks besides the GPU itself: the libraries that are opened at load, and the cache of kernels.
+//! Facts for `doctor` beyond the GPU itself: the libraries that are opened at load, and the kernel cache.
 #![allow(unsafe_code)]
 
 use crate::{Error, compile};
 use cudarc::cublaslt::sys as cublaslt;
 use std::path::PathBuf;
 
-/// What the CUDA device needs besides a GPU and its driver.
+/// The tools that the CUDA device uses besides a GPU and its driver.
 #[derive(Debug)]
 pub struct Tools {
-    /// Version of the run-time compiler, or what is missing.
+    /// The run-time compiler's version, or the missing part.
     pub compiler: Result<String, Error>,
-    /// Version of cuBLASLt, where it can be opened: prompts are faster with it.
+    /// The version of cuBLASLt, if it can be opened. Prompts are faster with it.
     pub cublaslt: Option<String>,
-    /// Where compiled kernels are kept.
+    /// The folder for compiled kernels.
     pub cache: Option<PathBuf>,
-    /// How many of them are there.
+    /// Number of compiled kernels in it.
     pub cached: usize,
 }
 
-/// Looks at the libraries and the cache.
+/// Queries the libraries and the kernel cache.
 pub fn tools() -> Tools {
     let cache = compile::cache_folder();
     let entries = cache
@@ -39,7 +39,7 @@ fn cublaslt_version() -> Option<String> {
     if !crate::libraries::has_cublaslt() {
         return None;
     }
-    // SAFETY: the library is there; a number is returned.
+    // SAFETY: the library is open; the call only returns a number.
     let version = unsafe { cublaslt::cublasLtGetVersion() };
     Some(format!(
         "{}.{}.{}",
