@@ -46,9 +46,10 @@ fn sessions_of_several_threads_do_not_disturb_each_other() {
         // A round that compiled nothing was not cold.
         let compiled = std::fs::read_dir(cache.join("welte/kernels")).map_or(0, Iterator::count);
         std::fs::remove_dir_all(&cache).ok();
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "round {round} failed:\n{said}");
-        assert!(compiled > 0, "round {round} compiled nothing:\n{said}");
+        let [out, err] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
+        let status = done.status;
+        assert!(status.success(), "round {round}: {status}\n{out}\n{err}");
+        assert!(compiled > 0, "round {round} compiled nothing\n{out}\n{err}");
     }
 }
 

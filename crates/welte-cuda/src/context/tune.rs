@@ -69,10 +69,11 @@ impl LoadedProgram {
         persistent && self.program.context >= DEPTH + 64
     }
 
-    /// Takes the results of an earlier load from disk. True if there are none and [`CudaProgram::tune`] can find them.
-    pub(crate) fn needs_tuning(&self) -> bool {
-        if !self.can_be_tuned() {
-            return false;
+    /// Takes the results of an earlier load from disk, unless they are to be measured again. True if there are none and
+    /// [`CudaProgram::tune`] can find them.
+    pub(crate) fn needs_tuning(&self, retune: bool) -> bool {
+        if !self.can_be_tuned() || retune {
+            return self.can_be_tuned();
         }
         let read = |file: Option<PathBuf>| file.as_deref().and_then(compile::read_cached);
         let tuning = read(self.tuning_file()).and_then(|bytes| Tuning::of_bytes(&bytes));
