@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-use welte_cpu::{Isa, Model, Options, Session};
+use welte_device::{Context, DeviceOptions};
 use welte_formats::checkpoint::Dialect;
 use welte_formats::{Checkpoint, Error, Metadata, TensorInfo};
 use welte_table::*;
@@ -50,16 +50,19 @@ struct Shapes {
 fn program(s: Shapes, cache: Format, context: u32) -> Program {
     const PAGE: u32 = 64;
     const VOCAB: u32 = 16;
-    let kv = KvLayout {
-        format: cache,
-        layers: s.layers,
-        kv_heads: s.kv_heads,
-        head_dim: s.head_dim,
-        page: PAGE,
+    let kv = CacheSpec {
+        name: "kv".to_string(),
+        buffer: 1,
         pages: context.div_ceil(PAGE),
-        sequences: 1,
-        context,
+        kind: CacheKind::Attention {
+            format: cache,
+            layers: s.layers,
+            kv_heads: s.kv_heads,
+            head_dim: s.head_dim,
+            window: 0,
+        },
     };
+    let kv_bytes = kv.bytes(PAGE).expect("heads that the cache stores");
     let width = s.heads * s.head_dim;
     let buffer = |name: &str, class, bytes| BufferSpec {
         name: name.to_string(),
@@ -68,17 +71,13 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
     };
     let floats = 4 * u64::from(s.rows * width);
     let buffers = vec![
-        buffer("tokens", Class::Tables, 4 * u64::from(s.rows + 2)),
-        buffer(
-            "kv",
-            Class::Kv,
-            kv.bytes().expect("heads that the cache stores"),
-        ),
-        buffer("q", Class::ScratchPrefill, floats),
-        buffer("y", Class::ScratchPrefill, floats),
+        buffer("tokens", Class::Tables, 4 * u64::from(s.rows)),
+        buffer("kv", Class::Cache, kv_bytes),
+        buffer("q", Class::ScratchPrompt, floats),
+        buffer("y", Class::ScratchPrompt, floats),
         buffer(
             "logits",
-            Class::ScratchPrefill,
+            Class::ScratchPrompt,
             floats.max(4 * u64::from(VOCAB)),
         ),
     ];
@@ -90,7 +89,6 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
         }
         Command {
             op,
-            patch: Patch::None,
             format: Format::F32,
             weights: [NO_WEIGHT; 3],
             buffers,
@@ -117,33 +115,48 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
         n: VOCAB,
         logits_stride: VOCAB,
     };
-    let copy = params::CopyLast {
-        n: width,
+    let select = params::SelectRows {
+        n: VOCAB,
         x_stride: width,
-        y_stride: width,
+        y_stride: VOCAB,
     };
-    let table = |shape, last| {
+    let pass = |kind, rows, last| {
         let mut commands: Vec<Command> = (0..s.layers).map(attention).collect();
-        commands.push(last);
+        commands.extend(last);
         let labels = commands.iter().map(|c| c.op.name().to_string()).collect();
-        Table {
-            shape,
+        Pass {
+            kind,
+            rows,
+            outputs: 1,
+            width: VOCAB,
+            result: at(4),
             commands,
             labels,
         }
     };
+    let scale = params::Scale {
+        n: VOCAB,
+        scale: 1.0,
+        cap: 0.0,
+        y_stride: VOCAB,
+    };
+    let decode = [
+        command(Op::Scale, &[4], scale.words()),
+        command(Op::Sample, &[4, 0], sample.words()),
+    ];
+    let prompt = [command(Op::SelectRows, &[3, 4], select.words())];
     let mut program = Program {
         weights: Vec::new(),
         buffers,
-        kv,
+        caches: vec![kv],
         vocab: VOCAB,
+        context,
+        page: PAGE,
+        slots: 1,
         tokens: 0,
-        tables: vec![
-            table(Shape::Decode, command(Op::Sample, &[4, 0], sample.words())),
-            table(
-                Shape::Prefill(s.rows),
-                command(Op::CopyLast, &[3, 4], copy.words()),
-            ),
+        passes: vec![
+            pass(PassKind::Decode, 1, decode.to_vec()),
+            pass(PassKind::Prompt, s.rows, prompt.to_vec()),
         ],
     };
     cost::fill(&mut program);
@@ -151,7 +164,7 @@ fn program(s: Shapes, cache: Format, context: u32) -> Program {
 }
 
 /// Fills the cache and the queries with small random numbers.
-fn fill(session: &mut Session, cache: Format) {
+fn fill(context: &mut dyn Context, cache: Format) {
     let mut seed = 1u64;
     let mut number = move || {
         seed = seed
@@ -162,20 +175,16 @@ fn fill(session: &mut Session, cache: Format) {
     let values: Vec<f32> = (0..1 << 16).map(|_| number()).collect();
     let mut encoded = vec![0; cache.bytes(values.len()).expect("whole blocks")];
     welte_formats::quant::encode(cache, &values, &mut encoded);
-    for piece in session
-        .buffer_mut(1)
-        .expect("the cache")
-        .chunks_mut(encoded.len())
-    {
+    let mut kv = context.read_buffer(1).expect("the cache");
+    for piece in kv.chunks_mut(encoded.len()) {
         piece.copy_from_slice(&encoded[..piece.len()]);
     }
-    for q in session
-        .buffer_mut(2)
-        .expect("the queries")
-        .chunks_exact_mut(4)
-    {
+    context.write_buffer(1, &kv).expect("the cache");
+    let mut queries = context.read_buffer(2).expect("the queries");
+    for q in queries.chunks_exact_mut(4) {
         q.copy_from_slice(&number().to_le_bytes());
     }
+    context.write_buffer(2, &queries).expect("the queries");
 }
 
 fn main() {
@@ -191,7 +200,8 @@ fn main() {
         "q8_0" => Format::Q8_0,
         _ => Format::F16,
     };
-    let isa = Isa::from_name(&text("isa", Isa::best().name())).expect("an instruction set");
+    let best = welte_cpu::Isa::best().name();
+    let isa = text("isa", best);
     let mut number =
         |key: &str, otherwise: u32| text(key, &otherwise.to_string()).parse().expect("a number");
     let (threads, depth, turns) = (
@@ -208,50 +218,47 @@ fn main() {
     };
     assert!(args.is_empty(), "unknown: {args:?}");
     let program = program(shapes, cache, depth + shapes.rows);
-    let layout = program.kv;
-    let options = Options {
-        threads: Some(threads),
-        isa: Some(isa),
-        reference: false,
-    };
-    let model = Model::load(
-        Arc::new(program),
-        &Empty(Metadata::new()),
-        &options,
-        &mut |_, _| {},
-    )
-    .expect("a program that fits");
-    let mut session = Session::new(&model).expect("memory");
-    fill(&mut session, cache);
+    let mut options = DeviceOptions::default();
+    options.threads = Some(threads);
+    options.instructions = Some(isa.clone());
+    let device = welte_cpu::device(&options).expect("an instruction set of this machine");
+    let plan = device.plan(Arc::new(program)).expect("a program that fits");
+    let loaded = device.load(plan, &Empty(Metadata::new()), &mut |_| {});
+    let loaded = loaded.expect("no weights");
+    let mut context = loaded.context().expect("memory");
+    fill(&mut *context, cache);
     let rows: Vec<Row> = (0..shapes.rows)
         .map(|i| Row {
             token: 0,
             position: depth + i,
-            sequence: 0,
+            slot: 0,
         })
         .collect();
-    let table = usize::from(shapes.rows > 1);
+    let (pass, outputs) = match shapes.rows {
+        1 => (0, Vec::new()),
+        rows => (1, vec![rows - 1]),
+    };
     let mut seconds: Vec<f64> = (0..turns)
         .map(|_| {
             let start = Instant::now();
-            session.step(table, &rows).expect("a step");
+            context.step(pass, &rows, &outputs).expect("a step");
             start.elapsed().as_secs_f64()
         })
         .collect();
     seconds.sort_by(f64::total_cmp);
     let seen: f64 = rows.iter().map(|r| f64::from(r.position) + 1.0).sum();
     let row_bytes = cache.bytes(shapes.head_dim as usize).unwrap_or(0) as f64;
-    let read = f64::from(depth + shapes.rows) * 2.0 * row_bytes * f64::from(layout.kv_heads);
+    let read = f64::from(depth + shapes.rows) * 2.0 * row_bytes * f64::from(shapes.kv_heads);
     let (read, flops) = (
         read * f64::from(shapes.layers),
         seen * 4.0 * f64::from(shapes.heads * shapes.head_dim * shapes.layers),
     );
-    let floor = welte_cpu::read_bandwidth(threads, 0.3).unwrap_or(f64::NAN);
+    let floor = device.read_bandwidth(0.3).unwrap_or(f64::NAN);
     let (best, middle) = (seconds[0], seconds[seconds.len() / 2]);
     println!(
         "{} {} {threads} threads, depth {depth}, {} rows: median {:.2} ms, {:.1} GB/s ({:.1} at best) of {:.1}, {:.1} Gflop/s ({:.1} at best)",
         cache.name(),
-        isa.name(),
+        isa,
         shapes.rows,
         1e3 * middle,
         read / middle / 1e9,

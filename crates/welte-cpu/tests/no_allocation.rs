@@ -1,12 +1,13 @@
-//! After a session is made nothing allocates: a counting allocator proves it. A file of its own, because the count is
+//! After a context is made nothing allocates: a counting allocator proves it. A file of its own, because the count is
 //! the process's.
 
 mod common;
 
 use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use welte_table::{Row, Sampling};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use welte_device::{ChainStart, Control, Pick, SlotState};
+use welte_table::{PassKind, Sampling};
 
 struct Counting;
 
@@ -31,12 +32,12 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn replay_allocates_nothing() {
-    let (program, checkpoint) = make(&Config::small(1));
-    let mut session = load(&program, &checkpoint, &options(3));
-    let prompt = rows(&mut Numbers(1), 101, 0, 40, 0);
-    let batch: Vec<Row> = (0..3)
-        .flat_map(|s| rows(&mut Numbers(2), 101, 40, 1, s))
-        .collect();
+    let model = Model::new("tiny:q4_0", &options());
+    let mut context = model.context(&*cpu(3, None));
+    let (prompt, decode) = (model.pass(PassKind::Prompt), model.pass(PassKind::Decode));
+    let embed = model.pass(PassKind::Embed);
+    let first = rows(&model, 0, 0, 40);
+    let batch: Vec<_> = (0..3).flat_map(|slot| rows(&model, slot, 40, 1)).collect();
     let sampled = Sampling {
         temperature: 0.8,
         top_k: 20,
@@ -45,22 +46,40 @@ fn replay_allocates_nothing() {
         repeat_penalty: 1.1,
         ..Sampling::default()
     };
-    let history: Vec<u32> = prompt.iter().map(|r| r.token).collect();
-    let cancel = AtomicBool::new(false);
+    let history: Vec<u32> = first.iter().map(|row| row.token).collect();
+    let control = Control::default();
     let before = COUNT.load(Ordering::Relaxed);
-    for settings in [Sampling::default(), sampled] {
-        session.step(1, &prompt).unwrap();
-        session.set_sampling(&settings, &[(1, 1.0)], &history);
-        let token = session.sample(40);
-        let start = Row {
-            token,
-            position: 40,
-            sequence: 0,
+    for sampling in [Sampling::default(), sampled] {
+        let state = SlotState {
+            sampling,
+            bias: &[(1, 1.0)],
+            history: &history,
+            ends: &[],
         };
-        session
-            .chain(start, 300, &[], &cancel, &mut |_| true)
+        (0..3).for_each(|slot| context.set_slot(slot, &state).unwrap());
+        context.step(embed, &first, &[3, 39]).unwrap();
+        context.step(prompt, &first, &[39]).unwrap();
+        let pick = Pick {
+            output: 0,
+            slot: 0,
+            position: 40,
+        };
+        let mut token = [0];
+        context.sample(&[pick], &mut token).unwrap();
+        context.step(decode, &batch, &[]).unwrap();
+        let start = |slot: u32| ChainStart {
+            slot,
+            token: token[0],
+            position: 41,
+            steps: 100,
+        };
+        let starts = [start(0), start(1), start(2)];
+        context.chain(&starts, &control, &mut |_| true).unwrap();
+        context
+            .chain(&starts[1..2], &control, &mut |_| true)
             .unwrap();
-        session.step(2, &batch).unwrap();
+        context.set_pages(0, 1, 0, &[5, 6]).unwrap();
+        context.copy_page(0, 5, 7).unwrap();
     }
     assert_eq!(COUNT.load(Ordering::Relaxed) - before, 0);
 }

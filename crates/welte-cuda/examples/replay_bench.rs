@@ -75,8 +75,8 @@ fn bench(
         let ready = begun.elapsed();
         let note = session.note().unwrap_or("");
         println!("{shape} {replay:?}: loaded {loaded:.2?}, ready {ready:.2?} {note}");
-        if let Some(habits) = session.habits() {
-            println!("  {habits}");
+        if let Some(tuning) = session.tuning() {
+            println!("  {tuning}");
         }
         session.set_sampling(&Sampling::default(), &[], &[]);
         for &depth in depths {
@@ -157,10 +157,8 @@ fn bench(
 
 /// Times steps of a few rows of one sequence, by the persistent kernel and by launched kernels in turn.
 fn several(session: &mut Session, depth: u32) -> Result<(), Box<dyn Error>> {
-    let chosen = session.rows_together();
-    session.put_rows_together();
-    let room = session.rows_together();
-    println!("  at {depth}: rows together: {chosen:?}, with room for {room:?}");
+    let most = session.rows_together();
+    println!("  at {depth}: rows together: {most:?}");
     let tables = session.model().program().tables.iter().map(|t| t.shape);
     let tables: Vec<Shape> = tables.collect();
     for count in [2, 4, 8] {

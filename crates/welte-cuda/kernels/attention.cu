@@ -1,29 +1,31 @@
-// Decode attention: flash decoding over pages. The context is cut into as many splits as the grid has (the rule looks at
-// the position only); a block takes one split for up to eight heads that share keys, a warp takes every WARPS-th tile of
-// 16 positions through a ring of its own, and the products go through the tensor cores: rows 0-7 of a tile are the heads
-// as f16, rows 8-15 what f16 leaves of them, so that nothing of q and of the weights is lost. The last block to arrive
-// adds the splits up in order.
+// Decode attention: flash decoding over pages. The context is cut into at most as many splits as the grid has; the cuts
+// depend on the position only. A block takes one split for up to eight heads that share keys. A warp takes every WARPS-th
+// tile of 16 positions, which it copies through its own ring.
+//
+// The products use the tensor cores. Rows 0-7 of an operand are the heads rounded to f16, rows 8-15 the rounding errors as
+// f16, so q and the weights keep their precision. The last block to finish adds the splits in order.
+//
 // Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, GROUP (heads per kv head), WARPS, STAGES,
 // LEAST_TILES (of a split).
 #include "attention.cuh"
 
 #define TILE 16
-constexpr u32 C32 = (HEAD_DIM + 31) / 32;    // 32 dimensions: two steps of the product with the keys
-constexpr u32 D64 = (HEAD_DIM + 63) / 64;    // 64 dimensions: eight tiles of the product with the values
+constexpr u32 C32 = (HEAD_DIM + 31) / 32;    // groups of 32 dimensions: two steps of the product with the keys
+constexpr u32 D64 = (HEAD_DIM + 63) / 64;    // groups of 64 dimensions: eight tiles of the product with the values
 constexpr u32 WIDE = D64 * 64;
-constexpr u32 CHUNKS = HEAD_DIM / 8;         // 16 bytes of f16
+constexpr u32 CHUNKS = HEAD_DIM / 8;         // of 16 bytes of f16
 constexpr u32 PART_BYTES = KV_Q8 ? TILE * KV_ROW : TILE * WIDE * 2;
 constexpr u32 STAGE_BYTES = 2 * PART_BYTES;  // keys, then values
 constexpr u32 UNITS = (GROUP + 7) / 8;       // blocks that share a kv head
 
-// Where the positions of a tile's two halves lie, so that no two lanes meet in a bank.
+// The row of position n in half `half` of a tile. No two lanes access the same bank.
 __device__ __forceinline__ constexpr u32 place(u32 half, u32 n) {
     return KV_Q8 ? (n % 4) * 4 + n / 4 + 2 * half : half * 8 + n;
 }
 
 __device__ __forceinline__ u32 swizzle(u32 row) { return (row & 1) << 2 ^ (row >> 1 & 3) << 1; }
 
-// Eight values of a position of the tile, as halves.
+// Eight values of a position of the tile, as f16.
 __device__ __forceinline__ uint4 chunk(const u8 *part, u32 row, u32 index) {
     if constexpr (KV_Q8) {
         if (WIDE != HEAD_DIM && index >= CHUNKS) return make_uint4(0, 0, 0, 0);
@@ -38,7 +40,7 @@ struct Split {
     u32 last;
     u32 begin; // tiles
     u32 end;
-    u32 active; // splits that have any
+    u32 active; // splits that are not empty
 };
 
 __device__ __forceinline__ Split split_of(const AttentionArgs &a, u32 position) {
@@ -56,11 +58,11 @@ __device__ __forceinline__ Split split_of(const AttentionArgs &a, u32 position) 
 
 struct Ring {
     const Kv &kv;
-    u32 sequence, head, first, last, lane;
+    u32 slot, head, first, last, lane;
     u8 *shared;
 
     __device__ __forceinline__ void fetch(u32 tile, u32 stage) const {
-        u32 at = tile * TILE, page = kv_page(kv, sequence, at);
+        u32 at = tile * TILE, page = kv_page(kv, slot, at);
         u32 to = shared_address(shared) + stage * STAGE_BYTES;
 #pragma unroll
         for (u32 part = 0; part < 2; ++part) {
@@ -83,7 +85,7 @@ struct Ring {
     }
 };
 
-// The online softmax of eight heads; lane (g, t) = (lane / 4, lane % 4) has head g.
+// The online softmax of eight heads. Lane (g, t) = (lane / 4, lane % 4) works on head g.
 struct Heads {
     u32 q[C32 * 2][4];
     float o[D64 * 8][4];
@@ -163,7 +165,7 @@ struct Heads {
         }
     }
 
-    // Into [head][WIDE sums, maximum, sum of weights, room for two].
+    // Writes [head][WIDE sums, maximum, sum of weights, two unused].
     __device__ __forceinline__ void save(float *shared, u32 g, u32 t) {
         total += __shfl_xor_sync(~0u, total, 1);
         total += __shfl_xor_sync(~0u, total, 2);
@@ -182,7 +184,7 @@ struct Heads {
     }
 };
 
-constexpr u32 SAVED = WIDE + 4; // floats of a warp's head: sums, maximum, sum of weights
+constexpr u32 SAVED = WIDE + 4; // floats per head and warp
 constexpr u32 THREADS = WARPS * 32;
 
 __device__ __forceinline__ void add_to(float4 &y, float weight, const float4 &x) {
@@ -199,14 +201,14 @@ __device__ __forceinline__ void put(float *y, const float4 &x, float factor) {
     y[3] = x.w * factor;
 }
 
-// Of one block of heads: what the splits leave for the last of them.
+// Partial results of all splits, for one block of heads.
 struct Partials {
     float4 *sums;  // [head][split][HEAD_DIM / 4]
     float2 *heads; // [head][split]: maximum, sum of weights
 };
 
-// The last block adds the splits up, in order. Several parts of the threads take every parts-th split of a column of
-// four values each, all loads of a thread in flight at a time.
+// Adds the splits in order; the last block calls it. The threads form `parts` groups. Each group takes every parts-th split
+// of a column of four values. All loads of a thread are in flight at once.
 __device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, float *y) {
     constexpr u32 D4 = HEAD_DIM / 4;
     u32 t = threadIdx.x, columns = mine * D4, parts = max(1u, THREADS / columns);
@@ -214,7 +216,7 @@ __device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, fl
     float *shares = shared + 8 * gridDim.x;
     float4 *sums = (float4 *)(shared + 8 * (gridDim.x + 4)); // [part][column]
     for (u32 h = t / 32; h < mine; h += WARPS) {
-        float2 of[4]; // a lane's splits: there are at most 128
+        float2 of[4]; // this lane's splits, of at most 128
         float largest = NEVER, total = 0;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
@@ -245,7 +247,7 @@ __device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, fl
 #pragma unroll
             for (u32 i = 0; i < FLIGHT; ++i)
                 if (there && s + i * parts < active) x[i] = __ldcg(from + (u64)(s + i * parts) * D4);
-            if (s == part) __syncthreads(); // the weights are there
+            if (s == part) __syncthreads(); // the weights are complete
 #pragma unroll
             for (u32 i = 0; i < FLIGHT; ++i)
                 if (there && s + i * parts < active) add_to(sum, weights[h * gridDim.x + s + i * parts], x[i]);
@@ -263,7 +265,7 @@ __device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, fl
     }
 }
 
-// Shared memory: the rings; after them, in the same place, the warps' results; then the merge of the splits.
+// Shared memory holds first the rings, then the warps' results, then the merge of the splits, all in the same place.
 extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_constant__ AttentionArgs a) {
     extern __shared__ __align__(128) u8 shared[];
     __shared__ u32 arrived;
@@ -278,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
     }
     grid_release();
     grid_wait();
-    // q is asked for before it is known whether it is needed.
+    // q is loaded before the row is known to be live.
     const float *q = a.q + (u64)row * a.q_stride + (u64)(head + lane / 4) * HEAD_DIM + lane % 4 * 8;
     float x[C32][8];
 #pragma unroll
@@ -290,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
     Split s = split_of(a, at.position);
     if (blockIdx.x >= s.active) return;
 
-    Ring from = {a.kv, at.sequence, kv_head, s.first, s.last, lane, ring};
+    Ring from = {a.kv, at.slot, kv_head, s.first, s.last, lane, ring};
     u32 next = s.begin + warp;
 #pragma unroll
     for (u32 i = 0; i < STAGES - 1; ++i, next += WARPS) {
@@ -314,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
     h.save(saved + warp * 8 * SAVED, lane / 4, lane % 4);
     __syncthreads();
 
-    if (t < 8) { // what each warp's sums of head t weigh
+    if (t < 8) { // the weight of each warp's sums for head t
         float largest = NEVER, total = 0;
         for (u32 w = 0; w < WARPS; ++w) largest = fmaxf(largest, saved[(w * 8 + t) * SAVED + WIDE]);
         for (u32 w = 0; w < WARPS; ++w) {

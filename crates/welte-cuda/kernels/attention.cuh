@@ -1,4 +1,4 @@
-// What the attention kernels share. A row attends to its own sequence's positions first ..= position.
+// Shared by the attention kernels. A row attends to positions first ..= position of its own sequence.
 #pragma once
 #include "kv.cuh"
 #include "softmax.cuh"
@@ -9,7 +9,7 @@ struct AttentionArgs {
     float *y;
     Kv kv;
     float *partials; // [row][head][split][HEAD_DIM] sums, then [row][head][split] maximum and sum of weights
-    u32 *counters;   // [row][part of the heads]: zero between kernels
+    u32 *counters;   // [row][group of heads], zero between kernels
     u32 heads;
     u32 q_stride;
     u32 y_stride;
@@ -24,7 +24,7 @@ __device__ __forceinline__ u32 first_position(const AttentionArgs &a, u32 positi
     return a.window && position + 1 > a.window ? position + 1 - a.window : 0;
 }
 
-// Without a cap the scale (and the change of base) is already in q.
+// Without a cap, q already contains the scale and the change of base.
 __device__ __forceinline__ float q_factor(const AttentionArgs &a) {
     return a.softcap == 0.0f ? a.scale * LOG2E : a.scale;
 }
@@ -38,7 +38,7 @@ __device__ __forceinline__ u32 pack(float a, float b) {
     return *(u32 *)&h;
 }
 
-// Two floats as the f16 nearest to them and the f16 nearest to what is left.
+// Splits two floats into the nearest f16 and the f16 nearest to the remainder.
 __device__ __forceinline__ void pack_both(float a, float b, u32 &high, u32 &low) {
     __half2 h = __floats2half2_rn(a, b);
     float2 f = __half22float2(h);
@@ -46,8 +46,8 @@ __device__ __forceinline__ void pack_both(float a, float b, u32 &high, u32 &low)
     low = pack(a - f.x, b - f.y);
 }
 
-// Eight values of a Q8_0 row at `chunk` * 8, as halves. Its blocks of 34 bytes begin at even addresses: words are read
-// where they are whole and moved into place.
+// Eight values of a Q8_0 row from `chunk` * 8 on, as f16. Blocks of 34 bytes begin at even addresses, so aligned words are
+// read and shifted into place.
 __device__ __forceinline__ uint4 widen8(u32 low, u32 high, __half scale);
 __device__ __forceinline__ uint4 q8_chunk(const u8 *row, u32 chunk) {
     const u8 *block = row + chunk / 4 * 34, *q = block + 2 + chunk % 4 * 8;
@@ -57,7 +57,7 @@ __device__ __forceinline__ uint4 q8_chunk(const u8 *row, u32 chunk) {
     return widen8(__byte_perm(a, b, how), __byte_perm(b, c, how), *(const __half *)block);
 }
 
-// Eight signed bytes times a scale, as halves. The bytes become 1024 + (q + 128) by their place in the mantissa.
+// Eight signed bytes times a scale, as f16. Placed in the mantissa, a byte becomes 1024 + (q + 128).
 __device__ __forceinline__ uint4 widen8(u32 low, u32 high, __half scale) {
     const __half2 offset = __half2half2(__ushort_as_half(0x6480)), d = __half2half2(scale); // 1152
     u32 w[2] = {low ^ 0x80808080u, high ^ 0x80808080u};

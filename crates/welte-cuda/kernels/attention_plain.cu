@@ -1,4 +1,4 @@
-// Attention for any head and any page: a block takes one head of one row, position by position.
+// Attention for any head size and page size. A block takes one head of one row, position by position.
 // Macros: HEAD_DIM, PAGE, KV_Q8.
 #include "attention.cuh"
 
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __gr
         u32 position = from + t;
         float score = NEVER;
         if (position <= at.position) {
-            Row other = {0, position, at.sequence};
+            Row other = {0, position, at.slot};
             const u8 *k = kv_at(a.kv, 0, kv_of_head, other);
             score = 0;
             for (u32 i = 0; i < HEAD_DIM; ++i) score += q[i] * element(k, i);
@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __gr
         for (u32 j = 0; j < PER_THREAD; ++j) sums[j] *= shrink;
         u32 count = min((u32)THREADS, at.position + 1 - from);
         for (u32 i = 0; i < count; ++i) {
-            Row other = {0, from + i, at.sequence};
+            Row other = {0, from + i, at.slot};
             const u8 *v = kv_at(a.kv, 1, kv_of_head, other);
             total += weights[i];
 #pragma unroll

@@ -1,7 +1,7 @@
-// Flash attention for many rows: a block takes WARPS * TILES * 16 rows of one head, each warp 16 rows of them at a time,
-// and goes over the context in steps of STEP positions, fetched one step ahead. q, k, v and the weights are f16, sums f32.
-// Rows may belong to different sequences: the block goes over each sequence that it has rows of. On sm_90a the products
-// are asynchronous ones of a warp group that read shared memory themselves, elsewhere those of a warp.
+// Flash attention for many rows. A block takes WARPS * TILES * 16 rows of one head, and each warp takes 16 rows at a time.
+// The block walks the context in steps of STEP positions and fetches one step ahead. q, k, v and the weights are f16; sums
+// are f32. Rows may belong to different sequences, and the block walks each of them in turn. On sm_90a the products are
+// asynchronous warp-group instructions, which read shared memory themselves; elsewhere they are warp instructions.
 // Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, WARPS, TILES.
 #include "attention.cuh"
 
@@ -9,22 +9,22 @@
 constexpr u32 THREADS = WARPS * 32;
 constexpr u32 ROWS = WARPS * TILES * 16;
 constexpr u32 WIDE = (HEAD_DIM + 63) / 64 * 64; // in shared memory
-constexpr u32 CHUNKS = HEAD_DIM / 8;            // 16 bytes of f16
-constexpr u32 STEPS_K = (HEAD_DIM + 15) / 16;   // of the product with the keys
-constexpr u32 TILES_V = STEPS_K * 2;            // 8 dimensions each
+constexpr u32 CHUNKS = HEAD_DIM / 8;            // of 16 bytes of f16
+constexpr u32 STEPS_K = (HEAD_DIM + 15) / 16;   // steps of the product with the keys
+constexpr u32 TILES_V = STEPS_K * 2;            // of 8 dimensions each
 constexpr u32 PART_BYTES = STEP * WIDE * 2;
 constexpr u32 RAW_BYTES = KV_Q8 ? STEP * KV_ROW : 0;
 constexpr bool WHOLE_PAGES = PAGE % STEP == 0;
 constexpr u32 BUFFERS = KV_Q8 ? 1 : 2;
-// With wide heads or two tiles per warp, q is read again for every step.
+// With wide heads or two tiles per warp, q does not stay in registers and is read again in every step.
 #define Q_STAYS (TILES == 1 && HEAD_DIM <= 128 && !WARP_GROUP)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && WARPS % 4 == 0 && TILES == 1 && (HEAD_DIM == 64 || HEAD_DIM == 128)
 #define WARP_GROUP 1
 #else
 #define WARP_GROUP 0
 #endif
-// Shared memory, from a multiple of 1024 bytes: q, then [buffer][keys, values], then what of Q8_0 was fetched: keys,
-// values. Each is cut into panels of 64 dimensions, [panel][row][8 chunks of 16 bytes, their order mixed by the row].
+// Shared memory, aligned to 1024 bytes: q, then [buffer][keys, values], then for Q8_0 the encoded keys and values. Each part
+// consists of panels of 64 dimensions: [panel][row][8 chunks of 16 bytes, swizzled by the row].
 template <u32 R> __device__ __forceinline__ u32 at_chunk(u32 row, u32 chunk) {
     return ((chunk / 8 * R + row) * 8 + (chunk % 8 ^ (row & 7))) * 16;
 }
@@ -33,16 +33,16 @@ template <u32 R> __device__ __forceinline__ u32 at_chunk(u32 row, u32 chunk) {
 #include "wgmma.cuh"
 #endif
 
-// What was written to shared memory is there for the asynchronous products too.
+// Makes writes to shared memory visible to the asynchronous products.
 __device__ __forceinline__ void show_to_products() {
 #if WARP_GROUP
     show_to_async();
 #endif
 }
 
-// Positions of the context that the block looks at, for one sequence.
+// The positions of one sequence that the block needs.
 struct Span {
-    u32 sequence;
+    u32 slot;
     u32 low;
     u32 high;
 };
@@ -50,19 +50,19 @@ struct Span {
 struct Fetch {
     const Kv &kv;
     u32 head;
-    u8 *to; // as in shared memory: parts, raw parts
+    u8 *to; // in shared memory: parts, then encoded parts
 
     __device__ __forceinline__ const u8 *from(const Span &s, u32 part, u32 position) const {
-        return kv_head(kv, part, kv_page(kv, s.sequence, position), head) + (u64)(position % PAGE) * KV_ROW;
+        return kv_head(kv, part, kv_page(kv, s.slot, position), head) + (u64)(position % PAGE) * KV_ROW;
     }
 
-    // Starts fetching the step's keys and values; positions outside the span become zeros.
+    // Starts copying a step's keys and values. Positions outside the span become zeros.
     __device__ __forceinline__ void start(const Span &s, u32 step, u32 buffer) const {
         u32 at = step * STEP;
 #pragma unroll
         for (u32 part = 0; part < 2; ++part) {
             const u8 *page = WHOLE_PAGES ? from(s, part, at) : nullptr;
-            if constexpr (KV_Q8) { // whole groups of 16 positions, as they lie in the page
+            if constexpr (KV_Q8) { // whole groups of 16 positions, encoded as in the page
                 u32 out = shared_address(to) + 2 * PART_BYTES + part * RAW_BYTES;
                 for (u32 c = threadIdx.x; c < STEP / 16 * KV_ROW; c += THREADS) {
                     u32 group = c / KV_ROW, inside = c % KV_ROW, position = at + group * 16;
@@ -85,7 +85,7 @@ struct Fetch {
         copy_commit();
     }
 
-    // Q8_0 that was fetched, as f16.
+    // Decodes the fetched Q8_0 values to f16.
     __device__ __forceinline__ void widen(const Span &s, u32 step) const {
 #pragma unroll
         for (u32 part = 0; part < 2; ++part) {
@@ -101,11 +101,11 @@ struct Fetch {
     }
 };
 
-// 16 rows of a warp: lane (g, t) = (lane / 4, lane % 4) has rows g and g + 8.
+// 16 rows of a warp. Lane (g, t) = (lane / 4, lane % 4) has rows g and g + 8.
 struct Tile {
     float o[TILES_V][4];
     float largest[2], total[2];
-    int low[2], high[2]; // positions that the rows may see, in this span
+    int low[2], high[2]; // positions of this span that the rows attend to
 
     __device__ __forceinline__ void take(const AttentionArgs &a, float (&s)[STEP / 8][4], int at, u32 t, u32 (&p)[STEP / 16][4]) {
         bool edge = at < max(low[0], low[1]) || at + STEP - 1 > min(high[0], high[1]);
@@ -129,7 +129,7 @@ struct Tile {
             for (u32 n = 0; n < STEP / 8; ++n) m = fmaxf(m, fmaxf(s[n][r * 2], s[n][r * 2 + 1]));
             m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
             m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-            float base = m == NEVER ? 0.0f : m; // nothing seen yet
+            float base = m == NEVER ? 0.0f : m; // no position seen yet
             float shrink = power(largest[r] - base);
             largest[r] = m;
             total[r] *= shrink;
@@ -151,7 +151,7 @@ struct Tile {
 extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __grid_constant__ AttentionArgs a) {
     extern __shared__ __align__(128) u8 dynamic[];
     u8 *shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
-    __shared__ u32 positions[ROWS], sequences[ROWS];
+    __shared__ u32 positions[ROWS], slots[ROWS];
     constexpr u32 NONE = 0xffffffffu;
     u32 head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, t = threadIdx.x;
     u32 lane = t % 32, warp_row = t / 32 * TILES * 16;
@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
     if (a.step->ended || first_row >= live) return;
     for (u32 i = t; i < ROWS; i += THREADS) {
         bool there = first_row + i < live;
-        sequences[i] = there ? a.step->rows[first_row + i].sequence : NONE;
+        slots[i] = there ? a.step->rows[first_row + i].slot : NONE;
         positions[i] = there ? a.step->rows[first_row + i].position : 0;
     }
     float factor = q_factor(a);
@@ -199,29 +199,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
         for (u32 k = 0; k < STEPS_K; ++k) load_q(q_regs[k], 0, k);
 
     Fetch fetch = {a.kv, head / (a.heads / a.kv.heads), parts};
-    u32 done = 0; // sequences below are done
+    u32 done = 0; // slots below this number are done
     for (;;) {
-        // The next sequence, and what of it is looked at; each warp finds it for itself.
+        // Find the next slot and its span. Each warp does it on its own.
         Span span = {NONE, NONE, 0};
         for (u32 i = lane; i < ROWS; i += 32)
-            if (sequences[i] >= done) span.sequence = min(span.sequence, sequences[i]);
-        span.sequence = __reduce_min_sync(~0u, span.sequence);
-        if (span.sequence == NONE) break;
+            if (slots[i] >= done) span.slot = min(span.slot, slots[i]);
+        span.slot = __reduce_min_sync(~0u, span.slot);
+        if (span.slot == NONE) break;
         for (u32 i = lane; i < ROWS; i += 32)
-            if (sequences[i] == span.sequence) {
+            if (slots[i] == span.slot) {
                 span.low = min(span.low, first_position(a, positions[i]));
                 span.high = max(span.high, positions[i]);
             }
         span.low = __reduce_min_sync(~0u, span.low);
         span.high = __reduce_max_sync(~0u, span.high);
-        done = span.sequence + 1;
-        int least = 0x7fffffff, most = -1; // of the warp's rows
+        done = span.slot + 1;
+        int least = 0x7fffffff, most = -1; // positions that the warp's rows attend to
 #pragma unroll
         for (u32 m = 0; m < TILES; ++m)
 #pragma unroll
             for (u32 r = 0; r < 2; ++r) {
                 u32 row = warp_row + m * 16 + lane / 4 + r * 8;
-                bool mine = sequences[row] == span.sequence;
+                bool mine = slots[row] == span.slot;
                 tile[m].low[r] = mine ? (int)first_position(a, positions[row]) : 0x7fffffff;
                 tile[m].high[r] = mine ? (int)positions[row] : -1;
                 least = min(least, tile[m].low[r]);

@@ -1,4 +1,4 @@
-// The small ops: norm, bias, act_mul, add, scale, copy_last. A block (row, stretch) takes a stretch of one row.
+// The small ops: norm, bias, act_mul, add, scale, select_rows, pool. Block (row, stretch) takes a stretch of one row.
 #include "common.cuh"
 
 struct BasicArgs {
@@ -6,7 +6,7 @@ struct BasicArgs {
     const float *x;
     float *y;
     const float *weight; // norm: may be null; bias
-    u32 n;               // values of a row; norm: of a group
+    u32 n;               // values per row; norm: per group
     u32 groups;
     u32 x_stride;
     u32 y_stride;
@@ -16,11 +16,11 @@ struct BasicArgs {
     float b; // scale: cap
 };
 
-#define STRETCH 1024 // values that a block of 256 threads takes
+#define STRETCH 1024 // values per block of 256 threads
 
 __device__ __forceinline__ u32 live_rows(const BasicArgs &a) { return a.single ? 1 : a.step->live; }
 
-// The four values of this thread; F says what becomes of the n-th one.
+// Calls f(x, y, i) for this thread's four values.
 template <typename F> __device__ __forceinline__ void each(const BasicArgs &a, F f) {
     grid_release();
     grid_wait();
@@ -54,16 +54,72 @@ extern "C" __global__ void __launch_bounds__(256) act_mul(const __grid_constant_
     each(a, [&](const float *x, float *y, u32 i) { y[i] = activate(a.act, x[i]) * x[a.n + i]; });
 }
 
-// The last live row of x into the first of y.
-extern "C" __global__ void __launch_bounds__(256) copy_last(const __grid_constant__ BasicArgs a) {
-    grid_release();
-    grid_wait();
-    if (a.step->ended || a.step->live == 0) return;
-    const float *x = a.x + (u64)(a.step->live - 1) * a.x_stride;
-    for (u32 i = blockIdx.y * 256 + threadIdx.x; i < a.n; i += gridDim.y * 256) a.y[i] = x[i];
+// The sum of a value over all threads of a block of 256.
+__device__ __forceinline__ float block_sum(float v, float *sums) {
+    v = warp_sum(v);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = 0;
+#pragma unroll
+    for (u32 i = 0; i < 8; ++i) v += sums[i];
+    return v;
 }
 
-// One block per vector: long ones.
+struct OutputArgs {
+    const Step *step;
+    const Step *outputs; // of the output rows; the numbers of the chosen rows follow its head
+    const float *x;
+    float *y;
+    u32 n;
+    u32 kind;      // pool: 0 last, 1 mean, 2 first
+    u32 normalise; // pool
+    u32 x_stride;
+    u32 y_stride;
+    u32 pad;
+};
+
+__device__ __forceinline__ u32 chosen_row(const OutputArgs &a, u32 output) { return ((const u32 *)a.outputs->rows)[output]; }
+
+// Copies the chosen rows of x to the first rows of y.
+extern "C" __global__ void __launch_bounds__(256) select_rows(const __grid_constant__ OutputArgs a) {
+    grid_release();
+    grid_wait();
+    if (a.step->ended || blockIdx.x >= a.outputs->live) return;
+    const float *x = a.x + (u64)chosen_row(a, blockIdx.x) * a.x_stride;
+    float *y = a.y + (u64)blockIdx.x * a.y_stride;
+    u32 from = blockIdx.y * STRETCH + threadIdx.x;
+#pragma unroll
+    for (u32 i = 0; i < STRETCH / 256; ++i) {
+        u32 at = from + i * 256;
+        if (at < a.n) y[at] = x[at];
+    }
+}
+
+// Pools the rows that share the slot of the chosen row, up to that row. One block per output row.
+extern "C" __global__ void __launch_bounds__(256) pool(const __grid_constant__ OutputArgs a) {
+    __shared__ float sums[8];
+    grid_release();
+    grid_wait();
+    if (a.step->ended || blockIdx.x >= a.outputs->live) return;
+    u32 last = chosen_row(a, blockIdx.x), slot = a.step->rows[last].slot, first = 0;
+    while (a.step->rows[first].slot != slot) ++first;
+    u32 from = a.kind == 0 ? last : first, to = a.kind == 2 ? first : last, count = 0;
+    for (u32 r = from; r <= to; ++r) count += a.step->rows[r].slot == slot;
+    float *y = a.y + (u64)blockIdx.x * a.y_stride, squares = 0;
+    for (u32 i = threadIdx.x; i < a.n; i += 256) {
+        float v = 0;
+        for (u32 r = from; r <= to; ++r)
+            if (a.step->rows[r].slot == slot) v += a.x[(u64)r * a.x_stride + i];
+        v /= (float)count;
+        y[i] = v;
+        squares += v * v;
+    }
+    if (!a.normalise) return;
+    float length = fmaxf(sqrtf(block_sum(squares, sums)), 1e-12f);
+    for (u32 i = threadIdx.x; i < a.n; i += 256) y[i] = y[i] / length;
+}
+
+// Norm of long vectors: one block each.
 extern "C" __global__ void __launch_bounds__(256) norm_long(const __grid_constant__ BasicArgs a) {
     __shared__ float sums[8];
     grid_release();
@@ -73,17 +129,12 @@ extern "C" __global__ void __launch_bounds__(256) norm_long(const __grid_constan
     float *y = a.y + (u64)blockIdx.x * a.y_stride + (u64)blockIdx.y * a.n;
     float sum = 0;
     for (u32 i = threadIdx.x; i < a.n; i += 256) sum += x[i] * x[i];
-    sum = warp_sum(sum);
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-    __syncthreads();
-    sum = 0;
-#pragma unroll
-    for (u32 i = 0; i < 8; ++i) sum += sums[i];
+    sum = block_sum(sum, sums);
     float factor = 1.0f / sqrtf(sum / (float)a.n + a.a);
     for (u32 i = threadIdx.x; i < a.n; i += 256) y[i] = x[i] * factor * (a.weight ? a.weight[i] : 1.0f);
 }
 
-// One warp per vector: short ones, eight to a block.
+// Norm of short vectors: one warp each, eight per block.
 extern "C" __global__ void __launch_bounds__(256) norm_short(const __grid_constant__ BasicArgs a) {
     grid_release();
     grid_wait();

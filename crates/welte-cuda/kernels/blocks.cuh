@@ -1,4 +1,4 @@
-// What the formats of weights share: a block of 32 elements as kernels see it, and moving bits into place.
+// Shared by the weight formats: a decoded block of 32 elements, and bit manipulation.
 #pragma once
 #include "common.cuh"
 
@@ -7,7 +7,7 @@ constexpr int MOST_PLANES = 4;
 // 32 elements: byte i of word j is the integer of element 4j + i (below 128 or signed), value = d * integer + m.
 struct Block32 {
     u32 q[8];
-    float d[2]; // of elements 0..16 and 16..32
+    float d[2]; // for elements 0..16 and 16..32
     float m[2];
 };
 
@@ -29,7 +29,7 @@ __device__ __forceinline__ void nibbles(const u8* p, u32 q[8]) {
     }
 }
 
-// One more bit per element at place `to`: bit 8i + j of the word belongs to element 4j + i.
+// Adds one bit per element at bit position `to`. Bit 8i + j of the word belongs to element 4j + i.
 __device__ __forceinline__ void more_bits(u32 bits, int to, u32 q[8]) {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
@@ -38,12 +38,12 @@ __device__ __forceinline__ void more_bits(u32 bits, int to, u32 q[8]) {
     }
 }
 
-// Two bits per element: bits 2j.. of byte i of word h belong to element 16h + 4j + i.
+// Two bits per element. Bits 2j.. of byte i of word h belong to element 16h + 4j + i.
 __device__ __forceinline__ u32 pair_bits(const uint2& w, int j) {
     return ((j < 4 ? w.x : w.y) >> (2 * (j & 3))) & 0x03030303u;
 }
 
-// Packing, at load: `q(e)` gives the integer of element e.
+// Packing at load. `q(e)` is the integer of element e.
 template <class Q> __device__ void pack_nibbles(u8* to, Q q) {
     for (int j = 0; j < 16; j++) to[j] = (q(j) & 15) | ((q(j + 16) & 15) << 4);
 }

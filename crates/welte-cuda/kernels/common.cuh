@@ -1,4 +1,4 @@
-// What every kernel shares: the step state, reductions.
+// Shared by all kernels: the step state and reductions.
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
@@ -12,22 +12,28 @@ typedef unsigned long long u64;
 
 #include "ptx.cuh"
 
+// offsetof, which NVRTC lacks, for the checks of structs that the host mirrors.
+#ifdef __CUDACC_RTC__
+#define OFFSET_OF(type, field) ((u64)__INTADDR__(&((type *)0)->field))
+#else
+#define OFFSET_OF(type, field) __builtin_offsetof(type, field)
+#endif
+
 // One row in flight (welte_table::Row).
 struct Row {
     u32 token;
     u32 position;
-    u32 sequence;
+    u32 slot;
 };
 
 // The few numbers that change from step to step, at a fixed address in device memory.
 struct Step {
     u32 live;    // rows in flight
-    u32 ended;   // not 0: the chain is over, every kernel returns at once
-    u32 slot;    // the conveyor's slot that row 0's token was read from (decode)
-    u32 serial;  // tokens sampled since the session began: the mailbox's counter
+    u32 ended;   // not 0: the chain is over, and every kernel returns at once
+    u32 serial;  // tokens sampled in this context; numbers the mailbox's entries
     u32 left;    // tokens that this chain may still make
-    u32 pad[3];
-    Row rows[1]; // as many as the largest table has
+    u32 pad[4];
+    Row rows[1]; // actually as many as the largest pass takes
 };
 
 __device__ __forceinline__ float warp_sum(float v) {
@@ -42,7 +48,7 @@ __device__ __forceinline__ float warp_max(float v) {
     return v;
 }
 
-// Largest magnitudes below this are taken as zero: their inverse would overflow.
+// A block whose largest magnitude is below this counts as zero, because the inverse would overflow.
 constexpr float TINY = 1e-30f;
 
 __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }

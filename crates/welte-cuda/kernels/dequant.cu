@@ -1,5 +1,5 @@
-// A slab of a matrix as 16-bit floats, for a library's product. The slab is small enough to stay in the L2 cache until
-// the product has read it.
+// Widens a slab of a matrix to 16-bit floats, for a product by cuBLASLt. The slab is small enough to stay in the L2 cache
+// until the product has read it.
 // Macros: FORMAT_FILE.
 #include "dequant.cuh"
 
@@ -10,14 +10,14 @@ struct DequantArgs {
     u32 k;
     u32 first_row;
     u32 rows;
-    u32 second_row; // below `rows` of these come as many from here, if `both` is not 0 (gate, then up)
+    u32 second_row; // if `both` is not 0, as many rows from here follow (gate, then up)
     u32 both;
     u32 stride; // elements, a multiple of 32
     u32 pad;
 };
 
-// A thread widens one unit of 32 weights after the other; neighbours take neighbouring units. A warp's units change
-// hands in shared memory, so that every store of the warp writes whole lines.
+// Each thread widens units of 32 weights; neighbouring threads take neighbouring units. The lanes of a warp exchange their
+// results through shared memory, so that every store of the warp writes whole cache lines.
 extern "C" __global__ void __launch_bounds__(256) dequant(const __grid_constant__ DequantArgs a) {
     __shared__ uint4 exchange[8][128];
     const u32 units = a.stride / 32, lane = threadIdx.x % 32;

@@ -1,6 +1,6 @@
-// 32 weights of a row as 16-bit floats: what the tile products and the slab writer share. A unit is loaded first and
-// widened later, so that the loads of the next units are in flight while this one is worked on. Nothing branches.
-// Floats keep their type, but F32 becomes F16; block formats become F16.
+// Widens units of 32 weights to 16-bit floats, for the tile products and for slabs. A unit is loaded first and widened later,
+// so that the next units' loads are in flight meanwhile. The code has no branches. F16 and BF16 keep their type; all other
+// formats become F16.
 #pragma once
 #include "weights.cuh"
 
@@ -14,7 +14,7 @@ struct Unit {
 
 __device__ __forceinline__ u32 as_u32(half2 v) { return *(u32*)&v; }
 
-// Unit `unit` of the row that begins at `row` in every plane. Past the row's end come zeros.
+// Loads unit `unit` of the row that begins at `row` in every plane. Elements past the row's end are zero.
 __device__ __forceinline__ Unit load_unit(const u8* const row[], u32 k, u32 unit) {
     Unit u;
 #ifdef PLAIN
@@ -33,11 +33,11 @@ __device__ __forceinline__ Unit load_unit(const u8* const row[], u32 k, u32 unit
     return u;
 }
 
-// The same by way of shared memory, so that many units of a thread can be on their way without taking registers: each
-// of `threads` threads has places of its own for one unit per slot, which nobody else reads or writes.
+// The same through shared memory, so that many units per thread can be in flight without using registers. Each of `threads`
+// threads has its own place for one unit in every slot, which no other thread accesses.
 __host__ __device__ constexpr u32 entry_width(int p) { return Format::bytes(p) < 4 ? 4 : Format::bytes(p); }
 
-// Bytes that a unit takes.
+// Bytes per unit.
 __host__ __device__ constexpr u32 raw_bytes() {
 #ifdef PLAIN
     return 32 * Format::RAW_BYTES;
@@ -86,7 +86,7 @@ __device__ __forceinline__ Unit take_unit(const u8* slot, u32 thread, u32 thread
     const u8* planes[MOST_PLANES];
 #pragma unroll
     for (int p = 0; p < Format::PLANES; p++) {
-        // As if the row began so far before the place that the unit's entry is in it.
+        // The row's virtual start, from which the unit's entry is at its usual offset.
         const u32 at = within * 32 / Format::elements(p) * Format::bytes(p);
         planes[p] = slot + thread * entry_width(p) - at / entry_width(p) * entry_width(p);
         slot += threads * entry_width(p);
@@ -100,8 +100,8 @@ __device__ __forceinline__ Unit take_unit(const u8* slot, u32 thread, u32 thread
 #if defined(FLOATS) && !defined(PLAIN)
 __device__ __forceinline__ uint2 widen4(u32 q, half2 d, half2) { return Format::widen4(q, d); }
 #elif !defined(FLOATS)
-// Four integers (bytes, signed or below 128) as f16, times d, plus m. An integer's byte is put into the mantissa of
-// 1024, where f16 numbers are 1 apart; the difference from 1024 + 128 is exact.
+// Four integers (signed bytes) as f16, times d, plus m. The byte is placed in the mantissa of 1024, where f16 numbers are 1
+// apart. Subtracting 1024 + 128 is exact.
 __device__ __forceinline__ uint2 widen4(u32 q, half2 d, half2 m) {
     const half2 zero = __float2half2_rn(1152.0f);
     q ^= 0x80808080u;
@@ -110,7 +110,7 @@ __device__ __forceinline__ uint2 widen4(u32 q, half2 d, half2 m) {
 }
 #endif
 
-// Eight weights per piece, in their order.
+// Widens a unit to four pieces of eight weights, in order.
 __device__ __forceinline__ void widen(const Unit& u, uint4 out[4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {

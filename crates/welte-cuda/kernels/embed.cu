@@ -1,8 +1,9 @@
-// Embedding lookup: x[r] = scale * table[token[r]], decoded from the same planes that a tied head multiplies with.
+// Embedding lookup: x[r] = scale * table[tokens[r]]. A tied head multiplies with the same planes.
 #include "weights.cuh"
 
 struct EmbedArgs {
     const u8* weight;
+    const u32* tokens;
     float* x;
     const Step* step;
     u32 n;
@@ -11,7 +12,7 @@ struct EmbedArgs {
     float scale;
 };
 
-// A thread does 32 elements of a block format, 8 floats. Grid: (parts of a row, rows).
+// A thread decodes 32 elements of a block format, or 8 floats. Grid: (parts of a row, rows).
 extern "C" __global__ void embed(const __grid_constant__ EmbedArgs a) {
     constexpr u32 UNIT = Format::BLOCKS ? 32 : 8;
     Planes planes(a.weight, a.n, a.k);
@@ -20,10 +21,10 @@ extern "C" __global__ void embed(const __grid_constant__ EmbedArgs a) {
     grid_wait();
     if (a.step->ended || row >= a.step->live || unit * UNIT >= a.k) return;
     const u8* from[MOST_PLANES];
-    planes.row(min(a.step->rows[row].token, a.n - 1), from);
+    planes.row(min(a.tokens[row], a.n - 1), from);
     float v[UNIT];
 #ifdef FLOATS
-    // The planes are padded to 16 bytes: the last unit of F32 may have 4 elements only.
+    // Planes are padded to 16 bytes, so the last unit of F32 may have only 4 elements.
     if (Format::RAW_BYTES != 4 || unit * UNIT + 4 < a.k) {
         Format::load8(from, unit, v);
     } else {

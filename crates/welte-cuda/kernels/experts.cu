@@ -1,10 +1,10 @@
-// Mixtures of experts: which experts a row gets (route); for many rows, entries (a row with one of its experts) collected
-// by expert into tiles (group), and what a row's experts gave added up (combine).
-// Macros: PER_LANE: numbers of experts that a lane looks at, 32 * PER_LANE being at least as many as there are.
+// Mixtures of experts. `route` chooses the experts of a row. For many rows, `group` sorts entries (a row with one of its
+// experts) by expert into tiles, and `combine` adds the outputs of a row's experts.
+// Macro: PER_LANE, experts per lane; 32 * PER_LANE is at least the number of experts.
 #define EXPERTS 1
 #include "gemm.cuh"
 
-constexpr u32 MOST_EXPERTS = 1024; // 32 warps, a lane of a warp for each
+constexpr u32 MOST_EXPERTS = 1024; // one thread each: 32 warps
 
 struct RouteArgs {
     const Step* step;
@@ -18,7 +18,7 @@ struct RouteArgs {
     u32 y_stride;
 };
 
-// Larger for what comes earlier: the order of floats as integers, then the lowest number.
+// A rank that is larger for experts chosen earlier: larger values first, then lower numbers.
 __device__ __forceinline__ u64 rank_of(float x, u32 expert) {
     const u32 bits = __float_as_uint(x);
     const u32 order = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -27,7 +27,7 @@ __device__ __forceinline__ u64 rank_of(float x, u32 expert) {
 
 #define LEAST __uint_as_float(0xff800000u) // minus infinity
 
-// A warp a row.
+// One warp per row.
 extern "C" __global__ void __launch_bounds__(32) route(const __grid_constant__ RouteArgs a) {
     grid_release();
     grid_wait();
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(32) route(const __grid_constant__ R
     for (u32 i = 0; i < PER_LANE; i++) values[i] = i * 32 + lane < a.experts ? __ldcg(x + i * 32 + lane) : LEAST;
     if (a.step->ended || row >= a.step->live) return;
     float largest = LEAST;
-    u64 ranks[PER_LANE]; // 0: taken, or not there
+    u64 ranks[PER_LANE]; // 0: already chosen, or no expert
 #pragma unroll
     for (u32 i = 0; i < PER_LANE; i++) {
         largest = fmaxf(largest, values[i]);
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(32) route(const __grid_constant__ R
             shares[slot] = part;
         }
     }
-    // They are divided by a sum that is known only now.
+    // The sum is complete only now.
     __syncwarp();
     for (u32 slot = lane; slot < a.used; slot += 32) shares[slot] = shares[slot] / sum * a.scale;
 }
@@ -97,7 +97,7 @@ struct GroupArgs {
     u32 pad;
 };
 
-// The sum of what threads of lower number have; of all in `total`.
+// Exclusive prefix sum over the threads of the block. `total` is the sum over all threads.
 __device__ __forceinline__ u64 before(u64 mine, u64* warps, u64& total) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 sum = mine;
@@ -108,7 +108,7 @@ __device__ __forceinline__ u64 before(u64 mine, u64* warps, u64& total) {
     }
     if (lane == 31) warps[warp] = sum;
     __syncthreads();
-    // A lane per warp.
+    // Each lane takes one warp's sum.
     total = warps[lane];
     u64 lower = lane < warp ? total : 0;
 #pragma unroll
@@ -119,7 +119,7 @@ __device__ __forceinline__ u64 before(u64 mine, u64* warps, u64& total) {
     return lower + sum - mine;
 }
 
-// One block. In which order an expert's entries come does not matter: no product depends on its neighbours.
+// Runs as one block. The order of an expert's entries is not deterministic, but no product depends on its neighbours.
 extern "C" __global__ void __launch_bounds__(MOST_EXPERTS) group(const __grid_constant__ GroupArgs a) {
     __shared__ u32 counts[MOST_EXPERTS];
     __shared__ u64 warps[MOST_EXPERTS / 32];
@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(MOST_EXPERTS) group(const __grid_co
     grid_release();
     grid_wait();
     const u32 entries = a.step->live * a.used;
-    // A row whose logits were no numbers has chosen some expert all the same.
+    // A row whose logits are NaN may hold any number.
     auto expert_of = [&](u32 entry) {
         const float* row = a.choice + (u64)(entry / a.used) * a.choice_stride;
         return min(__float_as_uint(__ldcg(row + entry % a.used)), a.experts - 1);
@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(MOST_EXPERTS) group(const __grid_co
     u64 total;
     const u64 sums = before((u64)tiles << 32 | count, warps, total);
     const u32 first = (u32)sums, first_tile = (u32)(sums >> 32);
-    counts[thread] = first; // where the expert's next entry goes
+    counts[thread] = first; // index of the expert's next entry
     Entries* const list = (Entries*)(a.groups + 1);
     for (u32 i = 0; i < tiles; i++) {
         list[first_tile + i] = {thread, first + i * a.tile_rows, min(a.tile_rows, count - i * a.tile_rows)};
@@ -162,7 +162,7 @@ struct CombineArgs {
     u32 y_stride;
 };
 
-#define STRETCH 1024 // values that a block of 256 threads takes
+#define STRETCH 1024 // values per block of 256 threads
 
 // y += share * part, in the order of the choice.
 extern "C" __global__ void __launch_bounds__(256) combine(const __grid_constant__ CombineArgs a) {

@@ -1,13 +1,13 @@
-// Products of many rows by tensor cores: y[row][n] = sum of W[n][k] x[row][k], weights widened to 16 bit on the way.
-// A block makes TILE_N weights' rows times TILE_ROWS rows of y for one stretch of k. Where k is split among blocks, the
-// last one to finish adds up the parts in their order: the bits do not depend on which that was.
-// Experts: a tile's rows are entries of one expert, collected from all over x; its weights are that expert's.
+// Products of many rows on tensor cores: y[row][n] = sum over k of W[n][k] x[row][k]. Weights are widened to 16 bits on the fly.
+// A block computes TILE_N matrix rows times TILE_ROWS rows of y for one range of k. Where k is split among blocks, the last
+// block to finish adds the parts in order, so the bits do not depend on which block is last.
+// With experts, a tile's rows are entries of one expert, gathered from x, and its weights are those of that expert.
 // Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (32, 64, 128), STAGES, EXPERTS (0, 1).
 #include "dequant.cuh"
 #include "gemm.cuh"
 #include "tile.cuh"
 
-#define RAW_BYTES (256 * raw_bytes()) // encoded weights of a chunk
+#define RAW_BYTES (256 * raw_bytes()) // encoded weights per chunk
 #define WARP_ROWS (TILE_ROWS / 2)
 
 __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
@@ -23,14 +23,14 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     __shared__ u32 finished;
     const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
 #if EXPERTS
-    // Whose weights these are is known only after the wait.
+    // The tile's expert is known only after the wait.
     __shared__ u32 entries[TILE_ROWS];
     grid_release();
     grid_wait();
     if (blockIdx.x >= a.groups[0]) return;
     const Entries tile_of = ((const Entries*)(a.groups + 1))[blockIdx.x];
     const u32* const list = a.groups + 1 + 3 * gridDim.x;
-    // Rows beyond the last are the last once more, and are not stored.
+    // Rows beyond the last repeat it; they are not stored.
     for (u32 i = thread; i < TILE_ROWS; i += 256) entries[i] = list[tile_of.first + min(i, tile_of.count - 1)];
     __syncthreads();
     const u32 first_row = 0, first_weight = tile_of.expert * (a.epilogue == ACT_MUL ? 2 : 1) * a.columns;
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     u8* const raw = rows + STAGES * TILE_ROWS * 128; // [STAGES][RAW_BYTES]
     const u32 rows_at = shared_address(rows), weights_at = shared_address(weights);
 
-    // Two threads widen one row of the tile, 32 weights each.
+    // Two threads widen each row of the tile, 32 weights each.
     const u32 my_row = thread / 2, my_half = thread % 2;
     const u8* my_planes[MOST_PLANES];
     Planes(a.weight, a.n, a.k).row(first_weight + matrix_row(a, first_n, my_row), my_planes);
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     for (u32 i = 0; i < STAGES - 1; i++) fetch_weights(from + i);
 #if EXPERTS
     const u32 live = tile_of.count;
-    // Where this thread's pieces of a chunk lie: those of a row change places by its number.
+    // Offsets of this thread's pieces in a chunk. The row number determines the swizzle of a row's pieces.
     u64 sources[TILE_ROWS * 8 / 256];
 #pragma unroll
     for (u32 i = 0; i < TILE_ROWS * 8 / 256; i++) {
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
 #pragma unroll
     for (u32 i = 0; i < STAGES - 1; i++) fetch(from + i);
 
-    // A warp makes 32 rows of the matrix times WARP_ROWS rows.
+    // A warp computes 32 matrix rows times WARP_ROWS rows.
     const u32 warp_n = warp / 2 * 32, warp_row = warp % 2 * WARP_ROWS;
     float sums[2][WARP_ROWS / 8][4];
 #pragma unroll
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
             u32 wa[2][4];
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
-                // Matrices in the order of mma's a: rows 0..8 and 8..16 at k, then both at k + 8.
+                // The order of mma's first operand: rows 0..8 and 8..16 at k, then both at k + 8.
                 load_matrices(wa[i], tile_w + tile_at(warp_n + 16 * i + lane % 16, 2 * k + lane / 16));
             }
 #pragma unroll

@@ -1,20 +1,20 @@
-// What the tile products share: their parameters, and which rows of the matrix and columns of y a tile has.
+// Shared by the tile products: parameters, and the mapping from a tile to matrix rows and columns of y.
 #pragma once
 #include "common.cuh"
 
-#define TILE_N 128 // rows of the matrix that a block makes
+#define TILE_N 128 // matrix rows per block
 
-// What becomes of the sums.
+// Epilogues.
 #define STORE 0
 #define ADD 1
 #define ACT_MUL 2 // the matrix is gate over up: y = act(gate) * up
 
 struct GemmArgs {
     const u8* weight;
-    const void* x; // prepare.cu, tiled
+    const void* x; // written by prepare.cu, tiled
     float* y;
-    float* parts; // [tile][split][TILE_N * TILE_ROWS] where k is split
-    u32* done;    // a counter per tile, left at zero
+    float* parts; // where k is split: [tile][split][TILE_N * TILE_ROWS]
+    u32* done;    // a counter per tile, zero between kernels
     const Step* step;
     u32 n; // of the matrix
     u32 k;
@@ -24,25 +24,25 @@ struct GemmArgs {
     u32 act;
     u32 chunks_per_split; // chunks of 64 of k
     u32 epilogue;
-    float scale; // undoes prepare's
+    float scale; // undoes the scaling by prepare.cu
 #if EXPERTS
-    const u32* groups; // experts.cu: what each tile has
-    u32 used;          // experts of a row
+    const u32* groups; // written by experts.cu: the tiles and their entries
+    u32 used;          // experts per row
     u32 sharing;       // entries that share a row of x
 #endif
 };
 
 #if EXPERTS
-// A row with one of its experts is an entry; a tile has entries of one expert. In front of the groups is the number of
-// tiles; after `most` tiles comes the list of entries.
+// An entry is a row with one of its experts. A tile has entries of one expert. `groups` is the number of tiles, then the
+// tiles (room for `most`), then the list of entries.
 struct Entries {
     u32 expert;
-    u32 first; // place in the list
+    u32 first; // index in the list
     u32 count;
 };
 #endif
 
-// Where row `r` of y begins: of the tile if its rows are entries, which `entries` lists.
+// The start of row `r` of y. With experts, `r` counts within the tile and `entries` lists the tile's rows.
 __device__ __forceinline__ float* row_of_y(const GemmArgs& a, const u32* entries, u32 r) {
 #if EXPERTS
     const u32 entry = entries[r];
@@ -52,16 +52,16 @@ __device__ __forceinline__ float* row_of_y(const GemmArgs& a, const u32* entries
 #endif
 }
 
-// The matrix's row behind row `r` of the tile that begins at `first`. Gate and up alternate in eights, so that one
-// thread holds both of a pair: it has rows g and g + 8 of each sixteen.
+// The matrix row of row `r` of the tile that begins at `first`. Gate and up alternate in groups of eight. A thread has rows g
+// and g + 8 of every sixteen, so it holds both values of a pair.
 __device__ __forceinline__ u32 matrix_row(const GemmArgs& a, u32 first, u32 r) {
     if (a.epilogue != ACT_MUL) return min(first + r, a.columns - 1);
     const u32 row = min(first + r / 16 * 8 + r % 8, a.columns - 1);
     return r % 16 < 8 ? row : a.columns + row;
 }
 
-// Where a thread's sums go: it has those of rows g and g + 8 of each sixteen rows of the matrix, `first` the first of
-// them within the tile, and of two neighbouring rows of y from `row` on.
+// Stores a thread's four sums: matrix rows g and g + 8 of sixteen, which begin at `first` within the tile, for two
+// consecutive rows of y from `row` on.
 __device__ __forceinline__ void finish(const GemmArgs& a, const u32* entries, u32 first_n, u32 first, u32 row, u32 live,
                                        const float sums[4]) {
     const u32 g = threadIdx.x % 32 / 4;

@@ -1,25 +1,25 @@
-// Products of many rows on GPUs with warpgroup products (sm_90a): the same as gemm.cu, with one or two warpgroups that widen
-// weights into a ring of tiles in shared memory and two that multiply what lies there.
-// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (64, 128, 256), STAGES, RING (encoded chunks on
-// their way).
+// Products of many rows on GPUs with warp-group products (sm_90a). Computes the same as gemm.cu. One or two warp groups widen
+// weights into a ring of tiles in shared memory, and two warp groups multiply the tiles.
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (64, 128, 256), STAGES, RING (encoded chunks in
+// flight).
 #define EXPERTS 0
 #include "dequant.cuh"
 #include "gemm.cuh"
 #include "tile.cuh"
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL // other GPUs have no warpgroup products
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL // other GPUs have no warp-group products
 #include "wgmma.cuh"
 
 #define W_BYTES (TILE_N * 128)
 #define X_BYTES (TILE_ROWS * 128)
 #define STAGE_BYTES (W_BYTES + X_BYTES)
-#define SUMS (TILE_ROWS / 2) // a thread's
+#define SUMS (TILE_ROWS / 2) // per thread
 #define RAW_BYTES (256 * raw_bytes())
-// Threads that widen: two per row of the matrix, or one where the sums take so many registers that fewer threads fit.
+// Widening threads: two per matrix row, or one where the sums use so many registers that fewer threads fit.
 #define WIDENERS (TILE_ROWS > 128 ? 128 : 256)
-#define UNITS (256 / WIDENERS) // of a chunk, a thread's
+#define UNITS (256 / WIDENERS) // per thread and chunk
 
-// Waits until the phase of that parity is complete. A wait that never ends is a bug: it ends in an error.
+// Waits until the phase of that parity is complete. Traps after too many tries, because that is a bug.
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     for (u32 tries = 0; tries < 1u << 24; tries++) {
         if (mbarrier_passed(barrier, parity)) return;
@@ -27,24 +27,24 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     __trap();
 }
 
-// One piece of global memory into shared memory; the barrier learns of its bytes.
+// Copies one piece of global memory into shared memory and announces its bytes to the barrier.
 __device__ __forceinline__ void copy_piece(u32 to, const void* from, u32 bytes, u32 barrier) {
     mbarrier_expect(barrier, bytes);
     copy_bulk(to, from, bytes, barrier);
 }
 
-// A tile of 128-byte rows in the order of tile.cuh, as the multipliers address it: eight rows are 1024 bytes.
+// The descriptor of a tile of 128-byte rows in the layout of tile.cuh: eight rows are 1024 bytes.
 __device__ __forceinline__ u64 tile_descriptor(u32 at) {
     return wgmma_operand(at, 16, 1024);
 }
 
-// Widens the tile's weights chunk by chunk, and has the rows copied beside them.
+// The producers: widen the tile's weights chunk by chunk, and start the copies of the activations.
 __device__ __forceinline__ void produce(const GemmArgs& a, u8* raw, u32 stages, u32 full, u32 empty, u32 first_n,
                                         u32 first_row, u32 from, u32 to) {
     const u32 thread = threadIdx.x, row = thread * UNITS / 2;
     const u8* planes[MOST_PLANES];
     Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, row), planes);
-    // Which half of the row's 64 elements.
+    // The half of the row's 64 elements that a unit covers.
     auto half = [&](u32 unit) { return UNITS == 2 ? unit : thread % 2; };
     auto fetch = [&](u32 chunk) {
         u8* const slot = raw + (chunk - from) % RING * RAW_BYTES;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void produce(const GemmArgs& a, u8* raw, u32 stages, 
         for (u32 i = 0; i < 4 * UNITS; i++) {
             store_shared(tile + tile_at(row, half(i / 4) * 4 + i % 4), wide[i]);
         }
-        // The multipliers read through another path than these writes went.
+        // The products read through the asynchronous proxy, so these writes must be made visible to it.
         show_to_async();
         mbarrier_arrive(full + 8 * stage);
         if (++stage == STAGES) stage = 0, turn ^= 1;
@@ -94,8 +94,8 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
     const u32 stages = (shared_address(shared) + 1023) / 1024 * 1024;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < STAGES; i++) {
-            mbarrier_init(full + 8 * i, WIDENERS + 1); // the producers, and the one who says how many bytes are copied
-            mbarrier_init(empty + 8 * i, 8);  // a lane of every multiplying warp
+            mbarrier_init(full + 8 * i, WIDENERS + 1); // the producers, and one more arrival that announces bytes
+            mbarrier_init(empty + 8 * i, 8);  // one lane of every multiplying warp
         }
         mbarriers_ready();
     }
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
 #pragma unroll
         for (u32 k = 0; k < 4; k++) wgmma<BFLOAT>(s, w + 2 * k, x + 2 * k);
         wgmma_commit();
-        // The chunk before is done: its place may be filled again.
+        // The previous chunk's products are complete, so its stage may be refilled.
         wgmma_wait<1>();
         if (chunk > from && lane == 0) mbarrier_arrive(empty + 8 * before);
         before = stage;

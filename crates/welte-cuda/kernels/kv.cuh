@@ -1,29 +1,29 @@
-// The paged cache: [layer][k or v][page][kv head][position in page][head dim], F16 or Q8_0.
-// Macros: HEAD_DIM, PAGE (positions of a page), KV_Q8 (0: F16, 1: Q8_0, blocks of an f16 scale and 32 signed bytes).
+// The paged KV cache: [layer][k or v][page][kv head][position in page][head dim], F16 or Q8_0.
+// Macros: HEAD_DIM; PAGE, positions per page; KV_Q8, 0 for F16 and 1 for Q8_0 (blocks of an f16 scale and 32 signed bytes).
 #pragma once
 #include "common.cuh"
 
 struct Kv {
     u8 *start;
-    const u32 *pages; // [sequence][page of the sequence]
-    u32 total;        // pages of a layer
-    u32 per_sequence; // pages of a sequence
+    const u32 *pages; // [slot][entry]
+    u32 total;        // pages per layer
+    u32 entries;      // per slot
     u32 layer;
     u32 heads; // kv heads
 };
 
 constexpr u32 KV_ROW = KV_Q8 ? HEAD_DIM / 32 * 34 : HEAD_DIM * 2; // bytes of one position of one head
 
-__device__ __forceinline__ u32 kv_page(const Kv &kv, u32 sequence, u32 position) {
-    return __ldg(kv.pages + (u64)sequence * kv.per_sequence + position / PAGE);
+__device__ __forceinline__ u32 kv_page(const Kv &kv, u32 slot, u32 position) {
+    return __ldg(kv.pages + (u64)slot * kv.entries + position / PAGE);
 }
 
-// Keys (part 0) or values (1) of a head in a page.
+// The keys (part 0) or values (part 1) of a head in a page.
 __device__ __forceinline__ u8 *kv_head(const Kv &kv, u32 part, u32 page, u32 head) {
     u64 run = ((u64)(kv.layer * 2 + part) * kv.total + page) * kv.heads + head;
     return kv.start + run * ((u64)PAGE * KV_ROW);
 }
 
 __device__ __forceinline__ u8 *kv_at(const Kv &kv, u32 part, u32 head, const Row &row) {
-    return kv_head(kv, part, kv_page(kv, row.sequence, row.position), head) + (u64)(row.position % PAGE) * KV_ROW;
+    return kv_head(kv, part, kv_page(kv, row.slot, row.position), head) + (u64)(row.position % PAGE) * KV_ROW;
 }

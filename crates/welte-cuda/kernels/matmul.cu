@@ -1,24 +1,24 @@
-// y = W x for one to sixteen rows: matmul, matmul_add, norm_matmul and norm_matmul_act_mul; and for the experts that a
-// row chose: experts_act_mul and experts_add.
+// y = W x for one to sixteen rows: matmul, matmul_add, norm_matmul and norm_matmul_act_mul. For the experts that a row chose:
+// experts_act_mul and experts_add.
 //
-// Macros: FORMAT_FILE; NORM 0 or 1; OUTPUT 0 y = v, 1 y += v, 2 y = act(gate) * up; COLUMNS the most rows; WARPS,
-// STAGES; ROUNDS = padded k / (4 * threads) rounded up; WHOLE 1 where k is a multiple of CHUNK;
-// RESIDENT blocks that registers shall leave room for on a multiprocessor. USED: experts of a row, 0 where there are none.
+// Macros: FORMAT_FILE; NORM, 0 or 1; OUTPUT, 0 for y = v, 1 for y += v, 2 for y = act(gate) * up; COLUMNS, the most rows;
+// WARPS; STAGES; ROUNDS, padded k / (4 * threads) rounded up; WHOLE, 1 where k is a multiple of CHUNK; RESIDENT, the blocks
+// per multiprocessor that the registers must allow; USED, experts per row, 0 without experts.
 //
-// One block, or a few, per multiprocessor takes an even share of the output rows, in groups of four. The share is cut into units,
-// four rows by one chunk of k, and each warp takes a run of units: it may begin and end amid a group, and what it
-// leaves open is added up at the end, in the order of the warps. Weights reach a warp through its own ring in shared
-// memory, which is filled before the kernel waits for the one that makes x: at a boundary the memory does not idle.
+// There are one or a few blocks per multiprocessor. Each takes an even share of the output rows, in groups of four. The share is
+// cut into units of four rows by one chunk of k, and each warp takes a run of units. A run may begin and end within a group;
+// the incomplete sums are added at the end, in the order of the warps. Weights reach a warp through its own ring in shared
+// memory. The ring is filled before the kernel waits for its predecessor, so the memory does not idle between kernels.
 //
-// Experts: the matrix holds those of all experts, and which of its rows are read is known only after the wait. A row of x
-// has the blocks of one blockIdx.y to itself, so that it gets the same bits whatever rows are beside it. Gate and up of the
-// chosen experts are as one matrix of USED times as many rows; nothing after them starts before their own wait is over, so
-// that down may read the choice, and ask for weights, before it waits (lowering sees to it that they come first). Their down matrices are as one whose rows are USED times as
-// long, in the order of the choice; each expert's x is multiplied by its share first.
+// Experts: the matrix contains all experts, and the rows to read are known only after the wait. Each row of x has the blocks of
+// one blockIdx.y to itself, so its bits do not depend on the other rows. Gate and up of the chosen experts act as one matrix
+// with USED times as many rows. They release the next kernel only after their own wait, so the following `down` may read the
+// choice and fetch weights before it waits (lowering checks the order). The `down` matrices act as one whose rows are USED times
+// as long, in the order of the choice; each expert's x is multiplied by its share first.
 #include "quantise.cuh"
 
 constexpr bool ROWS_BY_EXPERT = USED > 0 && OUTPUT == 2, K_BY_EXPERT = USED > 0 && OUTPUT == 1;
-constexpr int SLOTS = K_BY_EXPERT ? USED : 1; // that lie end to end in a row
+constexpr int SLOTS = K_BY_EXPERT ? USED : 1; // experts that are concatenated along a row
 
 struct MatmulArgs {
     const u8* weight;
@@ -35,23 +35,23 @@ struct MatmulArgs {
     u32 act;
     u32 pad;
 #if USED
-    const float* choice; // numbers, then shares
+    const float* choice; // expert numbers, then shares
     u32 choice_stride;
     u32 experts;
 #endif
 };
 
-constexpr int ROWS = 4; // of a group: two for each half of a warp
+constexpr int ROWS = 4; // per group: two for each half of a warp
 constexpr int OUTPUTS = OUTPUT == 2 ? ROWS / 2 : ROWS;
 
-// What a unit takes of plane P, and the copies that bring it.
+// A unit's part of plane P, and the copies that fetch it.
 template <int P> struct Part {
-    static constexpr int BYTES = CHUNK / Format::elements(P) * Format::bytes(P); // of a row
-    static constexpr int PIECE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : 4;  // of a copy
+    static constexpr int BYTES = CHUNK / Format::elements(P) * Format::bytes(P); // per row
+    static constexpr int PIECE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : 4;  // bytes per copy
     static constexpr int PIECES = ROWS * BYTES / PIECE;
-    static constexpr int AT = Part<P - 1>::AT + ROWS * Part<P - 1>::BYTES;       // in the stage
-    static constexpr int COPY = Part<P - 1>::COPY + Part<P - 1>::COPIES;         // number of its first copy
-    static constexpr int COPIES = (PIECES + 31) / 32;                            // a lane's
+    static constexpr int AT = Part<P - 1>::AT + ROWS * Part<P - 1>::BYTES;       // offset in the stage
+    static constexpr int COPY = Part<P - 1>::COPY + Part<P - 1>::COPIES;         // index of its first copy
+    static constexpr int COPIES = (PIECES + 31) / 32;                            // per lane
 };
 template <> struct Part<-1> {
     static constexpr int BYTES = 0, AT = 0, COPY = 0, COPIES = 0;
@@ -60,10 +60,10 @@ constexpr int LAST = Format::PLANES - 1;
 constexpr int STAGE = (Part<LAST>::AT + ROWS * Part<LAST>::BYTES + 15) / 16 * 16;
 constexpr int COPIES = Part<LAST>::COPY + Part<LAST>::COPIES;
 
-// Groups of the matrix, or of one expert's.
+// Groups of the matrix, or of one expert's matrix.
 __device__ __forceinline__ u32 groups_of(const MatmulArgs& a) { return (a.n + OUTPUTS - 1) / OUTPUTS; }
 
-// The row of the matrix that is row r of a group; of the expert of that slot where experts lie end to end.
+// The matrix row of row r of a group. Where experts are concatenated along k, `slot` selects the expert.
 __device__ __forceinline__ u32 row_of(const MatmulArgs& a, const u32* chosen, u32 group, u32 slot, u32 r) {
     u32 first = 0;
     if (ROWS_BY_EXPERT) {
@@ -75,15 +75,15 @@ __device__ __forceinline__ u32 row_of(const MatmulArgs& a, const u32* chosen, u3
     return first + min(group * OUTPUTS + r, a.n - 1);
 }
 
-// A warp's weights on their way.
+// The stream of a warp's weights into its ring.
 struct Stream {
-    const u8* from[COPIES]; // of this lane's next pieces
-    u32 units;              // still to be asked for
-    u32 group, chunk, chunks; // chunks of one expert's k
+    const u8* from[COPIES]; // sources of this lane's next pieces
+    u32 units;              // not yet requested
+    u32 group, chunk, chunks; // `chunks` in one expert's k
     u32 slot;
     const u32* chosen;
     u32 lane;
-    u32 to, ring;           // shared addresses: of the next stage, of the first one
+    u32 to, ring;           // shared addresses of the next stage and of the first one
 
     template <int P = 0> __device__ __forceinline__ void aim(const MatmulArgs& a, const Planes& planes) {
         using part = Part<P>;
@@ -102,7 +102,7 @@ struct Stream {
 #pragma unroll
         for (int c = 0; c < part::COPIES; c++) {
             u32 i = c * 32 + lane;
-            // Beyond the end of a row come zeros.
+            // Elements beyond the end of a row are zero.
             u32 at = chunk * part::BYTES + i % (part::BYTES / part::PIECE) * part::PIECE;
             if (part::PIECES % 32 == 0 || i < part::PIECES)
                 // (A cache policy here makes ptxas 13.0 address a wrong descriptor at times.)
@@ -112,7 +112,7 @@ struct Stream {
         if constexpr (P < LAST) copy_part<P + 1>(planes);
     }
 
-    // Asks for the next unit, if there is one.
+    // Requests the next unit, if there is one.
     __device__ __forceinline__ void next(const MatmulArgs& a, const Planes& planes) {
         if (units > 0) {
             units--;
@@ -131,14 +131,14 @@ struct Stream {
     }
 };
 
-// Where row r of a unit lies in every plane's part of a stage.
+// The address of row r of a unit in every plane's part of a stage.
 template <int P = 0> __device__ __forceinline__ void parts(const u8* stage, u32 r, const u8* to[MOST_PLANES]) {
     to[P] = stage + Part<P>::AT + r * Part<P>::BYTES;
     if constexpr (P < LAST) parts<P + 1>(stage, r, to);
 }
 
 #ifdef FLOATS
-// One unit: adds the products of this lane's part of two rows of weights with M rows of x.
+// Processes one unit: adds the products of this lane's part of two weight rows with M rows of x.
 template <int M>
 __device__ __forceinline__ void multiply(const u8* const p[2][MOST_PLANES], const u8* x, const u8*, u32 x_row, u32 lane,
                                          float acc[2][M]) {
@@ -210,7 +210,7 @@ __device__ __forceinline__ void multiply(const u8* const p[2][MOST_PLANES], cons
 
 __device__ __forceinline__ u32 first_row(const MatmulArgs& a) { return USED ? blockIdx.y : a.first; }
 
-// Values of one group that are complete: `sums` has the four rows of column c.
+// Stores a complete value of row r of a group, for column c; with OUTPUT 2, gate and up.
 __device__ __forceinline__ void finish(const MatmulArgs& a, u32 group, u32 r, u32 c, float v, float up, float by) {
     u32 slot = ROWS_BY_EXPERT ? group / groups_of(a) : 0;
     u32 row = (group - slot * groups_of(a)) * OUTPUTS + (OUTPUT == 2 ? r / 2 : r);
@@ -218,7 +218,7 @@ __device__ __forceinline__ void finish(const MatmulArgs& a, u32 group, u32 r, u3
     float* y = a.y + (size_t)(first_row(a) + c) * a.y_stride + slot * a.n + row;
     if (NORM) v *= by, up *= by;
     if (OUTPUT == 0) *y = v;
-    if (OUTPUT == 1) atomicAdd(y, v); // the only addition to this element: nothing depends on an order
+    if (OUTPUT == 1) atomicAdd(y, v); // the only addition to this element, so the order cannot matter
     if (OUTPUT == 2) *y = activate(a.act, v) * up;
 }
 
@@ -234,8 +234,8 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 begin = share.begin(warp), end = share.begin(warp + 1), chunks = share.chunks;
     u32 group = begin / chunks, chunk = begin % chunks;
-    u32 x_row = x_bytes(padded), lane_of_row = opaque(lane % LANES), row = opaque(lane / LANES * 2); // worked out anew for every unit they would cost more
-    // Where this lane's parts of two rows are, and of x.
+    u32 x_row = x_bytes(padded), lane_of_row = opaque(lane % LANES), row = opaque(lane / LANES * 2); // `opaque` keeps them in registers: recomputing them per unit costs more
+    // Addresses of this lane's parts of two rows, and of x.
     const u8* p[2][MOST_PLANES];
     parts(ring, row, p[0]);
     parts(ring, row + 1, p[1]);
@@ -250,7 +250,7 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
         for (int c = 0; c < M; c++) acc[0][c] = acc[1][c] = 0.0f;
         for (u32 i = left; i > 0; i--) {
             copy_wait<STAGES - 2>();
-            __syncwarp(); // every lane's copies are there, and every lane has done with the stage before
+            __syncwarp(); // all lanes' copies have arrived, and all lanes have finished the previous stage
             stream.next(a, planes);
             const u8* now[2][MOST_PLANES];
 #pragma unroll
@@ -260,7 +260,7 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
             xs += STRIPES * 512;
             side += LANES * X_SIDE;
         }
-        // The group, or this warp's part of it, is done.
+        // The group, or this warp's part of it, is complete.
         bool began = chunk == 0, whole = left == chunks;
 #pragma unroll
         for (int c = 0; c < M; c++) {
@@ -288,7 +288,7 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
         group++;
     }
     __syncthreads();
-    // The warp that began a group which it did not end adds up what the following warps did of it.
+    // A warp that began a group but did not complete it adds the parts of the following warps.
     if (begin == end) return;
     group = (end - 1) / chunks;
     u32 group_end = (group + 1) * chunks;
@@ -309,9 +309,9 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
 }
 
 #if USED
-// A row of each expert's x, end to end, times its share.
+// Loads the x of each of a row's experts, concatenated and multiplied by the expert's share.
 __device__ __forceinline__ void prepare_each(u8* to, const float* x, const float* shares, u32 k, u32 padded) {
-    constexpr u32 BATCH = 8; // loads on their way
+    constexpr u32 BATCH = 8; // loads in flight
     const u32 each = padded / 4, all = USED * each;
     for (u32 first = 0; first < all; first += BATCH * THREADS) {
         float4 kept[BATCH];
@@ -323,7 +323,7 @@ __device__ __forceinline__ void prepare_each(u8* to, const float* x, const float
         }
 #pragma unroll
         for (u32 r = 0; r < BATCH; r++) {
-            u32 i = first + r * THREADS + threadIdx.x; // whole warps are beyond the end, or none of their lanes
+            u32 i = first + r * THREADS + threadIdx.x; // either all lanes of a warp are beyond the end, or none
             if (i >= all) break;
             float share = shares[i / each];
             float4 v = kept[r];
@@ -336,7 +336,7 @@ __device__ __forceinline__ void prepare_each(u8* to, const float* x, const float
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __grid_constant__ MatmulArgs a) {
     extern __shared__ __align__(16) u8 shared[];
-    // Whatever starts after the gate and up of experts may take it that the choice has been made.
+    // Kernels that start after the experts' gate and up may rely on the choice being complete.
     if (!ROWS_BY_EXPERT) grid_release();
     u32 padded = round_up(a.k, CHUNK), whole = SLOTS * padded;
     u8* x = shared;
@@ -409,7 +409,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
     grid_wait();
     u32 live = a.step->live, ended = a.step->ended, rows = 1;
     if (COLUMNS > 1) rows = live > a.first ? min(live - a.first, (u32)COLUMNS) : 0;
-    // One row is there in any case: it is prepared before it is known whether it is wanted.
+    // There is always at least one row in memory, so it is prepared before the step is known to be live.
     prepare(x, sums, a.x + (size_t)a.first * a.x_stride, a.x_stride, rows, w, a.k, padded);
     if (ended || live <= a.first) {
         copy_wait<0>();

@@ -1,45 +1,43 @@
-// The decode table for a step of several rows: one launch of a kernel that goes through the same instructions once and streams
-// every weight once for all rows. It chooses no token: the logits lie where the step's own table has them. VARIANTS, STREAMED
-// and REPLAYED are as for chains (persistent.cu).
-// Macros: STEP_ROWS (at most), EXCHANGED (floats of a row's exchange), and those of persistent/block.cuh.
+// The decode table for a step of several rows: one launch runs the same instructions once and streams every weight once for all
+// rows. It chooses no token: logits go where the step's own table has them. generated.cuh is as for chains (persistent.cu).
+// Macros: STEP_ROWS (the most rows), EXCHANGE_FLOATS (of a row's exchange), and those of persistent/block.cuh.
 #include "persistent/block.cuh"
 #include "sample.cuh"
 #include "persistent/embed.cuh"
 #include "persistent/rows_product.cuh"
 #include "persistent/rows_attend.cuh"
 
-VARIANTS
-
+#include "generated.cuh"
 #include "persistent/start.cuh"
 
-// What each kind of instruction comes to.
-#define EMBED_BY(V) embed_rows<V>(s, a, in)
-#define MULTIPLY_BY(V) product_rows<V>(w, s, ring, a, in, share, parity, half)
-#define LOGITS_BY(V) MULTIPLY_BY(V)
-#define ATTEND_BY(V) attend_rows<V>(w, s, a, in)
-#define TURN_BY(V, rope) fill_angles<V>(s->angles + row * ANGLES, a.freqs[rope], s->rows[row].position)
+// The code that replays a variant.
+#define REPLAY_EMBED(V) embed_rows<V>(s, a, in)
+#define REPLAY_PRODUCT(V) product_rows<V>(w, s, ring, a, in, share, parity, half)
+#define REPLAY_LOGITS(V) REPLAY_PRODUCT(V)
+#define REPLAY_ATTENTION(V) attend_rows<V>(w, s, a, in)
+#define FILL_ROPE(V, rope) fill_angles<V>(s->angles + row * ANGLES, a.freqs[rope], s->rows[row].position)
 
-// A block of 32 elements of a row's embedding for a warp.
+// A block of 32 elements of a row's embedding per warp.
 template <class V> __device__ __forceinline__ void embed_rows(const Shared *s, const RowsArgs &a, const Instruction &in) {
     u32 tag = tag_of(0, in.writes_per_turn, in.writes);
-    for (u32 n = blockIdx.x + threadIdx.x / 32 * gridDim.x; n < s->live * EMBEDDED<V>; n += gridDim.x * WARPS) {
-        u32 row = n / EMBEDDED<V>;
-        embed_block<V>(exchange_of(a, row) + in.out, in, tag, s->rows[row].token, n % EMBEDDED<V>, is_mute(a));
+    for (u32 n = blockIdx.x + threadIdx.x / 32 * gridDim.x; n < s->live * EMBEDDING_BLOCKS<V>; n += gridDim.x * WARPS) {
+        u32 row = n / EMBEDDING_BLOCKS<V>;
+        embed_block<V>(exchange_of(a, row) + in.output, in, tag, s->rows[row].token, n % EMBEDDING_BLOCKS<V>, is_stalled(a));
     }
 }
 
 __device__ __forceinline__ void replay(Shared *s, const RowsArgs &a) {
-    Watch w = {s, a.fault, a.patience, 0, 0, a.delay, 0};
+    WaitContext w = {s, a.fault, a.patience, 0, 0, a.params.poll_delay, 0};
     Ring ring;
     ring.begin(s);
     u32 parity = 0, half = 0;
-    for (u32 row = 0; row < s->live; row++) { FILL_ANGLES }
+    for (u32 row = 0; row < s->live; row++) { FILL_ROPES }
 #pragma unroll 1
     for (u32 i = 0; i < a.instructions; i++) {
         const Instruction &in = s->program[i];
         const Share &share = s->shares[i];
         w.instruction = i;
-        switch (in.variant) { REPLAYED }
+        switch (in.variant) { REPLAY_VARIANTS }
     }
 }
 
@@ -49,18 +47,18 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent_rows(const 
     Shared *s = (Shared *)memory;
     u32 live = a.step->live;
     if (a.step->ended || live == 0 || live > STEP_ROWS) return;
-    take_program(s, a.program, a.shares, a.instructions);
+    load_program(s, a.program, a.shares, a.instructions);
     if (threadIdx.x < live) s->rows[threadIdx.x] = a.step->rows[threadIdx.x];
     if (threadIdx.x == 0) {
         s->live = live;
         s->meetings = 0;
-        s->sequence = ~0u;
-        s->ring_bytes = WORK_BYTES - a.inputs;
+        s->slot = ~0u;
+        s->ring_bytes = SCRATCHPAD_BYTES - a.inputs;
         s->inputs = a.inputs;
-        open_ring(s);
+        init_ring(s);
     }
     __syncthreads();
     u32 warp = threadIdx.x / 32;
     if (warp < WARPS) replay(s, a);
-    else if (warp == WARPS) stream(s, a, 1);
+    else if (warp == WARPS) stream_weights(s, a, 1);
 }

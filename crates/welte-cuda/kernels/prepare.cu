@@ -1,28 +1,28 @@
-// Rows of f32 as 16-bit floats for the tensor cores, normed on the way where a weight is given.
-// Macros: BFLOAT (0: f16, 1: bf16), TILED (1: the order of tile.cuh, 0: plain rows).
+// Converts rows of f32 to 16-bit floats for the tensor cores, with an optional norm.
+// Macros: BFLOAT (0: f16, 1: bf16), TILED (1: the layout of tile.cuh, 0: plain rows).
 #include "common.cuh"
 #include "tile.cuh"
 
 struct PrepareArgs {
     const float* x;
-    const float* weight; // of the norm, or null for ones
+    const float* weight; // of the norm; null stands for ones
     void* out;
     const Step* step;
     u32 k;
     u32 x_stride;
-    u32 out_rows;   // rows that `out` has: those beyond the live ones become zeros
-    u32 out_stride; // plain rows: elements from row to row, a multiple of 8
+    u32 out_rows;   // rows of `out`; those beyond the live ones become zeros
+    u32 out_stride; // plain rows: elements from one row to the next, a multiple of 8
     u32 normed;
     float eps;
-    float scale; // on what is not normed: keeps large activations inside f16
-    u32 each;    // of a row of x, that many times k values are as many rows
+    float scale; // without a norm: keeps large activations within f16
+    u32 each;    // output rows per row of x, of k consecutive values each
 };
 
 __device__ __forceinline__ u32 two(float a, float b) {
 #if BFLOAT
     __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
 #else
-    // Beyond the largest f16 the value stays finite.
+    // Values beyond the largest f16 stay finite.
     a = fminf(fmaxf(a, -65504.0f), 65504.0f);
     b = fminf(fmaxf(b, -65504.0f), 65504.0f);
     half2 v = __floats2half2_rn(a, b);
@@ -30,7 +30,7 @@ __device__ __forceinline__ u32 two(float a, float b) {
     return *(u32*)&v;
 }
 
-// Eight values of a row from element `at`, zeros past its end.
+// Loads eight values of a row from element `at` on; zeros past its end.
 __device__ __forceinline__ void eight(const float* row, u32 at, u32 k, bool aligned, float v[8]) {
     if (aligned && at + 8 <= k) {
         const float4 a = *(const float4*)(row + at), b = *(const float4*)(row + at + 4);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void eight(const float* row, u32 at, u32 k, bool alig
     }
 }
 
-// One block a row (of all rows of the grid, x first); threads take eight neighbouring values at a time. The sum's order depends on k alone.
+// One block per row. Threads take eight consecutive values at a time. The order of the sum depends only on k.
 extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant__ PrepareArgs a) {
     __shared__ float sums[8];
     const u32 row = blockIdx.y * gridDim.x + blockIdx.x, thread = threadIdx.x;

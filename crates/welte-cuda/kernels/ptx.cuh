@@ -1,16 +1,16 @@
-// Every instruction that has no name in CUDA C++: small functions around inline PTX, and nothing else is in here or in
-// wgmma.cuh. The pretended GPU (tests/pretend) has files of the same names in their place.
+// Small functions around inline PTX, for instructions without a name in CUDA C++. All inline PTX is in this file and in
+// wgmma.cuh. The pretended GPU (tests/pretend) replaces both files.
 //
-// Addresses in shared memory are 32-bit ones, as shared_address() gives them.
+// Addresses in shared memory are 32-bit, as from shared_address().
 #pragma once
 
-// Keeps the compiler from knowing a value: it stays in its register, and nothing is worked out from it ahead of time.
+// Hides a value from the optimiser, so that it stays in its register and nothing is precomputed from it.
 __device__ __forceinline__ u32 opaque(u32 v) {
     asm volatile("" : "+r"(v));
     return v;
 }
 
-// Whatever lies in the registers.
+// An uninitialised value.
 __device__ __forceinline__ uint4 anything() {
     uint4 v;
     asm("" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w));
@@ -19,15 +19,15 @@ __device__ __forceinline__ uint4 anything() {
 
 // ---- launches ----
 
-// Programmatic dependent launch: a kernel may start while the one before still runs. Everything before grid_wait() may
-// touch only weights and parameters; everything that other commands write is read, and anything is written, after it.
+// Programmatic dependent launch: a kernel may start while its predecessor still runs. Before grid_wait() it may read only
+// weights and parameters. After grid_wait() it may read results of other commands, and write.
 __device__ __forceinline__ void grid_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Lets the next kernel start (it waits in its own grid_wait until this one is complete).
+// Lets the next kernel start. That kernel waits in its own grid_wait() until this one is complete.
 __device__ __forceinline__ void grid_release() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -36,35 +36,35 @@ __device__ __forceinline__ void grid_release() {
 
 // ---- numbers ----
 
-// NaN if either is.
+// The maximum; NaN if either operand is NaN.
 __device__ __forceinline__ float max_nan(float a, float b) {
     float m;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(m) : "f"(a), "f"(b));
     return m;
 }
 
-// 1 / x; nought of what is very large, and not to be asked of what is tiny.
+// 1 / x. Zero for very large x; tiny x are not supported.
 __device__ __forceinline__ float reciprocal(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 2^x; tiny results become zero.
+// 2^x. Tiny results become zero.
 __device__ __forceinline__ float power(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// Byte i is the one that nibble i of `pick` (below 8) names, of the eight of b:a.
+// Byte i of the result is the byte of b:a whose index is nibble i of `pick` (below 8).
 __device__ __forceinline__ u32 select(u32 a, u32 b, u32 pick) {
     u32 v;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(pick));
     return v;
 }
 
-// Two 8-bit floats as two f16.
+// Converts two 8-bit floats to two f16.
 #if __CUDA_ARCH__ >= 890
 __device__ __forceinline__ u32 widen_e4m3(u16 two) {
     u32 bits;
@@ -73,7 +73,7 @@ __device__ __forceinline__ u32 widen_e4m3(u16 two) {
 }
 #endif
 
-// ---- memory that others write meanwhile ----
+// ---- memory that other threads write concurrently ----
 
 __device__ __forceinline__ u32 load_relaxed(const void *from) {
     u32 v;
@@ -105,10 +105,10 @@ __device__ __forceinline__ void store_relaxed4(void *to, uint4 v) {
     asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// One more, after everything that this thread wrote.
+// Increments a counter, after all earlier writes of this thread.
 __device__ __forceinline__ void count_release(u32 *counter) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory"); }
 
-// What the host reads and writes too.
+// Memory that the host also reads or writes.
 __device__ __forceinline__ u32 load_system(const u32 *from) {
     u32 v;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
@@ -117,37 +117,37 @@ __device__ __forceinline__ u32 load_system(const u32 *from) {
 
 __device__ __forceinline__ void store_system(u64 *to, u64 v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory"); }
 
-// Four unsigned bytes times four signed ones.
+// sum plus the dot product of four unsigned and four signed bytes.
 __device__ __forceinline__ int dot_unsigned(u32 a, int b, int sum) {
     int v;
     asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(sum));
     return v;
 }
 
-// Until so many clock ticks after `since`, of which the lower half is enough.
+// Waits until `ticks` clock ticks after `since`, the low half of the clock.
 __device__ __forceinline__ void wait_ticks(u32 since, u32 ticks) {
     while ((u32)clock64() - since < ticks) {
     }
 }
 
-// ---- meeting within a block ----
+// ---- barriers within a block ----
 
-// COUNT threads of the block meet at barrier ID (0 is __syncthreads()).
+// COUNT threads of the block wait at barrier ID (0 is __syncthreads()).
 template <u32 ID, u32 COUNT> __device__ __forceinline__ void bar_sync() { asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(COUNT) : "memory"); }
 
-// The same; how many of them say yes.
+// The same. Returns how many threads passed true.
 template <u32 ID, u32 COUNT> __device__ __forceinline__ int bar_count(bool yes) {
     int n;
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; bar.red.popc.u32 %0, %2, %3, p; }" : "=r"(n) : "r"((u32)yes), "n"(ID), "n"(COUNT) : "memory");
     return n;
 }
 
-// A barrier in shared memory (8 bytes): its phase ends when so many have arrived and all bytes that were announced are there.
+// Initialises an mbarrier (8 bytes of shared memory). A phase ends after `count` arrivals and all announced bytes.
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// Others, copies among them, may use what this thread has initialised.
+// Makes initialised mbarriers visible to other threads and to copies.
 __device__ __forceinline__ void mbarriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ __forceinline__ void mbarrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
@@ -157,7 +157,7 @@ __device__ __forceinline__ void mbarrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Has the phase of that parity ended? May wait a little before it says no.
+// Whether the phase of that parity has ended. May wait briefly before it returns false.
 __device__ __forceinline__ bool mbarrier_passed(u32 barrier, u32 parity) {
     u32 yes;
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(yes) : "r"(barrier), "r"(parity) : "memory");
@@ -166,53 +166,53 @@ __device__ __forceinline__ bool mbarrier_passed(u32 barrier, u32 parity) {
 
 // ---- copies into shared memory ----
 
-// A run of global memory, both ends and length multiples of 16; the barrier learns of its bytes.
+// Copies global memory; addresses and length are multiples of 16. Completed bytes count towards the mbarrier.
 __device__ __forceinline__ void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
 
-// A policy for memory that is read once: it is the first to leave L2.
+// A cache policy for memory that is read once: L2 evicts it first.
 __device__ __forceinline__ u64 read_once() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
-// As copy_bulk(), by a policy.
+// copy_bulk() with a cache policy.
 __device__ __forceinline__ void copy_bulk_by(u64 policy, u32 to, const void *from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from), "r"(bytes),
                  "r"(barrier), "l"(policy)
                  : "memory");
 }
 
-// 4, 8 or 16 bytes.
+// Copies 4, 8 or 16 bytes asynchronously.
 template <u32 BYTES> __device__ __forceinline__ void copy_async(u32 to, const void *from) {
     if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
     else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
 }
 
-// The same, or zeros if they are not wanted: then nothing is read.
+// The same; if not `wanted`, writes zeros and reads nothing.
 template <u32 BYTES> __device__ __forceinline__ void copy_async(u32 to, const void *from, bool wanted) {
     u32 taken = wanted ? BYTES : 0;
     if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(taken) : "memory");
     else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(taken) : "memory");
 }
 
-// What this thread has asked for since the last time becomes a group.
+// Ends this thread's current group of copies.
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// All groups but the last PENDING are there.
+// Waits until all groups except the last PENDING are complete.
 template <u32 PENDING> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
-// What was written to shared memory is there for copies and asynchronous products too, which read by another path.
+// Makes writes to shared memory visible to bulk copies and asynchronous products, which use the asynchronous proxy.
 __device__ __forceinline__ void show_to_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void store_shared(u32 to, uint4 v) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// Read anew each time: others write it meanwhile.
+// A load that the compiler does not cache, because other threads write the value.
 __device__ __forceinline__ uint4 load_shared(u32 from) {
     uint4 v;
     asm volatile("ld.volatile.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
@@ -221,7 +221,7 @@ __device__ __forceinline__ uint4 load_shared(u32 from) {
 
 // ---- products of a warp ----
 
-// Four 8 x 8 matrices of 16 bits: lane i says where row i % 8 of matrix i / 8 lies.
+// Loads four 8 x 8 matrices of 16-bit values. Lane i passes the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
@@ -243,7 +243,7 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same of signed bytes, 16 x 32 by 32 x 8: a word is four of them, side by side in k.
+// The same for signed bytes: 16 x 32 by 32 x 8. A word holds four bytes, consecutive in k.
 __device__ __forceinline__ void mma_s8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])

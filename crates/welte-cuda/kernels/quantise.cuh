@@ -1,14 +1,14 @@
-// Activations on their way into a block's shared memory: normalised if asked, then rounded to int8 per 32 for block
-// formats, or left as f32. What a lane reads for its part of a row is in pieces of 16 bytes, and neighbouring lanes'
-// pieces lie side by side: no two of them share a bank.
+// Loads activations into a block's shared memory. They are normalised if NORM is set, then rounded to int8 per 32 for block
+// formats or kept as f32. A lane reads its part of a row in pieces of 16 bytes. Pieces of neighbouring lanes are adjacent,
+// so there are no bank conflicts.
 #pragma once
 #include "weights.cuh"
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int LANES = 16;                       // lanes that share a row
-constexpr int TAKEN = Format::BLOCKS ? 32 : 8;  // neighbouring elements of a row that a lane takes
-constexpr int STRIPE = LANES * TAKEN;           // elements that the lanes of a row take side by side: 512 bytes of x
-// Stripes that a warp works on at once: about 512 bytes of a row.
+constexpr int TAKEN = Format::BLOCKS ? 32 : 8;  // consecutive elements of a row per lane
+constexpr int STRIPE = LANES * TAKEN;           // consecutive elements for all lanes of a row: 512 bytes of x
+// Stripes that a warp processes at once: about 512 bytes of a row.
 #ifdef PLAIN
 constexpr int STRIPES = 2;
 #else
@@ -16,20 +16,20 @@ constexpr int STRIPES = Format::BLOCKS ? 1 : 4;
 #endif
 constexpr int CHUNK = STRIPES * STRIPE;
 
-// Beside 32 rounded activations: their scale, and the sum of what they stand for, of each half where weights need it,
-// times -CENTRE where the format has one.
+// Bytes stored with every 32 rounded activations: their scale and the sum of their values. The sum is kept for each half
+// where the format needs it, and multiplied by -CENTRE where the format has a centre.
 #ifdef FLOATS
 constexpr int X_SIDE = 0;
 #else
 constexpr int X_SIDE = Format::HALVES ? 16 : 8;
 #endif
 
-// Bytes of one row of activations in shared memory, for k elements rounded up to whole chunks.
+// Bytes of one row of activations in shared memory. `padded` is k rounded up to whole chunks.
 __host__ __device__ constexpr u32 x_bytes(u32 padded) {
     return Format::BLOCKS ? padded + padded / 32 * X_SIDE : padded * 4;
 }
 
-// Four elements from element i; what lies beyond k is zero. Not through L1: another kernel wrote them.
+// Loads four elements from element i on; those beyond k are zero. Bypasses L1, because another kernel wrote them.
 __device__ __forceinline__ float4 load4(const float* x, u32 i, u32 k, bool wide) {
     if (wide && i + 4 <= k) return __ldcg((const float4*)(x + i));
     float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -46,7 +46,7 @@ __device__ __forceinline__ float squares(float4 v) {
     return fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, v.x * v.x)));
 }
 
-// Elements 4i.. of a row into its place. All lanes of a warp call it with neighbouring i.
+// Stores elements 4i.. of a row. All lanes of a warp call it with consecutive i.
 __device__ __forceinline__ void put4(u8* to, u32 padded, u32 i, float4 v) {
 #ifdef FLOATS
     u32 stripe = i / (STRIPE / 4), lane = i % (STRIPE / 4) / 2, half = i & 1;
@@ -55,7 +55,8 @@ __device__ __forceinline__ void put4(u8* to, u32 padded, u32 i, float4 v) {
     float most = max_nan(max_nan(fabsf(v.x), fabsf(v.y)), max_nan(fabsf(v.z), fabsf(v.w)));
 #pragma unroll
     for (int o = 1; o < 8; o <<= 1) most = max_nan(most, __shfl_xor_sync(~0u, most, o));
-    // NaN is not below TINY: it makes the scale, and so every output of the row, NaN. So does infinity, times nought.
+    // NaN is not below TINY, so it makes the scale NaN, and with it every output of the row. Infinity does too: it is
+    // multiplied by zero.
     float scale = most <= TINY ? 0.0f : most / 127.0f, inverse = most <= TINY ? 0.0f : 127.0f / most;
     u32 q = (__float2int_rn(v.x * inverse) & 255) | (__float2int_rn(v.y * inverse) & 255) << 8 |
             (__float2int_rn(v.z * inverse) & 255) << 16 | (u32)__float2int_rn(v.w * inverse) << 24;
@@ -75,11 +76,11 @@ __device__ __forceinline__ void put4(u8* to, u32 padded, u32 i, float4 v) {
 #endif
 }
 
-// COLUMNS rows of x (the first `rows` of them live) to `to`, x_bytes(padded) apart. With NORM they are multiplied by the
-// norm's weights `w`, and `sums` gets the parts of the sum of squares: norm_factor is for the products, which saves a
-// barrier here, and rounding does not depend on it. Every block of the kernel does the same: reading x from L2 costs
-// less than one more kernel. Each thread takes ROUNDS times 4 elements; the order of every sum depends on neither the
-// number of rows nor the grid.
+// Loads `rows` rows of x to `to`, x_bytes(padded) apart. With NORM they are multiplied by the norm's weights `w`, and `sums`
+// receives parts of the sum of squares. The products are multiplied by norm_factor() afterwards: this saves a barrier here,
+// and the rounding does not depend on it. Every block of the kernel loads all of x, because reading it from L2 costs less than
+// another kernel. Each thread takes ROUNDS times 4 elements. The order of every sum depends on neither the number of rows
+// nor the grid.
 __device__ __forceinline__ void prepare(u8* to, float* sums, const float* x, u32 x_stride, u32 rows, const float4* w,
                                         u32 k, u32 padded) {
     u32 tid = threadIdx.x;

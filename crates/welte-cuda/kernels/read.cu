@@ -1,11 +1,11 @@
-// Reads memory as fast as it gives it: the floor under the time of a token. From sm_90 on bulk copies run through a
-// ring in shared memory, a thread of each block keeping all of its stages in flight; before that, wide loads.
+// Measures the read bandwidth of device memory, which bounds the time of a token from below. From sm_90 on, one thread of
+// each block keeps all stages of a ring in shared memory in flight with bulk copies. Older GPUs use wide loads.
 #include "common.cuh"
 
 struct ReadArgs {
     const uint4* data;
     u64 chunks; // of CHUNK bytes
-    u32* sink;  // never written in truth, so that loads cannot be left out
+    u32* sink;  // practically never written; keeps the compiler from removing the loads
 };
 
 #define CHUNK (32u << 10)

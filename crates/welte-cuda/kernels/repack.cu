@@ -1,16 +1,16 @@
-// Encoded rows, as a file has them, into the planes of a weight in device memory. At load only.
+// Moves encoded rows from the file's layout to the planes of a weight. Runs only at load.
 #include "weights.cuh"
 
 struct RepackArgs {
     const u8* raw; // `rows` encoded rows
-    u8* weight;    // its first plane
+    u8* weight;    // the first plane
     u32 n;         // rows of the whole matrix
     u32 k;
-    u32 first_row; // where the rows go
+    u32 first_row; // destination of the first row
     u32 rows;
 };
 
-// A thread does 32 elements of a block format, 16 bytes of floats.
+// A thread moves 32 elements of a block format, or 16 bytes of floats.
 extern "C" __global__ void repack(const __grid_constant__ RepackArgs a) {
     Planes planes(a.weight, a.n, a.k);
 #ifdef PLAIN

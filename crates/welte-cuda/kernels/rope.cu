@@ -1,4 +1,4 @@
-// Rope, KV append, and both fused with the q and k norms. A warp takes one head of one row.
+// Rope, KV append, and both fused with the q and k norms. Each warp takes one head of one row.
 // Macros: HEAD_DIM, PAGE, KV_Q8.
 #include "angle.cuh"
 #include "kv.cuh"
@@ -24,7 +24,7 @@ struct RopeArgs {
 #define WARPS 4
 constexpr u32 PER_LANE = (HEAD_DIM + 31) / 32;
 
-// What does not change from step to step, for one lane's values.
+// The weights of one lane's values, which do not change from step to step.
 struct Weights {
     float freqs[PER_LANE];
     float norm[PER_LANE];
@@ -40,7 +40,7 @@ struct Weights {
     }
 };
 
-// One head's values: lane l holds those at l, l + 32, ...
+// One head's values. Lane l holds values l, l + 32, ...
 struct Head {
     float v[PER_LANE];
 
@@ -64,7 +64,7 @@ struct Head {
         for (u32 i = 0; i < PER_LANE; ++i) v[i] = v[i] * factor * weight[i];
     }
 
-    // A value's partner may be with any lane: they meet in shared memory.
+    // Any lane may hold a value's partner, so values are exchanged through shared memory.
     __device__ __forceinline__ void rotate(const RopeArgs &a, const float (&freqs)[PER_LANE], float position, float *shared, u32 lane) {
         __syncwarp();
         save(shared, lane);
@@ -83,7 +83,7 @@ struct Head {
     }
 
     __device__ __forceinline__ void store(u8 *y, u32 lane) const {
-        if constexpr (KV_Q8) { // a block of 32 is one value of each lane
+        if constexpr (KV_Q8) { // a block of 32 is one value per lane
             float largest[PER_LANE];
 #pragma unroll
             for (u32 i = 0; i < PER_LANE; ++i) largest[i] = fabsf(v[i]);
@@ -107,7 +107,7 @@ struct Head {
     }
 };
 
-// This warp's row and its head from `x` on, which is asked for before it is known whether it is needed; false if not.
+// Loads this warp's row, and its head from `x`. The loads are issued before the row is known to be live. False if it is not.
 __device__ __forceinline__ bool begin(const RopeArgs &a, Head &h, const float *x, Row &row) {
     grid_wait();
     h.load(x, threadIdx.x % 32);

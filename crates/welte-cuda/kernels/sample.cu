@@ -7,7 +7,7 @@ __device__ __forceinline__ int block_counts(bool of) { return __syncthreads_coun
 extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_constant__ SampleArgs a) {
     extern __shared__ __align__(16) u8 shared[];
     u32 cancelled = 0;
-    // The flag lies in the host's memory, a long way off: asked for before the wait, needed at the end.
+    // The flag is in host memory, which is slow to read. It is requested before the wait and needed at the end.
     if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.cancel);
     grid_release();
     grid_wait();

@@ -1,69 +1,74 @@
-// Chooses the next token as the CPU device does (Sampling says in which order), then advances the step.
+// Chooses the next token as the CPU device does (see `Sampling` for the order of filters), then advances the step.
 //
-// Every block keeps its stretch of the vocabulary in shared memory. The argmax needs no barrier: the last block to arrive
-// knows it. Otherwise blocks meet at grid-wide barriers (there are no more blocks than multiprocessors, so all of them
-// run): once for the largest logit, then for a threshold. Top-k and top-p keep a head of the order (largest first, lowest
-// index on a tie). Usually it is short: a histogram of the whole grid says below which value, what is above is gathered,
-// and the last block sorts it. Otherwise its last element is found digit by digit from sums over the whole grid. Sums
-// are of ones for top-k and of probabilities in fixed point for top-p, so that no order of additions changes anything.
+// Every block keeps its slice of the logits in shared memory. The argmax needs no barrier: the last block to arrive knows it.
+// Otherwise the blocks wait for each other at grid-wide barriers. There are no more blocks than multiprocessors, so all of them
+// run at once. The first barrier is for the largest logit, the others are for a threshold.
 //
-// The caller says how many THREADS a block has, and how they meet: block_meets(), and block_counts(bool), which also counts.
+// Top-k and top-p keep the first elements of the order (largest first, lowest index on a tie). Usually these are few. A histogram
+// over the grid then gives a lower bound of their values, everything above is gathered, and the last block sorts it. Otherwise
+// the last kept element is found digit by digit from sums over the grid. The sums count elements for top-k and add probabilities
+// in fixed point for top-p, so the order of additions does not matter.
+//
+// The includer defines THREADS, the threads per block; block_meets(), a barrier of the block; and block_counts(bool), a barrier
+// that also counts.
 #pragma once
 #include "common.cuh"
 
 #define BINS 2048
 #define BARRIERS 12
-#define GATHERED 1024 // the most that is sorted
+#define GATHERED 1024 // the most elements that are sorted
 
-// At the start of the sampler's region: written by the host, history and its counts by both.
+// The start of the sampler's region. The host writes it; the host and the device both append to the history.
 struct Sampler {
     float temperature;
     u32 top_k;
     float top_p;
-    float least; // logarithm of min-p; minus infinity if it is off
+    float least; // logarithm of min-p; minus infinity if min-p is off
     float repeat;
     float frequency;
     float presence;
     u32 last_n;
     u64 seed;
-    u32 ends;     // how many
-    u32 biases;   // how many
-    u32 size;     // of the history, a ring
-    u32 head;     // where the next token goes
-    u32 len;      // tokens in it
+    u32 ends;     // number of end tokens
+    u32 biases;   // number of biases
+    u32 size;     // capacity of the history, a ring
+    u32 head;     // index of the history's next token
+    u32 len;      // tokens in the history
     u32 most_ends;
-    // u32 ends[most_ends], u32 history[size], then biases: token and value
+    // Followed by u32 ends[most_ends], u32 history[size], and the biases: token and value.
 };
 
-// Zero between kernels.
+// State that the blocks share. Zero between kernels.
 struct Meeting {
-    u64 best;                 // of the logits
-    u64 winner;               // of what was drawn
+    u64 best;                 // rank of the largest logit
+    u64 winner;               // rank of the chosen element
     u32 arrived;
     u32 cancelled;
     u32 barriers[BARRIERS];
     u32 gathered;
     u32 pad;
-    u64 sums[7][BINS]; // top-k's three digits, top-p's three digits; either by value
+    u64 sums[7][BINS]; // three digits for top-k, three for top-p, then the histogram
 };
 
 struct SampleArgs {
     Step *step;
     const float *logits;
-    Sampler *sampler;
+    u8 *samplers; // one per slot
     Meeting *meeting;
     u32 *ties; // a count per block
-    u64 *list; // what is sorted: GATHERED
-    u32 *conveyor;
+    u64 *list; // elements to sort, at most GATHERED
+    u32 *tokens;
     u64 *mailbox;
     const u32 *cancel;
+    u64 sampler_bytes; // from one slot's sampler to the next
     u32 n;
-    u32 slice; // logits of a block
-    u32 conveyor_slots;
+    u32 slice; // logits per block
     u32 mailbox_slots;
-    u32 shift; // of the fixed point: n probabilities fit 62 bits
-    u32 pad;
+    u32 shift; // fraction bits of a probability; a sum of n fits 62 bits
 };
+
+// The sampler of row 0's slot.
+__device__ __forceinline__ Sampler *sampler_of(const SampleArgs &a) { return (Sampler *)(a.samplers + a.step->rows[0].slot * a.sampler_bytes); }
 
 __device__ __forceinline__ u64 mix(u64 x) {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -77,7 +82,8 @@ __device__ __forceinline__ float noise(u64 key, u32 index) {
     return (float)-log(-log(uniform));
 }
 
-// Larger values first, then lower indices; 0 is nothing. Both zeros are equal; the last bit says which one it was.
+// The rank of a value: larger for larger values, then for lower indices. 0 stands for no value. Both zeros are equal; the last
+// bit tells them apart.
 __device__ __forceinline__ u64 ranked(float v, u32 index) {
     u32 bits = __float_as_uint(v + 0.0f);
     u32 low = (0x7fffffffu - index) << 1 | (__float_as_uint(v) == 0x80000000u);
@@ -92,7 +98,7 @@ __device__ __forceinline__ float value_of(u64 rank) {
 
 __device__ __forceinline__ u32 index_of(u64 rank) { return rank ? 0x7fffffffu - ((u32)rank >> 1) : 0; }
 
-// The place of z <= 0 in the order, 0 the largest; NOT for NaN.
+// The position of z <= 0 in the order, 0 for the largest value; NOT for NaN.
 #define NOT 0xffffffffu
 __device__ __forceinline__ u32 order(float z) {
     u32 bits = __float_as_uint(z);
@@ -111,7 +117,7 @@ struct Scratch {
     u32 tie;
     u32 last;
     u32 up_to;
-    u32 lows[BINS]; // of a histogram's sums; or, with highs, what is sorted
+    u32 lows[BINS]; // low words of a histogram's sums; or, with highs, the elements to sort
     u32 highs[BINS];
 };
 
@@ -130,11 +136,11 @@ __device__ __forceinline__ u64 block_max(Scratch &sh, u64 v) {
     return v;
 }
 
-// Not through L1: another block wrote it.
+// Loads that bypass L1, because another block wrote the value.
 __device__ __forceinline__ u64 far(const u64 *p) { return __ldcg((const unsigned long long *)p); }
 __device__ __forceinline__ u32 far(const u32 *p) { return __ldcg(p); }
 
-// All blocks meet. A spin ends some day even if they never do.
+// A grid-wide barrier. The spin is bounded, in case a block never arrives.
 __device__ __forceinline__ void meet(const SampleArgs &a, u32 which) {
     block_meets();
     if (threadIdx.x == 0) {
@@ -153,11 +159,11 @@ __device__ __forceinline__ bool has_penalties(const Sampler &s) {
     return s.last_n && !(s.repeat == 1.0f && s.frequency == 0.0f && s.presence == 0.0f);
 }
 
-// Adds the bias and the penalties to the block's stretch of the logits.
-__device__ void adjust(const SampleArgs &a, const Sampler &s, float *values, u32 *counts, u32 from, u32 count) {
-    const u32 *history = (const u32 *)(a.sampler + 1) + s.most_ends;
+// Adds biases and penalties to the block's slice of the logits.
+__device__ void adjust(const Sampler &s, const Sampler *sampler, float *values, u32 *counts, u32 from, u32 count) {
+    const u32 *history = (const u32 *)(sampler + 1) + s.most_ends;
     const u32 *biases = history + s.size;
-    // The same token may come twice: one warp, in order.
+    // A token may occur twice, so one warp adds the biases in order.
     if (threadIdx.x < 32) {
         for (u32 i = 0; i < s.biases; i += 32) {
             u32 at = i + threadIdx.x;
@@ -188,7 +194,7 @@ __device__ void adjust(const SampleArgs &a, const Sampler &s, float *values, u32
     }
 }
 
-struct Threshold { // kept: order below, or equal and an index not above
+struct Threshold { // keeps elements with a lower order, or with the same order and an index that is not higher
     u32 order;
     u32 index;
 };
@@ -197,21 +203,21 @@ __device__ __forceinline__ bool keeps(const Threshold &t, u32 order, u32 index) 
     return order < t.order || (order == t.order && index <= t.index);
 }
 
-// What an element counts for: 1, or its probability (against that of the largest).
+// The measure of an element: 1, or its probability relative to the largest.
 template <bool MASS> __device__ __forceinline__ u64 measure(const SampleArgs &a, u32 order) {
     if constexpr (!MASS) return 1;
     float z = back(order);
     return z < -50.0f ? 0 : (u64)(exp((double)z) * (double)(1ull << a.shift));
 }
 
-// The part of a sum that top-p wants.
+// The sum that top-p asks for.
 __device__ __forceinline__ u64 share_of(double share, u64 total) {
     double d = ceil(fmax(share, 0.0) * (double)total);
     return d < 1.0 ? 1 : min((u64)d, total);
 }
 
-// One digit: which bin the sum reaches `wanted` in, and the sum before it. `share` > 0: wanted is that share of the sum
-// of all bins.
+// Finds the bin in which the running sum reaches `wanted`, and the sum before it. If `share` is not negative, `wanted` becomes
+// that share of the sum of all bins.
 __device__ __forceinline__ void find_bin(Scratch &sh, const u64 *sums, double share, u64 &wanted) {
     constexpr u32 EACH = BINS / THREADS;
     u64 v[EACH], mine = 0;
@@ -268,10 +274,10 @@ __device__ __forceinline__ void send_bins(Scratch &sh, u64 *sums) {
     }
 }
 
-// The element of the order at which the measures' sum reaches `wanted` (or a share of the total).
+// Finds the element at which the sum of measures reaches `wanted`, or a share of the total.
 template <bool MASS>
 __device__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders, u32 from, u32 count, Threshold kept, double share, u64 wanted, u32 barrier) {
-    u32 prefix = 0, shift = 20; // digits of 11, 10 and 10 bits
+    u32 prefix = 0, shift = 20; // three digits, of 11, 10 and 10 bits
     for (u32 digit = 0; digit < 3; ++digit) {
         u32 bits = digit ? 10 : 11;
         clear_bins(sh);
@@ -285,14 +291,14 @@ __device__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders,
         send_bins(sh, sums);
         meet(a, barrier + digit);
         find_bin(sh, sums, digit ? -1.0 : share, wanted);
-        if (sh.bin == NOT) return kept; // there are fewer than wanted
+        if (sh.bin == NOT) return kept; // fewer elements than wanted
         prefix = prefix << bits | sh.bin;
         wanted -= sh.before;
         shift = shift >= 10 ? shift - 10 : 0;
     }
     Threshold t = {prefix, NOT};
     u64 each = measure<MASS>(a, prefix);
-    u64 needed = (wanted + each - 1) / each; // so many of those that are equal
+    u64 needed = (wanted + each - 1) / each; // of the elements with this order
     if (needed * each == sh.found) {
         t.index = prefix == kept.order ? kept.index : NOT;
         return t;
@@ -307,7 +313,7 @@ __device__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders,
         sh.tie = NOT;
     }
     meet(a, barrier + 3);
-    // One block has the element; the others need only know on which side of it they are.
+    // One block has the element. The others only need to know on which side of it they are.
     u32 before = 0;
     for (u32 b = 0; b < blockIdx.x; ++b) before += __ldcg(a.ties + b);
     if (before >= needed) return Threshold{prefix, from - 1};
@@ -320,7 +326,7 @@ __device__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders,
         block_meets();
         if (threadIdx.x % 32 == 0) sh.scanned[threadIdx.x / 32] = __popc(in_warp);
         block_meets();
-        u32 rank = seen + __popc(in_warp & ((2u << threadIdx.x % 32) - 1)); // counting this one
+        u32 rank = seen + __popc(in_warp & ((2u << threadIdx.x % 32) - 1)); // including this one
         for (u32 w = 0; w < THREADS / 32; ++w) {
             if (w < threadIdx.x / 32) rank += (u32)sh.scanned[w];
             seen += (u32)sh.scanned[w];
@@ -332,13 +338,14 @@ __device__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders,
     return t;
 }
 
-// Which bin a value has when values are cut into steps of 1/64; the last one has all the small ones.
+// The histogram bin of a value, in steps of 1/64. The last bin has all small values.
 __device__ __forceinline__ u32 bin_of(u32 order) {
     float z = back(order);
     return z < -31.96f ? BINS - 1 : (u32)(z * -64.0f);
 }
 
-// Gathers a head of the order in which everything is that is kept: a bin and those before it. False if that is too much.
+// Gathers the first elements of the order, up to the end of a bin, so that all kept elements are among them. False if these are
+// too many.
 __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const u32 *orders, u32 from, u32 count, bool by_count) {
     Meeting *meeting = a.meeting;
     clear_bins(sh);
@@ -353,7 +360,7 @@ __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const
     find_bin(sh, meeting->sums[6], by_count ? -1.0 : fmax((double)s.top_p, 0.0), wanted);
     u32 bin = sh.bin;
     if (bin >= BINS - 1) return false;
-    // Each member has at least the probability of its bin's end.
+    // Each element has at least the probability of its bin's end.
     double members = (double)(sh.before + sh.found);
     if (!by_count) members /= exp((double)(bin + 1) / -64.0) * (double)(1ull << a.shift) - 1.0;
     if (members > GATHERED) return false;
@@ -363,13 +370,13 @@ __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const
     return true;
 }
 
-// The noise that decides; 0 for what cannot win: noise is from -3.2 to 22.9 and the largest is always kept.
+// The rank of an element with its noise; 0 if it cannot win. Noise is from -3.2 to 22.9, and the largest value is always kept.
 __device__ __forceinline__ u64 drawn(u64 key, float least, u32 order, u32 index) {
     float z = back(order);
     return z < least || z < -27.0f ? 0 : ranked(__fadd_rn(z, noise(key, index)), index);
 }
 
-// The last block's choice among what was gathered.
+// The last block's choice among the gathered elements.
 __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 key, bool by_count) {
     constexpr u32 EACH = GATHERED / THREADS;
     u64 *list = (u64 *)sh.lows;
@@ -391,7 +398,7 @@ __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 ke
         }
     block_meets();
     u32 kept = by_count ? min(s.top_k, count) : count;
-    if (s.top_p < 1.0f) { // up to where the sum of probabilities reaches its share
+    if (s.top_p < 1.0f) { // keep elements until the sum of probabilities reaches its share
         u64 m[EACH], mine = 0;
 #pragma unroll
         for (u32 i = 0; i < EACH; ++i) {
@@ -429,9 +436,9 @@ __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 ke
     return block_max(sh, winner);
 }
 
-// What the last command does with the token: history, conveyor, mailbox, the next step's row, and whether there is one.
+// Stores the token in the history, the tokens and the mailbox, advances row 0, and decides whether the chain goes on.
 __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
-    Sampler *s = a.sampler;
+    Sampler *s = sampler_of(a);
     Step *step = a.step;
     u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
     bool end = false;
@@ -441,9 +448,7 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
         s->head = s->head + 1 < s->size ? s->head + 1 : 0;
         s->len = min(s->len + 1, s->size);
     }
-    u32 slot = step->slot + 1 < a.conveyor_slots ? step->slot + 1 : 0;
-    a.conveyor[slot] = token;
-    step->slot = slot;
+    a.tokens[0] = token;
     u32 serial = ++step->serial;
     store_system(a.mailbox + (serial & (a.mailbox_slots - 1)), (u64)serial << 32 | token);
     step->rows[0].token = token;
@@ -453,19 +458,20 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     step->ended = end || left == 0 || cut;
 }
 
-// This block's part of choosing a token from logits that are there; `shared` has room for Scratch and twice the slice.
-// `cancelled` is what block 0 saw of the host's flag. True in the block that came last: it has chosen, and finished the step.
+// This block's part of choosing a token from complete logits. `shared` has room for Scratch and twice the slice. `cancelled` is
+// the host's flag as block 0 read it. True in the last block to arrive, which has chosen the token and finished the step.
 __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
     Scratch &sh = *(Scratch *)shared;
-    u32 *orders = (u32 *)(shared + sizeof(Scratch)); // slice values, later their places in the order; then slice counts
+    u32 *orders = (u32 *)(shared + sizeof(Scratch)); // values of the slice, later their orders; then the slice's counts
     u32 t = threadIdx.x, from = blockIdx.x * a.slice;
     u32 count = from < a.n ? min(a.slice, a.n - from) : 0;
-    const Sampler s = *a.sampler;
+    const Sampler *sampler = sampler_of(a);
+    const Sampler s = *sampler;
     Meeting *meeting = a.meeting;
     float *values = (float *)orders;
     for (u32 i = t; i < count; i += THREADS) values[i] = __ldcg(a.logits + from + i);
     block_meets();
-    adjust(a, s, values, orders + a.slice, from, count);
+    adjust(s, sampler, values, orders + a.slice, from, count);
     block_meets();
     u64 best = 0;
     for (u32 i = t; i < count; i += THREADS) {
@@ -478,7 +484,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
         if (blockIdx.x == 0) meeting->cancelled = cancelled;
     }
     u64 winner = 0, key = 0;
-    u32 gathers = 0, used = 0; // by probability 1, by number 2; a bit for each array of sums
+    u32 gathers = 0, used = 0; // gathers: 1 by probability, 2 by count; used: a bit per array of sums
     bool greedy = !(s.temperature > 0.0f);
     if (!greedy) {
         meet(a, 0);

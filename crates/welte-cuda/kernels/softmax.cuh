@@ -1,4 +1,4 @@
-// Weights of a softmax, as powers of two.
+// Softmax weights are powers of two: scores carry a factor of log2(e).
 #pragma once
 #include "common.cuh"
 

@@ -1,6 +1,6 @@
-// 16-bit activations as the tile products read them: [k / 64][row][64], so that one stretch of rows of one chunk of 64
-// lies in one piece, and with the eight 16-byte pieces of a row exchanged so that eight rows of one column of pieces
-// fall into eight different banks. Written by prepare.cu, in the order that shared memory wants.
+// Layout of the 16-bit activations that the tile products read: [k / 64][row][64]. Consecutive rows of one chunk of 64 are
+// contiguous. The eight 16-byte pieces of a row are swizzled, so that eight rows of one column of pieces are in different
+// banks. prepare.cu writes this layout, and it is copied to shared memory unchanged.
 #pragma once
 #include "common.cuh"
 

@@ -1,7 +1,7 @@
-// The end of a turn of the decode loop: another one, unless the chain is over.
+// The end of an iteration of the decode loop: it repeats unless the chain is over.
 #include "common.cuh"
 
-// Known to the driver, which binds it when the module is loaded.
+// A function of the driver, bound when the module is loaded.
 extern "C" __device__ void cudaGraphSetConditional(u64 handle, u32 value);
 
 struct TurnArgs {

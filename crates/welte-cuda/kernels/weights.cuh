@@ -1,8 +1,8 @@
 // A weight matrix in device memory, for every format: FORMAT_FILE names the format's file, which defines `Format`.
 //
-// A format's blocks are regrouped into planes, each [rows][stride] with every row 16-byte aligned and its padding zero
-// (src/layout.rs has the same table). Block formats all become blocks of 32 elements: integers, and a scale and an
-// offset per half of 16. A format's file says which planes it has, how a block is read from them, and how it gets there.
+// A format's blocks are regrouped into planes: [rows][stride], with every row aligned to 16 bytes and its padding zero
+// (src/layout.rs has the same table). Every block format decodes to blocks of 32 elements: integers, and a scale and an
+// offset per half of 16. A format's file declares its planes, and it reads and writes a block.
 #pragma once
 #include "blocks.cuh"
 
@@ -27,7 +27,7 @@ struct Planes {
         }
     }
 
-    // Where row `row` starts in every plane.
+    // The start of row `row` in every plane.
     __device__ __forceinline__ void row(u32 row, const u8* to[MOST_PLANES]) const {
 #pragma unroll
         for (int p = 0; p < Format::PLANES; p++) to[p] = start[p] + (size_t)row * stride[p];

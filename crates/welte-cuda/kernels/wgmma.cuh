@@ -1,24 +1,24 @@
-// Products of a warpgroup (four warps), which sm_90a alone has: asynchronous, with operands in shared memory, the first
-// also in registers. Sums are 64 rows; a lane has those of rows g and g + 8 of its warp's sixteen, two neighbouring columns
-// of each eight.
+// Products of a warp group (four warps), which only sm_90a has. They are asynchronous and read operands in shared memory;
+// the first operand may also be in registers. The result has 64 rows. A lane holds rows g and g + 8 of its warp's sixteen, and
+// two consecutive columns of every eight.
 #pragma once
 #include "ptx.cuh"
 
-// How a product finds an operand in shared memory, in panels of 128-byte rows with the eight 16-byte pieces of a row
-// exchanged (tile.cuh): `leading` and `stride` say how far its panels and its groups of eight rows lie apart.
+// The descriptor of an operand in shared memory: panels of 128-byte rows whose eight 16-byte pieces are swizzled (tile.cuh).
+// `leading` is the distance between panels, `stride` the distance between groups of eight rows, both in bytes.
 __device__ __forceinline__ u64 wgmma_operand(u32 address, u32 leading, u32 stride) {
     return (u64)((address & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
 }
 
-// Registers and shared memory are as products shall see them.
+// Orders earlier writes to registers and shared memory before the following products.
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// All groups but the last PENDING are done.
+// Waits until all groups except the last PENDING are complete.
 template <u32 PENDING> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
-// A sum that products have added to: from here on it may be read.
+// Marks a result register as readable, after the wait.
 __device__ __forceinline__ void wgmma_settled(float &sum) { asm volatile("" : "+f"(sum)::"memory"); }
 
 #define S8(i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
@@ -28,7 +28,7 @@ __device__ __forceinline__ void wgmma_settled(float &sum) { asm volatile("" : "+
 #define R2 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define R3 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-// 64 rows times 64, 128 or 256 rows, 16 of k, both in shared memory and with k along the rows.
+// 64 rows times 64, 128 or 256 rows, 16 elements of k. Both operands are in shared memory, with k along their rows.
 template <bool IS_BF16> __device__ __forceinline__ void wgmma(float (&s)[32], u64 a, u64 b) {
     if (IS_BF16) asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" R0 "}, %32, %33, 1, 1, 1, 0, 0;" : S32(0) : "l"(a), "l"(b));
     else asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" R0 "}, %32, %33, 1, 1, 1, 0, 0;" : S32(0) : "l"(a), "l"(b));
@@ -52,7 +52,7 @@ template <bool IS_BF16> __device__ __forceinline__ void wgmma(float (&s)[128], u
 #define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 #define EIGHT_FOURS(c, i) FOUR(c, i), FOUR(c, i + 1), FOUR(c, i + 2), FOUR(c, i + 3), FOUR(c, i + 4), FOUR(c, i + 5), FOUR(c, i + 6), FOUR(c, i + 7)
 
-// The same for 64 rows of f16; the sums are started anew if `add` is 0.
+// The same for 64 rows of f16. If `add` is 0, the sums start from zero.
 __device__ __forceinline__ void wgmma_from(float (&c)[8][4], u64 a, u64 b, u32 add) {
     asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" R0 "}, %32, %33, p, 1, 1, 0, 0;}"
@@ -61,7 +61,7 @@ __device__ __forceinline__ void wgmma_from(float (&c)[8][4], u64 a, u64 b, u32 a
                  : "memory");
 }
 
-// 64 rows in registers times 16 rows of k in shared memory, 64 or 128 columns along them; f16.
+// 64 rows in registers times 16 rows of k in shared memory, with 64 or 128 columns along them; f16.
 __device__ __forceinline__ void wgmma_turned(float (&c)[8][4], const u32 (&a)[4], u64 b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" R0 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
                  : EIGHT_FOURS(c, 0)

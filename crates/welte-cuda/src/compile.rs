@@ -1,4 +1,4 @@
-//! Kernels from source: NVRTC at load, several threads at once, with the results kept on disk.
+//! Compiles kernels from source at load: NVRTC, on several threads, with a cache on disk.
 #![allow(unsafe_code)]
 
 use crate::launch::Unit;
@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A file of `kernels/` by the name that `#include` and [`Unit`] know it by.
+/// Files in `kernels/`, by the names that `#include` and [`Unit`] use.
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
         &[$(($name, include_str!(concat!("../kernels/", $name)))),*]
     };
 }
 
-/// Every file of `kernels/`.
+/// Every file in `kernels/`.
 const SOURCES: &[(&str, &str)] = sources![
     "angle.cuh",
     "attention.cu",
@@ -29,6 +29,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "basic.cu",
     "blocks.cuh",
     "common.cuh",
+    "conv.cu",
     "dequant.cu",
     "dequant.cuh",
     "embed.cu",
@@ -66,7 +67,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "persistent/embed.cuh",
     "persistent/exchange.cuh",
     "persistent/formats.cuh",
-    "persistent/part.cuh",
+    "persistent/partition.cuh",
     "persistent/product.cuh",
     "persistent/rows.cuh",
     "persistent/rows_attend.cuh",
@@ -90,23 +91,23 @@ const SOURCES: &[(&str, &str)] = sources![
     "wgmma.cuh",
 ];
 
-/// A compiled kernel file, as tests look at it.
+/// A compiled unit, for tests.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// The file and its macros.
     pub name: String,
-    /// Decoding spends its time here.
+    /// Whether decoding spends its time here.
     pub hot: bool,
     /// Bytes of code.
     pub bytes: usize,
-    /// Bytes of registers that were spilled to memory, over all kernels of the file.
+    /// Bytes of registers spilled to memory, over all kernels of the file.
     pub spills: u64,
-    /// What the assembler said.
+    /// The assembler's output.
     pub log: String,
 }
 
-/// Compiles every kernel file for an architecture such as `sm_90a`: in every variant that tests know, or only once per
-/// format. Needs no GPU, but the run-time compiler. The error names file and line.
+/// Compiles every kernel file for an architecture such as `sm_90a`, in every listed variant or only once per format.
+/// Needs the run-time compiler but no GPU. The error names file and line.
 pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Error> {
     let compiler = Compiler::find()?;
     let mut listed = ops::catalogue();
@@ -141,7 +142,25 @@ pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Err
         .collect()
 }
 
-/// The image of each unit for an architecture, from the cache or compiled.
+/// Compiles a self-contained source, such as the text from [`Plan::persistent_source`](crate::Plan::persistent_source). Needs the
+/// run-time compiler but no GPU.
+pub fn compile_alone(source: &str, arch: &str) -> Result<Compiled, Error> {
+    let unit = Unit {
+        file: "standalone.cu",
+        generated: String::new(),
+        defines: Vec::new(),
+    };
+    let (image, log) = Compiler::find()?.compile_text(source, &unit, arch, true)?;
+    Ok(Compiled {
+        name: title(&unit),
+        hot: false,
+        bytes: image.len(),
+        spills: spills(&log),
+        log,
+    })
+}
+
+/// The cubin of each unit for an architecture, from the cache or from the compiler.
 pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<u8>>, Error> {
     let compiler = Compiler::find();
     let version = compiler.as_ref().map_or((0, 0), |c| c.version);
@@ -158,7 +177,7 @@ pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<
             .map_err(|e| Error::NoCompiler(e.to_string()))?;
         let (image, _) = compiler.compile(unit, arch, false)?;
         if let Some(path) = path {
-            // A cache that cannot be written costs time at the next load, nothing else.
+            // Without a writable cache the next load compiles again.
             let _ = write_cached(&path, &image);
         }
         Ok(image)
@@ -166,13 +185,13 @@ pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<
     results.into_iter().collect()
 }
 
-/// The run-time compiler's version. The error says what is missing.
-pub fn version() -> Result<String, Error> {
+/// The run-time compiler's version. The error names the missing part.
+pub(crate) fn version() -> Result<String, Error> {
     let (major, minor) = Compiler::find()?.version;
     Ok(format!("{major}.{minor}"))
 }
 
-/// The architecture's name for the compiler.
+/// The compiler's name of an architecture.
 pub(crate) fn arch_name(arch: u32) -> String {
     match arch {
         90 => "sm_90a".to_string(),
@@ -213,7 +232,7 @@ fn in_parallel<T: Send>(units: &[Unit], work: &(dyn Fn(&Unit) -> T + Sync)) -> V
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The run-time compiler with its headers.
+/// The run-time compiler and CUDA's headers.
 struct Compiler {
     version: (i32, i32),
     include: PathBuf,
@@ -223,12 +242,12 @@ impl Compiler {
     fn find() -> Result<Compiler, Error> {
         if !libraries::has_nvrtc() {
             return Err(Error::NoCompiler(
-                "libnvrtc is not there: install the CUDA toolkit (or its nvrtc package) and set CUDA_HOME to its folder, or put its lib folder on the library path"
+                "libnvrtc is missing: install the CUDA toolkit (or its nvrtc package) and set CUDA_HOME to its folder, or put its lib folder on the library path"
                     .to_string(),
             ));
         }
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: two numbers are written.
+        // SAFETY: the compiler writes two numbers.
         unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
         let include = include_folder().ok_or_else(|| {
             Error::NoCompiler(
@@ -242,15 +261,31 @@ impl Compiler {
         })
     }
 
-    /// The cubin and what the assembler said.
+    /// Compiles a unit. Returns the cubin and the assembler's output.
     fn compile(&self, unit: &Unit, arch: &str, verbose: bool) -> Result<(Vec<u8>, String), Error> {
-        let wrong = |log: String| Error::Compile {
+        let missing = || Error::Compile {
+            unit: title(unit),
+            arch: arch.to_string(),
+            log: "no such file".to_string(),
+        };
+        let source = source(unit.file).ok_or_else(missing)?;
+        self.compile_text(source, unit, arch, verbose)
+    }
+
+    /// Compiles `source` in place of the unit's file.
+    fn compile_text(
+        &self,
+        source: &str,
+        unit: &Unit,
+        arch: &str,
+        verbose: bool,
+    ) -> Result<(Vec<u8>, String), Error> {
+        let refused = |log: String| Error::Compile {
             unit: title(unit),
             arch: arch.to_string(),
             log,
         };
-        let text = |text: &str| CString::new(text).map_err(|e| wrong(e.to_string()));
-        let source = source(unit.file).ok_or_else(|| wrong("no such file".to_string()))?;
+        let text = |text: &str| CString::new(text).map_err(|e| refused(e.to_string()));
         let mut options = vec![
             text(&format!("--gpu-architecture={arch}"))?,
             text("--std=c++17")?,
@@ -265,6 +300,7 @@ impl Compiler {
         let headers: Vec<(CString, CString)> = SOURCES
             .iter()
             .map(|(name, source)| Ok((text(name)?, text(source)?)))
+            .chain([Ok((text("generated.cuh")?, text(&unit.generated)?))])
             .collect::<Result<_, Error>>()?;
         let names: Vec<*const c_char> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
         let bodies: Vec<*const c_char> = headers.iter().map(|(_, body)| body.as_ptr()).collect();
@@ -272,7 +308,7 @@ impl Compiler {
         let option_texts: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         let (source, name) = (text(source)?, text(unit.file)?);
         let mut program = Program(std::ptr::null_mut());
-        // SAFETY: every text ends in a zero and outlives the calls; the counts are those of the lists.
+        // SAFETY: every string ends in a zero and outlives the calls; the counts match the lists.
         unsafe {
             let made = nvrtc::nvrtcCreateProgram(
                 &mut program.0,
@@ -283,7 +319,7 @@ impl Compiler {
                 names.as_ptr(),
             );
             if made != nvrtc::nvrtcResult::NVRTC_SUCCESS {
-                return Err(wrong(format!("{made:?}")));
+                return Err(refused(format!("{made:?}")));
             }
             let compiled = nvrtc::nvrtcCompileProgram(
                 program.0,
@@ -292,23 +328,23 @@ impl Compiler {
             );
             let log = program.log();
             if compiled != nvrtc::nvrtcResult::NVRTC_SUCCESS {
-                return Err(wrong(log));
+                return Err(refused(log));
             }
             let image = program
                 .image()
-                .ok_or_else(|| wrong("no code".to_string()))?;
+                .ok_or_else(|| refused("no code".to_string()))?;
             Ok((image, log))
         }
     }
 }
 
-/// A program of the run-time compiler.
+/// The run-time compiler's handle for one compilation.
 struct Program(nvrtc::nvrtcProgram);
 
 impl Program {
     fn log(&self) -> String {
         let mut size = 0;
-        // SAFETY: the program exists; the log is written into as many bytes as were asked for.
+        // SAFETY: the program exists. The compiler writes as many bytes as it asked for.
         let bytes = unsafe {
             nvrtc::nvrtcGetProgramLogSize(self.0, &mut size);
             let mut bytes = vec![0u8; size.max(1)];
@@ -323,7 +359,7 @@ impl Program {
 
     fn image(&self) -> Option<Vec<u8>> {
         let mut size = 0;
-        // SAFETY: as above.
+        // SAFETY: as in `log`.
         unsafe {
             nvrtc::nvrtcGetCUBINSize(self.0, &mut size);
             let mut image = vec![0u8; size];
@@ -335,7 +371,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: created by `nvrtcCreateProgram`, or null.
+        // SAFETY: `nvrtcCreateProgram` created it, or it is null.
         unsafe {
             if !self.0.is_null() {
                 nvrtc::nvrtcDestroyProgram(&mut self.0);
@@ -344,14 +380,15 @@ impl Drop for Program {
     }
 }
 
-fn source(file: &str) -> Option<&'static str> {
+/// The text of a file of `kernels/`.
+pub(crate) fn source(file: &str) -> Option<&'static str> {
     SOURCES
         .iter()
         .find(|(name, _)| *name == file)
         .map(|(_, source)| *source)
 }
 
-/// Where CUDA's headers are.
+/// The folder with CUDA's headers.
 fn include_folder() -> Option<PathBuf> {
     let folders = libraries::homes().into_iter();
     folders
@@ -359,7 +396,7 @@ fn include_folder() -> Option<PathBuf> {
         .find(|folder| folder.join("cuda_fp16.h").is_file())
 }
 
-/// Bytes of registers that were spilled, as the assembler counts them.
+/// Bytes of spilled registers, from the assembler's output.
 fn spills(log: &str) -> u64 {
     log.split(" bytes spill")
         .zip(log.split(" bytes spill").skip(1))
@@ -369,7 +406,7 @@ fn spills(log: &str) -> u64 {
 
 const MAGIC: &[u8; 8] = b"weltecu1";
 
-/// Where compiled kernels are kept.
+/// The folder for compiled kernels.
 pub(crate) fn cache_folder() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())
@@ -382,14 +419,14 @@ fn cache_name(unit: &Unit, arch: &str, driver: u32, version: (i32, i32)) -> Stri
     let hash = |salt: u64| {
         let mut hasher = DefaultHasher::new();
         (salt, unit, arch, driver, version).hash(&mut hasher);
-        // Headers are shared, so every file counts.
+        // Headers are shared, so any file may change the result.
         SOURCES.hash(&mut hasher);
         hasher.finish()
     };
     format!("{:016x}{:016x}.cubin", hash(1), hash(2))
 }
 
-/// Where what was found out about a kernel on a GPU is kept.
+/// The file for a kernel's tuning result on a GPU.
 pub(crate) fn choice(unit: &Unit, gpu: &GpuInfo) -> Option<PathBuf> {
     let name = cache_name(unit, &gpu.name, gpu.sms, (gpu.clock_khz as i32, 0));
     Some(cache_folder()?.join(name).with_extension("choice"))
@@ -401,7 +438,7 @@ fn sum(image: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Cached bytes; `None` if it is not there or damaged.
+/// Reads a cached file; `None` if it is missing or damaged.
 pub(crate) fn read_cached(path: &Path) -> Option<Vec<u8>> {
     let bytes = std::fs::read(path).ok()?;
     let image = bytes.strip_prefix(MAGIC)?;
@@ -413,7 +450,7 @@ pub(crate) fn write_cached(path: &Path, image: &[u8]) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    // Under a name of its own first, so that nobody reads half a file.
+    // Written under a temporary name first, so that no reader sees half a file.
     let own = path.with_extension(format!("{}.part", std::process::id()));
     let bytes = [MAGIC, &sum(image).to_le_bytes()[..], image].concat();
     let written = std::fs::write(&own, bytes).and_then(|()| std::fs::rename(&own, path));

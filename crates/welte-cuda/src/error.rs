@@ -1,58 +1,79 @@
-//! What can go wrong on the CUDA device.
+//! Errors of the CUDA device.
+
+use welte_device::DeviceId;
 
 /// What can go wrong on the CUDA device.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
-    /// There is no GPU that could be used.
-    #[error("no CUDA device: {0}")]
-    Absent(String),
-    /// The driver refused.
-    #[error("CUDA: {what}: {text} ({name}); {remedy}")]
+    /// No GPU can be used.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The driver returned an error.
+    #[error("{what}: {text} ({name})")]
     Driver {
-        /// What was tried.
+        /// The attempted action.
         what: String,
         /// The driver's name of the error.
         name: String,
-        /// The driver's text.
+        /// The driver's description.
         text: String,
-        /// What may help.
-        remedy: &'static str,
     },
     /// The GPU has too little memory left.
-    #[error(
-        "no GPU memory for {what}: {bytes} bytes were asked for, {free} are free; a smaller context (-c) or model needs less"
-    )]
+    #[error("no memory for {what}: {bytes} bytes were requested, {free} are free")]
     OutOfMemory {
-        /// What it was meant for.
+        /// What the memory was for.
         what: String,
-        /// How much.
+        /// Bytes requested.
         bytes: u64,
-        /// How much there was.
+        /// Bytes that were free.
         free: u64,
     },
-    /// A kernel was not accepted by the run-time compiler.
-    #[error("the run-time compiler refused {unit} for {arch}:\n{log}")]
+    /// The run-time compiler rejected a kernel.
+    #[error("the run-time compiler rejected {unit} for {arch}:\n{log}")]
     Compile {
         /// The file and its macros.
         unit: String,
         /// The architecture.
         arch: String,
-        /// What it said, by file and line.
+        /// The compiler's messages, by file and line.
         log: String,
     },
     /// The run-time compiler or its headers are missing.
     #[error("CUDA kernels cannot be compiled: {0}")]
     NoCompiler(String),
-    /// A product by cuBLASLt failed.
+    /// cuBLASLt returned an error.
     #[error("cuBLASLt: {0}")]
     Library(String),
     /// The checkpoint could not be read.
     #[error(transparent)]
     Checkpoint(#[from] welte_formats::Error),
-    /// The program asks for something that this device cannot do.
-    #[error("the program does not fit the CUDA device: {0}")]
-    Program(String),
-    /// A step was asked for with rows it cannot have.
+    /// The program needs something that this device cannot do.
     #[error("{0}")]
-    Step(String),
+    Program(String),
+    /// A kernel broke its protocol: it ended without a result, or gave up.
+    #[error("{0}")]
+    Kernel(String),
+}
+
+impl Error {
+    /// The error as the device contract has it.
+    pub(crate) fn on(self, device: DeviceId) -> welte_device::Error {
+        use welte_device::Error as Contract;
+        match self {
+            Error::Unavailable(why) => Contract::Unavailable { device, why },
+            Error::OutOfMemory { what, bytes, free } => Contract::OutOfMemory {
+                device,
+                what,
+                bytes,
+                free: Some(free),
+            },
+            Error::Checkpoint(error) => Contract::Checkpoint(error),
+            Error::Program(why) => Contract::Program { device, why },
+            other => Contract::Failed {
+                device,
+                source: Box::new(other),
+            },
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! How fast a GPU's memory reads: what every figure is set against.
+//! The GPU's read bandwidth, which bounds the time of a token from below.
 #![allow(unsafe_code)]
 
 use crate::gpu::{DeviceBlock, Event, Gpu, Module};
@@ -7,11 +7,11 @@ use crate::{Error, compile};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of a piece and pieces in flight per block, as in `read.cu`.
+/// Bytes per piece and pieces in flight per block, as in `read.cu`.
 const CHUNK: u64 = 32 << 10;
 const STAGES: u32 = 6;
 const THREADS: u32 = 512;
-/// The most that is read in one pass, and the least: several times any cache.
+/// The most and the fewest bytes per pass. Even the fewest are several times any cache.
 const MOST: u64 = 4 << 30;
 const LEAST: u64 = 256 << 20;
 
@@ -27,11 +27,12 @@ struct ReadArgs {
 fn unit() -> Unit {
     Unit {
         file: "read.cu",
+        generated: String::new(),
         defines: Vec::new(),
     }
 }
 
-/// What tests compile.
+/// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     vec![Listed {
         unit: unit(),
@@ -39,9 +40,9 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     }]
 }
 
-/// Bytes per second that a GPU reads from its memory, the best pass of about `seconds`. Takes a quarter of the free
-/// memory meanwhile, at most 4 GiB.
-pub fn read_bandwidth(device: u32, seconds: f64) -> Result<f64, Error> {
+/// Measures the bytes per second that a GPU reads from its memory: the best pass of about `seconds`. Uses a quarter of the free
+/// memory, at most 4 GiB.
+pub(crate) fn read_bandwidth(device: u32, seconds: f64) -> Result<f64, Error> {
     let gpu = Arc::new(Gpu::open(device)?);
     gpu.current()?;
     let bytes = (gpu.free_memory()? / 4).clamp(LEAST, MOST) / CHUNK * CHUNK;

@@ -1,4 +1,4 @@
-//! A thin, checked layer over the driver: a context, one stream, memory, modules, launches, events, graphs. It adds no
+//! A thin, checked layer over the driver: a context, one stream, memory, modules, launches and events. It adds no
 //! synchronisation of its own.
 #![allow(unsafe_code)]
 
@@ -8,23 +8,18 @@ use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, OnceLock};
 
-/// Attributes of a launch: the next kernel may start before this one is complete.
-const SERIALISATION: sys::CUlaunchAttributeID =
+/// Launch attribute: the kernel may start before the one ahead of it on the stream is complete.
+const OVERLAP: sys::CUlaunchAttributeID =
     sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
 
-/// There is no GPU, and why.
-pub(crate) fn absent(why: impl Into<String>) -> Error {
-    Error::Absent(why.into())
-}
-
-/// The driver's answer as a result.
+/// Turns a driver status into a result. `what` names the attempted action.
 pub(crate) fn check(result: CUresult, what: &str) -> Result<(), Error> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
     let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
         let mut at = std::ptr::null();
-        // SAFETY: the driver is loaded (it gave an error); it writes the address of a constant text, or null.
+        // SAFETY: the driver is loaded, because it returned a status. It writes the address of a constant string, or null.
         unsafe {
             if get(result, &mut at) != CUresult::CUDA_SUCCESS || at.is_null() {
                 return "unknown error".to_string();
@@ -36,42 +31,28 @@ pub(crate) fn check(result: CUresult, what: &str) -> Result<(), Error> {
         what: what.to_string(),
         name: text(sys::cuGetErrorName),
         text: text(sys::cuGetErrorString),
-        remedy: remedy(result),
     })
 }
 
-fn remedy(result: CUresult) -> &'static str {
-    match result {
-        CUresult::CUDA_ERROR_OUT_OF_MEMORY => "a smaller context (-c) or model needs less memory",
-        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
-            "delete the kernel cache (welte/kernels in the cache folder) and try again"
-        }
-        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH | CUresult::CUDA_ERROR_NO_DEVICE => {
-            "check that nvidia-smi works, then try again"
-        }
-        _ => "run on the CPU with --device cpu, and report this with what `welte doctor` says",
-    }
-}
-
-/// A GPU in use: its context, and a stream that everything runs on in order.
+/// A GPU in use: its primary context and one stream, on which all work runs in order.
 pub(crate) struct Gpu {
     pub(crate) info: GpuInfo,
     handle: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    /// cuBLASLt, once somebody has asked for it.
+    /// cuBLASLt, opened at its first use; `None` inside where it is not installed.
     pub(crate) library: OnceLock<Option<Library>>,
 }
 
-// SAFETY: the driver's handles may be used from any thread; each use makes the context current first.
+// SAFETY: driver handles may be used from any thread. Every user makes the context current on its thread first.
 unsafe impl Send for Gpu {}
 // SAFETY: as above; the driver's calls are thread-safe.
 unsafe impl Sync for Gpu {}
 
 impl Gpu {
-    /// Opens a GPU's primary context and makes a stream of its own.
+    /// Opens a GPU's primary context and creates a stream of its own.
     pub(crate) fn open(device: u32) -> Result<Gpu, Error> {
-        let info = info(device)?;
+        let info = info::info(device)?;
         let mut gpu = Gpu {
             info,
             handle: 0,
@@ -79,7 +60,7 @@ impl Gpu {
             stream: std::ptr::null_mut(),
             library: OnceLock::new(),
         };
-        // SAFETY: the device exists; handles are written to the places given, and given back on drop.
+        // SAFETY: the device exists. The driver writes handles to valid places; drop releases them.
         unsafe {
             check(
                 sys::cuDeviceGet(&mut gpu.handle, device as i32),
@@ -87,19 +68,19 @@ impl Gpu {
             )?;
             check(
                 sys::cuDevicePrimaryCtxRetain(&mut gpu.context, gpu.handle),
-                "making a context on the GPU",
+                "creating a context on the GPU",
             )?;
             gpu.current()?;
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             check(
                 sys::cuStreamCreate(&mut gpu.stream, flags),
-                "making a stream",
+                "creating a stream",
             )?;
         }
         Ok(gpu)
     }
 
-    /// Makes the context current on this thread, which every other call needs.
+    /// Makes the context current on this thread. Every other call requires it.
     pub(crate) fn current(&self) -> Result<(), Error> {
         // SAFETY: the context is retained until drop.
         check(
@@ -108,27 +89,27 @@ impl Gpu {
         )
     }
 
-    /// The context.
+    /// The driver's context handle.
     pub(crate) fn context(&self) -> sys::CUcontext {
         self.context
     }
 
-    /// The stream.
+    /// The driver's stream handle.
     pub(crate) fn stream(&self) -> sys::CUstream {
         self.stream
     }
 
-    /// Bytes that are free now.
+    /// Bytes of device memory that are free now.
     pub(crate) fn free_memory(&self) -> Result<u64, Error> {
         self.current()?;
         let (mut free, mut total) = (0, 0);
-        // SAFETY: two numbers are written.
+        // SAFETY: the driver writes two numbers.
         let result = unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) };
         check(result, "asking for free memory")?;
         Ok(free as u64)
     }
 
-    /// Waits until everything on the stream is done.
+    /// Blocks until all work on the stream is complete.
     pub(crate) fn synchronise(&self) -> Result<(), Error> {
         // SAFETY: the stream is ours.
         check(
@@ -137,7 +118,7 @@ impl Gpu {
         )
     }
 
-    /// True if everything on the stream is done.
+    /// Whether all work on the stream is complete.
     pub(crate) fn is_idle(&self) -> Result<bool, Error> {
         // SAFETY: the stream is ours.
         match unsafe { sys::cuStreamQuery(self.stream) } {
@@ -146,16 +127,16 @@ impl Gpu {
         }
     }
 
-    /// Enqueues a copy to the device. From pageable memory the bytes may be changed again when this returns; from
-    /// pinned memory only when the copy is complete.
+    /// Enqueues a copy to the device. The caller may change pageable bytes when this returns, but pinned bytes only
+    /// after the copy is complete.
     ///
     /// # Safety
-    /// `target` has room for the bytes; pinned bytes stay as they are until the stream has passed the copy.
+    /// `target` has room for the bytes. Pinned bytes do not change until the stream has passed the copy.
     pub(crate) unsafe fn upload(&self, target: u64, bytes: &[u8]) -> Result<(), Error> {
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees it.
         let result = unsafe {
             sys::cuMemcpyHtoDAsync_v2(target, bytes.as_ptr().cast(), bytes.len(), self.stream)
         };
@@ -165,41 +146,52 @@ impl Gpu {
     /// Enqueues a copy from the device.
     ///
     /// # Safety
-    /// `source` has that many bytes; `out` is left alone until the stream has passed the copy.
+    /// `source` has that many bytes. Nothing reads or writes `out` until the stream has passed the copy.
     pub(crate) unsafe fn download(&self, source: u64, out: &mut [u8]) -> Result<(), Error> {
         if out.is_empty() {
             return Ok(());
         }
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees it.
         let result = unsafe {
             sys::cuMemcpyDtoHAsync_v2(out.as_mut_ptr().cast(), source, out.len(), self.stream)
         };
         check(result, "copying from the GPU")
     }
 
-    /// Allocates in the stream's order, as engines do that allocate while they run; [`Gpu::release_in_order`] frees.
+    /// Enqueues a copy within the device.
+    ///
+    /// # Safety
+    /// Both ranges have that many bytes, and they do not overlap.
+    pub(crate) unsafe fn copy(&self, target: u64, source: u64, bytes: u64) -> Result<(), Error> {
+        // SAFETY: the caller guarantees it.
+        let result =
+            unsafe { sys::cuMemcpyDtoDAsync_v2(target, source, bytes as usize, self.stream) };
+        check(result, "copying on the GPU")
+    }
+
+    /// Allocates in stream order, as engines without a memory plan do. [`Gpu::release_in_order`] frees it.
     pub(crate) fn allocate_in_order(&self, bytes: u64) -> Result<u64, Error> {
         let mut start = 0;
-        // SAFETY: an address is written; the caller releases it.
+        // SAFETY: the driver writes an address; the caller releases it.
         let result =
             unsafe { sys::cuMemAllocAsync(&mut start, bytes.max(1) as usize, self.stream) };
         check(result, "allocating in the stream")?;
         Ok(start)
     }
 
-    /// Frees what [`Gpu::allocate_in_order`] gave, in the stream's order.
+    /// Frees memory from [`Gpu::allocate_in_order`], in stream order.
     pub(crate) fn release_in_order(&self, start: u64) -> Result<(), Error> {
-        // SAFETY: allocated on this stream, and nothing reads or writes it.
+        // SAFETY: it was allocated on this stream, and nothing uses it.
         check(
             unsafe { sys::cuMemFreeAsync(start, self.stream) },
             "freeing in the stream",
         )
     }
 
-    /// Enqueues a kernel with one parameter, the struct in `args`.
+    /// Enqueues a kernel. Its only parameter is the struct whose bytes are `args`.
     ///
     /// # Safety
-    /// The function takes such a struct, and every address in it stays valid while it runs.
+    /// The function takes that struct, and every address in it stays valid while the kernel runs.
     pub(crate) unsafe fn launch(
         &self,
         kernel: &Kernel,
@@ -207,18 +199,23 @@ impl Gpu {
         args: &[u8],
     ) -> Result<(), Error> {
         let attribute = sys::CUlaunchAttribute {
-            id: SERIALISATION,
+            id: OVERLAP,
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue {
                 programmaticStreamSerializationAllowed: 1,
             },
         };
-        let known = self.info.arch >= 90;
-        // SAFETY: promised by the caller.
-        unsafe { self.launch_with(kernel, grid, args, known.then_some(attribute)) }
+        let attribute = self.overlaps_kernels().then_some(attribute);
+        // SAFETY: the caller guarantees it.
+        unsafe { self.launch_with(kernel, grid, args, attribute) }
     }
 
-    /// Enqueues a kernel whose blocks wait for each other: the driver refuses it if they cannot all run at a time.
+    /// Whether a kernel may start before the previous one is complete. It then waits in `grid_wait()`.
+    pub(crate) fn overlaps_kernels(&self) -> bool {
+        self.info.arch >= 90
+    }
+
+    /// Enqueues a kernel whose blocks wait for each other. The driver refuses it if they cannot all run at once.
     ///
     /// # Safety
     /// As for [`Gpu::launch`].
@@ -233,16 +230,16 @@ impl Gpu {
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue { cooperative: 1 },
         };
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees it.
         unsafe { self.launch_with(kernel, [blocks, 1, 1], args, Some(attribute)) }
     }
 
     /// Enqueues filling memory with zeros.
     ///
     /// # Safety
-    /// The memory is a block's, and nothing needs what it holds.
+    /// The range lies within one [`DeviceBlock`], and nothing needs its contents.
     pub(crate) unsafe fn clear(&self, start: u64, bytes: u64) -> Result<(), Error> {
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees it.
         let result = unsafe { sys::cuMemsetD8Async(start, 0, bytes as usize, self.stream) };
         check(result, "clearing memory")
     }
@@ -271,7 +268,7 @@ impl Gpu {
                 .map_or(std::ptr::null_mut(), std::ptr::from_mut),
         };
         let mut parameters = [args.as_ptr().cast_mut().cast::<c_void>()];
-        // SAFETY: promised by the caller; the driver copies the parameters before it returns.
+        // SAFETY: the caller guarantees it. The driver copies the parameters before it returns.
         let result = unsafe {
             sys::cuLaunchKernelEx(
                 &config,
@@ -295,11 +292,11 @@ impl Drop for Gpu {
         if self.context.is_null() {
             return;
         }
-        // SAFETY: both were made in `open`; nothing else uses the stream, and errors can have no consequence here.
+        // SAFETY: both were created in `open`, and nothing else uses the stream. Errors cannot be reported from here.
         unsafe {
             if self.current().is_ok() && !self.stream.is_null() {
                 let _ = sys::cuStreamSynchronize(self.stream);
-                // It needs the context.
+                // Destroying cuBLASLt's handle needs the context.
                 self.library.take();
                 let _ = sys::cuStreamDestroy_v2(self.stream);
             }
@@ -308,7 +305,7 @@ impl Drop for Gpu {
     }
 }
 
-/// Device memory.
+/// An allocation of device memory.
 pub(crate) struct DeviceBlock {
     gpu: Arc<Gpu>,
     start: u64,
@@ -316,11 +313,11 @@ pub(crate) struct DeviceBlock {
 }
 
 impl DeviceBlock {
-    /// Allocates; what it holds is undefined.
+    /// Allocates. The contents are undefined.
     pub(crate) fn new(gpu: &Arc<Gpu>, bytes: u64, what: &str) -> Result<DeviceBlock, Error> {
         gpu.current()?;
         let mut start = 0;
-        // SAFETY: an address is written; it is freed on drop.
+        // SAFETY: the driver writes an address; drop frees it.
         let result = unsafe { sys::cuMemAlloc_v2(&mut start, bytes.max(1) as usize) };
         if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return Err(Error::OutOfMemory {
@@ -343,17 +340,17 @@ impl DeviceBlock {
         if bytes == 0 {
             return Ok(block);
         }
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block has that many bytes, and nothing has written them.
         unsafe { gpu.clear(block.start, bytes)? };
         Ok(block)
     }
 
-    /// Its address.
+    /// The device address.
     pub(crate) fn start(&self) -> u64 {
         self.start
     }
 
-    /// Its size.
+    /// The size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -361,7 +358,7 @@ impl DeviceBlock {
 
 impl Drop for DeviceBlock {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`; freeing waits for what still runs.
+        // SAFETY: allocated in `new`. Freeing waits for running kernels.
         unsafe {
             if self.gpu.current().is_ok() {
                 let _ = sys::cuMemFree_v2(self.start);
@@ -370,7 +367,7 @@ impl Drop for DeviceBlock {
     }
 }
 
-/// Pinned host memory that the device can reach too.
+/// Pinned host memory that the device can access too.
 pub(crate) struct HostBlock {
     gpu: Arc<Gpu>,
     start: *mut u8,
@@ -378,7 +375,7 @@ pub(crate) struct HostBlock {
     device: u64,
 }
 
-// SAFETY: owned memory; shared access is read-only or through volatile words.
+// SAFETY: the memory is owned. Shared access only reads, or goes through volatile words.
 unsafe impl Send for HostBlock {}
 
 impl HostBlock {
@@ -388,7 +385,7 @@ impl HostBlock {
         let bytes = bytes.max(8);
         let mut start: *mut c_void = std::ptr::null_mut();
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-        // SAFETY: an address of `bytes` bytes is written, which are then filled; freed on drop.
+        // SAFETY: the driver writes the address of `bytes` bytes, which are then filled; drop frees them.
         unsafe {
             check(sys::cuMemHostAlloc(&mut start, bytes, flags), what)?;
             std::ptr::write_bytes(start.cast::<u8>(), 0, bytes);
@@ -405,18 +402,18 @@ impl HostBlock {
         Ok(block)
     }
 
-    /// Where the device finds it.
+    /// Its address for the device.
     pub(crate) fn device(&self) -> u64 {
         self.device
     }
 
-    /// Its bytes.
+    /// The bytes.
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: allocated and filled in `new`.
         unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
     }
 
-    /// Its bytes, to write.
+    /// The bytes, for writing.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed for writing.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
@@ -424,23 +421,23 @@ impl HostBlock {
 }
 
 impl HostBlock {
-    /// Word `index` as the device left it.
+    /// Word `index`, which the device may be writing.
     pub(crate) fn word(&self, index: usize) -> u64 {
         assert!(index < self.bytes / 8);
-        // SAFETY: inside the block, which is aligned to pages; the device writes whole words.
+        // SAFETY: inside the block, which is page-aligned. The device writes whole words.
         unsafe { self.start.cast::<u64>().add(index).read_volatile() }
     }
 
-    /// Sets a flag that the device reads.
+    /// Sets word 0, which the device polls.
     pub(crate) fn set_flag(&self, value: u32) {
-        // SAFETY: the block has at least 8 bytes; the device only reads it.
+        // SAFETY: the block has at least 8 bytes, and the device only reads them.
         unsafe { self.start.cast::<u32>().write_volatile(value) };
     }
 }
 
 impl Drop for HostBlock {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`; the stream is done with it once synchronised.
+        // SAFETY: allocated in `new`. After the synchronisation the stream no longer uses it.
         unsafe {
             if self.gpu.current().is_ok() {
                 let _ = sys::cuStreamSynchronize(self.gpu.stream);
@@ -450,40 +447,47 @@ impl Drop for HostBlock {
     }
 }
 
-/// Compiled code on the device.
+/// Compiled code, loaded on the device.
 pub(crate) struct Module {
     gpu: Arc<Gpu>,
     module: sys::CUmodule,
 }
 
-// SAFETY: the driver's handles may be used from any thread.
+// SAFETY: driver handles may be used from any thread.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
-/// A function with its launch geometry.
+/// A function of a module, with its block size and shared memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel {
     function: sys::CUfunction,
-    /// Its name.
+    /// The function's name.
     pub(crate) name: &'static str,
-    /// Threads of a block.
+    /// Threads per block.
     pub(crate) block: u32,
-    /// Bytes of dynamic shared memory.
+    /// Bytes of dynamic shared memory per block.
     pub(crate) shared: u32,
 }
 
-// SAFETY: the driver's handles may be used from any thread.
+// SAFETY: driver handles may be used from any thread.
 unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    /// The driver's function handle.
+    pub(crate) fn function(&self) -> sys::CUfunction {
+        self.function
+    }
+}
 
 impl Module {
     /// Loads a cubin.
     pub(crate) fn new(gpu: &Arc<Gpu>, image: &[u8], what: &str) -> Result<Module, Error> {
         gpu.current()?;
         let mut module = std::ptr::null_mut();
-        // SAFETY: the driver checks the image, which carries its own length.
+        // SAFETY: the driver checks the image, which contains its own length.
         let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
         check(result, what)?;
         Ok(Module {
@@ -492,7 +496,7 @@ impl Module {
         })
     }
 
-    /// A function of it.
+    /// Looks up a function.
     pub(crate) fn kernel(
         &self,
         name: &'static str,
@@ -503,16 +507,16 @@ impl Module {
         let text = std::ffi::CString::new(name)
             .map_err(|_| Error::Program(format!("a kernel named {name:?}")))?;
         let mut function = std::ptr::null_mut();
-        // SAFETY: the module is loaded; the name ends in a zero.
+        // SAFETY: the module is loaded, and the name ends in a zero.
         let result = unsafe { sys::cuModuleGetFunction(&mut function, self.module, text.as_ptr()) };
         check(result, &format!("looking for the kernel {name}"))?;
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let mut allowed = 0;
-        // SAFETY: the function is loaded; a number is written.
+        // SAFETY: the function is loaded; the driver writes a number.
         let result = unsafe { sys::cuFuncGetAttribute(&mut allowed, attribute, function) };
         check(result, &format!("asking for the shared memory of {name}"))?;
-        // The limit is the function's, which other launches share: it only ever grows. It counts static memory too
-        // unless it was asked for.
+        // The limit belongs to the function, which other launches share, so it only grows. Its default also counts static
+        // shared memory; a limit that was set does not.
         if shared > 0 {
             let most = allowed.max(shared as i32);
             // SAFETY: the function is loaded.
@@ -531,7 +535,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: loaded in `new`; sessions hold the model that holds this, so nothing of it still runs.
+        // SAFETY: loaded in `new`. Sessions hold the model that owns this module, so none of its kernels still runs.
         unsafe {
             if self.gpu.current().is_ok() {
                 let _ = sys::cuModuleUnload(self.module);
@@ -540,52 +544,52 @@ impl Drop for Module {
     }
 }
 
-/// A point on the stream whose time can be asked for.
+/// A point on the stream whose time can be read.
 pub(crate) struct Event {
     gpu: Arc<Gpu>,
     event: sys::CUevent,
 }
 
-// SAFETY: the driver's handles may be used from any thread.
+// SAFETY: driver handles may be used from any thread.
 unsafe impl Send for Event {}
 
 impl Event {
-    /// Makes one.
+    /// Creates an event that has not been recorded.
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Event, Error> {
         gpu.current()?;
         let mut event = std::ptr::null_mut();
-        // SAFETY: a handle is written; it is given back on drop.
+        // SAFETY: the driver writes a handle; drop destroys it.
         let result =
             unsafe { sys::cuEventCreate(&mut event, sys::CUevent_flags::CU_EVENT_DEFAULT as u32) };
-        check(result, "making an event")?;
+        check(result, "creating an event")?;
         Ok(Event {
             gpu: gpu.clone(),
             event,
         })
     }
 
-    /// Enqueues it.
+    /// Enqueues the event.
     pub(crate) fn record(&self) -> Result<(), Error> {
-        // SAFETY: both are ours.
+        // SAFETY: both handles are valid.
         check(
             unsafe { sys::cuEventRecord(self.event, self.gpu.stream) },
             "recording an event",
         )
     }
 
-    /// Waits until the stream has passed it.
+    /// Blocks until the stream has passed the event.
     pub(crate) fn wait(&self) -> Result<(), Error> {
-        // SAFETY: the event is ours.
+        // SAFETY: the event is valid.
         check(
             unsafe { sys::cuEventSynchronize(self.event) },
             "waiting for the GPU",
         )
     }
 
-    /// Nanoseconds from `earlier` to here; both have passed.
+    /// Nanoseconds from `earlier` to this event. The stream has passed both.
     pub(crate) fn since(&self, earlier: &Event) -> Result<u64, Error> {
         let mut ms = 0.0;
-        // SAFETY: both are ours; one number is written.
+        // SAFETY: both events are valid; the driver writes one number.
         let result = unsafe { sys::cuEventElapsedTime_v2(&mut ms, earlier.event, self.event) };
         check(result, "timing the GPU")?;
         Ok((f64::from(ms) * 1e6) as u64)
@@ -594,7 +598,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: made in `new`.
+        // SAFETY: created in `new`.
         unsafe {
             if self.gpu.current().is_ok() {
                 let _ = sys::cuEventDestroy_v2(self.event);

@@ -1,115 +1,97 @@
-//! Graphs: work that is captured once and launched as a whole, or over and over by the device itself.
+//! Graphs: kernels that are added once and then launched as a whole, or repeated by the GPU itself.
+//!
+//! Kernels are added as nodes. Stream capture would be shorter, but every capture in a context becomes invalid when any
+//! thread synchronises that context, in every capture mode. All users of a GPU in a process share its primary context, and
+//! libraries synchronise it: destroying a cuBLASLt handle does. Adding nodes depends on no other thread.
 #![allow(unsafe_code)]
 
 use crate::Error;
-use crate::gpu::{Gpu, check};
+use crate::gpu::{Gpu, Kernel, check};
 use cudarc::driver::sys;
+use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Captured work, ready to be launched.
+/// A graph that is ready to be launched.
 pub(crate) struct Graph {
     gpu: Arc<Gpu>,
     graph: sys::CUgraph,
     instance: sys::CUgraphExec,
 }
 
-// SAFETY: the driver's handles may be used from any thread.
+// SAFETY: driver handles may be used from any thread.
 unsafe impl Send for Graph {}
 
-/// Captures of this thread do not see what other threads do.
-const MODE: sys::CUstreamCaptureMode =
-    sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+/// The nodes of a graph under construction. Each kernel runs after the one before it.
+pub(crate) struct Nodes<'a> {
+    gpu: &'a Gpu,
+    graph: sys::CUgraph,
+    /// Null before the first kernel.
+    last: sys::CUgraphNode,
+}
 
 impl Graph {
-    fn empty(gpu: &Arc<Gpu>) -> Result<Graph, Error> {
-        gpu.current()?;
-        Ok(Graph {
-            gpu: gpu.clone(),
-            graph: std::ptr::null_mut(),
-            instance: std::ptr::null_mut(),
-        })
-    }
-
-    /// Captures what `enqueue` enqueues on the stream, without running it.
-    pub(crate) fn capture(
+    /// A graph that runs the kernels added by `fill` once.
+    pub(crate) fn once(
         gpu: &Arc<Gpu>,
-        enqueue: &dyn Fn() -> Result<(), Error>,
+        fill: impl FnOnce(&mut Nodes<'_>) -> Result<(), Error>,
     ) -> Result<Graph, Error> {
         let mut graph = Graph::empty(gpu)?;
-        // SAFETY: the stream is ours; the graph's handle is written to the place given and given back on drop.
-        unsafe {
-            let begun = sys::cuStreamBeginCapture_v2(gpu.stream(), MODE);
-            check(begun, "starting a capture")?;
-            let enqueued = enqueue();
-            let ended = sys::cuStreamEndCapture(gpu.stream(), &mut graph.graph);
-            enqueued?;
-            check(ended, "ending a capture")?;
-        }
+        fill(&mut Nodes::of(gpu, graph.graph))?;
         graph.instantiate()?;
         Ok(graph)
     }
 
-    /// A graph that repeats what `enqueue` enqueues until a kernel of it sets the condition, whose handle `enqueue`
-    /// gets, to 0.
-    pub(crate) fn capture_loop(
+    /// A graph that repeats the kernels added by `fill` until one of them sets the condition to 0. `fill` gets the
+    /// condition's handle.
+    pub(crate) fn repeated(
         gpu: &Arc<Gpu>,
-        enqueue: &dyn Fn(u64) -> Result<(), Error>,
+        fill: impl FnOnce(&mut Nodes<'_>, u64) -> Result<(), Error>,
     ) -> Result<Graph, Error> {
         let mut graph = Graph::empty(gpu)?;
-        let mut handle = 0;
-        // SAFETY: handles are written to the places given; the node's parameters are those of a condition, and its
-        // body belongs to the graph, which is given back on drop.
-        unsafe {
-            check(sys::cuGraphCreate(&mut graph.graph, 0), "making a graph")?;
-            let made = sys::cuGraphConditionalHandleCreate(
-                &mut handle,
+        let mut condition = 0;
+        // SAFETY: the graph exists; the driver writes a handle.
+        let made = unsafe {
+            sys::cuGraphConditionalHandleCreate(
+                &mut condition,
                 graph.graph,
                 gpu.context(),
                 1,
                 sys::CU_GRAPH_COND_ASSIGN_DEFAULT,
-            );
-            check(made, "making a graph's condition")?;
-            let mut parameters: sys::CUgraphNodeParams = std::mem::zeroed();
-            parameters.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_CONDITIONAL;
-            parameters.__bindgen_anon_1.conditional = sys::CUDA_CONDITIONAL_NODE_PARAMS {
-                handle,
-                type_: sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_WHILE,
-                size: 1,
-                phGraph_out: std::ptr::null_mut(),
-                ctx: gpu.context(),
-            };
-            let mut node = std::ptr::null_mut();
-            let none = std::ptr::null();
-            let added = sys::cuGraphAddNode_v2(
-                &mut node,
-                graph.graph,
-                none,
-                std::ptr::null(),
-                0,
-                &mut parameters,
-            );
-            check(added, "adding a loop to a graph")?;
-            let mut body = *parameters.__bindgen_anon_1.conditional.phGraph_out;
-            let begun = sys::cuStreamBeginCaptureToGraph(
-                gpu.stream(),
-                body,
-                std::ptr::null(),
-                std::ptr::null(),
-                0,
-                MODE,
-            );
-            check(begun, "starting a loop's capture")?;
-            let enqueued = enqueue(handle);
-            let ended = sys::cuStreamEndCapture(gpu.stream(), &mut body);
-            enqueued?;
-            check(ended, "ending a loop's capture")?;
-        }
+            )
+        };
+        check(made, "creating a graph's condition")?;
+        let mut parameters = node_parameters();
+        parameters.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_CONDITIONAL;
+        parameters.__bindgen_anon_1.conditional = sys::CUDA_CONDITIONAL_NODE_PARAMS {
+            handle: condition,
+            type_: sys::CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_WHILE,
+            size: 1,
+            phGraph_out: std::ptr::null_mut(),
+            ctx: gpu.context(),
+        };
+        Nodes::of(gpu, graph.graph).add_node(&mut parameters, "adding a loop to a graph")?;
+        // SAFETY: the driver has set `phGraph_out` to an array of `size` graphs, which belong to the graph.
+        let body = unsafe { *parameters.__bindgen_anon_1.conditional.phGraph_out };
+        fill(&mut Nodes::of(gpu, body), condition)?;
         graph.instantiate()?;
         Ok(graph)
     }
 
+    fn empty(gpu: &Arc<Gpu>) -> Result<Graph, Error> {
+        gpu.current()?;
+        let mut graph = Graph {
+            gpu: gpu.clone(),
+            graph: std::ptr::null_mut(),
+            instance: std::ptr::null_mut(),
+        };
+        // SAFETY: the driver writes a handle; drop destroys it.
+        let made = unsafe { sys::cuGraphCreate(&mut graph.graph, 0) };
+        check(made, "creating a graph")?;
+        Ok(graph)
+    }
+
     fn instantiate(&mut self) -> Result<(), Error> {
-        // SAFETY: the graph was captured or built; its instance is given back on drop.
+        // SAFETY: the graph exists; drop destroys the instance.
         unsafe {
             let made = sys::cuGraphInstantiateWithFlags(&mut self.instance, self.graph, 0);
             check(made, "instantiating a graph")?;
@@ -120,7 +102,7 @@ impl Graph {
 
     /// Enqueues it.
     pub(crate) fn launch(&self) -> Result<(), Error> {
-        // SAFETY: instantiated; everything that its nodes use is held by the session.
+        // SAFETY: instantiated; the session holds everything that its nodes use.
         let result = unsafe { sys::cuGraphLaunch(self.instance, self.gpu.stream()) };
         check(result, "launching a graph")
     }
@@ -128,7 +110,7 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made here, or null; the session has waited for what ran.
+        // SAFETY: each handle was created here or is null. The session has waited for the launches.
         unsafe {
             if self.gpu.current().is_err() {
                 return;
@@ -141,4 +123,84 @@ impl Drop for Graph {
             }
         }
     }
+}
+
+impl<'a> Nodes<'a> {
+    fn of(gpu: &'a Gpu, graph: sys::CUgraph) -> Nodes<'a> {
+        Nodes {
+            gpu,
+            graph,
+            last: std::ptr::null_mut(),
+        }
+    }
+
+    /// Adds a kernel with one parameter, the struct in `args`.
+    ///
+    /// # Safety
+    /// As for [`Gpu::launch`], for every launch of the graph.
+    pub(crate) unsafe fn add(
+        &mut self,
+        kernel: &Kernel,
+        grid: [u32; 3],
+        args: &[u8],
+    ) -> Result<(), Error> {
+        let mut pointers = [args.as_ptr().cast_mut().cast::<c_void>()];
+        let mut parameters = node_parameters();
+        parameters.type_ = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL;
+        // The driver copies what `kernelParams` points to before `cuGraphAddNode` returns.
+        parameters.__bindgen_anon_1.kernel = sys::CUDA_KERNEL_NODE_PARAMS_v3 {
+            func: kernel.function(),
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: kernel.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: kernel.shared,
+            kernelParams: pointers.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: self.gpu.context(),
+        };
+        self.add_node(&mut parameters, kernel.name)
+    }
+
+    /// Adds a node after the last one. `what` names it in the error.
+    fn add_node(
+        &mut self,
+        parameters: &mut sys::CUgraphNodeParams,
+        what: &str,
+    ) -> Result<(), Error> {
+        // Where kernels may overlap, the edge is the one that a launch on a stream makes: see `Gpu::launch`.
+        let edge = sys::CUgraphEdgeData {
+            from_port: sys::CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC as u8,
+            to_port: 0,
+            type_: sys::CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8,
+            reserved: [0; 5],
+        };
+        let before = self.last;
+        let count = usize::from(!before.is_null());
+        let overlaps = count > 0 && self.gpu.overlaps_kernels();
+        // SAFETY: the graph exists, `before` is its node or is not counted, and the parameters are complete.
+        let added = unsafe {
+            sys::cuGraphAddNode_v2(
+                &mut self.last,
+                self.graph,
+                &before,
+                if overlaps { &edge } else { std::ptr::null() },
+                count,
+                parameters,
+            )
+        };
+        if added == sys::CUresult::CUDA_SUCCESS {
+            return Ok(());
+        }
+        check(added, &format!("adding {what} to a graph"))
+    }
+}
+
+/// Parameters of no type yet.
+fn node_parameters() -> sys::CUgraphNodeParams {
+    // SAFETY: plain numbers and pointers, for which zeros are valid; the driver wants unused ones to be zero.
+    unsafe { std::mem::zeroed() }
 }

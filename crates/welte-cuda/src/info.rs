@@ -1,46 +1,46 @@
-//! What `doctor` asks: is there a GPU, and what is it?
+//! Queries the driver and the GPU's properties.
 #![allow(unsafe_code)]
 
 use crate::Error;
-use crate::gpu::{Gpu, absent, check};
+use crate::gpu::{Gpu, check};
 use cudarc::driver::sys::{self, CUdevice_attribute as A};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Mutex, PoisonError};
 
-/// The oldest driver with everything that is used: conditional graph nodes and capture into them.
+/// The oldest supported driver. It must have conditional graph nodes.
 const OLDEST_DRIVER: i32 = 12080;
 
-/// A GPU, as far as the CUDA device cares.
+/// Properties of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// The driver's number of it.
+    /// The driver's index.
     pub device: u32,
-    /// How many GPUs there are.
+    /// Number of GPUs that the driver sees.
     pub devices: u32,
-    /// Its name.
+    /// The product name.
     pub name: String,
     /// Compute capability: 90 for 9.0.
     pub arch: u32,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub sms: u32,
-    /// Bytes of memory.
+    /// Bytes of device memory.
     pub memory: u64,
-    /// Bytes of shared memory that one block may have.
+    /// The most shared memory of one block, in bytes.
     pub shared_per_block: u32,
-    /// Bytes of shared memory of one multiprocessor.
+    /// Bytes of shared memory per multiprocessor.
     pub shared_per_sm: u32,
     /// Bytes of level-2 cache.
     pub l2_bytes: u64,
-    /// The version of CUDA that the driver speaks: 13000 for 13.0.
+    /// The driver's CUDA version: 13000 for 13.0.
     pub driver: u32,
-    /// The multiprocessors' highest clock, in thousands per second.
+    /// The highest clock of the multiprocessors, in kHz.
     pub clock_khz: u64,
-    /// Memory bandwidth by clock and bus width, in bytes per second; 0 where the driver does not say.
+    /// Theoretical memory bandwidth in bytes per second, from clock and bus width; 0 where the driver reports none.
     pub bandwidth: u64,
 }
 
-/// What an H200 says of itself: for planning where there is no GPU, and for tests.
+/// The properties of an H200: for planning without a GPU, and for tests.
 pub fn h200() -> GpuInfo {
     GpuInfo {
         device: 0,
@@ -58,16 +58,16 @@ pub fn h200() -> GpuInfo {
     }
 }
 
-/// Looks at a GPU. The error says why there is none.
-pub fn info(device: u32) -> Result<GpuInfo, Error> {
-    // SAFETY: only tries to open the library.
+/// Queries a GPU. The error says why it cannot be used.
+pub(crate) fn info(device: u32) -> Result<GpuInfo, Error> {
+    // SAFETY: this only tries to open the library.
     if !unsafe { sys::is_culib_present() } {
-        return Err(absent(
-            "the NVIDIA driver's library (libcuda.so.1, nvcuda.dll) is not there",
+        return Err(Error::Unavailable(
+            "the NVIDIA driver's library (libcuda.so.1, nvcuda.dll) is missing".to_string(),
         ));
     }
     let mut driver = 0;
-    // SAFETY: the library is present, and every driver has these functions; they write to the places given.
+    // SAFETY: the library is present, and every driver has these functions. They write to valid places.
     unsafe {
         check(sys::cuInit(0), "starting the driver")?;
         check(
@@ -76,8 +76,8 @@ pub fn info(device: u32) -> Result<GpuInfo, Error> {
         )?;
     }
     if driver < OLDEST_DRIVER {
-        return Err(absent(format!(
-            "the driver speaks CUDA {}.{}, 12.8 is needed: install a newer one",
+        return Err(Error::Unavailable(format!(
+            "the driver supports CUDA {}.{}; install one for 12.8 or later",
             driver / 1000,
             driver % 1000 / 10
         )));
@@ -86,14 +86,14 @@ pub fn info(device: u32) -> Result<GpuInfo, Error> {
     // SAFETY: as above.
     unsafe { check(sys::cuDeviceGetCount(&mut count), "counting the GPUs")? };
     if i64::from(device) >= i64::from(count) {
-        return Err(absent(format!(
-            "GPU {device} was asked for; the driver sees {count}"
+        return Err(Error::Unavailable(format!(
+            "GPU {device} does not exist; the driver sees {count}"
         )));
     }
     let mut handle = 0;
     let mut name = [0u8; 128];
     let mut memory = 0;
-    // SAFETY: the device exists; each call writes within the place given.
+    // SAFETY: the device exists. Each call writes within a valid place.
     unsafe {
         check(
             sys::cuDeviceGet(&mut handle, device as i32),
@@ -111,7 +111,7 @@ pub fn info(device: u32) -> Result<GpuInfo, Error> {
     }
     let ask = |attribute: A| -> Result<u32, Error> {
         let mut value = 0;
-        // SAFETY: the device exists; one integer is written.
+        // SAFETY: the device exists; the driver writes one integer.
         let result = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, handle) };
         check(result, "asking for a property of the GPU")?;
         Ok(value.max(0) as u32)
@@ -136,11 +136,12 @@ pub fn info(device: u32) -> Result<GpuInfo, Error> {
     })
 }
 
-/// GPUs that were opened to ask. Making a context takes a fifth of a second, and a load follows: they stay open.
+/// GPUs that were opened for a query. They stay open, because creating a context takes a fifth of a second and a load
+/// usually follows.
 static OPEN: Mutex<BTreeMap<u32, Gpu>> = Mutex::new(BTreeMap::new());
 
-/// Bytes of a GPU's memory that are free now.
-pub fn free_memory(device: u32) -> Result<u64, Error> {
+/// Bytes of device memory that are free now.
+pub(crate) fn free_memory(device: u32) -> Result<u64, Error> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let gpu = match open.entry(device) {
         Entry::Occupied(entry) => entry.into_mut(),

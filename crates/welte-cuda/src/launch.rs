@@ -1,62 +1,75 @@
-//! What lowering makes of a command: kernels with everything resolved, in the order in which they run.
+//! The result of lowering a command: kernels with resolved addresses, in the order in which they run.
 #![allow(unsafe_code)]
 
 use crate::ops::library::Gemm;
 use welte_table::Format;
 
-/// CUDA C++ to compile: a file of `kernels/` with the macros that specialise it. Equal units are compiled once.
+/// CUDA C++ to compile: a file in `kernels/` with the macros that specialise it. Equal units are compiled once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Unit {
-    /// A file of `kernels/`, such as `matmul.cu`.
+    /// A file in `kernels/`, such as `matmul.cu`.
     pub(crate) file: &'static str,
-    /// Macros: `-DNAME=value`.
+    /// Macros, as in `-DNAME=value`.
     pub(crate) defines: Vec<(&'static str, String)>,
+    /// A header that is written for one model, `generated.cuh`; empty where the file includes none.
+    pub(crate) generated: String,
 }
 
-/// A unit that is compiled for every architecture without a GPU, to see that it can be.
+/// A unit that tests compile for every architecture. Compiling needs no GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
-    /// What is compiled.
+    /// The file and its macros.
     pub(crate) unit: Unit,
-    /// Decoding spends its time here: it may spill no register.
+    /// Decoding spends its time here, so it may spill no register.
     pub(crate) hot: bool,
 }
 
-/// Which part of a launch's grid follows the number of live rows.
+/// How a launch's grid depends on the number of live rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByRows {
-    /// None: the kernel reads the number of live rows itself, or there is only one.
+    /// It does not: the kernel reads the number of live rows itself, or there is only one.
     Fixed,
     /// `grid[axis] = ceil(rows / per)`.
     Axis { axis: usize, per: u32 },
 }
 
-/// One kernel with everything resolved. Every kernel takes exactly one parameter: its struct, by value.
+impl ByRows {
+    /// The grid for `live` rows, cut from the grid for the most rows.
+    pub(crate) fn grid(self, most: [u32; 3], live: u32) -> [u32; 3] {
+        let mut grid = most;
+        if let ByRows::Axis { axis, per } = self {
+            grid[axis] = live.div_ceil(per.max(1)).min(most[axis]);
+        }
+        grid
+    }
+}
+
+/// One kernel launch. Every kernel takes exactly one parameter: its struct, by value.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
-    /// Where it is compiled from.
+    /// The unit that contains the function.
     pub(crate) unit: Unit,
     /// The `extern "C"` function.
     pub(crate) function: &'static str,
-    /// Blocks, for the most rows of the table.
+    /// Blocks for the table's maximum number of rows.
     pub(crate) grid: [u32; 3],
-    /// What of it depends on the live rows when a step is not replayed as a graph.
+    /// How the grid shrinks with the live rows, where a step is not replayed as a graph.
     pub(crate) by_rows: ByRows,
-    /// Threads of a block.
+    /// Threads per block.
     pub(crate) block: u32,
-    /// Bytes of dynamic shared memory.
+    /// Bytes of dynamic shared memory per block.
     pub(crate) shared: u32,
-    /// The parameter struct.
+    /// Bytes of the parameter struct.
     pub(crate) args: Vec<u8>,
 }
 
-/// A step of a lowered command.
+/// One part of a lowered command.
 pub(crate) enum Node {
-    /// A kernel of ours.
+    /// One of our kernels.
     Kernel(Launch),
-    /// A product by cuBLASLt.
+    /// A matrix product by cuBLASLt.
     Gemm(Gemm),
-    /// These, where at least `least` and at most `most` rows are live.
+    /// Nodes for steps with `least..=most` live rows.
     ForRows {
         least: u32,
         most: u32,
@@ -65,7 +78,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Adds what its kernels are compiled from.
+    /// Adds the units of its kernels.
     pub(crate) fn add_units(&self, units: &mut Vec<Unit>) {
         match self {
             Node::Kernel(launch) => units.push(launch.unit.clone()),
@@ -75,12 +88,12 @@ impl Node {
     }
 }
 
-/// A weight in device memory. Its planes lie one after the other: see `layout`.
+/// A weight in device memory. Its planes are stored one after the other: see `layout`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceWeight {
     /// Address of the first plane.
     pub(crate) start: u64,
-    /// How it is stored.
+    /// The storage format.
     pub(crate) format: Format,
     /// Rows.
     pub(crate) n: u32,
@@ -88,13 +101,19 @@ pub(crate) struct DeviceWeight {
     pub(crate) k: u32,
 }
 
-/// The bytes of a parameter struct: `repr(C)`, of `u32`, `i32`, `f32` and `u64`, without holes.
+/// The bytes of a parameter struct: `repr(C)`, made of `u32`, `i32`, `f32` and `u64`, without padding.
 pub(crate) fn bytes_of<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: parameter structs are plain numbers without padding, so each of their bytes is initialised.
+    // SAFETY: parameter structs are plain numbers without padding, so every byte is initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// The same, to be kept.
+/// The bytes of several parameter structs or numbers.
+pub(crate) fn bytes_of_all<T: Copy>(values: &[T]) -> &[u8] {
+    // SAFETY: as in `bytes_of`.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// An owned copy of [`bytes_of`].
 pub(crate) fn args<T: Copy>(value: &T) -> Vec<u8> {
     bytes_of(value).to_vec()
 }

@@ -1,16 +1,17 @@
-//! How a weight lies in device memory: its blocks regrouped into planes, one array per field, each row 16-byte aligned.
+//! The layout of a weight in device memory. Its blocks are regrouped into planes: one array per field of a block, with
+//! every row aligned to 16 bytes.
 //!
-//! `kernels/format/<format>.cuh` has the same numbers and says how a block is read from its planes.
+//! `kernels/format/<format>.cuh` has the same numbers and reads a block from its planes.
 
 use crate::launch::{ByRows, Launch, Unit, args};
 use welte_table::Format;
 
-/// One field of a format's blocks, gathered from all blocks of a matrix: `[n][stride]` with rows padded by zeros.
+/// One field of a format's blocks, gathered from a whole matrix: `[n][stride]`, with rows padded by zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plane {
-    /// Elements of a row that one entry is for.
+    /// Elements of a row that share one entry.
     pub(crate) elements: u32,
-    /// Bytes of an entry.
+    /// Bytes per entry.
     pub(crate) bytes: u32,
 }
 
@@ -21,12 +22,12 @@ impl Plane {
     }
 }
 
-/// Written `elements / bytes`.
+/// Planes, each written as `elements / bytes`.
 macro_rules! planes {
     ($($elements:literal / $bytes:literal),*) => { &[$(Plane { elements: $elements, bytes: $bytes }),*] };
 }
 
-/// The planes of a format, in the order in which they lie.
+/// The planes of a format, in memory order.
 pub(crate) fn planes(format: Format) -> &'static [Plane] {
     match format {
         Format::F32 => planes![1 / 4],
@@ -67,14 +68,14 @@ pub(crate) fn planes(format: Format) -> &'static [Plane] {
     }
 }
 
-/// Bytes that a matrix takes in device memory; `None` if `k` is no multiple of the block, or on overflow.
+/// Bytes of a matrix in device memory; `None` if `k` is not a multiple of the block, or on overflow.
 pub(crate) fn bytes(format: Format, n: u32, k: u32) -> Option<u64> {
     format.bytes(k as usize)?;
     let row: u64 = planes(format).iter().map(|p| p.stride(k)).sum();
     u64::from(n).checked_mul(row)
 }
 
-/// What tells kernels a format: its file, and where that is a family's, which member is meant.
+/// The macros that select a format: its file, and the parameters of a member of a family.
 pub(crate) fn format_defines(format: Format) -> Vec<(&'static str, String)> {
     let file = |name: &str| ("FORMAT_FILE", format!("\"format/{name}.cuh\""));
     match format {
@@ -88,7 +89,7 @@ pub(crate) fn format_defines(format: Format) -> Vec<(&'static str, String)> {
     }
 }
 
-/// The formats that tests compile for. Of a family these are enough to see every line of it.
+/// The formats that tests compile for. Of a family, enough members to compile every line.
 pub(crate) fn listed() -> impl Iterator<Item = Format> {
     Format::ALL.into_iter().filter(|format| match format {
         Format::Affine(a) if a.bits() == 4 => a.bf16() == (a.group() == 64),
@@ -97,7 +98,7 @@ pub(crate) fn listed() -> impl Iterator<Item = Format> {
     })
 }
 
-/// The parameter of `repack`.
+/// `RepackArgs` of `repack.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct RepackArgs {
@@ -109,8 +110,8 @@ struct RepackArgs {
     rows: u32,
 }
 
-/// Moves `count` encoded rows at `raw` to rows `first..` of the weight at `start`. `None`: the layout is the file's, and
-/// the rows are to be copied one after the other.
+/// A launch that moves `count` encoded rows at `raw` to rows `first..` of the weight at `start`. `None` if the layout is
+/// that of the file, so that rows can be copied as they are.
 pub(crate) fn repack_launch(
     format: Format,
     n: u32,
@@ -132,7 +133,7 @@ pub(crate) fn repack_launch(
     Some(Launch {
         unit: repack_unit(format),
         function: "repack",
-        // What is left over is done in further rounds.
+        // Threads loop over the rest.
         grid: [threads.div_ceil(256).clamp(1, 1 << 16) as u32, 1, 1],
         by_rows: ByRows::Fixed,
         block: 256,
@@ -148,15 +149,16 @@ pub(crate) fn repack_launch(
     })
 }
 
-/// True where rows lie as in the file, end to end.
+/// Whether rows are stored as in the file, without gaps.
 fn is_plain(format: Format, k: u32) -> bool {
     !format.is_quantised() && (u64::from(k) * format.block_bytes() as u64).is_multiple_of(16)
 }
 
-/// Where the repacking of a format is compiled from.
+/// The unit that repacks a format.
 pub(crate) fn repack_unit(format: Format) -> Unit {
     Unit {
         file: "repack.cu",
+        generated: String::new(),
         defines: format_defines(format),
     }
 }

@@ -1,16 +1,16 @@
-//! Finding CUDA's toolkit: its headers, and its libraries where the system's loader does not look for them.
+//! Finds the CUDA toolkit: its headers, and its libraries in places where the system's loader does not look.
 #![allow(unsafe_code)]
 
 use std::path::PathBuf;
 
-/// Folders in which a toolkit may be, the most explicit first.
+/// Folders that may contain a toolkit, the most explicit first.
 pub(crate) fn homes() -> Vec<PathBuf> {
     let named = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"]
         .into_iter()
         .filter_map(std::env::var_os)
         .map(PathBuf::from);
     let usual = ["/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda", "/usr"].map(PathBuf::from);
-    // Around a library on the library path, as Python's packages lay it out.
+    // The parent of each folder on the library path: Python's packages are laid out like that.
     let libraries = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let around = std::env::split_paths(&libraries)
         .filter_map(|path| Some(path.parent()?.to_path_buf()))
@@ -18,7 +18,7 @@ pub(crate) fn homes() -> Vec<PathBuf> {
     named.chain(usual).chain(around).collect()
 }
 
-/// True if the run-time compiler can be opened.
+/// Whether the run-time compiler can be opened.
 pub(crate) fn has_nvrtc() -> bool {
     // SAFETY: only tries to open the library.
     let present = || unsafe { cudarc::nvrtc::sys::is_culib_present() };
@@ -28,7 +28,7 @@ pub(crate) fn has_nvrtc() -> bool {
     }
 }
 
-/// True if cuBLASLt can be opened.
+/// Whether cuBLASLt can be opened.
 pub(crate) fn has_cublaslt() -> bool {
     // SAFETY: only tries to open the library.
     let present = || unsafe { cudarc::cublaslt::sys::is_culib_present() };
@@ -38,8 +38,8 @@ pub(crate) fn has_cublaslt() -> bool {
     }
 }
 
-/// Opens the libraries of a toolkit whose file names start with one of `names`, in that order, so that opening them by
-/// name finds them afterwards: the loader knows a library that is open by its name.
+/// Opens a toolkit's libraries whose file names start with `names`, in that order. The loader then finds them by name,
+/// because it knows every open library by its name.
 #[cfg(unix)]
 fn preload(names: &[&str]) {
     use std::os::unix::ffi::OsStrExt;
@@ -60,7 +60,7 @@ fn preload(names: &[&str]) {
             let Ok(path) = std::ffi::CString::new(folder.join(file).as_os_str().as_bytes()) else {
                 continue;
             };
-            // SAFETY: the path ends in a zero; a library of the toolkit runs nothing of note when it is opened.
+            // SAFETY: the path ends in a zero. Libraries of the toolkit have no harmful initialisers.
             let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
             opened += usize::from(!handle.is_null());
         }
@@ -70,7 +70,7 @@ fn preload(names: &[&str]) {
     }
 }
 
-/// Elsewhere the loader's own rules are enough.
+/// On other systems the loader's own rules are enough.
 #[cfg(not(unix))]
 fn preload(names: &[&str]) {
     let _ = names;

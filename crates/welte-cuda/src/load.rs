@@ -1,60 +1,62 @@
-//! Loading: weights go up through pinned staging, filled by several threads, and are regrouped on the GPU; meanwhile
-//! the kernels are compiled.
+//! Loading: several threads pass weights through pinned memory to the GPU, which regroups them. Meanwhile the kernels are
+//! compiled.
 #![allow(unsafe_code)]
 
+use crate::context::{CudaContext, turn_unit};
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel, Module};
 use crate::launch::{Launch, Unit};
-use crate::lower::{LoweredTable, Lowering, Places};
-use crate::persistent::Roll;
-use crate::replay::turn_unit;
+use crate::lower::{LoweredPass, Lowering, Places};
+use crate::ops::sample::sample_unit;
+use crate::persistent::{Recording, Tuning};
+use crate::plan::Planned;
 use crate::sizes::Sizes;
-use crate::{Error, Options, Plan, Replay, compile, layout};
+use crate::{Error, compile, layout};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use welte_device::{Context, DeviceId, Error as DeviceError, Loaded, Progress, Replay};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::{Program, Usage, WeightSpec};
 
-/// Bytes of one piece of a weight on its way up.
+/// Bytes of one piece of a weight in flight.
 const PIECE: usize = 8 << 20;
-/// Most threads that fill pieces; each has two.
+/// The most threads that fill pieces; each has two pieces.
 const MOST_THREADS: usize = 8;
 
-/// The weights of a program on a GPU, and its kernels. Cheap to clone.
+/// A program's weights and kernels on a GPU. Cheap to clone; contexts share it.
 #[derive(Clone)]
-pub struct Model {
-    pub(crate) inner: Arc<Inner>,
-}
+pub struct CudaProgram(pub(crate) Arc<LoadedProgram>);
 
-pub(crate) struct Inner {
+/// The parts of a [`CudaProgram`].
+pub(crate) struct LoadedProgram {
     pub(crate) program: Arc<Program>,
-    pub(crate) options: Options,
+    /// The requested way of replaying chains.
+    pub(crate) replay: Replay,
     pub(crate) weights: Vec<Placed>,
-    /// The decode table for the persistent kernel, or why there is none.
-    pub(crate) roll: Result<Roll, String>,
+    /// The decode pass recorded for the persistent kernel, or why there is none.
+    pub(crate) recording: Result<Recording, String>,
     /// The same for steps of several rows.
-    pub(crate) rows: Result<Roll, String>,
+    pub(crate) rows: Result<Recording, String>,
     pub(crate) sizes: Sizes,
+    /// Of the persistent kernels, for contexts that are made from now on.
+    tuning: Mutex<Tuning>,
+    /// Whether the kernel for several rows agrees with launched kernels, as far as is known.
+    rows_agree: AtomicBool,
     modules: Mutex<BTreeMap<Unit, Module>>,
     // Freed after everything that lives in its context.
     pub(crate) arena: DeviceBlock,
     pub(crate) gpu: Arc<Gpu>,
 }
 
-/// Where a weight lies.
+/// The place of a weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
-    /// Address.
+    /// Its address.
     pub(crate) start: u64,
 }
 
-/// Bytes that a weight takes on the GPU; 0 if its shape does not fit its format.
-pub fn weight_bytes(spec: &WeightSpec, options: &Options) -> u64 {
-    let _ = options;
-    size_of_weight(spec).unwrap_or(0)
-}
-
-fn size_of_weight(spec: &WeightSpec) -> Option<u64> {
+/// Bytes of a weight on the GPU; `None` if its shape does not fit its format.
+pub(crate) fn weight_bytes(spec: &WeightSpec) -> Option<u64> {
     if spec.usage == Usage::Vector {
         return (u64::from(spec.n) * u64::from(spec.k))
             .checked_mul(4)?
@@ -63,36 +65,28 @@ fn size_of_weight(spec: &WeightSpec) -> Option<u64> {
     layout::bytes(spec.format, spec.n, spec.k)?.checked_next_multiple_of(256)
 }
 
-impl Model {
-    /// Uploads the weights of a program and compiles its kernels. `progress` hears of bytes done and in all.
-    pub fn load(
-        program: Arc<Program>,
+impl CudaProgram {
+    /// Uploads the weights of a planned program, compiles its kernels and, at the first load on this GPU, tunes them.
+    pub(crate) fn load(
+        planned: Planned,
         checkpoint: &dyn Checkpoint,
-        options: &Options,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Model, Error> {
-        Model::load_planned(Plan::of(program, options)?, checkpoint, progress)
-    }
-
-    /// The same for a program that is planned already.
-    pub fn load_planned(
-        plan: Plan,
-        checkpoint: &dyn Checkpoint,
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Model, Error> {
-        let Plan {
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<CudaProgram, Error> {
+        let Planned {
             program,
-            options,
+            gpu,
+            replay,
+            retune,
             sizes,
-            mut roll,
+            mut recording,
             mut rows,
-        } = plan;
-        let gpu = Arc::new(Gpu::open(options.device)?);
+        } = planned;
+        let gpu = Arc::new(Gpu::open(gpu.device)?);
         let mut weights = Vec::with_capacity(program.weights.len());
         let mut total = 0u64;
         for spec in &program.weights {
             let rows = WeightRows { spec, checkpoint };
-            let bytes = size_of_weight(spec).ok_or_else(|| {
+            let bytes = weight_bytes(spec).ok_or_else(|| {
                 rows.wrong("its rows are no whole number of blocks, or it is too large")
             })?;
             weights.push(Placed { start: total });
@@ -100,11 +94,11 @@ impl Model {
                 .checked_add(bytes)
                 .ok_or_else(|| rows.wrong("the weights are too large"))?;
         }
-        let needed = total.saturating_add(sizes.session_bytes(&program));
+        let needed = total.saturating_add(sizes.context_bytes(&program));
         let free = gpu.free_memory()?;
         if needed > free {
             return Err(Error::OutOfMemory {
-                what: "the model and a session of it".to_string(),
+                what: "the weights and one context".to_string(),
                 bytes: needed,
                 free,
             });
@@ -113,68 +107,76 @@ impl Model {
         for weight in &mut weights {
             weight.start += arena.start();
         }
-        for roll in [&mut roll, &mut rows].into_iter().flatten() {
-            roll.place(&weights);
+        for recording in [&mut recording, &mut rows].into_iter().flatten() {
+            recording.place(&weights);
         }
-        let model = Model {
-            inner: Arc::new(Inner {
-                roll,
-                rows,
-                sizes,
-                program,
-                options,
-                weights,
-                modules: Mutex::default(),
-                arena,
-                gpu,
-            }),
+        let loaded = LoadedProgram {
+            program,
+            replay,
+            weights,
+            recording,
+            rows,
+            sizes,
+            tuning: Mutex::default(),
+            rows_agree: AtomicBool::new(true),
+            modules: Mutex::default(),
+            arena,
+            gpu,
         };
-        let inner = &*model.inner;
-        let needed = inner.units()?;
+        let needed = loaded.units()?;
         std::thread::scope(|scope| {
-            let compiling = scope.spawn(|| inner.add_modules(&needed));
-            // If one does not compile, a session says so and goes without it.
-            for roll in [&inner.roll, &inner.rows] {
-                scope.spawn(|| inner.add_persistent(roll).ok());
+            let compiling = scope.spawn(|| loaded.add_modules(&needed));
+            // If one of these does not compile, contexts do without it and say why.
+            for recording in [&loaded.recording, &loaded.rows] {
+                scope.spawn(|| loaded.add_persistent(recording).ok());
             }
-            let uploaded = inner.upload(checkpoint, progress);
+            let uploaded = loaded.upload(checkpoint, progress);
             let compiled = compiling.join().unwrap_or_else(|_| {
                 Err(Error::NoCompiler("a compiling thread panicked".to_string()))
             });
             uploaded.and(compiled)
         })?;
-        inner.gpu.synchronise()?;
-        Ok(model)
+        loaded.gpu.synchronise()?;
+        let made = CudaProgram(Arc::new(loaded));
+        if made.0.needs_tuning(retune) {
+            made.tune(progress)?;
+        }
+        Ok(made)
     }
 
-    /// The program that was loaded.
-    pub fn program(&self) -> &Arc<Program> {
-        &self.inner.program
-    }
-
-    /// How the device runs.
-    pub fn options(&self) -> &Options {
-        &self.inner.options
-    }
-
-    /// The GPU.
-    pub fn gpu(&self) -> &crate::GpuInfo {
-        &self.inner.gpu.info
+    /// As [`Loaded::context`]. The result has the methods of this device too.
+    pub fn cuda_context(&self) -> Result<CudaContext, DeviceError> {
+        let made = CudaContext::new(&self.0);
+        made.map_err(|error| error.on(self.0.device_id()))
     }
 }
 
-/// A piece of a weight on its way up.
+impl Loaded for CudaProgram {
+    fn program(&self) -> &Arc<Program> {
+        &self.0.program
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, DeviceError> {
+        Ok(Box::new(self.cuda_context()?))
+    }
+}
+
+/// A piece of a weight.
 #[derive(Clone, Copy)]
 struct Piece {
     weight: usize,
     first: usize,
     count: usize,
-    /// Bytes as the checkpoint has them.
+    /// Bytes in the checkpoint.
     bytes: usize,
 }
 
-impl Inner {
-    /// Every unit that the tables need, found by lowering them to nowhere.
+impl LoadedProgram {
+    pub(crate) fn device_id(&self) -> DeviceId {
+        DeviceId::numbered("cuda", self.gpu.info.device)
+    }
+
+    /// Every unit that the passes need, found by lowering them without addresses.
     fn units(&self) -> Result<Vec<Unit>, Error> {
         let places = Places {
             buffers: vec![0; self.program.buffers.len()],
@@ -187,26 +189,55 @@ impl Inner {
             &self.weights,
             &places,
         );
-        let mut units = BTreeSet::from([turn_unit()]);
-        for table in &self.program.tables {
-            units.extend(units_of(&cx.lower(table)?));
+        let mut units = BTreeSet::from([turn_unit(), sample_unit()]);
+        for pass in &self.program.passes {
+            units.extend(units_of(&cx.pass(pass)?));
         }
         Ok(units.into_iter().collect())
     }
 
     /// Compiles and loads a persistent kernel, where chains are to be replayed by it.
-    fn add_persistent(&self, roll: &Result<Roll, String>) -> Result<(), Error> {
-        match (self.options.replay, roll) {
-            (Replay::Persistent, Ok(roll)) => self.add_modules(std::slice::from_ref(&roll.unit)),
+    fn add_persistent(&self, recording: &Result<Recording, String>) -> Result<(), Error> {
+        match (self.replay, recording) {
+            (Replay::Persistent, Ok(recording)) => {
+                self.add_modules(std::slice::from_ref(&recording.unit()))
+            }
             _ => Ok(()),
         }
+    }
+
+    /// The loaded persistent kernel.
+    pub(crate) fn persistent_kernel(
+        &self,
+        unit: &Unit,
+        recording: &Recording,
+    ) -> Result<Kernel, Error> {
+        let threads = Recording::THREADS;
+        self.kernel_of(unit, recording.function(), threads, recording.shared)
+    }
+
+    /// The tuning parameters of the persistent kernels.
+    pub(crate) fn tuning(&self) -> Tuning {
+        *self.tuning.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_tuning(&self, tuning: Tuning) {
+        *self.tuning.lock().unwrap_or_else(PoisonError::into_inner) = tuning;
+    }
+
+    pub(crate) fn rows_agree(&self) -> bool {
+        self.rows_agree.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_rows_agree(&self, agree: bool) {
+        self.rows_agree.store(agree, Ordering::Relaxed);
     }
 
     fn modules(&self) -> MutexGuard<'_, BTreeMap<Unit, Module>> {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compiles and loads what is not there yet.
+    /// Compiles and loads the units that are missing.
     pub(crate) fn add_modules(&self, units: &[Unit]) -> Result<(), Error> {
         let missing: Vec<Unit> = {
             let known = self.modules();
@@ -277,9 +308,15 @@ impl Inner {
     fn upload(
         &self,
         checkpoint: &dyn Checkpoint,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(Progress),
     ) -> Result<(), Error> {
         let total = self.arena.bytes();
+        let mut told = |done: u64| {
+            progress(Progress::Weights {
+                done: done.min(total),
+                total,
+            });
+        };
         let pieces = self.pieces(checkpoint)?;
         self.add_modules(&self.repack_units())?;
         let room = pieces.iter().map(|p| p.bytes).max().unwrap_or(0);
@@ -289,7 +326,7 @@ impl Inner {
             .min(pieces.len().max(1));
         let next = AtomicUsize::new(0);
         let (sender, receiver) = mpsc::channel::<u64>();
-        progress(0, total);
+        told(0);
         let mut done = 0;
         std::thread::scope(|scope| {
             let mut workers = Vec::with_capacity(threads);
@@ -307,7 +344,7 @@ impl Inner {
             drop(sender);
             for bytes in receiver {
                 done += bytes;
-                progress(done.min(total), total);
+                told(done);
             }
             workers.into_iter().try_for_each(|worker| {
                 worker.join().unwrap_or_else(|_| {
@@ -318,11 +355,11 @@ impl Inner {
             })
         })?;
         self.gpu.synchronise()?;
-        progress(total, total);
+        told(total);
         Ok(())
     }
 
-    /// The kernels that regroup weights.
+    /// The units that regroup weights.
     fn repack_units(&self) -> Vec<Unit> {
         let matrices = self
             .program
@@ -336,7 +373,7 @@ impl Inner {
         units.into_iter().collect()
     }
 
-    /// One thread's work: takes pieces until there are none.
+    /// The work of one thread: takes pieces until none are left.
     fn upload_pieces(
         &self,
         checkpoint: &dyn Checkpoint,
@@ -364,7 +401,7 @@ impl Inner {
             slot.free.wait()?;
             self.upload_piece(checkpoint, piece, slot)?;
             slot.free.record()?;
-            // Nobody listens any more only if the load has failed.
+            // The receiver is gone only if the load has failed.
             let _ = done.send(piece.bytes as u64);
         }
         for slot in &slots {
@@ -387,7 +424,7 @@ impl Inner {
             for (bytes, value) in staged.chunks_exact_mut(4).zip(rows.values()?) {
                 bytes.copy_from_slice(&value.to_ne_bytes());
             }
-            // SAFETY: the weight has these bytes; the slot is left alone until its event has passed.
+            // SAFETY: the weight has these bytes. The slot is not reused until its event has passed.
             return unsafe { self.gpu.upload(start, staged) };
         }
         let mut at = 0;
@@ -410,13 +447,13 @@ impl Inner {
         match layout::repack_launch(spec.format, spec.n, spec.k, first, count, raw, start) {
             None => {
                 let row = piece.bytes / piece.count.max(1);
-                // SAFETY: as above; without regrouping rows lie one after the other.
+                // SAFETY: as above; rows that are not regrouped are contiguous.
                 unsafe { self.gpu.upload(start + (piece.first * row) as u64, staged) }
             }
             Some(launch) => {
                 let kernel = self.kernel(&launch)?;
-                // SAFETY: the staging memory has room for any piece, the layout writes inside the weight, and the
-                // stream keeps the order.
+                // SAFETY: the staging memory has room for any piece, the layout writes inside the weight, and the stream
+                // keeps the order.
                 unsafe {
                     self.gpu.upload(raw, staged)?;
                     self.gpu.launch(&kernel, launch.grid, &launch.args)
@@ -426,19 +463,18 @@ impl Inner {
     }
 }
 
-/// Memory that a piece passes through.
+/// Staging memory for one piece.
 struct Slot {
     host: HostBlock,
     raw: DeviceBlock,
-    /// Passed when the slot may be filled again.
+    /// Has passed when the slot may be refilled.
     free: Event,
 }
 
-/// The units of a lowered table.
-pub(crate) fn units_of(table: &LoweredTable) -> Vec<Unit> {
+/// The units of a lowered pass.
+pub(crate) fn units_of(pass: &LoweredPass) -> Vec<Unit> {
     let mut units = Vec::new();
-    let nodes = table.commands.iter().flatten();
-    for node in nodes.chain(&table.sample) {
+    for node in pass.commands.iter().chain(&pass.one_row).flatten() {
         node.add_units(&mut units);
     }
     units

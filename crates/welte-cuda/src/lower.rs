@@ -1,4 +1,4 @@
-//! Lowering: each command of a table becomes one or a few kernels, with addresses resolved.
+//! Lowering: each command of a pass becomes one or a few kernels with resolved addresses.
 
 use crate::gpu::Gpu;
 use crate::launch::{DeviceWeight, Node};
@@ -6,26 +6,25 @@ use crate::load::Placed;
 use crate::{Error, GpuInfo, ops};
 use std::sync::Arc;
 use welte_table::{
-    BufferRef, Class, Command, Format, NO_WEIGHT, Op, Params, Patch, Program, Shape, Table,
-    WeightId, params,
+    BufferRef, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program, WeightId, params,
 };
 
-/// True if this device runs the command as it stands: it has every op, fused ones included, in every format, but not each
-/// with everything that the CPU can add to it.
-pub fn supports(command: &Command) -> bool {
+/// Whether this device runs the command as it is. It has every op in every format, fused ones included, but lacks some of
+/// their options.
+pub(crate) fn supports(command: &Command) -> bool {
     lacking(command).next().is_none()
 }
 
-/// What a program needs that no kernel here does, as a person reads it.
-pub fn missing(program: &Program) -> Option<String> {
-    let commands = program.tables.iter().flat_map(|t| &t.commands);
+/// The features that a program needs and this device lacks, as text; `None` if it lacks nothing.
+pub(crate) fn missing(program: &Program) -> Option<String> {
+    let commands = program.passes.iter().flat_map(|pass| &pass.commands);
     let mut needed: Vec<&str> = commands.flat_map(lacking).collect();
     needed.sort_unstable();
     needed.dedup();
     (!needed.is_empty()).then(|| needed.join(", "))
 }
 
-/// What a command needs that no kernel here does.
+/// The features that a command needs and this device lacks.
 fn lacking(command: &Command) -> impl Iterator<Item = &'static str> {
     let given = |role: usize| command.weights[role] != NO_WEIGHT;
     let act = match command.op {
@@ -44,64 +43,57 @@ fn lacking(command: &Command) -> impl Iterator<Item = &'static str> {
     .filter_map(|(needed, what)| needed.then_some(what))
 }
 
-/// The last of the table's activations that the kernels have.
+/// The highest-numbered activation that the kernels support.
 const LAST_ACT: u32 = 2;
 
-/// Addresses of a session's memory.
+/// Device addresses of a context's memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     /// Each buffer of the program.
     pub(crate) buffers: Vec<u64>,
-    /// The step state (`Step` of `common.cuh`).
+    /// The `Step` of input rows (`common.cuh`).
     pub(crate) step: u64,
-    /// KV page of `[sequence][page]`, as u32.
-    pub(crate) pages: u64,
-    /// Private memory of one command at a time.
+    /// The `Step` of output rows, followed by the numbers of the chosen rows.
+    pub(crate) outputs: u64,
+    /// The page table of each cache: page of `[slot][entry]`, as u32.
+    pub(crate) page_tables: Vec<u64>,
+    /// Scratch memory, used by one command at a time.
     pub(crate) scratch: u64,
-    /// As scratch, but zero between commands.
+    /// Like scratch, but zero between commands.
     pub(crate) counters: u64,
-    /// The sampling state (`ops::sample`).
-    pub(crate) sampler: u64,
+    /// The sampling state of each slot (`ops::sample`).
+    pub(crate) samplers: u64,
     /// Ring of `(serial << 32) | token` in host memory.
     pub(crate) mailbox: u64,
-    /// A word in host memory: not 0 asks for the end of the chain.
+    /// A word in host memory. A value other than 0 ends the chain.
     pub(crate) cancel: u64,
 }
 
-/// Everything that lowering reads.
+/// Slots of the mailbox, a power of two. A loop on the device makes at most half as many tokens per launch.
+pub(crate) const MAILBOX_SLOTS: u32 = 4096;
+
+/// The inputs of lowering.
+#[derive(Clone, Copy)]
 pub(crate) struct Lowering<'a> {
     pub(crate) program: &'a Program,
     pub(crate) gpu: &'a GpuInfo,
-    /// The GPU itself, for libraries that want a handle.
+    /// The open GPU, for libraries that need a handle.
     pub(crate) device: &'a Arc<Gpu>,
     pub(crate) weights: &'a [Placed],
     pub(crate) places: &'a Places,
+    /// The `Step` that the command's kernels read: of input rows or of output rows.
     pub(crate) step: u64,
-    pub(crate) pages: u64,
-    pub(crate) pages_per_sequence: u32,
-    pub(crate) kv: u64,
-    pub(crate) scratch: u64,
-    pub(crate) counters: u64,
-    pub(crate) sampler: u64,
-    pub(crate) conveyor: u64,
-    pub(crate) conveyor_slots: u32,
-    pub(crate) mailbox: u64,
-    pub(crate) mailbox_slots: u32,
-    pub(crate) cancel: u64,
 }
 
-/// Slots of the mailbox, a power of two: a loop on the device makes at most half as many tokens per launch.
-pub(crate) const MAILBOX_SLOTS: u32 = 4096;
+/// The nodes of each command.
+pub(crate) type Commands = Vec<Vec<Node>>;
 
-/// A table, lowered.
-pub(crate) struct LoweredTable {
-    pub(crate) shape: Shape,
-    /// The nodes of each command.
-    pub(crate) commands: Vec<Vec<Node>>,
-    /// Address of the logits' first row.
-    pub(crate) logits: u64,
-    /// Sampling from the first row of the logits.
-    pub(crate) sample: Vec<Node>,
+/// A pass, lowered.
+pub(crate) struct LoweredPass {
+    /// For any number of rows.
+    pub(crate) commands: Commands,
+    /// For one row: of a decode pass, else empty.
+    pub(crate) one_row: Commands,
 }
 
 impl<'a> Lowering<'a> {
@@ -112,9 +104,6 @@ impl<'a> Lowering<'a> {
         weights: &'a [Placed],
         places: &'a Places,
     ) -> Lowering<'a> {
-        let kv = program.buffers.iter().position(|b| b.class == Class::Kv);
-        let of = |index: usize| places.buffers.get(index).copied().unwrap_or(0);
-        let tokens = program.buffers.get(program.tokens as usize);
         Lowering {
             program,
             gpu,
@@ -122,21 +111,10 @@ impl<'a> Lowering<'a> {
             weights,
             places,
             step: places.step,
-            pages: places.pages,
-            pages_per_sequence: pages_per_sequence(program),
-            kv: kv.map_or(0, of),
-            scratch: places.scratch,
-            counters: places.counters,
-            sampler: places.sampler,
-            conveyor: of(program.tokens as usize),
-            conveyor_slots: tokens.map_or(0, |b| (b.bytes / 4).min(u64::from(u32::MAX)) as u32),
-            mailbox: places.mailbox,
-            mailbox_slots: MAILBOX_SLOTS,
-            cancel: places.cancel,
         }
     }
 
-    /// A weight; a command that names none is refused when the program is checked.
+    /// Looks up a weight. Checking the program has refused commands without one.
     pub(crate) fn weight(&self, id: WeightId) -> DeviceWeight {
         let spec = self.program.weights.get(id as usize);
         DeviceWeight {
@@ -147,7 +125,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Address of a vector's floats; 0 for none.
+    /// The address of a vector's floats; 0 if there is none.
     pub(crate) fn vector(&self, id: WeightId) -> u64 {
         if id == NO_WEIGHT {
             return 0;
@@ -155,71 +133,37 @@ impl<'a> Lowering<'a> {
         self.weights.get(id as usize).map_or(0, |w| w.start)
     }
 
-    /// Address of a place in a buffer.
+    /// The address of a place in a buffer.
     pub(crate) fn buffer(&self, at: BufferRef) -> u64 {
         let start = self.places.buffers.get(at.buffer as usize);
         start.map_or(0, |start| start + u64::from(at.offset))
     }
 
-    /// A table.
-    pub(crate) fn lower(&self, table: &Table) -> Result<LoweredTable, Error> {
-        let mut commands = Vec::with_capacity(table.commands.len());
-        let single_from = table.single_row_from().unwrap_or(usize::MAX);
-        ops::experts::check_order(&table.commands)?;
-        for (index, command) in table.commands.iter().enumerate() {
-            let positional = matches!(
-                command.op,
-                Op::Rope | Op::RopeAppend | Op::KvAppend | Op::Attention | Op::Embed
-            );
-            if index >= single_from && positional {
-                let name = command.op.name();
-                return Err(Error::Program(format!("{name} after copy_last")));
-            }
-            commands.push(ops::lower(self, command, table.rows_at(index))?);
-        }
-        let logits = logits(table)?;
-        Ok(LoweredTable {
-            shape: table.shape,
-            commands,
-            logits: self.buffer(logits),
-            sample: ops::lower(self, &sample_command(self.program, logits), 1)?,
-        })
+    /// Lowers a pass. A decode pass is lowered for one row as well: those kernels are faster.
+    pub(crate) fn pass(&self, pass: &Pass) -> Result<LoweredPass, Error> {
+        ops::experts::check_order(&pass.commands)?;
+        let one_row = match pass.kind {
+            PassKind::Decode => self.commands(pass, Some(1))?,
+            PassKind::Prompt | PassKind::Embed => Vec::new(),
+        };
+        let commands = match one_row.is_empty() || pass.rows > 1 {
+            true => self.commands(pass, None)?,
+            false => Vec::new(),
+        };
+        Ok(LoweredPass { commands, one_row })
     }
-}
 
-/// Pages that a sequence may have.
-pub(crate) fn pages_per_sequence(program: &Program) -> u32 {
-    program.kv.context.div_ceil(program.kv.page.max(1))
-}
-
-/// Where a table's logits are: what `sample` reads, or else what the last command writes.
-pub(crate) fn logits(table: &Table) -> Result<BufferRef, Error> {
-    let last = table
-        .commands
-        .last()
-        .ok_or_else(|| Error::Program("a table without commands".to_string()))?;
-    Ok(match last.op {
-        Op::Sample => last.buffers[0],
-        op => last.buffers[(op.reads().len() + op.writes().len()).saturating_sub(1)],
-    })
-}
-
-/// Sampling from a table's logits, as a decode table ends with it.
-pub(crate) fn sample_command(program: &Program, logits: BufferRef) -> Command {
-    let mut params: Params = [0; 16];
-    params[..2].copy_from_slice(&[program.vocab, program.vocab]);
-    let tokens = BufferRef {
-        buffer: program.tokens,
-        offset: 0,
-    };
-    Command {
-        op: Op::Sample,
-        patch: Patch::OutputSlot,
-        format: Format::F32,
-        weights: [NO_WEIGHT; 3],
-        buffers: [logits, tokens, BufferRef::NONE, BufferRef::NONE],
-        params,
-        bytes: 0,
-        flops: 0,
+    /// Lowers all commands, for so many rows or for as many as the pass takes.
+    fn commands(&self, pass: &Pass, rows: Option<u32>) -> Result<Commands, Error> {
+        let from = pass.outputs_from().unwrap_or(usize::MAX);
+        let lowered = pass.commands.iter().enumerate().map(|(index, command)| {
+            let rows = rows.unwrap_or(ops::rows_of(pass, index));
+            let mut cx = *self;
+            if index >= from {
+                cx.step = self.places.outputs;
+            }
+            ops::lower(&cx, command, rows)
+        });
+        lowered.collect()
     }
 }

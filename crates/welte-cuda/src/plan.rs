@@ -1,34 +1,15 @@
-//! What a program will take of a GPU and how it will be replayed there, known before anything is allocated.
+//! A program planned for a GPU: its memory, and how chains will be replayed. Known before anything is allocated.
 
-use crate::persistent::{self, Inputs, ONE_ROW, Roll};
-use crate::sizes::{self, Sizes};
-use crate::{Error, GpuInfo, Options, Replay, info};
-use std::fmt;
+use crate::persistent::{self, Inputs, ONE_ROW, Recording};
+use crate::sizes::Sizes;
+use crate::{Error, GpuInfo, load, lower};
 use std::sync::Arc;
-use welte_table::{Class, Program};
+use welte_device::{DeviceOptions, Replay, Replaying};
+use welte_table::{MemoryPlan, Program, verify};
 
-/// How chains are replayed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replaying {
-    /// In which way.
-    pub replay: Replay,
-    /// Why not as was asked for, if so.
-    pub note: Option<String>,
-}
-
-impl fmt::Display for Replaying {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.replay.name())?;
-        match &self.note {
-            Some(why) => write!(f, " ({why})"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The ways in which a GPU can replay chains, and why the persistent kernel is not among them, if so.
-pub fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
-    let mut all = vec![Replay::Graph, Replay::While, Replay::Eager];
+/// The ways in which a GPU can replay chains. The text says why the persistent kernel is not among them, if so.
+pub(crate) fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
+    let mut all = vec![Replay::Graph, Replay::Loop, Replay::Launches];
     match persistent::possible(gpu) {
         Ok(()) => {
             all.insert(0, Replay::Persistent);
@@ -38,69 +19,73 @@ pub fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
     }
 }
 
-/// The decode table for steps of several rows, if there is a table that they stand for.
-fn several(inputs: &Inputs<'_>) -> Result<Roll, String> {
-    let (decode, others) = inputs.program.tables.split_first().ok_or("no table")?;
-    if !others.iter().any(|table| persistent::takes(decode, table)) {
-        return Err("no other table has the decode table's commands".to_string());
-    }
-    persistent::record_rows(inputs, decode)
-}
-
 /// The beginning of every reason.
 fn not_persistent(why: &str) -> String {
     format!("not the persistent kernel: {why}")
 }
 
-/// A program planned for a GPU: what it will allocate there, and its decode table recorded for the persistent kernel. Made
-/// once, and kept from the memory plan to the last session.
+/// A program with everything that this device works out before it loads.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Planned {
     pub(crate) program: Arc<Program>,
-    pub(crate) options: Options,
+    pub(crate) gpu: GpuInfo,
+    /// The requested way of replaying chains.
+    pub(crate) replay: Replay,
+    /// Whether to tune even if stored parameters exist.
+    pub(crate) retune: bool,
     pub(crate) sizes: Sizes,
-    /// The decode table for the persistent kernel, or why there is none.
-    pub(crate) roll: Result<Roll, String>,
+    /// The decode pass recorded for the persistent kernel, or why there is none.
+    pub(crate) recording: Result<Recording, String>,
     /// The same for steps of several rows.
-    pub(crate) rows: Result<Roll, String>,
+    pub(crate) rows: Result<Recording, String>,
 }
 
-impl Plan {
-    /// For the GPU that the options name. The error says why there is none, or what is wrong with the program.
-    pub fn of(program: Arc<Program>, options: &Options) -> Result<Plan, Error> {
-        sizes::check(&program)?;
-        Plan::on(program, options, &info(options.device)?)
-    }
-
-    /// For a GPU that need not be there.
-    pub fn on(program: Arc<Program>, options: &Options, gpu: &GpuInfo) -> Result<Plan, Error> {
-        sizes::check(&program)?;
+impl Planned {
+    /// Plans for a GPU, which need not exist.
+    pub(crate) fn of(
+        program: Arc<Program>,
+        gpu: &GpuInfo,
+        options: &DeviceOptions,
+    ) -> Result<Planned, Error> {
+        verify(&program).map_err(Error::Program)?;
+        if let Some(what) = lower::missing(&program) {
+            return Err(Error::Program(format!("no kernel for {what}")));
+        }
         let inputs = Inputs {
             program: &program,
             gpu,
         };
-        let decode = program.tables.first().ok_or("it has no table".to_string());
-        let roll = decode.and_then(|table| persistent::record(&inputs, table, ONE_ROW));
-        let rows = roll.as_ref().map_err(String::clone);
-        let rows = rows.and_then(|_| several(&inputs));
-        let bytes = [&roll, &rows].map(|roll| roll.as_ref().map_or(0, |r| r.memory().bytes));
-        Ok(Plan {
+        let recording = persistent::record(&inputs, ONE_ROW);
+        let rows = match &recording {
+            Ok(_) => persistent::record_rows(&inputs),
+            Err(why) => Err(why.clone()),
+        };
+        let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
+        Ok(Planned {
+            gpu: gpu.clone(),
+            replay: options.replay,
+            retune: options.retune,
             sizes: Sizes::of(&program, gpu, bytes),
-            options: *options,
-            roll: roll.map_err(|why| not_persistent(&why)),
+            recording: recording.map_err(|why| not_persistent(&why)),
             rows: rows.map_err(|why| not_persistent(&why)),
             program,
         })
     }
 
-    /// What the device allocates for a session besides the program's own buffers: name, class and bytes of each.
-    pub fn device_bytes(&self) -> Vec<(&'static str, Class, u64)> {
-        self.sizes.entries().to_vec()
+    /// Everything that loading and one context allocate on the GPU.
+    pub(crate) fn memory(&self) -> MemoryPlan {
+        let mut plan = MemoryPlan::of(&self.program, &|weight| {
+            load::weight_bytes(weight).unwrap_or(0)
+        });
+        for (name, class, bytes) in self.sizes.entries() {
+            plan.add(name, class, bytes);
+        }
+        plan
     }
 
     /// How chains will be replayed.
-    pub fn replaying(&self) -> Replaying {
-        match (&self.roll, self.options.replay) {
+    pub(crate) fn replaying(&self) -> Replaying {
+        match (&self.recording, self.replay) {
             (Err(why), Replay::Persistent) => Replaying {
                 replay: Replay::Graph,
                 note: Some(why.clone()),
@@ -109,15 +94,28 @@ impl Plan {
         }
     }
 
-    /// Whether the persistent kernel takes the program; the error says why not.
-    pub fn persistent(&self) -> Result<(), &str> {
-        self.roll.as_ref().map(|_| ()).map_err(String::as_str)
+    /// How chains will be replayed, and whether the persistent kernel could run the program.
+    pub(crate) fn explain(&self) -> String {
+        let replaying = self.replaying();
+        match (&self.recording, replaying.replay) {
+            (_, Replay::Persistent) => match &self.rows {
+                Ok(rows) => format!("{replaying}; steps of up to {} rows too", rows.rows),
+                Err(_) => replaying.to_string(),
+            },
+            (Ok(_), _) => format!("{replaying}; the persistent kernel supports this model"),
+            (Err(_), _) if replaying.note.is_some() => replaying.to_string(),
+            (Err(why), _) => format!("{replaying}; {why}"),
+        }
     }
 
-    /// The most rows of a step that the persistent kernel has room for.
-    pub fn rows_together(&self) -> u32 {
-        let one = u32::from(self.roll.is_ok());
-        self.rows.as_ref().map_or(one, |roll| roll.rows)
+    /// The source of a persistent kernel, as one text.
+    pub(crate) fn persistent_source(&self, several_rows: bool) -> Result<String, String> {
+        let recording = match several_rows {
+            true => &self.rows,
+            false => &self.recording,
+        };
+        let recording = recording.as_ref().map_err(String::clone)?;
+        Ok(persistent::standalone(&recording.unit()))
     }
 }
 
@@ -126,9 +124,9 @@ mod tests {
     use super::*;
     use crate::info::h200;
     use welte_formats::synthetic::Synthetic;
-    use welte_table::Format;
+    use welte_table::{Class, Format};
 
-    fn example(kv_format: Format) -> Program {
+    fn example(kv_format: Format) -> Arc<Program> {
         let checkpoint = Synthetic::parse("qwen3-0.6b:q4_0").unwrap();
         let spec = welte_models::spec(&checkpoint).unwrap();
         let compile = welte_models::CompileOptions {
@@ -136,42 +134,53 @@ mod tests {
             kv_format,
             ..Default::default()
         };
-        welte_models::compile(&spec, &checkpoint, &compile).unwrap()
+        Arc::new(welte_models::compile(&spec, &checkpoint, &compile).unwrap())
     }
 
-    fn plan(program: &Program, replay: Replay, gpu: &GpuInfo) -> Plan {
-        let options = Options { device: 0, replay };
-        Plan::on(Arc::new(program.clone()), &options, gpu).unwrap()
+    fn options(replay: Replay) -> DeviceOptions {
+        let mut options = DeviceOptions::default();
+        options.replay = replay;
+        options
     }
 
     #[test]
     fn the_plan_says_how_it_will_be_replayed_and_why() {
-        let program = example(Format::F16);
-        let taken = plan(&program, Replay::Persistent, &h200());
-        assert_eq!(taken.replaying().to_string(), "persistent kernel");
-        assert_eq!(taken.persistent(), Ok(()));
-        let asked = plan(&program, Replay::Graph, &h200());
-        assert_eq!(asked.replaying().to_string(), "graph");
-        assert_eq!(asked.persistent(), Ok(()));
-        let bytes = example(Format::Q8_0);
-        let refused = plan(&bytes, Replay::Persistent, &h200());
+        let of = |kv, replay| Planned::of(example(kv), &h200(), &options(replay)).unwrap();
+        let taken = of(Format::F16, Replay::Persistent);
+        assert_eq!(taken.explain(), "persistent; steps of up to 8 rows too");
+        let asked = of(Format::F16, Replay::Graph);
         assert_eq!(
-            refused.replaying().to_string(),
+            asked.explain(),
+            "graph; the persistent kernel supports this model"
+        );
+        let refused = of(Format::Q8_0, Replay::Persistent);
+        assert_eq!(
+            refused.explain(),
             "graph (not the persistent kernel: a KV cache in Q8_0)"
         );
-        assert!(refused.persistent().unwrap_err().contains("Q8_0"));
+        assert_eq!(refused.replaying().replay, Replay::Graph);
+        let refused = of(Format::Q8_0, Replay::Loop);
+        assert_eq!(
+            refused.explain(),
+            "loop; not the persistent kernel: a KV cache in Q8_0"
+        );
     }
 
     #[test]
-    fn what_is_recorded_once_is_counted_and_kept() {
-        let plan = plan(&example(Format::F16), Replay::Graph, &h200());
-        let bytes = plan.roll.as_ref().unwrap().memory().bytes;
-        let entry = ("persistent replay", Class::Tables, bytes);
-        assert!(bytes > 0 && plan.device_bytes().contains(&entry));
-        assert_eq!(plan.rows_together(), 8);
-        let more = plan.rows.as_ref().unwrap().memory().bytes;
-        let entry = ("persistent replay of rows", Class::Tables, more);
-        assert!(more > bytes && plan.device_bytes().contains(&entry));
+    fn recordings_are_part_of_the_memory_plan() {
+        let planned = Planned::of(example(Format::F16), &h200(), &options(Replay::Graph)).unwrap();
+        let entries = planned.memory().entries;
+        let bytes = |name: &str| {
+            let entry = entries.iter().find(|e| e.name == name).unwrap();
+            assert_eq!(entry.class, Class::Tables);
+            entry.bytes
+        };
+        let one = planned.recording.as_ref().unwrap().memory().bytes;
+        let several = planned.rows.as_ref().unwrap().memory().bytes;
+        assert_eq!(bytes("persistent replay"), one);
+        assert_eq!(bytes("persistent replay of rows"), several);
+        assert!(one > 0 && several > one);
+        assert_eq!(planned.rows.as_ref().unwrap().rows, 8);
     }
 
     #[test]
@@ -180,11 +189,11 @@ mod tests {
         assert!(ways.contains(&Replay::Persistent) && why.is_none());
         let old = GpuInfo { arch: 89, ..h200() };
         let (ways, why) = replays(&old);
-        assert_eq!(ways, [Replay::Graph, Replay::While, Replay::Eager]);
+        assert_eq!(ways, [Replay::Graph, Replay::Loop, Replay::Launches]);
         let why = why.unwrap();
         assert!(why.contains("9.0") && why.contains("8.9"), "{why}");
-        // The same words as for a model.
-        let plan = plan(&example(Format::F16), Replay::Persistent, &old);
-        assert_eq!(plan.persistent(), Err(why.as_str()));
+        // The same reason as for a program.
+        let planned = Planned::of(example(Format::F16), &old, &DeviceOptions::default()).unwrap();
+        assert_eq!(planned.replaying().note, Some(why));
     }
 }

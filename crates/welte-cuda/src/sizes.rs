@@ -1,121 +1,60 @@
-//! What the device allocates besides the program's weights and buffers, known before anything is allocated.
+//! Sizes of the device's allocations besides weights and the program's buffers.
 
-use crate::lower::{logits, missing, pages_per_sequence, sample_command};
-use crate::{Error, GpuInfo, ops};
-use welte_table::{Class, Format, Program, Row, Shape};
+use crate::{GpuInfo, ops};
+use welte_table::{CacheSpec, Class, Pass, Program, Row};
 
-/// Bytes of the step state before its rows.
+/// Bytes of `Step` (`common.cuh`) before its rows.
 pub(crate) const STEP_HEAD: usize = 32;
 
-fn refuse(problem: impl Into<String>) -> Error {
-    Error::Program(problem.into())
-}
-
-/// What must hold of a program before anything is allocated for it.
-pub(crate) fn check(program: &Program) -> Result<(), Error> {
-    welte_table::verify(program).map_err(Error::Program)?;
-    if let Some(what) = missing(program) {
-        return Err(refuse(format!("it has no kernel for {what}")));
-    }
-    let kv = &program.kv;
-    if !matches!(kv.format, Format::F16 | Format::Q8_0) {
-        return Err(refuse(format!(
-            "a KV cache in {} is not supported; use F16 or Q8_0",
-            kv.format.name()
-        )));
-    }
-    let caches: Vec<_> = program
-        .buffers
-        .iter()
-        .filter(|b| b.class == Class::Kv)
-        .collect();
-    let [cache] = caches[..] else {
-        return Err(refuse("it must have one KV buffer"));
-    };
-    match kv.bytes() {
-        None => {
-            return Err(refuse(format!(
-                "heads of {} elements are no whole number of {} blocks; use an F16 KV cache",
-                kv.head_dim,
-                kv.format.name()
-            )));
-        }
-        Some(needed) if needed > cache.bytes => {
-            return Err(refuse(format!(
-                "its KV buffer of {} bytes is too small for its layout",
-                cache.bytes
-            )));
-        }
-        Some(_) => {}
-    }
-    if kv.page == 0 || kv.context == 0 || kv.sequences == 0 {
-        return Err(refuse("the KV cache has no pages, sequences or context"));
-    }
-    let needed = u64::from(pages_per_sequence(program)) * u64::from(kv.sequences);
-    if needed > u64::from(kv.pages) {
-        return Err(refuse(format!(
-            "{} KV pages; {needed} are needed for every sequence",
-            kv.pages
-        )));
-    }
-    let tokens = program.buffers.get(program.tokens as usize);
-    if tokens.is_none_or(|b| b.bytes < 8) {
-        return Err(refuse("the conveyor must hold 2 tokens"));
-    }
-    Ok(())
-}
-
-/// Sizes of what the device needs besides the program's weights and buffers.
+/// Bytes of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    pub(crate) scratch: u64,
-    pub(crate) counters: u64,
+    scratch: u64,
+    counters: u64,
+    /// The `Step` of output rows with the numbers of chosen rows; then the `Step` of input rows.
     pub(crate) step: u64,
-    pub(crate) pages: u64,
-    pub(crate) sampler: u64,
-    /// What the persistent kernel needs, and what that for several rows does.
-    pub(crate) persistent: [u64; 2],
-    /// The most rows of any table.
-    pub(crate) rows: u32,
-    /// The most rows of logits that a step gives.
-    pub(crate) logits_rows: u32,
+    /// Offset of the second.
+    pub(crate) step_rows: u64,
+    page_tables: u64,
+    samplers: u64,
+    persistent: [u64; 2],
+    /// The most bytes of a step's output.
+    pub(crate) outputs: u64,
 }
 
 impl Sizes {
-    /// `persistent`: what the persistent kernels need.
+    /// `persistent`: bytes of the persistent kernels, for chains and for steps of several rows.
     pub(crate) fn of(program: &Program, gpu: &GpuInfo, persistent: [u64; 2]) -> Sizes {
-        let most = |f: fn(&Shape) -> u32| program.tables.iter().map(|t| f(&t.shape)).max();
-        let rows = most(|s| s.rows()).unwrap_or(1).max(1);
-        let batch = |s: &Shape| if let Shape::Batch(n) = s { *n } else { 1 };
         let (mut scratch, mut counters) = (0, 0);
-        for table in &program.tables {
-            let extra = logits(table)
-                .ok()
-                .map(|at| (sample_command(program, at), 1));
-            let own = table
-                .commands
-                .iter()
-                .enumerate()
-                .map(|(index, command)| (*command, table.rows_at(index)));
-            for (command, rows) in own.chain(extra) {
-                scratch = ops::scratch(program, &command, rows, gpu).max(scratch);
-                counters = ops::counters(program, &command, rows, gpu).max(counters);
+        for pass in &program.passes {
+            for (index, command) in pass.commands.iter().enumerate() {
+                // Steps of one row have kernels of their own.
+                for rows in [1, ops::rows_of(pass, index)] {
+                    scratch = ops::scratch(program, command, rows, gpu).max(scratch);
+                    counters = ops::counters(program, command, rows, gpu).max(counters);
+                }
             }
         }
+        let most = |f: fn(&Pass) -> u64| program.passes.iter().map(f).max();
+        let chosen = 4 * most(|pass| pass.outputs.into()).unwrap_or(0);
+        let step_rows = (STEP_HEAD as u64 + chosen).next_multiple_of(16);
+        let rows = u64::from(program.most_rows()) * size_of::<Row>() as u64;
+        let entries = |cache: &CacheSpec| u64::from(cache.entries(program));
+        let entries: u64 = program.caches.iter().map(entries).sum();
         Sizes {
             scratch,
             counters,
-            step: (STEP_HEAD + rows as usize * size_of::<Row>()) as u64,
-            pages: u64::from(pages_per_sequence(program)) * u64::from(program.kv.sequences) * 4,
-            sampler: ops::sample::region_bytes(program),
+            step: step_rows + STEP_HEAD as u64 + rows,
+            step_rows,
+            page_tables: 4 * entries * u64::from(program.slots),
+            samplers: ops::sample::region_bytes(program) * u64::from(program.slots),
             persistent,
-            rows,
-            logits_rows: most(batch).unwrap_or(1),
+            outputs: 4 * most(|pass| u64::from(pass.outputs) * u64::from(pass.width)).unwrap_or(0),
         }
     }
 
-    /// Everything that a session allocates on the GPU.
-    pub(crate) fn session_bytes(&self, program: &Program) -> u64 {
+    /// Everything that a context allocates on the GPU.
+    pub(crate) fn context_bytes(&self, program: &Program) -> u64 {
         let own = program.buffers.iter().map(|b| b.bytes);
         let extra = self.entries().map(|(_, _, bytes)| bytes);
         own.chain(extra).fold(0, u64::saturating_add)
@@ -123,23 +62,15 @@ impl Sizes {
 
     /// Name, class and bytes of each block.
     pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 7] {
-        let prompt = if self.rows > 1 {
-            Class::ScratchPrefill
-        } else {
-            Class::ScratchDecode
-        };
+        let [one, several] = self.persistent;
         [
-            ("scratch of one command", prompt, self.scratch),
+            ("scratch of one command", Class::ScratchPrompt, self.scratch),
             ("counters", Class::Tables, self.counters),
             ("step state", Class::Tables, self.step),
-            ("page table", Class::Tables, self.pages),
-            ("sampling state", Class::Tables, self.sampler),
-            ("persistent replay", Class::Tables, self.persistent[0]),
-            (
-                "persistent replay of rows",
-                Class::Tables,
-                self.persistent[1],
-            ),
+            ("page tables", Class::Tables, self.page_tables),
+            ("sampling state", Class::Tables, self.samplers),
+            ("persistent replay", Class::Tables, one),
+            ("persistent replay of rows", Class::Tables, several),
         ]
     }
 }

@@ -1,12 +1,19 @@
 //! Every kernel compiles for every architecture that is meant, without a GPU, and the hot ones spill no register: in
 //! every variant for sm_90a, once per format for the others. Needs NVRTC: `.ci/run` brings it and sets `WELTE_NVRTC_REQUIRED`; elsewhere its absence skips the test.
 
-use welte_cuda::{Compiled, Error, compile_all};
+use std::sync::Arc;
+use welte_cuda::{Compiled, Error, Options, Plan, compile_all, compile_alone, h200};
+use welte_formats::synthetic::Synthetic;
+
+/// Whether a missing compiler is a failure.
+fn is_required() -> bool {
+    std::env::var_os("WELTE_NVRTC_REQUIRED").is_some()
+}
 
 fn compiled(arch: &str) -> Option<Vec<Compiled>> {
     match compile_all(arch, arch == "sm_90a") {
         Ok(kernels) => Some(kernels),
-        Err(Error::NoCompiler(why)) if std::env::var_os("WELTE_NVRTC_REQUIRED").is_none() => {
+        Err(Error::NoCompiler(why)) if !is_required() => {
             eprintln!("skipped for {arch}: {why}");
             None
         }
@@ -55,4 +62,57 @@ fn sm_90a() {
 #[test]
 fn sm_100() {
     check("sm_100");
+}
+
+/// The source of the persistent kernels as `examples/persistent_source.rs` prints it.
+#[test]
+fn the_printed_source_of_the_persistent_kernels_compiles_alone() {
+    for model in ["qwen3-4b:q4_0", "qwen3-4b:bf16"] {
+        for several_rows in [false, true] {
+            let plan = plan(model);
+            let source = plan.persistent_source(several_rows).unwrap();
+            assert!(!source.contains("#include \""), "a header is missing");
+            match compile_alone(&source, "sm_90a") {
+                Ok(kernel) => {
+                    assert!(kernel.bytes > 0 && kernel.spills == 0, "{}", kernel.log);
+                }
+                Err(Error::NoCompiler(why)) if !is_required() => eprintln!("skipped: {why}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// A struct that differs from its Rust mirror does not compile.
+#[test]
+fn a_changed_struct_does_not_compile() {
+    let plan = plan("qwen3-0.6b:q4_0");
+    let source = plan.persistent_source(false).unwrap();
+    for (field, changed) in [
+        ("    u32 per_sequence;", "    u64 per_sequence;"),
+        ("    u32 variant;", "    u32 variants;"),
+        ("    u32 flags;", "    u32 layers, flags;"),
+    ] {
+        assert_eq!(source.matches(field).count(), 1, "{field}");
+        match compile_alone(&source.replace(field, changed), "sm_90a") {
+            Ok(_) => panic!("{changed} compiles"),
+            Err(Error::Compile { log, .. }) => assert!(
+                log.contains("Rust mirror")
+                    || log.contains("no member")
+                    || log.contains("has no field"),
+                "{log}"
+            ),
+            Err(Error::NoCompiler(why)) if !is_required() => eprintln!("skipped: {why}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A made-up model, planned for an H200.
+fn plan(model: &str) -> Plan {
+    let checkpoint = Synthetic::parse(model).unwrap();
+    let spec = welte_models::spec(&checkpoint).unwrap();
+    let options = welte_models::CompileOptions::default();
+    let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
+    Plan::on(Arc::new(program), &Options::default(), &h200()).unwrap()
 }

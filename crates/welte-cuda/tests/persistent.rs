@@ -1,4 +1,4 @@
-//! The persistent kernel against the CPU's oracle, and its invariants. Without a GPU that it runs on every test says so and
+//! The persistent kernel against the CPU's reference, and its invariants. Without a GPU that can run it every test says so and
 //! passes.
 
 mod common;
@@ -50,7 +50,7 @@ fn logits_agree_with_the_reference_in_every_format() {
             (seed, format, program, checkpoint)
         })
         .collect();
-    // Compiling takes longer than anything else: all at once, into the cache.
+    // Compiling takes longest: compile all kernels at once, into the cache.
     std::thread::scope(|scope| {
         for (_, _, program, checkpoint) in &made {
             scope.spawn(|| drop(load(program, checkpoint)));
@@ -63,7 +63,7 @@ fn logits_agree_with_the_reference_in_every_format() {
         let mut plain = small::load(&program, &checkpoint, &small::options(4));
         fast.set_sampling(&Sampling::default(), &[], &[]);
         let mut n = Numbers(seed + 5);
-        // A context that one head takes alone, and one that is split.
+        // Contexts of one split, and of several.
         for (first, count) in [(0, 3), (3, 90), (93, 210), (303, 250), (553, 256)] {
             let prompt = rows(&mut n, config.vocab, first, count, 1);
             fast.step(1, &prompt).unwrap();
@@ -75,7 +75,7 @@ fn logits_agree_with_the_reference_in_every_format() {
             };
             chain(&mut fast, row, &[1], &[]);
             let got = logits(&fast);
-            // Where a rounding to 8 bits falls to the other side, a small random model shows it.
+            // In a small random model one rounding to 8 bits that falls the other way is visible.
             let off = difference(&got, plain.step(0, &[row]).unwrap());
             let apart = difference(&got, fast.step(0, &[row]).unwrap());
             if off > 8e-2 || apart > 4e-2 {
@@ -89,7 +89,7 @@ fn logits_agree_with_the_reference_in_every_format() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Where the context is split for the first time there are more splits than positions to fill them.
+/// Around the first split of a context.
 #[test]
 fn every_position_around_the_first_split_agrees_with_the_graph() {
     if !gpu() {
@@ -115,8 +115,8 @@ fn every_position_around_the_first_split_agrees_with_the_graph() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Heads of every size, groups of more than eight, windows that begin within a page, pages that are no multiple of a tile, ropes
-/// of a part of a head; contexts of one position, of one split and of many.
+/// Heads of every size, groups of more than eight queries, windows that begin within a page, pages that are no multiple of a tile,
+/// ropes of a part of a head; contexts of one position, of one split and of many.
 #[test]
 fn attention_of_every_shape_agrees_with_the_graph() {
     if !gpu() {
@@ -158,7 +158,7 @@ fn attention_of_every_shape_agrees_with_the_graph() {
             chain(&mut session, row, &[1], &[]);
             let got = logits(&session);
             let off = difference(&got, session.step(0, &[row]).unwrap());
-            // Not a number would be no more than anything.
+            // A comparison with `>` would accept NaN.
             if !matches!(off, 0.0..=2e-2) {
                 wrong.push(format!("{head_dim} at {position}: off by {off}"));
             }
@@ -288,7 +288,7 @@ fn end_tokens_and_listeners_end_a_chain() {
     let first = all.iter().position(|t| *t == end).unwrap();
     session.set_sampling(&settings, &[], &[]);
     assert_eq!(chain(&mut session, start, &[count], &[end]), all[..=first]);
-    // Who listens no more gets no more, and the sequence goes on from there.
+    // A listener that returns false gets no more tokens, and the sequence continues from there.
     session.set_sampling(&settings, &[], &[]);
     let never = AtomicBool::new(false);
     let mut some = Vec::new();
@@ -324,7 +324,7 @@ fn end_tokens_and_listeners_end_a_chain() {
 }
 
 #[test]
-fn a_stuck_block_ends_in_an_error_and_the_graph_goes_on() {
+fn a_stuck_block_ends_in_an_error_and_the_graph_continues() {
     if !gpu() {
         return;
     }
@@ -339,21 +339,21 @@ fn a_stuck_block_ends_in_an_error_and_the_graph_goes_on() {
     session.set_replay(Replay::Graph).unwrap();
     let want = chain(&mut session, start, &[40], &[]);
     session.set_replay(Replay::Persistent).unwrap();
-    session.mute_block(5, 20_000_000);
+    session.stall_block(5, 20_000_000);
     session.set_sampling(&Sampling::default(), &[], &[]);
     assert_eq!(chain(&mut session, start, &[40], &[]), want);
     let note = session.note().unwrap();
     assert!(note.contains("waited too long"), "{note}");
     assert_eq!(session.replay_in_use(), Replay::Graph);
-    // The fault is over once nobody is mute any more.
-    session.mute_block(u32::MAX, 2_000_000_000);
+    // Without the stalled block the kernel works again.
+    session.stall_block(u32::MAX, 2_000_000_000);
     session.set_replay(Replay::Persistent).unwrap();
     assert_eq!(chain(&mut session, start, &[40], &[]).len(), 40);
     assert_eq!(session.replay_in_use(), Replay::Persistent);
 }
 
 #[test]
-fn a_timeline_has_what_every_block_did() {
+fn a_timeline_has_the_work_of_every_block() {
     if !gpu() {
         return;
     }
@@ -386,7 +386,7 @@ fn a_timeline_has_what_every_block_did() {
         }
     }
     assert!(timeline.kinds().iter().any(|kind| kind.op == Op::Attention));
-    // Afterwards chains go on as before, without clocks.
+    // Afterwards chains run as before, without clocks.
     assert_eq!(session.replay_in_use(), Replay::Persistent);
     assert_eq!(chain(&mut session, start, &[12], &[]).len(), 12);
     let far = Row {
@@ -397,7 +397,7 @@ fn a_timeline_has_what_every_block_did() {
 }
 
 #[test]
-fn what_it_cannot_take_goes_on_as_a_graph_and_says_why() {
+fn a_model_that_it_cannot_run_is_replayed_as_a_graph_with_the_reason() {
     if !gpu() {
         return;
     }
@@ -422,10 +422,10 @@ fn what_it_cannot_take_goes_on_as_a_graph_and_says_why() {
     assert_eq!(chain(&mut session, start, &[20], &[]).len(), 20);
 }
 
-/// Random prompts, lengths, ends and cancels: always what one long chain gave, and never a fault. `WELTE_SOAK` says for how
-/// many seconds.
+/// Random prompts, lengths, end tokens and stops: always the text of one long chain, and never a fault. Runs for `WELTE_SOAK`
+/// seconds.
 #[test]
-fn whatever_is_asked_for_gives_the_same_text() {
+fn random_chains_give_the_text_of_one_long_chain() {
     if !gpu() {
         return;
     }
@@ -476,4 +476,42 @@ fn whatever_is_asked_for_gives_the_same_text() {
     }
     assert!(chains > 0);
     eprintln!("{chains} texts");
+}
+
+/// Tuning measures time, so it must not change any result.
+#[test]
+fn tuning_changes_no_token_and_no_logit() {
+    if !gpu() {
+        return;
+    }
+    let (program, checkpoint) = make(&config(18));
+    let options = Options {
+        device: 0,
+        replay: Replay::Persistent,
+    };
+    let model = Model::load(Arc::new(program), &checkpoint, &options, &mut |_, _| {}).unwrap();
+    let start = Row {
+        token: 9,
+        position: 0,
+        sequence: 0,
+    };
+    let text = || {
+        let mut session = Session::new(&model).unwrap();
+        session.set_sampling(&samplings()[1], &[], &[]);
+        let tokens = chain(&mut session, start, &[long(300)], &[]);
+        (tokens, bits(&logits(&session)), session.tuning())
+    };
+    let before = text();
+    // All sessions of a model use the same parameters.
+    assert_eq!(text(), before);
+    let mut last = (0, 0);
+    model
+        .tune(&mut |done, total| {
+            assert!(last.0 <= done && done <= total);
+            last = (done, total);
+        })
+        .unwrap();
+    assert!(last.0 == last.1, "{last:?}");
+    let after = text();
+    assert_eq!((after.0, after.1), (before.0, before.1));
 }

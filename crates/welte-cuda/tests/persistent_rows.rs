@@ -1,5 +1,5 @@
-//! Steps of several rows by the persistent kernel, against the CPU's oracle and the launched kernels. Without a GPU that it runs
-//! on every test says so and passes.
+//! Steps of several rows by the persistent kernel, against the CPU's reference and the launched kernels. Without a GPU that can
+//! run it every test says so and passes.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn both(session: &mut Session, table: usize, rows: &[Row]) -> [Vec<f32>; 2] {
     [fast, plain]
 }
 
-/// What is asked of a model at several depths: more rows, in one sequence or in several.
+/// Compares steps at several depths, of one sequence and of two.
 fn check(
     wrong: &mut Vec<String>,
     name: &str,
@@ -36,7 +36,7 @@ fn check(
     session.set_sampling(&Sampling::default(), &[], &[]);
     let mut n = Numbers(config.seed);
     let mut first = [0; 2];
-    // Without a past, with one that a head takes alone, with a split one, and with more rows than there are splits.
+    // Contexts without a past, of one split and of several; and more rows than splits.
     for (depths, counts) in [
         ([0, 0], [2, 0]),
         ([13, 5], [3, 2]),
@@ -66,7 +66,7 @@ fn check(
         let [fast, plain] = both(&mut session, BATCH, &step);
         let off = difference(&fast, oracle.step(BATCH, &step).unwrap());
         let apart = difference(&fast, &plain);
-        // Not a number would be no more than anything.
+        // A comparison with `>` would accept NaN.
         let near = |off: f32, most: f32| matches!(off, x if x <= most);
         if !near(off, allowed[0]) || !near(apart, allowed[1]) {
             wrong.push(format!(
@@ -113,7 +113,7 @@ fn logits_of_all_rows_agree_with_the_reference() {
             (config, made)
         })
         .collect();
-    // Compiling takes longer than anything else: all at once, into the cache.
+    // Compiling takes longest: compile all kernels at once, into the cache.
     std::thread::scope(|scope| {
         for (_, (program, checkpoint)) in &made {
             scope.spawn(|| drop(load(program, checkpoint)));
@@ -121,7 +121,7 @@ fn logits_of_all_rows_agree_with_the_reference() {
     });
     let mut wrong = Vec::new();
     for (config, made) in &made {
-        // Where a rounding to 8 bits falls to the other side, a small random model shows it.
+        // In a small random model one rounding to 8 bits that falls the other way is visible.
         let allowed = if config.format.rounds_activations() {
             [8e-2, 4e-2]
         } else {
@@ -132,9 +132,9 @@ fn logits_of_all_rows_agree_with_the_reference() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A prompt's last row is what its logits are of, and what the rows left in the cache is what decoding needs.
+/// A prompt gives the logits of its last row, and leaves in the cache what decoding needs.
 #[test]
-fn a_short_prompt_is_gone_on_from() {
+fn a_short_prompt_can_be_continued() {
     if !gpu() {
         return;
     }
@@ -154,7 +154,7 @@ fn a_short_prompt_is_gone_on_from() {
         assert_eq!(fast.len(), config.vocab as usize);
         let want = oracle.step(PROMPT, &prompt).unwrap();
         assert!(difference(&fast, want) < 2e-3 && difference(&fast, &plain) < 2e-3);
-        // Once more by the kernel, which is the last to have written the cache.
+        // Once more, so that the kernel is the last to write the cache.
         session.step(PROMPT, &prompt).unwrap();
         position += count;
         let row = rows(&mut n, config.vocab, position, 1, 2)[0];
@@ -165,7 +165,7 @@ fn a_short_prompt_is_gone_on_from() {
     }
 }
 
-/// Heads of every size, groups of more than eight, windows that begin within a page, pages that are no multiple of a tile.
+/// Heads of every size, groups of more than eight queries, windows that begin within a page, pages that are no multiple of a tile.
 #[test]
 fn attention_of_every_shape_agrees_with_launched_kernels() {
     if !gpu() {
@@ -200,10 +200,9 @@ fn attention_of_every_shape_agrees_with_launched_kernels() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Random steps, again and again: always the bits that they gave at first, and never a fault. `WELTE_SOAK` says for how many
-/// seconds.
+/// Random steps, many times: always the bits of the first time, and never a fault. Runs for `WELTE_SOAK` seconds.
 #[test]
-fn whatever_steps_there_are_give_the_same_logits() {
+fn random_steps_give_the_same_logits_each_time() {
     if !gpu() {
         return;
     }
@@ -224,7 +223,7 @@ fn whatever_steps_there_are_give_the_same_logits() {
                 session.step(PROMPT, chunk).unwrap();
             }
         }
-        // A step writes all that its rows attend to beyond the depth of their sequence.
+        // A step writes all positions beyond the depth of its sequences that its rows attend to.
         let one = |n: &mut Numbers| {
             let count = 2 + n.below(u64::from(most) - 1) as usize;
             let mut step = Vec::new();
@@ -259,7 +258,7 @@ fn whatever_steps_there_are_give_the_same_logits() {
 }
 
 #[test]
-fn a_stuck_block_ends_in_an_error_and_launched_kernels_go_on() {
+fn a_stuck_block_ends_in_an_error_and_launched_kernels_continue() {
     if !gpu() {
         return;
     }
@@ -272,7 +271,7 @@ fn a_stuck_block_ends_in_an_error_and_launched_kernels_go_on() {
     let mut n = Numbers(8);
     let step = rows(&mut n, config.vocab, 0, 4, 1);
     let [_, want] = both(&mut session, BATCH, &step);
-    session.mute_block(5, 20_000_000);
+    session.stall_block(5, 20_000_000);
     assert_eq!(session.step(BATCH, &step).unwrap(), want);
     let note = session.note().unwrap();
     assert!(
@@ -281,16 +280,16 @@ fn a_stuck_block_ends_in_an_error_and_launched_kernels_go_on() {
     );
     assert_eq!(session.replay_in_use(), Replay::Graph);
     assert!(session.rows_together().is_err());
-    // The fault is over once nobody is mute any more.
-    session.mute_block(u32::MAX, 2_000_000_000);
+    // Without the stalled block the kernel works again.
+    session.stall_block(u32::MAX, 2_000_000_000);
     session.set_replay(Replay::Persistent).unwrap();
     assert!(difference(session.step(BATCH, &step).unwrap(), &want) < 2e-3);
     assert_eq!(session.replay_in_use(), Replay::Persistent);
 }
 
-/// More rows than there is room for, one row, and tables that say something else go as before.
+/// More rows than there is room for, one row, and tables with other commands.
 #[test]
-fn what_it_is_not_made_for_goes_by_launched_kernels() {
+fn other_steps_are_computed_by_launched_kernels() {
     if !gpu() {
         return;
     }
@@ -300,14 +299,14 @@ fn what_it_is_not_made_for_goes_by_launched_kernels() {
     let step = rows(&mut n, config.vocab, 0, 12, 1);
     let mut session = load(&program, &checkpoint);
     for rows in [2, 8] {
-        assert!(session.check_rows(rows).unwrap());
+        assert_eq!(session.check_rows(rows).unwrap(), Some(true));
     }
     assert_eq!(session.rows_together(), Ok(8));
     for count in [1, 9, 12] {
         let [fast, plain] = both(&mut session, BATCH, &step[..count]);
         assert_eq!(fast, plain, "{count} rows");
     }
-    // A batch that norms with other weights.
+    // A batch whose norm has other weights.
     let norm = |table: &Table| table.commands[1].weights[1];
     let other = program.tables[BATCH]
         .commands

@@ -10,6 +10,7 @@
 //! A new device implements the three traits and runs [`conformance`] against the reference device.
 
 mod checks;
+pub mod conformance;
 mod error;
 mod id;
 mod noise;

@@ -260,6 +260,7 @@ fn layers_with_windows_have_a_cache_of_their_own() {
     }
     .build();
     fake.set("sliding_window", Value::U64(64));
+    fake.set("use_sliding_window", Value::Bool(true));
     let types =
         ["full_attention", "sliding_attention", "full_attention"].map(|s| Value::String(s.into()));
     fake.set("layer_types", Value::Array(types.to_vec()));

@@ -9,7 +9,7 @@ use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Checks, Context, Control, Emitted, Error, Pick, Profile, SlotState, StepPlan,
 };
-use welte_table::{BufferId, Class, PassKind, Program, Row};
+use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
 pub(crate) struct ReferenceContext {
     program: Arc<Program>,
@@ -35,6 +35,16 @@ struct LastStep {
     ran: Vec<(u32, u64, u64)>,
 }
 
+/// Which commands of a pass run.
+#[derive(Clone, Copy)]
+enum Part {
+    /// All of them. Tokens are chosen by the caller, after `sample` has had its turn.
+    All,
+    WithoutSampling,
+    /// The first ones, without sampling.
+    First(usize),
+}
+
 impl ReferenceContext {
     pub(crate) fn new(program: Arc<Program>, weights: Arc<Vec<Vec<f32>>>) -> ReferenceContext {
         let buffers = program.buffers.iter().map(|b| vec![0; b.bytes as usize]);
@@ -54,9 +64,8 @@ impl ReferenceContext {
         }
     }
 
-    /// Runs the first `commands` commands of a pass over checked rows. `outputs` are the chosen rows, of a decode pass
-    /// all of them.
-    fn replay(&mut self, pass: usize, rows: &[Row], outputs: &[u32], commands: usize) {
+    /// Runs commands of a pass over checked rows. `outputs` are the chosen rows, of a decode pass all of them.
+    fn replay(&mut self, pass: usize, rows: &[Row], outputs: &[u32], part: Part) {
         let program = self.program.clone();
         let spec = &program.passes[pass];
         self.last = LastStep {
@@ -69,7 +78,15 @@ impl ReferenceContext {
         self.memory.buffers[program.tokens as usize][..tokens.len()].copy_from_slice(&tokens);
         let outputs_from = spec.outputs_from().unwrap_or(usize::MAX);
         let begun = Instant::now();
-        for (index, command) in spec.commands.iter().enumerate().take(commands) {
+        for (index, command) in spec.commands.iter().enumerate() {
+            let runs = match part {
+                Part::All => true,
+                Part::WithoutSampling => command.op != Op::Sample,
+                Part::First(commands) => command.op != Op::Sample && index < commands,
+            };
+            if !runs {
+                continue;
+            }
             let live = match index >= outputs_from {
                 true => outputs.len(),
                 false => rows.len(),
@@ -93,9 +110,9 @@ impl ReferenceContext {
         }
     }
 
-    /// Runs a whole pass and keeps its output rows.
-    fn replay_all(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) {
-        self.replay(pass, rows, outputs, usize::MAX);
+    /// Runs a pass to its end, with or without sampling, and keeps its output rows.
+    fn replay_to_end(&mut self, pass: usize, rows: &[Row], outputs: &[u32], part: Part) {
+        self.replay(pass, rows, outputs, part);
         let spec = &self.program.passes[pass];
         let bytes = outputs.len() * spec.width as usize * 4;
         let buffer = &self.memory.buffers[spec.result.buffer as usize];
@@ -180,7 +197,7 @@ impl Context for ReferenceContext {
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
         let plan = self.checks.step(&self.program, pass, rows, outputs)?;
         let outputs = chosen(plan, self.program.passes[pass].kind, outputs);
-        self.replay_all(pass, rows, &outputs);
+        self.replay_to_end(pass, rows, &outputs, Part::WithoutSampling);
         Ok(&self.last.values)
     }
 
@@ -217,7 +234,7 @@ impl Context for ReferenceContext {
             };
             let rows: Vec<Row> = live.iter().map(row).collect();
             let outputs: Vec<u32> = (0..rows.len() as u32).collect();
-            self.replay_all(0, &rows, &outputs);
+            self.replay_to_end(0, &rows, &outputs, Part::All);
             let mut next = Vec::new();
             for (output, start) in live.into_iter().enumerate() {
                 let position = start.position + 1;
@@ -255,7 +272,7 @@ impl Context for ReferenceContext {
     ) -> Result<(), Error> {
         let plan = self.checks.step(&self.program, pass, rows, outputs)?;
         let outputs = chosen(plan, self.program.passes[pass].kind, outputs);
-        self.replay(pass, rows, &outputs, commands);
+        self.replay(pass, rows, &outputs, Part::First(commands));
         Ok(())
     }
 

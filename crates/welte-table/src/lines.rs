@@ -90,11 +90,14 @@ fn write_program(out: &mut String, program: &Program) -> std::fmt::Result {
                 window,
             } => writeln!(
                 out,
-                "attention {name} {buffer} {pages} {} {layers} {kv_heads} {head_dim} {window}",
+                "cache attention {name} {buffer} {pages} {} {layers} {kv_heads} {head_dim} {window}",
                 format.name()
             )?,
             CacheKind::Recurrent { layers, floats } => {
-                writeln!(out, "recurrent {name} {buffer} {pages} {layers} {floats}")?;
+                writeln!(
+                    out,
+                    "cache recurrent {name} {buffer} {pages} {layers} {floats}"
+                )?;
             }
         }
     }
@@ -189,24 +192,28 @@ fn read_line(program: &mut Program, f: &mut Fields<'_>) -> Option<()> {
             program.slots = f.number()?;
             program.tokens = f.number()?;
         }
-        kind @ ("attention" | "recurrent") => program.caches.push(CacheSpec {
-            name: f.text()?,
-            buffer: f.number()?,
-            pages: f.number()?,
-            kind: match kind {
-                "attention" => CacheKind::Attention {
-                    format: f.format()?,
-                    layers: f.number()?,
-                    kv_heads: f.number()?,
-                    head_dim: f.number()?,
-                    window: f.number()?,
+        "cache" => {
+            let kind = f.word()?;
+            program.caches.push(CacheSpec {
+                name: f.text()?,
+                buffer: f.number()?,
+                pages: f.number()?,
+                kind: match kind {
+                    "attention" => CacheKind::Attention {
+                        format: f.format()?,
+                        layers: f.number()?,
+                        kv_heads: f.number()?,
+                        head_dim: f.number()?,
+                        window: f.number()?,
+                    },
+                    "recurrent" => CacheKind::Recurrent {
+                        layers: f.number()?,
+                        floats: f.number()?,
+                    },
+                    _ => return None,
                 },
-                _ => CacheKind::Recurrent {
-                    layers: f.number()?,
-                    floats: f.number()?,
-                },
-            },
-        }),
+            });
+        }
         "buffer" => {
             let name = f.text()?;
             let class = f.text()?;

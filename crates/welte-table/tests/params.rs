@@ -85,7 +85,8 @@ fn bad_lines_are_refused_by_number() {
         ("welte-program 2\npart a 0 1\n", 2),
         ("welte-program 2\npass decode 7 7 5 0 x\n", 2),
         ("welte-program 2\npass chain 7 7 5 0 0\n", 2),
-        ("welte-program 2\nattention kv 1 2 Q3 1 1 1 0\n", 2),
+        ("welte-program 2\ncache attention kv 1 2 Q3 1 1 1 0\n", 2),
+        ("welte-program 2\ncache other kv 1 2 1 1\n", 2),
         ("welte-program 2\n\n", 2),
         ("welte-program 2\nbuffer %zz; cache 1\n", 2),
     ] {

@@ -1,11 +1,11 @@
-// What MLX quantises to: per 32 elements integers of BITS bits, per GROUP elements a scale and a bias, BF16 if BF16 is 1,
-// else F16. 8-bit integers are stored less 128, to be signed.
+// MLX's quantisation. Planes: integers of BITS bits per 32 elements, and a scale and a bias per GROUP elements. Scales are BF16 if
+// BF16 is 1, else F16. 8-bit integers are stored minus 128, so that they are signed.
 struct Format {
     static constexpr bool BLOCKS = true;
-    static constexpr bool HALVES = false; // a scale per 16, not per 32
-    static constexpr bool OFFSET = true; // m is not 0
-    static constexpr int CENTRE = 0; // m = -CENTRE d, if not 0
-    static constexpr bool NIBBLES = BITS == 4; // an integer is a nibble of plane 0 (`nibbles`), and nothing else
+    static constexpr bool HALVES = false; // whether there is a scale per 16 instead of per 32
+    static constexpr bool OFFSET = true; // whether m may be other than 0
+    static constexpr int CENTRE = 0; // if not 0, m = -CENTRE * d
+    static constexpr bool NIBBLES = BITS == 4; // whether an integer is just a nibble of plane 0 (`nibbles`)
     static constexpr int RAW_BLOCK = GROUP, RAW_BYTES = 4 + GROUP * BITS / 8;
 #if BITS == 2 || BITS == 4
     static constexpr int PLANES = 2;
@@ -64,7 +64,7 @@ struct Format {
         return w;
     }
 
-    // The integer of element e of 32, from their stream of bits.
+    // The integer of element e of 32, from the bit stream.
     __device__ static u32 integer(const u8* stream, u32 e) {
         u32 byte = e * BITS / 8, shift = e * BITS % 8;
         u32 bits = stream[byte];

@@ -1,6 +1,6 @@
 // Plain BF16 values.
 #define FLOATS // activations stay floats
-#define PLAIN  // rows lie as in the file
+#define PLAIN  // rows are stored as in the file
 
 struct Format {
     static constexpr bool BLOCKS = false;
@@ -9,7 +9,7 @@ struct Format {
     __host__ __device__ static constexpr int elements(int) { return 1; }
     __host__ __device__ static constexpr int bytes(int) { return 2; }
 
-    // Elements 8i.. of a row.
+    // Loads elements 8i.. of a row.
     __device__ static __forceinline__ void load8(const u8* const p[], u32 i, float v[8]) {
         uint4 w = *(const uint4*)(p[0] + 16 * i);
         u32 words[4] = {w.x, w.y, w.z, w.w};

@@ -1,5 +1,5 @@
-// What the formats with a table of 16 values share. A word holds the places of elements 4j.. in its low half and of
-// elements 16 + 4j.. in its high half, so that four of them select four bytes at once.
+// Shared by the formats with a table of 16 values. A word holds the table indices of elements 4j.. in its low half and of
+// elements 16 + 4j.. in its high half, so that four indices select four bytes at once.
 #pragma once
 
 // The values of 32 elements, from a table in four words.
@@ -15,7 +15,7 @@ template <u32 T0, u32 T1, u32 T2, u32 T3> __device__ __forceinline__ void look_u
     }
 }
 
-// From the file's bytes, where byte j holds element j in its low half and element j + 16 in its high half.
+// Packs from the file's layout, where byte j holds element j in its low half and element j + 16 in its high half.
 __device__ inline void pack_places(u8* to, const u8* raw) {
     for (int j = 0; j < 4; j++) {
         u32 word = 0;

@@ -1,4 +1,4 @@
-// Blocks of 128: per 32 bytes 0..16, bytes 16..32 (as Q8_0 has them); f32 scale. Activations stay floats.
+// Blocks of 128. Planes: bytes 0..16 and bytes 16..32 of every 32 (as in Q8_0), and the f32 scale. Activations stay floats.
 #define FLOATS // activations stay floats
 
 struct Format {
@@ -8,7 +8,7 @@ struct Format {
     __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32, 128}; return of[p]; }
     __host__ __device__ static constexpr int bytes(int p) { constexpr int of[] = {16, 16, 4}; return of[p]; }
 
-    // The lower two bytes of a word as f16, times 2^-8: sign to sign, the rest behind two more bits of exponent.
+    // The lower two bytes of a word as f16, times 2^-8. The sign moves to the sign, the rest behind two more exponent bits.
     __device__ static __forceinline__ half2 small(u32 two) {
         u32 apart = __byte_perm(two, 0, 0x1404);
         u32 bits = (apart & 0x80008000u) | ((apart & 0x7f007f00u) >> 1);
@@ -25,7 +25,7 @@ struct Format {
 #endif
     }
 
-    // Elements 8i.. of a row.
+    // Loads elements 8i.. of a row.
     __device__ static __forceinline__ void load8(const u8* const p[], u32 i, float v[8]) {
         uint2 w = *(const uint2*)((i & 2 ? p[1] : p[0]) + 16 * (i / 4) + 8 * (i & 1));
         float scale = *(const float*)(p[2] + 4 * (i / 16));
@@ -36,7 +36,7 @@ struct Format {
         }
     }
 
-    // Block b of 32 with its bytes as they are. The scale is for what `widen4` makes of them.
+    // Block b of 32 with unconverted bytes. The scale matches the result of `widen4`.
     __device__ static __forceinline__ Block32 load(const u8* const p[], u32 b) {
         Block32 w;
         uint4 low = *(const uint4*)(p[0] + 16 * b), high = *(const uint4*)(p[1] + 16 * b);

@@ -1,12 +1,12 @@
-// Blocks of 256: per 32 places in a table, a signed scale; d.
+// Blocks of 256. Planes: table indices and a signed scale per 32; d.
 #include "format/codebook.cuh"
 
 struct Format {
     static constexpr bool BLOCKS = true;
-    static constexpr bool HALVES = false; // a scale per 16, not per 32
-    static constexpr bool OFFSET = false; // m is not 0
-    static constexpr int CENTRE = 0; // m = -CENTRE d, if not 0
-    static constexpr bool NIBBLES = false; // an integer is a nibble of plane 0 (`nibbles`), and nothing else
+    static constexpr bool HALVES = false; // whether there is a scale per 16 instead of per 32
+    static constexpr bool OFFSET = false; // whether m may be other than 0
+    static constexpr int CENTRE = 0; // if not 0, m = -CENTRE * d
+    static constexpr bool NIBBLES = false; // whether an integer is just a nibble of plane 0 (`nibbles`)
     static constexpr int RAW_BLOCK = 256, RAW_BYTES = 136;
     static constexpr int PLANES = 3;
     __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32, 256}; return of[p]; }

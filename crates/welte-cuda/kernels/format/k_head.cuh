@@ -1,5 +1,5 @@
-// What Q4_K and Q5_K share: 16 bytes per 256 elements hold d, dmin and for each of the 8 blocks of 32 a byte (scale,
-// low two bits of min) and a nibble (the rest of min).
+// Shared by Q4_K and Q5_K. 16 bytes per 256 elements hold d, dmin, and for each of the 8 blocks of 32 a byte (the scale and the
+// low two bits of the min) and a nibble (the rest of the min).
 #pragma once
 
 __device__ __forceinline__ void k_head(const u8* heads, u32 b, Block32& w) {
@@ -10,7 +10,7 @@ __device__ __forceinline__ void k_head(const u8* heads, u32 b, Block32& w) {
     one_scale(w, dm.x * (float)(byte & 63), -dm.y * (float)((byte >> 6) | (nibble << 2)));
 }
 
-// From the file's d, dmin and twelve bytes of 6-bit scales and mins.
+// Packs from the file's d, dmin and twelve bytes of 6-bit scales and mins.
 __device__ inline void k_head_repack(const u8* file, u8* head) {
     copy(head, file, 4);
     const u8* bytes = file + 4;

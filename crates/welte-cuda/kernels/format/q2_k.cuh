@@ -1,10 +1,10 @@
-// Blocks of 256: per 32 two bits each and two bytes (scale, min << 4); d and dmin.
+// Blocks of 256. Planes: two bits per element; two bytes (scale, min << 4) per 32; d and dmin.
 struct Format {
     static constexpr bool BLOCKS = true;
-    static constexpr bool HALVES = true; // a scale per 16, not per 32
-    static constexpr bool OFFSET = true; // m is not 0
-    static constexpr int CENTRE = 0; // m = -CENTRE d, if not 0
-    static constexpr bool NIBBLES = false; // an integer is a nibble of plane 0 (`nibbles`), and nothing else
+    static constexpr bool HALVES = true; // whether there is a scale per 16 instead of per 32
+    static constexpr bool OFFSET = true; // whether m may be other than 0
+    static constexpr int CENTRE = 0; // if not 0, m = -CENTRE * d
+    static constexpr bool NIBBLES = false; // whether an integer is just a nibble of plane 0 (`nibbles`)
     static constexpr int RAW_BLOCK = 256, RAW_BYTES = 84;
     static constexpr int PLANES = 3;
     __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32, 256}; return of[p]; }
@@ -24,7 +24,7 @@ struct Format {
         return w;
     }
 
-    // The integer of element e of a block in the file.
+    // The integer of element e of a block, from the file's layout.
     __device__ static u32 integer(const u8* block, u32 e) {
         u32 sub = e / 16;
         return (block[16 + 32 * (sub / 8) + 16 * (sub % 2) + e % 16] >> (2 * (sub / 2 % 4))) & 3;

@@ -1,12 +1,12 @@
-// Blocks of 256: nibbles and fifth bits as 8 blocks of 32, a head of scales and mins.
+// Blocks of 256. Planes: nibbles and fifth bits as 8 blocks of 32; a head of scales and mins.
 #include "format/k_head.cuh"
 
 struct Format {
     static constexpr bool BLOCKS = true;
-    static constexpr bool HALVES = false; // a scale per 16, not per 32
-    static constexpr bool OFFSET = true; // m is not 0
-    static constexpr int CENTRE = 0; // m = -CENTRE d, if not 0
-    static constexpr bool NIBBLES = false; // an integer is a nibble of plane 0 (`nibbles`), and nothing else
+    static constexpr bool HALVES = false; // whether there is a scale per 16 instead of per 32
+    static constexpr bool OFFSET = true; // whether m may be other than 0
+    static constexpr int CENTRE = 0; // if not 0, m = -CENTRE * d
+    static constexpr bool NIBBLES = false; // whether an integer is just a nibble of plane 0 (`nibbles`)
     static constexpr int RAW_BLOCK = 256, RAW_BYTES = 176;
     static constexpr int PLANES = 3;
     __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32, 256}; return of[p]; }

@@ -1,10 +1,10 @@
-// Blocks of 256: per 32 nibbles, two high bits each, two signed scales; d.
+// Blocks of 256. Planes: nibbles; the two high bits; two signed scales per 32; d.
 struct Format {
     static constexpr bool BLOCKS = true;
-    static constexpr bool HALVES = true; // a scale per 16, not per 32
-    static constexpr bool OFFSET = true; // m is not 0
-    static constexpr int CENTRE = 0; // m = -CENTRE d, if not 0
-    static constexpr bool NIBBLES = false; // an integer is a nibble of plane 0 (`nibbles`), and nothing else
+    static constexpr bool HALVES = true; // whether there is a scale per 16 instead of per 32
+    static constexpr bool OFFSET = true; // whether m may be other than 0
+    static constexpr int CENTRE = 0; // if not 0, m = -CENTRE * d
+    static constexpr bool NIBBLES = false; // whether an integer is just a nibble of plane 0 (`nibbles`)
     static constexpr int RAW_BLOCK = 256, RAW_BYTES = 210;
     static constexpr int PLANES = 4;
     __host__ __device__ static constexpr int elements(int p) { constexpr int of[] = {32, 32, 32, 256}; return of[p]; }
@@ -25,7 +25,7 @@ struct Format {
         return w;
     }
 
-    // The integer of element e of a block in the file.
+    // The integer of element e of a block, from the file's layout.
     __device__ static u32 integer(const u8* block, u32 e) {
         u32 half = e / 128, part = e % 128 / 16;
         u32 low = (block[64 * half + 16 * (part % 4) + e % 16] >> (4 * (part / 4))) & 15;

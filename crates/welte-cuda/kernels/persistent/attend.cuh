@@ -1,22 +1,22 @@
-// Norms and rope of queries and keys, the append, and attention: one instruction. A job is a kv head (or up to eight of the
-// queries that share it) with a run of the context, so keys and values are read once. While the context is short a run is all
-// of it, and what it gives is the output; then the runs are added up in a further step, which every block has a part of.
+// Norms and rope of queries and keys, the append to the cache, and attention: one instruction. A job is a kv head, or up to eight of
+// the queries that share it, with a split of the context; so keys and values are read once. A short context is one split, and the
+// job's result is the output. Otherwise a second step, in which every block takes part, merges the splits.
 //
-// Products are those of the tensor cores, and their operands come straight from memory: a warp has every eighth tile of 16
-// positions. Lane (g, t) = (lane / 4, lane % 4) has 16 bytes of the keys of positions g and g + 8 per 32 dimensions, which are
-// two steps of a product with the queries: rows 0-7 are the queries as f16, rows 8-15 what f16 leaves of them. The weights of
-// the softmax lie with the lanes then as the second operand of a product with the values, turned, wants them; of those the
-// lane has 16 bytes of positions 2t, 2t + 1, 2t + 8, 2t + 9 per 64 dimensions, paired by a byte permutation.
+// Products run on tensor cores with operands straight from memory. A warp has every eighth tile of 16 positions. Lane (g, t) =
+// (lane / 4, lane % 4) loads 16 bytes of the keys of positions g and g + 8 per 32 dimensions: two steps of a product with the
+// queries. Rows 0-7 of that operand are the queries as f16, rows 8-15 what f16 rounds off. The softmax weights are then in the
+// lanes that need them as second operand of the product with the transposed values. Of these the lane loads 16 bytes of positions
+// 2t, 2t + 1, 2t + 8, 2t + 9 per 64 dimensions, paired by a byte permutation.
 //
-// Keys and values of earlier turns are asked for before this turn's queries are there.
+// Keys and values of earlier turns are requested before this turn's queries arrive.
 #pragma once
 #include "attention.cuh"
 #include "persistent/exchange.cuh"
 
-constexpr u32 RUN_TILE = 16;
-constexpr float LOWEST = -1e30f;
+constexpr u32 TILE_POSITIONS = 16;
+constexpr float LOWEST_SCORE = -1e30f;
 
-// Cosines and sines of this turn's position for every rope of the model, one after the other.
+// Cosines and sines of this turn's position, for every rope of the model.
 template <class V> __device__ __forceinline__ void fill_angles(float2 *angles, const float *freqs, u32 position) {
     for (u32 i = threadIdx.x; i < V::rot / 2; i += CONSUMERS) {
         float c, sn;
@@ -25,36 +25,36 @@ template <class V> __device__ __forceinline__ void fill_angles(float2 *angles, c
     }
 }
 
-// Where a job's numbers lie in `work`: the queries, two elements as f16 and what f16 leaves of them in turn, this turn's key
-// and value, then what the warps found.
-template <class V> struct Desk {
+// The layout of a job's scratchpad: the queries (pairs of elements as f16, each followed by what f16 rounds off), this turn's key and
+// value, then the results of the warps.
+template <class V> struct Scratchpad {
     static constexpr u32 HD = V::head_dim, Q = V::queries;
     static constexpr u32 C32 = (HD + 31) / 32, D64 = (HD + 63) / 64;
-    static constexpr u32 ROW = HD * 4 + 16; // bytes of a query; neighbouring ones in different banks
+    static constexpr u32 ROW = HD * 4 + 16; // bytes of a query; neighbouring queries use different banks
     static constexpr u32 KEY = Q * ROW;
     static constexpr u32 VALUE = KEY + HD * 2;
-    static constexpr u32 FOUND = VALUE + HD * 2;
-    static constexpr u32 WIDE = HD + 4;
-    static constexpr u32 SIDES = FOUND + WARPS * Q * WIDE * 4; // by query: the warps' largest scores, then their totals
-    static constexpr u32 BYTES = SIDES + Q * 2 * WARPS * 4;
-    static_assert(BYTES <= WORK_BYTES, "too little room for attention");
+    static constexpr u32 WARP_SUMS = VALUE + HD * 2;
+    static constexpr u32 SUMS_STRIDE = HD + 4;
+    static constexpr u32 WARP_STATS = WARP_SUMS + WARPS * Q * SUMS_STRIDE * 4; // per query: the largest score of each warp, then the sums of their weights
+    static constexpr u32 BYTES = WARP_STATS + Q * 2 * WARPS * 4;
+    static_assert(BYTES <= SCRATCHPAD_BYTES, "too little room for attention");
     static_assert(HD % 16 == 0 && V::rot % 4 == 0 && Q <= 8 && WARPS % 4 == 0, "shapes that attention is made for");
 };
 
-// Few numbers, because registers are for keys and values; what follows from them is worked out where it is wanted.
+// One job. It keeps few numbers, because registers are for keys and values; the rest is computed when needed.
 template <class V> struct Job {
-    static constexpr u32 GROUP = V::heads / V::kv_heads, JOBS = V::kv_heads * V::units;
+    static constexpr u32 GROUP = V::heads / V::kv_heads, JOBS = V::kv_heads * V::query_groups;
     static constexpr u32 PAGE_BYTES = V::kv_heads * PAGE * KV_ROW;
     u32 number;
     u32 begin;      // its first tile
-    u32 to;         // positions below this one; the last tile has at least one of them
+    u32 to;         // end of its positions; the last tile has at least one of them
     const u8 *keys; // of the head, in page 0
 
     __device__ __forceinline__ Job(const Kv &kv, u32 nth, u32 splits, u32 position) {
         number = nth;
-        u32 tile = first(position) / RUN_TILE, tiles = position / RUN_TILE + 1 - tile, split = number / JOBS;
+        u32 tile = first(position) / TILE_POSITIONS, tiles = position / TILE_POSITIONS + 1 - tile, split = number / JOBS;
         begin = tile + split * tiles / splits;
-        to = min(position + 1, (tile + (split + 1) * tiles / splits) * RUN_TILE);
+        to = min(position + 1, (tile + (split + 1) * tiles / splits) * TILE_POSITIONS);
         keys = kv_head(kv, 0, 0, head());
     }
 
@@ -62,50 +62,50 @@ template <class V> struct Job {
     static __device__ __forceinline__ u32 first(u32 position) { return V::window && position + 1 > V::window ? position + 1 - V::window : 0; }
 
     __device__ __forceinline__ u32 split() const { return number / JOBS; }
-    __device__ __forceinline__ u32 head() const { return number % JOBS / V::units; }
-    __device__ __forceinline__ u32 unit() const { return number % JOBS % V::units; }
-    // Its first query, and how many there are.
-    __device__ __forceinline__ u32 query() const { return head() * GROUP + unit() * V::queries; }
-    __device__ __forceinline__ u32 queries() const { return GROUP % V::queries ? min((u32)V::queries, GROUP - unit() * V::queries) : V::queries; }
-    // Whether this turn's position is in the run.
-    __device__ __forceinline__ bool has_own(u32 position) const { return position < to; }
+    __device__ __forceinline__ u32 head() const { return number % JOBS / V::query_groups; }
+    __device__ __forceinline__ u32 query_group() const { return number % JOBS % V::query_groups; }
+    // The first query, and the number of queries.
+    __device__ __forceinline__ u32 query() const { return head() * GROUP + query_group() * V::queries; }
+    __device__ __forceinline__ u32 queries() const { return GROUP % V::queries ? min((u32)V::queries, GROUP - query_group() * V::queries) : V::queries; }
+    // Whether this turn's position belongs to the split.
+    __device__ __forceinline__ bool has_current(u32 position) const { return position < to; }
 
     __device__ __forceinline__ bool has(u32 at, u32 position) const { return at < to && (!V::window || at >= first(position)); }
-    // Has it, and it is among the first `cached` positions.
+    // The same, and the position is among the first `cached` ones.
     __device__ __forceinline__ bool is_cached(u32 at, u32 cached, u32 position) const { return at < min(to, cached) && (!V::window || at >= first(position)); }
 
     __device__ __forceinline__ const u8 *key(const Shared *s, u32 tile, u32 row) const {
-        u32 at = tile * RUN_TILE, more = row;
-        if (PAGE % RUN_TILE) at += row, more = 0;
-        return keys + (u64)s->pages[min(at / PAGE, MOST_PAGES - 1u)] * PAGE_BYTES + (at % PAGE + more) * KV_ROW;
+        u32 at = tile * TILE_POSITIONS, more = row;
+        if (PAGE % TILE_POSITIONS) at += row, more = 0;
+        return keys + (u64)s->pages[V::cache * MAX_PAGES + min(at / PAGE, MAX_PAGES - 1u)] * PAGE_BYTES + (at % PAGE + more) * KV_ROW;
     }
-    // Bytes from a key to its value.
+    // The distance of a value from its key, in bytes.
     static __device__ __forceinline__ u64 values(const Kv &kv) { return (u64)kv.total * PAGE_BYTES; }
 };
 
-// A warp's keys of a tile, of which the first `cached` positions of the context lie in the cache.
+// A warp's keys of a tile. The first `cached` positions of the context are in the cache.
 template <class V> struct Keys {
-    using D = Desk<V>;
+    using D = Scratchpad<V>;
     uint4 part[2][D::C32];
 
     __device__ __forceinline__ void fetch(const Shared *s, const Job<V> &job, u32 tile, u32 cached, u32 position, u32 g, u32 t) {
         const u8 *first = job.key(s, tile, g);
 #pragma unroll
         for (u32 h = 0; h < 2; h++) {
-            bool there = job.is_cached(tile * RUN_TILE + h * 8 + g, cached, position);
-            const uint4 *row = (const uint4 *)(PAGE % RUN_TILE == 0 ? first + h * 8 * KV_ROW : job.key(s, tile, h * 8 + g)) + t;
+            bool there = job.is_cached(tile * TILE_POSITIONS + h * 8 + g, cached, position);
+            const uint4 *row = (const uint4 *)(PAGE % TILE_POSITIONS == 0 ? first + h * 8 * KV_ROW : job.key(s, tile, h * 8 + g)) + t;
 #pragma unroll
             for (u32 c = 0; c < D::C32; c++) {
-                // Scores of other positions are not looked at.
+                // Scores of other positions are not used.
                 part[h][c] = c * 32 + t * 8 < D::HD ? anything() : make_uint4(0, 0, 0, 0);
                 if (there && c * 32 + t * 8 < D::HD) part[h][c] = __ldcg(row + c * 4);
             }
         }
     }
 
-    // This turn's position is row `own` of the tile.
-    __device__ __forceinline__ void put_own(const Shared *s, u32 own, u32 g, u32 t) {
-        const uint4 *key = (const uint4 *)(s->work + D::KEY);
+    // Puts this turn's key in row `own` of the tile.
+    __device__ __forceinline__ void insert_current(const Shared *s, u32 own, u32 g, u32 t) {
+        const uint4 *key = (const uint4 *)(s->scratchpad + D::KEY);
 #pragma unroll
         for (u32 h = 0; h < 2; h++)
 #pragma unroll
@@ -116,7 +116,7 @@ template <class V> struct Keys {
 
 // A warp's values of a tile.
 template <class V> struct Values {
-    using D = Desk<V>;
+    using D = Scratchpad<V>;
     uint4 part[D::D64][4];
 
     static __device__ __forceinline__ u32 row(u32 i, u32 t) { return 2 * t + i % 2 + i / 2 * 8; }
@@ -125,8 +125,8 @@ template <class V> struct Values {
         const u8 *lowest = job.key(s, tile, row(0, t)) + job.values(kv);
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
-            bool there = job.is_cached(tile * RUN_TILE + row(i, t), cached, position);
-            const u8 *from = PAGE % RUN_TILE == 0 ? lowest + row(i, 0) * KV_ROW : job.key(s, tile, row(i, t)) + job.values(kv);
+            bool there = job.is_cached(tile * TILE_POSITIONS + row(i, t), cached, position);
+            const u8 *from = PAGE % TILE_POSITIONS == 0 ? lowest + row(i, 0) * KV_ROW : job.key(s, tile, row(i, t)) + job.values(kv);
 #pragma unroll
             for (u32 d = 0; d < D::D64; d++) {
                 u32 chunk = d * 8 + g;
@@ -135,8 +135,8 @@ template <class V> struct Values {
         }
     }
 
-    __device__ __forceinline__ void put_own(const Shared *s, u32 own, u32 g, u32 t) {
-        const uint4 *value = (const uint4 *)(s->work + D::VALUE);
+    __device__ __forceinline__ void insert_current(const Shared *s, u32 own, u32 g, u32 t) {
+        const uint4 *value = (const uint4 *)(s->scratchpad + D::VALUE);
 #pragma unroll
         for (u32 i = 0; i < 4; i++)
 #pragma unroll
@@ -145,26 +145,26 @@ template <class V> struct Values {
     }
 };
 
-// Of a tile's positions 2t, 2t + 1 and 2t + 8, 2t + 9 for query g, as f16 and what that leaves of them.
-struct Weights {
+// Softmax weights of positions 2t, 2t + 1 and 2t + 8, 2t + 9 for query g, as f16 and what f16 rounds off.
+struct SoftmaxWeights {
     u32 high[2], low[2];
 };
 
-// What a warp has of up to eight queries: lane (g, t) the largest score of query g and its part of the total, and of queries
-// 2t and 2t + 1 the sums of dimensions 8g .. 8g + 8 of every 64.
-template <class V> struct Sums {
-    using D = Desk<V>;
+// A warp's results for up to eight queries. Lane (g, t) has the largest score of query g and its part of the sum of weights; and of queries
+// 2t and 2t + 1 the weighted values of dimensions 8g .. 8g + 8 of every 64.
+template <class V> struct OutputSums {
+    using D = Scratchpad<V>;
     float o[D::D64 * 4][4];
     float largest, total;
 
     __device__ __forceinline__ void begin() {
 #pragma unroll
         for (u32 i = 0; i < D::D64 * 4; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0.0f;
-        largest = LOWEST;
+        largest = LOWEST_SCORE;
         total = 0.0f;
     }
 
-    __device__ __forceinline__ void add(const Values<V> &v, const Weights &weights) {
+    __device__ __forceinline__ void add(const Values<V> &v, const SoftmaxWeights &weights) {
 #pragma unroll
         for (u32 d = 0; d < D::D64; d++)
 #pragma unroll
@@ -178,8 +178,8 @@ template <class V> struct Sums {
             }
     }
 
-    // A larger score than before was seen.
-    __device__ __forceinline__ void shrink(float to, u32 t) {
+    // Scales everything down after a larger score was found.
+    __device__ __forceinline__ void rescale(float to, u32 t) {
         float by = power(largest - to), a = __shfl_sync(~0u, by, 8 * t), b = __shfl_sync(~0u, by, 8 * t + 4);
         largest = to;
         total *= by;
@@ -194,26 +194,26 @@ template <class V> struct Sums {
         for (u32 i = 0; i < 2; i++) {
             u32 n = 2 * t + i;
             if (n >= job.queries()) continue;
-            float *found = (float *)(s->work + D::FOUND) + (warp * D::Q + n) * D::WIDE + g * 8;
+            float *sums = (float *)(s->scratchpad + D::WARP_SUMS) + (warp * D::Q + n) * D::SUMS_STRIDE + g * 8;
 #pragma unroll
             for (u32 d = 0; d < D::D64; d++) {
                 if (d * 64 + g * 8 >= D::HD) continue;
-                *(float4 *)(found + d * 64) = make_float4(o[d * 4][i], o[d * 4][2 + i], o[d * 4 + 1][i], o[d * 4 + 1][2 + i]);
-                *(float4 *)(found + d * 64 + 4) = make_float4(o[d * 4 + 2][i], o[d * 4 + 2][2 + i], o[d * 4 + 3][i], o[d * 4 + 3][2 + i]);
+                *(float4 *)(sums + d * 64) = make_float4(o[d * 4][i], o[d * 4][2 + i], o[d * 4 + 1][i], o[d * 4 + 1][2 + i]);
+                *(float4 *)(sums + d * 64 + 4) = make_float4(o[d * 4 + 2][i], o[d * 4 + 2][2 + i], o[d * 4 + 3][i], o[d * 4 + 3][2 + i]);
             }
         }
         if (t == 0 && g < job.queries()) {
-            float *side = (float *)(s->work + D::SIDES) + g * 2 * WARPS + warp;
+            float *side = (float *)(s->scratchpad + D::WARP_STATS) + g * 2 * WARPS + warp;
             side[0] = largest;
             side[WARPS] = total;
         }
     }
 };
 
-// One vector of queries, keys or values on its way into `work`: a lane has twice two neighbours, so that what rope turns
-// together lies in one lane.
-template <class V> struct Vector {
-    using D = Desk<V>;
+// A vector of a query, key or value on its way into the scratchpad. A lane has pairs of neighbours, so that the elements that rope turns
+// together are in one lane.
+template <class V> struct QkvVector {
+    using D = Scratchpad<V>;
     static constexpr u32 UNITS = D::HD / 4, EACH = (UNITS + 31) / 32;
     uint2 got[EACH][2];
     float2 weight[EACH][2];
@@ -224,7 +224,7 @@ template <class V> struct Vector {
         return apart ? unit * 2 + half * (V::rot / 2) : unit * 4 + half * 2;
     }
 
-    __device__ __forceinline__ void ask(const float *from, const float *norm, u32 lane) {
+    __device__ __forceinline__ void request(const float *from, const float *norm, u32 lane) {
 #pragma unroll
         for (u32 i = 0; i < EACH; i++) {
             u32 unit = min(lane + 32 * i, UNITS - 1);
@@ -236,15 +236,15 @@ template <class V> struct Vector {
         }
     }
 
-    __device__ __forceinline__ void receive(Watch &w, const float *from, u32 tag, u32 lane) {
-        Wait wait;
+    __device__ __forceinline__ void receive(WaitContext &w, const float *from, u32 tag, u32 lane) {
+        WaitState wait;
         for (;;) {
             bool all = true;
 #pragma unroll
             for (u32 i = 0; i < EACH; i++)
 #pragma unroll
                 for (u32 h = 0; h < 2; h++) all &= fresh(got[i][h], tag);
-            if (__all_sync(~0u, all) || !__all_sync(~0u, again(w, wait, PLACE_INPUT))) break;
+            if (__all_sync(~0u, all) || !__all_sync(~0u, keep_waiting(w, wait, PLACE_INPUT))) break;
 #pragma unroll
             for (u32 i = 0; i < EACH; i++)
 #pragma unroll
@@ -253,7 +253,7 @@ template <class V> struct Vector {
         }
     }
 
-    // Normed and turned, times a factor.
+    // Applies norm and rope, and multiplies by a factor.
     __device__ __forceinline__ void finish(const float2 *angles, float (&v)[EACH][2][2], bool norms, bool turns, float factor, u32 lane) const {
         float sum = 0.0f;
 #pragma unroll
@@ -273,7 +273,7 @@ template <class V> struct Vector {
                 v[i][h][1] *= factor * weight[i][h].y;
             }
             if (!turns || (lane + 32 * i) * 2 >= V::rot / 2) continue;
-            // Each of the two angles turns a pair: the same of both halves, or both of the same half.
+            // Each of the two angles turns a pair: one element of each half, or both elements of one half.
             float4 a = *(const float4 *)&angles[V::angles + (lane + 32 * i) * 2];
 #pragma unroll
             for (u32 p = 0; p < 2; p++) {
@@ -287,13 +287,13 @@ template <class V> struct Vector {
     }
 };
 
-// This turn's queries into `work`, and, where there are two vectors more, its key and value too, and into the cache. A warp has
-// one vector of them, or two; the last warps have the first, because the first have tiles.
+// Loads this turn's queries into the scratchpad. With `more` = 2 also its key and value, which go to the cache too. A warp has one vector
+// or two. The first vectors go to the last warps, because the first warps have tiles to load.
 template <class V>
-__device__ __forceinline__ void prepare(Watch &w, Shared *s, const Kv &kv, const float *qkv, const Instruction &in, u32 tag, const Job<V> &job, u32 position,
+__device__ __forceinline__ void load_qkv(WaitContext &w, Shared *s, const Kv &kv, const float *qkv, const Instruction &in, u32 tag, const Job<V> &job, u32 position,
                                         const float2 *angles, u32 more, u32 warp, u32 lane) {
-    using D = Desk<V>;
-    using X = Vector<V>;
+    using D = Scratchpad<V>;
+    using X = QkvVector<V>;
     u32 queries = job.queries(), count = queries + more;
     auto from = [&](u32 n) {
         u32 row = n < queries ? job.query() + n : n == queries ? V::heads + job.head() : V::heads + V::kv_heads + job.head();
@@ -304,14 +304,14 @@ __device__ __forceinline__ void prepare(Watch &w, Shared *s, const Kv &kv, const
 #pragma unroll 1
     for (u32 n = WARPS - 1 - warp; n < count; n += WARPS) {
         X x;
-        x.ask(from(n), norm(n), lane);
+        x.request(from(n), norm(n), lane);
         x.receive(w, from(n), tag, lane);
         bool is_query = n < queries, is_key = n == queries;
-        // Without a cap the change of base is in the queries.
+        // Without a soft cap the queries contain the change of base.
         float factor = !is_query ? 1.0f : V::softcap == 0.0f ? V::scale * LOG2E : V::scale;
         float v[X::EACH][2][2];
         x.finish(angles, v, norm(n) != nullptr, is_query || is_key, factor, lane);
-        u8 *cache = (u8 *)job.key(s, position / RUN_TILE, position % RUN_TILE) + (is_key ? 0 : job.values(kv));
+        u8 *cache = (u8 *)job.key(s, position / TILE_POSITIONS, position % TILE_POSITIONS) + (is_key ? 0 : job.values(kv));
 #pragma unroll
         for (u32 i = 0; i < X::EACH; i++) {
             u32 unit = lane + 32 * i;
@@ -321,27 +321,27 @@ __device__ __forceinline__ void prepare(Watch &w, Shared *s, const Kv &kv, const
                 u32 high, low, at = X::place(unit, h) * 2;
                 pack_both(v[i][h][0], v[i][h][1], high, low);
                 if (is_query) {
-                    *(uint2 *)(s->work + n * D::ROW + at * 2) = make_uint2(high, low);
+                    *(uint2 *)(s->scratchpad + n * D::ROW + at * 2) = make_uint2(high, low);
                 } else {
-                    *(u32 *)(s->work + (is_key ? D::KEY : D::VALUE) + at) = high;
-                    // Of those that share the head one writes.
-                    if (job.unit() == 0) *(u32 *)(cache + at) = high;
+                    *(u32 *)(s->scratchpad + (is_key ? D::KEY : D::VALUE) + at) = high;
+                    // Of the jobs that share a head one writes.
+                    if (job.query_group() == 0) *(u32 *)(cache + at) = high;
                 }
             }
         }
     }
 }
 
-// Scores of query g at positions 8h + 2t, 8h + 2t + 1 of a tile; those outside of the run are minus infinity.
+// Scores of query g at positions 8h + 2t, 8h + 2t + 1 of a tile. Positions outside of the split get minus infinity.
 template <class V>
-__device__ __forceinline__ void find_scores(const Shared *s, const Job<V> &job, const Keys<V> &k, u32 tile, float (&score)[2][2], u32 position, u32 g, u32 t) {
-    using D = Desk<V>;
-    // Two sums each: a product waits for the one before it.
+__device__ __forceinline__ void compute_scores(const Shared *s, const Job<V> &job, const Keys<V> &k, u32 tile, float (&score)[2][2], u32 position, u32 g, u32 t) {
+    using D = Scratchpad<V>;
+    // Two independent sums each, because a product waits for the one before.
     float c[2][2][4];
 #pragma unroll
     for (u32 i = 0; i < 16; i++) c[i / 8][i / 4 % 2][i % 4] = 0.0f;
-    // What queries there are not give is nobody's.
-    const uint4 *queries = (const uint4 *)(s->work + g * D::ROW) + t * 2;
+    // Rows beyond the last query hold anything: their results are dropped.
+    const uint4 *queries = (const uint4 *)(s->scratchpad + g * D::ROW) + t * 2;
 #pragma unroll
     for (u32 i = 0; i < D::C32; i++) {
         bool there = i * 32 + t * 8 < D::HD;
@@ -364,11 +364,11 @@ __device__ __forceinline__ void find_scores(const Shared *s, const Job<V> &job, 
         for (u32 i = 0; i < 2; i++) {
             float v = (c[h][0][i] + c[h][0][i + 2]) + (c[h][1][i] + c[h][1][i + 2]);
             if constexpr (V::softcap != 0.0f) v = V::softcap * LOG2E * tanhf(v / V::softcap);
-            score[h][i] = job.has(tile * RUN_TILE + h * 8 + t * 2 + i, position) ? v : NEVER;
+            score[h][i] = job.has(tile * TILE_POSITIONS + h * 8 + t * 2 + i, position) ? v : NEVER;
         }
 }
 
-// The largest score of query g, of four lanes together.
+// The largest score of query g, over four lanes.
 __device__ __forceinline__ float largest_of(float most, const float (&score)[2][2]) {
     return fmaxf(fmaxf(most, fmaxf(score[0][0], score[0][1])), fmaxf(score[1][0], score[1][1]));
 }
@@ -378,8 +378,8 @@ __device__ __forceinline__ float largest_of_four(float most) {
     return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
 }
 
-// The weights of a tile for query g, as the products want them.
-__device__ __forceinline__ float weigh(const float (&score)[2][2], float largest, Weights &weights) {
+// The weights of a tile for query g, as the product with the values needs them. Returns their sum.
+__device__ __forceinline__ float softmax_weights(const float (&score)[2][2], float largest, SoftmaxWeights &weights) {
     float sum = 0.0f;
 #pragma unroll
     for (u32 h = 0; h < 2; h++) {
@@ -390,33 +390,33 @@ __device__ __forceinline__ float weigh(const float (&score)[2][2], float largest
     return sum;
 }
 
-// A warp's tiles, the first of which are on their way already: as soon as one has been taken the next one is. With OWN this
-// turn's key and value are in `work`.
-template <class V, bool OWN>
-__device__ __forceinline__ void go_through(Shared *s, const Kv &kv, const Job<V> &job, u32 position, Keys<V> &k, Values<V> &v, u32 tile, u32 warp, u32 lane) {
-    Sums<V> sums;
+// A warp's tiles. The first one is in flight already; the next is requested when one has been used. With HAS_CURRENT the
+// scratchpad has this turn's key and value.
+template <class V, bool HAS_CURRENT>
+__device__ __forceinline__ void attend_tiles(Shared *s, const Kv &kv, const Job<V> &job, u32 position, Keys<V> &k, Values<V> &v, u32 tile, u32 warp, u32 lane) {
+    OutputSums<V> sums;
     sums.begin();
 #pragma unroll 1
-    for (bool more = tile * RUN_TILE < job.to; more;) {
-        // What follows from it would be kept in registers.
+    for (bool more = tile * TILE_POSITIONS < job.to; more;) {
+        // Otherwise the compiler keeps values derived from it in registers.
         lane = opaque(lane);
         u32 g = lane / 4, t = lane % 4;
-        if (OWN && tile == position / RUN_TILE) {
-            k.put_own(s, position % RUN_TILE, g, t);
-            v.put_own(s, position % RUN_TILE, g, t);
+        if (HAS_CURRENT && tile == position / TILE_POSITIONS) {
+            k.insert_current(s, position % TILE_POSITIONS, g, t);
+            v.insert_current(s, position % TILE_POSITIONS, g, t);
         }
         float score[2][2];
-        find_scores(s, job, k, tile, score, position, g, t);
+        compute_scores(s, job, k, tile, score, position, g, t);
         float most = largest_of_four(largest_of(sums.largest, score));
         if (tile < job.begin + WARPS) sums.largest = most;
-        else if (__any_sync(~0u, most > sums.largest)) sums.shrink(most, t);
-        Weights weights;
-        sums.total += weigh(score, sums.largest, weights);
+        else if (__any_sync(~0u, most > sums.largest)) sums.rescale(most, t);
+        SoftmaxWeights weights;
+        sums.total += softmax_weights(score, sums.largest, weights);
         sums.add(v, weights);
         tile += WARPS;
-        more = tile * RUN_TILE < job.to;
+        more = tile * TILE_POSITIONS < job.to;
         if (more) {
-            u32 cached = OWN ? position : job.to;
+            u32 cached = HAS_CURRENT ? position : job.to;
             k.fetch(s, job, tile, cached, position, g, t);
             v.fetch(s, kv, job, tile, cached, position, g, t);
         }
@@ -425,25 +425,25 @@ __device__ __forceinline__ void go_through(Shared *s, const Kv &kv, const Job<V>
     consumers_meet();
 }
 
-// Everything of a job but its end: the first tiles of all warps are on their way before the queries are there.
+// All of a job except the publishing of its result. The first tiles of all warps are requested before the queries arrive.
 template <class V>
-__device__ __forceinline__ void scan(Watch &w, Shared *s, const Kv &kv, const float *exchange, const Instruction &in, u32 turn, const Job<V> &job, u32 position) {
+__device__ __forceinline__ void attend_job(WaitContext &w, Shared *s, const Kv &kv, const float *exchange, const Instruction &in, u32 turn, const Job<V> &job, u32 position) {
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tile = job.begin + warp;
     Keys<V> k;
     Values<V> v;
     k.fetch(s, job, tile, position, position, lane / 4, lane % 4);
     v.fetch(s, kv, job, tile, position, position, lane / 4, lane % 4);
-    prepare<V>(w, s, kv, exchange + in.in, in, tag_of(turn, in.reads_per_turn, in.reads), job, position, s->angles, job.has_own(position) ? 2 : 0, warp, lane);
+    load_qkv<V>(w, s, kv, exchange + in.input, in, tag_of(turn, in.reads_per_turn, in.reads), job, position, s->angles, job.has_current(position) ? 2 : 0, warp, lane);
     consumers_meet();
     STAMP(1);
-    go_through<V, true>(s, kv, job, position, k, v, tile, warp, lane);
+    attend_tiles<V, true>(s, kv, job, position, k, v, tile, warp, lane);
 }
 
-// What the warps found of query n, for four dimensions; the same for all dimensions: the largest score and the total.
-template <class V> __device__ __forceinline__ float4 gathered(const Shared *s, u32 n, u32 d, float &largest, float &total) {
-    using D = Desk<V>;
-    const float4 *sides = (const float4 *)((const float *)(s->work + D::SIDES) + n * 2 * WARPS);
-    const float *found = (const float *)(s->work + D::FOUND) + n * D::WIDE + d;
+// The merged result of all warps for four dimensions of query n; and, for all dimensions, the largest score and the sum of weights.
+template <class V> __device__ __forceinline__ float4 merge_warps(const Shared *s, u32 n, u32 d, float &largest, float &total) {
+    using D = Scratchpad<V>;
+    const float4 *sides = (const float4 *)((const float *)(s->scratchpad + D::WARP_STATS) + n * 2 * WARPS);
+    const float *sums = (const float *)(s->scratchpad + D::WARP_SUMS) + n * D::SUMS_STRIDE + d;
     float most[WARPS], all[WARPS];
 #pragma unroll
     for (u32 i = 0; i < WARPS / 4; i++) {
@@ -451,7 +451,7 @@ template <class V> __device__ __forceinline__ float4 gathered(const Shared *s, u
         most[4 * i] = m.x, most[4 * i + 1] = m.y, most[4 * i + 2] = m.z, most[4 * i + 3] = m.w;
         all[4 * i] = a.x, all[4 * i + 1] = a.y, all[4 * i + 2] = a.z, all[4 * i + 3] = a.w;
     }
-    largest = LOWEST;
+    largest = LOWEST_SCORE;
 #pragma unroll
     for (u32 i = 0; i < WARPS; i++) largest = fmaxf(largest, most[i]);
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -459,7 +459,7 @@ template <class V> __device__ __forceinline__ float4 gathered(const Shared *s, u
 #pragma unroll
     for (u32 i = 0; i < WARPS; i++) {
         float by = power(most[i] - largest);
-        float4 x = *(const float4 *)(found + i * D::Q * D::WIDE);
+        float4 x = *(const float4 *)(sums + i * D::Q * D::SUMS_STRIDE);
         sum.x = fmaf(by, x.x, sum.x), sum.y = fmaf(by, x.y, sum.y), sum.z = fmaf(by, x.z, sum.z), sum.w = fmaf(by, x.w, sum.w);
         total = fmaf(by, all[i], total);
     }
@@ -470,31 +470,31 @@ __device__ __forceinline__ void publish4(float *to, float4 v, float factor, u32 
     store_relaxed4(to, make_uint4(tagged(v.x * factor, tag), tagged(v.y * factor, tag), tagged(v.z * factor, tag), tagged(v.w * factor, tag)));
 }
 
-// How many runs a context is cut into. Never fewer for a longer one: what a run leaves is then never of an older
-// instruction, because it was left at each one before, or at none. And never more than there are tiles.
-template <class V> __device__ __forceinline__ u32 splits_of(u32 count, u32 most) {
-    if (V::splits == 1 || count <= V::solo) return 1;
-    return min(most, max(2u, (count + V::run - 1) / V::run));
+// Into how many splits a context is cut. A longer context never has fewer: so every split is written by each instruction or by
+// none, and never holds a result of an older one. Nor are there more splits than tiles.
+template <class V> __device__ __forceinline__ u32 split_count(u32 count, u32 most) {
+    if (V::splits == 1 || count <= V::max_unsplit) return 1;
+    return min(most, max(2u, (count + V::split_positions - 1) / V::split_positions));
 }
 
-// The splits' own numbering: how many instructions of this kind a turn has, and which of them this is.
-__device__ __forceinline__ u32 tag_of_splits(const Instruction &in, u32 turn) { return tag_of(turn, in.flags >> 16, in.flags & 0xffff); }
+// The tag of the splits' results, which are counted apart: by the instructions of this kind in a turn.
+__device__ __forceinline__ u32 splits_tag(const Instruction &in, u32 turn) { return tag_of(turn, in.flags >> 16, in.flags & 0xffff); }
 
-// A job's end: all of the output, or what this split has of it.
+// Publishes a job's result: the output, or this split's part of it.
 template <class V>
-__device__ __forceinline__ void hand_on(Shared *s, const Job<V> &job, float *exchange, const Instruction &in, u32 turn, u32 splits, bool mute) {
-    using D = Desk<V>;
+__device__ __forceinline__ void publish_job(Shared *s, const Job<V> &job, float *exchange, const Instruction &in, u32 turn, u32 splits, bool stalled) {
+    using D = Scratchpad<V>;
     for (u32 i = opaque(threadIdx.x); i < job.queries() * (D::HD / 4); i += CONSUMERS) {
         u32 n = i / (D::HD / 4), d = i % (D::HD / 4) * 4;
         float largest, total;
-        float4 sum = gathered<V>(s, n, d, largest, total);
-        if (mute) continue;
+        float4 sum = merge_warps<V>(s, n, d, largest, total);
+        if (stalled) continue;
         if (splits == 1) {
-            publish4(exchange + in.out + (job.query() + n) * D::HD + d, sum, __fdividef(1.0f, total), tag_of(turn, in.writes_per_turn, in.writes));
+            publish4(exchange + in.output + (job.query() + n) * D::HD + d, sum, __fdividef(1.0f, total), tag_of(turn, in.writes_per_turn, in.writes));
             continue;
         }
-        float *mine = exchange + V::partial + ((job.query() + n) * V::splits + job.split()) * D::WIDE;
-        u32 tag = tag_of_splits(in, turn);
+        float *mine = exchange + V::splits_start + ((job.query() + n) * V::splits + job.split()) * D::SUMS_STRIDE;
+        u32 tag = splits_tag(in, turn);
         publish4(mine + d, sum, 1.0f, tag);
         if (d == 0) {
             publish(mine + D::HD, largest, tag);
@@ -503,41 +503,41 @@ __device__ __forceinline__ void hand_on(Shared *s, const Job<V> &job, float *exc
     }
 }
 
-// Adds the splits up, four dimensions of a query at a time: a lane for each split, or for two. `turned` says by how many the
-// warps have changed their places. False: not this block.
-template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *exchange, const Instruction &in, u32 turn, u32 splits, bool mute, u32 turned) {
-    using D = Desk<V>;
+// Merges the splits, four dimensions of a query at a time: a lane has one split or two. `turned` rotates the warps' places. Returns false
+// if this block has no part.
+template <class V> __device__ __forceinline__ bool merge_splits(WaitContext &w, float *exchange, const Instruction &in, u32 turn, u32 splits, bool stalled, u32 turned) {
+    using D = Scratchpad<V>;
     constexpr u32 COLUMNS = V::heads * D::HD / 4, EACH = (V::splits + 31) / 32;
-    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tag = tag_of_splits(in, turn);
-    // How many lanes that is: a power of two.
+    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tag = splits_tag(in, turn);
+    // Lanes per column: a power of two.
     u32 bits = min(5, 32 - __clz(splits - 1)), lanes = 1 << bits, at_once = 32 >> bits, split = lane & (lanes - 1);
     u32 first = ((warp + turned) % WARPS * gridDim.x + opaque(blockIdx.x)) * at_once;
     if (first >= COLUMNS) return false;
     for (; first < COLUMNS; first += gridDim.x * WARPS * at_once) {
         u32 mine = first + (lane >> bits), column = min(mine, COLUMNS - 1), query = column / (D::HD / 4), d = column % (D::HD / 4) * 4;
-        const float *from = exchange + V::partial + (u64)query * V::splits * D::WIDE;
+        const float *from = exchange + V::splits_start + (u64)query * V::splits * D::SUMS_STRIDE;
         uint4 got[EACH];
         uint2 side[EACH];
-        auto look = [&](u32 i) {
-            const float *at = from + min(split + 32 * i, splits - 1) * D::WIDE;
+        auto load_split = [&](u32 i) {
+            const float *at = from + min(split + 32 * i, splits - 1) * D::SUMS_STRIDE;
             got[i] = load_relaxed4(at + d);
             side[i] = load_relaxed2(at + D::HD);
         };
 #pragma unroll
-        for (u32 i = 0; i < EACH; i++) look(i);
-        Wait wait;
+        for (u32 i = 0; i < EACH; i++) load_split(i);
+        WaitState wait;
         for (;;) {
             bool all = true;
 #pragma unroll
             for (u32 i = 0; i < EACH; i++)
                 if (!fresh(got[i], tag) || !fresh(side[i], tag)) {
                     all = false;
-                    look(i);
+                    load_split(i);
                 }
-            if (all || !again(w, wait, PLACE_INPUT)) break;
+            if (all || !keep_waiting(w, wait, PLACE_INPUT)) break;
         }
         __syncwarp();
-        float most = LOWEST;
+        float most = LOWEST_SCORE;
 #pragma unroll
         for (u32 i = 0; i < EACH; i++)
             if (split + 32 * i < splits) most = fmaxf(most, value(side[i].x));
@@ -556,31 +556,31 @@ template <class V> __device__ __forceinline__ bool add_splits(Watch &w, float *e
         for (u32 o = lanes / 2; o > 0; o /= 2)
 #pragma unroll
             for (u32 i = 0; i < 5; i++) v[i] += __shfl_xor_sync(~0u, v[i], o);
-        if (split == 0 && mine < COLUMNS && !mute)
-            publish4(exchange + in.out + query * D::HD + d, make_float4(v[0], v[1], v[2], v[3]), __fdividef(1.0f, v[4]),
+        if (split == 0 && mine < COLUMNS && !stalled)
+            publish4(exchange + in.output + query * D::HD + d, make_float4(v[0], v[1], v[2], v[3]), __fdividef(1.0f, v[4]),
                      tag_of(turn, in.writes_per_turn, in.writes));
     }
     return true;
 }
 
 template <class V>
-__device__ __forceinline__ void attention(Watch &w, Shared *s, Kv kv, float *exchange, const Instruction &in, u32 turn, u32 position, bool mute) {
+__device__ __forceinline__ void attention(WaitContext &w, Shared *s, Kv kv, float *exchange, const Instruction &in, u32 turn, u32 position, bool stalled) {
     constexpr u32 JOBS = Job<V>::JOBS;
     kv.layer = in.layer;
     STAMP(0);
-    // What follows from these would be kept in registers from layer to layer.
+    // Otherwise the compiler keeps values derived from these in registers from layer to layer.
     position = opaque(position);
-    u32 block = opaque(blockIdx.x), splits = splits_of<V>(position + 1 - Job<V>::first(position), V::splits);
-    if (threadIdx.x == 0) s->signals.hungry = FOR_ATTENTION;
+    u32 block = opaque(blockIdx.x), splits = split_count<V>(position + 1 - Job<V>::first(position), V::splits);
+    if (threadIdx.x == 0) s->signals.awaiting = AWAITS_ATTENTION;
     for (u32 number = block; number < JOBS * splits; number += gridDim.x) {
         Job<V> job(kv, number, splits, position);
-        scan<V>(w, s, kv, exchange, in, turn, job, position);
-        hand_on<V>(s, job, exchange, in, turn, splits, mute);
+        attend_job<V>(w, s, kv, exchange, in, turn, job, position);
+        publish_job<V>(s, job, exchange, in, turn, splits, stalled);
     }
     STAMP(2);
     bool had_part = block < JOBS * splits;
-    if (splits > 1) had_part |= add_splits<V>(w, exchange, in, turn, splits, mute, 0);
-    // `work` is the next instruction's.
+    if (splits > 1) had_part |= merge_splits<V>(w, exchange, in, turn, splits, stalled, 0);
+    // The scratchpad belongs to the next instruction.
     if (block < JOBS * splits) consumers_meet();
     if (had_part) STAMP(3);
 }

@@ -1,11 +1,14 @@
-// What a block of the persistent kernel knows, and how it waits.
+// The state of one block of the persistent kernel, and how its threads wait.
 //
-// Consumer warps (WARPS of them) replay the instructions; one warp more streams weights ahead of them, another one tells
-// the host of tokens. Every wait has a bound. Who runs out of patience raises the fault, and from then on nobody waits any
-// more: every block runs through to the end of its turn with whatever numbers there are, and leaves. Nothing hangs.
-// Macros: WARPS, SLOTS (of the ring, at most), RING_BYTES, KINDS, WORK_BYTES, OUTPUTS, INSTRUCTIONS, MOST_PAGES, ANGLES. For a step
-// of several rows STEP_ROWS, how many at most; then RING_BYTES is what the ring has at least, and WORK_BYTES what workplace and ring
-// have together.
+// WARPS consumer warps replay the instructions. One more warp streams weights ahead of them, and in block 0 another one, the
+// bookkeeper, reports tokens to the host. A *turn* is one pass over all instructions: one token.
+//
+// Every wait has a bound. A thread that waits longer raises the fault, and from then on no thread waits: every block finishes
+// its turn with whatever values it has, and leaves. So nothing hangs.
+//
+// Macros, given by the host: WARPS, SLOTS (of the ring, at most), RING_BYTES, TUNED_VARIANTS, SCRATCHPAD_BYTES, OUTPUTS,
+// INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES. A step of several rows also has STEP_ROWS, the most rows; then RING_BYTES is the smallest
+// ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
 #pragma once
 #include "angle.cuh"
 #include "kv.cuh"
@@ -15,24 +18,25 @@
 #endif
 
 constexpr u32 CONSUMERS = WARPS * 32;
-constexpr u32 THREADS = 256; // those that sample
-constexpr u32 LAUNCHED = CONSUMERS + 64; // with the streaming warp and the clerk
-constexpr u32 MOST_ENDS_KEPT = 256;
+constexpr u32 THREADS = 256;             // that sample
+constexpr u32 LAUNCHED = CONSUMERS + 64; // with the streaming warp and the bookkeeper's
+constexpr u32 MAX_ENDS = 256;            // end tokens in shared memory
+constexpr u32 MAX_CACHES = 4;            // of a model
 
-// One lowered command. `reads` and `writes` number the writes of those vectors within a turn (see exchange.cuh).
+// One lowered command. `reads` and `writes` count the writes of a vector within a turn, from 1 (exchange.cuh).
 struct Instruction {
     u32 variant; // which specialised code
     u32 layer;
-    u32 in;      // float of the exchange that its input begins at
-    u32 out;
-    u8 reads, reads_per_turn;   // the input is there when its vector was written so often in this turn
-    u8 writes, writes_per_turn; // and this is the output's
-    u32 flags;
-    u64 weight;
+    u32 input;  // float of the exchange that its input begins at
+    u32 output; // the same of its output
+    u8 reads, reads_per_turn;   // the write of the input's vector that it needs, and the writes in a whole turn
+    u8 writes, writes_per_turn; // the write of the output's vector that it is
+    u32 flags;      // REUSES_INPUT; of attention, its number among equal ones in the low half and their count in the high half
+    u64 weight;     // address of the matrix
     u64 vectors[2]; // weights of the norm, and bias; or norms of queries and keys
 };
 
-#define REUSES_INPUT 1u // the input lies staged already: the instruction before had the same
+#define REUSES_INPUT 1u // the input is staged already: the instruction before had the same
 
 // A block's rows of an instruction's matrix.
 struct Share {
@@ -40,16 +44,16 @@ struct Share {
     u32 rows;
 };
 
-// Zero before each launch.
+// What blocks meet at. Zero before each launch.
 struct Sync {
-    u64 best[4];      // largest logit of the turns, modulo 4
-    u32 cancelled[4]; // what the host asked for, as block 0 saw it before the turn's end
+    u64 best[4];      // the largest logit of a turn, by turn modulo 4
+    u32 cancelled[4]; // the host's flag, as block 0 saw it before the turn's end
     u32 arrived;      // blocks at the ends of turns
     u32 chosen;       // turns whose token the sampler has chosen
     u32 pad[2];
 };
 
-// What went wrong, for the host to read; zero before each launch.
+// What went wrong, for the host to read. Zero before each launch.
 struct Fault {
     u32 raised;
     u32 block;
@@ -59,70 +63,88 @@ struct Fault {
     u32 pad[3];
 };
 #define PLACE_INPUT 1u
-#define PLACE_STREAM 2u
+#define PLACE_WEIGHTS 2u
 #define PLACE_TOKEN 3u
 
-struct Clerk { // a token on its way to the host
-    u32 turns; // that have a token
-    u32 told;  // of them
+// What a consumer waits for.
+#define AWAITS_INPUT 1u     // the input of a product
+#define AWAITS_ATTENTION 2u // from the beginning of attention until its output has arrived
+
+// Tuning parameters: the best values depend on model and GPU. They change no result.
+struct KernelParams {
+    u32 poll_delay; // clock ticks after a product before the block polls for the next one's input
+    u32 pause;      // AWAITS_*: while the block waits for this, its weights pause
+    u8 in_flight[TUNED_VARIANTS]; // slots of the ring that may be in flight, by variant
+};
+
+// A token on its way to the bookkeeper.
+struct Bookkeeping {
+    u32 handed;   // turns whose token was handed over
+    u32 recorded; // of them, those that are done
     u32 token;
     u32 ended;
 };
 
-#define FOR_INPUT 1u     // that of a product
-#define FOR_ATTENTION 2u // from the beginning of attention until its output has come in
-
 struct alignas(16) Signals {
-    u32 dead;   // not 0: nobody waits any more
-    u32 hungry; // for what the first warp waits: FOR_INPUT, FOR_ATTENTION
-    u32 done;   // not 0: the block leaves
+    u32 gave_up;  // not 0: no thread waits any more
+    u32 awaiting; // what the first warp waits for: AWAITS_*
+    u32 done;     // not 0: the block leaves
     u32 pad;
 };
 
 struct Shared {
-    u64 full[SLOTS];  // barriers of the ring's slots: the slot is there
-    u64 empty[SLOTS]; // right behind them: it is given back
+    u64 full[SLOTS];  // barriers of the ring's slots: the copies have arrived
+    u64 empty[SLOTS]; // right behind them: the consumers have released the slot
     Instruction program[INSTRUCTIONS];
     Share shares[INSTRUCTIONS];
-    float squares[2 * STEP_ROWS][WARPS];
+    float squares[2 * STEP_ROWS][WARPS]; // sums of squares, for norms
     u64 best[WARPS];
     volatile Signals signals;
-    u32 begins[SLOTS]; // the streaming warp's own: where slots begin, counted on and on from lap to lap
+    u32 slot_starts[SLOTS]; // used by the streaming warp alone: unwrapped offsets (stream.cuh)
     u32 token;
     u32 ended;
-    volatile Clerk clerk;
-    u32 ends_kept;
-    u32 ends[MOST_ENDS_KEPT];
-    u32 pages[MOST_PAGES];
+    volatile Bookkeeping bookkeeping;
+    u32 end_count;
+    u32 ends[MAX_ENDS];
+    u32 pages[CACHES * MAX_PAGES];
 #if STEP_ROWS > 1
     Row rows[STEP_ROWS];
-    u32 live;     // of them
-    u32 meetings; // of all blocks, this one's included
-    u32 sequence; // the one whose pages are here
-    u32 inputs;   // bytes of `work` that so many rows take
+    u32 live;       // rows of the step
+    u32 meetings;   // of all blocks, that this block has joined
+    u32 slot;       // whose pages are in `pages`
+    u32 inputs;     // bytes of the scratchpad for these rows
     u32 ring_bytes; // the rest
 #else
     static constexpr u32 ring_bytes = RING_BYTES;
 #endif
     alignas(16) float2 angles[STEP_ROWS * ANGLES];
-    alignas(16) float parts[2 * STEP_ROWS][WARPS][OUTPUTS]; // of the matrix's rows, a slice each
-    alignas(128) u8 work[WORK_BYTES];
+    alignas(16) float parts[2 * STEP_ROWS][WARPS][OUTPUTS]; // the slices' sums of the matrix's rows
+    alignas(128) u8 scratchpad[SCRATCHPAD_BYTES];
 #if STEP_ROWS > 1
-    __device__ __forceinline__ u8 *ring() { return work + inputs; }
+    __device__ __forceinline__ u8 *ring() { return scratchpad + inputs; }
 #else
-    alignas(128) u8 brought[RING_BYTES];
-    __device__ __forceinline__ u8 *ring() { return brought; }
+    alignas(128) u8 ring_memory[RING_BYTES];
+    __device__ __forceinline__ u8 *ring() { return ring_memory; }
 #endif
 };
+
+// Copies the page lists of a slot to shared memory. Thread `first` of `threads` takes its part.
+__device__ __forceinline__ void load_pages(Shared *s, const Kv (&caches)[MAX_CACHES], u32 slot, u32 first, u32 threads) {
+#pragma unroll
+    for (u32 c = 0; c < CACHES; c++) {
+        const u32 *pages = caches[c].pages + (u64)slot * caches[c].entries;
+        for (u32 i = first; i < caches[c].entries; i += threads) s->pages[c * MAX_PAGES + i] = __ldg(pages + i);
+    }
+}
 
 // All consumers of the block meet.
 __device__ __forceinline__ void consumers_meet() { bar_sync<1, CONSUMERS>(); }
 
-// Those that sample meet; the second counts.
+// The sampling threads meet; the second form also counts.
 __device__ __forceinline__ void block_meets() { bar_sync<2, THREADS>(); }
 __device__ __forceinline__ int block_counts(bool of) { return bar_count<2, THREADS>(of); }
 
-// With TIMELINE: when a block began an instruction, had its input, had its results, and had handed them on.
+// With TIMELINE: when a block began an instruction (0), had its input (1), had its results (2) and had published them (3).
 #ifdef TIMELINE
 #define STAMPS 4
 __device__ __forceinline__ void stamp(u64 *times, u32 instructions, u32 instruction, u32 which) {
@@ -133,28 +155,29 @@ __device__ __forceinline__ void stamp(u64 *times, u32 instructions, u32 instruct
 #define STAMP(which)
 #endif
 
-struct Watch {
+// What a thread needs to wait, and to report where it waited too long.
+struct WaitContext {
     Shared *s;
     Fault *fault;
     long long patience; // clock ticks
     u32 instruction;
     u32 turn;
-    u32 delay; // clock ticks after its last product for which a block does not ask for the next one's input
-    u32 since; // when that was
+    u32 poll_delay;  // KernelParams
+    u32 product_end; // clock at the end of the last product
 #ifdef TIMELINE
     u64 *times;
     u32 instructions;
 #endif
 };
 
-struct Wait {
+struct WaitState {
     long long since = 0;
     u32 tries = 0;
 };
 
-// Once more? Looks at the clock and at the others only now and then.
-__device__ __forceinline__ bool again(Watch &w, Wait &wait, u32 place) {
-    if (w.s->signals.dead) return false;
+// Whether to try once more. Looks at the clock and at the fault only in every 64th try.
+__device__ __forceinline__ bool keep_waiting(WaitContext &w, WaitState &wait, u32 place) {
+    if (w.s->signals.gave_up) return false;
     if (++wait.tries % 64) return true;
     if (wait.tries == 64) {
         wait.since = clock64();
@@ -168,13 +191,13 @@ __device__ __forceinline__ bool again(Watch &w, Wait &wait, u32 place) {
         w.fault->turn = w.turn;
         w.fault->place = place;
     }
-    w.s->signals.dead = 1;
+    w.s->signals.gave_up = 1;
     return false;
 }
 
-__device__ __forceinline__ void wait_for(Watch &w, u32 barrier, u32 parity, u32 place) {
+__device__ __forceinline__ void wait_barrier(WaitContext &w, u32 barrier, u32 parity, u32 place) {
     if (mbarrier_passed(barrier, parity)) return;
-    Wait wait;
-    while (!mbarrier_passed(barrier, parity) && again(w, wait, place)) {
+    WaitState wait;
+    while (!mbarrier_passed(barrier, parity) && keep_waiting(w, wait, place)) {
     }
 }

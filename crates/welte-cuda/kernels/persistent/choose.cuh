@@ -1,26 +1,27 @@
-// The end of a turn: all blocks agree on the token. The largest logit of all needs one meeting; the sampler (sample.cuh) is
-// asked where anything else is wanted. A block's clerk tells the host while the next turn runs.
+// The end of a turn: all blocks agree on the token. Choosing the largest logit takes one meeting of the blocks. Everything else is
+// chosen by the sampler (sample.cuh). Block 0's bookkeeper reports the token to the host while the next turn runs.
 #pragma once
 #include "persistent/exchange.cuh"
 #include "sample.cuh"
 
-__device__ __forceinline__ bool asks_for_the_largest(const Sampler &s) {
+__device__ __forceinline__ bool wants_largest_logit(const Sampler &s) {
     return !(s.temperature > 0.0f) && !has_penalties(s) && s.biases == 0;
 }
 
-// Hands the token to the clerk. A turn is far longer than the clerk's work on the one before.
-__device__ __forceinline__ void tell(Watch &w, Shared *s) {
-    Wait wait;
-    while (s->clerk.told != s->clerk.turns && again(w, wait, PLACE_TOKEN)) {
+// Hands the token to the bookkeeper. A turn takes far longer than the bookkeeper, so this wait is short.
+__device__ __forceinline__ void hand_to_bookkeeper(WaitContext &w, Shared *s) {
+    WaitState wait;
+    while (s->bookkeeping.recorded != s->bookkeeping.handed && keep_waiting(w, wait, PLACE_TOKEN)) {
     }
-    s->clerk.token = s->token;
-    s->clerk.ended = s->ended;
+    s->bookkeeping.token = s->token;
+    s->bookkeeping.ended = s->ended;
     __threadfence_block();
-    s->clerk.turns = s->clerk.turns + 1;
+    s->bookkeeping.handed = s->bookkeeping.handed + 1;
 }
 
-// `best` is the largest logit that this thread has seen. Afterwards s->token and s->ended are there for all consumers.
-__device__ __forceinline__ void choose(Watch &w, Shared *s, const SampleArgs &a, Sync *sync, u64 best, bool greedy, u32 turn, u32 turns, u32 cancelled) {
+// `best` is the largest logit that this thread has seen. Afterwards all consumers may read s->token and s->ended.
+__device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const SampleArgs &a, Sync *sync, u64 best, bool greedy, u32 turn, u32 turns,
+                                             u32 cancelled) {
     u32 tid = threadIdx.x;
     if (greedy) {
 #pragma unroll
@@ -43,7 +44,7 @@ __device__ __forceinline__ void choose(Watch &w, Shared *s, const SampleArgs &a,
     }
     if (!greedy) {
         consumers_meet();
-        if (tid < THREADS && sample_block(a, s->work, cancelled)) {
+        if (tid < THREADS && sample_block(a, s->scratchpad, cancelled)) {
             block_meets();
             if (tid == 0) arrive(&sync->chosen);
         }
@@ -54,8 +55,8 @@ __device__ __forceinline__ void choose(Watch &w, Shared *s, const SampleArgs &a,
             u64 rank = far(&sync->best[turn & 3]);
             u32 token = min(index_of(rank), a.n - 1);
             bool end = turn + 1 >= turns || far(&sync->cancelled[turn & 3]);
-            for (u32 i = 0; i < s->ends_kept; i++) end |= s->ends[i] == token;
-            // Nobody reads this one any more, nor writes it before the turn after the next.
+            for (u32 i = 0; i < s->end_count; i++) end |= s->ends[i] == token;
+            // No block reads this entry any more, and none writes it before the turn after the next.
             if (blockIdx.x == 0) sync->best[(turn + 3) & 3] = 0;
             s->token = token;
             s->ended = end;
@@ -63,20 +64,28 @@ __device__ __forceinline__ void choose(Watch &w, Shared *s, const SampleArgs &a,
             s->token = min(far(&a.step->rows[0].token), a.n - 1);
             s->ended = far(&a.step->ended);
         }
-        if (greedy && blockIdx.x == 0 && !s->signals.dead) tell(w, s);
+        if (greedy && blockIdx.x == 0 && !s->signals.gave_up) hand_to_bookkeeper(w, s);
     }
     consumers_meet();
 }
 
-// The clerk: history, conveyor, mailbox and step state.
+// The bookkeeper: writes history, tokens, mailbox and step state.
+//
+// Memory order: thread 0 writes a token and then `handed`; after the last token it writes `done`. A fence precedes each of both
+// writes. The bookkeeper reads `done`, and behind a fence `handed`. All four accesses are volatile, so these are two release and
+// acquire patterns at block scope: if the bookkeeper reads `done` as 1, it then reads the last value of `handed`, and behind another
+// fence that token. So it leaves only when every token is recorded. If it read `handed` first, the last token and `done` could
+// both be written between the two reads, and it would leave without recording that token.
 __device__ __forceinline__ void keep_books(Shared *s, const SampleArgs &a) {
     for (;;) {
-        if (s->clerk.told != s->clerk.turns) {
+        u32 done = s->signals.done;
+        __threadfence_block();
+        if (s->bookkeeping.recorded != s->bookkeeping.handed) {
             __threadfence_block();
-            finish(a, s->clerk.token, s->clerk.ended);
+            finish(a, s->bookkeeping.token, s->bookkeeping.ended);
             __threadfence_block();
-            s->clerk.told = s->clerk.told + 1;
-        } else if (s->signals.done) {
+            s->bookkeeping.recorded = s->bookkeeping.recorded + 1;
+        } else if (done) {
             return;
         } else {
             __nanosleep(100);

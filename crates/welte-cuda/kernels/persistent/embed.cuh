@@ -3,12 +3,12 @@
 #include "persistent/exchange.cuh"
 #include "persistent/stream.cuh"
 
-template <class V> constexpr u32 EMBEDDED = (V::k + 31) / 32; // blocks of 32 elements of an embedding
+template <class V> constexpr u32 EMBEDDING_BLOCKS = (V::k + 31) / 32; // of 32 elements
 
-// One block of it, by a warp.
-template <class V> __device__ __forceinline__ void embed_block(float *x, const Instruction &in, u32 tag, u32 token, u32 block, bool mute) {
+// One block of an embedding, by a warp.
+template <class V> __device__ __forceinline__ void embed_block(float *x, const Instruction &in, u32 tag, u32 token, u32 block, bool stalled) {
     using F = typename V::Format;
-    using L = Slot<V>;
+    using L = RowLayout<V>;
     u32 lane = threadIdx.x % 32;
     const u8 *p[MOST_PLANES];
 #pragma unroll
@@ -30,13 +30,13 @@ template <class V> __device__ __forceinline__ void embed_block(float *x, const I
         for (u32 j = 0; j < 8; j++)
             if (lane % 8 == j) v = eight[j];
     }
-    if (at < V::k && !mute) publish(x + at, V::scale * v, tag);
+    if (at < V::k && !stalled) publish(x + at, V::scale * v, tag);
 }
 
-template <class V> __device__ __forceinline__ void embed(Watch &w, float *exchange, const Instruction &in, u32 turn, u32 token, bool mute) {
+template <class V> __device__ __forceinline__ void embed(WaitContext &w, float *exchange, const Instruction &in, u32 turn, u32 token, bool stalled) {
     u32 tag = tag_of(turn, in.writes_per_turn, in.writes);
     STAMP(0);
-    for (u32 block = blockIdx.x + threadIdx.x / 32 * gridDim.x; block < EMBEDDED<V>; block += gridDim.x * WARPS)
-        embed_block<V>(exchange + in.out, in, tag, token, block, mute);
+    for (u32 block = blockIdx.x + threadIdx.x / 32 * gridDim.x; block < EMBEDDING_BLOCKS<V>; block += gridDim.x * WARPS)
+        embed_block<V>(exchange + in.output, in, tag, token, block, stalled);
     STAMP(3);
 }

@@ -1,9 +1,10 @@
-// How blocks hand activations to each other without barriers: the vectors that commands write lie once in device memory,
-// and the two lowest bits of every float say which write of the vector it is from. A reader asks again for what is stale.
+// The exchange: how blocks pass activations to each other without barriers. A vector that commands write is stored once in device
+// memory, and the two lowest bits of every float are a tag that says which write of the vector it belongs to. A reader loads stale
+// floats again.
 //
-// Writes of a vector are numbered on and on over the turns of a launch; the tag is 1, 2, 3, 1, ... (0: never written). A
-// vector is overwritten only when everybody has read it: each block takes a part in every product, and every product needs
-// all of its input, so a block that writes has seen all others pass the reading before.
+// The writes of a vector are numbered through all turns of a launch. Their tags are 1, 2, 3, 1, ...; 0 means never written. A vector
+// is overwritten only when every block has read it: each block has rows in every product, and every product needs all of its input.
+// So a block that writes has seen all others finish the read before.
 #pragma once
 #include "persistent/block.cuh"
 
@@ -13,62 +14,62 @@ __device__ __forceinline__ u32 tagged(float v, u32 tag) { return ((__float_as_ui
 
 __device__ __forceinline__ void publish(float *to, float v, u32 tag) { store_relaxed(to, tagged(v, tag)); }
 
-__device__ __forceinline__ u32 glance(const float *from) { return load_relaxed(from); }
-__device__ __forceinline__ uint4 glance4(const float *from) { return load_relaxed4(from); }
+__device__ __forceinline__ u32 peek(const float *from) { return load_relaxed(from); }
+__device__ __forceinline__ uint4 peek4(const float *from) { return load_relaxed4(from); }
 
 __device__ __forceinline__ bool fresh(u32 v, u32 tag) { return (v & 3) == tag; }
 __device__ __forceinline__ bool fresh(uint2 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag)) & 3) == 0; }
 __device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }
 __device__ __forceinline__ float value(u32 v) { return __uint_as_float(v & ~3u); }
 
-// The quads (four floats) of `from` that fall to this lane: lane, lane + 32, ... below `quads`.
-template <u32 ROUNDS> __device__ __forceinline__ void ask(const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
+// Loads the quads (four floats) of `from` that belong to this lane: lane, lane + 32, ... below `quads`.
+template <u32 ROUNDS> __device__ __forceinline__ void request(const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         got[r] = make_uint4(tag, tag, tag, tag);
-        if (lane + 32 * r < quads) got[r] = glance4(from + 4 * (lane + 32 * r));
+        if (lane + 32 * r < quads) got[r] = peek4(from + 4 * (lane + 32 * r));
     }
 }
 
-// They were asked for; what is stale is asked for again. (That the warp agrees that nothing is, before any lane asks again, is worth
-// a seventh of a token: docs/persistent.md.)
-template <u32 ROUNDS> __device__ __forceinline__ void complete(Watch &w, const float *from, u32 tag, u32 lane, uint4 (&got)[ROUNDS]) {
+// Waits until all quads of a `request` are fresh. First the warp votes; only if a lane has a stale quad does any lane load again.
+// Without the vote a token takes a seventh longer (docs/persistent.md).
+template <u32 ROUNDS> __device__ __forceinline__ void await_fresh(WaitContext &w, const float *from, u32 tag, u32 lane, uint4 (&got)[ROUNDS]) {
     bool there = true;
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) there &= fresh(got[r], tag);
     if (__all_sync(~0u, there)) return;
-    Wait wait;
+    WaitState wait;
     for (;;) {
         bool all = true;
 #pragma unroll
         for (u32 r = 0; r < ROUNDS; r++)
             if (!fresh(got[r], tag)) {
                 all = false;
-                got[r] = glance4(from + 4 * (lane + 32 * r));
+                got[r] = peek4(from + 4 * (lane + 32 * r));
             }
-        if (all || !again(w, wait, PLACE_INPUT)) break;
+        if (all || !keep_waiting(w, wait, PLACE_INPUT)) break;
     }
     __syncwarp();
 }
 
-// The same from the beginning, but not before the others can have come so far: to ask again and again crowds the way of what is
-// asked for, and that of the weights.
-template <u32 ROUNDS> __device__ __forceinline__ void receive(Watch &w, const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
-    wait_ticks(w.since, w.delay);
-    ask(from, tag, lane, quads, got);
-    complete(w, from, tag, lane, got);
+// Requests quads and waits for them. The first load is delayed until the other blocks can have written them, because polling
+// competes with useful loads.
+template <u32 ROUNDS> __device__ __forceinline__ void receive(WaitContext &w, const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
+    wait_ticks(w.product_end, w.poll_delay);
+    request(from, tag, lane, quads, got);
+    await_fresh(w, from, tag, lane, got);
 }
 
 // ---- meeting ----
 
-// Everything that this block wrote comes before what others do after they have met it.
+// What this block wrote before becomes visible to the blocks that meet it.
 __device__ __forceinline__ void arrive(u32 *counter) {
     __threadfence();
     count_release(counter);
 }
 
-__device__ __forceinline__ void wait_count(Watch &w, const u32 *counter, u32 wanted) {
-    Wait wait;
-    while (load_acquire(counter) < wanted && again(w, wait, PLACE_TOKEN)) {
+__device__ __forceinline__ void wait_count(WaitContext &w, const u32 *counter, u32 wanted) {
+    WaitState wait;
+    while (load_acquire(counter) < wanted && keep_waiting(w, wait, PLACE_TOKEN)) {
     }
 }

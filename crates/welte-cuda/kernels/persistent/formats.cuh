@@ -1,4 +1,4 @@
-// Every format of weights beside each other, each in a namespace of its own.
+// Every format of weights, each in a namespace of its own.
 #pragma once
 #include "blocks.cuh"
 #include "format/codebook.cuh"
@@ -56,7 +56,7 @@ namespace f8_e4m3 {
 #include "format/f8_e4m3.cuh"
 }
 
-// The members of the affine family that a model has: bits, group, and whether scales are BF16.
+// The affine formats that the model uses: bits, group size, and whether scales are BF16.
 #ifdef AFFINE_0_BITS
 #define BITS AFFINE_0_BITS
 #define GROUP AFFINE_0_GROUP

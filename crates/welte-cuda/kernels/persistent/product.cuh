@@ -1,20 +1,20 @@
-// Products of a matrix with one vector: rows come out of the ring, each warp multiplies its slice of all of them
-// (persistent/part.cuh), and when all have, a thread per row adds the slices' parts up and hands the result on.
+// Products of a matrix with one vector. Rows arrive in the ring, and each warp multiplies its slice of all of them (partition.cuh).
+// Then a thread per row adds the slices' sums and publishes the result.
 #pragma once
 #include "persistent/stage.cuh"
 
-// Which unit of the row a lane takes in each round; where its slice has no more, what lies beside it in the row (so in other banks
-// than what other lanes read), to be multiplied by nought.
-template <class V> struct Units {
-    using P = Part<V>;
+// The unit of the row that a lane takes in each round. Past the end of its slice a lane takes the neighbouring unit and multiplies it
+// by zero: other banks than the other lanes' units have.
+template <class V> struct LaneUnits {
+    using P = Partition<V>;
     static constexpr bool FULL = P::EVEN && P::EACH % P::LANES == 0;
     u32 at[P::ROUNDS];
     bool live[P::ROUNDS];
-    u32 first; // of the slice
+    u32 first; // unit of the slice
 
     __device__ __forceinline__ void begin(u32 warp, u32 lane) {
-        // Where lines would be read from the same banks each begins a round after the one before: so with four lanes per line or two, and
-        // with any where lines of scales are as many bytes apart as there are in all banks.
+        // Each line starts one round after the line before it where they would otherwise read from the same banks. That is so with two or
+        // four lanes per line, and with any number where the distance of two lines' scales is a multiple of all banks.
         constexpr bool TURNED = P::ROUNDS > 1 && (P::LANES <= 4 || Slot<V>::stride(Slot<V>::F::PLANES - 1) % 128 == 0);
         u32 ahead = TURNED ? lane / P::LANES % P::ROUNDS : 0, units = P::units(warp);
         first = warp * P::EACH;
@@ -26,20 +26,20 @@ template <class V> struct Units {
         }
     }
 
-    // Where in the slice; where there is none, anywhere.
+    // The index within the slice; any index where the unit is past its end.
     __device__ __forceinline__ u32 in_slice(u32 r) const { return live[r] ? at[r] - first : 0; }
 };
 
-// What a lane multiplies with.
-template <class V, bool BLOCKS> struct Held;
+// A lane's share of the input, in registers.
+template <class V, bool BLOCKS> struct LaneInput;
 
-template <class V> struct Held<V, true> {
-    using P = Part<V>;
+template <class V> struct LaneInput<V, true> {
+    using P = Partition<V>;
     using F = typename V::Format;
     int q[P::ROUNDS][8];
     float scale[P::ROUNDS], low[P::ROUNDS], high[P::ROUNDS];
 
-    __device__ __forceinline__ void load(const u8 *slice, const Units<V> &units) {
+    __device__ __forceinline__ void load(const u8 *slice, const LaneUnits<V> &units) {
 #pragma unroll
         for (u32 r = 0; r < P::ROUNDS; r++) {
             u32 at = units.in_slice(r);
@@ -54,12 +54,12 @@ template <class V> struct Held<V, true> {
         }
     }
 
-    // A unit as it comes out of the ring; `w` has its scales, and its integers unless they are nibbles.
+    // A unit as it is in the ring. `w` has the scales, and the integers unless these are nibbles.
     struct Unit {
         uint4 nibbles;
         Block32 w;
     };
-    __device__ static __forceinline__ Unit take(const u8 *const p[], u32 unit) { return {F::NIBBLES ? *(const uint4 *)(p[0] + 16 * unit) : uint4(), F::load(p, unit)}; }
+    __device__ static __forceinline__ Unit load_unit(const u8 *const p[], u32 unit) { return {F::NIBBLES ? *(const uint4 *)(p[0] + 16 * unit) : uint4(), F::load(p, unit)}; }
 
     __device__ __forceinline__ float add(const Unit &unit, u32 r, float sum) const {
         const Block32 &w = unit.w;
@@ -75,7 +75,7 @@ template <class V> struct Held<V, true> {
         }
         int dot = 0;
         if constexpr (F::NIBBLES) {
-            // The upper nibbles stay where they are, times 16; so `scale` has a sixteenth.
+            // The upper nibbles keep their place, so they count 16 times; `scale` makes up for it.
             u32 words[4] = {unit.nibbles.x, unit.nibbles.y, unit.nibbles.z, unit.nibbles.w};
             int upper = 0;
 #pragma unroll
@@ -94,12 +94,12 @@ template <class V> struct Held<V, true> {
     }
 };
 
-template <class V> struct Held<V, false> {
-    using P = Part<V>;
+template <class V> struct LaneInput<V, false> {
+    using P = Partition<V>;
     using F = typename V::Format;
     float x[P::ROUNDS][8];
 
-    __device__ __forceinline__ void load(const u8 *slice, const Units<V> &units) {
+    __device__ __forceinline__ void load(const u8 *slice, const LaneUnits<V> &units) {
 #pragma unroll
         for (u32 r = 0; r < P::ROUNDS; r++) {
             u32 at = units.in_slice(r);
@@ -113,7 +113,7 @@ template <class V> struct Held<V, false> {
     struct Unit {
         float w[8];
     };
-    __device__ static __forceinline__ Unit take(const u8 *const p[], u32 unit) {
+    __device__ static __forceinline__ Unit load_unit(const u8 *const p[], u32 unit) {
         Unit taken;
         F::load8(p, unit, taken.w);
         return taken;
@@ -130,8 +130,8 @@ template <class V> struct Held<V, false> {
     }
 };
 
-// Sums of M passes over the LANES lanes that share a row: lane i of them has that of pass i % M.
-template <u32 M, u32 LANES> __device__ __forceinline__ float fold(float (&v)[M], u32 lane) {
+// Adds M sums over the LANES lanes that share a row. Lane i of them returns sum i % M.
+template <u32 M, u32 LANES> __device__ __forceinline__ float sum_over_lanes(float (&v)[M], u32 lane) {
 #pragma unroll
     for (u32 left = M, o = 1; left > 1; left /= 2, o *= 2) {
         bool second = lane & o;
@@ -147,18 +147,18 @@ template <u32 M, u32 LANES> __device__ __forceinline__ float fold(float (&v)[M],
     return sum;
 }
 
-// This warp's parts of the `here` rows of a slot, into `parts` from row `done` on.
+// Adds this warp's sums for the `here` rows of a slot to `parts`, from row `done` on.
 template <class V>
-__device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, const Units<V> &units, const u8 *slot, float *parts, u32 done, u32 here, u32 lane) {
+__device__ __forceinline__ void multiply_slot(const LaneInput<V, V::Format::BLOCKS> &x, const LaneUnits<V> &units, const u8 *slot, float *parts, u32 done, u32 here, u32 lane) {
     using L = Slot<V>;
-    using P = Part<V>;
+    using P = Partition<V>;
     constexpr u32 M = P::AT_ONCE;
 #pragma unroll 1
     for (u32 base = 0; base < P::LINES; base += M * P::ROWS) {
         if (L::SETS == 1 && base >= here) break;
         float v[M];
-        // All of it is asked for before any of it is multiplied.
-        typename Held<V, V::Format::BLOCKS>::Unit taken[M][P::ROUNDS];
+        // All units are loaded before any of them is multiplied.
+        typename LaneInput<V, V::Format::BLOCKS>::Unit taken[M][P::ROUNDS];
 #pragma unroll
         for (u32 m = 0; m < M; m++) {
             u32 line = base + m * P::ROWS + lane / P::LANES;
@@ -167,7 +167,7 @@ __device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, con
 #pragma unroll
             for (int i = 0; i < L::F::PLANES; i++) p[i] = slot + P::LINES * L::before(i) + line * L::stride(i);
 #pragma unroll
-            for (u32 r = 0; r < P::ROUNDS; r++) taken[m][r] = x.take(p, units.at[r]);
+            for (u32 r = 0; r < P::ROUNDS; r++) taken[m][r] = x.load_unit(p, units.at[r]);
         }
 #pragma unroll
         for (u32 m = 0; m < M; m++) {
@@ -175,21 +175,21 @@ __device__ __forceinline__ void rows_of(const Held<V, V::Format::BLOCKS> &x, con
 #pragma unroll
             for (u32 r = 0; r < P::ROUNDS; r++) v[m] = x.add(taken[m][r], r, v[m]);
         }
-        float sum = fold<M, P::LANES>(v, lane);
+        float sum = sum_over_lanes<M, P::LANES>(v, lane);
         u32 line = base + lane % M * P::ROWS + lane / P::LANES, set = line / V::rows, row = line % V::rows;
         if (lane % P::LANES < M && row < here && line < P::LINES) parts[set * OUTPUTS / L::SETS + done + row] = sum;
     }
 }
 
-// What all slices have of a row.
-__device__ __forceinline__ float total(const float (*parts)[OUTPUTS], u32 row) {
+// The sum of all slices for a row.
+__device__ __forceinline__ float sum_slices(const float (*parts)[OUTPUTS], u32 row) {
     float sum[2] = {0.0f, 0.0f};
 #pragma unroll
     for (u32 i = 0; i < WARPS; i++) sum[i % 2] += parts[i][row];
     return sum[0] + sum[1];
 }
 
-// What a norm has for all results of a row: `squares` are the slices' sums of squares.
+// The factor by which a norm scales all results of a row. `squares` are the slices' sums of squares.
 template <class V> __device__ __forceinline__ float norm_factor(const float (&squares)[WARPS]) {
     if constexpr (!V::norm) return 1.0f;
     float sum = 0.0f;
@@ -198,73 +198,73 @@ template <class V> __device__ __forceinline__ float norm_factor(const float (&sq
     return rsqrtf(sum * (1.0f / (float)V::k) + V::eps);
 }
 
-// What a product comes to in a row. `before`: what it is added to.
+// The final result of a row. `before` is the value that it is added to.
 template <class V> __device__ __forceinline__ float result(const float (*parts)[OUTPUTS], u32 row, float factor, float before) {
-    float v = total(parts, row) * factor;
-    if constexpr (V::output == ACT_MUL) v = activate(V::act, v) * (total(parts, OUTPUTS / 2 + row) * factor);
-    if constexpr (V::output == ADD || V::bias) v += before;
-    if constexpr (V::output == LOGITS) {
+    float v = sum_slices(parts, row) * factor;
+    if constexpr (V::output == Output::ActMul) v = activate(V::act, v) * (sum_slices(parts, OUTPUTS / 2 + row) * factor);
+    if constexpr (V::output == Output::Add || V::bias) v += before;
+    if constexpr (V::output == Output::Logits) {
         v *= V::scale;
         if constexpr (V::cap != 0.0f) v = V::cap * tanhf(v / V::cap);
     }
     return v;
 }
 
-// A product, its input from the exchange, its output to the exchange or (logits) to plain memory. Gives back the largest
-// logit that this thread has seen.
+// A whole product. The input comes from the exchange; the output goes to the exchange, or, if it is logits, to plain memory. Returns
+// the largest logit that this thread has seen.
 template <class V>
-__device__ __forceinline__ u64 product(Watch &w, Shared *s, Ring &ring, float *exchange, float *logits, const Instruction &in, const Share &share,
-                                       u32 turn, u32 &parity, u32 &half, bool mute) {
+__device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, float *exchange, float *logits, const Instruction &in, const Share &share,
+                                       u32 turn, u32 &parity, u32 &half, bool stalled) {
     using L = Slot<V>;
-    using P = Part<V>;
+    using P = Partition<V>;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
-    u8 *slice = s->work + warp * P::BYTES;
+    u8 *slice = s->scratchpad + warp * P::BYTES;
     STAMP(0);
-    // What does not depend on the input is worked out before it is there: for what comes after that every block waits.
-    Units<V> units;
+    // Work that does not need the input is done before the wait for it: every block waits for what comes after.
+    LaneUnits<V> units;
     units.begin(warp, lane);
     u32 first = opaque(share.first), count = opaque(share.rows), tag = opaque(tag_of(turn, in.writes_per_turn, in.writes));
     if (!(in.flags & REUSES_INPUT)) {
         parity ^= 1;
-        stage<V>(w, in, exchange + in.in, tag_of(turn, in.reads_per_turn, in.reads), slice, warp, lane, &s->squares[parity][warp]);
+        stage<V>(w, in, exchange + in.input, tag_of(turn, in.reads_per_turn, in.reads), slice, warp, lane, &s->squares[parity][warp]);
     }
     STAMP(1);
-    Held<V, V::Format::BLOCKS> x;
+    LaneInput<V, V::Format::BLOCKS> x;
     x.load(slice, units);
-    // Two halves of the parts' room take turns: a segment need not wait until the one before is read.
+    // The parts have two halves that are used in turn, so a segment need not wait until the one before is read.
     constexpr u32 ROOM = OUTPUTS / L::SETS, MOST = ROOM < CONSUMERS ? ROOM : CONSUMERS, SEGMENT = MOST / V::rows * V::rows;
     static_assert(SEGMENT > 0, "too little room for outputs");
-    float *out = exchange + in.out + first;
+    float *out = exchange + in.output + first;
     u64 best = 0;
     float factor = 1.0f;
     for (u32 begin = 0; begin < count; begin += SEGMENT, half ^= 1) {
         u32 rows = min(SEGMENT, count - begin);
         float(*parts)[OUTPUTS] = s->parts[half];
         float before = 0.0f;
-        if (V::output == ADD && tid < rows) before = value(glance(out + begin + tid));
+        if (V::output == Output::Add && tid < rows) before = value(peek(out + begin + tid));
         if (V::bias && tid < rows) before = __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
         for (u32 done = 0; done < rows; done += V::rows) {
-            // Where it will be is worked out before it is there.
+            // The slot's address does not depend on its arrival.
             const u8 *slot = ring.slot<V>();
-            ring.take(w);
-            rows_of<V>(x, units, slot, parts[warp], done, min((u32)V::rows, rows - done), lane);
-            ring.give<V>(lane);
+            ring.wait(w);
+            multiply_slot<V>(x, units, slot, parts[warp], done, min((u32)V::rows, rows - done), lane);
+            ring.release<V>(lane);
         }
         consumers_meet();
         STAMP(2);
         if (begin == 0) factor = norm_factor<V>(s->squares[parity]);
         if (tid >= rows) continue;
         float v = result<V>(parts, tid, factor, before);
-        if constexpr (V::output == LOGITS) {
+        if constexpr (V::output == Output::Logits) {
             u32 id = first + begin + tid;
             logits[id] = v;
             u64 rank = v == v ? ranked(v, id) : 0;
             best = rank > best ? rank : best;
-        } else if (!mute) {
+        } else if (!stalled) {
             publish(out + begin + tid, v, tag);
         }
     }
     STAMP(3);
-    w.since = (u32)clock64();
+    w.product_end = (u32)clock64();
     return best;
 }

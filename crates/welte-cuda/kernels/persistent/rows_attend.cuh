@@ -1,21 +1,21 @@
-// Attention of several rows of a step. Rows of a sequence attend to each other: first all keys and values go into the cache,
-// then all blocks meet, and from then on every key is one of the cache's. The rest is as for one row (persistent/attend.cuh);
-// the jobs of all rows are shared out one after the other, and a context is cut into fewer splits the more rows there are.
+// Attention of several rows of a step. Rows of one sequence attend to each other: so all keys and values are first written to the
+// cache, then all blocks meet, and from then on every key is read from the cache. The rest is the code for one row (attend.cuh).
+// The jobs of all rows are numbered one after the other. The more rows, the fewer splits of a context.
 #pragma once
 #include "persistent/attend.cuh"
 #include "persistent/rows.cuh"
 
-// Keys and values of all rows, normed and turned, into the cache: a vector for a warp.
-template <class V> __device__ __forceinline__ void append(Watch &w, Shared *s, const Kv &kv, const RowsArgs &a, const Instruction &in) {
-    using X = Vector<V>;
+// Writes the keys and values of all rows, after norm and rope, to the cache: a vector per warp.
+template <class V> __device__ __forceinline__ void append(WaitContext &w, Shared *s, const Kv &kv, const RowsArgs &a, const Instruction &in) {
+    using X = QkvVector<V>;
     constexpr u32 VECTORS = 2 * V::kv_heads;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, tag = tag_of(0, in.reads_per_turn, in.reads);
 #pragma unroll 1
     for (u32 n = tid / 32 * gridDim.x + opaque(blockIdx.x); n < s->live * VECTORS; n += gridDim.x * WARPS) {
         u32 row = n / VECTORS, nth = n % VECTORS, part = nth / V::kv_heads;
-        const float *from = exchange_of(a, row) + in.in + (V::heads + nth) * V::head_dim, *norm = part ? nullptr : (const float *)in.vectors[1];
+        const float *from = exchange_of(a, row) + in.input + (V::heads + nth) * V::head_dim, *norm = part ? nullptr : (const float *)in.vectors[1];
         X x;
-        x.ask(from, norm, lane);
+        x.request(from, norm, lane);
         x.receive(w, from, tag, lane);
         float v[X::EACH][2][2];
         x.finish(s->angles + row * ANGLES, v, norm != nullptr, part == 0, 1.0f, lane);
@@ -33,29 +33,26 @@ template <class V> __device__ __forceinline__ void append(Watch &w, Shared *s, c
     }
 }
 
-// Everything of a job but its end.
+// All of a job except the publishing of its result.
 template <class V>
-__device__ __forceinline__ void scan_row(Watch &w, Shared *s, const Kv &kv, const RowsArgs &a, const Instruction &in, const Job<V> &job, u32 row) {
+__device__ __forceinline__ void attend_row_job(WaitContext &w, Shared *s, const Kv &kv, const RowsArgs &a, const Instruction &in, const Job<V> &job, u32 row) {
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tile = job.begin + warp, position = s->rows[row].position;
-    u32 sequence = s->rows[row].sequence;
-    if (s->sequence != sequence) {
-        const u32 *pages = kv.pages + (u64)sequence * kv.per_sequence;
-        for (u32 i = tid; i < kv.per_sequence; i += CONSUMERS) s->pages[i] = __ldg(pages + i);
-    }
-    prepare<V>(w, s, kv, exchange_of(a, row) + in.in, in, tag_of(0, in.reads_per_turn, in.reads), job, position, s->angles + row * ANGLES, 0, warp, lane);
+    u32 slot = s->rows[row].slot;
+    if (s->slot != slot) load_pages(s, a.caches, slot, tid, CONSUMERS);
+    load_qkv<V>(w, s, kv, exchange_of(a, row) + in.input, in, tag_of(0, in.reads_per_turn, in.reads), job, position, s->angles + row * ANGLES, 0, warp, lane);
     if (tid == 0) wait_count(w, &a.sync->arrived, s->meetings * gridDim.x);
     consumers_meet();
-    if (tid == 0) s->sequence = sequence;
+    if (tid == 0) s->slot = slot;
     Keys<V> k;
     Values<V> v;
     k.fetch(s, job, tile, job.to, position, lane / 4, lane % 4);
     v.fetch(s, kv, job, tile, job.to, position, lane / 4, lane % 4);
-    go_through<V, false>(s, kv, job, position, k, v, tile, warp, lane);
+    attend_tiles<V, false>(s, kv, job, position, k, v, tile, warp, lane);
 }
 
-template <class V> __device__ __forceinline__ void attend_rows(Watch &w, Shared *s, const RowsArgs &a, const Instruction &in) {
+template <class V> __device__ __forceinline__ void attend_rows(WaitContext &w, Shared *s, const RowsArgs &a, const Instruction &in) {
     constexpr u32 JOBS = Job<V>::JOBS;
-    Kv kv = a.kv;
+    Kv kv = a.caches[V::cache];
     kv.layer = in.layer;
     append<V>(w, s, kv, a, in);
     consumers_meet();
@@ -65,15 +62,15 @@ template <class V> __device__ __forceinline__ void attend_rows(Watch &w, Shared 
     }
     u32 most = max(1u, V::splits / s->live), number = opaque(blockIdx.x);
     bool had_part = false;
-    auto splits = [&](u32 row) { return splits_of<V>(s->rows[row].position + 1 - Job<V>::first(s->rows[row].position), most); };
+    auto splits = [&](u32 row) { return split_count<V>(s->rows[row].position + 1 - Job<V>::first(s->rows[row].position), most); };
 #pragma unroll 1
     for (u32 row = 0; row < s->live; row++) {
         u32 parts = splits(row), position = s->rows[row].position;
 #pragma unroll 1
         for (; number < JOBS * parts; number += gridDim.x) {
             Job<V> job(kv, number, parts, position);
-            scan_row<V>(w, s, kv, a, in, job, row);
-            hand_on<V>(s, job, exchange_of(a, row), in, 0, parts, is_mute(a));
+            attend_row_job<V>(w, s, kv, a, in, job, row);
+            publish_job<V>(s, job, exchange_of(a, row), in, 0, parts, is_stalled(a));
             had_part = true;
         }
         number -= JOBS * parts;
@@ -81,7 +78,7 @@ template <class V> __device__ __forceinline__ void attend_rows(Watch &w, Shared 
     if (V::splits > 1)
 #pragma unroll 1
         for (u32 row = 0; row < s->live; row++)
-            if (u32 parts = splits(row); parts > 1) add_splits<V>(w, exchange_of(a, row), in, 0, parts, is_mute(a), row);
-    // `work` is the next instruction's.
+            if (u32 parts = splits(row); parts > 1) merge_splits<V>(w, exchange_of(a, row), in, 0, parts, is_stalled(a), row);
+    // The scratchpad belongs to the next instruction.
     if (had_part) consumers_meet();
 }

@@ -1,14 +1,14 @@
-// The input of a product: each warp waits for its slice of the vector, multiplies it with the norm's weights, and puts it into
-// shared memory as the product wants it. Nobody waits for another warp.
+// The input of a product: each warp waits for its slice of the vector, multiplies it by the norm's weights, and stores it in shared
+// memory in the order that the product needs. No warp waits for another.
 //
-// Activations of block formats are rounded to int8 per 32 as the graph's kernels do it (quantise.cuh).
+// Activations for block formats are quantised to 8 bits per block of 32, as in the graph's kernels (quantise.cuh).
 #pragma once
-#include "persistent/part.cuh"
+#include "persistent/partition.cuh"
 
-// A staged slice lies in pieces of 16 bytes, so that neighbouring lanes read neighbouring pieces. Blocks: bytes 0..16 of all
-// blocks, bytes 16..32, then what belongs to them. Floats: as pieces of 4, even and odd.
-template <class V, u32 ROUNDS> __device__ __forceinline__ void put(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
-    constexpr u32 UNITS = Part<V>::EACH;
+// A staged slice consists of pieces of 16 bytes, so that neighbouring lanes read neighbouring pieces. Blocks: bytes 0..16 of all
+// blocks, bytes 16..32, then the scales and sums. Floats: pieces of 4, first the even ones, then the odd ones.
+template <class V, u32 ROUNDS> __device__ __forceinline__ void store_floats(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
+    constexpr u32 UNITS = Partition<V>::EACH;
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         u32 quad = lane + 32 * r;
@@ -16,13 +16,13 @@ template <class V, u32 ROUNDS> __device__ __forceinline__ void put(u8 *slice, u3
     }
 }
 
-// Quads of blocks, rounded: four bytes each, and what belongs to their block: its scale, the sums of its halves and of all.
-template <u32 ROUNDS> struct Rounded {
+// Quantised quads: four bytes each, and of each block its scale, the sums of both halves and of all.
+template <u32 ROUNDS> struct QuantisedQuads {
     u32 q[ROUNDS];
     float4 side[ROUNDS];
 
-    // Eight neighbouring lanes have a block. Each step is done for all rounds before the next: they do not wait for each other.
-    __device__ __forceinline__ explicit Rounded(const float (&v)[ROUNDS][4]) {
+    // Eight neighbouring lanes share a block. Each step is done for all rounds before the next step, to overlap their latencies.
+    __device__ __forceinline__ explicit QuantisedQuads(const float (&v)[ROUNDS][4]) {
         float most[ROUNDS];
         int sum[ROUNDS];
 #pragma unroll
@@ -34,7 +34,7 @@ template <u32 ROUNDS> struct Rounded {
 #pragma unroll
         for (u32 r = 0; r < ROUNDS; r++) {
             float inverse = most[r] <= TINY ? 0.0f : 127.0f * reciprocal(most[r]);
-            // 1.5 * 2^23: the sum's last byte is the rounded integer.
+            // Adding 1.5 * 2^23 leaves the rounded integer in the last byte.
             u32 b[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) b[j] = __float_as_uint(fmaf(v[r][j], inverse, 12582912.0f));
@@ -47,7 +47,7 @@ template <u32 ROUNDS> struct Rounded {
             for (u32 r = 0; r < ROUNDS; r++) sum[r] += __shfl_xor_sync(~0u, sum[r], o);
 #pragma unroll
         for (u32 r = 0; r < ROUNDS; r++) {
-            // NaN is not below TINY: it makes the scale, and so every output of the row, NaN. So does infinity, times nought.
+            // NaN is not below TINY: it makes the scale, and so every output of the row, NaN. So does infinity, multiplied by zero.
             float scale = most[r] <= TINY ? 0.0f : most[r] * (1.0f / 127.0f);
             float low = scale * (float)sum[r], high = scale * (float)__shfl_xor_sync(~0u, sum[r], 4);
             side[r] = make_float4(scale, low, high, low + high);
@@ -55,20 +55,20 @@ template <u32 ROUNDS> struct Rounded {
     }
 };
 
-template <class V, u32 ROUNDS> __device__ __forceinline__ void put_rounded(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
-    constexpr u32 UNITS = Part<V>::EACH;
-    Rounded<ROUNDS> rounded(v);
+template <class V, u32 ROUNDS> __device__ __forceinline__ void store_quantised(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
+    constexpr u32 UNITS = Partition<V>::EACH;
+    QuantisedQuads<ROUNDS> quantised(v);
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         u32 quad = lane + 32 * r, block = quad / 8, e = quad % 8;
-        if (quad < quads) *(u32 *)(slice + (e / 4 * UNITS + block) * 16 + e % 4 * 4) = rounded.q[r];
-        if (quad < quads && e == 0) *(float4 *)(slice + (2 * UNITS + block) * 16) = rounded.side[r];
+        if (quad < quads) *(u32 *)(slice + (e / 4 * UNITS + block) * 16 + e % 4 * 4) = quantised.q[r];
+        if (quad < quads && e == 0) *(float4 *)(slice + (2 * UNITS + block) * 16) = quantised.side[r];
     }
 }
 
-// What a warp's slice is taken in by: quads of 32 lanes, round by round.
-template <class V> struct Intake {
-    using P = Part<V>;
+// Loads a warp's slice: 32 quads per round.
+template <class V> struct SliceLoader {
+    using P = Partition<V>;
     static constexpr u32 QUADS = P::EACH * P::UNIT / 4, ROUNDS = (QUADS + 31) / 32;
     u32 first, quads;
     float4 weights[V::norm ? ROUNDS : 1];
@@ -85,28 +85,28 @@ template <class V> struct Intake {
         }
     }
 
-    __device__ __forceinline__ void weigh(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const;
+    __device__ __forceinline__ void apply_norm(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const;
 };
 
-// This warp's slice of `x` into `slice`, times the norm's weights; the norm's factor is for the results. Leaves the slice's sum
-// of squares in `squares`.
-template <class V> __device__ __forceinline__ void stage(Watch &w, const Instruction &in, const float *x, u32 tag, u8 *slice, u32 warp, u32 lane, float *squares) {
-    constexpr u32 ROUNDS = Intake<V>::ROUNDS;
-    Intake<V> intake;
-    intake.begin(in, warp, lane);
+// Stages this warp's slice of `x` in `slice`, multiplied by the norm's weights; the norm's factor is applied to the results. Writes the
+// slice's sum of squares to `squares`.
+template <class V> __device__ __forceinline__ void stage(WaitContext &w, const Instruction &in, const float *x, u32 tag, u8 *slice, u32 warp, u32 lane, float *squares) {
+    constexpr u32 ROUNDS = SliceLoader<V>::ROUNDS;
+    SliceLoader<V> loader;
+    loader.begin(in, warp, lane);
     uint4 got[ROUNDS];
-    if (warp == 0 && lane == 0) w.s->signals.hungry = V::attended ? FOR_INPUT | FOR_ATTENTION : FOR_INPUT;
-    receive<ROUNDS>(w, x + intake.first, tag, lane, intake.quads, got);
-    if (warp == 0 && lane == 0) w.s->signals.hungry = 0;
+    if (warp == 0 && lane == 0) w.s->signals.awaiting = V::attended ? AWAITS_INPUT | AWAITS_ATTENTION : AWAITS_INPUT;
+    receive<ROUNDS>(w, x + loader.first, tag, lane, loader.quads, got);
+    if (warp == 0 && lane == 0) w.s->signals.awaiting = 0;
     float v[ROUNDS][4];
-    intake.weigh(got, lane, v, squares);
-    if constexpr (V::Format::BLOCKS) put_rounded<V>(slice, lane, intake.quads, v);
-    else put<V>(slice, lane, intake.quads, v);
+    loader.apply_norm(got, lane, v, squares);
+    if constexpr (V::Format::BLOCKS) store_quantised<V>(slice, lane, loader.quads, v);
+    else store_floats<V>(slice, lane, loader.quads, v);
     __syncwarp();
 }
 
-// The values, times the norm's weights; the sum of their squares into `squares`.
-template <class V> __device__ __forceinline__ void Intake<V>::weigh(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const {
+// Multiplies the loaded values by the norm's weights; writes the sum of their squares to `squares`.
+template <class V> __device__ __forceinline__ void SliceLoader<V>::apply_norm(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const {
     float sum = 0.0f;
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {

@@ -1,47 +1,46 @@
 // Lines of the ring multiplied with the slices of up to eight rows of a step at once, on tensor cores.
 //
-// A tile is eight lines: the columns of a product's second operand. Lane (g, t) = (lane / 4, lane % 4) brings line g's units
-// t, t + 4, t + 8, ... of the warp's slice, four neighbouring ones of all lines at a time: a *chunk*. The other operand is the
-// step's rows; the order of k within a chunk is the lanes', for both. A slot may have fewer lines than a tile, so V::span of
-// them are gone through together.
+// A tile is eight lines: the columns of the second operand. Lane (g, t) = (lane / 4, lane % 4) loads units t, t + 4, t + 8, ... of
+// line g's slice. Four neighbouring units of all lines are a *chunk*. The first operand is the step's rows; both operands use the
+// lanes' order of k within a chunk. A slot may have fewer lines than a tile, so V::span slots are multiplied together.
 //
-// Floats (BF16): row g of the operand is the upper half of row g's activations as pairs of BF16, row g + 8 the lower half.
+// BF16: row g of the operand is the upper half of row g's activations as pairs of BF16, row g + 8 is the lower half.
 //
-// Blocks: the sum over the lanes t would mix four units, each of which has a scale of its own. So a row of the operand stands
-// for a row of the step and one of the four units, and has nought for the others: row m has unit m % 4, of row
-// m / 4 * 2 of the step if m is below 8 and of row m / 4 * 2 - 3 above. That makes four rows of the step, a *group*.
+// Blocks: a sum over the lanes t would mix four units with different scales. So a row of the operand stands for one row of the step
+// and one of the four units, and is zero for the others. Row m has unit m % 4, of row m / 4 * 2 of the step for m below 8, and of row
+// m / 4 * 2 - 3 above. These are four rows of the step, a *group*.
 #pragma once
 #include "persistent/product.cuh"
 #include "persistent/rows.cuh"
 
 template <class A, class B> constexpr bool IS_SAME = false;
 template <class A> constexpr bool IS_SAME<A, A> = true;
-// Whether weights of this format are multiplied by tiles.
+// Whether weights of this format are multiplied in tiles.
 template <class F> constexpr bool HAS_TILES = F::BLOCKS || IS_SAME<F, bf16::Format>;
 
-// Units of a staged slice: whole chunks, the last of which ends with noughts.
-template <class V> constexpr u32 STAGED = round_up(Part<V>::EACH, 4);
-// Of blocks two rows lie together, word beside word, as a product's operand wants them.
+// Units of a staged slice: whole chunks. The last one is filled up with zeros.
+template <class V> constexpr u32 STAGED_UNITS = round_up(Partition<V>::EACH, 4);
+// For block formats two rows are stored together, word by word, as the operand needs them.
 template <class V> constexpr u32 ROWS_TOGETHER = V::Format::BLOCKS ? 2 : 1;
-// Bytes of what belongs to a block of a row: its scale and sum, or its scale and the sums of its halves.
-template <class F> constexpr u32 SIDE = F::HALVES ? 16 : 8;
-// Bytes from these rows' slices to the next ones': neighbouring ones lie in different banks.
-template <class V, bool BLOCKS> constexpr u32 SLICE_OF = (STAGED<V> * 32 + 63) / 128 * 128 + 64;
-template <class V> constexpr u32 SLICE_OF<V, true> = (STAGED<V> * (64 + 2 * SIDE<typename V::Format>) + 63) / 128 * 128 + 64;
-template <class V> constexpr u32 SLICE = SLICE_OF<V, V::Format::BLOCKS>;
+// Bytes beside a block of a row: its scale and sum, or its scale and the sums of its halves.
+template <class F> constexpr u32 BLOCK_META_BYTES = F::HALVES ? 16 : 8;
+// Distance of two slices in bytes: neighbouring ones use different banks.
+template <class V, bool BLOCKS> constexpr u32 SLICE_BYTES_OF = (STAGED_UNITS<V> * 32 + 63) / 128 * 128 + 64;
+template <class V> constexpr u32 SLICE_BYTES_OF<V, true> = (STAGED_UNITS<V> * (64 + 2 * BLOCK_META_BYTES<typename V::Format>) + 63) / 128 * 128 + 64;
+template <class V> constexpr u32 SLICE_BYTES = SLICE_BYTES_OF<V, V::Format::BLOCKS>;
 
 constexpr u32 TILE = 8;
 constexpr u32 GROUP_ROWS = 4;
 
 template <class V> struct Tiles {
     using L = Slot<V>;
-    using P = Part<V>;
+    using P = Partition<V>;
     using F = typename V::Format;
-    static constexpr u32 LINES = V::span * P::LINES, STEP = V::span * V::rows; // of both sets, and of each
-    static constexpr u32 CHUNKS = STAGED<V> / 4;
-    static constexpr u32 AT_ONCE = LINES > TILE ? 2 : 1; // tiles: what they are multiplied with is read once
+    static constexpr u32 LINES = V::span * P::LINES, STEP = V::span * V::rows; // of all sets, and of each set
+    static constexpr u32 CHUNKS = STAGED_UNITS<V> / 4;
+    static constexpr u32 AT_ONCE = LINES > TILE ? 2 : 1; // tiles: the operand is read once for both
 
-    // Where the planes of a line begin.
+    // The planes of a line.
     __device__ static __forceinline__ void planes(const Ring &ring, u32 line, const u8 *(&p)[MOST_PLANES]) {
         const u8 *slot = V::span == 1 ? ring.slot<V>() : ring.slot<V>(line / P::LINES);
         u32 within = V::span == 1 ? line : line % P::LINES;
@@ -49,43 +48,43 @@ template <class V> struct Tiles {
         for (int i = 0; i < F::PLANES; i++) p[i] = slot + P::LINES * L::before(i) + within * L::stride(i);
     }
 
-    // Where a line's results go: the matrix's row among those of the slots.
+    // The row of the matrix, among those of the slots, and the set that a line belongs to.
     __device__ static __forceinline__ u32 row(u32 line) { return line / P::LINES * V::rows + line % V::rows; }
     __device__ static __forceinline__ u32 set(u32 line) { return line % P::LINES / V::rows; }
 
-    // The unit of the row that a lane brings of chunk c: where the slice ends earlier, any, to be multiplied by nought.
+    // The unit that a lane loads of chunk c. Past the end of the slice it is any unit: the operand is zero there.
     __device__ static __forceinline__ u32 unit(u32 warp, u32 c, u32 t) {
         u32 unit = warp * P::EACH + 4 * c + t;
         return P::EACH % 4 || !P::EVEN ? min(unit, P::UNITS - 1) : unit;
     }
 
-    // Whether no line from this one on is among the first `here` rows.
+    // Whether all lines from this one on are beyond the first `here` rows.
     __device__ static __forceinline__ bool beyond(u32 line, u32 here) {
         if constexpr (L::SETS == 1) return line >= here;
         return V::span > 1 && line / P::LINES * V::rows >= here;
     }
 };
 
-// What a warp multiplies, and where its parts go.
-template <class V> struct Work {
+// A warp's part of a product, and where its results go.
+template <class V> struct WarpTask {
     const u8 *slices;   // of this warp
     u32 rows;           // of the step
-    float *parts;       // of this warp, of the first row
-    u32 done, here;     // rows of the matrix that have results in `parts`, and that are wanted from the slots
-    u32 slots;          // that are there
+    float *parts;       // of this warp, for the first row
+    u32 done, here;     // rows of the matrix that are in `parts` already, and those wanted from the slots
+    u32 slots;          // that have arrived
     u32 warp, lane;
 
     static constexpr u32 ROW_PARTS = WARPS * OUTPUTS;
 
-    // Of rows that the step does not have, any: nobody keeps what comes of them.
-    __device__ __forceinline__ const u8 *slice(u32 row) const { return slices + min(row, rows - 1) / ROWS_TOGETHER<V> * SLICE<V>; }
+    // Rows beyond the step read any slice: their results are dropped.
+    __device__ __forceinline__ const u8 *slice(u32 row) const { return slices + min(row, rows - 1) / ROWS_TOGETHER<V> * SLICE_BYTES<V>; }
 
-    // Where the planes of a tile's line of this lane begin. Beyond the last line there is that once more: nobody keeps it.
+    // The planes of this lane's line of a tile. Beyond the last line it is the last one: the results are dropped.
     __device__ __forceinline__ void planes(const Ring &ring, u32 tile, const u8 *(&p)[MOST_PLANES]) const {
-        Tiles<V>::planes(ring, min(tile + lane / 4, slots * Part<V>::LINES - 1), p);
+        Tiles<V>::planes(ring, min(tile + lane / 4, slots * Partition<V>::LINES - 1), p);
     }
 
-    __device__ __forceinline__ void keep(u32 row, u32 line, float sum) const {
+    __device__ __forceinline__ void store(u32 row, u32 line, float sum) const {
         using T = Tiles<V>;
         if (row < rows && line < T::LINES && T::row(line) < here) parts[row * ROW_PARTS + T::set(line) * OUTPUTS / Slot<V>::SETS + done + T::row(line)] = sum;
     }
@@ -93,12 +92,12 @@ template <class V> struct Work {
 
 // ---- floats ----
 
-// Quads as BF16 pairs, side by side as a product's operand wants them: even quads of all units of 8, then odd ones.
-template <class V, u32 ROUNDS> __device__ __forceinline__ void put_pairs(u8 *slice, u32 lane, const float (&v)[ROUNDS][4]) {
+// Stores quads as pairs of BF16 in the order of the operand: even quads of all units of 8, then odd ones.
+template <class V, u32 ROUNDS> __device__ __forceinline__ void store_pairs(u8 *slice, u32 lane, const float (&v)[ROUNDS][4]) {
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         u32 quad = lane + 32 * r, high[2], low[2];
-        if (quad >= STAGED<V> * 2) continue;
+        if (quad >= STAGED_UNITS<V> * 2) continue;
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
             float a = v[r][2 * i], b = v[r][2 * i + 1];
@@ -108,37 +107,37 @@ template <class V, u32 ROUNDS> __device__ __forceinline__ void put_pairs(u8 *sli
             high[i] = *(u32 *)&upper;
             low[i] = *(u32 *)&lower;
         }
-        *(uint4 *)(slice + (quad % 2 * STAGED<V> + quad / 2) * 16) = make_uint4(high[0], low[0], high[1], low[1]);
+        *(uint4 *)(slice + (quad % 2 * STAGED_UNITS<V> + quad / 2) * 16) = make_uint4(high[0], low[0], high[1], low[1]);
     }
 }
 
-// Nothing is kept: it is read for each tile.
-template <class V> struct Floats {
-    __device__ __forceinline__ void begin(const Work<V> &) {}
+// Keeps nothing in registers: the operand is read for each tile.
+template <class V> struct Bf16Multiplier {
+    __device__ __forceinline__ void begin(const WarpTask<V> &) {}
 
-    __device__ __forceinline__ void multiply(const Ring &ring, const Work<V> &work) const {
+    __device__ __forceinline__ void multiply(const Ring &ring, const WarpTask<V> &task) const {
         using T = Tiles<V>;
-        constexpr u32 SUMS = 4; // side by side: a product waits for the one before
-        u32 g = work.lane / 4, t = work.lane % 4;
-        const u8 *x = work.slice(g) + t * 16;
+        constexpr u32 SUMS = 4; // independent sums, because a product waits for the one before
+        u32 g = task.lane / 4, t = task.lane % 4;
+        const u8 *x = task.slice(g) + t * 16;
 #pragma unroll 1
         for (u32 base = 0; base < T::LINES; base += T::AT_ONCE * TILE) {
-            if (T::beyond(base, work.here)) break;
+            if (T::beyond(base, task.here)) break;
             const u8 *p[T::AT_ONCE][MOST_PLANES];
             float sums[T::AT_ONCE][SUMS][4] = {};
 #pragma unroll
-            for (u32 m = 0; m < T::AT_ONCE; m++) work.planes(ring, base + m * TILE, p[m]);
+            for (u32 m = 0; m < T::AT_ONCE; m++) task.planes(ring, base + m * TILE, p[m]);
 #pragma unroll 4
             for (u32 c = 0; c < T::CHUNKS; c++) {
-                uint4 even = *(const uint4 *)(x + c * 64), odd = *(const uint4 *)(x + STAGED<V> * 16 + c * 64);
+                uint4 even = *(const uint4 *)(x + c * 64), odd = *(const uint4 *)(x + STAGED_UNITS<V> * 16 + c * 64);
 #pragma unroll
                 for (u32 m = 0; m < T::AT_ONCE; m++) {
-                    uint4 w = *(const uint4 *)(p[m][0] + T::unit(work.warp, c, t) * 16);
+                    uint4 w = *(const uint4 *)(p[m][0] + T::unit(task.warp, c, t) * 16);
                     mma_bf16(sums[m][0], {even.x, even.y, even.z, even.w}, w.x, w.y);
                     mma_bf16(sums[m][1], {odd.x, odd.y, odd.z, odd.w}, w.z, w.w);
 #pragma unroll
                     for (u32 i = 0; i < 4; i++) {
-                        // The next chunk's go to the other two.
+                        // The next chunk adds to the other two sums.
                         float a = sums[m][0][i], b = sums[m][1][i];
                         sums[m][0][i] = sums[m][2][i], sums[m][1][i] = sums[m][3][i];
                         sums[m][2][i] = a, sums[m][3][i] = b;
@@ -152,7 +151,7 @@ template <class V> struct Floats {
                     float sum = 0.0f;
 #pragma unroll
                     for (u32 i = 0; i < SUMS; i++) sum += sums[m][i][j] + sums[m][i][j + 2];
-                    work.keep(g, base + m * TILE + 2 * t + j, sum);
+                    task.store(g, base + m * TILE + 2 * t + j, sum);
                 }
         }
     }
@@ -160,27 +159,27 @@ template <class V> struct Floats {
 
 // ---- blocks ----
 
-// Rounded quads of a row. Of two rows, words 2j and 2j + 1 of all units for j = 0, 1, ...; then what belongs to the blocks of
+// Stores the quantised quads of a row. Words 2j and 2j + 1 of all units come together, for two rows; then the scales and sums of
 // one row and of the other.
-template <class V, u32 ROUNDS> __device__ __forceinline__ void put_words(u8 *slice, u32 second, u32 lane, const float (&v)[ROUNDS][4]) {
+template <class V, u32 ROUNDS> __device__ __forceinline__ void store_words(u8 *slice, u32 second, u32 lane, const float (&v)[ROUNDS][4]) {
     using F = typename V::Format;
-    Rounded<ROUNDS> rounded(v);
+    QuantisedQuads<ROUNDS> quantised(v);
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         u32 block = (lane + 32 * r) / 8, e = lane % 8;
-        *(u32 *)(slice + (e / 2 * STAGED<V> + block) * 16 + e % 2 * 8 + second * 4) = rounded.q[r];
-        u8 *side = slice + STAGED<V> * 64 + (second * STAGED<V> + block) * SIDE<F>;
-        float4 all = rounded.side[r];
+        *(u32 *)(slice + (e / 2 * STAGED_UNITS<V> + block) * 16 + e % 2 * 8 + second * 4) = quantised.q[r];
+        u8 *side = slice + STAGED_UNITS<V> * 64 + (second * STAGED_UNITS<V> + block) * BLOCK_META_BYTES<F>;
+        float4 all = quantised.side[r];
         if (F::HALVES && e == 0) *(float4 *)side = all;
         if (!F::HALVES && e == 0) *(float2 *)side = make_float2(all.x, all.w);
     }
 }
 
-// What a lane brings of the activations of a chunk: words of two rows, if its row of the operand stands for the unit that it
-// has; and, for its results' unit, what belongs to the blocks of these rows.
-template <class V> struct Chunk {
+// A lane's part of the activations of a chunk: words of two rows, if the lane's row of the operand stands for the lane's unit; and the
+// scales and sums for the unit of its results.
+template <class V> struct ActivationChunk {
     using F = typename V::Format;
-    u32 words[4][4]; // nought, and never read, in lanes that do not have the unit
+    u32 words[4][4]; // zero, and never loaded, in lanes that do not have the unit
     float scale[2], sum[2], low[2], high[2];
 
     __device__ __forceinline__ void begin() {
@@ -188,17 +187,17 @@ template <class V> struct Chunk {
         for (u32 i = 0; i < 16; i++) words[i / 4][i % 4] = 0;
     }
 
-    // `slice` and `sides` are where those of the chunk begin.
+    // `slice` and `sides` point to the start of the chunk.
     __device__ __forceinline__ void read(const u8 *slice, const u8 *sides, u32 g, u32 t) {
         if (g % 4 == t)
 #pragma unroll
             for (u32 j = 0; j < 4; j++) {
-                uint4 w = *(const uint4 *)(slice + (j * STAGED<V> + t) * 16);
+                uint4 w = *(const uint4 *)(slice + (j * STAGED_UNITS<V> + t) * 16);
                 words[j][0] = w.x, words[j][1] = w.y, words[j][2] = w.z, words[j][3] = w.w;
             }
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
-            const u8 *side = sides + (i * STAGED<V> + g % 4) * SIDE<F>;
+            const u8 *side = sides + (i * STAGED_UNITS<V> + g % 4) * BLOCK_META_BYTES<F>;
             if constexpr (F::HALVES) {
                 float4 all = *(const float4 *)side;
                 scale[i] = all.x, low[i] = all.y, high[i] = all.z;
@@ -209,7 +208,7 @@ template <class V> struct Chunk {
         }
     }
 
-    // Adds to sums[i][j] the block's part of row i and line j of this lane. `from`: the lane that has the first line's block.
+    // Adds the block's part for row i and line j of this lane to sums[i][j]. `from` is the lane that has the first line's block.
     __device__ __forceinline__ void add(const Block32 &w, u32 from, float (&sums)[2][2]) const {
         constexpr u32 PARTS = F::HALVES ? 2 : 1;
         int dots[PARTS][4] = {};
@@ -241,8 +240,8 @@ template <class V> struct Chunk {
     }
 };
 
-// The sums of four lanes 4 apart: of lane n of them v[n / 2][n % 2].
-__device__ __forceinline__ float fold_units(const float (&v)[2][2], u32 lane) {
+// Adds over four lanes that are 4 apart. Lane n of them returns v[n / 2][n % 2].
+__device__ __forceinline__ float sum_over_units(const float (&v)[2][2], u32 lane) {
     bool second = lane & 8;
     float a = second ? v[1][0] : v[0][0], b = second ? v[1][1] : v[0][1];
     a += __shfl_xor_sync(~0u, second ? v[0][0] : v[1][0], 8);
@@ -251,78 +250,78 @@ __device__ __forceinline__ float fold_units(const float (&v)[2][2], u32 lane) {
     return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 4);
 }
 
-// What up to GROUPS groups of rows are multiplied by: it stays in registers for all tiles of a product if those of a slice are so
-// few, or is read for each tile, two chunks of one group at a time or one of two.
-template <class V, u32 GROUPS> struct Operand {
+// The operand for up to GROUPS groups of rows. It stays in registers for all tiles of a product if a slice is short enough. Otherwise
+// it is read for each tile: two chunks of one group at a time, or one chunk of two groups.
+template <class V, u32 GROUPS> struct BlockMultiplier {
     using T = Tiles<V>;
-    // Formats with offsets need registers for those.
+    // Formats with offsets need registers for these.
     static constexpr u32 CHUNKS = T::CHUNKS, MOST_KEPT = T::F::OFFSET && !T::F::CENTRE ? 3 : 4;
     static constexpr bool KEEPS = CHUNKS * GROUPS <= MOST_KEPT;
     static constexpr u32 KEPT = KEEPS ? CHUNKS : GROUPS == 1 ? 2 : 1;
-    Chunk<V> x[KEPT][GROUPS];
+    ActivationChunk<V> x[KEPT][GROUPS];
 
-    __device__ __forceinline__ void begin(const Work<V> &work) {
+    __device__ __forceinline__ void begin(const WarpTask<V> &task) {
 #pragma unroll
         for (u32 i = 0; i < KEPT; i++)
 #pragma unroll
             for (u32 q = 0; q < GROUPS; q++) x[i][q].begin();
-        if (KEEPS) read(work, 0, CHUNKS);
+        if (KEEPS) read(task, 0, CHUNKS);
     }
 
-    __device__ __forceinline__ void read(const Work<V> &work, u32 c, u32 chunks) {
-        u32 lane = opaque(work.lane), g = lane / 4, t = lane % 4;
+    __device__ __forceinline__ void read(const WarpTask<V> &task, u32 c, u32 chunks) {
+        u32 lane = opaque(task.lane), g = lane / 4, t = lane % 4;
 #pragma unroll
         for (u32 i = 0; i < KEPT; i++)
 #pragma unroll
             for (u32 q = 0; q < GROUPS; q++) {
                 if (i >= chunks) continue;
-                const u8 *slice = work.slice(q * GROUP_ROWS + g / 4 * 2);
-                x[i][q].read(slice + (c + i) * 64, slice + STAGED<V> * 64 + (c + i) * 4 * SIDE<typename V::Format>, g, t);
+                const u8 *slice = task.slice(q * GROUP_ROWS + g / 4 * 2);
+                x[i][q].read(slice + (c + i) * 64, slice + STAGED_UNITS<V> * 64 + (c + i) * 4 * BLOCK_META_BYTES<typename V::Format>, g, t);
             }
     }
 
-    // Adds to `sums` what so many chunks from c on come to, of tiles whose planes are `p`.
-    __device__ __forceinline__ void add(const Work<V> &work, u32 c, u32 chunks, const u8 *(&p)[T::AT_ONCE][MOST_PLANES], float (&sums)[T::AT_ONCE][GROUPS][2][2]) const {
-        u32 lane = opaque(work.lane), g = lane / 4, t = lane % 4;
+    // Adds the products of `chunks` chunks from c on with the tiles whose planes are `p`.
+    __device__ __forceinline__ void add(const WarpTask<V> &task, u32 c, u32 chunks, const u8 *(&p)[T::AT_ONCE][MOST_PLANES], float (&sums)[T::AT_ONCE][GROUPS][2][2]) const {
+        u32 lane = opaque(task.lane), g = lane / 4, t = lane % 4;
 #pragma unroll
         for (u32 i = 0; i < KEPT; i++)
 #pragma unroll
             for (u32 m = 0; m < T::AT_ONCE; m++) {
                 if (i >= chunks) continue;
-                Block32 w = V::Format::load(p[m], T::unit(work.warp, c + i, t));
+                Block32 w = V::Format::load(p[m], T::unit(task.warp, c + i, t));
 #pragma unroll
                 for (u32 q = 0; q < GROUPS; q++) x[i][q].add(w, 8 * t + g % 4, sums[m][q]);
             }
     }
 
-    __device__ __forceinline__ void multiply(const Ring &ring, const Work<V> &work) {
-        u32 g = work.lane / 4, t = work.lane % 4;
+    __device__ __forceinline__ void multiply(const Ring &ring, const WarpTask<V> &task) {
+        u32 g = task.lane / 4, t = task.lane % 4;
 #pragma unroll 1
         for (u32 base = 0; base < T::LINES; base += T::AT_ONCE * TILE) {
-            if (T::beyond(base, work.here)) break;
+            if (T::beyond(base, task.here)) break;
             const u8 *p[T::AT_ONCE][MOST_PLANES];
             float sums[T::AT_ONCE][GROUPS][2][2] = {};
 #pragma unroll
-            for (u32 m = 0; m < T::AT_ONCE; m++) work.planes(ring, base + m * TILE, p[m]);
+            for (u32 m = 0; m < T::AT_ONCE; m++) task.planes(ring, base + m * TILE, p[m]);
             if constexpr (KEEPS) {
-                add(work, 0, CHUNKS, p, sums);
+                add(task, 0, CHUNKS, p, sums);
             } else {
 #pragma unroll 1
                 for (u32 c = 0; c + KEPT <= CHUNKS; c += KEPT) {
-                    read(work, c, KEPT);
-                    add(work, c, KEPT, p, sums);
+                    read(task, c, KEPT);
+                    add(task, c, KEPT, p, sums);
                 }
                 if constexpr (CHUNKS % KEPT) {
-                    read(work, CHUNKS - 1, 1);
-                    add(work, CHUNKS - 1, 1, p, sums);
+                    read(task, CHUNKS - 1, 1);
+                    add(task, CHUNKS - 1, 1, p, sums);
                 }
             }
 #pragma unroll
             for (u32 m = 0; m < T::AT_ONCE; m++)
 #pragma unroll
                 for (u32 q = 0; q < GROUPS; q++) {
-                    float sum = fold_units(sums[m][q], work.lane);
-                    work.keep(q * GROUP_ROWS + g / 4 * 2 + g % 4 / 2, base + m * TILE + 2 * t + g % 2, sum);
+                    float sum = sum_over_units(sums[m][q], task.lane);
+                    task.store(q * GROUP_ROWS + g / 4 * 2 + g % 4 / 2, base + m * TILE + 2 * t + g % 2, sum);
                 }
         }
     }

@@ -1,35 +1,35 @@
-//! Attention: flash decoding for a few rows, flash attention for many, and a plain kernel for what neither takes.
+//! Attention: flash decoding for a few rows, flash attention for many rows, and a plain kernel for all other shapes.
 
 use super::MOST_VECTOR_ROWS;
-use super::rope::{Kv, check_kv, kv_defines};
+use super::kv::{Kv, KvShape};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Format, KvLayout, Program, params};
+use welte_table::{Command, Format, Program, params};
 
-/// Positions of a tile of flash decoding.
+/// Positions per tile of flash decoding.
 const TILE: u32 = 16;
-/// Warps of its blocks and tiles that a warp has in flight: the first that fit a block's shared memory.
+/// Flash decoding: warps per block and tiles in flight per warp. The first pair that fits shared memory is used.
 const RINGS: [(u32, u32); 4] = [(8, 2), (4, 2), (2, 2), (1, 2)];
-/// Warps that a multiprocessor has room for.
+/// Flash decoding: warps per multiprocessor.
 const WARPS_PER_SM: u32 = 8;
-/// Bytes of shared memory that each block costs besides its own.
+/// Bytes of shared memory that the system reserves per block.
 const SYSTEM_SHARED: u32 = 1024;
-/// The fewest tiles of a split.
+/// The fewest tiles per split.
 const LEAST_TILES: u32 = 8;
-/// The most splits of a context.
+/// The most splits per context.
 const MOST_SPLITS: u32 = 128;
-/// Heads that one of its blocks takes.
+/// Flash decoding: heads per block.
 const HEADS: u32 = 8;
-/// Positions that flash attention takes at a time: `STEP` of `attention_prefill.cu`.
+/// Positions per step of flash attention: `STEP` of `attention_prefill.cu`.
 const STEP: u32 = 64;
-/// Its warps, with 16 rows each: where there are many rows, or where keys and values must be widened first, more rows
-/// share the work.
+/// Flash attention: warps per block, of 16 rows each. With many rows, or where keys and values must be widened first, more
+/// warps share that work.
 const PREFILL_WARPS: u32 = 4;
 const PREFILL_WARPS_MANY: u32 = 8;
-/// So many rows are many.
+/// From this number of rows on, `PREFILL_WARPS_MANY` is used.
 const MANY_ROWS: u32 = 1536;
-/// Threads of the plain kernel.
+/// Threads per block of the plain kernel.
 const PLAIN_THREADS: u32 = 128;
 
 /// `AttentionArgs` of `attention.cuh`.
@@ -52,7 +52,7 @@ struct Args {
     pad: u32,
 }
 
-/// Which kernel a command becomes.
+/// The kernel for a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Decode,
@@ -60,7 +60,7 @@ enum Kind {
     Plain,
 }
 
-fn kind(kv: &KvLayout, rows: u32, room: u32) -> Kind {
+fn kind(kv: &KvShape, rows: u32, room: u32) -> Kind {
     let fits = kv.head_dim.is_multiple_of(8) && kv.head_dim <= 256;
     let tiles = fits && kv.page.is_multiple_of(TILE);
     match (tiles, rows <= MOST_VECTOR_ROWS) {
@@ -75,8 +75,8 @@ fn units(p: &params::Attention) -> u32 {
     (p.heads / p.kv_heads.max(1)).div_ceil(HEADS)
 }
 
-/// Into how many splits a context may be cut: enough to fill the GPU, no more than there are.
-fn splits(kv: &KvLayout, p: &params::Attention, gpu: &GpuInfo) -> u32 {
+/// The most splits of a context: enough to fill the GPU, and no more than the context has tiles for.
+fn splits(kv: &KvShape, p: &params::Attention, gpu: &GpuInfo) -> u32 {
     let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
     let most = kv.context.div_ceil(LEAST_TILES * TILE).min(MOST_SPLITS);
     let ring = ring(kv, gpu.shared_per_block);
@@ -88,22 +88,15 @@ fn splits(kv: &KvLayout, p: &params::Attention, gpu: &GpuInfo) -> u32 {
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
     let p = params::Attention::of(&command.params);
-    let kv = &cx.program.kv;
-    check_kv(kv, p.kv_heads, p.head_dim, p.layer)?;
-    if p.kv_heads == 0 || !p.heads.is_multiple_of(p.kv_heads) || p.heads == 0 {
-        let (heads, kv_heads) = (p.heads, p.kv_heads);
-        return Err(Error::Program(format!(
-            "attention of {heads} heads over {kv_heads} kv heads"
-        )));
-    }
+    let kv = shape(cx.program, command)?;
     let [q, _, y, _] = command.buffers;
     let a = Args {
         step: cx.step,
         q: cx.buffer(q),
         y: cx.buffer(y),
-        kv: Kv::of(cx, p.layer),
-        partials: cx.scratch,
-        counters: cx.counters,
+        kv: Kv::of_command(cx, command, p.layer),
+        partials: cx.places.scratch,
+        counters: cx.places.counters,
         heads: p.heads,
         q_stride: p.q_stride,
         y_stride: p.y_stride,
@@ -113,36 +106,40 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         single: u32::from(rows == 1),
         pad: 0,
     };
-    let few = || decode(cx, &p, rows.min(MOST_VECTOR_ROWS), &a);
+    let few = || decode(&kv, &p, rows.min(MOST_VECTOR_ROWS), &a, cx.gpu);
     let nodes = |least, most, launch| Node::ForRows {
         least,
         most,
         nodes: vec![Node::Kernel(launch)],
     };
-    Ok(match kind(kv, rows, cx.gpu.shared_per_block) {
+    Ok(match kind(&kv, rows, cx.gpu.shared_per_block) {
         Kind::Decode => vec![Node::Kernel(few())],
         Kind::Prefill => {
-            let some = prefill(cx, &p, rows.min(MANY_ROWS - 1), &a);
+            let some = prefill(&kv, &p, rows.min(MANY_ROWS - 1), &a, cx.gpu);
             let mut list = vec![
                 nodes(1, MOST_VECTOR_ROWS, few()),
                 nodes(MOST_VECTOR_ROWS + 1, MANY_ROWS - 1, some),
             ];
             if rows >= MANY_ROWS {
-                list.push(nodes(MANY_ROWS, rows, prefill(cx, &p, rows, &a)));
+                list.push(nodes(MANY_ROWS, rows, prefill(&kv, &p, rows, &a, cx.gpu)));
             }
             list
         }
-        Kind::Plain => vec![Node::Kernel(plain(kv, &p, rows, &a))],
+        Kind::Plain => vec![Node::Kernel(plain(&kv, &p, rows, &a))],
     })
 }
 
-fn decode(cx: &Lowering<'_>, p: &params::Attention, rows: u32, a: &Args) -> Launch {
-    let kv = &cx.program.kv;
-    let ring = ring(kv, cx.gpu.shared_per_block);
+fn shape(program: &Program, command: &Command) -> Result<KvShape, Error> {
+    let shape = KvShape::of(program, command);
+    shape.ok_or_else(|| Error::Program("attention without a cache".to_string()))
+}
+
+fn decode(kv: &KvShape, p: &params::Attention, rows: u32, a: &Args, gpu: &GpuInfo) -> Launch {
+    let ring = ring(kv, gpu.shared_per_block);
     Launch {
         unit: decode_unit(kv, p.heads / p.kv_heads, ring),
         function: "attention",
-        grid: [splits(kv, p, cx.gpu), p.kv_heads * units(p), rows],
+        grid: [splits(kv, p, gpu), p.kv_heads * units(p), rows],
         by_rows: ByRows::Axis { axis: 2, per: 1 },
         block: ring.0 * 32,
         shared: decode_shared(kv, ring),
@@ -150,9 +147,8 @@ fn decode(cx: &Lowering<'_>, p: &params::Attention, rows: u32, a: &Args) -> Laun
     }
 }
 
-fn prefill(cx: &Lowering<'_>, p: &params::Attention, rows: u32, a: &Args) -> Launch {
-    let kv = &cx.program.kv;
-    let warps = prefill_warps(kv, rows, cx.gpu.shared_per_block);
+fn prefill(kv: &KvShape, p: &params::Attention, rows: u32, a: &Args, gpu: &GpuInfo) -> Launch {
+    let warps = prefill_warps(kv, rows, gpu.shared_per_block);
     let per = warps * 16;
     Launch {
         unit: prefill_unit(kv, warps),
@@ -165,7 +161,7 @@ fn prefill(cx: &Lowering<'_>, p: &params::Attention, rows: u32, a: &Args) -> Lau
     }
 }
 
-fn plain(kv: &KvLayout, p: &params::Attention, rows: u32, a: &Args) -> Launch {
+fn plain(kv: &KvShape, p: &params::Attention, rows: u32, a: &Args) -> Launch {
     Launch {
         unit: plain_unit(kv),
         function: "attention_plain",
@@ -177,14 +173,15 @@ fn plain(kv: &KvLayout, p: &params::Attention, rows: u32, a: &Args) -> Launch {
     }
 }
 
-fn plain_unit(kv: &KvLayout) -> Unit {
+fn plain_unit(kv: &KvShape) -> Unit {
     Unit {
         file: "attention_plain.cu",
-        defines: kv_defines(kv.head_dim, kv.page, kv.format),
+        generated: String::new(),
+        defines: kv.defines(),
     }
 }
 
-fn prefill_warps(kv: &KvLayout, rows: u32, room: u32) -> u32 {
+fn prefill_warps(kv: &KvShape, rows: u32, room: u32) -> u32 {
     let many = kv.format == Format::Q8_0 || rows >= MANY_ROWS;
     if many && prefill_shared(kv, PREFILL_WARPS_MANY) <= room {
         PREFILL_WARPS_MANY
@@ -193,18 +190,20 @@ fn prefill_warps(kv: &KvLayout, rows: u32, room: u32) -> u32 {
     }
 }
 
-fn prefill_unit(kv: &KvLayout, warps: u32) -> Unit {
-    let mut defines = kv_defines(kv.head_dim, kv.page, kv.format);
+fn prefill_unit(kv: &KvShape, warps: u32) -> Unit {
+    let mut defines = kv.defines();
     defines.push(("WARPS", warps.to_string()));
     defines.push(("TILES", "1".to_string()));
     Unit {
         file: "attention_prefill.cu",
+        generated: String::new(),
         defines,
     }
 }
 
-/// Queries, keys and values as f16, twice; of Q8_0 once, and what was fetched. All from a multiple of 1024 bytes.
-fn prefill_shared(kv: &KvLayout, warps: u32) -> u32 {
+/// Shared memory: queries, and two buffers of keys and values in f16; for Q8_0 one buffer and the encoded values. Aligned to
+/// 1024 bytes.
+fn prefill_shared(kv: &KvShape, warps: u32) -> u32 {
     let row = kv.head_dim.next_multiple_of(64) * 2;
     let queries = warps * 16 * row + 1024;
     match kv.format {
@@ -213,8 +212,8 @@ fn prefill_shared(kv: &KvLayout, warps: u32) -> u32 {
     }
 }
 
-fn decode_unit(kv: &KvLayout, group: u32, (warps, stages): (u32, u32)) -> Unit {
-    let mut defines = kv_defines(kv.head_dim, kv.page, kv.format);
+fn decode_unit(kv: &KvShape, group: u32, (warps, stages): (u32, u32)) -> Unit {
+    let mut defines = kv.defines();
     for (name, value) in [
         ("GROUP", group),
         ("WARPS", warps),
@@ -225,17 +224,18 @@ fn decode_unit(kv: &KvLayout, group: u32, (warps, stages): (u32, u32)) -> Unit {
     }
     Unit {
         file: "attention.cu",
+        generated: String::new(),
         defines,
     }
 }
 
-fn ring(kv: &KvLayout, room: u32) -> (u32, u32) {
+fn ring(kv: &KvShape, room: u32) -> (u32, u32) {
     let fits = |ring: &&(u32, u32)| decode_shared(kv, **ring) <= room;
     *RINGS.iter().find(fits).unwrap_or(&RINGS[3])
 }
 
-/// The warps' rings, afterwards their results, afterwards the merge of the splits.
-fn decode_shared(kv: &KvLayout, (warps, stages): (u32, u32)) -> u32 {
+/// Shared memory: first the warps' rings, then their results, then the merge of the splits, all in the same place.
+fn decode_shared(kv: &KvShape, (warps, stages): (u32, u32)) -> u32 {
     let wide = kv.head_dim.next_multiple_of(64);
     let part = match kv.format {
         Format::Q8_0 => TILE * (kv.head_dim / 32 * 34),
@@ -246,23 +246,29 @@ fn decode_shared(kv: &KvLayout, (warps, stages): (u32, u32)) -> u32 {
     (warps * stages * 2 * part).max(results).max(merge)
 }
 
-/// Private scratch of a command: the partial results.
+/// Private scratch of a command: the splits' partial results.
 pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     let p = params::Attention::of(&command.params);
-    match kind(&program.kv, rows, gpu.shared_per_block) {
+    let Ok(kv) = shape(program, command) else {
+        return 0;
+    };
+    match kind(&kv, rows, gpu.shared_per_block) {
         Kind::Decode | Kind::Prefill => {
             let rows = rows.min(MOST_VECTOR_ROWS);
             let partials = u64::from(rows) * u64::from(p.heads);
-            partials * u64::from(splits(&program.kv, &p, gpu)) * (u64::from(p.head_dim) + 2) * 4
+            partials * u64::from(splits(&kv, &p, gpu)) * (u64::from(p.head_dim) + 2) * 4
         }
         Kind::Plain => 0,
     }
 }
 
-/// Bytes that are zero between commands: how many splits have arrived.
+/// Bytes that are zero between commands: counts of finished splits.
 pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
     let p = params::Attention::of(&command.params);
-    match kind(&program.kv, rows, gpu.shared_per_block) {
+    let Ok(kv) = shape(program, command) else {
+        return 0;
+    };
+    match kind(&kv, rows, gpu.shared_per_block) {
         Kind::Decode | Kind::Prefill => {
             let blocks = u64::from(p.kv_heads) * u64::from(units(&p));
             u64::from(rows.min(MOST_VECTOR_ROWS)) * blocks * 4
@@ -271,16 +277,12 @@ pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &Gp
     }
 }
 
-/// What is compiled for every architecture in tests.
+/// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    let layout = |head_dim, format| KvLayout {
+    let layout = |head_dim, format| KvShape {
         format,
-        layers: 1,
-        kv_heads: 8,
         head_dim,
         page: 64,
-        pages: 1,
-        sequences: 1,
         context: 64,
     };
     let (f16, q8) = (Format::F16, Format::Q8_0);

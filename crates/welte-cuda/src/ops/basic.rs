@@ -1,15 +1,15 @@
-//! The small ops: norm, bias, act_mul, add, scale, copy_last.
+//! The small ops: norm, bias, act_mul, add, scale, select_rows, pool.
 
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Op, Program, params};
 
-/// Values of a row that a block takes: `STRETCH` of `basic.cu`.
+/// Values of a row per block: `STRETCH` of `basic.cu`.
 pub(super) const STRETCH: u32 = 1024;
-/// Longer vectors are normalised by a block each, others by a warp.
+/// Vectors longer than this are normalised by a block each, others by a warp.
 const LONG: u32 = 1024;
-/// Threads of a block, and the vectors that it normalises by warps.
+/// Threads per block.
 const THREADS: u32 = 256;
 
 /// `BasicArgs` of `basic.cu`.
@@ -30,14 +30,56 @@ struct Args {
     b: f32,
 }
 
+/// `OutputArgs` of `basic.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct OutputArgs {
+    step: u64,
+    outputs: u64,
+    x: u64,
+    y: u64,
+    n: u32,
+    kind: u32,
+    normalise: u32,
+    x_stride: u32,
+    y_stride: u32,
+    pad: u32,
+}
+
+impl OutputArgs {
+    fn of(cx: &Lowering<'_>, x: u64, y: u64) -> OutputArgs {
+        OutputArgs {
+            step: cx.places.step,
+            outputs: cx.places.outputs,
+            x,
+            y,
+            ..OutputArgs::default()
+        }
+    }
+}
+
+/// `blocks` blocks for each of `outputs` output rows.
+fn output_launch(function: &'static str, outputs: u32, blocks: u32, a: &OutputArgs) -> Launch {
+    Launch {
+        unit: unit(),
+        function,
+        grid: [outputs, blocks, 1],
+        by_rows: ByRows::Axis { axis: 0, per: 1 },
+        block: THREADS,
+        shared: 0,
+        args: args(a),
+    }
+}
+
 fn unit() -> Unit {
     Unit {
         file: "basic.cu",
+        generated: String::new(),
         defines: Vec::new(),
     }
 }
 
-/// `blocks` blocks for each of `rows` rows.
+/// A launch of `blocks` blocks for each of `rows` rows.
 fn launch(function: &'static str, rows: u32, blocks: u32, mut a: Args) -> Launch {
     a.single = u32::from(rows == 1);
     Launch {
@@ -51,7 +93,7 @@ fn launch(function: &'static str, rows: u32, blocks: u32, mut a: Args) -> Launch
     }
 }
 
-/// `y = act(gate) * up` over plain addresses: also for those who make gate and up themselves.
+/// `y = act(gate) * up` on plain addresses. Also used by products that compute gate and up separately.
 #[allow(clippy::too_many_arguments)] // The op's operands.
 pub(crate) fn act_mul(
     step: u64,
@@ -129,15 +171,28 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             let a = Args { n, y_stride, a: p.scale, b: p.cap, ..a };
             stretched("scale", n, a)
         }
-        Op::CopyLast => {
-            let p = params::CopyLast::of(words);
-            let (n, x_stride) = (p.n, p.x_stride);
-            launch(
-                "copy_last",
-                1,
-                n.div_ceil(THREADS),
-                Args { n, x_stride, ..a },
-            )
+        Op::SelectRows => {
+            let p = params::SelectRows::of(words);
+            let (n, x_stride, y_stride) = (p.n, p.x_stride, p.y_stride);
+            let a = OutputArgs {
+                n,
+                x_stride,
+                y_stride,
+                ..OutputArgs::of(cx, x, y)
+            };
+            output_launch("select_rows", rows, n.div_ceil(STRETCH), &a)
+        }
+        Op::Pool => {
+            let p = params::Pool::of(words);
+            let a = OutputArgs {
+                n: p.n,
+                kind: p.kind,
+                normalise: p.normalise,
+                x_stride: p.x_stride,
+                y_stride: p.y_stride,
+                ..OutputArgs::of(cx, x, y)
+            };
+            output_launch("pool", rows, 1, &a)
         }
         op => return Err(Error::Program(format!("{} is no small op", op.name()))),
     };
@@ -154,7 +209,7 @@ pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu:
     0
 }
 
-/// What is compiled for every architecture in tests.
+/// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     vec![Listed {
         unit: unit(),

@@ -5,14 +5,15 @@ use crate::lower::Lowering;
 use crate::{Error, GpuInfo, layout};
 use welte_table::{Command, Format, Program, params};
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 128;
 
-/// The parameter of `embed`.
+/// `EmbedArgs` of `embed.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct EmbedArgs {
     weight: u64,
+    tokens: u64,
     x: u64,
     step: u64,
     n: u32,
@@ -39,6 +40,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         shared: 0,
         args: args(&EmbedArgs {
             weight: table.start,
+            tokens: cx.buffer(command.buffers[0]),
             x: cx.buffer(command.buffers[1]),
             step: cx.step,
             n: table.n,
@@ -49,10 +51,11 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     })])
 }
 
-/// Where the lookup of a format is compiled from.
+/// The unit that looks up rows of a format.
 fn unit_of(format: Format) -> Unit {
     Unit {
         file: "embed.cu",
+        generated: String::new(),
         defines: layout::format_defines(format),
     }
 }
@@ -67,7 +70,7 @@ pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
     0
 }
 
-/// What is compiled for every architecture in tests: lookup and repacking of every format.
+/// The units that tests compile: lookup and repacking of every format.
 pub(crate) fn catalogue() -> Vec<Listed> {
     layout::listed()
         .flat_map(|format| [unit_of(format), layout::repack_unit(format)])

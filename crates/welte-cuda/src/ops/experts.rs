@@ -1,9 +1,9 @@
 //! Mixtures of experts: `route`, `experts_act_mul` and `experts_add`.
 //!
-//! A few rows are products of vectors with the matrices of the experts that each chose (`matmul.cu`), a row at a time: rows
-//! share few of their experts, and what they share comes from the L2 cache. For many rows, entries (a row with one of its
-//! experts) are collected by expert on the GPU, and tiles of them multiplied with that expert's matrix (`gemm.cu`). The
-//! host knows nothing of the choice: the grid has room for as many tiles as there may be.
+//! A few rows are multiplied one at a time with the matrices of their experts (`matmul.cu`). Rows share few experts, and shared
+//! weights come from the L2 cache. For many rows, entries (a row with one of its experts) are grouped by expert on the GPU, and
+//! tiles of entries are multiplied with that expert's matrix (`gemm.cu`). The host does not know the choice, so the grid has
+//! room for the largest possible number of tiles.
 
 use super::gemm::{Epilogue, GemmArgs, HEADROOM, PrepareArgs, for_rows, prepare_unit};
 use super::matmul::{GROUP, MatmulArgs, Output, Plan, Product};
@@ -17,14 +17,14 @@ use welte_table::{Command, Format, Op, Program, params};
 /// `MOST_EXPERTS` of experts.cu.
 const MOST_EXPERTS: u32 = 1024;
 
-/// Experts with their operands.
+/// A command of this family, with its operands.
 #[derive(Clone, Copy)]
 struct Job {
     weight: DeviceWeight,
-    /// Gate and up meet; otherwise the experts' outputs are added up.
+    /// Whether the experts compute gate and up. Otherwise their outputs are added.
     act_mul: bool,
     act: u32,
-    /// Values that an expert gives, of so many.
+    /// Output and input values of an expert.
     n: u32,
     k: u32,
     experts: u32,
@@ -110,7 +110,7 @@ impl Job {
         self.weight.format == Format::BF16
     }
 
-    /// The rows of x that the tiles read: entries where each expert has an x of its own.
+    /// The rows of x that the tiles read. Where each expert has its own x, these are entries.
     fn x_rows(&self, rows: u32) -> u32 {
         if self.act_mul {
             rows
@@ -119,8 +119,8 @@ impl Job {
         }
     }
 
-    /// Entries of one expert that a tile has, where `rows` rows choose evenly: a tile's weights are widened once for all
-    /// of them, so that an expert has better one tile than two.
+    /// The tile for `rows` rows that choose experts evenly. A tile's weights are widened once for all its entries, so one larger
+    /// tile per expert is better than two.
     fn tile(&self, rows: u32) -> Tile {
         let mean = (u64::from(rows) * u64::from(self.used)).div_ceil(self.experts.into());
         let rows = (mean + mean / 2).next_power_of_two().clamp(32, 128);
@@ -130,7 +130,7 @@ impl Job {
         }
     }
 
-    /// The most tiles that `rows` rows may make.
+    /// The most tiles for `rows` rows.
     fn most_tiles(&self, tile: Tile, rows: u32) -> u32 {
         let entries = rows * self.used;
         (entries / tile.rows + self.experts).min(entries)
@@ -141,8 +141,8 @@ fn refuse(problem: String) -> Error {
     Error::Program(problem)
 }
 
-/// The experts' sum reads a choice before it waits: there must be the experts' gate and up, which let nothing start before
-/// the choice has been made, between `route` and it.
+/// `experts_add` reads the choice before it waits for its predecessor. This is sound only if `experts_act_mul` runs between
+/// `route` and it, because that kernel lets nothing start before the choice is complete.
 pub(crate) fn check_order(commands: &[Command]) -> Result<(), Error> {
     let mut made = false;
     for command in commands {
@@ -232,11 +232,12 @@ fn route(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, E
     })])
 }
 
-/// `experts.cu` for so many experts.
+/// `experts.cu` for a number of experts.
 fn unit(experts: u32) -> Unit {
     let per_lane = experts.div_ceil(32).next_power_of_two();
     Unit {
         file: "experts.cu",
+        generated: String::new(),
         defines: vec![("PER_LANE", per_lane.to_string())],
     }
 }
@@ -251,7 +252,7 @@ struct VectorArgs {
     experts: u32,
 }
 
-/// Products with the vectors of up to `rows` rows.
+/// Matrix-vector products for up to `rows` rows.
 fn few(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32) -> Result<Node, Error> {
     let product = job.product();
     let plan = product.plan(1, cx.gpu)?;
@@ -289,12 +290,12 @@ fn few(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32) -> Result<Nod
     }))
 }
 
-/// Where things lie in the command's private memory, for a table of so many rows.
+/// Addresses in the command's private memory, for a table of `rows` rows.
 struct Private {
     /// 16-bit activations.
     x: u64,
     groups: u64,
-    /// What the experts gave, before it is added up.
+    /// The experts' outputs, before they are added.
     parts: u64,
     end: u64,
 }
@@ -305,7 +306,7 @@ impl Private {
         let entries = u64::from(rows) * u64::from(job.used);
         let k = u64::from(job.k.next_multiple_of(CHUNK));
         let groups = start + aligned(k * 2 * u64::from(job.x_rows(rows)));
-        // The number of tiles, three words of each (no more than there are entries), and the entries.
+        // The number of tiles, three words per tile (there are at most as many tiles as entries), and the entries.
         let parts = groups + aligned(4 * (1 + 4 * entries));
         let each = if job.act_mul { 0 } else { job.n };
         Private {
@@ -356,9 +357,9 @@ struct CombineArgs {
     y_stride: u32,
 }
 
-/// Products with tiles of entries, for up to `most` rows of a table of `rows`.
+/// Products of tiles of entries, for up to `most` rows of a table of `rows`.
 fn many(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -> Vec<Node> {
-    let private = Private::of(cx.scratch, job, rows);
+    let private = Private::of(cx.places.scratch, job, rows);
     let choice = cx.buffer(command.buffers[1]);
     let y = cx.buffer(command.buffers[2]);
     let tile = job.tile(most);
@@ -414,7 +415,7 @@ fn many(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -
     nodes
 }
 
-/// Rows of x, or of each entry, to 16 bits.
+/// Converts rows of x, or of each entry, to 16 bits.
 fn prepare(
     cx: &Lowering<'_>,
     command: &Command,
@@ -449,7 +450,7 @@ fn prepare(
     })
 }
 
-/// What the sums are multiplied by.
+/// The factor on the sums.
 fn scale(job: &Job) -> f32 {
     if job.bfloat() { 1.0 } else { HEADROOM }
 }
@@ -517,7 +518,7 @@ pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, _: &GpuIn
         };
         Job::of(command, weight).ok()
     });
-    // What is no job is refused when it is lowered.
+    // Lowering refuses an invalid command.
     job.map_or(0, |job| Private::of(0, &job, rows).end)
 }
 
@@ -526,7 +527,7 @@ pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
     0
 }
 
-/// What is compiled for every architecture in tests: every format for one row and for many.
+/// The units that tests compile: every format for one row and for many.
 pub(crate) fn catalogue() -> Vec<Listed> {
     let plan = Plan {
         columns: 1,
@@ -595,7 +596,7 @@ mod tests {
                 let tile = job.tile(rows);
                 let entries = rows * used;
                 let most = job.most_tiles(tile, rows);
-                // As uneven as can be: every expert but one has a single entry.
+                // The most uneven choice: every expert but one has a single entry.
                 let lone = (experts - 1).min(entries);
                 let tiles = lone + (entries - lone).div_ceil(tile.rows);
                 assert!(tiles <= most && most <= entries, "{tiles} of {most}");
@@ -610,7 +611,6 @@ mod tests {
     fn a_sum_before_its_parts_is_refused() {
         let command = |op| Command {
             op,
-            patch: welte_table::Patch::None,
             format: Format::F32,
             weights: [0; 3],
             buffers: [welte_table::BufferRef::NONE; 4],

@@ -1,9 +1,9 @@
-//! Products of many rows (prompts), by tensor cores.
+//! Products of many rows (prompts) on tensor cores.
 //!
-//! Rows are normed and rounded to 16 bits first (`prepare.cu`). Then either our own tile kernel widens the weights as it
-//! multiplies (`gemm.cu`), or cuBLASLt multiplies 16-bit weights: the matrix itself, or slabs of it that `dequant.cu`
-//! widens, each small enough to stay in the L2 cache until it is read. Which is faster depends on the number of live
-//! rows, so that a command becomes several lists of kernels, one of which runs.
+//! Rows are first normed and rounded to 16 bits (`prepare.cu`). Then there are two ways. Our tile kernel widens weights while it
+//! multiplies (`gemm.cu`). Or cuBLASLt multiplies 16-bit weights: the matrix itself, or slabs that `dequant.cu` widens, each small
+//! enough to stay in the L2 cache until it is read. The faster way depends on the number of live rows. A command therefore
+//! becomes several lists of kernels, one of which runs.
 
 use super::library::{Gemm, Product, WORKSPACE, alignment};
 use super::tile::{CHUNK, MOST_TILE_ROWS, TILE_N, Tile, flag};
@@ -14,22 +14,22 @@ use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
 use welte_table::{Command, Format, Op, Program, params};
 
-/// F16 activations that no norm has bounded are divided by this on the way in, and the sums multiplied by it: an
-/// element may then be 4 million before it is cut off, and what is lost of small ones is below 2^-19.
+/// F16 activations without a norm are divided by this, and the sums are multiplied by it. An element may then be 4 million
+/// before it is clamped, and the loss for small elements is below 2^-19.
 pub(super) const HEADROOM: f32 = 64.0;
 
-/// What was measured to be faster, by kind of weights.
+/// When to use cuBLASLt, by kind of weights.
 struct Choice {
-    /// From how many rows on cuBLASLt is used.
+    /// cuBLASLt is used from this number of rows on.
     library_from: u32,
-    /// Bytes of 16-bit weights in a slab.
+    /// Bytes of 16-bit weights per slab.
     slab: u64,
 }
 
-/// On an H200, over the four products of a layer of Qwen3-4B. 16-bit weights: the library wins from 17 rows on (76
-/// against 145 us at 24 rows). Q4_K: our tiles 96 us at 24 rows and 136 at 64, slabs 132 and 136, and 144 against 192 at
-/// 128. A slab that is too large for the L2 cache costs nothing more than its memory, a small one up to 1.5 times the
-/// time: the library's blocks no longer fill the GPU.
+/// Measured on an H200, over the four products of a layer of Qwen3-4B. With 16-bit weights cuBLASLt wins from 17 rows on (76
+/// against 145 us at 24 rows). With Q4_K our tiles take 96 us at 24 rows, 136 at 64 and 192 at 128; slabs take 132, 136 and 144.
+/// A slab larger than the L2 cache costs only memory. A small slab takes up to 1.5 times as long, because cuBLASLt's blocks no
+/// longer fill the GPU.
 fn choice(format: Format) -> Choice {
     Choice {
         library_from: if is_direct(format) { 17 } else { 65 },
@@ -37,12 +37,12 @@ fn choice(format: Format) -> Choice {
     }
 }
 
-/// Weights that cuBLASLt takes as they are.
+/// Whether cuBLASLt takes the weights without conversion.
 fn is_direct(format: Format) -> bool {
     matches!(format, Format::F16 | Format::BF16)
 }
 
-/// What becomes of the sums (`gemm.cu`).
+/// The epilogue (`gemm.cuh`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Epilogue {
     Store = 0,
@@ -54,12 +54,12 @@ pub(super) enum Epilogue {
 struct Job {
     weight: DeviceWeight,
     normed: bool,
-    /// Address of the norm's weights; 0 for none.
+    /// Address of the norm's weights, or 0.
     norm: u64,
     eps: f32,
     epilogue: Epilogue,
     act: u32,
-    /// Values of a row of y.
+    /// Values per row of y.
     columns: u32,
     x: u64,
     x_stride: u32,
@@ -125,7 +125,7 @@ impl Job {
         self.weight.format == Format::BF16
     }
 
-    /// What the sums are multiplied by.
+    /// The factor on the sums.
     fn scale(&self) -> f32 {
         if self.bfloat() || self.normed {
             1.0
@@ -139,11 +139,11 @@ fn refuse(problem: &str) -> Error {
     Error::Program(problem.to_string())
 }
 
-/// Where things lie in the command's private memory.
+/// Addresses in the command's private memory.
 struct Private {
     /// 16-bit activations.
     x: u64,
-    /// Our kernel: parts of sums. Library: its workspace, then the slab, then gate and up.
+    /// Our kernel: partial sums. cuBLASLt: its workspace, then the slab, then gate and up.
     rest: u64,
     bytes: u64,
 }
@@ -176,14 +176,14 @@ impl Private {
     }
 }
 
-/// How a matrix is cut for the library.
+/// How a matrix is cut into slabs for cuBLASLt.
 struct Slabs {
     columns: u32,
     /// Columns of y per slab.
     per: u32,
     /// Rows of the matrix per column of y.
     rows_per_column: u32,
-    /// Elements from row to row of a slab.
+    /// Elements from one row of a slab to the next.
     stride: u32,
     direct: bool,
 }
@@ -222,7 +222,7 @@ impl Slabs {
             .next_multiple_of(256)
     }
 
-    /// Bytes of gate and up before they are multiplied.
+    /// Bytes of gate and up before the activation.
     fn gate_up_bytes(&self, rows: u32) -> u64 {
         if self.rows_per_column == 1 {
             return 0;
@@ -230,7 +230,7 @@ impl Slabs {
         u64::from(self.per) * 2 * 4 * u64::from(rows)
     }
 
-    /// First column and number of columns of each.
+    /// The first column and the number of columns of each slab.
     fn each(&self) -> impl Iterator<Item = (u32, u32)> {
         let (columns, per) = (self.columns, self.per.max(1));
         (0..columns.div_ceil(per)).map(move |i| (i * per, per.min(columns - i * per)))
@@ -243,7 +243,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     let format = job.weight.format;
     let act_mul = job.epilogue == Epilogue::ActMul;
     let private = Private::of(
-        cx.scratch,
+        cx.places.scratch,
         format,
         job.weight.n,
         job.weight.k,
@@ -293,7 +293,7 @@ pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &Gp
     few.max(u64::from(gpu.sms.max(1)) * 2 * 4)
 }
 
-/// What is compiled for every architecture in tests: every format in the largest tile, one in all of them.
+/// The units that tests compile: every format in the largest tile, and one format in all tiles.
 pub(crate) fn catalogue() -> Vec<Listed> {
     let narrow = |rows| Tile { wide: false, rows };
     let wide = |rows| Tile { wide: true, rows };
@@ -313,7 +313,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     units.into_iter().map(cold).collect()
 }
 
-/// Our own kernel, for up to `most` live rows.
+/// Our own kernel for up to `most` live rows.
 fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> {
     let tile = Tile::of(cx.gpu, most);
     let row_tiles = most.div_ceil(tile.rows);
@@ -333,7 +333,7 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
         x: private.x,
         y: job.y,
         parts: private.rest,
-        done: cx.counters,
+        done: cx.places.counters,
         step: cx.step,
         n: job.weight.n,
         k: job.weight.k,
@@ -368,8 +368,8 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
     ]
 }
 
-/// cuBLASLt for `from` rows and more; nothing where it is missing. Its algorithms are chosen for a number of rows, so
-/// there is a list for each of a few numbers.
+/// cuBLASLt for `from` rows and more; empty where it is missing. Its algorithms depend on the number of rows, so there are
+/// separate lists for a few ranges.
 fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec<Node> {
     let step = (job.rows / 8).next_multiple_of(64).max(64);
     let mut nodes = Vec::new();
@@ -385,7 +385,7 @@ fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec
     nodes
 }
 
-/// The library's products for up to `rows` rows.
+/// cuBLASLt's products for up to `rows` rows.
 fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Option<Vec<Node>> {
     let act_mul = job.epilogue == Epilogue::ActMul;
     let weight = &job.weight;
@@ -493,7 +493,7 @@ pub(super) struct GemmArgs {
     pub(super) pad: u32,
 }
 
-/// Rows to 16 bits; a block per row, as many as `grid` has.
+/// Converts rows to 16 bits, one block per row of the grid.
 fn prepare(
     cx: &Lowering<'_>,
     job: &Job,
@@ -528,7 +528,7 @@ fn prepare(
     })
 }
 
-/// A slab, widened: `columns` rows of the matrix from `first` on, and as many of up below those of gate.
+/// Widens a slab: `columns` matrix rows from `first` on, and for gate and up as many rows of up after those of gate.
 fn dequant(
     cx: &Lowering<'_>,
     job: &Job,
@@ -565,6 +565,7 @@ fn dequant(
 pub(super) fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
     Unit {
         file: "prepare.cu",
+        generated: String::new(),
         defines: vec![("BFLOAT", flag(bfloat)), ("TILED", flag(tiled))],
     }
 }
@@ -572,6 +573,7 @@ pub(super) fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
 fn dequant_unit(format: Format) -> Unit {
     Unit {
         file: "dequant.cu",
+        generated: String::new(),
         defines: format_defines(format),
     }
 }

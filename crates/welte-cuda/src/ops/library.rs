@@ -1,4 +1,4 @@
-//! Products of 16-bit matrices by cuBLASLt, where it is installed: it is no part of the driver.
+//! Products of 16-bit matrices by cuBLASLt, which is optional: it is not part of the driver.
 #![allow(unsafe_code)]
 
 use crate::Error;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of device memory that a product may use for itself.
+/// Bytes of device memory for a product's workspace.
 pub(crate) const WORKSPACE: u64 = 32 << 20;
 
 fn check(status: Status, what: &str) -> Result<(), Error> {
@@ -21,24 +21,24 @@ fn check(status: Status, what: &str) -> Result<(), Error> {
 /// The library, opened for a GPU.
 pub(crate) struct Library {
     handle: sys::cublasLtHandle_t,
-    /// Layers share their plans.
+    /// Layers with the same product share a plan.
     plans: Mutex<HashMap<Product, Option<Arc<Plan>>>>,
 }
 
-// SAFETY: the handle may be used from any thread; the library locks what it changes.
+// SAFETY: the handle may be used from any thread; the library synchronises its own state.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// `None` where it is not installed or refuses the GPU: our own kernels then do everything. The GPU's context must
+    /// `None` where it is not installed or refuses the GPU. Our own kernels then compute every product. The GPU's context must
     /// be current.
     fn open() -> Option<Library> {
         let mut handle = std::ptr::null_mut();
         if !crate::libraries::has_cublaslt() {
             return None;
         }
-        // SAFETY: the library is there; a handle is written.
+        // SAFETY: the library is open; it writes a handle.
         let opened = check(unsafe { sys::cublasLtCreate(&mut handle) }, "").is_ok();
         opened.then(|| Library {
             handle,
@@ -49,13 +49,14 @@ impl Library {
 
 impl Drop for Library {
     fn drop(&mut self) {
-        // SAFETY: made in `open`; the GPU drops it while its context lives and nothing runs.
+        // SAFETY: created in `open`. The GPU drops it before its context, after its stream is idle. The call synchronises the
+        // whole context.
         unsafe { sys::cublasLtDestroy(self.handle) };
     }
 }
 
 impl Gpu {
-    /// How the library does a product; `None` if it is missing or knows no way.
+    /// The library's plan for a product; `None` if the library is missing or supports no algorithm for it.
     pub(crate) fn plan(&self, product: Product) -> Option<Arc<Plan>> {
         let library = self.cublaslt()?;
         self.current().ok()?;
@@ -71,23 +72,23 @@ impl Gpu {
     }
 }
 
-/// What a product is, apart from its addresses: `y[rows][n] (+)= x[rows][k] * w[n][k]`, for up to so many rows.
+/// A product without its addresses: `y[rows][n] (+)= x[rows][k] * w[n][k]`, for up to `rows` rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Product {
     pub(crate) bfloat: bool,
     pub(crate) n: u32,
     pub(crate) k: u32,
     pub(crate) rows: u32,
-    /// Elements from row to row.
+    /// Elements from one row to the next.
     pub(crate) w_stride: u32,
     pub(crate) x_stride: u32,
     pub(crate) y_stride: u32,
     pub(crate) add: bool,
-    /// What the addresses of w, x and y are multiples of.
+    /// Alignment of the addresses of w, x and y, in bytes.
     pub(crate) aligned: [u32; 3],
 }
 
-/// The largest power of two that an address is a multiple of, as far as it matters to the library.
+/// The alignment of an address, up to the largest that matters to the library.
 pub(crate) fn alignment(address: u64) -> u32 {
     1 << address.trailing_zeros().min(8)
 }
@@ -97,12 +98,12 @@ struct Described<T>(*mut T, unsafe fn(*mut T) -> Status);
 
 impl<T> Drop for Described<T> {
     fn drop(&mut self) {
-        // SAFETY: created by the library and not used any more.
+        // SAFETY: the library created it, and nothing uses it any more.
         unsafe { (self.1)(self.0) };
     }
 }
 
-/// How the library does a product.
+/// The library's descriptors and algorithm for a product.
 pub(crate) struct Plan {
     product: Product,
     operation: Described<sys::cublasLtMatmulDescOpaque_t>,
@@ -111,11 +112,11 @@ pub(crate) struct Plan {
     y: Described<sys::cublasLtMatrixLayoutOpaque_t>,
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
-    /// Rows that x and y are described with now.
+    /// The number of rows in the current descriptions of x and y.
     rows: Mutex<u32>,
 }
 
-// SAFETY: plain descriptions; what changes in them, the rows, is changed and read under a lock.
+// SAFETY: plain descriptors. The only part that changes, the number of rows, is accessed under a lock.
 unsafe impl Send for Plan {}
 // SAFETY: as above.
 unsafe impl Sync for Plan {}
@@ -128,13 +129,13 @@ impl Plan {
             sys::cudaDataType::CUDA_R_16F
         };
         let float = sys::cudaDataType::CUDA_R_32F;
-        // The library counts by columns: its matrices are ours transposed.
+        // The library's matrices are column-major, so ours appear transposed.
         let w = layout(half, p.k, p.n, p.w_stride)?;
         let x = layout(half, p.k, p.rows, p.x_stride)?;
         let y = layout(float, p.n, p.rows, p.y_stride)?;
         let operation = operation()?;
         let preference = preference(&p)?;
-        // SAFETY: the result is plain data, written by the library together with their number.
+        // SAFETY: the result is plain data, which the library writes together with the count.
         let found = unsafe {
             let mut found = std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>();
             let mut count = 0;
@@ -172,7 +173,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// Makes it a product of so many rows.
+    /// Changes the descriptions of x and y to `rows` rows.
     fn describe(&self, rows: u32) -> Result<(), Error> {
         let columns = u64::from(rows);
         for matrix in [&self.x, &self.y] {
@@ -198,7 +199,7 @@ fn layout(
     stride: u32,
 ) -> Result<Described<sys::cublasLtMatrixLayoutOpaque_t>, Error> {
     let mut made = std::ptr::null_mut();
-    // SAFETY: a descriptor is written.
+    // SAFETY: the library writes a descriptor.
     let status = unsafe {
         sys::cublasLtMatrixLayoutCreate(&mut made, of, rows.into(), columns.into(), stride.into())
     };
@@ -206,16 +207,16 @@ fn layout(
     Ok(Described(made, sys::cublasLtMatrixLayoutDestroy))
 }
 
-/// What the algorithm may use, and rely on.
+/// Limits for the choice of an algorithm: workspace and alignment.
 fn preference(p: &Product) -> Result<Described<sys::cublasLtMatmulPreferenceOpaque_t>, Error> {
     use sys::cublasLtMatmulPreferenceAttributes_t as A;
     let mut made = std::ptr::null_mut();
-    // SAFETY: a descriptor is written.
+    // SAFETY: the library writes a descriptor.
     let status = unsafe { sys::cublasLtMatmulPreferenceCreate(&mut made) };
     check(status, "a preference")?;
     let made = Described(made, sys::cublasLtMatmulPreferenceDestroy);
     let set = |name: A, bytes: &[u8]| {
-        // SAFETY: as many bytes are read as there are.
+        // SAFETY: the library reads `bytes.len()` bytes.
         let status = unsafe {
             let from = bytes.as_ptr().cast();
             sys::cublasLtMatmulPreferenceSetAttribute(made.0, name, from, bytes.len())
@@ -239,7 +240,7 @@ fn operation() -> Result<Described<sys::cublasLtMatmulDescOpaque_t>, Error> {
     let mut made = std::ptr::null_mut();
     // CUBLAS_OP_T.
     let transposed = 1i32;
-    // SAFETY: a descriptor is written, then one attribute of the size given.
+    // SAFETY: the library writes a descriptor and reads one attribute of the given size.
     unsafe {
         let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let scale = sys::cudaDataType::CUDA_R_32F;
@@ -268,12 +269,12 @@ pub(crate) struct Gemm {
     pub(crate) x: u64,
     pub(crate) y: u64,
     pub(crate) workspace: u64,
-    /// On the product, before it is stored or added.
+    /// The factor on the product, before it is stored or added.
     pub(crate) scale: f32,
 }
 
 impl Gemm {
-    /// Enqueues it for `live` rows, at most as many as it was planned for.
+    /// Enqueues the product for `live` rows, at most as many as it was planned for.
     pub(crate) fn run(&self, gpu: &Gpu, live: u32) -> Result<(), Error> {
         let library = gpu
             .cublaslt()
@@ -285,7 +286,7 @@ impl Gemm {
             *rows = live;
         }
         let beta = if plan.product.add { 1.0f32 } else { 0.0 };
-        // SAFETY: lowering gave addresses of matrices as large as the plan says; scalars are read before the return.
+        // SAFETY: lowering passed addresses of matrices with the planned sizes. The scalars are read before the call returns.
         let status = unsafe {
             sys::cublasLtMatmul(
                 library.handle,

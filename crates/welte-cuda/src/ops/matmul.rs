@@ -1,37 +1,37 @@
-//! Matrix-vector products for 1 to 16 rows, alone or with the norm before and the activation or the sum after.
+//! Matrix-vector products for 1 to 16 rows, optionally fused with a norm before and an activation or a sum after.
 
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo, layout};
 use welte_table::{Command, Format, Op, Program, params};
 
-/// Rows of weights that a warp reads together (`ROWS` of matmul.cu), and lanes that share a row (`LANES`).
+/// Weight rows that a warp reads together (`ROWS` of matmul.cu), and lanes that share a row (`LANES`).
 pub(super) const GROUP: u32 = 4;
 const LANES: u32 = 16;
-/// Shared memory that the system takes of every block.
+/// Bytes of shared memory that the system reserves per block.
 const RESERVED: u32 = 1024;
-/// The fewest stages of a ring: one is read while one is on its way.
+/// The fewest stages of a ring: one is read while one is in flight.
 const FEWEST_STAGES: u32 = 2;
 
-/// What was found best by measuring.
+/// Launch parameters that were fastest in measurements.
 #[derive(Clone, Copy, Debug)]
 struct Tuned {
-    /// From this architecture on.
+    /// Applies from this architecture on.
     arch: u32,
-    /// Of these formats; none named: all.
+    /// The formats it applies to; empty for all.
     formats: &'static [Format],
-    /// Warps of a block.
+    /// Warps per block.
     warps: u32,
-    /// Blocks of a kernel on a multiprocessor.
+    /// Blocks per multiprocessor.
     blocks: u32,
-    /// Bytes of a block's rings, where they leave room for one block more: the next command's.
+    /// Bytes of a block's rings, if they leave room for one more block: the next command's.
     ring: u32,
 }
 
-/// The first entry that fits is taken.
+/// The first matching entry is used.
 ///
-/// On an H200, one block of more than half a multiprocessor's memory cost a quarter of the speed: what counts is that the
-/// next command's block finds room, and fills its rings, before this command ends.
+/// A block of the next command must find room, and fill its rings, before this command ends. On an H200, a block that took more
+/// than half of a multiprocessor's shared memory cost a quarter of the speed.
 const TUNED: &[Tuned] = &[
     Tuned {
         arch: 90,
@@ -56,7 +56,7 @@ const TUNED: &[Tuned] = &[
     },
 ];
 
-/// The parameter of `matmul`.
+/// `MatmulArgs` of `matmul.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct MatmulArgs {
@@ -75,7 +75,7 @@ pub(super) struct MatmulArgs {
     pub(super) pad: u32,
 }
 
-/// What becomes of a product (`OUTPUT` of matmul.cu).
+/// The epilogue of a product (`OUTPUT` of matmul.cu).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     Store = 0,
@@ -83,7 +83,7 @@ pub(super) enum Output {
     ActMul = 2,
 }
 
-/// A product as the kernel sees it.
+/// A product, as the kernel is specialised for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
     pub(super) format: Format,
@@ -91,14 +91,14 @@ pub(super) struct Product {
     pub(super) output: Output,
     pub(super) n: u32,
     pub(super) k: u32,
-    /// Experts that a row has, 0 for a plain product; `n` and `k` are of one of them.
+    /// Experts per row, 0 for a plain product. `n` and `k` are those of one expert.
     pub(super) used: u32,
 }
 
-/// How a product is launched.
+/// The launch configuration of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Rows of x that one launch takes.
+    /// Rows of x per launch.
     pub(super) columns: u32,
     pub(super) warps: u32,
     pub(super) blocks: u32,
@@ -119,7 +119,7 @@ impl Product {
 
     /// Bytes of one row of x in shared memory (`x_bytes` of quantise.cuh).
     fn x_bytes(&self) -> u64 {
-        // Experts with an x of their own have them end to end.
+        // Experts with separate inputs have them concatenated.
         let each = if self.output == Output::Add {
             self.used.max(1)
         } else {
@@ -146,12 +146,12 @@ impl Product {
 
     /// Bytes of shared memory without the rings.
     fn fixed(&self, columns: u32, warps: u32) -> u64 {
-        // Parts of the norm's sum, and two open groups per warp; numbers and shares of experts.
+        // Parts of the norm's sum, two incomplete groups per warp, and the numbers and shares of experts.
         let rows = u64::from(columns) * (self.x_bytes() + u64::from(warps * (1 + 2 * GROUP) * 4));
         (rows + 8 * u64::from(self.used)).next_multiple_of(16)
     }
 
-    /// Threads and memory for up to `rows` rows; several launches where shared memory does not hold so many.
+    /// Threads and shared memory for up to `rows` rows. If shared memory is too small for all rows, there are several launches.
     pub(super) fn plan(&self, rows: u32, gpu: &GpuInfo) -> Result<Plan, Error> {
         let tuned = TUNED
             .iter()
@@ -181,7 +181,7 @@ impl Product {
                 self.k
             )));
         }
-        // Room for one block more than work at a time, for the sake of the next command, or at least for those.
+        // Leave room for one block of the next command, or at least for the blocks of this one.
         let wanted = if columns == 1 { tuned.blocks } else { 1 };
         let beside = |blocks: u32| {
             let part = (gpu.shared_per_sm / blocks).saturating_sub(RESERVED);
@@ -206,6 +206,7 @@ impl Product {
         let rounds = (self.padded() / 4).div_ceil(u64::from(plan.warps * 32));
         Unit {
             file: "matmul.cu",
+            generated: String::new(),
             defines: [
                 layout::format_defines(self.format),
                 vec![
@@ -303,7 +304,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         .collect())
 }
 
-/// The weight must be what the parameters say.
+/// Checks that the weight has the size that the parameters declare.
 fn check(command: &Command, product: &Product, matrix: &DeviceWeight) -> Result<(), Error> {
     let halves = if product.output == Output::ActMul {
         2
@@ -333,7 +334,7 @@ fn launch(product: &Product, plan: &Plan, values: MatmulArgs, gpu: &GpuInfo) -> 
     Launch {
         unit: product.unit(plan),
         function: "matmul",
-        // Every block takes an even share; the rows that are live are read from the step.
+        // Every block takes an even share. The kernel reads the number of live rows from the step.
         grid: [(gpu.sms * plan.blocks).clamp(1, groups), 1, 1],
         by_rows: ByRows::Fixed,
         block: plan.warps * 32,
@@ -352,7 +353,7 @@ pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
     0
 }
 
-/// What is compiled for every architecture in tests: every format, alone and fused, for one row and for many.
+/// The units that tests compile: every format, alone and fused, for one row and for many.
 pub(crate) fn catalogue() -> Vec<Listed> {
     let kinds = [
         (false, Output::Store, 1),

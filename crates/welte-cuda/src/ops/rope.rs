@@ -1,58 +1,14 @@
-//! Rope, KV append, and both fused with the q and k norms. Angles are computed where they are needed: a table of every
-//! position's cosines would cost memory that grows with the context, and a head needs only a few sines per lane.
+//! Rope, KV append, and both fused with the q and k norms. Angles are computed in the kernel: a table of cosines would grow with
+//! the context, and a head needs only a few sines per lane.
 
+use super::kv::{Kv, KvShape};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Format, KvLayout, Op, Program, params};
+use welte_table::{Command, Format, Op, Program, params};
 
-/// Heads that a block takes: `WARPS` of `rope.cu`.
+/// Heads per block: `WARPS` of `rope.cu`.
 const WARPS: u32 = 4;
-
-/// `Kv` of `kv.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Kv {
-    start: u64,
-    pages: u64,
-    total: u32,
-    per_sequence: u32,
-    layer: u32,
-    heads: u32,
-}
-
-impl Kv {
-    pub(crate) fn of(cx: &Lowering<'_>, layer: u32) -> Kv {
-        Kv {
-            start: cx.kv,
-            pages: cx.pages,
-            total: cx.program.kv.pages,
-            per_sequence: cx.pages_per_sequence,
-            layer,
-            heads: cx.program.kv.kv_heads,
-        }
-    }
-}
-
-/// The macros of `kv.cuh`.
-pub(crate) fn kv_defines(head_dim: u32, page: u32, format: Format) -> Vec<(&'static str, String)> {
-    vec![
-        ("HEAD_DIM", head_dim.to_string()),
-        ("PAGE", page.to_string()),
-        ("KV_Q8", u32::from(format == Format::Q8_0).to_string()),
-    ]
-}
-
-/// Refuses heads that are not those of the cache.
-pub(crate) fn check_kv(kv: &KvLayout, heads: u32, head_dim: u32, layer: u32) -> Result<(), Error> {
-    let fits = kv.head_bytes().is_some() && matches!(kv.format, Format::F16 | Format::Q8_0);
-    if heads == kv.kv_heads && head_dim == kv.head_dim && layer < kv.layers && fits && kv.page > 0 {
-        return Ok(());
-    }
-    Err(Error::Program(format!(
-        "layer {layer} with {heads} kv heads of {head_dim} does not fit its KV layout"
-    )))
-}
 
 /// `RopeArgs` of `rope.cu`.
 #[repr(C)]
@@ -77,7 +33,7 @@ struct Args {
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
-    let kv = &cx.program.kv;
+    let kv = KvShape::of(cx.program, command);
     let [first, second, ..] = command.buffers;
     let a = Args {
         step: cx.step,
@@ -102,10 +58,9 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         }
         Op::KvAppend => {
             let p = params::KvAppend::of(words);
-            check_kv(kv, p.kv_heads, p.head_dim, p.layer)?;
             let a = Args {
                 v: cx.buffer(second),
-                kv: Kv::of(cx, p.layer),
+                kv: Kv::of_command(cx, command, p.layer),
                 x_stride: p.k_stride,
                 v_stride: p.v_stride,
                 ..a
@@ -114,11 +69,10 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         }
         Op::RopeAppend => {
             let p = params::RopeAppend::of(words);
-            check_kv(kv, p.kv_heads, p.head_dim, p.layer)?;
             let a = Args {
                 q_norm: cx.vector(command.weights[1]),
                 k_norm: cx.vector(command.weights[2]),
-                kv: Kv::of(cx, p.layer),
+                kv: Kv::of_command(cx, command, p.layer),
                 heads: p.heads,
                 rot: p.rot,
                 interleaved: p.interleaved,
@@ -132,7 +86,13 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         op => return Err(Error::Program(format!("{} is no rope", op.name()))),
     };
     Ok(vec![Node::Kernel(Launch {
-        unit: unit(head_dim, kv.page, kv.format),
+        // Heads that are rotated but not stored may have any size. The macros of the cache are then unused.
+        unit: unit(kv.unwrap_or(KvShape {
+            format: Format::F16,
+            head_dim,
+            page: 1,
+            context: 0,
+        })),
         function,
         grid: [rows, warps.div_ceil(WARPS), 1],
         by_rows: ByRows::Axis { axis: 0, per: 1 },
@@ -142,13 +102,11 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     })])
 }
 
-fn unit(head_dim: u32, page: u32, format: Format) -> Unit {
-    // Heads that are rotated but not stored may have any width: the cache's macros are then not used.
-    let whole = head_dim.is_multiple_of(32);
-    let format = if whole { format } else { Format::F16 };
+fn unit(kv: KvShape) -> Unit {
     Unit {
         file: "rope.cu",
-        defines: kv_defines(head_dim, page.max(1), format),
+        generated: String::new(),
+        defines: kv.defines(),
     }
 }
 
@@ -162,7 +120,7 @@ pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu:
     0
 }
 
-/// What is compiled for every architecture in tests.
+/// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     [
         (128, Format::F16),
@@ -172,7 +130,12 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     ]
     .into_iter()
     .map(|(head_dim, format)| Listed {
-        unit: unit(head_dim, 64, format),
+        unit: unit(KvShape {
+            format,
+            head_dim,
+            page: 64,
+            context: 64,
+        }),
         hot: true,
     })
     .collect()

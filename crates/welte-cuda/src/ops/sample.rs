@@ -1,113 +1,145 @@
-//! Sampling: the kernel, and the host's mirror of its state.
+//! Sampling: the kernel, and the host's copy of its state.
 #![allow(unsafe_code)]
 
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
-use crate::lower::Lowering;
+use crate::lower::{Lowering, MAILBOX_SLOTS};
+use crate::mirror::mirrored;
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Program, Sampling, params};
+use welte_device::SlotState;
+use welte_table::{Command, Program, params};
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 512;
-/// The fewest logits of a block.
+/// The fewest logits per block.
 const LEAST_SLICE: u32 = 1024;
 /// Bytes of `Scratch` and of `Meeting` in `sample.cuh`.
 const SHARED_BYTES: u32 = 16_680;
 const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
-/// Bytes of what is sorted.
+/// Bytes of the list of elements to sort.
 const LIST_BYTES: u64 = 1024 * 8;
-/// End tokens that the device looks for. With more the host, which sees every token, ends the chain.
+/// The most end tokens that the device checks. The host sees every token and ends the chain for further ones.
 const MOST_ENDS: usize = 256;
 /// Words of `Sampler` in `sample.cuh`, before the end tokens.
 const HEAD_WORDS: usize = 16;
 
-/// `SampleArgs` of `sample.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Args {
-    step: u64,
-    logits: u64,
-    sampler: u64,
-    meeting: u64,
-    ties: u64,
-    list: u64,
-    conveyor: u64,
-    mailbox: u64,
-    cancel: u64,
-    n: u32,
-    slice: u32,
-    conveyor_slots: u32,
-    mailbox_slots: u32,
-    shift: u32,
-    pad: u32,
+mirrored! {
+    /// What `sample_block` (`sample.cuh`) needs.
+    pub(crate) struct Args = "SampleArgs" {
+        step: u64,
+        logits: u64,
+        samplers: u64,
+        meeting: u64,
+        ties: u64,
+        list: u64,
+        tokens: u64,
+        mailbox: u64,
+        cancel: u64,
+        sampler_bytes: u64,
+        n: u32,
+        slice: u32,
+        mailbox_slots: u32,
+        shift: u32,
+    }
 }
 
-fn unit() -> Unit {
+/// The unit that samples.
+pub(crate) fn sample_unit() -> Unit {
     Unit {
         file: "sample.cu",
+        generated: String::new(),
         defines: Vec::new(),
     }
 }
 
-/// Logits of each of so many blocks.
+/// Logits per block for that many blocks.
 pub(crate) fn slice(n: u32, blocks: u32) -> u32 {
     n.div_ceil(blocks.max(1)).next_multiple_of(4)
 }
 
-/// Bytes of shared memory that `sample_block` needs where a block has so many logits.
+/// Bytes of shared memory that `sample_block` needs for a slice of logits.
 pub(crate) fn shared_bytes(slice: u32) -> u64 {
     u64::from(SHARED_BYTES) + u64::from(slice) * 8
 }
 
-/// What `sample_block` is told where each block takes `slice` of `n` logits at an address.
+/// The arguments of `sample_block`, where each block takes `slice` of `n` logits.
 pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> Args {
     // A sum of n probabilities stays below 2^62, and a probability is exact in an f64.
     let bits = 32 - n.saturating_sub(1).leading_zeros();
     let shift = (62 - bits).min(52);
+    let tokens = cx.places.buffers.get(cx.program.tokens as usize);
     Args {
-        step: cx.step,
+        step: cx.places.step,
         logits,
-        sampler: cx.sampler,
-        meeting: cx.counters,
-        ties: cx.scratch + LIST_BYTES,
-        list: cx.scratch,
-        conveyor: cx.conveyor,
-        mailbox: cx.mailbox,
-        cancel: cx.cancel,
+        samplers: cx.places.samplers,
+        meeting: cx.places.counters,
+        ties: cx.places.scratch + LIST_BYTES,
+        list: cx.places.scratch,
+        tokens: tokens.copied().unwrap_or(0),
+        mailbox: cx.places.mailbox,
+        cancel: cx.places.cancel,
+        sampler_bytes: region_bytes(cx.program),
         n,
         slice,
-        conveyor_slots: cx.conveyor_slots,
-        mailbox_slots: cx.mailbox_slots,
+        mailbox_slots: MAILBOX_SLOTS,
         shift,
-        pad: 0,
     }
 }
 
-/// The kernels of a command.
+/// A kernel that samples for row 0 of the step.
+#[derive(Clone, Copy)]
+pub(crate) struct SampleLaunch {
+    pub(crate) blocks: u32,
+    pub(crate) shared: u32,
+    pub(crate) args: Args,
+}
+
+impl SampleLaunch {
+    /// For `n` logits at an address.
+    pub(crate) fn new(cx: &Lowering<'_>, logits: u64, n: u32) -> Result<SampleLaunch, Error> {
+        // All blocks must run at once, so there is at most one per multiprocessor.
+        let blocks = n.div_ceil(LEAST_SLICE).clamp(1, cx.gpu.sms.max(1));
+        let slice = slice(n, blocks);
+        let shared = shared_bytes(slice);
+        if n == 0 || shared > u64::from(cx.gpu.shared_per_block) {
+            let room = cx.gpu.shared_per_block;
+            return Err(Error::Program(format!(
+                "sampling from {n} logits needs {shared} bytes of a block's {room}"
+            )));
+        }
+        Ok(SampleLaunch {
+            blocks: n.div_ceil(slice),
+            shared: shared as u32,
+            args: arguments(cx, logits, n, slice),
+        })
+    }
+
+    pub(crate) fn launch(&self) -> Launch {
+        Launch {
+            unit: sample_unit(),
+            function: "sample",
+            grid: [self.blocks, 1, 1],
+            by_rows: ByRows::Fixed,
+            block: THREADS,
+            shared: self.shared,
+            args: args(&self.args),
+        }
+    }
+
+    /// The same for logits at another address.
+    pub(crate) fn at(mut self, logits: u64) -> SampleLaunch {
+        self.args.logits = logits;
+        self
+    }
+}
+
+/// The kernels of a command. They sample for row 0: chains have one slot.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {
     let n = params::Sample::of(&command.params).n;
-    // All blocks must run at a time, so there is at most one per multiprocessor.
-    let blocks = n.div_ceil(LEAST_SLICE).clamp(1, cx.gpu.sms.max(1));
-    let slice = slice(n, blocks);
-    let shared = shared_bytes(slice);
-    if n == 0 || shared > u64::from(cx.gpu.shared_per_block) {
-        let room = cx.gpu.shared_per_block;
-        return Err(Error::Program(format!(
-            "sampling from {n} logits needs {shared} bytes of a block's {room}"
-        )));
-    }
-    let a = arguments(cx, cx.buffer(command.buffers[0]), n, slice);
-    Ok(vec![Node::Kernel(Launch {
-        unit: unit(),
-        function: "sample",
-        grid: [n.div_ceil(slice), 1, 1],
-        by_rows: ByRows::Fixed,
-        block: THREADS,
-        shared: shared as u32,
-        args: args(&a),
-    })])
+    let launch = SampleLaunch::new(cx, cx.buffer(command.buffers[0]), n)?;
+    Ok(vec![Node::Kernel(launch.launch())])
 }
 
-/// Private scratch of a command: what is sorted, and a word per block.
+/// Private scratch of a command: the list of elements to sort, and a word per block.
 pub(crate) fn scratch(_program: &Program, _command: &Command, _rows: u32, gpu: &GpuInfo) -> u64 {
     LIST_BYTES + u64::from(gpu.sms) * 4
 }
@@ -117,36 +149,41 @@ pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu:
     MEETING_BYTES
 }
 
-/// What is compiled for every architecture in tests.
+/// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
     vec![Listed {
-        unit: unit(),
+        unit: sample_unit(),
         hot: true,
     }]
 }
 
-/// How many tokens of history, and how many biases, there is room for.
+/// The capacity of the history and of the biases.
 fn room(program: &Program) -> (usize, usize) {
-    let context = program.kv.context.max(1) as usize;
+    let context = program.context.max(1) as usize;
     (context, (program.vocab as usize).max(1024))
 }
 
-/// Bytes of the sampling state in device memory.
+/// Bytes of a slot's sampling state in device memory.
 pub(crate) fn region_bytes(program: &Program) -> u64 {
     let (history, biases) = room(program);
-    4 * (HEAD_WORDS + MOST_ENDS + history + 2 * biases) as u64
+    let words = (HEAD_WORDS + MOST_ENDS + history + 2 * biases) as u64;
+    (4 * words).next_multiple_of(16)
 }
 
-/// The host's mirror of the sampling state, as the device has it: `Sampler` of `sample.cuh`, end tokens, a ring of the
-/// last tokens, biases. Nothing is allocated after `new` (up to a bias for every token).
+/// The host's copy of a slot's sampling state on the device, in the same layout: `Sampler` of `sample.cuh`, end tokens, a ring of the last
+/// tokens, and biases. Nothing allocates after `new`, for up to one bias per token.
 pub(crate) struct Sampler {
     words: Vec<u32>,
     history: usize,
     biases: usize,
     vocab: u32,
+    /// All end tokens; the device has the first of them.
+    ends: Vec<u32>,
+    /// Whether the device has another state.
+    changed: bool,
 }
 
-/// Where numbers lie in the head.
+/// Indices of words in the head.
 mod at {
     pub(super) const TEMPERATURE: usize = 0;
     pub(super) const SEED: usize = 8;
@@ -159,7 +196,7 @@ mod at {
 }
 
 impl Sampler {
-    /// With all its room.
+    /// Allocates the full capacity.
     pub(crate) fn new(program: &Program) -> Sampler {
         let (history, biases) = room(program);
         let fixed = HEAD_WORDS + MOST_ENDS + history;
@@ -172,13 +209,21 @@ impl Sampler {
             history,
             biases,
             vocab: program.vocab,
+            ends: Vec::with_capacity(MOST_ENDS),
+            changed: true,
         };
-        sampler.set(&Sampling::default(), &[], &[]);
+        sampler.set(&SlotState::default());
         sampler
     }
 
-    /// New settings.
-    pub(crate) fn set(&mut self, s: &Sampling, bias: &[(u32, f32)], history: &[u32]) {
+    /// Replaces everything.
+    pub(crate) fn set(&mut self, state: &SlotState<'_>) {
+        let SlotState {
+            sampling: s,
+            bias,
+            history,
+            ends,
+        } = state;
         let least = if s.min_p > 0.0 {
             s.min_p.min(1.0).ln()
         } else {
@@ -210,21 +255,35 @@ impl Sampler {
         for token in &history[history.len().saturating_sub(self.history)..] {
             self.remember(*token);
         }
-    }
-
-    /// Tokens that end a chain; true if they changed.
-    pub(crate) fn set_ends(&mut self, ends: &[u32]) -> bool {
-        let ends = &ends[..ends.len().min(MOST_ENDS)];
-        let known = self.words[at::ENDS] as usize;
-        if &self.words[HEAD_WORDS..HEAD_WORDS + known] == ends {
-            return false;
-        }
+        self.ends.clear();
+        self.ends.extend(*ends);
+        let ends = &self.ends[..ends.len().min(MOST_ENDS)];
         self.words[at::ENDS] = ends.len() as u32;
         self.words[HEAD_WORDS..HEAD_WORDS + ends.len()].copy_from_slice(ends);
-        true
+        self.changed = true;
     }
 
-    /// A token that was emitted.
+    /// Whether a token ends a chain.
+    pub(crate) fn ends_with(&self, token: u32) -> bool {
+        self.ends.contains(&token)
+    }
+
+    /// Whether the device ends a chain at a token: it knows only the first end tokens.
+    pub(crate) fn device_ends_with(&self, token: u32) -> bool {
+        self.ends.iter().take(MOST_ENDS).any(|end| *end == token)
+    }
+
+    /// Notes that the device's history may differ.
+    pub(crate) fn mark_changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// The bytes to upload to the start of the slot's region, if the device has another state. It has this one afterwards.
+    pub(crate) fn take_changes(&mut self) -> Option<&[u8]> {
+        std::mem::take(&mut self.changed).then(|| self.head())
+    }
+
+    /// Appends an emitted token to the history.
     pub(crate) fn remember(&mut self, token: u32) {
         let head = self.words[at::HEAD] as usize;
         self.words[HEAD_WORDS + MOST_ENDS + head] = token;
@@ -232,9 +291,8 @@ impl Sampler {
         self.words[at::LEN] = (self.words[at::LEN] + 1).min(self.history as u32);
     }
 
-    /// What the host uploads to the start of the region.
-    pub(crate) fn head(&self) -> &[u8] {
-        // SAFETY: words are plain bytes, and the slice lives as long as they do.
+    fn head(&self) -> &[u8] {
+        // SAFETY: words are plain numbers, and the slice borrows them.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 4) }
     }
 }
@@ -242,25 +300,19 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use welte_table::{Format, KvLayout};
+    use welte_table::Sampling;
 
     fn program(vocab: u32, context: u32) -> Program {
         Program {
             weights: Vec::new(),
             buffers: Vec::new(),
-            kv: KvLayout {
-                format: Format::F16,
-                layers: 1,
-                kv_heads: 1,
-                head_dim: 8,
-                page: 16,
-                pages: 1,
-                sequences: 1,
-                context,
-            },
+            caches: Vec::new(),
             vocab,
+            context,
+            page: 16,
+            slots: 1,
             tokens: 0,
-            tables: Vec::new(),
+            passes: Vec::new(),
         }
     }
 
@@ -275,30 +327,51 @@ mod tests {
     fn the_mirror_is_laid_out_as_the_kernel_reads_it() {
         let program = program(50, 4);
         let mut sampler = Sampler::new(&program);
-        let settings = Sampling {
+        assert!(sampler.take_changes().is_some());
+        assert!(sampler.take_changes().is_none());
+        let sampling = Sampling {
             temperature: 0.5,
             top_k: 7,
             min_p: 2.0,
             seed: 5 << 32 | 9,
             ..Sampling::default()
         };
-        let bias = [(3, 1.5), (50, 1.0), (3, -2.0)];
-        sampler.set(&settings, &bias, &[1, 2, 3, 4, 5, 6]);
-        assert!(sampler.set_ends(&[8, 9]));
-        assert!(!sampler.set_ends(&[8, 9]));
+        sampler.set(&SlotState {
+            sampling,
+            bias: &[(3, 1.5), (50, 1.0), (3, -2.0)],
+            history: &[1, 2, 3, 4, 5, 6],
+            ends: &[8, 9],
+        });
         sampler.remember(7);
+        assert!(sampler.take_changes().is_some());
         let words = words(&sampler);
         let history = HEAD_WORDS + MOST_ENDS;
         assert_eq!(words[..2], [0.5f32.to_bits(), 7]);
-        // min-p is at most 1, and its logarithm is what is kept.
+        // min-p is capped at 1 and stored as its logarithm.
         assert_eq!(words[3], 0.0f32.to_bits());
         assert_eq!(words[8..16], [9, 5, 2, 2, 4, 1, 4, MOST_ENDS as u32]);
         assert_eq!(words[HEAD_WORDS..HEAD_WORDS + 2], [8, 9]);
-        // A ring of the last four tokens; token 50 is none of the vocabulary's.
+        // A ring of the last four tokens. Token 50 is not in the vocabulary.
         assert_eq!(words[history..history + 4], [7, 4, 5, 6]);
         let biases = [3, 1.5f32.to_bits(), 3, (-2.0f32).to_bits()];
         assert_eq!(words[history + 4..], biases);
         assert!(words.len() as u64 * 4 <= region_bytes(&program));
-        assert!(sampler.set_ends(&[]));
+    }
+
+    #[test]
+    fn the_host_knows_every_end_token_and_the_device_the_first_ones() {
+        let ends: Vec<u32> = (1000..1300).collect();
+        let mut sampler = Sampler::new(&program(50, 4));
+        sampler.set(&SlotState {
+            ends: &ends,
+            ..SlotState::default()
+        });
+        assert!(sampler.ends_with(1299) && !sampler.ends_with(1300));
+        assert!(sampler.device_ends_with(1255) && !sampler.device_ends_with(1256));
+        let words = words(&sampler);
+        assert_eq!(words[at::ENDS], MOST_ENDS as u32);
+        assert_eq!(words[HEAD_WORDS + MOST_ENDS - 1], 1255);
+        sampler.set(&SlotState::default());
+        assert!(!sampler.ends_with(1000));
     }
 }

@@ -1,24 +1,24 @@
-//! The tiles of our own matrix products: which kernel, how large, and how k is split among blocks.
+//! The tiles of our own matrix products: the kernel, the tile size, and how k is split among blocks.
 
 use crate::GpuInfo;
 use crate::launch::Unit;
 use crate::layout::{format_defines, planes};
 use welte_table::Format;
 
-/// Rows of a matrix that a block of `gemm.cu` makes.
+/// Matrix rows per block of `gemm.cu`.
 pub(crate) const TILE_N: u32 = 128;
-/// The most rows of activations that a tile has.
+/// The most rows of activations per tile.
 pub(crate) const MOST_TILE_ROWS: u32 = 256;
-/// Elements of k that are taken at a time.
+/// Elements of k per step.
 pub(crate) const CHUNK: u32 = 64;
 
-/// Bytes of a chunk of widened weights.
+/// Bytes of one chunk of widened weights.
 const WIDENED: u32 = TILE_N * CHUNK * 2;
-/// Bytes of shared memory that a block of `gemm_wide.cu` may fill, and one of two blocks of `gemm.cu`.
+/// The most shared memory of a block: of `gemm_wide.cu`, and of one of two resident blocks of `gemm.cu`.
 const WIDE_SHARED: u32 = 224 << 10;
 const NARROW_SHARED: u32 = 115 << 10;
 
-/// Bytes of a chunk of encoded weights in shared memory (`dequant.cuh`): no entry takes less than four.
+/// Bytes of one chunk of encoded weights in shared memory (`dequant.cuh`). Every entry takes at least four bytes.
 fn raw_bytes(format: Format) -> u32 {
     let units = TILE_N * CHUNK / 32;
     let planes = planes(format).iter();
@@ -29,7 +29,7 @@ fn raw_bytes(format: Format) -> u32 {
     }
 }
 
-/// True if an architecture has the instructions of a unit: only one has those of the wide tiles.
+/// Whether an architecture has the instructions of a unit. Only sm_90a has those of the wide tiles.
 pub(crate) fn is_for(unit: &Unit, arch: &str) -> bool {
     match unit.file {
         WIDE_FILE => arch == "sm_90a",
@@ -40,7 +40,7 @@ pub(crate) fn is_for(unit: &Unit, arch: &str) -> bool {
 
 const WIDE_FILE: &str = "gemm_wide.cu";
 
-/// A tile of ours: `gemm.cu`, which any GPU with tensor cores runs, or `gemm_wide.cu` for sm_90a.
+/// A tile of our own kernels: `gemm.cu` for any GPU with tensor cores, or `gemm_wide.cu` for sm_90a.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     pub(crate) wide: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
-    /// For up to `most` rows.
+    /// The tile for up to `most` rows.
     pub(crate) fn of(gpu: &GpuInfo, most: u32) -> Tile {
         let wide = gpu.arch == 90 && most > 64;
         let (least, largest) = if wide { (64, 128) } else { (32, 128) };
@@ -59,7 +59,7 @@ impl Tile {
         }
     }
 
-    /// Chunks of activations that are on their way, and of encoded weights: what fits beside the widened weights.
+    /// Chunks of activations and of encoded weights in flight: as many as fit beside the widened weights.
     fn stages(self, format: Format) -> (u32, u32) {
         let (x, raw) = (self.rows * CHUNK * 2, raw_bytes(format));
         if self.wide {
@@ -71,7 +71,7 @@ impl Tile {
             let left = WIDE_SHARED - stages * (WIDENED + x);
             (stages, (left / raw).clamp(2, 6))
         } else {
-            // Two blocks at a time where three stages let them.
+            // Sized for two resident blocks, but at least three stages.
             let stages = ((NARROW_SHARED - 2 * WIDENED) / (x + raw)).clamp(3, 6);
             (stages, stages)
         }
@@ -89,23 +89,23 @@ impl Tile {
         let (x, raw) = (self.rows * CHUNK * 2, raw_bytes(format));
         let (stages, ring) = self.stages(format);
         if self.wide {
-            // The tiles begin at a multiple of 1024.
+            // The tiles are aligned to 1024 bytes.
             stages * (WIDENED + x) + ring * raw + 1024
         } else {
             2 * WIDENED + stages * (x + raw)
         }
     }
 
-    /// Blocks that run at a time.
+    /// Blocks that are resident at once.
     pub(crate) fn blocks(self, gpu: &GpuInfo) -> u32 {
         gpu.sms.max(1) * if self.wide { 1 } else { 2 }
     }
 
-    /// Among how many blocks k is split: what leaves the fewest idle in the last round, and each at least four chunks.
+    /// The number of blocks that share k. Chosen to leave the fewest blocks idle in the last wave, with at least four chunks each.
     pub(crate) fn splits(self, gpu: &GpuInfo, tiles: u64, chunks: u32) -> u32 {
         let at_once = u64::from(self.blocks(gpu));
         let rounds = |splits: u32| (tiles * u64::from(splits)).div_ceil(at_once) as f32;
-        // A split costs its sums' way through memory.
+        // Each split costs a round trip of its sums through memory.
         let cost = |splits: u32| rounds(splits) / splits as f32 + 0.01 * splits as f32;
         let most = (2 * at_once / tiles.max(1))
             .min(u64::from(chunks / 4))
@@ -115,7 +115,7 @@ impl Tile {
             .unwrap_or(1)
     }
 
-    /// The most bytes that the parts of sums take, where k is split.
+    /// The most bytes of partial sums, where k is split.
     pub(crate) fn parts(self, gpu: &GpuInfo) -> u64 {
         2 * u64::from(self.blocks(gpu)) * u64::from(TILE_N * self.rows) * 4
     }
@@ -133,11 +133,12 @@ impl Tile {
         }
         Unit {
             file: if self.wide { WIDE_FILE } else { "gemm.cu" },
+            generated: String::new(),
             defines,
         }
     }
 
-    /// For rows that are collected by expert.
+    /// The unit for rows that are grouped by expert.
     pub(crate) fn experts_unit(self, format: Format) -> Unit {
         let mut unit = self.unit(format);
         unit.defines.retain(|(key, _)| *key != "EXPERTS");
@@ -178,7 +179,7 @@ mod tests {
                 let tile = Tile::of(&gpu(arch, 132), most);
                 assert!(tile.rows >= most.min(128) && (arch == 90 || !tile.wide));
                 for format in Format::ALL {
-                    // Beside the kernels' own static memory.
+                    // The kernels also have static shared memory.
                     assert!(tile.shared(format) <= (227 << 10) - 1024);
                 }
             }

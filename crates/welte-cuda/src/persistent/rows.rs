@@ -1,71 +1,80 @@
-//! The decode table for steps of several rows (`kernels/persistent_rows.cu`), and which tables such a step may stand for.
+//! The decode pass for steps of several rows (`kernels/persistent_rows.cu`), and the passes that such a step can stand for.
 
-use super::{Inputs, Roll, Room, record};
-use welte_table::{Command, Op, Shape, Table};
+use super::memory::SharedMemoryBudget;
+use super::{Inputs, Recording, record};
+use welte_table::{Command, Op, Pass, PassKind};
 
-/// Rows that go through the kernel together, where shared memory has room for so many.
-pub(crate) const MOST_ROWS: u32 = 8;
-/// Bytes that are gone through together at most: of tiles that are not full, a part of the arithmetic is for nothing.
-const TOGETHER: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];
-/// Rows of a step that are worth full tiles.
-const ENOUGH: u32 = 4;
+/// The most rows of a step.
+pub(crate) const MAX_ROWS: u32 = 8;
+/// The fewest rows for which shared memory must have room. Staged inputs and the ring of weights share it. In the figures of
+/// docs/BENCHMARKS.md ("Steps of 2, 4 and 8 rows", one H200) every model with room for three rows or more is faster than by
+/// launched kernels, for every number of rows that fits: from 1.07 times (Llama-8B in Q4_K_M, two rows) to 2.1 times (Llama-1B
+/// in Q4_0, eight). The one with room for two (Llama-8B in BF16) takes 1.8 times as long, because its ring holds too little.
+///
+/// This rule and not a measurement at load decides which kernels compute a step: their sums differ in the last bits, and the
+/// bits that a model gives must not depend on timing.
+const MIN_ROWS: u32 = 3;
+/// The tries for the most bytes of the ring that are multiplied together: tiles that are not full waste arithmetic.
+const BYTES_AT_ONCE: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];
+/// Room for so many rows is worth full tiles: no smaller tiles are tried.
+const ENOUGH_ROWS: u32 = 4;
 /// Rows of a matrix whose results may wait, for each row of the step.
 const OUTPUTS: u32 = 32;
 
-/// Records a decode table for as many rows as there is room for, at least two.
-pub(crate) fn record_rows(cx: &Inputs<'_>, table: &Table) -> Result<Roll, String> {
-    let rows = |roll: &Result<Roll, String>| roll.as_ref().map_or(0, |roll| roll.rows);
+/// Records the decode pass for as many rows as there is room for, at least [`MIN_ROWS`].
+pub(crate) fn record_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
+    let passes = &cx.program.passes;
+    let decode = passes.first().ok_or("no pass")?;
+    if !passes.iter().any(|pass| can_stand_for(decode, pass)) {
+        return Err("no pass of several rows has the decode pass's commands".to_string());
+    }
+    let rows = |recording: &Result<Recording, String>| recording.as_ref().map_or(0, |r| r.rows);
     let mut best = Err(String::new());
-    for together in TOGETHER {
-        let roll = most_rows(cx, table, together);
-        if best.is_err() || rows(&roll) > rows(&best) {
-            best = roll;
+    for bytes_at_once in BYTES_AT_ONCE {
+        let recording = most_rows(cx, bytes_at_once);
+        if best.is_err() || rows(&recording) > rows(&best) {
+            best = recording;
         }
-        if rows(&best) >= ENOUGH {
+        if rows(&best) >= ENOUGH_ROWS {
             break;
         }
     }
     best
 }
 
-/// The same where so many bytes may be gone through together.
-fn most_rows(cx: &Inputs<'_>, table: &Table, together: u32) -> Result<Roll, String> {
+/// The same with a limit on the bytes that are multiplied together.
+fn most_rows(cx: &Inputs<'_>, bytes_at_once: u32) -> Result<Recording, String> {
     let mut why = String::new();
-    for rows in (2..=MOST_ROWS).rev() {
-        let room = Room {
+    for rows in (MIN_ROWS..=MAX_ROWS).rev() {
+        let budget = SharedMemoryBudget {
             rows,
             outputs: OUTPUTS,
-            together,
+            bytes_at_once,
         };
-        match record(cx, table, room) {
-            Ok(roll) => return Ok(roll),
+        match record(cx, budget) {
+            Ok(recording) => return Ok(recording),
             Err(other) => why = other,
         }
     }
     Err(why)
 }
 
-/// Whether a table says of its rows what the decode table says of one, so that the decode table, recorded for several rows,
-/// can stand for it: the same commands with the same weights. A prompt's takes the last row before its head.
-pub(crate) fn takes(decode: &Table, table: &Table) -> bool {
-    let last = match table.shape {
-        Shape::Decode => return false,
-        Shape::Batch(_) => 0,
-        Shape::Prefill(_) => 1,
-    };
-    let copies = table.commands.iter().filter(|c| c.op == Op::CopyLast);
-    let passes = |table: &'_ Table| table.commands.iter().filter(|c| !is_aside(c)).count();
-    let pairs = decode.commands.iter().filter(|c| !is_aside(c));
-    let mut pairs = pairs.zip(table.commands.iter().filter(|c| !is_aside(c)));
-    copies.count() == last && passes(decode) == passes(table) && pairs.all(|(a, b)| same(a, b))
+/// Whether the decode pass, recorded for several rows, can stand for a pass: both have the same commands with the same
+/// weights. A prompt pass also has a `select_rows`.
+pub(crate) fn can_stand_for(decode: &Pass, pass: &Pass) -> bool {
+    match pass.kind {
+        PassKind::Decode => return pass.rows > 1,
+        PassKind::Embed => return false,
+        PassKind::Prompt => {}
+    }
+    let compared = |c: &&Command| !matches!(c.op, Op::SelectRows | Op::Sample);
+    let count = |pass: &Pass| pass.commands.iter().filter(compared).count();
+    let pairs = decode.commands.iter().filter(compared);
+    let mut pairs = pairs.zip(pass.commands.iter().filter(compared));
+    count(decode) == count(pass) && pairs.all(|(a, b)| same(a, b))
 }
 
-/// What differs between the tables by their nature.
-fn is_aside(command: &Command) -> bool {
-    matches!(command.op, Op::CopyLast | Op::Sample)
-}
-
-/// But for where rows lie.
+/// Whether two commands are equal, except for the distance of rows.
 fn same(a: &Command, b: &Command) -> bool {
     let params = |command: &Command| {
         let named = command.op.show_params(&command.params).into_iter();
@@ -93,25 +102,27 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_a_model_say_the_same_of_many_rows() {
+    fn the_decode_pass_stands_for_the_prompt_pass_of_its_model() {
         let program = example("qwen3-0.6b:q4_0");
-        let [decode, prompt, batch] = &program.tables[..] else {
-            panic!("three tables");
+        let [decode, prompt] = &program.passes[..] else {
+            panic!("two passes");
         };
-        assert!(takes(decode, prompt) && takes(decode, batch));
-        assert!(!takes(decode, decode));
-        let changed = |change: &dyn Fn(&mut Table)| {
-            let mut table = batch.clone();
-            change(&mut table);
-            takes(decode, &table)
+        assert!(can_stand_for(decode, decode) && can_stand_for(decode, prompt));
+        let changed = |change: &dyn Fn(&mut Pass)| {
+            let mut pass = prompt.clone();
+            change(&mut pass);
+            can_stand_for(decode, &pass)
         };
         assert!(changed(&|_| {}));
-        assert!(!changed(&|t| t.commands[1].weights[0] += 1));
-        // The width of a product; where its rows lie is the table's affair.
-        assert_eq!(batch.commands[1].op, Op::NormMatmul);
-        assert!(!changed(&|t| t.commands[1].params[0] += 1));
-        assert!(changed(&|t| t.commands[1].params[3] += 1));
-        assert!(!changed(&|t| t.commands.truncate(9)));
-        assert!(!changed(&|t| t.shape = Shape::Prefill(16)));
+        assert!(!changed(&|p| p.commands[1].weights[0] += 1));
+        // A product's width counts; the distance of its rows does not.
+        assert_eq!(prompt.commands[1].op, Op::NormMatmul);
+        assert!(!changed(&|p| p.commands[1].params[0] += 1));
+        assert!(changed(&|p| p.commands[1].params[3] += 1));
+        assert!(!changed(&|p| p.commands.truncate(9)));
+        assert!(!changed(&|p| p.kind = PassKind::Embed));
+        // Of a decode pass, only the number of rows counts.
+        assert!(!changed(&|p| (p.kind, p.rows) = (PassKind::Decode, 1)));
+        assert!(changed(&|p| (p.kind, p.rows) = (PassKind::Decode, 2)));
     }
 }

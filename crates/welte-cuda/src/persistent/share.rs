@@ -1,29 +1,32 @@
-//! Who multiplies which rows: every block takes a share of every product, as even as whole rows allow.
+//! The division of a matrix's rows among blocks. Every block takes a share of every product, as even as whole rows allow.
 
-/// A block's rows of one product (`Share` of `persistent/block.cuh`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(crate) first: u32,
-    pub(crate) rows: u32,
+use crate::mirror::mirrored;
+
+mirrored! {
+    /// A block's rows of one product.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(crate) struct Share = "Share" {
+        pub(crate) first: u32,
+        pub(crate) rows: u32,
+    }
 }
 
-/// Deals rows out. What does not divide evenly goes to blocks that had none of it before, so that all blocks stream
-/// nearly the same number of rows over a whole turn.
+/// Divides rows among blocks. The remainder of each division goes to the next blocks in turn, so that all blocks stream
+/// nearly the same number of rows per token.
 #[derive(Debug, Default)]
-pub(crate) struct Dealer {
+pub(crate) struct RowDivider {
     blocks: u32,
     /// The block that gets the next odd row.
     next: u32,
 }
 
-impl Dealer {
-    pub(crate) fn new(blocks: u32) -> Dealer {
-        Dealer { blocks, next: 0 }
+impl RowDivider {
+    pub(crate) fn new(blocks: u32) -> RowDivider {
+        RowDivider { blocks, next: 0 }
     }
 
     /// The shares of `n` rows, by block.
-    pub(crate) fn deal(&mut self, n: u32) -> Vec<Share> {
+    pub(crate) fn divide(&mut self, n: u32) -> Vec<Share> {
         let blocks = self.blocks.max(1);
         let (each, odd) = (n / blocks, n % blocks);
         let shares = (0..blocks).map(|block| {
@@ -43,7 +46,7 @@ impl Dealer {
 mod tests {
     use super::*;
 
-    /// Numbers without a pattern, the same at every run.
+    /// Pseudo-random numbers, the same at every run.
     fn numbers() -> impl FnMut(u32) -> u32 {
         let mut state = 7u64;
         move |below| {
@@ -55,16 +58,16 @@ mod tests {
     }
 
     #[test]
-    fn every_row_is_dealt_once_and_evenly() {
+    fn every_row_has_one_block_and_blocks_have_equal_shares() {
         let mut number = numbers();
         for _ in 0..200 {
             let blocks = 1 + number(160);
-            let mut dealer = Dealer::new(blocks);
+            let mut divider = RowDivider::new(blocks);
             let mut all = vec![0u64; blocks as usize];
             let mut products = 0;
             for _ in 0..1 + number(40) {
                 let n = number(20_000);
-                let shares = dealer.deal(n);
+                let shares = divider.divide(n);
                 products += 1;
                 let mut seen = vec![0u8; n as usize];
                 for (share, sum) in shares.iter().zip(&mut all) {

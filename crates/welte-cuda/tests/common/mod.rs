@@ -71,9 +71,7 @@ pub fn load(program: &Program, checkpoint: &Made) -> Session {
     };
     let program = Arc::new(program.clone());
     let model = Model::load(program, checkpoint, &options, &mut |_, _| {}).unwrap();
-    let mut session = Session::new(&model).unwrap();
-    // Small models are faster by launched kernels.
-    session.put_rows_together();
+    let session = Session::new(&model).unwrap();
     assert_eq!(session.note(), None);
     assert_eq!(session.replay_in_use(), Replay::Persistent);
     session

@@ -102,6 +102,7 @@ typedef std::function<void()> Work;
 
 struct Graph {
     std::vector<Work> works;
+    u64 nodes = 0;
 };
 
 // One grid runs at a time, whatever stream it is of.
@@ -114,7 +115,6 @@ struct Stream {
     std::condition_variable changed;
     std::deque<Work> works;
     bool busy = false, ends = false;
-    Graph *capture = nullptr;
     Row grids;
     std::thread thread{[this] { serve(); }};
 
@@ -156,10 +156,6 @@ struct Stream {
     }
 
     void add(Work work) {
-        if (capture) {
-            capture->works.push_back(std::move(work));
-            return;
-        }
         std::lock_guard<std::mutex> guard(lock);
         works.push_back(std::move(work));
         changed.notify_all();
@@ -217,16 +213,32 @@ struct Config {
     Attribute *attributes;
     unsigned count;
 };
-struct NodeParameters {
-    int type, reserved[3];
+struct KernelNode {
+    Function *function;
+    Dim blocks, threads;
+    unsigned shared;
+    void **args, **extra, *kernel, *context;
+};
+struct LoopNode {
     u64 handle;
     int kind;
     unsigned size;
     Graph **bodies;
     void *context;
 };
+struct NodeParameters {
+    int type, reserved[3];
+    union {
+        KernelNode kernel;
+        LoopNode loop;
+    };
+};
+struct Edge {
+    unsigned char from, to, type, reserved[5];
+};
 
-const int COOPERATIVE = 2, OVERLAP = 6, CONDITIONAL_NODE = 13, LOOP = 1, DYNAMIC_SHARED = 8;
+const int COOPERATIVE = 2, OVERLAP = 6, KERNEL_NODE = 0, CONDITIONAL_NODE = 13, LOOP = 1, DYNAMIC_SHARED = 8;
+const unsigned char PROGRAMMATIC_PORT = 1, PROGRAMMATIC = 1;
 
 #define API extern "C" __attribute__((visibility("default"))) Result
 
@@ -294,7 +306,7 @@ API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, Stream *stream) {
     bool host = false;
     if (!known((void *)from, bytes)) return INVALID_VALUE;
     stream->add_after([=] { memcpy(to, (const void *)from, bytes); });
-    if (!(known(to, bytes, &host) && host) && !stream->capture) stream->finish();
+    if (!(known(to, bytes, &host) && host)) stream->finish();
     return SUCCESS;
 }
 API cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream *stream) {
@@ -344,19 +356,26 @@ API cuFuncSetAttribute(Function *function, int which, int value) {
     if (which != DYNAMIC_SHARED || value < 0 || value + fixed > MOST_SHARED) return INVALID_VALUE;
     return function->most_shared = (unsigned)value, SUCCESS;
 }
-API cuLaunchKernelEx(const Config *config, Function *function, void **args, void **) {
-    const Dim &b = config->blocks, &t = config->threads;
+// A launch with its parameter copied, once it is known that the function takes such a one.
+static Result make_launch(std::shared_ptr<Launch> &to, Function *function, Dim b, Dim t, unsigned shared, void **args, bool may_overlap) {
     if (!b.x || !b.y || !b.z || b.y > 65535 || b.z > 65535 || !t.x || t.x > 1024 || t.y != 1 || t.z != 1) return INVALID_VALUE;
-    if (config->shared > function->most_shared) return INVALID_VALUE;
+    if (shared > function->most_shared) return INVALID_VALUE;
     if (t.x > function->most_threads) return LAUNCH_OUT_OF_RESOURCES;
+    to = std::make_shared<Launch>(Launch{function, b, t, shared, may_overlap, {}});
+    to->args.assign((const char *)args[0], (const char *)args[0] + function->args);
+    return SUCCESS;
+}
+API cuLaunchKernelEx(const Config *config, Function *function, void **args, void **) {
+    const Dim &b = config->blocks;
     bool may_overlap = false;
     for (unsigned i = 0; i < config->count; i++) {
         const Attribute &a = config->attributes[i];
         if (a.id == COOPERATIVE && a.number && (u64)b.x * b.y * b.z > multiprocessors()) return COOPERATIVE_LAUNCH_TOO_LARGE;
         may_overlap |= a.id == OVERLAP && a.number;
     }
-    auto launch = std::make_shared<Launch>(Launch{function, b, t, config->shared, may_overlap, {}});
-    launch->args.assign((const char *)args[0], (const char *)args[0] + function->args);
+    std::shared_ptr<Launch> launch;
+    Result made = make_launch(launch, function, b, config->threads, config->shared, args, may_overlap);
+    if (made) return made;
     Stream *stream = config->stream;
     stream->add([=] {
         std::lock_guard<std::mutex> one(device);
@@ -416,15 +435,6 @@ API cuEventElapsedTime_v2(float *to, Event *first, Event *last) {
     return *to = std::chrono::duration<float, std::milli>(last->at - first->at).count(), SUCCESS;
 }
 
-API cuStreamBeginCapture_v2(Stream *stream, int) { return stream->capture = new Graph(), SUCCESS; }
-API cuStreamBeginCaptureToGraph(Stream *stream, Graph *graph, const void *, const void *, size_t, int) {
-    return stream->capture = graph, SUCCESS;
-}
-API cuStreamEndCapture(Stream *stream, Graph **to) {
-    *to = stream->capture;
-    stream->capture = nullptr;
-    return *to ? SUCCESS : INVALID_VALUE;
-}
 API cuGraphCreate(Graph **to, unsigned) { return *to = new Graph(), SUCCESS; }
 API cuGraphDestroy(Graph *graph) { return delete graph, SUCCESS; }
 // Conditions and bodies live as long as the process: there are few.
@@ -436,18 +446,34 @@ API cuGraphConditionalHandleCreate(u64 *to, Graph *graph, void *, unsigned value
     });
     return *to = (u64)condition, SUCCESS;
 }
-API cuGraphAddNode_v2(void **to, Graph *graph, const void *, const void *, size_t, NodeParameters *node) {
-    if (node->type != CONDITIONAL_NODE || node->kind != LOOP || node->size != 1) return NOT_SUPPORTED;
-    Graph **body = new Graph *(new Graph());
-    Condition *condition = (Condition *)node->handle;
-    node->bodies = body;
-    graph->works.push_back([=] {
-        while (condition->value) {
-            for (const Work &work : (*body)->works) work();
-            serving->finish_grids();
-        }
-    });
-    return *to = body, SUCCESS;
+// Nodes of a graph run in the order in which they are added: each depends on the one before and on no other.
+API cuGraphAddNode_v2(void **to, Graph *graph, void *const *after, const Edge *edge, size_t count, NodeParameters *node) {
+    if (count != (graph->nodes > 0) || (count && *after != (void *)graph->nodes)) return NOT_SUPPORTED;
+    if (node->type == KERNEL_NODE) {
+        const KernelNode &k = node->kernel;
+        bool may_overlap = count && edge && edge->type == PROGRAMMATIC;
+        if (may_overlap && edge->from != PROGRAMMATIC_PORT) return INVALID_VALUE;
+        std::shared_ptr<Launch> launch;
+        Result made = make_launch(launch, k.function, k.blocks, k.threads, k.shared, k.args, may_overlap);
+        if (made) return made;
+        graph->works.push_back([=] {
+            std::lock_guard<std::mutex> one(device);
+            serving->grids.run(launch);
+        });
+    } else if (node->type == CONDITIONAL_NODE && node->loop.kind == LOOP && node->loop.size == 1 && !count) {
+        Graph **body = new Graph *(new Graph());
+        Condition *condition = (Condition *)node->loop.handle;
+        node->loop.bodies = body;
+        graph->works.push_back([=] {
+            while (condition->value) {
+                for (const Work &work : (*body)->works) work();
+                serving->finish_grids();
+            }
+        });
+    } else {
+        return NOT_SUPPORTED;
+    }
+    return *to = (void *)++graph->nodes, SUCCESS;
 }
 API cuGraphInstantiateWithFlags(Graph **to, Graph *graph, u64) { return *to = new Graph(*graph), SUCCESS; }
 API cuGraphUpload(Graph *, Stream *) { return SUCCESS; }

@@ -1,101 +1,53 @@
-//! Chains: many tokens in one submission, each seen by the host as soon as it exists.
+//! Chains: many tokens in one submission, each visible to the host as soon as it exists.
 #![allow(unsafe_code)]
 
 use super::ready::{Ready, ready_one};
-use super::{Session, no_table, turn_unit};
+use super::{CudaContext, DECODE, turn_unit};
+use crate::Error;
 use crate::gpu::{Event, Gpu};
-use crate::graph::Graph;
+use crate::graph::{Graph, Nodes};
 use crate::launch::{ByRows, Launch, args};
 use crate::lower::MAILBOX_SLOTS;
-use crate::{Error, Replay};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use welte_table::{Op, Row, Sampling};
+use welte_device::{ChainStart, Control, Replay};
+use welte_table::{Op, Row};
 
-/// Tokens that may be enqueued beyond the last one seen. Enough to keep the GPU busy while the host looks away; each
-/// costs a few microseconds per kernel when the chain has ended.
+/// Tokens that may be enqueued beyond the last one seen. Enough to keep the GPU busy while the host is delayed; each costs
+/// a few microseconds per kernel after the chain has ended.
 const AHEAD: usize = 8;
 /// How long the host spins for a token before it sleeps, and how long it sleeps.
 const SPIN: Duration = Duration::from_micros(100);
 const NAP: Duration = Duration::from_micros(20);
-/// How often it asks whether the GPU still lives.
+/// How often the host checks that the GPU still works.
 const PULSE: Duration = Duration::from_millis(20);
 
-impl Session {
-    /// Sets how tokens are chosen from now on. `history` is the sequence so far; what [`Session::sample`] and
-    /// [`Session::chain`] choose is appended to it.
-    pub fn set_sampling(&mut self, settings: &Sampling, bias: &[(u32, f32)], history: &[u32]) {
-        self.sampler.set(settings, bias, history);
-        self.sampler_changed = true;
-    }
-
-    /// Chooses the token for `position` from the first row of the last step's logits, and appends it to the history.
-    pub fn sample(&mut self, position: u32) -> Result<u32, Error> {
-        self.gpu.current()?;
-        let table = self.last_table;
-        if self.tables.get(table).is_none() {
-            return Err(no_table(table, self.tables.len()));
-        }
-        self.upload_sampler()?;
-        let row = Row {
-            token: 0,
-            position: position.wrapping_sub(1),
-            sequence: 0,
-        };
-        self.upload_step(&[row], 1)?;
-        let first = self.serial.wrapping_add(1);
-        self.serial = first;
-        for node in &self.tables[table].sample {
-            self.enqueue(node, 1)?;
-        }
-        let mut wait = Wait::new();
-        let token = loop {
-            match self.token(first) {
-                Some(token) => break token,
-                None => wait.turn(&self.gpu)?,
-            }
-        };
-        self.sampler.remember(token);
-        Ok(token)
-    }
-
-    /// Decodes `n` tokens: reads `start`, chooses the token after it, emits it, reads it, and so on. Ends early after
-    /// one of `end_tokens` (which is emitted), when `emit` returns false, or when `cancel` is set. Returns how many
-    /// tokens were emitted. Each is emitted as soon as the device has made it.
-    pub fn chain(
+impl CudaContext {
+    /// Decodes a checked chain. Returns the number of emitted tokens.
+    pub(super) fn decode(
         &mut self,
-        start: Row,
-        n: usize,
-        end_tokens: &[u32],
-        cancel: &AtomicBool,
+        start: &ChainStart,
+        control: &Control,
         emit: &mut dyn FnMut(u32) -> bool,
     ) -> Result<usize, Error> {
-        let table = self
-            .decode
-            .ok_or_else(|| Error::Program("it has no decode table".to_string()))?;
-        let context = self.model.inner.program.kv.context as usize;
-        if (start.position as usize).saturating_add(n) > context {
-            return Err(Error::Step(format!(
-                "{n} tokens from position {} need more than the context of {context}",
-                start.position
-            )));
-        }
-        let mut row = start;
+        self.gpu.current()?;
+        let steps = start.steps as usize;
+        let mut row = Row {
+            token: start.token,
+            position: start.position,
+            slot: start.slot,
+        };
         let mut emitted = 0;
-        while emitted < n && !cancel.load(Ordering::Relaxed) {
+        while emitted < steps && !control.is_stopped() {
             // A loop on the device may not overtake the mailbox.
             let most = match (self.mode(), &self.persistent) {
-                (Replay::While, _) => MAILBOX_SLOTS as usize / 2,
+                (Replay::Loop, _) => MAILBOX_SLOTS as usize / 2,
                 (Replay::Persistent, Some(persistent)) => persistent.turns(),
                 _ => usize::MAX,
             };
-            self.set_rows(table, &[row])?;
-            self.sampler_changed |= self.sampler.set_ends(end_tokens);
-            self.upload_sampler()?;
-            let wanted = most.min(n - emitted);
+            self.upload_sampler(row.slot)?;
             let mut last = row.token;
             let (count, more) =
-                self.run_chain(table, row, wanted, end_tokens, cancel, &mut |token| {
+                self.run_chain(row, most.min(steps - emitted), control, &mut |token| {
                     last = token;
                     emit(token)
                 })?;
@@ -112,25 +64,23 @@ impl Session {
         Ok(emitted)
     }
 
-    /// One chain on the device. Returns how many tokens were emitted, and whether it came to its end.
+    /// One chain on the device. Returns the number of emitted tokens, and whether decoding may go on.
     fn run_chain(
         &mut self,
-        table: usize,
         row: Row,
         n: usize,
-        ends: &[u32],
-        cancel: &AtomicBool,
+        control: &Control,
         emit: &mut dyn FnMut(u32) -> bool,
     ) -> Result<(usize, bool), Error> {
-        let rows = [row];
+        let slot = row.slot as usize;
         let mode = self.mode();
         self.cancel_word.set_flag(0);
-        self.upload_step(&rows, n as u32)?;
+        self.upload_step(DECODE, &[row], &[], n as u32)?;
         let first = self.serial.wrapping_add(1);
         self.serial = self.serial.wrapping_add(n as u32);
         let ahead = if self.profile.is_some() { 1 } else { AHEAD };
         let (mut launched, mut seen) = (0, 0);
-        if mode == Replay::While {
+        if mode == Replay::Loop {
             if let Some(graph) = &self.loop_graph {
                 graph.launch()?;
             }
@@ -147,7 +97,7 @@ impl Session {
         let mut wait = Wait::new();
         let mut cut = false;
         let result = loop {
-            if cancel.load(Ordering::Relaxed) {
+            if control.is_stopped() {
                 cut = true;
                 break Ok((seen, false));
             }
@@ -159,7 +109,7 @@ impl Session {
                             position: row.position + launched as u32,
                             ..row
                         };
-                        self.replay(table, usize::MAX, true, &[row])?;
+                        self.replay(DECODE, usize::MAX, true, &[row], 1)?;
                     }
                 }
                 launched += 1;
@@ -167,13 +117,15 @@ impl Session {
             if let Some(token) = self.token(first.wrapping_add(seen as u32)) {
                 seen += 1;
                 wait = Wait::new();
-                self.sampler.remember(token);
+                self.slots[slot].remember(token);
+                let ends = self.slots[slot].ends_with(token);
                 let go_on = emit(token);
-                if ends.contains(&token) || seen == n {
-                    break Ok((seen, go_on && !ends.contains(&token)));
+                if ends || seen == n {
+                    cut = seen < n && !self.slots[slot].device_ends_with(token);
+                    break Ok((seen, go_on && !ends));
                 }
-                cut = cut || !go_on;
-                if cut {
+                if !go_on {
+                    cut = true;
                     break Ok((seen, false));
                 }
                 continue;
@@ -183,6 +135,7 @@ impl Session {
             }
             if let Err(error) = wait.turn(&self.gpu) {
                 if by_kernel && let Some(why) = self.fault()? {
+                    self.slots[slot].mark_changed();
                     self.fall_back(why)?;
                     return Ok((seen, true));
                 }
@@ -193,33 +146,32 @@ impl Session {
             persistent.took(seen, begun.elapsed());
         }
         if cut {
-            // The device may have gone on: stop it, and let its history be what was emitted.
+            // The device may have gone on. Stop it, and let its history be the emitted tokens.
             self.cancel_word.set_flag(1);
             self.gpu.synchronise()?;
-            self.sampler_changed = true;
+            self.slots[slot].mark_changed();
         }
         result
     }
 
-    /// Replays chains in another way from now on; graphs that this needs are captured now, if they were not before.
-    pub fn set_replay(&mut self, replay: Replay) -> Result<(), Error> {
-        let Some(table) = self.decode else {
-            return Ok(());
-        };
+    /// Replays chains in another way from now on. Graphs that this needs are built now, if they were not before.
+    pub(super) fn use_replay(&mut self, replay: Replay) -> Result<(), Error> {
         self.gpu.current()?;
         match replay {
-            Replay::Allocate | Replay::Eager => {}
+            Replay::Allocate | Replay::Launches => {}
             Replay::Graph if self.decode_graph.is_some() => {}
             Replay::Graph => {
-                let decode = Graph::capture(&self.gpu, &|| self.enqueue_all(table, true))?;
-                let forward = Graph::capture(&self.gpu, &|| self.enqueue_all(table, false))?;
+                let all = |nodes: &mut Nodes<'_>| self.add_decode(nodes, true);
+                let decode = Graph::once(&self.gpu, all)?;
+                let unsampled = |nodes: &mut Nodes<'_>| self.add_decode(nodes, false);
+                let forward = Graph::once(&self.gpu, unsampled)?;
                 self.decode_graph = Some(decode);
                 self.forward_graph = Some(forward);
             }
             Replay::Persistent => {
-                // Steps, and what the kernel may have to leave, are replayed as a graph.
-                self.set_replay(Replay::Graph)?;
-                if let Err(why) = &self.model.inner.roll {
+                // The graph replays single steps, and chains after the kernel gave up.
+                self.use_replay(Replay::Graph)?;
+                if let Err(why) = &self.loaded.recording {
                     self.note = Some(why.clone());
                     return Ok(());
                 }
@@ -236,13 +188,13 @@ impl Session {
                 }
                 self.prepare_rows()?;
             }
-            Replay::While if self.loop_graph.is_some() => {}
-            Replay::While => {
-                let turn = |condition| {
-                    self.enqueue_all(table, true)?;
-                    self.enqueue(&self.turn(condition)?, 1)
+            Replay::Loop if self.loop_graph.is_some() => {}
+            Replay::Loop => {
+                let turn = |nodes: &mut Nodes<'_>, condition| {
+                    self.add_decode(nodes, true)?;
+                    add(nodes, &self.turn(condition)?)
                 };
-                self.loop_graph = Some(Graph::capture_loop(&self.gpu, &turn)?);
+                self.loop_graph = Some(Graph::repeated(&self.gpu, turn)?);
             }
         }
         self.replay = replay;
@@ -250,38 +202,30 @@ impl Session {
         Ok(())
     }
 
-    /// How chains are replayed: as was asked for, unless something is profiled.
+    /// How chains are replayed: as requested, unless a profile is taken.
     pub(super) fn mode(&self) -> Replay {
         if self.profile.is_some() {
-            return Replay::Eager;
+            return Replay::Launches;
         }
         self.replay
     }
 
-    /// Single steps go through the decode graph.
+    /// Whether decode steps of one row are replayed by the graph.
     pub(super) fn by_graph(&self) -> bool {
         matches!(self.mode(), Replay::Graph | Replay::Persistent)
     }
 
-    /// Nanoseconds that the launches of one token take when every kernel returns at once, over `times` of them.
-    pub fn idle_ns(&mut self, times: u32) -> Result<u64, Error> {
-        let table = self
-            .decode
-            .ok_or_else(|| Error::Program("it has no decode table".to_string()))?;
-        let row = Row {
-            token: 0,
-            position: 0,
-            sequence: 0,
-        };
-        self.set_rows(table, &[row])?;
-        self.upload_ended(&[row])?;
+    /// Nanoseconds that the launches of one step take when every kernel returns at once, over `times` steps.
+    pub(super) fn idle_launch_ns(&mut self, pass: usize, times: u32) -> Result<u64, Error> {
+        self.gpu.current()?;
+        let row = Row::default();
+        self.upload_ended(pass, &[row], &[])?;
         let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
-        let times = times.max(1);
         begin.record()?;
         for _ in 0..times {
             match (&self.decode_graph, self.mode()) {
                 (Some(graph), Replay::Graph) => graph.launch()?,
-                _ => self.replay(table, usize::MAX, true, &[row])?,
+                _ => self.replay(pass, usize::MAX, true, &[row], 1)?,
             }
         }
         end.record()?;
@@ -295,31 +239,32 @@ impl Session {
         ((word >> 32) as u32 == serial).then_some(word as u32)
     }
 
-    fn upload_sampler(&mut self) -> Result<(), Error> {
-        if self.sampler_changed {
-            // SAFETY: the region was made for the sampler's head and more.
-            unsafe {
-                self.gpu
-                    .upload(self.sampling.start(), self.sampler.head())?
-            };
-            self.sampler_changed = false;
+    /// Waits for the token of that number.
+    pub(super) fn wait_for(&self, serial: u32) -> Result<u32, Error> {
+        let mut wait = Wait::new();
+        loop {
+            match self.token(serial) {
+                Some(token) => return Ok(token),
+                None => wait.turn(&self.gpu)?,
+            }
         }
-        Ok(())
     }
 
-    /// Enqueues a decode table as it is captured: with or without its `sample`.
-    fn enqueue_all(&self, table: usize, sample: bool) -> Result<(), Error> {
-        let commands = &self.model.inner.program.tables[table].commands;
-        for (nodes, command) in self.tables[table].commands.iter().zip(commands) {
+    /// Adds a decode step of one row to a graph, with or without its `sample`.
+    fn add_decode(&self, nodes: &mut Nodes<'_>, sample: bool) -> Result<(), Error> {
+        let commands = &self.loaded.program.passes[DECODE].commands;
+        let all = self.passes[DECODE].commands(1);
+        for (ready, command) in all.iter().zip(commands) {
             if sample || command.op != Op::Sample {
-                nodes.iter().try_for_each(|node| self.enqueue(node, 1))?;
+                ready.iter().try_for_each(|ready| add(nodes, ready))?;
             }
         }
         Ok(())
     }
 
-    /// The kernel that ends a turn of the loop.
+    /// The kernel that ends an iteration of the loop.
     fn turn(&self, handle: u64) -> Result<Ready, Error> {
+        let step = self.step_state.start() + self.loaded.sizes.step_rows;
         let launch = Launch {
             unit: turn_unit(),
             function: "turn",
@@ -327,13 +272,38 @@ impl Session {
             by_rows: ByRows::Fixed,
             block: 32,
             shared: 0,
-            args: args(&[self.step_state.start(), handle]),
+            args: args(&[step, handle]),
         };
-        ready_one(&self.model.inner, launch)
+        ready_one(&self.loaded, launch)
     }
 }
 
-/// Waiting for a token: spins, then sleeps, and looks whether the GPU still works.
+/// Adds the kernels of one row's step to a graph.
+fn add(nodes: &mut Nodes<'_>, ready: &Ready) -> Result<(), Error> {
+    match ready {
+        Ready::Kernel {
+            kernel,
+            grid,
+            by_rows,
+            args,
+        } => {
+            // SAFETY: lowering made the parameters for this kernel from blocks that the context holds, and the context
+            // drops its graphs before them.
+            unsafe { nodes.add(kernel, by_rows.grid(*grid, 1), args) }
+        }
+        Ready::ForRows {
+            least,
+            most,
+            nodes: ready,
+        } if (*least..=*most).contains(&1) => ready.iter().try_for_each(|ready| add(nodes, ready)),
+        Ready::ForRows { .. } => Ok(()),
+        Ready::Gemm(_) => Err(Error::Program(
+            "a product by cuBLASLt in a table of one row; this is a bug in Welte".to_string(),
+        )),
+    }
+}
+
+/// Waits for a token: spins, then sleeps, and checks that the GPU still works.
 struct Wait {
     began: Instant,
     looked: Instant,
@@ -358,9 +328,9 @@ impl Wait {
         }
         if now - self.looked > PULSE {
             self.looked = now;
-            // Once more after it was seen idle: the token may have come in between.
+            // The token may have arrived just before the GPU was seen idle, so only the second time counts.
             if self.idle {
-                return Err(Error::Step(
+                return Err(Error::Kernel(
                     "the GPU ended the chain without a token; this is a bug in Welte".to_string(),
                 ));
             }

@@ -1,106 +1,70 @@
-//! Chains by the persistent kernel: one launch for many tokens, and what happens when it gives up.
+//! Chains by the persistent kernel: one launch for many tokens, and the way back to the graph when the kernel gives up.
 #![allow(unsafe_code)]
 
-use super::Session;
-use super::tune::{Habits, Told};
+use super::{CudaContext, DECODE};
+use crate::Error;
 use crate::gpu::{DeviceBlock, Gpu, Kernel};
-use crate::launch::bytes_of;
-use crate::load::Inner;
-use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
-use crate::ops::rope::Kv;
+use crate::launch::{bytes_of, bytes_of_all};
+use crate::load::LoadedProgram;
+use crate::lower::{Lowering, MAILBOX_SLOTS};
+use crate::ops::kv::Kv;
 use crate::ops::sample;
-use crate::persistent::{FAULT_BYTES, Memory, Roll};
-use crate::{Error, Replay, Replaying};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use crate::persistent::{ChainArgs, DeviceMemory, FAULT_BYTES, Fault, Recording, Tuning};
 use std::time::Duration;
+use welte_device::timeline::{Span, Timed, Timeline, median};
+use welte_device::{ChainStart, Control, Replay};
 use welte_table::Row;
-use welte_table::timeline::{Span, Timed, Timeline, median};
 
-/// How long a launch may take: a display that shares the GPU waits no longer.
+/// How long a launch may take. A display that shares the GPU waits as long.
 const LAUNCH: Duration = Duration::from_millis(100);
-/// Turns of the first launch, when it is not known how long one takes.
+/// Turns of the first launch, before the time of one is known.
 const FIRST_TURNS: usize = 16;
-/// Clock ticks for which a block waits for the others before it gives up: about a second.
+/// Clock ticks that a block waits for the others before it gives up: about a second.
 pub(super) const PATIENCE: i64 = 2_000_000_000;
 
-/// `PersistentArgs` of `persistent.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Arguments {
-    sample: sample::Args,
-    kv: Kv,
-    program: u64,
-    shares: u64,
-    exchange: u64,
-    logits: u64,
-    sync: u64,
-    fault: u64,
-    freqs: [u64; 4],
-    patience: i64,
-    times: u64,
-    instructions: u32,
-    habits: Told,
-    mute: u32,
-}
-
-/// `Fault` of `persistent/block.cuh`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Fault {
-    raised: u32,
-    block: u32,
-    instruction: u32,
-    turn: u32,
-    place: u32,
-    pad: [u32; 3],
-}
-
-/// The kernel, its memory and what it is told.
+/// The kernel, its memory and its arguments.
 pub(super) struct Persistent {
     block: DeviceBlock,
-    memory: Memory,
+    memory: DeviceMemory,
     blocks: u32,
-    arguments: Arguments,
+    arguments: ChainArgs,
     kernel: Option<Kernel>,
-    /// What one turn took, as far as is known.
+    /// The time of one turn, if it is known.
     turn: Option<Duration>,
 }
 
 impl Persistent {
-    /// What it will be told; nothing where the table cannot be replayed so.
+    /// `None` where the kernel cannot replay the decode pass.
     pub(super) fn new(
-        inner: &Inner,
-        gpu: &Arc<Gpu>,
-        places: &Places,
+        loaded: &LoadedProgram,
+        cx: &Lowering<'_>,
         block: DeviceBlock,
     ) -> Option<Persistent> {
-        let roll = inner.roll.as_ref().ok()?;
-        let cx = Lowering::new(&inner.program, &gpu.info, gpu, &inner.weights, places);
-        let memory = roll.memory();
+        let recording = loaded.recording.as_ref().ok()?;
+        let memory = recording.memory();
         let at = |offset: u64| block.start() + offset;
-        let vocab = inner.program.vocab;
-        let logits = cx.buffer(roll.logits);
-        let arguments = Arguments {
-            sample: sample::arguments(&cx, logits, vocab, sample::slice(vocab, roll.blocks)),
-            kv: Kv::of(&cx, 0),
+        let vocab = loaded.program.vocab;
+        let logits = cx.buffer(recording.logits);
+        let arguments = ChainArgs {
+            sample: sample::arguments(cx, logits, vocab, sample::slice(vocab, recording.blocks)),
+            caches: std::array::from_fn(|cache| Kv::of(cx, cache, 0)),
             program: at(memory.program),
             shares: at(memory.shares),
             exchange: at(memory.exchange),
             logits,
             sync: at(0),
             fault: at(memory.fault),
-            freqs: roll.freqs,
+            freqs: recording.freqs,
             patience: PATIENCE,
             times: 0,
-            instructions: roll.program.len() as u32,
-            habits: Habits::default().told(&roll.ahead),
-            mute: u32::MAX,
+            instructions: recording.program.len() as u32,
+            params: Tuning::default().params(&recording.in_flight),
+            stalled_block: u32::MAX,
         };
         Some(Persistent {
             block,
             memory,
-            blocks: roll.blocks,
+            blocks: recording.blocks,
             arguments,
             kernel: None,
             turn: None,
@@ -115,19 +79,19 @@ impl Persistent {
         })
     }
 
-    /// A launch of so many turns took so long.
+    /// Notes that a launch of so many turns took so long.
     pub(super) fn took(&mut self, turns: usize, time: Duration) {
         if turns > 0 {
             self.turn = Some(time / turns as u32);
         }
     }
 
-    /// Enqueues one launch: as many turns as the step state says.
+    /// Enqueues one launch, of as many turns as the step state says.
     pub(super) fn launch(&self, gpu: &Gpu) -> Result<(), Error> {
         let kernel = self.kernel.as_ref();
         let kernel = kernel.ok_or_else(|| Error::Program("it was not compiled".to_string()))?;
         // SAFETY: the block was made for `memory`; nothing else uses it, and the stream keeps the order. The arguments are
-        // those of the kernel, and everything that they point to is held by the session.
+        // those of the kernel, and the context owns everything that they point to.
         unsafe {
             gpu.clear(self.block.start(), self.memory.program)?;
             gpu.launch_together(kernel, self.blocks, bytes_of(&self.arguments))
@@ -135,33 +99,32 @@ impl Persistent {
     }
 }
 
-/// Program and shares on their way to the block that was made for them; waits until they are there.
-pub(super) fn upload(gpu: &Gpu, roll: &Roll, block: &DeviceBlock) -> Result<(), Error> {
-    let memory = roll.memory();
-    // SAFETY: both are plain numbers without holes, and the block was made for them; we wait before they can go.
+/// Uploads program and shares to the block that was made for them, and waits.
+pub(super) fn upload(gpu: &Gpu, recording: &Recording, block: &DeviceBlock) -> Result<(), Error> {
+    let memory = recording.memory();
+    // SAFETY: both are plain numbers without padding, and the block was made for them; we wait before they can go.
     unsafe {
-        let program = std::slice::from_raw_parts(
-            roll.program.as_ptr().cast(),
-            size_of_val(&roll.program[..]),
-        );
-        gpu.upload(block.start() + memory.program, program)?;
-        let shares =
-            std::slice::from_raw_parts(roll.shares.as_ptr().cast(), size_of_val(&roll.shares[..]));
-        gpu.upload(block.start() + memory.shares, shares)?;
+        gpu.upload(
+            block.start() + memory.program,
+            bytes_of_all(&recording.program),
+        )?;
+        gpu.upload(
+            block.start() + memory.shares,
+            bytes_of_all(&recording.shares),
+        )?;
     }
     gpu.synchronise()
 }
 
-/// What the clocks of all blocks say of the last turn: four stamps of each instruction, by block. A multiprocessor's clock
-/// is its own, so each block's times count from its first instruction, which follows the meeting of all. Its pace is its own
-/// too (those of a group of 16 were seen to be 1.6 % slow), so ticks are scaled by how many of them each block counted until
-/// the input of the last instruction that all have a part in was there, for which all wait alike.
+/// The last turn, from four stamps per block and instruction. Each multiprocessor has a clock of its own. So the times of a block
+/// count from its first instruction, which follows the meeting of all blocks. Clocks differ in pace too (16 of an H200's were
+/// 1.6 % slow). So ticks are scaled by the number that a block counted until the last input that all blocks waited for.
 fn lanes(ticks: &[u64], instructions: usize, khz: u64) -> Vec<Vec<Span>> {
     let blocks: Vec<&[[u64; 4]]> = ticks
         .chunks_exact(instructions.max(1) * 4)
         .map(|block| block.as_chunks().0)
         .collect();
-    // Ticks until the input of an instruction was there, if the block waited for one in this turn.
+    // Ticks until the input of an instruction arrived, if the block waited for one in this turn.
     let until = |block: &[[u64; 4]], i: usize| {
         let [begin, ready, ..] = block[i];
         (block[0][0] <= begin && begin < ready).then(|| ready - block[0][0])
@@ -184,38 +147,37 @@ fn lanes(ticks: &[u64], instructions: usize, khz: u64) -> Vec<Vec<Span>> {
     blocks.iter().zip(&paces).map(lane).collect()
 }
 
-impl Session {
-    /// Decodes `n` tokens by a persistent kernel that takes times, and says when its blocks did what in the last turn: a
-    /// lane per block. Nanoseconds are clock ticks at the GPU's highest clock.
-    pub fn timeline(&mut self, start: Row, n: usize) -> Result<Timeline, Error> {
-        let inner = self.model.inner.clone();
-        let roll = inner.roll.as_ref();
-        let roll = roll.map_err(|why| Error::Program(why.clone()))?;
-        let unit = roll.timed_unit();
-        inner.add_modules(std::slice::from_ref(&unit))?;
-        let timing = inner.kernel_of(&unit, roll.function, roll.threads, roll.shared)?;
-        let words = roll.blocks as usize * roll.program.len() * 4;
+impl CudaContext {
+    /// Decodes a chain by a persistent kernel with clocks. Returns the work of its blocks in the last turn, a lane per block.
+    /// Nanoseconds are clock ticks at the GPU's highest clock.
+    pub(super) fn timed_chain(&mut self, start: &ChainStart) -> Result<Timeline, Error> {
+        let loaded = self.loaded.clone();
+        let recording = loaded.recording.as_ref();
+        let recording = recording.map_err(|why| Error::Program(why.clone()))?;
+        let unit = recording.timed_unit();
+        loaded.add_modules(std::slice::from_ref(&unit))?;
+        let timing = loaded.persistent_kernel(&unit, recording)?;
+        let words = recording.blocks as usize * recording.program.len() * 4;
         let times = DeviceBlock::zeroed(&self.gpu, words as u64 * 8, "the timeline")?;
         let before = (self.replay, self.note.take());
-        self.set_replay(Replay::Persistent)?;
+        self.use_replay(Replay::Persistent)?;
         let persistent = self.persistent.as_mut();
         let persistent =
             persistent.ok_or_else(|| Error::Program("it has no persistent replay".to_string()))?;
         let plain = persistent.kernel.replace(timing);
         persistent.arguments.times = times.start();
-        let never = AtomicBool::new(false);
-        let result = self.chain(start, n, &[], &never, &mut |_| true);
+        let result = self.decode(start, &Control::default(), &mut |_| true);
         if let Some(persistent) = &mut self.persistent {
             persistent.kernel = plain;
             persistent.arguments.times = 0;
             persistent.turn = None;
         }
         let gave_up = self.note.clone();
-        self.set_replay(before.0)?;
+        self.use_replay(before.0)?;
         self.note = before.1;
         let made = result?;
         if let Some(why) = gave_up {
-            return Err(Error::Step(why));
+            return Err(Error::Kernel(why));
         }
         let mut bytes = vec![0; words * 8];
         // SAFETY: the block has these bytes; we wait before they are used.
@@ -223,80 +185,79 @@ impl Session {
         self.gpu.synchronise()?;
         let (words, _) = bytes.as_chunks();
         let ticks: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let program = &inner.program;
         let row = Row {
+            token: start.token,
             position: (start.position + made as u32).saturating_sub(1),
-            ..start
+            slot: start.slot,
         };
-        let table = &program.tables[self.decode.unwrap_or(0)];
-        let commands = roll.commands.iter();
+        let commands = recording.commands.iter();
         let commands =
-            commands.filter_map(|command| Timed::of(table, *command, &program.kv, &[row]));
+            commands.filter_map(|command| Timed::of(&loaded.program, DECODE, *command, &[row]));
         let timeline = Timeline {
             commands: commands.collect(),
-            lanes: lanes(&ticks, roll.program.len(), self.gpu.info.clock_khz),
+            lanes: lanes(&ticks, recording.program.len(), self.gpu.info.clock_khz),
             position: row.position,
             rows: 1,
         };
         Ok(timeline)
     }
 
-    /// How the kernel's blocks wait from now on.
-    pub(super) fn set_habits(&mut self, habits: Habits) {
-        let inner = &self.model.inner;
-        if let (Some(persistent), Ok(roll)) = (&mut self.persistent, &inner.roll) {
-            persistent.arguments.habits = habits.told(&roll.ahead);
+    /// Uses these tuning parameters from now on.
+    pub(super) fn set_tuning(&mut self, tuning: &Tuning) {
+        let loaded = &self.loaded;
+        if let (Some(persistent), Ok(recording)) = (&mut self.persistent, &loaded.recording) {
+            persistent.arguments.params = tuning.params(&recording.in_flight);
         }
-        if let (Some(rows), Ok(roll)) = (&mut self.rows, &inner.rows) {
-            rows.set_habits(habits, roll);
+        if let (Some(rows), Ok(recording)) = (&mut self.rows, &loaded.rows) {
+            rows.set_tuning(tuning, recording);
         }
     }
 
-    /// Makes the persistent kernel ready, with program and shares on the device.
+    /// Loads the persistent kernel and uploads its program and shares.
     pub(super) fn prepare_persistent(&mut self) -> Result<(), Error> {
-        let inner = &self.model.inner;
-        let roll = inner.roll.as_ref();
-        let roll = roll.map_err(|why| Error::Program(why.clone()))?;
+        let loaded = &self.loaded;
+        let recording = loaded.recording.as_ref();
+        let recording = recording.map_err(|why| Error::Program(why.clone()))?;
         let persistent = self.persistent.as_mut();
         let persistent =
             persistent.ok_or_else(|| Error::Program("it has no persistent replay".to_string()))?;
         if persistent.kernel.is_none() {
-            upload(&self.gpu, roll, &persistent.block)?;
-            inner.add_modules(std::slice::from_ref(&roll.unit))?;
-            persistent.kernel =
-                Some(inner.kernel_of(&roll.unit, roll.function, roll.threads, roll.shared)?);
+            upload(&self.gpu, recording, &persistent.block)?;
+            let unit = recording.unit();
+            loaded.add_modules(std::slice::from_ref(&unit))?;
+            persistent.kernel = Some(loaded.persistent_kernel(&unit, recording)?);
         }
         Ok(())
     }
 
-    /// What the kernel says when it has left without a token: the command, block and token where a block lost patience.
+    /// Why the kernel left without a token: the command, block and token where a block waited too long.
     pub(super) fn fault(&self) -> Result<Option<String>, Error> {
-        let (Some(persistent), Ok(roll)) = (&self.persistent, &self.model.inner.roll) else {
+        let (Some(persistent), Ok(recording)) = (&self.persistent, &self.loaded.recording) else {
             return Ok(None);
         };
-        let mut bytes = [0u8; FAULT_BYTES as usize];
+        let mut bytes = [0u8; FAULT_BYTES];
         // SAFETY: the block has these bytes; we wait before they are used.
         unsafe { self.gpu.download(persistent.arguments.fault, &mut bytes)? };
         self.gpu.synchronise()?;
-        let told = self.told(roll, &bytes);
-        Ok(told.map(|(what, turn)| {
+        let fault = self.describe_fault(recording, &bytes);
+        Ok(fault.map(|(what, turn)| {
             format!("{what}, {turn} tokens into the chain; going on with the graph")
         }))
     }
 
-    /// What a kernel's fault says: which block waited for what, and in which turn. Nothing where none was raised.
-    pub(super) fn told(
+    /// Which block waited for what, as a person reads it, and in which turn. `None` where no fault was raised.
+    pub(super) fn describe_fault(
         &self,
-        roll: &Roll,
-        fault: &[u8; FAULT_BYTES as usize],
+        recording: &Recording,
+        fault: &[u8; FAULT_BYTES],
     ) -> Option<(String, u32)> {
-        // SAFETY: any bytes are such numbers.
+        // SAFETY: any bytes are a valid `Fault`.
         let fault: Fault = unsafe { std::ptr::read_unaligned(fault.as_ptr().cast()) };
         if fault.raised == 0 {
             return None;
         }
-        let labels = &self.model.inner.program.tables[self.decode.unwrap_or(0)].labels;
-        let command = roll.commands.get(fault.instruction as usize);
+        let labels = &self.loaded.program.passes[DECODE].labels;
+        let command = recording.commands.get(fault.instruction as usize);
         let label = command.and_then(|command| labels.get(*command));
         let label = label.map_or("the end of a token", String::as_str);
         let what = match fault.place {
@@ -305,57 +266,36 @@ impl Session {
             _ => "the other blocks",
         };
         let block = fault.block;
-        let told = format!(
+        let text = format!(
             "the persistent kernel gave up: block {block} waited too long for {what} at {label}"
         );
-        Some((told, fault.turn))
+        Some((text, fault.turn))
     }
 
-    /// Leaves the persistent kernel for the graph, and says why.
+    /// Replays by the graph from now on, for the reason `why`.
     pub(super) fn fall_back(&mut self, why: String) -> Result<(), Error> {
-        self.set_replay(Replay::Graph)?;
+        self.use_replay(Replay::Graph)?;
         self.note = Some(why);
-        // The kernel's history may be ahead of what was seen.
-        self.sampler_changed = true;
         Ok(())
     }
 
-    /// How chains are replayed, and why not as was asked for.
-    pub fn replaying(&self) -> Replaying {
-        Replaying {
-            replay: self.replay,
-            note: self.note.clone(),
-        }
-    }
-
-    /// Why chains are not replayed as was asked for, if so.
-    pub fn note(&self) -> Option<&str> {
-        self.note.as_deref()
-    }
-
-    /// How chains are replayed.
-    pub fn replay_in_use(&self) -> Replay {
-        self.replay
-    }
-
-    /// How blocks of the persistent kernel wait, as it was tuned, where chains go by it: for benchmarks.
-    #[doc(hidden)]
-    pub fn habits(&self) -> Option<String> {
+    /// The tuning parameters, where chains are replayed by the persistent kernel.
+    pub(super) fn tuning_in_words(&self) -> Option<String> {
         if self.replay != Replay::Persistent {
             return None;
         }
-        Some(format!("{:?}", self.persistent.as_ref()?.arguments.habits))
+        Some(format!("{:?}", self.persistent.as_ref()?.arguments.params))
     }
 
-    /// For tests: a block of the persistent kernels that hands nothing on, and how many clock ticks the others wait for it.
+    /// For tests: a block of the persistent kernels publishes nothing, and the others wait so many clock ticks for it.
     #[doc(hidden)]
-    pub fn mute_block(&mut self, block: u32, patience: i64) {
+    pub fn stall_block(&mut self, block: u32, patience: i64) {
         if let Some(persistent) = &mut self.persistent {
-            persistent.arguments.mute = block;
+            persistent.arguments.stalled_block = block;
             persistent.arguments.patience = patience;
         }
         if let Some(rows) = &mut self.rows {
-            rows.mute(block, patience);
+            rows.stall(block, patience);
         }
     }
 }

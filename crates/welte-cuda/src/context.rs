@@ -1,0 +1,443 @@
+//! A context: buffers, lowered passes, page tables, slots and step state, all made once. Replay allocates nothing.
+#![allow(unsafe_code)]
+
+mod chain;
+mod contract;
+mod persistent;
+mod profile;
+mod ready;
+mod rows;
+mod tune;
+
+pub(crate) use ready::turn_unit;
+
+use crate::Error;
+use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel};
+use crate::graph::Graph;
+use crate::launch::{bytes_of, bytes_of_all};
+use crate::load::LoadedProgram;
+use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
+use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
+use crate::persistent::FAULT_BYTES;
+use crate::sizes::STEP_HEAD;
+use persistent::Persistent;
+use ready::{Ready, ReadyPass, ready_passes};
+use rows::Rows;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use welte_device::timeline::Timeline;
+use welte_device::{Checks, Pick, Profile, Replay};
+use welte_table::{BufferId, BufferRef, Class, Command, Op, Row};
+
+/// The decode pass: the first of a program.
+const DECODE: usize = 0;
+
+/// One user of a loaded program: its buffers, caches, page tables and slots.
+pub struct CudaContext {
+    /// The decode pass with and without its `sample`, and as a loop. Dropped before the kernels and memory that they use.
+    decode_graph: Option<Graph>,
+    forward_graph: Option<Graph>,
+    loop_graph: Option<Graph>,
+    loaded: Arc<LoadedProgram>,
+    passes: Vec<ReadyPass>,
+    persistent: Option<Persistent>,
+    /// The same for steps of several rows.
+    rows: Option<Rows>,
+    /// Why chains are not replayed as requested.
+    note: Option<String>,
+    buffers: Vec<DeviceBlock>,
+    step_state: DeviceBlock,
+    samplers: DeviceBlock,
+    // Held for as long as kernels may use them.
+    _others: [DeviceBlock; 3],
+    /// Address of each cache's page table.
+    page_tables: Vec<u64>,
+    slots: Vec<Sampler>,
+    checks: Checks,
+    /// Samples for one output row.
+    sample: SampleKernel,
+    mailbox: HostBlock,
+    cancel_word: HostBlock,
+    /// Output rows of the last step; then the fault of a persistent kernel.
+    outputs: HostBlock,
+    /// The step state to upload.
+    step_image: Vec<u8>,
+    /// The tokens to upload.
+    tokens: Vec<u32>,
+    /// Tokens that the device may have numbered so far.
+    serial: u32,
+    /// Pass and number of output rows of the last step.
+    last: (usize, usize),
+    replay: Replay,
+    profile: Option<Vec<Profile>>,
+    last_step: Timeline,
+    events: Vec<Event>,
+    allocated: BTreeMap<Class, u64>,
+    gpu: Arc<Gpu>,
+}
+
+/// The sampling kernel with its launch.
+struct SampleKernel {
+    kernel: Kernel,
+    launch: SampleLaunch,
+}
+
+impl CudaContext {
+    /// Allocates everything that replay needs.
+    pub(crate) fn new(loaded: &Arc<LoadedProgram>) -> Result<CudaContext, Error> {
+        let program = &*loaded.program;
+        let gpu = Arc::new(Gpu::open(loaded.gpu.info.device)?);
+        let sizes = loaded.sizes;
+        let mut allocated = BTreeMap::new();
+        let mut count = |class: Class, bytes: u64| *allocated.entry(class).or_insert(0) += bytes;
+        count(Class::Weights, loaded.arena.bytes());
+        let mut buffers = Vec::with_capacity(program.buffers.len());
+        for spec in &program.buffers {
+            buffers.push(DeviceBlock::zeroed(&gpu, spec.bytes, &spec.name)?);
+            count(spec.class, spec.bytes);
+        }
+        let mut extra = Vec::new();
+        for (name, class, bytes) in sizes.entries() {
+            extra.push(DeviceBlock::zeroed(&gpu, bytes, name)?);
+            count(class, bytes);
+        }
+        let [
+            scratch,
+            counters,
+            step_state,
+            page_tables,
+            samplers,
+            recording,
+            rows,
+        ] = <[DeviceBlock; 7]>::try_from(extra)
+            .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
+        let mailbox = HostBlock::new(&gpu, MAILBOX_SLOTS as usize * 8, "the mailbox")?;
+        let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
+        let outputs = sizes.outputs as usize + FAULT_BYTES;
+        let outputs = HostBlock::new(&gpu, outputs, "outputs on the host")?;
+        let mut table = page_tables.start();
+        let tables = program.caches.iter().map(|cache| {
+            let bytes = 4 * u64::from(cache.entries(program)) * u64::from(program.slots);
+            let next = table + bytes;
+            std::mem::replace(&mut table, next)
+        });
+        let places = Places {
+            buffers: buffers.iter().map(DeviceBlock::start).collect(),
+            step: step_state.start() + sizes.step_rows,
+            outputs: step_state.start(),
+            page_tables: tables.collect(),
+            scratch: scratch.start(),
+            counters: counters.start(),
+            samplers: samplers.start(),
+            mailbox: mailbox.device(),
+            cancel: cancel_word.device(),
+        };
+        let cx = Lowering::new(program, &gpu.info, &gpu, &loaded.weights, &places);
+        let passes = ready_passes(loaded, &cx)?;
+        let launch = SampleLaunch::new(&cx, 0, program.vocab)?;
+        let sample = SampleKernel {
+            kernel: loaded.kernel(&launch.launch())?,
+            launch,
+        };
+        let most_rows = program.most_rows() as usize;
+        let mut context = CudaContext {
+            decode_graph: None,
+            forward_graph: None,
+            loop_graph: None,
+            loaded: loaded.clone(),
+            passes,
+            persistent: Persistent::new(loaded, &cx, recording),
+            rows: Rows::new(loaded, &cx, rows),
+            note: None,
+            buffers,
+            step_state,
+            samplers,
+            _others: [scratch, counters, page_tables],
+            slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
+            checks: Checks::new(program),
+            sample,
+            mailbox,
+            cancel_word,
+            outputs,
+            step_image: vec![0; sizes.step as usize],
+            tokens: Vec::with_capacity(most_rows),
+            serial: 0,
+            last: (DECODE, 0),
+            replay: Replay::Launches,
+            profile: None,
+            last_step: Timeline::default(),
+            events: Vec::new(),
+            allocated,
+            page_tables: places.page_tables.clone(),
+            gpu: gpu.clone(),
+        };
+        for cache in 0..program.caches.len() {
+            let pages = Checks::first_pages(program, cache);
+            context.upload_pages(cache, 0, &pages)?;
+        }
+        context.use_replay(loaded.replay)?;
+        context.warm_up()?;
+        context.set_tuning(&loaded.tuning());
+        Ok(context)
+    }
+
+    /// Enqueues everything once, with kernels that return at once because the chain has ended. The driver then loads code
+    /// now, and not when the first token is requested.
+    fn warm_up(&mut self) -> Result<(), Error> {
+        for pass in 0..self.passes.len() {
+            let most = self.passes[pass].rows as usize;
+            let outputs = self.loaded.program.passes[pass].outputs;
+            let outputs: Vec<u32> = (0..outputs).collect();
+            for count in [most, most.min(2), 1] {
+                let rows = vec![Row::default(); count];
+                let outputs = &outputs[..outputs.len().min(count)];
+                self.upload_ended(pass, &rows, outputs)?;
+                self.replay(pass, usize::MAX, count == 1, &rows, outputs.len())?;
+                self.launch_rows(pass, &rows, outputs)?;
+            }
+        }
+        self.upload_ended(DECODE, &[Row::default()], &[])?;
+        for graph in [&self.decode_graph, &self.forward_graph, &self.loop_graph] {
+            graph.as_ref().map_or(Ok(()), Graph::launch)?;
+        }
+        self.launch_sample(self.passes[DECODE].result)?;
+        self.gpu.is_idle()?;
+        let source = self.step_state.start();
+        // SAFETY: the step state has more bytes; we wait for the copy.
+        unsafe {
+            let out = &mut self.outputs.as_mut_slice()[..4];
+            self.gpu.download(source, out)?;
+        }
+        self.gpu.synchronise()
+    }
+
+    /// Uploads the step state of a chain that has ended.
+    fn upload_ended(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<(), Error> {
+        self.upload_step(pass, rows, outputs, 0)?;
+        let ended = 1u32.to_ne_bytes();
+        for step in [0, self.loaded.sizes.step_rows] {
+            // SAFETY: the second word of a `Step` says that the chain has ended.
+            unsafe {
+                self.gpu
+                    .upload(self.step_state.start() + step + 4, &ended)?
+            };
+        }
+        Ok(())
+    }
+
+    fn block(&self, id: BufferId) -> Result<&DeviceBlock, welte_device::Error> {
+        let known = self.buffers.len();
+        self.buffers.get(id as usize).ok_or_else(|| {
+            welte_device::Error::request(format!("buffer {id}; the program has {known}"))
+        })
+    }
+
+    /// Uploads page numbers to a cache's table, from entry `at` on.
+    fn upload_pages(&self, cache: usize, at: usize, pages: &[u32]) -> Result<(), Error> {
+        let table = self.page_tables[cache];
+        // SAFETY: the caller checked that the table has these entries.
+        unsafe { self.gpu.upload(table + 4 * at as u64, bytes_of_all(pages)) }
+    }
+
+    /// Runs a pass over rows, without sampling. Returns the number of floats in the output rows, which are on the host then.
+    fn run_step(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        count: usize,
+    ) -> Result<usize, Error> {
+        self.gpu.current()?;
+        self.upload_step(pass, rows, outputs, 0)?;
+        self.last = (pass, count);
+        let ready = &self.passes[pass];
+        let (source, values) = (ready.result, count * ready.width as usize);
+        loop {
+            let together = self.launch_rows(pass, rows, outputs)?;
+            match &self.forward_graph {
+                _ if together => self.fetch_rows_fault(values * 4)?,
+                Some(graph) if pass == DECODE && rows.len() == 1 && self.by_graph() => {
+                    graph.launch()?;
+                }
+                _ => self.replay(pass, usize::MAX, false, rows, count)?,
+            }
+            // SAFETY: checking the program has found the output rows inside their buffer; we wait for the copy.
+            unsafe {
+                let out = &mut self.outputs.as_mut_slice()[..values * 4];
+                self.gpu.download(source, out)?;
+            }
+            self.gpu.synchronise()?;
+            // If the persistent kernel gave up, other kernels compute the step again. They write the same places.
+            if !together || !self.rows_gave_up(values * 4)? {
+                return Ok(values);
+            }
+        }
+    }
+
+    /// Output rows that a step has copied to the host.
+    fn outputs(&self, values: usize) -> &[f32] {
+        let bytes = &self.outputs.as_slice()[..values * 4];
+        // SAFETY: pinned memory is page-aligned, and any bytes are floats.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), values) }
+    }
+
+    /// Enqueues the upload of the step state (`Step` of `common.cuh`) and of the rows' tokens.
+    fn upload_step(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        left: u32,
+    ) -> Result<(), Error> {
+        let step_rows = self.loaded.sizes.step_rows as usize;
+        let head = |live: usize| [live as u32, 0, self.serial, left, 0, 0, 0, 0];
+        let image = &mut self.step_image;
+        image[..STEP_HEAD].copy_from_slice(bytes_of(&head(outputs.len())));
+        image[STEP_HEAD..][..size_of_val(outputs)].copy_from_slice(bytes_of_all(outputs));
+        image[step_rows..][..STEP_HEAD].copy_from_slice(bytes_of(&head(rows.len())));
+        let to = step_rows + STEP_HEAD + size_of_val(rows);
+        image[step_rows + STEP_HEAD..to].copy_from_slice(bytes_of_all(rows));
+        // A decode pass has no output rows of its own.
+        let from = if pass == DECODE { step_rows } else { 0 };
+        self.tokens.clear();
+        self.tokens.extend(rows.iter().map(|row| row.token));
+        let tokens = self.loaded.program.tokens as usize;
+        // SAFETY: both blocks have room for the most rows, and requests are checked.
+        unsafe {
+            let at = self.step_state.start() + from as u64;
+            self.gpu.upload(at, &self.step_image[from..to])?;
+            let at = self.buffers[tokens].start();
+            self.gpu.upload(at, bytes_of_all(&self.tokens))
+        }
+    }
+
+    fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
+        match node {
+            Ready::Gemm(gemm) => gemm.run(&self.gpu, live),
+            Ready::ForRows { least, most, nodes } => {
+                if (*least..=*most).contains(&live) {
+                    nodes.iter().try_for_each(|node| self.enqueue(node, live))?;
+                }
+                Ok(())
+            }
+            Ready::Kernel {
+                kernel,
+                grid,
+                by_rows,
+                args,
+            } => {
+                let grid = by_rows.grid(*grid, live);
+                // SAFETY: lowering made the parameters for this kernel from blocks that the context holds.
+                unsafe { self.gpu.launch(kernel, grid, args) }
+            }
+        }
+    }
+
+    /// Enqueues the first `commands` commands of a pass.
+    fn replay(
+        &mut self,
+        pass: usize,
+        commands: usize,
+        sample: bool,
+        rows: &[Row],
+        outputs: usize,
+    ) -> Result<(), Error> {
+        let ready = &self.passes[pass];
+        let ops = &self.loaded.program.passes[pass].commands;
+        let all = ready.commands(rows.len());
+        for (index, nodes) in all.iter().enumerate().take(commands) {
+            let live = match index < ready.outputs_from {
+                true => rows.len(),
+                false => outputs,
+            };
+            if (ops[index].op == Op::Sample && !sample) || live == 0 {
+                continue;
+            }
+            if self.profile.is_some() {
+                self.events[index].record()?;
+            }
+            let made = self.allocate(&ops[index])?;
+            for node in nodes {
+                self.enqueue(node, live as u32)?;
+            }
+            self.release(made)?;
+            if self.profile.is_some() {
+                self.events[index + 1].record()?;
+            }
+        }
+        self.read_events(pass, commands, sample, rows, outputs)
+    }
+
+    /// Memory for the output of a command, where every command allocates. Only the time counts: kernels write to the
+    /// program's buffers all the same.
+    fn allocate(&self, command: &Command) -> Result<Option<u64>, Error> {
+        if self.mode() != Replay::Allocate {
+            return Ok(None);
+        }
+        let program = &self.loaded.program;
+        let written = command
+            .buffers
+            .iter()
+            .rev()
+            .find(|b| **b != BufferRef::NONE);
+        let spec = written.and_then(|b| program.buffers.get(b.buffer as usize));
+        match spec.filter(|spec| spec.class != Class::Cache) {
+            Some(spec) => self.gpu.allocate_in_order(spec.bytes).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn release(&self, made: Option<u64>) -> Result<(), Error> {
+        made.map_or(Ok(()), |start| self.gpu.release_in_order(start))
+    }
+
+    /// Uploads a slot's sampling state, if the device has another one.
+    fn upload_sampler(&mut self, slot: u32) -> Result<(), Error> {
+        let at = self.samplers.start() + u64::from(slot) * region_bytes(&self.loaded.program);
+        match self.slots[slot as usize].take_changes() {
+            // SAFETY: the slot's region has room for its largest state.
+            Some(state) => unsafe { self.gpu.upload(at, state) },
+            None => Ok(()),
+        }
+    }
+
+    /// Enqueues sampling for row 0 of the step from logits at an address.
+    fn launch_sample(&self, logits: u64) -> Result<(), Error> {
+        let SampleKernel { kernel, launch } = &self.sample;
+        let args = launch.at(logits).args;
+        // SAFETY: lowering made the parameters for this kernel from blocks that the context holds.
+        unsafe {
+            self.gpu
+                .launch(kernel, [launch.blocks, 1, 1], bytes_of(&args))
+        }
+    }
+
+    /// Chooses a token from an output row of the last step.
+    fn pick(&mut self, pick: &Pick) -> Result<u32, Error> {
+        self.gpu.current()?;
+        self.upload_sampler(pick.slot)?;
+        let row = Row {
+            token: 0,
+            position: pick.position.wrapping_sub(1),
+            slot: pick.slot,
+        };
+        self.upload_step(DECODE, &[row], &[], 1)?;
+        self.serial = self.serial.wrapping_add(1);
+        let ready = &self.passes[self.last.0];
+        let row_bytes = 4 * u64::from(ready.width);
+        self.launch_sample(ready.result + u64::from(pick.output) * row_bytes)?;
+        let token = self.wait_for(self.serial)?;
+        self.slots[pick.slot as usize].remember(token);
+        Ok(token)
+    }
+}
+
+impl Drop for CudaContext {
+    fn drop(&mut self) {
+        // Nothing may be freed while the GPU still uses it.
+        self.cancel_word.set_flag(1);
+        if self.gpu.current().is_ok() {
+            let _ = self.gpu.synchronise();
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The context as the device contract has it: requests are checked here, once, and errors name the device.
+#![allow(unsafe_code)]
+
+use super::{CudaContext, DECODE};
+use crate::Error;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use welte_device::timeline::Timeline;
+use welte_device::{
+    ChainStart, Context, Control, DeviceId, Emitted, Error as DeviceError, Pick, Profile, Replay,
+    ReplayTools, Replaying, SlotState,
+};
+use welte_table::{BufferId, Class, PageRuns, PassKind, Program, Row};
+
+/// Slots that a chain takes.
+const CHAIN_SLOTS: usize = 1;
+
+impl CudaContext {
+    fn id(&self) -> DeviceId {
+        self.loaded.device_id()
+    }
+
+    /// The result of a request that was checked.
+    fn done<T>(&self, result: Result<T, Error>) -> Result<T, DeviceError> {
+        result.map_err(|error| error.on(self.id()))
+    }
+}
+
+impl Context for CudaContext {
+    fn program(&self) -> &Arc<Program> {
+        &self.loaded.program
+    }
+
+    fn chain_slots(&self) -> usize {
+        CHAIN_SLOTS
+    }
+
+    fn allocated(&self) -> BTreeMap<Class, u64> {
+        self.allocated.clone()
+    }
+
+    fn set_pages(
+        &mut self,
+        cache: usize,
+        slot: u32,
+        first: u32,
+        pages: &[u32],
+    ) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let at = self.checks.pages(program, cache, slot, first, pages)?;
+        let current = self.gpu.current();
+        self.done(current.and_then(|()| self.upload_pages(cache, at, pages)))
+    }
+
+    fn copy_page(&mut self, cache: usize, from: u32, to: u32) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let spec = self.checks.cache(program, cache, [from, to])?;
+        let runs = |number| spec.page_runs(program.page, number);
+        let (Some(source), Some(target)) = (runs(from), runs(to)) else {
+            return Err(DeviceError::request("pages that are too large"));
+        };
+        if from == to {
+            return Ok(());
+        }
+        let start = self.block(spec.buffer)?.start();
+        let copied = self.gpu.current().and_then(|()| {
+            (0..source.count).try_for_each(|run| {
+                let at = |runs: &PageRuns| start + runs.first + run * runs.stride;
+                // SAFETY: both runs are inside the cache's buffer and belong to different pages.
+                unsafe { self.gpu.copy(at(&target), at(&source), source.bytes) }
+            })
+        });
+        self.done(copied)
+    }
+
+    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], DeviceError> {
+        let program = &self.loaded.program;
+        let plan = self.checks.step(program, pass, rows, outputs)?;
+        let values = self.run_step(pass, rows, outputs, plan.outputs);
+        let values = self.done(values)?;
+        Ok(self.outputs(values))
+    }
+
+    fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), DeviceError> {
+        self.checks.slot(&self.loaded.program, slot)?;
+        self.slots[slot as usize].set(state);
+        Ok(())
+    }
+
+    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), DeviceError> {
+        let (pass, outputs) = self.last;
+        let logits = match self.passes[pass].kind {
+            PassKind::Decode | PassKind::Prompt => outputs,
+            PassKind::Embed => 0,
+        };
+        self.checks
+            .picks(&self.loaded.program, picks, tokens, logits)?;
+        for (pick, token) in picks.iter().zip(tokens) {
+            let chosen = self.pick(pick);
+            *token = self.done(chosen)?;
+        }
+        Ok(())
+    }
+
+    fn chain(
+        &mut self,
+        starts: &[ChainStart],
+        control: &Control,
+        emit: &mut dyn FnMut(Emitted) -> bool,
+    ) -> Result<(), DeviceError> {
+        self.checks
+            .chain(&self.loaded.program, starts, CHAIN_SLOTS)?;
+        for start in starts {
+            let mut position = start.position;
+            let made = self.decode(start, control, &mut |token| {
+                position += 1;
+                emit(Emitted {
+                    slot: start.slot,
+                    position,
+                    token,
+                })
+            });
+            // The outputs belonged to the chain.
+            self.last = (DECODE, 0);
+            self.done(made)?;
+        }
+        Ok(())
+    }
+
+    fn step_until(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        commands: usize,
+    ) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let plan = self.checks.step(program, pass, rows, outputs)?;
+        self.last = (pass, 0);
+        let ran = self
+            .gpu
+            .current()
+            .and_then(|()| self.upload_step(pass, rows, outputs, 0))
+            .and_then(|()| self.replay(pass, commands, false, rows, plan.outputs))
+            .and_then(|()| self.gpu.synchronise());
+        self.done(ran)
+    }
+
+    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, DeviceError> {
+        let block = self.block(id)?;
+        let mut bytes = vec![0; block.bytes() as usize];
+        let copied = self.gpu.current().and_then(|()| {
+            // SAFETY: the block has these bytes; we wait before they are used.
+            unsafe {
+                self.gpu.download(block.start(), &mut bytes)?;
+            }
+            self.gpu.synchronise()
+        });
+        self.done(copied)?;
+        Ok(bytes)
+    }
+
+    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), DeviceError> {
+        let block = self.block(id)?;
+        if bytes.len() as u64 > block.bytes() {
+            return Err(DeviceError::request(format!(
+                "{} bytes; buffer {id} has {}",
+                bytes.len(),
+                block.bytes()
+            )));
+        }
+        let copied = self.gpu.current().and_then(|()| {
+            // SAFETY: the block has room, and we wait.
+            unsafe {
+                self.gpu.upload(block.start(), bytes)?;
+            }
+            self.gpu.synchronise()
+        });
+        self.done(copied)
+    }
+
+    fn set_profiling(&mut self, on: bool) -> Result<(), DeviceError> {
+        let switched = self.gpu.current().and_then(|()| self.switch_profiling(on));
+        self.done(switched)
+    }
+
+    fn profile(&self) -> Vec<Profile> {
+        self.profile.clone().unwrap_or_default()
+    }
+
+    fn last_step(&self) -> Timeline {
+        self.last_step.clone()
+    }
+
+    fn replays(&mut self) -> Option<&mut dyn ReplayTools> {
+        Some(self)
+    }
+}
+
+impl ReplayTools for CudaContext {
+    fn replaying(&self) -> Replaying {
+        Replaying {
+            replay: self.replay,
+            note: self.note.clone(),
+        }
+    }
+
+    fn set_replay(&mut self, replay: Replay) -> Result<(), DeviceError> {
+        let changed = self.use_replay(replay);
+        self.done(changed)
+    }
+
+    fn timeline(&mut self, start: ChainStart) -> Result<Timeline, DeviceError> {
+        self.checks
+            .chain(&self.loaded.program, &[start], CHAIN_SLOTS)?;
+        let timeline = self.timed_chain(&start);
+        self.done(timeline)
+    }
+
+    fn launch_ns(&mut self, times: u32) -> Result<u64, DeviceError> {
+        let measured = self.idle_launch_ns(DECODE, times.max(1));
+        self.done(measured)
+    }
+
+    fn tuning(&self) -> Option<String> {
+        self.tuning_in_words()
+    }
+}

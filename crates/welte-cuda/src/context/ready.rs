@@ -1,0 +1,115 @@
+//! Lowered passes with their kernels found, ready to be enqueued.
+
+use crate::Error;
+use crate::gpu::Kernel;
+use crate::launch::{ByRows, Launch, Node, Unit};
+use crate::load::{LoadedProgram, units_of};
+use crate::lower::{Commands, LoweredPass, Lowering};
+use crate::ops::library::Gemm;
+use std::collections::BTreeSet;
+use welte_table::{Pass, PassKind};
+
+/// A node that is ready to be enqueued.
+pub(super) enum Ready {
+    Kernel {
+        kernel: Kernel,
+        grid: [u32; 3],
+        by_rows: ByRows,
+        args: Vec<u8>,
+    },
+    Gemm(Gemm),
+    ForRows {
+        least: u32,
+        most: u32,
+        nodes: Vec<Ready>,
+    },
+}
+
+/// A pass, ready to be replayed.
+pub(super) struct ReadyPass {
+    pub(super) kind: PassKind,
+    pub(super) rows: u32,
+    /// Floats of one output row, and the address of the first.
+    pub(super) width: u32,
+    pub(super) result: u64,
+    /// The first command that is launched for output rows.
+    pub(super) outputs_from: usize,
+    /// The nodes of each command, for any number of rows.
+    commands: Vec<Vec<Ready>>,
+    /// For one row, of a decode pass; else empty.
+    one_row: Vec<Vec<Ready>>,
+}
+
+impl ReadyPass {
+    /// The nodes of each command for so many rows.
+    pub(super) fn commands(&self, rows: usize) -> &[Vec<Ready>] {
+        match rows == 1 && !self.one_row.is_empty() {
+            true => &self.one_row,
+            false => &self.commands,
+        }
+    }
+}
+
+/// A launch with its kernel found.
+pub(super) fn ready_one(loaded: &LoadedProgram, launch: Launch) -> Result<Ready, Error> {
+    Ok(Ready::Kernel {
+        kernel: loaded.kernel(&launch)?,
+        grid: launch.grid,
+        by_rows: launch.by_rows,
+        args: launch.args,
+    })
+}
+
+/// Nodes with their kernels found.
+fn ready(loaded: &LoadedProgram, nodes: Vec<Node>) -> Result<Vec<Ready>, Error> {
+    let ready = nodes.into_iter().map(|node| match node {
+        Node::Gemm(gemm) => Ok(Ready::Gemm(gemm)),
+        Node::Kernel(launch) => ready_one(loaded, launch),
+        Node::ForRows { least, most, nodes } => Ok(Ready::ForRows {
+            least,
+            most,
+            nodes: ready(loaded, nodes)?,
+        }),
+    });
+    ready.collect()
+}
+
+/// All passes, lowered and with their kernels found.
+pub(super) fn ready_passes(
+    loaded: &LoadedProgram,
+    cx: &Lowering<'_>,
+) -> Result<Vec<ReadyPass>, Error> {
+    let passes = &loaded.program.passes;
+    let lowered = passes.iter().map(|pass| cx.pass(pass));
+    let lowered: Vec<LoweredPass> = lowered.collect::<Result<_, Error>>()?;
+    let units: BTreeSet<_> = lowered.iter().flat_map(units_of).collect();
+    loaded.add_modules(&units.into_iter().collect::<Vec<_>>())?;
+    let all = |commands: Commands| -> Result<Vec<Vec<Ready>>, Error> {
+        commands
+            .into_iter()
+            .map(|nodes| ready(loaded, nodes))
+            .collect()
+    };
+    let make = |(pass, lowered): (&Pass, LoweredPass)| {
+        Ok(ReadyPass {
+            kind: pass.kind,
+            rows: pass.rows,
+            width: pass.width,
+            result: cx.buffer(pass.result),
+            // The command before reads all rows, but is launched for output rows.
+            outputs_from: pass.outputs_from().map_or(usize::MAX, |from| from - 1),
+            commands: all(lowered.commands)?,
+            one_row: all(lowered.one_row)?,
+        })
+    };
+    passes.iter().zip(lowered).map(make).collect()
+}
+
+/// The unit of the kernel that ends an iteration of the decode loop.
+pub(crate) fn turn_unit() -> Unit {
+    Unit {
+        file: "turn.cu",
+        generated: String::new(),
+        defines: Vec::new(),
+    }
+}

@@ -1,0 +1,133 @@
+//! A GPU as a device of the contract.
+
+use crate::load::CudaProgram;
+use crate::plan::Planned;
+use crate::{Error, GpuInfo, floor, info, lower};
+use std::sync::Arc;
+use welte_device::{
+    Device, DeviceId, DeviceInfo, DeviceOptions, Error as DeviceError, Loaded, Plan, Progress,
+};
+use welte_formats::Checkpoint;
+use welte_table::{Command, Program};
+
+/// Rows of a prompt that keep a GPU's tensor cores busy.
+const PROMPT_ROWS: u32 = 2048;
+
+/// Opens a GPU by the driver's index.
+pub fn device(ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, DeviceError> {
+    let opened = CudaDevice::open(ordinal, options);
+    let opened = opened.map_err(|error| error.on(DeviceId::numbered("cuda", ordinal)))?;
+    Ok(Arc::new(opened))
+}
+
+/// A GPU and the options of its use.
+#[derive(Clone, Debug)]
+pub struct CudaDevice {
+    info: DeviceInfo,
+    gpu: GpuInfo,
+    options: DeviceOptions,
+}
+
+impl CudaDevice {
+    /// Opens a GPU. The error says why it cannot be used.
+    pub fn open(ordinal: u32, options: &DeviceOptions) -> Result<CudaDevice, Error> {
+        if options.instructions.is_some() {
+            let why = "instruction sets are an option of the CPU";
+            return Err(Error::Unavailable(why.to_string()));
+        }
+        Ok(CudaDevice::assumed(info::info(ordinal)?, options))
+    }
+
+    /// A GPU that may not exist, for planning.
+    pub fn assumed(gpu: GpuInfo, options: &DeviceOptions) -> CudaDevice {
+        CudaDevice {
+            info: DeviceInfo {
+                id: DeviceId::numbered("cuda", gpu.device),
+                name: gpu.name.clone(),
+                prompt_rows: PROMPT_ROWS,
+                cache_bytes: gpu.l2_bytes,
+            },
+            gpu,
+            options: options.clone(),
+        }
+    }
+
+    /// The GPU's properties.
+    pub fn gpu(&self) -> &GpuInfo {
+        &self.gpu
+    }
+
+    /// As [`Device::plan`] and [`Device::load`]. The result has the methods of this device too.
+    pub fn load_program(
+        &self,
+        program: Arc<Program>,
+        checkpoint: &dyn Checkpoint,
+    ) -> Result<CudaProgram, DeviceError> {
+        let planned = self.planned(program)?;
+        CudaProgram::load(planned, checkpoint, &mut |_| {}).map_err(|error| error.on(self.info.id))
+    }
+
+    /// The source of a persistent kernel for a program, for chains or for steps of several rows, as one text that compiles
+    /// on its own. The error says why there is no such kernel.
+    pub fn persistent_source(
+        &self,
+        program: Arc<Program>,
+        several_rows: bool,
+    ) -> Result<String, DeviceError> {
+        let planned = self.planned(program)?;
+        let source = planned.persistent_source(several_rows);
+        source.map_err(|why| Error::Program(why).on(self.info.id))
+    }
+
+    fn planned(&self, program: Arc<Program>) -> Result<Planned, DeviceError> {
+        let planned = Planned::of(program, &self.gpu, &self.options);
+        planned.map_err(|error| error.on(self.info.id))
+    }
+}
+
+impl Device for CudaDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn supports(&self, command: &Command) -> bool {
+        lower::supports(command)
+    }
+
+    fn missing(&self, program: &Program) -> Option<String> {
+        lower::missing(program)
+    }
+
+    fn plan(&self, program: Arc<Program>) -> Result<Plan, DeviceError> {
+        let planned = self.planned(program)?;
+        Ok(Plan {
+            program: planned.program.clone(),
+            memory: planned.memory(),
+            facts: vec![("replay".to_string(), planned.explain())],
+            private: Box::new(planned),
+        })
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        info::free_memory(self.gpu.device).ok()
+    }
+
+    fn load(
+        &self,
+        plan: Plan,
+        checkpoint: &dyn Checkpoint,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Arc<dyn Loaded>, DeviceError> {
+        let planned = plan
+            .private
+            .downcast::<Planned>()
+            .map_err(|_| DeviceError::request("the plan was made by another device"))?;
+        let loaded = CudaProgram::load(*planned, checkpoint, progress);
+        Ok(Arc::new(loaded.map_err(|error| error.on(self.info.id))?))
+    }
+
+    fn read_bandwidth(&self, seconds: f64) -> Result<f64, DeviceError> {
+        let measured = floor::read_bandwidth(self.gpu.device, seconds);
+        measured.map_err(|error| error.on(self.info.id))
+    }
+}

@@ -1,0 +1,88 @@
+//! Causal convolutions with a recurrent state.
+
+use super::kv;
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
+use crate::lower::Lowering;
+use crate::{Error, GpuInfo};
+use welte_table::{Command, Program, params};
+
+/// Threads per block. Each takes one channel of all rows.
+const THREADS: u32 = 256;
+
+/// `ConvArgs` of `conv.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ConvArgs {
+    step: u64,
+    kernel: u64,
+    bias: u64,
+    x: u64,
+    y: u64,
+    state: u64,
+    pages: u64,
+    n: u32,
+    taps: u32,
+    act: u32,
+    x_stride: u32,
+    y_stride: u32,
+    pad: u32,
+}
+
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {
+    let p = params::ShortConv::of(&command.params);
+    let [x, y, state, _] = command.buffers;
+    let cache = kv::index(cx.program, command);
+    let cache = cache.ok_or_else(|| Error::Program("a convolution without a state".to_string()))?;
+    let spec = &cx.program.caches[cache];
+    let layer_bytes = u64::from(spec.pages) * u64::from(p.taps - 1) * u64::from(p.n) * 4;
+    Ok(vec![Node::Kernel(Launch {
+        unit: unit(),
+        function: "short_conv",
+        grid: [p.n.div_ceil(THREADS), 1, 1],
+        by_rows: ByRows::Fixed,
+        block: THREADS,
+        shared: 0,
+        args: args(&ConvArgs {
+            step: cx.step,
+            kernel: cx.vector(command.weights[0]),
+            bias: cx.vector(command.weights[1]),
+            x: cx.buffer(x),
+            y: cx.buffer(y),
+            state: cx.buffer(state) + u64::from(p.layer) * layer_bytes,
+            pages: cx.places.page_tables.get(cache).copied().unwrap_or(0),
+            n: p.n,
+            taps: p.taps,
+            act: p.act,
+            x_stride: p.x_stride,
+            y_stride: p.y_stride,
+            pad: 0,
+        }),
+    })])
+}
+
+fn unit() -> Unit {
+    Unit {
+        file: "conv.cu",
+        generated: String::new(),
+        defines: Vec::new(),
+    }
+}
+
+/// Private scratch of a command: none.
+pub(crate) fn scratch(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
+    0
+}
+
+/// Bytes that are zero between commands: none.
+pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
+    0
+}
+
+/// The units that tests compile.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    vec![Listed {
+        unit: unit(),
+        hot: false,
+    }]
+}

@@ -1,0 +1,63 @@
+//! The parameters of both persistent kernels.
+
+use super::MAX_CACHES;
+use super::instruction::KernelParams;
+use crate::mirror::{Layout, mirrored};
+use crate::ops::kv::Kv;
+use crate::ops::sample;
+
+mirrored! {
+    /// Of the kernel for chains (`persistent.cu`).
+    pub(crate) struct ChainArgs = "ChainArgs" {
+        pub(crate) sample: sample::Args,
+        pub(crate) caches: [Kv; MAX_CACHES],
+        pub(crate) program: u64,
+        pub(crate) shares: u64,
+        pub(crate) exchange: u64,
+        pub(crate) logits: u64,
+        pub(crate) sync: u64,
+        pub(crate) fault: u64,
+        pub(crate) freqs: [u64; 4],
+        /// Clock ticks for which a block waits before it gives up.
+        pub(crate) patience: i64,
+        /// Where a kernel with clocks writes its stamps.
+        pub(crate) times: u64,
+        pub(crate) instructions: u32,
+        pub(crate) params: KernelParams,
+        /// For tests: a block that publishes nothing; none is `u32::MAX`.
+        pub(crate) stalled_block: u32,
+    }
+}
+
+mirrored! {
+    /// Of the kernel for a step of several rows (`persistent_rows.cu`).
+    pub(crate) struct RowsArgs = "RowsArgs" {
+        pub(crate) step: u64,
+        pub(crate) caches: [Kv; MAX_CACHES],
+        pub(crate) program: u64,
+        pub(crate) shares: u64,
+        pub(crate) exchange: u64,
+        pub(crate) logits: u64,
+        pub(crate) sync: u64,
+        pub(crate) fault: u64,
+        pub(crate) freqs: [u64; 4],
+        pub(crate) patience: i64,
+        pub(crate) instructions: u32,
+        pub(crate) params: KernelParams,
+        pub(crate) stalled_block: u32,
+        /// The first row whose logits are wanted.
+        pub(crate) first: u32,
+        /// Bytes of shared memory that the staged inputs take.
+        pub(crate) inputs: u32,
+    }
+}
+
+impl ChainArgs {
+    /// The structs that only this kernel has.
+    pub(crate) const LAYOUTS: &[Layout] = &[sample::Args::LAYOUT, Kv::LAYOUT, ChainArgs::LAYOUT];
+}
+
+impl RowsArgs {
+    /// The structs that only this kernel has.
+    pub(crate) const LAYOUTS: &[Layout] = &[Kv::LAYOUT, RowsArgs::LAYOUT];
+}

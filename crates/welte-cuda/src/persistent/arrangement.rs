@@ -1,0 +1,210 @@
+//! How the work of an instruction is divided: a product within a block, attention among blocks.
+
+use super::{SLOTS, TUNABLE_EXTRA_SLOTS, WARPS};
+use crate::layout;
+use welte_table::{Format, params};
+
+/// Units of a row that a lane multiplies at most. Its share of the input stays in registers, and these are the registers
+/// that there are: blocks of 32 elements, or runs of 8 floats.
+const MAX_BLOCKS_PER_LANE: u32 = 10;
+const MAX_EIGHTS_PER_LANE: u32 = 14;
+/// Bytes of a slot of the ring, for block formats and for float formats. A longer row takes a slot of its own size.
+/// Two slots of floats in flight are about what the memory needs.
+const SLOT_BYTES: u32 = 24 << 10;
+const FLOAT_SLOT_BYTES: u32 = 20 << 10;
+/// A slot takes at most one part in so many of a block's shared memory, so that the ring has several.
+const MIN_SLOTS_AND_REST: u32 = 9;
+/// Bytes that are in flight to a block before tuning, or two slots where those are more.
+const BYTES_IN_FLIGHT: u32 = 48 << 10;
+/// Lines of a tile (`persistent/tile.cuh`).
+pub(super) const TILE: u32 = 8;
+/// The longest context that is not split: what all warps can have in flight before the queries arrive.
+pub(super) const MAX_UNSPLIT: u32 = 128;
+/// Elements of a split's keys, while there are blocks for as many splits. The load of the queries waits behind that of the
+/// keys, so splits are short.
+pub(super) const SPLIT_ELEMENTS: u32 = 4096;
+/// The most splits of a context: a lane adds up two.
+const MAX_SPLITS: u32 = 64;
+/// Elements of the output that a job of attention computes at most: its queries times the head size.
+const MAX_JOB_ELEMENTS: u32 = 1024;
+
+/// Bytes of a row over all planes.
+pub(super) fn row_bytes(format: Format, k: u32) -> u32 {
+    let planes = layout::planes(format).iter();
+    planes.map(|plane| plane.stride(k) as u32).sum()
+}
+
+/// The size that a slot may have: the format's, or less on a GPU with little shared memory.
+pub(super) fn slot_limit(format: Format, shared_per_block: u32) -> u32 {
+    let usual = if format.rounds_activations() {
+        SLOT_BYTES
+    } else {
+        FLOAT_SLOT_BYTES
+    };
+    usual.min(shared_per_block / MIN_SLOTS_AND_REST)
+}
+
+/// Slots in flight before tuning. Half of all slots is the most: tuning adds a few, and a slot's barrier must not be used
+/// again before its copies have arrived.
+pub(super) fn slots_in_flight(slot_bytes: u32) -> u8 {
+    const MOST: u32 = SLOTS / 2;
+    const { assert!(MOST + TUNABLE_EXTRA_SLOTS < SLOTS) };
+    (BYTES_IN_FLIGHT / slot_bytes.max(1)).clamp(2, MOST) as u8
+}
+
+/// Bytes of a warp's slice of the input, of one row or of two (`SLICE_BYTES` of `persistent/tile.cuh`).
+pub(super) fn staged_bytes(units: u32, unit: u32) -> u32 {
+    (units.next_multiple_of(4) * unit + 63) / 128 * 128 + 64
+}
+
+/// Bytes that are kept beside a block of activations in a step of several rows: more where its halves have scales of their own.
+pub(super) fn block_meta_bytes(format: Format) -> u32 {
+    match format {
+        Format::Q2_K | Format::Q3_K | Format::Q6_K => 16,
+        _ => 8,
+    }
+}
+
+/// Whether several rows are multiplied with this format in tiles (`persistent/tile.cuh`).
+pub(super) fn has_tiles(format: Format) -> bool {
+    format.rounds_activations() || format == Format::BF16
+}
+
+/// Rows (of each set) of a slot, and slots that are multiplied together: the lines of a tile, unless these have more bytes
+/// than `bytes_at_once`.
+pub(super) fn tiles(line: u32, sets: u32, slot: u32, bytes_at_once: u32) -> (u32, u32) {
+    let fitting = |bytes: u32| {
+        let lines = [2 * TILE, TILE, 4, 2].into_iter();
+        lines.filter(move |lines| lines * line <= bytes).max()
+    };
+    let lines = fitting(slot).unwrap_or(1).max(sets);
+    let all = fitting(bytes_at_once).unwrap_or(1).min(TILE);
+    (lines / sets, (all / lines).max(1))
+}
+
+/// The shape of a product as one block sees it (`persistent/partition.cuh`).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProductShape {
+    /// Units of a row: runs of neighbouring elements that one lane takes.
+    pub(super) units: u32,
+    /// Rows of the block.
+    pub(super) share: u32,
+    /// Matrices whose rows come in pairs.
+    pub(super) sets: u32,
+    /// Rows (of each set) that fit a slot and can be published together.
+    pub(super) fit: u32,
+    /// Units that a lane can hold.
+    pub(super) max_rounds: u32,
+}
+
+impl ProductShape {
+    /// Of a matrix with rows of `k` elements, `bytes` long over all sets. The error names the rows, where they are no whole
+    /// number of units.
+    pub(super) fn new(
+        format: Format,
+        k: u32,
+        share: u32,
+        sets: u32,
+        fit: u32,
+    ) -> Result<ProductShape, String> {
+        let (unit, max_rounds) = if format.rounds_activations() {
+            (32, MAX_BLOCKS_PER_LANE)
+        } else {
+            (8, MAX_EIGHTS_PER_LANE)
+        };
+        if !k.is_multiple_of(unit) {
+            return Err(format!("rows of {k} elements"));
+        }
+        Ok(ProductShape {
+            units: k / unit,
+            share,
+            sets,
+            fit,
+            max_rounds,
+        })
+    }
+
+    /// Lanes that share a row's slice and rows of a slot: those with the least work for a warp. `None`: the rows are too long.
+    pub(super) fn arrange(&self) -> Option<(u32, u32)> {
+        let slots = (1..=self.fit.min(self.share.max(1))).rev();
+        let all = slots.flat_map(|rows| [2, 4, 8, 16, 32].map(|lanes| (lanes, rows)));
+        // Two lanes only where four would have one unit each: with longer rows two have more bank conflicts.
+        let fitting = all.filter(|(lanes, _)| {
+            self.rounds(*lanes) <= self.max_rounds && (*lanes > 2 || self.rounds(4) == 1)
+        });
+        fitting.min_by_key(|(lanes, rows)| self.work(*lanes, *rows))
+    }
+
+    fn rounds(&self, lanes: u32) -> u32 {
+        self.units.div_ceil(WARPS).div_ceil(lanes)
+    }
+
+    /// A warp's work on a block's rows, in tenths of a round. A pass over rows ends with a sum over lanes; a slot costs a wait
+    /// and a release.
+    fn work(&self, lanes: u32, rows: u32) -> u32 {
+        let at_once = 32 / lanes;
+        let pass = 10 * self.rounds(lanes) + 4;
+        let slot = |rows: u32, lines: u32| {
+            if rows == 0 {
+                0
+            } else {
+                lines.div_ceil(at_once) * pass + 10
+            }
+        };
+        let (full, rest) = (self.share / rows, self.share % rows);
+        // With two sets, a slot that is not full takes as long as a full one.
+        let last = if self.sets == 1 {
+            rest
+        } else {
+            self.sets * rows
+        };
+        full * slot(rows, self.sets * rows) + slot(rest, last)
+    }
+}
+
+/// How attention is divided into jobs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttentionJobs {
+    /// Queries of a job, and jobs that share a head of keys.
+    pub(super) queries: u32,
+    pub(super) query_groups: u32,
+    /// The most splits of a context.
+    pub(super) splits: u32,
+    /// Bytes of a job's scratchpad (`Scratchpad` of `persistent/attend.cuh`).
+    pub(super) scratchpad: u32,
+}
+
+impl AttentionJobs {
+    pub(super) fn of(
+        a: &params::Attention,
+        rot: u32,
+        blocks: u32,
+    ) -> Result<AttentionJobs, String> {
+        if !a.heads.is_multiple_of(a.kv_heads.max(1))
+            || !a.head_dim.is_multiple_of(16)
+            || !(16..=256).contains(&a.head_dim)
+        {
+            return Err(format!("heads of {} elements", a.head_dim));
+        }
+        if !rot.is_multiple_of(4) || rot > a.head_dim {
+            return Err(format!("a rope of {rot} elements"));
+        }
+        let group = a.heads / a.kv_heads.max(1);
+        let most = (MAX_JOB_ELEMENTS / a.head_dim).clamp(1, 8);
+        let query_groups = group.div_ceil(most);
+        let queries = group.div_ceil(query_groups);
+        // Fewer groups may do once their size is rounded up.
+        let query_groups = group.div_ceil(queries);
+        let splits = (blocks / (a.kv_heads * query_groups)).clamp(1, MAX_SPLITS);
+        let scratchpad = queries * (a.head_dim * 4 + 16)
+            + 4 * a.head_dim
+            + WARPS * queries * (a.head_dim + 4) * 4
+            + queries * 2 * WARPS * 4;
+        Ok(AttentionJobs {
+            queries,
+            query_groups,
+            splits,
+            scratchpad,
+        })
+    }
+}

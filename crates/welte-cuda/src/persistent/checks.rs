@@ -1,0 +1,46 @@
+//! What the persistent kernels need of a GPU and of a program.
+
+use super::MAX_CACHES;
+use crate::GpuInfo;
+use welte_table::{BufferRef, CacheKind, Format, Op, Pass, Program};
+
+/// The oldest architecture with bulk copies into shared memory.
+const OLDEST_ARCH: u32 = 90;
+
+/// Whether a GPU can run the kernels; the error says what it lacks.
+pub(crate) fn possible(gpu: &GpuInfo) -> Result<(), String> {
+    if gpu.arch >= OLDEST_ARCH {
+        return Ok(());
+    }
+    Err(format!(
+        "it needs compute capability {}.{}, this GPU has {}.{}",
+        OLDEST_ARCH / 10,
+        OLDEST_ARCH % 10,
+        gpu.arch / 10,
+        gpu.arch % 10
+    ))
+}
+
+/// Checks the caches and the end of a decode pass. Returns where the logits are, and the size of the caches' heads.
+pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<(BufferRef, u32), String> {
+    if program.caches.len() > MAX_CACHES {
+        return Err(format!("more than {MAX_CACHES} caches"));
+    }
+    let mut size = None;
+    for cache in &program.caches {
+        match cache.kind {
+            CacheKind::Attention { format, .. } if format != Format::F16 => {
+                return Err(format!("a KV cache in {}", format.name()));
+            }
+            CacheKind::Attention { head_dim, .. } => {
+                if *size.get_or_insert(head_dim) != head_dim {
+                    return Err("caches with heads of different sizes".to_string());
+                }
+            }
+            CacheKind::Recurrent { .. } => return Err("recurrent state".to_string()),
+        }
+    }
+    let sample = pass.commands.last().filter(|c| c.op == Op::Sample);
+    let sample = sample.ok_or("its decode pass does not end in a sample")?;
+    Ok((sample.buffers[0], size.ok_or("no cache")?))
+}

@@ -1,0 +1,78 @@
+//! The structs that the persistent kernels share with the host (`kernels/persistent/block.cuh`).
+
+use super::share::Share;
+use super::variants::TUNED_VARIANTS;
+use crate::mirror::{Layout, mirrored};
+
+mirrored! {
+    /// One lowered command. A *turn* is one pass over all instructions: one token.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(crate) struct Instruction = "Instruction" {
+        /// Which specialised code runs it.
+        pub(crate) variant: u32,
+        pub(crate) layer: u32,
+        /// The floats of the exchange where input and output begin.
+        pub(crate) input: u32,
+        pub(crate) output: u32,
+        /// The write of the input's vector that is waited for, counted from 1 within a turn, and the writes in a whole turn.
+        pub(crate) reads: u8,
+        pub(crate) reads_per_turn: u8,
+        /// The same for the output's vector, which this instruction writes.
+        pub(crate) writes: u8,
+        pub(crate) writes_per_turn: u8,
+        /// [`REUSES_INPUT`]; of attention, its number among equal ones in the low half and their count in the high half.
+        pub(crate) flags: u32,
+        /// Address of the matrix. Until [`Recording::place`](super::Recording::place) it is the weight's number, like `vectors`.
+        pub(crate) weight: u64,
+        /// A product's norm and bias; of attention, the norms of queries and keys.
+        pub(crate) vectors: [u64; 2],
+    }
+}
+
+/// A flag: the input is staged already, because the instruction before it had the same.
+pub(crate) const REUSES_INPUT: u32 = 1;
+
+mirrored! {
+    /// What blocks meet at. Zero before each launch.
+    pub(crate) struct Sync = "Sync" {
+        best: [u64; 4],
+        cancelled: [u32; 4],
+        arrived: u32,
+        chosen: u32,
+        pad: [u32; 2],
+    }
+}
+
+mirrored! {
+    /// What went wrong. Zero before each launch.
+    pub(crate) struct Fault = "Fault" {
+        pub(crate) raised: u32,
+        pub(crate) block: u32,
+        pub(crate) instruction: u32,
+        pub(crate) turn: u32,
+        pub(crate) place: u32,
+        pad: [u32; 3],
+    }
+}
+
+mirrored! {
+    /// The tuning parameters that both kernels take.
+    #[derive(Debug)]
+    pub(crate) struct KernelParams = "KernelParams" {
+        /// Clock ticks after a product before the block polls for the next one's input.
+        pub(crate) poll_delay: u32,
+        /// While the block waits for one of these, its weights wait too: a set of `AWAITS_*`.
+        pub(crate) pause: u32,
+        /// Slots of the ring that may be in flight, by variant.
+        pub(crate) in_flight: [u8; TUNED_VARIANTS],
+    }
+}
+
+/// The structs that the source of both kernels checks.
+pub(crate) const LAYOUTS: [Layout; 5] = [
+    Instruction::LAYOUT,
+    Share::LAYOUT,
+    Sync::LAYOUT,
+    Fault::LAYOUT,
+    KernelParams::LAYOUT,
+];

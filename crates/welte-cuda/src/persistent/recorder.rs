@@ -1,0 +1,686 @@
+//! Recording: each command of the decode pass, or two that belong together, becomes one instruction.
+
+use super::arrangement::{
+    AttentionJobs, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, block_meta_bytes, has_tiles,
+    row_bytes, slot_limit, slots_in_flight, staged_bytes, tiles,
+};
+use super::checks::{check_program, possible};
+use super::instruction::{Instruction, REUSES_INPUT};
+use super::memory::{SharedMemoryBudget, SharedMemoryNeeds};
+use super::share::{RowDivider, Share};
+use super::variants::{self, Output, TUNED_VARIANTS, Variant, Variants, tuning_index};
+use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
+use crate::ops::kv;
+use crate::ops::sample::{shared_bytes, slice};
+use std::collections::BTreeMap;
+use welte_table::{BufferId, BufferRef, Command, NO_WEIGHT, Op, Pass, WeightId, params};
+
+/// A vector of activations in the exchange.
+#[derive(Clone, Copy, Debug, Default)]
+struct Vector {
+    start: u32,
+    /// Writes so far in this turn.
+    writes: u32,
+    /// Whether it was read since its last write.
+    read: bool,
+}
+
+/// A norm that the next products take over: its output, its input, weights and epsilon.
+#[derive(Clone, Copy)]
+struct PendingNorm {
+    output: BufferRef,
+    input: BufferRef,
+    weight: WeightId,
+    eps: f32,
+}
+
+/// What tells inputs in shared memory apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct StagedInput {
+    input: BufferRef,
+    norm: WeightId,
+    /// Whether it is rounded to 8-bit blocks.
+    blocks: bool,
+    k: u32,
+    /// Tells other differences apart, in a step of several rows.
+    arrangement: u32,
+}
+
+struct Recorder<'a> {
+    cx: &'a Inputs<'a>,
+    pass: &'a Pass,
+    budget: SharedMemoryBudget,
+    blocks: u32,
+    vectors: BTreeMap<BufferId, Vector>,
+    /// Floats of the exchange so far.
+    exchange: u32,
+    norm: Option<PendingNorm>,
+    /// The input that was staged last.
+    staged: Option<StagedInput>,
+    logits: BufferRef,
+    variants: Variants,
+    needs: SharedMemoryNeeds,
+    /// Floats for the results of attention's splits.
+    split_floats: u32,
+    divider: RowDivider,
+    program: Vec<Instruction>,
+    commands: Vec<usize>,
+    /// `[instruction][block]`.
+    shares: Vec<Vec<Share>>,
+    in_flight: [u8; TUNED_VARIANTS],
+    freqs: Vec<WeightId>,
+    /// The rope whose attention comes next.
+    rope: Option<usize>,
+    /// The bias that the products before it have taken over.
+    bias: Option<usize>,
+}
+
+/// A product as the kernel sees it.
+struct Product {
+    matrix: WeightId,
+    input: BufferRef,
+    output: BufferRef,
+    norm: Option<(WeightId, f32)>,
+    kind: Output,
+    act: u32,
+    n: u32,
+    k: u32,
+}
+
+/// Records the decode pass for steps of as many rows as the budget has. The error says, in a few words, why the persistent
+/// kernel cannot run it.
+pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Recording, String> {
+    possible(cx.gpu)?;
+    let pass = cx.program.passes.first().ok_or("no pass")?;
+    let (logits, head_dim) = check_program(cx.program, pass)?;
+    // Every block must have rows of every product.
+    let rows = pass.commands.iter().filter_map(rows_of).min();
+    let blocks = rows.unwrap_or(1).min(cx.gpu.sms).max(1);
+    let mut recorder = Recorder {
+        cx,
+        pass,
+        budget,
+        blocks,
+        vectors: BTreeMap::new(),
+        exchange: 0,
+        norm: None,
+        staged: None,
+        logits,
+        variants: Variants::default(),
+        needs: SharedMemoryNeeds::default(),
+        split_floats: 0,
+        divider: RowDivider::new(blocks),
+        program: Vec::new(),
+        commands: Vec::new(),
+        shares: Vec::new(),
+        in_flight: [0; TUNED_VARIANTS],
+        freqs: Vec::new(),
+        rope: None,
+        bias: None,
+    };
+    for (index, command) in pass.commands.iter().enumerate() {
+        recorder
+            .command(index, command)
+            .map_err(|why| format!("{}: {why}", pass.labels[index]))?;
+    }
+    recorder.finish(head_dim)
+}
+
+/// Rows of a product, which blocks divide among themselves.
+pub(super) fn rows_of(command: &Command) -> Option<u32> {
+    let words = &command.params;
+    match command.op {
+        Op::Matmul => Some(params::Matmul::of(words).n),
+        Op::MatmulAdd => Some(params::MatmulAdd::of(words).n),
+        Op::NormMatmul => Some(params::NormMatmul::of(words).n),
+        Op::NormMatmulActMul => Some(params::NormMatmulActMul::of(words).n),
+        _ => None,
+    }
+}
+
+impl Recorder<'_> {
+    fn command(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let words = &command.params;
+        let [first, second, ..] = command.buffers;
+        let [matrix, vector, ..] = command.weights;
+        if self.rope.is_some() && command.op != Op::Attention {
+            return Err("no attention follows the append".to_string());
+        }
+        let norm = |eps: f32| (vector != NO_WEIGHT).then_some((vector, eps));
+        let product = match command.op {
+            Op::Embed => return self.embed(index, command),
+            Op::Norm => {
+                let p = params::Norm::of(words);
+                if p.groups != 1 || first == second {
+                    return Err("a norm that no product follows".to_string());
+                }
+                self.norm = Some(PendingNorm {
+                    output: second,
+                    input: first,
+                    weight: matrix,
+                    eps: p.eps,
+                });
+                return Ok(());
+            }
+            Op::Matmul => {
+                let p = params::Matmul::of(words);
+                let pending = self.norm.filter(|norm| norm.output == first);
+                Product {
+                    matrix,
+                    input: pending.map_or(first, |norm| norm.input),
+                    output: second,
+                    norm: pending.map(|norm| (norm.weight, norm.eps)),
+                    kind: Output::Store,
+                    act: 0,
+                    n: p.n,
+                    k: p.k,
+                }
+            }
+            Op::MatmulAdd => {
+                let p = params::MatmulAdd::of(words);
+                Product {
+                    matrix,
+                    input: first,
+                    output: second,
+                    norm: None,
+                    kind: Output::Add,
+                    act: 0,
+                    n: p.n,
+                    k: p.k,
+                }
+            }
+            Op::NormMatmul => {
+                let p = params::NormMatmul::of(words);
+                let logits = second.buffer == self.logits.buffer;
+                Product {
+                    matrix,
+                    input: first,
+                    output: second,
+                    norm: norm(p.eps),
+                    kind: if logits {
+                        Output::Logits
+                    } else {
+                        Output::Store
+                    },
+                    act: 0,
+                    n: p.n,
+                    k: p.k,
+                }
+            }
+            Op::NormMatmulActMul => {
+                let p = params::NormMatmulActMul::of(words);
+                Product {
+                    matrix,
+                    input: first,
+                    output: second,
+                    norm: norm(p.eps),
+                    kind: Output::ActMul,
+                    act: p.act,
+                    n: p.n,
+                    k: p.k,
+                }
+            }
+            // The products before it have taken it over.
+            Op::Bias if self.bias == Some(index) => return Ok(()),
+            Op::RopeAppend => {
+                self.rope = Some(index);
+                return Ok(());
+            }
+            Op::Attention => return self.attention(index, command),
+            // The head takes it over.
+            Op::Scale if command.buffers[0] == self.logits => return Ok(()),
+            Op::Sample => return Ok(()),
+            op => return Err(format!("{} is not among its instructions", op.name())),
+        };
+        self.product(index, command, &product)
+    }
+
+    /// The vector of a buffer. The first use reserves its place in the exchange.
+    fn vector(&mut self, buffer: BufferId) -> Result<&mut Vector, String> {
+        if !self.vectors.contains_key(&buffer) {
+            let spec = self.cx.program.buffers.get(buffer as usize);
+            // Of one row: buffers have room for the rows of a step.
+            let floats = spec.map_or(0, |b| (b.bytes / 4).div_ceil(self.pass.rows.into()));
+            let start = self.exchange;
+            self.exchange = u32::try_from(floats)
+                .ok()
+                .and_then(|floats| start.checked_add(floats.next_multiple_of(32)))
+                .ok_or("its vectors are too long")?;
+            let vector = Vector {
+                start,
+                writes: 0,
+                read: true,
+            };
+            self.vectors.insert(buffer, vector);
+        }
+        self.vectors
+            .get_mut(&buffer)
+            .ok_or_else(|| "no such vector".to_string())
+    }
+
+    /// Where a vector is read from, and which write the reader waits for.
+    fn read(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+        if !at.offset.is_multiple_of(16) {
+            return Err("an input that is not aligned".to_string());
+        }
+        let vector = self.vector(at.buffer)?;
+        if vector.writes == 0 {
+            return Err("an input that nothing wrote".to_string());
+        }
+        vector.read = true;
+        let writes = u8::try_from(vector.writes).map_err(|_| "too many layers")?;
+        Ok((vector.start + at.offset / 4, writes))
+    }
+
+    /// Where a vector is written, and the number of the write. Parts that are written without a read in between are one write.
+    fn write(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+        let vector = self.vector(at.buffer)?;
+        if vector.read {
+            vector.writes += 1;
+            vector.read = false;
+        }
+        let writes = u8::try_from(vector.writes).map_err(|_| "too many layers")?;
+        Ok((vector.start + at.offset / 4, writes))
+    }
+
+    fn push(&mut self, index: usize, instruction: Instruction, shares: Vec<Share>) {
+        self.program.push(instruction);
+        self.commands.push(index);
+        self.shares.push(shares);
+    }
+
+    fn no_share(&self) -> Vec<Share> {
+        vec![Share { first: 0, rows: 0 }; self.blocks as usize]
+    }
+
+    fn embed(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let table = command.weights[0];
+        let (output, writes) = self.write(command.buffers[1])?;
+        let p = params::Embed::of(&command.params);
+        let embedding = variants::Embedding {
+            n: p.n,
+            k: p.k,
+            scale: p.scale,
+        };
+        let format = self.cx.format(table);
+        let variant = self.variants.add(Variant::Embed(format, embedding));
+        let shares = self.no_share();
+        let instruction = Instruction {
+            variant,
+            layer: 0,
+            input: 0,
+            output,
+            reads: 0,
+            reads_per_turn: 0,
+            writes,
+            writes_per_turn: 0,
+            flags: 0,
+            weight: table.into(),
+            vectors: [NO_WEIGHT.into(); 2],
+        };
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    fn product(&mut self, index: usize, command: &Command, p: &Product) -> Result<(), String> {
+        let format = self.cx.format(p.matrix);
+        let sets = if p.kind == Output::ActMul { 2 } else { 1 };
+        let row = sets * row_bytes(format, p.k);
+        let slot = slot_limit(format, self.cx.gpu.shared_per_block);
+        let fit = (slot / row.max(1)).clamp(1, self.budget.outputs / sets);
+        let shape = ProductShape::new(format, p.k, p.n.div_ceil(self.blocks), sets, fit)?;
+        let (input, reads) = self.read(p.input)?;
+        let flags = self.stage(format, p);
+        let (output, writes) = match p.kind {
+            Output::Logits => (0, 0),
+            _ => self.write(p.output)?,
+        };
+        let (lanes, rows, span) = if self.budget.rows > 1 && has_tiles(format) {
+            let (rows, span) = tiles(row / sets, sets, slot, self.budget.bytes_at_once);
+            // In a tile four lanes share a line.
+            (4, rows, span)
+        } else {
+            let (lanes, rows) = shape
+                .arrange()
+                .ok_or_else(|| format!("rows of {} elements", p.k))?;
+            (lanes, rows, 1)
+        };
+        self.need(format, p.kind, &shape, rows * row, rows, span);
+        let bias = self.bias_of(index, p);
+        let last = self.commands.last().map(|last| &self.pass.commands[*last]);
+        let attended = last.is_some_and(|c| c.op == Op::Attention && c.buffers[2] == p.input);
+        let (scale, cap) = match p.kind {
+            Output::Logits => self.logits_scale(index),
+            _ => (1.0, 0.0),
+        };
+        let constants = variants::Product {
+            n: p.n,
+            k: p.k,
+            output: p.kind,
+            act: p.act,
+            lanes,
+            rows,
+            norm: p.norm.is_some(),
+            eps: p.norm.map_or(0.0, |(_, eps)| eps),
+            attended,
+            bias: bias.is_some(),
+            bias_at: bias.map_or(0, |(_, at)| at),
+            scale,
+            cap,
+            span,
+            block_meta: block_meta_bytes(format),
+        };
+        let variant = self.variants.add(Variant::Product(format, constants));
+        let in_flight = slots_in_flight(rows * row);
+        let entry = &mut self.in_flight[tuning_index(variant)];
+        // Several variants may share an entry.
+        *entry = if *entry == 0 {
+            in_flight
+        } else {
+            in_flight.min(*entry)
+        };
+        debug_assert_eq!(rows_of(command), Some(p.n));
+        let shares = self.divider.divide(p.n);
+        let norm = p.norm.map_or(NO_WEIGHT, |(weight, _)| weight);
+        let added = bias.map_or(NO_WEIGHT, |(weight, _)| weight);
+        let instruction = Instruction {
+            variant,
+            layer: 0,
+            input,
+            output,
+            reads,
+            reads_per_turn: 0,
+            writes,
+            writes_per_turn: 0,
+            flags,
+            weight: p.matrix.into(),
+            vectors: [norm.into(), added.into()],
+        };
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    /// Notes which input is staged now. Returns the flag that says whether it was staged before.
+    fn stage(&mut self, format: welte_table::Format, p: &Product) -> u32 {
+        let blocks = format.rounds_activations();
+        let arrangement = match (self.budget.rows, blocks) {
+            (1, _) => 0,
+            (_, true) => block_meta_bytes(format),
+            (_, false) => u32::from(has_tiles(format)),
+        };
+        let staged = StagedInput {
+            input: p.input,
+            norm: p.norm.map_or(NO_WEIGHT, |(weight, _)| weight),
+            blocks,
+            k: p.k,
+            arrangement,
+        };
+        let reused = self.staged.replace(staged) == Some(staged);
+        if reused { REUSES_INPUT } else { 0 }
+    }
+
+    /// Adds a product's needs of shared memory. `slot` has `rows` rows (of each set) in so many bytes.
+    fn need(
+        &mut self,
+        format: welte_table::Format,
+        kind: Output,
+        shape: &ProductShape,
+        slot: u32,
+        rows: u32,
+        span: u32,
+    ) {
+        let needs = &mut self.needs;
+        needs.slot = needs.slot.max(slot);
+        needs.span = needs.span.max(span);
+        let at_once = match kind {
+            Output::Logits => rows * span,
+            _ => shape.share.next_multiple_of(rows * span),
+        };
+        let outputs = (shape.sets * at_once).min(self.budget.outputs);
+        needs.outputs = needs.outputs.max(outputs);
+        let units = shape.units.div_ceil(WARPS);
+        let most = |to: &mut u32, bytes: u32| *to = (*to).max(WARPS * bytes);
+        let scratchpad = &mut needs.scratchpad;
+        match (self.budget.rows, format.rounds_activations()) {
+            (1, true) => most(&mut scratchpad.any, units * 48),
+            (1, false) => most(&mut scratchpad.any, units * 32),
+            (_, true) => {
+                let unit = 64 + 2 * block_meta_bytes(format);
+                most(&mut scratchpad.pair, staged_bytes(units, unit));
+            }
+            (_, false) => most(&mut scratchpad.row, staged_bytes(units, 32)),
+        }
+    }
+
+    /// What the command after the head multiplies logits by, and their soft cap.
+    fn logits_scale(&self, index: usize) -> (f32, f32) {
+        let next = self.pass.commands.get(index + 1);
+        let next = next.filter(|c| c.op == Op::Scale && c.buffers[0] == self.logits);
+        let scale = next.map(|c| params::Scale::of(&c.params));
+        scale.map_or((1.0, 0.0), |s| (s.scale, s.cap))
+    }
+
+    /// The bias that follows a product, or several that fill one vector together: its weights, and which of them belongs to
+    /// this product's first row.
+    fn bias_of(&mut self, index: usize, p: &Product) -> Option<(WeightId, u32)> {
+        let mut rest = self.pass.commands.iter().enumerate().skip(index + 1);
+        let (place, command) = rest.find(|(_, c)| {
+            let fills = matches!(c.op, Op::Matmul | Op::NormMatmul);
+            !(fills && c.buffers[1].buffer == p.output.buffer)
+        })?;
+        let y = command.buffers[0];
+        if p.kind != Output::Store || command.op != Op::Bias || y.buffer != p.output.buffer {
+            return None;
+        }
+        let at = p.output.offset.checked_sub(y.offset)? / 4;
+        let all = at.checked_add(p.n)? <= params::Bias::of(&command.params).n;
+        all.then(|| {
+            self.bias = Some(place);
+            (command.weights[0], at)
+        })
+    }
+
+    fn attention(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let rope = self.rope.take().ok_or("attention without rope")?;
+        let rope = &self.pass.commands[rope];
+        let r = params::RopeAppend::of(&rope.params);
+        let a = params::Attention::of(&command.params);
+        let [qkv, _, out, _] = command.buffers;
+        if rope.buffers[0] != qkv || r.layer != a.layer || r.heads != a.heads {
+            return Err("attention over something else than what was appended".to_string());
+        }
+        let jobs = AttentionJobs::of(&a, r.rot, self.blocks)?;
+        let freqs = rope.weights[0];
+        let which = match self.freqs.iter().position(|known| *known == freqs) {
+            Some(which) => which,
+            None => {
+                self.freqs.push(freqs);
+                self.needs.angles += r.rot / 2;
+                self.freqs.len() - 1
+            }
+        };
+        if which >= MAX_ROPES {
+            return Err("more than four ropes".to_string());
+        }
+        let (input, reads) = self.read(qkv)?;
+        let (output, writes) = self.write(out)?;
+        let kind = self.attention_kind(index);
+        // Each kind has its own place for the results of its splits. A context that a window cuts off may have fewer splits than
+        // another; with a shared place, results that it does not overwrite would look fresh.
+        let floats = a.heads * jobs.splits * (a.head_dim + 4);
+        self.split_floats = self.split_floats.max((kind.before + 1) * floats);
+        let scratchpad = &mut self.needs.scratchpad;
+        scratchpad.any = scratchpad.any.max(jobs.scratchpad);
+        let caches = [command, rope].map(|c| kv::index(self.cx.program, c));
+        let [Some(cache), Some(appended)] = caches else {
+            return Err("attention without a cache".to_string());
+        };
+        if cache != appended {
+            return Err("attention over another cache than what was appended".to_string());
+        }
+        let constants = variants::Attention {
+            cache: cache as u32,
+            heads: r.heads,
+            kv_heads: r.kv_heads,
+            head_dim: r.head_dim,
+            rot: r.rot,
+            interleaved: r.interleaved,
+            magnitude: r.magnitude,
+            eps: r.eps,
+            scale: a.scale,
+            window: a.window,
+            softcap: a.softcap,
+            // Ropes of one model have the same width.
+            angles: which as u32 * (r.rot / 2),
+            // Relative to the end of all vectors, until that is known.
+            splits_start: kind.before * floats,
+            max_unsplit: MAX_UNSPLIT,
+            split_positions: SPLIT_ELEMENTS / a.head_dim,
+            splits: jobs.splits,
+            queries: jobs.queries,
+            query_groups: jobs.query_groups,
+        };
+        let variant = self.variants.add(Variant::Attention(constants));
+        self.variants.know_rope(which, variant);
+        let instruction = Instruction {
+            variant,
+            layer: a.layer,
+            input,
+            output,
+            reads,
+            reads_per_turn: 0,
+            writes,
+            writes_per_turn: 0,
+            flags: kind.count << 16 | kind.nth,
+            weight: NO_WEIGHT.into(),
+            vectors: [rope.weights[1].into(), rope.weights[2].into()],
+        };
+        let shares = self.no_share();
+        self.staged = None;
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    /// Where the attention of a command stands among those with the same parameters.
+    fn attention_kind(&self, index: usize) -> AttentionKind {
+        let commands = self.pass.commands.windows(2).enumerate();
+        let all = commands.filter(|(_, pair)| pair[1].op == Op::Attention);
+        let all = all.map(|(i, pair)| {
+            let mut a = params::Attention::of(&pair[1].params);
+            let mut r = params::RopeAppend::of(&pair[0].params);
+            (a.layer, r.layer) = (0, 0);
+            (i + 1, (a.words(), r.words(), pair[0].weights[0]))
+        });
+        let all: Vec<_> = all.collect();
+        let mut before = Vec::new();
+        let Some((_, mine)) = all.iter().find(|(i, _)| *i == index) else {
+            return AttentionKind {
+                nth: 1,
+                count: 1,
+                before: 0,
+            };
+        };
+        for (_, kind) in all.iter().take_while(|(_, kind)| kind != mine) {
+            if !before.contains(&kind) {
+                before.push(kind);
+            }
+        }
+        let same = || all.iter().filter(|(_, kind)| kind == mine);
+        AttentionKind {
+            nth: same().filter(|(i, _)| *i <= index).count() as u32,
+            count: same().count() as u32,
+            before: before.len() as u32,
+        }
+    }
+
+    fn finish(mut self, head_dim: u32) -> Result<Recording, String> {
+        // Only now is it known how often each vector is written in a turn.
+        let per_turn: BTreeMap<u32, u8> = self
+            .vectors
+            .values()
+            .map(|v| (v.start, v.writes as u8))
+            .collect();
+        let of = |at: u32| per_turn.range(..=at).next_back().map_or(0, |(_, n)| *n);
+        for instruction in &mut self.program {
+            instruction.reads_per_turn = of(instruction.input);
+            instruction.writes_per_turn = of(instruction.output);
+        }
+        if self.variants.affine.len() > variants::AFFINE.len() {
+            return Err("more than four kinds of MLX's formats".to_string());
+        }
+        for variant in &mut self.variants.all {
+            if let Variant::Attention(attention) = variant {
+                attention.splits_start += self.exchange;
+            }
+        }
+        let exchange = (self.exchange + self.split_floats).next_multiple_of(4);
+        let (program, gpu, rows) = (self.cx.program, self.cx.gpu, self.budget.rows);
+        let needs = &mut self.needs;
+        if rows == 1 {
+            // A step of several rows chooses no token.
+            let slice = slice(program.vocab, self.blocks);
+            let sampling = u32::try_from(shared_bytes(slice)).map_err(|_| "its vocabulary")?;
+            needs.scratchpad.any = needs.scratchpad.any.max(sampling);
+        }
+        needs.instructions = self.program.len() as u32;
+        needs.outputs = needs.outputs.next_multiple_of(32);
+        needs.angles = needs.angles.max(1);
+        // Few sizes, so that few kernels are compiled.
+        let pages = program.context.div_ceil(program.page);
+        let pages = pages.max(MIN_PAGES).next_power_of_two();
+        let caches = program.caches.len() as u32;
+        needs.pages = caches * pages;
+        let shared = needs.divide(rows, gpu.shared_per_block)?;
+        let mut defines = vec![
+            ("WARPS", WARPS),
+            ("SLOTS", SLOTS),
+            ("RING_BYTES", shared.ring),
+            ("TUNED_VARIANTS", TUNED_VARIANTS as u32),
+            ("SCRATCHPAD_BYTES", shared.scratchpad),
+            ("OUTPUTS", needs.outputs),
+            ("INSTRUCTIONS", needs.instructions),
+            ("CACHES", caches),
+            ("MAX_PAGES", pages),
+            ("ANGLES", needs.angles),
+            ("SHARED_BYTES", gpu.shared_per_block),
+            ("HEAD_DIM", head_dim),
+            ("PAGE", program.page),
+            ("KV_Q8", 0),
+        ];
+        if rows > 1 {
+            defines.push(("STEP_ROWS", rows));
+            defines.push(("EXCHANGE_FLOATS", exchange));
+        }
+        let blocks = self.blocks as usize;
+        let shares = (0..blocks).flat_map(|block| self.shares.iter().map(move |s| s[block]));
+        let mut freqs = [NO_WEIGHT.into(); MAX_ROPES];
+        for (place, id) in freqs.iter_mut().zip(&self.freqs) {
+            *place = (*id).into();
+        }
+        Ok(Recording {
+            rows,
+            blocks: self.blocks,
+            shared: gpu.shared_per_block,
+            shares: shares.collect(),
+            program: self.program,
+            commands: self.commands,
+            scratchpad: needs.scratchpad,
+            in_flight: self.in_flight,
+            exchange,
+            logits: self.logits,
+            freqs,
+            variants: self.variants,
+            defines,
+        })
+    }
+}
+
+/// Where the attention of a command stands among those with the same parameters.
+struct AttentionKind {
+    /// Its number among them, counted from 1.
+    nth: u32,
+    /// How many there are.
+    count: u32,
+    /// Other kinds that came before.
+    before: u32,
+}

@@ -1,0 +1,504 @@
+//! What a recording promises, checked on decode passes of well-known shapes.
+
+use super::Recording;
+use super::arrangement::{AttentionJobs, TILE, has_tiles, row_bytes, slots_in_flight};
+use super::examples::{LLAMA_1B, LLAMA_8B, QWEN3_4B, Sizes, Way, one_row, program, several_rows};
+use super::instruction::REUSES_INPUT;
+use super::memory::MAX_OUTPUTS;
+use super::recorder::rows_of;
+use super::share::Share;
+use super::variants::{Output, Product, Variant};
+use crate::GpuInfo;
+use crate::info::h200;
+use crate::load::Placed;
+use welte_table::*;
+
+/// For chains, and for steps of several rows.
+const WAYS: [Way; 2] = [one_row, several_rows];
+
+/// The shares of instruction `i`, by block.
+fn shares(recording: &Recording, i: usize) -> Vec<Share> {
+    let of_block = recording.shares.chunks_exact(recording.program.len());
+    of_block.map(|shares| shares[i]).collect()
+}
+
+#[test]
+fn every_row_is_streamed_once_and_blocks_stream_equally_many_bytes() {
+    let mut checked = 0;
+    let cases = [
+        (LLAMA_1B, 132),
+        (QWEN3_4B, 132),
+        (LLAMA_8B, 114),
+        (QWEN3_4B, 60),
+    ];
+    for ((sizes, sms), way) in cases
+        .into_iter()
+        .flat_map(|case| WAYS.map(|way| (case, way)))
+    {
+        let gpu = GpuInfo { sms, ..h200() };
+        let program = program(sizes, Format::Q4_0, Format::Q6_K);
+        let recording = way(&program, &gpu).unwrap();
+        assert_eq!(recording.blocks, sms);
+        let mut bytes = vec![0u64; sms as usize];
+        for (i, command) in recording.commands.iter().enumerate() {
+            let command = &program.passes[0].commands[*command];
+            let Some(n) = rows_of(command) else {
+                continue;
+            };
+            let mut rows: Vec<Share> = shares(&recording, i);
+            let matrix = &program.weights[command.weights[0] as usize];
+            let row = matrix.format.bytes(matrix.k as usize).unwrap() as u64;
+            for (share, sum) in rows.iter().zip(&mut bytes) {
+                assert!(
+                    share.rows > 0,
+                    "a block without a row would not be waited for"
+                );
+                *sum += u64::from(share.rows) * row;
+            }
+            rows.sort_by_key(|share| share.first);
+            let mut next = 0;
+            for share in rows {
+                assert_eq!(share.first, next);
+                next += share.rows;
+            }
+            assert_eq!(next, n);
+            checked += 1;
+        }
+        let (most, least) = (bytes.iter().max().unwrap(), bytes.iter().min().unwrap());
+        assert!(
+            (most - least) as f64 / *most as f64 <= 0.03,
+            "{least} to {most}"
+        );
+    }
+    assert!(checked > 800);
+}
+
+/// The products among a recording's variants.
+fn products(recording: &Recording) -> Vec<(Format, Product)> {
+    let all = recording.variants.all.iter();
+    let products = all.filter_map(|variant| match variant {
+        Variant::Product(format, product) => Some((*format, *product)),
+        _ => None,
+    });
+    products.collect()
+}
+
+/// Matrices whose rows come in pairs.
+fn sets(product: &Product) -> u32 {
+    1 + u32::from(product.output == Output::ActMul)
+}
+
+/// Bytes of a product's slot.
+fn slot_bytes(format: Format, product: &Product) -> u32 {
+    let bytes = sets(product) * product.rows * row_bytes(format, product.k);
+    bytes.next_multiple_of(128)
+}
+
+/// A macro that the kernel is compiled with.
+fn define(recording: &Recording, name: &str) -> u32 {
+    let unit = recording.unit();
+    let found = unit.defines.iter().find(|(key, _)| *key == name);
+    found.unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn the_rows_of_a_slot_can_be_published_together() {
+    // Rows so short that hundreds would fit.
+    let small = Sizes {
+        layers: 2,
+        dim: 256,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        ffn: 512,
+        vocab: 32_000,
+    };
+    let mut checked = 0;
+    for format in [Format::Q2_K, Format::Q4_0, Format::F32] {
+        for (sms, way) in [8, 132]
+            .into_iter()
+            .flat_map(|sms| WAYS.map(|way| (sms, way)))
+        {
+            let gpu = GpuInfo { sms, ..h200() };
+            let recording = way(&program(small, format, format), &gpu).unwrap();
+            let outputs = define(&recording, "OUTPUTS");
+            assert!(outputs <= MAX_OUTPUTS);
+            for (_, product) in products(&recording) {
+                let rows = product.rows * product.span;
+                assert!(rows > 0 && rows * sets(&product) <= outputs, "{product:?}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked >= 48);
+}
+
+#[test]
+fn a_step_has_as_many_rows_as_shared_memory_has_room_for() {
+    let made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
+    let rows = |program: &Program, shared_per_block: u32| {
+        let gpu = GpuInfo {
+            shared_per_block,
+            ..h200()
+        };
+        several_rows(program, &gpu).map(|recording| recording.rows)
+    };
+    let all = h200().shared_per_block;
+    assert_eq!(rows(&made, all), Ok(8));
+    let half = rows(&made, all / 2).unwrap();
+    assert!((3..8).contains(&half), "{half}");
+    assert!(rows(&made, all / 5).unwrap_err().contains("shared memory"));
+    // The rule of `MIN_ROWS`, on the models that it was measured with.
+    for (sizes, format, down, expected) in [
+        (LLAMA_1B, Format::Q4_0, Format::Q4_0, Some(8)),
+        (QWEN3_4B, Format::Q8_0, Format::Q8_0, Some(8)),
+        (QWEN3_4B, Format::BF16, Format::BF16, Some(3)),
+        (LLAMA_8B, Format::Q4_0, Format::Q4_0, Some(6)),
+        (LLAMA_8B, Format::BF16, Format::BF16, None),
+    ] {
+        let made = program(sizes, format, down);
+        assert_eq!(rows(&made, all).ok(), expected, "{format:?}");
+    }
+    // Each row has an exchange of its own.
+    let (one, eight) = (
+        one_row(&made, &h200()).unwrap(),
+        several_rows(&made, &h200()).unwrap(),
+    );
+    assert_eq!(one.exchange, eight.exchange);
+    let vectors = |recording: &Recording| recording.memory().program - recording.memory().exchange;
+    assert_eq!(8 * vectors(&one), vectors(&eight));
+    assert_eq!(one.commands, eight.commands);
+}
+
+#[test]
+fn an_input_is_staged_again_where_weights_need_another_arrangement() {
+    for (first, second, shared) in [
+        (Format::Q4_0, Format::Q4_K, [true, true]),
+        (Format::Q4_K, Format::Q6_K, [true, false]),
+        (Format::BF16, Format::BF16, [true, true]),
+        (Format::BF16, Format::F16, [true, false]),
+        (Format::F32, Format::F16, [true, true]),
+        (Format::Q4_0, Format::F16, [false, false]),
+    ] {
+        let mut made = program(LLAMA_1B, first, first);
+        // The first product once more, with other weights.
+        let (mut command, label) = {
+            let pass = &made.passes[0];
+            (pass.commands[1], pass.labels[1].clone())
+        };
+        let mut weight = made.weights[command.weights[0] as usize].clone();
+        weight.format = second;
+        command.weights[0] = made.weights.len() as WeightId;
+        made.weights.push(weight);
+        made.passes[0].commands.insert(2, command);
+        made.passes[0].labels.insert(2, label);
+        for (way, shared) in WAYS.into_iter().zip(shared) {
+            let flags = way(&made, &h200()).unwrap().program[2].flags;
+            assert_eq!(flags == REUSES_INPUT, shared, "{second:?}");
+        }
+    }
+}
+
+#[test]
+fn a_tile_fits_the_ring_that_the_rows_leave() {
+    let mut checked = 0;
+    for (sizes, format, down) in [
+        (QWEN3_4B, Format::Q4_0, Format::Q4_0),
+        (QWEN3_4B, Format::Q8_0, Format::Q8_0),
+        (LLAMA_8B, Format::Q4_K, Format::Q6_K),
+        (LLAMA_8B, Format::BF16, Format::BF16),
+        (LLAMA_1B, Format::BF16, Format::Q2_K),
+        (LLAMA_1B, Format::F16, Format::F16),
+    ] {
+        for part in [1, 2] {
+            let gpu = GpuInfo {
+                shared_per_block: h200().shared_per_block / part,
+                ..h200()
+            };
+            let Ok(recording) = several_rows(&program(sizes, format, down), &gpu) else {
+                continue;
+            };
+            // The kernel divides shared memory in the same way.
+            let both = define(&recording, "SCRATCHPAD_BYTES");
+            let ring = |rows: u32| both - recording.scratchpad.of(rows);
+            assert_eq!(ring(recording.rows), define(&recording, "RING_BYTES"));
+            for (format, product) in products(&recording) {
+                let (lines, span) = (sets(&product) * product.rows, product.span);
+                let tiled = has_tiles(format);
+                assert!(!tiled || span == 1 || lines * span <= TILE, "{product:?}");
+                assert!(!tiled || lines <= 2 * TILE, "{product:?}");
+                for rows in 2..=recording.rows {
+                    let needed = slot_bytes(format, &product) * 3.max(span + 1);
+                    assert!(ring(rows) >= needed, "{rows} rows: {product:?}");
+                    checked += 1;
+                }
+            }
+        }
+    }
+    assert!(checked > 150, "{checked}");
+}
+
+#[test]
+fn a_gpu_with_little_shared_memory_has_smaller_slots() {
+    // A graphics card.
+    let gpu = GpuInfo {
+        arch: 120,
+        sms: 170,
+        shared_per_block: 99 << 10,
+        ..h200()
+    };
+    for (sizes, format) in [(QWEN3_4B, Format::Q4_K), (LLAMA_8B, Format::Q4_0)] {
+        let recording = one_row(&program(sizes, format, Format::Q6_K), &gpu).unwrap();
+        let ring = define(&recording, "RING_BYTES");
+        let slots = products(&recording);
+        let slots: Vec<u32> = slots.iter().map(|(f, p)| slot_bytes(*f, p)).collect();
+        assert!(slots.len() > 3 && slots.iter().all(|slot| slot * 3 <= ring));
+        assert!(ring < 99 << 10, "{ring}");
+    }
+}
+
+#[test]
+fn a_reader_waits_for_the_last_write_of_its_vector() {
+    let recording = one_row(&program(QWEN3_4B, Format::BF16, Format::BF16), &h200()).unwrap();
+    let mut written = std::collections::BTreeMap::new();
+    for (i, instruction) in recording.program.iter().enumerate() {
+        if i > 0 {
+            let reads = instruction.reads;
+            assert_eq!(written.get(&instruction.input), Some(&reads), "{i}");
+            assert!(reads <= instruction.reads_per_turn);
+        }
+        // The head writes no vector.
+        if i + 1 < recording.program.len() {
+            let writes = instruction.writes;
+            let before = written.insert(instruction.output, writes);
+            assert_eq!(writes, before.unwrap_or(0) + 1, "{i}");
+            assert!(writes <= instruction.writes_per_turn);
+        }
+    }
+    // The residual is written by the embedding and twice per layer, everything else once per layer.
+    let counts: Vec<u8> = written.into_values().collect();
+    assert_eq!(counts, [73, 36, 36, 36]);
+}
+
+fn attention(heads: u32, kv_heads: u32, head_dim: u32) -> params::Attention {
+    params::Attention {
+        layer: 0,
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0,
+        window: 0,
+        softcap: 0.0,
+        q_stride: 0,
+        y_stride: 0,
+    }
+}
+
+#[test]
+fn every_query_has_one_job_and_every_split_a_place() {
+    let mut checked = 0;
+    for (heads, kv_heads) in [
+        (32, 8),
+        (64, 8),
+        (14, 2),
+        (28, 4),
+        (71, 1),
+        (9, 1),
+        (40, 40),
+        (160, 160),
+    ] {
+        for head_dim in [16, 64, 80, 96, 112, 128, 192, 256] {
+            for blocks in [1, 7, 60, 114, 132, 160] {
+                let a = attention(heads, kv_heads, head_dim);
+                let parts = AttentionJobs::of(&a, head_dim, blocks).unwrap();
+                let group = heads / kv_heads;
+                let mut seen = vec![0; heads as usize];
+                for job in 0..kv_heads * parts.query_groups {
+                    let (head, unit) = (job / parts.query_groups, job % parts.query_groups);
+                    let left = group.checked_sub(unit * parts.queries).unwrap();
+                    assert!(left > 0 && parts.queries <= 8);
+                    for query in 0..parts.queries.min(left) {
+                        seen[(head * group + unit * parts.queries + query) as usize] += 1;
+                    }
+                }
+                assert!(seen.iter().all(|times| *times == 1), "{parts:?}");
+                let jobs = kv_heads * parts.query_groups * parts.splits;
+                assert!(jobs <= blocks || parts.splits == 1, "{parts:?}");
+                // Blocks that have nothing to do are fewer than one more split would take.
+                assert!(jobs + kv_heads * parts.query_groups > blocks || parts.splits == 64);
+                assert!(parts.scratchpad <= 48 << 10, "{parts:?}");
+                checked += 1;
+            }
+        }
+    }
+    assert_eq!(checked, 8 * 8 * 6);
+    for (head_dim, rot) in [(72, 72), (272, 64), (0, 0), (64, 62), (64, 128)] {
+        assert!(AttentionJobs::of(&attention(4, 2, head_dim), rot, 132).is_err());
+    }
+}
+
+/// A context that a window cuts off may have fewer splits. Results that it does not overwrite must not look fresh.
+#[test]
+fn each_kind_of_attention_has_its_own_splits_and_numbers_them() {
+    let mut made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
+    let mut layers = 0;
+    for command in &mut made.passes[0].commands {
+        if command.op == Op::Attention {
+            let mut p = params::Attention::of(&command.params);
+            p.window = if layers % 6 == 5 { 0 } else { 512 };
+            command.params = p.words();
+            layers += 1;
+        }
+    }
+    let recording = one_row(&made, &h200()).unwrap();
+    let commands = &made.passes[0].commands;
+    let mut numbers = std::collections::BTreeMap::new();
+    for (instruction, index) in recording.program.iter().zip(&recording.commands) {
+        if commands[*index].op == Op::Attention {
+            let of: &mut Vec<u32> = numbers.entry(instruction.variant).or_default();
+            of.push(instruction.flags);
+        }
+    }
+    let numbers: Vec<Vec<u32>> = numbers.into_values().collect();
+    let flags = |of: u32| (1..=of).map(|nth| of << 16 | nth).collect::<Vec<_>>();
+    assert_eq!(numbers, [flags(30), flags(6)]);
+    let split_floats = 16 * 32 * (128 + 4);
+    let starts = recording.variants.all.iter().filter_map(|v| match v {
+        Variant::Attention(attention) => Some(attention.splits_start),
+        _ => None,
+    });
+    let starts: Vec<u32> = starts.collect();
+    let vectors = starts[0];
+    assert_eq!(starts, [vectors, vectors + split_floats]);
+    assert_eq!(recording.exchange, vectors + 2 * split_floats);
+}
+
+#[test]
+fn addresses_take_the_place_of_numbers() {
+    let made = program(LLAMA_1B, Format::Q4_0, Format::Q6_K);
+    let mut recording = one_row(&made, &h200()).unwrap();
+    let weights: Vec<Placed> = (1..=made.weights.len() as u64)
+        .map(|i| Placed { start: i * 256 })
+        .collect();
+    recording.place(&weights);
+    let start = |id: WeightId| weights.get(id as usize).map_or(0, |w| w.start);
+    for (instruction, index) in recording.program.iter().zip(&recording.commands) {
+        let command = &made.passes[0].commands[*index];
+        if command.op == Op::Attention {
+            let rope = &made.passes[0].commands[index - 1];
+            let norms = [start(rope.weights[1]), start(rope.weights[2])];
+            assert_eq!((instruction.weight, instruction.vectors), (0, norms));
+        } else {
+            assert_eq!(instruction.weight, start(command.weights[0]));
+            assert!(instruction.weight > 0);
+        }
+    }
+    assert!(recording.freqs[0] > 0 && recording.freqs[1..] == [0; 3]);
+}
+
+#[test]
+fn what_cannot_be_recorded_is_named() {
+    let made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
+    let old = GpuInfo { arch: 89, ..h200() };
+    assert!(one_row(&made, &old).unwrap_err().contains("8.9"));
+    let mut bytes = made.clone();
+    let CacheKind::Attention { format, .. } = &mut bytes.caches[0].kind else {
+        panic!("an attention cache");
+    };
+    *format = Format::Q8_0;
+    assert!(one_row(&bytes, &h200()).unwrap_err().contains("Q8_0"));
+    let mut heads = made.clone();
+    heads.caches.push(heads.caches[0].clone());
+    let CacheKind::Attention { head_dim, .. } = &mut heads.caches[1].kind else {
+        panic!("an attention cache");
+    };
+    *head_dim = 64;
+    let why = one_row(&heads, &h200()).unwrap_err();
+    assert!(why.contains("different sizes"), "{why}");
+    let mut state = made.clone();
+    state.caches[0].kind = CacheKind::Recurrent {
+        layers: 1,
+        floats: 1,
+    };
+    assert!(one_row(&state, &h200()).unwrap_err().contains("recurrent"));
+    let mut open = made.clone();
+    open.passes[0].commands.remove(3);
+    open.passes[0].labels.remove(3);
+    assert!(
+        one_row(&open, &h200())
+            .unwrap_err()
+            .contains("no attention")
+    );
+    let mut other = made;
+    other.passes[0].commands[1].op = Op::Bias;
+    assert!(one_row(&other, &h200()).unwrap_err().contains("bias"));
+}
+
+#[test]
+fn variants_and_layouts_are_written_as_typed_cpp() {
+    let mut made = program(QWEN3_4B, Format::Q4_0, Format::Q4_0);
+    // A whole number is still a float.
+    for command in &mut made.passes[0].commands {
+        if command.op == Op::Embed {
+            let mut p = params::Embed::of(&command.params);
+            p.scale = 16.0;
+            command.params = p.words();
+        }
+    }
+    let text = one_row(&made, &h200()).unwrap().unit().generated;
+    for part in [
+        "struct V0 {\n    using Format = q4_0::Format;\n    static constexpr u32 n = 151936u;\n",
+        "    static constexpr float scale = 16.0f;\n",
+        "    static constexpr bool norm = true;\n",
+        "    static constexpr Output output = Output::ActMul;\n",
+        "    case 0: REPLAY_EMBED(V0); break;",
+        "    FILL_ROPE(V2, 0);",
+        "OFFSET_OF(Instruction, reads_per_turn) == 17 ",
+        "sizeof(ChainArgs) == ",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
+
+#[test]
+fn parts_that_are_written_without_a_read_in_between_are_one_write() {
+    let mut made = program(LLAMA_1B, Format::Q4_0, Format::Q4_0);
+    // Queries by one product, keys and values by another.
+    let queries = LLAMA_1B.heads * LLAMA_1B.head_dim;
+    let mut rest = made.passes[0].commands[1];
+    let mut p = params::NormMatmul::of(&rest.params);
+    p.n -= queries;
+    rest.params = p.words();
+    rest.buffers[1].offset = queries * 4;
+    p.n = queries;
+    made.passes[0].commands[1].params = p.words();
+    made.passes[0].commands.insert(2, rest);
+    made.passes[0].labels.insert(2, String::new());
+    let recording = one_row(&made, &h200()).unwrap();
+    let [_, first, second, attention, ..] = &recording.program[..] else {
+        panic!("too few instructions");
+    };
+    assert_eq!((first.writes, second.writes, attention.reads), (1, 1, 1));
+    assert_eq!(second.output, first.output + queries);
+    assert_eq!(first.writes_per_turn, LLAMA_1B.layers as u8);
+    assert_eq!(attention.reads_per_turn, LLAMA_1B.layers as u8);
+}
+
+#[test]
+fn about_48_kilobytes_are_in_flight_before_tuning() {
+    let slots = [1, 1 << 10, 6 << 10, 8 << 10, 20 << 10, 24 << 10, 100 << 10];
+    assert_eq!(slots.map(slots_in_flight), [16, 16, 8, 6, 2, 2, 2]);
+    let recording = one_row(&program(QWEN3_4B, Format::Q4_0, Format::Q4_0), &h200()).unwrap();
+    let products = recording.variants.all.iter().map(|variant| match variant {
+        Variant::Product(format, product) => {
+            slots_in_flight(sets(product) * product.rows * row_bytes(*format, product.k))
+        }
+        _ => 0,
+    });
+    let products: Vec<u8> = products.collect();
+    assert_eq!(recording.in_flight[..products.len()], products);
+    assert_eq!(
+        recording.in_flight[products.len()..],
+        vec![0; 16 - products.len()]
+    );
+}

@@ -1,0 +1,362 @@
+//! Caches: page lists, copies of pages, windows that reuse pages, recurrent state, layers of different shapes.
+
+use super::case::{Case, Commands, Pair, bits, difference, mixed_rows, poison, rows, tolerance};
+use super::made::Numbers;
+use super::model::{ATTENTION, Attention, CONV, Conv, DENSE, Layer, Model};
+use crate::{Checks, Context, Device};
+use welte_table::{CacheKind, Format, PassKind, Row};
+
+/// A layer over the whole context, and one with a window and a cache of its own.
+fn two_caches(seed: u64, window: u32) -> Model {
+    let windowed = Attention {
+        window,
+        window_cache: true,
+        ..ATTENTION
+    };
+    Model {
+        layers: vec![
+            Layer::Attention(ATTENTION),
+            Layer::Attention(windowed),
+            Layer::Dense(DENSE),
+        ],
+        page: 4,
+        context: 64,
+        ..Model::small(seed)
+    }
+}
+
+/// Where pages lie does not matter: lists in disorder, copied pages, shared pages, a pool smaller than all slots need.
+pub fn pages(device: &dyn Device, oracle: &dyn Device) {
+    let model = two_caches(5, 6);
+    let case = Case::required(device, &model);
+    assert_eq!(case.program.caches.len(), 2);
+    disorder(&case, &model, device, oracle);
+    copies(&case, &model, device, oracle);
+    let small_pool = Model {
+        pages: Some(7),
+        ..model
+    };
+    let case = Case::required(device, &small_pool);
+    small(&case, &small_pool, device, oracle);
+}
+
+/// The same logits, to the bit, with the default lists and with others in each cache.
+fn disorder(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) {
+    let mut pair = case.pair(device, oracle);
+    let mut plain = case.open(device);
+    let mut n = Numbers(15);
+    let mut pages: Vec<u32> = (0..case.program.caches[0].pages).collect();
+    for cache in 0..2 {
+        for i in (1..pages.len()).rev() {
+            pages.swap(i, n.below(i as u32 + 1) as usize);
+        }
+        for (slot, list) in pages.chunks_exact(16).enumerate() {
+            // In two parts, as lists grow.
+            pair.both(|c| {
+                let set = c.set_pages(cache, slot as u32, 0, &list[..5]);
+                set.expect("a valid list");
+                let set = c.set_pages(cache, slot as u32, 5, &list[5..]);
+                set.expect("a valid list");
+            });
+        }
+    }
+    let mut next = vec![0; 3];
+    for count in [30, 40, 9] {
+        let rows = mixed_rows(&mut n, &case.program, &mut next, count);
+        let outputs = [0, count - 1];
+        let most = tolerance(model, rows.len());
+        let got = pair.step(PassKind::Prompt, &rows, &outputs, most);
+        let prompt = case.pass(PassKind::Prompt);
+        let want = plain.step(prompt, &rows, &outputs).expect("a valid step");
+        assert!(bits(&got) == bits(want), "pages in disorder");
+    }
+    pair.assert_same_memory("pages in disorder", tolerance(model, 40));
+}
+
+/// Copies of pages: a sequence goes on in another slot, without a change to the first.
+fn copies(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) {
+    let mut pair = case.pair(device, oracle);
+    let most = tolerance(model, 1);
+    let mut n = Numbers(16);
+    let prompt = rows(&mut n, model.vocab, 0, 0, 10);
+    pair.step(PassKind::Prompt, &prompt, &[9], most);
+    let program = case.program.clone();
+    let lists: Vec<Vec<u32>> = (0..2).map(|c| Checks::first_pages(&program, c)).collect();
+    for (cache, list) in lists.iter().enumerate() {
+        for entry in 0..3 {
+            pair.both(|c| {
+                let copied = c.copy_page(cache, list[entry], list[16 + entry]);
+                copied.expect("valid pages");
+            });
+        }
+    }
+    pair.assert_same_memory("copied pages", most);
+    let row = |slot, position, token| Row {
+        token,
+        position,
+        slot,
+    };
+    // The copy goes on as the original would.
+    let copied = pair.step(PassKind::Decode, &[row(1, 10, 7)], &[], most);
+    let original = pair.step(PassKind::Decode, &[row(0, 10, 7)], &[], most);
+    assert!(bits(&copied) == bits(&original), "a copied sequence");
+    // They part. Neither sees the other's tokens.
+    pair.step(PassKind::Decode, &[row(1, 11, 20)], &[], most);
+    pair.step(PassKind::Decode, &[row(0, 11, 30)], &[], most);
+    pair.step(PassKind::Decode, &[row(1, 12, 2), row(0, 12, 2)], &[], most);
+    // Slot 2 shares the first two pages and computes the rest.
+    for (cache, list) in lists.iter().enumerate() {
+        pair.both(|c| {
+            let set = c.set_pages(cache, 2, 0, &list[..2]);
+            set.expect("a valid list");
+        });
+    }
+    let rest: Vec<Row> = prompt[8..].iter().map(|r| Row { slot: 2, ..*r }).collect();
+    let shared = pair.step(PassKind::Prompt, &rest, &[1], most);
+    let again = pair.step(PassKind::Prompt, &prompt[8..], &[1], most);
+    assert!(bits(&shared) == bits(&again), "shared pages");
+    pair.assert_same_memory("shared pages", most);
+}
+
+/// A pool of 7 pages for 3 slots of 16: the default lists wrap around, and other lists share it out.
+fn small(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) {
+    let mut pair = case.pair(device, oracle);
+    let mut n = Numbers(18);
+    let few = tolerance(model, 1);
+    for slot in 0..3 {
+        let rows = rows(&mut n, model.vocab, slot, 0, 3);
+        pair.step(PassKind::Prompt, &rows, &[2], few);
+    }
+    // The first page of each slot is where the contract says.
+    pair.assert_same_memory("the lists at the start", few);
+    pair.both(poison);
+    let shares = [&[6, 1][..], &[3], &[0, 5, 2, 4]];
+    for cache in 0..2 {
+        for (slot, share) in shares.into_iter().enumerate() {
+            pair.set_pages(cache, slot as u32, share);
+        }
+    }
+    let all: Vec<Row> = [(0, 8), (1, 4), (2, 16)]
+        .into_iter()
+        .flat_map(|(slot, count)| rows(&mut n, model.vocab, slot, 0, count))
+        .collect();
+    let many = tolerance(model, all.len());
+    pair.step(PassKind::Prompt, &all, &[7, 11, 27], many);
+    pair.assert_same_memory("a pool that is shared out", many);
+    // Slot 1 takes over the pages of slot 0.
+    for cache in 0..2 {
+        pair.set_pages(cache, 1, &[3, 1, 6]);
+    }
+    let more = rows(&mut n, model.vocab, 1, 4, 8);
+    pair.step(PassKind::Prompt, &more, &[7], many);
+    pair.assert_same_memory("pages that change hands", many);
+}
+
+/// A cache with a window needs pages for the window only: they are reused in turn, and entries outside the window may
+/// name pages of others.
+pub fn windows(device: &dyn Device, oracle: &dyn Device) {
+    for window in [1, 3, 6, 17] {
+        let model = two_caches(6, window);
+        let case = Case::required(device, &model);
+        let windowed = case
+            .program
+            .caches
+            .iter()
+            .position(|c| matches!(c.kind, CacheKind::Attention { window, .. } if window > 0));
+        let windowed = windowed.expect("a window");
+        let mut pair = case.pair(device, oracle);
+        let mut plain = case.open(device);
+        let mut n = Numbers(20 + u64::from(window));
+        let entries = case.program.caches[windowed].entries(&case.program);
+        // Entries outside the window name a page of huge values.
+        fill_page(&mut pair, windowed, 0, 1000.0);
+        let mut at = 0u32;
+        for count in [5, 1, 1, 7, 3, 1, 8, 8, 1, 1, 6, 8, 7, 1] {
+            let last = at + count - 1;
+            let first = (at + 1).saturating_sub(window);
+            let live = first / model.page..=last / model.page;
+            // Pages 1 to 7 in turn; 7 pages hold a window of 17 and 8 new positions.
+            assert!(live.clone().count() <= 7);
+            let list: Vec<u32> = (0..entries)
+                .map(|e| if live.contains(&e) { 1 + e % 7 } else { 0 })
+                .collect();
+            pair.set_pages(windowed, 2, &list);
+            let rows = rows(&mut n, model.vocab, 2, at, count);
+            let (kind, outputs) = match count {
+                1 => (PassKind::Decode, vec![]),
+                _ => (PassKind::Prompt, vec![0, count - 1]),
+            };
+            let got = pair.step(kind, &rows, &outputs, tolerance(&model, 1));
+            let pass = case.pass(kind);
+            let want = plain.step(pass, &rows, &outputs).expect("a valid step");
+            assert!(bits(&got) == bits(want), "window {window} at {at}");
+            at += count;
+        }
+        assert!(at > 50, "every page was used twice");
+    }
+}
+
+/// Fills a page of both with one value.
+fn fill_page(pair: &mut Pair<'_>, cache: usize, page: u32, value: f32) {
+    let program = pair.case.program.clone();
+    let spec = &program.caches[cache];
+    let runs = spec.page_runs(program.page, page).expect("a small cache");
+    let mut half = [0; 2];
+    welte_formats::quant::encode(Format::F16, &[value], &mut half);
+    pair.both(|c| {
+        let mut bytes = c.read_buffer(spec.buffer).expect("a known buffer");
+        for run in 0..runs.count {
+            let from = (runs.first + run * runs.stride) as usize;
+            for cell in bytes[from..from + runs.bytes as usize].chunks_exact_mut(2) {
+                cell.copy_from_slice(&half);
+            }
+        }
+        c.write_buffer(spec.buffer, &bytes).expect("a known buffer");
+    });
+}
+
+/// Recurrent state: any cut of a prompt, rows of several slots, a checkpoint that is restored, a new sequence in a
+/// used slot.
+pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
+    for taps in [2, 3, 4, 9] {
+        let conv = Conv { taps, ..CONV };
+        let model = Model {
+            layers: vec![
+                Layer::Conv(conv),
+                Layer::Attention(ATTENTION),
+                Layer::Conv(conv),
+                Layer::Dense(DENSE),
+            ],
+            slots: 3,
+            ..Model::small(30 + u64::from(taps))
+        };
+        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+            return;
+        };
+        let mut n = Numbers(22);
+        let whole = rows(&mut n, model.vocab, 1, 0, 12);
+        let mut wanted: Option<Vec<f32>> = None;
+        for pieces in [&[12][..], &[5, 1, 6], &[1; 12], &[11, 1], &[2, 10]] {
+            let mut pair = case.pair(device, oracle);
+            let mut last = Vec::new();
+            let mut at = 0;
+            for &piece in pieces {
+                last = step(&mut pair, &whole[at..at + piece], &model);
+                at += piece;
+            }
+            pair.assert_same_memory(&format!("pieces {pieces:?}"), tolerance(&model, 12));
+            let wanted = wanted.get_or_insert_with(|| last.clone());
+            let off = difference(&last, wanted);
+            assert!(
+                off <= 1e-3,
+                "{taps} taps in pieces {pieces:?}: off by {off}"
+            );
+        }
+        let mut pair = case.pair(device, oracle);
+        let mut next = vec![0; 3];
+        for count in [20, 3, 40] {
+            let mixed = mixed_rows(&mut n, &case.program, &mut next, count);
+            let outputs = [0, count - 1];
+            let most = tolerance(&model, mixed.len());
+            pair.step(PassKind::Prompt, &mixed, &outputs, most);
+            pair.assert_same_memory("several slots", most);
+        }
+        let each: Vec<Row> = (0..3)
+            .flat_map(|slot| rows(&mut n, model.vocab, slot, next[slot as usize], 1))
+            .collect();
+        pair.step(PassKind::Decode, &each, &[], tolerance(&model, 3));
+        checkpoints(&mut pair, &model, &whole);
+    }
+}
+
+/// One step of one slot's rows: a single row in the decode pass, several in the prompt pass. Returns the last logits.
+fn step(pair: &mut Pair<'_>, rows: &[Row], model: &Model) -> Vec<f32> {
+    let most = tolerance(model, rows.len());
+    match rows.len() {
+        1 => pair.step(PassKind::Decode, rows, &[], most),
+        n => pair.step(PassKind::Prompt, rows, &[n as u32 - 1], most),
+    }
+}
+
+/// The slot of `rows` holds the state of another sequence. A sequence begins, is kept aside, and goes on from there
+/// twice: after the state was copied back, and through the page list.
+fn checkpoints(pair: &mut Pair<'_>, model: &Model, rows: &[Row]) {
+    let cache = pair.case.recurrent();
+    let (own, spare) = (1, 3);
+    // Position 0 begins with the state zero, whatever the slot's page holds.
+    let begin = step(pair, &rows[..5], model);
+    pair.both(|c| c.copy_page(cache, own, spare).expect("valid pages"));
+    let (next, rest) = (&rows[5..6], &rows[6..]);
+    let first = [step(pair, next, model), step(pair, rest, model)];
+    pair.both(|c| c.copy_page(cache, spare, own).expect("valid pages"));
+    let again = [step(pair, next, model), step(pair, rest, model)];
+    assert!(bits(&first.concat()) == bits(&again.concat()), "a copy");
+    pair.set_pages(cache, 1, &[spare]);
+    let listed = [step(pair, next, model), step(pair, rest, model)];
+    assert!(bits(&first.concat()) == bits(&listed.concat()), "a list");
+    let anew = step(pair, &rows[..5], model);
+    assert!(bits(&begin) == bits(&anew), "a new sequence in a used slot");
+}
+
+/// Layers with other numbers and sizes of heads, each kind in a cache of its own with its own page lists.
+pub fn per_layer_heads(device: &dyn Device, oracle: &dyn Device) {
+    let attention = |heads, kv_heads, head_dim, window| {
+        Layer::Attention(Attention {
+            heads,
+            kv_heads,
+            head_dim,
+            rot: head_dim,
+            window,
+            window_cache: true,
+            ..ATTENTION
+        })
+    };
+    for kv_format in [Format::F16, Format::Q8_0] {
+        let model = Model {
+            kv_format,
+            layers: vec![
+                attention(4, 2, 32, 0),
+                attention(6, 1, 64, 0),
+                attention(3, 3, 96, 9),
+                attention(4, 2, 32, 0),
+                attention(6, 1, 64, 20),
+                Layer::Dense(DENSE),
+                attention(6, 1, 64, 0),
+            ],
+            page: 8,
+            context: 100,
+            ..Model::small(40)
+        };
+        let case = Case::required(device, &model);
+        let layers: Vec<u32> = case.program.caches.iter().map(|c| c.layers()).collect();
+        assert_eq!(layers, [2, 2, 1, 1]);
+        let mut pair = case.pair(device, oracle);
+        let mut n = Numbers(41);
+        for cache in 0..4 {
+            for slot in 0..3 {
+                let shift = |i: u32| (i * 5 + cache as u32) % 39;
+                let list: Vec<u32> = (0..13).map(|i| shift(i + 13 * slot)).collect();
+                pair.set_pages(cache, slot, &list);
+            }
+        }
+        let pass = case.pass(PassKind::Prompt);
+        let commands = case.program.passes[pass].commands.len();
+        let slot_rows = rows(&mut n, model.vocab, 2, 0, 30);
+        let most = tolerance(&model, slot_rows.len());
+        for until in 1..=commands {
+            pair.both(|c: &mut dyn Context| {
+                poison(c);
+                let done = c.step_until(pass, &slot_rows, &[29], until);
+                done.expect("a valid step");
+            });
+            pair.assert_same_memory(&format!("after {until} commands"), most);
+        }
+        let mut next = vec![0, 0, 30];
+        for count in [40, 8, 33] {
+            let mixed = mixed_rows(&mut n, &case.program, &mut next, count);
+            let outputs = [count / 2, count - 1];
+            pair.step(PassKind::Prompt, &mixed, &outputs, most);
+        }
+        pair.assert_same_memory("four caches", most);
+    }
+}

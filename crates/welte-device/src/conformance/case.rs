@@ -1,0 +1,370 @@
+//! A program on a device: making it, poisoning its memory, comparing it with the oracle.
+
+use super::made::{Made, Numbers};
+use super::model::{Layer, Model, look_up, make};
+use crate::{ChainStart, Context, Control, Device, Emitted, Loaded, SlotState};
+use std::sync::Arc;
+use welte_formats::quant;
+use welte_table::{
+    CacheKind, CacheSpec, Class, Format, Op, PassKind, Program, Row, legalize, verify,
+};
+
+/// A program that the device can run, with its checkpoint.
+pub(super) struct Case {
+    pub(super) program: Arc<Program>,
+    pub(super) checkpoint: Made,
+    /// For messages.
+    pub(super) what: String,
+}
+
+/// Which commands a case keeps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Commands {
+    /// All that the device supports.
+    Supported,
+    /// No fused op.
+    Fine,
+}
+
+/// Ops that `legalize` can split.
+pub(super) fn is_fused(op: Op) -> bool {
+    matches!(
+        op,
+        Op::NormMatmul | Op::MatmulAdd | Op::NormMatmulActMul | Op::RopeAppend
+    )
+}
+
+impl Case {
+    /// The model's program for this device. `None`, with a note, if the device says that it lacks an optional feature.
+    pub(super) fn new(device: &dyn Device, model: &Model, commands: Commands) -> Option<Case> {
+        let (mut program, checkpoint) = make(model);
+        let what = format!("{model:?}");
+        verify(&program).unwrap_or_else(|e| panic!("the suite's program is wrong: {e}: {what}"));
+        if let Some(missing) = device.missing(&program) {
+            assert!(
+                model.is_optional(),
+                "every device must run this program, this one lacks {missing}: {what}"
+            );
+            eprintln!("left out, the device lacks {missing}");
+            return None;
+        }
+        legalize(&mut program, &|c| {
+            device.supports(c) && !(commands == Commands::Fine && is_fused(c.op))
+        })
+        .unwrap_or_else(|e| panic!("{e}, but the device misses nothing: {what}"));
+        verify(&program).unwrap_or_else(|e| panic!("after legalize: {e}: {what}"));
+        Some(Case {
+            program: Arc::new(program),
+            checkpoint,
+            what,
+        })
+    }
+
+    /// A program that every device must run.
+    pub(super) fn required(device: &dyn Device, model: &Model) -> Case {
+        assert!(!model.is_optional(), "{model:?} has an optional feature");
+        Case::new(device, model, Commands::Supported).expect("required")
+    }
+
+    /// A program that looks its logits up by token.
+    pub(super) fn look_up(
+        device: &dyn Device,
+        table: &[Vec<f32>],
+        slots: u32,
+        context: u32,
+    ) -> Case {
+        let (program, checkpoint) = look_up(table, slots, context);
+        verify(&program).unwrap_or_else(|e| panic!("the suite's program is wrong: {e}"));
+        assert_eq!(device.missing(&program), None, "a program of look-ups");
+        let all = program.passes.iter().flat_map(|pass| &pass.commands);
+        for command in all {
+            assert!(device.supports(command), "{command:?}");
+        }
+        Case {
+            program: Arc::new(program),
+            checkpoint,
+            what: format!("a table of {} tokens", table.len()),
+        }
+    }
+
+    pub(super) fn load(&self, device: &dyn Device) -> Arc<dyn Loaded> {
+        let plan = device.plan(self.program.clone());
+        let plan = plan.unwrap_or_else(|e| panic!("plan: {e}: {}", self.what));
+        let loaded = device.load(plan, &self.checkpoint, &mut |_| {});
+        loaded.unwrap_or_else(|e| panic!("load: {e}: {}", self.what))
+    }
+
+    /// A context whose buffers and caches hold NaN.
+    pub(super) fn open(&self, device: &dyn Device) -> Box<dyn Context> {
+        let context = self.load(device).context();
+        let mut context = context.unwrap_or_else(|e| panic!("context: {e}: {}", self.what));
+        poison(context.as_mut());
+        context
+    }
+
+    /// The device's context and the oracle's.
+    pub(super) fn pair(&self, device: &dyn Device, oracle: &dyn Device) -> Pair<'_> {
+        Pair {
+            case: self,
+            device: self.open(device),
+            oracle: self.open(oracle),
+        }
+    }
+
+    pub(super) fn pass(&self, kind: PassKind) -> usize {
+        self.program.pass(kind).expect("the program has the pass")
+    }
+
+    /// Index of the recurrent cache.
+    pub(super) fn recurrent(&self) -> usize {
+        let recurrent = |c: &CacheSpec| matches!(c.kind, CacheKind::Recurrent { .. });
+        let found = self.program.caches.iter().position(recurrent);
+        found.expect("the program has recurrent state")
+    }
+}
+
+/// Fills all float buffers and caches with NaN. Then unwritten memory shows, and so does a read beyond the context.
+pub(super) fn poison(context: &mut dyn Context) {
+    let program = context.program().clone();
+    for (id, spec) in program.buffers.iter().enumerate() {
+        if spec.class != Class::Tables {
+            let bytes = vec![0xff; spec.bytes as usize];
+            let written = context.write_buffer(id as u32, &bytes);
+            written.unwrap_or_else(|e| panic!("writing {}: {e}", spec.name));
+        }
+    }
+}
+
+/// One program on the device and on the oracle.
+pub(super) struct Pair<'a> {
+    pub(super) case: &'a Case,
+    pub(super) device: Box<dyn Context>,
+    pub(super) oracle: Box<dyn Context>,
+}
+
+impl Pair<'_> {
+    /// The same on both.
+    pub(super) fn both(&mut self, mut act: impl FnMut(&mut dyn Context)) {
+        act(self.device.as_mut());
+        act(self.oracle.as_mut());
+    }
+
+    pub(super) fn set_pages(&mut self, cache: usize, slot: u32, pages: &[u32]) {
+        self.both(|c| c.set_pages(cache, slot, 0, pages).expect("a valid list"));
+    }
+
+    /// One step on both. Panics if their outputs differ by more than `tolerance`. Returns the device's.
+    #[track_caller]
+    pub(super) fn step(
+        &mut self,
+        kind: PassKind,
+        rows: &[Row],
+        outputs: &[u32],
+        tolerance: f32,
+    ) -> Vec<f32> {
+        let pass = self.case.pass(kind);
+        let want = self.oracle.step(pass, rows, outputs).expect("a valid step");
+        let got = self.device.step(pass, rows, outputs).expect("a valid step");
+        let off = difference(got, want);
+        assert!(
+            off <= tolerance,
+            "{} step of {} rows from {:?}: off by {off}, at most {tolerance}: {}",
+            kind.name(),
+            rows.len(),
+            rows[0],
+            self.case.what
+        );
+        got.to_vec()
+    }
+
+    /// The first buffer or cache that differs, if any does.
+    pub(super) fn differing(&mut self, tolerance: f32) -> Option<String> {
+        let program = self.case.program.clone();
+        for (id, spec) in program.buffers.iter().enumerate() {
+            if spec.class == Class::Tables {
+                continue;
+            }
+            let cache = program.caches.iter().find(|c| c.buffer == id as u32);
+            let format = match cache.map(|c| c.kind) {
+                Some(CacheKind::Attention { format, .. }) => format,
+                _ => Format::F32,
+            };
+            let values = |context: &mut dyn Context| {
+                let bytes = context.read_buffer(id as u32).expect("a known buffer");
+                assert_eq!(bytes.len() as u64, spec.bytes, "{}", spec.name);
+                decoded(format, &bytes)
+            };
+            let (got, want) = (values(self.device.as_mut()), values(self.oracle.as_mut()));
+            if let Some(problem) = unlike(&got, &want, tolerance, spec.name == "choice") {
+                return Some(format!("{}{problem}", spec.name));
+            }
+        }
+        None
+    }
+
+    #[track_caller]
+    pub(super) fn assert_same_memory(&mut self, what: &str, tolerance: f32) {
+        if let Some(problem) = self.differing(tolerance) {
+            panic!("{what}: {problem}: {}", self.case.what);
+        }
+    }
+}
+
+fn decoded(format: Format, bytes: &[u8]) -> Vec<f32> {
+    let mut values = vec![0.0; bytes.len() / format.block_bytes() * format.block()];
+    quant::decode(format, bytes, &mut values);
+    values
+}
+
+/// Where and how two buffers differ: in which values were written, in experts' numbers, or by too much.
+fn unlike(got: &[f32], want: &[f32], tolerance: f32, numbers: bool) -> Option<String> {
+    let is_number = |v: f32| numbers && v.to_bits() < 1 << 16;
+    for (at, (g, w)) in got.iter().zip(want).enumerate() {
+        let numbered = is_number(*g) || is_number(*w);
+        if g.is_nan() != w.is_nan() || numbered && g.to_bits() != w.to_bits() {
+            return Some(format!("[{at}] is {g:?}, not {w:?}"));
+        }
+    }
+    let live = |values: &[f32]| -> Vec<f32> {
+        let live = values.iter().filter(|v| !v.is_nan());
+        live.copied().collect()
+    };
+    let off = difference(&live(got), &live(want));
+    (off > tolerance).then(|| format!(" is off by {off}, at most {tolerance}"))
+}
+
+/// The largest difference, relative to the largest wanted value.
+pub(super) fn difference(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len(), "another number of values");
+    let largest = want.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
+    let each = got.iter().zip(want).map(|(g, w)| (g - w).abs() / largest);
+    each.fold(
+        0.0,
+        |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) },
+    )
+}
+
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+/// The largest difference that is allowed between a device and the oracle, relative to the largest value:
+///
+/// | | |
+/// |---|---|
+/// | weights in F32, F16 | 0.002, from other orders of summation |
+/// | weights in BF16, F8_E4M3 | 0.012: activations may be rounded to BF16 |
+/// | weights in other blocks | 0.04: activations may be rounded to 8 bits |
+/// | a Q8_0 cache | at least 0.02: a value on the edge may be rounded to either side |
+/// | more than 16 rows | at least 0.02: activations may be rounded to 16 bits |
+/// | one hidden value | 0.1: the norm of a single value is its sign |
+pub(super) fn tolerance(model: &Model, rows: usize) -> f32 {
+    let weights = match model.format {
+        Format::F32 | Format::F16 => 0.002,
+        Format::BF16 | Format::F8_E4M3 => 0.012,
+        _ => 0.04,
+    };
+    let attends = model
+        .layers
+        .iter()
+        .any(|l| matches!(l, Layer::Attention(_)));
+    let cache = match model.kv_format {
+        Format::Q8_0 if attends => 0.02,
+        _ => 0.0,
+    };
+    let many = if rows > 16 { 0.02 } else { 0.0 };
+    let single = if model.dim == 1 { 0.1 } else { 0.0 };
+    [weights, cache, many, single]
+        .into_iter()
+        .fold(0.0, f32::max)
+}
+
+/// Rows of random tokens of one slot, at `count` positions from `from`.
+pub(super) fn rows(n: &mut Numbers, vocab: u32, slot: u32, from: u32, count: u32) -> Vec<Row> {
+    let row = |position| Row {
+        token: n.below(vocab),
+        position,
+        slot,
+    };
+    (from..from + count).map(row).collect()
+}
+
+/// At most `count` rows of random tokens, of slots in random order. Each slot goes on from its entry in `next`.
+pub(super) fn mixed_rows(
+    n: &mut Numbers,
+    program: &Program,
+    next: &mut [u32],
+    count: u32,
+) -> Vec<Row> {
+    let mut all = Vec::new();
+    while all.len() < count as usize && next.iter().any(|p| *p < program.context) {
+        let slot = n.below(next.len() as u32);
+        let position = &mut next[slot as usize];
+        if *position < program.context {
+            all.extend(rows(n, program.vocab, slot, *position, 1));
+            *position += 1;
+        }
+    }
+    all
+}
+
+/// Some of the rows, in ascending order: at least one, at most `most`.
+pub(super) fn some_outputs(n: &mut Numbers, rows: usize, most: u32) -> Vec<u32> {
+    let most = (rows as u32).min(most);
+    let count = 1 + n.below(most);
+    let mut all: Vec<u32> = (0..rows as u32).collect();
+    while all.len() > count as usize {
+        let at = n.below(all.len() as u32) as usize;
+        all.remove(at);
+    }
+    all
+}
+
+pub(super) fn start(slot: u32, token: u32, position: u32, steps: u32) -> ChainStart {
+    ChainStart {
+        slot,
+        token,
+        position,
+        steps,
+    }
+}
+
+/// All that a chain emits.
+#[track_caller]
+pub(super) fn chain(context: &mut dyn Context, starts: &[ChainStart]) -> Vec<Emitted> {
+    let mut emitted = Vec::new();
+    let mut emit = |one: Emitted| {
+        emitted.push(one);
+        true
+    };
+    let done = context.chain(starts, &Control::default(), &mut emit);
+    done.expect("a valid chain");
+    emitted
+}
+
+/// The tokens of one slot, whose positions must follow each other from `position`.
+#[track_caller]
+pub(super) fn tokens_of(emitted: &[Emitted], slot: u32, position: u32) -> Vec<u32> {
+    let own: Vec<_> = emitted.iter().filter(|e| e.slot == slot).collect();
+    for (at, one) in own.iter().enumerate() {
+        let wanted = position + at as u32;
+        assert_eq!(one.position, wanted, "token {at} of slot {slot}");
+    }
+    own.iter().map(|e| e.token).collect()
+}
+
+/// Sets a slot's sampling state.
+#[track_caller]
+pub(super) fn set_slot(context: &mut dyn Context, slot: u32, state: SlotState<'_>) {
+    context.set_slot(slot, &state).expect("a valid slot");
+}
+
+/// The error text of a request that must be refused.
+#[track_caller]
+pub(super) fn refused<T>(result: Result<T, crate::Error>, what: &str) {
+    match result {
+        Ok(_) => panic!("{what} was accepted"),
+        Err(crate::Error::Request(_)) => {}
+        Err(other) => panic!("{what} is no invalid request, but: {other}"),
+    }
+}

@@ -1,0 +1,81 @@
+//! Numbers and checkpoints made up for the suite.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use welte_formats::checkpoint::Dialect;
+use welte_formats::{Checkpoint, Error, Metadata, TensorInfo, quant};
+use welte_table::Format;
+
+/// A repeatable sequence of numbers that look random.
+pub(super) struct Numbers(pub(super) u64);
+
+impl Numbers {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let x = self.0 ^ (self.0 >> 31);
+        x.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16
+    }
+
+    pub(super) fn below(&mut self, n: u32) -> u32 {
+        (self.next() % u64::from(n)) as u32
+    }
+
+    pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u32) as usize]
+    }
+
+    /// From -1 to 1.
+    pub(super) fn float(&mut self) -> f32 {
+        (self.next() & 0xffff) as f32 / 32768.0 - 1.0
+    }
+}
+
+/// A checkpoint in memory.
+#[derive(Default)]
+pub(super) struct Made {
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    bytes: BTreeMap<String, Vec<u8>>,
+}
+
+impl Made {
+    /// Adds a tensor of `n` rows of `k` values.
+    pub(super) fn add(&mut self, name: &str, format: Format, n: u32, k: u32, values: &[f32]) {
+        let mut bytes = vec![0; format.bytes(values.len()).expect("whole blocks")];
+        quant::encode(format, values, &mut bytes);
+        self.bytes.insert(name.into(), bytes);
+        self.tensors.push(TensorInfo {
+            name: name.into(),
+            format,
+            n: n as usize,
+            k: k as usize,
+            stack: 1,
+        });
+    }
+}
+
+impl Checkpoint for Made {
+    fn origin(&self) -> &str {
+        "conformance"
+    }
+    fn dialect(&self) -> Dialect {
+        Dialect::Gguf
+    }
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+    fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.iter().find(|t| t.name == name)
+    }
+    fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
+        let row = tensor.format.bytes(tensor.k).expect("whole blocks");
+        let bytes = &self.bytes[&tensor.name];
+        Ok(Cow::Borrowed(&bytes[first * row..(first + rows) * row]))
+    }
+}

@@ -1,0 +1,57 @@
+//! The conformance suite: what every device must do, tested against another device, the oracle.
+//!
+//! A device's test file calls [`conformance_tests!`](crate::conformance_tests). It makes one test of every function
+//! here. Each function panics with the first difference. Programs are made up from a seed: any mix of layers, in ugly
+//! shapes. All float memory is filled with NaN before, so that unwritten and stray values show.
+//!
+//! A device may lack optional features (convolutions, pooling, attention sinks, biases of experts, the clamped
+//! activation). [`Device::missing`](crate::Device::missing) must say so, and the suite leaves those programs out with a
+//! note. Everything else is required.
+
+mod caches;
+mod case;
+mod chains;
+mod lifecycle;
+mod made;
+mod model;
+mod ops;
+mod requests;
+mod sampling;
+mod steps;
+
+pub use caches::{pages, per_layer_heads, recurrent, windows};
+pub use chains::{chains, control, slots_in_a_chain, stops};
+pub use lifecycle::{allocated, profiles, shared, weights};
+pub use ops::{contexts, experts, formats, ops, unfused};
+pub use requests::{faults, limits};
+pub use sampling::{choices, sampling};
+pub use steps::{batches, outputs, pooled};
+
+/// Makes one test of every function of the suite. Attributes in front go to all tests.
+///
+/// ```ignore
+/// welte_device::conformance_tests!(#[ignore = "needs a GPU"] device(), oracle());
+/// ```
+#[macro_export]
+macro_rules! conformance_tests {
+    ($(#[$attribute:meta])* $device:expr, $oracle:expr) => {
+        $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
+            ops formats experts contexts unfused
+            batches outputs pooled
+            chains slots_in_a_chain stops control
+            pages windows recurrent per_layer_heads
+            sampling choices
+            faults limits
+            allocated shared profiles weights);
+    };
+    (@each $attributes:tt $device:tt $oracle:tt $($name:ident)*) => {
+        $($crate::conformance_tests!(@one $attributes $device $oracle $name);)*
+    };
+    (@one [$($attribute:tt)*] ($device:expr) ($oracle:expr) $name:ident) => {
+        $($attribute)*
+        #[test]
+        fn $name() {
+            $crate::conformance::$name(&*$device, &*$oracle);
+        }
+    };
+}

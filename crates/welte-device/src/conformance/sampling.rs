@@ -1,0 +1,445 @@
+//! Choosing tokens: literal expectations over a tiny vocabulary, and random settings against a plain sampler.
+
+use super::case::{Case, chain, set_slot, start, tokens_of};
+use super::made::Numbers;
+use crate::{Context, Device, Pick, SlotState, noise};
+use welte_table::{Row, Sampling};
+
+/// Logits that favour 2, then 1, then 3, then 0, whatever the last token is. A chain shows how choices change.
+const LOGITS: [f32; 4] = [-1.0, 2.0, 3.0, 1.5];
+
+/// One choice of slot 0 over [`LOGITS`], for position 1.
+fn choose(context: &mut dyn Context, state: SlotState<'_>) -> u32 {
+    set_slot(context, 0, state);
+    let row = Row::default();
+    context.step(0, &[row], &[]).expect("a valid step");
+    let pick = Pick {
+        output: 0,
+        slot: 0,
+        position: 1,
+    };
+    let mut token = [u32::MAX];
+    context.sample(&[pick], &mut token).expect("a valid pick");
+    token[0]
+}
+
+/// Each setting alone, with the token that it must choose.
+pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
+    let table = vec![LOGITS.to_vec(); 4];
+    let case = Case::look_up(device, &table, 3, 100);
+    let mut context = case.open(device);
+    let greedy = Sampling::default();
+    let repeat = |repeat_penalty| Sampling {
+        repeat_penalty,
+        ..greedy
+    };
+    let frequency = |frequency_penalty| Sampling {
+        frequency_penalty,
+        ..greedy
+    };
+    let presence = |presence_penalty| Sampling {
+        presence_penalty,
+        ..greedy
+    };
+    let last = |penalty_last_n, sampling| Sampling {
+        penalty_last_n,
+        ..sampling
+    };
+    let cold = |sampling| Sampling {
+        temperature: 1e-3,
+        ..sampling
+    };
+    let none: &[(u32, f32)] = &[];
+    let cases: [(&str, Sampling, &[(u32, f32)], &[u32], u32); 26] = [
+        ("greedy", greedy, none, &[2, 2, 2], 2),
+        ("a bias", greedy, &[(0, 4.5)], &[], 0),
+        ("a bias below the best", greedy, &[(0, 3.9)], &[], 2),
+        ("a bias against the best", greedy, &[(2, -1.1)], &[], 1),
+        (
+            "two biases of one token",
+            greedy,
+            &[(3, 1.0), (3, 1.0)],
+            &[],
+            3,
+        ),
+        (
+            "a forbidden token",
+            greedy,
+            &[(2, f32::NEG_INFINITY)],
+            &[],
+            1,
+        ),
+        ("a bias beyond the vocabulary", greedy, &[(4, 9.0)], &[], 2),
+        ("a bias, cold", cold(greedy), &[(0, 4.5)], &[], 0),
+        // 3 / 1.4 = 2.14, 3 / 1.6 = 1.88.
+        ("a small repeat penalty", repeat(1.4), none, &[2], 2),
+        ("a repeat penalty", repeat(1.6), none, &[2], 1),
+        (
+            "it counts no repetitions",
+            repeat(1.4),
+            none,
+            &[2, 2, 2, 2],
+            2,
+        ),
+        ("of both", repeat(2.5), none, &[2, 1], 3),
+        // A logit below 0 is multiplied: -1 * 8 is less than 3 - 9.
+        (
+            "a negative logit",
+            repeat(8.0),
+            &[(1, -9.0), (2, -9.0), (3, -9.0)],
+            &[0],
+            2,
+        ),
+        // 3 - 2 * 0.4 = 2.2, 3 - 3 * 0.4 = 1.8.
+        ("a frequency twice", frequency(0.4), none, &[2, 0, 2], 2),
+        ("a frequency thrice", frequency(0.4), none, &[2, 2, 0, 2], 1),
+        (
+            "a negative frequency penalty",
+            frequency(-0.5),
+            none,
+            &[1, 1, 1],
+            1,
+        ),
+        (
+            "a small presence penalty",
+            presence(0.9),
+            none,
+            &[2, 2, 2],
+            2,
+        ),
+        ("a presence penalty", presence(1.1), none, &[2], 1),
+        // Penalties look at the last tokens only.
+        ("the last one", last(1, presence(9.0)), none, &[2, 1], 2),
+        ("the last two", last(2, presence(9.0)), none, &[2, 1], 3),
+        ("none", last(0, presence(9.0)), none, &[2, 1], 2),
+        (
+            "more than there are",
+            last(50, presence(9.0)),
+            none,
+            &[2, 1],
+            3,
+        ),
+        (
+            "the top 1",
+            Sampling {
+                temperature: 5.0,
+                top_k: 1,
+                ..greedy
+            },
+            none,
+            &[],
+            2,
+        ),
+        (
+            "a top-p of the best alone",
+            Sampling {
+                temperature: 1.0,
+                top_p: 0.1,
+                ..greedy
+            },
+            none,
+            &[],
+            2,
+        ),
+        (
+            "a min-p of the best alone",
+            Sampling {
+                temperature: 1.0,
+                min_p: 1.0,
+                ..greedy
+            },
+            none,
+            &[],
+            2,
+        ),
+        // Penalties come before the filters: with 2 and 1 gone, 3 is the best.
+        (
+            "penalties, then the top 1",
+            Sampling {
+                temperature: 5.0,
+                top_k: 1,
+                ..presence(9.0)
+            },
+            none,
+            &[2, 1],
+            3,
+        ),
+    ];
+    for (what, sampling, bias, history, want) in cases {
+        let state = SlotState {
+            sampling,
+            bias,
+            history,
+            ends: &[],
+        };
+        assert_eq!(choose(context.as_mut(), state), want, "{what}");
+    }
+    histories(context.as_mut());
+    draws(context.as_mut());
+}
+
+/// Chosen tokens join the history of their slot only.
+fn histories(context: &mut dyn Context) {
+    let sampling = Sampling {
+        presence_penalty: 9.0,
+        penalty_last_n: 3,
+        ..Sampling::default()
+    };
+    let state = |history| SlotState {
+        sampling,
+        history,
+        ..SlotState::default()
+    };
+    set_slot(context, 0, state(&[]));
+    set_slot(context, 1, state(&[2]));
+    // Each of the last three tokens is out: 2, 1, 3, then 0, then 2 again.
+    let emitted = chain(context, &[start(0, 0, 0, 8)]);
+    assert_eq!(tokens_of(&emitted, 0, 1), [2, 1, 3, 0, 2, 1, 3, 0]);
+    let emitted = chain(context, &[start(1, 0, 0, 5)]);
+    assert_eq!(tokens_of(&emitted, 1, 1), [1, 3, 0, 2, 1]);
+    // Several picks of one step, in order, each for its own slot.
+    set_slot(context, 0, state(&[]));
+    set_slot(context, 2, state(&[1, 2]));
+    let rows = [0, 1, 2].map(|slot| Row {
+        slot,
+        ..Row::default()
+    });
+    context.step(0, &rows, &[]).expect("a valid step");
+    let pick = |output, slot| Pick {
+        output,
+        slot,
+        position: 1,
+    };
+    let picks = [pick(1, 0), pick(0, 0), pick(2, 2), pick(2, 0)];
+    let mut tokens = [u32::MAX; 4];
+    context.sample(&picks, &mut tokens).expect("valid picks");
+    assert_eq!(tokens, [2, 1, 3, 3]);
+    // A new state forgets.
+    set_slot(context, 0, SlotState::default());
+    let emitted = chain(context, &[start(0, 0, 0, 2)]);
+    assert_eq!(tokens_of(&emitted, 0, 1), [2, 2]);
+}
+
+/// Draws follow the softmax, and depend on the seed and the position.
+fn draws(context: &mut dyn Context) {
+    let total: f32 = LOGITS.iter().map(|l| l.exp()).sum();
+    let mut sequences = Vec::new();
+    for seed in [1, 2] {
+        let mut counts = [0u32; 4];
+        let mut tokens = Vec::new();
+        let sampling = Sampling {
+            temperature: 1.0,
+            seed,
+            ..Sampling::default()
+        };
+        let state = SlotState {
+            sampling,
+            ..SlotState::default()
+        };
+        set_slot(context, 0, state);
+        context.step(0, &[Row::default()], &[]).expect("a step");
+        for position in 0..2000 {
+            let pick = Pick {
+                output: 0,
+                slot: 0,
+                position,
+            };
+            let mut token = [0];
+            context.sample(&[pick], &mut token).expect("a valid pick");
+            counts[token[0] as usize] += 1;
+            tokens.push(token[0]);
+        }
+        for (count, logit) in counts.iter().zip(LOGITS) {
+            let off = *count as f32 / 2000.0 - logit.exp() / total;
+            assert!(off.abs() < 0.04, "{counts:?}");
+        }
+        sequences.push(tokens);
+    }
+    assert_ne!(sequences[0], sequences[1], "two seeds");
+}
+
+/// Random logits and settings over small and large vocabularies, several slots at a time, against the plain sampler.
+pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
+    let n = &mut Numbers(5);
+    for vocab in [1u32, 3, 70, 1000] {
+        let table: Vec<Vec<f32>> = (0..vocab.min(40)).map(|_| logits(n, vocab)).collect();
+        let table: Vec<Vec<f32>> = (0..vocab as usize)
+            .map(|t| table[t % table.len()].clone())
+            .collect();
+        let case = Case::look_up(device, &table, 4, 1000);
+        let mut context = case.open(device);
+        for turn in 0..60 {
+            let rows: Vec<Row> = (0..4)
+                .map(|slot| Row {
+                    token: n.below(vocab),
+                    position: n.below(900),
+                    slot,
+                })
+                .collect();
+            context.step(0, &rows, &[]).expect("a valid step");
+            let mut wanted = Vec::new();
+            let mut picks = Vec::new();
+            let mut described = Vec::new();
+            for (output, row) in rows.iter().enumerate() {
+                let slot = 3 - row.slot;
+                let (sampling, bias, history) = random_state(n, vocab);
+                let state = SlotState {
+                    sampling,
+                    bias: &bias,
+                    history: &history,
+                    ends: &[],
+                };
+                set_slot(context.as_mut(), slot, state);
+                let position = row.position + 1;
+                let row = &table[row.token as usize];
+                wanted.push(choose_plainly(row, &sampling, &bias, &history, position));
+                picks.push(Pick {
+                    output: output as u32,
+                    slot,
+                    position,
+                });
+                described.push((sampling, bias, history));
+            }
+            let mut tokens = vec![u32::MAX; 4];
+            context.sample(&picks, &mut tokens).expect("valid picks");
+            for (i, (got, want)) in tokens.iter().zip(&wanted).enumerate() {
+                let state = &described[i];
+                assert_eq!(got, want, "vocabulary {vocab}, turn {turn}: {state:?}");
+            }
+        }
+    }
+}
+
+/// Logits with many ties, huge gaps, infinities and NaN.
+fn logits(n: &mut Numbers, vocab: u32) -> Vec<f32> {
+    let kind = n.below(8);
+    let mut values: Vec<f32> = (0..vocab as usize)
+        .map(|i| {
+            let v = n.float() + n.float() + n.float();
+            match kind {
+                0 => v * 4.0,
+                1 => (v * 3.0).trunc(),
+                2 => 1.5,
+                3 => v * 20.0 - 30.0,
+                4 if i % 3 == 0 => f32::NEG_INFINITY,
+                5 if n.below(50) == 0 => f32::NAN,
+                6 => [0.0, -0.0, -1e-3][i % 3],
+                _ => v * 2.0,
+            }
+        })
+        .collect();
+    match n.below(20) {
+        0 => values.fill(f32::NEG_INFINITY),
+        1 => values.fill(f32::NAN),
+        2 => values[vocab as usize / 2] = f32::INFINITY,
+        _ => {}
+    }
+    values
+}
+
+/// Settings, biases and history of a slot.
+type State = (Sampling, Vec<(u32, f32)>, Vec<u32>);
+
+fn random_state(n: &mut Numbers, vocab: u32) -> State {
+    let sampling = Sampling {
+        temperature: n.pick(&[0.0, 0.3, 1.0, 2.5, 1e-6, f32::NAN]),
+        top_k: n.pick(&[0, 0, 1, 2, 40, 2000, 100_000]),
+        top_p: n.pick(&[1.0, 1.0, 0.95, 0.5, 0.0, 0.999, f32::NAN]),
+        min_p: n.pick(&[0.0, 0.0, 0.05, 0.5, 2.0]),
+        repeat_penalty: n.pick(&[1.0, 1.3]),
+        frequency_penalty: n.pick(&[0.0, 0.5]),
+        presence_penalty: n.pick(&[0.0, 0.5]),
+        penalty_last_n: n.pick(&[0, 5, 64, 1000]),
+        seed: n.next() << 20 ^ n.next(),
+    };
+    // A history of few tokens has many repetitions. Tokens beyond the vocabulary do no harm.
+    let below = n.pick(&[4, vocab + 2]);
+    let history = (0..n.below(90)).map(|_| n.below(below)).collect();
+    let bias = (0..n.below(3).saturating_sub(1) * n.below(70))
+        .map(|_| {
+            let bias = n.pick(&[2.0, -1.5, f32::NEG_INFINITY]);
+            (n.below(vocab.min(20) + 1), bias)
+        })
+        .collect();
+    (sampling, bias, history)
+}
+
+/// The choice as the contract describes it, written for this suite alone.
+fn choose_plainly(
+    logits: &[f32],
+    s: &Sampling,
+    bias: &[(u32, f32)],
+    history: &[u32],
+    position: u32,
+) -> u32 {
+    let mut values = logits.to_vec();
+    for (token, bias) in bias {
+        if let Some(value) = values.get_mut(*token as usize) {
+            *value += bias;
+        }
+    }
+    let recent = &history[history.len().saturating_sub(s.penalty_last_n as usize)..];
+    let neutral = (s.repeat_penalty, s.frequency_penalty, s.presence_penalty) == (1.0, 0.0, 0.0);
+    for (token, value) in values.iter_mut().enumerate() {
+        let count = recent.iter().filter(|t| **t as usize == token).count();
+        if count == 0 || neutral {
+            continue;
+        }
+        if *value > 0.0 {
+            *value /= s.repeat_penalty;
+        } else {
+            *value *= s.repeat_penalty;
+        }
+        *value = *value - count as f32 * s.frequency_penalty - s.presence_penalty;
+    }
+    // The best by value, the lowest index on a tie; NaN never wins.
+    let mut best = 0;
+    let mut largest = f32::NEG_INFINITY;
+    for (token, value) in values.iter().enumerate() {
+        if *value > largest {
+            (best, largest) = (token as u32, *value);
+        }
+    }
+    let greedy = s.temperature.is_nan() || s.temperature <= 0.0;
+    if greedy || !largest.is_finite() {
+        return best;
+    }
+    let mut kept: Vec<(u32, f32)> = Vec::new();
+    for (token, value) in values.iter().enumerate() {
+        let scaled = (value - largest) / s.temperature;
+        if !scaled.is_nan() {
+            kept.push((token as u32, scaled));
+        }
+    }
+    kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    if s.top_k > 0 {
+        kept.truncate(s.top_k as usize);
+    }
+    if s.top_p < 1.0 {
+        let weight = |z: f32| f64::from(z).exp();
+        let total: f64 = kept.iter().map(|k| weight(k.1)).sum();
+        let wanted = f64::from(s.top_p) * total;
+        let mut mass = 0.0;
+        let mut count = 0;
+        for (_, z) in &kept {
+            if count > 0 && mass >= wanted {
+                break;
+            }
+            mass += weight(*z);
+            count += 1;
+        }
+        kept.truncate(count);
+    }
+    if s.min_p > 0.0 {
+        let least = s.min_p.min(1.0).ln();
+        kept.retain(|k| k.1 >= least);
+    }
+    let mut chosen = (best, f32::NEG_INFINITY);
+    for (token, z) in kept {
+        let key = z + noise(s.seed, position, token);
+        if key > chosen.1 || key == chosen.1 && token < chosen.0 {
+            chosen = (token, key);
+        }
+    }
+    chosen.0
+}
