@@ -778,7 +778,7 @@ mod literal_tests {
     #[test]
     fn the_history_of_each_slot_is_a_ring() {
         let mut samplers = Samplers::new(2, 10, 3);
-        let mut set = |samplers: &mut Samplers, slot, history| {
+        let set = |samplers: &mut Samplers, slot, history| {
             let state = SlotState {
                 history,
                 ..SlotState::default()
