@@ -18,6 +18,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let spec = welte_models::spec(&checkpoint)?;
     let program = welte_models::compile(&spec, &checkpoint, &Default::default())?;
     let device = CudaDevice::assumed(h200(), &DeviceOptions::default());
-    print!("{}", device.persistent_source(Arc::new(program), several_rows)?);
+    print!(
+        "{}",
+        device.persistent_source(Arc::new(program), several_rows)?
+    );
     Ok(())
 }

@@ -339,7 +339,9 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
         let mut want = [0];
         context.sample(&[pick], &mut want).unwrap();
         if got != want[0] {
-            wrong.push(format!("{position}: {got}, not {want:?}: {settings:?} {bias:?}"));
+            wrong.push(format!(
+                "{position}: {got}, not {want:?}: {settings:?} {bias:?}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -409,7 +411,10 @@ fn a_stuck_block_ends_in_an_error_and_the_graph_continues() {
     assert_eq!(chain_of(&mut context, start, 40), want);
     let (replay, note) = replaying(&context);
     assert_eq!(replay, Replay::Graph);
-    assert!(note.as_ref().unwrap().contains("waited too long"), "{note:?}");
+    assert!(
+        note.as_ref().unwrap().contains("waited too long"),
+        "{note:?}"
+    );
     // Without the stalled block the kernel works again.
     context.stall_block(u32::MAX, 2_000_000_000);
     context.set_replay(Replay::Persistent).unwrap();

@@ -173,8 +173,8 @@ fn what_is_wrong_with_a_text_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = write_directory(folder.path(), "", &[]);
         std::fs::write(folder.path().join(name), bytes).unwrap();
-        let options = options(welte::DeviceChoice::Cpu);
-        let Err(error) = Model::load(&path, &options, &mut |_, _| ()) else {
+        let options = options(welte::DeviceChoice::CPU);
+        let Err(error) = Model::load(&path, &options, &mut |_| ()) else {
             panic!("{name} was accepted")
         };
         let error = error.to_string();
@@ -192,8 +192,8 @@ fn what_is_wrong_with_a_text_file_is_named() {
     // One byte more than is read. The file is empty on disk.
     let large = std::fs::File::create(folder.path().join(generation)).unwrap();
     large.set_len((256 << 20) + 1).unwrap();
-    let options = options(welte::DeviceChoice::Cpu);
-    let Err(error) = Model::load(&path, &options, &mut |_, _| ()) else {
+    let options = options(welte::DeviceChoice::CPU);
+    let Err(error) = Model::load(&path, &options, &mut |_| ()) else {
         panic!("a huge file was accepted")
     };
     assert!(error.to_string().contains("268435457 bytes"), "{error}");
@@ -202,7 +202,7 @@ fn what_is_wrong_with_a_text_file_is_named() {
 #[test]
 fn a_conversation_begins_once() {
     // The template writes the begin-of-text token itself, or leaves it to the tokenizer.
-    let model = demo(welte::DeviceChoice::Cpu);
+    let model = demo(welte::DeviceChoice::CPU);
     let tokenizer = model.tokenizer().unwrap();
     let Some(bos) = tokenizer.bos().filter(|_| tokenizer.adds_bos()) else {
         let template = model.chat_template_from("a").unwrap();

@@ -267,5 +267,8 @@ pub fn difference(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len());
     let largest = want.iter().fold(1e-3f32, |m, v| m.max(v.abs()));
     let each = got.iter().zip(want).map(|(g, w)| (g - w).abs() / largest);
-    each.fold(0.0, |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) })
+    each.fold(
+        0.0,
+        |m, d| if d.is_nan() { f32::INFINITY } else { m.max(d) },
+    )
 }
