@@ -1,14 +1,14 @@
 //! A causal convolution over the last few inputs of each channel.
 
 use super::cache::StateCache;
-use super::{Floats, Place, State, sigmoid};
+use super::{FloatRows, Floats, State, sigmoid};
 
 /// Channels of one chunk.
 const CHANNELS: usize = 256;
 
 pub(crate) struct ShortConv {
-    pub(crate) x: Place,
-    pub(crate) y: Place,
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
     /// `[channel][tap]`
     pub(crate) kernel: Floats,
     pub(crate) bias: Floats,
