@@ -60,7 +60,7 @@ const UNSAFE: [&str; 7] = [
     "crates/welte-cuda/src/",
     "crates/welte-formats/src/mapped.rs",
     // Counting allocators of tests, and a benchmark of the kernels themselves.
-    "crates/welte/tests/alloc.rs",
+    "crates/welte/tests/common/allocations.rs",
     "crates/welte-cpu/tests/no_allocation.rs",
     "crates/welte-cuda/tests/no_allocation.rs",
     "crates/welte-cpu/examples/kernel_bench.rs",

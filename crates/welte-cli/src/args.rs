@@ -1,5 +1,6 @@
-//! Every flag, by the name people know from llama.cpp.
+//! Every flag. Flags that llama.cpp has too are named alike.
 
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,11 +21,11 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Answer a prompt, or chat when there is none and a terminal
+    /// Answer a prompt, or start a chat if none is given
     Run(RunArgs),
     /// Chat
     Chat(RunArgs),
-    /// Show a model's description, memory plan and table, reading headers only
+    /// Show a model's description, memory plan and passes; reads headers only
     Inspect(InspectArgs),
     /// Measure prompt and generation speed
     Bench(BenchArgs),
@@ -32,21 +33,23 @@ pub(crate) enum Command {
     Profile(ProfileArgs),
     /// Score a text
     Perplexity(PerplexityArgs),
-    /// Turn text into tokens
+    /// Encode text as tokens
     Tokenize(TokenizeArgs),
     /// Store a model's weights in another format
     Quantize(QuantizeArgs),
     /// Write a model of random weights
     Synth(SynthArgs),
-    /// Show what this machine offers
+    /// Measure a model's tuning parameters on this device and store them
+    Tune(TuneArgs),
+    /// Show the devices of this machine and what is missing
     Doctor(DoctorArgs),
-    /// Bring a model from the Hugging Face hub into the cache that all programs share
+    /// Download a model from the Hugging Face hub into the shared cache
     #[cfg(feature = "hub")]
     Pull(PullArgs),
     /// List the models in that cache
     #[cfg(feature = "hub")]
     List(ListArgs),
-    /// Show what the cache has of a model
+    /// Show the files of a model in the cache
     #[cfg(feature = "hub")]
     Show(ShowArgs),
     /// Remove a model from the cache, or one revision or file of it
@@ -60,34 +63,34 @@ pub(crate) struct LoadArgs {
     /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
-    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], pulled if the cache does not have it (also -hf)
+    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (also -hf)
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     pub(crate) hf_repo: Option<String>,
-    /// Where to run: cpu, cuda, cuda:N, or auto (a GPU if there is one and the model fits)
+    /// Device: cpu, cuda, cuda:N, reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
-    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop or launches
-    #[arg(long, default_value = "persistent", value_name = "HOW", value_parser = replay)]
+    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate
+    #[arg(long, default_value = "persistent", value_name = "NAME", value_parser = replay)]
     pub(crate) replay: Replay,
-    /// Positions of the context (0: the model's own, at most 4096)
+    /// Context size in tokens (0: the model's own, at most 4096)
     #[arg(short = 'c', long, default_value_t = 0, value_name = "N")]
     pub(crate) ctx_size: u32,
-    /// Threads of the CPU (as many as there are cores)
+    /// CPU threads [default: all cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Format of the keys: f16 or q8_0 (also -ctk)
+    /// Format of cached keys: f16 or q8_0 (also -ctk)
     #[arg(long, value_name = "TYPE", value_parser = kv_format)]
     pub(crate) cache_type_k: Option<Format>,
-    /// Format of the values, the same as of the keys (also -ctv)
+    /// Format of cached values; must equal that of the keys (also -ctv)
     #[arg(long, value_name = "TYPE", value_parser = kv_format)]
     pub(crate) cache_type_v: Option<Format>,
-    /// Instruction set of the CPU instead of its best
+    /// Instruction set of the CPU [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(crate) isa: Option<String>,
-    /// Compute with the slow, plain reference, on the CPU
-    #[arg(long)]
+    /// Short for --device reference
+    #[arg(long, conflicts_with = "device")]
     pub(crate) reference: bool,
-    /// Load even if the plan exceeds the memory available
+    /// Load even if the memory plan exceeds the available memory
     #[arg(long)]
     pub(crate) ignore_memory: bool,
 }
@@ -104,42 +107,35 @@ impl LoadArgs {
             }
             (k, v) => k.or(v).unwrap_or(Format::F16),
         };
-        Ok(LoadOptions {
-            device: self.device,
-            replay: self.replay,
-            context: self.ctx_size,
-            threads: self.threads.map(usize::from),
-            kv_format,
-            isa: self.isa.as_deref().map(isa).transpose()?,
-            reference: self.reference,
-            ignore_memory: self.ignore_memory,
-            ..LoadOptions::default()
-        })
+        let mut options = LoadOptions::default();
+        options.device = match self.reference {
+            true => "reference".parse()?,
+            false => self.device,
+        };
+        options.replay = self.replay;
+        options.context = self.ctx_size;
+        options.threads = self.threads.map(usize::from);
+        options.kv_format = kv_format;
+        options.instructions = self.isa.as_deref().map(instructions).transpose()?;
+        options.ignore_memory = self.ignore_memory;
+        Ok(options)
     }
 }
 
 fn replay(name: &str) -> Result<Replay, String> {
-    match name {
-        "graph" => Ok(Replay::Graph),
-        "persistent" => Ok(Replay::Persistent),
-        "loop" => Ok(Replay::While),
-        "launches" => Ok(Replay::Eager),
-        _ => Err("use persistent, graph, loop or launches".to_string()),
-    }
+    let names = Replay::ALL.map(Replay::name).join(", ");
+    Replay::from_name(name).ok_or_else(|| format!("use one of {names}"))
 }
 
-fn isa(name: &str) -> anyhow::Result<welte::Isa> {
-    let all = welte::Isa::available();
-    let names = all
-        .iter()
-        .map(|isa| isa.name())
-        .collect::<Vec<_>>()
-        .join(", ");
-    all.into_iter()
-        .find(|isa| isa.name().eq_ignore_ascii_case(name))
-        .ok_or_else(|| {
-            anyhow::anyhow!("--isa {name}: not available on this machine; use one of {names}")
-        })
+/// The instruction set's name as the device spells it.
+fn instructions(name: &str) -> anyhow::Result<String> {
+    let all = welte::instruction_sets();
+    let known = all.iter().find(|known| known.eq_ignore_ascii_case(name));
+    let known = known.with_context(|| {
+        let all = all.join(", ");
+        format!("--isa {name}: not available on this machine; use one of {all}")
+    })?;
+    Ok(known.to_string())
 }
 
 fn kv_format(name: &str) -> Result<Format, String> {
@@ -149,10 +145,10 @@ fn kv_format(name: &str) -> Result<Format, String> {
     }
 }
 
-/// How tokens are chosen.
+/// Sampling and stopping.
 #[derive(Args)]
 pub(crate) struct SamplingArgs {
-    /// Tokens to generate (-1: until the end)
+    /// Tokens to generate (-1: until an end token or the end of the context)
     #[arg(short = 'n', long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
     pub(crate) predict: i64,
     /// Seed of the noise (-1: from the clock)
@@ -161,22 +157,22 @@ pub(crate) struct SamplingArgs {
     /// Temperature; 0 is greedy
     #[arg(long, default_value_t = 0.8, value_name = "T")]
     pub(crate) temp: f32,
-    /// Keep this many of the likeliest tokens; 0 keeps all
+    /// Keep the N most likely tokens; 0 keeps all
     #[arg(long, default_value_t = 40, value_name = "N")]
     pub(crate) top_k: u32,
-    /// Keep the likeliest tokens of this total probability; 1 keeps all
+    /// Keep the most likely tokens with total probability P; 1 keeps all
     #[arg(long, default_value_t = 0.95, value_name = "P")]
     pub(crate) top_p: f32,
-    /// Drop tokens less likely than this times the likeliest; 0 drops none
+    /// Drop tokens less likely than P times the most likely; 0 drops none
     #[arg(long, default_value_t = 0.05, value_name = "P")]
     pub(crate) min_p: f32,
-    /// Divide the logits of recent tokens by this; 1 is none
+    /// Divide the logits of recent tokens by X; 1 is none
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     pub(crate) repeat_penalty: f32,
-    /// How many recent tokens the penalties look at
+    /// Recent tokens that penalties apply to
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub(crate) repeat_last_n: u32,
-    /// Subtract this per occurrence of a recent token
+    /// Subtract X for each occurrence of a recent token
     #[arg(
         long,
         default_value_t = 0.0,
@@ -184,7 +180,7 @@ pub(crate) struct SamplingArgs {
         allow_hyphen_values = true
     )]
     pub(crate) frequency_penalty: f32,
-    /// Subtract this from every recent token
+    /// Subtract X from the logits of recent tokens
     #[arg(
         long,
         default_value_t = 0.0,
@@ -192,10 +188,10 @@ pub(crate) struct SamplingArgs {
         allow_hyphen_values = true
     )]
     pub(crate) presence_penalty: f32,
-    /// Go on past end tokens
+    /// Never choose an end token
     #[arg(long)]
     pub(crate) ignore_eos: bool,
-    /// Stop at this text (may be given again)
+    /// Stop at this text (repeatable)
     #[arg(short = 'r', long = "stop", value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
 }
@@ -225,19 +221,18 @@ impl SamplingArgs {
     }
 
     pub(crate) fn options(&self) -> welte::GenerateOptions {
-        welte::GenerateOptions {
-            max_tokens: usize::try_from(self.predict).unwrap_or(usize::MAX),
-            sampling: self.sampling(),
-            stop: self.stop.clone(),
-            ignore_end: self.ignore_eos,
-            ..welte::GenerateOptions::default()
-        }
+        let mut options = welte::GenerateOptions::default();
+        options.max_tokens = usize::try_from(self.predict).unwrap_or(usize::MAX);
+        options.sampling = self.sampling();
+        options.stop = self.stop.clone();
+        options.ignore_end = self.ignore_eos;
+        options
     }
 }
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// A model (file, directory, synthetic:SHAPE:FORMAT) and a prompt, or only one of them
+    /// A model (file, directory or synthetic:SHAPE:FORMAT), a prompt, or both
     #[arg(value_name = "[MODEL] PROMPT", num_args = 0..=2)]
     pub(crate) words: Vec<String>,
     #[command(flatten)]
@@ -247,19 +242,19 @@ pub(crate) struct RunArgs {
     /// The prompt
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
     pub(crate) prompt: Option<String>,
-    /// A file with the prompt
+    /// File with the prompt (-: standard input)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// What the model is told before the conversation (also -sys)
+    /// System prompt (also -sys)
     #[arg(long, value_name = "TEXT")]
     pub(crate) system_prompt: Option<String>,
-    /// A chat template instead of the model's own
+    /// File with a chat template that replaces the model's own
     #[arg(long, value_name = "FILE", conflicts_with = "no_chat")]
     pub(crate) chat_template_file: Option<PathBuf>,
     /// Complete the raw text, without a chat template
     #[arg(long)]
     pub(crate) no_chat: bool,
-    /// Say where the time until the first token went
+    /// Show how long each step until the first token took
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
@@ -279,7 +274,7 @@ pub(crate) struct InspectArgs {
     pub(crate) source: Option<String>,
     #[command(flatten)]
     pub(crate) load: LoadArgs,
-    /// How to show it
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Picture::Text)]
     pub(crate) output: Picture,
 }
@@ -300,49 +295,49 @@ pub(crate) struct BenchArgs {
     /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
-    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], pulled if the cache does not have it (also -hf)
+    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (also -hf)
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     pub(crate) hf_repo: Option<String>,
     /// Random weights of a named shape, such as qwen3-0.6b:q4_0
     #[arg(long, value_name = "SHAPE:FORMAT")]
     pub(crate) synthetic: Option<String>,
-    /// Where to run: cpu, cuda, cuda:N, or auto (a GPU if there is one and the model fits)
+    /// Device: cpu, cuda, cuda:N, reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
-    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop or launches
-    #[arg(long, default_value = "persistent", value_name = "HOW", value_parser = replay)]
+    /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate
+    #[arg(long, default_value = "persistent", value_name = "NAME", value_parser = replay)]
     pub(crate) replay: Replay,
-    /// From a launch per op to a chain, step by step, with the gaps between kernels (CUDA)
+    /// Compare ways to replay, from one launch per op to one kernel per chain (GPU)
     #[arg(long)]
     pub(crate) ladder: bool,
-    /// Tokens of the prompt, several separated by commas; 0 leaves the row out
+    /// Tokens of the prompt, comma-separated; 0 leaves the row out
     #[arg(short = 'p', long, default_value = "512", value_delimiter = ',')]
     pub(crate) n_prompt: Vec<u32>,
-    /// Tokens to generate, several separated by commas; 0 leaves the row out
+    /// Tokens to generate, comma-separated; 0 leaves the row out
     #[arg(short = 'n', long, default_value = "128", value_delimiter = ',')]
     pub(crate) n_gen: Vec<u32>,
-    /// Tokens in the context before, several separated by commas
+    /// Tokens already in the context, comma-separated
     #[arg(short = 'd', long, default_value = "0", value_delimiter = ',')]
     pub(crate) n_depth: Vec<u32>,
-    /// Reach the depth with random keys and values in place of a prompt's (CPU; the time of a token is the same)
+    /// Fill the context of --n-depth with random numbers instead of computing it; a token takes the same time
     #[arg(long, conflicts_with = "ladder")]
     pub(crate) random_depth: bool,
     /// Repetitions
     #[arg(short, long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: u32,
-    /// Threads, several separated by commas (as many as there are cores)
+    /// CPU threads, comma-separated [default: all cores]
     #[arg(short, long, value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Vec<u16>,
     /// Format of keys and values: f16 or q8_0 (also -ctk)
     #[arg(long, value_name = "TYPE", value_parser = kv_format)]
     pub(crate) cache_type_k: Option<Format>,
-    /// The same as -ctk (also -ctv)
+    /// Must equal -ctk (also -ctv)
     #[arg(long, value_name = "TYPE", value_parser = kv_format)]
     pub(crate) cache_type_v: Option<Format>,
-    /// Instruction set of the CPU instead of its best
+    /// Instruction set of the CPU [default: the best one]
     #[arg(long, value_name = "NAME")]
     pub(crate) isa: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Rows::Md)]
     pub(crate) output: Rows,
 }
@@ -384,10 +379,10 @@ pub(crate) struct ProfileArgs {
     /// Tokens to generate
     #[arg(short = 'n', long, default_value_t = 64)]
     pub(crate) n_gen: u32,
-    /// How to print: html is a page with the roofline and a token's timeline
+    /// Output format; html is a page with the roofline and a token's timeline
     #[arg(short, long, value_enum, default_value_t = Page::Text)]
     pub(crate) output: Page,
-    /// Also write a step of the prompt and one token as trace events, for Perfetto or chrome://tracing
+    /// Also write one prompt step and one token as trace events for Perfetto or chrome://tracing
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 }
@@ -409,16 +404,16 @@ pub(crate) struct PerplexityArgs {
     /// The text
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Compare with another model (its divergence from that one), instead of scoring the text
+    /// Measure the divergence from this model instead of scoring the text
     #[arg(long, value_name = "MODEL")]
     pub(crate) kl_to: Option<String>,
-    /// Compute the other model with the slow, plain reference
+    /// Run the model of --kl-to on the reference device
     #[arg(long, requires = "kl_to")]
     pub(crate) kl_reference: bool,
     /// The most chunks to score (0: all)
     #[arg(long, default_value_t = 0)]
     pub(crate) chunks: usize,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
     pub(crate) output: Plain,
 }
@@ -431,7 +426,7 @@ pub(crate) struct TokenizeArgs {
     /// GGUF file (a vocabulary is enough) or Hugging Face directory
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
-    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], pulled if the cache does not have it (also -hf)
+    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (also -hf)
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     pub(crate) hf_repo: Option<String>,
     /// The text
@@ -440,13 +435,13 @@ pub(crate) struct TokenizeArgs {
     /// A file with the text
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Print the ids as one JSON array
+    /// Print token ids as one JSON array
     #[arg(long)]
     pub(crate) ids: bool,
-    /// Add no begin-of-text token (or other special token) where the model would have it
+    /// Add no begin-of-text token or other special token
     #[arg(long)]
     pub(crate) no_bos: bool,
-    /// Take the names of control tokens in the text as text
+    /// Encode the names of control tokens as plain text
     #[arg(long)]
     pub(crate) no_parse_special: bool,
 }
@@ -457,14 +452,14 @@ pub(crate) struct QuantizeArgs {
     pub(crate) input: String,
     /// The GGUF file to write
     pub(crate) output: PathBuf,
-    /// Q4_0, Q4_K_M, Q8_0, … as llama.cpp names them
+    /// A type by its llama.cpp name: Q4_0, Q4_K_M, Q8_0, …
     #[arg(value_name = "TYPE")]
     pub(crate) kind: String,
 }
 
 #[derive(Args)]
 pub(crate) struct SynthArgs {
-    /// Such as qwen3-0.6b:q4_0
+    /// Shape and format, such as qwen3-0.6b:q4_0
     #[arg(value_name = "SHAPE:FORMAT")]
     pub(crate) what: String,
     /// The GGUF file to write
@@ -472,20 +467,29 @@ pub(crate) struct SynthArgs {
 }
 
 #[derive(Args)]
+pub(crate) struct TuneArgs {
+    /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT
+    #[arg(value_name = "MODEL")]
+    pub(crate) source: Option<String>,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+}
+
+#[derive(Args)]
 pub(crate) struct DoctorArgs {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
     pub(crate) output: Plain,
 }
 
-/// A model in the words of the hub.
+/// Syntax of a model's name on the hub.
 #[cfg(feature = "hub")]
 const HUB_NAME: &str = "ORG/NAME[@REV][:QUANT or FILE]";
 
 #[cfg(feature = "hub")]
 #[derive(Args)]
 pub(crate) struct PullArgs {
-    /// The model; of several GGUF files Q4_K_M is meant if nothing else is said
+    /// The model; Q4_K_M is the default among several GGUF files
     #[arg(value_name = HUB_NAME)]
     pub(crate) name: welte_hub::ModelName,
 }
@@ -493,7 +497,7 @@ pub(crate) struct PullArgs {
 #[cfg(feature = "hub")]
 #[derive(Args)]
 pub(crate) struct ListArgs {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
     pub(crate) output: Plain,
 }
@@ -504,7 +508,7 @@ pub(crate) struct ShowArgs {
     /// The model
     #[arg(value_name = "ORG/NAME")]
     pub(crate) name: welte_hub::ModelName,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Plain::Text)]
     pub(crate) output: Plain,
 }
@@ -512,15 +516,15 @@ pub(crate) struct ShowArgs {
 #[cfg(feature = "hub")]
 #[derive(Args)]
 pub(crate) struct RmArgs {
-    /// The model, all of it unless a revision or a file is named
+    /// The model; with a revision or a file, only that
     #[arg(value_name = HUB_NAME)]
     pub(crate) name: welte_hub::ModelName,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
 }
 
-/// Flags with one dash and several letters, as llama.cpp has them, turned into the long ones.
+/// Replaces llama.cpp's flags of one dash and several letters by long flags.
 pub(crate) fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut literal = false;
     args.map(|arg| {

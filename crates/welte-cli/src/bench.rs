@@ -1,15 +1,18 @@
-//! `welte bench`: llama-bench's rows, with bandwidth beside them and the floor measured in the same run.
+//! `welte bench`: the rows of llama-bench, with bandwidth and the memory floor of the same run.
 
 use crate::args::{BenchArgs, Rows};
-use crate::source;
+use crate::{floor, source};
 use anyhow::Context;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
-use welte::memory::human;
-use welte::{Device, Model, Sampling, Session};
+use welte::{Model, Sampling, Session};
+use welte_report::{Floor, human};
 
-/// One line of the result.
+/// How long bandwidth is measured.
+pub(crate) const SECONDS: f64 = 0.5;
+
+/// One row of the result.
 struct Row {
     test: String,
     threads: usize,
@@ -20,28 +23,18 @@ struct Row {
     random: bool,
     /// Tokens per second, by repetition.
     speeds: Vec<f64>,
-    /// Bytes read per token of generation, on average.
+    /// Mean bytes that a generated token reads.
     bytes_per_token: Option<f64>,
 }
 
-/// What all lines share.
+/// What all rows share.
 struct Facts {
     model: String,
     size: u64,
     parameters: u64,
-    /// Bytes per second that memory gives, by number of threads.
-    floor: f64,
-    device: Device,
-}
-
-impl Facts {
-    /// The name of the backend in llama-bench's rows.
-    fn backend(&self) -> &'static str {
-        match self.device {
-            Device::Cpu => "CPU",
-            Device::Cuda(_) => "CUDA",
-        }
-    }
+    floor: Floor,
+    /// The kind of device, as llama-bench spells it.
+    backend: String,
 }
 
 impl Row {
@@ -98,11 +91,11 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
             usize::from,
         );
         let model = source::load_with(&named, &options)?;
-        let floor = welte::read_bandwidth(model.device(), count, 0.5)?;
+        let speed = model.read_bandwidth(SECONDS)?;
         if threads.is_none() {
-            crate::floor::raise(model.device(), floor);
+            floor::raise(model.device().id, &model.device().name, speed);
         }
-        let facts = facts(&named, &model, floor);
+        let facts = facts(&named, &model, floor::of(&model, speed));
         let mut session = model.session()?;
         for &depth in &args.n_depth {
             let random = args.random_depth && depth > 0;
@@ -149,7 +142,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn facts(named: &str, model: &Model, floor: f64) -> Facts {
+fn facts(named: &str, model: &Model, floor: Floor) -> Facts {
     let weights = &model.program().weights;
     Facts {
         model: named.to_string(),
@@ -159,7 +152,7 @@ fn facts(named: &str, model: &Model, floor: f64) -> Facts {
             .map(|w| u64::from(w.n) * u64::from(w.k))
             .sum(),
         floor,
-        device: model.device(),
+        backend: model.device().id.kind.to_uppercase(),
     }
 }
 
@@ -171,15 +164,15 @@ fn name(kind: &str, n: u32, depth: u32, random: bool) -> String {
     }
 }
 
-/// Tokens that are surely in the vocabulary, and not all the same.
-fn tokens(session: &Session, n: u32) -> Vec<u32> {
+/// Various tokens of the vocabulary.
+pub(crate) fn tokens(session: &Session, n: u32) -> Vec<u32> {
     let vocab = session.model().vocab().max(1);
     (0..n)
         .map(|i| i.wrapping_mul(7919).wrapping_add(13) % vocab)
         .collect()
 }
 
-/// Fills the context up to `depth`; what is already there stays.
+/// Fills the context up to `depth`. Tokens that are already there are kept.
 pub(crate) fn reach(session: &mut Session, depth: u32) -> anyhow::Result<()> {
     let tokens = tokens(session, depth);
     let there = session.tokens().iter().zip(&tokens);
@@ -192,7 +185,7 @@ pub(crate) fn reach(session: &mut Session, depth: u32) -> anyhow::Result<()> {
 fn prompt(session: &mut Session, n: u32, depth: u32, repetitions: u32) -> anyhow::Result<Vec<f64>> {
     let tokens = tokens(session, n);
     reach(session, depth)?;
-    // One unmeasured pass warms caches and clocks.
+    // Warm-up.
     session.feed(&tokens)?;
     (0..repetitions)
         .map(|_| {
@@ -211,7 +204,7 @@ fn generation(
     repetitions: u32,
 ) -> anyhow::Result<Vec<f64>> {
     reach(session, depth)?;
-    session.set_sampling(&Sampling::default(), &[]);
+    session.set_sampling(&Sampling::default(), &[], &[])?;
     decode(session, n.min(8), u32::MAX)?;
     (0..repetitions)
         .map(|_| {
@@ -223,18 +216,21 @@ fn generation(
         .collect()
 }
 
-/// Decodes `n` tokens, whatever they are, at most `chain` in one submission.
-pub(crate) fn decode(session: &mut Session, n: u32, chain: u32) -> anyhow::Result<()> {
+/// Decodes `n` tokens, at most `chain` per submission. Returns the last one.
+pub(crate) fn decode(session: &mut Session, n: u32, chain: u32) -> anyhow::Result<u32> {
     let (mut last, mut left) = (1 % session.model().vocab().max(1), n as usize);
     while left > 0 {
-        let count = session.chain(last, left.min(chain as usize), &[], &mut |token| {
+        let count = session.chain(last, left.min(chain as usize), &mut |token| {
             last = token;
             true
         })?;
-        anyhow::ensure!(count > 0, "the context is too small for this benchmark");
+        anyhow::ensure!(
+            count > 0,
+            "the context is too small for {n} tokens; use a larger -c"
+        );
         left -= count;
     }
-    Ok(())
+    Ok(last)
 }
 
 struct Printer {
@@ -261,11 +257,9 @@ impl Printer {
                 let (gb_s, share) = match row.gb_s() {
                     Some(v) => (
                         format!("{v:.1}"),
-                        format!(
-                            "{:.0} % of {:.1}",
-                            100e9 * v / facts.floor,
-                            facts.floor / 1e9
-                        ),
+                        facts
+                            .floor
+                            .describe(1e9 * v, &format!("{:.1}", facts.floor.speed / 1e9)),
                     ),
                     None => (String::new(), String::new()),
                 };
@@ -275,7 +269,7 @@ impl Printer {
                     facts.model,
                     human(facts.size),
                     facts.parameters as f64 / 1e6,
-                    facts.backend(),
+                    facts.backend,
                     row.threads,
                     row.test,
                     row.mean(),
@@ -295,7 +289,7 @@ impl Printer {
                     facts.model.replace('"', "\"\""),
                     facts.size,
                     facts.parameters,
-                    facts.backend(),
+                    facts.backend,
                     row.threads,
                     row.test,
                     row.n_prompt,
@@ -304,7 +298,7 @@ impl Printer {
                     row.mean(),
                     row.deviation(),
                     row.gb_s().map_or(String::new(), |v| format!("{v:.2}")),
-                    facts.floor / 1e9,
+                    facts.floor.speed / 1e9,
                 )?;
             }
             Rows::Json => write!(
@@ -330,9 +324,9 @@ impl Printer {
 fn json(facts: &Facts, row: &Row) -> serde_json::Value {
     serde_json::json!({
         "model_filename": facts.model, "model_size": facts.size, "model_n_params": facts.parameters,
-        "backends": facts.backend(), "n_threads": row.threads, "test": row.test, "n_prompt": row.n_prompt,
+        "backends": facts.backend, "n_threads": row.threads, "test": row.test, "n_prompt": row.n_prompt,
         "n_gen": row.n_gen, "n_depth": row.depth, "random_depth": row.random, "avg_ts": row.mean(), "stddev_ts": row.deviation(),
-        "samples_ts": row.speeds, "gb_s": row.gb_s(), "floor_gb_s": facts.floor / 1e9,
-        "floor_share": row.gb_s().map(|v| v * 1e9 / facts.floor),
+        "samples_ts": row.speeds, "gb_s": row.gb_s(), "floor_gb_s": facts.floor.speed / 1e9,
+        "floor_share": row.gb_s().and_then(|v| facts.floor.share(1e9 * v)), "in_cache": facts.floor.in_cache,
     })
 }

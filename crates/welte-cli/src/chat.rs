@@ -1,27 +1,27 @@
-//! The interactive chat: a conversation with history, editing and a few commands.
+//! The interactive chat: a conversation with history, line editing and a few commands.
 
 use crate::args::RunArgs;
-use crate::{run, source};
+use crate::{figures, remedy, run, source};
 use anyhow::Context;
 use rustyline::error::ReadlineError;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use welte::{ChatTemplate, Message, Session, StopReason};
+use welte::{ChatTemplate, Message, Outcome, Session, StopReason};
 
 const HELP: &str = "\
 /help           this list
 /clear          forget the conversation
-/system [TEXT]  what the model is told before the conversation (empty: nothing); forgets the conversation
+/system [TEXT]  set or clear the system prompt; forgets the conversation
 /save FILE      write the conversation as JSON
-/load FILE      read one
+/load FILE      read a conversation
 /exit           leave (also Ctrl-D)
-Ctrl-C stops an answer. A line that ends in a backslash goes on in the next.";
+Ctrl-C stops an answer. A line that ends in a backslash continues on the next line.";
 
 struct Chat {
     session: Session,
     template: Option<ChatTemplate>,
     messages: Vec<Message>,
-    /// Everything so far, where there is no template.
+    /// The text so far, if there is no template.
     raw: String,
 }
 
@@ -34,13 +34,19 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
     let model = source::load(source, &args.load)?;
     let template = run::template(args, &model)?;
     if template.is_none() {
-        eprintln!("note: no chat template; every line is continued as raw text");
+        eprintln!("note: no chat template; the model continues each line as raw text");
         if args.system_prompt.is_some() {
-            anyhow::bail!("-sys needs a chat template, and this model (or --no-chat) has none");
+            anyhow::bail!(
+                "-sys needs a chat template, which this model lacks or --no-chat switches off"
+            );
         }
     }
-    let session = model.session()?;
+    let mut session = model.session()?;
     let cancel = session.cancel_handle();
+    if std::io::stdin().is_terminal() {
+        let headline = figures::headline(&mut session);
+        eprintln!("{headline}. /help lists the commands.");
+    }
     let mut chat = Chat {
         session,
         template,
@@ -52,14 +58,8 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
             .clone()
             .map(|text| run::message("system", text)),
     );
-    if std::io::stdin().is_terminal() {
-        eprintln!(
-            "{source}, context {}. /help lists the commands.",
-            model.context()
-        );
-    }
     let mut editor = rustyline::DefaultEditor::new()?;
-    // After the editor, which installs a handler of its own that would swallow the signal.
+    // The editor installs a handler that would swallow the signal, so ours comes after it.
     run::on_interrupt(cancel)?;
     loop {
         match read(&mut editor) {
@@ -74,11 +74,11 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
                     Ok(Next::Leave) => break,
                     Ok(Next::Go) => {}
                     Err(error) if crate::is_broken_pipe(&error) => return Err(error),
-                    // A mistake in one line must not end the conversation.
-                    Err(error) => eprintln!("error: {error:#}"),
+                    // An error in one line does not end the conversation.
+                    Err(error) => eprintln!("error: {}", remedy::explain(&error)),
                 }
             }
-            Err(ReadlineError::Interrupted) => eprintln!("/exit or Ctrl-D leaves"),
+            Err(ReadlineError::Interrupted) => eprintln!("leave with /exit or Ctrl-D"),
             Err(ReadlineError::Eof) => break,
             Err(error) => return Err(error.into()),
         }
@@ -103,7 +103,7 @@ impl Chat {
             let (outcome, answer) =
                 run::answer(&mut self.session, &tokens, &args.sampling.options(), false)?;
             self.raw = format!("{text}{answer}");
-            run::closing_line(&mut self.session, &outcome);
+            self.close(&outcome);
             return Ok(());
         };
         self.messages.push(run::message("user", line.to_string()));
@@ -118,15 +118,21 @@ impl Chat {
                 if outcome.stop == StopReason::Cancelled {
                     eprintln!("(stopped)");
                 }
-                run::closing_line(&mut self.session, &outcome);
+                self.close(&outcome);
                 Ok(())
             }
             Err(error) => {
-                // As if it had not been asked.
+                // The question is not part of the conversation then.
                 self.messages.pop();
                 Err(error)
             }
         }
+    }
+
+    /// The line after an answer.
+    fn close(&self, outcome: &Outcome) {
+        eprintln!("{}", figures::speeds(outcome));
+        figures::note_full_context(self.session.model(), outcome);
     }
 
     fn command(&mut self, line: &str) -> anyhow::Result<Next> {
@@ -145,7 +151,7 @@ impl Chat {
             }
             "save" => self.save(rest)?,
             "load" => self.load(rest)?,
-            _ => anyhow::bail!("/{name} is not a command; /help lists them"),
+            _ => anyhow::bail!("/{name} is not a command; see /help"),
         }
         Ok(Next::Go)
     }

@@ -1,233 +1,170 @@
-//! `welte doctor`: what this machine offers.
+//! `welte doctor`: the devices of this machine, and what is missing.
 
 use crate::args::{DoctorArgs, Plain};
-use crate::{floor, source};
+use crate::{bench, floor, source};
+use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::process::ExitCode;
-use welte::memory::{available, human, total};
-use welte::{CudaTools, Device, GpuInfo, Isa};
+use welte::{DeviceOptions, DeviceReport, Error};
+use welte_report::human;
 
-/// How long bandwidth is measured.
-const SECONDS: f64 = 0.5;
+/// A device with its measured memory speed, in bytes per second.
+struct Examined {
+    report: DeviceReport,
+    /// `None` if the device cannot be used.
+    speed: Option<Result<f64, Error>>,
+}
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let isas: Vec<&str> = Isa::available().iter().map(|isa| isa.name()).collect();
-    let (one, all) = (
-        welte::read_bandwidth(Device::Cpu, 1, SECONDS)?,
-        welte::read_bandwidth(Device::Cpu, cores, SECONDS)?,
-    );
-    floor::remember(Device::Cpu, all);
-    let info = welte::cpu_info();
-    let (model, pages) = (
-        info.model.as_deref().unwrap_or("unknown"),
-        info.huge_pages.as_deref().unwrap_or("unknown"),
-    );
+    let devices: Vec<Examined> = welte::devices().into_iter().map(examine).collect();
     let bundled = source::bundled();
-    let gpus = gpus();
-    for gpu in gpus.iter().flatten() {
-        if let Ok(speed) = &gpu.reads {
-            floor::remember(Device::Cuda(gpu.info.device), *speed);
-        }
-    }
-    let tools = welte::cuda_tools();
     let mut out = std::io::stdout().lock();
-    if args.output == Plain::Json {
-        let report = serde_json::json!({
-            "version": env!("CARGO_PKG_VERSION"), "cpu": model, "huge_pages": pages, "cores": cores, "isa": Isa::best().name(), "isas": isas,
-            "memory_total": total(), "memory_available": available(),
-            "read_gb_s_one_thread": one / 1e9, "read_gb_s_all_threads": all / 1e9,
-            "devices": devices(&gpus), "cuda": cuda_json(&gpus, &tools), "bundled_model": bundled,
-        });
-        writeln!(out, "{report:#}")?;
-        return Ok(ExitCode::SUCCESS);
+    match args.output {
+        Plain::Text => write!(out, "{}", text(&devices, bundled.as_deref()))?,
+        Plain::Json => writeln!(out, "{:#}", report(&devices, bundled.as_deref()))?,
     }
-    let memory = |bytes: Option<u64>| bytes.map_or("unknown".to_string(), human);
-    writeln!(out, "welte          {}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(out, "processor      {model}")?;
-    writeln!(out, "cores          {cores}")?;
-    writeln!(
-        out,
-        "instructions   {} (available: {})",
-        Isa::best().name(),
-        isas.join(", ")
-    )?;
-    writeln!(
-        out,
-        "memory         {} available of {}",
-        memory(available()),
-        memory(total())
-    )?;
-    writeln!(out, "huge pages     {pages}")?;
-    writeln!(
-        out,
-        "reads          {:.1} GB/s with one thread, {:.1} GB/s with {cores}",
-        one / 1e9,
-        all / 1e9
-    )?;
-    cuda_text(&mut out, &gpus, &tools)?;
-    writeln!(out, "devices        {}", devices(&gpus).join(", "))?;
-    writeln!(
-        out,
-        "bundled model  {}",
-        bundled.as_deref().unwrap_or("not found (models/demo.gguf)")
-    )?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A GPU with what was measured on it: bytes free, bytes per second.
-struct Gpu {
-    info: GpuInfo,
-    free: Result<u64, welte::Error>,
-    reads: Result<f64, welte::Error>,
+fn examine(report: DeviceReport) -> Examined {
+    let options = DeviceOptions::default();
+    let usable = report.missing.is_none();
+    let speed = usable.then(|| welte::read_bandwidth(report.id, &options, bench::SECONDS));
+    if let Some(Ok(speed)) = speed {
+        floor::store(report.id, &report.name, speed);
+    }
+    Examined { report, speed }
 }
 
-/// Every GPU, or why there is none.
-fn gpus() -> Result<Vec<Gpu>, welte::Error> {
-    let first = welte::gpu_info(0)?;
-    let look = |number| -> Result<Gpu, welte::Error> {
-        Ok(Gpu {
-            info: welte::gpu_info(number)?,
-            free: welte::gpu_free_memory(number),
-            reads: welte::read_bandwidth(Device::Cuda(number), 0, SECONDS),
-        })
-    };
-    (0..first.devices).map(look).collect()
-}
+/// Width of the first column.
+const NAMES: usize = 18;
 
-/// What `--device` takes here.
-fn devices(gpus: &Result<Vec<Gpu>, welte::Error>) -> Vec<String> {
-    let gpus = gpus.iter().flatten();
-    let numbers = gpus.map(|gpu| Device::Cuda(gpu.info.device).to_string());
-    std::iter::once("cpu".to_string()).chain(numbers).collect()
-}
-
-fn cuda_text(
-    out: &mut impl Write,
-    gpus: &Result<Vec<Gpu>, welte::Error>,
-    tools: &CudaTools,
-) -> std::io::Result<()> {
-    match gpus {
-        Err(why) => writeln!(out, "GPU            none: {why}")?,
-        Ok(gpus) => {
-            for gpu in gpus {
-                let info = &gpu.info;
-                writeln!(
-                    out,
-                    "{:<14} {}, compute {}.{}, {} multiprocessors, {:.0} MiB of cache, driver for CUDA {}.{}",
-                    Device::Cuda(info.device).to_string(),
-                    info.name,
-                    info.arch / 10,
-                    info.arch % 10,
-                    info.sms,
-                    info.l2_bytes as f64 / 1_048_576.0,
-                    info.driver / 1000,
-                    info.driver % 1000 / 10,
-                )?;
-                match &gpu.free {
-                    Ok(free) => writeln!(
-                        out,
-                        "  memory       {} free of {}",
-                        human(*free),
-                        human(info.memory)
-                    )?,
-                    Err(why) => writeln!(out, "  memory       unknown: {why}")?,
-                }
-                match &gpu.reads {
-                    Ok(speed) => writeln!(
-                        out,
-                        "  reads        {:.1} GB/s (its clock says {:.1})",
-                        speed / 1e9,
-                        info.bandwidth as f64 / 1e9
-                    )?,
-                    Err(why) => writeln!(out, "  reads        not measured: {why}")?,
-                }
-                writeln!(out, "  replay       {}", replay_text(info))?;
+fn text(devices: &[Examined], bundled: Option<&str>) -> String {
+    let mut lines = vec![line("welte", env!("CARGO_PKG_VERSION"))];
+    for device in devices {
+        let report = &device.report;
+        match &report.missing {
+            Some(why) => lines.push(line(&report.id.to_string(), &format!("not usable: {why}"))),
+            None => lines.push(line(&report.id.to_string(), &report.name)),
+        }
+        let mut fact = |name: &str, value: &str| lines.push(line(&format!("  {name}"), value));
+        match (report.memory_available, report.memory_total) {
+            (Some(free), Some(all)) => {
+                fact(
+                    "memory",
+                    &format!("{} available of {}", human(free), human(all)),
+                );
             }
+            (None, Some(all)) => fact("memory", &human(all)),
+            (_, None) => {}
+        }
+        match &device.speed {
+            Some(Ok(speed)) => fact("reads", &format!("{:.1} GB/s", speed / 1e9)),
+            Some(Err(why)) => fact("reads", &format!("not measured: {why}")),
+            None => {}
+        }
+        if !report.replays.is_empty() {
+            let names: Vec<&str> = report.replays.iter().map(|replay| replay.name()).collect();
+            fact("replay", &names.join(", "));
+        }
+        for (name, value) in &report.facts {
+            fact(name, value);
         }
     }
-    match &tools.compiler {
-        Ok(version) => writeln!(out, "NVRTC          {version}")?,
-        Err(why) => writeln!(out, "NVRTC          none: {why}")?,
-    }
-    writeln!(
-        out,
-        "cuBLASLt       {}",
-        tools
-            .cublaslt
-            .as_deref()
-            .unwrap_or("none (libcublasLt is not on the library path)")
-    )?;
-    match &tools.cache {
-        Some(folder) => writeln!(
-            out,
-            "kernel cache   {} kernels in {}",
-            tools.cached,
-            folder.display()
-        ),
-        None => writeln!(
-            out,
-            "kernel cache   none: neither XDG_CACHE_HOME nor HOME is set"
-        ),
-    }
+    let bundled = bundled.unwrap_or("not found (models/demo.gguf)");
+    lines.push(line("bundled model", bundled));
+    lines.concat()
 }
 
-/// How this GPU can replay chains, and why not by the persistent kernel.
-fn replay_text(gpu: &GpuInfo) -> String {
-    let (ways, why) = welte::replays(gpu);
-    let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
-    match why {
-        Some(why) => format!("{} ({why})", names.join(", ")),
-        None => names.join(", "),
-    }
+fn line(name: &str, value: &str) -> String {
+    format!("{name:<NAMES$} {value}\n")
 }
 
-fn cuda_json(gpus: &Result<Vec<Gpu>, welte::Error>, tools: &CudaTools) -> serde_json::Value {
-    let all: Vec<serde_json::Value> = gpus
-        .iter()
-        .flatten()
-        .map(|gpu| {
-            let info = &gpu.info;
-            let (ways, why) = welte::replays(info);
-            let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
-            serde_json::json!({
-                "device": info.device, "name": info.name, "arch": info.arch, "sms": info.sms, "l2_bytes": info.l2_bytes,
-                "driver": info.driver, "memory_total": info.memory, "memory_free": gpu.free.as_ref().ok(),
-                "read_gb_s": gpu.reads.as_ref().ok().map(|speed| speed / 1e9),
-                "clock_gb_s": info.bandwidth as f64 / 1e9, "replays": names, "why_not_persistent": why,
-            })
+fn report(devices: &[Examined], bundled: Option<&str>) -> Value {
+    let device = |device: &Examined| {
+        let report = &device.report;
+        let facts: Map<String, Value> = report
+            .facts
+            .iter()
+            .map(|(name, value)| (name.clone(), value.as_str().into()))
+            .collect();
+        let speed = device.speed.as_ref().and_then(|speed| speed.as_ref().ok());
+        let replays = report.replays.iter().map(|replay| replay.name());
+        json!({
+            "device": report.id.to_string(), "name": report.name, "missing": report.missing,
+            "memory_total": report.memory_total, "memory_available": report.memory_available,
+            "read_gb_s": speed.map(|speed| speed / 1e9), "replays": replays.collect::<Vec<_>>(), "facts": facts,
         })
-        .collect();
-    serde_json::json!({
-        "gpus": all, "why_none": gpus.as_ref().err().map(ToString::to_string),
-        "nvrtc": tools.compiler.as_ref().ok(), "why_no_nvrtc": tools.compiler.as_ref().err().map(ToString::to_string),
-        "cublaslt": tools.cublaslt, "kernel_cache": tools.cache, "cached_kernels": tools.cached,
+    };
+    json!({
+        "version": env!("CARGO_PKG_VERSION"), "devices": devices.iter().map(device).collect::<Value>(),
+        "bundled_model": bundled,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use welte::{DeviceId, Replay};
+
+    fn devices() -> [Examined; 2] {
+        let cpu = DeviceReport {
+            id: DeviceId::only("cpu"),
+            name: "Processor X".into(),
+            memory_total: Some(16 << 30),
+            memory_available: Some(8 << 30),
+            facts: vec![("instructions".into(), "avx2".into())],
+            replays: vec![Replay::Graph, Replay::Persistent],
+            missing: None,
+        };
+        let gpu = DeviceReport {
+            id: DeviceId::numbered("cuda", 0),
+            name: String::new(),
+            memory_total: None,
+            memory_available: None,
+            facts: vec![("NVRTC".into(), "none".into())],
+            replays: Vec::new(),
+            missing: Some("no driver".into()),
+        };
+        [
+            Examined {
+                report: cpu,
+                speed: Some(Ok(40e9)),
+            },
+            Examined {
+                report: gpu,
+                speed: None,
+            },
+        ]
+    }
 
     #[test]
-    fn a_gpu_says_how_it_can_replay() {
-        let new = welte::assumed_gpu();
+    fn text_shows_what_is_there_and_what_is_missing() {
+        let text = text(&devices(), None);
+        let lines: Vec<&str> = text.lines().skip(1).collect();
         assert_eq!(
-            replay_text(&new),
-            "persistent kernel, graph, loop on the GPU, launches"
+            lines,
+            [
+                "cpu                Processor X",
+                "  memory           8.00 GiB available of 16.00 GiB",
+                "  reads            40.0 GB/s",
+                "  replay           graph, persistent",
+                "  instructions     avx2",
+                "cuda:0             not usable: no driver",
+                "  NVRTC            none",
+                "bundled model      not found (models/demo.gguf)",
+            ]
         );
-        let old = GpuInfo { arch: 86, ..new };
-        assert_eq!(
-            replay_text(&old),
-            "graph, loop on the GPU, launches (not the persistent kernel: it needs compute capability 9.0, this GPU has 8.6)"
-        );
-        let gpus = Ok(vec![Gpu {
-            info: old,
-            free: Ok(1),
-            reads: Ok(1e9),
-        }]);
-        let json = cuda_json(&gpus, &welte::cuda_tools());
-        assert_eq!(json["gpus"][0]["replays"][0], "graph");
-        assert!(json["gpus"][0]["why_not_persistent"].is_string());
+    }
+
+    #[test]
+    fn json_has_every_field() {
+        let value = report(&devices(), Some("m.gguf"));
+        assert_eq!(value["devices"][0]["read_gb_s"], 40.0);
+        assert_eq!(value["devices"][0]["replays"][1], "persistent");
+        assert_eq!(value["devices"][0]["facts"]["instructions"], "avx2");
+        assert_eq!(value["devices"][1]["missing"], "no driver");
+        assert_eq!(value["devices"][1]["read_gb_s"], Value::Null);
+        assert_eq!(value["bundled_model"], "m.gguf");
     }
 }

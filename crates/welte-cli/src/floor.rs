@@ -1,32 +1,53 @@
-//! How fast this machine reads memory, as `doctor` last measured it, or `bench` when that was more, so that `run` need not measure.
+//! The memory speed of this machine's devices. `doctor` and `bench` measure and store it, so that `run` need not measure.
 
 use std::path::{Path, PathBuf};
-use welte::Device;
+use welte::{DeviceId, Model};
+use welte_report::Floor;
 
-/// Keeps what was measured on a device with all of its threads; a figure that cannot be kept is no loss.
-pub(crate) fn remember(device: Device, bytes_per_second: f64) {
+/// Stores the speed of a device, in bytes per second. A figure that cannot be stored is no loss.
+pub(crate) fn store(device: DeviceId, name: &str, speed: f64) {
     if let Some(path) = path() {
-        let _ = write(&path, &key(device), bytes_per_second);
+        let _ = write(&path, &key(device, name), speed);
     }
 }
 
-/// The same unless more is known: beside other work less is measured.
-pub(crate) fn raise(device: Device, bytes_per_second: f64) {
-    if recall(device).is_none_or(|known| known < bytes_per_second) {
-        remember(device, bytes_per_second);
+/// Stores the speed unless a higher one is known: a busy machine measures less.
+pub(crate) fn raise(device: DeviceId, name: &str, speed: f64) {
+    if known(device, name).is_none_or(|known| known < speed) {
+        store(device, name, speed);
     }
 }
 
-/// Bytes per second of a device, if they were ever measured on this machine.
-pub(crate) fn recall(device: Device) -> Option<f64> {
-    read(&path()?, &key(device))
+fn known(device: DeviceId, name: &str) -> Option<f64> {
+    read(&path()?, &key(device, name))
 }
 
-/// The machine and the device: a home folder may be seen by several machines.
-fn key(device: Device) -> String {
+/// The memory floor under a loaded model with the speed given.
+pub(crate) fn of(model: &Model, speed: f64) -> Floor {
+    Floor::new(speed, model.bytes_per_token(1), model.device().cache_bytes)
+}
+
+/// The remark beside a model's bandwidth in the closing line.
+pub(crate) fn remark(model: &Model, speed: f64) -> String {
+    let device = model.device();
+    let known = known(device.id, &device.name);
+    remark_on(known, model.bytes_per_token(1), device.cache_bytes, speed)
+}
+
+/// ` (62 % of 179.0)` or ` (in cache)`; empty if the floor is not known.
+fn remark_on(known: Option<f64>, token_bytes: u64, cache_bytes: u64, speed: f64) -> String {
+    let floor = Floor::new(known.unwrap_or(0.0), token_bytes, cache_bytes);
+    if known.is_none() && !floor.in_cache {
+        return String::new();
+    }
+    let whole = format!("{:.1}", floor.speed / 1e9);
+    format!(" ({})", floor.describe(speed, &whole))
+}
+
+/// The machine and the device: several machines may share a home folder.
+fn key(device: DeviceId, name: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let processor = welte::cpu_info().model.unwrap_or_default();
-    format!("{device}, {processor}, {cores} cores")
+    format!("{device}, {name}, {cores} cores")
 }
 
 fn path() -> Option<PathBuf> {
@@ -50,7 +71,7 @@ fn write(path: &Path, key: &str, speed: f64) -> std::io::Result<()> {
     let mut table = table(path);
     table.insert(key.to_string(), speed.into());
     std::fs::create_dir_all(path.parent().unwrap_or(path))?;
-    // Another process never reads half of it.
+    // The rename is atomic, so another process never reads half a file.
     let beside = path.with_extension(format!("{}.tmp", std::process::id()));
     std::fs::write(&beside, serde_json::to_vec(&table)?)?;
     std::fs::rename(&beside, path)
@@ -61,7 +82,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_measured_is_remembered_by_device_and_machine() {
+    fn the_remark_needs_a_known_floor_or_a_cache() {
+        assert_eq!(remark_on(Some(20e9), 100, 10, 15e9), " (75 % of 20.0)");
+        assert_eq!(remark_on(None, 100, 10, 15e9), "");
+        assert_eq!(remark_on(Some(20e9), 100, 100, 40e9), " (in cache)");
+        assert_eq!(remark_on(None, 100, 100, 40e9), " (in cache)");
+    }
+
+    #[test]
+    fn speeds_are_stored_by_device_and_machine() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/b.json");
         assert_eq!(read(&path, "cpu"), None);

@@ -5,12 +5,13 @@ use crate::args::Command;
 #[cfg(feature = "hub")]
 pub(crate) use cache::{list, pull, rm, show};
 
-/// Puts the path of the model that `-hf` names in the place of `-m`; pulls it if the cache does not have it.
-pub(crate) fn bring(command: &mut Command) -> anyhow::Result<()> {
+/// Replaces `-hf NAME` by `-m PATH`. Downloads the model if it is not in the cache.
+pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
     let (name, model) = match command {
         Command::Run(args) | Command::Chat(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Inspect(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Profile(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Tune(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Perplexity(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Bench(args) => (&args.hf_repo, &mut args.model),
         Command::Tokenize(args) => (&args.hf_repo, &mut args.model),
@@ -24,7 +25,7 @@ pub(crate) fn bring(command: &mut Command) -> anyhow::Result<()> {
 
 #[cfg(feature = "hub")]
 fn path(name: &str) -> anyhow::Result<String> {
-    let pulled = cache::brought(&name.parse()?, |hub, name, tell| hub.get(name, tell))?;
+    let pulled = cache::fetched(&name.parse()?, |hub, name, tell| hub.get(name, tell))?;
     Ok(pulled.path.display().to_string())
 }
 
@@ -44,7 +45,7 @@ mod cache {
     use welte_hub::{CachedRepo, Error, Event, Hub, ModelName, Pulled, Report, human};
 
     pub(crate) fn pull(args: &PullArgs) -> anyhow::Result<ExitCode> {
-        let pulled = brought(&args.name, |hub, name, tell| hub.pull(name, tell))?;
+        let pulled = fetched(&args.name, |hub, name, tell| hub.pull(name, tell))?;
         if pulled.bytes == 0 {
             eprintln!("{}: already in the cache", args.name);
         }
@@ -52,15 +53,15 @@ mod cache {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Brings a model with a line that says how far it is.
-    pub(crate) fn brought(
+    /// Fetches a model with a progress line.
+    pub(crate) fn fetched(
         name: &ModelName,
-        bring: impl FnOnce(&Hub, &ModelName, &mut dyn FnMut(&Report)) -> Result<Pulled, Error>,
+        fetch: impl FnOnce(&Hub, &ModelName, &mut dyn FnMut(&Report)) -> Result<Pulled, Error>,
     ) -> anyhow::Result<Pulled> {
         let hub = Hub::from_env()?;
         let mut line = Line::default();
         let start = Instant::now();
-        let pulled = bring(&hub, name, &mut |report| line.tell(report));
+        let pulled = fetch(&hub, name, &mut |report| line.tell(report));
         line.clear();
         let pulled = pulled?;
         if pulled.bytes > 0 {
@@ -70,9 +71,9 @@ mod cache {
                 human(pulled.bytes),
                 pulled.bytes as f64 / seconds / 1e6,
                 match pulled.unchecked {
-                    0 => "checksums right".to_string(),
+                    0 => "checksums match".to_string(),
                     n => format!(
-                        "{n} not checked: {} gives no checksum",
+                        "{n} not checked: {} has no checksums",
                         hub.settings().endpoint
                     ),
                 }
@@ -81,10 +82,10 @@ mod cache {
         Ok(pulled)
     }
 
-    /// A line on a terminal; elsewhere a line per file that is done.
+    /// A progress line on a terminal; otherwise one line per finished file.
     #[derive(Default)]
     struct Line {
-        /// When the first bytes came, and how many had been there before.
+        /// When the download began, and the bytes that an earlier attempt had left.
         begun: Option<(Instant, u64)>,
         shown: Option<Instant>,
         waiting: bool,
@@ -96,13 +97,16 @@ mod cache {
             match report.event {
                 Event::Waiting if !self.waiting => {
                     self.clear();
-                    eprintln!("{}: another process downloads it; waiting", report.file);
+                    eprintln!(
+                        "{}: another process is downloading it; waiting",
+                        report.file
+                    );
                     self.waiting = true;
                 }
                 Event::Waiting => {}
                 Event::Done => {
                     self.clear();
-                    eprintln!("{}: there", report.file);
+                    eprintln!("{}: done", report.file);
                 }
                 Event::Downloading => self.show(now, report),
             }
@@ -151,7 +155,7 @@ mod cache {
         }
         if models.is_empty() {
             eprintln!(
-                "{}: no models; `welte pull ORG/NAME` brings one",
+                "{}: no models; download one with `welte pull ORG/NAME`",
                 hub.settings().cache.display()
             );
         }
@@ -174,7 +178,7 @@ mod cache {
         if repo.unfinished > 0 {
             writeln!(
                 out,
-                "unfinished  {} (pull again to go on)",
+                "unfinished  {} (pull again to resume)",
                 human(repo.unfinished)
             )?;
         }
@@ -214,7 +218,7 @@ mod cache {
             }
             if !std::io::stdin().is_terminal() {
                 anyhow::bail!(
-                    "{}: removing it frees {bytes} bytes; say -y to do so",
+                    "{}: removing it frees {bytes} bytes; confirm with -y",
                     args.name
                 );
             }

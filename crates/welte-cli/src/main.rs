@@ -4,20 +4,21 @@ mod args;
 mod bench;
 mod chat;
 mod doctor;
+mod figures;
 mod floor;
 mod hub;
 mod inspect;
 mod ladder;
 mod perplexity;
-mod picture;
 mod profile;
-mod profile_page;
 mod quantize;
+mod remedy;
 mod run;
 mod source;
 mod synth;
 mod tokenize;
-mod trace;
+mod tune;
+mod wrap;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -31,13 +32,13 @@ static START: OnceLock<Instant> = OnceLock::new();
 fn main() -> ExitCode {
     START.get_or_init(Instant::now);
     let mut cli = Cli::parse_from(args::long_names(std::env::args_os()));
-    let done = hub::bring(&mut cli.command).and_then(|()| dispatch(cli.command));
+    let done = hub::fetch(&mut cli.command).and_then(|()| dispatch(cli.command));
     match done {
         Ok(code) => code,
-        // Whoever read our output has seen enough.
+        // The reader of our output has closed the pipe on purpose.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", chain_of(&error));
+            eprintln!("error: {}", remedy::explain(&error));
             ExitCode::from(1)
         }
     }
@@ -54,6 +55,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Quantize(args) => quantize::run(&args),
         Command::Synth(args) => synth::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         #[cfg(feature = "hub")]
         Command::Pull(args) => hub::pull(&args),
@@ -64,18 +66,6 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "hub")]
         Command::Rm(args) => hub::rm(&args),
     }
-}
-
-/// The error and its causes on one line; a cause that the text above it already tells is not told again.
-fn chain_of(error: &anyhow::Error) -> String {
-    error
-        .chain()
-        .map(ToString::to_string)
-        .fold(String::new(), |text, cause| match text {
-            _ if text.is_empty() => cause,
-            _ if text.contains(&cause) => text,
-            _ => format!("{text}: {cause}"),
-        })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

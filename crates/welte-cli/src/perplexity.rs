@@ -1,4 +1,4 @@
-//! `welte perplexity`: how well a model foresees a text.
+//! `welte perplexity`: how well a model predicts a text.
 
 use crate::args::{PerplexityArgs, Plain};
 use crate::source;
@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use welte::Session;
 
-/// Chunk of the peers when none is asked for.
+/// The default chunk, as in llama-perplexity.
 const CHUNK: u32 = 512;
 
 pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What both models read.
+/// The text that both models read.
 struct Text<'a> {
     tokens: &'a [u32],
     chunk: usize,
@@ -82,8 +82,10 @@ fn compare(
 ) -> anyhow::Result<ExitCode> {
     let mut options = args.load.options()?;
     options.context = text.chunk as u32;
-    options.reference = args.kl_reference;
-    options.isa = None;
+    if args.kl_reference {
+        options.device = "reference".parse()?;
+    }
+    options.instructions = None;
     let mut other = source::load_with(base, &options)?.session()?;
     let mut done = 0;
     let result = welte::divergence(

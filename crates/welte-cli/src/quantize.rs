@@ -4,8 +4,8 @@ use crate::args::QuantizeArgs;
 use crate::source::ProgressLine;
 use anyhow::Context;
 use std::process::ExitCode;
-use welte::memory::human;
 use welte_formats::quantize::{Recipe, quantize, requantised};
+use welte_report::human;
 
 pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
     let recipe = Recipe::from_name(&args.kind).with_context(|| {
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
     let lossy = requantised(input.as_ref(), recipe).len();
     if lossy > 0 {
         eprintln!(
-            "note: {lossy} tensors are quantised already and lose again; start from F16 or BF16 where you can"
+            "note: {lossy} tensors are already quantised and lose accuracy again; start from F16 or BF16 if you can"
         );
     }
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &QuantizeArgs) -> anyhow::Result<ExitCode> {
         threads,
         &mut |done, total| {
             bytes = total;
-            line.show(done, total);
+            line.bytes(done, total);
         },
     );
     line.clear();

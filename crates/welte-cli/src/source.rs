@@ -1,19 +1,19 @@
-//! Which model is meant, and loading it with progress.
+//! Finds the model that the arguments name, and loads it with a progress line.
 
 use crate::args::LoadArgs;
 use anyhow::{Context, bail};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use welte::memory::human;
-use welte::{LoadOptions, Model};
+use welte::{LoadOptions, Model, Progress};
+use welte_report::human;
 
-/// True if the word names a model rather than being a prompt.
+/// True if the word names a model and is not a prompt.
 pub(crate) fn is_model(word: &str) -> bool {
     word.starts_with("synthetic:") || (!word.is_empty() && Path::new(word).exists())
 }
 
-/// The model that comes with Welte: `$WELTE_MODEL`, `models/demo.gguf` here, or in the source tree.
+/// The bundled model: `$WELTE_MODEL`, `models/demo.gguf` here, or in the source tree.
 pub(crate) fn bundled() -> Option<String> {
     if let Some(model) = std::env::var("WELTE_MODEL").ok().filter(|m| !m.is_empty()) {
         return Some(model);
@@ -41,15 +41,18 @@ pub(crate) fn load(source: &str, args: &LoadArgs) -> anyhow::Result<Model> {
     load_with(source, &args.options()?)
 }
 
-/// The same from options.
+/// As [`load`], from options.
 pub(crate) fn load_with(source: &str, options: &LoadOptions) -> anyhow::Result<Model> {
     let mut line = ProgressLine::new("loading", source);
-    let model = Model::load(source, options, &mut |done, total| line.show(done, total));
+    let model = Model::load(source, options, &mut |progress| match progress {
+        Progress::Weights { done, total } => line.bytes(done, total),
+        Progress::Tuning { done, total } => line.trials(done, total),
+    });
     line.clear();
     Ok(model?)
 }
 
-/// A line on a terminal's standard error that says how far something is.
+/// A progress line on standard error, if that is a terminal.
 pub(crate) struct ProgressLine<'a> {
     doing: &'static str,
     source: &'a str,
@@ -69,22 +72,35 @@ impl<'a> ProgressLine<'a> {
         }
     }
 
-    pub(crate) fn show(&mut self, done: u64, total: u64) {
+    /// Bytes read or written so far.
+    pub(crate) fn bytes(&mut self, done: u64, total: u64) {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let rate = done as f64 / seconds.max(1e-9) / 1e9;
+        let percent = 100 * done / total.max(1);
+        self.show(|line| {
+            format!(
+                "{} {}: {percent} % of {}, {rate:.2} GB/s",
+                line.doing,
+                line.source,
+                human(total)
+            )
+        });
+    }
+
+    /// Trials of tuning parameters so far.
+    fn trials(&mut self, done: u64, total: u64) {
+        self.show(|line| format!("{}: tuning {done} of {total}", line.source));
+    }
+
+    fn show(&mut self, text: impl FnOnce(&Self) -> String) {
         let now = Instant::now();
-        // Small models load before anybody could read a line.
+        // The first line comes late: small models load before anybody could read it.
         let since = now.duration_since(self.shown.unwrap_or(self.start));
         if !self.terminal || since < Duration::from_millis(100) {
             return;
         }
         self.shown = Some(now);
-        let rate = done as f64 / now.duration_since(self.start).as_secs_f64() / 1e9;
-        let percent = 100 * done / total.max(1);
-        eprint!(
-            "\r\x1b[K{} {}: {percent} % of {}, {rate:.2} GB/s",
-            self.doing,
-            self.source,
-            human(total)
-        );
+        eprint!("\r\x1b[K{}", text(self));
         let _ = std::io::stderr().flush();
     }
 

@@ -1,10 +1,10 @@
-//! `welte synth`: a model of random weights as a GGUF file, so that others can run the same.
+//! `welte synth`: writes a model of random weights as a GGUF file, so that other engines can run it too.
 
 use crate::args::SynthArgs;
 use crate::source::ProgressLine;
 use std::process::ExitCode;
-use welte::memory::human;
 use welte_formats::synthetic::{self, Synthetic};
+use welte_report::human;
 
 pub(crate) fn run(args: &SynthArgs) -> anyhow::Result<ExitCode> {
     let what = args.what.strip_prefix("synthetic:").unwrap_or(&args.what);
@@ -13,7 +13,7 @@ pub(crate) fn run(args: &SynthArgs) -> anyhow::Result<ExitCode> {
     let mut bytes = 0;
     let written = synthetic::write(&model, &args.output, &mut |done, total| {
         bytes = total;
-        line.show(done, total);
+        line.bytes(done, total);
     });
     line.clear();
     written?;

@@ -71,7 +71,7 @@ fn a_model_is_pulled_used_listed_shown_and_removed() {
     let (code, first, said) = run(&ask);
     assert_eq!(code, Some(0), "{said}");
     assert!(
-        first.starts_with('[') && said.contains("checksums right"),
+        first.starts_with('[') && said.contains("checksums match"),
         "{said}"
     );
     assert!(!mock.asked().is_empty());

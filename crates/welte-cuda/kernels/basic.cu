@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(256) pool(const __grid_constant__ O
         squares += v * v;
     }
     if (!a.normalise) return;
-    float length = sqrtf(block_sum(squares, sums));
+    float length = fmaxf(sqrtf(block_sum(squares, sums)), 1e-12f);
     for (u32 i = threadIdx.x; i < a.n; i += 256) y[i] = y[i] / length;
 }
 

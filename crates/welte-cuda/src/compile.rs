@@ -186,7 +186,7 @@ pub(crate) fn images(units: &[Unit], arch: &str, driver: u32) -> Result<Vec<Vec<
 }
 
 /// The run-time compiler's version. The error names the missing part.
-pub fn version() -> Result<String, Error> {
+pub(crate) fn version() -> Result<String, Error> {
     let (major, minor) = Compiler::find()?.version;
     Ok(format!("{major}.{minor}"))
 }

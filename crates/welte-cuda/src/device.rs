@@ -6,7 +6,6 @@ use crate::{Error, GpuInfo, floor, info, lower};
 use std::sync::Arc;
 use welte_device::{
     Device, DeviceId, DeviceInfo, DeviceOptions, Error as DeviceError, Loaded, Plan, Progress,
-    Replay,
 };
 use welte_formats::Checkpoint;
 use welte_table::{Command, Program};
@@ -21,18 +20,22 @@ pub fn device(ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, 
     Ok(Arc::new(opened))
 }
 
-/// A GPU, and how it replays chains.
+/// A GPU and the options of its use.
 #[derive(Clone, Debug)]
 pub struct CudaDevice {
     info: DeviceInfo,
     gpu: GpuInfo,
-    replay: Replay,
+    options: DeviceOptions,
 }
 
 impl CudaDevice {
     /// Opens a GPU. The error says why it cannot be used.
     pub fn open(ordinal: u32, options: &DeviceOptions) -> Result<CudaDevice, Error> {
-        Ok(CudaDevice::assumed(info(ordinal)?, options))
+        if options.instructions.is_some() {
+            let why = "instruction sets are an option of the CPU";
+            return Err(Error::Unavailable(why.to_string()));
+        }
+        Ok(CudaDevice::assumed(info::info(ordinal)?, options))
     }
 
     /// A GPU that may not exist, for planning.
@@ -45,7 +48,7 @@ impl CudaDevice {
                 cache_bytes: gpu.l2_bytes,
             },
             gpu,
-            replay: options.replay,
+            options: options.clone(),
         }
     }
 
@@ -77,7 +80,7 @@ impl CudaDevice {
     }
 
     fn planned(&self, program: Arc<Program>) -> Result<Planned, DeviceError> {
-        let planned = Planned::of(program, &self.gpu, self.replay);
+        let planned = Planned::of(program, &self.gpu, &self.options);
         planned.map_err(|error| error.on(self.info.id))
     }
 }

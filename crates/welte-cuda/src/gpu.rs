@@ -52,7 +52,7 @@ unsafe impl Sync for Gpu {}
 impl Gpu {
     /// Opens a GPU's primary context and creates a stream of its own.
     pub(crate) fn open(device: u32) -> Result<Gpu, Error> {
-        let info = info(device)?;
+        let info = info::info(device)?;
         let mut gpu = Gpu {
             info,
             handle: 0,

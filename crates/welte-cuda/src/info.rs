@@ -59,7 +59,7 @@ pub fn h200() -> GpuInfo {
 }
 
 /// Queries a GPU. The error says why it cannot be used.
-pub fn info(device: u32) -> Result<GpuInfo, Error> {
+pub(crate) fn info(device: u32) -> Result<GpuInfo, Error> {
     // SAFETY: this only tries to open the library.
     if !unsafe { sys::is_culib_present() } {
         return Err(Error::Unavailable(

@@ -1,13 +1,12 @@
 //! The CUDA device: an implementation of the device contract for NVIDIA GPUs.
 //!
 //! CUDA is not linked. The driver, the run-time compiler and cuBLASLt are opened when they are installed, and errors name
-//! the missing part. [`device`] opens a GPU. Loading uploads a checkpoint's weights and compiles its kernels. A context
+//! the missing part. [`reports`] lists the GPUs and [`device`] opens one. Loading uploads a checkpoint's weights and compiles its kernels. A context
 //! allocates every buffer, lowers the passes and builds the decode graph; afterwards nothing allocates.
 
 mod compile;
 mod context;
 mod device;
-mod doctor;
 mod error;
 mod floor;
 mod gpu;
@@ -22,13 +21,13 @@ mod mirror;
 mod ops;
 mod persistent;
 mod plan;
+mod reports;
 mod sizes;
 
-pub use compile::{Compiled, compile_all, compile_alone, version as compiler_version};
+pub use compile::{Compiled, compile_all, compile_alone};
 pub use context::CudaContext;
 pub use device::{CudaDevice, device};
-pub use doctor::{Tools, tools};
 pub use error::Error;
-pub use info::{GpuInfo, h200, info};
+pub use info::{GpuInfo, h200};
 pub use load::CudaProgram;
-pub use plan::replays;
+pub use reports::{compiler_version, reports};

@@ -76,6 +76,7 @@ impl CudaProgram {
             program,
             gpu,
             replay,
+            retune,
             sizes,
             mut recording,
             mut rows,
@@ -137,7 +138,7 @@ impl CudaProgram {
         })?;
         loaded.gpu.synchronise()?;
         let made = CudaProgram(Arc::new(loaded));
-        if made.0.needs_tuning() {
+        if made.0.needs_tuning(retune) {
             made.tune(progress)?;
         }
         Ok(made)

@@ -4,11 +4,11 @@ use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::Sizes;
 use crate::{Error, GpuInfo, load, lower};
 use std::sync::Arc;
-use welte_device::{Replay, Replaying};
+use welte_device::{DeviceOptions, Replay, Replaying};
 use welte_table::{MemoryPlan, Program, verify};
 
 /// The ways in which a GPU can replay chains. The text says why the persistent kernel is not among them, if so.
-pub fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
+pub(crate) fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
     let mut all = vec![Replay::Graph, Replay::Loop, Replay::Launches];
     match persistent::possible(gpu) {
         Ok(()) => {
@@ -31,6 +31,8 @@ pub(crate) struct Planned {
     pub(crate) gpu: GpuInfo,
     /// The requested way of replaying chains.
     pub(crate) replay: Replay,
+    /// Whether to tune even if stored parameters exist.
+    pub(crate) retune: bool,
     pub(crate) sizes: Sizes,
     /// The decode pass recorded for the persistent kernel, or why there is none.
     pub(crate) recording: Result<Recording, String>,
@@ -43,7 +45,7 @@ impl Planned {
     pub(crate) fn of(
         program: Arc<Program>,
         gpu: &GpuInfo,
-        replay: Replay,
+        options: &DeviceOptions,
     ) -> Result<Planned, Error> {
         verify(&program).map_err(Error::Program)?;
         if let Some(what) = lower::missing(&program) {
@@ -61,7 +63,8 @@ impl Planned {
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
         Ok(Planned {
             gpu: gpu.clone(),
-            replay,
+            replay: options.replay,
+            retune: options.retune,
             sizes: Sizes::of(&program, gpu, bytes),
             recording: recording.map_err(|why| not_persistent(&why)),
             rows: rows.map_err(|why| not_persistent(&why)),
@@ -134,9 +137,15 @@ mod tests {
         Arc::new(welte_models::compile(&spec, &checkpoint, &compile).unwrap())
     }
 
+    fn options(replay: Replay) -> DeviceOptions {
+        let mut options = DeviceOptions::default();
+        options.replay = replay;
+        options
+    }
+
     #[test]
     fn the_plan_says_how_it_will_be_replayed_and_why() {
-        let of = |kv, replay| Planned::of(example(kv), &h200(), replay).unwrap();
+        let of = |kv, replay| Planned::of(example(kv), &h200(), &options(replay)).unwrap();
         let taken = of(Format::F16, Replay::Persistent);
         assert_eq!(taken.explain(), "persistent; steps of up to 8 rows too");
         let asked = of(Format::F16, Replay::Graph);
@@ -159,7 +168,7 @@ mod tests {
 
     #[test]
     fn recordings_are_part_of_the_memory_plan() {
-        let planned = Planned::of(example(Format::F16), &h200(), Replay::Graph).unwrap();
+        let planned = Planned::of(example(Format::F16), &h200(), &options(Replay::Graph)).unwrap();
         let entries = planned.memory().entries;
         let bytes = |name: &str| {
             let entry = entries.iter().find(|e| e.name == name).unwrap();
@@ -184,7 +193,7 @@ mod tests {
         let why = why.unwrap();
         assert!(why.contains("9.0") && why.contains("8.9"), "{why}");
         // The same reason as for a program.
-        let planned = Planned::of(example(Format::F16), &old, Replay::Persistent).unwrap();
+        let planned = Planned::of(example(Format::F16), &old, &DeviceOptions::default()).unwrap();
         assert_eq!(planned.replaying().note, Some(why));
     }
 }

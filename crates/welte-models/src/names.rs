@@ -138,7 +138,7 @@ pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
     let known = |name: &String| checkpoint.tensor(name).is_some();
     let other = |prefix: &str| match name.strip_prefix("model.") {
         Some(rest) => format!("{prefix}{rest}"),
-        None => format!("{}{name}", prefix.trim_end_matches("model.")),
+        None => format!("{}{name}", prefix.strip_suffix("model.").unwrap_or(prefix)),
     };
     Some(name.to_string())
         .filter(known)

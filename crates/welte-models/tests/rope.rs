@@ -22,8 +22,8 @@ fn model(dialect: Dialect) -> Fake {
     fake
 }
 
-/// Rope's first frequencies and the magnitude, compiled for this context.
-fn rope(fake: &Fake, context: u32) -> ([f32; 2], f32) {
+/// Rope's 32 frequencies and the magnitude, compiled for this context.
+fn rope(fake: &Fake, context: u32) -> (Vec<f32>, f32) {
     let options = CompileOptions {
         context,
         ..CompileOptions::default()
@@ -38,7 +38,8 @@ fn rope(fake: &Fake, context: u32) -> ([f32; 2], f32) {
         panic!("rope's frequencies are constants")
     };
     let magnitude = params::RopeAppend::of(&command.params).magnitude;
-    ([values[0], values[1]], magnitude)
+    assert_eq!(values.len(), 32);
+    (values.clone(), magnitude)
 }
 
 #[track_caller]
@@ -133,4 +134,191 @@ fn yarns_magnitude_is_replaced_by_attention_factor_in_directories() {
     near(rope(&fake, 16).1, 1.138_629_4);
     fake.set("rope_scaling.attention_factor", Value::F64(1.5));
     assert_eq!(rope(&fake, 16).1, 1.5);
+}
+
+/// Pairs of a number and the frequency with that number.
+#[track_caller]
+fn has(frequencies: &[f32], expected: &[(usize, f32)]) {
+    for (i, expected) in expected {
+        let got = frequencies[*i];
+        assert!((got / expected - 1.0).abs() < 1e-6, "{i}: {got} {expected}");
+    }
+}
+
+#[test]
+fn yarns_ramp_begins_and_ends_at_its_turns() {
+    // Computed by an independent script from the published formula.
+    let usual = [
+        (0, 1.0),
+        (5, 0.237_137_4),
+        (6, 0.167_568_6),
+        (8, 0.082_692_31),
+        (12, 0.018_852_04),
+        (17, 0.002_307_367),
+        (18, 0.001_405_853),
+        (31, 3.333_804e-5),
+    ];
+    let other = [
+        (0, 1.0),
+        (6, 0.177_827_9),
+        (8, 0.1),
+        (10, 0.045_690_23),
+        (14, 0.007_779_972),
+        (16, 0.0025),
+        (17, 0.001_874_736),
+        (31, 3.333_804e-5),
+    ];
+    let mut gguf = model(Dialect::Gguf);
+    gguf.set("llama.rope.scaling.type", Value::String("yarn".into()));
+    gguf.set("llama.rope.scaling.factor", Value::F64(4.0));
+    let mut directory = model(Dialect::HuggingFace);
+    let original = directory.metadata["original_max_position_embeddings"].clone();
+    directory.set("rope_scaling.original_max_position_embeddings", original);
+    directory.set("rope_scaling.type", Value::String("yarn".into()));
+    directory.set("rope_scaling.factor", Value::F64(4.0));
+    for (fake, turns) in [
+        (
+            &mut gguf,
+            [
+                "llama.rope.scaling.yarn_beta_fast",
+                "llama.rope.scaling.yarn_beta_slow",
+            ],
+        ),
+        (
+            &mut directory,
+            ["rope_scaling.beta_fast", "rope_scaling.beta_slow"],
+        ),
+    ] {
+        has(&rope(fake, 16).0, &usual);
+        fake.set(turns[0], Value::F64(16.0));
+        fake.set(turns[1], Value::F64(2.0));
+        has(&rope(fake, 16).0, &other);
+    }
+    // Over a context so long every pair up to 53 turns often enough to be kept.
+    directory.set(
+        "rope_scaling.original_max_position_embeddings",
+        Value::U64(1 << 30),
+    );
+    has(
+        &rope(&directory, 16).0,
+        &[(1, SECOND), (31, 1.333_521_4e-4)],
+    );
+}
+
+#[test]
+fn scaling_goes_by_its_names_in_files() {
+    let frequencies = |values: &[(&str, Value)]| {
+        let mut fake = model(Dialect::Gguf);
+        for (key, value) in values {
+            fake.set(key, value.clone());
+        }
+        rope(&fake, 16).0
+    };
+    let kind = |kind: &str| ("llama.rope.scaling.type", Value::String(kind.into()));
+    let factor = ("llama.rope.scaling.factor", Value::F64(4.0));
+    let old = ("llama.rope.scale_linear", Value::F64(8.0));
+    assert_eq!(frequencies(&[])[0], 1.0);
+    assert_eq!(frequencies(&[kind("none"), factor.clone()])[0], 1.0);
+    assert_eq!(frequencies(&[kind("linear"), factor.clone()])[0], 0.25);
+    assert_eq!(frequencies(std::slice::from_ref(&old))[0], 0.125);
+    // The newer key wins.
+    assert_eq!(frequencies(&[kind("none"), old])[0], 1.0);
+    has(
+        &frequencies(&[("llama.rope.freq_base", Value::F64(1e6))]),
+        &[(0, 1.0), (1, 0.649_381_6), (31, 1.539_926_5e-6)],
+    );
+}
+
+#[test]
+fn the_base_goes_by_its_names_in_directories() {
+    for key in [
+        "rope_theta",
+        "rope_parameters.rope_theta",
+        "rope_parameters.full_attention.rope_theta",
+    ] {
+        let mut fake = model(Dialect::HuggingFace);
+        fake.metadata.remove("rope_theta");
+        fake.set(key, Value::F64(1e6));
+        has(&rope(&fake, 16).0, &[(1, 0.649_381_6)]);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    #[track_caller]
+    fn refused(fake: &Fake, words: &[&str]) {
+        let compiled = spec(fake).and_then(|s| compile(&s, fake, &CompileOptions::default()));
+        let error = compiled.expect_err("must be refused").to_string();
+        for word in words {
+            assert!(error.contains(word), "'{error}' does not say '{word}'");
+        }
+    }
+    let directory = |kind: &str, values: &[(&str, Value)]| {
+        let mut fake = model(Dialect::HuggingFace);
+        fake.set("rope_scaling.rope_type", Value::String(kind.into()));
+        for (key, value) in values {
+            fake.set(&format!("rope_scaling.{key}"), value.clone());
+        }
+        fake
+    };
+    let float = Value::F64;
+    for factor in [0.5, 0.999] {
+        let fake = directory("yarn", &[("factor", float(factor))]);
+        refused(&fake, &["rope_scaling.factor", "must be at least 1"]);
+    }
+    for key in ["mscale", "mscale_all_dim"] {
+        let fake = directory("yarn", &[("factor", float(2.0)), (key, float(1.0))]);
+        refused(&fake, &[key, "is not supported"]);
+    }
+    for high in [0.5, 1.0] {
+        let values = [
+            ("factor", float(8.0)),
+            ("low_freq_factor", float(1.0)),
+            ("high_freq_factor", float(high)),
+            ("original_max_position_embeddings", Value::U64(64)),
+        ];
+        let fake = directory("llama3", &values);
+        refused(
+            &fake,
+            &["high_freq_factor", "must be above low_freq_factor, 1"],
+        );
+    }
+    refused(&directory("dynamic", &[]), &["'dynamic'", "longrope"]);
+    for (list, problem) in [
+        (vec![float(2.0); 31], "must be 32 finite numbers above 0"),
+        (vec![float(0.0); 32], "must be 32 finite numbers above 0"),
+        (
+            vec![float(f64::NAN); 32],
+            "must be 32 finite numbers above 0",
+        ),
+        (
+            vec![Value::I64(-1); 32],
+            "must be 32 finite numbers above 0",
+        ),
+    ] {
+        let mut fake = long(Dialect::HuggingFace);
+        fake.set("rope_scaling.long_factor", Value::Array(list));
+        refused(&fake, &["rope_scaling.long_factor", problem]);
+    }
+    let mut whole = long(Dialect::HuggingFace);
+    whole.set(
+        "rope_scaling.long_factor",
+        Value::Array(vec![Value::U64(4); 32]),
+    );
+    assert_eq!(rope(&whole, 2048).0[0], 0.25);
+    whole.metadata.remove("rope_scaling.long_factor");
+    refused(&whole, &["long_factor", "is missing"]);
+    for (format, n, k) in [
+        (Format::F16, 1, 32),
+        (Format::F32, 2, 32),
+        (Format::F32, 1, 31),
+    ] {
+        let mut fake = long(Dialect::Gguf);
+        let tensor = fake.tensor_mut("rope_factors_long.weight");
+        (tensor.format, tensor.n, tensor.k) = (format, n, k);
+        refused(
+            &fake,
+            &["rope_factors_long.weight", "F32 of 1 x 32 is wanted"],
+        );
+    }
 }

@@ -88,7 +88,7 @@ fn sizes_are_rounded_for_people() {
     assert_eq!(human(0), "0 B");
     assert_eq!(human(1023), "1023 B");
     assert_eq!(human(1536), "1.5 KiB");
-    assert_eq!(human(3 << 30), "3.0 GiB");
+    assert_eq!(human(3 << 30), "3.00 GiB");
 }
 
 proptest! {

@@ -25,14 +25,13 @@ mod devices;
 mod divergence;
 mod error;
 mod generate;
-pub mod memory;
 mod model;
 mod perplexity;
 mod session;
 mod text;
 
 pub use device::{DeviceChoice, Skipped};
-pub use devices::{devices, instruction_sets, open_device, read_bandwidth};
+pub use devices::{devices, instruction_sets, open_device, peak_memory, read_bandwidth};
 pub use divergence::{Divergence, divergence};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, Pieces, StopReason, Timings};

@@ -623,6 +623,9 @@ mod literal_tests {
             choice(&[3.0, 2.0], &GREEDY, &[(1, 0.6), (1, 0.6)], &[], 0),
             1
         );
+        // Tokens outside the vocabulary are ignored.
+        let outside = [(2, 9.0), (u32::MAX, 9.0)];
+        assert_eq!(choice(&[3.0, 2.0], &GREEDY, &outside, &[], 0), 0);
         let forbid = [(0, f32::NEG_INFINITY)];
         assert_eq!(choice(&[3.0, 2.0], &GREEDY, &forbid, &[], 0), 1);
         // (-1 + 4) / 2 is 1.5. Penalised before the bias it would be -2 + 4.
@@ -689,6 +692,9 @@ mod literal_tests {
             ((1, 0, 0), -0.261_928_6),
             ((7, 1234, 151_935), 0.665_509_8),
             ((u64::MAX, u32::MAX, u32::MAX), 0.157_482_64),
+            // The least and the largest of six million.
+            ((0, 0, 1_093_813), -2.761_730_6),
+            ((0, 0, 4_601_702), 14.492_942),
         ] {
             let got = noise(seed, position, index);
             assert!((got - expected).abs() < 1e-6, "{got} {expected}");
@@ -755,6 +761,18 @@ mod literal_tests {
         ] {
             assert!(!plain(settings, &[]), "{settings:?}");
         }
+    }
+
+    #[test]
+    fn top_p_keeps_a_long_tail_that_carries_the_mass() {
+        // One token of weight 1, and 5000 with 7.52 together: top-p 0.9 needs most of these.
+        let mut logits = vec![-6.5; 5001];
+        logits[0] = 0.0;
+        let settings = Sampling { top_p: 0.9, ..DRAW };
+        let draws = (0..300).map(|position| choice(&logits, &settings, &[], &[], position));
+        let first = draws.filter(|token| *token == 0).count();
+        // 13 % of 300 draws on average.
+        assert!((15..70).contains(&first), "{first}");
     }
 
     #[test]

@@ -89,11 +89,12 @@ impl Context for CudaContext {
 
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), DeviceError> {
         let (pass, outputs) = self.last;
+        let logits = match self.passes[pass].kind {
+            PassKind::Decode | PassKind::Prompt => outputs,
+            PassKind::Embed => 0,
+        };
         self.checks
-            .picks(&self.loaded.program, picks, tokens, outputs)?;
-        if self.passes[pass].kind == PassKind::Embed {
-            return Err(DeviceError::request("the last step yielded no logits"));
-        }
+            .picks(&self.loaded.program, picks, tokens, logits)?;
         for (pick, token) in picks.iter().zip(tokens) {
             let chosen = self.pick(pick);
             *token = self.done(chosen)?;
@@ -119,6 +120,8 @@ impl Context for CudaContext {
                     token,
                 })
             });
+            // The outputs belonged to the chain.
+            self.last = (DECODE, 0);
             self.done(made)?;
         }
         Ok(())
@@ -133,6 +136,7 @@ impl Context for CudaContext {
     ) -> Result<(), DeviceError> {
         let program = &self.loaded.program;
         let plan = self.checks.step(program, pass, rows, outputs)?;
+        self.last = (pass, 0);
         let ran = self
             .gpu
             .current()

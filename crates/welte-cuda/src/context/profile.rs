@@ -5,7 +5,7 @@ use crate::Error;
 use crate::gpu::Event;
 use welte_device::Profile;
 use welte_device::timeline::Timeline;
-use welte_table::{Op, Row, cost};
+use welte_table::{Op, Row};
 
 impl CudaContext {
     /// Switches profiling on (from zero) or off. Profiled steps are slower, because every command is timed.
@@ -54,12 +54,9 @@ impl CudaContext {
             };
             after.wait()?;
             let entry = &mut profile[command.op as usize];
-            entry.calls += 1;
             let ns = after.since(before)?;
-            let context = cost::of_context(command, program, rows);
+            entry.count(program, command, rows, live);
             entry.ns += ns;
-            entry.bytes += command.bytes + context.bytes;
-            entry.flops += command.flops * live as u64 + context.flops;
             let begin = ran.last().map_or(0, |ran| ran.2);
             ran.push((index as u32, begin, begin + ns));
         }

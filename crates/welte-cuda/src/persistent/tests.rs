@@ -465,15 +465,15 @@ fn parts_that_are_written_without_a_read_in_between_are_one_write() {
     let mut made = program(LLAMA_1B, Format::Q4_0, Format::Q4_0);
     // Queries by one product, keys and values by another.
     let queries = LLAMA_1B.heads * LLAMA_1B.head_dim;
-    let mut rest = made.tables[0].commands[1];
+    let mut rest = made.passes[0].commands[1];
     let mut p = params::NormMatmul::of(&rest.params);
     p.n -= queries;
     rest.params = p.words();
     rest.buffers[1].offset = queries * 4;
     p.n = queries;
-    made.tables[0].commands[1].params = p.words();
-    made.tables[0].commands.insert(2, rest);
-    made.tables[0].labels.insert(2, String::new());
+    made.passes[0].commands[1].params = p.words();
+    made.passes[0].commands.insert(2, rest);
+    made.passes[0].labels.insert(2, String::new());
     let recording = one_row(&made, &h200()).unwrap();
     let [_, first, second, attention, ..] = &recording.program[..] else {
         panic!("too few instructions");

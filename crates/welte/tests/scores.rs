@@ -1,0 +1,168 @@
+//! Perplexity and divergence against sums written out here, over logits that were fed token by token.
+
+mod common;
+
+use common::*;
+use welte::{DeviceChoice, Error, Model, divergence, perplexity};
+
+/// Steps of other numbers of rows change the scores by less than this part.
+const TOLERANCE: f64 = 2e-2;
+
+fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
+    logits.iter().map(|l| f64::from(*l) - sum.ln()).collect()
+}
+
+/// For each chunk: the predictions at the positions of its second half but the last, and the tokens that follow them.
+fn predictions(
+    model: &Model,
+    tokens: &[u32],
+    chunk: usize,
+    bos: Option<u32>,
+) -> Vec<Vec<(Vec<f64>, u32)>> {
+    let mut session = model.session().unwrap();
+    let of_chunk = |original: &[u32]| {
+        session.clear();
+        let mut own = original.to_vec();
+        own[0] = bos.unwrap_or(own[0]);
+        let rows: Vec<Vec<f64>> = own
+            .iter()
+            .map(|token| log_softmax(&logits(&mut session, &[*token])))
+            .collect();
+        (chunk / 2..chunk - 1)
+            .map(|at| (rows[at].clone(), original[at + 1]))
+            .collect()
+    };
+    tokens.chunks_exact(chunk).map(of_chunk).collect()
+}
+
+/// Mean and standard error.
+fn mean(values: &[f64]) -> (f64, f64) {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>();
+    (mean, (squares / count / (count - 1.0)).sqrt())
+}
+
+#[track_caller]
+fn near(got: f64, expected: f64) {
+    assert!((got / expected - 1.0).abs() < TOLERANCE, "{got} {expected}");
+}
+
+#[test]
+fn perplexity_is_that_of_the_second_halves() {
+    let model = tiny(DeviceChoice::CPU);
+    // Three chunks and an incomplete one.
+    let tokens = prompt(3 * 16 + 9, &model);
+    let mut session = model.session().unwrap();
+    for bos in [None, Some(1)] {
+        let losses: Vec<Vec<f64>> = predictions(&model, &tokens, 16, bos)
+            .iter()
+            .map(|chunk| {
+                chunk
+                    .iter()
+                    .map(|(row, token)| -row[*token as usize])
+                    .collect()
+            })
+            .collect();
+        let mut heard = Vec::new();
+        let score = perplexity(&mut session, &tokens, 16, bos, &mut |score| {
+            heard.push(score);
+            true
+        })
+        .unwrap();
+        assert_eq!((score.chunks, score.scored), (3, 21));
+        let (loss, error) = mean(&losses.concat());
+        near(score.ppl, loss.exp());
+        near(score.error, loss.exp() * error);
+        assert_eq!(heard.last(), Some(&score));
+        assert_eq!((heard[0].chunks, heard[0].scored, heard.len()), (1, 7, 3));
+        near(heard[0].ppl, mean(&losses[0]).0.exp());
+        // The callback ends the run after the first chunk.
+        let first = perplexity(&mut session, &tokens, 16, bos, &mut |_| false).unwrap();
+        assert_eq!(first, heard[0]);
+    }
+}
+
+#[test]
+fn divergence_is_that_of_the_second_halves() {
+    let model = tiny(DeviceChoice::CPU);
+    let other = load("synthetic:tiny:q2_k", &options(DeviceChoice::CPU));
+    // A chunk has more positions than are scored at once.
+    let tokens = prompt(2 * 64 + 9, &model);
+    let (mut own, mut base) = (other.session().unwrap(), model.session().unwrap());
+    let rows = |model| predictions(model, &tokens, 64, Some(1)).concat();
+    let (mut values, mut same) = (Vec::new(), 0);
+    let top = |row: &[f64]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
+    for ((p, _), (q, _)) in rows(&model).iter().zip(&rows(&other)) {
+        let terms = p.iter().zip(q).map(|(p, q)| p.exp() * (p - q));
+        values.push(terms.sum::<f64>());
+        same += usize::from(top(p) == top(q));
+    }
+    let mut heard = Vec::new();
+    let got = divergence(&mut own, &mut base, &tokens, 64, Some(1), &mut |score| {
+        heard.push(score.positions);
+        true
+    })
+    .unwrap();
+    assert_eq!((got.positions, heard), (62, vec![31, 62]));
+    let (expected, error) = mean(&values);
+    near(got.mean, expected);
+    near(got.error, error);
+    near(got.largest, values.iter().copied().fold(0.0, f64::max));
+    assert!((got.same_top - same as f64 / 62.0).abs() < 0.05);
+    let first = divergence(&mut own, &mut base, &tokens, 64, None, &mut |_| false).unwrap();
+    assert_eq!(first.positions, 31);
+    let itself = divergence(
+        &mut model.session().unwrap(),
+        &mut base,
+        &tokens,
+        64,
+        None,
+        &mut |_| true,
+    )
+    .unwrap();
+    assert_eq!((itself.mean, itself.same_top), (0.0, 1.0));
+}
+
+#[test]
+fn texts_and_chunks_have_bounds() {
+    let model = tiny(DeviceChoice::CPU);
+    let mut session = model.session().unwrap();
+    let tokens = prompt(600, &model);
+    let mut score = |length: usize, chunk| {
+        perplexity(&mut session, &tokens[..length], chunk, None, &mut |_| true)
+    };
+    for (length, chunk) in [(600, 3), (600, 257)] {
+        let error = score(length, chunk).unwrap_err();
+        assert!(matches!(error, Error::ChunkSize { context: 256, .. }));
+    }
+    assert!(matches!(
+        score(31, 16),
+        Err(Error::TooShort {
+            tokens: 31,
+            chunk: 16
+        })
+    ));
+    assert_eq!(score(32, 16).unwrap().scored, 14);
+    assert_eq!(score(8, 4).unwrap().scored, 2);
+    assert_eq!(score(512, 256).unwrap().scored, 2 * 127);
+    let mut other = model.session().unwrap();
+    let mut compare = |length: usize, chunk| {
+        let tokens = &tokens[..length];
+        divergence(&mut session, &mut other, tokens, chunk, None, &mut |_| true)
+    };
+    for (length, chunk) in [(600, 3), (600, 257)] {
+        let error = compare(length, chunk).unwrap_err();
+        assert!(matches!(error, Error::ChunkSize { context: 256, .. }));
+    }
+    assert!(matches!(compare(31, 16), Err(Error::TooShort { .. })));
+    assert_eq!(compare(32, 16).unwrap().positions, 14);
+    assert_eq!(compare(8, 4).unwrap().positions, 2);
+    let demo = demo(DeviceChoice::CPU);
+    let mut demo = demo.session().unwrap();
+    assert!(matches!(
+        divergence(&mut session, &mut demo, &tokens, 16, None, &mut |_| true),
+        Err(Error::VocabularyMismatch { own: 1024, .. })
+    ));
+}
