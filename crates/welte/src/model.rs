@@ -9,7 +9,7 @@ use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Re
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
 use welte_models::{CompileOptions, ModelSpec};
-use welte_table::{Class, Format, MemoryPlan, PassKind, Program, Row, cost};
+use welte_table::{Format, MemoryPlan, PassKind, Program, Row, cost};
 use welte_text::{ChatTemplate, Message, Tokenizer};
 
 /// The default context of a model whose own context is longer.
@@ -62,6 +62,13 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
+    fn with_context(&self, context: u32) -> LoadOptions {
+        LoadOptions {
+            context,
+            ..self.clone()
+        }
+    }
+
     fn for_device(&self) -> DeviceOptions {
         let mut options = DeviceOptions::default();
         options.threads = self.threads;
@@ -207,7 +214,10 @@ impl Model {
             plan,
         } = inspect(checkpoint, options)?;
         if !options.ignore_memory {
-            check_memory(checkpoint.origin(), &plan, device.as_ref())?;
+            check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
+                let options = options.with_context(context);
+                plan_on(device.as_ref(), checkpoint.as_ref(), &spec, &options)
+            })?;
         }
         let pass = |kind: PassKind| {
             plan.program.pass(kind).ok_or_else(|| Error::Program {
@@ -387,12 +397,14 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         });
     }
     let spec = welte_models::spec(checkpoint.as_ref())?;
-    let plan_on = |device: &dyn Device| plan_on(device, checkpoint.as_ref(), &spec, options);
+    let plan_on = |device: &dyn Device, options: &LoadOptions| {
+        plan_on(device, checkpoint.as_ref(), &spec, options)
+    };
     let mut skipped = Vec::new();
     let (device, plan) = match options.device {
         DeviceChoice::Named(id) => {
             let device = open_device(id, &options.for_device())?;
-            let plan = plan_on(device.as_ref())?;
+            let plan = plan_on(device.as_ref(), options)?;
             (device, plan)
         }
         DeviceChoice::Auto => {
@@ -403,9 +415,11 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
                 };
                 let last = kinds.peek().is_none();
                 let found = kind.open_first(&options.for_device()).and_then(|device| {
-                    let plan = plan_on(device.as_ref())?;
+                    let plan = plan_on(device.as_ref(), options)?;
                     if !last && !options.ignore_memory {
-                        check_memory(checkpoint.origin(), &plan, device.as_ref())?;
+                        check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
+                            plan_on(device.as_ref(), &options.with_context(context))
+                        })?;
                     }
                     Ok((device, plan))
                 });
@@ -470,17 +484,28 @@ fn plan_on(
     Ok(device.plan(Arc::new(program))?)
 }
 
-/// Refuses a plan that exceeds the available memory, and says how long a context would fit.
-fn check_memory(origin: &str, plan: &Plan, device: &dyn Device) -> Result<(), Error> {
+/// Refuses a plan that exceeds the available memory, and says how long a context would fit. `plan_for` plans another
+/// context.
+fn check_memory(
+    origin: &str,
+    plan: &Plan,
+    device: &dyn Device,
+    plan_for: impl Fn(u32) -> Result<Plan, Error>,
+) -> Result<(), Error> {
     let need = plan.memory.total();
     let have = match device.available_memory() {
         Some(have) if need > have => have,
         _ => return Ok(()),
     };
-    let cache = plan.memory.bytes(Class::Cache);
-    let fixed = need.saturating_sub(cache);
-    let per_position = (cache / u64::from(plan.program.context.max(1))).max(1);
-    let fits = have.saturating_sub(fixed) / per_position / 256 * 256;
+    // Memory grows linearly with the context, so two plans give the slope.
+    let (context, half) = (plan.program.context, plan.program.context / 2);
+    let per_half = need.saturating_sub(match half {
+        0 => need,
+        half => plan_for(half)?.memory.total(),
+    });
+    let per_position = (per_half / u64::from(context - half).max(1)).max(1);
+    let excess = (need - have).div_ceil(per_position);
+    let fits = u64::from(context).saturating_sub(excess) / 256 * 256;
     Err(Error::Memory {
         origin: origin.to_string(),
         device: device.info().id,
@@ -552,10 +577,7 @@ mod tests {
     }
 
     fn context(context: u32) -> LoadOptions {
-        LoadOptions {
-            context,
-            ..LoadOptions::default()
-        }
+        LoadOptions::default().with_context(context)
     }
 
     #[test]
@@ -585,8 +607,9 @@ mod tests {
         let mut device = Limited::new();
         let plan = plan_tiny(&device, &context(4096)).unwrap();
         let need = plan.memory.total();
-        let position = plan.memory.bytes(Class::Cache) / 4096;
-        let check = |device: &Limited| check_memory("tiny", &plan, device);
+        let plan_for = |length| plan_tiny(&Limited::new(), &context(length));
+        let position = (need - plan_for(2048).unwrap().memory.total()) / 2048;
+        let check = |device: &Limited| check_memory("tiny", &plan, device, plan_for);
         assert!(check(&device).is_ok());
         device.memory = Some(need);
         assert!(check(&device).is_ok());
@@ -623,10 +646,7 @@ mod tests {
             (program.context, decode, prompt)
         };
         let own = device.info().prompt_rows;
-        let all = LoadOptions {
-            context: 4096,
-            ..LoadOptions::default()
-        };
+        let all = context(4096);
         assert_eq!(sizes(&all), (4096, 16, own));
         let some = LoadOptions {
             decode_rows: 3,
