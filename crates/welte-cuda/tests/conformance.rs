@@ -19,11 +19,7 @@ fn oracle() -> Arc<dyn Device> {
     welte_reference::device()
 }
 
-welte_device::conformance_tests!(
-    #[ignore = "needs a GPU"]
-    device(),
-    oracle()
-);
+welte_device::conformance_tests!([#[ignore = "needs a GPU"]] device(), oracle());
 
 #[test]
 #[ignore = "needs a GPU"]

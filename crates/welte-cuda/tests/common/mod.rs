@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use welte_cuda::{CudaContext, CudaDevice};
 use welte_device::{
-    ChainStart, Context, Control, Device, DeviceOptions, Loaded, Replay, ReplayTools, Replaying,
-    SlotState,
+    ChainStart, Context, Control, DeviceOptions, Replay, ReplayTools, Replaying, SlotState,
 };
 use welte_formats::Checkpoint;
 use welte_table::{Format, PassKind, Program, Row, Sampling};

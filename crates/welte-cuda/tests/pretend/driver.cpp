@@ -309,6 +309,11 @@ API cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, Stream *stream) {
     if (!(known(to, bytes, &host) && host)) stream->finish();
     return SUCCESS;
 }
+API cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, Stream *stream) {
+    if (!known((void *)to, bytes) || !known((void *)from, bytes)) return INVALID_VALUE;
+    stream->add_after([=] { memcpy((void *)to, (const void *)from, bytes); });
+    return SUCCESS;
+}
 API cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream *stream) {
     if (!known((void *)to, bytes)) return INVALID_VALUE;
     stream->add_after([=] { memset((void *)to, value, bytes); });

@@ -28,14 +28,15 @@ pub use requests::{faults, limits};
 pub use sampling::{choices, sampling};
 pub use steps::{batches, outputs, pooled};
 
-/// Makes one test of every function of the suite. Attributes in front go to all tests.
+/// Makes one test of every function of the suite. Attributes go to all tests.
 ///
 /// ```ignore
-/// welte_device::conformance_tests!(#[ignore = "needs a GPU"] device(), oracle());
+/// welte_device::conformance_tests!(device(), oracle());
+/// welte_device::conformance_tests!([#[ignore = "needs a GPU"]] device(), oracle());
 /// ```
 #[macro_export]
 macro_rules! conformance_tests {
-    ($(#[$attribute:meta])* $device:expr, $oracle:expr) => {
+    ([$(#[$attribute:meta])*] $device:expr, $oracle:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
             ops formats experts contexts unfused
             batches outputs pooled
@@ -54,5 +55,8 @@ macro_rules! conformance_tests {
         fn $name() {
             $crate::conformance::$name(&*$device, &*$oracle);
         }
+    };
+    ($device:expr, $oracle:expr) => {
+        $crate::conformance_tests!([] $device, $oracle);
     };
 }
