@@ -83,13 +83,13 @@ fn parameters_are_shown_as_a_person_reads_them() {
 fn a_plan_adds_up_by_class() {
     let mut plan = MemoryPlan::default();
     assert_eq!((plan.total(), plan.by_class().len()), (0, 0));
-    plan.add("a", Class::Kv, 3);
+    plan.add("a", Class::Cache, 3);
     plan.add("b", Class::Weights, 5);
-    plan.add("c", Class::Kv, 4);
-    assert_eq!((plan.bytes(Class::Kv), plan.bytes(Class::Tables)), (7, 0));
+    plan.add("c", Class::Cache, 4);
+    assert_eq!((plan.bytes(Class::Cache), plan.bytes(Class::Tables)), (7, 0));
     assert_eq!(plan.total(), 12);
     let by_class: Vec<_> = plan.by_class().into_iter().collect();
-    assert_eq!(by_class, [(Class::Weights, 5), (Class::Kv, 7)]);
-    plan.add("d", Class::Kv, u64::MAX);
+    assert_eq!(by_class, [(Class::Weights, 5), (Class::Cache, 7)]);
+    plan.add("d", Class::Cache, u64::MAX);
     assert_eq!(plan.total(), u64::MAX);
 }

@@ -1,36 +1,37 @@
 //! Small models: any mix of layers, in shapes as ugly as the contract allows.
+#![allow(missing_docs)] // Fields and methods are named after what they fill in.
 
 use super::made::Numbers;
 use welte_table::Format;
 
 /// A model to make a program of.
 #[derive(Clone, Debug)]
-pub(super) struct Model {
-    pub(super) seed: u64,
+pub struct Model {
+    pub seed: u64,
     /// Of all matrices whose rows are whole blocks; the others are F32.
-    pub(super) format: Format,
-    pub(super) kv_format: Format,
-    pub(super) dim: u32,
-    pub(super) layers: Vec<Layer>,
-    pub(super) vocab: u32,
-    pub(super) tied: bool,
-    pub(super) page: u32,
-    pub(super) context: u32,
-    pub(super) slots: u32,
+    pub format: Format,
+    pub kv_format: Format,
+    pub dim: u32,
+    pub layers: Vec<Layer>,
+    pub vocab: u32,
+    pub tied: bool,
+    pub page: u32,
+    pub context: u32,
+    pub slots: u32,
     /// Pages of each attention cache; `None`: all that the slots need, and two.
-    pub(super) pages: Option<u32>,
-    pub(super) decode_rows: u32,
-    pub(super) prompt_rows: u32,
-    pub(super) prompt_outputs: u32,
+    pub pages: Option<u32>,
+    pub decode_rows: u32,
+    pub prompt_rows: u32,
+    pub prompt_outputs: u32,
     /// 0: no embed pass.
-    pub(super) embed_rows: u32,
+    pub embed_rows: u32,
     /// `kind` and `normalise` of the embed pass.
-    pub(super) pool: (u32, u32),
+    pub pool: (u32, u32),
 }
 
 /// What is added to the stream of hidden states.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Layer {
+pub enum Layer {
     Attention(Attention),
     Dense(Dense),
     Conv(Conv),
@@ -38,47 +39,47 @@ pub(super) enum Layer {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attention {
-    pub(super) heads: u32,
-    pub(super) kv_heads: u32,
-    pub(super) head_dim: u32,
-    pub(super) rot: u32,
-    pub(super) interleaved: u32,
-    pub(super) window: u32,
+pub struct Attention {
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub head_dim: u32,
+    pub rot: u32,
+    pub interleaved: u32,
+    pub window: u32,
     /// The cache keeps no more than the window.
-    pub(super) window_cache: bool,
-    pub(super) softcap: f32,
-    pub(super) sinks: bool,
-    pub(super) bias: bool,
-    pub(super) qk_norm: bool,
+    pub window_cache: bool,
+    pub softcap: f32,
+    pub sinks: bool,
+    pub bias: bool,
+    pub qk_norm: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dense {
-    pub(super) hidden: u32,
-    pub(super) act: u32,
+pub struct Dense {
+    pub hidden: u32,
+    pub act: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Conv {
-    pub(super) channels: u32,
-    pub(super) taps: u32,
-    pub(super) act: u32,
-    pub(super) bias: bool,
+pub struct Conv {
+    pub channels: u32,
+    pub taps: u32,
+    pub act: u32,
+    pub bias: bool,
 }
 
 /// The experts' logits are looked up by token, so that every device has the same bits and makes the same choice.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Experts {
-    pub(super) hidden: u32,
-    pub(super) experts: u32,
-    pub(super) used: u32,
-    pub(super) renormalise: u32,
-    pub(super) act: u32,
-    pub(super) bias: bool,
+pub struct Experts {
+    pub hidden: u32,
+    pub experts: u32,
+    pub used: u32,
+    pub renormalise: u32,
+    pub act: u32,
+    pub bias: bool,
 }
 
-pub(super) const ATTENTION: Attention = Attention {
+pub const ATTENTION: Attention = Attention {
     heads: 4,
     kv_heads: 2,
     head_dim: 32,
@@ -92,16 +93,16 @@ pub(super) const ATTENTION: Attention = Attention {
     qk_norm: true,
 };
 
-pub(super) const DENSE: Dense = Dense { hidden: 96, act: 0 };
+pub const DENSE: Dense = Dense { hidden: 96, act: 0 };
 
-pub(super) const CONV: Conv = Conv {
+pub const CONV: Conv = Conv {
     channels: 48,
     taps: 4,
     act: 1,
     bias: true,
 };
 
-pub(super) const EXPERTS: Experts = Experts {
+pub const EXPERTS: Experts = Experts {
     hidden: 48,
     experts: 6,
     used: 2,
@@ -112,7 +113,7 @@ pub(super) const EXPERTS: Experts = Experts {
 
 impl Model {
     /// Two plain transformer layers in F32.
-    pub(super) fn small(seed: u64) -> Model {
+    pub fn small(seed: u64) -> Model {
         let layer = [Layer::Attention(ATTENTION), Layer::Dense(DENSE)];
         Model {
             seed,
@@ -135,7 +136,7 @@ impl Model {
     }
 
     /// One attention layer and one feed-forward layer.
-    pub(super) fn of_attention(attention: Attention, seed: u64) -> Model {
+    pub fn of_attention(attention: Attention, seed: u64) -> Model {
         Model {
             layers: vec![Layer::Attention(attention), Layer::Dense(DENSE)],
             ..Model::small(seed)
@@ -143,7 +144,7 @@ impl Model {
     }
 
     /// Any model that a program may hold.
-    pub(super) fn ugly(seed: u64) -> Model {
+    pub fn ugly(seed: u64) -> Model {
         let n = &mut Numbers(seed);
         let kv_format = n.pick(&[Format::F16, Format::Q8_0]);
         let layers = (0..n.pick(&[1, 2, 4]))
@@ -181,7 +182,7 @@ impl Model {
     }
 
     /// A device may begin without these features. It says so in `Device::missing`.
-    pub(super) fn is_optional(&self) -> bool {
+    pub fn is_optional(&self) -> bool {
         let optional = |layer: &Layer| match layer {
             Layer::Attention(a) => a.sinks,
             Layer::Dense(d) => d.act == 3,
@@ -215,13 +216,13 @@ impl Attention {
     }
 
     /// Floats of a row of queries, keys and values.
-    pub(super) fn width(&self) -> u32 {
+    pub fn width(&self) -> u32 {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
 }
 
 impl Experts {
-    pub(super) fn ugly(n: &mut Numbers) -> Experts {
+    pub fn ugly(n: &mut Numbers) -> Experts {
         let experts = n.pick(&[1, 3, 8, 33, 130]);
         Experts {
             hidden: n.pick(&[16, 48, 80]),
@@ -235,7 +236,7 @@ impl Experts {
 
     /// The experts' logits of one token. Every token chooses expert 1. None chooses the last one, if there are more
     /// than are used. Some logits are equal.
-    pub(super) fn logits(&self, numbers: &mut Numbers) -> Vec<f32> {
+    pub fn logits(&self, numbers: &mut Numbers) -> Vec<f32> {
         let logit = |expert: u32| {
             let some = numbers.below(24) as f32 / 8.0;
             match expert {

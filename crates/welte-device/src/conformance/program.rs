@@ -168,7 +168,7 @@ fn pass(
 }
 
 /// The model's program, in fused ops, and its checkpoint.
-pub(super) fn make(m: &Model) -> (Program, Made) {
+pub fn make(m: &Model) -> (Program, Made) {
     let mut b = Builder {
         numbers: Numbers(m.seed ^ 99),
         ..Builder::default()
@@ -636,7 +636,7 @@ impl Emit<'_> {
 
 /// A program that looks the logits of the next token up by the last one, and its checkpoint. Every device computes the
 /// same bits, and a test knows every token. It has no cache.
-pub(super) fn look_up(table: &[Vec<f32>], slots: u32, context: u32) -> (Program, Made) {
+pub fn look_up(table: &[Vec<f32>], slots: u32, context: u32) -> (Program, Made) {
     let mut b = Builder::default();
     let vocab = table.len() as u32;
     let rows = slots.max(8);
