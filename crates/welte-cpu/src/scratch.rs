@@ -96,19 +96,34 @@ pub(crate) fn experts_of(command: &Command) -> Option<ExpertShape> {
     })
 }
 
-/// Which angles a command needs: weight, elements rotated, magnitude.
-pub(crate) fn angles_of(command: &Command) -> Option<(WeightId, u32, u32)> {
-    match command.op {
+/// Ropes of one kind have the same angles.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RopeKind {
+    pub(crate) freqs: WeightId,
+    /// Elements rotated.
+    pub(crate) rot: u32,
+    /// The bits of the magnitude.
+    pub(crate) magnitude: u32,
+}
+
+/// The kind of rope that a command applies.
+pub(crate) fn rope_of(command: &Command) -> Option<RopeKind> {
+    let (rot, magnitude) = match command.op {
         Op::Rope => {
             let p = params::Rope::of(&command.params);
-            Some((command.weights[0], p.rot, p.magnitude.to_bits()))
+            (p.rot, p.magnitude)
         }
         Op::RopeAppend => {
             let p = params::RopeAppend::of(&command.params);
-            Some((command.weights[0], p.rot, p.magnitude.to_bits()))
+            (p.rot, p.magnitude)
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    Some(RopeKind {
+        freqs: command.weights[0],
+        rot,
+        magnitude: magnitude.to_bits(),
+    })
 }
 
 impl Sizes {
@@ -128,7 +143,7 @@ impl Sizes {
             prompt: program.passes.iter().any(|p| p.kind != PassKind::Decode),
         };
         for pass in &program.passes {
-            let mut angles: Vec<(WeightId, u32, u32)> = Vec::new();
+            let mut ropes: Vec<RopeKind> = Vec::new();
             for (index, command) in pass.commands.iter().enumerate() {
                 let rows = pass.rows_at(index) as usize;
                 if command.op == Op::Sample {
@@ -158,11 +173,8 @@ impl Sizes {
                         sizes.wide = sizes.wide.max(entries * e.n * 4);
                     }
                 }
-                angles.extend(
-                    angles_of(command)
-                        .filter(|a| !angles.contains(a))
-                        .as_slice(),
-                );
+                let rope = rope_of(command).filter(|kind| !ropes.contains(kind));
+                ropes.extend(rope);
                 if command.op == Op::Attention {
                     let p = params::Attention::of(&command.params);
                     let (heads, dim) = (p.heads as usize, p.head_dim as usize);
@@ -183,7 +195,7 @@ impl Sizes {
             let rows = pass.rows as usize;
             sizes.angles = sizes
                 .angles
-                .max(angles.iter().map(|a| rows * a.1 as usize * 4).sum());
+                .max(ropes.iter().map(|kind| rows * kind.rot as usize * 4).sum());
         }
         sizes.per_thread = round_up(sizes.per_thread);
         let (slots, vocab) = (program.slots as usize, program.vocab as usize);

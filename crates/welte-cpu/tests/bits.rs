@@ -26,14 +26,9 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 
 #[test]
 fn every_instruction_set_agrees_with_the_reference() {
-    for (name, kv_format) in MODELS
-        .into_iter()
-        .zip([Format::F16, Format::Q8_0].into_iter().cycle())
-    {
-        let kv_format = match name.contains("head_dim=40") {
-            true => Format::F16,
-            false => kv_format,
-        };
+    // Without the experts: a rounding may change their choice.
+    let kv_formats = [Format::F16, Format::Q8_0, Format::F16];
+    for (name, kv_format) in MODELS.into_iter().zip(kv_formats) {
         let options = CompileOptions {
             kv_format,
             ..options()
@@ -223,7 +218,7 @@ fn what_lies_before_a_window_is_not_read() {
     let cache = model.program.caches.iter().position(|c| windowed(c.kind));
     let cache = cache.expect("a cache for the window");
     let mut context = model.context(&*cpu(2, None));
-    let mut run = |context: &mut dyn Context, poison: bool| {
+    let run = |context: &mut dyn Context, poison: bool| {
         for piece in rows(&model, 0, 0, 200).chunks(100) {
             context.step(prompt, piece, &[]).unwrap();
         }

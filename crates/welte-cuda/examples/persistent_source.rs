@@ -4,7 +4,8 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use welte_cuda::{Options, Plan, h200};
+use welte_cuda::{CudaDevice, h200};
+use welte_device::DeviceOptions;
 use welte_formats::synthetic::Synthetic;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -16,7 +17,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let checkpoint = Synthetic::parse(&model)?;
     let spec = welte_models::spec(&checkpoint)?;
     let program = welte_models::compile(&spec, &checkpoint, &Default::default())?;
-    let plan = Plan::on(Arc::new(program), &Options::default(), &h200())?;
-    print!("{}", plan.persistent_source(several_rows)?);
+    let device = CudaDevice::assumed(h200(), &DeviceOptions::default());
+    print!(
+        "{}",
+        device.persistent_source(Arc::new(program), several_rows)?
+    );
     Ok(())
 }

@@ -1,26 +1,26 @@
 //! Times decoding of made-up models by every kind of replay, and each op of a step:
-//! `replay_bench qwen3-4b:q4_0 [DEPTH] [persistent] [graph] [eager] [loop] [chains] [tokens=N] ...`
+//! `replay_bench qwen3-4b:q4_0 [DEPTH] [persistent] [graph] [launches] [loop] [chains] [tokens=N] ...`
 //!
 //! Prints per model: loading, microseconds per token of a chain of 128 or N (by each kind of replay, or those named), the same as bytes
 //! per second, steps of 2, 4 and 8 rows by the persistent kernel beside launched ones (with what the host does for a step, and with
-//! fetching the logits: of all rows for a batch, of the last for a prompt), where the blocks of the persistent kernel spend their
+//! fetching the logits: of all rows for a decode step, of the last for a prompt), where the blocks of the persistent kernel spend their
 //! time, a prompt of 512, and microseconds per token and op when each command is timed alone. With `chains` only chains.
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-use welte_cuda::{Model, Options, Replay, Session};
+use welte_cuda::{CudaContext, CudaDevice};
+use welte_device::timeline::Timeline;
+use welte_device::{ChainStart, Context, Control, DeviceOptions, Loaded, Replay, ReplayTools};
 use welte_formats::synthetic::Synthetic;
-use welte_table::timeline::Timeline;
-use welte_table::{Row, Sampling, Shape};
+use welte_table::{PassKind, Row};
 
-/// Kinds of replay by the names that arguments have.
-const KINDS: [(&str, Replay); 4] = [
-    ("persistent", Replay::Persistent),
-    ("graph", Replay::Graph),
-    ("eager", Replay::Eager),
-    ("loop", Replay::While),
+/// The ways of replaying that are measured.
+const WAYS: [Replay; 4] = [
+    Replay::Persistent,
+    Replay::Graph,
+    Replay::Launches,
+    Replay::Loop,
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -29,17 +29,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut only_chains = false;
     let mut tokens = 128;
     for argument in std::env::args().skip(1) {
-        let kind = KINDS.iter().find(|(name, _)| *name == argument);
-        match (argument.parse::<u32>(), kind) {
+        let way = WAYS.into_iter().find(|way| way.name() == argument);
+        match (argument.parse::<u32>(), way) {
             (Ok(depth), _) => depths.push(depth),
-            (_, Some((_, kind))) => kinds.push(*kind),
+            (_, Some(way)) => kinds.push(way),
             _ if argument == "chains" => only_chains = true,
             _ if argument.starts_with("tokens=") => tokens = argument["tokens=".len()..].parse()?,
             _ => shapes.push(argument),
         }
     }
     if kinds.is_empty() {
-        kinds.extend(KINDS.map(|(_, kind)| kind));
+        kinds.extend(WAYS);
     }
     if depths.is_empty() {
         depths.push(64);
@@ -55,7 +55,7 @@ fn bench(
     depths: &[u32],
     kinds: &[Replay],
     only_chains: bool,
-    tokens: usize,
+    tokens: u32,
 ) -> Result<(), Box<dyn Error>> {
     let checkpoint = Synthetic::parse(shape)?;
     let spec = welte_models::spec(&checkpoint)?;
@@ -65,37 +65,39 @@ fn bench(
         ..Default::default()
     };
     let program = Arc::new(welte_models::compile(&spec, &checkpoint, &compile)?);
-    let weights: u64 = program.tables[0].commands.iter().map(|c| c.bytes).sum();
+    let weights = program.passes[0].row_bytes();
+    let prompt_pass = program.pass(PassKind::Prompt).ok_or("no prompt pass")?;
     for &replay in kinds {
         let begun = Instant::now();
-        let options = Options { device: 0, replay };
-        let model = Model::load(program.clone(), &checkpoint, &options, &mut |_, _| {})?;
+        let mut options = DeviceOptions::default();
+        options.replay = replay;
+        let device = CudaDevice::open(0, &options)?;
+        let program = device.load_program(program.clone(), &checkpoint)?;
         let loaded = begun.elapsed();
-        let mut session = Session::new(&model)?;
+        let mut context = program.cuda_context()?;
         let ready = begun.elapsed();
-        let note = session.note().unwrap_or("");
-        println!("{shape} {replay:?}: loaded {loaded:.2?}, ready {ready:.2?} {note}");
-        if let Some(tuning) = session.tuning() {
+        let replaying = ReplayTools::replaying(&context);
+        println!("{shape} {replaying}: loaded {loaded:.2?}, ready {ready:.2?}");
+        if let Some(tuning) = context.tuning() {
             println!("  {tuning}");
         }
-        session.set_sampling(&Sampling::default(), &[], &[]);
         for &depth in depths {
-            let start = Row {
+            let start = ChainStart {
+                slot: 0,
                 token: 1,
                 position: depth,
-                sequence: 0,
+                steps: tokens,
             };
-            let never = AtomicBool::new(false);
             let mut best = f64::INFINITY;
             for _ in 0..3 {
                 let begun = Instant::now();
-                let made = session.chain(start, tokens, &[], &never, &mut |_| true)?;
-                best = best.min(begun.elapsed().as_secs_f64() / made as f64);
+                context.chain(&[start], &Control::default(), &mut |_| true)?;
+                best = best.min(begun.elapsed().as_secs_f64() / f64::from(tokens));
             }
-            if let Some(note) = session.note() {
+            if let Some(note) = ReplayTools::replaying(&context).note {
                 println!("  {note}");
             }
-            let cached = program.kv.position_bytes().unwrap_or(0) * u64::from(depth);
+            let cached = program.program().position_bytes().unwrap_or(0) * u64::from(depth);
             println!(
                 "  at {depth}: {:.1} us per token, {:.1} tok/s, {:.0} GB/s",
                 best * 1e6,
@@ -106,16 +108,16 @@ fn bench(
         if only_chains {
             continue;
         }
-        if replay == Replay::Persistent && session.note().is_none() {
+        if ReplayTools::replaying(&context).replay == Replay::Persistent {
             for &depth in depths {
-                several(&mut session, depth)?;
+                several(&mut context, depth)?;
             }
-            let start = Row {
+            times(&context.timeline(ChainStart {
+                slot: 0,
                 token: 1,
                 position: depths[0],
-                sequence: 0,
-            };
-            times(&session.timeline(start, 16)?);
+                steps: 16,
+            })?);
         }
         if replay != Replay::Graph {
             continue;
@@ -124,23 +126,26 @@ fn bench(
             .map(|position| Row {
                 token: 1,
                 position,
-                sequence: 0,
+                slot: 0,
             })
             .collect();
-        session.step(1, &prompt)?;
+        context.step(prompt_pass, &prompt, &[511])?;
         let begun = Instant::now();
         for _ in 0..4 {
-            session.step(1, &prompt)?;
+            context.step(prompt_pass, &prompt, &[511])?;
         }
         let each = begun.elapsed().as_secs_f64() / 4.0;
         println!("  prompt of 512: {:.0} tok/s", 512.0 / each);
-        for (what, table, rows) in [("decode", 0, &prompt[511..]), ("prompt", 1, &prompt[..])] {
-            session.set_profiling(true)?;
+        for (what, pass, rows, outputs) in [
+            ("decode", 0, &prompt[511..], &[][..]),
+            ("prompt", prompt_pass, &prompt[..], &[511]),
+        ] {
+            context.set_profiling(true)?;
             for _ in 0..8 {
-                session.step(table, rows)?;
+                context.step(pass, rows, outputs)?;
             }
             println!("  ops of a {what} step, each timed alone:");
-            for op in session.profile().iter().filter(|op| op.calls > 0) {
+            for op in context.profile().iter().filter(|op| op.calls > 0) {
                 let (us, calls) = (op.ns as f64 / 8e3, op.calls / 8);
                 println!(
                     "    {:20} {calls:4} x {:8.2} us = {us:9.1} us, {:6.0} GB/s",
@@ -149,46 +154,44 @@ fn bench(
                     op.bytes as f64 / op.ns as f64
                 );
             }
-            session.set_profiling(false)?;
+            context.set_profiling(false)?;
         }
     }
     Ok(())
 }
 
-/// Times steps of a few rows of one sequence, by the persistent kernel and by launched kernels in turn.
-fn several(session: &mut Session, depth: u32) -> Result<(), Box<dyn Error>> {
-    let most = session.rows_together();
-    println!("  at {depth}: rows together: {most:?}");
-    let tables = session.model().program().tables.iter().map(|t| t.shape);
-    let tables: Vec<Shape> = tables.collect();
+/// Times steps of a few rows of one slot, by the persistent kernel and by launched kernels in turn.
+fn several(context: &mut CudaContext, depth: u32) -> Result<(), Box<dyn Error>> {
+    println!("  at {depth}: rows together: {:?}", context.rows_together());
     for count in [2, 4, 8] {
         let rows: Vec<Row> = (depth..depth + count)
             .map(|position| Row {
                 token: 1,
                 position,
-                sequence: 0,
+                slot: 0,
             })
             .collect();
+        let last = [count - 1];
         let mut line = format!("  rows {count}:");
-        for (table, shape) in tables.iter().enumerate() {
-            let name = match shape {
-                Shape::Decode => continue,
-                Shape::Batch(_) => "batch",
-                Shape::Prefill(_) => "prompt",
+        for (kind, outputs) in [(PassKind::Decode, &[][..]), (PassKind::Prompt, &last)] {
+            let Some(pass) = context.program().pass(kind) else {
+                continue;
             };
             let mut best = [f64::INFINITY; 2];
             for round in 0..6 {
                 let way = round % 2;
-                session.set_replay([Replay::Persistent, Replay::Graph][way])?; // as a graph: launched kernels
-                session.step(table, &rows)?;
+                // With the graph, steps of several rows are launched kernels.
+                context.set_replay([Replay::Persistent, Replay::Graph][way])?;
+                context.step(pass, &rows, outputs)?;
                 let begun = Instant::now();
                 for _ in 0..16 {
-                    session.step(table, &rows)?;
+                    context.step(pass, &rows, outputs)?;
                 }
                 best[way] = best[way].min(begun.elapsed().as_secs_f64() * 1e6 / 16.0);
             }
-            session.set_replay(Replay::Persistent)?;
+            context.set_replay(Replay::Persistent)?;
             let [us, launched] = best;
+            let name = kind.name();
             line += &format!(" {name} {us:.1} us (launched kernels {launched:.1} us)");
         }
         println!("{line}");

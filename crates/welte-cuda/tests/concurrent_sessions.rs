@@ -1,16 +1,23 @@
-//! Threads of one process load models, make sessions, replay them and drop them, all at the same time. Each round is a
+//! Threads of one process load programs, make contexts, replay them and drop them, all at the same time. Each round is a
 //! process of its own that starts with an empty kernel cache, so that threads compile while others already replay.
 //!
 //! `WELTE_STRESS_ROUNDS` is the number of rounds, 2 unless set.
 
+#[allow(dead_code)]
+#[path = "../../welte-device/src/conformance/made.rs"]
+mod made;
+#[allow(dead_code)]
+#[path = "../../welte-device/src/conformance/model.rs"]
+mod model;
+
 mod common;
 
-use common::small::{Config, Made, Numbers, make, rows};
-use common::{chain, config, long};
+use common::{Config, chain_of, config, long, make, rows, step};
+use made::{Made, Numbers};
 use std::process::Command;
 use std::sync::{Arc, Barrier};
-use welte_cuda::{Model, Options, Replay, Session};
-use welte_table::{Format, Program, Row, Sampling};
+use welte_device::{Replay, ReplayTools};
+use welte_table::{Format, PassKind, Program, Row};
 
 /// Set to the number of the round in a process that runs one.
 const ROUND: &str = "WELTE_STRESS_ROUND";
@@ -29,7 +36,7 @@ const FORMATS: [Format; 8] = [
 
 #[test]
 #[ignore = "needs a GPU"]
-fn sessions_of_several_threads_do_not_disturb_each_other() {
+fn contexts_of_several_threads_do_not_disturb_each_other() {
     if let Ok(round) = std::env::var(ROUND) {
         return round_of_threads(round.parse().unwrap());
     }
@@ -38,7 +45,7 @@ fn sessions_of_several_threads_do_not_disturb_each_other() {
         let cache = std::env::temp_dir().join(format!("welte-stress-{}", std::process::id()));
         let done = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--include-ignored", "--nocapture"])
-            .arg("sessions_of_several_threads_do_not_disturb_each_other")
+            .arg("contexts_of_several_threads_do_not_disturb_each_other")
             .env(ROUND, round.to_string())
             .env("XDG_CACHE_HOME", &cache)
             .output()
@@ -81,32 +88,31 @@ fn round_of_threads(round: u64) {
     });
 }
 
-/// Loads a model, makes two sessions of it, and drops everything. Returns the bits of a prompt's logits and the tokens of
-/// chains, for each session.
+/// Loads a program, makes two contexts of it, and drops everything. Returns the bits of a prompt's logits and the tokens of
+/// chains, for each context.
 fn use_once(
     program: &Arc<Program>,
     checkpoint: &Made,
     config: &Config,
     replay: Replay,
 ) -> Vec<(Vec<u32>, Vec<u32>)> {
-    let options = Options { device: 0, replay };
-    let model = Model::load(program.clone(), checkpoint, &options, &mut |_, _| {}).unwrap();
-    let session = |_| {
-        let mut session = Session::new(&model).unwrap();
-        session.set_sampling(&Sampling::default(), &[], &[]);
-        let prompt = rows(&mut Numbers(config.seed), config.vocab, 0, 100, 0);
-        let logits = session.step(1, &prompt).unwrap();
+    let loaded = common::device(replay).load_program(program.clone(), checkpoint);
+    let loaded = loaded.unwrap();
+    let use_context = |_| {
+        let mut context = loaded.cuda_context().unwrap();
+        let past = rows(&mut Numbers(config.seed), config.vocab, 0, 100, 0);
+        let logits = step(&mut context, PassKind::Prompt, &past);
         let bits = logits.iter().map(|value| value.to_bits()).collect();
         let mut row = Row {
             token: 7,
             position: 100,
-            sequence: 0,
+            slot: 0,
         };
-        let mut tokens = chain(&mut session, row, &[8], &[]);
-        session.set_replay(Replay::While).unwrap();
+        let mut tokens = chain_of(&mut context, row, 8);
+        context.set_replay(Replay::Loop).unwrap();
         row.position += 8;
-        tokens.extend(chain(&mut session, row, &[8], &[]));
+        tokens.extend(chain_of(&mut context, row, 8));
         (bits, tokens)
     };
-    [(); 2].map(session).into()
+    [(); 2].map(use_context).into()
 }

@@ -2,7 +2,8 @@
 //! every variant for sm_90a, once per format for the others. Needs NVRTC: `.ci/run` brings it and sets `WELTE_NVRTC_REQUIRED`; elsewhere its absence skips the test.
 
 use std::sync::Arc;
-use welte_cuda::{Compiled, Error, Options, Plan, compile_all, compile_alone, h200};
+use welte_cuda::{Compiled, CudaDevice, Error, compile_all, compile_alone, h200};
+use welte_device::DeviceOptions;
 use welte_formats::synthetic::Synthetic;
 
 /// Whether a missing compiler is a failure.
@@ -69,8 +70,7 @@ fn sm_100() {
 fn the_printed_source_of_the_persistent_kernels_compiles_alone() {
     for model in ["qwen3-4b:q4_0", "qwen3-4b:bf16"] {
         for several_rows in [false, true] {
-            let plan = plan(model);
-            let source = plan.persistent_source(several_rows).unwrap();
+            let source = persistent_source(model, several_rows);
             assert!(!source.contains("#include \""), "a header is missing");
             match compile_alone(&source, "sm_90a") {
                 Ok(kernel) => {
@@ -86,10 +86,9 @@ fn the_printed_source_of_the_persistent_kernels_compiles_alone() {
 /// A struct that differs from its Rust mirror does not compile.
 #[test]
 fn a_changed_struct_does_not_compile() {
-    let plan = plan("qwen3-0.6b:q4_0");
-    let source = plan.persistent_source(false).unwrap();
+    let source = persistent_source("qwen3-0.6b:q4_0", false);
     for (field, changed) in [
-        ("    u32 per_sequence;", "    u64 per_sequence;"),
+        ("    u32 entries;", "    u64 entries;"),
         ("    u32 variant;", "    u32 variants;"),
         ("    u32 flags;", "    u32 layers, flags;"),
     ] {
@@ -108,11 +107,13 @@ fn a_changed_struct_does_not_compile() {
     }
 }
 
-/// A made-up model, planned for an H200.
-fn plan(model: &str) -> Plan {
+/// The source for a made-up model on an H200.
+fn persistent_source(model: &str, several_rows: bool) -> String {
     let checkpoint = Synthetic::parse(model).unwrap();
     let spec = welte_models::spec(&checkpoint).unwrap();
     let options = welte_models::CompileOptions::default();
     let program = welte_models::compile(&spec, &checkpoint, &options).unwrap();
-    Plan::on(Arc::new(program), &Options::default(), &h200()).unwrap()
+    let device = CudaDevice::assumed(h200(), &DeviceOptions::default());
+    let source = device.persistent_source(Arc::new(program), several_rows);
+    source.unwrap()
 }

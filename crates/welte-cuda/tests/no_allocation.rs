@@ -1,15 +1,21 @@
-//! After a session is made nothing allocates on the host: a counting allocator proves it. A file of its own, because the
-//! count is the process's. Without a GPU it says so and passes.
+//! After a context is made nothing allocates on the host: a counting allocator proves it. A file of its own, because the
+//! count is the process's.
 
-#[path = "../../welte-cpu/tests/common/mod.rs"]
-mod common;
+#[allow(dead_code)]
+#[path = "../../welte-device/src/conformance/made.rs"]
+mod made;
+#[allow(dead_code)]
+#[path = "../../welte-device/src/conformance/model.rs"]
+mod model;
 
-use common::{Config, Numbers, make, rows};
+use made::Numbers;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use welte_cuda::{Model, Options, Replay, Session, info};
-use welte_table::{Row, Sampling};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use welte_device::{
+    ChainStart, Context, Control, DeviceOptions, Pick, Replay, ReplayTools, SlotState,
+};
+use welte_table::{PassKind, Row, Sampling};
 
 struct Counting;
 
@@ -33,20 +39,22 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
+#[ignore = "needs a GPU"]
 fn replay_allocates_nothing() {
-    if let Err(error) = info(0) {
-        eprintln!("skipped: {error}");
-        return;
-    }
-    let (program, checkpoint) = make(&Config::small(1));
-    let options = Options::default();
-    let model = Model::load(Arc::new(program), &checkpoint, &options, &mut |_, _| {}).unwrap();
-    let mut session = Session::new(&model).unwrap();
-    session.set_replay(Replay::While).unwrap();
-    let prompt = rows(&mut Numbers(1), 101, 0, 40, 0);
-    let batch: Vec<Row> = (0..3)
-        .flat_map(|s| rows(&mut Numbers(2), 101, 40, 1, s))
-        .collect();
+    let (program, checkpoint) = model::make(&model::Model::small(1));
+    let device = welte_cuda::CudaDevice::open(0, &DeviceOptions::default()).unwrap();
+    let loaded = device.load_program(Arc::new(program), &checkpoint).unwrap();
+    let mut context = loaded.cuda_context().unwrap();
+    context.set_replay(Replay::Loop).unwrap();
+    let prompt = context.program().pass(PassKind::Prompt).unwrap();
+    let mut n = Numbers(1);
+    let mut row = |position, slot| Row {
+        token: n.below(101),
+        position,
+        slot,
+    };
+    let rows: Vec<Row> = (0..40).map(|position| row(position, 0)).collect();
+    let batch: Vec<Row> = (0..3).map(|slot| row(40, slot)).collect();
     let sampled = Sampling {
         temperature: 0.8,
         top_k: 20,
@@ -55,23 +63,37 @@ fn replay_allocates_nothing() {
         repeat_penalty: 1.1,
         ..Sampling::default()
     };
-    let history: Vec<u32> = prompt.iter().map(|r| r.token).collect();
-    let cancel = AtomicBool::new(false);
+    let history: Vec<u32> = rows.iter().map(|r| r.token).collect();
+    let control = Control::default();
     let before = COUNT.load(Ordering::Relaxed);
-    for replay in [Replay::Eager, Replay::Graph, Replay::While] {
-        for settings in [Sampling::default(), sampled] {
-            session.set_replay(replay).unwrap();
-            session.step(1, &prompt).unwrap();
-            session.set_sampling(&settings, &[(1, 1.0)], &history);
-            let token = session.sample(40).unwrap();
-            let start = Row {
-                token,
-                position: 40,
-                sequence: 0,
+    for replay in [Replay::Launches, Replay::Graph, Replay::Loop] {
+        for sampling in [Sampling::default(), sampled] {
+            context.set_replay(replay).unwrap();
+            context.set_pages(0, 1, 0, &[5, 4, 3]).unwrap();
+            context.copy_page(0, 5, 6).unwrap();
+            context.step(prompt, &rows, &[7, 39]).unwrap();
+            let state = SlotState {
+                sampling,
+                bias: &[(1, 1.0)],
+                history: &history,
+                ends: &[2],
             };
-            let mut all = |_| true;
-            session.chain(start, 300, &[2], &cancel, &mut all).unwrap();
-            session.step(2, &batch).unwrap();
+            context.set_slot(0, &state).unwrap();
+            let pick = Pick {
+                output: 1,
+                slot: 0,
+                position: 40,
+            };
+            let mut token = [0];
+            context.sample(&[pick], &mut token).unwrap();
+            let start = ChainStart {
+                slot: 0,
+                token: token[0],
+                position: 40,
+                steps: 300,
+            };
+            context.chain(&[start], &control, &mut |_| true).unwrap();
+            context.step(0, &batch, &[]).unwrap();
         }
     }
     assert_eq!(COUNT.load(Ordering::Relaxed) - before, 0);

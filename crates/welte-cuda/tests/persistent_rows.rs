@@ -1,28 +1,35 @@
-//! Steps of several rows by the persistent kernel, against the CPU's reference and the launched kernels. Without a GPU that can
-//! run it every test says so and passes.
+//! Steps of several rows by the persistent kernel, against the reference and the launched kernels.
+
+#[allow(dead_code)]
+#[path = "../../welte-device/src/conformance/made.rs"]
+mod made;
+#[allow(dead_code)]
+#[path = "../../welte-device/src/conformance/model.rs"]
+mod model;
 
 mod common;
 
-use common::small::{self, Config, Made, Numbers, difference, make, rows};
-use common::{chain, config, gpu, load, logits, long, seed, soak};
+use common::{
+    Config, chain_of, config, difference, gpu, load, logits, long, make, oracle, prompt, replaying,
+    rows, seed, soak, step,
+};
+use made::{Made, Numbers};
 use std::time::Instant;
-use welte_cuda::{Replay, Session};
+use welte_cuda::CudaContext;
+use welte_device::{Replay, ReplayTools};
 use welte_table::*;
 
-const PROMPT: usize = 1;
-const BATCH: usize = 2;
-
 /// A step's logits by the persistent kernel, and by launched kernels.
-fn both(session: &mut Session, table: usize, rows: &[Row]) -> [Vec<f32>; 2] {
-    let fast = session.step(table, rows).unwrap().to_vec();
-    assert_eq!(session.note(), None);
-    session.set_replay(Replay::Graph).unwrap();
-    let plain = session.step(table, rows).unwrap().to_vec();
-    session.set_replay(Replay::Persistent).unwrap();
+fn both(context: &mut CudaContext, kind: PassKind, rows: &[Row]) -> [Vec<f32>; 2] {
+    let fast = step(context, kind, rows);
+    assert_eq!(replaying(context), (Replay::Persistent, None));
+    context.set_replay(Replay::Graph).unwrap();
+    let plain = step(context, kind, rows);
+    context.set_replay(Replay::Persistent).unwrap();
     [fast, plain]
 }
 
-/// Compares steps at several depths, of one sequence and of two.
+/// Compares steps at several depths, of one slot and of two.
 fn check(
     wrong: &mut Vec<String>,
     name: &str,
@@ -30,10 +37,9 @@ fn check(
     (program, checkpoint): &(Program, Made),
     allowed: [f32; 2],
 ) {
-    let mut session = load(program, checkpoint);
-    let most = session.rows_together().unwrap();
-    let mut oracle = small::load(program, checkpoint, &small::options(4));
-    session.set_sampling(&Sampling::default(), &[], &[]);
+    let mut context = load(program, checkpoint);
+    let most = context.rows_together().unwrap();
+    let mut reference = oracle(program, checkpoint);
     let mut n = Numbers(config.seed);
     let mut first = [0; 2];
     // Contexts without a past, of one split and of several; and more rows than splits.
@@ -43,32 +49,22 @@ fn check(
         ([150, 131], [1, 1]),
         ([151, 132], [5, 3]),
     ] {
-        let mut step = Vec::new();
-        for sequence in 0..2 {
-            let i = sequence as usize;
-            let past = rows(
-                &mut n,
-                config.vocab,
-                first[i],
-                depths[i] - first[i],
-                sequence,
-            );
-            for chunk in past.chunks(config.rows as usize) {
-                session.step(PROMPT, chunk).unwrap();
-                oracle.step(PROMPT, chunk).unwrap();
-            }
-            step.extend(rows(&mut n, config.vocab, depths[i], counts[i], sequence));
+        let mut several = Vec::new();
+        for slot in 0..2 {
+            let i = slot as usize;
+            let past = rows(&mut n, config.vocab, first[i], depths[i] - first[i], slot);
+            prompt(&mut context, &past);
+            prompt(reference.as_mut(), &past);
+            several.extend(rows(&mut n, config.vocab, depths[i], counts[i], slot));
             first[i] = depths[i] + counts[i];
         }
         // Rows may come in any order.
-        step.rotate_left(1);
-        step.truncate(most as usize);
-        let [fast, plain] = both(&mut session, BATCH, &step);
-        let off = difference(&fast, oracle.step(BATCH, &step).unwrap());
-        let apart = difference(&fast, &plain);
-        // A comparison with `>` would accept NaN.
-        let near = |off: f32, most: f32| matches!(off, x if x <= most);
-        if !near(off, allowed[0]) || !near(apart, allowed[1]) {
+        several.rotate_left(1);
+        several.truncate(most as usize);
+        let [fast, plain] = both(&mut context, PassKind::Decode, &several);
+        let want = step(reference.as_mut(), PassKind::Decode, &several);
+        let (off, apart) = (difference(&fast, &want), difference(&fast, &plain));
+        if off > allowed[0] || apart > allowed[1] {
             wrong.push(format!(
                 "{name} at {depths:?}: off by {off}, from launched kernels by {apart}"
             ));
@@ -77,6 +73,7 @@ fn check(
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn logits_of_all_rows_agree_with_the_reference() {
     if !gpu() {
         return;
@@ -134,6 +131,7 @@ fn logits_of_all_rows_agree_with_the_reference() {
 
 /// A prompt gives the logits of its last row, and leaves in the cache what decoding needs.
 #[test]
+#[ignore = "needs a GPU"]
 fn a_short_prompt_can_be_continued() {
     if !gpu() {
         return;
@@ -143,23 +141,23 @@ fn a_short_prompt_can_be_continued() {
         ..config(41)
     };
     let (program, checkpoint) = make(&config);
-    let mut session = load(&program, &checkpoint);
-    session.set_sampling(&Sampling::default(), &[], &[]);
-    let mut oracle = small::load(&program, &checkpoint, &small::options(4));
+    let mut context = load(&program, &checkpoint);
+    let mut reference = oracle(&program, &checkpoint);
     let mut n = Numbers(7);
     let mut position = 0;
     for count in [2, 5, 3, 8, 4] {
-        let prompt = rows(&mut n, config.vocab, position, count, 2);
-        let [fast, plain] = both(&mut session, PROMPT, &prompt);
+        let short = rows(&mut n, config.vocab, position, count, 2);
+        let [fast, plain] = both(&mut context, PassKind::Prompt, &short);
         assert_eq!(fast.len(), config.vocab as usize);
-        let want = oracle.step(PROMPT, &prompt).unwrap();
-        assert!(difference(&fast, want) < 2e-3 && difference(&fast, &plain) < 2e-3);
-        // Once more, so that the kernel is the last to write the cache.
-        session.step(PROMPT, &prompt).unwrap();
+        let want = step(reference.as_mut(), PassKind::Prompt, &short);
+        assert!(difference(&fast, &want) < 2e-3 && difference(&fast, &plain) < 2e-3);
+        // Once more without outputs, so that the kernel is the last to write the cache.
+        prompt(&mut context, &short);
         position += count;
         let row = rows(&mut n, config.vocab, position, 1, 2)[0];
-        chain(&mut session, row, &[1], &[]);
-        let off = difference(&logits(&session), oracle.step(0, &[row]).unwrap());
+        chain_of(&mut context, row, 1);
+        let want = step(reference.as_mut(), PassKind::Decode, &[row]);
+        let off = difference(&logits(&mut context), &want);
         assert!(off < 2e-3, "after {count} rows: off by {off}");
         position += 1;
     }
@@ -167,6 +165,7 @@ fn a_short_prompt_can_be_continued() {
 
 /// Heads of every size, groups of more than eight queries, windows that begin within a page, pages that are no multiple of a tile.
 #[test]
+#[ignore = "needs a GPU"]
 fn attention_of_every_shape_agrees_with_launched_kernels() {
     if !gpu() {
         return;
@@ -189,19 +188,15 @@ fn attention_of_every_shape_agrees_with_launched_kernels() {
             ..config(50 + seed as u64)
         };
         let made = make(&config);
-        check(
-            &mut wrong,
-            &format!("heads of {head_dim}"),
-            &config,
-            &made,
-            [1e-2, 2e-3],
-        );
+        let name = format!("heads of {head_dim}");
+        check(&mut wrong, &name, &config, &made, [1e-2, 2e-3]);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Random steps, many times: always the bits of the first time, and never a fault. Runs for `WELTE_SOAK` seconds.
 #[test]
+#[ignore = "needs a GPU"]
 fn random_steps_give_the_same_logits_each_time() {
     if !gpu() {
         return;
@@ -213,43 +208,40 @@ fn random_steps_give_the_same_logits_each_time() {
             ..config(44)
         };
         let (program, checkpoint) = make(&config);
-        let mut session = load(&program, &checkpoint);
-        session.set_sampling(&Sampling::default(), &[], &[]);
-        let most = session.rows_together().unwrap();
+        let mut context = load(&program, &checkpoint);
+        let most = context.rows_together().unwrap();
         let depths = [0, 131, long(700) as u32];
-        for (sequence, depth) in (0..).zip(depths) {
-            let past = rows(&mut n, config.vocab, 0, depth, sequence);
-            for chunk in past.chunks(config.rows as usize) {
-                session.step(PROMPT, chunk).unwrap();
-            }
+        for (slot, depth) in (0..).zip(depths) {
+            prompt(&mut context, &rows(&mut n, config.vocab, 0, depth, slot));
         }
-        // A step writes all positions beyond the depth of its sequences that its rows attend to.
+        // A step writes all positions beyond the depth of its slots that its rows attend to.
         let one = |n: &mut Numbers| {
-            let count = 2 + n.below(u64::from(most) - 1) as usize;
-            let mut step = Vec::new();
-            for (sequence, depth) in (0..).zip(depths) {
-                let left = count - step.len();
-                let some = match sequence {
-                    2 => left as u32,
-                    _ => n.below(left as u64 + 1) as u32,
+            let count = 2 + n.below(most - 1) as usize;
+            let mut several = Vec::new();
+            for (slot, depth) in (0..).zip(depths) {
+                let left = (count - several.len()) as u32;
+                let some = match slot {
+                    2 => left,
+                    _ => n.below(left + 1),
                 };
-                step.extend(rows(n, config.vocab, depth, some, sequence));
+                several.extend(rows(n, config.vocab, depth, some, slot));
             }
-            step.rotate_left(n.below(count as u64) as usize);
-            step
+            several.rotate_left(n.below(count as u32) as usize);
+            several
         };
         let mut known = Vec::new();
         for _ in 0..long(16) {
-            let step = one(&mut n);
-            let [fast, plain] = both(&mut session, BATCH, &step);
+            let several = one(&mut n);
+            let [fast, plain] = both(&mut context, PassKind::Decode, &several);
             assert!(difference(&fast, &plain) < 4e-2);
-            known.push((step, fast));
+            known.push((several, fast));
         }
         let until = Instant::now() + soak() / 2;
         while Instant::now() < until {
-            let (step, logits) = &known[n.below(known.len() as u64) as usize];
-            assert_eq!(session.step(BATCH, step).unwrap(), logits, "{step:?}");
-            assert_eq!(session.note(), None);
+            let (several, logits) = &known[n.below(known.len() as u32) as usize];
+            let got = step(&mut context, PassKind::Decode, several);
+            assert_eq!(got, *logits, "{several:?}");
+            assert_eq!(replaying(&context), (Replay::Persistent, None));
             steps += 1;
         }
     }
@@ -258,6 +250,7 @@ fn random_steps_give_the_same_logits_each_time() {
 }
 
 #[test]
+#[ignore = "needs a GPU"]
 fn a_stuck_block_ends_in_an_error_and_launched_kernels_continue() {
     if !gpu() {
         return;
@@ -267,28 +260,31 @@ fn a_stuck_block_ends_in_an_error_and_launched_kernels_continue() {
         ..config(42)
     };
     let (program, checkpoint) = make(&config);
-    let mut session = load(&program, &checkpoint);
+    let mut context = load(&program, &checkpoint);
     let mut n = Numbers(8);
-    let step = rows(&mut n, config.vocab, 0, 4, 1);
-    let [_, want] = both(&mut session, BATCH, &step);
-    session.stall_block(5, 20_000_000);
-    assert_eq!(session.step(BATCH, &step).unwrap(), want);
-    let note = session.note().unwrap();
+    let several = rows(&mut n, config.vocab, 0, 4, 1);
+    let [_, want] = both(&mut context, PassKind::Decode, &several);
+    context.stall_block(5, 20_000_000);
+    assert_eq!(step(&mut context, PassKind::Decode, &several), want);
+    let (replay, note) = replaying(&context);
+    assert_eq!(replay, Replay::Graph);
+    let note = note.unwrap();
     assert!(
         note.contains("waited too long") && note.contains("several rows"),
         "{note}"
     );
-    assert_eq!(session.replay_in_use(), Replay::Graph);
-    assert!(session.rows_together().is_err());
+    assert!(context.rows_together().is_err());
     // Without the stalled block the kernel works again.
-    session.stall_block(u32::MAX, 2_000_000_000);
-    session.set_replay(Replay::Persistent).unwrap();
-    assert!(difference(session.step(BATCH, &step).unwrap(), &want) < 2e-3);
-    assert_eq!(session.replay_in_use(), Replay::Persistent);
+    context.stall_block(u32::MAX, 2_000_000_000);
+    context.set_replay(Replay::Persistent).unwrap();
+    let again = step(&mut context, PassKind::Decode, &several);
+    assert!(difference(&again, &want) < 2e-3);
+    assert_eq!(replaying(&context), (Replay::Persistent, None));
 }
 
-/// More rows than there is room for, one row, and tables with other commands.
+/// More rows than there is room for, one row, outputs that are not the last rows, and passes with other commands.
 #[test]
+#[ignore = "needs a GPU"]
 fn other_steps_are_computed_by_launched_kernels() {
     if !gpu() {
         return;
@@ -296,34 +292,41 @@ fn other_steps_are_computed_by_launched_kernels() {
     let config = config(43);
     let (mut program, checkpoint) = make(&config);
     let mut n = Numbers(9);
-    let step = rows(&mut n, config.vocab, 0, 12, 1);
-    let mut session = load(&program, &checkpoint);
+    let many = rows(&mut n, config.vocab, 0, 12, 1);
+    let mut context = load(&program, &checkpoint);
     for rows in [2, 8] {
-        assert_eq!(session.check_rows(rows).unwrap(), Some(true));
+        assert_eq!(context.check_rows(rows).unwrap(), Some(true));
     }
-    assert_eq!(session.rows_together(), Ok(8));
+    assert_eq!(context.rows_together(), Ok(8));
     for count in [1, 9, 12] {
-        let [fast, plain] = both(&mut session, BATCH, &step[..count]);
+        let [fast, plain] = both(&mut context, PassKind::Decode, &many[..count]);
         assert_eq!(fast, plain, "{count} rows");
     }
-    // A batch whose norm has other weights.
-    let norm = |table: &Table| table.commands[1].weights[1];
-    let other = program.tables[BATCH]
-        .commands
+    let outputs = |context: &mut CudaContext, replay: Replay| {
+        context.set_replay(replay).unwrap();
+        context_step(context, &many[..4], &[1])
+    };
+    let fast = outputs(&mut context, Replay::Persistent);
+    assert_eq!(fast, outputs(&mut context, Replay::Graph));
+    // A prompt pass whose norm has other weights.
+    let pass = program.pass(PassKind::Prompt).unwrap();
+    let commands = &program.passes[pass].commands;
+    let other = commands
         .iter()
-        .rposition(|c| c.op == Op::NormMatmulActMul);
-    let other = program.tables[BATCH].commands[other.unwrap()].weights[1];
-    assert_ne!(norm(&program.tables[BATCH]), other);
-    program.tables[BATCH].commands[1].weights[1] = other;
-    let mut session = load(&program, &checkpoint);
-    let [fast, plain] = both(&mut session, BATCH, &step[..4]);
+        .rposition(|c| c.op == Op::NormMatmulActMul)
+        .unwrap();
+    let other = commands[other].weights[1];
+    assert_ne!(commands[1].weights[1], other);
+    program.passes[pass].commands[1].weights[1] = other;
+    let mut context = load(&program, &checkpoint);
+    let [fast, plain] = both(&mut context, PassKind::Prompt, &many[..4]);
     assert_eq!(fast, plain);
-    program.tables[PROMPT].commands[1].weights[1] = other;
-    let session = load(&program, &checkpoint);
-    assert!(
-        session
-            .rows_together()
-            .unwrap_err()
-            .contains("no other table")
-    );
+    // The decode pass has rows of its own.
+    assert_eq!(context.rows_together(), Ok(8));
+}
+
+fn context_step(context: &mut CudaContext, rows: &[Row], outputs: &[u32]) -> Vec<f32> {
+    use welte_device::Context;
+    let pass = context.program().pass(PassKind::Prompt).unwrap();
+    context.step(pass, rows, outputs).unwrap().to_vec()
 }

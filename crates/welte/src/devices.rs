@@ -62,10 +62,11 @@ impl Kind {
 
     /// Opens its first device for an automatic choice.
     pub(crate) fn open_first(&self, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+        let device = self.open(0, options)?;
         if let Some(check) = self.automatic {
             check()?;
         }
-        self.open(0, options)
+        Ok(device)
     }
 
     fn open(&self, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {

@@ -10,9 +10,8 @@ use crate::kernels::Kernel;
 use crate::load::Inner;
 use crate::memory::Block;
 use crate::ops::cache::{KvCache, StateCache};
-use crate::ops::rope::RopeTable;
-use crate::ops::{Bytes, Floats, Place};
-use crate::scratch::{PHASES, Scratch, angles_of, first_list};
+use crate::ops::{Bytes, FloatRows, Floats};
+use crate::scratch::{PHASES, RopeKind, Scratch, first_list};
 use crate::unsupported;
 use welte_device::Error;
 use welte_table::{
@@ -34,18 +33,24 @@ struct Lowered<'a> {
     /// It runs over the input rows of a prompt, which has kernels for many rows. Output rows have the kernels of decode
     /// passes, so that logits do not depend on how many rows are chosen.
     prompt: bool,
-    angles: &'a Angles,
+    angles: &'a mut Angles,
     phases: Vec<Phase>,
 }
 
-/// The rope angles of a pass: where the cosines and sines of each kind of rope lie.
-type Angles = Vec<((WeightId, u32, u32), Place)>;
+/// The rope angles of a pass so far. Commands with the same kind of rope share them.
+#[derive(Default)]
+struct Angles {
+    /// By kind of rope: where the cosines and sines lie.
+    known: Vec<(RopeKind, FloatRows)>,
+    /// Floats in use.
+    floats: usize,
+}
 
 impl Lowering<'_> {
     /// Lowers a pass.
     pub(crate) fn pass(&self, pass: &Pass) -> Result<LoweredPass, Error> {
         let mut phases = Vec::with_capacity(pass.commands.len() * PHASES);
-        let angles = self.angles(pass, &mut phases)?;
+        let mut angles = Angles::default();
         let outputs_from = pass.outputs_from().unwrap_or(usize::MAX);
         for (index, command) in pass.commands.iter().enumerate() {
             let after_choice = index >= outputs_from;
@@ -53,7 +58,7 @@ impl Lowering<'_> {
                 command,
                 rows: pass.rows_at(index) as usize,
                 prompt: pass.kind != PassKind::Decode && !after_choice,
-                angles: &angles,
+                angles: &mut angles,
                 phases: Vec::with_capacity(PHASES),
             };
             self.command(&mut lowered, pass)?;
@@ -67,7 +72,7 @@ impl Lowering<'_> {
         let width = pass.width as usize;
         Ok(LoweredPass {
             phases,
-            result: self.place(pass.result, pass.width, width, pass.outputs as usize)?,
+            result: self.float_rows(pass.result, pass.width, width, pass.outputs as usize)?,
             width,
         })
     }
@@ -94,42 +99,18 @@ impl Lowering<'_> {
         }
     }
 
-    /// One phase per kind of rope.
-    fn angles(&self, pass: &Pass, phases: &mut Vec<LoweredPhase>) -> Result<Angles, Error> {
-        let mut known = Angles::new();
-        let mut offset = 0;
-        let rows = pass.rows as usize;
-        for (index, command) in pass.commands.iter().enumerate() {
-            let Some(key) = angles_of(command) else {
-                continue;
-            };
-            if known.iter().any(|(k, _)| *k == key) {
-                continue;
-            }
-            let rot = key.1 as usize;
-            let y = self.scratch_rows(&self.scratch.angles, offset, rot, rows)?;
-            offset += rows * rot;
-            phases.push(LoweredPhase {
-                command: index as u32,
-                on_outputs: false,
-                phase: Phase::Angles(RopeTable {
-                    freqs: self.floats(key.0, rot / 2)?,
-                    half: rot / 2,
-                    magnitude: f32::from_bits(key.2),
-                    y,
-                }),
-            });
-            known.push((key, y));
-        }
-        Ok(known)
-    }
-
     fn program(&self) -> &Program {
         &self.inner.program
     }
 
     /// Rows of `width` floats in a buffer, checked for `rows` rows.
-    fn place(&self, at: BufferRef, stride: u32, width: usize, rows: usize) -> Result<Place, Error> {
+    fn float_rows(
+        &self,
+        at: BufferRef,
+        stride: u32,
+        width: usize,
+        rows: usize,
+    ) -> Result<FloatRows, Error> {
         let block = self
             .buffers
             .get(at.buffer as usize)
@@ -152,7 +133,7 @@ impl Lowering<'_> {
         }
         // SAFETY: the offset is inside the block.
         let start = unsafe { block.ptr().add(at.offset as usize).cast() };
-        Ok(Place { start, stride })
+        Ok(FloatRows { start, stride })
     }
 
     /// Rows of `stride` floats in the device's own memory.
@@ -162,13 +143,13 @@ impl Lowering<'_> {
         offset: usize,
         stride: usize,
         rows: usize,
-    ) -> Result<Place, Error> {
+    ) -> Result<FloatRows, Error> {
         if (offset + rows * stride) * 4 > block.len() {
             return Err(scratch_too_small());
         }
         // SAFETY: the offset is inside the block.
         let start = unsafe { block.ptr().cast::<f32>().add(offset) };
-        Ok(Place { start, stride })
+        Ok(FloatRows { start, stride })
     }
 
     /// A vector of weights, or none.

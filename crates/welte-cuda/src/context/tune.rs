@@ -30,7 +30,7 @@ impl CudaProgram {
     /// Measures which tuning parameters of the persistent kernels are fastest here. Contexts that are made from now on use them.
     /// Takes about a second and the memory of a context. `progress` hears of trials done and in all. Does nothing where chains
     /// are not replayed by the persistent kernel, the context is short, or a token takes long.
-    pub(crate) fn tune(&self, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
+    pub fn tune(&self, progress: &mut dyn FnMut(Progress)) -> Result<(), Error> {
         let loaded = &self.0;
         let Ok(recording) = &loaded.recording else {
             return Ok(());
@@ -45,7 +45,7 @@ impl CudaProgram {
         };
         loaded.set_tuning(tuning);
         keep(loaded.tuning_file(), &tuning.to_bytes());
-        let agrees = trials.context.compare_rows(u32::MAX)?;
+        let agrees = trials.context.check_rows(u32::MAX)?;
         if let Some(agrees) = agrees {
             loaded.set_rows_agree(agrees);
             keep(loaded.rows_file(), &[u8::from(agrees)]);
@@ -211,7 +211,8 @@ impl CudaContext {
 
     /// Whether the persistent kernel's logits of steps of `rows` rows (or as many as go together) and of two are those of
     /// launched kernels, except for rounding. `None` if it computes no such step, or gave up.
-    pub(super) fn compare_rows(&mut self, rows: u32) -> Result<Option<bool>, Error> {
+    #[doc(hidden)]
+    pub fn check_rows(&mut self, rows: u32) -> Result<Option<bool>, Error> {
         let most = self.rows_together().unwrap_or(0);
         if most < 2 {
             return Ok(None);

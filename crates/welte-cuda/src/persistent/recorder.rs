@@ -13,7 +13,9 @@ use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
 use crate::ops::kv;
 use crate::ops::sample::{shared_bytes, slice};
 use std::collections::BTreeMap;
-use welte_table::{BufferId, BufferRef, Command, NO_WEIGHT, Op, Pass, WeightId, params};
+use welte_table::{
+    BufferId, BufferRef, Command, Extent, NO_WEIGHT, Op, Pass, WeightId, accesses, params,
+};
 
 /// A vector of activations in the exchange.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,6 +53,8 @@ struct Recorder<'a> {
     pass: &'a Pass,
     budget: SharedMemoryBudget,
     blocks: u32,
+    /// Floats of one row of each buffer.
+    widths: BTreeMap<BufferId, u64>,
     vectors: BTreeMap<BufferId, Vector>,
     /// Floats of the exchange so far.
     exchange: u32,
@@ -101,6 +105,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         pass,
         budget,
         blocks,
+        widths: widths(pass),
         vectors: BTreeMap::new(),
         exchange: 0,
         norm: None,
@@ -124,6 +129,19 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
             .map_err(|why| format!("{}: {why}", pass.labels[index]))?;
     }
     recorder.finish(head_dim)
+}
+
+/// Floats of one row of each buffer that the pass reads or writes.
+fn widths(pass: &Pass) -> BTreeMap<BufferId, u64> {
+    let mut widths = BTreeMap::new();
+    for access in pass.commands.iter().flat_map(accesses) {
+        if let Extent::Rows { width, .. } = access.extent {
+            let end = u64::from(access.at.offset / 4) + width;
+            let known = widths.entry(access.at.buffer).or_insert(0);
+            *known = end.max(*known);
+        }
+    }
+    widths
 }
 
 /// Rows of a product, which blocks divide among themselves.
@@ -238,9 +256,7 @@ impl Recorder<'_> {
     /// The vector of a buffer. The first use reserves its place in the exchange.
     fn vector(&mut self, buffer: BufferId) -> Result<&mut Vector, String> {
         if !self.vectors.contains_key(&buffer) {
-            let spec = self.cx.program.buffers.get(buffer as usize);
-            // Of one row: buffers have room for the rows of a step.
-            let floats = spec.map_or(0, |b| (b.bytes / 4).div_ceil(self.pass.rows.into()));
+            let floats = self.widths.get(&buffer).copied().unwrap_or(0);
             let start = self.exchange;
             self.exchange = u32::try_from(floats)
                 .ok()

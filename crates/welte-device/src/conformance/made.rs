@@ -7,6 +7,7 @@ use welte_formats::{Checkpoint, Error, Metadata, TensorInfo, quant};
 use welte_table::Format;
 
 /// A repeatable sequence of numbers that look random.
+#[derive(Default)]
 pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {

@@ -15,6 +15,7 @@ mod lifecycle;
 mod made;
 mod model;
 mod ops;
+mod program;
 mod requests;
 mod sampling;
 mod steps;

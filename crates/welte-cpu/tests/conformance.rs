@@ -1,0 +1,26 @@
+//! The conformance suite on every kind of instruction set: the best of this machine, the narrower ones, plain code.
+
+use std::sync::Arc;
+use welte_device::{Device, DeviceOptions, conformance_tests};
+
+/// The CPU with these instructions, or the best ones if this machine lacks them.
+fn device(instructions: &str) -> Arc<dyn Device> {
+    let mut options = DeviceOptions::default();
+    options.threads = Some(3);
+    if welte_cpu::instruction_sets().contains(&instructions) {
+        options.instructions = Some(instructions.to_string());
+    }
+    welte_cpu::device(&options).expect("instructions of this machine")
+}
+
+mod best {
+    super::conformance_tests!(super::device("best"), welte_reference::device());
+}
+
+mod avx2 {
+    super::conformance_tests!(super::device("avx2"), welte_reference::device());
+}
+
+mod scalar {
+    super::conformance_tests!(super::device("scalar"), welte_reference::device());
+}

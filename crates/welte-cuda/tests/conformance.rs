@@ -1,0 +1,37 @@
+//! The device contract, checked against the reference device.
+
+use std::sync::Arc;
+use welte_device::{Device, DeviceOptions, Replay, conformance};
+
+/// The first GPU. `WELTE_TEST_REPLAY` names the way of replaying chains, the persistent kernel unless set.
+fn device() -> Arc<dyn Device> {
+    let named = std::env::var("WELTE_TEST_REPLAY").ok();
+    device_with(named.map_or(Replay::default(), |name| Replay::from_name(&name).unwrap()))
+}
+
+fn device_with(replay: Replay) -> Arc<dyn Device> {
+    let mut options = DeviceOptions::default();
+    options.replay = replay;
+    welte_cuda::device(0, &options).unwrap()
+}
+
+fn oracle() -> Arc<dyn Device> {
+    welte_reference::device()
+}
+
+welte_device::conformance_tests!(
+    #[ignore = "needs a GPU"]
+    device(),
+    oracle()
+);
+
+#[test]
+#[ignore = "needs a GPU"]
+fn every_way_of_replaying_decodes_alike() {
+    for replay in Replay::ALL {
+        let device = device_with(replay);
+        conformance::chains(&*device, &*oracle());
+        conformance::stops(&*device, &*oracle());
+        conformance::control(&*device, &*oracle());
+    }
+}
