@@ -120,7 +120,7 @@ fn a_file_without_a_vocabulary_has_no_tokenizer() {
     let mut metadata = header();
     metadata.remove("tokenizer.ggml.model");
     let error = welte::tokenizer(&Header(metadata)).unwrap_err();
-    assert!(matches!(error, Error::NoTokenizer(_)), "{error}");
+    assert!(matches!(error, Error::NoTokenizer { .. }), "{error}");
     assert!(error.to_string().contains("header.gguf"), "{error}");
 }
 
