@@ -41,6 +41,30 @@ fn a_chain_equals_any_split_of_it(device: DeviceChoice) {
     }
 }
 
+fn sampling_after_a_step_gives_the_first_token_of_a_chain(device: DeviceChoice) {
+    let model = tiny(device);
+    let prompt = prompt(9, &model);
+    let mut session = model.session().unwrap();
+    for seed in 0..8 {
+        // Without penalties, since the two histories differ by a token.
+        let sampling = with(sampled(seed), |s| s.repeat_penalty = 1.0);
+        session.clear();
+        session.feed(&prompt[..8]).unwrap();
+        session.feed(&prompt[8..]).unwrap();
+        session.set_sampling(&sampling, &[], &[]).unwrap();
+        let token = session.sample().unwrap();
+        session.truncate(8);
+        session.set_sampling(&sampling, &[], &[]).unwrap();
+        let mut chained = Vec::new();
+        let emit = &mut |token| {
+            chained.push(token);
+            true
+        };
+        session.chain(prompt[8], 1, emit).unwrap();
+        assert_eq!(chained, [token]);
+    }
+}
+
 fn same_seed_same_tokens_for_any_chain_length_and_another_seed_differs(device: DeviceChoice) {
     let model = tiny(device);
     let prompt = prompt(20, &model);
@@ -235,6 +259,7 @@ fn caches_filled_at_random_have_values_everywhere(device: DeviceChoice) {
 }
 
 on_devices!(
+    sampling_after_a_step_gives_the_first_token_of_a_chain,
     a_token_reads_the_weights_and_the_positions_so_far,
     caches_filled_at_random_have_values_everywhere,
     a_profiled_step_says_when_its_commands_ran,
