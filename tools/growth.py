@@ -15,7 +15,8 @@ def rows(welte, what, *more):
 
 def show(what, found):
     for r in found:
-        print(f"| {what} | {r['n_threads']} | {r['n_depth']} | {r['avg_ts']:.1f} ± {r['stddev_ts']:.1f} | {r['gb_s']:.1f} | {100 * r['floor_share']:.0f} % of {r['floor_gb_s']:.1f} |", flush=True)
+        share = "in cache" if r["in_cache"] else f"{100 * r['floor_share']:.0f} % of {r['floor_gb_s']:.1f}"
+        print(f"| {what} | {r['n_threads']} | {r['n_depth']} | {r['avg_ts']:.1f} ± {r['stddev_ts']:.1f} | {r['gb_s']:.1f} | {share} |", flush=True)
 
 
 def main():

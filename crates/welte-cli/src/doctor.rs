@@ -37,7 +37,7 @@ fn examine(report: DeviceReport) -> Examined {
 }
 
 /// Width of the first column.
-const NAMES: usize = 16;
+const NAMES: usize = 18;
 
 fn text(devices: &[Examined], bundled: Option<&str>) -> String {
     let mut lines = vec![line("welte", env!("CARGO_PKG_VERSION"))];
@@ -145,14 +145,14 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "cpu              Processor X",
-                "  memory         8.00 GiB available of 16.00 GiB",
-                "  reads          40.0 GB/s",
-                "  replay         graph, persistent",
-                "  instructions   avx2",
-                "cuda:0           not usable: no driver",
-                "  NVRTC          none",
-                "bundled model    not found (models/demo.gguf)",
+                "cpu                Processor X",
+                "  memory           8.00 GiB available of 16.00 GiB",
+                "  reads            40.0 GB/s",
+                "  replay           graph, persistent",
+                "  instructions     avx2",
+                "cuda:0             not usable: no driver",
+                "  NVRTC            none",
+                "bundled model      not found (models/demo.gguf)",
             ]
         );
     }

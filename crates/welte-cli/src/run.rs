@@ -213,16 +213,10 @@ impl<W: Write> Shown<W> {
     }
 }
 
-/// Columns of a terminal; `None` if the stream is not one.
-#[cfg(unix)]
-fn columns(stream: &impl std::os::fd::AsFd) -> Option<u16> {
-    terminal_size::terminal_size_of(stream.as_fd()).map(|(width, _)| width.0)
-}
-
-/// Columns of a terminal; `None` if the stream is not one.
-#[cfg(windows)]
-fn columns(stream: &impl std::os::windows::io::AsHandle) -> Option<u16> {
-    terminal_size::terminal_size_of(stream.as_handle()).map(|(width, _)| width.0)
+/// Columns of the terminal; `None` if the stream is not one.
+fn columns(stream: &impl IsTerminal) -> Option<u16> {
+    let size = stream.is_terminal().then(terminal_size::terminal_size)?;
+    size.map(|(width, _)| width.0)
 }
 
 /// Generates to standard output. Returns the answer too.

@@ -1,5 +1,5 @@
-//! How fast attention reads keys and values (one row) or multiplies (a prompt's rows): layers of attention alone over a
-//! cache of random numbers, beside a plain read of memory in the same run.
+//! How fast attention reads keys and values (one row) or multiplies (rows of a prompt), beside a plain read of memory. The
+//! program has only attention layers, over a cache of random numbers.
 //!
 //!     attention_bench [key=value …]
 //!     threads=2 depth=4096 rows=1 layers=28 heads=16 kv_heads=8 head_dim=128 cache=f16 isa=avx512-vnni turns=12
@@ -46,7 +46,7 @@ struct Shapes {
     rows: u32,
 }
 
-/// Tables of nothing but attention: for one row, and for a prompt's.
+/// Passes of attention only: decode with one row, and a prompt.
 fn program(s: Shapes, cache: Format, context: u32) -> Program {
     const PAGE: u32 = 64;
     const VOCAB: u32 = 16;

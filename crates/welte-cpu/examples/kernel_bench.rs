@@ -1,6 +1,6 @@
-//! How fast the kernels stream and multiply: every format on 2 threads (or as many as the first argument says), on a
-//! matrix of about 512 MB (or the second argument's MB), beside a plain read of the same bytes, and out of cache. A third argument names
-//! an instruction set, a fourth the formats to measure (comma between).
+//! How fast the kernels stream and multiply, for every format, beside a plain read of the same bytes.
+//!
+//!     kernel_bench [threads, 2] [megabytes of the matrix, 512] [instruction set] [formats, separated by commas]
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,7 @@ use welte_table::Format;
 
 const K: usize = 4096;
 
-/// Memory from the system, in huge pages where it has them.
+/// Memory from the system, in huge pages if it gives them.
 struct Memory(*mut u8, usize);
 
 impl Memory {
@@ -44,8 +44,8 @@ impl Drop for Memory {
     }
 }
 
-/// Seconds of the fastest of `turns` runs of `work(thread, turn)` on all threads. Turns are short and many, since on a
-/// machine with other work only a short one has a chance to be left alone.
+/// Seconds of the fastest of `turns` runs of `work(thread, turn)` on all threads. Turns are short and many: on a busy
+/// machine only a short one has a chance to run undisturbed.
 fn time(threads: usize, turns: usize, work: impl Fn(usize, usize) + Sync) -> f64 {
     let once = |turn: usize| {
         let start = Instant::now();
@@ -133,11 +133,11 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
     out.bytes().fill(0);
     let (weights_at, acts_at, out_at) = (weights.0 as usize, acts.0 as usize, out.0 as usize);
     let share = tiles / threads;
-    // One turn reads about 16 MB per thread; the next one other memory, until all has been read.
+    // Each turn reads the next 16 MB or so per thread, until all has been read.
     let window = ((16 << 20) / tile).clamp(1, share);
     let windows = share / window;
     let matmul = |t: usize, turn: usize, count: usize, rows: usize| {
-        // Handed out in pieces of about 64 kB, as the team does.
+        // Pieces of about 64 kB, as the team's chunks.
         let piece = (65536 / tile).max(1);
         for first in (0..count).step_by(piece) {
             let (first, count) = (
@@ -169,7 +169,7 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
         std::hint::black_box(read(bytes));
     });
     let one = time(threads, 4 * windows, |t, turn| matmul(t, turn, window, 1));
-    // The same 256 kB again and again.
+    // The same 256 kB repeatedly: from cache.
     let cached = ((256 << 10) / tile).max(1);
     let hot = time(threads, 40, |t, _| {
         for _ in 0..32 {
@@ -195,7 +195,7 @@ fn measure(kernel: Kernel, threads: usize, bytes: usize) {
     );
 }
 
-/// Operations per second of 64 rows with tiles that are unpacked once, as prompts do it.
+/// Operations per second of 64 rows with tiles that are unpacked once, as in prompts.
 fn prompt(kernel: &Kernel, threads: usize, weights: &Memory, acts: &Memory) -> f64 {
     const TILES: usize = 4;
     const ROUNDS: usize = 8;

@@ -209,14 +209,6 @@ impl CpuContext {
         }
         Ok(())
     }
-
-    fn block(&mut self, id: BufferId) -> Result<&mut [u8], Error> {
-        let spec = self.inner.program.buffers.get(id as usize);
-        let found = self.buffers.get_mut(id as usize).zip(spec);
-        let (block, spec) =
-            found.ok_or_else(|| Error::request(format!("there is no buffer {id}")))?;
-        Ok(&mut block.as_mut_slice()[..spec.bytes as usize])
-    }
 }
 
 impl Context for CpuContext {
@@ -248,17 +240,11 @@ impl Context for CpuContext {
     }
 
     fn copy_page(&mut self, cache: usize, from: u32, to: u32) -> Result<(), Error> {
-        let program = self.inner.program.clone();
-        let spec = self.checks.cache(&program, cache, [from, to])?;
-        let runs = |page| spec.page_runs(program.page, page);
-        let (from, to) = runs(from)
-            .zip(runs(to))
-            .ok_or_else(|| Error::request("the cache is too large"))?;
-        let bytes = self.block(spec.buffer)?;
-        for run in 0..from.count {
-            let source = (from.first + run * from.stride) as usize;
-            let target = (to.first + run * to.stride) as usize;
-            bytes.copy_within(source..source + from.bytes as usize, target);
+        let program = &self.inner.program;
+        let spec = self.checks.cache(program, cache, [from, to])?;
+        let bytes = self.buffers[spec.buffer as usize].as_mut_slice();
+        for (source, target) in spec.page_copies(program.page, from, to) {
+            bytes.copy_within(source, target);
         }
         Ok(())
     }
@@ -357,16 +343,13 @@ impl Context for CpuContext {
     }
 
     fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error> {
-        Ok(self.block(id)?.to_vec())
+        let spec = self.checks.buffer(&self.inner.program, id, 0)?;
+        Ok(self.buffers[id as usize].as_slice()[..spec.bytes as usize].to_vec())
     }
 
     fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error> {
-        let block = self.block(id)?;
-        let size = block.len();
-        let start = block.get_mut(..bytes.len()).ok_or_else(|| {
-            Error::request(format!("{} bytes for a buffer of {size}", bytes.len()))
-        })?;
-        start.copy_from_slice(bytes);
+        self.checks.buffer(&self.inner.program, id, bytes.len())?;
+        self.buffers[id as usize].as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 

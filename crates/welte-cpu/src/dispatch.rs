@@ -9,7 +9,7 @@ use crate::ops::output_rows::{Pool, SelectRows};
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::Sample;
 use crate::ops::short_conv::ShortConv;
-use crate::ops::{Place, State};
+use crate::ops::{FloatRows, State};
 
 /// Chunks of a merge: it is little work.
 const MERGE_CHUNKS: usize = 4;
@@ -18,7 +18,7 @@ const MERGE_CHUNKS: usize = 4;
 pub(crate) struct LoweredPass {
     pub(crate) phases: Vec<LoweredPhase>,
     /// The output rows, which are adjacent.
-    pub(crate) result: Place,
+    pub(crate) result: FloatRows,
     /// Floats of an output row.
     pub(crate) width: usize,
 }
@@ -53,7 +53,7 @@ pub(crate) enum Phase {
     Pool(Pool),
     Route(Route),
     /// Groups entries by the experts that this place names.
-    Group(Groups, Place),
+    Group(Groups, FloatRows),
     PrepareEntries(PrepareEntries),
     ExpertsMatmul(ExpertsMatmul),
     Combine(Combine),

@@ -5,6 +5,7 @@
 
 mod available;
 mod context;
+mod cores;
 mod device;
 mod dispatch;
 mod info;
@@ -13,7 +14,7 @@ mod load;
 mod lower;
 mod memory;
 mod ops;
-mod places;
+
 mod scratch;
 mod team;
 

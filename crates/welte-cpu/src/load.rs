@@ -1,4 +1,4 @@
-//! Loading: weights are read from the checkpoint and packed into the device's layout, by the whole team.
+//! Loading: the team reads the weights from the checkpoint and packs them into the device's layout.
 #![allow(unsafe_code)]
 
 use crate::kernels::{Isa, Kernel};
@@ -10,7 +10,7 @@ use welte_device::{Error, Progress};
 use welte_formats::{Checkpoint, WeightRows};
 use welte_table::{Program, Usage, WeightSpec};
 
-/// Output bytes of one piece of packing work, and of one run of the team (after which progress is reported).
+/// Output bytes of one chunk of packing, and of one run of the team. Progress is reported after each run.
 const PIECE: usize = 1 << 20;
 const RUN: usize = 64 << 20;
 
@@ -24,16 +24,16 @@ pub(crate) struct Inner {
     pub(crate) layouts: Vec<Layout>,
 }
 
-/// Where a weight's forms lie in the arena.
+/// Where a weight lies in the arena.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Layout {
-    /// Packed tiles; a table that is multiplied too is read from them.
+    /// Packed tiles. A lookup table that is also a matrix is read from them.
     pub(crate) matrix: Option<usize>,
-    /// Rows as encoded, one after the other, of a table that is never multiplied.
+    /// Encoded rows of a lookup table that is not a matrix.
     pub(crate) lookup: Option<usize>,
     /// Floats.
     pub(crate) floats: Option<usize>,
-    /// Bytes of all forms.
+    /// Its bytes.
     bytes: usize,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn weight_bytes(spec: &WeightSpec, isa: Isa) -> u64 {
     layout(spec, isa, 0).map_or(u64::MAX, |l| l.bytes as u64)
 }
 
-/// A stretch of memory that only one chunk of work writes.
+/// Memory of which each chunk of work writes its own part.
 #[derive(Clone, Copy)]
 struct Target(*mut u8, usize);
 // SAFETY: each chunk writes only its own part of the stretch (see `pack`).
@@ -78,7 +78,7 @@ unsafe impl Sync for Target {}
 
 impl Target {
     /// # Safety
-    /// Nobody else may use these bytes while the slice lives.
+    /// No other thread uses these bytes while the slice lives.
     #[allow(clippy::mut_from_ref)]
     unsafe fn part(&self, from: usize, len: usize) -> &mut [u8] {
         assert!(from + len <= self.1, "a part lies inside its weight");

@@ -1,24 +1,23 @@
-//! The thread team: persistent threads that work through the phases of a step together.
+//! The thread team: persistent threads that run the phases of a step together.
 //!
-//! A step is a list of phases, each cut into chunks. `next` holds the step's number and the next chunk to take, over
-//! all phases; `done` holds the same number and how many chunks are finished. A thread looks at the next chunk, waits
-//! until every chunk of the phases before it is done, and only then takes it: so a thread that the system has put to
-//! sleep between chunks holds nothing, and the others go on without it.
+//! A step is a list of phases, each cut into chunks. `next` holds the step number and the next chunk to take, counted over
+//! all phases. `done` holds the step number and how many chunks are finished. A thread takes a chunk only after all chunks
+//! of earlier phases are done. So a thread that is descheduled between chunks holds nothing, and the others continue.
 #![allow(unsafe_code)]
 
-use crate::places::Places;
+use crate::cores::Cores;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often a waiting thread looks before it lets others run, and how often after that before it sleeps.
+/// How often a waiting thread polls before it yields, and how often it yields before it sleeps.
 const SPINS: u32 = 2_000;
 const YIELDS: u32 = 200;
 
-/// How long a thread waits before it takes another for one that has lost its core: this, and so many times the time
-/// that its own last chunk took.
+/// How long a thread waits until it assumes that another thread has lost its core: `LOST` plus `LOST_CHUNKS` times the
+/// duration of its own last chunk.
 const LOST: Duration = Duration::from_micros(20);
 const LOST_CHUNKS: u32 = 4;
 
@@ -52,7 +51,7 @@ struct Shared {
     stop: AtomicBool,
     started: AtomicUsize,
     /// Where each thread is.
-    places: Places,
+    cores: Cores,
 }
 
 /// How long a thread has waited.
@@ -83,7 +82,7 @@ impl Waiting {
         self.changed = false;
     }
 
-    /// True once, when the wait is too long for threads that all have a core.
+    /// True once per wait, when it takes longer than it could if every thread had a core.
     fn is_too_long(&mut self) -> bool {
         if self.changed || !self.tries.is_multiple_of(64) {
             return false;
@@ -102,11 +101,11 @@ pub(crate) struct Team {
     turn: Mutex<u32>,
 }
 
-/// What a look at the shared state found.
+/// The result of polling the shared state.
 enum Look {
     /// This chunk was taken.
     Taken { phase: usize, chunk: usize },
-    /// Somebody else took it: look again.
+    /// Another thread took it: poll again.
     Lost,
     /// Nothing to take now; the step may be over.
     Nothing,
@@ -121,8 +120,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Takes the next chunk if its turn has come. `cursor` is this thread's (step, phase), so that phases are found
-    /// without searching from the start.
+    /// Takes the next chunk if all earlier phases are done. `cursor` is this thread's (step, phase), which saves a search
+    /// from the first phase.
     fn look(&self, cursor: &mut (u32, usize)) -> Look {
         let next = self.next.0.load(SeqCst);
         let (step, ticket) = ((next >> 32) as u32, next as u32);
@@ -130,7 +129,7 @@ impl Shared {
             *cursor = (step, 0);
         }
         let phases = self.phases.load(Acquire);
-        // What is read of `starts` may already belong to another step; then taking the chunk fails below.
+        // `starts` may already belong to another step. Then taking the chunk fails below.
         while cursor.1 < phases && self.starts[cursor.1 + 1].load(Acquire) <= ticket {
             cursor.1 += 1;
         }
@@ -164,8 +163,8 @@ impl Shared {
     fn execute(&self, phase: usize, chunk: usize, waiting: &mut Waiting) {
         let thread = waiting.thread;
         let start = Instant::now();
-        self.places.begin(thread);
-        // Read before the chunk is counted: afterwards the step may be over and `starts` another's.
+        self.cores.begin(thread);
+        // Read before the chunk is counted: afterwards the step may be over, and `starts` belongs to another one.
         let end = self.starts[phase + 1].load(Acquire);
         let job = self.job.load(Acquire);
         // SAFETY: `run` does not return, and so the job lives, before every chunk that was taken is counted below.
@@ -173,7 +172,7 @@ impl Shared {
         if catch_unwind(AssertUnwindSafe(|| work(phase, chunk, thread))).is_err() {
             self.panicked.store(true, SeqCst);
         }
-        self.places.end(thread);
+        self.cores.end(thread);
         waiting.end();
         waiting.chunk = start.elapsed();
         let done = self.done.0.fetch_add(1, SeqCst) + 1;
@@ -189,11 +188,11 @@ impl Shared {
         }
     }
 
-    /// Waits until `over`, or until something might be there to take.
+    /// Waits until `over`, or until a chunk may be available.
     fn wait(&self, waiting: &mut Waiting, over: &dyn Fn() -> bool) {
         waiting.tries += 1;
         if waiting.is_too_long() && self.is_someone_behind() {
-            self.places.change(waiting.thread);
+            self.cores.swap(waiting.thread);
         }
         if waiting.tries < SPINS {
             std::hint::spin_loop();
@@ -214,13 +213,13 @@ impl Shared {
         }
     }
 
-    /// Whether a step goes on in which every chunk that may be taken was taken: somebody is still at one.
+    /// Whether other threads still run chunks of this step and none can be taken.
     fn is_someone_behind(&self) -> bool {
         let (next, done) = (self.next.0.load(SeqCst), self.done.0.load(SeqCst));
         next >> 32 == done >> 32 && (done as u32) < next as u32
     }
 
-    /// Whether a chunk could be taken (or the state is changing just now).
+    /// Whether a chunk may be available. Also true while the state changes.
     fn is_something_there(&self) -> bool {
         let next = self.next.0.load(SeqCst);
         let done = self.done.0.load(SeqCst);
@@ -234,7 +233,7 @@ impl Shared {
     }
 
     fn work_until_stopped(&self, thread: usize) {
-        self.places.enter(thread);
+        self.cores.enter(thread);
         self.started.fetch_add(1, SeqCst);
         let mut cursor = (0, 0);
         let mut waiting = Waiting::new(thread);
@@ -251,8 +250,8 @@ impl Shared {
 }
 
 impl Team {
-    /// A team of `threads` (the caller included) for steps of up to `max_phases` phases. Fewer threads than asked for
-    /// work too, if the system gives no more.
+    /// A team of `threads`, the caller included, for steps of up to `max_phases` phases. The team has fewer threads if the
+    /// system refuses some.
     pub(crate) fn new(threads: usize, max_phases: usize) -> Team {
         let shared = Arc::new(Shared {
             next: Line(AtomicU64::new(0)),
@@ -266,7 +265,7 @@ impl Team {
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             started: AtomicUsize::new(0),
-            places: Places::new(threads.max(1)),
+            cores: Cores::new(threads.max(1)),
         });
         let mut workers = Vec::new();
         for thread in 1..threads {
@@ -279,7 +278,7 @@ impl Team {
                 Err(_) => break,
             }
         }
-        // A thread allocates while it starts; nothing shall once the team is there.
+        // Threads allocate while they start. Wait, so that nothing allocates afterwards.
         while shared.started.load(SeqCst) < workers.len() {
             std::thread::yield_now();
         }
@@ -295,7 +294,7 @@ impl Team {
         self.workers.len() + 1
     }
 
-    /// Runs phases of `counts[phase]` chunks, one phase after the other, the chunks of a phase in any order on any
+    /// Runs phases of `counts[phase]` chunks, one phase after the other. The chunks of a phase run in any order on any
     /// thread. Allocates nothing.
     pub(crate) fn run(&self, counts: &[u32], work: Work<'_>) -> Result<(), Panicked> {
         if self.workers.is_empty() {
@@ -317,7 +316,7 @@ impl Team {
         *turn = turn.wrapping_add(1);
         let step = *turn;
         let mut total = 0u32;
-        // Nobody may take a chunk of the step before by the starts of this one.
+        // Close the previous step first: no thread may take one of its chunks by the starts of this step.
         shared.next.0.store(pack(step, u32::MAX), SeqCst);
         for (start, &count) in shared.starts.iter().zip(counts) {
             start.store(total, Release);
@@ -334,7 +333,7 @@ impl Team {
         shared.wake_sleepers();
 
         let over = || shared.done.0.load(SeqCst) as u32 == total;
-        shared.places.enter(0);
+        shared.cores.enter(0);
         let mut cursor = (step, 0);
         let mut waiting = Waiting::new(0);
         while !over() {
@@ -346,7 +345,7 @@ impl Team {
                 Look::Nothing => shared.wait(&mut waiting, &over),
             }
         }
-        shared.places.leave(0);
+        shared.cores.leave(0);
         if shared.panicked.load(SeqCst) {
             Err(Panicked)
         } else {

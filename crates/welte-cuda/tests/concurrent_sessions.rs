@@ -3,19 +3,12 @@
 //!
 //! `WELTE_STRESS_ROUNDS` is the number of rounds, 2 unless set.
 
-#[allow(dead_code)]
-#[path = "../../welte-device/src/conformance/made.rs"]
-mod made;
-#[allow(dead_code)]
-#[path = "../../welte-device/src/conformance/model.rs"]
-mod model;
-
 mod common;
 
 use common::{Config, chain_of, config, long, make, rows, step};
-use made::{Made, Numbers};
 use std::process::Command;
 use std::sync::{Arc, Barrier};
+use welte_device::conformance::made::{Made, Numbers};
 use welte_device::{Replay, ReplayTools};
 use welte_table::{Format, PassKind, Program, Row};
 

@@ -1,17 +1,11 @@
 //! After a context is made nothing allocates on the host: a counting allocator proves it. A file of its own, because the
 //! count is the process's.
 
-#[allow(dead_code)]
-#[path = "../../welte-device/src/conformance/made.rs"]
-mod made;
-#[allow(dead_code)]
-#[path = "../../welte-device/src/conformance/model.rs"]
-mod model;
-
-use made::Numbers;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use welte_device::conformance::made::Numbers;
+use welte_device::conformance::{model, program};
 use welte_device::{
     ChainStart, Context, Control, DeviceOptions, Pick, Replay, ReplayTools, SlotState,
 };
@@ -41,7 +35,7 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 #[ignore = "needs a GPU"]
 fn replay_allocates_nothing() {
-    let (program, checkpoint) = model::make(&model::Model::small(1));
+    let (program, checkpoint) = program::make(&model::Model::small(1));
     let device = welte_cuda::CudaDevice::open(0, &DeviceOptions::default()).unwrap();
     let loaded = device.load_program(Arc::new(program), &checkpoint).unwrap();
     let mut context = loaded.cuda_context().unwrap();

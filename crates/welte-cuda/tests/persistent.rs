@@ -1,22 +1,16 @@
 //! The persistent kernel against the reference and the graph, and its invariants.
 
-#[allow(dead_code)]
-#[path = "../../welte-device/src/conformance/made.rs"]
-mod made;
-#[allow(dead_code)]
-#[path = "../../welte-device/src/conformance/model.rs"]
-mod model;
-
 mod common;
 
 use common::{
     Config, chain, chain_of, chain_while, config, difference, gpu, load, logits, long, make, open,
     oracle, prompt, replaying, rows, seed, set_slot, soak, step,
 };
-use made::{Made, Numbers};
 use std::sync::Arc;
 use std::time::Instant;
 use welte_cuda::CudaContext;
+use welte_device::conformance::made::{Made, Numbers};
+use welte_device::conformance::{model, program};
 use welte_device::{ChainStart, Context, Control, Pick, Progress, Replay, ReplayTools, SlotState};
 use welte_table::*;
 
@@ -192,7 +186,7 @@ fn layers_in_several_caches_agree_with_the_reference() {
         act: 0,
     });
     let attention = model::Layer::Attention;
-    let (program, checkpoint) = model::make(&model::Model {
+    let (program, checkpoint) = program::make(&model::Model {
         dim: 256,
         vocab: 1003,
         prompt_rows: 64,

@@ -1,21 +1,14 @@
 //! Steps of several rows by the persistent kernel, against the reference and the launched kernels.
 
-#[allow(dead_code)]
-#[path = "../../welte-device/src/conformance/made.rs"]
-mod made;
-#[allow(dead_code)]
-#[path = "../../welte-device/src/conformance/model.rs"]
-mod model;
-
 mod common;
 
 use common::{
     Config, chain_of, config, difference, gpu, load, logits, long, make, oracle, prompt, replaying,
     rows, seed, soak, step,
 };
-use made::{Made, Numbers};
 use std::time::Instant;
 use welte_cuda::CudaContext;
+use welte_device::conformance::made::{Made, Numbers};
 use welte_device::{Replay, ReplayTools};
 use welte_table::*;
 

@@ -1,11 +1,7 @@
 //! The sampling kernel against the reference, for vocabularies that many blocks share.
 
-#[allow(dead_code)]
-#[path = "../../welte-device/src/conformance/made.rs"]
-mod made;
-
-use made::{Made, Numbers};
 use std::sync::Arc;
+use welte_device::conformance::made::{Made, Numbers};
 use welte_device::{ChainStart, Context, Control, Device, DeviceOptions, Pick, Replay, SlotState};
 use welte_table::*;
 

@@ -1,7 +1,7 @@
 //! Validation of requests, made once for all devices. Nothing here allocates after [`Checks::new`].
 
 use crate::{ChainStart, Error, Pick};
-use welte_table::{CacheKind, PassKind, Program, Row};
+use welte_table::{BufferId, BufferSpec, CacheKind, PassKind, Program, Row};
 
 /// Checks requests against a program, with room for its largest step.
 #[derive(Debug)]
@@ -244,6 +244,26 @@ impl Checks {
                 spec.name, spec.pages
             ))),
             None => Ok(spec),
+        }
+    }
+
+    /// Checks a buffer's number, and that it has room for so many bytes.
+    pub fn buffer<'p>(
+        &self,
+        program: &'p Program,
+        id: BufferId,
+        bytes: usize,
+    ) -> Result<&'p BufferSpec, Error> {
+        let known = program.buffers.len();
+        let spec = program.buffers.get(id as usize);
+        let spec =
+            spec.ok_or_else(|| Error::request(format!("buffer {id}; the program has {known}")))?;
+        match bytes as u64 <= spec.bytes {
+            true => Ok(spec),
+            false => Err(Error::request(format!(
+                "{bytes} bytes for buffer '{}', which has {}",
+                spec.name, spec.bytes
+            ))),
         }
     }
 

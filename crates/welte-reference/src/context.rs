@@ -128,12 +128,6 @@ impl ReferenceContext {
         let logits = &self.last.values[output * vocab..][..vocab];
         self.slots[slot as usize].next(logits, position)
     }
-
-    fn buffer(&mut self, id: BufferId) -> Result<&mut Vec<u8>, Error> {
-        let known = self.memory.buffers.len();
-        let buffer = self.memory.buffers.get_mut(id as usize);
-        buffer.ok_or_else(|| Error::request(format!("buffer {id}; the program has {known}")))
-    }
 }
 
 /// The chosen rows of a step: of a decode pass all.
@@ -182,14 +176,9 @@ impl Context for ReferenceContext {
 
     fn copy_page(&mut self, cache: usize, from: u32, to: u32) -> Result<(), Error> {
         let spec = self.checks.cache(&self.program, cache, [from, to])?;
-        let page = self.program.page;
-        let runs = spec.page_runs(page, from).zip(spec.page_runs(page, to));
-        let (from, to) = runs.ok_or_else(|| Error::request("the cache is too large"))?;
-        let buffer = &mut self.memory.buffers[spec.buffer as usize];
-        for run in 0..from.count {
-            let source = (from.first + run * from.stride) as usize;
-            let target = (to.first + run * to.stride) as usize;
-            buffer.copy_within(source..source + from.bytes as usize, target);
+        let bytes = &mut self.memory.buffers[spec.buffer as usize];
+        for (source, target) in spec.page_copies(self.program.page, from, to) {
+            bytes.copy_within(source, target);
         }
         Ok(())
     }
@@ -277,16 +266,13 @@ impl Context for ReferenceContext {
     }
 
     fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error> {
-        self.buffer(id).cloned()
+        self.checks.buffer(&self.program, id, 0)?;
+        Ok(self.memory.buffers[id as usize].clone())
     }
 
     fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error> {
-        let buffer = self.buffer(id)?;
-        let size = buffer.len();
-        let start = buffer.get_mut(..bytes.len()).ok_or_else(|| {
-            Error::request(format!("{} bytes for a buffer of {size}", bytes.len()))
-        })?;
-        start.copy_from_slice(bytes);
+        self.checks.buffer(&self.program, id, bytes.len())?;
+        self.memory.buffers[id as usize][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 

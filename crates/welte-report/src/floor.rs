@@ -45,6 +45,7 @@ mod tests {
         let large = Floor::new(20e9, 700 << 20, 32 << 20);
         assert_eq!(large.share(15e9), Some(0.75));
         assert_eq!(large.describe(15e9, "the floor"), "75 % of the floor");
+        assert!(Floor::new(20e9, 8, 8).in_cache && !Floor::new(20e9, 9, 8).in_cache);
         // An unknown cache holds nothing.
         assert!(!Floor::new(20e9, 1, 0).in_cache);
     }

@@ -1,6 +1,7 @@
 //! The table: commands as plain data, and the program that holds the tables of one model.
 
 use crate::{Format, Op, Params};
+use std::ops::Range;
 
 /// An index into [`Program::weights`].
 pub type WeightId = u32;
@@ -353,6 +354,26 @@ impl CacheSpec {
             stride: bytes.checked_mul(self.pages.into())?,
             bytes,
             count,
+        })
+    }
+}
+
+impl CacheSpec {
+    /// The copies that make page `to` equal to page `from`: ranges of bytes in the buffer, and where each goes.
+    pub fn page_copies(
+        &self,
+        page: u32,
+        from: u32,
+        to: u32,
+    ) -> impl Iterator<Item = (Range<usize>, usize)> + use<> {
+        // Verified caches have runs.
+        let runs = self.page_runs(page, from).zip(self.page_runs(page, to));
+        runs.into_iter().flat_map(|(from, to)| {
+            (0..from.count).map(move |run| {
+                let start = (from.first + run * from.stride) as usize;
+                let target = (to.first + run * to.stride) as usize;
+                (start..start + from.bytes as usize, target)
+            })
         })
     }
 }

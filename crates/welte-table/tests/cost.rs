@@ -210,13 +210,13 @@ fn small_ops() {
 fn of_experts_only_those_that_a_row_chose_are_counted() {
     let route = p::Route {
         experts: 8,
-        used: 2,
+        used: 3,
         renormalise: 1,
         scale: 1.0,
         x_stride: 8,
-        y_stride: 4,
+        y_stride: 6,
     };
-    assert_eq!(of(Op::Route, route.words(), &[]), (32 + 16, 32));
+    assert_eq!(of(Op::Route, route.words(), &[]), (32 + 24, 32));
     let act_mul = |used| {
         let params = p::ExpertsActMul {
             n: 32,

@@ -16,7 +16,7 @@ pub(crate) struct Kind {
     open: Open,
     /// What there is of this kind on this machine.
     reports: fn() -> Vec<DeviceReport>,
-    /// Whether the engine may choose it by itself: an error says why it should not here.
+    /// If the engine may choose it by itself: whether it should on this machine.
     automatic: Option<fn() -> Result<(), welte_device::Error>>,
 }
 
@@ -25,9 +25,10 @@ pub(crate) const KINDS: [Kind; 3] = [
     Kind {
         name: "cuda",
         numbered: true,
-        open: |ordinal, _| not_ported(DeviceId::numbered("cuda", ordinal)),
-        reports: Vec::new,
-        automatic: Some(|| Ok(())),
+        open: welte_cuda::device,
+        reports: welte_cuda::reports,
+        // An explicit choice can do without the compiler if the kernel cache has every kernel.
+        automatic: Some(|| welte_cuda::compiler_version().map(|_| ())),
     },
     Kind {
         name: "cpu",
@@ -45,11 +46,6 @@ pub(crate) const KINDS: [Kind; 3] = [
     },
 ];
 
-fn not_ported(device: DeviceId) -> Result<Arc<dyn Device>, welte_device::Error> {
-    let why = "not ported yet".to_string();
-    Err(welte_device::Error::Unavailable { device, why })
-}
-
 impl Kind {
     /// The device of this kind with that number.
     pub(crate) fn id(&self, ordinal: u32) -> DeviceId {
@@ -66,10 +62,11 @@ impl Kind {
 
     /// Opens its first device for an automatic choice.
     pub(crate) fn open_first(&self, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+        let device = self.open(0, options)?;
         if let Some(check) = self.automatic {
             check()?;
         }
-        self.open(0, options)
+        Ok(device)
     }
 
     fn open(&self, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {

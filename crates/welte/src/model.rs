@@ -9,7 +9,7 @@ use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Re
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
 use welte_models::{CompileOptions, ModelSpec};
-use welte_table::{Class, Format, MemoryPlan, PassKind, Program, Row, cost};
+use welte_table::{Format, MemoryPlan, PassKind, Program, Row, cost};
 use welte_text::{ChatTemplate, Message, Tokenizer};
 
 /// The default context of a model whose own context is longer.
@@ -62,6 +62,13 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
+    fn with_context(&self, context: u32) -> LoadOptions {
+        LoadOptions {
+            context,
+            ..self.clone()
+        }
+    }
+
     fn for_device(&self) -> DeviceOptions {
         let mut options = DeviceOptions::default();
         options.threads = self.threads;
@@ -207,7 +214,10 @@ impl Model {
             plan,
         } = inspect(checkpoint, options)?;
         if !options.ignore_memory {
-            check_memory(checkpoint.origin(), &plan, device.as_ref())?;
+            check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
+                let options = options.with_context(context);
+                plan_on(device.as_ref(), checkpoint.as_ref(), &spec, &options)
+            })?;
         }
         let pass = |kind: PassKind| {
             plan.program.pass(kind).ok_or_else(|| Error::Program {
@@ -387,12 +397,14 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
         });
     }
     let spec = welte_models::spec(checkpoint.as_ref())?;
-    let plan_on = |device: &dyn Device| plan_on(device, checkpoint.as_ref(), &spec, options);
+    let plan_on = |device: &dyn Device, options: &LoadOptions| {
+        plan_on(device, checkpoint.as_ref(), &spec, options)
+    };
     let mut skipped = Vec::new();
     let (device, plan) = match options.device {
         DeviceChoice::Named(id) => {
             let device = open_device(id, &options.for_device())?;
-            let plan = plan_on(device.as_ref())?;
+            let plan = plan_on(device.as_ref(), options)?;
             (device, plan)
         }
         DeviceChoice::Auto => {
@@ -403,9 +415,11 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
                 };
                 let last = kinds.peek().is_none();
                 let found = kind.open_first(&options.for_device()).and_then(|device| {
-                    let plan = plan_on(device.as_ref())?;
+                    let plan = plan_on(device.as_ref(), options)?;
                     if !last && !options.ignore_memory {
-                        check_memory(checkpoint.origin(), &plan, device.as_ref())?;
+                        check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
+                            plan_on(device.as_ref(), &options.with_context(context))
+                        })?;
                     }
                     Ok((device, plan))
                 });
@@ -453,33 +467,45 @@ fn plan_on(
     };
     let mut program = welte_models::compile(spec, checkpoint, &compile)?;
     let origin = || checkpoint.origin().to_string();
+    let unsupported = |what| Error::Unsupported {
+        origin: origin(),
+        device: device.info().id,
+        what,
+    };
     if let Some(what) = device.missing(&program) {
-        return Err(Error::Unsupported {
-            origin: origin(),
-            device: device.info().id,
-            what,
-        });
+        return Err(unsupported(what));
     }
-    let invalid = |problem| Error::Program {
+    welte_table::legalize(&mut program, &|command| device.supports(command))
+        .map_err(unsupported)?;
+    welte_table::verify(&program).map_err(|problem| Error::Program {
         origin: origin(),
         problem,
-    };
-    welte_table::legalize(&mut program, &|command| device.supports(command)).map_err(invalid)?;
-    welte_table::verify(&program).map_err(invalid)?;
+    })?;
     Ok(device.plan(Arc::new(program))?)
 }
 
-/// Refuses a plan that exceeds the available memory, and says how long a context would fit.
-fn check_memory(origin: &str, plan: &Plan, device: &dyn Device) -> Result<(), Error> {
+/// Refuses a plan that exceeds the available memory, and says how long a context would fit. `plan_for` plans another
+/// context.
+fn check_memory(
+    origin: &str,
+    plan: &Plan,
+    device: &dyn Device,
+    plan_for: impl Fn(u32) -> Result<Plan, Error>,
+) -> Result<(), Error> {
     let need = plan.memory.total();
     let have = match device.available_memory() {
         Some(have) if need > have => have,
         _ => return Ok(()),
     };
-    let cache = plan.memory.bytes(Class::Cache);
-    let fixed = need.saturating_sub(cache);
-    let per_position = (cache / u64::from(plan.program.context.max(1))).max(1);
-    let fits = have.saturating_sub(fixed) / per_position / 256 * 256;
+    // Memory grows linearly with the context, so two plans give the slope.
+    let (context, half) = (plan.program.context, plan.program.context / 2);
+    let per_half = need.saturating_sub(match half {
+        0 => need,
+        half => plan_for(half)?.memory.total(),
+    });
+    let per_position = (per_half / u64::from(context - half).max(1)).max(1);
+    let excess = (need - have).div_ceil(per_position);
+    let fits = u64::from(context).saturating_sub(excess) / 256 * 256;
     Err(Error::Memory {
         origin: origin.to_string(),
         device: device.info().id,
@@ -487,4 +513,152 @@ fn check_memory(origin: &str, plan: &Plan, device: &dyn Device) -> Result<(), Er
         have,
         fits_context: u32::try_from(fits).ok().filter(|fits| *fits > 0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use welte_device::DeviceId;
+    use welte_table::{Command, Op};
+
+    /// The reference device with limits.
+    struct Limited {
+        device: Arc<dyn Device>,
+        missing: Option<&'static str>,
+        without: Option<Op>,
+        memory: Option<u64>,
+    }
+
+    impl Limited {
+        fn new() -> Limited {
+            Limited {
+                device: open_device(DeviceId::only("reference"), &DeviceOptions::default())
+                    .unwrap(),
+                missing: None,
+                without: None,
+                memory: None,
+            }
+        }
+    }
+
+    impl Device for Limited {
+        fn info(&self) -> &DeviceInfo {
+            self.device.info()
+        }
+        fn supports(&self, command: &Command) -> bool {
+            self.without != Some(command.op)
+        }
+        fn missing(&self, _: &Program) -> Option<String> {
+            self.missing.map(str::to_string)
+        }
+        fn plan(&self, program: Arc<Program>) -> Result<Plan, welte_device::Error> {
+            self.device.plan(program)
+        }
+        fn available_memory(&self) -> Option<u64> {
+            self.memory
+        }
+        fn load(
+            &self,
+            plan: Plan,
+            checkpoint: &dyn Checkpoint,
+            progress: &mut dyn FnMut(Progress),
+        ) -> Result<Arc<dyn Loaded>, welte_device::Error> {
+            self.device.load(plan, checkpoint, progress)
+        }
+        fn read_bandwidth(&self, _: f64) -> Result<f64, welte_device::Error> {
+            Ok(1.0)
+        }
+    }
+
+    fn plan_tiny(device: &dyn Device, options: &LoadOptions) -> Result<Plan, Error> {
+        let checkpoint = open("synthetic:tiny:q8_0").unwrap();
+        let spec = welte_models::spec(checkpoint.as_ref()).unwrap();
+        plan_on(device, checkpoint.as_ref(), &spec, options)
+    }
+
+    fn context(context: u32) -> LoadOptions {
+        LoadOptions::default().with_context(context)
+    }
+
+    #[test]
+    fn what_a_device_lacks_is_named() {
+        let lacks = |device: &Limited| match plan_tiny(device, &context(64)) {
+            Err(Error::Unsupported { device, what, .. }) => (device, what),
+            other => panic!("{:?}", other.err()),
+        };
+        let mut device = Limited::new();
+        device.missing = Some("a third hand");
+        let reference = DeviceId::only("reference");
+        assert_eq!(lacks(&device), (reference, "a third hand".to_string()));
+        device.missing = None;
+        device.without = Some(Op::Attention);
+        let (id, what) = lacks(&device);
+        assert_eq!(id, reference);
+        assert!(what.contains("no attention"), "{what}");
+        // A fused op is split.
+        device.without = Some(Op::NormMatmul);
+        let plan = plan_tiny(&device, &context(64)).unwrap();
+        let commands = plan.program.passes.iter().flat_map(|pass| &pass.commands);
+        assert!(commands.into_iter().all(|c| c.op != Op::NormMatmul));
+    }
+
+    #[test]
+    fn a_plan_must_fit_in_the_available_memory() {
+        let mut device = Limited::new();
+        let plan = plan_tiny(&device, &context(4096)).unwrap();
+        let need = plan.memory.total();
+        let plan_for = |length| plan_tiny(&Limited::new(), &context(length));
+        let position = (need - plan_for(2048).unwrap().memory.total()) / 2048;
+        let check = |device: &Limited| check_memory("tiny", &plan, device, plan_for);
+        assert!(check(&device).is_ok());
+        device.memory = Some(need);
+        assert!(check(&device).is_ok());
+        // Bytes that lack, and the context that fits.
+        for (lack, fits) in [
+            (1, Some(3840)),
+            (256 * position, Some(3840)),
+            (256 * position + 1, Some(3584)),
+            (3840 * position, Some(256)),
+            (3840 * position + 1, None),
+            (need, None),
+        ] {
+            device.memory = Some(need - lack);
+            let Err(Error::Memory {
+                need: said,
+                have,
+                fits_context,
+                ..
+            }) = check(&device)
+            else {
+                panic!("{lack} bytes too few are enough")
+            };
+            assert_eq!((said, have, fits_context), (need, need - lack, fits));
+        }
+    }
+
+    #[test]
+    fn rows_and_context_follow_the_options() {
+        let device = Limited::new();
+        let sizes = |options: &LoadOptions| {
+            let program = plan_tiny(&device, options).unwrap().program;
+            let rows = |kind| program.passes[program.pass(kind).unwrap()].rows;
+            let (decode, prompt) = (rows(PassKind::Decode), rows(PassKind::Prompt));
+            (program.context, decode, prompt)
+        };
+        let own = device.info().prompt_rows;
+        let all = context(4096);
+        assert_eq!(sizes(&all), (4096, 16, own));
+        let some = LoadOptions {
+            decode_rows: 3,
+            prompt_rows: 7,
+            ..all.clone()
+        };
+        assert_eq!(sizes(&some), (4096, 3, 7));
+        let wide = LoadOptions {
+            decode_rows: 0,
+            prompt_rows: 7,
+            ..context(5)
+        };
+        assert_eq!(sizes(&wide), (5, 1, 5));
+    }
 }

@@ -142,10 +142,16 @@ fn end_tokens_in_config(text: &str, path: &Path) -> Result<Vec<u32>, Error> {
 fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| meta.get(&key(name)).and_then(number);
+    let model = string(meta, &key("model"))?;
+    let tokens = strings(meta, &key("tokens"));
+    // llama.cpp's converters name the vocabulary of a file without one.
+    if matches!(model.as_str(), "none" | "no_vocab") || tokens.is_empty() {
+        return None;
+    }
     Some(Vocabulary {
-        model: string(meta, &key("model"))?,
+        model,
         pre: string(meta, &key("pre")),
-        tokens: strings(meta, &key("tokens")),
+        tokens,
         scores: list(meta, &key("scores"), |v| match v {
             Value::F64(v) => *v as f32,
             other => number(other).map_or(f32::NAN, |v| v as f32),

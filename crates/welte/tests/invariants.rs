@@ -41,6 +41,30 @@ fn a_chain_equals_any_split_of_it(device: DeviceChoice) {
     }
 }
 
+fn sampling_after_a_step_gives_the_first_token_of_a_chain(device: DeviceChoice) {
+    let model = tiny(device);
+    let prompt = prompt(9, &model);
+    let mut session = model.session().unwrap();
+    for seed in 0..8 {
+        // Without penalties, since the two histories differ by a token.
+        let sampling = with(sampled(seed), |s| s.repeat_penalty = 1.0);
+        session.clear();
+        session.feed(&prompt[..8]).unwrap();
+        session.feed(&prompt[8..]).unwrap();
+        session.set_sampling(&sampling, &[], &[]).unwrap();
+        let token = session.sample().unwrap();
+        session.truncate(8);
+        session.set_sampling(&sampling, &[], &[]).unwrap();
+        let mut chained = Vec::new();
+        let emit = &mut |token| {
+            chained.push(token);
+            true
+        };
+        session.chain(prompt[8], 1, emit).unwrap();
+        assert_eq!(chained, [token]);
+    }
+}
+
 fn same_seed_same_tokens_for_any_chain_length_and_another_seed_differs(device: DeviceChoice) {
     let model = tiny(device);
     let prompt = prompt(20, &model);
@@ -202,7 +226,42 @@ fn a_profiled_step_says_when_its_commands_ran(device: DeviceChoice) {
     assert!(session.context().last_step().is_empty());
 }
 
+fn a_token_reads_the_weights_and_the_positions_so_far(device: DeviceChoice) {
+    let model = tiny(device);
+    let spec = model.spec();
+    let position = u64::from(spec.layers * 2 * spec.kv_heads * spec.head_dim * 2);
+    let first = model.bytes_per_token(1);
+    assert_eq!(model.bytes_per_token(2) - first, position);
+    assert_eq!(model.bytes_per_token(101) - first, 100 * position);
+    let program = model.program();
+    let decode = &program.passes[program.pass(PassKind::Decode).unwrap()];
+    assert_eq!(first, decode.row_bytes() + position);
+}
+
+fn caches_filled_at_random_have_values_everywhere(device: DeviceChoice) {
+    for format in [welte::Format::F16, welte::Format::Q8_0] {
+        let model = load(TINY, &with(options(device), |o| o.kv_format = format));
+        let mut session = model.session().unwrap();
+        let tokens = prompt(200, &model);
+        session.fill_at_random(&tokens).unwrap();
+        assert_eq!(session.tokens(), tokens);
+        for cache in &model.program().caches {
+            let bytes = session.context().read_buffer(cache.buffer).unwrap();
+            let filled = |part: &[u8]| part.iter().any(|byte| *byte != 0);
+            assert!(bytes.chunks(64).all(filled));
+        }
+        let row = logits(&mut session, &[1]);
+        assert!(row.iter().all(|logit| logit.is_finite()));
+        let mut fresh = model.session().unwrap();
+        fresh.feed(&tokens).unwrap();
+        assert_ne!(row, logits(&mut fresh, &[1]));
+    }
+}
+
 on_devices!(
+    sampling_after_a_step_gives_the_first_token_of_a_chain,
+    a_token_reads_the_weights_and_the_positions_so_far,
+    caches_filled_at_random_have_values_everywhere,
     a_profiled_step_says_when_its_commands_ran,
     a_chain_equals_any_split_of_it,
     same_seed_same_tokens_for_any_chain_length_and_another_seed_differs,

@@ -181,14 +181,13 @@ fn what_does_not_fit_is_refused_with_numbers(device: DeviceChoice) {
     };
     assert_eq!(DeviceChoice::Named(refused_by), device);
     assert!(have < need && fits % 256 == 0 && fits < context);
-    // The context that is said to fit does; 28 layers, 8 heads of 128 elements, keys and values in F16.
+    // The context that is said to fit does, and one that is longer by a tenth does not.
     let plan = |context| {
         let options = with(options.clone(), |o| o.context = context);
         Model::inspect(large, &options).unwrap().plan().total()
     };
-    let position = 28 * 8 * 128 * 2 * 2;
     assert!(plan(fits) <= have);
-    assert!(plan(fits) + 1024 * position > have);
+    assert!(plan(fits + fits / 10) > have);
 }
 
 fn a_bias_of_minus_infinity_forbids_and_a_large_one_forces(device: DeviceChoice) {
@@ -225,3 +224,44 @@ on_devices!(
     what_does_not_fit_is_refused_with_numbers,
     a_bias_of_minus_infinity_forbids_and_a_large_one_forces,
 );
+
+#[test]
+fn an_automatic_choice_says_which_devices_it_skipped() {
+    // Instruction sets are an option of the CPU, so no GPU is chosen.
+    let options = with(options(DeviceChoice::Auto), |o| {
+        o.instructions = welte::instruction_sets()
+            .first()
+            .map(|name| name.to_string());
+    });
+    let model = load(TINY, &options);
+    assert_eq!(DeviceChoice::Named(model.device().id), DeviceChoice::CPU);
+    let skipped: Vec<DeviceChoice> = model
+        .skipped()
+        .iter()
+        .map(|skipped| DeviceChoice::Named(skipped.device))
+        .collect();
+    assert_eq!(skipped, [gpu()]);
+    assert!(matches!(model.skipped()[0].why, Error::Device(_)));
+    let inspection = Model::inspect(TINY, &options).unwrap();
+    assert_eq!(inspection.device(), model.device());
+    assert_eq!(inspection.skipped().len(), 1);
+    // A device that was named is not replaced.
+    let named = with(options.clone(), |o| o.device = gpu());
+    let error = Model::inspect(TINY, &named).err().unwrap();
+    assert!(matches!(error, Error::Device(_)), "{error}");
+    let options = with(options, |o| o.instructions = Some("vibes".into()));
+    assert!(Model::inspect(TINY, &options).is_err());
+}
+
+#[test]
+fn a_cache_has_one_of_two_formats() {
+    let options = with(options(DeviceChoice::CPU), |o| {
+        o.kv_format = welte::Format::Q4_0;
+    });
+    assert!(matches!(
+        Model::inspect(TINY, &options).err().unwrap(),
+        Error::CacheFormat {
+            format: welte::Format::Q4_0
+        }
+    ));
+}

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use welte::{DeviceChoice, Error, Model, divergence, perplexity};
 
-/// As large as what steps of other numbers of rows may change.
+/// Steps of other numbers of rows change the scores by less than this part.
 const TOLERANCE: f64 = 2e-2;
 
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
@@ -13,7 +13,7 @@ fn log_softmax(logits: &[f32]) -> Vec<f64> {
     logits.iter().map(|l| f64::from(*l) - sum.ln()).collect()
 }
 
-/// For each chunk the predictions at its second half (but the last position), and the tokens that came.
+/// For each chunk: the predictions at the positions of its second half but the last, and the tokens that follow them.
 fn predictions(
     model: &Model,
     tokens: &[u32],
@@ -51,8 +51,8 @@ fn near(got: f64, expected: f64) {
 
 #[test]
 fn perplexity_is_that_of_the_second_halves() {
-    let model = tiny(DeviceChoice::Cpu);
-    // Three chunks; the rest is left out.
+    let model = tiny(DeviceChoice::CPU);
+    // Three chunks and an incomplete one.
     let tokens = prompt(3 * 16 + 9, &model);
     let mut session = model.session().unwrap();
     for bos in [None, Some(1)] {
@@ -78,7 +78,7 @@ fn perplexity_is_that_of_the_second_halves() {
         assert_eq!(heard.last(), Some(&score));
         assert_eq!((heard[0].chunks, heard[0].scored, heard.len()), (1, 7, 3));
         near(heard[0].ppl, mean(&losses[0]).0.exp());
-        // Hearing of the first is enough.
+        // The callback ends the run after the first chunk.
         let first = perplexity(&mut session, &tokens, 16, bos, &mut |_| false).unwrap();
         assert_eq!(first, heard[0]);
     }
@@ -86,9 +86,9 @@ fn perplexity_is_that_of_the_second_halves() {
 
 #[test]
 fn divergence_is_that_of_the_second_halves() {
-    let model = tiny(DeviceChoice::Cpu);
-    let other = load("synthetic:tiny:q2_k", &options(DeviceChoice::Cpu));
-    // More positions of a chunk than are scored at once.
+    let model = tiny(DeviceChoice::CPU);
+    let other = load("synthetic:tiny:q2_k", &options(DeviceChoice::CPU));
+    // A chunk has more positions than are scored at once.
     let tokens = prompt(2 * 64 + 9, &model);
     let (mut own, mut base) = (other.session().unwrap(), model.session().unwrap());
     let rows = |model| predictions(model, &tokens, 64, Some(1)).concat();
@@ -127,20 +127,21 @@ fn divergence_is_that_of_the_second_halves() {
 
 #[test]
 fn texts_and_chunks_have_bounds() {
-    let model = tiny(DeviceChoice::Cpu);
+    let model = tiny(DeviceChoice::CPU);
     let mut session = model.session().unwrap();
     let tokens = prompt(600, &model);
     let mut score = |length: usize, chunk| {
         perplexity(&mut session, &tokens[..length], chunk, None, &mut |_| true)
     };
     for (length, chunk) in [(600, 3), (600, 257)] {
-        assert!(matches!(score(length, chunk), Err(Error::Option { .. })));
+        let error = score(length, chunk).unwrap_err();
+        assert!(matches!(error, Error::ChunkSize { context: 256, .. }));
     }
     assert!(matches!(
         score(31, 16),
         Err(Error::TooShort {
             tokens: 31,
-            context: 16
+            chunk: 16
         })
     ));
     assert_eq!(score(32, 16).unwrap().scored, 14);
@@ -152,15 +153,16 @@ fn texts_and_chunks_have_bounds() {
         divergence(&mut session, &mut other, tokens, chunk, None, &mut |_| true)
     };
     for (length, chunk) in [(600, 3), (600, 257)] {
-        assert!(matches!(compare(length, chunk), Err(Error::Option { .. })));
+        let error = compare(length, chunk).unwrap_err();
+        assert!(matches!(error, Error::ChunkSize { context: 256, .. }));
     }
     assert!(matches!(compare(31, 16), Err(Error::TooShort { .. })));
     assert_eq!(compare(32, 16).unwrap().positions, 14);
     assert_eq!(compare(8, 4).unwrap().positions, 2);
-    let demo = demo(DeviceChoice::Cpu);
+    let demo = demo(DeviceChoice::CPU);
     let mut demo = demo.session().unwrap();
     assert!(matches!(
         divergence(&mut session, &mut demo, &tokens, 16, None, &mut |_| true),
-        Err(Error::Option { .. })
+        Err(Error::VocabularyMismatch { own: 1024, .. })
     ));
 }

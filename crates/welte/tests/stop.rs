@@ -4,7 +4,6 @@ mod common;
 
 use common::*;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::mpsc::channel;
 use welte::{CancelHandle, DeviceChoice, GenerateOptions, Model, StopReason};
 
@@ -420,41 +419,6 @@ fn cancelling_from_the_callback_ends_generation_at_the_next_token() {
     assert!(!handle.is_cancelled());
 }
 
-/// A directory with the weights of a golden (251 tokens) and this vocabulary: 251 printable texts.
-fn directory(folder: &Path, generation_config: Option<&str>, end_of_config: &str) -> Model {
-    let manifest = std::env::var("CARGO_MANIFEST_DIR");
-    let manifest = manifest.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
-    let golden = Path::new(&manifest).join("tests/goldens/llama/hf");
-    std::fs::copy(
-        golden.join("model.safetensors"),
-        folder.join("model.safetensors"),
-    )
-    .unwrap();
-    let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
-    let own = "\"eos_token_id\": 1,";
-    assert!(config.contains(own));
-    std::fs::write(
-        folder.join("config.json"),
-        config.replace(own, end_of_config),
-    )
-    .unwrap();
-    let vocab: serde_json::Map<String, serde_json::Value> = (0u32..251)
-        .map(|id| {
-            let text = char::from_u32(0x100 + id).unwrap().to_string();
-            (text, id.into())
-        })
-        .collect();
-    let tokenizer = serde_json::json!({
-        "model": {"type": "BPE", "vocab": vocab, "merges": []},
-        "added_tokens": [],
-    });
-    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
-    if let Some(text) = generation_config {
-        std::fs::write(folder.join("generation_config.json"), text).unwrap();
-    }
-    load(folder.to_str().unwrap(), &options(DeviceChoice::CPU))
-}
-
 #[test]
 fn end_tokens_come_from_both_configurations() {
     for (generation_config, end_of_config, expected) in [
@@ -476,7 +440,8 @@ fn end_tokens_come_from_both_configurations() {
         (Some(r#"{"temperature": 1}"#), "", &[]),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let model = directory(folder.path(), generation_config, end_of_config);
+        let files = generation_config.map(|text| ("generation_config.json", text));
+        let model = directory(folder.path(), end_of_config, files.as_slice());
         assert_eq!(
             model.end_tokens(),
             expected,
@@ -490,8 +455,8 @@ fn each_end_token_ends_a_generation() {
     let folder = tempfile::tempdir().unwrap();
     let model = directory(
         folder.path(),
-        Some(r#"{"eos_token_id": [11, 5]}"#),
         r#""eos_token_id": 7,"#,
+        &[("generation_config.json", r#"{"eos_token_id": [11, 5]}"#)],
     );
     let wants = |token, ignore_end| {
         let options = with(at_most(6), |o| {

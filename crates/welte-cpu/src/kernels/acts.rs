@@ -3,13 +3,13 @@
 use super::layout::{ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Correction, Layout};
 use welte_table::Format;
 
-/// Writes one activation row; what lies beyond it stays as it was.
+/// Writes one activation row and nothing beyond it.
 #[inline(always)]
 pub(super) fn prepare(format: Format, bf16: bool, x: &[f32], acts: &mut [u8]) {
     prepare_by(format, bf16, x, acts, chunk);
 }
 
-/// [`prepare`] with the code for a chunk.
+/// [`prepare`], given the function for one chunk.
 #[inline(always)]
 fn prepare_by(
     format: Format,
@@ -37,7 +37,7 @@ fn prepare_by(
     }
 }
 
-/// f32 as it is; an odd last element is followed by zero.
+/// f32, unchanged. Zero follows an odd last element.
 #[inline(always)]
 fn plain(x: &[f32], acts: &mut [u8]) {
     for (x, out) in x.iter().zip(acts.chunks_exact_mut(4)) {
@@ -48,7 +48,7 @@ fn plain(x: &[f32], acts: &mut [u8]) {
     }
 }
 
-/// bf16, rounded to nearest; an odd last element is followed by zero.
+/// bf16, rounded to nearest. Zero follows an odd last element.
 #[inline(always)]
 fn rounded(x: &[f32], acts: &mut [u8]) {
     for (x, out) in x.iter().zip(acts.chunks_exact_mut(2)) {
@@ -59,7 +59,7 @@ fn rounded(x: &[f32], acts: &mut [u8]) {
     }
 }
 
-/// Largest magnitudes below this are taken as zero: their inverse would overflow.
+/// Chunks whose largest magnitude is below this become zero: the inverse of their scale would overflow.
 const TINY: f32 = 1e-30;
 
 /// Adding and removing 1.5 x 2^23 rounds to nearest even and leaves the integer in the low bits.
@@ -74,7 +74,7 @@ fn larger(a: f32, b: f32) -> f32 {
 /// One chunk: scale = largest magnitude / 127, values rounded to nearest, and the format's corrections.
 #[inline(always)]
 fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
-    // Lanes side by side, so that the compiler can use vectors; the largest does not depend on the order.
+    // Independent lanes let the compiler use vectors. The maximum does not depend on the order.
     let mut largest = [0f32; 8];
     let mut poison = [0f32; 8];
     for part in x.chunks_exact(8) {
@@ -84,10 +84,10 @@ fn chunk(layout: Layout, x: &[f32; CHUNK], out: &mut [u8]) {
             *p += v * 0.0;
         }
     }
-    // None is NaN: a comparison with NaN takes neither side above.
+    // No lane is NaN: the comparison above is false for NaN.
     let largest = (0..4).map(|i| larger(largest[i], largest[i + 4]));
     let largest = largest.fold(0.0, larger);
-    // Infinities and NaN must not vanish: any of them makes the scale, and so every output of the row, NaN.
+    // Infinities and NaN must not vanish: each makes the scale NaN, and with it every output of the row.
     let poison: f32 = poison.iter().sum();
     let (scale, inverse) = if largest > TINY {
         (largest / 127.0 + poison, 127.0 / largest)
@@ -126,7 +126,7 @@ fn finish(layout: Layout, scale: f32, first: i32, second: i32, out: &mut [u8]) {
     out[ACT_SECOND + 4..ACT].fill(0);
 }
 
-/// AVX-512: the same bits, except that what lies beside a NaN scale may differ.
+/// AVX-512. The bits are the same, except beside a NaN scale.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512 {
     use super::*;
@@ -152,7 +152,7 @@ pub(super) mod avx512 {
             [_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16))]
         };
         let (a, b) = (_mm512_abs_ps(x[0]), _mm512_abs_ps(x[1]));
-        // With a NaN the second operand is taken, so NaN never is.
+        // The instruction returns the second operand if either is NaN, so NaN never wins.
         let zero = _mm512_setzero_ps();
         let largest = _mm512_reduce_max_ps(_mm512_max_ps(b, _mm512_max_ps(a, zero)));
         let infinite = _mm512_set1_ps(f32::INFINITY);
@@ -170,7 +170,7 @@ pub(super) mod avx512 {
             _mm512_cvtepi32_epi8(q)
         });
         let q = _mm256_set_m128i(q[1], q[0]);
-        // Sums of eight, of values made positive: 8 x 128 too much.
+        // The values were made positive by adding 128, so each sum of eight is 8 x 128 too large.
         let sums = _mm256_sad_epu8(
             _mm256_xor_si256(q, _mm256_set1_epi8(-128)),
             _mm256_setzero_si256(),

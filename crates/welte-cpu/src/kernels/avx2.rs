@@ -62,8 +62,8 @@ pub(super) unsafe fn prepare(format: Format, bf16: bool, x: &[f32], acts: &mut [
 /// Rows of one vector.
 const LANES: usize = 8;
 
-/// Walks tiles and groups of activation rows; `$step::<F, M, H>` computes M rows of H halves of one tile. One row takes
-/// both halves at once, so that the tile is read once and forward.
+/// Walks tiles and groups of activation rows. `$step::<F, M, H>` computes M rows of H halves of one tile. A single row
+/// takes both halves at once, so that the tile is read once, in order.
 macro_rules! walk {
     ($call:ident, $step:ident, $format:expr) => {{
         let format = $call.format;
@@ -116,7 +116,7 @@ pub(super) struct Out {
 }
 
 impl Out {
-    /// For half a tile t, from activation row r on.
+    /// The part for half tile `t`, from activation row `r` on.
     pub(super) fn new(call: &Call, t: usize, half: usize, r: usize) -> Out {
         let from = t * ROWS + half * LANES;
         Out {
@@ -216,7 +216,7 @@ unsafe fn word(at: *const u8) -> __m256i {
     unsafe { _mm256_set1_epi32(at.cast::<i32>().read_unaligned()) }
 }
 
-/// `bits` bits of each byte, moved from bit `at` to bit `to` (which is not above `at`).
+/// `bits` bits of each byte, moved from bit `at` down to bit `to`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn field(v: __m256i, at: usize, bits: usize, to: usize) -> __m256i {
@@ -227,7 +227,7 @@ fn field(v: __m256i, at: usize, bits: usize, to: usize) -> __m256i {
     )
 }
 
-/// The `d` of 8 rows, from a block's part of a head; `half` says which.
+/// The `d` of 8 rows, from a block's part of a head. `half` selects the rows.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn heads<const F: usize>(layout: Layout, head: *const u8, half: usize) -> __m256 {
@@ -244,7 +244,7 @@ unsafe fn heads<const F: usize>(layout: Layout, head: *const u8, half: usize) ->
     }
 }
 
-/// What a group's quants stand for.
+/// The values that a group's quants encode.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn values<const F: usize>(q: __m256i) -> __m256i {
@@ -285,10 +285,10 @@ unsafe fn unpack<const F: usize>(q: *const u8, g: usize) -> __m256i {
     }
 }
 
-/// The scales of one chunk. What they are depends on the format; see `chunk`.
+/// The scales of one chunk. Their meaning depends on the format: see `chunk`.
 #[derive(Clone, Copy)]
 struct ChunkScales {
-    /// Of the whole chunk or by half, the block's scale included, except where `pairs` are used.
+    /// For the whole chunk or by half. They include the block's scale, unless `pairs` are used.
     d: [__m256; 2],
     /// Minima, in the same way.
     m: __m256,
@@ -298,8 +298,8 @@ struct ChunkScales {
     pair_minima: __m256i,
 }
 
-/// The scales of the chunk whose sub-scales lie at `subs`, in a block whose `d` and `dmin` are given; `half` says which
-/// 8 rows.
+/// The scales of the chunk whose sub-scales lie at `subs`, in a block with this `d` and `dmin`. `half` selects the 8
+/// rows.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn scales<const F: usize>(
@@ -409,7 +409,7 @@ unsafe fn dots<const F: usize, const M: usize>(
                     products::<F>(w1, word(at.add(4))),
                 );
                 let both = if bits <= 6 {
-                    // Two groups of at most 63 x 127 x 2 do so too.
+                    // Two groups of at most 63 x 127 x 2 fit as well.
                     _mm256_madd_epi16(_mm256_add_epi16(p0, p1), ones)
                 } else {
                     _mm256_add_epi32(_mm256_madd_epi16(p0, ones), _mm256_madd_epi16(p1, ones))
@@ -447,7 +447,7 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
                 }
                 continue;
             }
-            // As their sub-scales lie together.
+            // Grouped as their sub-scales are stored.
             for first in (0..layout.chunks).step_by(layout.together()) {
                 let (at, acts) = (at.add(layout.sub_at(first)), acts.add(first * ACT));
                 for c in 0..layout.together() {
@@ -570,7 +570,7 @@ unsafe fn chunk<const F: usize>(
     }
 }
 
-/// M activation rows with H halves of a tile of floats, from `half` on; even and odd k are summed apart.
+/// M activation rows with H halves of a tile of floats, from `half` on. Even and odd k have separate sums.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn float_halves<const F: usize, const M: usize, const H: usize>(

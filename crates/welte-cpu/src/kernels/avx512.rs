@@ -193,7 +193,7 @@ unsafe fn word(at: *const u8) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn field<const AT: u32, const BITS: u32, const TO: u32>(v: __m512i) -> __m512i {
-    // The field is moved first, so that one `and` is enough, and one instruction with the `or` that may follow.
+    // Shifting first needs a single `and`, which fuses with a following `or` into one instruction.
     let mask = _mm512_set1_epi8(((0xff >> (8 - BITS)) << TO) as u8 as i8);
     _mm512_and_si512(
         _mm512_srlv_epi32(v, _mm512_set1_epi32((AT - TO) as i32)),
@@ -313,10 +313,10 @@ unsafe fn dot(sum: __m512i, w: &[__m512i], act: *const u8) -> __m512i {
     }
 }
 
-/// The scales of one chunk. What they are depends on the format; see `chunk`.
+/// The scales of one chunk. Their meaning depends on the format: see `chunk`.
 #[derive(Clone, Copy)]
 pub(super) struct ChunkScales {
-    /// Of the whole chunk or by half, the block's scale included, except where `pairs` are used.
+    /// For the whole chunk or by half. They include the block's scale, unless `pairs` are used.
     pub(super) d: [__m512; 2],
     /// Minima, in the same way.
     pub(super) m: __m512,
@@ -326,7 +326,7 @@ pub(super) struct ChunkScales {
     pub(super) pair_minima: __m512i,
 }
 
-/// The scales of the chunk whose sub-scales lie at `subs`, in a block whose `d` and `dmin` are given.
+/// The scales of the chunk whose sub-scales lie at `subs`, in a block with this `d` and `dmin`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
 pub(super) unsafe fn scales<const F: usize>(
@@ -415,7 +415,7 @@ unsafe fn block_tile<const F: usize, const M: usize>(
             }
             return sums;
         }
-        // Small blocks: a record at a time, so that nothing is left to compute but the quants.
+        // Small blocks are processed a record at a time, which keeps address computations out of the loop.
         let (mut record, mut acts) = (tile, acts);
         for _ in 0..blocks / layout.record_blocks() {
             for b in 0..layout.record_blocks() {
@@ -477,7 +477,7 @@ unsafe fn block<const F: usize, const M: usize>(
             }
             return;
         }
-        // As their sub-scales lie together.
+        // Grouped as their sub-scales are stored.
         for first in (0..layout.chunks).step_by(layout.together()) {
             let (at, acts) = (at.add(layout.sub_at(first)), acts.add(first * ACT));
             for c in 0..layout.together() {
@@ -560,7 +560,7 @@ pub(super) unsafe fn chunk<const F: usize>(
     }
 }
 
-/// M activation rows with one tile of floats; even and odd k are summed apart.
+/// M activation rows with one tile of floats. Even and odd k have separate sums.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c,fma")]
 unsafe fn float_tile<const F: usize, const M: usize>(
@@ -621,7 +621,7 @@ unsafe fn widen<const F: usize>(tile: *const u8, p: usize) -> [__m512; 2] {
     }
 }
 
-/// M activation rows in bf16 with one tile; pairs are summed in two turns.
+/// M activation rows in bf16 with one tile. Pairs go to two accumulators in turn.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn rounded_tile<const F: usize, const M: usize>(
@@ -637,7 +637,7 @@ unsafe fn rounded_tile<const F: usize, const M: usize>(
     // bf16 pairs have the same size and no invalid values.
     unsafe {
         let mut p = 0;
-        // Two turns at a time: sums chosen by a number that changes would live in memory.
+        // Unrolled by two: an accumulator selected by a variable index would live in memory.
         while p + 2 <= pairs {
             pair(tile, acts, stride, p, &mut even);
             pair(tile, acts, stride, p + 1, &mut odd);

@@ -1,16 +1,16 @@
-//! F8_E4M3: activations stay f32 and weights are widened to them. Sums of even and odd k of each block of 128 are
-//! scaled when the block is done; every instruction set gives the same bits.
+//! F8_E4M3: activations stay f32 and weights are widened to f32. Each block of 128 has separate sums of even and odd k,
+//! which are scaled at the end of the block. Every instruction set gives the same bits.
 //!
-//! Many rows go by way of BF16, which holds the elements exactly, with activations rounded to it: a block unpacked is its
-//! scales, then 16 rows x 2 k as BF16 weights lie.
+//! Many rows are multiplied in BF16: it holds the elements exactly, and activations are rounded to it. An unpacked block
+//! is its scales, then its elements in the layout of BF16 weights: 16 rows x 2 k.
 //!
-//! A byte moved into an f16 (sign to sign, the rest behind two more bits of exponent) is 2^-8 of its value, with no
-//! special case for the smallest ones. NaN becomes 480: readers refuse it.
+//! A byte becomes an f16 by shifting: the sign to the sign, the other bits to bits 7 to 13. The f16 is 2^-8 of the value,
+//! subnormals included. NaN becomes 480; readers refuse it.
 
 use super::layout::{F8_BLOCK, F8_BYTES, ROWS};
 use super::scalar::word;
 
-/// What the widened elements are multiplied with, to be what they stand for.
+/// The factor from widened elements to their values.
 const UNIT: f32 = 256.0;
 
 /// Bytes of an unpacked block of 16 rows.
@@ -190,7 +190,7 @@ mod x86 {
         }
     }
 
-    /// The elements of 16 rows at two k, times 2^-8, as pairs of BF16: nothing is lost in the lower halves.
+    /// The elements of 16 rows at two k, times 2^-8, as pairs of BF16. The discarded halves are zero.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn pair(at: *const u8) -> __m512i {
@@ -200,7 +200,7 @@ mod x86 {
         _mm512_or_si512(low, _mm512_castps_si512(second))
     }
 
-    /// M activation rows with one tile, packed (W = 0) or unpacked; pairs are summed in two turns.
+    /// M activation rows with one tile, packed (W = 0) or unpacked. Pairs go to two accumulators in turn.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,f16c,fma")]
     unsafe fn rounded_tile<const W: usize, const M: usize>(

@@ -1,7 +1,7 @@
-//! Where the bits of a packed tile and of a prepared activation row lie. One layout serves every instruction set.
+//! The layout of packed tiles and of prepared activation rows. Every instruction set uses the same layout.
 //!
-//! A tile holds 16 output rows. Block formats are cut into chunks of 32 k; the quants of a chunk are unsigned and lie in
-//! as many vectors of 64 bytes, 16 rows x 4 k each, as they have bits. "Group" g stands for k = 4g..4g+4 of the chunk:
+//! A tile holds 16 output rows. Block formats are cut into chunks of 32 k. The quants of a chunk are unsigned. They take
+//! one vector of 64 bytes (16 rows x 4 k) per bit. "Group" g is k = 4g..4g+4 of the chunk:
 //!
 //! | bits | content of a byte of vector j |
 //! |---|---|
@@ -12,15 +12,15 @@
 //! | 5 | group j, three bits of the others on top |
 //! | 6 | group j, two bits of the others on top |
 //!
-//! The others are the groups that found no whole place (6 and 7; with 5 bits also 5); [`leftovers`] says where their bits
-//! lie. So most groups cost one or two instructions, and only the others are put together.
+//! "The others" are the groups that do not fit into one vector: 6 and 7, and with 5 bits also 5. [`leftovers`] lists
+//! where their bits lie. Most groups thus cost one or two instructions; only the others are assembled from pieces.
 //!
-//! With 4 bits the quants may be places in a table of 16 values: see [`Layout::codes`].
+//! Quants of 4 bits may be indices into a table of 16 values: see [`Layout::codes`].
 //!
-//! Scales lie before the quants that they belong to, so that a matrix is one forward stream: with scales apart, memory
-//! delivered little more than half. A tile is a row of records: a head of 64 bytes (16 f16 `d` of each of two blocks, or
-//! `d` and the minima's `dmin` of one, or 16 exponents of each of four), then for each block its chunks, where there are
-//! sub-scales two by two (or four by four) behind the 64 bytes of their sub-scales. A last record may have fewer blocks.
+//! Scales precede their quants, so that a matrix is one sequential stream. With scales in a separate array, throughput
+//! was little more than half. A tile is a sequence of records. A record starts with a head of 64 bytes: 16 f16 `d` of
+//! each of two blocks, or `d` and `dmin` of one block, or 16 exponents of each of four. The chunks of each block follow.
+//! Sub-scales take 64 bytes before every two (or four) chunks. The last record may have fewer blocks.
 //!
 //! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k; F8_E4M3 as 16 rows per k, 128 k behind 16 f32 scales.
 
@@ -49,8 +49,8 @@ pub(super) const F8_BLOCK: usize = 128;
 /// Bytes of a block of F8_E4M3 of 16 rows: scales, then elements.
 pub(super) const F8_BYTES: usize = 64 + F8_BLOCK * ROWS;
 
-/// A piece of a group without a place of its own: `bits` bits, from bit `from` of the quants on, lie in vector `vector`
-/// at bit `at`.
+/// A piece of a group that is split over several vectors: `bits` bits, from bit `from` of the quants on, lie in vector
+/// `vector` at bit `at`.
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
     pub(super) group: usize,
@@ -60,7 +60,7 @@ pub(super) struct Piece {
     pub(super) bits: u32,
 }
 
-/// The pieces of all groups without a place of their own.
+/// The pieces of all split groups.
 pub(super) const fn leftovers(bits: usize) -> &'static [Piece] {
     const fn piece(group: usize, vector: usize, at: u32, from: u32, bits: u32) -> Piece {
         Piece {
@@ -102,7 +102,7 @@ pub(super) const fn leftovers(bits: usize) -> &'static [Piece] {
     }
 }
 
-/// The vector of a group with a place of its own, and the bit where it starts.
+/// The vector of a group that is not split, and the bit where it starts.
 pub(super) const fn place(bits: usize, group: usize) -> (usize, usize) {
     match bits {
         2 => (group / 4, group % 4 * 2),
@@ -134,7 +134,7 @@ pub(super) enum Scales {
     PairsMin,
 }
 
-/// What the two correction words of an activation chunk hold.
+/// Contents of the two correction words of an activation chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Correction {
     /// i32: -offset x sum over 32. The accumulator starts from it.
@@ -153,7 +153,7 @@ pub(super) struct Layout {
     pub(super) bits: usize,
     pub(super) offset: i32,
     pub(super) scales: Scales,
-    /// What the 4-bit quants stand for, where that is not themselves; the offset is added already.
+    /// The values of 4-bit quants that are indices. The offset is included.
     pub(super) codes: Option<[u8; 16]>,
     /// Chunks of a block.
     pub(super) chunks: usize,
@@ -161,8 +161,8 @@ pub(super) struct Layout {
     pub(super) bf16: bool,
 }
 
-/// The layout of format F, or where F stands for its family, of the member that is meant: the code for a family is made
-/// once per number of bits.
+/// The layout of format F. If F represents a family, the layout is that of the member with its number of bits: code for a
+/// family is generated once per number of bits.
 #[inline(always)]
 pub(super) const fn layout_of<const F: usize>(member: Format) -> Layout {
     match const { Format::ALL[F] } {
@@ -187,7 +187,7 @@ const UNEVEN: [u8; 16] = [
 const DOUBLED: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 impl Layout {
-    /// The layout of a block format; plain floats have none and get an arbitrary one that nobody reads.
+    /// The layout of a block format. Plain floats get an arbitrary one, which nobody reads.
     pub(super) const fn of(format: Format) -> Layout {
         let (bits, offset, scales) = match format {
             Format::Q4_0 => (4, 8, Scales::Plain),
@@ -234,7 +234,7 @@ impl Layout {
         }
     }
 
-    /// Bits of what the quants stand for.
+    /// Bits of the values that the quants encode.
     pub(super) const fn value_bits(self) -> usize {
         match (self.codes, self.offset) {
             (Some(_), 128) => 8,
@@ -329,7 +329,7 @@ impl Layout {
         )
     }
 
-    /// What the activations carry to correct for the offset or the minima.
+    /// The corrections that activations carry for the offset or the minima.
     pub(super) const fn correction(self) -> Correction {
         match self.scales {
             Scales::Plain | Scales::Powers | Scales::Super => Correction::Offset,
@@ -356,7 +356,7 @@ pub(super) fn tile_bytes(format: Format, k: usize) -> usize {
     bytes.next_multiple_of(64)
 }
 
-/// Bytes of one prepared activation row. Never a multiple of 512, so that rows side by side do not share cache sets.
+/// Bytes of one prepared activation row. It is never a multiple of 512, so that neighbouring rows use different cache sets.
 pub(super) fn acts_bytes(format: Format, k: usize, bf16: bool) -> usize {
     let bytes = match format {
         _ if bf16 => k.next_multiple_of(2) * 2,

@@ -1,4 +1,4 @@
-//! Reading single rows back from packed tiles, so that a table that is multiplied too need not be kept twice.
+//! Reads single rows back from packed tiles, so that a table that is also a matrix is stored once.
 
 use super::layout::{CHUNK, HALVES, ROWS, Scales, layout_of};
 use super::scalar::{half_at, power, quant, scale_at, word};

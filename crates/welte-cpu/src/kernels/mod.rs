@@ -1,7 +1,7 @@
-//! Matrix kernels with output rows in the vector's lanes: weights are packed once into tiles of 16 rows, activations
-//! are prepared once per row, and one kernel serves any number of activation rows.
+//! Matrix kernels. Output rows lie in the lanes of a vector. Weights are packed once into tiles of 16 rows, activations are
+//! prepared once per row, and one kernel serves any number of activation rows.
 //!
-//! The result of a row does not depend on the other rows or tiles of the call, bit for bit.
+//! The bits of a row's result do not depend on the other rows or tiles of the call.
 
 #![allow(unsafe_code)]
 
@@ -65,8 +65,8 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with VNNI.
     Avx512Vnni,
-    /// AVX-512 with VNNI and BF16: activations of BF16 and F8_E4M3 weights are always rounded to bf16. Less exact, therefore never
-    /// chosen by itself; see [`Kernel::for_prompt`].
+    /// AVX-512 with VNNI and BF16. Activations of BF16 and F8_E4M3 weights are always rounded to bf16. It is less exact and
+    /// therefore used only on request; see [`Kernel::for_prompt`].
     Avx512Bf16,
 }
 
@@ -81,7 +81,7 @@ impl Isa {
         Isa::Avx512Bf16,
     ];
 
-    /// The best that this processor has, among those that keep activations of float weights exact.
+    /// The best one of this processor that keeps the activations of float weights exact.
     pub fn best() -> Isa {
         Isa::available()
             .into_iter()
@@ -160,7 +160,7 @@ type Matmul = unsafe fn(&Call);
 pub struct Kernel {
     /// The weights' format.
     pub format: Format,
-    /// The instruction set really used: a lower one than asked for where that has no kernel or the processor lacks it.
+    /// The instruction set in use. It is lower than requested if that one has no kernel or the processor lacks it.
     pub isa: Isa,
     /// Output rows of a tile.
     pub tile_rows: usize,
@@ -186,8 +186,8 @@ impl Kernel {
         }
     }
 
-    /// The kernel for many rows of a prompt: as [`Kernel::for_format`], but with BF16 and F8_E4M3 weights the
-    /// activations are rounded to BF16, where the processor multiplies those and the best instruction set is used.
+    /// The kernel for many rows of a prompt. As [`Kernel::for_format`], except that activations of BF16 and F8_E4M3 weights
+    /// are rounded to BF16 if the processor multiplies BF16 and the best instruction set is in use.
     pub fn for_prompt(format: Format, isa: Isa) -> Kernel {
         match (format, isa) {
             (Format::BF16 | Format::F8_E4M3, Isa::Avx512Vnni) => {
@@ -216,8 +216,8 @@ impl Kernel {
         layout::acts_bytes(self.format, k, self.rounds_acts())
     }
 
-    /// Bytes of one unpacked tile of `k` columns, if there is such a form: many rows then gain from
-    /// [`Kernel::unpack`] and [`Kernel::matmul_unpacked`]. A multiple of 64.
+    /// Bytes of one unpacked tile of `k` columns, a multiple of 64; `None` if tiles are not unpacked. Unpacking pays off
+    /// for many rows: see [`Kernel::unpack`] and [`Kernel::matmul_unpacked`].
     pub fn unpacked_bytes(&self, k: usize) -> Option<usize> {
         self.many.map(|_| prompt::unpacked_bytes(self.format, k))
     }
@@ -225,8 +225,8 @@ impl Kernel {
     /// Unpacks a tile.
     ///
     /// # Safety
-    /// `tile` was made by [`Kernel::pack`] for `k` columns, and `out` has room for [`Kernel::unpacked_bytes`], which
-    /// are some.
+    /// `tile` was made by [`Kernel::pack`] for `k` columns, and `out` has room for [`Kernel::unpacked_bytes`], which is not
+    /// `None`.
     pub unsafe fn unpack(&self, tile: *const u8, k: usize, out: *mut u8) {
         if let Some(many) = &self.many {
             // SAFETY: the caller's promise, and `for_format` chose code that the processor has.
@@ -237,8 +237,8 @@ impl Kernel {
     /// Packs encoded rows of `k` elements (a multiple of the format's block) into a tile; missing rows become zero.
     ///
     /// # Panics
-    /// If there are no rows or more than a tile holds, a row or the tile has the wrong size, or `k` is no multiple of
-    /// the block: all of them mistakes of the caller, never of a file.
+    /// If there are no rows or more than a tile holds, if a row or the tile has the wrong size, or if `k` is no multiple of
+    /// the block. These are mistakes of the caller, never of a file.
     pub fn pack(&self, k: usize, rows: &[&[u8]], tile: &mut [u8]) {
         assert!(
             !rows.is_empty() && rows.len() <= self.tile_rows,
@@ -256,7 +256,7 @@ impl Kernel {
         unsafe { packer(self.format)(self.format, k, rows, tile) }
     }
 
-    /// Row `row` of a matrix of `out.len()` columns, read back from its tiles: what the encoded row decodes to.
+    /// Row `row` of a matrix of `out.len()` columns, read back from its tiles. The values are those of the encoded row.
     ///
     /// # Panics
     /// If the tiles have fewer rows.
@@ -325,8 +325,8 @@ impl Kernel {
         }
     }
 
-    /// [`Kernel::matmul`] with tiles from [`Kernel::unpack`], one behind the other; the bits are the same. For a kernel
-    /// without such a form it is [`Kernel::matmul`] itself.
+    /// [`Kernel::matmul`] with adjacent tiles from [`Kernel::unpack`]; the bits are the same. A kernel that does not unpack
+    /// tiles runs [`Kernel::matmul`].
     ///
     /// # Safety
     /// As [`Kernel::matmul`].

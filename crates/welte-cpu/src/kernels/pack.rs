@@ -5,7 +5,7 @@ use super::layout::{
 };
 use welte_table::Format;
 
-/// Turns 8 rows of 8 words into 8 columns, in plain code.
+/// Transposes 8 rows of 8 words, in plain code.
 pub(super) fn transpose(rows: &[[u32; 8]; 8]) -> [[u32; 8]; 8] {
     std::array::from_fn(|c| std::array::from_fn(|r| rows[r][c]))
 }
@@ -27,7 +27,7 @@ pub(super) fn pack<const F: usize>(
     }
 }
 
-/// F32 and BF16: 16 words per column, a word being one k or two; an odd last k is paired with zero.
+/// F32 and BF16: 16 words per column. A word is one k, or two in BF16; an odd last k is paired with zero.
 #[inline(always)]
 fn words(rows: &[&[u8]], tile: &mut [u8], transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8]) {
     for (b, out) in tile.chunks_mut(8 * ROWS * 4).enumerate() {
@@ -64,7 +64,7 @@ fn put(words: &[u32], out: &mut [u8]) {
     }
 }
 
-/// F16: 16 rows per k. The words that hold two k of a row each are turned to columns, then split.
+/// F16: 16 rows per k. Words hold two k of a row. They are transposed to columns, then split.
 #[inline(always)]
 fn halves(rows: &[&[u8]], tile: &mut [u8], transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8]) {
     for (b, out) in tile.chunks_mut(16 * HALVES).enumerate() {
@@ -85,7 +85,7 @@ fn put_halves(halves: &[u16; ROWS], out: &mut [u8]) {
     }
 }
 
-/// F8_E4M3: 16 scales and 16 rows per k. Words of four k of a row each are turned to columns, then split.
+/// F8_E4M3: 16 scales and 16 rows per k. Words hold four k of a row. They are transposed to columns, then split.
 #[inline(always)]
 fn float8s(rows: &[&[u8]], tile: &mut [u8], transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8]) {
     for (b, out) in tile.chunks_exact_mut(F8_BYTES).enumerate() {
@@ -107,7 +107,7 @@ fn float8s(rows: &[&[u8]], tile: &mut [u8], transpose: impl Fn(&[[u32; 8]; 8]) -
 /// Words of 16 rows side by side.
 type Lanes = [u32; ROWS];
 
-/// The words of each row from byte `at` on, as columns; zero beyond the end of a row. There are a multiple of 8.
+/// The words of each row from byte `at` on, as columns, a multiple of 8. Beyond the end of a row they are zero.
 #[inline(always)]
 fn turn(
     rows: &[&[u8]],
@@ -130,7 +130,7 @@ fn turn(
     }
 }
 
-/// The first byte of a block that is turned to columns, and how many columns of words are needed.
+/// The first byte of a block that is transposed, and how many columns of words are needed.
 const fn needed(format: Format) -> (usize, usize) {
     match format {
         Format::Q4_0 => (2, 4),
@@ -263,7 +263,7 @@ fn quants<const F: usize>(words: &[Lanes], c: usize) -> [Lanes; 8] {
     let nibble = |word, high: usize| field(word, 4 * high, 0x0f0f_0f0f, 0);
     let twos = |word, to| field(word, 2 * (c % 4), 0x0303_0303, to);
     let bit = |word, to| field(word, c, 0x0101_0101, to);
-    // A loop, for a closure around all this would not be compiled for the instruction set of the caller.
+    // A loop: a closure would not be compiled for the caller's instruction set.
     let mut groups = [[0; ROWS]; 8];
     for (g, group) in groups.iter_mut().enumerate() {
         *group = match const { Format::ALL[F] } {
@@ -289,7 +289,7 @@ fn quants<const F: usize>(words: &[Lanes], c: usize) -> [Lanes; 8] {
 #[inline(always)]
 fn stream(bits: usize, words: &[Lanes], g: usize) -> Lanes {
     let (word, shift) = (g * 4 * bits / 32, g * 4 * bits % 32);
-    // The second word counts only where the group goes on in it.
+    // The second word matters only if the group extends into it.
     let next = if shift + 4 * bits > 32 {
         word + 1
     } else {
@@ -306,11 +306,11 @@ fn stream(bits: usize, words: &[Lanes], g: usize) -> Lanes {
 /// The fifth bits of group g, from words that hold one bit for each element.
 #[inline(always)]
 fn fifth_bits(words: &Lanes, g: usize) -> Lanes {
-    // The product has bit i of the four at bit 8i, where nothing else falls.
+    // The product has bit i of the four at bit 8i, and no other bit there.
     std::array::from_fn(|r| (((words[r] >> (4 * g) & 15) * 0x0020_4081) & 0x0101_0101) << 4)
 }
 
-/// The sub-scales of a block, four in a word: scales, then minima where they are apart.
+/// The sub-scales of a block, four in a word: scales, then minima if they are separate.
 #[inline(always)]
 fn sub_scales<const F: usize>(words: &[Lanes]) -> [Lanes; 4] {
     let six = |low: u32, high: u32| low & 0x0f0f_0f0f | (high & 0x0303_0303) << 4;

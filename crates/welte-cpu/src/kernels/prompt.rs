@@ -1,6 +1,6 @@
-//! Kernels for many activation rows: a tile's quants are unpacked to bytes and its scales to floats once, then every
-//! group of rows is multiplied with them. What is computed, and in which order, is what the kernels for few rows do:
-//! the bits are the same.
+//! Kernels for many activation rows. The quants of a tile are unpacked to bytes and its scales to floats once, then every
+//! group of rows is multiplied with them. Operations and their order are those of the kernels for few rows, so the bits
+//! are the same.
 //!
 //! An unpacked chunk of 32 k is 8 vectors of 64 bytes (vector g: 16 rows x group g) and then its scales, one 64-byte
 //! vector each: see [`scale_vectors`]. (F8_E4M3 has a form of its own: see `float8.rs`.)
@@ -13,7 +13,7 @@ use welte_table::Format;
 /// Turns a tile of k columns into its unpacked form.
 pub(super) type Unpack = unsafe fn(Format, *const u8, usize, *mut u8);
 
-/// What an instruction set has for many rows.
+/// The functions of an instruction set for many rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Many {
     pub(super) unpack: Unpack,

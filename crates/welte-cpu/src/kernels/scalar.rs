@@ -1,7 +1,7 @@
-//! The kernels in plain code: what the vector kernels must compute, and the path of other processors.
+//! The kernels in plain code. They define what the vector kernels compute, and run on other processors.
 //!
-//! For block formats the integer sums are exact and the float operations those of the vector kernels in the same order,
-//! so every instruction set gives the same bits.
+//! For block formats every instruction set gives the same bits: integer sums are exact, and the order of float operations
+//! is the same.
 
 use super::Call;
 use super::layout::{
@@ -64,7 +64,7 @@ pub(super) fn power(e: u8) -> f32 {
     f32::from_bits(normal.max(0x20_0000 << e.min(2)) as u32)
 }
 
-/// Even and odd k are summed apart, as in the vector kernels.
+/// Even and odd k have separate sums, as in the vector kernels.
 fn float_tile(format: Format, tile: &[u8], k: usize, acts: &[u8]) -> [f32; ROWS] {
     let mut sums = [[0f32; ROWS]; 2];
     for i in 0..k {
@@ -117,7 +117,7 @@ fn dots(layout: Layout, quants: &[u8], act: &[u8]) -> [[i32; ROWS]; 2] {
     dots
 }
 
-/// What byte i (k and row) of group g of a chunk stands for, the offset included.
+/// The value of byte i (k and row) of group g of a chunk, offset included.
 #[inline(always)]
 pub(super) fn quant(layout: Layout, quants: &[u8], g: usize, i: usize) -> u8 {
     let q = stored(layout.bits, quants, g, i);

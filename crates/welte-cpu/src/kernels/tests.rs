@@ -4,7 +4,7 @@ use super::layout::{ACT, ACT_SCALE, CHUNK};
 use super::*;
 use welte_formats::quant;
 
-/// A small generator, so that a failure can be repeated.
+/// A small generator with a fixed seed: failures are reproducible.
 struct Random(u64);
 
 impl Random {
@@ -81,7 +81,7 @@ impl Random {
     }
 }
 
-/// Bytes aligned to 64, as the device's memory is.
+/// Bytes aligned to 64, like the device's memory.
 struct Aligned(Vec<[u8; 64]>, usize);
 
 impl Aligned {
@@ -198,7 +198,7 @@ fn cases(mut check: impl FnMut(Case)) {
     }
 }
 
-/// Against decoded weights: exactly what the kernel's activations say, and near what the true ones say.
+/// Against decoded weights: exact for the kernel's prepared activations, close for the original ones.
 #[test]
 fn agrees_with_decoded_weights() {
     cases(|mut case| {
@@ -376,7 +376,7 @@ fn packing_is_the_same_everywhere() {
     }
 }
 
-/// Tables are read from tiles: the very floats that the encoded rows decode to.
+/// Rows read back from tiles equal the decoded rows.
 #[test]
 fn rows_are_read_back_from_tiles() {
     for format in Format::ALL {
@@ -451,7 +451,7 @@ fn names_are_found_again() {
     assert!(Isa::best().is_available());
 }
 
-/// Many rows with unpacked tiles: the bits of packed ones, nothing beyond n, and accumulation adds.
+/// Unpacked tiles give the bits of packed ones, nothing beyond n is written, and accumulation adds.
 #[test]
 fn unpacked_tiles_give_the_same_bits() {
     let mut seen = 0;
@@ -492,6 +492,6 @@ fn unpacked_tiles_give_the_same_bits() {
             }
         }
     }
-    // Narrower instruction sets have no code of their own for many rows.
+    // Narrower instruction sets have no separate code for many rows.
     assert!(seen > 0 || !Isa::Avx512Vnni.is_available());
 }

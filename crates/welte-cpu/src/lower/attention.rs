@@ -6,7 +6,7 @@ use crate::kernels::Kernel;
 use crate::ops::attention::{self, Attention};
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::short_conv::ShortConv;
-use crate::ops::{MANY_ROWS, Place, attention_prompt};
+use crate::ops::{FloatRows, MANY_ROWS, attention_prompt};
 use crate::scratch::{experts_of, matrix_of, rope_of};
 use crate::unsupported;
 use welte_device::Error;
@@ -21,7 +21,7 @@ impl Lowering<'_> {
         }
         let angles = self.angles(l)?;
         l.phases.push(Phase::Rope(Rope {
-            y: self.place(l.command.buffers[0], p.y_stride, width, l.rows)?,
+            y: self.float_rows(l.command.buffers[0], p.y_stride, width, l.rows)?,
             heads: p.heads as usize,
             head_dim: p.head_dim as usize,
             half: p.rot as usize / 2,
@@ -36,8 +36,8 @@ impl Lowering<'_> {
         let width = p.kv_heads as usize * p.head_dim as usize;
         let [k, v, ..] = l.command.buffers;
         l.phases.push(Phase::KvAppend(KvAppend {
-            k: self.place(k, p.k_stride, width, l.rows)?,
-            v: self.place(v, p.v_stride, width, l.rows)?,
+            k: self.float_rows(k, p.k_stride, width, l.rows)?,
+            v: self.float_rows(v, p.v_stride, width, l.rows)?,
             layer: p.layer as usize,
             cache: self.kv_cache(l.command, p.layer, p.kv_heads, p.head_dim)?,
         }));
@@ -56,7 +56,7 @@ impl Lowering<'_> {
         let width = (heads + 2 * kv_heads) * head_dim;
         let angles = self.angles(l)?;
         l.phases.push(Phase::RopeAppend(RopeAppend {
-            qkv: self.place(l.command.buffers[0], p.qkv_stride, width, l.rows)?,
+            qkv: self.float_rows(l.command.buffers[0], p.qkv_stride, width, l.rows)?,
             heads,
             kv_heads,
             head_dim,
@@ -95,8 +95,8 @@ impl Lowering<'_> {
         let prompt = attention_prompt::prompt_for(cache.format, isa, group, self.rounds());
         let [q, _, y, _] = l.command.buffers;
         let attention = Attention {
-            q: self.place(q, p.q_stride, heads * head_dim, l.rows)?,
-            y: self.place(y, p.y_stride, heads * head_dim, l.rows)?,
+            q: self.float_rows(q, p.q_stride, heads * head_dim, l.rows)?,
+            y: self.float_rows(y, p.y_stride, heads * head_dim, l.rows)?,
             layer: p.layer as usize,
             cache,
             heads,
@@ -124,8 +124,8 @@ impl Lowering<'_> {
         }
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::ShortConv(ShortConv {
-            x: self.place(x, p.x_stride, n, l.rows)?,
-            y: self.place(y, p.y_stride, n, l.rows)?,
+            x: self.float_rows(x, p.x_stride, n, l.rows)?,
+            y: self.float_rows(y, p.y_stride, n, l.rows)?,
             kernel: self.floats(l.command.weights[0], n * taps)?,
             bias: self.floats(l.command.weights[1], n)?,
             n,
@@ -138,7 +138,7 @@ impl Lowering<'_> {
     }
 
     /// Where the angles of the command's rope lie. The first command with this kind of rope computes them.
-    fn angles(&self, l: &mut Lowered<'_>) -> Result<Place, Error> {
+    fn angles(&self, l: &mut Lowered<'_>) -> Result<FloatRows, Error> {
         let kind = rope_of(l.command).ok_or_else(|| unsupported("no rope"))?;
         if let Some((_, place)) = l.angles.known.iter().find(|(k, _)| *k == kind) {
             return Ok(*place);

@@ -53,7 +53,7 @@ impl Lowering<'_> {
             k,
             scale: p.scale,
             tokens: self.tokens(l.rows)?,
-            y: self.place(l.command.buffers[1], p.x_stride, k, l.rows)?,
+            y: self.float_rows(l.command.buffers[1], p.x_stride, k, l.rows)?,
         }));
         Ok(())
     }
@@ -63,8 +63,8 @@ impl Lowering<'_> {
         let (dim, groups) = (p.dim as usize, p.groups as usize);
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::Norm(Norm {
-            x: self.place(x, p.x_stride, dim * groups, l.rows)?,
-            y: self.place(y, p.y_stride, dim * groups, l.rows)?,
+            x: self.float_rows(x, p.x_stride, dim * groups, l.rows)?,
+            y: self.float_rows(y, p.y_stride, dim * groups, l.rows)?,
             dim,
             groups,
             eps: p.eps,
@@ -77,7 +77,7 @@ impl Lowering<'_> {
         let p = params::Bias::of(&l.command.params);
         let n = p.n as usize;
         l.phases.push(Phase::Bias(Bias {
-            y: self.place(l.command.buffers[0], p.y_stride, n, l.rows)?,
+            y: self.float_rows(l.command.buffers[0], p.y_stride, n, l.rows)?,
             n,
             bias: self.floats(l.command.weights[0], n)?,
         }));
@@ -89,8 +89,8 @@ impl Lowering<'_> {
         let n = p.n as usize;
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::ActMul(ActMul {
-            x: self.place(x, p.x_stride, 2 * n, l.rows)?,
-            y: self.place(y, p.y_stride, n, l.rows)?,
+            x: self.float_rows(x, p.x_stride, 2 * n, l.rows)?,
+            y: self.float_rows(y, p.y_stride, n, l.rows)?,
             n,
             act: p.act,
         }));
@@ -102,8 +102,8 @@ impl Lowering<'_> {
         let n = p.n as usize;
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::Add(Add {
-            x: self.place(x, p.x_stride, n, l.rows)?,
-            y: self.place(y, p.y_stride, n, l.rows)?,
+            x: self.float_rows(x, p.x_stride, n, l.rows)?,
+            y: self.float_rows(y, p.y_stride, n, l.rows)?,
             n,
         }));
         Ok(())
@@ -113,7 +113,7 @@ impl Lowering<'_> {
         let p = params::Scale::of(&l.command.params);
         let n = p.n as usize;
         l.phases.push(Phase::Scale(Scale {
-            y: self.place(l.command.buffers[0], p.y_stride, n, l.rows)?,
+            y: self.float_rows(l.command.buffers[0], p.y_stride, n, l.rows)?,
             n,
             scale: p.scale,
             cap: p.cap,
@@ -126,8 +126,8 @@ impl Lowering<'_> {
         let n = p.n as usize;
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::SelectRows(SelectRows {
-            x: self.place(x, p.x_stride, n, l.rows)?,
-            y: self.place(y, p.y_stride, n, outputs)?,
+            x: self.float_rows(x, p.x_stride, n, l.rows)?,
+            y: self.float_rows(y, p.y_stride, n, outputs)?,
             n,
         }));
         Ok(())
@@ -138,8 +138,8 @@ impl Lowering<'_> {
         let n = p.n as usize;
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::Pool(Pool {
-            x: self.place(x, p.x_stride, n, l.rows)?,
-            y: self.place(y, p.y_stride, n, outputs)?,
+            x: self.float_rows(x, p.x_stride, n, l.rows)?,
+            y: self.float_rows(y, p.y_stride, n, outputs)?,
             n,
             pooling: match p.kind {
                 0 => Pooling::Last,
@@ -158,7 +158,7 @@ impl Lowering<'_> {
             return Err(unsupported("sample over other values than the vocabulary"));
         }
         let sample = Sample {
-            logits: self.place(l.command.buffers[0], p.logits_stride, n, l.rows)?,
+            logits: self.float_rows(l.command.buffers[0], p.logits_stride, n, l.rows)?,
             n,
             partials: self.scratch_rows(
                 &self.scratch.argmax,

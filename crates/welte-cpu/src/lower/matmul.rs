@@ -63,7 +63,7 @@ impl Lowering<'_> {
         l.phases.push(Phase::Prepare(Prepare {
             kernel,
             many,
-            x: self.place(x, x_stride, k, l.rows)?,
+            x: self.float_rows(x, x_stride, k, l.rows)?,
             k,
             norm,
             acts,
@@ -72,12 +72,12 @@ impl Lowering<'_> {
         let matmul =
             |n, y, epilogue| Matmul::new(kernel, many, tiles, (n, k), acts, y, epilogue, threads);
         let Epilogue::ActMul(act) = epilogue else {
-            let y = self.place(y, y_stride, n, l.rows)?;
+            let y = self.float_rows(y, y_stride, n, l.rows)?;
             l.phases.push(Phase::Matmul(matmul(n, y, epilogue)));
             return Ok(());
         };
         let half = n / 2;
-        let y = self.place(y, y_stride, half, l.rows)?;
+        let y = self.float_rows(y, y_stride, half, l.rows)?;
         if half % kernel.tile_rows == 0 && kernel.tile_rows <= FUSED_COLUMNS {
             l.phases.push(Phase::Matmul(matmul(half, y, epilogue)));
         } else {
@@ -102,8 +102,8 @@ impl Lowering<'_> {
         }
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::Route(Route {
-            x: self.place(x, p.x_stride, experts, l.rows)?,
-            y: self.place(y, p.y_stride, 2 * used, l.rows)?,
+            x: self.float_rows(x, p.x_stride, experts, l.rows)?,
+            y: self.float_rows(y, p.y_stride, 2 * used, l.rows)?,
             experts,
             used,
             renormalise: p.renormalise != 0,
@@ -149,7 +149,7 @@ impl Lowering<'_> {
             entries,
         };
         let [x, choice, y, _] = l.command.buffers;
-        let choice = self.place(choice, choice_stride, 2 * e.used, rows)?;
+        let choice = self.float_rows(choice, choice_stride, 2 * e.used, rows)?;
         let own = act.is_none();
         let width = if own { e.used * e.k } else { e.k };
         let acts = Bytes(self.scratch.acts.ptr());
@@ -158,7 +158,7 @@ impl Lowering<'_> {
         l.phases.push(Phase::PrepareEntries(PrepareEntries {
             kernel,
             groups,
-            x: self.place(x, x_stride, width, rows)?,
+            x: self.float_rows(x, x_stride, width, rows)?,
             k: e.k,
             own,
             acts,
@@ -166,7 +166,7 @@ impl Lowering<'_> {
         }));
         let (out, epilogue) = match act {
             Some(act) => (
-                self.place(y, y_stride, e.used * n, rows)?,
+                self.float_rows(y, y_stride, e.used * n, rows)?,
                 experts::Epilogue::ActMul(act),
             ),
             None => (
@@ -191,7 +191,7 @@ impl Lowering<'_> {
                 groups,
                 choice,
                 parts: out,
-                y: self.place(y, y_stride, n, rows)?,
+                y: self.float_rows(y, y_stride, n, rows)?,
                 n,
                 bias,
             }));

@@ -10,7 +10,7 @@ use crate::kernels::Kernel;
 use crate::load::Inner;
 use crate::memory::Block;
 use crate::ops::cache::{KvCache, StateCache};
-use crate::ops::{Bytes, Floats, Place};
+use crate::ops::{Bytes, FloatRows, Floats};
 use crate::scratch::{PHASES, RopeKind, Scratch, first_list};
 use crate::unsupported;
 use welte_device::Error;
@@ -41,7 +41,7 @@ struct Lowered<'a> {
 #[derive(Default)]
 struct Angles {
     /// By kind of rope: where the cosines and sines lie.
-    known: Vec<(RopeKind, Place)>,
+    known: Vec<(RopeKind, FloatRows)>,
     /// Floats in use.
     floats: usize,
 }
@@ -72,7 +72,7 @@ impl Lowering<'_> {
         let width = pass.width as usize;
         Ok(LoweredPass {
             phases,
-            result: self.place(pass.result, pass.width, width, pass.outputs as usize)?,
+            result: self.float_rows(pass.result, pass.width, width, pass.outputs as usize)?,
             width,
         })
     }
@@ -104,7 +104,13 @@ impl Lowering<'_> {
     }
 
     /// Rows of `width` floats in a buffer, checked for `rows` rows.
-    fn place(&self, at: BufferRef, stride: u32, width: usize, rows: usize) -> Result<Place, Error> {
+    fn float_rows(
+        &self,
+        at: BufferRef,
+        stride: u32,
+        width: usize,
+        rows: usize,
+    ) -> Result<FloatRows, Error> {
         let block = self
             .buffers
             .get(at.buffer as usize)
@@ -127,7 +133,7 @@ impl Lowering<'_> {
         }
         // SAFETY: the offset is inside the block.
         let start = unsafe { block.ptr().add(at.offset as usize).cast() };
-        Ok(Place { start, stride })
+        Ok(FloatRows { start, stride })
     }
 
     /// Rows of `stride` floats in the device's own memory.
@@ -137,13 +143,13 @@ impl Lowering<'_> {
         offset: usize,
         stride: usize,
         rows: usize,
-    ) -> Result<Place, Error> {
+    ) -> Result<FloatRows, Error> {
         if (offset + rows * stride) * 4 > block.len() {
             return Err(scratch_too_small());
         }
         // SAFETY: the offset is inside the block.
         let start = unsafe { block.ptr().cast::<f32>().add(offset) };
-        Ok(Place { start, stride })
+        Ok(FloatRows { start, stride })
     }
 
     /// A vector of weights, or none.

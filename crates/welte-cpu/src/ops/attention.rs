@@ -1,22 +1,22 @@
-//! Attention. A row's context is cut at fixed positions into splits, each split gives a partial result (its own softmax),
-//! and the partials are merged in order: the same bits whether splits run on one thread or on many.
+//! Attention. A row's context is cut into splits at fixed positions. Each split gives a partial result with a softmax of
+//! its own, and the partials are merged in order. The bits do not depend on the number of threads.
 
 use super::attention_prompt::Prompt;
 use super::cache::KvCache;
-use super::{Floats, Place, State, exp_not_positive};
+use super::{FloatRows, Floats, State, exp_not_positive};
 use crate::kernels::Isa;
 use half::f16;
 use welte_table::Format;
 
 /// Positions of one split.
 pub(crate) const SPLIT: usize = 256;
-/// The largest head that the device takes.
+/// The largest head that the device supports.
 pub(crate) const MAX_HEAD_DIM: usize = 512;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Attention {
-    pub(crate) q: Place,
-    pub(crate) y: Place,
+    pub(crate) q: FloatRows,
+    pub(crate) y: FloatRows,
     pub(crate) layer: usize,
     pub(crate) cache: KvCache,
     pub(crate) heads: usize,
@@ -25,14 +25,14 @@ pub(crate) struct Attention {
     pub(crate) scale: f32,
     pub(crate) window: usize,
     pub(crate) softcap: f32,
-    /// A score for each head beside those of the positions, or none.
+    /// One more score per head, which has no value; or none.
     pub(crate) sinks: Floats,
     /// Partials of one row: `[split][head][head_dim, maximum, sum]`.
-    pub(crate) partials: Place,
+    pub(crate) partials: FloatRows,
     pub(crate) run: Run,
     /// Threads of the team.
     pub(crate) threads: usize,
-    /// For many rows, where the instruction set has it.
+    /// For many rows of a prompt, if the instruction set has such a function.
     pub(crate) prompt: Option<Prompt>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) type Run = unsafe fn(&Attention, &State, usize, usize, Span, *mut f32
 pub(crate) struct Span {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// The kv head and the first position of the split that this thread probably works on next.
+    /// The kv head and the first position of the split that this thread probably takes next: worth prefetching.
     pub(super) after: Option<(usize, usize)>,
 }
 
@@ -94,7 +94,7 @@ impl Attention {
         }
     }
 
-    /// One split of one kv head's group of one row, into the shared partials (only one row may be in flight).
+    /// One split of one kv head's group, into the shared partials. The step has a single row.
     ///
     /// # Safety
     /// See `super`; `scratch` holds [`scratch_floats`] of this thread's own.
@@ -108,7 +108,7 @@ impl Attention {
         let group = self.heads / self.kv_heads;
         let position = state.rows[0].position as usize;
         let mut span = self.span(position, split);
-        // Heads of a split come one after the other (`lower.rs`), and each thread takes the next one.
+        // Chunks are numbered by split, then by head (`dispatch.rs`), and each thread takes the next one.
         let next = split * self.kv_heads + kv_head + self.threads;
         if next / self.kv_heads < self.splits(position) {
             let from = self.span(position, next / self.kv_heads).from;
@@ -227,7 +227,7 @@ fn widen_q8_0(row: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The function for a cache format and size of head on an instruction set (which the processor has).
+/// The function for a cache format and head size on an instruction set of this processor.
 pub(crate) fn run_for(format: Format, head_dim: usize, isa: Isa) -> Run {
     #[cfg(target_arch = "x86_64")]
     {
@@ -355,7 +355,7 @@ unsafe fn attend(
     }
 }
 
-/// Turns scores into weights; the largest score and the sum of the weights become the first two of `facts`.
+/// Turns scores into weights. The largest score and the sum of the weights become the first two of `facts`.
 fn weigh(facts: &mut [f32], scores: &mut [f32], softcap: f32) {
     if softcap != 0.0 {
         scores

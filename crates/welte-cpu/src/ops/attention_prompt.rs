@@ -1,14 +1,14 @@
-//! Attention for many rows of one sequence. Queries (rows x heads of one kv head's group) lie in the vectors' lanes, so
-//! keys and values are widened once for all of them, nothing is summed across lanes, and the softmax goes lane by lane.
+//! Attention for many rows of one sequence. Queries (rows x heads of one kv head's group) lie in the lanes of vectors. So
+//! keys and values are widened once for all queries, and neither sums nor softmax cross lanes.
 //!
 //! Work is cut into items of one kv head and some rows. An item walks the positions in blocks that start at fixed
-//! places; what is masked adds exact zeros. So the bits of a row do not depend on the rows beside it.
+//! positions; masked positions add exact zeros. So the bits of a row do not depend on the rows beside it.
 //!
 //! Queries, keys, weights and values are words of 32 bits: a float each, or a pair of bf16 ([`Products`]).
 
 use super::attention::Attention;
 use super::vectors::Lanes;
-use super::{MANY_ROWS, Place, State};
+use super::{FloatRows, MANY_ROWS, State};
 use crate::kernels::Isa;
 use half::f16;
 use std::ops::Range;
@@ -18,9 +18,9 @@ use welte_table::Format;
 const BLOCK: usize = 64;
 /// The most strips of queries that share the widened keys and values.
 const STRIPS: usize = 4;
-/// Heads in the scratch are padded to this: a multiple of every `DEEP`, and of a vector's numbers.
+/// Heads in the scratch are padded to a multiple of this, which is a multiple of every `DEEP` and of a vector's width.
 const PAD: usize = 32;
-/// Items for each thread, if there are so many rows: so that threads end together.
+/// Items for each thread, if there are enough rows. Several items let threads finish at the same time.
 const ITEMS: usize = 4;
 /// The most queries of a strip.
 const MOST_LANES: usize = 48;
@@ -33,8 +33,8 @@ pub(crate) struct Prompt {
     lanes: usize,
 }
 
-/// The function for a cache format on an instruction set (which the processor has), for groups of `group` heads. If it
-/// may round, products are of bf16 where the processor multiplies those.
+/// The function for a cache format on an instruction set of this processor, for groups of `group` heads. With `rounds`,
+/// products are in bf16 if the processor multiplies bf16.
 pub(crate) fn prompt_for(format: Format, isa: Isa, group: usize, rounds: bool) -> Option<Prompt> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -89,13 +89,13 @@ impl Attention {
         (rows / (each * blocks)).clamp(1, STRIPS) * each
     }
 
-    /// Into how many items this many rows are cut, if they come here.
+    /// The number of items for this many rows; `None` if they are too few for this kernel.
     pub(crate) fn items(&self, rows: usize) -> Option<usize> {
         let prompt = self.prompt.as_ref().filter(|_| rows >= MANY_ROWS)?;
         Some(rows.div_ceil(self.item_rows(prompt, rows)) * self.kv_heads)
     }
 
-    /// One item. The last rows, which have the most to read, come first.
+    /// One item. The last rows come first, since they have the most positions to read.
     ///
     /// # Safety
     /// See `super`; `scratch` holds [`scratch_floats`] and the rows' own (`attention.rs`) of this thread's own.
@@ -121,7 +121,7 @@ impl Attention {
     }
 }
 
-/// How attention multiplies: floats, or pairs of bf16 with both halves of a word at once.
+/// How attention multiplies: one float per word, or a pair of bf16 per word.
 trait Products<L: Lanes> {
     /// Numbers in a word.
     const EACH: usize;
@@ -129,7 +129,7 @@ trait Products<L: Lanes> {
     const ONES: f32;
     /// The sum and the products of words.
     unsafe fn dot(a: L::V, b: L::V, sum: L::V) -> L::V;
-    /// Words of the first numbers (which alone are used if a word holds one) and the second ones.
+    /// Words made of the first and the second numbers. If a word holds one number, the second ones are ignored.
     unsafe fn join(parts: [L::V; 2]) -> L::V;
 }
 
@@ -166,9 +166,9 @@ struct Strip {
     /// First and last position that a lane sees.
     first: *mut f32,
     last: *mut f32,
-    /// What the latest block shrank earlier sums by.
+    /// The factor by which the latest block scaled down earlier sums.
     shrink: *mut f32,
-    /// Positions that any lane sees, and up to where all do.
+    /// The positions that some lane sees; up to `full_to` all lanes see them.
     from: usize,
     to: usize,
     full_to: usize,
@@ -200,7 +200,7 @@ impl Strip {
         }
     }
 
-    /// Takes the queries of some rows in.
+    /// Loads the queries of some rows.
     ///
     /// # Safety
     /// As [`attend`].
@@ -241,7 +241,7 @@ impl Strip {
                     *self.first.add(lane) = a.first(position) as f32;
                     *self.last.add(lane) = position as f32;
                     if let Some(sink) = a.sink(kv_head * group + h) {
-                        // As if it had been seen already, with a weight of 1 and no value.
+                        // It counts as a position seen before, with a weight of 1 and no value.
                         *self.largest.add(lane) = sink.max(f32::MIN);
                         *self.weights.add(lane) = 1.0;
                     }
@@ -391,7 +391,7 @@ impl Strip {
                         let score = L::load(scores.add((p + part) * WIDE * L::N));
                         *weight = L::exp_not_positive(L::sub(score, largest));
                     }
-                    // The sum is of what is left of the weights: they stay shares of a whole.
+                    // Sums the rounded weights, so that shares still add up to 1.
                     let weights = P::join(weights);
                     sum = P::dot(weights, L::splat(P::ONES), sum);
                     L::store(scores.add(p / P::EACH * WIDE * L::N), weights);
@@ -444,7 +444,7 @@ impl Strip {
     }
 }
 
-/// Attention of some rows, which follow each other in one sequence, for one kv head's group.
+/// Attention of consecutive rows of one sequence, for one kv head's group.
 ///
 /// # Safety
 /// See `super`; `scratch` holds [`scratch_floats`] of this thread's own, and the processor has the instructions.
@@ -578,7 +578,7 @@ unsafe fn some<L: Lanes>(head: *const f32, d: usize, dim: usize) -> L::V {
 /// # Safety
 /// The rows hold every head.
 unsafe fn heads_of(
-    place: Place,
+    place: FloatRows,
     a: &Attention,
     rows: Range<usize>,
     kv_head: usize,

@@ -1,10 +1,10 @@
 //! Softmax attention of a group of query heads over one split with vector instructions: all scores, their softmax, then
-//! the weighted values. Each row of keys or values is widened once for up to 8 heads, and what lies 8 kB further on is
-//! fetched from memory meanwhile, evenly: one line for every few vectors that are worked on. It is fetched into the second
-//! cache, since the first one can wait for too few lines at a time to hide the memory's latency.
+//! the weighted values. Each row of keys or values is widened once for up to 8 heads. Meanwhile rows 8 kB ahead are
+//! prefetched at an even rate, one line for every few vectors. They go to the L2 cache: the L1 cache has too few
+//! outstanding misses to hide the latency of memory.
 //!
-//! A score is summed lane by lane over the head and then across the lanes in a fixed order, and values are added
-//! position by position, so the bits depend neither on the size of the group nor on how positions meet in a register.
+//! A score is summed by lane over the head, then across lanes in a fixed order. Values are added position by position. So
+//! the bits depend neither on the size of the group nor on how positions share a register.
 #![allow(unsafe_code)]
 
 use super::State;
@@ -17,7 +17,7 @@ const MOST_HEADS: usize = 8;
 const MOST_VECTORS: usize = 8;
 /// The widest vector's width.
 const MOST_LANES: usize = 16;
-/// How far ahead rows are fetched, and how many rows that is at most.
+/// How far ahead rows are prefetched, in bytes and in rows at most.
 const AHEAD_BYTES: usize = 8192;
 const MOST_AHEAD: usize = 64;
 
@@ -75,10 +75,10 @@ impl Rows for Q8_0 {
     }
 }
 
-/// Asks for `bytes` of memory.
+/// Prefetches `bytes` of memory.
 ///
 /// # Safety
-/// None: a fetch reads nothing.
+/// None: a prefetch of any address is harmless.
 #[inline(always)]
 unsafe fn fetch<L: Lanes>(from: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(64) {
@@ -87,28 +87,34 @@ unsafe fn fetch<L: Lanes>(from: *const u8, bytes: usize) {
     }
 }
 
-/// Where the rows of a split lie: its keys, its values, and what is worth fetching after them.
-struct Places {
+/// Addresses of the rows of a split: keys, values, then rows to prefetch.
+struct RowAddresses {
     rows: [*const u8; 2 * SPLIT + MOST_AHEAD],
     count: usize,
-    /// How many rows further on is fetched.
+    /// The prefetch distance in rows.
     ahead: usize,
 }
 
-impl Places {
+impl RowAddresses {
     /// # Safety
     /// The span is not empty, not longer than a split, and like what comes after it in the sequence's context.
     #[inline(always)]
-    unsafe fn of(a: &Attention, state: &State, slot: usize, kv_head: usize, span: Span) -> Places {
+    unsafe fn of(
+        a: &Attention,
+        state: &State,
+        slot: usize,
+        kv_head: usize,
+        span: Span,
+    ) -> RowAddresses {
         let (bytes, page) = (a.cache.row_bytes, a.cache.page_len);
         let count = span.to - span.from;
-        let mut places = Places {
+        let mut addresses = RowAddresses {
             rows: [std::ptr::null(); 2 * SPLIT + MOST_AHEAD],
             count,
             ahead: (AHEAD_BYTES / bytes / 8 * 8).clamp(8, MOST_AHEAD),
         };
         for part in 0..2 {
-            let rows = &mut places.rows[part * count..(part + 1) * count];
+            let rows = &mut addresses.rows[part * count..(part + 1) * count];
             let mut at = span.from;
             while at < span.to {
                 let run = (span.to - at).min(page - at % page);
@@ -120,43 +126,43 @@ impl Places {
                 at += run;
             }
         }
-        // Scores are made for up to a vector's width of positions, whose rows are read.
-        let (mut next, mut step) = (places.rows[2 * count - 1].cast_mut(), 0);
+        // Scores are computed for whole vectors of positions, whose rows are all read.
+        let (mut next, mut step) = (addresses.rows[2 * count - 1].cast_mut(), 0);
         if let (Some((kv_head, at)), true) = (span.after, count >= MOST_LANES) {
             // SAFETY: promised by the caller.
             next = unsafe { a.cache.at(state, a.layer, 0, kv_head, slot, at) };
             step = bytes;
         }
-        for (i, row) in places.rows[2 * count..][..MOST_AHEAD]
+        for (i, row) in addresses.rows[2 * count..][..MOST_AHEAD]
             .iter_mut()
             .enumerate()
         {
             *row = next.wrapping_add(i * step);
         }
-        places
+        addresses
     }
 }
 
 /// Scores of `H` heads, `P` positions at a time; `H * P` is the vector's width.
 ///
 /// # Safety
-/// The places hold rows of `dim` values, `queries` `H` heads of `dim`, `scores` `H` times [`SPLIT`] floats.
+/// The addresses hold rows of `dim` values, `queries` `H` heads of `dim`, `scores` `H` times [`SPLIT`] floats.
 #[inline(always)]
 unsafe fn score<L: Lanes, R: Rows, const H: usize, const P: usize>(
-    places: &Places,
+    addresses: &RowAddresses,
     dim: usize,
     queries: *const f32,
     scale: f32,
     scores: *mut f32,
 ) {
     let (shared, bytes) = R::shared::<L>();
-    // SAFETY: promised by the caller. After the last key come values, which are as readable; what becomes of them is
-    // overwritten, and a split's room is a whole number of `P`.
+    // SAFETY: promised by the caller. After the last key come values, which are readable as well; their scores are
+    // overwritten, and a split has room for a multiple of `P`.
     unsafe {
-        for first in (0..places.count).step_by(P) {
+        for first in (0..addresses.count).step_by(P) {
             let rows: [*const u8; P] =
-                std::array::from_fn(|p| *places.rows.get_unchecked(first + p));
-            let ahead = *places.rows.get_unchecked(first + places.ahead);
+                std::array::from_fn(|p| *addresses.rows.get_unchecked(first + p));
+            let ahead = *addresses.rows.get_unchecked(first + addresses.ahead);
             let mut sums = [L::splat(0.0); MOST_LANES];
             for unit in 0..dim / (shared * L::N) {
                 fetch::<L>(ahead.wrapping_add(unit * P * bytes), P * bytes);
@@ -218,7 +224,7 @@ unsafe fn weigh<L: Lanes>(scores: *mut f32, count: usize, softcap: f32) -> (f32,
     }
 }
 
-/// Joins the lanes of a vector, halves first.
+/// Reduces the lanes of a vector, halves first.
 ///
 /// # Safety
 /// The processor has the instructions.
@@ -242,10 +248,10 @@ unsafe fn across<L: Lanes>(v: L::V, join: impl Fn(f32, f32) -> f32) -> f32 {
 /// # Safety
 /// As [`score`]; `sums` holds the heads' sums, `stride` floats apart.
 #[inline(always)]
-// The indices name registers.
+// The indices select registers.
 #[allow(clippy::needless_range_loop)]
 unsafe fn sum_values<L: Lanes, R: Rows, const H: usize, const C: usize>(
-    places: &Places,
+    addresses: &RowAddresses,
     first: usize,
     weights: *const f32,
     sums: *mut f32,
@@ -255,9 +261,11 @@ unsafe fn sum_values<L: Lanes, R: Rows, const H: usize, const C: usize>(
     // SAFETY: promised by the caller.
     unsafe {
         let mut all = [[L::splat(0.0); C]; H];
-        for p in 0..places.count {
-            let row = *places.rows.get_unchecked(places.count + p);
-            let ahead = *places.rows.get_unchecked(places.count + p + places.ahead);
+        for p in 0..addresses.count {
+            let row = *addresses.rows.get_unchecked(addresses.count + p);
+            let ahead = *addresses
+                .rows
+                .get_unchecked(addresses.count + p + addresses.ahead);
             fetch::<L>(
                 ahead.wrapping_add(first / shared * bytes),
                 C.div_ceil(shared) * bytes,
@@ -288,7 +296,7 @@ unsafe fn sum_values<L: Lanes, R: Rows, const H: usize, const C: usize>(
 /// As [`sum_values`].
 #[inline(always)]
 unsafe fn sum_all_values<L: Lanes, R: Rows, const H: usize>(
-    places: &Places,
+    addresses: &RowAddresses,
     dim: usize,
     weights: *const f32,
     sums: *mut f32,
@@ -302,23 +310,23 @@ unsafe fn sum_all_values<L: Lanes, R: Rows, const H: usize>(
         while at < vectors {
             let left = most.min(vectors - at);
             at += if left >= 8 {
-                sum_values::<L, R, H, 8>(places, at, weights, sums, stride);
+                sum_values::<L, R, H, 8>(addresses, at, weights, sums, stride);
                 8
             } else if left >= 4 {
-                sum_values::<L, R, H, 4>(places, at, weights, sums, stride);
+                sum_values::<L, R, H, 4>(addresses, at, weights, sums, stride);
                 4
             } else if left >= 2 {
-                sum_values::<L, R, H, 2>(places, at, weights, sums, stride);
+                sum_values::<L, R, H, 2>(addresses, at, weights, sums, stride);
                 2
             } else {
-                sum_values::<L, R, H, 1>(places, at, weights, sums, stride);
+                sum_values::<L, R, H, 1>(addresses, at, weights, sums, stride);
                 1
             };
         }
     }
 }
 
-/// How many of the heads left share the next pass.
+/// How many of the remaining heads share the next pass.
 #[inline(always)]
 fn heads_of_pass(left: usize, width: usize) -> usize {
     let most = left.min(MOST_HEADS).min(width / 2);
@@ -346,24 +354,24 @@ unsafe fn attend<L: Lanes, R: Rows>(
     // SAFETY: promised by the caller; positions up to the row's own lie in the layout.
     unsafe {
         let queries = a.q.start.add(row * a.q.stride + kv_head * group * dim);
-        let places = &Places::of(a, state, slot, kv_head, span);
+        let addresses = &RowAddresses::of(a, state, slot, kv_head, span);
         let mut h = 0;
         while h < group {
             let (q, s) = (queries.add(h * dim), scores.add(h * SPLIT));
             let heads = heads_of_pass(group - h, L::N);
             match (heads, L::N) {
-                (8, _) => score::<L, R, 8, 2>(places, dim, q, a.scale, s),
-                (4, 16) => score::<L, R, 4, 4>(places, dim, q, a.scale, s),
-                (4, _) => score::<L, R, 4, 2>(places, dim, q, a.scale, s),
-                (2, 16) => score::<L, R, 2, 8>(places, dim, q, a.scale, s),
-                (2, _) => score::<L, R, 2, 4>(places, dim, q, a.scale, s),
-                (_, 16) => score::<L, R, 1, 16>(places, dim, q, a.scale, s),
-                (_, _) => score::<L, R, 1, 8>(places, dim, q, a.scale, s),
+                (8, _) => score::<L, R, 8, 2>(addresses, dim, q, a.scale, s),
+                (4, 16) => score::<L, R, 4, 4>(addresses, dim, q, a.scale, s),
+                (4, _) => score::<L, R, 4, 2>(addresses, dim, q, a.scale, s),
+                (2, 16) => score::<L, R, 2, 8>(addresses, dim, q, a.scale, s),
+                (2, _) => score::<L, R, 2, 4>(addresses, dim, q, a.scale, s),
+                (_, 16) => score::<L, R, 1, 16>(addresses, dim, q, a.scale, s),
+                (_, _) => score::<L, R, 1, 8>(addresses, dim, q, a.scale, s),
             }
             h += heads;
         }
         for h in 0..group {
-            let (largest, sum) = weigh::<L>(scores.add(h * SPLIT), places.count, a.softcap);
+            let (largest, sum) = weigh::<L>(scores.add(h * SPLIT), addresses.count, a.softcap);
             *out.add(h * stride + dim) = largest;
             *out.add(h * stride + dim + 1) = sum;
         }
@@ -372,10 +380,10 @@ unsafe fn attend<L: Lanes, R: Rows>(
             let (sums, weights) = (out.add(h * stride), scores.add(h * SPLIT));
             let heads = heads_of_pass(group - h, L::N);
             match heads {
-                8 => sum_all_values::<L, R, 8>(places, dim, weights, sums, stride),
-                4 => sum_all_values::<L, R, 4>(places, dim, weights, sums, stride),
-                2 => sum_all_values::<L, R, 2>(places, dim, weights, sums, stride),
-                _ => sum_all_values::<L, R, 1>(places, dim, weights, sums, stride),
+                8 => sum_all_values::<L, R, 8>(addresses, dim, weights, sums, stride),
+                4 => sum_all_values::<L, R, 4>(addresses, dim, weights, sums, stride),
+                2 => sum_all_values::<L, R, 2>(addresses, dim, weights, sums, stride),
+                _ => sum_all_values::<L, R, 1>(addresses, dim, weights, sums, stride),
             }
             h += heads;
         }

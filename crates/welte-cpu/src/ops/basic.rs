@@ -1,6 +1,6 @@
-//! The small ops: embed, norm, bias, act·mul, add, scale.
+//! Embedding, norm and elementwise ops.
 
-use super::{Bytes, Floats, Place, gated, widest};
+use super::{Bytes, FloatRows, Floats, gated, widest};
 use crate::kernels::Kernel;
 use welte_formats::quant;
 use welte_table::Format;
@@ -13,14 +13,14 @@ pub(crate) fn rows_of_chunk(rows: usize) -> usize {
 pub(crate) struct Embed {
     pub(crate) table: Bytes,
     pub(crate) bytes: usize,
-    /// What reads the table, if it lies in tiles.
+    /// The kernel that reads the table, if the table is stored in tiles.
     pub(crate) tiles: Option<Kernel>,
     pub(crate) format: Format,
     pub(crate) row_bytes: usize,
     pub(crate) k: usize,
     pub(crate) scale: f32,
     pub(crate) tokens: *const u32,
-    pub(crate) y: Place,
+    pub(crate) y: FloatRows,
 }
 
 // SAFETY: addresses only; see `super`.
@@ -52,8 +52,8 @@ impl Embed {
 }
 
 pub(crate) struct Norm {
-    pub(crate) x: Place,
-    pub(crate) y: Place,
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
     pub(crate) dim: usize,
     pub(crate) groups: usize,
     pub(crate) eps: f32,
@@ -140,7 +140,7 @@ fn scaled(x: &[f32], scale: f32, y: &mut [f32]) {
 }
 
 pub(crate) struct Bias {
-    pub(crate) y: Place,
+    pub(crate) y: FloatRows,
     pub(crate) n: usize,
     pub(crate) bias: Floats,
 }
@@ -160,8 +160,8 @@ impl Bias {
 }
 
 pub(crate) struct ActMul {
-    pub(crate) x: Place,
-    pub(crate) y: Place,
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
     pub(crate) n: usize,
     pub(crate) act: u32,
 }
@@ -182,8 +182,8 @@ impl ActMul {
 }
 
 pub(crate) struct Add {
-    pub(crate) x: Place,
-    pub(crate) y: Place,
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
     pub(crate) n: usize,
 }
 
@@ -203,7 +203,7 @@ impl Add {
 }
 
 pub(crate) struct Scale {
-    pub(crate) y: Place,
+    pub(crate) y: FloatRows,
     pub(crate) n: usize,
     pub(crate) scale: f32,
     pub(crate) cap: f32,

@@ -1,15 +1,15 @@
-//! Mixtures of experts: rows choose experts, entries (a row with one of its experts) are grouped by expert, and each
-//! expert's matrix is read once for all of its entries.
+//! Mixtures of experts. An entry is a row with one of the experts that it chose. Entries are grouped by expert, so that each
+//! expert's matrix is read once.
 
 use super::matmul::{CHUNK, FUSED_COLUMNS, ROW_BLOCK};
-use super::{Bytes, Floats, Place, activate_and_multiply};
+use super::{Bytes, FloatRows, Floats, activate_and_multiply};
 use crate::kernels::Kernel;
 use std::ops::Range;
 
-/// Softmax over the experts; the best ones with their shares.
+/// Chooses the best experts by softmax, with their shares.
 pub(crate) struct Route {
-    pub(crate) x: Place,
-    pub(crate) y: Place,
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
     pub(crate) experts: usize,
     pub(crate) used: usize,
     pub(crate) renormalise: bool,
@@ -60,8 +60,8 @@ fn best_after(x: &[f32], before: usize) -> usize {
         .unwrap_or(0)
 }
 
-/// Entries grouped by expert, in a block of `u32`: where each expert's entries start, then the place of each entry
-/// (row times `used` plus its number), then the entry of each place.
+/// Entries grouped by expert, in a block of `u32`: the start of each expert's entries, then the position of each entry in
+/// the grouped order, then the entry at each position. Entry number: row times `used` plus the rank of the expert.
 #[derive(Clone, Copy)]
 pub(crate) struct Groups {
     pub(crate) start: Bytes,
@@ -77,7 +77,7 @@ impl Groups {
         (experts + 1 + 2 * used * rows) * 4
     }
 
-    /// The expert of a choice. A row whose logits were no numbers has chosen some expert all the same.
+    /// The expert of a choice. It is in range even if the row's logits were NaN.
     fn expert(&self, id: f32) -> usize {
         (id.to_bits() as usize).min(self.experts - 1)
     }
@@ -112,11 +112,11 @@ impl Groups {
         unsafe { self.words()[self.experts + 1 + self.entries + place] as usize }
     }
 
-    /// Groups the entries of the first `rows` rows of `choice`: one chunk of work.
+    /// Groups the entries of the first `rows` rows of `choice`. The phase has one chunk.
     ///
     /// # Safety
     /// See `super`.
-    pub(crate) unsafe fn fill(&self, choice: Place, rows: usize) {
+    pub(crate) unsafe fn fill(&self, choice: FloatRows, rows: usize) {
         let len = self.experts + 1 + 2 * self.entries;
         // SAFETY: the block was made by `bytes`; this phase has one chunk.
         let words = unsafe { std::slice::from_raw_parts_mut(self.start.0.cast::<u32>(), len) };
@@ -141,7 +141,7 @@ impl Groups {
             entries[*at as usize] = entry as u32;
             *at += 1;
         }
-        // Each start has moved to the next one's.
+        // Each start has advanced to the next expert's.
         starts.copy_within(0..self.experts, 1);
         starts[0] = 0;
     }
@@ -151,9 +151,9 @@ impl Groups {
 pub(crate) struct PrepareEntries {
     pub(crate) kernel: Kernel,
     pub(crate) groups: Groups,
-    pub(crate) x: Place,
+    pub(crate) x: FloatRows,
     pub(crate) k: usize,
-    /// Every entry has its own `k` values; otherwise all of a row share them.
+    /// Every entry has its own `k` values; otherwise all entries of a row share them.
     pub(crate) own: bool,
     pub(crate) acts: Bytes,
     pub(crate) acts_bytes: usize,
@@ -188,12 +188,12 @@ impl PrepareEntries {
     }
 }
 
-/// What becomes of an expert's outputs.
+/// What happens to the outputs of an expert.
 #[derive(Clone, Copy)]
 pub(crate) enum Epilogue {
-    /// The expert has gate and up: `act(gate) * up` goes to the entry's part of its row.
+    /// The expert has gate and up: store `act(gate) * up` in the entry's part of its row.
     ActMul(u32),
-    /// They are kept in the order of the groups.
+    /// Store them in the order of the groups.
     Keep,
 }
 
@@ -202,14 +202,14 @@ pub(crate) struct ExpertsMatmul {
     pub(crate) kernel: Kernel,
     pub(crate) groups: Groups,
     pub(crate) tiles: Bytes,
-    /// Outputs of one expert (of its gate, if gate and up meet); whole tiles.
+    /// Outputs of one expert, or of its gate; whole tiles.
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) acts: Bytes,
     pub(crate) acts_bytes: usize,
-    pub(crate) y: Place,
+    pub(crate) y: FloatRows,
     pub(crate) epilogue: Epilogue,
-    /// Of gate and up, if they meet here; for each expert as many as its matrix has rows.
+    /// Biases of gate and up, as many per expert as its matrix has rows.
     pub(crate) bias: Floats,
 }
 
@@ -223,7 +223,7 @@ impl ExpertsMatmul {
         (self.n / self.kernel.tile_rows).div_ceil(self.tiles_per_chunk())
     }
 
-    /// One row has as many experts as it uses; several may have any.
+    /// A single row uses `used` experts; several rows may use all.
     pub(crate) fn chunks(&self, rows: usize) -> usize {
         let experts = match rows {
             1 => self.groups.used,
@@ -243,7 +243,7 @@ impl ExpertsMatmul {
         // SAFETY: the groups were filled by an earlier phase.
         let (expert, entries) = unsafe {
             match rows {
-                // The chunk's number is a place; places of one expert follow each other.
+                // With one row the chunk number is a position in the grouped order.
                 1 => (self.expert_at(which), which..which + 1),
                 _ => (which, groups.of_expert(which)),
             }
@@ -321,12 +321,12 @@ impl ExpertsMatmul {
     }
 }
 
-/// Adds up what a row's experts gave, in the order in which they were chosen.
+/// Adds up the outputs of a row's experts, in the order in which they were chosen.
 pub(crate) struct Combine {
     pub(crate) groups: Groups,
-    pub(crate) choice: Place,
-    pub(crate) parts: Place,
-    pub(crate) y: Place,
+    pub(crate) choice: FloatRows,
+    pub(crate) parts: FloatRows,
+    pub(crate) y: FloatRows,
     pub(crate) n: usize,
     /// `n` for each expert, or none.
     pub(crate) bias: Floats,

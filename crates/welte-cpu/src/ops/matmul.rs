@@ -1,23 +1,23 @@
-//! Matrix times rows: activations are prepared once, then tiles of outputs are the chunks.
+//! Matrix times rows. Activations are prepared once; then chunks are ranges of tiles.
 
 use super::basic::normalise;
 use super::matmul_prompt::Plan;
-use super::{Bytes, Floats, MANY_ROWS, Place, activate_and_multiply};
+use super::{Bytes, FloatRows, Floats, MANY_ROWS, activate_and_multiply};
 use crate::kernels::Kernel;
 
-/// Rows that one call of a kernel gets, so that their activations stay in cache while tiles pass.
+/// Rows of one kernel call: few enough for their activations to stay in cache.
 pub(crate) const ROW_BLOCK: usize = 32;
-/// Bytes of tiles in one chunk, about.
+/// Approximate bytes of tiles in one chunk.
 pub(crate) const CHUNK: usize = 64 << 10;
-/// The most outputs in one chunk when gate and up meet in a thread's own scratch.
+/// The most outputs in one chunk if gate and up are combined in a thread's scratch.
 pub(crate) const FUSED_COLUMNS: usize = 256;
 
-/// Quantises rows of activations for the kernel, after a norm if there is one.
+/// Prepares rows of activations for the kernel, after an optional norm.
 pub(crate) struct Prepare {
     pub(crate) kernel: Kernel,
-    /// For many rows of a prompt.
+    /// The kernel for many rows of a prompt.
     pub(crate) many: Option<Kernel>,
-    pub(crate) x: Place,
+    pub(crate) x: FloatRows,
     pub(crate) k: usize,
     pub(crate) norm: Option<(Floats, f32)>,
     pub(crate) acts: Bytes,
@@ -61,15 +61,15 @@ pub(crate) enum Epilogue {
 
 pub(crate) struct Matmul {
     pub(crate) kernel: Kernel,
-    /// For many rows of a prompt.
+    /// The kernel for many rows of a prompt.
     pub(crate) plan: Option<Plan>,
     pub(crate) tiles: Bytes,
-    /// Outputs (of the gate, if gate and up meet).
+    /// Outputs, or outputs of the gate.
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) acts: Bytes,
     pub(crate) acts_bytes: usize,
-    pub(crate) y: Place,
+    pub(crate) y: FloatRows,
     pub(crate) epilogue: Epilogue,
     pub(super) tile_bytes: usize,
     tiles_per_chunk: usize,
@@ -83,7 +83,7 @@ impl Matmul {
         tiles: Bytes,
         (n, k): (usize, usize),
         acts: Bytes,
-        y: Place,
+        y: FloatRows,
         epilogue: Epilogue,
         threads: usize,
     ) -> Matmul {

@@ -1,17 +1,17 @@
-//! Matrix times many rows: an item unpacks a few tiles once, into a thread's own scratch, and passes all rows by them in
-//! small groups.
+//! Matrix times many rows. An item unpacks a few tiles into a thread's scratch and multiplies them with all rows, in small
+//! groups.
 
 use super::activate_and_multiply;
 use super::matmul::{Epilogue, Matmul};
 use crate::kernels::Kernel;
 
-/// Rows that pass the tiles of an item together: their activations stay in the first cache.
+/// Rows that are multiplied together: their activations stay in the L1 cache.
 const GROUP: usize = 8;
 /// The most tiles of an item.
 const MOST_TILES: usize = 8;
-/// Bytes of unpacked tiles in an item: about half of a second cache.
+/// Bytes of unpacked tiles in an item: about half of an L2 cache.
 const UNPACKED: usize = 512 << 10;
-/// Items per thread, if the matrix has that many tiles: so that threads end together.
+/// Items per thread, if the matrix has enough tiles. Several items let threads finish at the same time.
 const ITEMS: usize = 8;
 /// The fewest rows of an item.
 const FEWEST_ROWS: usize = 64;
@@ -21,7 +21,7 @@ pub(crate) struct Plan {
     pub(crate) kernel: Kernel,
     tiles: usize,
     tiles_per_item: usize,
-    /// Items that should be there at least; rows are cut to get them.
+    /// The least number of items; rows are cut to reach it.
     wanted: usize,
 }
 
@@ -116,7 +116,7 @@ impl Matmul {
         }
     }
 
-    /// Unpacks tiles to `room` if the kernel does that; gives where they are, and what of the room is left.
+    /// Unpacks tiles to `room` if the kernel has an unpacked form. Returns their address and the rest of the room.
     ///
     /// # Safety
     /// The matrix has these tiles, and the room is large enough.

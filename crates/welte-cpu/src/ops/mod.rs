@@ -1,8 +1,10 @@
-//! The ops, lowered to phases: a phase is cut into chunks that any thread may take, and chunks of one phase write
-//! apart from each other. Every run of a phase is one `unsafe fn`, whose promise is the same everywhere:
+//! The ops as phases. A phase is cut into chunks that any thread may take; chunks of one phase write disjoint memory.
+//! Every phase runs by an `unsafe fn` with the same contract:
 //!
-//! the pointers of a phase were checked against their buffers for the most rows that the table may have (`lower.rs`),
-//! `rows` is not more than that, chunks of one phase run at most once each, and phases run one after the other.
+//! - `lower` checked the pointers of the phase against their buffers, for the most rows that the pass may have.
+//! - `rows` is not larger than that.
+//! - Each chunk of a phase runs at most once per step, and phases run one after the other.
+//! - Rows, outputs and page lists of the state were validated by `welte_device::Checks`.
 #![allow(unsafe_code)]
 
 pub(crate) mod attention;
@@ -23,24 +25,24 @@ mod vectors;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use welte_table::Row;
 
-/// From this many rows on, a prompt's step goes a way of its own. Batches do not: their rows keep the bits that they
+/// From this many rows on, prompts use kernels for many rows. Decode passes never do: their rows keep the bits that they
 /// have alone.
 pub(crate) const MANY_ROWS: usize = 17;
 
 /// Rows of floats in a buffer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct FloatRows {
     pub(crate) start: *mut f32,
     /// Elements from one row to the next.
     pub(crate) stride: usize,
 }
 
-// SAFETY: a place is only an address; each use argues for itself.
-unsafe impl Send for Place {}
+// SAFETY: only an address; each use states why it is sound.
+unsafe impl Send for FloatRows {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for FloatRows {}
 
-impl Place {
+impl FloatRows {
     /// # Safety
     /// The row lies in the buffer, and nobody writes it while the slice lives.
     pub(crate) unsafe fn row<'a>(&self, row: usize, len: usize) -> &'a [f32] {
@@ -56,11 +58,11 @@ impl Place {
     }
 }
 
-/// Bytes that phases share (tiles, prepared activations, KV).
+/// Bytes that phases share: tiles, prepared activations, caches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes(pub(crate) *mut u8);
 
-// SAFETY: only an address; each use argues for itself.
+// SAFETY: only an address; each use states why it is sound.
 unsafe impl Send for Bytes {}
 // SAFETY: as above.
 unsafe impl Sync for Bytes {}
@@ -117,13 +119,13 @@ fn activate(act: u32, x: f32) -> f32 {
     }
 }
 
-/// `act(gate) * up`; the table's number 3 is more than that: it clamps both.
+/// `act(gate) * up`; activation 3 clamps both operands.
 #[inline(always)]
 pub(crate) fn gated(act: u32, gate: f32, up: f32) -> f32 {
     const LIMIT: f32 = 7.0;
     match act {
         3 => {
-            // Unlike `min`, this lets a NaN through.
+            // Unlike `min`, the comparison keeps NaN.
             let gate = if gate > LIMIT { LIMIT } else { gate };
             gate * sigmoid(1.702 * gate) * (up.clamp(-LIMIT, LIMIT) + 1.0)
         }
@@ -131,15 +133,15 @@ pub(crate) fn gated(act: u32, gate: f32, up: f32) -> f32 {
     }
 }
 
-/// `1 / (1 + e^-x)`, in a form that compilers turn into vector code.
+/// `1 / (1 + e^-x)`, in a form that the compiler vectorises.
 #[inline(always)]
 fn sigmoid(x: f32) -> f32 {
     let e = exp_not_positive(-x.abs());
     (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
 }
 
-/// A function compiled for the widest vectors as well, and called in the widest form that the processor has. The bits do
-/// not depend on which: the compiler neither reorders sums nor fuses products into them.
+/// Compiles a function for several vector widths and calls the widest one that the processor supports. The bits are the
+/// same for all: the compiler neither reorders sums nor fuses multiply and add.
 macro_rules! widest {
     ($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$meta])*
@@ -176,7 +178,7 @@ pub(crate) use widest;
 widest! {
     /// `y = act(gate) * up`.
     fn activate_and_multiply(act: u32, gate: &[f32], up: &[f32], y: &mut [f32]) {
-        // The branch outside, so that the loops inside become vector code.
+        // The branch is outside the loops, so that the compiler vectorises them.
         let all = y.iter_mut().zip(gate).zip(up);
         match act {
             0 => all.for_each(|((y, gate), up)| *y = gated(0, *gate, *up)),
@@ -187,8 +189,7 @@ widest! {
     }
 }
 
-/// The error function, to about 1e-7 (Abramowitz and Stegun 7.1.26 is too coarse; this is a series and a continued
-/// fraction in f64).
+/// The error function to about 1e-7, by a series and a continued fraction in f64.
 pub(crate) fn erf(x: f32) -> f32 {
     let x = x as f64;
     let a = x.abs();
@@ -211,7 +212,7 @@ pub(crate) fn erf(x: f32) -> f32 {
     ((1.0 - tail) * x.signum()) as f32
 }
 
-/// `e^x` for x <= 0, in a form that compilers turn into vector code; relative error below 2e-7, and 0 is exact.
+/// `e^x` for x <= 0, in a form that the compiler vectorises. The relative error is below 2e-7; `e^0` is exact.
 #[inline(always)]
 pub(crate) fn exp_not_positive(x: f32) -> f32 {
     const MAGIC: f32 = 12_582_912.0;

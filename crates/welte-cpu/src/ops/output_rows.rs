@@ -1,11 +1,11 @@
 //! From input rows to output rows: selection and pooling.
 
-use super::{Place, State};
+use super::{FloatRows, State};
 
 /// Copies the chosen rows.
 pub(crate) struct SelectRows {
-    pub(crate) x: Place,
-    pub(crate) y: Place,
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
     pub(crate) n: usize,
 }
 
@@ -32,8 +32,8 @@ pub(crate) enum Pooling {
 
 /// Pools the rows of each chosen row's slot, up to the chosen row.
 pub(crate) struct Pool {
-    pub(crate) x: Place,
-    pub(crate) y: Place,
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
     pub(crate) n: usize,
     pub(crate) pooling: Pooling,
     pub(crate) normalise: bool,

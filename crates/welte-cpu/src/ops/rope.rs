@@ -2,17 +2,17 @@
 
 use super::basic::normalise;
 use super::cache::KvCache;
-use super::{Floats, MANY_ROWS, Place, State, widest};
+use super::{FloatRows, Floats, MANY_ROWS, State, widest};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use welte_table::Format;
 
-/// Cosines and sines of every row's position, once per step: `[row][cos then sin][rot / 2]`.
+/// Cosines and sines of every row's position, computed once per step: `[row][cos, sin][rot / 2]`.
 pub(crate) struct RopeTable {
     pub(crate) freqs: Floats,
     pub(crate) half: usize,
     pub(crate) magnitude: f32,
-    pub(crate) y: Place,
+    pub(crate) y: FloatRows,
 }
 
 impl RopeTable {
@@ -36,7 +36,7 @@ impl RopeTable {
 ///
 /// # Safety
 /// `y` holds `2 * half` values and nobody else uses them; the row lies in the table.
-unsafe fn rotate(y: *mut f32, angles: Place, row: usize, half: usize, interleaved: bool) {
+unsafe fn rotate(y: *mut f32, angles: FloatRows, row: usize, half: usize, interleaved: bool) {
     // SAFETY: promised by the caller.
     let (y, angles) = unsafe {
         (
@@ -64,12 +64,12 @@ widest! {
 }
 
 pub(crate) struct Rope {
-    pub(crate) y: Place,
+    pub(crate) y: FloatRows,
     pub(crate) heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) half: usize,
     pub(crate) interleaved: bool,
-    pub(crate) angles: Place,
+    pub(crate) angles: FloatRows,
 }
 
 impl Rope {
@@ -87,8 +87,8 @@ impl Rope {
 }
 
 pub(crate) struct KvAppend {
-    pub(crate) k: Place,
-    pub(crate) v: Place,
+    pub(crate) k: FloatRows,
+    pub(crate) v: FloatRows,
     pub(crate) layer: usize,
     pub(crate) cache: KvCache,
 }
@@ -151,14 +151,14 @@ pub(crate) fn store_q8_0(x: &[f32], y: &mut [u8]) {
 }
 
 pub(crate) struct RopeAppend {
-    pub(crate) qkv: Place,
+    pub(crate) qkv: FloatRows,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     pub(crate) half: usize,
     pub(crate) interleaved: bool,
     pub(crate) eps: f32,
-    pub(crate) angles: Place,
+    pub(crate) angles: FloatRows,
     pub(crate) q_norm: Floats,
     pub(crate) k_norm: Floats,
     pub(crate) layer: usize,
@@ -166,7 +166,7 @@ pub(crate) struct RopeAppend {
 }
 
 impl RopeAppend {
-    /// Chunks of one row: one per kv head with its group of q heads, but rows of a prompt are not cut.
+    /// Chunks of one row: one per kv head with its group of query heads. With many rows a row is one chunk.
     pub(crate) fn chunks_per_row(&self, rows: usize) -> usize {
         if rows < MANY_ROWS { self.kv_heads } else { 1 }
     }

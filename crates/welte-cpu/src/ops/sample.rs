@@ -1,13 +1,13 @@
 //! Choosing the next token, in the order documented at [`Sampling`].
 #![allow(unsafe_code)]
 
-use super::{Place, State};
+use super::{FloatRows, State};
 use welte_device::{SlotState, noise};
 use welte_table::Sampling;
 
 /// Logits in one chunk of the parallel argmax.
 pub(crate) const CHUNK: usize = 8192;
-/// Logits whose largest is looked at first when the top k are searched.
+/// Logits whose maximum is computed first when the top k are searched.
 const RUN: usize = 64;
 
 /// Index of the largest value, the lowest on a tie; NaN never wins.
@@ -280,10 +280,10 @@ fn penalised(logit: f32, count: u32, s: &Sampling) -> f32 {
 /// The sample op in two phases: the argmax of each chunk of logits, then one chunk of work that chooses all tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
-    pub(crate) logits: Place,
+    pub(crate) logits: FloatRows,
     pub(crate) n: usize,
     /// Value and index of the largest logit of each chunk: `[row][chunk]`.
-    pub(crate) partials: Place,
+    pub(crate) partials: FloatRows,
     pub(crate) tokens: *mut u32,
 }
 

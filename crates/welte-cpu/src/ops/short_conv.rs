@@ -1,14 +1,14 @@
 //! A causal convolution over the last few inputs of each channel.
 
 use super::cache::StateCache;
-use super::{Floats, Place, State, sigmoid};
+use super::{FloatRows, Floats, State, sigmoid};
 
 /// Channels of one chunk.
 const CHANNELS: usize = 256;
 
 pub(crate) struct ShortConv {
-    pub(crate) x: Place,
-    pub(crate) y: Place,
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
     /// `[channel][tap]`
     pub(crate) kernel: Floats,
     pub(crate) bias: Floats,
@@ -44,8 +44,8 @@ impl ShortConv {
                 for channel in channels.clone() {
                     let kernel = &kernel[channel * self.taps..][..self.taps];
                     let mut sum = bias.map_or(0.0, |bias| bias[channel]);
-                    for tap in missing..past_len {
-                        sum += kernel[tap] * *past(tap, channel);
+                    for (tap, weight) in kernel.iter().enumerate().take(past_len).skip(missing) {
+                        sum += weight * *past(tap, channel);
                     }
                     sum += kernel[past_len] * x[channel];
                     for tap in 1..past_len {

@@ -35,9 +35,9 @@ pub(super) trait Lanes {
     unsafe fn splat_f16(at: *const u8) -> Self::V;
     /// The sum of each of `N` vectors, added up in a fixed order.
     unsafe fn sums(of: &[Self::V]) -> Self::V;
-    /// Exchanges rows and columns of a square of `N` by `N`.
+    /// Transposes a square of `N` by `N`.
     unsafe fn transpose(square: &mut [Self::V]);
-    /// Asks for a line of memory to come into the second cache. It reads nothing, whatever the address.
+    /// Prefetches a line of memory into the L2 cache. Any address is allowed.
     unsafe fn fetch(at: *const u8);
 
     /// `e^x` for x <= 0; below -87 exactly 0.

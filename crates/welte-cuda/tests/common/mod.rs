@@ -1,11 +1,12 @@
 //! Small models that the persistent kernels can run, and contexts with them.
 #![allow(dead_code, unreachable_pub)]
 
-use crate::made::{Made, Numbers};
-use crate::model::{Attention, Dense, Layer, Model};
 use std::sync::Arc;
 use std::time::Duration;
 use welte_cuda::{CudaContext, CudaDevice};
+use welte_device::conformance::made::{Made, Numbers};
+use welte_device::conformance::model::{Attention, Dense, Layer, Model};
+use welte_device::conformance::program;
 use welte_device::{
     ChainStart, Context, Control, DeviceOptions, Replay, ReplayTools, Replaying, SlotState,
 };
@@ -122,7 +123,7 @@ pub fn make(c: &Config) -> (Program, Made) {
         hidden: c.hidden,
         act: c.act,
     });
-    crate::model::make(&Model {
+    program::make(&Model {
         format: c.format,
         kv_format: c.kv_format,
         dim: c.dim,

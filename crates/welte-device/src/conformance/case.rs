@@ -1,7 +1,8 @@
 //! A program on a device: making it, poisoning its memory, comparing it with the oracle.
 
 use super::made::{Made, Numbers};
-use super::model::{Layer, Model, look_up, make};
+use super::model::{Layer, Model};
+use super::program::{look_up, make};
 use crate::{ChainStart, Context, Control, Device, Emitted, Loaded, SlotState};
 use std::sync::Arc;
 use welte_formats::quant;

@@ -81,7 +81,7 @@ pub fn chains(device: &dyn Device, oracle: &dyn Device) {
 
 /// Feeds 11 tokens to slot 1, then decodes in chains of these lengths. Returns the tokens.
 fn decode(context: &mut dyn Context, lengths: &[u32], sampling: Sampling) -> Vec<u32> {
-    let prompt = feed(context, sampling);
+    let prompt = feed(context, sampling, &[]);
     let mut tokens = vec![prompt];
     let mut position = 11;
     for &length in lengths {
@@ -96,7 +96,7 @@ fn decode(context: &mut dyn Context, lengths: &[u32], sampling: Sampling) -> Vec
 }
 
 /// Feeds 11 tokens to slot 1, sets its sampling state and chooses the token of position 11.
-fn feed(context: &mut dyn Context, sampling: Sampling) -> u32 {
+fn feed(context: &mut dyn Context, sampling: Sampling, ends: &[u32]) -> u32 {
     let program = context.program().clone();
     let prompt = program.pass(PassKind::Prompt).expect("a prompt pass");
     let vocab = program.vocab;
@@ -115,7 +115,7 @@ fn feed(context: &mut dyn Context, sampling: Sampling) -> u32 {
         sampling,
         bias: &[(3, 0.5)],
         history: &history,
-        ends: &[],
+        ends,
     };
     set_slot(context, 1, state);
     let pick = Pick {
@@ -165,7 +165,7 @@ fn against_the_oracle(device: &dyn Device, oracle: &dyn Device) {
         let want = decode(pair.oracle.as_mut(), &[100], sampling);
         assert_eq!(got, want, "{sampling:?}");
         let mut context = case.open(device);
-        let mut token = [feed(context.as_mut(), sampling)];
+        let mut token = [feed(context.as_mut(), sampling, &[])];
         for (at, wanted) in want.iter().enumerate() {
             assert_eq!(token[0], *wanted, "single step {at}: {sampling:?}");
             let position = 11 + at as u32;
@@ -299,7 +299,22 @@ pub fn stops(device: &dyn Device, _oracle: &dyn Device) {
         Case::required(device, &model),
     ] {
         refused_tokens(device, &case);
+        sampled_end(device, &case);
     }
+}
+
+/// A sampled token that is among the ends is the last one.
+fn sampled_end(device: &dyn Device, case: &Case) {
+    let sampling = samplings()[1];
+    let whole = decode(case.open(device).as_mut(), &[60], sampling);
+    let end = whole[40];
+    let first = whole[1..].iter().position(|t| *t == end);
+    let first = first.expect("it is one of them") + 1;
+    let mut context = case.open(device);
+    let token = feed(context.as_mut(), sampling, &[100_000, end]);
+    let emitted = chain(context.as_mut(), &[start(1, token, 11, 60)]);
+    let tokens = tokens_of(&emitted, 1, 12);
+    assert_eq!(tokens, whole[1..=first], "{}", case.what);
 }
 
 /// Three slots of which one meets an end token, one is refused, and one goes on.
@@ -333,7 +348,7 @@ fn refused_tokens(device: &dyn Device, case: &Case) {
     let sampling = samplings()[1];
     let whole = decode(case.open(device).as_mut(), &[60], sampling);
     let mut context = case.open(device);
-    let mut tokens = vec![feed(context.as_mut(), sampling)];
+    let mut tokens = vec![feed(context.as_mut(), sampling, &[])];
     for length in [3, 1, 9, 20] {
         let (last, position) = (tokens[tokens.len() - 1], 10 + tokens.len() as u32);
         let mut left = length;
@@ -361,7 +376,7 @@ pub fn control(device: &dyn Device, _oracle: &dyn Device) {
         let sampling = samplings()[2];
         let whole = decode(case.open(device).as_mut(), &[200], sampling);
         let mut context = case.open(device);
-        let mut tokens = vec![feed(context.as_mut(), sampling)];
+        let mut tokens = vec![feed(context.as_mut(), sampling, &[])];
         let control = Control::default();
         for length in [1, 5, 30] {
             let (last, position) = (tokens[tokens.len() - 1], 10 + tokens.len() as u32);

@@ -1,4 +1,5 @@
 //! Numbers and checkpoints made up for the suite.
+#![allow(missing_docs)] // Fields and methods are named after what they fill in.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,10 +8,15 @@ use welte_formats::{Checkpoint, Error, Metadata, TensorInfo, quant};
 use welte_table::Format;
 
 /// A repeatable sequence of numbers that look random.
-pub(super) struct Numbers(pub(super) u64);
+#[derive(Default)]
+pub struct Numbers(pub u64);
 
 impl Numbers {
-    pub(super) fn next(&mut self) -> u64 {
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an endless source, not an iterator"
+    )]
+    pub fn next(&mut self) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6364136223846793005)
@@ -19,23 +25,23 @@ impl Numbers {
         x.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16
     }
 
-    pub(super) fn below(&mut self, n: u32) -> u32 {
+    pub fn below(&mut self, n: u32) -> u32 {
         (self.next() % u64::from(n)) as u32
     }
 
-    pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u32) as usize]
     }
 
     /// From -1 to 1.
-    pub(super) fn float(&mut self) -> f32 {
+    pub fn float(&mut self) -> f32 {
         (self.next() & 0xffff) as f32 / 32768.0 - 1.0
     }
 }
 
 /// A checkpoint in memory.
 #[derive(Default)]
-pub(super) struct Made {
+pub struct Made {
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     bytes: BTreeMap<String, Vec<u8>>,
@@ -43,7 +49,7 @@ pub(super) struct Made {
 
 impl Made {
     /// Adds a tensor of `n` rows of `k` values.
-    pub(super) fn add(&mut self, name: &str, format: Format, n: u32, k: u32, values: &[f32]) {
+    pub fn add(&mut self, name: &str, format: Format, n: u32, k: u32, values: &[f32]) {
         let mut bytes = vec![0; format.bytes(values.len()).expect("whole blocks")];
         quant::encode(format, values, &mut bytes);
         self.bytes.insert(name.into(), bytes);

@@ -23,6 +23,15 @@ fn choose(context: &mut dyn Context, state: SlotState<'_>) -> u32 {
     token[0]
 }
 
+/// What is tested, settings, biases, history, and the token that must be chosen.
+type Choice = (
+    &'static str,
+    Sampling,
+    &'static [(u32, f32)],
+    &'static [u32],
+    u32,
+);
+
 /// Each setting alone, with the token that it must choose.
 pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
     let table = vec![LOGITS.to_vec(); 4];
@@ -49,8 +58,8 @@ pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
         temperature: 1e-3,
         ..sampling
     };
-    let none: &[(u32, f32)] = &[];
-    let cases: [(&str, Sampling, &[(u32, f32)], &[u32], u32); 26] = [
+    let none: &'static [(u32, f32)] = &[];
+    let cases: [Choice; 26] = [
         ("greedy", greedy, none, &[2, 2, 2], 2),
         ("a bias", greedy, &[(0, 4.5)], &[], 0),
         ("a bias below the best", greedy, &[(0, 3.9)], &[], 2),

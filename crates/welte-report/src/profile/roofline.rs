@@ -11,9 +11,9 @@ const RIGHT: f64 = WIDTH - 20.0;
 const TOP: f64 = 15.0;
 const BOTTOM: f64 = HEIGHT - 45.0;
 const RADIUS: f64 = 6.0;
-/// A label's height, and the width of one character at 12 px.
+/// A label's height, and the width of a character in a wide font at 12 px.
 const LINE: f64 = 14.0;
-const CHARACTER: f64 = 6.8;
+const CHARACTER: f64 = 7.4;
 
 /// Draws every op of every part that has both bytes and flops.
 pub(super) fn write(out: &mut String, report: &Report) -> fmt::Result {
@@ -215,19 +215,21 @@ fn place(points: &[Point]) -> Vec<Option<Label>> {
 
 fn write_label(out: &mut String, point: &Point, label: &Label) -> fmt::Result {
     let middle = label.top + LINE / 2.0;
+    // The side of the label that faces the point stays in place whatever the font.
+    let (side, anchor) = match label.left > point.x {
+        true => (label.left, "start"),
+        false => (label.left + label.width, "end"),
+    };
     if (middle - point.y).abs() > LINE {
-        let right = label.left > point.x;
-        let end = label.left + if right { 0.0 } else { label.width };
         write!(
             out,
-            "<line class=\"leader\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{end:.1}\" y2=\"{middle:.1}\"/>",
+            "<line class=\"leader\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{side:.1}\" y2=\"{middle:.1}\"/>",
             point.x, point.y
         )?;
     }
     write!(
         out,
-        "<text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-        label.left,
+        "<text class=\"name\" x=\"{side:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
         middle + 4.0,
         point.name
     )
@@ -254,7 +256,7 @@ mod tests {
         assert_eq!(corners(&apart), [(109.0, 93.0), (109.0, 193.0)]);
         // At one place: right, left, then a line below on both sides, then a line above.
         let same = ["norm"; 5].map(|name| point(300.0, 100.0, name));
-        let left = 300.0 - 9.0 - 4.0 * 6.8;
+        let left = 300.0 - 9.0 - 4.0 * 7.4;
         assert_eq!(
             corners(&same),
             [
@@ -268,7 +270,7 @@ mod tests {
         // The right edge leaves only the left side; the top edge only lines below.
         assert_eq!(
             corners(&[point(870.0, 100.0, "norm")]),
-            [(870.0 - 9.0 - 27.2, 93.0)]
+            [(870.0 - 9.0 - 29.6, 93.0)]
         );
         assert_eq!(corners(&[point(300.0, 16.0, "norm")]), [(309.0, 23.0)]);
         // A label does not cover a neighbour's point.
@@ -314,7 +316,18 @@ mod tests {
         assert_eq!(
             out,
             "<line class=\"leader\" x1=\"300.0\" y1=\"100.0\" x2=\"309.0\" y2=\"156.0\"/>\
-             <text class=\"name\" x=\"309.0\" y=\"160.0\">norm</text>"
+             <text class=\"name\" x=\"309.0\" y=\"160.0\" text-anchor=\"start\">norm</text>"
+        );
+        let mut out = String::new();
+        let left = Label {
+            left: 261.4,
+            top: 93.0,
+            width: 29.6,
+        };
+        write_label(&mut out, &point(300.0, 100.0, "norm"), &left).unwrap();
+        assert_eq!(
+            out,
+            "<text class=\"name\" x=\"291.0\" y=\"104.0\" text-anchor=\"end\">norm</text>"
         );
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, unused_macros, unused_imports)]
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use welte::{
     DeviceChoice, GenerateOptions, LoadOptions, Message, Model, Outcome, Sampling, Session,
 };
@@ -52,6 +53,40 @@ pub fn tiny(device: DeviceChoice) -> Model {
 
 pub fn load(source: &str, options: &LoadOptions) -> Model {
     Model::load(source, options, &mut |_| ()).unwrap_or_else(|error| panic!("{source}: {error}"))
+}
+
+/// A model from a directory with the weights of a golden, a vocabulary of 251 letters from U+0100 on, this in place of
+/// the configuration's end token, and these files.
+pub fn directory(folder: &Path, end_of_config: &str, files: &[(&str, &str)]) -> Model {
+    let path = write_directory(folder, end_of_config, files);
+    load(&path, &options(DeviceChoice::CPU))
+}
+
+/// Writes that directory.
+pub fn write_directory(folder: &Path, end_of_config: &str, files: &[(&str, &str)]) -> String {
+    let manifest = std::env::var("CARGO_MANIFEST_DIR");
+    let manifest = manifest.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
+    let golden = Path::new(&manifest).join("tests/goldens/llama/hf");
+    let weights = "model.safetensors";
+    std::fs::copy(golden.join(weights), folder.join(weights)).unwrap();
+    let config = std::fs::read_to_string(golden.join("config.json")).unwrap();
+    let own = "\"eos_token_id\": 1,";
+    assert!(config.contains(own));
+    let config = config.replace(own, end_of_config);
+    let letter = |id| char::from_u32(0x100 + id).unwrap().to_string();
+    let vocab = serde_json::Map::from_iter((0..251u32).map(|id| (letter(id), id.into())));
+    let tokenizer = serde_json::json!({
+        "model": {"type": "BPE", "vocab": vocab, "merges": []},
+        "added_tokens": [],
+    });
+    let own = [
+        ("config.json", config.as_str()),
+        ("tokenizer.json", &tokenizer.to_string()),
+    ];
+    for (name, text) in own.iter().chain(files) {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    folder.to_str().unwrap().to_string()
 }
 
 /// The bundled model, which is part of the repository.

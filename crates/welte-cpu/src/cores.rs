@@ -1,9 +1,8 @@
-//! Which core each thread of a team is on, and how a thread that waits gets a core for one that lost its own.
+//! Which core each thread of a team runs on, and how a waiting thread helps one that lost its core.
 //!
-//! When other processes want more cores than there are, the system makes one of our threads share its core. If it loses
-//! the core in the middle of a chunk, the others wait for a whole slice of the scheduler (milliseconds), on a core that
-//! would be free for it. So a thread that waits too long changes places with the one it waits for. Masks are only
-//! narrowed for a moment: where threads may run stays as the user or the system set it.
+//! If other processes need cores, the system lets one of our threads share its core. If that thread is descheduled within a
+//! chunk, the others wait for a scheduler slice (milliseconds) while their own cores idle. So a thread that waits too long
+//! swaps cores with the one that it waits for. Affinity masks are narrowed only for the swap and then restored.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{
@@ -11,77 +10,76 @@ use std::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 
-/// Not on a chunk.
+/// Not within a chunk.
 const IDLE: u32 = u32::MAX;
 
-/// Where one thread is.
+/// The core of one thread.
 #[repr(align(128))]
-struct Place {
-    /// The system's number of the thread; 0 while it must stay where it is.
+struct ThreadCore {
+    /// The system's thread id; 0 while the thread must not be moved.
     thread: AtomicI32,
-    /// The core on which it took the chunk that it is working on.
+    /// The core on which it began its chunk.
     core: AtomicU32,
 }
 
-/// Where the threads of a team are.
-pub(crate) struct Places {
-    places: Vec<Place>,
-    /// Somebody changes places: one at a time, or a mask that is narrow for a moment would be taken for the user's and
-    /// restored for good.
-    changing: AtomicBool,
+/// The cores of the threads of a team.
+pub(crate) struct Cores {
+    threads: Vec<ThreadCore>,
+    /// A swap is in progress. Only one may be: another would save the narrowed mask and restore it for good.
+    swapping: AtomicBool,
 }
 
-impl Places {
-    pub(crate) fn new(threads: usize) -> Places {
-        let place = |_| Place {
+impl Cores {
+    pub(crate) fn new(threads: usize) -> Cores {
+        let thread = |_| ThreadCore {
             thread: AtomicI32::new(0),
             core: AtomicU32::new(IDLE),
         };
-        Places {
-            places: (0..threads).map(place).collect(),
-            changing: AtomicBool::new(false),
+        Cores {
+            threads: (0..threads).map(thread).collect(),
+            swapping: AtomicBool::new(false),
         }
     }
 
-    /// The calling thread is the team's number `own` from here on.
+    /// Registers the calling thread as number `own` of the team.
     pub(crate) fn enter(&self, own: usize) {
-        self.places[own].thread.store(system::thread(), SeqCst);
+        self.threads[own].thread.store(system::thread(), SeqCst);
     }
 
-    /// It no longer is; nobody moves it after this returns.
+    /// Removes it. No other thread moves it after this returns.
     pub(crate) fn leave(&self, own: usize) {
-        self.places[own].thread.store(0, SeqCst);
-        while self.changing.load(SeqCst) {
+        self.threads[own].thread.store(0, SeqCst);
+        while self.swapping.load(SeqCst) {
             std::thread::yield_now();
         }
     }
 
-    /// Thread `own`, the caller, works on a chunk.
+    /// Thread `own`, the caller, begins a chunk.
     pub(crate) fn begin(&self, own: usize) {
-        self.places[own].core.store(system::core(), Relaxed);
+        self.threads[own].core.store(system::core(), Relaxed);
     }
 
-    /// It does no longer.
+    /// It has ended its chunk.
     pub(crate) fn end(&self, own: usize) {
-        self.places[own].core.store(IDLE, Relaxed);
+        self.threads[own].core.store(IDLE, Relaxed);
     }
 
-    /// Thread `own`, the caller, which is not in the middle of a chunk, changes places with one that is and has
-    /// probably lost its core: the first of the others.
-    pub(crate) fn change(&self, own: usize) {
-        if self.changing.swap(true, SeqCst) {
+    /// Thread `own`, the caller, is not within a chunk. It swaps cores with the first other thread that is: that one has
+    /// probably lost its core.
+    pub(crate) fn swap(&self, own: usize) {
+        if self.swapping.swap(true, SeqCst) {
             return;
         }
         let here = system::core();
-        let others = self.places.iter().enumerate().filter(|&(i, _)| i != own);
-        for (_, place) in others {
-            let (thread, core) = (place.thread.load(SeqCst), place.core.load(Relaxed));
+        let others = self.threads.iter().enumerate().filter(|&(i, _)| i != own);
+        for (_, other) in others {
+            let (thread, core) = (other.thread.load(SeqCst), other.core.load(Relaxed));
             if core != IDLE && thread != 0 {
-                system::change(thread, here);
+                system::swap(thread, here);
                 break;
             }
         }
-        self.changing.store(false, SeqCst);
+        self.swapping.store(false, SeqCst);
     }
 }
 
@@ -108,7 +106,7 @@ mod system {
         }
     }
 
-    /// Refusals change nothing but the speed.
+    /// A refusal affects only speed.
     fn set(thread: i32, mask: &libc::cpu_set_t) {
         // SAFETY: the set is read only.
         unsafe {
@@ -116,8 +114,8 @@ mod system {
         }
     }
 
-    /// The other thread comes here, and the calling one goes elsewhere; each only where its mask allows it.
-    pub(super) fn change(other: i32, here: u32) {
+    /// Moves the other thread here and the calling one elsewhere, as far as their masks allow.
+    pub(super) fn swap(other: i32, here: u32) {
         let here = here as usize;
         let (Some(others), Some(own)) = (mask(other), mask(0)) else {
             return;
@@ -152,7 +150,7 @@ mod system {
         0
     }
 
-    pub(super) fn change(_: i32, _: u32) {}
+    pub(super) fn swap(_: i32, _: u32) {}
 }
 
 #[cfg(test)]
@@ -162,20 +160,20 @@ mod tests {
     #[test]
     fn masks_are_as_before() {
         let threads = 3;
-        let places = Places::new(threads);
+        let cores = Cores::new(threads);
         let before = allowed();
         let all = std::sync::Barrier::new(threads);
         let after: Vec<_> = std::thread::scope(|scope| {
-            // Each works and changes places with the others at the same time, the worst that can be.
+            // All threads work and swap at the same time: the worst case.
             let busy = |own| {
-                let (places, all) = (&places, &all);
+                let (cores, all) = (&cores, &all);
                 scope.spawn(move || {
-                    places.enter(own);
-                    places.begin(own);
+                    cores.enter(own);
+                    cores.begin(own);
                     all.wait();
-                    (0..2000).for_each(|_| places.change(own));
-                    places.end(own);
-                    places.leave(own);
+                    (0..2000).for_each(|_| cores.swap(own));
+                    cores.end(own);
+                    cores.leave(own);
                     allowed()
                 })
             };
@@ -186,7 +184,7 @@ mod tests {
         assert_eq!(allowed(), before);
     }
 
-    /// The line of the system that says where this thread may run.
+    /// The cores that this thread may use, as the system prints them.
     fn allowed() -> Option<String> {
         let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
         status
