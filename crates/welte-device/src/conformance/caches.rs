@@ -254,10 +254,12 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
         }
         let mut pair = case.pair(device, oracle);
         let mut next = vec![0; 3];
+        // Few rows leave memory that many rows wrote before, with the error of those.
+        let mut most = 0.0f32;
         for count in [20, 3, 40] {
             let mixed = mixed_rows(&mut n, &case.program, &mut next, count);
             let outputs = [0, count - 1];
-            let most = tolerance(&model, mixed.len());
+            most = most.max(tolerance(&model, mixed.len()));
             pair.step(PassKind::Prompt, &mixed, &outputs, most);
             pair.assert_same_memory("several slots", most);
         }
