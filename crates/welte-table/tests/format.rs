@@ -86,7 +86,10 @@ fn a_plan_adds_up_by_class() {
     plan.add("a", Class::Cache, 3);
     plan.add("b", Class::Weights, 5);
     plan.add("c", Class::Cache, 4);
-    assert_eq!((plan.bytes(Class::Cache), plan.bytes(Class::Tables)), (7, 0));
+    assert_eq!(
+        (plan.bytes(Class::Cache), plan.bytes(Class::Tables)),
+        (7, 0)
+    );
     assert_eq!(plan.total(), 12);
     let by_class: Vec<_> = plan.by_class().into_iter().collect();
     assert_eq!(by_class, [(Class::Weights, 5), (Class::Cache, 7)]);
