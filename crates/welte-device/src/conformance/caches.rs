@@ -115,7 +115,7 @@ fn copies(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) 
     let shared = pair.step(PassKind::Prompt, &rest, &[1], most);
     let again = pair.step(PassKind::Prompt, &prompt[8..], &[1], most);
     assert!(bits(&shared) == bits(&again), "shared pages");
-    pair.assert_same_memory("shared pages", most);
+    pair.assert_same_caches("shared pages", most);
 }
 
 /// A pool of 7 pages for 3 slots of 16: the default lists wrap around, and other lists share it out.
@@ -128,7 +128,7 @@ fn small(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) {
         pair.step(PassKind::Prompt, &rows, &[2], few);
     }
     // The first page of each slot is where the contract says.
-    pair.assert_same_memory("the lists at the start", few);
+    pair.assert_same_caches("the lists at the start", few);
     pair.both(poison);
     let shares = [&[6, 1][..], &[3], &[0, 5, 2, 4]];
     for cache in 0..2 {
@@ -142,14 +142,14 @@ fn small(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) {
         .collect();
     let many = tolerance(model, all.len());
     pair.step(PassKind::Prompt, &all, &[7, 11, 27], many);
-    pair.assert_same_memory("a pool that is shared out", many);
+    pair.assert_same_caches("a pool that is shared out", many);
     // Slot 1 takes over the pages of slot 0.
     for cache in 0..2 {
         pair.set_pages(cache, 1, &[3, 1, 6]);
     }
     let more = rows(&mut n, model.vocab, 1, 4, 8);
     pair.step(PassKind::Prompt, &more, &[7], many);
-    pair.assert_same_memory("pages that change hands", many);
+    pair.assert_same_caches("pages that change hands", many);
 }
 
 /// A cache with a window needs pages for the window only: they are reused in turn, and entries outside the window may

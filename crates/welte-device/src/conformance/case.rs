@@ -180,9 +180,17 @@ impl Pair<'_> {
 
     /// The first buffer or cache that differs, if any does.
     pub(super) fn differing(&mut self, tolerance: f32) -> Option<String> {
+        self.differing_among(&|class| class != Class::Tables, tolerance)
+    }
+
+    fn differing_among(
+        &mut self,
+        compared: &dyn Fn(Class) -> bool,
+        tolerance: f32,
+    ) -> Option<String> {
         let program = self.case.program.clone();
         for (id, spec) in program.buffers.iter().enumerate() {
-            if spec.class == Class::Tables {
+            if !compared(spec.class) {
                 continue;
             }
             let cache = program.caches.iter().find(|c| c.buffer == id as u32);
@@ -201,6 +209,14 @@ impl Pair<'_> {
             }
         }
         None
+    }
+
+    /// For whole steps: a device may keep intermediates of a decode step elsewhere.
+    #[track_caller]
+    pub(super) fn assert_same_caches(&mut self, what: &str, tolerance: f32) {
+        if let Some(problem) = self.differing_among(&|class| class == Class::Cache, tolerance) {
+            panic!("{what}: {problem}: {}", self.case.what);
+        }
     }
 
     #[track_caller]
