@@ -142,8 +142,8 @@ pub fn compile_all(arch: &str, every_variant: bool) -> Result<Vec<Compiled>, Err
         .collect()
 }
 
-/// Compiles a self-contained source, such as the text from [`Plan::persistent_source`](crate::Plan::persistent_source). Needs the
-/// run-time compiler but no GPU.
+/// Compiles a self-contained source, such as the text from
+/// [`CudaDevice::persistent_source`](crate::CudaDevice::persistent_source). Needs the run-time compiler but no GPU.
 pub fn compile_alone(source: &str, arch: &str) -> Result<Compiled, Error> {
     let unit = Unit {
         file: "standalone.cu",

@@ -7,7 +7,7 @@ use welte_table::{Command, Op, Pass, PassKind};
 /// The most rows of a step.
 pub(crate) const MAX_ROWS: u32 = 8;
 /// The fewest rows for which shared memory must have room. Staged inputs and the ring of weights share it. In the figures of
-/// docs/BENCHMARKS.md ("Steps of 2, 4 and 8 rows", one H200) every model with room for three rows or more is faster than by
+/// docs/lab/2026-11-22-h200-persistent.md (steps of 2, 4 and 8 rows) every model with room for three rows or more is faster than by
 /// launched kernels, for every number of rows that fits: from 1.07 times (Llama-8B in Q4_K_M, two rows) to 2.1 times (Llama-1B
 /// in Q4_0, eight). The one with room for two (Llama-8B in BF16) takes 1.8 times as long, because its ring holds too little.
 ///
