@@ -72,33 +72,6 @@ fn context(device: &dyn Device, program: &Program) -> Box<dyn Context> {
     loaded.context().unwrap()
 }
 
-/// Logits with many ties, huge gaps, infinities and NaN.
-fn logits(n: &mut Numbers, vocab: usize) -> Vec<f32> {
-    let kind = n.below(7);
-    let mut values: Vec<f32> = (0..vocab)
-        .map(|i| {
-            let v = n.float() + n.float() + n.float();
-            match kind {
-                0 => v * 4.0,
-                1 => (v * 3.0).trunc(),
-                2 => 1.5,
-                3 => v * 20.0 - 30.0,
-                4 if i % 3 == 0 => f32::NEG_INFINITY,
-                5 if n.below(50) == 0 => f32::NAN,
-                6 => [0.0, -0.0, -1e-3][i % 3],
-                _ => v * 2.0,
-            }
-        })
-        .collect();
-    match n.below(60) {
-        0 => values.fill(f32::NEG_INFINITY),
-        1 => values.fill(f32::NAN),
-        2 => values[vocab / 2] = f32::INFINITY,
-        _ => {}
-    }
-    values
-}
-
 fn settings(n: &mut Numbers) -> Sampling {
     Sampling {
         temperature: n.pick(&[0.0, 0.3, 1.0, 2.5, 1e-6, f32::NAN]),
@@ -159,7 +132,7 @@ fn the_device_chooses_as_the_reference_does() {
         let mut fast = context(&*device, &program);
         let mut plain = context(&*welte_reference::device(), &program);
         for case in 0..if vocab < 100_000 { 80 } else { 12 } {
-            let values = logits(n, vocab as usize);
+            let values = n.logits(vocab);
             let settings = settings(n);
             let below = if n.below(2) == 0 { 4 } else { vocab + 2 };
             let history: Vec<u32> = (0..n.below(90)).map(|_| n.below(below)).collect();

@@ -29,6 +29,33 @@ impl Numbers {
         (self.next() % u64::from(n)) as u32
     }
 
+    /// Logits with many ties, huge gaps, infinities and NaN.
+    pub fn logits(&mut self, vocab: u32) -> Vec<f32> {
+        let kind = self.below(8);
+        let mut values: Vec<f32> = (0..vocab as usize)
+            .map(|i| {
+                let v = self.float() + self.float() + self.float();
+                match kind {
+                    0 => v * 4.0,
+                    1 => (v * 3.0).trunc(),
+                    2 => 1.5,
+                    3 => v * 20.0 - 30.0,
+                    4 if i % 3 == 0 => f32::NEG_INFINITY,
+                    5 if self.below(50) == 0 => f32::NAN,
+                    6 => [0.0, -0.0, -1e-3][i % 3],
+                    _ => v * 2.0,
+                }
+            })
+            .collect();
+        match self.below(20) {
+            0 => values.fill(f32::NEG_INFINITY),
+            1 => values.fill(f32::NAN),
+            2 => values[vocab as usize / 2] = f32::INFINITY,
+            _ => {}
+        }
+        values
+    }
+
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len() as u32) as usize]
     }

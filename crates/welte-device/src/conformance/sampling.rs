@@ -271,7 +271,7 @@ fn draws(context: &mut dyn Context) {
 pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
     let n = &mut Numbers(5);
     for vocab in [1u32, 3, 70, 1000] {
-        let table: Vec<Vec<f32>> = (0..vocab.min(40)).map(|_| logits(n, vocab)).collect();
+        let table: Vec<Vec<f32>> = (0..vocab.min(40)).map(|_| n.logits(vocab)).collect();
         let table: Vec<Vec<f32>> = (0..vocab as usize)
             .map(|t| table[t % table.len()].clone())
             .collect();
@@ -317,33 +317,6 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
             }
         }
     }
-}
-
-/// Logits with many ties, huge gaps, infinities and NaN.
-fn logits(n: &mut Numbers, vocab: u32) -> Vec<f32> {
-    let kind = n.below(8);
-    let mut values: Vec<f32> = (0..vocab as usize)
-        .map(|i| {
-            let v = n.float() + n.float() + n.float();
-            match kind {
-                0 => v * 4.0,
-                1 => (v * 3.0).trunc(),
-                2 => 1.5,
-                3 => v * 20.0 - 30.0,
-                4 if i % 3 == 0 => f32::NEG_INFINITY,
-                5 if n.below(50) == 0 => f32::NAN,
-                6 => [0.0, -0.0, -1e-3][i % 3],
-                _ => v * 2.0,
-            }
-        })
-        .collect();
-    match n.below(20) {
-        0 => values.fill(f32::NEG_INFINITY),
-        1 => values.fill(f32::NAN),
-        2 => values[vocab as usize / 2] = f32::INFINITY,
-        _ => {}
-    }
-    values
 }
 
 /// Settings, biases and history of a slot.
