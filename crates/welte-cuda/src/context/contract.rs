@@ -73,6 +73,45 @@ impl Context for CudaContext {
         self.done(copied)
     }
 
+    fn read_page(&mut self, cache: usize, page: u32, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let spec = self.checks.page(program, cache, page, bytes.len())?;
+        let start = self.block(spec.buffer)?.start();
+        let copied = self.gpu.current().and_then(|()| {
+            let mut at = 0;
+            for range in spec.page_ranges(program.page, page) {
+                let run = at..at + range.len();
+                at = run.end;
+                // SAFETY: the run is inside the cache's buffer; we wait before the bytes are used.
+                unsafe {
+                    self.gpu
+                        .download(start + range.start as u64, &mut bytes[run])?;
+                }
+            }
+            self.gpu.synchronise()
+        });
+        self.done(copied)
+    }
+
+    fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let spec = self.checks.page(program, cache, page, bytes.len())?;
+        let start = self.block(spec.buffer)?.start();
+        let copied = self.gpu.current().and_then(|()| {
+            let mut at = 0;
+            for range in spec.page_ranges(program.page, page) {
+                let run = at..at + range.len();
+                at = run.end;
+                // SAFETY: the run is inside the cache's buffer, and we wait before the bytes may change.
+                unsafe {
+                    self.gpu.upload(start + range.start as u64, &bytes[run])?;
+                }
+            }
+            self.gpu.synchronise()
+        });
+        self.done(copied)
+    }
+
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], DeviceError> {
         let program = &self.loaded.program;
         let plan = self.checks.step(program, pass, rows, outputs)?;
