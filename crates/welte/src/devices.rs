@@ -4,6 +4,7 @@ use crate::Error;
 use std::sync::Arc;
 use welte_device::{Device, DeviceId, DeviceOptions, DeviceReport};
 
+type Assume = fn(&DeviceOptions) -> Arc<dyn Device>;
 type Open = fn(u32, &DeviceOptions) -> Result<Arc<dyn Device>, welte_device::Error>;
 
 /// A kind of device.
@@ -19,7 +20,7 @@ pub(crate) struct Kind {
     /// If the engine may choose it by itself: whether it should on this machine.
     automatic: Option<fn() -> Result<(), welte_device::Error>>,
     /// A typical device of this kind, for planning on a machine without one.
-    assumed: Option<fn(&DeviceOptions) -> Arc<dyn Device>>,
+    assumed: Option<Assume>,
 }
 
 /// Every kind. An automatic choice tries them in this order.
