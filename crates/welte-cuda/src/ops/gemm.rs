@@ -9,7 +9,7 @@ use super::library::{Gemm, Product, WORKSPACE, alignment};
 use super::tile::{MOST_TILE_ROWS, PANEL, Tile, flag};
 use super::{Demand, Role, basic};
 use crate::Error;
-use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
+use crate::launch::{ByRows, DeviceWeight, Either, Launch, Listed, Node, Probe, Unit, args};
 use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
 use welte_table::{Command, Format, Op, params};
@@ -123,6 +123,17 @@ impl Job {
 
     fn bfloat(&self) -> bool {
         self.weight.format == Format::BF16
+    }
+
+    fn probe(&self) -> Probe {
+        Probe {
+            x: self.x,
+            x_stride: self.x_stride,
+            k: self.weight.k,
+            y: self.y,
+            y_stride: self.y_stride,
+            columns: self.columns,
+        }
     }
 
     /// The factor on the sums.
@@ -245,11 +256,14 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         rows.min(library_from - 1)
     };
     let mut nodes = Vec::new();
-    let (mut least, mut most) = (0, 16u32);
-    while least <= own_most {
-        let up_to = most.min(own_most);
-        nodes.push(for_rows(least, up_to, own(cx, &job, &private, up_to)));
-        (least, most) = (up_to + 1, most.saturating_mul(2));
+    let mut least = 0;
+    // The tile does not grow beyond 128 rows.
+    for most in [16, 32, 64, u32::MAX] {
+        let up_to = own_most.min(most);
+        if least <= up_to {
+            nodes.push(for_rows(least, up_to, own(cx, &job, &private, up_to)));
+            least = up_to + 1;
+        }
     }
     nodes.extend(by_library);
     Ok(nodes)
@@ -359,10 +373,15 @@ fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec
     let mut least = from;
     while least <= job.rows {
         let most = least.next_multiple_of(step).min(job.rows);
-        match library_for(cx, job, private, most) {
-            Some(list) => nodes.push(for_rows(least, most, list)),
-            None => return Vec::new(),
-        }
+        let Some(library) = library_for(cx, job, private, most) else {
+            return Vec::new();
+        };
+        let either = Node::Either(Either {
+            library,
+            own: own(cx, job, private, most),
+            probe: job.probe(),
+        });
+        nodes.push(for_rows(least, most, vec![either]));
         least = most + 1;
     }
     nodes
