@@ -1,7 +1,7 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
 use crate::devices::{KINDS, open_device};
-use crate::{DeviceChoice, Error, Session, Skipped, text};
+use crate::{DeviceChoice, Error, Session, Skipped, Stepper, text};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -248,9 +248,14 @@ impl Model {
         })
     }
 
-    /// A session with caches of its own.
+    /// A session: one conversation.
     pub fn session(&self) -> Result<Session, Error> {
         Session::new(self)
+    }
+
+    /// A stepper with caches of its own.
+    pub fn stepper(&self) -> Result<Stepper, Error> {
+        Stepper::new(self)
     }
 
     /// Where the model comes from.

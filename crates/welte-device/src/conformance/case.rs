@@ -116,6 +116,12 @@ impl Case {
         self.program.pass(kind).expect("the program has the pass")
     }
 
+    /// Bytes of a page of a cache.
+    pub(super) fn page_bytes(&self, cache: usize) -> usize {
+        let bytes = self.program.caches[cache].page_bytes(self.program.page);
+        bytes.expect("a small page") as usize
+    }
+
     /// Index of the recurrent cache.
     pub(super) fn recurrent(&self) -> usize {
         let recurrent = |c: &CacheSpec| matches!(c.kind, CacheKind::Recurrent { .. });
