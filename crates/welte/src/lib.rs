@@ -20,7 +20,7 @@
 //! ```
 
 // The scheduler is the user; it comes with the engine.
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 mod cache;
 mod chain_length;
 mod device;
@@ -34,6 +34,7 @@ mod session;
 mod stepper;
 mod text;
 
+pub use cache::{PrefixStoreOptions, PrefixStoreStatus};
 pub use device::{DeviceChoice, Skipped};
 pub use devices::{devices, instruction_sets, open_device, peak_memory, read_bandwidth};
 pub use divergence::{Divergence, divergence};
