@@ -101,7 +101,7 @@ describe("answers", () => {
     await send(page, "And then?");
     await finished(page);
     assert.deepEqual(mock.requests[1].messages.map(({ role }) => role), ["user", "assistant", "user"]);
-    assert.match(await answer(page).locator(".stats").innerText(), /prompt \d+, [1-9]\d* cached/);
+    assert.match(await answer(page).locator(".stats").innerText(), /prompt \d+, ([1-9]\d*) cached, differs at \1.*\d+ of 8,192 positions/s);
   });
 
   check("appear while they stream, and the view stays at their end", {}, async ({ page, mock }) => {
@@ -410,6 +410,12 @@ describe("problems", () => {
     await finished(page);
     assert.match(await answer(page).innerText(), /A fox kept/);
     await page.reload();
+    await page.getByRole("combobox", { name: "Model" }).waitFor();
+    mock.behaviour.key = "another";
+    await page.getByRole("button", { name: "New conversation" }).click();
+    await page.reload();
+    await main(page).getByLabel("API key").fill("another");
+    await page.keyboard.press("Enter");
     await page.getByRole("combobox", { name: "Model" }).waitFor();
   });
 

@@ -48,7 +48,7 @@ export function mockTable() {
 
 /** The sequence in a slot at a time: every slot starts a new one after a while. */
 function sequence(slot, now) {
-  const period = 9000 + 4000 * noise(slot, 1);
+  const period = 6000 + 3000 * noise(slot, 1);
   const round = Math.floor((now - START + 60_000) / period + noise(slot, 2));
   const age = ((now - START + 60_000) / period + noise(slot, 2) - round) * period;
   if (noise(slot, round, 3) < 0.15) return null;

@@ -36,7 +36,7 @@ Use \`read_until(b'\\n', …)\` if the file may contain invalid UTF-8.
 `;
 
 const mock = await startMock();
-Object.assign(mock.behaviour, { pause: 0, answer: ANSWER, thinking: "The buffer can be reused with read_line." });
+Object.assign(mock.behaviour, { pause: 3, answer: ANSWER, thinking: "The buffer can be reused with read_line." });
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
 
 async function open(options, path = "") {

@@ -9,8 +9,11 @@ function figures(stats: Stats): string[] {
   if (stats.tokens_per_second != null) list.push(`${rate(stats.tokens_per_second)} tok/s`);
   if (stats.floor_share != null) list.push(`${percent(stats.floor_share)} of the floor`);
   if (stats.completion_tokens != null) list.push(`${count(stats.completion_tokens)} tokens`);
-  const { prompt_tokens: prompt, cached_tokens: cached, prompt_ms: ms } = stats;
-  if (prompt != null && cached != null) list.push(`prompt ${count(prompt)}, ${count(cached)} cached`);
+  const { prompt_tokens: prompt, cached_tokens: cached, differs_at: differs, prompt_ms: ms } = stats;
+  if (prompt != null && cached != null) {
+    const where = differs == null ? "" : `, differs at ${count(differs)}`;
+    list.push(`prompt ${count(prompt)}, ${count(cached)} cached${where}`);
+  }
   if (ms != null) list.push(`first token ${duration(ms)}`);
   return list;
 }
@@ -21,12 +24,9 @@ export function AnswerStats({ message }: { message: Message }) {
   const list = figures(stats);
   const context = contextOf(message.model ?? "");
   const used = (stats.prompt_tokens ?? 0) + (stats.completion_tokens ?? 0);
-  const details = [
-    stats.differs_at != null && `The prompt differs from the closest cached text at position ${count(stats.differs_at)}.`,
-    context !== undefined && used > 0 && `${count(used)} of ${count(context)} positions used.`,
-  ].filter((line) => line !== false);
+  if (context !== undefined && used > 0) list.push(`${count(used)} of ${count(context)} positions`);
   return (
-    <p class="stats" title={details.join("\n")}>
+    <p class="stats">
       {list.map((item) => (
         <span key={item}>{item}</span>
       ))}

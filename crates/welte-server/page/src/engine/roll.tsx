@@ -19,11 +19,12 @@ const SHORTEST = 1.5;
  */
 function holes(pass: Pass, lanes: string[], width: number): Hole[] {
   if (width === 0) return [];
-  const gaps = pass.commands.length * SHORTEST;
-  const scale = Math.max(0, width - gaps);
+  // On a narrow screen, at least half of the width still tells the shares.
+  const shortest = Math.min(SHORTEST, (0.5 * width) / pass.commands.length);
+  const scale = width - shortest * pass.commands.length;
   let x = 0;
   return pass.commands.map((command) => {
-    const length = SHORTEST + scale * command.share;
+    const length = shortest + scale * command.share;
     const hole = { command, x, width: length, lane: lanes.indexOf(command.op) };
     x += length;
     return hole;
