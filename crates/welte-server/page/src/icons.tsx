@@ -21,7 +21,6 @@ const PATHS = {
   screen: "M3 4h14v9H3zM7 16.5h6M10 13v3.5",
   roll: "M3 5h6M12 5h5M6 10h4M13 10h4M3 15h3M9 15h7",
   file: "M5 2.5h6l4 4v11H5zM11 2.5v4h4",
-  download: "M10 3v10M6 9l4 4 4-4M4 16.5h12",
   warning: "M10 3 2.5 16.5h15zM10 8v4M10 14.3v.01",
 };
 

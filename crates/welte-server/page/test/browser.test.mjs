@@ -471,8 +471,11 @@ describe("appearance", () => {
     await page.getByRole("button", { name: "Send", exact: true }).tap();
     await finished(page);
     assert.ok(await fits());
+    const scrolled = await answer(page).locator("pre").evaluate((pre) => ((pre.scrollLeft = 40), pre.scrollLeft));
+    assert.equal(scrolled, 40, "long lines of code must scroll");
     await page.getByRole("button", { name: "Show conversations" }).tap();
     await page.getByRole("link", { name: "Tell me a story" }).waitFor();
+    await until(() => page.evaluate(() => document.activeElement.getAttribute("aria-label") === "Hide conversations"));
     await page.getByRole("button", { name: "New conversation" }).first().tap();
     await until(async () => !(await page.getByRole("navigation").isVisible()));
     assert.equal(await page.locator("article").count(), 0);
@@ -517,8 +520,10 @@ describe("keyboard and screen readers", () => {
     await keyboard.press("Control+k");
     await until(async () => (await focused()) === "Search conversations");
     await keyboard.press("Control+b");
+    await until(async () => (await focused()) === "Show conversations");
     assert.equal(await page.getByRole("navigation").isVisible(), false);
-    await keyboard.press("Control+b");
+    await keyboard.press("Enter");
+    await until(async () => (await focused()) === "Hide conversations");
     await keyboard.press("Control+,");
     await page.getByRole("dialog", { name: "Settings" }).waitFor();
     await keyboard.press("Escape");
@@ -547,10 +552,10 @@ describe("keyboard and screen readers", () => {
     const group = answer(page).getByRole("group", { name: "Versions" });
     await group.getByRole("button", { name: "Previous version" }).focus();
     await page.keyboard.press("Enter");
-    await until(async () => (await group.innerText()) === "2/3");
+    const focused = () => page.evaluate(() => document.activeElement.getAttribute("aria-label"));
+    await until(async () => (await group.innerText()) === "2/3" && (await focused()) === "Previous version");
     await page.keyboard.press("Enter");
-    await until(async () => (await group.innerText()) === "1/3");
-    assert.equal(await page.evaluate(() => document.activeElement.getAttribute("aria-label")), "Next version");
+    await until(async () => (await group.innerText()) === "1/3" && (await focused()) === "Next version");
   });
 
   check("answers are announced, and all controls have names", {}, async ({ page }) => {

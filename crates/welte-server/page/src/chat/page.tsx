@@ -21,8 +21,15 @@ const dialog = signal<"none" | "settings" | "shortcuts">("none");
 const sidebar = signal(!NARROW.matches && preferences.value.sidebar);
 
 function showSidebar(open: boolean): void {
+  // The focus must not stay in a part of the page that is hidden now.
+  const hidden = !open ? ".sidebar" : NARROW.matches ? ".main-column" : ".top";
+  const lost = document.activeElement?.closest(hidden);
   sidebar.value = open;
   if (!NARROW.matches) setPreferences({ sidebar: open });
+  if (!lost) return;
+  requestAnimationFrame(() => {
+    document.querySelector<HTMLElement>(open ? ".sidebar header button" : ".top button")?.focus();
+  });
 }
 
 export function ChatPage() {

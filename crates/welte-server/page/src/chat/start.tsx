@@ -12,7 +12,7 @@ interface Facts {
   pass: Pass | undefined;
 }
 
-/** The start of a conversation: which model plays on which device, and the table it plays from. */
+/** The start of a conversation: the model, the device, and a picture of the table. */
 export function Start() {
   const facts = useFacts(model.value);
   return (
@@ -46,7 +46,7 @@ function useFacts(id: string): Facts | undefined {
         const [state, table] = await Promise.all([fetchState(id, control.signal), fetchTable(id, control.signal)]);
         setFacts({ state, pass: table.passes.find(({ pass }) => pass === "decode") });
       } catch (error) {
-        // The facts are an ornament: a model that is not loaded has none.
+        // A model that is not loaded has no facts, and the page works without them.
         if (!control.signal.aborted && !(error instanceof RequestError)) throw error;
         setFacts(undefined);
       }
