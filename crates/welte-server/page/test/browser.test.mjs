@@ -137,7 +137,8 @@ describe("answers", () => {
     await send(page, "story");
     await finished(page);
     const thinking = answer(page).locator("details.thinking");
-    assert.match(await thinking.locator("summary").innerText(), /^Thought for /);
+    // The time is missing if the thinking and the text arrived together.
+    assert.match(await thinking.locator("summary").innerText(), /^Thought/);
     assert.equal(await thinking.locator("div").isVisible(), false);
     await thinking.locator("summary").click();
     assert.equal(await thinking.locator("div").innerText(), "The reader wants a fox.");
