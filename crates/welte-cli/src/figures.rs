@@ -10,7 +10,7 @@ use welte_table::Class;
 /// The device and how it replays: `cuda:0, persistent`.
 fn place(session: &mut Session) -> String {
     let device = session.model().device().id;
-    match session.context().replays() {
+    match session.stepper().context().replays() {
         Some(tools) => format!("{device}, {}", tools.replaying()),
         None => device.to_string(),
     }

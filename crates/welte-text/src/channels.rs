@@ -1,12 +1,12 @@
-//! Answers in channels: `<|channel|>NAME<|message|>TEXT<|end|>`, the next one behind `<|start|>ROLE`. Models that write so
-//! think in one channel and answer in another.
+//! Answers in channels: `<|channel|>NAME<|message|>TEXT<|end|>`, with `<|start|>ROLE` before the next message. Such
+//! models reason in one channel and answer in another.
 
 use crate::splitter::overlap;
 
-/// What is said to the user comes in this channel.
+/// The channel of the answer to the user.
 pub const FINAL: &str = "final";
 
-/// The marks, as the vocabularies that have them spell them.
+/// The marks, as vocabularies with channels spell them.
 pub(crate) const MARKS: [&str; 5] = [
     "<|start|>",
     "<|channel|>",
@@ -15,42 +15,42 @@ pub(crate) const MARKS: [&str; 5] = [
     "<|end|>",
 ];
 
-/// The longest name of a channel that is kept.
+/// Longer channel names are truncated to this many characters.
 const LONGEST_NAME: usize = 64;
 
-/// A piece of text with the channel that it came in.
+/// A piece of text and its channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// `final`, `analysis`, `commentary` …
     pub channel: String,
-    /// What was said there.
+    /// The text.
     pub text: String,
 }
 
-/// Where in a message the text is.
+/// The part of a message that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Behind `<|start|>`, or between two messages: no text is meant for anybody.
+    /// Behind `<|start|>` or between two messages. Text here is dropped.
     Outside,
     /// The channel's name.
     Name,
-    /// What follows the name.
+    /// Between the channel's name and the text.
     Rest,
-    /// What is said.
+    /// The text.
     Body,
 }
 
-/// Takes a text apart by channels, in pieces of any size.
+/// Separates a text by channels. The text may come in pieces of any size.
 #[derive(Clone, Debug)]
 pub struct Channels {
     part: Part,
     channel: String,
-    /// May be the beginning of a mark.
+    /// Text that may be the beginning of a mark.
     held: String,
 }
 
 impl Default for Channels {
-    /// At the beginning of an answer. Text that no channel is named for is final.
+    /// The state at the beginning of an answer. Text without a channel belongs to `final`.
     fn default() -> Channels {
         Channels {
             part: Part::Body,
@@ -61,7 +61,7 @@ impl Default for Channels {
 }
 
 impl Channels {
-    /// Takes more of the text; gives what can be told now.
+    /// Takes more text and returns what is complete.
     pub fn push(&mut self, text: &str) -> Vec<Said> {
         self.held.push_str(text);
         let mut said = Vec::new();
@@ -84,7 +84,7 @@ impl Channels {
         said
     }
 
-    /// The rest, at the end of the answer.
+    /// Returns the rest at the end of the answer.
     pub fn finish(&mut self) -> Vec<Said> {
         let (text, mut said) = (std::mem::take(&mut self.held), Vec::new());
         self.take(text, &mut said);

@@ -233,7 +233,7 @@ impl Session {
         sink: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Generation, Error> {
         let start = Instant::now();
-        let context = self.model.context();
+        let context = self.model().context();
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
@@ -243,15 +243,15 @@ impl Session {
                 context,
             });
         }
-        check_options(options, self.model.vocab())?;
+        check_options(options, self.model().vocab())?;
         let shared = self
-            .tokens
+            .tokens()
             .iter()
             .zip(prompt)
             .take_while(|(a, b)| a == b)
             .count();
         let cached = shared.min(prompt.len() - 1);
-        self.truncate(cached);
+        self.stepper.truncate(cached);
         let room = context - prompt.len();
         let text = Text {
             generated: Vec::new(),
@@ -272,19 +272,19 @@ impl Session {
             end_tokens: if options.ignore_end {
                 Vec::new()
             } else {
-                self.model.end_tokens().to_vec()
+                self.model().end_tokens().to_vec()
             },
             longest: options
                 .chain
                 .unwrap_or(usize::MAX)
-                .min(self.model.inner.max_chain),
+                .min(self.model().inner.max_chain),
             prompt: prompt.len(),
             cached,
             timings: Timings::default(),
             start,
             consumer,
         };
-        let cancelled = self.feed(&prompt[cached..])?.is_empty();
+        let cancelled = self.stepper.feed(&prompt[cached..])?.is_empty();
         generation.timings.prompt = start.elapsed();
         if cancelled {
             generation.text.stop = Some(StopReason::Cancelled);
@@ -304,20 +304,21 @@ impl Session {
         let mut bias = options.bias.clone();
         if options.ignore_end {
             bias.extend(
-                self.model
+                self.model()
                     .end_tokens()
                     .iter()
                     .map(|&token| (token, f32::NEG_INFINITY)),
             );
         }
-        self.set_sampling(&options.sampling, &bias, &generation.end_tokens)?;
-        let token = self.sample()?;
+        self.stepper
+            .set_sampling(&options.sampling, &bias, &generation.end_tokens)?;
+        let token = self.stepper.sample()?;
         generation.last = token;
         generation.timings.first_token = generation.start.elapsed();
         generation.text.take(
             token,
             &generation.end_tokens,
-            bytes_of(&self.model, token),
+            bytes_of(self.model(), token),
             sink,
         );
         Ok(())
@@ -340,9 +341,9 @@ impl Session {
             text.allowed - text.generated.len(),
             generation.longest,
         );
-        let (model, first) = (self.model.clone(), self.tokens.len());
+        let (model, first) = (self.model().clone(), self.tokens().len());
         let start = *last;
-        let count = self.chain(start, n, &mut |token| {
+        let count = self.stepper.chain(start, n, &mut |token| {
             *last = token;
             text.take(token, end_tokens, bytes_of(&model, token), sink)
         })?;
@@ -351,7 +352,7 @@ impl Session {
         timings.bytes += (first..first + count)
             .map(|depth| model.bytes_per_token(depth + 1))
             .sum::<u64>();
-        if text.stop.is_none() && (count == 0 || self.control.is_stopped()) {
+        if text.stop.is_none() && (count == 0 || self.stepper.is_cancelled()) {
             text.stop = Some(StopReason::Cancelled);
         }
         Ok(())
@@ -373,11 +374,11 @@ impl Session {
         timings.generation = start
             .elapsed()
             .saturating_sub(timings.first_token.max(timings.prompt));
-        self.control.clear();
+        self.stepper.resume();
         let stop = text.stop.take().unwrap_or(StopReason::Cancelled);
         if let StopReason::StopString(string) = &stop {
             text.rewind(string);
-            self.truncate(prompt + text.generated.len());
+            self.stepper.truncate(prompt + text.generated.len());
         } else if stop != StopReason::Callback {
             let rest = text.splitter.finish();
             if !rest.is_empty() {

@@ -19,6 +19,9 @@
 //! # Ok(()) }
 //! ```
 
+// The scheduler is the user; it comes with the engine.
+#[allow(dead_code)]
+mod cache;
 mod chain_length;
 mod device;
 mod devices;
@@ -28,6 +31,7 @@ mod generate;
 mod model;
 mod perplexity;
 mod session;
+mod stepper;
 mod text;
 
 pub use device::{DeviceChoice, Skipped};
@@ -38,6 +42,7 @@ pub use generate::{GenerateOptions, Outcome, Pieces, StopReason, Timings};
 pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
 pub use perplexity::{Perplexity, perplexity};
 pub use session::{CancelHandle, Session};
+pub use stepper::Stepper;
 pub use text::tokenizer;
 pub use welte_device::{
     ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Profile, Progress,

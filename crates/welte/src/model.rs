@@ -1,7 +1,7 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
-use crate::devices::{KINDS, open_device};
-use crate::{DeviceChoice, Error, Session, Skipped, text};
+use crate::devices::{KINDS, Kind, open_device};
+use crate::{DeviceChoice, Error, Session, Skipped, Stepper, text};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,6 +85,7 @@ pub struct Inspection {
     pub checkpoint: Box<dyn Checkpoint>,
     /// What the model is.
     pub spec: ModelSpec,
+    options: LoadOptions,
     skipped: Vec<Skipped>,
     device: Arc<dyn Device>,
     plan: Plan,
@@ -111,7 +112,33 @@ impl Inspection {
         let general = metadata.filter(|(key, _)| key.starts_with("general."));
         facts.extend(general.map(|(key, value)| (key.clone(), text(value))));
         facts.extend(self.plan.facts.iter().cloned());
+        let others = KINDS
+            .iter()
+            .filter(|kind| kind.name != self.device.info().id.kind);
+        facts.extend(others.flat_map(|kind| self.facts_elsewhere(kind)));
         facts
+    }
+
+    /// Facts about how another kind of device would run the model.
+    fn facts_elsewhere(&self, kind: &Kind) -> Vec<(String, String)> {
+        let Some((device, assumed)) = kind.for_planning(&self.options.for_device()) else {
+            return Vec::new();
+        };
+        let note = match assumed {
+            true => format!(
+                "; assuming an {}, since there is none here",
+                device.info().name
+            ),
+            false => String::new(),
+        };
+        let checkpoint = self.checkpoint.as_ref();
+        let facts = match plan_on(device.as_ref(), checkpoint, &self.spec, &self.options) {
+            Ok(plan) => plan.facts,
+            Err(why) => vec![("not possible".to_string(), why.to_string())],
+        };
+        let on_kind =
+            |(name, value)| (format!("{name} on {}", kind.name), format!("{value}{note}"));
+        facts.into_iter().map(on_kind).collect()
     }
 
     /// Its passes.
@@ -212,6 +239,7 @@ impl Model {
             skipped,
             device,
             plan,
+            ..
         } = inspect(checkpoint, options)?;
         if !options.ignore_memory {
             check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
@@ -248,9 +276,14 @@ impl Model {
         })
     }
 
-    /// A session with caches of its own.
+    /// A session: one conversation.
     pub fn session(&self) -> Result<Session, Error> {
         Session::new(self)
+    }
+
+    /// A stepper with caches of its own.
+    pub fn stepper(&self) -> Result<Stepper, Error> {
+        Stepper::new(self)
     }
 
     /// Where the model comes from.
@@ -437,6 +470,7 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
     Ok(Inspection {
         checkpoint,
         spec,
+        options: options.clone(),
         skipped,
         device,
         plan,

@@ -58,9 +58,9 @@ fn a_prompt_must_leave_room_for_one_token(device: DeviceChoice) {
     );
     // Without a token to generate, the whole context may be fed.
     session.clear();
-    assert_eq!(logits(&mut session, &prompt(256, &model)).len(), 1024);
+    assert_eq!(logits(session.stepper(), &prompt(256, &model)).len(), 1024);
     assert!(matches!(
-        session.feed(&[1]),
+        session.stepper().feed(&[1]),
         Err(Error::ContextFull {
             prompt: 257,
             context: 256
@@ -68,7 +68,7 @@ fn a_prompt_must_leave_room_for_one_token(device: DeviceChoice) {
     ));
     session.clear();
     assert!(matches!(
-        session.feed(&prompt(257, &model)),
+        session.stepper().feed(&prompt(257, &model)),
         Err(Error::ContextFull {
             prompt: 257,
             context: 256

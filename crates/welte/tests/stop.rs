@@ -101,8 +101,8 @@ fn stop_strings_cut_text_tokens_and_cache(device: DeviceChoice) {
             // The cache holds the prompt and the tokens before the stop string.
             let known = [&story.prompt[..], &story.tokens[..kept]].concat();
             assert_eq!(session.tokens(), known, "{what}");
-            let went_on = logits(&mut session, next);
-            let afresh = logits(&mut model.session().unwrap(), &[&known[..], next].concat());
+            let went_on = logits(session.stepper(), next);
+            let afresh = logits(&mut model.stepper().unwrap(), &[&known[..], next].concat());
             let off = difference(&afresh, &went_on);
             assert!(off < TOLERANCE, "{what}: off by {off}");
             // One token more or less would show.
@@ -111,7 +111,7 @@ fn stop_strings_cut_text_tokens_and_cache(device: DeviceChoice) {
                 known[..known.len() - 1].to_vec(),
             ];
             for other in others {
-                let wrong = logits(&mut model.session().unwrap(), &[&other[..], next].concat());
+                let wrong = logits(&mut model.stepper().unwrap(), &[&other[..], next].concat());
                 let off = difference(&afresh, &wrong);
                 assert!(off > TOLERANCE, "{what}: only {off}");
             }
@@ -268,7 +268,7 @@ fn penalties_are_those_of_the_definition() {
         let (outcome, _) = generate(&mut model.session().unwrap(), &prompt, &options);
         let mut session = model.session().unwrap();
         let mut known = prompt.clone();
-        let mut row = logits(&mut session, &prompt);
+        let mut row = logits(session.stepper(), &prompt);
         for &token in &outcome.tokens {
             for end in model.end_tokens() {
                 row[*end as usize] = f32::NEG_INFINITY;
@@ -279,7 +279,7 @@ fn penalties_are_those_of_the_definition() {
                 "{sampling:?}"
             );
             known.push(token);
-            row = logits(&mut session, &[token]);
+            row = logits(session.stepper(), &[token]);
         }
         texts.push(outcome.tokens);
     }
@@ -313,7 +313,7 @@ fn cancelling_before_the_start_computes_nothing() {
         let handle = session.cancel_handle();
         handle.cancel();
         assert!(handle.is_cancelled());
-        assert!(session.feed(&prompt).unwrap().is_empty());
+        assert!(session.stepper().feed(&prompt).unwrap().is_empty());
         assert!(session.tokens().is_empty());
         let (outcome, _) = generate(&mut session, &prompt, &at_most(50));
         assert_eq!(outcome.stop, StopReason::Cancelled);
@@ -345,7 +345,7 @@ fn cancelling_a_prompt_keeps_the_pieces_that_are_done() {
             handle.cancel();
         });
         begin.send(()).unwrap();
-        session.feed(&prompt).unwrap().len()
+        session.stepper().feed(&prompt).unwrap().len()
     });
     assert_eq!(computed, 0, "logits of a cancelled prompt");
     let done = session.tokens().len();
@@ -361,8 +361,9 @@ fn cancelling_from_another_thread_ends_a_chain_at_the_next_token() {
     let model = tiny(DeviceChoice::CPU);
     let prompt = prompt(9, &model);
     let mut session = model.session().unwrap();
-    session.feed(&prompt[..8]).unwrap();
+    session.stepper().feed(&prompt[..8]).unwrap();
     session
+        .stepper()
         .set_sampling(&welte::Sampling::default(), &[], &[])
         .unwrap();
     let handle = session.cancel_handle();
@@ -384,7 +385,7 @@ fn cancelling_from_another_thread_ends_a_chain_at_the_next_token() {
             }
             true
         };
-        session.chain(prompt[8], 64, emit).unwrap()
+        session.stepper().chain(prompt[8], 64, emit).unwrap()
     });
     assert_eq!((count, tokens.len()), (3, 3));
     // The last token is not in the cache yet.

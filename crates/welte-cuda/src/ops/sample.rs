@@ -1,10 +1,11 @@
 //! Sampling: the kernel, and the host's copy of its state.
 #![allow(unsafe_code)]
 
+use super::Demand;
+use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
-use crate::{Error, GpuInfo};
 use welte_device::SlotState;
 use welte_table::{Command, Program, params};
 
@@ -163,13 +164,13 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
 }
 
 /// Private scratch of a command.
-pub(crate) fn scratch(_program: &Program, _command: &Command, rows: u32, _gpu: &GpuInfo) -> u64 {
-    u64::from(rows) * SCRATCH_BYTES
+pub(crate) fn scratch(demand: &Demand<'_>) -> u64 {
+    u64::from(demand.rows) * SCRATCH_BYTES
 }
 
 /// Bytes that are zero between commands.
-pub(crate) fn counters(_program: &Program, _command: &Command, rows: u32, _gpu: &GpuInfo) -> u64 {
-    u64::from(rows) * MEETING_BYTES
+pub(crate) fn counters(demand: &Demand<'_>) -> u64 {
+    u64::from(demand.rows) * MEETING_BYTES
 }
 
 /// The units that tests compile.

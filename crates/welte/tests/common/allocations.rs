@@ -33,18 +33,18 @@ static ALLOCATOR: Counting = Counting;
 
 pub(crate) fn allocates_nothing(device: DeviceChoice) {
     let model = tiny(device);
-    let mut session = model.session().unwrap();
+    let mut stepper = model.stepper().unwrap();
     let tokens = prompt(100, &model);
     for sampling in [welte::Sampling::default(), sampled(5)] {
-        session.clear();
+        stepper.clear();
         COUNT.store(0, Ordering::Relaxed);
         ON.store(true, Ordering::Relaxed);
-        let fed = session.feed(&tokens[..99]).map(<[f32]>::len);
-        let done = session
+        let fed = stepper.feed(&tokens[..99]).map(<[f32]>::len);
+        let done = stepper
             .set_sampling(&sampling, &[(3, 1.5)], &[])
-            .and_then(|()| session.sample())
-            .and_then(|first| session.chain(first, 32, &mut |_| true));
-        let scored = session.score(&tokens[..20], &mut |_, _| ());
+            .and_then(|()| stepper.sample())
+            .and_then(|first| stepper.chain(first, 32, &mut |_| true));
+        let scored = stepper.score(&tokens[..20], &mut |_, _| ());
         ON.store(false, Ordering::Relaxed);
         assert_eq!(fed.unwrap(), model.vocab() as usize);
         assert_eq!(done.unwrap(), 32);

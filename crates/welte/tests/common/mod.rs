@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 use welte::{
-    DeviceChoice, GenerateOptions, LoadOptions, Message, Model, Outcome, Sampling, Session,
+    DeviceChoice, GenerateOptions, LoadOptions, Message, Model, Outcome, Sampling, Session, Stepper,
 };
 
 pub const TINY: &str = "synthetic:tiny:q8_0";
@@ -143,8 +143,8 @@ pub fn generate(
     (outcome, text)
 }
 
-pub fn logits(session: &mut Session, tokens: &[u32]) -> Vec<f32> {
-    session
+pub fn logits(stepper: &mut Stepper, tokens: &[u32]) -> Vec<f32> {
+    stepper
         .feed(tokens)
         .unwrap_or_else(|error| panic!("{error}"))
         .to_vec()
