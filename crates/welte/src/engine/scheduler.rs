@@ -30,7 +30,6 @@ struct PassSpec {
 /// Everything that decides what happens next.
 pub(crate) struct Scheduler {
     shared: Arc<Shared>,
-    program: Arc<Program>,
     decode: PassSpec,
     prompt: PassSpec,
     pages: Pages,
@@ -77,7 +76,6 @@ impl Scheduler {
             starts: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots),
             chosen: Vec::with_capacity(slots),
-            program: program.clone(),
             shared,
         }
     }
