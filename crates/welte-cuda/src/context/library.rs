@@ -175,3 +175,104 @@ fn result(gpu: &Gpu, probe: &Probe, live: u32) -> Result<Vec<u8>, Error> {
     gpu.synchronise()?;
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CudaDevice;
+    use crate::gpu::Event;
+    use std::sync::Arc;
+    use welte_device::{DeviceOptions, Replay};
+    use welte_formats::synthetic::Synthetic;
+    use welte_models::CompileOptions;
+
+    fn open(shape: &str) -> CudaContext {
+        let checkpoint = Synthetic::parse(shape).unwrap();
+        let spec = welte_models::spec(&checkpoint).unwrap();
+        let compile = CompileOptions {
+            context: 1024,
+            prompt_outputs: 128,
+            ..CompileOptions::default()
+        };
+        let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+        let mut options = DeviceOptions::default();
+        options.replay = Replay::Graph;
+        let device = CudaDevice::open(0, &options).unwrap();
+        let loaded = device.load_program(Arc::new(program), &checkpoint);
+        loaded.unwrap().cuda_context().unwrap()
+    }
+
+    /// Microseconds of a list of nodes.
+    fn time(context: &CudaContext, nodes: &[Ready], live: u32) -> f64 {
+        const TURNS: u32 = 20;
+        let (begin, end) = (Event::new(&context.gpu), Event::new(&context.gpu));
+        let (begin, end) = (begin.unwrap(), end.unwrap());
+        let mut least = f64::INFINITY;
+        for _ in 0..3 {
+            begin.record().unwrap();
+            for _ in 0..TURNS {
+                let run = nodes
+                    .iter()
+                    .try_for_each(|node| context.enqueue(node, live));
+                run.unwrap();
+            }
+            end.record().unwrap();
+            end.wait().unwrap();
+            least = least.min(end.since(&begin).unwrap() as f64 / 1e3 / f64::from(TURNS));
+        }
+        least
+    }
+
+    /// Prints, per product and number of rows, the chosen algorithm and the time of both ways.
+    #[test]
+    #[ignore = "needs a GPU with cuBLASLt"]
+    fn an_algorithm_agrees_for_every_product() {
+        let named = std::env::var("WELTE_SHAPES").ok();
+        let named = named.as_deref().unwrap_or(
+            "qwen3-4b,layers=1,vocab=32000:bf16 qwen3-4b,layers=1,vocab=32000:q4_0 qwen3-4b,layers=1,vocab=32000:q4_k \
+             llama-8b,layers=1,vocab=32000:bf16 llama-8b,layers=1,vocab=32000:f16 llama-1b,layers=1,vocab=32000:q8_0",
+        );
+        let mut disagree = Vec::new();
+        let pattern = noise();
+        for shape in named.split_whitespace() {
+            let mut context = open(shape);
+            for pass in 1..context.passes.len() {
+                let commands = std::mem::take(&mut context.passes[pass].commands);
+                for (index, nodes) in commands.iter().enumerate() {
+                    for node in nodes {
+                        let Ready::ForRows { least, most, nodes } = node else {
+                            continue;
+                        };
+                        let [Ready::Either(either)] = &nodes[..] else {
+                            continue;
+                        };
+                        let probe = either.probe;
+                        let what = format!(
+                            "{shape} {} x {}, {least} to {most} rows",
+                            probe.columns, probe.k
+                        );
+                        let chosen: Vec<_> =
+                            either.products().map(|gemm| gemm.plan.chosen()).collect();
+                        if chosen.iter().any(|one| !matches!(one, Some(Some(_)))) {
+                            disagree.push(what.clone());
+                        }
+                        let mut line = format!("{what}: {chosen:?}");
+                        for live in [*least, *most] {
+                            let made = context.prepare_trial(pass, index, &probe, live, &pattern);
+                            made.unwrap();
+                            let own = time(&context, &either.own, live);
+                            line += &format!(", {live} rows: own {own:.1} us");
+                            if !disagree.contains(&what) {
+                                let library = time(&context, &either.library, live);
+                                line += &format!(" library {library:.1} us");
+                            }
+                        }
+                        eprintln!("{line}");
+                    }
+                }
+                context.passes[pass].commands = commands;
+            }
+        }
+        assert!(disagree.is_empty(), "{}", disagree.join("\n"));
+    }
+}

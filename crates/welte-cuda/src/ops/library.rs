@@ -192,10 +192,6 @@ impl Plan {
 }
 
 impl Plan {
-    pub(crate) fn product(&self) -> &Product {
-        &self.product
-    }
-
     pub(crate) fn candidates(&self) -> usize {
         self.candidates.len()
     }
