@@ -120,7 +120,7 @@ impl Context for CudaContext {
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), DeviceError> {
-        self.checks.slot(&self.loaded.program, slot)?;
+        self.checks.slot_state(&self.loaded.program, slot, state)?;
         self.slots[slot as usize].set(state);
         Ok(())
     }
