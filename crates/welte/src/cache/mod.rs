@@ -12,7 +12,7 @@ mod store;
 mod tree;
 
 pub(crate) use pool::PagePool;
-pub(crate) use store::*;
+pub use store::{PrefixStoreOptions, PrefixStoreStatus};
 pub(crate) use tree::{Hit, PrefixTree};
 
 /// No page: an entry of a page list whose page was dropped, or a cache that a node has no page of.

@@ -123,7 +123,8 @@ impl Scheduler {
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
             let best = self.waiting.iter().enumerate();
             let best = best.min_by_key(|(_, sequence)| order(sequence));
-            let (Some((best, _)), Some(slot)) = (best, self.free_slots.pop()) else {
+            let Some((best, _)) = best else { break };
+            let Some(slot) = self.free_slots.pop() else {
                 break;
             };
             let mut sequence = self.waiting.swap_remove(best);
