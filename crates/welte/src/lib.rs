@@ -19,6 +19,8 @@
 //! # Ok(()) }
 //! ```
 
+// The disk tier is not connected yet.
+#[allow(dead_code, unused_imports)]
 mod cache;
 mod device;
 mod devices;
@@ -32,6 +34,7 @@ mod session;
 mod stepper;
 mod text;
 
+pub use cache::{PrefixStoreOptions, PrefixStoreStatus};
 pub use device::{DeviceChoice, Skipped};
 pub use devices::{devices, instruction_sets, open_device, peak_memory, read_bandwidth};
 pub use divergence::{Divergence, divergence};

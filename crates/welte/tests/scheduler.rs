@@ -51,7 +51,8 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
             }
             None => Vec::new(),
         };
-        let more = 1 + random.below(if random.once_in(4) { 150 } else { 40 });
+        let most = if random.once_in(4) { 150 } else { 40 };
+        let more = 1 + random.below(most);
         prompt.extend((0..more).map(|_| random.below(vocab) as u32));
         prompt.truncate(300);
         let mut request = Request::new(prompt);
@@ -130,12 +131,22 @@ struct Counts {
 }
 
 /// Submits `count` random variants of the cases, and compares each with its case.
-fn together(cases: &[Case], engine: &Engine, driver: &mut welte::Driver, random: &mut Random, count: usize) -> Counts {
+fn together(
+    cases: &[Case],
+    engine: &Engine,
+    driver: &mut welte::Driver,
+    random: &mut Random,
+    count: usize,
+) -> Counts {
     let mut counts = Counts::default();
     let mut flights: Vec<Flight> = Vec::new();
     let mut submitted = 0;
     while submitted < count || !flights.is_empty() {
-        let arrivals = if random.once_in(3) { random.below(6) } else { 0 };
+        let arrivals = if random.once_in(3) {
+            random.below(6)
+        } else {
+            0
+        };
         for _ in 0..arrivals.min((count - submitted) as u64) {
             submitted += 1;
             let case = random.below(cases.len() as u64) as usize;

@@ -30,7 +30,6 @@ struct PassSpec {
 /// Everything that decides what happens next.
 pub(crate) struct Scheduler {
     shared: Arc<Shared>,
-    program: Arc<Program>,
     decode: PassSpec,
     prompt: PassSpec,
     pages: Pages,
@@ -77,7 +76,6 @@ impl Scheduler {
             starts: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots),
             chosen: Vec::with_capacity(slots),
-            program: program.clone(),
             shared,
         }
     }
@@ -125,7 +123,8 @@ impl Scheduler {
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
             let best = self.waiting.iter().enumerate();
             let best = best.min_by_key(|(_, sequence)| order(sequence));
-            let (Some((best, _)), Some(slot)) = (best, self.free_slots.pop()) else {
+            let Some((best, _)) = best else { break };
+            let Some(slot) = self.free_slots.pop() else {
                 break;
             };
             let mut sequence = self.waiting.swap_remove(best);
