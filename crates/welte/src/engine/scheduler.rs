@@ -11,6 +11,7 @@ use super::shared::Shared;
 use crate::Error;
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
 use welte_table::{Program, Row};
@@ -93,6 +94,7 @@ impl Scheduler {
         self.compute_generated(context)?;
         self.decode(context)?;
         self.publish();
+        self.shared.turns.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -104,6 +106,7 @@ impl Scheduler {
             let mut inbox = self.shared.inbox();
             let arrived = !inbox.arrivals.is_empty();
             self.waiting.append(&mut inbox.arrivals);
+            inbox.ping = false;
             (arrived, std::mem::take(&mut inbox.forget))
         };
         if forget {
