@@ -393,6 +393,11 @@ impl Model {
         self.inner.template.is_some()
     }
 
+    /// The source of the checkpoint's chat template.
+    pub fn chat_template_source(&self) -> Option<&str> {
+        self.inner.template.as_deref()
+    }
+
     /// The checkpoint's chat template.
     pub fn chat_template(&self) -> Result<ChatTemplate, Error> {
         let source = self
@@ -416,14 +421,18 @@ impl Model {
         template: &ChatTemplate,
         messages: &[Message],
     ) -> Result<Vec<u32>, Error> {
+        self.encode_rendered(&template.render(messages, true)?)
+    }
+
+    /// Encodes a conversation that a chat template has rendered.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
-        let text = template.render(messages, true)?;
         // Some templates write the begin-of-text token themselves. It must not come twice.
         let begun = tokenizer.bos().is_some_and(|bos| {
             let bos = tokenizer.token_text(bos);
             !bos.is_empty() && text.starts_with(bos)
         });
-        Ok(tokenizer.encode(&text, !begun, true)?)
+        Ok(tokenizer.encode(text, !begun, true)?)
     }
 
     /// Bytes that decoding one token must read when `depth` positions are in use: all weights once, and the cached

@@ -51,7 +51,8 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
             }
             None => Vec::new(),
         };
-        let more = 1 + random.below(if random.once_in(4) { 150 } else { 40 });
+        let most = if random.once_in(4) { 150 } else { 40 };
+        let more = 1 + random.below(most);
         prompt.extend((0..more).map(|_| random.below(vocab) as u32));
         prompt.truncate(300);
         let mut request = Request::new(prompt);

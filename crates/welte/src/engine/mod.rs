@@ -208,6 +208,22 @@ impl Engine {
         self.handle.shared.wake();
     }
 
+    /// Requests that may wait.
+    pub fn queue(&self) -> usize {
+        self.handle.shared.queue
+    }
+
+    /// Turns that the scheduler has completed. The count rises while the engine works, and after [`Engine::ping`].
+    pub fn turns(&self) -> u64 {
+        self.handle.shared.turns.load(Ordering::Relaxed)
+    }
+
+    /// Asks for a turn of the scheduler, even if it has nothing to do: to see that it still works.
+    pub fn ping(&self) {
+        self.handle.shared.inbox().ping = true;
+        self.handle.shared.wake();
+    }
+
     /// Begins a request. The stream gives its text or its tokens.
     pub fn submit(&self, request: Request) -> Result<Stream, Error> {
         self.submit_cancellable(request, Arc::default())

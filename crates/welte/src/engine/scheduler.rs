@@ -12,6 +12,7 @@ use super::shared::Shared;
 use crate::Error;
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
 use welte_table::{Program, Row};
@@ -31,7 +32,6 @@ struct PassSpec {
 /// Everything that decides what happens next.
 pub(crate) struct Scheduler {
     shared: Arc<Shared>,
-    program: Arc<Program>,
     decode: PassSpec,
     prompt: PassSpec,
     pages: Pages,
@@ -79,7 +79,6 @@ impl Scheduler {
             starts: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots),
             chosen: Vec::with_capacity(slots),
-            program: program.clone(),
             shared,
         }
     }
@@ -98,6 +97,7 @@ impl Scheduler {
         self.compute_generated(context)?;
         self.decode(context)?;
         self.publish();
+        self.shared.turns.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -109,6 +109,7 @@ impl Scheduler {
             let mut inbox = self.shared.inbox();
             let arrived = !inbox.arrivals.is_empty();
             self.waiting.append(&mut inbox.arrivals);
+            inbox.ping = false;
             (arrived, std::mem::take(&mut inbox.forget))
         };
         if forget {
@@ -128,7 +129,8 @@ impl Scheduler {
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
             let best = self.waiting.iter().enumerate();
             let best = best.min_by_key(|(_, sequence)| order(sequence));
-            let (Some((best, _)), Some(slot)) = (best, self.free_slots.pop()) else {
+            let Some((best, _)) = best else { break };
+            let Some(slot) = self.free_slots.pop() else {
                 break;
             };
             let mut sequence = self.waiting.swap_remove(best);
