@@ -6,7 +6,7 @@ use anyhow::Context;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
-use welte::{Model, Sampling, Session};
+use welte::{Model, Sampling, Stepper};
 use welte_report::{Floor, human};
 
 /// How long bandwidth is measured.
@@ -96,14 +96,14 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
             floor::raise(model.device().id, &model.device().name, speed);
         }
         let facts = facts(&named, &model, floor::of(&model, speed));
-        let mut session = model.session()?;
+        let mut stepper = model.stepper()?;
         for &depth in &args.n_depth {
             let random = args.random_depth && depth > 0;
             if random {
-                session.fill_at_random(&tokens(&session, depth))?;
+                stepper.fill_at_random(&tokens(&stepper, depth))?;
             }
             for &n in args.n_prompt.iter().filter(|n| **n > 0) {
-                let speeds = prompt(&mut session, n, depth, args.repetitions)?;
+                let speeds = prompt(&mut stepper, n, depth, args.repetitions)?;
                 let test = name("pp", n, depth, random);
                 let row = Row {
                     test,
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
                 printer.row(&facts, &row)?;
             }
             for &n in args.n_gen.iter().filter(|n| **n > 0) {
-                let speeds = generation(&mut session, n, depth, args.repetitions)?;
+                let speeds = generation(&mut stepper, n, depth, args.repetitions)?;
                 let bytes = (0..n)
                     .map(|i| model.bytes_per_token((depth + i + 1) as usize) as f64)
                     .sum::<f64>();
@@ -165,62 +165,62 @@ fn name(kind: &str, n: u32, depth: u32, random: bool) -> String {
 }
 
 /// Various tokens of the vocabulary.
-pub(crate) fn tokens(session: &Session, n: u32) -> Vec<u32> {
-    let vocab = session.model().vocab().max(1);
+pub(crate) fn tokens(stepper: &Stepper, n: u32) -> Vec<u32> {
+    let vocab = stepper.model().vocab().max(1);
     (0..n)
         .map(|i| i.wrapping_mul(7919).wrapping_add(13) % vocab)
         .collect()
 }
 
 /// Fills the context up to `depth`. Tokens that are already there are kept.
-pub(crate) fn reach(session: &mut Session, depth: u32) -> anyhow::Result<()> {
-    let tokens = tokens(session, depth);
-    let there = session.tokens().iter().zip(&tokens);
+pub(crate) fn reach(stepper: &mut Stepper, depth: u32) -> anyhow::Result<()> {
+    let tokens = tokens(stepper, depth);
+    let there = stepper.tokens().iter().zip(&tokens);
     let there = there.take_while(|(a, b)| a == b).count();
-    session.truncate(there);
-    session.feed(&tokens[there..])?;
+    stepper.truncate(there);
+    stepper.feed(&tokens[there..])?;
     Ok(())
 }
 
-fn prompt(session: &mut Session, n: u32, depth: u32, repetitions: u32) -> anyhow::Result<Vec<f64>> {
-    let tokens = tokens(session, n);
-    reach(session, depth)?;
+fn prompt(stepper: &mut Stepper, n: u32, depth: u32, repetitions: u32) -> anyhow::Result<Vec<f64>> {
+    let tokens = tokens(stepper, n);
+    reach(stepper, depth)?;
     // Warm-up.
-    session.feed(&tokens)?;
+    stepper.feed(&tokens)?;
     (0..repetitions)
         .map(|_| {
-            session.truncate(depth as usize);
+            stepper.truncate(depth as usize);
             let start = Instant::now();
-            session.feed(&tokens)?;
+            stepper.feed(&tokens)?;
             Ok(f64::from(n) / start.elapsed().as_secs_f64())
         })
         .collect()
 }
 
 fn generation(
-    session: &mut Session,
+    stepper: &mut Stepper,
     n: u32,
     depth: u32,
     repetitions: u32,
 ) -> anyhow::Result<Vec<f64>> {
-    reach(session, depth)?;
-    session.set_sampling(&Sampling::default(), &[], &[])?;
-    decode(session, n.min(8), u32::MAX)?;
+    reach(stepper, depth)?;
+    stepper.set_sampling(&Sampling::default(), &[], &[])?;
+    decode(stepper, n.min(8), u32::MAX)?;
     (0..repetitions)
         .map(|_| {
-            session.truncate(depth as usize);
+            stepper.truncate(depth as usize);
             let start = Instant::now();
-            decode(session, n, u32::MAX)?;
+            decode(stepper, n, u32::MAX)?;
             Ok(f64::from(n) / start.elapsed().as_secs_f64())
         })
         .collect()
 }
 
 /// Decodes `n` tokens, at most `chain` per submission. Returns the last one.
-pub(crate) fn decode(session: &mut Session, n: u32, chain: u32) -> anyhow::Result<u32> {
-    let (mut last, mut left) = (1 % session.model().vocab().max(1), n as usize);
+pub(crate) fn decode(stepper: &mut Stepper, n: u32, chain: u32) -> anyhow::Result<u32> {
+    let (mut last, mut left) = (1 % stepper.model().vocab().max(1), n as usize);
     while left > 0 {
-        let count = session.chain(last, left.min(chain as usize), &mut |token| {
+        let count = stepper.chain(last, left.min(chain as usize), &mut |token| {
             last = token;
             true
         })?;

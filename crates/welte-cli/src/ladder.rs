@@ -7,7 +7,7 @@ use anyhow::Context;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
-use welte::{Replay, ReplayTools, Sampling, Session};
+use welte::{Replay, ReplayTools, Sampling, Stepper};
 use welte_report::ladder::{Ladder, Rung};
 
 /// A way to replay.
@@ -44,16 +44,16 @@ impl Step {
 
 pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result<ExitCode> {
     let mut options = args.load_args(None, context).options()?;
-    // A session that is planned for the loop can replay in every other way too.
+    // A stepper that is planned for the loop can replay in every other way too.
     options.replay = Replay::Loop;
     let model = source::load_with(named, &options)?;
     let n = args.n_gen.iter().copied().find(|n| *n > 0).unwrap_or(128);
     let depth = args.n_depth.first().copied().unwrap_or(0);
-    let mut session = model.session()?;
-    session.set_sampling(&Sampling::default(), &[], &[])?;
+    let mut stepper = model.stepper()?;
+    stepper.set_sampling(&Sampling::default(), &[], &[])?;
     let mut rungs = Vec::new();
     for step in STEPS {
-        let tools = tools(&mut session)?;
+        let tools = tools(&mut stepper)?;
         let left_out = match tools.set_replay(step.replay) {
             Ok(()) => tools.replaying().note,
             Err(error) => Some(error.to_string()),
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result
             eprintln!("note: {} is left out: {why}", step.name);
             continue;
         }
-        let mut times = times(&mut session, n, depth, step.chain, args.repetitions)?;
+        let mut times = times(&mut stepper, n, depth, step.chain, args.repetitions)?;
         times.sort_by(f64::total_cmp);
         rungs.push(Rung {
             name: step.name,
@@ -77,7 +77,7 @@ pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result
         model: named.to_string(),
         token_bytes: bytes.sum::<f64>() / f64::from(n),
         read_speed: model.read_bandwidth(bench::SECONDS)?,
-        kernel_ms: (chained - launch_ms(&mut session)?).max(0.0),
+        kernel_ms: (chained - launch_ms(&mut stepper)?).max(0.0),
         rungs,
     };
     let mut out = std::io::stdout().lock();
@@ -90,9 +90,9 @@ pub(crate) fn run(args: &BenchArgs, named: &str, context: u32) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-fn tools(session: &mut Session) -> anyhow::Result<&mut dyn ReplayTools> {
-    let device = session.model().device().id;
-    let tools = session.context().replays();
+fn tools(stepper: &mut Stepper) -> anyhow::Result<&mut dyn ReplayTools> {
+    let device = stepper.model().device().id;
+    let tools = stepper.context().replays();
     tools.with_context(|| {
         format!("--ladder: {device} has one way to replay; choose a GPU with --device cuda")
     })
@@ -100,27 +100,27 @@ fn tools(session: &mut Session) -> anyhow::Result<&mut dyn ReplayTools> {
 
 /// Milliseconds per token of each repetition.
 fn times(
-    session: &mut Session,
+    stepper: &mut Stepper,
     n: u32,
     depth: u32,
     chain: u32,
     repetitions: u32,
 ) -> anyhow::Result<Vec<f64>> {
-    bench::reach(session, depth)?;
-    bench::decode(session, n.min(8), chain)?;
+    bench::reach(stepper, depth)?;
+    bench::decode(stepper, n.min(8), chain)?;
     (0..repetitions)
         .map(|_| {
-            session.truncate(depth as usize);
+            stepper.truncate(depth as usize);
             let start = Instant::now();
-            bench::decode(session, n, chain)?;
+            bench::decode(stepper, n, chain)?;
             Ok(start.elapsed().as_secs_f64() * 1e3 / f64::from(n))
         })
         .collect()
 }
 
 /// Milliseconds that a token's launches take when every kernel returns at once: the gaps of a chain.
-fn launch_ms(session: &mut Session) -> anyhow::Result<f64> {
-    let tools = tools(session)?;
+fn launch_ms(stepper: &mut Stepper) -> anyhow::Result<f64> {
+    let tools = tools(stepper)?;
     tools.set_replay(Replay::Graph)?;
     Ok(tools.launch_ns(LAUNCH_REPETITIONS)? as f64 / 1e6)
 }

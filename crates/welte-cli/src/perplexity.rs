@@ -4,7 +4,7 @@ use crate::args::{PerplexityArgs, Plain};
 use crate::source;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use welte::Session;
+use welte::Stepper;
 
 /// The default chunk, as in llama-perplexity.
 const CHUNK: u32 = 512;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
     let tokenizer = model.tokenizer()?;
     let tokens = model.encode(&text)?;
     let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-    let mut session = model.session()?;
+    let mut stepper = model.stepper()?;
     let total = match args.chunks {
         0 => tokens.len() / chunk,
         n => n.min(tokens.len() / chunk),
@@ -34,9 +34,9 @@ pub(crate) fn run(args: &PerplexityArgs) -> anyhow::Result<ExitCode> {
             bos,
             total,
         };
-        return compare(args, &source, base, &mut session, &text);
+        return compare(args, &source, base, &mut stepper, &text);
     }
-    let score = welte::perplexity(&mut session, &tokens, chunk, bos, &mut |so_far| {
+    let score = welte::perplexity(&mut stepper, &tokens, chunk, bos, &mut |so_far| {
         if terminal {
             eprint!("\r\x1b[K[{}/{total}] {:.4}", so_far.chunks, so_far.ppl);
         }
@@ -77,7 +77,7 @@ fn compare(
     args: &PerplexityArgs,
     source: &str,
     base: &str,
-    session: &mut Session,
+    stepper: &mut Stepper,
     text: &Text,
 ) -> anyhow::Result<ExitCode> {
     let mut options = args.load.options()?;
@@ -86,10 +86,10 @@ fn compare(
         options.device = "reference".parse()?;
     }
     options.instructions = None;
-    let mut other = source::load_with(base, &options)?.session()?;
+    let mut other = source::load_with(base, &options)?.stepper()?;
     let mut done = 0;
     let result = welte::divergence(
-        session,
+        stepper,
         &mut other,
         text.tokens,
         text.chunk,

@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
-use welte::{ChainStart, Replay, Sampling, Session};
+use welte::{ChainStart, Replay, Sampling, Stepper};
 use welte_report::profile::{Part, Report, Timed, html, json, text};
 use welte_report::trace::{self, Step};
 
@@ -21,14 +21,14 @@ pub(crate) fn run(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     }
     let model = source::load_with(&source, &options)?;
     let speed = model.read_bandwidth(bench::SECONDS)?;
-    let mut session = model.session()?;
+    let mut stepper = model.stepper()?;
     let report = Report {
         model: source,
         device: model.device().name.clone(),
         floor: floor::of(&model, speed),
         parts: vec![
-            prompt(&mut session, args.n_prompt.max(1))?,
-            generation(&mut session, args.n_gen)?,
+            prompt(&mut stepper, args.n_prompt.max(1))?,
+            generation(&mut stepper, args.n_gen)?,
         ],
     };
     let mut out = std::io::stdout().lock();
@@ -67,19 +67,19 @@ fn write_trace(path: &Path, report: &Report) -> anyhow::Result<()> {
     written().with_context(|| format!("--trace {}: cannot be written", path.display()))
 }
 
-fn prompt(session: &mut Session, tokens: u32) -> anyhow::Result<Part> {
-    let prompt = bench::tokens(session, tokens);
+fn prompt(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<Part> {
+    let prompt = bench::tokens(stepper, tokens);
     // Warm-up.
-    session.feed(&prompt)?;
-    session.truncate(0);
-    session.context().set_profiling(true)?;
-    session.feed(&prompt)?;
-    Ok(timed_by_command(session, "prompt", tokens))
+    stepper.feed(&prompt)?;
+    stepper.truncate(0);
+    stepper.context().set_profiling(true)?;
+    stepper.feed(&prompt)?;
+    Ok(timed_by_command(stepper, "prompt", tokens))
 }
 
 /// What the device has timed since profiling was switched on.
-fn timed_by_command(session: &mut Session, name: &'static str, tokens: u32) -> Part {
-    let context = session.context();
+fn timed_by_command(stepper: &mut Stepper, name: &'static str, tokens: u32) -> Part {
+    let context = stepper.context();
     let (profile, step) = (context.profile(), context.last_step());
     let how = match context.replays() {
         Some(tools) => format!(
@@ -98,43 +98,43 @@ fn timed_by_command(session: &mut Session, name: &'static str, tokens: u32) -> P
     }
 }
 
-fn generation(session: &mut Session, tokens: u32) -> anyhow::Result<Part> {
-    session.set_sampling(&Sampling::default(), &[], &[])?;
-    let tools = session.context().replays();
+fn generation(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<Part> {
+    stepper.set_sampling(&Sampling::default(), &[], &[])?;
+    let tools = stepper.context().replays();
     if tools.is_some_and(|tools| tools.replaying().replay == Replay::Persistent) {
-        return persistent_generation(session, tokens);
+        return persistent_generation(stepper, tokens);
     }
-    session.context().set_profiling(true)?;
-    bench::decode(session, tokens, u32::MAX)?;
-    Ok(timed_by_command(session, "generation", tokens))
+    stepper.context().set_profiling(true)?;
+    bench::decode(stepper, tokens, u32::MAX)?;
+    Ok(timed_by_command(stepper, "generation", tokens))
 }
 
 /// Tokens that the kernel with clocks decodes. The last one is shown.
 const CLOCKED: u32 = 16;
 
 /// Decodes a chain with the normal kernel, then a few tokens with the same kernel and clocks.
-fn persistent_generation(session: &mut Session, tokens: u32) -> anyhow::Result<Part> {
+fn persistent_generation(stepper: &mut Stepper, tokens: u32) -> anyhow::Result<Part> {
     anyhow::ensure!(
         tokens >= 2,
         "-n {tokens}: the persistent kernel is timed over at least 2 tokens"
     );
     let clocked = CLOCKED.min(tokens / 2);
     let plain = tokens - clocked;
-    session.context().set_profiling(false)?;
-    let depth = session.tokens().len();
+    stepper.context().set_profiling(false)?;
+    let depth = stepper.tokens().len();
     let start = Instant::now();
-    let last = bench::decode(session, plain, u32::MAX)?;
+    let last = bench::decode(stepper, plain, u32::MAX)?;
     let ns = start.elapsed().as_nanos() as u64;
-    let model = session.model().clone();
+    let model = stepper.model().clone();
     let bytes = (1..=plain as usize).map(|i| model.bytes_per_token(depth + i));
     let bytes = bytes.fold(0, u64::saturating_add);
     let start = ChainStart {
         slot: 0,
         token: last,
-        position: session.tokens().len() as u32,
+        position: stepper.tokens().len() as u32,
         steps: clocked,
     };
-    let tools = session.context().replays();
+    let tools = stepper.context().replays();
     let tools = tools.context("the device has one way to replay")?;
     let step = tools.timeline(start)?;
     Ok(Part {

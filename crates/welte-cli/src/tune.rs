@@ -11,8 +11,8 @@ pub(crate) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     options.retune = true;
     let model = source::load_with(&source, &options)?;
     let device = model.device();
-    let mut session = model.session()?;
-    let tools = session.context().replays();
+    let mut stepper = model.stepper()?;
+    let tools = stepper.context().replays();
     let mut out = std::io::stdout().lock();
     match tools.and_then(|tools| Some((tools.tuning()?, tools.replaying()))) {
         Some((tuning, replaying)) => writeln!(

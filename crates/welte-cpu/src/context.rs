@@ -249,6 +249,32 @@ impl Context for CpuContext {
         Ok(())
     }
 
+    fn read_page(&mut self, cache: usize, page: u32, bytes: &mut [u8]) -> Result<(), Error> {
+        let program = &self.inner.program;
+        let spec = self.checks.page(program, cache, page, bytes.len())?;
+        let buffer = self.buffers[spec.buffer as usize].as_slice();
+        let mut at = 0;
+        for range in spec.page_ranges(program.page, page) {
+            let run = at..at + range.len();
+            at = run.end;
+            bytes[run].copy_from_slice(&buffer[range]);
+        }
+        Ok(())
+    }
+
+    fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let program = &self.inner.program;
+        let spec = self.checks.page(program, cache, page, bytes.len())?;
+        let buffer = self.buffers[spec.buffer as usize].as_mut_slice();
+        let mut at = 0;
+        for range in spec.page_ranges(program.page, page) {
+            let run = at..at + range.len();
+            at = run.end;
+            buffer[range].copy_from_slice(&bytes[run]);
+        }
+        Ok(())
+    }
+
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
         self.begin(pass, rows, outputs)?;
         self.replay(usize::MAX, false)?;

@@ -11,6 +11,9 @@ use welte_device::{Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Pl
 use welte_formats::Checkpoint;
 use welte_table::{CacheKind, Command, MemoryPlan, Op, Program, verify};
 
+/// Raised with every change that gives other bits.
+const ARITHMETIC: u32 = 1;
+
 /// The most threads of a team.
 const MOST_THREADS: usize = 1024;
 
@@ -146,6 +149,13 @@ struct LoadedCpu(Arc<Inner>);
 impl Loaded for LoadedCpu {
     fn program(&self) -> &Arc<Program> {
         &self.0.program
+    }
+
+    /// The kernels of a format depend on the instruction set and on what else the processor has.
+    fn arithmetic(&self) -> String {
+        let isa = self.0.isa.name();
+        let available = info::instruction_sets().join(" ");
+        format!("cpu {isa} of {available}, version {ARITHMETIC}")
     }
 
     fn context(&self) -> Result<Box<dyn Context>, Error> {

@@ -2,8 +2,6 @@
 #pragma once
 #include "common.cuh"
 
-#define TILE_N 128 // matrix rows per block
-
 // Epilogues.
 #define STORE 0
 #define ADD 1
@@ -13,8 +11,6 @@ struct GemmArgs {
     const u8* weight;
     const void* x; // written by prepare.cu, tiled
     float* y;
-    float* parts; // where k is split: [tile][split][TILE_N * TILE_ROWS]
-    u32* done;    // a counter per tile, zero between kernels
     const Step* step;
     u32 n; // of the matrix
     u32 k;
@@ -22,9 +18,8 @@ struct GemmArgs {
     u32 x_rows;    // rows of x, a multiple of TILE_ROWS
     u32 y_stride;
     u32 act;
-    u32 chunks_per_split; // chunks of 64 of k
     u32 epilogue;
-    float scale; // undoes the scaling by prepare.cu
+    float scale; // undoes the scaling by prepare.cu; a power of two
 #if EXPERTS
     const u32* groups; // written by experts.cu: the tiles and their entries
     u32 used;          // experts per row
@@ -68,16 +63,18 @@ __device__ __forceinline__ void finish(const GemmArgs& a, const u32* entries, u3
 #pragma unroll
     for (u32 q = 0; q < 4; q++) {
         const u32 r = row + q % 2;
-        const float v = sums[q] * a.scale;
+        // Explicit rounding keeps the compiler from fusing operations. The bits are then those of cuBLASLt with the same
+        // epilogue, and for ACT_MUL with act_mul after it.
+        const float v = __fmul_rn(sums[q], a.scale);
         if (a.epilogue == ACT_MUL) {
             const u32 column = first_n + first / 2 + g;
             if (q >= 2 || r >= live || column >= a.columns) continue;
-            row_of_y(a, entries, r)[column] = activate(a.act, v) * (sums[(q + 2) % 4] * a.scale);
+            row_of_y(a, entries, r)[column] = __fmul_rn(activate(a.act, v), __fmul_rn(sums[(q + 2) % 4], a.scale));
         } else {
             const u32 column = first_n + first + g + q / 2 * 8;
             if (r >= live || column >= a.columns) continue;
             float* y = row_of_y(a, entries, r) + column;
-            *y = a.epilogue == ADD ? *y + v : v;
+            *y = a.epilogue == ADD ? __fadd_rn(*y, v) : v;
         }
     }
 }

@@ -1,8 +1,9 @@
-// Products of many rows on GPUs with warp-group products (sm_90a). Computes the same as gemm.cu. One or two warp groups widen
+// Products of many rows on GPUs with warp-group products (sm_90a). Computes the same bits as gemm.cu. One or two warp groups widen
 // weights into a ring of tiles in shared memory, and two warp groups multiply the tiles.
 // Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), TILE_ROWS (64, 128, 256), STAGES, RING (encoded chunks in
 // flight).
 #define EXPERTS 0
+#define TILE_N 128
 #include "dequant.cuh"
 #include "gemm.cuh"
 #include "tile.cuh"
@@ -40,30 +41,30 @@ __device__ __forceinline__ u64 tile_descriptor(u32 at) {
 
 // The producers: widen the tile's weights chunk by chunk, and start the copies of the activations.
 __device__ __forceinline__ void produce(const GemmArgs& a, u8* raw, u32 stages, u32 full, u32 empty, u32 first_n,
-                                        u32 first_row, u32 from, u32 to) {
+                                        u32 first_row, u32 chunks) {
     const u32 thread = threadIdx.x, row = thread * UNITS / 2;
     const u8* planes[MOST_PLANES];
     Planes(a.weight, a.n, a.k).row(matrix_row(a, first_n, row), planes);
     // The half of the row's 64 elements that a unit covers.
     auto half = [&](u32 unit) { return UNITS == 2 ? unit : thread % 2; };
     auto fetch = [&](u32 chunk) {
-        u8* const slot = raw + (chunk - from) % RING * RAW_BYTES;
+        u8* const slot = raw + chunk % RING * RAW_BYTES;
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++) {
-            if (chunk < to) copy_unit(slot, u * WIDENERS + thread, 256, planes, a.k, 2 * chunk + half(u));
+            if (chunk < chunks) copy_unit(slot, u * WIDENERS + thread, 256, planes, a.k, 2 * chunk + half(u));
         }
         copy_commit();
     };
 #pragma unroll
-    for (u32 i = 0; i < RING - 1; i++) fetch(from + i);
+    for (u32 i = 0; i < RING - 1; i++) fetch(i);
     grid_wait();
     if (first_row >= a.step->live) return;
     const u8* x = (const u8*)a.x + (u64)first_row * 128;
     u32 stage = 0, turn = 0;
-    for (u32 chunk = from; chunk < to; chunk++) {
+    for (u32 chunk = 0; chunk < chunks; chunk++) {
         const u32 tile = stages + stage * STAGE_BYTES;
         copy_wait<RING - 2>();
-        const u8* const slot = raw + (chunk - from) % RING * RAW_BYTES;
+        const u8* const slot = raw + chunk % RING * RAW_BYTES;
         uint4 wide[4 * UNITS];
 #pragma unroll
         for (u32 u = 0; u < UNITS; u++) {
@@ -86,10 +87,9 @@ __device__ __forceinline__ void produce(const GemmArgs& a, u8* raw, u32 stages, 
 extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const __grid_constant__ GemmArgs a) {
     extern __shared__ __align__(1024) u8 shared[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
-    __shared__ u32 finished;
     const u32 first_row = blockIdx.x * TILE_ROWS;
     const u32 first_n = blockIdx.y * (a.epilogue == ACT_MUL ? TILE_N / 2 : TILE_N);
-    const u32 from = blockIdx.z * a.chunks_per_split, to = min(from + a.chunks_per_split, (a.k + 63) / 64);
+    const u32 chunks = (a.k + 63) / 64;
     const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
     const u32 stages = (shared_address(shared) + 1023) / 1024 * 1024;
     if (threadIdx.x == 0) {
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
     grid_release();
     if (threadIdx.x < WIDENERS) {
         u8* const raw = shared + (stages - shared_address(shared)) + STAGES * STAGE_BYTES;
-        produce(a, raw, stages, full, empty, first_n, first_row, from, to);
+        produce(a, raw, stages, full, empty, first_n, first_row, chunks);
         return;
     }
     grid_wait();
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
 #pragma unroll
     for (u32 i = 0; i < SUMS; i++) s[i] = 0;
     u32 stage = 0, turn = 0, before = 0;
-    for (u32 chunk = from; chunk < to; chunk++) {
+    for (u32 chunk = 0; chunk < chunks; chunk++) {
         const u32 tile = stages + stage * STAGE_BYTES;
         barrier_wait(full + 8 * stage, turn);
         const u64 w = tile_descriptor(tile + warp / 4 * (W_BYTES / 2)), x = tile_descriptor(tile + W_BYTES);
@@ -124,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
         wgmma_commit();
         // The previous chunk's products are complete, so its stage may be refilled.
         wgmma_wait<1>();
-        if (chunk > from && lane == 0) mbarrier_arrive(empty + 8 * before);
+        if (chunk > 0 && lane == 0) mbarrier_arrive(empty + 8 * before);
         before = stage;
         if (++stage == STAGES) stage = 0, turn ^= 1;
     }
@@ -132,30 +132,6 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
 #pragma unroll
     for (u32 i = 0; i < SUMS; i++) wgmma_settled(s[i]);
 
-    const u32 splits = gridDim.z;
-    if (splits > 1) {
-        const u32 tile = blockIdx.y * gridDim.x + blockIdx.x;
-        float* const parts = a.parts + (u64)tile * splits * (TILE_N * TILE_ROWS);
-        float* const mine = parts + (u64)blockIdx.z * (TILE_N * TILE_ROWS);
-#pragma unroll
-        for (u32 j = 0; j < SUMS; j += 4) *(float4*)(mine + j * 256 + thread * 4) = make_float4(s[j], s[j + 1], s[j + 2], s[j + 3]);
-        __threadfence();
-        bar_sync<1, 256>();
-        if (thread == 0) finished = atomicAdd(a.done + tile, 1);
-        bar_sync<1, 256>();
-        if (finished != splits - 1) return;
-        __threadfence();
-#pragma unroll
-        for (u32 j = 0; j < SUMS; j += 4) {
-            float4 all = make_float4(0, 0, 0, 0);
-            for (u32 part = 0; part < splits; part++) {
-                const float4 v = __ldcg((const float4*)(parts + (u64)part * (TILE_N * TILE_ROWS) + j * 256 + thread * 4));
-                all.x += v.x, all.y += v.y, all.z += v.z, all.w += v.w;
-            }
-            s[j] = all.x, s[j + 1] = all.y, s[j + 2] = all.z, s[j + 3] = all.w;
-        }
-        if (thread == 0) a.done[tile] = 0;
-    }
 #pragma unroll
     for (u32 j = 0; j < SUMS / 4; j++) finish(a, nullptr, first_n, 16 * warp, first_row + 8 * j + 2 * (lane % 4), live, s + 4 * j);
 }

@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
             float v[8];
             eight(x, at, a.k, aligned, v);
 #pragma unroll
-            for (u32 i = 0; i < 8; i++) sum += v[i] * v[i];
+            for (u32 i = 0; i < 8; i++) sum = fmaf(v[i], v[i], sum);
         }
         sum = warp_sum(sum);
         if (thread % 32 == 0) sums[thread / 32] = sum;

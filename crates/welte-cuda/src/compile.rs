@@ -191,6 +191,13 @@ pub(crate) fn version() -> Result<String, Error> {
     Ok(format!("{major}.{minor}"))
 }
 
+/// A number that changes with the kernels' source, the run-time compiler and the driver.
+pub(crate) fn kernels_version(driver: u32) -> String {
+    let mut hasher = DefaultHasher::new();
+    (SOURCES, driver, version().ok()).hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
 /// The compiler's name of an architecture.
 pub(crate) fn arch_name(arch: u32) -> String {
     match arch {

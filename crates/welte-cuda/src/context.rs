@@ -3,6 +3,7 @@
 
 mod chain;
 mod contract;
+mod library;
 mod persistent;
 mod profile;
 mod ready;
@@ -176,6 +177,7 @@ impl CudaContext {
             context.upload_pages(cache, 0, &pages)?;
         }
         context.use_replay(loaded.replay)?;
+        context.choose_algorithms()?;
         context.warm_up()?;
         context.set_tuning(&loaded.tuning());
         Ok(context)
@@ -314,6 +316,10 @@ impl CudaContext {
     fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
         match node {
             Ready::Gemm(gemm) => gemm.run(&self.gpu, live),
+            Ready::Either(either) => {
+                let mut nodes = either.chosen().iter();
+                nodes.try_for_each(|node| self.enqueue(node, live))
+            }
             Ready::ForRows { least, most, nodes } => {
                 if (*least..=*most).contains(&live) {
                     nodes.iter().try_for_each(|node| self.enqueue(node, live))?;

@@ -75,6 +75,29 @@ pub(crate) enum Node {
         most: u32,
         nodes: Vec<Node>,
     },
+    /// Two ways with the same bits.
+    Either(Either<Node>),
+}
+
+/// A product by cuBLASLt and by our own kernels.
+pub(crate) struct Either<T> {
+    /// Runs where every product in it has an algorithm with the bits of our kernels.
+    pub(crate) library: Vec<T>,
+    pub(crate) own: Vec<T>,
+    pub(crate) probe: Probe,
+}
+
+/// What a product reads and writes, for comparing the two ways.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probe {
+    /// Activations in f32.
+    pub(crate) x: u64,
+    pub(crate) x_stride: u32,
+    pub(crate) k: u32,
+    /// Results in f32, `columns` per row.
+    pub(crate) y: u64,
+    pub(crate) y_stride: u32,
+    pub(crate) columns: u32,
 }
 
 impl Node {
@@ -84,6 +107,10 @@ impl Node {
             Node::Kernel(launch) => units.push(launch.unit.clone()),
             Node::Gemm(_) => {}
             Node::ForRows { nodes, .. } => nodes.iter().for_each(|node| node.add_units(units)),
+            Node::Either(Either { library, own, .. }) => {
+                let both = library.iter().chain(own);
+                both.for_each(|node| node.add_units(units));
+            }
         }
     }
 }

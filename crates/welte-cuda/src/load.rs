@@ -156,6 +156,23 @@ impl Loaded for CudaProgram {
         &self.0.program
     }
 
+    /// Which kernels run depends on the GPU, on the way of replaying, and on whether the persistent kernel supports the
+    /// program; what they compute, on their source and its compiler.
+    fn arithmetic(&self) -> String {
+        let LoadedProgram {
+            gpu, replay, rows, ..
+        } = &*self.0;
+        let persistent = self.0.recording.is_ok();
+        format!(
+            "cuda sm_{} with {} multiprocessors, {} replay (persistent {persistent}, rows {}), kernels {}",
+            gpu.info.arch,
+            gpu.info.sms,
+            replay.name(),
+            rows.is_ok() && self.0.rows_agree(),
+            compile::kernels_version(gpu.info.driver),
+        )
+    }
+
     fn context(&self) -> Result<Box<dyn Context>, DeviceError> {
         Ok(Box::new(self.cuda_context()?))
     }

@@ -3,6 +3,7 @@
 use crate::gpu::Gpu;
 use crate::launch::{DeviceWeight, Node};
 use crate::load::Placed;
+use crate::ops::Role;
 use crate::{Error, GpuInfo, ops};
 use std::sync::Arc;
 use welte_table::{
@@ -83,6 +84,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) places: &'a Places,
     /// The `Step` that the command's kernels read: of input rows or of output rows.
     pub(crate) step: u64,
+    /// The arithmetic of the pass.
+    pub(crate) role: Role,
 }
 
 /// The nodes of each command.
@@ -111,6 +114,7 @@ impl<'a> Lowering<'a> {
             weights,
             places,
             step: places.step,
+            role: Role::Generated,
         }
     }
 
@@ -159,6 +163,7 @@ impl<'a> Lowering<'a> {
         let lowered = pass.commands.iter().enumerate().map(|(index, command)| {
             let rows = rows.unwrap_or(ops::rows_of(pass, index));
             let mut cx = *self;
+            cx.role = Role::of(pass.kind);
             if index >= from {
                 cx.step = self.places.outputs;
             }

@@ -1,5 +1,6 @@
 //! Sizes of the device's allocations besides weights and the program's buffers.
 
+use crate::ops::{Demand, Role};
 use crate::{GpuInfo, ops};
 use welte_table::{CacheSpec, Class, Pass, Program, Row};
 
@@ -27,11 +28,14 @@ impl Sizes {
     pub(crate) fn of(program: &Program, gpu: &GpuInfo, persistent: [u64; 2]) -> Sizes {
         let (mut scratch, mut counters) = (0, 0);
         for pass in &program.passes {
+            let role = Role::of(pass.kind);
             for (index, command) in pass.commands.iter().enumerate() {
                 // Steps of one row have kernels of their own.
                 for rows in [1, ops::rows_of(pass, index)] {
-                    scratch = ops::scratch(program, command, rows, gpu).max(scratch);
-                    counters = ops::counters(program, command, rows, gpu).max(counters);
+                    #[rustfmt::skip]
+                    let demand = Demand { program, gpu, role, rows };
+                    scratch = ops::scratch(&demand, command).max(scratch);
+                    counters = ops::counters(&demand, command).max(counters);
                 }
             }
         }

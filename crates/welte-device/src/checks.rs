@@ -1,7 +1,7 @@
 //! Validation of requests, made once for all devices. Nothing here allocates after [`Checks::new`].
 
 use crate::{ChainStart, Error, Pick};
-use welte_table::{BufferId, BufferSpec, CacheKind, PassKind, Program, Row};
+use welte_table::{BufferId, BufferSpec, CacheKind, CacheSpec, PassKind, Program, Row};
 
 /// Checks requests against a program, with room for its largest step.
 #[derive(Debug)]
@@ -232,7 +232,7 @@ impl Checks {
         program: &'p Program,
         cache: usize,
         pages: impl IntoIterator<Item = u32>,
-    ) -> Result<&'p welte_table::CacheSpec, Error> {
+    ) -> Result<&'p CacheSpec, Error> {
         let known = program.caches.len();
         let spec = program
             .caches
@@ -244,6 +244,25 @@ impl Checks {
                 spec.name, spec.pages
             ))),
             None => Ok(spec),
+        }
+    }
+
+    /// Checks a page's number in a cache, and that so many bytes are the whole page.
+    pub fn page<'p>(
+        &self,
+        program: &'p Program,
+        cache: usize,
+        page: u32,
+        bytes: usize,
+    ) -> Result<&'p CacheSpec, Error> {
+        let spec = self.cache(program, cache, [page])?;
+        match spec.page_bytes(program.page) {
+            Some(size) if size == bytes as u64 => Ok(spec),
+            size => Err(Error::request(format!(
+                "{bytes} bytes for a page of cache '{}', which has {}",
+                spec.name,
+                size.unwrap_or(u64::MAX)
+            ))),
         }
     }
 

@@ -71,6 +71,11 @@ pub trait Loaded: Send + Sync {
     /// The program.
     fn program(&self) -> &Arc<Program>;
 
+    /// Everything besides the program and the weights that decides which bits come out: the device and its instruction
+    /// set or architecture, the way of replaying, the version of the kernels. Pages of a cache may be kept and used
+    /// again where this text is the same. One line.
+    fn arithmetic(&self) -> String;
+
     /// Allocates everything that replay changes.
     fn context(&self) -> Result<Box<dyn Context>, Error>;
 }
@@ -99,6 +104,14 @@ pub trait Context: Send {
 
     /// Copies one page of a cache to another, in all layers. A page of a recurrent cache is a sequence's state.
     fn copy_page(&mut self, cache: usize, from: u32, to: u32) -> Result<(), Error>;
+
+    /// Copies one page of a cache to the host: all layers, run by run as in [`welte_table::CacheSpec::page_ranges`].
+    /// `bytes` has the page's size, [`welte_table::CacheSpec::page_bytes`].
+    fn read_page(&mut self, cache: usize, page: u32, bytes: &mut [u8]) -> Result<(), Error>;
+
+    /// Overwrites one page of a cache with bytes that [`Context::read_page`] returned, of this context or of another one
+    /// with the same [`Loaded::arithmetic`] and the same caches.
+    fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), Error>;
 
     /// Runs a pass over rows, without sampling. Returns the output rows: of a decode pass those of all rows (`outputs`
     /// is then empty); of other passes those of the rows that `outputs` names in ascending order, which may be none.

@@ -279,6 +279,27 @@ fn impossible_pages_are_refused() {
 }
 
 #[test]
+fn pages_are_read_and_written_whole() {
+    let program = recurrent();
+    let checks = Checks::new(&program);
+    let page = |cache, page, bytes| checks.page(&program, cache, page, bytes);
+    // Three positions of keys and values, two halves each.
+    assert_eq!(page(0, 4, 24).unwrap().name, "kv");
+    // Four floats.
+    assert_eq!(page(1, 2, 16).unwrap().name, "conv");
+    assert_eq!(
+        refusal(page(0, 4, 23)),
+        "23 bytes for a page of cache 'kv', which has 24"
+    );
+    assert_eq!(
+        refusal(page(1, 0, 24)),
+        "24 bytes for a page of cache 'conv', which has 16"
+    );
+    assert_eq!(refusal(page(0, 5, 24)), "page 5 of cache 'kv', which has 5");
+    assert_eq!(refusal(page(2, 0, 24)), "cache 2; the program has 2");
+}
+
+#[test]
 fn first_pages_wrap_around_a_small_pool() {
     let program = recurrent();
     assert_eq!(Checks::first_pages(&program, 0), [0, 1, 2, 3, 4, 0]);

@@ -1,4 +1,4 @@
-//! Directories in Hugging Face layout: `config.json` beside safetensors files.
+//! Directories in Hugging Face layout: `config.json` and safetensors files.
 
 mod float8;
 mod gpt_oss;
@@ -15,7 +15,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use welte_table::Format;
 
-/// Largest JSON file that is read.
+/// The largest JSON file that is read, in bytes.
 const MAX_JSON: u64 = 64 << 20;
 
 const CONFIG: &str = "config.json";
@@ -30,34 +30,34 @@ pub struct Directory {
     maps: Vec<Mmap>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    /// Per tensor: where its rows are.
+    /// The location of each tensor's rows.
     data: Vec<Data>,
     by_name: HashMap<String, usize>,
 }
 
-/// Where data begins: which file, and the byte in it.
+/// The start of data: file number and byte.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     file: usize,
     start: usize,
 }
 
-/// Where a tensor's rows are.
+/// The location of a tensor's rows.
 #[derive(Clone, Copy, Debug)]
 enum Data {
-    /// As they are read.
+    /// Stored as they are read.
     Plain(Place),
-    /// F8_E4M3 with scales apart.
+    /// F8_E4M3 with separate scales.
     Float8(float8::Parts),
-    /// MXFP4 with scales apart.
+    /// MXFP4 with separate scales.
     Mxfp4(mxfp4::Parts),
-    /// Integers, scales and biases as MLX has them.
+    /// MLX's separate integers, scales and biases.
     Mlx(mlx::Parts),
-    /// Floats that do not lie one after the other.
+    /// Floats that are not contiguous.
     Strided(gpt_oss::Strided),
 }
 
-/// A tensor as its file has it.
+/// A tensor as stored in a file.
 struct Stored {
     name: String,
     dtype: Dtype,
@@ -75,7 +75,7 @@ struct Files {
 }
 
 impl Directory {
-    /// Opens a directory that has `config.json` and `model.safetensors` or its index with all shards.
+    /// Opens a directory with `config.json` and either `model.safetensors` or its index and all shards.
     pub fn open(path: &Path) -> Result<Directory, Error> {
         let metadata = config(path)?;
         refuse_methods(&path.join(CONFIG), &metadata)?;
@@ -97,7 +97,7 @@ impl Directory {
                     .insert(info.name.clone(), number)
                     .is_some()
                 {
-                    return Err(files.wrong(tensor, format!("is {} once more", info.name)));
+                    return Err(files.wrong(tensor, format!("duplicates {}", info.name)));
                 }
                 directory.tensors.push(info);
                 directory.data.push(data);
@@ -107,7 +107,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// What a stored tensor is to those who read the checkpoint; nothing if it is a part of another one.
+    /// The tensors that a stored tensor becomes. Parts of another tensor become none.
     fn take_in(&self, files: &Files, tensor: &Stored) -> Result<Vec<(TensorInfo, Data)>, Error> {
         let quantised = mlx::Quantised {
             config: &self.path.join(CONFIG),
@@ -181,7 +181,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Takes in one safetensors file.
+    /// Adds a safetensors file.
     fn add(&mut self, path: PathBuf) -> Result<(), Error> {
         let map = mapped::map(&path)?;
         for tensor in header(&path, &map, self.maps.len())? {
@@ -204,7 +204,7 @@ impl Files {
         self.by_name.get(name).map(|i| &self.stored[*i])
     }
 
-    /// The format of floats.
+    /// The format of a float tensor.
     fn float(&self, tensor: &Stored) -> Result<Format, Error> {
         match tensor.dtype {
             Dtype::F32 => Ok(Format::F32),
@@ -224,7 +224,7 @@ impl Files {
 }
 
 impl Stored {
-    /// Matrices of equal shape that it holds.
+    /// The number of stacked matrices.
     fn stack(&self) -> usize {
         match self.shape[..] {
             [stack, _, _] => stack,
@@ -232,8 +232,7 @@ impl Stored {
         }
     }
 
-    /// Rows and elements of a row, or what is wrong with the shape. A stack of matrices (experts) is one matrix with the
-    /// rows of all.
+    /// Rows and elements per row, or an error. Stacked matrices (experts) become one matrix with the rows of all.
     fn matrix(&self) -> Result<(usize, usize), String> {
         let (n, k) = match self.shape[..] {
             [k] => (1, k),
@@ -284,7 +283,7 @@ impl Checkpoint for Directory {
             Error::malformed(
                 &self.path,
                 format!("tensor {}", tensor.name),
-                "is not there",
+                "is not in this checkpoint",
             )
         };
         match self.data[index.ok_or_else(absent)?] {
@@ -318,7 +317,7 @@ impl Checkpoint for Directory {
     }
 }
 
-/// Reads a JSON file of bounded size.
+/// Reads a JSON file of limited size.
 fn read_json(path: &Path) -> Result<Json, Error> {
     let mut text = String::new();
     let file = mapped::open_regular(path)?;
@@ -328,19 +327,19 @@ fn read_json(path: &Path) -> Result<Json, Error> {
     if text.len() as u64 > MAX_JSON {
         return Err(Error::unsupported(
             path,
-            format!("is larger than {MAX_JSON} bytes, too large for its kind"),
+            format!("is larger than the limit of {MAX_JSON} bytes"),
         ));
     }
-    // The parser itself bounds the nesting.
+    // The parser limits the nesting.
     serde_json::from_str(&text)
         .map_err(|e| Error::unsupported(path, format!("is not valid JSON: {e}")))
 }
 
-/// `config.json`, flattened.
+/// The flattened `config.json`.
 fn config(directory: &Path) -> Result<Metadata, Error> {
     let path = directory.join(CONFIG);
     if !path.exists() {
-        let problem = "has no config.json; give a GGUF file, or the directory that holds config.json and the weights";
+        let problem = "has no config.json; give a GGUF file, or the directory that contains config.json and the weights";
         return Err(Error::unsupported(directory, problem));
     }
     let json = read_json(&path)?;
@@ -364,10 +363,10 @@ fn config(directory: &Path) -> Result<Metadata, Error> {
     }
 }
 
-/// What `quantization_config` may say of how weights are stored: F8_E4M3 with scales, or MXFP4.
+/// The supported values of `quant_method`: F8_E4M3 with scales, or MXFP4.
 const METHODS: [&str; 4] = ["fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4"];
 
-/// Refuses weights that are packed in ways that we do not read.
+/// Refuses quantisation methods that are not supported.
 fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     const METHOD: &str = "quantization_config.quant_method";
     let said = |key: &str, supported: &[&str]| match metadata.get(key) {
@@ -376,10 +375,10 @@ fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
         Some(value) => {
             let name = match value {
                 Value::String(name) => name,
-                _ => "no text",
+                _ => "not text",
             };
             let problem = format!(
-                "is {name}; supported are {}: take the model in one of those, in GGUF or not quantised",
+                "is {name}; supported are {}; use a version of the model in one of those, in GGUF or unquantised",
                 supported.join(", ")
             );
             Err(Error::malformed(path, key, problem))
@@ -395,8 +394,7 @@ fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     Ok(())
 }
 
-/// Objects become keys with dots; lists of plain values stay lists, other lists become keys with numbers; null is
-/// left out.
+/// Objects become keys with dots. Lists of plain values stay lists, other lists become numbered keys. Null is left out.
 fn flatten(path: &Path, key: String, json: &Json, out: &mut Metadata) -> Result<(), Error> {
     let under = |name: &str| {
         if key.is_empty() {
@@ -422,7 +420,7 @@ fn flatten(path: &Path, key: String, json: &Json, out: &mut Metadata) -> Result<
     let value = match json {
         Json::Array(members) => Value::Array(members.iter().filter_map(plain).collect()),
         other => plain(other)
-            .ok_or_else(|| Error::malformed(path, key.as_str(), "is no number, text or list"))?,
+            .ok_or_else(|| Error::malformed(path, key.as_str(), "is not a number, text or list"))?,
     };
     match out.insert(key.clone(), value) {
         None => Ok(()),
@@ -443,14 +441,14 @@ fn plain(json: &Json) -> Option<Value> {
     }
 }
 
-/// The index: which file holds each tensor.
+/// The index: the file of each tensor.
 fn weight_map(path: &Path) -> Result<BTreeMap<String, String>, Error> {
     let json = read_json(path)?;
     let Some(Json::Object(map)) = json.get("weight_map") else {
         return Err(Error::malformed(
             path,
             "weight_map",
-            "is missing or no object",
+            "is missing or not an object",
         ));
     };
     let entry = |(name, file): (&String, &Json)| match file {
@@ -468,26 +466,26 @@ fn weight_map(path: &Path) -> Result<BTreeMap<String, String>, Error> {
     Ok(map)
 }
 
-/// A shard beside the index: a plain file name, so that an index cannot reach elsewhere.
+/// The path of a shard. Only plain file names are allowed, so that an index cannot reach other directories.
 fn shard_path(directory: &Path, index: &Path, shard: &str) -> Result<PathBuf, Error> {
     if shard.is_empty() || shard.contains(['/', '\\']) || shard == ".." {
         return Err(Error::malformed(
             index,
             "weight_map",
-            format!("{shard:?} is no plain file name"),
+            format!("{shard:?} is not a plain file name"),
         ));
     }
     let path = directory.join(shard);
     if !path.exists() {
         return Err(Error::unsupported(
             &path,
-            format!("is missing, but {INDEX} names it: fetch it"),
+            format!("is missing, but {INDEX} lists it: download it"),
         ));
     }
     Ok(path)
 }
 
-/// What to add to the message that there are no weights we can read.
+/// A hint about other weights in the directory.
 fn other_weights(path: &Path) -> String {
     let ends = |ending: &str| {
         let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -503,21 +501,21 @@ fn other_weights(path: &Path) -> String {
                 name.to_string_lossy()
             )
         }
-        _ => "; fetch the weights".to_string(),
+        _ => "; download the weights".to_string(),
     }
 }
 
-/// A safetensors file's tensors, in the order of the file, which is the order to read them in.
+/// The tensors of a safetensors file, in file order, which is the fastest order to read them.
 fn header(path: &Path, bytes: &[u8], file: usize) -> Result<Vec<Stored>, Error> {
     let broken = |e| {
         Error::malformed(
             path,
             "header",
-            format!("is not valid safetensors ({e}); fetch the file again"),
+            format!("is not valid safetensors ({e}); download the file again"),
         )
     };
     let (length, metadata) = SafeTensors::read_metadata(bytes).map_err(broken)?;
-    // The data follows the header and the eight bytes of its length.
+    // The data follows the length (eight bytes) and the header.
     let data = length.saturating_add(8);
     let mut found = Vec::new();
     for (name, tensor) in metadata.tensors() {

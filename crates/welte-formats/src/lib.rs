@@ -1,4 +1,4 @@
-//! Weights on disk behind one trait: GGUF, Hugging Face directories, synthetic.
+//! Checkpoints: GGUF files, Hugging Face directories and synthetic models behind one trait.
 
 pub mod checkpoint;
 pub mod gguf;

@@ -150,7 +150,7 @@ fn wrong_configurations_are_named() {
         ),
         (
             r#""quantization": {"bits": "four", "group_size": 32}"#,
-            &["quantization.bits", "no whole number"],
+            &["quantization.bits", "not an integer"],
         ),
         (
             r#""quantization": {"bits": 4}"#,
@@ -224,7 +224,7 @@ fn parts_that_do_not_fit_are_named() {
         ),
         (
             with(0, ("x.weight", "BF16", &[3, 64])),
-            &["tensor x.scales", "there is none"],
+            &["tensor x.scales", "which is missing"],
         ),
         (
             with(0, ("x.packed", "U32", &[3, 8])),

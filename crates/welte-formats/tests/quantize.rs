@@ -407,7 +407,7 @@ fn what_cannot_be_stored_is_refused_and_leaves_nothing() {
     let error = quantize(&input, &source, Recipe::Q8_0, 1, &mut |_, _| {})
         .unwrap_err()
         .to_string();
-    assert!(error.contains("input itself"), "{error}");
+    assert!(error.contains("is the input"), "{error}");
 }
 
 /// The directory for the child process of the test below.

@@ -183,6 +183,30 @@ impl Context for ReferenceContext {
         Ok(())
     }
 
+    fn read_page(&mut self, cache: usize, page: u32, bytes: &mut [u8]) -> Result<(), Error> {
+        let spec = self.checks.page(&self.program, cache, page, bytes.len())?;
+        let buffer = &self.memory.buffers[spec.buffer as usize];
+        let mut at = 0;
+        for range in spec.page_ranges(self.program.page, page) {
+            let run = at..at + range.len();
+            at = run.end;
+            bytes[run].copy_from_slice(&buffer[range]);
+        }
+        Ok(())
+    }
+
+    fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let spec = self.checks.page(&self.program, cache, page, bytes.len())?;
+        let buffer = &mut self.memory.buffers[spec.buffer as usize];
+        let mut at = 0;
+        for range in spec.page_ranges(self.program.page, page) {
+            let run = at..at + range.len();
+            at = run.end;
+            buffer[range].copy_from_slice(&bytes[run]);
+        }
+        Ok(())
+    }
+
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
         let plan = self.checks.step(&self.program, pass, rows, outputs)?;
         let outputs = chosen(plan, self.program.passes[pass].kind, outputs);

@@ -8,6 +8,9 @@ use welte_table::{Class, Command, MemoryPlan, Program, WeightSpec, verify};
 
 const ID: DeviceId = DeviceId::only("reference");
 
+/// Raised with every change that gives other bits.
+const ARITHMETIC: u32 = 1;
+
 /// The reference device.
 pub fn device() -> Arc<dyn Device> {
     Arc::new(Reference {
@@ -103,6 +106,10 @@ struct LoadedReference {
 impl Loaded for LoadedReference {
     fn program(&self) -> &Arc<Program> {
         &self.program
+    }
+
+    fn arithmetic(&self) -> String {
+        format!("reference, version {ARITHMETIC}")
     }
 
     fn context(&self) -> Result<Box<dyn Context>, Error> {

@@ -359,6 +359,22 @@ impl CacheSpec {
 }
 
 impl CacheSpec {
+    /// The bytes of page `number` in the buffer, run by run.
+    pub fn page_ranges(
+        &self,
+        page: u32,
+        number: u32,
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
+        // Verified caches have runs.
+        let runs = self.page_runs(page, number).into_iter();
+        runs.flat_map(|runs| {
+            (0..runs.count).map(move |run| {
+                let start = (runs.first + run * runs.stride) as usize;
+                start..start + runs.bytes as usize
+            })
+        })
+    }
+
     /// The copies that make page `to` equal to page `from`: ranges of bytes in the buffer, and where each goes.
     pub fn page_copies(
         &self,
@@ -366,15 +382,8 @@ impl CacheSpec {
         from: u32,
         to: u32,
     ) -> impl Iterator<Item = (Range<usize>, usize)> + use<> {
-        // Verified caches have runs.
-        let runs = self.page_runs(page, from).zip(self.page_runs(page, to));
-        runs.into_iter().flat_map(|(from, to)| {
-            (0..from.count).map(move |run| {
-                let start = (from.first + run * from.stride) as usize;
-                let target = (to.first + run * to.stride) as usize;
-                (start..start + from.bytes as usize, target)
-            })
-        })
+        let targets = self.page_ranges(page, to).map(|range| range.start);
+        self.page_ranges(page, from).zip(targets)
     }
 }
 

@@ -1,6 +1,6 @@
 //! How far a model's predictions are from another's on the same text: the Kullback-Leibler divergence.
 
-use crate::{Error, Session};
+use crate::{Error, Stepper};
 
 /// How far a model's predictions are from another's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -54,8 +54,8 @@ impl Sums {
 /// Compares `own` with `base` over a tokenised text. Chunks are cut and scored as by [`perplexity`](crate::perplexity).
 /// `seen` gets the result so far after every chunk and ends the run by returning false.
 pub fn divergence(
-    own: &mut Session,
-    base: &mut Session,
+    own: &mut Stepper,
+    base: &mut Stepper,
     tokens: &[u32],
     chunk: usize,
     bos: Option<u32>,
@@ -89,9 +89,9 @@ pub fn divergence(
             text[0] = bos;
         }
         let first = chunk / 2;
-        for session in [&mut *own, &mut *base] {
-            session.clear();
-            session.feed(&text[..first])?;
+        for stepper in [&mut *own, &mut *base] {
+            stepper.clear();
+            stepper.feed(&text[..first])?;
         }
         // A few positions at a time bound the logits in memory.
         for some in text[first..chunk - 1].chunks(PIECE) {

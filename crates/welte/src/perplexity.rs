@@ -1,6 +1,6 @@
 //! Perplexity by the protocol of llama-perplexity, so that the numbers can be compared.
 
-use crate::{Error, Session};
+use crate::{Error, Stepper};
 
 /// The score of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,14 +42,14 @@ impl Sums {
 /// chunk is computed on its own, with its first token replaced by `bos` if there is one. Its second half is scored.
 /// `seen` gets the score so far after every chunk and ends the run by returning false.
 pub fn perplexity(
-    session: &mut Session,
+    stepper: &mut Stepper,
     tokens: &[u32],
     chunk: usize,
     bos: Option<u32>,
     seen: &mut dyn FnMut(Perplexity) -> bool,
 ) -> Result<Perplexity, Error> {
-    if chunk < 4 || chunk > session.model().context() {
-        let context = session.model().context();
+    if chunk < 4 || chunk > stepper.model().context() {
+        let context = stepper.model().context();
         return Err(Error::ChunkSize { chunk, context });
     }
     if tokens.len() < 2 * chunk {
@@ -69,9 +69,9 @@ pub fn perplexity(
         }
         // Logits at position p predict token p + 1: positions chunk/2 .. chunk-2 are scored.
         let first = chunk / 2;
-        session.clear();
-        session.feed(&own[..first])?;
-        session.score(&own[first..chunk - 1], &mut |position, logits| {
+        stepper.clear();
+        stepper.feed(&own[..first])?;
+        stepper.score(&own[first..chunk - 1], &mut |position, logits| {
             let nll = negative_log_likelihood(logits, original[position + 1]);
             sums.nll += nll;
             sums.squares += nll * nll;

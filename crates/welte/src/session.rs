@@ -1,249 +1,95 @@
-//! A session: one text in the caches, and the ways to extend it.
+//! A session: the simple handle for one conversation on an engine.
 
-use crate::{Error, Model};
+use crate::{
+    CancelHandle, Engine, Error, GenerateOptions, Model, Outcome, Request, StopReason, Stream,
+};
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use welte_device::{ChainStart, Context, Control, Pick, SlotState};
-use welte_table::{BufferId, CacheKind, Format, Row, Sampling};
+use std::sync::atomic::AtomicBool;
 
-/// The slot of the session's text: a session has one.
-const SLOT: u32 = 0;
-
-/// Stops a session's generation from another thread or a signal handler.
-#[derive(Clone, Debug)]
-pub struct CancelHandle(Arc<Control>);
-
-impl CancelHandle {
-    /// Ends the current generation, or the next one, with [`StopReason::Cancelled`](crate::StopReason::Cancelled).
-    pub fn cancel(&self) {
-        self.0.stop();
-    }
-
-    /// True from [`cancel`](CancelHandle::cancel) until the generation has ended.
-    pub fn is_cancelled(&self) -> bool {
-        self.0.is_stopped()
-    }
-}
-
-/// One text in flight, with caches of its own.
+/// One conversation. Its prompts find what the engine computed for earlier ones in the prefix cache.
 pub struct Session {
-    pub(crate) model: Model,
-    device: Box<dyn Context>,
-    /// The tokens in the caches, by position. Its capacity is the context, so it never grows.
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) control: Arc<Control>,
-    rows: Vec<Row>,
+    engine: Engine,
+    /// Set by cancel handles, cleared when a generation ends.
+    cancelled: Arc<AtomicBool>,
 }
 
 impl Session {
-    pub(crate) fn new(model: &Model) -> Result<Session, Error> {
-        Ok(Session {
-            model: model.clone(),
-            device: model.inner.loaded.context()?,
-            tokens: Vec::with_capacity(model.context()),
-            control: Arc::default(),
-            rows: Vec::with_capacity(model.program().most_rows() as usize),
-        })
+    pub(crate) fn new(engine: Engine) -> Session {
+        Session {
+            engine,
+            cancelled: Arc::default(),
+        }
     }
 
     /// The model.
     pub fn model(&self) -> &Model {
-        &self.model
+        self.engine.model()
     }
 
-    /// The device's side of the session, for profiling and tools. Steps and chains that a caller runs on it directly
-    /// change the caches without the session's knowledge.
-    pub fn context(&mut self) -> &mut dyn Context {
-        self.device.as_mut()
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// A handle that stops generation from elsewhere.
     pub fn cancel_handle(&self) -> CancelHandle {
-        CancelHandle(self.control.clone())
+        self.engine.cancel_handle(&self.cancelled)
     }
 
-    /// The tokens in the caches.
-    pub fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    /// Forgets all but the first `length` tokens.
-    pub fn truncate(&mut self, length: usize) {
-        self.tokens.truncate(length);
-    }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.tokens.clear();
-    }
-
-    /// Starts anew as if these tokens had been fed, with random numbers in the caches. This is for timing at a depth
-    /// that would take long to reach. The logits that follow are meaningless.
-    pub fn fill_at_random(&mut self, tokens: &[u32]) -> Result<(), Error> {
-        self.clear();
-        self.check(tokens)?;
-        let model = self.model.clone();
-        for cache in &model.program().caches {
-            let format = match cache.kind {
-                CacheKind::Attention { format, .. } => format,
-                CacheKind::Recurrent { .. } => Format::F32,
-            };
-            self.fill_buffer_at_random(cache.buffer, format)?;
-        }
-        self.tokens.extend_from_slice(tokens);
-        Ok(())
-    }
-
-    /// Repeats 64 Ki random numbers of this format over a whole buffer.
-    fn fill_buffer_at_random(&mut self, buffer: BufferId, format: Format) -> Result<(), Error> {
-        let mut seed = 1u32;
-        let values: Vec<f32> = (0..1 << 16)
-            .map(|_| {
-                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (seed >> 8) as f32 / (1u32 << 23) as f32 - 1.0
-            })
-            .collect();
-        let mut pattern = vec![0; format.bytes(values.len()).unwrap_or(0)];
-        welte_formats::quant::encode(format, &values, &mut pattern);
-        let buffers = &self.model.program().buffers;
-        let size = buffers.get(buffer as usize).map_or(0, |spec| spec.bytes);
-        let bytes: Vec<u8> = pattern.into_iter().cycle().take(size as usize).collect();
-        Ok(self.device.write_buffer(buffer, &bytes)?)
-    }
-
-    /// Appends tokens and computes the logits that follow the last one. Allocates nothing. A cancelled session stops
-    /// between two pieces of the prompt, keeps the pieces it has computed, and returns no logits.
-    pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
-        self.check(tokens)?;
-        let (decode, prompt) = (self.model.inner.decode, self.model.inner.prompt);
-        let most = self.model.rows_of(prompt);
-        let Some(last) = tokens.len().checked_sub(1) else {
-            return Ok(&[]);
-        };
-        let (pieces, last_piece) = tokens.split_at(last / most * most);
-        for piece in pieces.chunks(most) {
-            if self.control.is_stopped() {
-                return Ok(&[]);
+    /// Continues a prompt. What the engine has cached of it is not computed again. `callback` gets each piece of text as
+    /// soon as it is final: whole characters that cannot be part of a stop string. It may end the generation.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), welte::Error> {
+    /// use std::ops::ControlFlow;
+    /// let mut options = welte::LoadOptions::default();
+    /// options.context = 64;
+    /// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_| ())?;
+    /// let mut session = model.session()?;
+    /// let mut options = welte::GenerateOptions::default();
+    /// options.max_tokens = 8;
+    /// let outcome = session.generate(&[1, 2, 3], &options, &mut |_piece| ControlFlow::Continue(()))?;
+    /// assert!(outcome.tokens.len() <= 8);
+    /// # Ok(()) }
+    /// ```
+    pub fn generate(
+        &mut self,
+        prompt: &[u32],
+        options: &GenerateOptions,
+        callback: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Outcome, Error> {
+        let mut stream = self.pieces(prompt, options)?;
+        while let Some(piece) = stream.next() {
+            if callback(&piece?).is_break() {
+                stream.stop(StopReason::Callback);
             }
-            self.set_rows(piece);
-            self.device.step(prompt, &self.rows, &[])?;
-            self.tokens.extend_from_slice(piece);
         }
-        if self.control.is_stopped() {
-            return Ok(&[]);
-        }
-        self.set_rows(last_piece);
-        let last_row = [last_piece.len() as u32 - 1];
-        let logits = match last_piece.len() {
-            1 => self.device.step(decode, &self.rows, &[])?,
-            _ => self.device.step(prompt, &self.rows, &last_row)?,
-        };
-        self.tokens.extend_from_slice(last_piece);
-        Ok(logits)
+        let stopped = Error::EngineStopped { why: None };
+        stream.outcome().cloned().ok_or(stopped)
     }
 
-    /// Appends tokens and shows the logits that follow each: `see(position, logits)`. Uses the decode pass.
-    pub fn score(
-        &mut self,
-        tokens: &[u32],
-        see: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), Error> {
-        self.check(tokens)?;
-        let decode = self.model.inner.decode;
-        let vocab = self.model.vocab() as usize;
-        for piece in tokens.chunks(self.model.rows_of(decode)) {
-            let first = self.tokens.len();
-            self.set_rows(piece);
-            let logits = self.device.step(decode, &self.rows, &[])?;
-            for (i, row) in logits.chunks_exact(vocab).enumerate() {
-                see(first + i, row);
-            }
-            self.tokens.extend_from_slice(piece);
-        }
-        Ok(())
-    }
-
-    /// Sets how the next tokens are chosen: the sampling parameters, what is added to the logits of some tokens, and the
-    /// tokens that end a chain. Penalties look back over the tokens in the caches.
-    pub fn set_sampling(
-        &mut self,
-        sampling: &Sampling,
-        bias: &[(u32, f32)],
-        ends: &[u32],
-    ) -> Result<(), Error> {
-        let state = SlotState {
-            sampling: *sampling,
-            bias,
-            history: &self.tokens,
-            ends,
-        };
-        Ok(self.device.set_slot(SLOT, &state)?)
-    }
-
-    /// Samples the token that follows the last one fed, from the logits of that step.
-    pub fn sample(&mut self) -> Result<u32, Error> {
-        let pick = Pick {
-            output: 0,
-            slot: SLOT,
-            position: self.tokens.len() as u32,
-        };
-        let mut token = [0];
-        self.device.sample(&[pick], &mut token)?;
-        Ok(token[0])
-    }
-
-    /// Feeds `start`, samples the next token, feeds that one, and so on: `n` tokens, or fewer if an end token comes, if
-    /// `emit` returns false, or on cancellation. Returns how many were emitted. The last one is not yet in the caches.
-    /// Allocates nothing.
-    pub fn chain(
-        &mut self,
-        start: u32,
-        n: usize,
-        emit: &mut dyn FnMut(u32) -> bool,
-    ) -> Result<usize, Error> {
-        self.check(&[start])?;
-        let room = self.model.context() - self.tokens.len();
-        let steps = n.min(room).min(self.model.inner.max_chain);
-        if steps == 0 {
-            return Ok(0);
-        }
-        let start = ChainStart {
-            slot: SLOT,
-            token: start,
-            position: self.tokens.len() as u32,
-            steps: steps as u32,
-        };
-        let tokens = &mut self.tokens;
-        let (mut fed, mut count) = (start.token, 0);
-        self.device.chain(&[start], &self.control, &mut |emitted| {
-            tokens.push(fed);
-            fed = emitted.token;
-            count += 1;
-            emit(emitted.token)
-        })?;
-        Ok(count)
-    }
-
-    fn set_rows(&mut self, piece: &[u32]) {
-        let first = self.tokens.len() as u32;
-        self.rows.clear();
-        self.rows
-            .extend((first..).zip(piece).map(|(position, &token)| Row {
-                token,
-                position,
-                slot: SLOT,
-            }));
-    }
-
-    /// Refuses tokens that do not fit in the context or are not in the vocabulary.
-    fn check(&self, tokens: &[u32]) -> Result<(), Error> {
-        let vocab = self.model.vocab();
-        if let Some(&token) = tokens.iter().find(|&&t| t >= vocab) {
-            return Err(Error::Token { token, vocab });
-        }
-        let (prompt, context) = (self.tokens.len() + tokens.len(), self.model.context());
-        if prompt > context {
-            return Err(Error::ContextFull { prompt, context });
-        }
-        Ok(())
+    /// As [`Session::generate`], but as a stream of pieces.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), welte::Error> {
+    /// let mut options = welte::LoadOptions::default();
+    /// options.context = 64;
+    /// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_| ())?;
+    /// let mut session = model.session()?;
+    /// let mut options = welte::GenerateOptions::default();
+    /// options.max_tokens = 8;
+    /// let mut pieces = session.pieces(&[1, 2, 3], &options)?;
+    /// for piece in &mut pieces {
+    ///     print!("{}", piece?);
+    /// }
+    /// assert!(pieces.outcome().is_some());
+    /// # Ok(()) }
+    /// ```
+    pub fn pieces(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<Stream, Error> {
+        let mut request = Request::new(prompt.to_vec());
+        request.options = options.clone();
+        self.engine
+            .submit_cancellable(request, self.cancelled.clone())
     }
 }

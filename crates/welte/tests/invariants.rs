@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::collections::{BTreeMap, BTreeSet};
-use welte::{DeviceChoice, GenerateOptions, Sampling};
+use welte::{DeviceChoice, Engine, EngineOptions, GenerateOptions, Sampling};
 use welte_table::{Op, PassKind};
 
 /// How far the logits of few and of many prompt rows may differ in a block format: as far as from the goldens. Many rows
@@ -14,13 +14,13 @@ const TOLERANCE: f32 = 4e-2;
 
 fn decode(device: DeviceChoice, lengths: &[usize], sampling: &Sampling) -> Vec<u32> {
     let model = tiny(device);
-    let mut session = model.session().unwrap();
+    let mut stepper = model.stepper().unwrap();
     let prompt = prompt(9, &model);
-    session.feed(&prompt[..8]).unwrap();
-    session.set_sampling(sampling, &[], &[]).unwrap();
+    stepper.feed(&prompt[..8]).unwrap();
+    stepper.set_sampling(sampling, &[], &[]).unwrap();
     let (mut tokens, mut last) = (Vec::new(), prompt[8]);
     for &n in lengths {
-        let count = session
+        let count = stepper
             .chain(last, n, &mut |token| {
                 tokens.push(token);
                 last = token;
@@ -29,7 +29,7 @@ fn decode(device: DeviceChoice, lengths: &[usize], sampling: &Sampling) -> Vec<u
             .unwrap();
         assert_eq!(count, n);
     }
-    assert_eq!(session.tokens().len(), 8 + tokens.len());
+    assert_eq!(stepper.tokens().len(), 8 + tokens.len());
     tokens
 }
 
@@ -44,23 +44,23 @@ fn a_chain_equals_any_split_of_it(device: DeviceChoice) {
 fn sampling_after_a_step_gives_the_first_token_of_a_chain(device: DeviceChoice) {
     let model = tiny(device);
     let prompt = prompt(9, &model);
-    let mut session = model.session().unwrap();
+    let mut stepper = model.stepper().unwrap();
     for seed in 0..8 {
         // Without penalties, since the two histories differ by a token.
         let sampling = with(sampled(seed), |s| s.repeat_penalty = 1.0);
-        session.clear();
-        session.feed(&prompt[..8]).unwrap();
-        session.feed(&prompt[8..]).unwrap();
-        session.set_sampling(&sampling, &[], &[]).unwrap();
-        let token = session.sample().unwrap();
-        session.truncate(8);
-        session.set_sampling(&sampling, &[], &[]).unwrap();
+        stepper.clear();
+        stepper.feed(&prompt[..8]).unwrap();
+        stepper.feed(&prompt[8..]).unwrap();
+        stepper.set_sampling(&sampling, &[], &[]).unwrap();
+        let token = stepper.sample().unwrap();
+        stepper.truncate(8);
+        stepper.set_sampling(&sampling, &[], &[]).unwrap();
         let mut chained = Vec::new();
         let emit = &mut |token| {
             chained.push(token);
             true
         };
-        session.chain(prompt[8], 1, emit).unwrap();
+        stepper.chain(prompt[8], 1, emit).unwrap();
         assert_eq!(chained, [token]);
     }
 }
@@ -95,7 +95,6 @@ fn the_iterator_gives_what_the_callback_gives(device: DeviceChoice) {
     });
     let mut session = model.session().unwrap();
     let (outcome, text) = generate(&mut session, &prompt, &options);
-    session.clear();
     let mut pieces = session.pieces(&prompt, &options).unwrap();
     let pulled: String = pieces.by_ref().map(|piece| piece.unwrap()).collect();
     assert_eq!(pulled, text);
@@ -117,14 +116,14 @@ fn a_prompt_in_chunks_gives_the_logits_of_one_piece(device: DeviceChoice) {
             o.prompt_rows = 128;
         }),
     );
-    let one = logits(&mut wide.session().unwrap(), &tokens);
-    let many = logits(&mut narrow.session().unwrap(), &tokens);
+    let one = logits(&mut wide.stepper().unwrap(), &tokens);
+    let many = logits(&mut narrow.stepper().unwrap(), &tokens);
     let off = difference(&one, &many);
     assert!(off < TOLERANCE, "off by {off}");
-    let mut session = model.session().unwrap();
+    let mut stepper = model.stepper().unwrap();
     let mut last = Vec::new();
     for token in &tokens {
-        last = logits(&mut session, &[*token]);
+        last = logits(&mut stepper, &[*token]);
     }
     assert!(difference(&one, &last) < TOLERANCE);
 }
@@ -132,19 +131,19 @@ fn a_prompt_in_chunks_gives_the_logits_of_one_piece(device: DeviceChoice) {
 fn rows_of_a_batch_do_not_change_each_other(device: DeviceChoice) {
     let model = tiny(device);
     let tokens = prompt(40, &model);
-    let mut session = model.session().unwrap();
-    session.feed(&tokens[..10]).unwrap();
+    let mut stepper = model.stepper().unwrap();
+    stepper.feed(&tokens[..10]).unwrap();
     let mut alone = BTreeMap::new();
     for token in &tokens[10..26] {
-        session
+        stepper
             .score(&[*token], &mut |position, logits| {
                 drop(alone.insert(position, logits.to_vec()))
             })
             .unwrap();
     }
-    session.truncate(10);
+    stepper.truncate(10);
     let mut rows = 0;
-    session
+    stepper
         .score(&tokens[10..26], &mut |position, logits| {
             rows += 1;
             assert!(
@@ -167,12 +166,13 @@ fn a_reused_prefix_gives_what_a_fresh_start_gives(device: DeviceChoice) {
     let mut session = model.session().unwrap();
     generate(&mut session, &first, &options);
     let (reused, _) = generate(&mut session, &second, &options);
-    assert_eq!(reused.cached_tokens, 37);
-    let (fresh, _) = generate(&mut model.session().unwrap(), &second, &options);
-    assert_eq!(fresh.cached_tokens, 0);
+    assert_eq!((reused.cached_tokens, reused.differs_at), (37, Some(37)));
+    let other = Engine::new(&model, &EngineOptions::default()).unwrap();
+    let (fresh, _) = generate(&mut other.session(), &second, &options);
+    assert_eq!((fresh.cached_tokens, fresh.differs_at), (0, None));
     assert_eq!(reused.tokens, fresh.tokens);
-    // The whole prompt again: all but its last token is there.
-    let (again, _) = generate(&mut session, &second, &options);
+    // The whole prompt again, in another session: all but its last token is there.
+    let (again, _) = generate(&mut model.session().unwrap(), &second, &options);
     assert_eq!(again.cached_tokens, second.len() - 1);
     assert_eq!(again.tokens, fresh.tokens);
 }
@@ -186,8 +186,8 @@ fn what_is_planned_is_what_is_allocated(device: DeviceChoice) {
         }),
     ] {
         let model = load(TINY, &options);
-        let mut session = model.session().unwrap();
-        assert_eq!(model.plan().by_class(), session.context().allocated());
+        let mut stepper = model.stepper().unwrap();
+        assert_eq!(model.plan().by_class(), stepper.context().allocated());
     }
 }
 
@@ -198,13 +198,13 @@ fn inspection_plans_the_same_without_weights(device: DeviceChoice) {
 
 fn a_profiled_step_says_when_its_commands_ran(device: DeviceChoice) {
     let model = tiny(device);
-    let mut session = model.session().unwrap();
-    session.feed(&[1, 2, 3]).unwrap();
-    assert!(session.context().last_step().is_empty());
-    session.context().set_profiling(true).unwrap();
-    session.feed(&[4, 5]).unwrap();
-    session.feed(&[6]).unwrap();
-    let step = session.context().last_step();
+    let mut stepper = model.stepper().unwrap();
+    stepper.feed(&[1, 2, 3]).unwrap();
+    assert!(stepper.context().last_step().is_empty());
+    stepper.context().set_profiling(true).unwrap();
+    stepper.feed(&[4, 5]).unwrap();
+    stepper.score(&[6], &mut |_, _| ()).unwrap();
+    let step = stepper.context().last_step();
     assert_eq!((step.position, step.rows, step.lanes.len()), (5, 1, 1));
     // A step runs all commands but the last, which samples.
     let program = model.program();
@@ -222,8 +222,8 @@ fn a_profiled_step_says_when_its_commands_ran(device: DeviceChoice) {
         let position = program.cache_of(command).unwrap().position_bytes();
         assert_eq!(timed.bytes, command.bytes + 6 * position.unwrap());
     }
-    session.context().set_profiling(false).unwrap();
-    assert!(session.context().last_step().is_empty());
+    stepper.context().set_profiling(false).unwrap();
+    assert!(stepper.context().last_step().is_empty());
 }
 
 fn a_token_reads_the_weights_and_the_positions_so_far(device: DeviceChoice) {
@@ -241,18 +241,18 @@ fn a_token_reads_the_weights_and_the_positions_so_far(device: DeviceChoice) {
 fn caches_filled_at_random_have_values_everywhere(device: DeviceChoice) {
     for format in [welte::Format::F16, welte::Format::Q8_0] {
         let model = load(TINY, &with(options(device), |o| o.kv_format = format));
-        let mut session = model.session().unwrap();
+        let mut stepper = model.stepper().unwrap();
         let tokens = prompt(200, &model);
-        session.fill_at_random(&tokens).unwrap();
-        assert_eq!(session.tokens(), tokens);
+        stepper.fill_at_random(&tokens).unwrap();
+        assert_eq!(stepper.tokens(), tokens);
         for cache in &model.program().caches {
-            let bytes = session.context().read_buffer(cache.buffer).unwrap();
+            let bytes = stepper.context().read_buffer(cache.buffer).unwrap();
             let filled = |part: &[u8]| part.iter().any(|byte| *byte != 0);
             assert!(bytes.chunks(64).all(filled));
         }
-        let row = logits(&mut session, &[1]);
+        let row = logits(&mut stepper, &[1]);
         assert!(row.iter().all(|logit| logit.is_finite()));
-        let mut fresh = model.session().unwrap();
+        let mut fresh = model.stepper().unwrap();
         fresh.feed(&tokens).unwrap();
         assert_ne!(row, logits(&mut fresh, &[1]));
     }

@@ -20,14 +20,14 @@ fn predictions(
     chunk: usize,
     bos: Option<u32>,
 ) -> Vec<Vec<(Vec<f64>, u32)>> {
-    let mut session = model.session().unwrap();
+    let mut stepper = model.stepper().unwrap();
     let of_chunk = |original: &[u32]| {
-        session.clear();
+        stepper.clear();
         let mut own = original.to_vec();
         own[0] = bos.unwrap_or(own[0]);
         let rows: Vec<Vec<f64>> = own
             .iter()
-            .map(|token| log_softmax(&logits(&mut session, &[*token])))
+            .map(|token| log_softmax(&logits(&mut stepper, &[*token])))
             .collect();
         (chunk / 2..chunk - 1)
             .map(|at| (rows[at].clone(), original[at + 1]))
@@ -54,7 +54,7 @@ fn perplexity_is_that_of_the_second_halves() {
     let model = tiny(DeviceChoice::CPU);
     // Three chunks and an incomplete one.
     let tokens = prompt(3 * 16 + 9, &model);
-    let mut session = model.session().unwrap();
+    let mut stepper = model.stepper().unwrap();
     for bos in [None, Some(1)] {
         let losses: Vec<Vec<f64>> = predictions(&model, &tokens, 16, bos)
             .iter()
@@ -66,7 +66,7 @@ fn perplexity_is_that_of_the_second_halves() {
             })
             .collect();
         let mut heard = Vec::new();
-        let score = perplexity(&mut session, &tokens, 16, bos, &mut |score| {
+        let score = perplexity(&mut stepper, &tokens, 16, bos, &mut |score| {
             heard.push(score);
             true
         })
@@ -79,7 +79,7 @@ fn perplexity_is_that_of_the_second_halves() {
         assert_eq!((heard[0].chunks, heard[0].scored, heard.len()), (1, 7, 3));
         near(heard[0].ppl, mean(&losses[0]).0.exp());
         // The callback ends the run after the first chunk.
-        let first = perplexity(&mut session, &tokens, 16, bos, &mut |_| false).unwrap();
+        let first = perplexity(&mut stepper, &tokens, 16, bos, &mut |_| false).unwrap();
         assert_eq!(first, heard[0]);
     }
 }
@@ -90,7 +90,7 @@ fn divergence_is_that_of_the_second_halves() {
     let other = load("synthetic:tiny:q2_k", &options(DeviceChoice::CPU));
     // A chunk has more positions than are scored at once.
     let tokens = prompt(2 * 64 + 9, &model);
-    let (mut own, mut base) = (other.session().unwrap(), model.session().unwrap());
+    let (mut own, mut base) = (other.stepper().unwrap(), model.stepper().unwrap());
     let rows = |model| predictions(model, &tokens, 64, Some(1)).concat();
     let (mut values, mut same) = (Vec::new(), 0);
     let top = |row: &[f64]| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
@@ -114,7 +114,7 @@ fn divergence_is_that_of_the_second_halves() {
     let first = divergence(&mut own, &mut base, &tokens, 64, None, &mut |_| false).unwrap();
     assert_eq!(first.positions, 31);
     let itself = divergence(
-        &mut model.session().unwrap(),
+        &mut model.stepper().unwrap(),
         &mut base,
         &tokens,
         64,
@@ -128,10 +128,10 @@ fn divergence_is_that_of_the_second_halves() {
 #[test]
 fn texts_and_chunks_have_bounds() {
     let model = tiny(DeviceChoice::CPU);
-    let mut session = model.session().unwrap();
+    let mut stepper = model.stepper().unwrap();
     let tokens = prompt(600, &model);
     let mut score = |length: usize, chunk| {
-        perplexity(&mut session, &tokens[..length], chunk, None, &mut |_| true)
+        perplexity(&mut stepper, &tokens[..length], chunk, None, &mut |_| true)
     };
     for (length, chunk) in [(600, 3), (600, 257)] {
         let error = score(length, chunk).unwrap_err();
@@ -147,10 +147,10 @@ fn texts_and_chunks_have_bounds() {
     assert_eq!(score(32, 16).unwrap().scored, 14);
     assert_eq!(score(8, 4).unwrap().scored, 2);
     assert_eq!(score(512, 256).unwrap().scored, 2 * 127);
-    let mut other = model.session().unwrap();
+    let mut other = model.stepper().unwrap();
     let mut compare = |length: usize, chunk| {
         let tokens = &tokens[..length];
-        divergence(&mut session, &mut other, tokens, chunk, None, &mut |_| true)
+        divergence(&mut stepper, &mut other, tokens, chunk, None, &mut |_| true)
     };
     for (length, chunk) in [(600, 3), (600, 257)] {
         let error = compare(length, chunk).unwrap_err();
@@ -160,9 +160,9 @@ fn texts_and_chunks_have_bounds() {
     assert_eq!(compare(32, 16).unwrap().positions, 14);
     assert_eq!(compare(8, 4).unwrap().positions, 2);
     let demo = demo(DeviceChoice::CPU);
-    let mut demo = demo.session().unwrap();
+    let mut demo = demo.stepper().unwrap();
     assert!(matches!(
-        divergence(&mut session, &mut demo, &tokens, 16, None, &mut |_| true),
+        divergence(&mut stepper, &mut demo, &tokens, 16, None, &mut |_| true),
         Err(Error::VocabularyMismatch { own: 1024, .. })
     ));
 }

@@ -297,7 +297,7 @@ fn add(nodes: &mut Nodes<'_>, ready: &Ready) -> Result<(), Error> {
             nodes: ready,
         } if (*least..=*most).contains(&1) => ready.iter().try_for_each(|ready| add(nodes, ready)),
         Ready::ForRows { .. } => Ok(()),
-        Ready::Gemm(_) => Err(Error::Program(
+        Ready::Gemm(_) | Ready::Either(_) => Err(Error::Program(
             "a product by cuBLASLt in a table of one row; this is a bug in Welte".to_string(),
         )),
     }

@@ -4,6 +4,7 @@
 use super::{CudaContext, DECODE};
 use crate::Error;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
@@ -18,6 +19,29 @@ const CHAIN_SLOTS: usize = 1;
 impl CudaContext {
     fn id(&self) -> DeviceId {
         self.loaded.device_id()
+    }
+
+    /// Copies each run of a page by its address and its place in the page's `bytes`, and waits.
+    fn page_transfer(
+        &self,
+        cache: usize,
+        page: u32,
+        bytes: usize,
+        copy: &mut dyn FnMut(u64, Range<usize>) -> Result<(), Error>,
+    ) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let spec = self.checks.page(program, cache, page, bytes)?;
+        let start = self.block(spec.buffer)?.start();
+        let copied = self.gpu.current().and_then(|()| {
+            let mut at = 0;
+            for range in spec.page_ranges(program.page, page) {
+                let run = at..at + range.len();
+                at = run.end;
+                copy(start + range.start as u64, run)?;
+            }
+            self.gpu.synchronise()
+        });
+        self.done(copied)
     }
 
     /// The result of a request that was checked.
@@ -71,6 +95,20 @@ impl Context for CudaContext {
             })
         });
         self.done(copied)
+    }
+
+    fn read_page(&mut self, cache: usize, page: u32, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.page_transfer(cache, page, bytes.len(), &mut |at, run| {
+            // SAFETY: the run is inside the cache's buffer, and the transfer waits.
+            unsafe { self.gpu.download(at, &mut bytes[run]) }
+        })
+    }
+
+    fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.page_transfer(cache, page, bytes.len(), &mut |at, run| {
+            // SAFETY: as in `read_page`.
+            unsafe { self.gpu.upload(at, &bytes[run]) }
+        })
     }
 
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], DeviceError> {

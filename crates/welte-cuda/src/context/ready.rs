@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::gpu::Kernel;
-use crate::launch::{ByRows, Launch, Node, Unit};
+use crate::launch::{ByRows, Either, Launch, Node, Unit};
 use crate::load::{LoadedProgram, units_of};
 use crate::lower::{Commands, LoweredPass, Lowering};
 use crate::ops::library::Gemm;
@@ -23,6 +23,26 @@ pub(super) enum Ready {
         most: u32,
         nodes: Vec<Ready>,
     },
+    Either(Either<Ready>),
+}
+
+impl Either<Ready> {
+    /// The products of cuBLASLt.
+    pub(super) fn products(&self) -> impl Iterator<Item = &Gemm> {
+        self.library.iter().filter_map(|node| match node {
+            Ready::Gemm(gemm) => Some(gemm),
+            _ => None,
+        })
+    }
+
+    /// The nodes in use.
+    pub(super) fn chosen(&self) -> &[Ready] {
+        let agrees = |gemm: &Gemm| gemm.plan.chosen().flatten().is_some();
+        match self.products().all(agrees) {
+            true => &self.library,
+            false => &self.own,
+        }
+    }
 }
 
 /// A pass, ready to be replayed.
@@ -35,7 +55,7 @@ pub(super) struct ReadyPass {
     /// The first command that is launched for output rows.
     pub(super) outputs_from: usize,
     /// The nodes of each command, for any number of rows.
-    commands: Vec<Vec<Ready>>,
+    pub(super) commands: Vec<Vec<Ready>>,
     /// For one row, of a decode pass; else empty.
     one_row: Vec<Vec<Ready>>,
 }
@@ -62,7 +82,7 @@ pub(super) fn ready_one(loaded: &LoadedProgram, launch: Launch) -> Result<Ready,
 
 /// Nodes with their kernels found.
 fn ready(loaded: &LoadedProgram, nodes: Vec<Node>) -> Result<Vec<Ready>, Error> {
-    let ready = nodes.into_iter().map(|node| match node {
+    let all = nodes.into_iter().map(|node| match node {
         Node::Gemm(gemm) => Ok(Ready::Gemm(gemm)),
         Node::Kernel(launch) => ready_one(loaded, launch),
         Node::ForRows { least, most, nodes } => Ok(Ready::ForRows {
@@ -70,8 +90,13 @@ fn ready(loaded: &LoadedProgram, nodes: Vec<Node>) -> Result<Vec<Ready>, Error> 
             most,
             nodes: ready(loaded, nodes)?,
         }),
+        Node::Either(either) => Ok(Ready::Either(Either {
+            library: ready(loaded, either.library)?,
+            own: ready(loaded, either.own)?,
+            probe: either.probe,
+        })),
     });
-    ready.collect()
+    all.collect()
 }
 
 /// All passes, lowered and with their kernels found.

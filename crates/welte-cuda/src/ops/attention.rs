@@ -1,7 +1,7 @@
-//! Attention: flash decoding for a few rows, flash attention for many rows, and a plain kernel for all other shapes.
+//! Attention: flash decoding for generated rows, flash attention for prompt rows, and a plain kernel for all other shapes.
 
-use super::MOST_VECTOR_ROWS;
 use super::kv::{Kv, KvShape};
+use super::{Demand, Role};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
@@ -60,12 +60,12 @@ enum Kind {
     Plain,
 }
 
-fn kind(kv: &KvShape, rows: u32, room: u32) -> Kind {
+fn kind(kv: &KvShape, role: Role, room: u32) -> Kind {
     let fits = kv.head_dim.is_multiple_of(8) && kv.head_dim <= 256;
     let tiles = fits && kv.page.is_multiple_of(TILE);
-    match (tiles, rows <= MOST_VECTOR_ROWS) {
-        (true, true) => Kind::Decode,
-        (true, false) if prefill_shared(kv, PREFILL_WARPS) <= room => Kind::Prefill,
+    match (tiles, role) {
+        (true, Role::Generated) => Kind::Decode,
+        (true, Role::Prompt) if prefill_shared(kv, PREFILL_WARPS) <= room => Kind::Prefill,
         _ => Kind::Plain,
     }
 }
@@ -106,22 +106,18 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         single: u32::from(rows == 1),
         pad: 0,
     };
-    let few = || decode(&kv, &p, rows.min(MOST_VECTOR_ROWS), &a, cx.gpu);
-    let nodes = |least, most, launch| Node::ForRows {
+    let launch = |least, most, launch| Node::ForRows {
         least,
         most,
         nodes: vec![Node::Kernel(launch)],
     };
-    Ok(match kind(&kv, rows, cx.gpu.shared_per_block) {
-        Kind::Decode => vec![Node::Kernel(few())],
+    Ok(match kind(&kv, cx.role, cx.gpu.shared_per_block) {
+        Kind::Decode => vec![Node::Kernel(decode(&kv, &p, rows, &a, cx.gpu))],
         Kind::Prefill => {
             let some = prefill(&kv, &p, rows.min(MANY_ROWS - 1), &a, cx.gpu);
-            let mut list = vec![
-                nodes(1, MOST_VECTOR_ROWS, few()),
-                nodes(MOST_VECTOR_ROWS + 1, MANY_ROWS - 1, some),
-            ];
+            let mut list = vec![launch(0, MANY_ROWS - 1, some)];
             if rows >= MANY_ROWS {
-                list.push(nodes(MANY_ROWS, rows, prefill(&kv, &p, rows, &a, cx.gpu)));
+                list.push(launch(MANY_ROWS, rows, prefill(&kv, &p, rows, &a, cx.gpu)));
             }
             list
         }
@@ -247,34 +243,27 @@ fn decode_shared(kv: &KvShape, (warps, stages): (u32, u32)) -> u32 {
 }
 
 /// Private scratch of a command: the splits' partial results.
-pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
     let p = params::Attention::of(&command.params);
-    let Ok(kv) = shape(program, command) else {
+    let Some(kv) = decoded(demand, command) else {
         return 0;
     };
-    match kind(&kv, rows, gpu.shared_per_block) {
-        Kind::Decode | Kind::Prefill => {
-            let rows = rows.min(MOST_VECTOR_ROWS);
-            let partials = u64::from(rows) * u64::from(p.heads);
-            partials * u64::from(splits(&kv, &p, gpu)) * (u64::from(p.head_dim) + 2) * 4
-        }
-        Kind::Plain => 0,
-    }
+    let partials = u64::from(demand.rows) * u64::from(p.heads);
+    partials * u64::from(splits(&kv, &p, demand.gpu)) * (u64::from(p.head_dim) + 2) * 4
 }
 
 /// Bytes that are zero between commands: counts of finished splits.
-pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
+pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
     let p = params::Attention::of(&command.params);
-    let Ok(kv) = shape(program, command) else {
-        return 0;
-    };
-    match kind(&kv, rows, gpu.shared_per_block) {
-        Kind::Decode | Kind::Prefill => {
-            let blocks = u64::from(p.kv_heads) * u64::from(units(&p));
-            u64::from(rows.min(MOST_VECTOR_ROWS)) * blocks * 4
-        }
-        Kind::Plain => 0,
-    }
+    let blocks = u64::from(p.kv_heads) * u64::from(units(&p));
+    decoded(demand, command).map_or(0, |_| u64::from(demand.rows) * blocks * 4)
+}
+
+/// The cache of a command that flash decoding computes.
+fn decoded(demand: &Demand<'_>, command: &Command) -> Option<KvShape> {
+    let kv = shape(demand.program, command).ok()?;
+    let kind = kind(&kv, demand.role, demand.gpu.shared_per_block);
+    (kind == Kind::Decode).then_some(kv)
 }
 
 /// The units that tests compile.

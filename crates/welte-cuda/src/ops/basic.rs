@@ -1,9 +1,9 @@
 //! The small ops: norm, bias, act_mul, add, scale, select_rows, pool.
 
+use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
-use crate::{Error, GpuInfo};
-use welte_table::{Command, Op, Program, params};
+use welte_table::{Command, Op, params};
 
 /// Values of a row per block: `STRETCH` of `basic.cu`.
 pub(super) const STRETCH: u32 = 1024;
@@ -197,16 +197,6 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         op => return Err(Error::Program(format!("{} is no small op", op.name()))),
     };
     Ok(vec![Node::Kernel(made)])
-}
-
-/// Private scratch of a command.
-pub(crate) fn scratch(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
-    0
-}
-
-/// Bytes that are zero between commands.
-pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
-    0
 }
 
 /// The units that tests compile.

@@ -1,10 +1,10 @@
 //! Causal convolutions with a recurrent state.
 
 use super::kv;
+use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
-use crate::{Error, GpuInfo};
-use welte_table::{Command, Program, params};
+use welte_table::{Command, params};
 
 /// Threads per block. Each takes one channel of all rows.
 const THREADS: u32 = 256;
@@ -67,16 +67,6 @@ fn unit() -> Unit {
         generated: String::new(),
         defines: Vec::new(),
     }
-}
-
-/// Private scratch of a command: none.
-pub(crate) fn scratch(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
-    0
-}
-
-/// Bytes that are zero between commands: none.
-pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
-    0
 }
 
 /// The units that tests compile.

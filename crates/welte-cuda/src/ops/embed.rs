@@ -2,8 +2,8 @@
 
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
-use crate::{Error, GpuInfo, layout};
-use welte_table::{Command, Format, Program, params};
+use crate::{Error, layout};
+use welte_table::{Command, Format, params};
 
 /// Threads per block.
 const THREADS: u32 = 128;
@@ -58,16 +58,6 @@ fn unit_of(format: Format) -> Unit {
         generated: String::new(),
         defines: layout::format_defines(format),
     }
-}
-
-/// Private scratch of a command: none.
-pub(crate) fn scratch(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
-    0
-}
-
-/// Bytes that are zero between commands: none.
-pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
-    0
 }
 
 /// The units that tests compile: lookup and repacking of every format.

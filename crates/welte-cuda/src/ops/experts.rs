@@ -1,18 +1,19 @@
 //! Mixtures of experts: `route`, `experts_act_mul` and `experts_add`.
 //!
-//! A few rows are multiplied one at a time with the matrices of their experts (`matmul.cu`). Rows share few experts, and shared
-//! weights come from the L2 cache. For many rows, entries (a row with one of its experts) are grouped by expert on the GPU, and
-//! tiles of entries are multiplied with that expert's matrix (`gemm.cu`). The host does not know the choice, so the grid has
-//! room for the largest possible number of tiles.
+//! Generated rows are multiplied one at a time with the matrices of their experts (`matmul.cu`). Rows share few experts, and
+//! shared weights come from the L2 cache. For prompt rows, entries (a row with one of its experts) are grouped by expert on the
+//! GPU, and tiles of entries are multiplied with that expert's matrix (`gemm.cu`). The host does not know the choice, so the grid
+//! has room for the largest possible number of tiles.
 
 use super::gemm::{Epilogue, GemmArgs, HEADROOM, PrepareArgs, for_rows, prepare_unit};
 use super::matmul::{GROUP, MatmulArgs, Output, Plan, Product};
-use super::tile::{CHUNK, TILE_N, Tile};
-use super::{MOST_VECTOR_ROWS, basic};
+use super::tile::{PANEL, Tile};
+use super::{Demand, Role, basic};
+use crate::info::h200;
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo, layout};
-use welte_table::{Command, Format, Op, Program, params};
+use welte_table::{Command, Format, Op, params};
 
 /// `MOST_EXPERTS` of experts.cu.
 const MOST_EXPERTS: u32 = 1024;
@@ -121,13 +122,9 @@ impl Job {
 
     /// The tile for `rows` rows that choose experts evenly. A tile's weights are widened once for all its entries, so one larger
     /// tile per expert is better than two.
-    fn tile(&self, rows: u32) -> Tile {
+    fn tile(&self, gpu: &GpuInfo, rows: u32) -> Tile {
         let mean = (u64::from(rows) * u64::from(self.used)).div_ceil(self.experts.into());
-        let rows = (mean + mean / 2).next_power_of_two().clamp(32, 128);
-        Tile {
-            wide: false,
-            rows: rows as u32,
-        }
+        Tile::of_entries(gpu, (mean + mean / 2).min(128) as u32)
     }
 
     /// The most tiles for `rows` rows.
@@ -173,16 +170,15 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             job.used
         )));
     }
-    let few = vec![few(cx, command, &job, rows.min(MOST_VECTOR_ROWS))?];
-    if rows <= MOST_VECTOR_ROWS {
-        return Ok(few);
+    if cx.role == Role::Generated {
+        return Ok(vec![generated(cx, command, &job, rows)?]);
     }
-    let mut nodes = vec![for_rows(0, MOST_VECTOR_ROWS, few)];
-    let mut least = MOST_VECTOR_ROWS + 1;
+    let mut nodes = Vec::new();
+    let (mut least, mut most) = (0, 16u32);
     while least <= rows {
-        let most = least.saturating_mul(4).next_power_of_two().min(rows);
-        nodes.push(for_rows(least, most, many(cx, command, &job, rows, most)));
-        least = most + 1;
+        most = most.min(rows);
+        nodes.push(for_rows(least, most, prompt(cx, command, &job, rows, most)));
+        (least, most) = (most + 1, most.saturating_mul(8));
     }
     Ok(nodes)
 }
@@ -253,7 +249,7 @@ struct VectorArgs {
 }
 
 /// Matrix-vector products for up to `rows` rows.
-fn few(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32) -> Result<Node, Error> {
+fn generated(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32) -> Result<Node, Error> {
     let product = job.product();
     let plan = product.plan(1, cx.gpu)?;
     let outputs = if job.act_mul { GROUP / 2 } else { GROUP };
@@ -304,7 +300,7 @@ impl Private {
     fn of(start: u64, job: &Job, rows: u32) -> Private {
         let aligned = |bytes: u64| bytes.next_multiple_of(256);
         let entries = u64::from(rows) * u64::from(job.used);
-        let k = u64::from(job.k.next_multiple_of(CHUNK));
+        let k = u64::from(job.k.next_multiple_of(PANEL));
         let groups = start + aligned(k * 2 * u64::from(job.x_rows(rows)));
         // The number of tiles, three words per tile (there are at most as many tiles as entries), and the entries.
         let parts = groups + aligned(4 * (1 + 4 * entries));
@@ -358,11 +354,11 @@ struct CombineArgs {
 }
 
 /// Products of tiles of entries, for up to `most` rows of a table of `rows`.
-fn many(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -> Vec<Node> {
+fn prompt(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32) -> Vec<Node> {
     let private = Private::of(cx.places.scratch, job, rows);
     let choice = cx.buffer(command.buffers[1]);
     let y = cx.buffer(command.buffers[2]);
-    let tile = job.tile(most);
+    let tile = job.tile(cx.gpu, most);
     let tiles = job.most_tiles(tile, most);
     let group = GroupArgs {
         step: cx.step,
@@ -465,15 +461,13 @@ fn product(
     y: u64,
 ) -> Node {
     let (to, y_stride, epilogue, per_tile) = match job.act_mul {
-        true => (y, job.y_stride, Epilogue::ActMul, TILE_N / 2),
-        false => (private.parts, job.used * job.n, Epilogue::Store, TILE_N),
+        true => (y, job.y_stride, Epilogue::ActMul, tile.n / 2),
+        false => (private.parts, job.used * job.n, Epilogue::Store, tile.n),
     };
     let plain = GemmArgs {
         weight: job.weight.start,
         x: private.x,
         y: to,
-        parts: 0,
-        done: 0,
         step: cx.step,
         n: job.weight.n,
         k: job.k,
@@ -481,10 +475,8 @@ fn product(
         x_rows: job.x_rows(rows),
         y_stride,
         act: job.act,
-        chunks_per_split: job.k.div_ceil(CHUNK),
         epilogue: epilogue as u32,
         scale: scale(job),
-        pad: 0,
     };
     let values = TileArgs {
         plain,
@@ -503,12 +495,12 @@ fn product(
     })
 }
 
-/// Private scratch of a command.
-pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, _: &GpuInfo) -> u64 {
-    if command.op == Op::Route || rows <= MOST_VECTOR_ROWS {
+/// Private scratch of a command. Matrix-vector kernels have none.
+pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
+    if demand.role == Role::Generated {
         return 0;
     }
-    let spec = program.weights.get(command.weights[0] as usize);
+    let spec = demand.program.weights.get(command.weights[0] as usize);
     let job = spec.and_then(|spec| {
         let weight = DeviceWeight {
             start: 0,
@@ -519,12 +511,7 @@ pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, _: &GpuIn
         Job::of(command, weight).ok()
     });
     // Lowering refuses an invalid command.
-    job.map_or(0, |job| Private::of(0, &job, rows).end)
-}
-
-/// Bytes that are zero between commands: none.
-pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
-    0
+    job.map_or(0, |job| Private::of(0, &job, demand.rows).end)
 }
 
 /// The units that tests compile: every format for one row and for many.
@@ -540,7 +527,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     let cold = |unit: Unit| Listed { unit, hot: false };
     let mut listed = vec![hot(unit(128)), cold(unit(MOST_EXPERTS))];
     for rows in [32, 64] {
-        let tile = Tile { wide: false, rows };
+        let tile = Tile::of_entries(&h200(), rows);
         listed.push(cold(tile.experts_unit(Format::Q4_K)));
     }
     for format in layout::listed() {
@@ -555,10 +542,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
             };
             listed.push(hot(product.unit(&plan)));
         }
-        let tile = Tile {
-            wide: false,
-            rows: 128,
-        };
+        let tile = Tile::of_entries(&h200(), 128);
         listed.push(cold(tile.experts_unit(format)));
     }
     listed
@@ -593,7 +577,7 @@ mod tests {
         for (experts, used) in [(8, 2), (128, 8), (4, 4), (1, 1), (1000, 3)] {
             let job = job(true, experts, used);
             for rows in [17, 68, 512, 2048] {
-                let tile = job.tile(rows);
+                let tile = job.tile(&h200(), rows);
                 let entries = rows * used;
                 let most = job.most_tiles(tile, rows);
                 // The most uneven choice: every expert but one has a single entry.
@@ -626,7 +610,7 @@ mod tests {
 
     #[test]
     fn tiles_grow_with_the_entries_of_an_expert() {
-        let rows = |experts, used, rows| job(true, experts, used).tile(rows).rows;
+        let rows = |experts, used, rows| job(true, experts, used).tile(&h200(), rows).rows;
         assert_eq!(rows(128, 8, 17), 32);
         assert_eq!(rows(128, 8, 512), 64);
         assert_eq!(rows(8, 2, 512), 128);

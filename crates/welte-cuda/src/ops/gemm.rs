@@ -1,18 +1,18 @@
-//! Products of many rows (prompts) on tensor cores.
+//! Products of prompt rows on tensor cores.
 //!
 //! Rows are first normed and rounded to 16 bits (`prepare.cu`). Then there are two ways. Our tile kernel widens weights while it
 //! multiplies (`gemm.cu`). Or cuBLASLt multiplies 16-bit weights: the matrix itself, or slabs that `dequant.cu` widens, each small
 //! enough to stay in the L2 cache until it is read. The faster way depends on the number of live rows. A command therefore
-//! becomes several lists of kernels, one of which runs.
+//! becomes several lists of kernels, one of which runs. All lists give the same bits.
 
 use super::library::{Gemm, Product, WORKSPACE, alignment};
-use super::tile::{CHUNK, MOST_TILE_ROWS, TILE_N, Tile, flag};
-use super::{MOST_VECTOR_ROWS, basic, matmul};
-use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
+use super::tile::{MOST_TILE_ROWS, PANEL, Tile, flag};
+use super::{Demand, Role, basic};
+use crate::Error;
+use crate::launch::{ByRows, DeviceWeight, Either, Launch, Listed, Node, Probe, Unit, args};
 use crate::layout::{format_defines, listed, planes};
 use crate::lower::Lowering;
-use crate::{Error, GpuInfo};
-use welte_table::{Command, Format, Op, Program, params};
+use welte_table::{Command, Format, Op, params};
 
 /// F16 activations without a norm are divided by this, and the sums are multiplied by it. An element may then be 4 million
 /// before it is clamped, and the loss for small elements is below 2^-19.
@@ -125,6 +125,17 @@ impl Job {
         self.weight.format == Format::BF16
     }
 
+    fn probe(&self) -> Probe {
+        Probe {
+            x: self.x,
+            x_stride: self.x_stride,
+            k: self.weight.k,
+            y: self.y,
+            y_stride: self.y_stride,
+            columns: self.columns,
+        }
+    }
+
     /// The factor on the sums.
     fn scale(&self) -> f32 {
         if self.bfloat() || self.normed {
@@ -143,35 +154,22 @@ fn refuse(problem: &str) -> Error {
 struct Private {
     /// 16-bit activations.
     x: u64,
-    /// Our kernel: partial sums. cuBLASLt: its workspace, then the slab, then gate and up.
+    /// cuBLASLt's workspace, then the slab, then gate and up.
     rest: u64,
     bytes: u64,
 }
 
 impl Private {
-    fn of(
-        start: u64,
-        format: Format,
-        n: u32,
-        k: u32,
-        rows: u32,
-        act_mul: bool,
-        gpu: &GpuInfo,
-    ) -> Private {
-        let x = u64::from(k.next_multiple_of(CHUNK))
+    fn of(start: u64, format: Format, n: u32, k: u32, rows: u32, act_mul: bool) -> Private {
+        let x = u64::from(k.next_multiple_of(PANEL))
             * 2
             * u64::from(rows.next_multiple_of(MOST_TILE_ROWS));
-        let tile = Tile {
-            wide: false,
-            rows: MOST_TILE_ROWS / 2,
-        };
-        let parts = tile.parts(gpu);
         let slabs = Slabs::of(format, n, k, act_mul);
         let library = WORKSPACE + slabs.bytes() + slabs.gate_up_bytes(rows);
         Private {
             x: start,
             rest: start + x,
-            bytes: x + parts.max(library),
+            bytes: x + library,
         }
     }
 }
@@ -249,23 +247,23 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         job.weight.k,
         rows,
         act_mul,
-        cx.gpu,
     );
-    let few = matmul::lower(cx, command, MOST_VECTOR_ROWS.min(rows))?;
-    let mut nodes = vec![for_rows(0, MOST_VECTOR_ROWS, few)];
-    let library_from = choice(format).library_from.max(MOST_VECTOR_ROWS + 1);
+    let library_from = choice(format).library_from;
     let by_library = by_library(cx, &job, &private, library_from);
     let own_most = if by_library.is_empty() {
         rows
     } else {
         rows.min(library_from - 1)
     };
-    let mut least = MOST_VECTOR_ROWS + 1;
-    let mut most = 2 * MOST_VECTOR_ROWS;
-    while least <= own_most {
-        let up_to = most.min(own_most);
-        nodes.push(for_rows(least, up_to, own(cx, &job, &private, up_to)));
-        (least, most) = (up_to + 1, most.saturating_mul(2));
+    let mut nodes = Vec::new();
+    let mut least = 0;
+    // The tile does not grow beyond 128 rows.
+    for most in [16, 32, 64, u32::MAX] {
+        let up_to = own_most.min(most);
+        if least <= up_to {
+            nodes.push(for_rows(least, up_to, own(cx, &job, &private, up_to)));
+            least = up_to + 1;
+        }
     }
     nodes.extend(by_library);
     Ok(nodes)
@@ -275,35 +273,42 @@ pub(super) fn for_rows(least: u32, most: u32, nodes: Vec<Node>) -> Node {
     Node::ForRows { least, most, nodes }
 }
 
-/// Private scratch of a command.
-pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
-    let few = matmul::scratch(program, command, MOST_VECTOR_ROWS.min(rows), gpu);
-    let Some(weight) = program.weights.get(command.weights[0] as usize) else {
-        return few;
-    };
-    let act_mul = command.op == Op::NormMatmulActMul;
-    Private::of(0, weight.format, weight.n, weight.k, rows, act_mul, gpu)
-        .bytes
-        .max(few)
-}
-
-/// Bytes that are zero between commands: a counter per tile where k is split.
-pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
-    let few = matmul::counters(program, command, MOST_VECTOR_ROWS.min(rows), gpu);
-    few.max(u64::from(gpu.sms.max(1)) * 2 * 4)
+/// Private scratch of a command. Matrix-vector kernels have none.
+pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
+    let weight = demand.program.weights.get(command.weights[0] as usize);
+    match (demand.role, weight) {
+        (Role::Prompt, Some(weight)) => {
+            let act_mul = command.op == Op::NormMatmulActMul;
+            let (format, n, k) = (weight.format, weight.n, weight.k);
+            Private::of(0, format, n, k, demand.rows, act_mul).bytes
+        }
+        _ => 0,
+    }
 }
 
 /// The units that tests compile: every format in the largest tile, and one format in all tiles.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    let narrow = |rows| Tile { wide: false, rows };
-    let wide = |rows| Tile { wide: true, rows };
-    let of_each = [narrow(32), narrow(64), wide(64), wide(256)];
+    let room = 227 << 10;
+    #[rustfmt::skip]
+    let tile = |wide, n, rows| Tile { wide, n, rows, room };
+    let (narrow, wide) = (|rows| tile(false, 128, rows), |rows| tile(true, 128, rows));
+    let few = |rows| tile(false, 32, rows);
+    let of_each = [
+        narrow(16),
+        narrow(32),
+        narrow(64),
+        few(16),
+        few(32),
+        wide(64),
+        wide(256),
+    ];
     let mut units: Vec<Unit> = of_each.map(|tile| tile.unit(Format::Q4_K)).into();
     for bfloat in [false, true] {
         units.extend([prepare_unit(bfloat, false), prepare_unit(bfloat, true)]);
     }
     for format in listed() {
         units.push(narrow(128).unit(format));
+        units.push(few(64).unit(format));
         units.push(wide(128).unit(format));
         if !is_direct(format) {
             units.push(dequant_unit(format));
@@ -315,25 +320,19 @@ pub(crate) fn catalogue() -> Vec<Listed> {
 
 /// Our own kernel for up to `most` live rows.
 fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> {
-    let tile = Tile::of(cx.gpu, most);
+    let tile = Tile::of(cx.gpu, job.weight.n, most);
     let row_tiles = most.div_ceil(tile.rows);
     let columns_per_tile = if job.epilogue == Epilogue::ActMul {
-        TILE_N / 2
+        tile.n / 2
     } else {
-        TILE_N
+        tile.n
     };
     let tiles = job.columns.div_ceil(columns_per_tile);
-    let chunks = job.weight.k.div_ceil(CHUNK);
-    let blocks = u64::from(tiles) * u64::from(row_tiles);
-    let splits = tile.splits(cx.gpu, blocks, chunks);
-    let chunks_per_split = chunks.div_ceil(splits);
     let x_rows = job.rows.next_multiple_of(MOST_TILE_ROWS);
     let gemm = GemmArgs {
         weight: job.weight.start,
         x: private.x,
         y: job.y,
-        parts: private.rest,
-        done: cx.places.counters,
         step: cx.step,
         n: job.weight.n,
         k: job.weight.k,
@@ -341,10 +340,8 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
         x_rows,
         y_stride: job.y_stride,
         act: job.act,
-        chunks_per_split,
         epilogue: job.epilogue as u32,
         scale: job.scale(),
-        pad: 0,
     };
     let rows_of_tile = ByRows::Axis {
         axis: 1,
@@ -356,7 +353,7 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
         Node::Kernel(Launch {
             unit: tile.unit(job.weight.format),
             function: if tile.wide { "gemm_wide" } else { "gemm" },
-            grid: [row_tiles, tiles, chunks.div_ceil(chunks_per_split)],
+            grid: [row_tiles, tiles, 1],
             by_rows: ByRows::Axis {
                 axis: 0,
                 per: tile.rows,
@@ -376,10 +373,15 @@ fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec
     let mut least = from;
     while least <= job.rows {
         let most = least.next_multiple_of(step).min(job.rows);
-        match library_for(cx, job, private, most) {
-            Some(list) => nodes.push(for_rows(least, most, list)),
-            None => return Vec::new(),
-        }
+        let Some(library) = library_for(cx, job, private, most) else {
+            return Vec::new();
+        };
+        let either = Node::Either(Either {
+            library,
+            own: own(cx, job, private, most),
+            probe: job.probe(),
+        });
+        nodes.push(for_rows(least, most, vec![either]));
         least = most + 1;
     }
     nodes
@@ -478,8 +480,6 @@ pub(super) struct GemmArgs {
     pub(super) weight: u64,
     pub(super) x: u64,
     pub(super) y: u64,
-    pub(super) parts: u64,
-    pub(super) done: u64,
     pub(super) step: u64,
     pub(super) n: u32,
     pub(super) k: u32,
@@ -487,10 +487,8 @@ pub(super) struct GemmArgs {
     pub(super) x_rows: u32,
     pub(super) y_stride: u32,
     pub(super) act: u32,
-    pub(super) chunks_per_split: u32,
     pub(super) epilogue: u32,
     pub(super) scale: f32,
-    pub(super) pad: u32,
 }
 
 /// Converts rows to 16 bits, one block per row of the grid.

@@ -1,4 +1,7 @@
 //! Products of 16-bit matrices by cuBLASLt, which is optional: it is not part of the driver.
+//!
+//! Only algorithms are used that give the bits of our own kernels: one chain over k. Those that divide k among blocks are not
+//! even candidates. The rest is compared with our kernels when a context is made (`context/library.rs`).
 #![allow(unsafe_code)]
 
 use crate::Error;
@@ -6,8 +9,10 @@ use crate::gpu::Gpu;
 use cudarc::cublaslt::sys::{self, cublasStatus_t as Status};
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+/// The most algorithms that are compared for a product.
+const MOST_CANDIDATES: usize = 8;
 /// Bytes of device memory for a product's workspace.
 pub(crate) const WORKSPACE: u64 = 32 << 20;
 
@@ -103,15 +108,23 @@ impl<T> Drop for Described<T> {
     }
 }
 
-/// The library's descriptors and algorithm for a product.
+/// An algorithm, with the bytes of its workspace.
+struct Candidate {
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    workspace: usize,
+}
+
+/// The library's descriptors and algorithms for a product.
 pub(crate) struct Plan {
     product: Product,
     operation: Described<sys::cublasLtMatmulDescOpaque_t>,
     w: Described<sys::cublasLtMatrixLayoutOpaque_t>,
     x: Described<sys::cublasLtMatrixLayoutOpaque_t>,
     y: Described<sys::cublasLtMatrixLayoutOpaque_t>,
-    algorithm: sys::cublasLtMatmulAlgo_t,
-    workspace: usize,
+    /// The library's order: the one that it expects to be fastest comes first.
+    candidates: Vec<Candidate>,
+    /// The candidate in use; `None` inside if no candidate gives the bits of our kernels.
+    chosen: OnceLock<Option<usize>>,
     /// The number of rows in the current descriptions of x and y.
     rows: Mutex<u32>,
 }
@@ -135,9 +148,10 @@ impl Plan {
         let y = layout(float, p.n, p.rows, p.y_stride)?;
         let operation = operation()?;
         let preference = preference(&p)?;
-        // SAFETY: the result is plain data, which the library writes together with the count.
+        // SAFETY: the results are plain data, which the library writes together with their count.
         let found = unsafe {
-            let mut found = std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>();
+            let mut found =
+                [std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>(); MOST_CANDIDATES];
             let mut count = 0;
             check(
                 sys::cublasLtMatmulAlgoGetHeuristic(
@@ -148,8 +162,8 @@ impl Plan {
                     y.0,
                     y.0,
                     preference.0,
-                    1,
-                    &mut found,
+                    MOST_CANDIDATES as i32,
+                    found.as_mut_ptr(),
                     &mut count,
                 ),
                 "choosing an algorithm",
@@ -157,22 +171,41 @@ impl Plan {
             if count < 1 {
                 return Err(Error::Library("no algorithm".to_string()));
             }
-            found
+            found.into_iter().take(count as usize)
         };
+        let usable = found.filter(|one| one.state == Status::CUBLAS_STATUS_SUCCESS);
+        let candidates = usable.map(|one| Candidate {
+            algorithm: one.algo,
+            workspace: one.workspaceSize,
+        });
         Ok(Plan {
             product: p,
             operation,
             w,
             x,
             y,
-            algorithm: found.algo,
-            workspace: found.workspaceSize,
+            candidates: candidates.collect(),
+            chosen: OnceLock::new(),
             rows: Mutex::new(p.rows),
         })
     }
 }
 
 impl Plan {
+    pub(crate) fn candidates(&self) -> usize {
+        self.candidates.len()
+    }
+
+    /// The candidate in use. The outer `None`: it has not been decided.
+    pub(crate) fn chosen(&self) -> Option<Option<usize>> {
+        self.chosen.get().copied()
+    }
+
+    /// Decides for a candidate, or for none. The first decision stays.
+    pub(crate) fn choose(&self, candidate: Option<usize>) {
+        let _ = self.chosen.set(candidate);
+    }
+
     /// Changes the descriptions of x and y to `rows` rows.
     fn describe(&self, rows: u32) -> Result<(), Error> {
         let columns = u64::from(rows);
@@ -207,7 +240,7 @@ fn layout(
     Ok(Described(made, sys::cublasLtMatrixLayoutDestroy))
 }
 
-/// Limits for the choice of an algorithm: workspace and alignment.
+/// Limits for the choice of an algorithm: workspace, alignment, and k may not be divided among blocks.
 fn preference(p: &Product) -> Result<Described<sys::cublasLtMatmulPreferenceOpaque_t>, Error> {
     use sys::cublasLtMatmulPreferenceAttributes_t as A;
     let mut made = std::ptr::null_mut();
@@ -227,6 +260,11 @@ fn preference(p: &Product) -> Result<Described<sys::cublasLtMatmulPreferenceOpaq
     set(
         A::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
         &room.to_ne_bytes(),
+    )?;
+    let schemes = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_NONE as u32;
+    set(
+        A::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        &schemes.to_ne_bytes(),
     )?;
     let [w, x, y] = p.aligned.map(u32::to_ne_bytes);
     set(A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &w)?;
@@ -276,10 +314,18 @@ pub(crate) struct Gemm {
 impl Gemm {
     /// Enqueues the product for `live` rows, at most as many as it was planned for.
     pub(crate) fn run(&self, gpu: &Gpu, live: u32) -> Result<(), Error> {
+        let chosen = self.plan.chosen().flatten();
+        let chosen = chosen.ok_or_else(|| Error::Library("no algorithm chosen".to_string()))?;
+        self.run_by(gpu, live, chosen)
+    }
+
+    /// The same by a given candidate.
+    pub(crate) fn run_by(&self, gpu: &Gpu, live: u32, candidate: usize) -> Result<(), Error> {
         let library = gpu
             .cublaslt()
             .ok_or_else(|| Error::Library("it is gone".to_string()))?;
         let plan = &*self.plan;
+        let by = &plan.candidates[candidate];
         let mut rows = plan.rows.lock().unwrap_or_else(PoisonError::into_inner);
         if *rows != live {
             plan.describe(live)?;
@@ -301,9 +347,9 @@ impl Gemm {
                 plan.y.0,
                 self.y as *mut c_void,
                 plan.y.0,
-                &plan.algorithm,
+                &by.algorithm,
                 self.workspace as *mut c_void,
-                plan.workspace,
+                by.workspace,
                 gpu.stream().cast(),
             )
         };

@@ -3,7 +3,7 @@
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo, layout};
-use welte_table::{Command, Format, Op, Program, params};
+use welte_table::{Command, Format, Op, params};
 
 /// Weight rows that a warp reads together (`ROWS` of matmul.cu), and lanes that share a row (`LANES`).
 pub(super) const GROUP: u32 = 4;
@@ -341,16 +341,6 @@ fn launch(product: &Product, plan: &Plan, values: MatmulArgs, gpu: &GpuInfo) -> 
         shared: plan.shared,
         args: args(&values),
     }
-}
-
-/// Private scratch of a command: none.
-pub(crate) fn scratch(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
-    0
-}
-
-/// Bytes that are zero between commands: none.
-pub(crate) fn counters(_: &Program, _: &Command, _: u32, _: &GpuInfo) -> u64 {
-    0
 }
 
 /// The units that tests compile: every format, alone and fused, for one row and for many.

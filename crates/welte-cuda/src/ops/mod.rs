@@ -16,13 +16,28 @@ pub(crate) mod tile;
 use crate::launch::{Listed, Node};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo};
-use welte_table::{Command, Op, Pass, Program};
+use welte_table::{Command, Op, Pass, PassKind, Program};
 
-/// The most rows of the matrix-vector kernels. More rows use matrix products.
-pub(crate) const MOST_VECTOR_ROWS: u32 = 16;
+/// The arithmetic of a pass. The bits of a row depend on its role, and not on the number of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Decode passes: matrix-vector kernels and flash decoding, for any number of rows.
+    Generated,
+    /// Prompt and embed passes: 16-bit activations on tensor cores and flash attention, for any number of rows.
+    Prompt,
+}
+
+impl Role {
+    pub(crate) fn of(pass: PassKind) -> Role {
+        match pass {
+            PassKind::Decode => Role::Generated,
+            PassKind::Prompt | PassKind::Embed => Role::Prompt,
+        }
+    }
+}
 
 macro_rules! family {
-    ($command:expr, $rows:expr, $function:ident ( $($argument:expr),* )) => {
+    ($command:expr, $role:expr, $function:ident ( $($argument:expr),* )) => {
         match $command.op {
             Op::Embed => embed::$function($($argument),*),
             Op::Norm | Op::Bias | Op::ActMul | Op::Add | Op::Scale | Op::SelectRows | Op::Pool => {
@@ -30,7 +45,7 @@ macro_rules! family {
             }
             Op::ShortConv => conv::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
-                if $rows <= MOST_VECTOR_ROWS =>
+                if $role == Role::Generated =>
             {
                 matmul::$function($($argument),*)
             }
@@ -56,17 +71,39 @@ pub(crate) fn rows_of(pass: &Pass, index: usize) -> u32 {
 
 /// The kernels of a command, for at most `rows` rows.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
-    family!(command, rows, lower(cx, command, rows))
+    family!(command, cx.role, lower(cx, command, rows))
+}
+
+/// What decides a command's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Demand<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) gpu: &'a GpuInfo,
+    pub(crate) role: Role,
+    /// The most rows.
+    pub(crate) rows: u32,
 }
 
 /// Bytes of private scratch, which is used only within the command.
-pub(crate) fn scratch(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
-    family!(command, rows, scratch(program, command, rows, gpu))
+pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
+    match command.op {
+        Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
+            gemm::scratch(demand, command)
+        }
+        Op::Attention => attention::scratch(demand, command),
+        Op::ExpertsActMul | Op::ExpertsAdd => experts::scratch(demand, command),
+        Op::Sample => sample::scratch(demand.program, command, demand.rows, demand.gpu),
+        _ => 0,
+    }
 }
 
 /// Bytes of counters, which are zero between commands.
-pub(crate) fn counters(program: &Program, command: &Command, rows: u32, gpu: &GpuInfo) -> u64 {
-    family!(command, rows, counters(program, command, rows, gpu))
+pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
+    match command.op {
+        Op::Attention => attention::counters(demand, command),
+        Op::Sample => sample::counters(demand.program, command, demand.rows, demand.gpu),
+        _ => 0,
+    }
 }
 
 /// The units that tests compile for every architecture.

@@ -2,10 +2,10 @@
 //! the context, and a head needs only a few sines per lane.
 
 use super::kv::{Kv, KvShape};
+use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
-use crate::{Error, GpuInfo};
-use welte_table::{Command, Format, Op, Program, params};
+use welte_table::{Command, Format, Op, params};
 
 /// Heads per block: `WARPS` of `rope.cu`.
 const WARPS: u32 = 4;
@@ -108,16 +108,6 @@ fn unit(kv: KvShape) -> Unit {
         generated: String::new(),
         defines: kv.defines(),
     }
-}
-
-/// Private scratch of a command.
-pub(crate) fn scratch(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
-    0
-}
-
-/// Bytes that are zero between commands.
-pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
-    0
 }
 
 /// The units that tests compile.

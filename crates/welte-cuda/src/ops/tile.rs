@@ -1,31 +1,35 @@
-//! The tiles of our own matrix products: the kernel, the tile size, and how k is split among blocks.
+//! The tiles of our own matrix products: the kernel and the tile size. They decide speed only: every tile gives the same bits.
 
 use crate::GpuInfo;
 use crate::launch::Unit;
 use crate::layout::{format_defines, planes};
 use welte_table::Format;
 
-/// Matrix rows per block of `gemm.cu`.
-pub(crate) const TILE_N: u32 = 128;
+/// Matrix rows per block: of most tiles, and where those are too few to fill the GPU.
+const MANY_N: u32 = 128;
+const FEW_N: u32 = 32;
 /// The most rows of activations per tile.
 pub(crate) const MOST_TILE_ROWS: u32 = 256;
-/// Elements of k per step.
-pub(crate) const CHUNK: u32 = 64;
+/// Elements of k per panel of activations (`tile.cuh`).
+pub(crate) const PANEL: u32 = 64;
 
-/// Bytes of one chunk of widened weights.
-const WIDENED: u32 = TILE_N * CHUNK * 2;
+/// Runs of 32 weights that a block widens at once: one per thread of `gemm.cu`.
+const UNITS: u32 = 256;
+/// Bytes of them.
+const WIDENED: u32 = UNITS * 32 * 2;
 /// The most shared memory of a block: of `gemm_wide.cu`, and of one of two resident blocks of `gemm.cu`.
 const WIDE_SHARED: u32 = 224 << 10;
 const NARROW_SHARED: u32 = 115 << 10;
+/// The most static shared memory of a tile kernel.
+const STATIC_SHARED: u32 = 1 << 10;
 
 /// Bytes of one chunk of encoded weights in shared memory (`dequant.cuh`). Every entry takes at least four bytes.
 fn raw_bytes(format: Format) -> u32 {
-    let units = TILE_N * CHUNK / 32;
     let planes = planes(format).iter();
     if format.is_quantised() {
-        units * planes.map(|plane| plane.bytes.max(4)).sum::<u32>()
+        UNITS * planes.map(|plane| plane.bytes.max(4)).sum::<u32>()
     } else {
-        units * 32 * planes.map(|plane| plane.bytes).sum::<u32>()
+        UNITS * 32 * planes.map(|plane| plane.bytes).sum::<u32>()
     }
 }
 
@@ -44,24 +48,52 @@ const WIDE_FILE: &str = "gemm_wide.cu";
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     pub(crate) wide: bool,
+    /// Matrix rows.
+    pub(crate) n: u32,
     /// Rows of activations.
     pub(crate) rows: u32,
+    /// The most shared memory of a block on this GPU.
+    pub(crate) room: u32,
 }
 
 impl Tile {
-    /// The tile for up to `most` rows.
-    pub(crate) fn of(gpu: &GpuInfo, most: u32) -> Tile {
+    /// The tile for up to `most` rows and a matrix of `n` rows.
+    pub(crate) fn of(gpu: &GpuInfo, n: u32, most: u32) -> Tile {
         let wide = gpu.arch == 90 && most > 64;
-        let (least, largest) = if wide { (64, 128) } else { (32, 128) };
+        let least = if wide { 64 } else { 16 };
+        // Small tiles have long rows of activations, which need much shared memory.
+        let most_few = if gpu.shared_per_block > 160 << 10 {
+            64
+        } else {
+            32
+        };
+        let few = most <= most_few && n.div_ceil(MANY_N) < 2 * gpu.sms;
         Tile {
             wide,
-            rows: most.next_power_of_two().clamp(least, largest),
+            n: if few { FEW_N } else { MANY_N },
+            rows: most.next_power_of_two().clamp(least, 128),
+            room: gpu.shared_per_block,
         }
+    }
+
+    /// The tile for `rows` entries of an expert.
+    pub(crate) fn of_entries(gpu: &GpuInfo, rows: u32) -> Tile {
+        Tile {
+            wide: false,
+            n: MANY_N,
+            rows: rows.next_power_of_two().clamp(32, 128),
+            room: gpu.shared_per_block,
+        }
+    }
+
+    /// Bytes of one chunk of activations.
+    fn x_bytes(self) -> u32 {
+        self.rows * (UNITS * 32 / self.n) * 2
     }
 
     /// Chunks of activations and of encoded weights in flight: as many as fit beside the widened weights.
     fn stages(self, format: Format) -> (u32, u32) {
-        let (x, raw) = (self.rows * CHUNK * 2, raw_bytes(format));
+        let (x, raw) = (self.x_bytes(), raw_bytes(format));
         if self.wide {
             let stages = match self.rows {
                 ..=64 => 5,
@@ -71,8 +103,10 @@ impl Tile {
             let left = WIDE_SHARED - stages * (WIDENED + x);
             (stages, (left / raw).clamp(2, 6))
         } else {
-            // Sized for two resident blocks, but at least three stages.
-            let stages = ((NARROW_SHARED - 2 * WIDENED) / (x + raw)).clamp(3, 6);
+            // Sized for two resident blocks, but at least three stages where a block has room for them.
+            let fit = |bytes: u32| bytes.saturating_sub(2 * WIDENED) / (x + raw);
+            let most = fit(self.room.saturating_sub(STATIC_SHARED)).max(2);
+            let stages = fit(NARROW_SHARED).clamp(3, 6).min(most);
             (stages, stages)
         }
     }
@@ -86,7 +120,7 @@ impl Tile {
     }
 
     pub(crate) fn shared(self, format: Format) -> u32 {
-        let (x, raw) = (self.rows * CHUNK * 2, raw_bytes(format));
+        let (x, raw) = (self.x_bytes(), raw_bytes(format));
         let (stages, ring) = self.stages(format);
         if self.wide {
             // The tiles are aligned to 1024 bytes.
@@ -94,30 +128,6 @@ impl Tile {
         } else {
             2 * WIDENED + stages * (x + raw)
         }
-    }
-
-    /// Blocks that are resident at once.
-    pub(crate) fn blocks(self, gpu: &GpuInfo) -> u32 {
-        gpu.sms.max(1) * if self.wide { 1 } else { 2 }
-    }
-
-    /// The number of blocks that share k. Chosen to leave the fewest blocks idle in the last wave, with at least four chunks each.
-    pub(crate) fn splits(self, gpu: &GpuInfo, tiles: u64, chunks: u32) -> u32 {
-        let at_once = u64::from(self.blocks(gpu));
-        let rounds = |splits: u32| (tiles * u64::from(splits)).div_ceil(at_once) as f32;
-        // Each split costs a round trip of its sums through memory.
-        let cost = |splits: u32| rounds(splits) / splits as f32 + 0.01 * splits as f32;
-        let most = (2 * at_once / tiles.max(1))
-            .min(u64::from(chunks / 4))
-            .max(1) as u32;
-        (1..=most)
-            .min_by(|a, b| cost(*a).total_cmp(&cost(*b)))
-            .unwrap_or(1)
-    }
-
-    /// The most bytes of partial sums, where k is split.
-    pub(crate) fn parts(self, gpu: &GpuInfo) -> u64 {
-        2 * u64::from(self.blocks(gpu)) * u64::from(TILE_N * self.rows) * 4
     }
 
     pub(crate) fn unit(self, format: Format) -> Unit {
@@ -129,6 +139,7 @@ impl Tile {
         if self.wide {
             defines.push(("RING", ring.to_string()));
         } else {
+            defines.push(("TILE_N", self.n.to_string()));
             defines.push(("EXPERTS", flag(false)));
         }
         Unit {
@@ -174,33 +185,28 @@ mod tests {
 
     #[test]
     fn tiles_fit_into_shared_memory() {
-        for arch in [80, 90] {
-            for most in [17, 32, 33, 64, 65, 128, 129, 4096] {
-                let tile = Tile::of(&gpu(arch, 132), most);
-                assert!(tile.rows >= most.min(128) && (arch == 90 || !tile.wide));
-                for format in Format::ALL {
-                    // The kernels also have static shared memory.
-                    assert!(tile.shared(format) <= (227 << 10) - 1024);
+        for (arch, shared) in [(80, 163), (89, 99), (90, 227)] {
+            let gpu = GpuInfo {
+                shared_per_block: shared << 10,
+                ..gpu(arch, 132)
+            };
+            for most in [1, 16, 17, 32, 33, 64, 65, 128, 129, 4096] {
+                for n in [1, 2560, 152_064] {
+                    let tile = Tile::of(&gpu, n, most);
+                    assert!(tile.rows >= most.min(128) && (arch == 90 || !tile.wide));
+                    assert!(tile.n == 128 || most <= 64);
+                    for format in Format::ALL.into_iter().filter(|f| *f != Format::F32) {
+                        assert!(tile.shared(format) + STATIC_SHARED <= shared << 10);
+                    }
                 }
             }
         }
     }
 
     #[test]
-    fn splits_stay_within_their_memory() {
-        for sms in [1, 46, 132] {
-            let gpu = gpu(90, sms);
-            for most in [32, 64, 128] {
-                let tile = Tile::of(&gpu, most);
-                for tiles in [1, 20, 48, 152, 5000] {
-                    for chunks in [1, 5, 64, 152] {
-                        let splits = tile.splits(&gpu, tiles, chunks);
-                        assert!(splits >= 1 && (splits == 1 || splits <= chunks / 4));
-                        let parts = tiles * u64::from(splits) * u64::from(TILE_N * tile.rows) * 4;
-                        assert!(splits == 1 || parts <= tile.parts(&gpu));
-                    }
-                }
-            }
-        }
+    fn few_rows_of_a_small_matrix_are_cut_into_small_tiles() {
+        let n = |n, most| Tile::of(&gpu(90, 132), n, most).n;
+        assert_eq!((n(2560, 1), n(2560, 64), n(2560, 65)), (32, 32, 128));
+        assert_eq!(n(151_936, 1), 128);
     }
 }

@@ -30,10 +30,10 @@ pub fn device(replay: Replay) -> CudaDevice {
     CudaDevice::open(0, &options).unwrap()
 }
 
-/// So many tokens, or a quarter of them on the pretended GPU (`tests/pretend`), where every token takes long.
+/// So many tokens, or a quarter of them on the pretend GPU (`tests/pretend`), where every token takes long.
 pub fn long(tokens: usize) -> usize {
     match device(Replay::Persistent).gpu().name.as_str() {
-        "a pretended GPU" => tokens / 4,
+        "a pretend GPU" => tokens / 4,
         _ => tokens,
     }
 }

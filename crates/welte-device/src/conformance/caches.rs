@@ -118,6 +118,82 @@ fn copies(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) 
     pair.assert_same_caches("shared pages", most);
 }
 
+/// Pages leave the context and come back, to other places and other contexts: a page that is written equals one that is
+/// copied, and a sequence goes on from written pages as from its own.
+pub fn page_transfer(device: &dyn Device, _oracle: &dyn Device) {
+    for kv_format in [Format::F16, Format::Q8_0] {
+        let model = Model {
+            kv_format,
+            ..two_caches(7, 6)
+        };
+        transfer(device, &model);
+        let with_state = Model {
+            layers: [model.layers.clone(), vec![Layer::Conv(CONV)]].concat(),
+            ..model
+        };
+        transfer(device, &with_state);
+    }
+}
+
+fn transfer(device: &dyn Device, model: &Model) {
+    let Some(case) = Case::new(device, model, Commands::Supported) else {
+        return;
+    };
+    let loaded = case.load(device);
+    assert_eq!(loaded.arithmetic(), case.load(device).arithmetic());
+    assert!(!loaded.arithmetic().contains('\n'));
+    let open = || {
+        let mut context = loaded.context().expect("a context");
+        poison(context.as_mut());
+        context
+    };
+    let (mut first, mut second) = (open(), open());
+    let prompt = case.pass(PassKind::Prompt);
+    let mut n = Numbers(17);
+    let begin = rows(&mut n, model.vocab, 0, 0, 10);
+    first.step(prompt, &begin, &[9]).expect("a valid step");
+    let program = case.program.clone();
+    for (cache, spec) in program.caches.iter().enumerate() {
+        let list = Checks::first_pages(&program, cache);
+        let entries = spec.entries(&program) as usize;
+        // Slot 1 of the first context has copies, slot 2 of the second has the pages as they were read.
+        for entry in 0..entries.min(3) {
+            let [own, copy, other] = [0, 1, 2].map(|slot| list[slot * entries + entry]);
+            let mut page = vec![0; case.page_bytes(cache)];
+            first.read_page(cache, own, &mut page).expect("a page");
+            assert!(page.iter().any(|b| *b != 0xff), "{}: nothing", spec.name);
+            first.copy_page(cache, own, copy).expect("valid pages");
+            let mut copied = vec![0; page.len()];
+            first.read_page(cache, copy, &mut copied).expect("a page");
+            assert!(copied == page, "{}: a copied page", spec.name);
+            second.write_page(cache, other, &page).expect("a page");
+            // In place of the copy: the whole cache is then as if the page had been copied.
+            let before = first.read_buffer(spec.buffer).expect("a known buffer");
+            first.write_page(cache, copy, &page).expect("a page");
+            let after = first.read_buffer(spec.buffer).expect("a known buffer");
+            assert!(before == after, "{}: a written page", spec.name);
+            // Nothing but the page is written.
+            let mut swapped = page.clone();
+            swapped.reverse();
+            first.write_page(cache, copy, &swapped).expect("a page");
+            first.read_page(cache, copy, &mut copied).expect("a page");
+            assert!(copied == swapped, "{}: a page in reverse", spec.name);
+            first.write_page(cache, copy, &page).expect("a page");
+            let after = first.read_buffer(spec.buffer).expect("a known buffer");
+            assert!(before == after, "{}: a page beside others", spec.name);
+        }
+    }
+    let goes_on = |context: &mut dyn Context, slot: u32| {
+        let mut n = Numbers(19);
+        let rest = rows(&mut n, model.vocab, slot, 10, 7);
+        let logits = context.step(prompt, &rest, &[0, 6]);
+        bits(logits.expect("a valid step"))
+    };
+    let own = goes_on(first.as_mut(), 0);
+    assert!(goes_on(first.as_mut(), 1) == own, "copied pages");
+    assert!(goes_on(second.as_mut(), 2) == own, "written pages");
+}
+
 /// A pool of 7 pages for 3 slots of 16: the default lists wrap around, and other lists share it out.
 fn small(case: &Case, model: &Model, device: &dyn Device, oracle: &dyn Device) {
     let mut pair = case.pair(device, oracle);

@@ -116,6 +116,12 @@ impl Case {
         self.program.pass(kind).expect("the program has the pass")
     }
 
+    /// Bytes of a page of a cache.
+    pub(super) fn page_bytes(&self, cache: usize) -> usize {
+        let bytes = self.program.caches[cache].page_bytes(self.program.page);
+        bytes.expect("a small page") as usize
+    }
+
     /// Index of the recurrent cache.
     pub(super) fn recurrent(&self) -> usize {
         let recurrent = |c: &CacheSpec| matches!(c.kind, CacheKind::Recurrent { .. });
@@ -269,7 +275,7 @@ pub(super) fn bits(values: &[f32]) -> Vec<u32> {
 ///
 /// | | |
 /// |---|---|
-/// | weights in F32, F16 | 0.002, from other orders of summation |
+/// | weights in F32, F16 | 0.006: activations may be rounded to F16 |
 /// | weights in BF16, F8_E4M3 | 0.012: activations may be rounded to BF16 |
 /// | weights in other blocks | 0.04: activations may be rounded to 8 bits |
 /// | a Q8_0 cache | at least 0.02: a value on the edge may be rounded to either side |
@@ -277,7 +283,7 @@ pub(super) fn bits(values: &[f32]) -> Vec<u32> {
 /// | one hidden value | 0.1: the norm of a single value is its sign |
 pub(super) fn tolerance(model: &Model, rows: usize) -> f32 {
     let weights = match model.format {
-        Format::F32 | Format::F16 => 0.002,
+        Format::F32 | Format::F16 => 0.006,
         Format::BF16 | Format::F8_E4M3 => 0.012,
         _ => 0.04,
     };

@@ -20,7 +20,7 @@ mod requests;
 mod sampling;
 mod steps;
 
-pub use caches::{pages, per_layer_heads, recurrent, windows};
+pub use caches::{page_transfer, pages, per_layer_heads, recurrent, windows};
 pub use chains::{chains, control, slots_in_a_chain, stops};
 pub use lifecycle::{allocated, profiles, shared, weights};
 pub use ops::{contexts, experts, formats, ops, unfused};
@@ -41,7 +41,7 @@ macro_rules! conformance_tests {
             ops formats experts contexts unfused
             batches outputs pooled
             chains slots_in_a_chain stops control
-            pages windows recurrent per_layer_heads
+            pages page_transfer windows recurrent per_layer_heads
             sampling choices
             faults limits
             allocated shared profiles weights);

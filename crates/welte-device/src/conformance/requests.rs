@@ -105,6 +105,19 @@ pub fn faults(device: &dyn Device, _oracle: &dyn Device) {
         refused(c.copy_page(cache, from, to), what);
         assert!(step(c) == before, "after {what}");
     }
+    let page = case.page_bytes(0);
+    for (what, cache, number, bytes) in [
+        ("a page of an unknown cache", 1, 0, page),
+        ("an unknown page", 0, 122, page),
+        ("a page and a byte", 0, 1, page + 1),
+        ("a page but a byte", 0, 1, page - 1),
+        ("no byte of a page", 0, 1, 0),
+    ] {
+        let mut bytes = vec![0; bytes];
+        refused(c.write_page(cache, number, &bytes), what);
+        refused(c.read_page(cache, number, &mut bytes), what);
+        assert!(step(c) == before, "after {what}");
+    }
     refused(c.set_slot(3, &SlotState::default()), "an unknown slot");
     step(c);
     sample(c, 1, 0, 1);

@@ -1,4 +1,4 @@
-//! Models made up from a seed: real shapes, random weights, no download.
+//! Synthetic models: real shapes, random weights from a seed, no download.
 
 mod fill;
 mod shape;
@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::path::Path;
 use welte_table::Format;
 
-/// About as many bytes are made at a time when a file is written.
+/// The approximate number of bytes made at a time when writing a file.
 const PIECE: usize = 32 << 20;
 
-/// A made-up checkpoint. It speaks GGUF's names; rows are made when they are asked for, always the same ones.
+/// A synthetic checkpoint with GGUF names. Rows are made on request and are always the same.
 #[derive(Debug)]
 pub struct Synthetic {
     origin: String,
@@ -28,14 +28,14 @@ pub struct Synthetic {
     by_name: HashMap<String, usize>,
 }
 
-/// How the matrices are stored.
+/// The formats of the matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipe {
-    /// All in one format.
+    /// One format for all.
     Pure(Format),
-    /// Most in the first format; the output and the weightiest of the others in Q6_K.
+    /// Q6_K for the output and the most sensitive matrices, this format for the others.
     Medium(Format),
-    /// Experts in MXFP4, the rest in Q8_0.
+    /// MXFP4 for experts, Q8_0 for the others.
     Mxfp4Experts,
 }
 
@@ -45,14 +45,14 @@ impl Recipe {
             "q4_k_m" => Some(Recipe::Medium(Format::Q4_K)),
             "q5_k_m" => Some(Recipe::Medium(Format::Q5_K)),
             "mxfp4_moe" => Some(Recipe::Mxfp4Experts),
-            // The usual group need not be named: mlx4.
+            // The usual group size may be left out: `mlx4`.
             other => Format::from_name(other)
                 .or_else(|| Format::from_name(&format!("{other}_64")))
                 .map(Recipe::Pure),
         }
     }
 
-    /// GGUF's number for it (`general.file_type`).
+    /// The number in `general.file_type`.
     fn file_type(self) -> u64 {
         match self {
             Recipe::Medium(Format::Q4_K) => 15,
@@ -75,13 +75,13 @@ impl Recipe {
                 Format::IQ4_XS => 30,
                 Format::BF16 => 32,
                 Format::MXFP4 => 38,
-                // GGUF has none: what it calls guessed.
+                // GGUF has no number. It calls this one "guessed".
                 Format::F8_E4M3 | Format::Affine(_) => 1024,
             },
         }
     }
 
-    /// The format of a matrix with rows of `k`; `important` are those that mixed recipes give more bits.
+    /// The format of a matrix with rows of `k` elements. Mixed recipes give `important` ones more bits.
     fn format(self, important: bool, expert: bool, k: usize) -> Format {
         let wanted = match self {
             Recipe::Medium(_) if important => Format::Q6_K,
@@ -93,8 +93,8 @@ impl Recipe {
     }
 }
 
-/// Block formats need rows of whole blocks: where they are not, the K formats become the plain block format of the
-/// next size, as llama.cpp's quantiser does it (Q2_K and Q3_K: Q4_0), and any other F16.
+/// The format, or a substitute if rows are not whole blocks. K formats become the plain block format of the next size,
+/// as in llama.cpp (Q2_K and Q3_K become Q4_0), others F16.
 fn fallback(format: Format, k: usize) -> Format {
     if k.is_multiple_of(format.block()) {
         return format;
@@ -111,7 +111,7 @@ fn fallback(format: Format, k: usize) -> Format {
 }
 
 impl Synthetic {
-    /// `SHAPE[,KEY=VALUE...]:FORMAT`, such as `qwen3-0.6b:q4_0`, `llama-1b,layers=2:q8_0` or
+    /// Parses `SHAPE[,KEY=VALUE...]:FORMAT`, such as `qwen3-0.6b:q4_0`, `llama-1b,layers=2:q8_0` or
     /// `custom,arch=llama,layers=2,dim=256,heads=4,kv_heads=2,head_dim=64,ffn=512,vocab=1000,seed=7:q4_k_m`.
     pub fn parse(text: &str) -> Result<Synthetic, Error> {
         let origin = format!("synthetic:{text}");
@@ -141,11 +141,11 @@ impl Synthetic {
         for word in words {
             let (key, value) = word
                 .split_once('=')
-                .ok_or_else(|| refuse(format!("{word}: KEY=VALUE is meant")))?;
+                .ok_or_else(|| refuse(format!("{word}: expected KEY=VALUE")))?;
             if key == "seed" {
                 seed = value
                     .parse()
-                    .map_err(|_| refuse(format!("seed={value}: a number is meant")))?;
+                    .map_err(|_| refuse(format!("seed={value}: expected a number")))?;
             } else {
                 shape.set(key, value).map_err(&refuse)?;
             }
@@ -165,12 +165,11 @@ impl Synthetic {
         Ok(made)
     }
 
-    /// Its sizes.
+    /// The model's shape.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Adds every tensor.
     fn lay_out(&mut self, shape: &Shape, recipe: Recipe) {
         let Shape {
             dim,
@@ -189,7 +188,7 @@ impl Synthetic {
             false => 0,
         };
         let gpt_oss = shape.family == Family::GptOss;
-        // `stack` of them, one below the other.
+        // Adds `stack` matrices as one tensor.
         let mut stacked = |name: String, stack: usize, n: usize, k: usize, important: bool| {
             let format = recipe.format(important, stack > 1, k);
             self.add(name, format, stack, stack * n, k, Fill::Matrix);
@@ -202,7 +201,7 @@ impl Synthetic {
         }
         for layer in 0..layers {
             let name = |part: &str| format!("blk.{layer}.{part}.weight");
-            // As llama.cpp chooses: the first and last eighth, and every third of the rest.
+            // llama.cpp's choice: the first and last eighth, and every third one between.
             let eighth = layers / 8;
             let more = layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
             let mut matrix = |part: &str, n: usize, k: usize, important: bool| {
@@ -299,7 +298,7 @@ impl Synthetic {
         self.fills.push(fill);
     }
 
-    /// Makes rows from `first` on until `out`, a whole number of rows, is full.
+    /// Fills `out`, a whole number of rows, with the rows from `first` on.
     fn make(&self, index: usize, first: usize, row_bytes: usize, out: &mut [u8]) {
         let TensorInfo {
             name, format, k, ..
@@ -317,7 +316,7 @@ impl Synthetic {
         }
     }
 
-    /// Makes rows on as many threads as there are cores.
+    /// Makes rows on all cores.
     fn make_together(&self, index: usize, first: usize, rows: usize, out: &mut Vec<u8>) {
         let tensor = &self.tensors[index];
         let row = tensor.format.bytes(tensor.k).unwrap_or(1);
@@ -367,7 +366,8 @@ impl Checkpoint for Synthetic {
             .get(&tensor.name)
             .copied()
             .filter(|i| self.tensors[*i] == *tensor);
-        let index = index.ok_or_else(|| self.refuse(tensor, "is not there".to_string()))?;
+        let index =
+            index.ok_or_else(|| self.refuse(tensor, "is not in this checkpoint".to_string()))?;
         let inside = first.checked_add(rows).is_some_and(|end| end <= tensor.n);
         let sizes = tensor
             .format
@@ -391,7 +391,7 @@ impl Checkpoint for Synthetic {
     }
 }
 
-/// Writes a made-up model as a GGUF file. `progress` hears of bytes made and bytes in all.
+/// Writes a synthetic model as a GGUF file. `progress` receives the bytes written and their total.
 pub fn write(
     model: &Synthetic,
     path: &Path,
@@ -414,7 +414,7 @@ pub fn write(
             firsts.map(move |first| (index, first, step.min(tensor.n - first)))
         });
     let (mut made, mut next, mut done) = (Vec::new(), Vec::new(), 0);
-    // While one piece is written, the next is made.
+    // The next piece is made while one is written.
     for (index, first, rows) in pieces {
         let written = std::thread::scope(|scope| {
             scope.spawn(|| model.make_together(index, first, rows, &mut next));
@@ -430,7 +430,7 @@ pub fn write(
     writer.finish()
 }
 
-/// Everything that a loader needs to know.
+/// The metadata that a loader needs.
 fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
     let architecture = shape.architecture();
     let text = |s: &str| Value::String(s.to_string());

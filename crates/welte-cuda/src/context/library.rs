@@ -1,0 +1,278 @@
+//! Comparing cuBLASLt's algorithms with our own kernels when a context is made. An algorithm is used only if its bits are
+//! ours. Which algorithm runs therefore changes speed, and never results.
+#![allow(unsafe_code)]
+
+use super::CudaContext;
+use super::ready::Ready;
+use crate::Error;
+use crate::gpu::Gpu;
+use crate::launch::{Either, Probe, bytes_of_all};
+use welte_table::Row;
+
+/// Values of the pattern that fills activations.
+const PATTERN: usize = 1 << 16;
+/// Rows that are compared: about so many, evenly spread, so that every tile has some.
+const COMPARED: u32 = 16;
+
+impl CudaContext {
+    /// Decides for every product of cuBLASLt which algorithm runs, if any.
+    pub(super) fn choose_algorithms(&mut self) -> Result<(), Error> {
+        let mut pattern = None;
+        for pass in 0..self.passes.len() {
+            let commands = std::mem::take(&mut self.passes[pass].commands);
+            let decided = commands.iter().enumerate().try_for_each(|(index, nodes)| {
+                nodes.iter().try_for_each(|node| match node {
+                    Ready::ForRows { least, most, nodes } => match &nodes[..] {
+                        [Ready::Either(either)] if is_open(either) => {
+                            let pattern = pattern.get_or_insert_with(noise);
+                            self.decide(pass, index, either, [*most, *least], pattern)
+                        }
+                        _ => Ok(()),
+                    },
+                    _ => Ok(()),
+                })
+            });
+            self.passes[pass].commands = commands;
+            decided?;
+        }
+        Ok(())
+    }
+
+    /// Takes the first candidate whose bits are those of our kernels, for the most and for the fewest rows.
+    fn decide(
+        &mut self,
+        pass: usize,
+        command: usize,
+        either: &Either<Ready>,
+        rows: [u32; 2],
+        pattern: &[f32],
+    ) -> Result<(), Error> {
+        let mut wanted = Vec::new();
+        for live in rows {
+            self.prepare_trial(pass, command, &either.probe, live, pattern)?;
+            let own = either.own.iter();
+            own.into_iter()
+                .try_for_each(|node| self.enqueue(node, live))?;
+            wanted.push(result(&self.gpu, &either.probe, live)?);
+        }
+        let most = either.products().map(|gemm| gemm.plan.candidates()).max();
+        let mut agreeing = None;
+        for candidate in 0..most.unwrap_or(0) {
+            let mut agrees = true;
+            for (live, wanted) in rows.into_iter().zip(&wanted) {
+                self.prepare_trial(pass, command, &either.probe, live, pattern)?;
+                agrees = agrees
+                    && self.run_candidate(either, live, candidate).is_ok()
+                    && result(&self.gpu, &either.probe, live)? == *wanted;
+            }
+            if agrees {
+                agreeing = Some(candidate);
+                break;
+            }
+        }
+        for gemm in either.products() {
+            let last = gemm.plan.candidates() - 1;
+            gemm.plan.choose(agreeing.map(|one| one.min(last)));
+        }
+        Ok(())
+    }
+
+    /// Enqueues the library's way with a candidate for the products that are not decided.
+    fn run_candidate(
+        &self,
+        either: &Either<Ready>,
+        live: u32,
+        candidate: usize,
+    ) -> Result<(), Error> {
+        either.library.iter().try_for_each(|node| match node {
+            Ready::Gemm(gemm) => {
+                let last = gemm.plan.candidates() - 1;
+                let by = match gemm.plan.chosen() {
+                    Some(chosen) => chosen.unwrap_or(0),
+                    None => candidate.min(last),
+                };
+                gemm.run_by(&self.gpu, live, by)
+            }
+            node => self.enqueue(node, live),
+        })
+    }
+
+    /// Uploads the step state and fills what the product reads, and what it may add to.
+    fn prepare_trial(
+        &mut self,
+        pass: usize,
+        command: usize,
+        probe: &Probe,
+        live: u32,
+        pattern: &[f32],
+    ) -> Result<(), Error> {
+        let is_output = command >= self.passes[pass].outputs_from;
+        let outputs: Vec<u32> = (0..if is_output { live } else { 0 }).collect();
+        let rows = vec![Row::default(); live as usize];
+        self.upload_step(pass, &rows, &outputs, 0)?;
+        fill(
+            &self.gpu,
+            probe.x,
+            values(live, probe.x_stride, probe.k),
+            pattern,
+        )?;
+        fill(
+            &self.gpu,
+            probe.y,
+            values(live, probe.y_stride, probe.columns),
+            pattern,
+        )
+    }
+}
+
+/// Whether a product of it has not been decided.
+fn is_open(either: &Either<Ready>) -> bool {
+    either.products().any(|gemm| gemm.plan.chosen().is_none())
+}
+
+/// Values from the first row to the end of the last one.
+fn values(rows: u32, stride: u32, row: u32) -> usize {
+    (rows as usize - 1) * stride as usize + row as usize
+}
+
+/// Numbers between -1 and 1.
+fn noise() -> Vec<f32> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..PATTERN).map(next).collect()
+}
+
+/// Enqueues filling `count` floats with the pattern, over and over.
+fn fill(gpu: &Gpu, start: u64, count: usize, pattern: &[f32]) -> Result<(), Error> {
+    let mut done = count.min(pattern.len());
+    // SAFETY: the floats are a product's operand in a buffer of this context, whose contents nothing needs yet.
+    unsafe { gpu.upload(start, bytes_of_all(&pattern[..done]))? };
+    while done < count {
+        let next = done.min(count - done);
+        // SAFETY: as above; the copy begins where the filled part ends.
+        unsafe { gpu.copy(start + 4 * done as u64, start, 4 * next as u64)? };
+        done += next;
+    }
+    Ok(())
+}
+
+/// Some rows of a product's result.
+fn result(gpu: &Gpu, probe: &Probe, live: u32) -> Result<Vec<u8>, Error> {
+    let row = 4 * probe.columns as usize;
+    let step = live.div_ceil(COMPARED) as usize;
+    let chosen: Vec<u32> = (0..live).step_by(step).chain([live - 1]).collect();
+    let mut bytes = vec![0; row * chosen.len()];
+    for (out, at) in bytes.chunks_exact_mut(row).zip(chosen) {
+        let at = probe.y + 4 * u64::from(at) * u64::from(probe.y_stride);
+        // SAFETY: the row lies in the product's buffer; we wait before the bytes are used.
+        unsafe { gpu.download(at, out)? };
+    }
+    gpu.synchronise()?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CudaDevice;
+    use crate::gpu::Event;
+    use std::sync::Arc;
+    use welte_device::{DeviceOptions, Replay};
+    use welte_formats::synthetic::Synthetic;
+    use welte_models::CompileOptions;
+
+    fn open(shape: &str) -> CudaContext {
+        let checkpoint = Synthetic::parse(shape).unwrap();
+        let spec = welte_models::spec(&checkpoint).unwrap();
+        let compile = CompileOptions {
+            context: 1024,
+            prompt_outputs: 128,
+            ..CompileOptions::default()
+        };
+        let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+        let mut options = DeviceOptions::default();
+        options.replay = Replay::Graph;
+        let device = CudaDevice::open(0, &options).unwrap();
+        let loaded = device.load_program(Arc::new(program), &checkpoint);
+        loaded.unwrap().cuda_context().unwrap()
+    }
+
+    /// Microseconds of a list of nodes.
+    fn time(context: &CudaContext, nodes: &[Ready], live: u32) -> f64 {
+        const TURNS: u32 = 20;
+        let (begin, end) = (Event::new(&context.gpu), Event::new(&context.gpu));
+        let (begin, end) = (begin.unwrap(), end.unwrap());
+        let mut least = f64::INFINITY;
+        for _ in 0..3 {
+            begin.record().unwrap();
+            for _ in 0..TURNS {
+                let run = nodes
+                    .iter()
+                    .try_for_each(|node| context.enqueue(node, live));
+                run.unwrap();
+            }
+            end.record().unwrap();
+            end.wait().unwrap();
+            least = least.min(end.since(&begin).unwrap() as f64 / 1e3 / f64::from(TURNS));
+        }
+        least
+    }
+
+    /// Prints, per product and number of rows, the chosen algorithm and the time of both ways.
+    #[test]
+    #[ignore = "needs a GPU with cuBLASLt"]
+    fn an_algorithm_agrees_for_every_product() {
+        let named = std::env::var("WELTE_SHAPES").ok();
+        let named = named.as_deref().unwrap_or(
+            "qwen3-4b,layers=1,vocab=32000:bf16 qwen3-4b,layers=1,vocab=32000:q4_0 qwen3-4b,layers=1,vocab=32000:q4_k \
+             llama-8b,layers=1,vocab=32000:bf16 llama-8b,layers=1,vocab=32000:f16 llama-1b,layers=1,vocab=32000:q8_0",
+        );
+        let mut disagree = Vec::new();
+        let pattern = noise();
+        for shape in named.split_whitespace() {
+            let mut context = open(shape);
+            for pass in 1..context.passes.len() {
+                let commands = std::mem::take(&mut context.passes[pass].commands);
+                for (index, nodes) in commands.iter().enumerate() {
+                    for node in nodes {
+                        let Ready::ForRows { least, most, nodes } = node else {
+                            continue;
+                        };
+                        let [Ready::Either(either)] = &nodes[..] else {
+                            continue;
+                        };
+                        let probe = either.probe;
+                        let what = format!(
+                            "{shape} {} x {}, {least} to {most} rows",
+                            probe.columns, probe.k
+                        );
+                        let chosen: Vec<_> =
+                            either.products().map(|gemm| gemm.plan.chosen()).collect();
+                        if chosen.iter().any(|one| !matches!(one, Some(Some(_)))) {
+                            disagree.push(what.clone());
+                        }
+                        let mut line = format!("{what}: {chosen:?}");
+                        for live in [*least, *most] {
+                            let made = context.prepare_trial(pass, index, &probe, live, &pattern);
+                            made.unwrap();
+                            let own = time(&context, &either.own, live);
+                            line += &format!(", {live} rows: own {own:.1} us");
+                            if !disagree.contains(&what) {
+                                let library = time(&context, &either.library, live);
+                                line += &format!(" library {library:.1} us");
+                            }
+                        }
+                        eprintln!("{line}");
+                    }
+                }
+                context.passes[pass].commands = commands;
+            }
+        }
+        assert!(disagree.is_empty(), "{}", disagree.join("\n"));
+    }
+}
