@@ -73,13 +73,12 @@ const KEY: &str = "welte_trial_key";
 const VALUE: &str = "welte_trial_value";
 const TEXT: &str = "welte trial text";
 
+/// Renders messages with tools.
+type Render<'a> = dyn Fn(&[Json], &[Json]) -> Option<String> + 'a;
+
 impl Dialect {
-    /// Tries a template, without tools and calls if `plain`. `render` renders messages with tools; `None` if it fails.
-    pub(crate) fn of(
-        source: &str,
-        plain: bool,
-        render: &dyn Fn(&[Json], &[Json]) -> Option<String>,
-    ) -> Dialect {
+    /// Tries a template, without tools and calls if `plain`.
+    pub(crate) fn of(source: &str, plain: bool, render: &Render) -> Dialect {
         let mut dialect = Dialect {
             thinking: source.contains(".thinking") || source.contains("['thinking']"),
             tool_responses: source.contains("tool_responses")

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use welte_text::calls::{Answer, CallParser, Event, Format, Syntax, Tool};
+use welte_text::{Tokenizer, Vocabulary};
 
 fn tools() -> Vec<Tool> {
     let tool = |name: &str, properties: Value| Tool {
@@ -928,4 +929,49 @@ fn templates_choose_the_syntax() {
         assert_eq!(format.reasoning.name, reasoning, "{template}");
     }
     assert!(Format::named("unheard-of").is_none());
+}
+
+#[test]
+fn marks_that_are_control_tokens_are_known() {
+    let control = [
+        "<s>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[THINK]",
+        "[INST]",
+        "<|channel>",
+    ];
+    let tokens: Vec<String> = ["a", "[CALL_ID]"]
+        .iter()
+        .chain(&control)
+        .map(ToString::to_string)
+        .collect();
+    let tokenizer = Tokenizer::from_vocabulary(Vocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-4o".into()),
+        // `[CALL_ID]` is an ordinary token here, which is printed anyway.
+        token_types: tokens
+            .iter()
+            .map(|token| {
+                if control.contains(&token.as_str()) {
+                    3
+                } else {
+                    1
+                }
+            })
+            .collect(),
+        tokens,
+        ..Vocabulary::default()
+    })
+    .unwrap();
+    let texts = |format: &str| -> Vec<String> {
+        let ids = Format::named(format).unwrap().control_tokens(&tokenizer);
+        ids.iter()
+            .map(|id| tokenizer.token_text(*id).to_owned())
+            .collect()
+    };
+    assert_eq!(texts("mistral"), ["[TOOL_CALLS]", "[ARGS]", "[THINK]"]);
+    // A part of the mark `<|channel>thought`.
+    assert_eq!(texts("gemma-4"), ["<|channel>"]);
+    assert_eq!(texts("hermes"), [""; 0]);
 }

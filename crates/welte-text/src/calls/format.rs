@@ -17,10 +17,18 @@ pub struct Syntax {
     pub(super) closings: &'static [&'static str],
     /// An answer that begins with `{` or `[` may be a call.
     pub(super) bare: Option<Start>,
-    /// A character behind a call that begins another one without a mark.
-    pub(super) again: Option<(fn(char) -> bool, Start)>,
+    /// Another call that follows without a mark.
+    pub(super) again: Option<Again>,
     /// Answers come in channels.
     pub(super) channels: bool,
+}
+
+/// A call that follows another one without a mark.
+#[derive(Debug)]
+pub(super) struct Again {
+    /// Whether it may begin with this character.
+    pub(super) begins: fn(char) -> bool,
+    pub(super) start: Start,
 }
 
 /// A mark that begins a block of calls.
@@ -248,7 +256,10 @@ static SYNTAXES: [Syntax; 20] = [
     Syntax {
         openings: &[text("<tool_call>", Start::Json)],
         closings: &["</tool_call>"],
-        again: Some((|c| c == '{', Start::Json)),
+        again: Some(Again {
+            begins: |c| c == '{',
+            start: Start::Json,
+        }),
         ..syntax("hermes", &[&["<tool_call>"]])
     },
     Syntax {
@@ -278,7 +289,10 @@ static SYNTAXES: [Syntax; 20] = [
         ],
         closings: &["```"],
         bare: Some(Start::Llama),
-        again: Some((|c| c.is_alphabetic() || c == '_', Start::Python)),
+        again: Some(Again {
+            begins: |c| c.is_alphabetic() || c == '_',
+            start: Start::Python,
+        }),
         ..syntax("gemma", &[&["<start_of_turn>"]])
     },
     syntax("none", &[&[]]),
@@ -422,5 +436,34 @@ impl Format {
             .collect();
         ids.dedup();
         ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mark that begins another one would hide it.
+    #[test]
+    fn no_mark_begins_another_one() {
+        for syntax in Syntax::all() {
+            let openings = syntax.openings.iter().map(|opening| opening.mark);
+            let closings = syntax.closings.to_vec();
+            for marks in [openings.collect(), closings] {
+                for mark in &marks {
+                    let hidden = marks.iter().filter(|other| other.starts_with(mark));
+                    assert_eq!(hidden.count(), 1, "{}: {mark}", syntax.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = Syntax::all().iter().map(|syntax| syntax.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
     }
 }

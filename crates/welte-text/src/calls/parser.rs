@@ -207,11 +207,12 @@ impl MarkParser {
             Ok(Some(_)) => *closed = true,
             Ok(None) => {}
             Err(rest) => {
-                let again = syntax.again.filter(|(begins, _)| !*closed && begins(c));
+                let again = syntax.again.as_ref();
+                let again = again.filter(|again| !*closed && (again.begins)(c));
                 self.mode = Mode::Text;
                 match again {
-                    Some((_, start)) if rest.len() == c.len_utf8() => {
-                        self.open("", start, true);
+                    Some(again) if rest.len() == c.len_utf8() => {
+                        self.open("", again.start, true);
                         self.block(c, tools, out);
                     }
                     _ => self.replay(&rest, tools, out),
