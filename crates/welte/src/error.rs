@@ -163,6 +163,12 @@ pub enum Error {
         /// Tokens of the context.
         context: usize,
     },
+    /// The model's caches cannot be kept on disk.
+    #[error("{origin}: the prefix store cannot keep recurrent state")]
+    PrefixStore {
+        /// Which model.
+        origin: String,
+    },
     /// The text is too short to score.
     #[error("the text has {tokens} tokens; chunks of {chunk} need at least {}", 2 * .chunk)]
     TooShort {

@@ -19,8 +19,6 @@
 //! # Ok(()) }
 //! ```
 
-// The disk tier is not connected yet.
-#[allow(dead_code, unused_imports)]
 mod cache;
 mod device;
 mod devices;

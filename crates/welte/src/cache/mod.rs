@@ -11,9 +11,11 @@ mod pool;
 mod store;
 mod tree;
 
+pub(crate) use fingerprint::fingerprint;
 pub(crate) use pool::PagePool;
+pub(crate) use store::{Layout, Place, PrefixStore, Rates, Sha256, Staging, StoreMonitor, Stored};
 pub use store::{PrefixStoreOptions, PrefixStoreStatus};
-pub(crate) use tree::{Hit, PrefixTree};
+pub(crate) use tree::PrefixTree;
 
 /// No page: an entry of a page list whose page was dropped, or a cache that a node has no page of.
 pub(crate) const NO_PAGE: u32 = u32::MAX;
@@ -27,6 +29,6 @@ pub(crate) fn token_of(key: u32) -> u32 {
 }
 
 /// True if a held key may stand for a wanted one. A wanted key with the role "prompt" takes both roles unless `exact`.
-fn matches(held: u32, wanted: u32, exact: bool) -> bool {
+pub(crate) fn matches(held: u32, wanted: u32, exact: bool) -> bool {
     held == wanted || (!exact && held == wanted | GENERATED)
 }

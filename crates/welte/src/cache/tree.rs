@@ -46,7 +46,6 @@ struct Node {
     depth: u32,
     /// Keys it holds, at most a page.
     len: usize,
-    used: bool,
 }
 
 impl Node {
@@ -58,7 +57,6 @@ impl Node {
         chain: NONE,
         depth: 0,
         len: 0,
-        used: false,
     };
 }
 
@@ -449,7 +447,6 @@ impl PrefixTree {
             parent,
             next,
             depth: depth as u32,
-            used: true,
             ..Node::UNUSED
         };
         self.set_first_child(parent, node);
@@ -655,10 +652,9 @@ impl PrefixTree {
         hasher.finish() as usize & (self.buckets.len() - 1)
     }
 
-    /// Nodes in use, in no particular order.
+    /// Nodes in use, from the one that has not been used for the longest time. Children come before their parents.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> {
-        let all = self.nodes.iter().enumerate();
-        all.filter(|(_, node)| node.used).map(|(i, _)| i as u32)
+        self.recent.iter()
     }
 
     /// Number of nodes in use.

@@ -4,6 +4,7 @@
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
 use super::channel::Finish;
+use super::disk::Disk;
 use super::pace::Pace;
 use super::pages::Pages;
 use super::sequence::Sequence;
@@ -11,6 +12,7 @@ use super::shared::Shared;
 use crate::Error;
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
 use welte_table::{Program, Row};
@@ -55,6 +57,7 @@ impl Scheduler {
         program: &Arc<Program>,
         decode: usize,
         prompt: usize,
+        disk: Option<Disk>,
     ) -> Scheduler {
         let slots = program.slots as usize;
         let pass = |index: usize| PassSpec {
@@ -65,7 +68,7 @@ impl Scheduler {
         Scheduler {
             decode,
             prompt,
-            pages: Pages::new(program),
+            pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
             waiting: Vec::with_capacity(shared.most),
             running: Vec::with_capacity(slots),
@@ -89,10 +92,12 @@ impl Scheduler {
     pub(crate) fn turn(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         self.intake();
         self.admit(context)?;
+        self.restore(context)?;
         self.compute_prompts(context)?;
         self.compute_generated(context)?;
         self.decode(context)?;
         self.publish();
+        self.shared.turns.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -104,6 +109,7 @@ impl Scheduler {
             let mut inbox = self.shared.inbox();
             let arrived = !inbox.arrivals.is_empty();
             self.waiting.append(&mut inbox.arrivals);
+            inbox.ping = false;
             (arrived, std::mem::take(&mut inbox.forget))
         };
         if forget {
@@ -164,6 +170,26 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Hands stored pages to the sequences that wait for them. If all do, nothing else can be done meanwhile.
+    fn restore(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        let Some(disk) = &mut self.pages.disk else {
+            return Ok(());
+        };
+        let waits = |s: &Box<Sequence>| s.restore.is_some();
+        if !self.running.is_empty() && self.running.iter().all(waits) {
+            disk.wait();
+        }
+        match disk.advance(context, &mut self.running) {
+            Ok(()) => Ok(()),
+            Err(error) => self.fault(context, error),
+        }
+    }
+
+    /// Writes the cached prefixes to the disk tier.
+    pub(crate) fn save(&mut self, context: &mut dyn Context) {
+        self.pages.save(context);
+    }
+
     /// Rows of prompts that running sequences still need.
     fn rows_ahead(&self) -> usize {
         let rest = |s: &Sequence| s.target().saturating_sub(s.computed);
@@ -190,7 +216,11 @@ impl Scheduler {
         if let Err(error) = stepped.map(drop) {
             return self.fault(context, error);
         }
-        self.pace.prompted(self.rows.len(), begun.elapsed());
+        let took = begun.elapsed();
+        self.pace.prompted(self.rows.len(), took);
+        if let Some(disk) = &mut self.pages.disk {
+            disk.computed(self.rows.len(), took);
+        }
         self.picks.clear();
         for sequence in &mut self.running {
             let rows = std::mem::take(&mut sequence.planned);
@@ -240,7 +270,7 @@ impl Scheduler {
         self.outputs.clear();
         for sequence in &mut self.running {
             let left = budget - self.rows.len();
-            let (role, run) = match sequence.is_filling() {
+            let (role, run) = match sequence.is_filling() && sequence.restore.is_none() {
                 true => sequence.next_run(),
                 false => continue,
             };

@@ -7,9 +7,8 @@
 //! 8   identity: SHA-256 over model, arithmetic, page size and caches
 //! 40  name of the page before it; the identity for the first page of a text
 //! 72  number of keys
-//! 76  bit c is set if there is a page of cache c
-//! 80  keys, 4 bytes each
-//!     pages of the caches, one after the other
+//! 76  keys, 4 bytes each
+//!     a page of each cache, one after the other
 //!     SHA-256 of all bytes before
 //! ```
 //!
@@ -18,11 +17,10 @@
 
 use crate::cache::token_of;
 use ring::digest::{Context, SHA256};
-use std::ops::Range;
 use welte_table::{CacheKind, Program};
 
 const MAGIC: &[u8; 8] = b"WELTEPF1";
-const KEYS: usize = 80;
+const KEYS: usize = 76;
 const SUM: usize = 32;
 
 /// A SHA-256.
@@ -142,7 +140,7 @@ impl Layout {
     /// their bits. `None` if the program has caches that cannot be stored.
     pub(crate) fn new(program: &Program, model: &Sha256, arithmetic: &str) -> Option<Layout> {
         let attention = |kind: &CacheKind| matches!(kind, CacheKind::Attention { .. });
-        if program.caches.len() > 32 || !program.caches.iter().all(|c| attention(&c.kind)) {
+        if !program.caches.iter().all(|cache| attention(&cache.kind)) {
             return None;
         }
         let bytes = |bytes: Option<u64>| usize::try_from(bytes?).ok();
@@ -198,13 +196,13 @@ impl Staging {
         }
     }
 
-    /// Writes header and keys, and lets `fill` write the page of each cache; it returns false for a cache without one.
+    /// Writes header and keys, and lets `fill` write the page of each cache.
     pub(super) fn encode<E>(
         &mut self,
         layout: &Layout,
         parent: &Place,
         keys: &[u32],
-        fill: &mut dyn FnMut(usize, &mut [u8]) -> Result<bool, E>,
+        fill: &mut dyn FnMut(usize, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         self.bytes[..8].copy_from_slice(MAGIC);
         self.bytes[8..40].copy_from_slice(&layout.identity);
@@ -214,14 +212,10 @@ impl Staging {
             place.copy_from_slice(&key.to_le_bytes());
         }
         let mut at = KEYS + 4 * keys.len();
-        let mut present = 0u32;
         for (cache, bytes) in layout.caches.iter().enumerate() {
-            if fill(cache, &mut self.bytes[at..at + bytes])? {
-                present |= 1 << cache;
-                at += bytes;
-            }
+            fill(cache, &mut self.bytes[at..at + bytes])?;
+            at += bytes;
         }
-        self.bytes[76..80].copy_from_slice(&present.to_le_bytes());
         self.len = at + SUM;
         Ok(())
     }
@@ -249,18 +243,13 @@ impl Staging {
         if count == 0 || count > layout.page {
             return Err("it has an impossible number of keys");
         }
-        let present = self.word(76);
-        if layout.caches.len() < 32 && present >> layout.caches.len() != 0 {
-            return Err("it has pages of unknown caches");
-        }
-        if self.range_of(layout, layout.caches.len()).start + SUM != file.len() {
+        if KEYS + 4 * count + layout.page_bytes() + SUM != file.len() {
             return Err("it has the wrong length");
         }
         let (body, sum) = file.split_at(file.len() - SUM);
         if sha256([body]) != sum {
             return Err("its checksum is wrong");
         }
-        // After `KEYS` bytes of header come the keys. Together with the parent they make the name.
         let parent = &file[40..72];
         let name = sha256([parent, &file[KEYS..KEYS + 4 * count]]);
         if name != id.name || parent[..8] != id.parent {
@@ -285,19 +274,10 @@ impl Staging {
         (0..self.word(72) as usize).map(|i| self.word(KEYS + 4 * i))
     }
 
-    /// The page of a cache, if it is there.
-    pub(crate) fn page(&self, layout: &Layout, cache: usize) -> Option<&[u8]> {
-        let present = self.word(76) >> cache & 1 == 1;
-        present.then(|| &self.bytes[self.range_of(layout, cache)])
-    }
-
-    /// Where the page of a cache lies; for the number of caches: where the last one ends.
-    fn range_of(&self, layout: &Layout, cache: usize) -> Range<usize> {
-        let present = self.word(76);
-        let mut start = KEYS + 4 * self.word(72) as usize;
-        for (i, bytes) in layout.caches[..cache].iter().enumerate() {
-            start += bytes * (present >> i & 1) as usize;
-        }
-        start..start + layout.caches.get(cache).unwrap_or(&0)
+    /// The page of a cache.
+    pub(crate) fn page(&self, layout: &Layout, cache: usize) -> &[u8] {
+        let before: usize = layout.caches[..cache].iter().sum();
+        let start = KEYS + 4 * self.word(72) as usize + before;
+        &self.bytes[start..start + layout.caches[cache]]
     }
 }

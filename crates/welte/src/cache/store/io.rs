@@ -49,7 +49,7 @@ pub(super) struct Io {
 
 impl Io {
     /// Does all jobs, in order, until the other side is gone.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>, results: &Sender<Done>, wake: &dyn Fn()) {
+    pub(super) fn run(mut self, jobs: &Receiver<Job>, results: &Sender<Done>) {
         self.make_room(0);
         for job in jobs {
             let done = match job {
@@ -65,7 +65,6 @@ impl Io {
             };
             // If the other side is gone, nobody waits for this.
             let _ = results.send(done);
-            wake();
         }
     }
 

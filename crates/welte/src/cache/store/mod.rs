@@ -8,7 +8,8 @@ mod file;
 mod folder;
 mod io;
 
-pub(crate) use file::{FileId, Layout, Place, Sha256, Staging, sha256};
+pub(super) use file::sha256;
+pub(crate) use file::{FileId, Layout, Place, Sha256, Staging};
 
 use folder::Folder;
 use io::{Done, Io, Job};
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Pages that may be on their way to or from the disk at a time.
 const STAGING: usize = 4;
@@ -66,6 +68,19 @@ impl Shared {
     }
 }
 
+/// Tells what a store does.
+#[derive(Clone)]
+pub(crate) struct StoreMonitor(Arc<Shared>);
+
+impl StoreMonitor {
+    pub(crate) fn status(&self) -> PrefixStoreStatus {
+        PrefixStoreStatus {
+            bytes: self.0.folder().total(),
+            ..self.0.status().clone()
+        }
+    }
+}
+
 /// A stored page that would continue a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
@@ -98,22 +113,12 @@ pub(crate) struct PrefixStore {
 type Write = dyn Fn(&Path, &[u8]) -> std::io::Result<()> + Send;
 
 impl PrefixStore {
-    /// Opens a folder, and makes it if need be. `wake` is called after each job. If the folder cannot be
-    /// used, the store finds nothing, writes nothing, and says so in its status.
-    pub(crate) fn open(
-        options: &PrefixStoreOptions,
-        layout: Layout,
-        wake: Box<dyn Fn() + Send>,
-    ) -> PrefixStore {
-        PrefixStore::open_with(options, layout, wake, Box::new(io::write_file))
+    /// Opens a folder, and makes it if need be. If the folder cannot be used, the store finds nothing, writes nothing, and says so in its status.
+    pub(crate) fn open(options: &PrefixStoreOptions, layout: Layout) -> PrefixStore {
+        PrefixStore::open_with(options, layout, Box::new(io::write_file))
     }
 
-    fn open_with(
-        options: &PrefixStoreOptions,
-        layout: Layout,
-        wake: Box<dyn Fn() + Send>,
-        write: Box<Write>,
-    ) -> PrefixStore {
+    fn open_with(options: &PrefixStoreOptions, layout: Layout, write: Box<Write>) -> PrefixStore {
         let (folder, opened) = Folder::open(&options.dir, options.bytes);
         let shared = Arc::new(Shared {
             folder: Mutex::new(folder),
@@ -141,7 +146,7 @@ impl PrefixStore {
         };
         let thread = std::thread::Builder::new()
             .name("prefix store".to_string())
-            .spawn(move || io.run(&taken, &results, &wake));
+            .spawn(move || io.run(&taken, &results));
         match (opened, thread) {
             (Ok(()), Ok(thread)) => {
                 store.jobs = Some(jobs);
@@ -160,12 +165,19 @@ impl PrefixStore {
         &self.layout
     }
 
-    /// What it has done.
-    pub(crate) fn status(&self) -> PrefixStoreStatus {
-        PrefixStoreStatus {
-            bytes: self.shared.folder().total(),
-            ..self.shared.status().clone()
-        }
+    /// Tells what the store does, also after it was closed.
+    pub(crate) fn monitor(&self) -> StoreMonitor {
+        StoreMonitor(self.shared.clone())
+    }
+
+    /// Bytes per second at which pages are read; 0 before the first one.
+    pub(crate) fn read_rate(&self) -> f64 {
+        self.shared.status().read_rate
+    }
+
+    /// The most bytes of all files.
+    pub(crate) fn most_bytes(&self) -> u64 {
+        self.shared.folder().most()
     }
 
     /// Finds the stored pages that continue a text at `place` with these keys, and appends them to `chain`. A key with
@@ -221,6 +233,13 @@ impl PrefixStore {
         self.answers.pop_front()
     }
 
+    /// Sleeps until a job is done, or until some time has passed.
+    pub(crate) fn wait(&mut self, at_most: Duration) {
+        if let Ok(done) = self.done.recv_timeout(at_most) {
+            self.sort(done);
+        }
+    }
+
     fn sort(&mut self, done: Done) {
         match done {
             Done::Idle(staging) => self.free.push(staging),
@@ -249,14 +268,14 @@ impl PrefixStore {
         }
     }
 
-    /// Writes a page, unless it is stored already. `fill` copies the page of each cache; it returns false for a cache
-    /// without one. If all staging buffers are in use, the page is lost, or with `wait` the call waits for one.
+    /// Writes a page, unless it is stored already. `fill` copies the page of each cache. If all staging buffers are
+    /// in use, the page is lost, or with `wait` the call waits for one.
     pub(crate) fn write<E>(
         &mut self,
         parent: &Place,
         keys: &[u32],
         wait: bool,
-        fill: &mut dyn FnMut(usize, &mut [u8]) -> Result<bool, E>,
+        fill: &mut dyn FnMut(usize, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let id = FileId::new(parent, &parent.after(keys));
         if self.jobs.is_none() || self.shared.folder().contains(&id) {

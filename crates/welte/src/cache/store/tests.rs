@@ -49,7 +49,7 @@ fn options(folder: &TempDir) -> PrefixStoreOptions {
 }
 
 fn open(folder: &TempDir) -> PrefixStore {
-    PrefixStore::open(&options(folder), layout(), Box::new(|| ()))
+    PrefixStore::open(&options(folder), layout())
 }
 
 /// What the pages of these keys hold in these tests.
@@ -65,7 +65,7 @@ fn write(store: &mut PrefixStore, keys: &[u32]) {
     for chunk in keys.chunks(PAGE) {
         let written = store.write::<()>(&place, chunk, true, &mut |cache, bytes| {
             bytes.fill(content(chunk, cache));
-            Ok(true)
+            Ok(())
         });
         written.unwrap();
         place = place.after(chunk);
@@ -107,7 +107,7 @@ fn read(store: &mut PrefixStore, keys: &[u32], exact: bool) -> Vec<u32> {
         assert_eq!(keys.len(), stored.tokens);
         for (cache, size) in [64, 32].into_iter().enumerate() {
             assert_eq!(
-                page.page(store.layout(), cache).unwrap(),
+                page.page(store.layout(), cache),
                 vec![content(&keys, cache); size]
             );
         }
@@ -141,7 +141,7 @@ fn another_store_finds_what_was_written() {
     assert_eq!(read(&mut store, &TEXT[..9], true), TEXT[..8]);
     assert_eq!(read(&mut store, &[1, 2, 3, 4, 5, 6, 7, 0], true), TEXT[..4]);
     assert_eq!(read(&mut store, &[0, 2, 3, 4, 5, 6, 7, 8], true), NOTHING);
-    let status = store.status();
+    let status = store.monitor().status();
     assert_eq!((status.pages_read, status.files_rejected), (9, 0));
     assert_eq!(status.problem, None);
     assert!(status.read_rate > 0.0);
@@ -162,7 +162,7 @@ fn other_models_arithmetics_and_shapes_are_misses() {
         let mut program = program();
         change(&mut program);
         let layout = Layout::new(&program, &[model; 32], arithmetic).unwrap();
-        let store = PrefixStore::open(&options(&folder), layout, Box::new(|| ()));
+        let store = PrefixStore::open(&options(&folder), layout);
         chain(&store, &TEXT, false).len()
     };
     let same = |_: &mut Program| ();
@@ -208,24 +208,6 @@ fn roles_are_kept_apart() {
 }
 
 #[test]
-fn a_cache_may_lack_its_page() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut store = open(&folder);
-    let start = store.layout().start();
-    let written = store.write::<()>(&start, &TEXT[..4], true, &mut |cache, bytes| {
-        bytes.fill(5);
-        Ok(cache == 1)
-    });
-    written.unwrap();
-    drop(store);
-    let mut store = open(&folder);
-    assert!(store.read(chain(&store, &TEXT, true)[0].id));
-    let page = answer(&mut store).page.unwrap();
-    assert_eq!(page.page(store.layout(), 0), None);
-    assert_eq!(page.page(store.layout(), 1), Some([5; 32].as_slice()));
-}
-
-#[test]
 fn an_error_of_the_device_loses_the_page_only() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = open(&folder);
@@ -253,7 +235,7 @@ fn is_rejected(folder: &TempDir, what: &str) {
     assert_eq!(chain(&store, &TEXT, true).len(), 1, "{what}");
     assert_eq!(read(&mut store, &TEXT, true), NOTHING, "{what}");
     assert_eq!(chain(&store, &TEXT, true), [], "{what}");
-    let status = store.status();
+    let status = store.monitor().status();
     assert_eq!((status.pages_read, status.files_rejected), (0, 1), "{what}");
     assert!(status.problem.is_some(), "{what}");
     assert_eq!(files(folder).len(), 0, "{what}");
@@ -304,7 +286,7 @@ fn a_file_under_a_wrong_name_is_rejected() {
     is_rejected(&folder, "other keys");
     // The same keys, but of another model.
     let model = Layout::new(&program(), &[8; 32], "cpu").unwrap();
-    let mut store = PrefixStore::open(&options(&other), model, Box::new(|| ()));
+    let mut store = PrefixStore::open(&options(&other), model);
     write(&mut store, &TEXT[..4]);
     drop(store);
     for file in files(&other) {
@@ -326,7 +308,7 @@ fn foreign_files_are_left_alone() {
     fs::write(folder.path().join(upper.replace("PAGE", "page")), "mine").unwrap();
     let mut small = options(&folder);
     small.bytes = 1;
-    let store = PrefixStore::open(&small, layout(), Box::new(|| ()));
+    let store = PrefixStore::open(&small, layout());
     drop(store);
     assert_eq!(files(&folder).len(), foreign.len() + 2);
     assert!(!path.exists());
@@ -350,8 +332,8 @@ fn a_file_that_another_process_removed_is_a_miss() {
         fs::remove_file(file).unwrap();
     }
     assert_eq!(read(&mut store, &TEXT, true), NOTHING);
-    assert_eq!(store.status().files_rejected, 0);
-    assert_eq!(store.status().problem, None);
+    assert_eq!(store.monitor().status().files_rejected, 0);
+    assert_eq!(store.monitor().status().problem, None);
 }
 
 #[test]
@@ -363,8 +345,8 @@ fn a_folder_that_cannot_be_made_is_named() {
         dir: file.join("store"),
         bytes: 1000,
     };
-    let mut store = PrefixStore::open(&options, layout(), Box::new(|| ()));
-    let problem = store.status().problem.unwrap();
+    let mut store = PrefixStore::open(&options, layout());
+    let problem = store.monitor().status().problem.unwrap();
     assert!(problem.contains("file/store"), "{problem}");
     write(&mut store, &TEXT);
     assert_eq!(read(&mut store, &TEXT, false), NOTHING);
@@ -377,15 +359,14 @@ fn a_full_disk_is_named_and_leaves_nothing() {
         fs::File::create_new(path)?.write_all(&bytes[..bytes.len() / 2])?;
         Err(std::io::Error::from(std::io::ErrorKind::StorageFull))
     };
-    let mut store =
-        PrefixStore::open_with(&options(&folder), layout(), Box::new(|| ()), Box::new(full));
+    let mut store = PrefixStore::open_with(&options(&folder), layout(), Box::new(full));
     write(&mut store, &TEXT);
-    while store.status().pages_lost < 3 {
+    while store.monitor().status().pages_lost < 3 {
         std::thread::yield_now();
     }
-    let problem = store.status().problem.unwrap();
+    let problem = store.monitor().status().problem.unwrap();
     assert!(problem.contains(".page: "), "{problem}");
-    assert_eq!(store.status().pages_written, 0);
+    assert_eq!(store.monitor().status().pages_written, 0);
     assert_eq!(read(&mut store, &TEXT, true), NOTHING);
     drop(store);
     assert_eq!(files(&folder).len(), 0);
@@ -418,18 +399,18 @@ fn the_size_bound_holds_and_the_oldest_files_go_first() {
         let new = files(&folder).into_iter().find(|f| !before.contains(f));
         set_age(&new.unwrap(), 1000 - u64::from(first));
     }
-    let mut store = PrefixStore::open(&options, layout(), Box::new(|| ()));
+    let mut store = PrefixStore::open(&options, layout());
     // Reading makes a page as new as writing.
     let used = chain(&store, &[20; 4], true);
     assert_eq!(used.len(), 1);
     store.used(used);
     for first in 30..40 {
         write(&mut store, &[first; 4]);
-        while store.status().pages_written < u64::from(first - 29) {
+        while store.monitor().status().pages_written < u64::from(first - 29) {
             std::thread::yield_now();
         }
         assert!(total() <= options.bytes);
-        assert!(store.status().bytes <= options.bytes);
+        assert!(store.monitor().status().bytes <= options.bytes);
         assert_eq!(chain(&store, &[first; 4], true).len(), 1);
         store.used(chain(&store, &[20; 4], true));
     }
@@ -440,13 +421,14 @@ fn the_size_bound_holds_and_the_oldest_files_go_first() {
     drop(store);
     // A file that does not fit at all is not written.
     options.bytes = file - 1;
-    let mut store = PrefixStore::open(&options, layout(), Box::new(|| ()));
+    let mut store = PrefixStore::open(&options, layout());
     write(&mut store, &[50; 4]);
-    while store.status().pages_lost == 0 {
+    while store.monitor().status().pages_lost == 0 {
         std::thread::yield_now();
     }
     assert!(
         store
+            .monitor()
             .status()
             .problem
             .unwrap()
@@ -469,7 +451,7 @@ fn two_stores_share_a_folder() {
                     let first = text * (1 + writer * (text % 2));
                     write(&mut store, &[first, 2, 3, 4, 5, 6]);
                 }
-                assert_eq!(store.status().problem, None);
+                assert_eq!(store.monitor().status().problem, None);
             });
         }
     });
