@@ -105,10 +105,10 @@ impl Disk {
     pub(crate) fn advance(
         &mut self,
         context: &mut dyn Context,
-        sequences: &mut [Box<Sequence>],
+        sequences: &mut [Sequence],
     ) -> Result<(), Error> {
         while let Some(answer) = self.store.poll() {
-            let waits = |sequence: &&mut Box<Sequence>| {
+            let waits = |sequence: &&mut Sequence| {
                 let restore = sequence.restore.as_ref();
                 restore.is_some_and(|r| {
                     r.done < r.asked && r.chain.get(r.done).is_some_and(|s| s.id == answer.id)

@@ -175,7 +175,7 @@ impl Scheduler {
         let Some(disk) = &mut self.pages.disk else {
             return Ok(());
         };
-        let waits = |s: &Box<Sequence>| s.restore.is_some();
+        let waits = |s: &Sequence| s.restore.is_some();
         if !self.running.is_empty() && self.running.iter().all(waits) {
             disk.wait();
         }
