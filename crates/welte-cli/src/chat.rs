@@ -41,10 +41,10 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
             );
         }
     }
-    let mut session = model.session()?;
+    let session = model.session()?;
     let cancel = session.cancel_handle();
     if std::io::stdin().is_terminal() {
-        let headline = figures::headline(&mut session);
+        let headline = figures::headline(&session);
         eprintln!("{headline}. /help lists the commands.");
     }
     let mut chat = Chat {

@@ -8,10 +8,10 @@ use welte_report::{count, human};
 use welte_table::Class;
 
 /// The device and how it replays: `cuda:0, persistent`.
-fn place(session: &mut Session) -> String {
+fn place(session: &Session) -> String {
     let device = session.model().device().id;
-    match session.stepper().context().replays() {
-        Some(tools) => format!("{device}, {}", tools.replaying()),
+    match session.engine().replaying() {
+        Some(replaying) => format!("{device}, {replaying}"),
         None => device.to_string(),
     }
 }
@@ -25,7 +25,7 @@ fn why_here(model: &Model) -> Option<String> {
 }
 
 /// For the first line of a chat: `m.gguf on cpu (cuda: no driver), context of 4096 tokens`
-pub(crate) fn headline(session: &mut Session) -> String {
+pub(crate) fn headline(session: &Session) -> String {
     let (place, model) = (place(session), session.model());
     let why = why_here(model).map_or(String::new(), |why| format!(" ({why})"));
     format!(
@@ -78,7 +78,7 @@ pub(crate) fn speeds(outcome: &Outcome) -> String {
 }
 
 /// The closing line of a single answer: speeds, memory, bandwidth and device.
-pub(crate) fn closing_line(session: &mut Session, outcome: &Outcome) -> String {
+pub(crate) fn closing_line(session: &Session, outcome: &Outcome) -> String {
     let t = &outcome.timings;
     let speed = t.bytes as f64 / t.generation.as_secs_f64().max(1e-9);
     let place = place(session);
@@ -113,6 +113,7 @@ mod tests {
             tokens: vec![1; 21],
             stop: StopReason::Length,
             timings: Timings {
+                queued: Duration::ZERO,
                 prompt: Duration::from_millis(100),
                 generation: Duration::from_millis(200),
                 first_token: Duration::from_millis(110),
@@ -121,6 +122,8 @@ mod tests {
             },
             prompt_tokens: 51,
             cached_tokens: 50,
+            differs_at: None,
+            preemptions: 0,
         };
         assert_eq!(
             speeds(&outcome),

@@ -24,6 +24,7 @@ pub(crate) fn explain(error: &anyhow::Error) -> String {
 fn remedy(error: &Error) -> Option<String> {
     let text = match error {
         Error::Device(error) => return device_remedy(error),
+        Error::Fault(error) => return device_remedy(error),
         Error::UnknownDevice { .. } => "choose one with --device",
         Error::Unsupported { device, .. } if device.kind != "cpu" => "try --device cpu",
         Error::Memory {

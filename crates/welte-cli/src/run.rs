@@ -120,7 +120,7 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     if args.verbose {
         figures::start_line(&model, begun.unwrap_or_default(), &outcome);
     }
-    eprintln!("{}", figures::closing_line(&mut session, &outcome));
+    eprintln!("{}", figures::closing_line(&session, &outcome));
     figures::note_full_context(&model, &outcome);
     Ok(if interrupted {
         ExitCode::from(130)

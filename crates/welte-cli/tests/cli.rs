@@ -153,6 +153,19 @@ fn inspect_shows_rows_and_caches() {
 }
 
 #[test]
+fn inspect_says_how_a_gpu_would_replay() {
+    let source = "synthetic:qwen3-8b:q4_k";
+    let output = welte(&[
+        "inspect", source, "--device", "cpu", "--replay", "graph", "-o", "json",
+    ]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let replay = json["facts"]["replay on cuda"].as_str().unwrap();
+    assert!(replay.starts_with("graph; "), "{replay}");
+    assert!(replay.contains("persistent kernel"), "{replay}");
+    assert!(json["facts"].get("replay").is_none(), "{json}");
+}
+
+#[test]
 #[ignore = "needs a GPU"]
 fn inspect_says_how_the_gpu_replays() {
     let facts = |args: &[&str]| {

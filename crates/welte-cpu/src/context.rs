@@ -8,9 +8,9 @@ use crate::memory::Block;
 use crate::ops::State;
 use crate::ops::sample::Samplers;
 use crate::panicked;
-use crate::scratch::{Scratch, Sizes, first_list, most_phases};
+use crate::scratch::{Scratch, Sizes, chain_slots, first_list, most_phases};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
@@ -81,7 +81,7 @@ impl CpuContext {
                 .flat_map(|cache| Checks::first_pages(program, cache))
                 .collect(),
             plain_argmax: vec![false; sizes.rows],
-            samplers: Mutex::new(Samplers::new(slots, vocab, context)),
+            samplers: Samplers::new(slots, sizes.lanes, vocab, context),
         };
         Ok(CpuContext {
             chunks: Vec::with_capacity(most_phases(program)),
@@ -149,11 +149,9 @@ impl CpuContext {
     fn replay(&mut self, commands: usize, sample: bool) -> Result<(), Error> {
         let (input_rows, output_rows) = (self.state.live, self.output_rows());
         if sample {
-            let samplers = self.state.samplers.get_mut();
-            let samplers = samplers.unwrap_or_else(std::sync::PoisonError::into_inner);
             let rows = &self.state.rows[..input_rows];
             for (plain, row) in self.state.plain_argmax.iter_mut().zip(rows) {
-                *plain = samplers.is_plain_argmax(row.slot as usize);
+                *plain = self.state.samplers.is_plain_argmax(row.slot as usize);
             }
         }
         let inner = &*self.inner;
@@ -217,8 +215,7 @@ impl Context for CpuContext {
     }
 
     fn chain_slots(&self) -> usize {
-        let program = &self.inner.program;
-        program.slots.min(program.passes[DECODE].rows) as usize
+        chain_slots(&self.inner.program)
     }
 
     fn allocated(&self) -> BTreeMap<Class, u64> {
@@ -286,8 +283,8 @@ impl Context for CpuContext {
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
-        self.checks.slot(&self.inner.program, slot)?;
-        self.state.samplers().set(slot as usize, state);
+        self.checks.slot_state(&self.inner.program, slot, state)?;
+        self.state.samplers.set(slot as usize, state);
         Ok(())
     }
 
@@ -295,13 +292,11 @@ impl Context for CpuContext {
         let program = &self.inner.program;
         self.checks.picks(program, picks, tokens, self.logits)?;
         let vocab = program.vocab as usize;
-        let logits = self.results(self.last_pass, self.logits);
-        let mut samplers = self.state.samplers();
         for (pick, token) in picks.iter().zip(tokens) {
             let (row, slot) = (pick.output as usize, pick.slot as usize);
-            let logits = &logits[row * vocab..(row + 1) * vocab];
-            *token = samplers.choose(slot, logits, pick.position);
-            samplers.remember(slot, *token);
+            let logits = &self.results(self.last_pass, self.logits)[row * vocab..][..vocab];
+            *token = self.state.samplers.choose(0, slot, logits, pick.position);
+            self.state.samplers.remember(slot, *token);
         }
         Ok(())
     }
@@ -335,13 +330,13 @@ impl Context for CpuContext {
             for row in 0..self.live.len() {
                 let (start, token) = (self.live[row], self.token(row));
                 let (slot, position) = (start.slot, start.position + 1);
-                self.state.samplers().remember(slot as usize, token);
+                self.state.samplers.remember(slot as usize, token);
                 let wanted = emit(Emitted {
                     slot,
                     position,
                     token,
                 });
-                let ended = self.state.samplers().ends_at(slot as usize, token);
+                let ended = self.state.samplers.ends_at(slot as usize, token);
                 if wanted && !ended && start.steps > 1 {
                     self.live[kept] = ChainStart {
                         slot,

@@ -102,18 +102,19 @@ impl Phase {
         match self {
             Phase::Matmul(p) => p.chunks(rows),
             Phase::RopeAppend(p) => rows * p.chunks_per_row(rows),
-            Phase::Attention(p) if rows == 1 => {
-                p.kv_heads * p.splits(state.rows[0].position as usize)
-            }
-            Phase::Attention(p) => p.items(rows).unwrap_or(rows * p.kv_heads),
-            Phase::Merge(p) if rows == 1 && p.splits(state.rows[0].position as usize) > 1 => {
-                p.kv_heads.min(MERGE_CHUNKS)
-            }
-            Phase::Merge(_) => 0,
+            Phase::Attention(p) => match p.items(rows) {
+                Some(items) => items,
+                None => p.kv_heads * p.shared_splits(state, rows).unwrap_or(rows),
+            },
+            Phase::Merge(p) => match p.shared_splits(state, rows) {
+                Some(_) => p.kv_heads.min(MERGE_CHUNKS),
+                None => 0,
+            },
             Phase::ShortConv(p) => p.chunks(),
             Phase::ExpertsMatmul(p) => p.chunks(rows),
-            Phase::Choose(_) | Phase::Group(..) => 1,
+            Phase::Group(..) => 1,
             Phase::Scan(p) => p.chunks(state, rows),
+            Phase::Choose(_) => state.samplers.lanes().min(rows),
             _ => rows.div_ceil(basic::rows_of_chunk(rows)),
         }
     }
@@ -131,7 +132,7 @@ impl Phase {
                 Phase::Angles(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Embed(p) => some.for_each(|row| p.run(row)),
                 Phase::Norm(p) => some.for_each(|row| p.run(row)),
-                Phase::Prepare(p) => some.for_each(|row| p.run(rows, row, scratch)),
+                Phase::Prepare(p) => some.for_each(|row| p.run(row, scratch)),
                 Phase::Bias(p) => some.for_each(|row| p.run(row)),
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
@@ -148,13 +149,11 @@ impl Phase {
                 Phase::Combine(p) => some.for_each(|row| p.run(row)),
                 Phase::Matmul(p) => p.run(rows, chunk, scratch),
                 Phase::RopeAppend(p) => p.run(state, rows, chunk),
-                Phase::Attention(p)
-                    if rows == 1 && p.splits(state.rows[0].position as usize) > 1 =>
-                {
-                    p.split(state, chunk % p.kv_heads, chunk / p.kv_heads, scratch);
-                }
                 Phase::Attention(p) if p.items(rows).is_some() => {
                     p.item(state, rows, chunk, scratch)
+                }
+                Phase::Attention(p) if p.shared_splits(state, rows).is_some() => {
+                    p.split(state, chunk % p.kv_heads, chunk / p.kv_heads, scratch);
                 }
                 Phase::Attention(p) => {
                     p.whole(state, chunk / p.kv_heads, chunk % p.kv_heads, scratch)
@@ -166,7 +165,7 @@ impl Phase {
                         .for_each(|head| p.merge(state, head));
                 }
                 Phase::Scan(p) => p.scan(state, chunk),
-                Phase::Choose(p) => p.choose(state, rows),
+                Phase::Choose(p) => p.choose(state, rows, chunk),
             }
         }
     }

@@ -26,6 +26,12 @@ pub(crate) fn first_list(program: &Program, buffer: BufferId) -> usize {
     entries * program.slots as usize
 }
 
+/// The most slots of a chain: verified programs begin with the decode pass.
+pub(crate) fn chain_slots(program: &Program) -> usize {
+    let rows = program.passes.first().map_or(1, |decode| decode.rows);
+    program.slots.min(rows) as usize
+}
+
 /// Sizes of the device's own memory.
 pub(crate) struct Sizes {
     pub(crate) acts: usize,
@@ -39,6 +45,8 @@ pub(crate) struct Sizes {
     pub(crate) tables: usize,
     /// The most rows of a step.
     pub(crate) rows: usize,
+    /// Tokens that are chosen at the same time.
+    pub(crate) lanes: usize,
     /// Whether there is any pass but decode.
     prompt: bool,
 }
@@ -140,6 +148,7 @@ impl Sizes {
             threads,
             tables: 0,
             rows: program.most_rows() as usize,
+            lanes: threads.min(chain_slots(program)),
             prompt: program.passes.iter().any(|p| p.kind != PassKind::Decode),
         };
         for pass in &program.passes {
@@ -186,7 +195,7 @@ impl Sizes {
                     sizes.per_thread = sizes
                         .per_thread
                         .max(attention::scratch_floats(group, dim, splits) * 4);
-                    if rows >= MANY_ROWS {
+                    if pass.kind != PassKind::Decode {
                         let scratch = attention_prompt::scratch_floats(dim) * 4;
                         sizes.per_thread = sizes.per_thread.max(scratch);
                     }
@@ -206,7 +215,7 @@ impl Sizes {
             + sizes.rows * (size_of::<Row>() + size_of::<u32>() + size_of::<bool>())
             + slots * size_of::<ChainStart>()
             + Checks::bytes(program)
-            + Samplers::bytes(slots, vocab, context);
+            + Samplers::bytes(slots, sizes.lanes, vocab, context);
         sizes
     }
 

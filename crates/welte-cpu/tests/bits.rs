@@ -4,9 +4,10 @@
 mod common;
 
 use common::*;
-use welte_device::{ChainStart, Context, Control, Pick, SlotState};
+use std::sync::Arc;
+use welte_device::{ChainStart, Context, Control, Pick, SlotState, conformance};
 use welte_models::CompileOptions;
-use welte_table::{CacheKind, Format, PassKind, Sampling};
+use welte_table::{CacheKind, Format, PassKind, Row, Sampling};
 
 const MODELS: [&str; 5] = [
     "tiny:q4_0",
@@ -66,16 +67,22 @@ fn every_instruction_set_agrees_with_the_reference() {
     }
 }
 
-/// As long as each piece has many rows, how a prompt is cut does not change a bit.
+/// How a prompt is cut does not change a bit, for any number of threads.
 #[test]
-fn prompts_in_large_pieces_give_the_same_bits() {
+fn prompts_in_pieces_give_the_same_bits() {
     for name in MODELS {
         let model = Model::new(name, &options());
         let prompt = model.pass(PassKind::Prompt);
         let whole = rows(&model, 1, 0, 200);
         let mut first: Option<Vec<u32>> = None;
-        for pieces in [&[200][..], &[17, 183], &[100, 100], &[40, 71, 89]] {
-            let mut context = model.context(&*cpu(2, None));
+        let all = [
+            &[200][..],
+            &[17, 183],
+            &[1, 99, 100],
+            &[40, 71, 80, 5, 2, 1, 1],
+        ];
+        for (threads, pieces) in (1..).zip(all) {
+            let mut context = model.context(&*cpu(threads, None));
             let mut from = 0;
             let mut last = Vec::new();
             for &piece in pieces {
@@ -108,6 +115,33 @@ fn the_number_of_outputs_changes_no_bit() {
             assert!(alone == together[at..at + vocab], "{name}, row {output}");
         }
     }
+}
+
+/// A head without layers has the same bits in both passes: prompts round the activations of layers only.
+#[test]
+fn logits_of_prompts_are_exact() {
+    let model = conformance::model::Model {
+        format: Format::BF16,
+        layers: Vec::new(),
+        decode_rows: 20,
+        prompt_outputs: 20,
+        ..conformance::model::Model::small(5)
+    };
+    let (program, checkpoint) = conformance::program::make(&model);
+    let device = cpu(2, None);
+    let plan = device.plan(Arc::new(program)).unwrap();
+    let loaded = device.load(plan, &checkpoint, &mut |_| {}).unwrap();
+    let mut context = loaded.context().unwrap();
+    let row = |position| Row {
+        token: position * 5 + 1,
+        position,
+        slot: 0,
+    };
+    let rows: Vec<Row> = (0..20).map(row).collect();
+    let all: Vec<u32> = (0..20).collect();
+    let decoded = bits(context.step(0, &rows, &[]).unwrap());
+    let prompt = context.program().pass(PassKind::Prompt).unwrap();
+    assert!(bits(context.step(prompt, &rows, &all).unwrap()) == decoded);
 }
 
 #[test]

@@ -52,9 +52,9 @@ fn replay_allocates_nothing() {
     for sampling in [Sampling::default(), sampled] {
         let state = SlotState {
             sampling,
-            bias: &[(1, 1.0)],
+            bias: &[(1, 1.0); SlotState::MOST_BIASES],
             history: &history,
-            ends: &[],
+            ends: &[u32::MAX; SlotState::MOST_ENDS],
         };
         (0..3).for_each(|slot| context.set_slot(slot, &state).unwrap());
         context.step(embed, &first, &[3, 39]).unwrap();

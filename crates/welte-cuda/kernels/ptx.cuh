@@ -1,5 +1,5 @@
 // Small functions around inline PTX, for instructions without a name in CUDA C++. All inline PTX is in this file and in
-// wgmma.cuh. The pretended GPU (tests/pretend) replaces both files.
+// wgmma.cuh. The pretend GPU (tests/pretend) replaces both files.
 //
 // Addresses in shared memory are 32-bit, as from shared_address().
 #pragma once

@@ -20,6 +20,11 @@ pub fn device(ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, 
     Ok(Arc::new(opened))
 }
 
+/// An H200 that may not exist, for planning.
+pub fn assumed_device(options: &DeviceOptions) -> Arc<dyn Device> {
+    Arc::new(CudaDevice::assumed(info::h200(), options))
+}
+
 /// A GPU and the options of its use.
 #[derive(Clone, Debug)]
 pub struct CudaDevice {

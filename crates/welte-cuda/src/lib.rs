@@ -26,7 +26,7 @@ mod sizes;
 
 pub use compile::{Compiled, compile_all, compile_alone};
 pub use context::CudaContext;
-pub use device::{CudaDevice, device};
+pub use device::{CudaDevice, assumed_device, device};
 pub use error::Error;
 pub use info::{GpuInfo, h200};
 pub use load::CudaProgram;

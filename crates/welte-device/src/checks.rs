@@ -1,6 +1,6 @@
 //! Validation of requests, made once for all devices. Nothing here allocates after [`Checks::new`].
 
-use crate::{ChainStart, Error, Pick};
+use crate::{ChainStart, Error, Pick, SlotState};
 use welte_table::{BufferId, BufferSpec, CacheKind, CacheSpec, PassKind, Program, Row};
 
 /// Checks requests against a program, with room for its largest step.
@@ -202,6 +202,27 @@ impl Checks {
                 program.slots
             ))),
         }
+    }
+
+    /// Checks a slot's number and the lengths of its lists.
+    pub fn slot_state(
+        &self,
+        program: &Program,
+        slot: u32,
+        state: &SlotState<'_>,
+    ) -> Result<(), Error> {
+        self.slot(program, slot)?;
+        for (what, count, most) in [
+            ("biases", state.bias.len(), SlotState::MOST_BIASES),
+            ("end tokens", state.ends.len(), SlotState::MOST_ENDS),
+        ] {
+            if count > most {
+                return Err(Error::request(format!(
+                    "{count} {what}; a slot takes at most {most}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Checks entries of a page list. Returns the index of the first in the cache's table `[slot][entry]`.

@@ -117,7 +117,8 @@ pub trait Context: Send {
     /// is then empty); of other passes those of the rows that `outputs` names in ascending order, which may be none.
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error>;
 
-    /// Sets a slot's sampling state. Tokens that [`Context::sample`] and [`Context::chain`] choose join its history.
+    /// Sets a slot's sampling state. Longer lists than [`SlotState::MOST_BIASES`] and [`SlotState::MOST_ENDS`] are
+    /// refused, so that nothing is allocated. Tokens that [`Context::sample`] and [`Context::chain`] choose join its history.
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error>;
 
     /// Chooses tokens from the logits of the last step, in the order of `picks`.

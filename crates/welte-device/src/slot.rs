@@ -10,10 +10,17 @@ pub struct SlotState<'a> {
     pub sampling: Sampling,
     /// Added to the logits of these tokens.
     pub bias: &'a [(u32, f32)],
-    /// The sequence so far; penalties look at its end.
+    /// The sequence so far; penalties look at its end. Devices keep as many tokens as the context has positions.
     pub history: &'a [u32],
     /// Tokens that end a chain of this slot.
     pub ends: &'a [u32],
+}
+
+impl SlotState<'_> {
+    /// The most biases of a slot. Every context has memory for as many.
+    pub const MOST_BIASES: usize = 1024;
+    /// The most end tokens of a slot.
+    pub const MOST_ENDS: usize = 256;
 }
 
 /// Which output row of the last step a token is chosen from.

@@ -1,6 +1,6 @@
 //! Every refusal of [`Checks`], with the words that a person reads.
 
-use welte_device::{ChainStart, Checks, Error, Pick, StepPlan};
+use welte_device::{ChainStart, Checks, Error, Pick, SlotState, StepPlan};
 use welte_table::{BufferRef, CacheKind, CacheSpec, Format, Pass, PassKind, Program, Row};
 
 /// A vocabulary of 10, a context of 8 in pages of 3, 2 slots; passes of 2, 4 and 4 rows; a cache of 5 pages.
@@ -276,6 +276,31 @@ fn impossible_pages_are_refused() {
     assert_eq!(checks.cache(&program, 1, [0, 2]).unwrap().name, "conv");
     assert_eq!(refusal(checks.slot(&program, 2)), "slot 2; there are 2");
     assert!(checks.slot(&program, 1).is_ok());
+}
+
+#[test]
+fn a_slot_takes_lists_up_to_their_bounds() {
+    let program = program();
+    let checks = Checks::new(&program);
+    let state = |slot, biases, ends| {
+        let (bias, ends) = (vec![(1, 0.5); biases], vec![1; ends]);
+        let state = SlotState {
+            bias: &bias,
+            ends: &ends,
+            ..SlotState::default()
+        };
+        checks.slot_state(&program, slot, &state)
+    };
+    assert!(state(1, 1024, 256).is_ok());
+    assert_eq!(
+        refusal(state(1, 1025, 0)),
+        "1025 biases; a slot takes at most 1024"
+    );
+    assert_eq!(
+        refusal(state(1, 0, 257)),
+        "257 end tokens; a slot takes at most 256"
+    );
+    assert_eq!(refusal(state(2, 0, 0)), "slot 2; there are 2");
 }
 
 #[test]

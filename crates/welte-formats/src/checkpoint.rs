@@ -1,4 +1,4 @@
-//! What every kind of checkpoint offers.
+//! The interface of all checkpoints.
 
 use crate::gguf::Kinds;
 use std::borrow::Cow;
@@ -23,11 +23,11 @@ pub enum Value {
     Array(Vec<Value>),
 }
 
-/// Metadata by key. A GGUF file's own keys as they stand; of a Hugging Face directory `config.json` flattened with
-/// dots (`rope_scaling.factor`), and `general.architecture` = its `model_type`.
+/// Metadata by key. GGUF files keep their keys. For Hugging Face directories, `config.json` is flattened with dots
+/// (`rope_scaling.factor`), and `general.architecture` is its `model_type`.
 pub type Metadata = BTreeMap<String, Value>;
 
-/// Which family of names a checkpoint speaks.
+/// The naming convention of a checkpoint's keys and tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// GGUF keys and tensor names.
@@ -41,17 +41,24 @@ pub enum Dialect {
 pub struct TensorInfo {
     /// Its name in the checkpoint.
     pub name: String,
-    /// How it is stored.
+    /// The storage format.
     pub format: Format,
     /// Rows.
     pub n: usize,
     /// Elements per row.
     pub k: usize,
-    /// Matrices that lie one below the other, of as many rows each: those of all experts. Else 1.
+    /// The number of matrices stacked in this tensor, such as one per expert; else 1.
     pub stack: usize,
 }
 
-/// The text side of a checkpoint: for GGUF it is in the metadata, for a directory in files beside the weights.
+impl TensorInfo {
+    /// An error about this tensor.
+    pub(crate) fn wrong(&self, origin: &Path, problem: impl Into<String>) -> Error {
+        Error::malformed(origin, format!("tensor {}", self.name), problem)
+    }
+}
+
+/// The files with tokenizer and template beside the weights. GGUF files have both in the metadata.
 #[derive(Clone, Debug, Default)]
 pub struct TextFiles {
     /// `tokenizer.json`
@@ -64,11 +71,11 @@ pub struct TextFiles {
     pub chat_template: Option<PathBuf>,
 }
 
-/// Weights on disk (or made up): named tensors with their format and bytes, and the metadata.
+/// Named tensors with format and bytes, and the metadata.
 pub trait Checkpoint: Send + Sync {
-    /// What people call it: its path, or `synthetic:qwen3-0.6b:q4_0`.
+    /// The path, or a name such as `synthetic:qwen3-0.6b:q4_0`.
     fn origin(&self) -> &str;
-    /// Whose names it speaks.
+    /// The naming convention.
     fn dialect(&self) -> Dialect;
     /// All metadata.
     fn metadata(&self) -> &Metadata;
@@ -76,46 +83,46 @@ pub trait Checkpoint: Send + Sync {
     fn tensors(&self) -> &[TensorInfo];
     /// One tensor by name.
     fn tensor(&self, name: &str) -> Option<&TensorInfo>;
-    /// The bytes of rows `first..first + rows` of a tensor: borrowed from the map, or made up.
+    /// The bytes of rows `first..first + rows` of a tensor, borrowed or made.
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error>;
-    /// The stored types of the metadata, for a writer that keeps them (GGUF only).
+    /// The stored types of the metadata, for writers that preserve them (GGUF only).
     fn kinds(&self) -> &Kinds {
         static NONE: Kinds = Kinds::new();
         &NONE
     }
-    /// Files of the text side.
+    /// The text files beside the weights.
     fn text_files(&self) -> TextFiles {
         TextFiles::default()
     }
 }
 
-/// What can be wrong with a file: each names the file, the place and what to do.
+/// Errors of checkpoint files. Each names the file, the place and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system refused.
+    /// A file operation failed.
     #[error("{path}: {source}")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file breaks its format's rules.
+    /// The file violates its format.
     #[error("{path}: {field}: {problem}")]
     Malformed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Which field or tensor.
+        /// The field or tensor.
         field: String,
         /// What is wrong and what to do.
         problem: String,
     },
-    /// It is no file that we know.
+    /// The file is not of a supported kind.
     #[error("{path}: {problem}")]
     Unsupported {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What it is and what would work.
+        /// What it is, and what is supported.
         problem: String,
     },
     /// A weight does not fit the program.

@@ -1,10 +1,11 @@
-//! Directories in Hugging Face layout: `config.json` beside safetensors files.
+//! Directories in Hugging Face layout: `config.json` and safetensors files.
 
 mod float8;
 mod gpt_oss;
 mod mlx;
 mod mxfp4;
 
+use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value, mapped};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
@@ -15,7 +16,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use welte_table::Format;
 
-/// Largest JSON file that is read.
+/// The largest JSON file that is read, in bytes.
 const MAX_JSON: u64 = 64 << 20;
 
 const CONFIG: &str = "config.json";
@@ -29,35 +30,34 @@ pub struct Directory {
     origin: String,
     maps: Vec<Mmap>,
     metadata: Metadata,
-    tensors: Vec<TensorInfo>,
-    /// Per tensor: where its rows are.
+    tensors: Tensors,
+    /// The location of each tensor's rows.
     data: Vec<Data>,
-    by_name: HashMap<String, usize>,
 }
 
-/// Where data begins: which file, and the byte in it.
+/// The start of data: file number and byte.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     file: usize,
     start: usize,
 }
 
-/// Where a tensor's rows are.
+/// The location of a tensor's rows.
 #[derive(Clone, Copy, Debug)]
 enum Data {
-    /// As they are read.
+    /// Stored as they are read.
     Plain(Place),
-    /// F8_E4M3 with scales apart.
+    /// F8_E4M3 with separate scales.
     Float8(float8::Parts),
-    /// MXFP4 with scales apart.
+    /// MXFP4 with separate scales.
     Mxfp4(mxfp4::Parts),
-    /// Integers, scales and biases as MLX has them.
+    /// MLX's separate integers, scales and biases.
     Mlx(mlx::Parts),
-    /// Floats that do not lie one after the other.
+    /// Floats that are not contiguous.
     Strided(gpt_oss::Strided),
 }
 
-/// A tensor as its file has it.
+/// A tensor as stored in a file.
 struct Stored {
     name: String,
     dtype: Dtype,
@@ -75,7 +75,7 @@ struct Files {
 }
 
 impl Directory {
-    /// Opens a directory that has `config.json` and `model.safetensors` or its index with all shards.
+    /// Opens a directory with `config.json` and either `model.safetensors` or its index and all shards.
     pub fn open(path: &Path) -> Result<Directory, Error> {
         let metadata = config(path)?;
         refuse_methods(&path.join(CONFIG), &metadata)?;
@@ -85,21 +85,15 @@ impl Directory {
             origin: path.display().to_string(),
             maps: Vec::new(),
             metadata,
-            tensors: Vec::new(),
+            tensors: Tensors::default(),
             data: Vec::new(),
-            by_name: HashMap::new(),
         };
         for tensor in &files.stored {
             for (info, data) in directory.take_in(&files, tensor)? {
-                let number = directory.tensors.len();
-                if directory
-                    .by_name
-                    .insert(info.name.clone(), number)
-                    .is_some()
-                {
-                    return Err(files.wrong(tensor, format!("is {} once more", info.name)));
+                let name = info.name.clone();
+                if !directory.tensors.add(info) {
+                    return Err(files.wrong(tensor, format!("duplicates {name}")));
                 }
-                directory.tensors.push(info);
                 directory.data.push(data);
             }
         }
@@ -107,7 +101,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// What a stored tensor is to those who read the checkpoint; nothing if it is a part of another one.
+    /// The tensors that a stored tensor becomes. Parts of another tensor become none.
     fn take_in(&self, files: &Files, tensor: &Stored) -> Result<Vec<(TensorInfo, Data)>, Error> {
         let quantised = mlx::Quantised {
             config: &self.path.join(CONFIG),
@@ -181,7 +175,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Takes in one safetensors file.
+    /// Adds a safetensors file.
     fn add(&mut self, path: PathBuf) -> Result<(), Error> {
         let map = mapped::map(&path)?;
         for tensor in header(&path, &map, self.maps.len())? {
@@ -204,7 +198,7 @@ impl Files {
         self.by_name.get(name).map(|i| &self.stored[*i])
     }
 
-    /// The format of floats.
+    /// The format of a float tensor.
     fn float(&self, tensor: &Stored) -> Result<Format, Error> {
         match tensor.dtype {
             Dtype::F32 => Ok(Format::F32),
@@ -224,7 +218,7 @@ impl Files {
 }
 
 impl Stored {
-    /// Matrices of equal shape that it holds.
+    /// The number of stacked matrices.
     fn stack(&self) -> usize {
         match self.shape[..] {
             [stack, _, _] => stack,
@@ -232,8 +226,7 @@ impl Stored {
         }
     }
 
-    /// Rows and elements of a row, or what is wrong with the shape. A stack of matrices (experts) is one matrix with the
-    /// rows of all.
+    /// Rows and elements per row, or an error. Stacked matrices (experts) become one matrix with the rows of all.
     fn matrix(&self) -> Result<(usize, usize), String> {
         let (n, k) = match self.shape[..] {
             [k] => (1, k),
@@ -267,44 +260,29 @@ impl Checkpoint for Directory {
     }
 
     fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        self.tensors.list()
     }
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.by_name.get(name).map(|i| &self.tensors[*i])
+        self.tensors.get(name)
     }
 
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
-        let index = self
-            .by_name
-            .get(&tensor.name)
-            .copied()
-            .filter(|i| self.tensors[*i] == *tensor);
-        let absent = || {
-            Error::malformed(
-                &self.path,
-                format!("tensor {}", tensor.name),
-                "is not there",
-            )
-        };
-        match self.data[index.ok_or_else(absent)?] {
+        let path = self.path.as_path();
+        let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
+        let found = match self.data[number] {
             Data::Plain(Place { file, start }) => {
-                let bytes = &self.maps[file];
-                mapped::rows(&self.path, bytes, tensor, start, first, rows).map(Cow::Borrowed)
+                mapped::rows(&self.maps[file], tensor, start, rows).map(Cow::Borrowed)
             }
             Data::Float8(parts) => {
-                float8::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
+                let rows = float8::rows(path, &self.maps, parts, tensor, rows)?;
+                Some(Cow::Owned(rows))
             }
-            Data::Mxfp4(parts) => {
-                mxfp4::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
-            }
-            Data::Strided(parts) => {
-                gpt_oss::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
-            }
-            Data::Mlx(parts) => {
-                mlx::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
-            }
-        }
+            Data::Mxfp4(parts) => mxfp4::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
+            Data::Strided(parts) => gpt_oss::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
+            Data::Mlx(parts) => mlx::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
+        };
+        found.ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
     }
 
     fn text_files(&self) -> TextFiles {
@@ -318,7 +296,7 @@ impl Checkpoint for Directory {
     }
 }
 
-/// Reads a JSON file of bounded size.
+/// Reads a JSON file of limited size.
 fn read_json(path: &Path) -> Result<Json, Error> {
     let mut text = String::new();
     let file = mapped::open_regular(path)?;
@@ -328,19 +306,19 @@ fn read_json(path: &Path) -> Result<Json, Error> {
     if text.len() as u64 > MAX_JSON {
         return Err(Error::unsupported(
             path,
-            format!("is larger than {MAX_JSON} bytes, too large for its kind"),
+            format!("is larger than the limit of {MAX_JSON} bytes"),
         ));
     }
-    // The parser itself bounds the nesting.
+    // The parser limits the nesting.
     serde_json::from_str(&text)
         .map_err(|e| Error::unsupported(path, format!("is not valid JSON: {e}")))
 }
 
-/// `config.json`, flattened.
+/// The flattened `config.json`.
 fn config(directory: &Path) -> Result<Metadata, Error> {
     let path = directory.join(CONFIG);
     if !path.exists() {
-        let problem = "has no config.json; give a GGUF file, or the directory that holds config.json and the weights";
+        let problem = "has no config.json; give a GGUF file, or the directory that contains config.json and the weights";
         return Err(Error::unsupported(directory, problem));
     }
     let json = read_json(&path)?;
@@ -364,10 +342,10 @@ fn config(directory: &Path) -> Result<Metadata, Error> {
     }
 }
 
-/// What `quantization_config` may say of how weights are stored: F8_E4M3 with scales, or MXFP4.
+/// The supported values of `quant_method`: F8_E4M3 with scales, or MXFP4.
 const METHODS: [&str; 4] = ["fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4"];
 
-/// Refuses weights that are packed in ways that we do not read.
+/// Refuses quantisation methods that are not supported.
 fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     const METHOD: &str = "quantization_config.quant_method";
     let said = |key: &str, supported: &[&str]| match metadata.get(key) {
@@ -376,10 +354,10 @@ fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
         Some(value) => {
             let name = match value {
                 Value::String(name) => name,
-                _ => "no text",
+                _ => "not text",
             };
             let problem = format!(
-                "is {name}; supported are {}: take the model in one of those, in GGUF or not quantised",
+                "is {name}; supported are {}; use a version of the model in one of those, in GGUF or unquantised",
                 supported.join(", ")
             );
             Err(Error::malformed(path, key, problem))
@@ -395,8 +373,7 @@ fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     Ok(())
 }
 
-/// Objects become keys with dots; lists of plain values stay lists, other lists become keys with numbers; null is
-/// left out.
+/// Objects become keys with dots. Lists of plain values stay lists, other lists become numbered keys. Null is left out.
 fn flatten(path: &Path, key: String, json: &Json, out: &mut Metadata) -> Result<(), Error> {
     let under = |name: &str| {
         if key.is_empty() {
@@ -422,7 +399,7 @@ fn flatten(path: &Path, key: String, json: &Json, out: &mut Metadata) -> Result<
     let value = match json {
         Json::Array(members) => Value::Array(members.iter().filter_map(plain).collect()),
         other => plain(other)
-            .ok_or_else(|| Error::malformed(path, key.as_str(), "is no number, text or list"))?,
+            .ok_or_else(|| Error::malformed(path, key.as_str(), "is not a number, text or list"))?,
     };
     match out.insert(key.clone(), value) {
         None => Ok(()),
@@ -443,14 +420,14 @@ fn plain(json: &Json) -> Option<Value> {
     }
 }
 
-/// The index: which file holds each tensor.
+/// The index: the file of each tensor.
 fn weight_map(path: &Path) -> Result<BTreeMap<String, String>, Error> {
     let json = read_json(path)?;
     let Some(Json::Object(map)) = json.get("weight_map") else {
         return Err(Error::malformed(
             path,
             "weight_map",
-            "is missing or no object",
+            "is missing or not an object",
         ));
     };
     let entry = |(name, file): (&String, &Json)| match file {
@@ -468,26 +445,26 @@ fn weight_map(path: &Path) -> Result<BTreeMap<String, String>, Error> {
     Ok(map)
 }
 
-/// A shard beside the index: a plain file name, so that an index cannot reach elsewhere.
+/// The path of a shard. Only plain file names are allowed, so that an index cannot reach other directories.
 fn shard_path(directory: &Path, index: &Path, shard: &str) -> Result<PathBuf, Error> {
     if shard.is_empty() || shard.contains(['/', '\\']) || shard == ".." {
         return Err(Error::malformed(
             index,
             "weight_map",
-            format!("{shard:?} is no plain file name"),
+            format!("{shard:?} is not a plain file name"),
         ));
     }
     let path = directory.join(shard);
     if !path.exists() {
         return Err(Error::unsupported(
             &path,
-            format!("is missing, but {INDEX} names it: fetch it"),
+            format!("is missing, but {INDEX} lists it: download it"),
         ));
     }
     Ok(path)
 }
 
-/// What to add to the message that there are no weights we can read.
+/// A hint about other weights in the directory.
 fn other_weights(path: &Path) -> String {
     let ends = |ending: &str| {
         let mut entries = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -503,21 +480,21 @@ fn other_weights(path: &Path) -> String {
                 name.to_string_lossy()
             )
         }
-        _ => "; fetch the weights".to_string(),
+        _ => "; download the weights".to_string(),
     }
 }
 
-/// A safetensors file's tensors, in the order of the file, which is the order to read them in.
+/// The tensors of a safetensors file, in file order, which is the fastest order to read them.
 fn header(path: &Path, bytes: &[u8], file: usize) -> Result<Vec<Stored>, Error> {
     let broken = |e| {
         Error::malformed(
             path,
             "header",
-            format!("is not valid safetensors ({e}); fetch the file again"),
+            format!("is not valid safetensors ({e}); download the file again"),
         )
     };
     let (length, metadata) = SafeTensors::read_metadata(bytes).map_err(broken)?;
-    // The data follows the header and the eight bytes of its length.
+    // The data follows the length (eight bytes) and the header.
     let data = length.saturating_add(8);
     let mut found = Vec::new();
     for (name, tensor) in metadata.tensors() {

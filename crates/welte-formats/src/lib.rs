@@ -1,4 +1,4 @@
-//! Weights on disk behind one trait: GGUF, Hugging Face directories, synthetic.
+//! Checkpoints: GGUF files, Hugging Face directories and synthetic models behind one trait.
 
 pub mod checkpoint;
 pub mod gguf;
@@ -8,6 +8,7 @@ mod open;
 pub mod quant;
 pub mod quantize;
 pub mod synthetic;
+mod tensors;
 mod weight;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};

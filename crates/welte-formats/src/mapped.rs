@@ -1,17 +1,17 @@
-//! A file in memory: the one place of this crate that needs `unsafe`.
+//! Memory-mapped files. This is the only `unsafe` code of the crate.
 
 use crate::{Error, TensorInfo};
 use memmap2::Mmap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
-/// Maps a regular file for reading. Anything else (a pipe, a device) is refused before it is opened, so that opening
-/// never blocks.
+/// Maps a regular file for reading. Other files (pipes, devices) are refused before opening, since opening could block.
 pub(crate) fn map(path: &Path) -> Result<Mmap, Error> {
     let file = open_regular(path)?;
-    // SAFETY: the map is read-only and private to this process. The one way to make it unsound is that someone
-    // shortens or rewrites the file while we use it; that is the user's own file, every loader of weights accepts the
-    // same, and nothing read through the map is trusted: all lengths are checked against the map's own length.
+    // SAFETY: the map is read-only and private to this process. It is unsound only if another program truncates or
+    // rewrites the file meanwhile. All loaders of weights accept this. Nothing read through the map is trusted: all
+    // offsets are checked against its length.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) };
     map.map_err(|source| Error::io(path, source))
@@ -21,10 +21,7 @@ pub(crate) fn map(path: &Path) -> Result<Mmap, Error> {
 pub(crate) fn open_regular(path: &Path) -> Result<File, Error> {
     let found = std::fs::metadata(path).map_err(|source| Error::io(path, source))?;
     if found.is_dir() {
-        return Err(Error::unsupported(
-            path,
-            "is a directory where a file is meant",
-        ));
+        return Err(Error::unsupported(path, "is a directory, expected a file"));
     }
     if !found.is_file() {
         return Err(Error::unsupported(
@@ -35,35 +32,21 @@ pub(crate) fn open_regular(path: &Path) -> Result<File, Error> {
     if found.len() == 0 {
         return Err(Error::unsupported(
             path,
-            "is empty; the download may have failed: fetch it again",
+            "is empty; the download may have failed: download it again",
         ));
     }
     File::open(path).map_err(|source| Error::io(path, source))
 }
 
-/// The bytes of rows `first..first + rows` of a tensor that starts at `start` of a file's bytes.
+/// The bytes of rows of a tensor that starts at `start` of a file's bytes.
 pub(crate) fn rows<'a>(
-    path: &Path,
     bytes: &'a [u8],
     tensor: &TensorInfo,
     start: usize,
-    first: usize,
-    rows: usize,
-) -> Result<&'a [u8], Error> {
-    let end = first.checked_add(rows).filter(|end| *end <= tensor.n);
-    let found = end
-        .zip(tensor.format.bytes(tensor.k))
-        .and_then(|(end, row)| {
-            let from = start.checked_add(first.checked_mul(row)?)?;
-            let to = start.checked_add(end.checked_mul(row)?)?;
-            bytes.get(from..to)
-        });
-    found.ok_or_else(|| {
-        let problem = format!(
-            "has no rows {first} to {} (it has {})",
-            first.saturating_add(rows),
-            tensor.n
-        );
-        Error::malformed(path, format!("tensor {}", tensor.name), problem)
-    })
+    rows: Range<usize>,
+) -> Option<&'a [u8]> {
+    let row = tensor.format.bytes(tensor.k)?;
+    let from = start.checked_add(rows.start.checked_mul(row)?)?;
+    let to = start.checked_add(rows.end.checked_mul(row)?)?;
+    bytes.get(from..to)
 }

@@ -1,11 +1,11 @@
-//! Decides by content what a path holds.
+//! Opens checkpoints by content.
 
 use crate::gguf::{Gguf, MAGIC};
 use crate::{Checkpoint, Error, hf, mapped};
 use std::io::Read;
 use std::path::Path;
 
-/// Opens a checkpoint: a GGUF file (any part of a split one), or a directory in Hugging Face layout.
+/// Opens a GGUF file (any part of a split one) or a directory in Hugging Face layout.
 pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, Error> {
     if path.is_dir() {
         return Ok(Box::new(hf::Directory::open(path)?));
@@ -17,7 +17,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Checkpoint>, Error> {
     Err(Error::unsupported(path, what_else(path, &start)))
 }
 
-/// Up to sixteen bytes from the start of a file.
+/// The first sixteen bytes of a file, or fewer.
 fn first_bytes(path: &Path) -> Result<Vec<u8>, Error> {
     let mut start = Vec::new();
     let file = mapped::open_regular(path)?;
@@ -27,29 +27,29 @@ fn first_bytes(path: &Path) -> Result<Vec<u8>, Error> {
     Ok(start)
 }
 
-/// What a file is that we do not open, and what to do about it.
+/// What an unsupported file seems to be, and a remedy.
 fn what_else(path: &Path, start: &[u8]) -> String {
     let ends = |ending: &str| {
         path.extension()
             .is_some_and(|e| e.eq_ignore_ascii_case(ending))
     };
     if ends("safetensors") || (start.get(8) == Some(&b'{') && start.get(4..8) == Some(&[0; 4])) {
-        return "is a safetensors file, which lacks the configuration: give the directory that holds it and config.json"
+        return "is a safetensors file, which has no configuration: give the directory that contains it and config.json"
             .to_string();
     }
     let zipped = start.starts_with(b"PK\x03\x04");
     let pickled = start.starts_with(&[0x80, 2]);
     if pickled || (zipped && !ends("zip")) || ends("bin") || ends("pth") || ends("pt") {
-        return "looks like a PyTorch file (pickle), which can run code when it is opened and is not supported: \
+        return "seems to be a PyTorch file (pickle), which can run code when opened and is not supported: \
                 convert the model to safetensors or GGUF"
             .to_string();
     }
     if ends("json") {
-        return "is a JSON file: give the directory that holds it".to_string();
+        return "is a JSON file: give the directory that contains it".to_string();
     }
     if start.starts_with(b"version https:/") {
         return "is a Git LFS pointer, not the file itself: fetch it with `git lfs pull`"
             .to_string();
     }
-    "is not a model that we know: GGUF files and directories with config.json and safetensors are supported".to_string()
+    "is not a known kind of model: supported are GGUF files and directories with config.json and safetensors".to_string()
 }

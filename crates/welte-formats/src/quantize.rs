@@ -1,8 +1,9 @@
-//! Writes a checkpoint again in other formats.
+//! Quantisation: writes a checkpoint in other formats.
 
 mod recipe;
 
 pub use recipe::Recipe;
+pub(crate) use recipe::{file_type, fitting, more_bits};
 
 use crate::gguf::{Kind, Writer};
 use crate::quant::{decode, encode};
@@ -10,13 +11,14 @@ use crate::{Checkpoint, Dialect, Error, TensorInfo, Value};
 use std::path::Path;
 use welte_table::Format;
 
-/// About how many elements are in memory at a time.
+/// The approximate number of elements in memory at a time.
 const BATCH: usize = 4 << 20;
 
-/// Writes `input` to a GGUF file at `output`, each tensor in the format that the recipe gives it. `progress` hears the
-/// bytes of tensors written and their total. The output appears under its name only when it is whole; after an error
-/// nothing is left of it. A tensor that has its format already is copied; one in another block format is decoded and
-/// encoded again, which adds their errors: see [`requantised`].
+/// Writes `input` to a GGUF file at `output`, each tensor in the format that the recipe chooses. `progress` receives
+/// the bytes of tensors written and their total. The output gets its name when it is complete; an error leaves no file.
+///
+/// Tensors that have their format already are copied. A tensor in another block format is decoded and encoded again,
+/// which adds both errors: see [`requantised`].
 pub fn quantize(
     input: &dyn Checkpoint,
     output: &Path,
@@ -52,7 +54,7 @@ pub fn quantize(
     writer.finish()
 }
 
-/// Tensors that the recipe would take from one block format to another, at a loss that a better source would not have.
+/// Tensors that the recipe converts from one block format to another. A source of higher precision would lose less.
 pub fn requantised(input: &dyn Checkpoint, recipe: Recipe) -> Vec<TensorInfo> {
     let changed = |(from, to): &(&TensorInfo, TensorInfo)| {
         from.format.is_quantised() && from.format != to.format
@@ -71,15 +73,15 @@ fn check(input: &dyn Checkpoint, output: &Path) -> Result<(), Error> {
     let affine = |t: &&TensorInfo| matches!(t.format, Format::Affine(_));
     if let Some(tensor) = input.tensors().iter().find(affine) {
         let problem = format!(
-            "tensor {} is quantised already, as MLX does it ({}); start from the model that it was made from",
+            "tensor {} is already quantised by MLX ({}); start from the original model",
             tensor.name,
             tensor.format.name()
         );
         return Err(Error::unsupported(origin, problem));
     }
     if input.dialect() != Dialect::Gguf {
-        let problem = "is not a GGUF file: quantize reads GGUF; convert the directory first (llama.cpp's \
-                       convert_hf_to_gguf.py does)";
+        let problem = "is not a GGUF file; convert the directory to GGUF first, for example with llama.cpp's \
+                       convert_hf_to_gguf.py";
         return Err(Error::unsupported(origin, problem));
     }
     let same = |a: &Path, b: &Path| {
@@ -89,7 +91,7 @@ fn check(input: &dyn Checkpoint, output: &Path) -> Result<(), Error> {
     if same(origin, output) {
         return Err(Error::unsupported(
             output,
-            "is the input itself; name another file to write",
+            "is the input; choose another output file",
         ));
     }
     Ok(())
@@ -120,7 +122,7 @@ fn bytes(tensor: &TensorInfo) -> u64 {
         .map_or(0, |row| (row as u64).saturating_mul(tensor.n as u64))
 }
 
-/// Rows of a tensor in another format, shared out among threads.
+/// Rows of a tensor in another format. The threads share the rows.
 fn convert(
     input: &dyn Checkpoint,
     from: &TensorInfo,
@@ -137,7 +139,7 @@ fn convert(
             from.k,
             format.name()
         );
-        return Err(bad_tensor(input, from, problem));
+        return Err(from.wrong(Path::new(input.origin()), problem));
     };
     let mut out = vec![0; row_bytes * rows.len()];
     let share = rows.len().div_ceil(threads.max(1)).max(1);
@@ -176,10 +178,10 @@ fn convert_rows(
         decode(from.format, &input.rows(from, row, 1)?, &mut values);
         if let Some(at) = values.iter().position(|v| !v.is_finite()) {
             let problem = format!(
-                "row {row} has {} at {at}: the model is damaged; fetch it again",
+                "row {row} has {} at {at}: the model is damaged; download it again",
                 values[at]
             );
-            return Err(bad_tensor(input, from, problem));
+            return Err(from.wrong(Path::new(input.origin()), problem));
         }
         if let Some(at) = values.iter().position(|v| v.abs() > largest) {
             let name = format.name();
@@ -187,17 +189,9 @@ fn convert_rows(
                 "row {row} has {} at {at}, too large for {name}; use F32 or BF16",
                 values[at]
             );
-            return Err(bad_tensor(input, from, problem));
+            return Err(from.wrong(Path::new(input.origin()), problem));
         }
         encode(format, &values, out);
     }
     Ok(())
-}
-
-fn bad_tensor(input: &dyn Checkpoint, tensor: &TensorInfo, problem: String) -> Error {
-    Error::malformed(
-        Path::new(input.origin()),
-        format!("tensor {}", tensor.name),
-        problem,
-    )
 }

@@ -1,14 +1,14 @@
-//! A weight of a program, as the checkpoint at hand has it: what every device reads when it loads.
+//! The weights of a program as stored in a checkpoint. Devices read them when they load.
 
 use crate::{Checkpoint, Error, TensorInfo, quant};
 use std::borrow::Cow;
 use welte_table::{Format, Source, WeightSpec};
 
-/// The rows of a weight as the checkpoint has them, in the spec's format.
+/// The rows of a weight in the spec's format.
 pub struct WeightRows<'a> {
-    /// What the program says of it.
+    /// The weight's spec.
     pub spec: &'a WeightSpec,
-    /// Where its values come from.
+    /// The checkpoint with its values.
     pub checkpoint: &'a dyn Checkpoint,
 }
 
@@ -22,14 +22,14 @@ impl WeightRows<'_> {
         }
     }
 
-    /// Rows `first..first + count`, as one run of bytes per part that they touch.
+    /// Rows `first..first + count` in the spec's format: one byte range per part.
     pub fn encoded(&self, first: usize, count: usize) -> Result<Vec<Cow<'_, [u8]>>, Error> {
         let k = self.spec.k as usize;
         let row_bytes = self
             .spec
             .format
             .bytes(k)
-            .ok_or_else(|| self.wrong("its rows are no whole number of blocks"))?;
+            .ok_or_else(|| self.wrong("its rows are not whole blocks"))?;
         let parts = match &self.spec.source {
             Source::Parts(parts) => parts,
             Source::Constant(values) => {
@@ -71,7 +71,7 @@ impl WeightRows<'_> {
         Ok(found)
     }
 
-    /// All values as floats, parts one after the other whatever their shapes.
+    /// All values as floats, in the order of the parts.
     pub fn values(&self) -> Result<Vec<f32>, Error> {
         let spec = self.spec;
         let wanted = spec.n as usize * spec.k as usize;

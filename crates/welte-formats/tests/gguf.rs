@@ -419,7 +419,7 @@ fn wrong_fields_are_named() {
         &[": k:", "twice"],
     );
     refused(&raw().key("k", 13, &[0; 4]).bytes(), &[": k:", "type 13"]);
-    refused(&raw().key("k", 7, &[2]).bytes(), &[": k:", "truth"]);
+    refused(&raw().key("k", 7, &[2]).bytes(), &[": k:", "boolean"]);
     refused(
         &raw().key("k", 8, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]).bytes(),
         &[": k:", "UTF-8"],

@@ -259,7 +259,7 @@ fn other_things_are_told_apart() {
     refused(&at("old.pth"), &["PyTorch"]);
     refused(&at("model.json"), &["directory"]);
     refused(&at("pointer.gguf"), &["Git LFS"]);
-    refused(&at("text.gguf"), &["text.gguf", "not a model"]);
+    refused(&at("text.gguf"), &["text.gguf", "not a known kind"]);
     refused(made.path(), &["config.json"]);
     let bare = directory(&[
         ("config.json", CONFIG.as_bytes()),

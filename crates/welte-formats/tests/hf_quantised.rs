@@ -182,7 +182,7 @@ fn what_is_wrong_with_scales_is_named() {
         &[other, scales()],
         &["tensor w.weight_scale", "w.weight", "BF16"],
     );
-    refused(FP8, &[scales()], &["tensor w.weight_scale", "not there"]);
+    refused(FP8, &[scales()], &["tensor w.weight_scale", "is missing"]);
     let stack = ("w.weight", "F8_E4M3", &[1, 2, 128][..], vec![1; 256]);
     refused(
         FP8,
@@ -228,7 +228,7 @@ fn methods_that_are_not_known_are_named() {
             "float-quantized",
         ],
     );
-    refused(r#""quant_method": 3"#, &[], &["quant_method", "no text"]);
+    refused(r#""quant_method": 3"#, &[], &["quant_method", "not text"]);
     let five = ("w.weight", "F8_E5M2", &[1, 2][..], vec![0; 2]);
     refused(FP8, &[five], &["tensor w.weight", "F8_E5M2", "F8_E4M3"]);
 }
@@ -427,7 +427,7 @@ fn bad_experts_of_gpt_oss_are_refused() {
     let halves = (names[1].as_str(), "U8", &[2, 3, 2][..], vec![120; 12]);
     refused_gpt_oss(
         &[odd, halves],
-        &["gate_up_proj_blocks", "3 outputs", "in turn"],
+        &["gate_up_proj_blocks", "3 outputs", "alternate"],
     );
     let one = |part: &str, shape: &[usize], bytes: usize, said: &[&str]| {
         refused_gpt_oss(&[(&experts(part), "F32", shape, vec![0; bytes])], said);
@@ -459,6 +459,6 @@ fn bad_experts_of_gpt_oss_are_refused() {
             (&both[0], "F32", &[1, 2, 2], vec![0; 16]),
             (&both[1], "F32", &[2, 2], vec![0; 16]),
         ],
-        &["down_proj.weight", "once more"],
+        &["down_proj.weight", "duplicates"],
     );
 }

@@ -1,5 +1,5 @@
-//! The cache that all programs share: `models--ORG--NAME` with `blobs` (by checksum), `snapshots` (links by name, a
-//! folder per commit) and `refs` (the commit of a branch or tag).
+//! The cache that all Hugging Face programs share. A model is the folder `models--ORG--NAME` with `blobs` (named by
+//! checksum), `snapshots` (a folder of links per commit) and `refs` (the commit of each branch or tag).
 
 use crate::choose::openable;
 use crate::{Error, name};
@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How deep folders of a snapshot are looked into.
+/// The deepest level at which folders of a snapshot are searched.
 const DEEPEST: usize = 16;
 
 /// A model in the cache.
@@ -23,11 +23,11 @@ pub struct CachedRepo {
     pub bytes: u64,
     /// Bytes of downloads that were not finished.
     pub unfinished: u64,
-    /// Its states, those with a name first.
+    /// Its snapshots; those with a revision's name come first.
     pub snapshots: Vec<Snapshot>,
 }
 
-/// A model's files at one commit, as far as they are there.
+/// The cached files of a model at one commit.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The commit.
@@ -47,14 +47,14 @@ pub struct CachedFile {
     pub path: PathBuf,
     /// Its bytes.
     pub bytes: u64,
-    /// The blob that it is a link to.
+    /// The blob that the file links to.
     pub blob: Option<PathBuf>,
 }
 
-/// Something in the cache that can be run.
+/// A cached model that can be opened.
 #[derive(Clone, Debug)]
 pub struct CachedModel {
-    /// What names it: `ORG/NAME[@REVISION][:FILE]`.
+    /// `ORG/NAME[@REVISION][:FILE]`
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
@@ -86,7 +86,7 @@ impl Cache {
         self.root.join(".locks").join(folder_name(repo))
     }
 
-    /// The commit that a revision meant when it was last asked for.
+    /// The commit that `revision` had when the hub was last asked.
     pub(crate) fn commit(&self, repo: &str, revision: &str) -> Option<String> {
         if name::is_commit(revision) {
             return Some(revision.to_string());
@@ -95,7 +95,7 @@ impl Cache {
         Some(text.trim().to_string()).filter(|commit| name::is_commit(commit))
     }
 
-    /// Notes the commit of a revision, so that nobody ever reads half of it.
+    /// Records the commit of a revision. The file is replaced at once, so that no reader sees half of it.
     pub(crate) fn note_commit(
         &self,
         repo: &str,
@@ -112,8 +112,8 @@ impl Cache {
         fs::rename(&beside, &path).map_err(Error::io(&path))
     }
 
-    /// Gives a blob its name in a snapshot: a link, or the file itself where links are not to be had. A blob that is
-    /// `new` belongs to nobody else yet and may be moved.
+    /// Names a blob in a snapshot. Without links, a `new` blob is moved: no other snapshot uses it yet. Any other is
+    /// copied.
     pub(crate) fn link(
         &self,
         repo: &str,
@@ -125,7 +125,7 @@ impl Cache {
         let (blob, pointer) = (self.blob(repo, tag), self.snapshot(repo, commit).join(file));
         create_parent(&pointer)?;
         let beside = beside(&pointer);
-        // As the reference writes them: relative, so that the cache may be moved.
+        // Relative like those of huggingface_hub, so that the cache can be moved.
         let up = std::iter::repeat_n("..", 1 + file.split('/').count());
         let target: PathBuf = up.chain(["blobs", tag]).collect();
         if self.links && symlink(&target, &beside).is_ok() {
@@ -138,7 +138,7 @@ impl Cache {
         fs::rename(&beside, &pointer).map_err(Error::io(&pointer))
     }
 
-    /// The files of a snapshot that are really there.
+    /// The files of a snapshot; broken links are left out.
     pub(crate) fn files(&self, repo: &str, commit: &str) -> Result<Vec<CachedFile>, Error> {
         let mut files = Vec::new();
         walk(&self.snapshot(repo, commit), "", DEEPEST, &mut files)?;
@@ -146,7 +146,7 @@ impl Cache {
         Ok(files)
     }
 
-    /// One model, if anything of it is there.
+    /// One model, or none if it has no folder.
     pub(crate) fn repo(&self, repo: &str) -> Result<Option<CachedRepo>, Error> {
         let folder = self.folder(repo);
         if !folder.is_dir() {
@@ -195,7 +195,6 @@ impl Cache {
         }))
     }
 
-    /// All models.
     pub(crate) fn repos(&self) -> Result<Vec<CachedRepo>, Error> {
         let mut repos = Vec::new();
         for folder in entries(&self.root)? {
@@ -211,7 +210,7 @@ impl Cache {
 }
 
 impl CachedRepo {
-    /// What of it can be run, each by the shortest name that means it.
+    /// The models that can be opened, each with its shortest name.
     pub fn models(&self) -> Vec<CachedModel> {
         let mut models = Vec::new();
         for snapshot in &self.snapshots {
@@ -242,7 +241,6 @@ impl CachedRepo {
     }
 }
 
-/// The folder of a model.
 fn folder_name(repo: &str) -> String {
     format!("models--{}", repo.replace('/', "--"))
 }
@@ -282,7 +280,7 @@ fn walk(
             Ok(data) if data.is_dir() && link.is_none() && depth > 0 => {
                 walk(&path, &format!("{name}/"), depth - 1, files)?
             }
-            // A link to nothing, or something that belongs to nobody here.
+            // A broken link or a special file.
             _ => {}
         }
     }
@@ -306,7 +304,7 @@ fn revisions(
     Ok(())
 }
 
-/// The path without `..`, by its words alone: what a link in a snapshot says, not what lies behind a further link.
+/// The path with `..` removed by name only. A link in a snapshot names its blob even if the blob is a link too.
 fn plain(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -318,7 +316,7 @@ fn plain(path: &Path) -> PathBuf {
     out
 }
 
-/// A name beside a file, for what takes its place when it is complete.
+/// A temporary name in the folder of `path`, unique to this thread.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(
@@ -349,7 +347,7 @@ fn symlink(_: &Path, _: &Path) -> std::io::Result<()> {
     Err(ErrorKind::Unsupported.into())
 }
 
-/// Bytes that a file takes up; one with holes takes less than its length.
+/// Disk space that a file occupies; less than its length if it is sparse.
 pub(crate) fn occupied(path: &Path) -> u64 {
     let Ok(data) = fs::metadata(path) else {
         return 0;
@@ -360,7 +358,7 @@ pub(crate) fn occupied(path: &Path) -> u64 {
     data.len()
 }
 
-/// Bytes free for this user where a folder is or will be.
+/// Free space for this user on the disk of `folder`, which need not exist yet.
 pub(crate) fn free(folder: &Path) -> Option<u64> {
     let there = folder.ancestors().find(|f| f.exists())?;
     #[cfg(unix)]
@@ -375,11 +373,11 @@ pub(crate) fn free(folder: &Path) -> Option<u64> {
     }
 }
 
-/// A lock that other programs respect; held until it is dropped.
+/// A lock file that huggingface_hub respects too. Dropping it releases the lock.
 pub(crate) struct Lock(#[allow(dead_code)] fs::File);
 
 impl Lock {
-    /// Takes it, or says that somebody else has it.
+    /// Takes the lock, unless another process holds it.
     pub(crate) fn try_take(path: &Path) -> Result<Option<Lock>, Error> {
         create_parent(path)?;
         let file = fs::OpenOptions::new()
@@ -390,14 +388,14 @@ impl Lock {
             .open(path)
             .map_err(Error::io(path))?;
         match file.try_lock() {
-            // Others may delete the file when they are done; a lock on a deleted file keeps nobody out.
+            // The previous holder may have deleted the file. A lock on a deleted file excludes nobody.
             Ok(()) => Ok(same_file(&file, path).then_some(Lock(file))),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
             Err(fs::TryLockError::Error(source)) => Err(Error::io(path)(source)),
         }
     }
 
-    /// Waits for it; `waiting` is called again and again.
+    /// Waits for the lock and calls `waiting` every 50 ms.
     pub(crate) fn take(path: &Path, waiting: &mut dyn FnMut()) -> Result<Lock, Error> {
         loop {
             if let Some(lock) = Lock::try_take(path)? {

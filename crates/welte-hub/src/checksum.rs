@@ -1,8 +1,8 @@
-//! The two checksums of the hub: SHA-256 for large files, git's hash of a blob for small ones.
+//! The hub's two checksums: SHA-256 for large files, git's blob hash for small ones.
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
-/// Which checksum a file's tag is; a tag of another kind says nothing about the bytes.
+/// The kind of checksum in a file's tag. Tags of other kinds say nothing about the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sha256,
@@ -20,11 +20,10 @@ impl Kind {
     }
 }
 
-/// A checksum under way.
+/// A checksum in progress.
 pub(crate) struct Sum(Context);
 
 impl Sum {
-    /// Of a file of `size` bytes.
     pub(crate) fn new(kind: Kind, size: u64) -> Sum {
         match kind {
             Kind::Sha256 => Sum(Context::new(&SHA256)),
@@ -46,12 +45,12 @@ impl Sum {
     }
 }
 
-/// The tag that the hub gives a large file.
+/// The hub's tag of a large file.
 pub fn sha256(bytes: &[u8]) -> String {
     whole(Kind::Sha256, bytes)
 }
 
-/// The tag that the hub gives a small file.
+/// The hub's tag of a small file.
 pub fn git_blob(bytes: &[u8]) -> String {
     whole(Kind::Git, bytes)
 }

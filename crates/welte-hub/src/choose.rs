@@ -1,12 +1,12 @@
-//! Which files of a model are wanted.
+//! Chooses the files of a model.
 
-/// What is taken when nothing is said, best first. The first is what a name without a quantisation means.
+/// Quantisations to try when none is named, best first.
 const DEFAULTS: [&str; 14] = [
     "Q4_K_M", "Q4_K_S", "Q4_0", "IQ4_XS", "IQ4_NL", "Q4_1", "Q5_K_M", "Q5_K_S", "Q6_K", "Q8_0",
     "Q3_K_M", "BF16", "F16", "F32",
 ];
 
-/// Files that belong to a directory of safetensors, beside the weights themselves.
+/// Files that belong to a directory of safetensors besides the weights.
 const COMPANIONS: [&str; 11] = [
     "config.json",
     "generation_config.json",
@@ -23,30 +23,30 @@ const COMPANIONS: [&str; 11] = [
 
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Files to have, and which of them to open.
+/// Files to download, and the one to open.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     /// Their names, sorted.
     pub(crate) files: Vec<String>,
-    /// The file that stands for all of them; without one it is the directory.
+    /// The file to open; without one, the directory is opened.
     pub(crate) main: Option<String>,
-    /// True if this is what was asked for, and not the next best thing.
+    /// True if this is the requested or usual file, false if it is a substitute.
     pub(crate) exact: bool,
 }
 
-/// Chooses from the names of all files there are; the error says what there is.
+/// Chooses from the names of all files. The error lists what is available.
 pub(crate) fn choose(names: &[&str], wanted: Option<&str>) -> Result<Choice, String> {
     let groups = groups(names);
     match wanted {
         Some(wanted) => match by_file(names, &groups, wanted)? {
             Some(choice) => Ok(choice),
             None if groups.is_empty() => Err(format!(
-                "there is no file {wanted}, and no GGUF file in which {wanted} could be a quantisation; there is {}",
+                "there is no file {wanted} and no GGUF file with the quantisation {wanted}; available: {}",
                 listed(names.iter().copied())
             )),
             None => by_quant(&groups, wanted)?.ok_or_else(|| {
                 format!(
-                    "there is no GGUF file of {wanted} and no file of that name; there is {}",
+                    "there is no GGUF file with the quantisation {wanted} and no file of that name; available: {}",
                     listed(mains(&groups))
                 )
             }),
@@ -56,16 +56,16 @@ pub(crate) fn choose(names: &[&str], wanted: Option<&str>) -> Result<Choice, Str
     }
 }
 
-/// A GGUF model: one file, or the parts of a split one in their order.
+/// A GGUF model: one file, or the parts of a split one in order.
 struct Group<'a> {
-    /// The name without the part's number and the ending.
+    /// The name without part number and extension.
     stem: &'a str,
     files: Vec<&'a str>,
-    /// How many files there should be.
+    /// The number of files when complete.
     parts: usize,
 }
 
-/// The stem of a GGUF file with its part and the number of parts.
+/// The stem of a GGUF file, its part number and the number of parts.
 fn split(name: &str) -> Option<(&str, usize, usize)> {
     let stem = name.strip_suffix(".gguf")?;
     let part = || {
@@ -78,7 +78,7 @@ fn split(name: &str) -> Option<(&str, usize, usize)> {
     Some(part().unwrap_or((stem, 1, 1)))
 }
 
-/// The models among the files; projectors and matrices of importance are none.
+/// The GGUF models among the files, without vision projectors and importance matrices.
 fn groups<'a>(names: &[&'a str]) -> Vec<Group<'a>> {
     let mut sorted: Vec<&str> = names.to_vec();
     sorted.sort_unstable();
@@ -112,7 +112,7 @@ fn groups<'a>(names: &[&'a str]) -> Vec<Group<'a>> {
 }
 
 impl Group<'_> {
-    /// True if the name says this quantisation: as a word, so that Q4_K is not Q4_K_M and F16 is not BF16.
+    /// True if the name contains this quantisation as a word: Q4_K is not Q4_K_M, F16 is not BF16.
     fn is(&self, quant: &str) -> bool {
         let (name, quant) = (self.stem.to_ascii_lowercase(), quant.to_ascii_lowercase());
         name.match_indices(&quant).any(|(at, found)| {
@@ -140,7 +140,7 @@ impl Group<'_> {
     }
 }
 
-/// By a file's path, or by its name alone where only one has it.
+/// By path, or by file name if only one file has it.
 fn by_file(names: &[&str], groups: &[Group], wanted: &str) -> Result<Option<Choice>, String> {
     let last = |name: &str| name.rsplit('/').next() == Some(wanted);
     let same: Vec<&str> = match names.iter().find(|n| **n == wanted) {
@@ -170,7 +170,7 @@ fn by_file(names: &[&str], groups: &[Group], wanted: &str) -> Result<Option<Choi
 fn by_quant(groups: &[Group], quant: &str) -> Result<Option<Choice>, String> {
     let mut found: Vec<&Group> = groups.iter().filter(|g| g.is(quant)).collect();
     if found.len() > 1 {
-        // Some repositories hold a plain and a dynamic file of one kind; the plain one is meant.
+        // Some repositories hold a plain and a dynamic file (UD) of the same quantisation. The plain one is meant.
         let dynamic = format!("UD-{quant}");
         let plain: Vec<&Group> = found.iter().copied().filter(|g| !g.is(&dynamic)).collect();
         if plain.len() == 1 {
@@ -199,24 +199,24 @@ fn default(groups: &[Group]) -> Result<Choice, String> {
     match groups {
         [only] => only.choice(false),
         _ => Err(format!(
-            "has no {} file, and nothing that says which other one is meant; name one of them: {}",
+            "has no {} file and no other usual quantisation; name one of them: {}",
             DEFAULTS[0],
             listed(mains(groups))
         )),
     }
 }
 
-/// Configuration, tokenizer and safetensors; never pickles or other frameworks' weights.
+/// Configuration, tokenizer and safetensors. Pickles and weights of other frameworks are never chosen.
 fn directory(names: &[&str]) -> Result<Choice, String> {
     let weights = |name: &&&str| name.ends_with(".safetensors") && !name.contains('/');
     let mut files: Vec<&str> = names.iter().filter(weights).copied().collect();
-    // Some repositories hold the same weights a second time, under another name.
+    // Some repositories hold the same weights twice, under two names.
     if files.iter().any(|n| n.starts_with("model")) {
         files.retain(|n| n.starts_with("model"));
     }
     if files.is_empty() || !names.contains(&"config.json") {
         return Err(format!(
-            "has neither a GGUF file nor config.json with safetensors; there is {}",
+            "has neither a GGUF file nor config.json with safetensors; available: {}",
             listed(names.iter().copied())
         ));
     }
@@ -234,7 +234,7 @@ fn directory(names: &[&str]) -> Result<Choice, String> {
     })
 }
 
-/// The files that stand for models, for a list of what can be opened.
+/// The models that can be opened.
 pub(crate) fn openable(names: &[&str]) -> Vec<Choice> {
     let groups = groups(names);
     if groups.is_empty() {

@@ -1,4 +1,4 @@
-//! One file's bytes, by several connections at once, checked as they come.
+//! Downloads one file over several connections and computes its checksum meanwhile.
 
 use crate::checksum::{Kind, Sum};
 use crate::http::{Client, Failure};
@@ -13,14 +13,14 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use ureq::http::Uri;
 
-/// The most parts that one request asks for: enough that its beginning costs nothing.
+/// The most parts per request: enough to hide the latency of a request.
 const RUN: u64 = 8;
-/// Bytes that pass from a connection to the disk at once.
+/// Bytes copied from a connection to the disk at a time.
 const BUFFER: usize = 256 << 10;
-/// How often progress is told.
+/// How often progress is reported.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A file that is wanted.
+/// A file to download.
 pub(crate) struct Task<'a> {
     pub(crate) client: &'a Client,
     pub(crate) repo: &'a str,
@@ -30,44 +30,44 @@ pub(crate) struct Task<'a> {
     pub(crate) connections: usize,
 }
 
-/// What the connections share.
+/// State shared by the connections.
 struct Shared<'a> {
     task: &'a Task<'a>,
     parts: &'a Parts,
     state: Mutex<State>,
     changed: Condvar,
-    /// Bytes written, those of earlier runs among them.
+    /// Bytes written, including those of earlier runs.
     bytes: AtomicU64,
     stop: AtomicBool,
-    /// One stream from the beginning, for a server that gives no ranges.
+    /// One stream from the beginning, for a server without range requests.
     whole: bool,
 }
 
 struct State {
-    /// Where the bytes are now.
+    /// The current address of the bytes.
     url: String,
-    /// Parts that somebody has or fetches.
+    /// Parts that are complete or being fetched.
     claimed: Vec<bool>,
-    /// Parts that are there.
+    /// Parts that are complete.
     done: Vec<bool>,
     running: usize,
-    failed: Option<Broken>,
+    failed: Option<FetchError>,
 }
 
-enum Broken {
-    /// The server gives no ranges.
+enum FetchError {
+    /// The server ignores range requests.
     NoRanges,
     Error(Error),
 }
 
-impl From<Error> for Broken {
-    fn from(error: Error) -> Broken {
-        Broken::Error(error)
+impl From<Error> for FetchError {
+    fn from(error: Error) -> FetchError {
+        FetchError::Error(error)
     }
 }
 
 impl Task<'_> {
-    /// Fetches what is missing into `parts`, checks it and gives the file its name.
+    /// Fetches what is missing in `parts`, checks it and gives the file its name.
     pub(crate) fn run(
         &self,
         parts: Parts,
@@ -75,14 +75,14 @@ impl Task<'_> {
         progress: &mut Progress,
     ) -> Result<(), Error> {
         let found = match self.fetch(&parts, false, progress) {
-            Err(Broken::NoRanges) => self.fetch(&parts, true, progress),
+            Err(FetchError::NoRanges) => self.fetch(&parts, true, progress),
             other => other,
         };
         let found = found.map_err(|broken| match broken {
-            Broken::Error(error) => error,
-            Broken::NoRanges => self.client.bad_answer(
+            FetchError::Error(error) => error,
+            FetchError::NoRanges => self.client.bad_answer(
                 &self.what(),
-                "gives neither ranges nor the whole file".to_string(),
+                "the server returned neither the range nor the whole file".to_string(),
             ),
         })?;
         if found
@@ -103,13 +103,13 @@ impl Task<'_> {
         format!("{}: {}", self.repo, self.file.name)
     }
 
-    /// Fetches the missing parts; returns the checksum if the tag is one.
+    /// Fetches the missing parts. Returns the checksum if the tag is one.
     fn fetch(
         &self,
         parts: &Parts,
         whole: bool,
         progress: &mut Progress,
-    ) -> Result<Option<String>, Broken> {
+    ) -> Result<Option<String>, FetchError> {
         let there: Vec<bool> = (0..parts.count()).map(|i| !whole && parts.has(i)).collect();
         let missing = there.iter().filter(|there| !**there).count();
         let connections = if whole {
@@ -148,8 +148,8 @@ impl Shared<'_> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Follows the parts in their order, adds them to the checksum and tells how far it is.
-    fn watch(&self, progress: &mut Progress) -> Result<Option<String>, Broken> {
+    /// Adds complete parts to the checksum in their order, and reports progress.
+    fn watch(&self, progress: &mut Progress) -> Result<Option<String>, FetchError> {
         let kind = Kind::of(&self.task.source.tag);
         let mut sum = kind.map(|kind| Sum::new(kind, self.parts.size));
         let mut file = self.parts.handle()?;
@@ -186,9 +186,9 @@ impl Shared<'_> {
         Ok(sum.map(Sum::hex))
     }
 
-    /// A connection's work: run after run, until nothing is left or something is broken.
+    /// One connection: fetches run after run until none is left or one fails.
     fn work(&self) {
-        let mut result = self.parts.handle().map_err(Broken::from);
+        let mut result = self.parts.handle().map_err(FetchError::from);
         while let Ok(file) = &mut result {
             let Some((first, end)) = self.claim() else {
                 break;
@@ -206,7 +206,7 @@ impl Shared<'_> {
         self.changed.notify_all();
     }
 
-    /// The next parts that nobody has.
+    /// Claims the next free parts.
     fn claim(&self) -> Option<(u64, u64)> {
         let mut state = self.state();
         if self.stop.load(Ordering::Relaxed) {
@@ -214,7 +214,7 @@ impl Shared<'_> {
         }
         let first = state.claimed.iter().position(|claimed| !claimed)?;
         let left = state.claimed.iter().filter(|claimed| !**claimed).count();
-        // Towards the end in small runs, so that all connections end together.
+        // Runs shrink towards the end, so that all connections finish together.
         let run = (left / (2 * self.task.connections.max(1))).clamp(1, RUN as usize);
         let most = if self.whole { left } else { run };
         let free = state.claimed[first..]
@@ -226,23 +226,23 @@ impl Shared<'_> {
         Some((first as u64, (first + free) as u64))
     }
 
-    /// Fetches parts, going on where a connection broke off.
-    fn fetch_run(&self, file: &mut File, first: u64, end: u64) -> Result<(), Broken> {
+    /// Fetches parts `first..end`, resuming where a connection broke off.
+    fn fetch_run(&self, file: &mut File, first: u64, end: u64) -> Result<(), FetchError> {
         let client = self.task.client;
         let mut position = self.parts.start(first);
-        let mut patience = client.patience();
+        let mut retries = client.retries();
         while position < self.parts.start(end) && !self.stop.load(Ordering::Relaxed) {
             let before = position;
             let failure = match self.fetch_piece(file, &mut position, end) {
                 Ok(()) => continue,
-                Err(Piece::NoRanges) => return Err(Broken::NoRanges),
-                Err(Piece::Failure(failure)) => failure,
+                Err(PieceError::NoRanges) => return Err(FetchError::NoRanges),
+                Err(PieceError::Failure(failure)) => failure,
             };
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
             if position > before {
-                patience = client.patience();
+                retries = client.retries();
             }
             let stale = matches!(
                 &failure,
@@ -252,15 +252,15 @@ impl Shared<'_> {
                 })
             ) && !self.is_home();
             match failure {
-                // The place that the hub sent us to lets nobody in for long: ask the hub again.
+                // The address has expired. Ask the hub for a new one.
                 Failure::Final(error) if stale => {
-                    patience.wait(Failure::Again(error, None))?;
-                    let source = client.patiently(|| {
+                    retries.wait(Failure::Again(error, None))?;
+                    let source = client.with_retries(|| {
                         client.source(self.task.repo, self.task.commit, self.task.file)
                     })?;
                     self.state().url = source.url;
                 }
-                failure => patience.wait(failure)?,
+                failure => retries.wait(failure)?,
             }
         }
         Ok(())
@@ -271,8 +271,8 @@ impl Shared<'_> {
         self.task.client.is_home(&uri)
     }
 
-    /// One request's bytes, to their places.
-    fn fetch_piece(&self, file: &mut File, position: &mut u64, end: u64) -> Result<(), Piece> {
+    /// Writes the bytes of one request to their places.
+    fn fetch_piece(&self, file: &mut File, position: &mut u64, end: u64) -> Result<(), PieceError> {
         let client = self.task.client;
         let what = self.task.what();
         let (start, stop) = (*position, self.parts.start(end));
@@ -288,16 +288,20 @@ impl Shared<'_> {
                     .get("content-range")
                     .and_then(|v| v.to_str().ok());
                 if said.is_none_or(|said| !said.starts_with(&format!("bytes {start}-"))) {
-                    return Err(Failure::Final(
-                        client.bad_answer(&what, format!("asked from byte {start}, got {said:?}")),
-                    )
+                    return Err(Failure::Final(client.bad_answer(
+                        &what,
+                        format!(
+                            "the request starts at byte {start}, the answer is for {}",
+                            said.unwrap_or("no range")
+                        ),
+                    ))
                     .into());
                 }
             }
-            (200, false) => return Err(Piece::NoRanges),
+            (200, false) => return Err(PieceError::NoRanges),
             (status, _) => {
                 return Err(Failure::Final(
-                    client.bad_answer(&what, format!("an answer of kind {status}")),
+                    client.bad_answer(&what, format!("unexpected HTTP status {status}")),
                 )
                 .into());
             }
@@ -308,7 +312,7 @@ impl Shared<'_> {
                 .ok()
                 .and_then(|uri: Uri| uri.host().map(str::to_string));
             let (what, host) = (what.clone(), host.unwrap_or_default());
-            Piece::from(Failure::Again(
+            PieceError::from(Failure::Again(
                 Error::Unreachable {
                     what,
                     host,
@@ -317,11 +321,11 @@ impl Shared<'_> {
                 None,
             ))
         };
-        let disk = |source| Piece::from(Failure::Final(Error::io(&self.parts.path)(source)));
+        let disk = |source| PieceError::from(Failure::Final(Error::io(&self.parts.path)(source)));
         let mut body = answer.body_mut().as_reader();
         let mut buffer = vec![0; BUFFER];
         if everything && start > 0 {
-            // A stream begins anew, but no byte is written twice: what was checked is what stays.
+            // The stream starts from the beginning, but no byte is written twice: checked bytes stay as they are.
             let skipped = std::io::copy(&mut body.by_ref().take(start), &mut std::io::sink());
             if !matches!(skipped, Ok(n) if n == start) {
                 return Err(broken("the connection ended too early".to_string()));
@@ -342,13 +346,13 @@ impl Shared<'_> {
             self.bytes.fetch_add(read as u64, Ordering::Relaxed);
             self.mark(before, *position)?;
         }
-        // A body that was read to its end leaves the connection free for the next request.
+        // Reading a body to its end frees the connection for the next request.
         let _ = body.read(&mut buffer[..1]);
         Ok(())
     }
 
-    /// Notes the parts that came to their end between two positions.
-    fn mark(&self, from: u64, to: u64) -> Result<(), Piece> {
+    /// Records the parts that end between two positions.
+    fn mark(&self, from: u64, to: u64) -> Result<(), PieceError> {
         let ends =
             |part: &u64| self.parts.start(part + 1) > from && self.parts.start(part + 1) <= to;
         for part in (from / self.parts.part..=(to - 1) / self.parts.part).filter(ends) {
@@ -360,14 +364,14 @@ impl Shared<'_> {
     }
 }
 
-enum Piece {
+enum PieceError {
     NoRanges,
     Failure(Failure),
 }
 
-impl From<Failure> for Piece {
-    fn from(failure: Failure) -> Piece {
-        Piece::Failure(failure)
+impl From<Failure> for PieceError {
+    fn from(failure: Failure) -> PieceError {
+        PieceError::Failure(failure)
     }
 }
 

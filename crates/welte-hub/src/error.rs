@@ -1,4 +1,4 @@
-//! What can go wrong, with the place and the remedy.
+//! Errors, each with its place and a remedy.
 
 use std::path::{Path, PathBuf};
 
@@ -6,118 +6,118 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A name that is not a model's.
+    /// The text is not a model's name.
     #[error(
         "{text}: {problem}; a model is named ORG/NAME, ORG/NAME:QUANT or ORG/NAME:FILE, with @REVISION if it is not main"
     )]
     Name {
-        /// What was given.
+        /// The text.
         text: String,
-        /// What is wrong with it.
+        /// What is wrong.
         problem: &'static str,
     },
-    /// A variable of the environment that cannot be used.
+    /// An environment variable has an unusable value.
     #[error("{variable}: {problem}")]
     Setting {
-        /// Its name.
+        /// The variable.
         variable: &'static str,
         /// What is wrong, and what to do.
         problem: String,
     },
-    /// No file of the model is meant by what was asked for.
+    /// The name selects no file of the model, or more than one.
     #[error("{repo}: {problem}")]
     Choice {
         /// The model.
         repo: String,
-        /// What is missing, and what there is.
+        /// What is missing, and what is available.
         problem: String,
     },
-    /// Nothing may be asked, and the cache does not have it.
+    /// The model is not cached, and the hub must not be asked.
     #[error("{what} is not in the cache ({}), and HF_HUB_OFFLINE is set; unset it, or pull the model first", .cache.display())]
     Offline {
         /// The model.
         what: String,
-        /// Where it was looked for.
+        /// The cache.
         cache: PathBuf,
     },
-    /// The cache does not have it.
-    #[error("{what} is not in the cache ({}); `welte list` shows what is", .cache.display())]
+    /// The model is not in the cache.
+    #[error("{what} is not in the cache ({}); `welte list` shows the cached models", .cache.display())]
     NotCached {
         /// The model.
         what: String,
-        /// Where it was looked for.
+        /// The cache.
         cache: PathBuf,
     },
-    /// The hub said no.
+    /// The hub refused.
     #[error("{what}: {remedy} (HTTP {status} from {host})")]
     Refused {
         /// The model or file.
         what: String,
-        /// The status of the answer.
+        /// The HTTP status.
         status: u16,
-        /// Who answered.
+        /// The host that answered.
         host: String,
-        /// What it means and what to do.
+        /// What the refusal means and what to do.
         remedy: String,
     },
-    /// No answer came.
+    /// The host did not answer, or the connection broke off.
     #[error(
-        "{what}: no answer from {host}: {problem}; check the network, HTTPS_PROXY and HF_ENDPOINT, then ask again: what is there already is kept"
+        "{what}: no answer from {host}: {problem}; check the network, HTTPS_PROXY and HF_ENDPOINT, then try again: downloaded parts are kept"
     )]
     Unreachable {
         /// The model or file.
         what: String,
-        /// Who was asked.
+        /// The host.
         host: String,
         /// What happened.
         problem: String,
     },
-    /// An answer that makes no sense.
+    /// The answer is unusable.
     #[error("{what}: {problem} (from {host})")]
     Answer {
         /// The model or file.
         what: String,
-        /// Who answered.
+        /// The host that answered.
         host: String,
-        /// What is wrong with it.
+        /// What is wrong.
         problem: String,
     },
-    /// What came is not what the hub said it would be.
+    /// The downloaded bytes do not have the hub's checksum.
     #[error(
-        "{file}: the checksum is {found} and should be {expected}; what was downloaded has been deleted, pull it again"
+        "{file}: the checksum is {found}, expected {expected}; the download was deleted, pull it again"
     )]
     Checksum {
         /// The file.
         file: String,
-        /// What the hub says.
+        /// The hub's checksum.
         expected: String,
-        /// What the bytes give.
+        /// The checksum of the bytes.
         found: String,
     },
-    /// It would not fit.
-    #[error("{what}: needs {} more and {} has {} free; make room (`welte rm`), or set HF_HUB_CACHE to a larger disk", human(*.needed), .folder.display(), human(*.free))]
+    /// The disk is too full.
+    #[error("{what}: needs {} more, but {} has {} free; free some space (`welte rm`), or set HF_HUB_CACHE to a larger disk", human(*.needed), .folder.display(), human(*.free))]
     Space {
         /// The model.
         what: String,
-        /// Bytes still to come.
+        /// Bytes still to be downloaded.
         needed: u64,
         /// Bytes free.
         free: u64,
         /// The cache.
         folder: PathBuf,
     },
-    /// Somebody else is at it.
+    /// Another process is downloading the model.
     #[error("{repo}: another process is downloading it; wait until it is done, or end it")]
     Busy {
         /// The model.
         repo: String,
     },
-    /// A file or folder of the cache.
+    /// A file operation in the cache failed.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
 }
@@ -128,8 +128,8 @@ impl Error {
         move |source| Error::Io { path, source }
     }
 
-    /// True if asking again, or elsewhere, may help: nobody answered, or not now.
-    pub(crate) fn is_about_the_way(&self) -> bool {
+    /// True if the cause is the network or a busy hub, so that a cached copy may be used instead.
+    pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Error::Unreachable { .. } => true,
             Error::Refused { status, .. } => *status == 429 || *status >= 500,
@@ -138,7 +138,7 @@ impl Error {
     }
 }
 
-/// A number of bytes for people.
+/// A byte count for people.
 pub fn human(bytes: u64) -> String {
     let (mut value, mut unit) = (bytes as f64, "B");
     for next in ["KiB", "MiB", "GiB", "TiB"] {

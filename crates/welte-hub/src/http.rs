@@ -1,4 +1,4 @@
-//! Asking the hub: one request at a time, redirects and refusals understood, asked again where that may help.
+//! HTTP requests to the hub: redirects, refusals and retries.
 
 use crate::settings::{Settings, setting};
 use crate::{Error, name};
@@ -7,14 +7,14 @@ use ureq::http::{Response, Uri};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, Proxy};
 
-/// How long a connection may take to open, and to say nothing.
+/// Time limits for opening a connection and for a pause in the data.
 const CONNECT: Duration = Duration::from_secs(15);
 const SILENCE: Duration = Duration::from_secs(30);
-/// The longest pause that the hub may ask for.
+/// The longest pause honoured when a server names one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const REDIRECTS: usize = 8;
 
-/// A request that failed: for good, or so that it may be asked again (after this long at least).
+/// A failed request: final, or worth another try (after the pause that the server named).
 pub(crate) enum Failure {
     Final(Error),
     Again(Error, Option<Duration>),
@@ -28,7 +28,7 @@ impl From<Failure> for Error {
     }
 }
 
-/// Connections to the hub and to the places it sends us to.
+/// Connections to the hub and to the hosts it redirects to.
 #[derive(Clone)]
 pub(crate) struct Client {
     http: Agent,
@@ -76,13 +76,13 @@ impl Client {
         })
     }
 
-    /// The address of something on the hub.
+    /// The address of `path` on the hub.
     pub(crate) fn address(&self, path: &str) -> String {
         let endpoint = self.endpoint.to_string();
         format!("{}/{path}", endpoint.trim_end_matches('/'))
     }
 
-    /// One request, without following where the answer points to. `what` is named in errors.
+    /// One request without following redirects. Errors name `what`.
     fn ask(
         &self,
         what: &str,
@@ -91,8 +91,8 @@ impl Client {
         range: Option<(u64, u64)>,
     ) -> Result<Response<Body>, Failure> {
         let uri: Uri = url.parse().map_err(|_| {
-            let problem = format!("points to {url}, which is not an address");
-            Failure::Final(self.nonsense(what, &self.endpoint, problem))
+            let problem = format!("redirects to {url}, which is not a URL");
+            Failure::Final(self.bad_answer(what, problem))
         })?;
         let agent = match uri.scheme_str() {
             Some("https") => &self.https,
@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// The same, following redirects until there is an answer or one that `enough` accepts.
+    /// The same, following redirects until the answer is none or `enough` accepts it.
     pub(crate) fn follow(
         &self,
         what: &str,
@@ -134,39 +134,37 @@ impl Client {
                 return Ok((url, answer));
             }
             url = location(&url, &answer).ok_or_else(|| {
-                Failure::Final(self.nonsense(
-                    what,
-                    &self.endpoint,
-                    "redirects to nowhere".to_string(),
-                ))
+                Failure::Final(
+                    self.bad_answer(what, "redirects without a valid target".to_string()),
+                )
             })?;
         }
         let problem = format!("redirects more than {REDIRECTS} times");
-        Err(Failure::Final(self.nonsense(what, &self.endpoint, problem)))
+        Err(Failure::Final(self.bad_answer(what, problem)))
     }
 
-    /// Asks again, with longer and longer pauses, while that may help.
-    pub(crate) fn patiently<T>(
+    /// Retries with growing pauses.
+    pub(crate) fn with_retries<T>(
         &self,
         mut ask: impl FnMut() -> Result<T, Failure>,
     ) -> Result<T, Error> {
-        let mut patience = self.patience();
+        let mut retries = self.retries();
         loop {
             match ask() {
                 Ok(answer) => return Ok(answer),
-                Err(failure) => patience.wait(failure)?,
+                Err(failure) => retries.wait(failure)?,
             }
         }
     }
 
-    pub(crate) fn patience(&self) -> Patience {
-        Patience {
+    pub(crate) fn retries(&self) -> Retries {
+        Retries {
             left: self.retries,
             pause: self.pause,
         }
     }
 
-    /// The token goes to the hub itself and nowhere else.
+    /// True for an address on the hub itself. Only the hub gets the token.
     pub(crate) fn is_home(&self, uri: &Uri) -> bool {
         uri.scheme() == self.endpoint.scheme() && uri.authority() == self.endpoint.authority()
     }
@@ -177,9 +175,9 @@ impl Client {
             ureq::Error::Rustls(_) | ureq::Error::Tls(_) | ureq::Error::TlsRequired
         );
         let problem = match certificate {
-            true => format!(
-                "{error}; if a proxy here opens TLS, let SSL_CERT_FILE name its certificate"
-            ),
+            true => {
+                format!("{error}; if a proxy intercepts TLS, set SSL_CERT_FILE to its certificate")
+            }
             false => error.to_string(),
         };
         let error = Error::Unreachable {
@@ -193,17 +191,13 @@ impl Client {
         }
     }
 
-    pub(crate) fn nonsense(&self, what: &str, uri: &Uri, problem: String) -> Error {
-        Error::Answer {
-            what: what.to_string(),
-            host: host(uri),
-            problem,
-        }
-    }
-
     /// An answer of the hub that cannot be used.
     pub(crate) fn bad_answer(&self, what: &str, problem: String) -> Error {
-        self.nonsense(what, &self.endpoint, problem)
+        Error::Answer {
+            what: what.to_string(),
+            host: host(&self.endpoint),
+            problem,
+        }
     }
 
     fn refusal(&self, what: &str, uri: &Uri, answer: &Response<Body>) -> Failure {
@@ -216,7 +210,7 @@ impl Client {
             host: host(uri),
             remedy: match self.is_home(uri) || status == 429 || status >= 500 {
                 true => self.remedy(what, status, code),
-                false => "the place that the hub names for it refuses; ask again".to_string(),
+                false => "the server that the hub redirects to refuses it; try again".to_string(),
             },
         };
         let pause = header("retry-after").and_then(|s| s.trim().parse().ok());
@@ -226,43 +220,48 @@ impl Client {
         }
     }
 
-    /// What a refusal means, and what to do.
+    /// Explains a refusal and says what to do.
     fn remedy(&self, what: &str, status: u16, code: &str) -> String {
         let page = self.address(what.split([':', '@']).next().unwrap_or_default());
         match (status, code, self.token.is_some()) {
             (401 | 403, "GatedRepo", false) => format!(
-                "its owner wants to know who takes it: accept the terms on its page ({page}), then set HF_TOKEN or put your token into {}",
+                "access is restricted: accept the terms on its page ({page}), then set HF_TOKEN or store your token in {}",
                 self.token_file
             ),
             (401 | 403, "GatedRepo", true) | (403, _, true) => format!(
-                "your token may not read it: accept the terms on its page ({page}) with the same account, or use a token with the right to read it"
+                "your token has no access: accept the terms on its page ({page}) with the same account, or use a token with read access"
             ),
             (401 | 403, _, false) => format!(
-                "it does not exist, or only for those it is shared with: check the name, or set HF_TOKEN (or put your token into {})",
+                "it does not exist or is private: check the name, or set HF_TOKEN (or store your token in {})",
                 self.token_file
             ),
             (401, _, true) => format!(
-                "it does not exist, or your token is not valid for it: check the name, and HF_TOKEN or {}",
+                "it does not exist, or your token is not valid: check the name and the token in HF_TOKEN or {}",
                 self.token_file
             ),
-            (404, "RevisionNotFound", _) => "has no such revision; check what is after @".to_string(),
-            (404, "EntryNotFound", _) => "is not in this revision".to_string(),
-            (404, ..) => "is not there; check the name and the revision".to_string(),
-            (429, ..) => "too many questions in too short a time; wait some minutes, or ask with a token (HF_TOKEN)".to_string(),
-            (500..600, ..) => "the hub has a problem of its own; try again later, what is there already is kept".to_string(),
+            (404, "RevisionNotFound", _) => "no such revision; check the part after @".to_string(),
+            (404, "EntryNotFound", _) => "the file is not in this revision".to_string(),
+            (404, ..) => "not found; check the name and the revision".to_string(),
+            (429, ..) => {
+                "too many requests; wait some minutes, or use a token (HF_TOKEN)".to_string()
+            }
+            (500..600, ..) => {
+                "the hub has an internal error; try again later, downloaded parts are kept"
+                    .to_string()
+            }
             _ => "the hub refuses".to_string(),
         }
     }
 }
 
-/// How often something may still be asked.
-pub(crate) struct Patience {
+/// The retries that are left.
+pub(crate) struct Retries {
     left: u32,
     pause: Duration,
 }
 
-impl Patience {
-    /// Waits before the next question, or gives the error back when it is enough.
+impl Retries {
+    /// Waits before the next try, or returns the error if no try is left.
     pub(crate) fn wait(&mut self, failure: Failure) -> Result<(), Error> {
         match failure {
             Failure::Final(error) => Err(error),
@@ -277,7 +276,7 @@ impl Patience {
     }
 }
 
-/// Where an answer points to.
+/// The target of a redirect.
 pub(crate) fn location(url: &str, answer: &Response<Body>) -> Option<String> {
     let to = answer.headers().get("location")?.to_str().ok()?;
     if to.starts_with("https://") || to.starts_with("http://") {
@@ -291,7 +290,7 @@ pub(crate) fn location(url: &str, answer: &Response<Body>) -> Option<String> {
     }
 }
 
-/// A path with everything encoded that means something in an address; `keep` stays.
+/// Percent-encodes a path. Characters in `keep` stay.
 pub(crate) fn quoted(text: &str, keep: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -310,8 +309,7 @@ fn host(uri: &Uri) -> String {
 
 fn proxy(text: &str, except: &[String], variable: &'static str) -> Result<Proxy, Error> {
     let bad = || {
-        let problem =
-            "is not an address like http://host:port (other kinds of proxies are not supported)";
+        let problem = "is not an address like http://host:port (other proxies are not supported)";
         setting(variable, problem)
     };
     let plain = Proxy::new(text).map_err(|_| bad())?;
@@ -342,13 +340,13 @@ fn roots(settings: &Settings) -> Result<RootCerts, Error> {
         })
         .collect();
     if certificates.is_empty() {
-        let problem = format!("{} holds no certificate in PEM form", path.display());
+        let problem = format!("{} contains no certificate in PEM form", path.display());
         return Err(setting("SSL_CERT_FILE", &problem));
     }
     Ok(RootCerts::new_with_certs(&certificates))
 }
 
-/// A tag without the marks around it, if it can be the name of a file.
+/// A tag without its quotes, if it can be a file name.
 pub(crate) fn tag(header: &str) -> Option<String> {
     let text = header.trim().trim_start_matches("W/").trim_matches('"');
     (name::is_path(text) && !text.contains('/') && !text.starts_with('.')).then(|| text.to_string())

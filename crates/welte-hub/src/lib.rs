@@ -1,7 +1,7 @@
 //! Models from the Hugging Face hub, in the cache that all programs share.
 //!
-//! A blocking client: one list of files, then each file by several connections at once, checked against the hub's
-//! checksum before it gets its name. Everything that is there already is left as it is, whoever downloaded it.
+//! A blocking client. It lists the files of a model, downloads each over several connections and checks it against the
+//! hub's checksum before naming it. Files that are in the cache already are used, whichever program downloaded them.
 
 #![warn(missing_docs)]
 
@@ -35,17 +35,17 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// With these settings.
+    /// A hub with these settings.
     pub fn new(settings: Settings) -> Hub {
         Hub { settings }
     }
 
-    /// As the environment says.
+    /// With settings from the environment.
     pub fn from_env() -> Result<Hub, Error> {
         Settings::from_env().map(Hub::new)
     }
 
-    /// How the hub is asked, and where its cache is.
+    /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -55,7 +55,7 @@ impl Hub {
         self.cache().repos()
     }
 
-    /// What the cache has of one model.
+    /// The cached files of one model.
     pub fn repo(&self, name: &ModelName) -> Result<CachedRepo, Error> {
         let found = self.cache().repo(&name.repo)?;
         found.ok_or_else(|| Error::NotCached {
@@ -64,7 +64,7 @@ impl Hub {
         })
     }
 
-    /// What it would mean to remove a model, a revision or a file from the cache.
+    /// Plans the removal of a model, a revision or a file. Nothing is deleted yet.
     pub fn removal(&self, name: &ModelName) -> Result<Removal, Error> {
         Removal::plan(&self.cache(), name)
     }
@@ -77,45 +77,45 @@ impl Hub {
     }
 }
 
-/// How far a pull is.
+/// The progress of a pull.
 #[derive(Debug)]
 pub struct Report<'a> {
-    /// The file at hand.
+    /// The current file.
     pub file: &'a str,
-    /// Bytes of all files that are there.
+    /// Bytes that are in the cache.
     pub done: u64,
     /// Bytes of all files.
     pub total: u64,
-    /// What happens.
+    /// What happens to the current file.
     pub event: Event,
 }
 
-/// What happens with a file.
+/// What happens to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Another process downloads it.
+    /// Another process is downloading it.
     Waiting,
-    /// Its bytes come.
+    /// It is being downloaded.
     Downloading,
-    /// It is there.
+    /// It is complete.
     Done,
 }
 
-/// Where progress is told.
+/// Reports progress.
 pub(crate) struct Progress<'a> {
     tell: &'a mut dyn FnMut(&Report),
     file: String,
-    /// Bytes of the files before this one.
+    /// Bytes of the files before the current one.
     before: u64,
-    /// Bytes that had to be downloaded.
+    /// Bytes downloaded.
     fetched: u64,
-    /// Files that could not be checked.
+    /// Files without a checksum.
     unchecked: usize,
     total: u64,
 }
 
 impl Progress<'_> {
-    /// So many bytes of the file are there.
+    /// Reports that `bytes` of the current file are there.
     fn at(&mut self, bytes: u64) {
         self.say(bytes, Event::Downloading);
     }

@@ -1,13 +1,13 @@
-//! What the hub says about a model and its files.
+//! The hub's list of a model's files, and the address of each.
 
 use crate::http::{Client, Failure, location, quoted, tag};
 use crate::{Error, name};
 use serde_json::Value;
 use ureq::http::Uri;
 
-/// The largest list (of files, or of a model's tensors) that is read.
+/// The largest JSON file that is read, in bytes.
 pub(crate) const MOST_JSON: u64 = 64 << 20;
-/// The largest file that is believed.
+/// The largest size that is accepted for a file.
 const MOST_BYTES: u64 = 1 << 44;
 
 /// A model's files at one commit.
@@ -16,14 +16,14 @@ pub(crate) struct Listing {
     pub(crate) files: Vec<Listed>,
 }
 
-/// A file as the list tells of it; not every mirror tells size and tag.
+/// A file in the list. Some mirrors give neither size nor tag.
 pub(crate) struct Listed {
     pub(crate) name: String,
     pub(crate) size: Option<u64>,
     pub(crate) tag: Option<String>,
 }
 
-/// Where a file's bytes are.
+/// Where to download a file.
 pub(crate) struct Source {
     pub(crate) url: String,
     pub(crate) size: u64,
@@ -31,7 +31,6 @@ pub(crate) struct Source {
 }
 
 impl Client {
-    /// The files of a revision.
     pub(crate) fn listing(&self, repo: &str, revision: &str) -> Result<Listing, Error> {
         let what = match revision {
             "main" => repo.to_string(),
@@ -41,7 +40,7 @@ impl Client {
             "api/models/{repo}/revision/{}?blobs=true",
             quoted(revision, "")
         ));
-        let json = self.patiently(|| {
+        let json = self.with_retries(|| {
             let (at, mut answer) = self.follow(&what, false, &url, None, &|_| false)?;
             let body = answer
                 .body_mut()
@@ -53,7 +52,7 @@ impl Client {
                 let host = uri.host().unwrap_or_default().to_string();
                 let (what, problem) = (
                     what.clone(),
-                    format!("the list of files breaks off: {error}"),
+                    format!("the list of files is incomplete: {error}"),
                 );
                 Failure::Again(
                     Error::Unreachable {
@@ -68,7 +67,7 @@ impl Client {
         parse(&json).map_err(|problem| self.bad_answer(&what, problem))
     }
 
-    /// Where a file is now; such an address may be good for some minutes only.
+    /// Asks where a file is. The address may expire within minutes.
     pub(crate) fn source(
         &self,
         repo: &str,
@@ -95,9 +94,8 @@ impl Client {
         let tag = found.clone().or(file.tag.clone());
         let source = Source {
             url: match redirected {
-                true => {
-                    location(&at, &answer).ok_or_else(|| bad("redirects to nowhere".to_string()))?
-                }
+                true => location(&at, &answer)
+                    .ok_or_else(|| bad("redirects without a valid target".to_string()))?,
                 false => at,
             },
             size: size
@@ -114,10 +112,13 @@ impl Client {
             let kind = crate::checksum::Kind::of;
             kind(a).is_some() && kind(a) == kind(b) && a != b
         };
-        if source.size > MOST_BYTES || file.size.is_some_and(|size| size != source.size) {
+        if source.size > MOST_BYTES {
+            return Err(bad(too_large(source.size)));
+        }
+        if let Some(listed) = file.size.filter(|size| *size != source.size) {
             return Err(bad(format!(
-                "is said to have {} bytes, and {:?} in the list of files",
-                source.size, file.size
+                "the server reports {} bytes, the list of files {listed}",
+                source.size
             )));
         }
         if file
@@ -126,11 +127,15 @@ impl Client {
             .is_some_and(|tag| differs(tag, &source.tag))
         {
             return Err(bad(
-                "has one checksum in the list of files and another where it is".to_string(),
+                "its checksum differs between the list of files and the server".to_string(),
             ));
         }
         Ok(source)
     }
+}
+
+fn too_large(size: u64) -> String {
+    format!("has {size} bytes, more than 16 TiB")
 }
 
 fn parse(json: &[u8]) -> Result<Listing, String> {
@@ -140,14 +145,14 @@ fn parse(json: &[u8]) -> Result<Listing, String> {
     let commit = commit.ok_or("the list of files names no commit (sha)")?;
     let siblings = json["siblings"]
         .as_array()
-        .ok_or("there is no list of files (siblings)")?;
+        .ok_or("the answer has no list of files (siblings)")?;
     let files = siblings.iter().map(|file| {
         let name = file["rfilename"]
             .as_str()
             .ok_or("a file without a name (rfilename)")?;
         if !name::is_path(name) {
             return Err(format!(
-                "a file is called {name:?}, which is no path below a folder"
+                "the file name {name:?} is not a path inside the model's folder"
             ));
         }
         let large = file["lfs"]["sha256"]
@@ -155,7 +160,7 @@ fn parse(json: &[u8]) -> Result<Listing, String> {
             .or(file["lfs"]["oid"].as_str());
         let size = file["lfs"]["size"].as_u64().or(file["size"].as_u64());
         if let Some(size) = size.filter(|size| *size > MOST_BYTES) {
-            return Err(format!("{name} is said to have {size} bytes"));
+            return Err(format!("{name} {}", too_large(size)));
         }
         Ok(Listed {
             name: name.to_string(),

@@ -1,22 +1,22 @@
-//! How a model is named: `ORG/NAME`, with `@REVISION` and `:QUANT` or `:FILE` in any order.
+//! Model names: `ORG/NAME`, with `@REVISION` and `:QUANT` or `:FILE` in any order.
 
 use crate::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// Which model, which state of it and which of its files.
+/// A model, a revision of it and a file or quantisation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelName {
     /// `ORG/NAME`; a few old models are a plain `NAME`.
     pub repo: String,
-    /// A branch, a tag or a commit; `main` if none is given.
+    /// A branch, a tag or a commit; `main` by default.
     pub revision: Option<String>,
     /// A quantisation or a file.
     pub choice: Option<String>,
 }
 
 impl ModelName {
-    /// The revision that is meant.
+    /// The revision, or `main`.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
@@ -75,7 +75,7 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// True for what the hub takes as a model's name.
+/// True for a valid model name on the hub.
 pub(crate) fn is_repo(text: &str) -> bool {
     let part = |part: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -90,7 +90,7 @@ pub(crate) fn is_repo(text: &str) -> bool {
     text.split('/').count() <= 2 && text.split('/').all(part)
 }
 
-/// True for a relative path that stays below where it starts, on every system. Names from the hub become paths here.
+/// True for a relative path that cannot leave its folder on any system. Names from the hub become local paths.
 pub(crate) fn is_path(text: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";
     text.len() <= 1024

@@ -1,7 +1,7 @@
-//! A file under way: its bytes at their places, and behind them which of its parts are there.
+//! A partly downloaded file: its bytes, followed by a record of the parts that are complete.
 //!
-//! The record of parts lies in the file itself, so that there is one thing to resume, to lock and to delete. When all
-//! parts are there it is cut off.
+//! The record is in the same file, so that there is one file to resume, lock and delete. It is cut off when all parts
+//! are complete.
 
 use crate::Error;
 use std::fs::{File, OpenOptions};
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 const MARK: &[u8; 8] = b"welteprt";
-/// The mark and the bytes of a part.
+/// Bytes of the mark and the part size.
 const HEAD: u64 = 16;
 
-/// A file of known size of which some parts are there.
+/// A file of known size with some complete parts.
 pub(crate) struct Parts {
     pub(crate) path: PathBuf,
     pub(crate) size: u64,
@@ -28,7 +28,7 @@ struct Record {
 }
 
 impl Parts {
-    /// Goes on with the file, or begins it if there is none of this size and these parts.
+    /// Resumes the file, or starts it if none of this size and part size exists.
     pub(crate) fn open(path: &Path, size: u64, part: u64) -> Result<Parts, Error> {
         let at = Error::io;
         let mut file = OpenOptions::new()
@@ -61,7 +61,7 @@ impl Parts {
         })
     }
 
-    /// Bytes that an earlier run left there.
+    /// Bytes that an earlier run completed.
     pub(crate) fn left_over(path: &Path, size: u64, part: u64) -> u64 {
         let bits = File::open(path).and_then(|mut file| record(&mut file, size, part));
         let bits = bits.ok().flatten().unwrap_or_default();
@@ -74,7 +74,7 @@ impl Parts {
         self.size.div_ceil(self.part)
     }
 
-    /// Where a part begins; the number behind the last one gives the end.
+    /// The start of a part; `part == count()` gives the end of the file.
     pub(crate) fn start(&self, part: u64) -> u64 {
         (part * self.part).min(self.size)
     }
@@ -84,7 +84,7 @@ impl Parts {
         record.bits[(part / 8) as usize] & (1 << (part % 8)) != 0
     }
 
-    /// Bytes that are there.
+    /// Bytes of complete parts.
     pub(crate) fn bytes(&self) -> u64 {
         (0..self.count())
             .filter(|i| self.has(*i))
@@ -92,7 +92,7 @@ impl Parts {
             .sum()
     }
 
-    /// Notes that a part is there, after its bytes were written.
+    /// Records that a part is complete, after its bytes were written.
     pub(crate) fn mark(&self, part: u64) -> Result<(), Error> {
         let mut record = self.there.lock().unwrap_or_else(|e| e.into_inner());
         let at = (part / 8) as usize;
@@ -106,7 +106,7 @@ impl Parts {
         written.map_err(Error::io(&self.path))
     }
 
-    /// Another handle on the bytes, for a thread of its own.
+    /// Another handle on the file, for another thread.
     pub(crate) fn handle(&self) -> Result<File, Error> {
         OpenOptions::new()
             .read(true)
@@ -115,19 +115,19 @@ impl Parts {
             .map_err(Error::io(&self.path))
     }
 
-    /// Cuts the record off and gives the file its name.
+    /// Cuts off the record and gives the file its name.
     pub(crate) fn finish(self, name: &Path) -> Result<(), Error> {
         let record = self.there.into_inner().unwrap_or_else(|e| e.into_inner());
         record
             .file
             .set_len(self.size)
             .map_err(Error::io(&self.path))?;
-        // Windows renames no open file.
+        // Windows cannot rename an open file.
         drop(record);
         std::fs::rename(&self.path, name).map_err(Error::io(name))
     }
 
-    /// Deletes what is there.
+    /// Deletes the file.
     pub(crate) fn discard(self) -> Result<(), Error> {
         let Parts { path, there, .. } = self;
         drop(there);
@@ -135,7 +135,7 @@ impl Parts {
     }
 }
 
-/// The bits of a file that was begun with the same size and parts.
+/// The record of a file that was started with the same size and part size.
 fn record(file: &mut File, size: u64, part: u64) -> std::io::Result<Option<Vec<u8>>> {
     let bytes = size.div_ceil(part).div_ceil(8);
     if file.metadata()?.len() != size + HEAD + bytes {

@@ -1,4 +1,4 @@
-//! Pulling a model, or finding it in the cache.
+//! Pulls a model, or finds it in the cache.
 
 use crate::cache::{Lock, create_parent, free};
 use crate::checksum::Kind;
@@ -13,16 +13,16 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A model that is in the cache now.
+/// A model in the cache.
 #[derive(Debug)]
 pub struct Pulled {
-    /// The file to open (of a split model its first part), or the directory.
+    /// The file to open (the first part of a split model), or the directory.
     pub path: PathBuf,
-    /// How many files it has.
+    /// The number of files.
     pub files: usize,
-    /// Bytes that had to be downloaded.
+    /// Bytes downloaded.
     pub bytes: u64,
-    /// Files for which the hub (a mirror, then) gave no checksum, so that they could not be checked.
+    /// Files without a checksum, which some mirrors do not provide.
     pub unchecked: usize,
 }
 
@@ -48,7 +48,7 @@ impl Hub {
         let mut missing: Vec<&Listed> = chosen
             .filter(|f| !snapshot.join(&f.name).exists())
             .collect();
-        // The largest last: a snapshot with weights in it has everything else too.
+        // Largest last: a snapshot that contains weights then contains everything else.
         missing.sort_by_key(|f| f.size);
         self.check_space(
             &name.repo,
@@ -80,19 +80,19 @@ impl Hub {
         })
     }
 
-    /// The model from the cache; pulled only if it is not there.
+    /// The model from the cache, or pulled if it is not there.
     pub fn get(&self, name: &ModelName, tell: &mut dyn FnMut(&Report)) -> Result<Pulled, Error> {
         if let Some(found) = self.cached(name, !self.settings.offline)? {
             return Ok(found);
         }
         match self.pull(name, tell) {
-            // What is there is better than nothing, if the hub cannot be asked for the usual file.
-            Err(error) if error.is_about_the_way() => self.cached(name, false)?.ok_or(error),
+            // If the hub cannot be reached, another cached quantisation is better than none.
+            Err(error) if error.is_temporary() => self.cached(name, false)?.ok_or(error),
             pulled => pulled,
         }
     }
 
-    /// The model if all of it is in the cache. With `exact`, a file that is only the next best one does not count.
+    /// The model if it is completely cached. With `exact`, a substitute for the usual file does not count.
     pub fn cached(&self, name: &ModelName, exact: bool) -> Result<Option<Pulled>, Error> {
         let cache = self.cache();
         let Some(commit) = cache.commit(&name.repo, name.revision()) else {
@@ -115,7 +115,7 @@ impl Hub {
         }
     }
 
-    /// Refuses what would not fit, as far as sizes are known.
+    /// Fails if the files do not fit on the disk. Files of unknown size are ignored.
     fn check_space<'a>(
         &self,
         repo: &str,
@@ -143,7 +143,7 @@ impl Hub {
         self.cache().blob(repo, &format!("{tag}.parts.incomplete"))
     }
 
-    /// Brings one file into the cache; several processes may want it at once.
+    /// Brings one file into the cache. Other processes may want it at the same time.
     fn fetch(
         &self,
         client: &Client,
@@ -159,7 +159,7 @@ impl Hub {
             .filter(|tag| cache.blob(repo, tag).exists());
         let source = match known {
             Some(_) => None,
-            None => Some(client.patiently(|| client.source(repo, commit, file))?),
+            None => Some(client.with_retries(|| client.source(repo, commit, file))?),
         };
         let tag = known
             .or(source.as_ref().map(|s| s.tag.as_str()))
@@ -177,10 +177,10 @@ impl Hub {
             return Ok(());
         }
         if !blob.exists() {
-            // It may have been removed since it was seen.
+            // The blob may have been removed since it was seen.
             let source = match source {
                 Some(source) => source,
-                None => client.patiently(|| client.source(repo, commit, file))?,
+                None => client.with_retries(|| client.source(repo, commit, file))?,
             };
             self.check_space(repo, [(tag.as_str(), source.size)].into_iter())?;
             create_parent(&blob)?;
@@ -190,7 +190,7 @@ impl Hub {
                 self.settings.part,
             )?;
             let (size, there) = (source.size, parts.bytes());
-            // A mirror that told no sizes tells this one now.
+            // The list gave no size for this file.
             progress.total = progress
                 .total
                 .saturating_add(size.saturating_sub(file.size.unwrap_or(0)));
@@ -228,7 +228,7 @@ fn pulled(snapshot: &Path, choice: Choice) -> Pulled {
     }
 }
 
-/// True if a directory of safetensors has all of its weights, and something to make tokens with.
+/// True if a directory has all of its safetensors and a tokenizer.
 fn is_complete(snapshot: &Path) -> bool {
     let has = |name: &str| snapshot.join(name).exists();
     let weights = || {

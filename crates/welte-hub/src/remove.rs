@@ -1,4 +1,4 @@
-//! Taking models out of the cache.
+//! Removes models from the cache.
 
 use crate::cache::{Cache, CachedFile, Lock, entries, occupied};
 use crate::choose::choose;
@@ -7,28 +7,28 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What would be deleted, and how many bytes that frees.
+/// A planned removal.
 #[derive(Debug)]
 pub struct Removal {
-    /// The files, by the names under which they are known.
+    /// The names of the files.
     pub files: Vec<String>,
-    /// Bytes that become free: files that nothing else in the cache refers to.
+    /// Bytes that become free. Files that something else in the cache uses do not count.
     pub bytes: u64,
     cache: Cache,
     repo: String,
     folder: PathBuf,
     locks: PathBuf,
-    /// Names in snapshots.
+    /// The names to delete in snapshots.
     names: Vec<PathBuf>,
     blobs: BTreeSet<PathBuf>,
-    /// Files of the store that models share.
+    /// Files to delete in the store that several models share.
     stored: BTreeSet<PathBuf>,
-    /// Delete the model's folder altogether.
+    /// Delete the whole folder of the model.
     everything: bool,
 }
 
 impl Removal {
-    /// Looks at what a name means: all of the model, one revision of it, or some files of it.
+    /// Plans the removal of a model, of one revision, or of some files.
     pub(crate) fn plan(cache: &Cache, name: &ModelName) -> Result<Removal, Error> {
         let absent = || Error::NotCached {
             what: name.to_string(),
@@ -118,7 +118,7 @@ impl Removal {
         })
     }
 
-    /// Deletes it, unless somebody is downloading the model.
+    /// Deletes the files, unless another process is downloading the model.
     pub fn apply(self) -> Result<(), Error> {
         let mut locks = Vec::new();
         for lock in entries(&self.locks)? {
@@ -131,7 +131,7 @@ impl Removal {
             delete(path)?;
         }
         for file in &self.stored {
-            // Somebody may have linked to it since the plan was made.
+            // Another program may have linked to it since the plan was made.
             let lock = Lock::try_take(&file.with_extension("lock"))?;
             if lock.is_some() && linked(&self.cache, file)? == 0 {
                 delete(&file.with_extension("refs"))?;
@@ -149,7 +149,7 @@ impl Removal {
     }
 }
 
-/// Bytes of a file; of one that is not finished, those that are there.
+/// Bytes that deleting a file frees.
 fn size(path: &Path) -> u64 {
     match path.extension().is_some_and(|e| e == "incomplete") {
         true => occupied(path),
@@ -157,8 +157,8 @@ fn size(path: &Path) -> u64 {
     }
 }
 
-/// Files of the store that several models can share (`blobs/XX/HASH`, where some programs keep what a blob is then a
-/// link to), if only the blobs that go are links to them.
+/// Files in the store shared by models (`blobs/XX/HASH`) that only the blobs in `going` link to. Some programs keep
+/// files there and make each blob a link.
 fn shared(cache: &Cache, going: &BTreeSet<PathBuf>) -> Result<BTreeSet<PathBuf>, Error> {
     let Ok(store) = cache.root.join("blobs").canonicalize() else {
         return Ok(BTreeSet::new());
@@ -180,14 +180,14 @@ fn shared(cache: &Cache, going: &BTreeSet<PathBuf>) -> Result<BTreeSet<PathBuf>,
     Ok(stored)
 }
 
-/// What a blob is a link to.
+/// The target of a blob that is a link.
 fn target(blob: &Path) -> Option<PathBuf> {
     fs::read_link(blob)
         .ok()
         .and_then(|_| blob.canonicalize().ok())
 }
 
-/// How many blobs of all models are links to a file.
+/// How many blobs of all models link to a file.
 fn linked(cache: &Cache, file: &Path) -> Result<usize, Error> {
     let mut count = 0;
     for folder in entries(&cache.root)? {
@@ -207,20 +207,20 @@ fn delete(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Deletes folders that hold nothing (any more).
+/// Deletes empty folders.
 fn tidy(folder: &Path) -> Result<(), Error> {
     for entry in entries(folder)? {
         let path = folder.join(entry);
         if fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir()) {
             tidy(&path)?;
-            // One that is not empty stays, and says so by an error.
+            // Fails if the folder is not empty, as intended.
             let _ = fs::remove_dir(&path);
         }
     }
     Ok(())
 }
 
-/// Deletes names of commits whose snapshot is gone.
+/// Deletes the refs of commits whose snapshot is gone.
 fn forget(refs: &Path, snapshots: &Path) -> Result<(), Error> {
     for entry in entries(refs)? {
         let path = refs.join(entry);

@@ -1,4 +1,4 @@
-//! The usual variables of the environment.
+//! Settings from the usual environment variables.
 
 use crate::Error;
 use std::ffi::OsString;
@@ -7,43 +7,43 @@ use std::time::Duration;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Where the hub and its cache are, and how to ask. Not for printing: it holds the token.
+/// Addresses, paths and limits. There is no `Debug`, because the settings contain the token.
 #[derive(Clone)]
 pub struct Settings {
-    /// The hub or a mirror of it, without a slash at the end (`HF_ENDPOINT`).
+    /// The hub or a mirror, without a trailing slash (`HF_ENDPOINT`).
     pub endpoint: String,
     /// The cache (`HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`).
     pub cache: PathBuf,
-    /// Who asks (`HF_TOKEN`, or the file that `HF_TOKEN_PATH` names).
+    /// The access token (`HF_TOKEN`, or the file named by `HF_TOKEN_PATH`).
     pub token: Option<String>,
-    /// Where the token would be kept.
+    /// The file that holds the token.
     pub token_file: PathBuf,
-    /// Ask nobody (`HF_HUB_OFFLINE`).
+    /// Never ask the hub (`HF_HUB_OFFLINE`).
     pub offline: bool,
-    /// Link snapshots to blobs rather than moving them there (not with `HF_HUB_DISABLE_SYMLINKS`).
+    /// Link snapshots to blobs instead of moving blobs (off with `HF_HUB_DISABLE_SYMLINKS`).
     pub links: bool,
-    /// The way out (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
+    /// Proxies (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
     pub proxies: Proxies,
-    /// Certificates to trust instead of Mozilla's (`SSL_CERT_FILE`).
+    /// Certificates to trust in place of Mozilla's (`SSL_CERT_FILE`).
     pub certificates: Option<PathBuf>,
-    /// Connections for one large file.
+    /// Connections per large file.
     pub connections: usize,
-    /// Bytes of a file's part: what is done is remembered in these.
+    /// Part size in bytes. Downloads resume at whole parts.
     pub part: u64,
-    /// How often to ask again.
+    /// How often a failed request is repeated.
     pub retries: u32,
-    /// The first pause before asking again; each further one is twice as long.
+    /// The first pause before a retry. It doubles each time.
     pub pause: Duration,
 }
 
-/// Proxies by the scheme of what is asked for.
+/// Proxies by URL scheme.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     /// For `http://`.
     pub http: Option<String>,
     /// For `https://`.
     pub https: Option<String>,
-    /// Hosts that are reached without.
+    /// Hosts that are reached directly.
     pub except: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Settings {
         Settings::from_variables(&|name| std::env::var_os(name))
     }
 
-    /// From variables that `get` looks up.
+    /// From the variables that `get` looks up.
     pub fn from_variables(get: &dyn Fn(&str) -> Option<OsString>) -> Result<Settings, Error> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         let text = |name: &'static str| match get(name).map(OsString::into_string) {
@@ -94,14 +94,14 @@ impl Settings {
         {
             return Err(setting(
                 "HF_TOKEN",
-                "(or the file with the token) holds more than letters and digits",
+                "(or the token file) contains characters other than visible ASCII",
             ));
         }
         let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.to_string());
         if !endpoint.starts_with("https://") && !endpoint.starts_with("http://") {
             return Err(setting(
                 "HF_ENDPOINT",
-                &format!("{endpoint} is not an address; it begins with https://"),
+                &format!("{endpoint} is not an address that begins with https://"),
             ));
         }
         let either = |a, b| Ok::<_, Error>(text(a)?.or(text(b)?));

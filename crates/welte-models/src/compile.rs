@@ -1,4 +1,4 @@
-//! From a spec to a program: options, weights, buffers, caches, and the passes.
+//! Compiles a spec to a program: weights, buffers, caches and passes.
 
 use crate::arch::{Architecture, unsupported};
 use crate::emit::{Emitter, LayerCache, Places, Set};
@@ -9,16 +9,16 @@ use welte_table::{
     BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
 };
 
-/// What to compile for.
+/// Sizes to compile for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompileOptions {
-    /// The most positions a sequence may have.
+    /// The most positions per sequence.
     pub context: u32,
-    /// Sequences that may be in flight at a time.
+    /// The most sequences in flight at a time.
     pub slots: u32,
     /// Positions in a page of the KV cache.
     pub page: u32,
-    /// Pages of each attention cache; 0: as many as all slots need for their whole context.
+    /// Pages of each attention cache. 0: enough for the whole context of every slot.
     pub pages: u32,
     /// `F16` or `Q8_0`.
     pub kv_format: Format,
@@ -26,9 +26,9 @@ pub struct CompileOptions {
     pub decode_rows: u32,
     /// The most rows of a prompt step.
     pub prompt_rows: u32,
-    /// The most rows of a prompt step whose logits are wanted.
+    /// The most rows of a prompt step that yield logits.
     pub prompt_outputs: u32,
-    /// The most rows of a step of the embed pass; 0: no such pass.
+    /// The most rows of an embed step; 0 for no embed pass.
     pub embed_rows: u32,
 }
 
@@ -48,8 +48,8 @@ impl Default for CompileOptions {
     }
 }
 
-/// Compiles the forward pass: decode, prompt and, unless `embed_rows` is 0, embed, over the same weights and buffers.
-/// Fused ops are used throughout; legalize splits those that a device lacks.
+/// Compiles the decode, prompt and (unless `embed_rows` is 0) embed passes over the same weights and buffers. The
+/// passes use fused ops; `legalize` splits those that a device lacks.
 pub fn compile(
     spec: &ModelSpec,
     checkpoint: &dyn Checkpoint,
@@ -130,7 +130,7 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
         Format::F16 => None,
         Format::Q8_0 if spec.head_dim.is_multiple_of(32) => None,
         Format::Q8_0 => Some(format!(
-            "Q8_0 needs heads of a multiple of 32, these have {}",
+            "Q8_0 needs a head size divisible by 32; it is {}",
             spec.head_dim
         )),
         other => Some(format!("is {}; must be F16 or Q8_0", other.name())),
@@ -144,7 +144,7 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     }
 }
 
-/// One cache for all layers of the same head count, head size and window, and each layer's place in its cache.
+/// One cache for all layers with the same head count, head size and window, and each layer's place in its cache.
 fn caches(
     spec: &ModelSpec,
     options: &CompileOptions,
@@ -171,7 +171,7 @@ fn caches(
     };
     let pages = u32::try_from(pages).map_err(|_| {
         let (slots, context) = (options.slots, options.context);
-        let problem = format!("{slots} of {context} positions need more pages than can be counted");
+        let problem = format!("{slots} slots of {context} positions need more than 2^32 pages");
         too_large("slots", problem)
     })?;
     let mut caches: Vec<CacheSpec> = Vec::new();
@@ -225,7 +225,7 @@ impl Buffers {
         }
     }
 
-    /// A scratch set: every intermediate once, reused by all layers.
+    /// A scratch set: each intermediate once, reused by all layers.
     fn set(
         &mut self,
         name: &str,
@@ -241,7 +241,7 @@ impl Buffers {
                 4 * u64::from(rows) * u64::from(width),
             )
         };
-        // Parts of different formats cannot be one fused command: their norm and their result need a place.
+        // Parts of different formats cannot be fused into one command, so their norm and their result need buffers.
         let mixed = |l: &crate::weights::Layer| l.qkv.len() > 1 || l.gate_up.len() > 1;
         let open = |l: &crate::weights::Layer| {
             l.gate_up.len() > 1 || !l.gate_up_bias.is_empty() || l.ffn_norm.is_none()

@@ -1,4 +1,4 @@
-//! The forward pass, written once for every architecture and every pass.
+//! The forward pass of every architecture and every pass.
 
 use crate::weights::{ExpertWeights, Layer, Piece, Weights};
 use crate::{Experts, LayerRope, ModelSpec, QkNorm};
@@ -71,7 +71,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Embedding, layers, then what the pass yields.
+    /// Embedding, layers and the output of the pass.
     pub(crate) fn pass(mut self, kind: PassKind, rows: u32, outputs: u32) -> Pass {
         self.layers();
         let (width, result) = match kind {
@@ -108,7 +108,6 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Embedding and all layers.
     fn layers(&mut self) {
         let (spec, weights) = (self.spec, self.weights);
         let (dim, vocab) = (spec.dim, spec.vocab);
@@ -136,7 +135,7 @@ impl<'a> Emitter<'a> {
         self.label.clear();
     }
 
-    /// logits = head(norm(x)): how many each row has, and where they are.
+    /// logits = head(norm(x)). Returns the width of a row and the buffer.
     fn head(&mut self, x: BufferRef) -> (u32, BufferRef) {
         let (spec, weights, logits) = (self.spec, self.weights, self.places.logits);
         let (dim, vocab) = (spec.dim, spec.vocab);
@@ -166,7 +165,7 @@ impl<'a> Emitter<'a> {
         (vocab, logits)
     }
 
-    /// The normed hidden state of each chosen row, divided by its length.
+    /// The normed hidden state of each chosen row, scaled to length 1.
     fn pooled(&mut self) -> (u32, BufferRef) {
         let (dim, x, chosen) = (self.spec.dim, self.set.x, self.places.chosen);
         let norm = p::Norm {
@@ -227,7 +226,7 @@ impl<'a> Emitter<'a> {
         self.add_to_stream("attention output", out, set.attn, q);
     }
 
-    /// Queries and keys normed and turned, keys and values stored.
+    /// Norms and rotates queries and keys, and stores keys and values.
     fn rope_append(&mut self, index: usize, layer: &Layer, cache: LayerCache) {
         let (spec, qkv) = (self.spec, self.set.qkv);
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
@@ -267,9 +266,9 @@ impl<'a> Emitter<'a> {
             self.push("append", Op::KvAppend, &[], &buffers, params.words());
             return;
         }
-        let (rope, turn) = match (kind, &spec.local_rope) {
-            (LayerRope::Local, Some(rope)) => (rope, self.weights.local_turn),
-            _ => (&spec.rope, self.weights.turn),
+        let (rope, rope_constants) = match (kind, &spec.local_rope) {
+            (LayerRope::Local, Some(rope)) => (rope, self.weights.local_rope_constants),
+            _ => (&spec.rope, self.weights.rope_constants),
         };
         let params = p::RopeAppend {
             layer: cache.layer,
@@ -278,7 +277,7 @@ impl<'a> Emitter<'a> {
             head_dim,
             rot: rope.rot,
             interleaved: rope.interleaved.into(),
-            magnitude: turn.magnitude,
+            magnitude: rope_constants.magnitude,
             eps: spec.eps,
             qkv_stride: stride,
         };
@@ -286,7 +285,11 @@ impl<'a> Emitter<'a> {
             true => NO_WEIGHT,
             false => norm.unwrap_or(NO_WEIGHT),
         };
-        let weights = [turn.freqs, head_norm(layer.q_norm), head_norm(layer.k_norm)];
+        let weights = [
+            rope_constants.freqs,
+            head_norm(layer.q_norm),
+            head_norm(layer.k_norm),
+        ];
         self.push(
             "rope and append",
             Op::RopeAppend,
@@ -296,7 +299,7 @@ impl<'a> Emitter<'a> {
         );
     }
 
-    /// x += W y, normed before it is added where the model does so.
+    /// x += W y, or x += norm(W y).
     fn add_to_stream(
         &mut self,
         what: &str,
@@ -475,7 +478,7 @@ impl<'a> Emitter<'a> {
         );
     }
 
-    /// y = W norm(x) + bias, of one matrix or of several that fill one row of `y`.
+    /// y = W norm(x) + bias, for one matrix, or for several that fill one row of `y`.
     fn projections(
         &mut self,
         what: &str,
@@ -587,7 +590,7 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// The place `elements` floats into the first row.
+/// The place `elements` floats after the start of the first row.
 fn at(buffer: BufferRef, elements: u32) -> BufferRef {
     BufferRef {
         offset: buffer.offset + 4 * elements,

@@ -1,44 +1,44 @@
-//! What can be wrong with a model.
+//! Errors of models.
 
-/// Each error names the file, the place and what is wrong.
+/// An error with the checkpoint and the key, tensor or option.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An architecture that we do not have.
+    /// The architecture is not supported.
     #[error("{origin}: the architecture '{name}' is not supported; supported are: {supported}")]
     Architecture {
-        /// Which checkpoint.
+        /// The checkpoint.
         origin: String,
-        /// What it says it is.
+        /// Its architecture.
         name: String,
-        /// What would work.
+        /// The supported architectures.
         supported: String,
     },
-    /// A metadata key that is missing, of the wrong kind, or out of bounds.
+    /// A metadata key is missing, has the wrong type or is out of bounds.
     #[error("{origin}: {key}: {problem}")]
     Key {
-        /// Which checkpoint.
+        /// The checkpoint.
         origin: String,
-        /// Which key.
+        /// The key.
         key: String,
         /// What is wrong.
         problem: String,
     },
-    /// A tensor that is missing, of the wrong shape, or not understood.
+    /// A tensor is missing, has the wrong shape or is unknown.
     #[error("{origin}: tensor '{name}': {problem}")]
     Tensor {
-        /// Which checkpoint.
+        /// The checkpoint.
         origin: String,
-        /// Which tensor.
+        /// The tensor.
         name: String,
         /// What is wrong.
         problem: String,
     },
-    /// A compile option that cannot be.
+    /// A compile option is invalid.
     #[error("{option}: {problem}")]
     Option {
-        /// Which field of [`crate::CompileOptions`].
+        /// The field of [`crate::CompileOptions`].
         option: &'static str,
-        /// What is wrong and what would do.
+        /// What is wrong, and the valid values.
         problem: String,
     },
     /// The checkpoint could not be read.

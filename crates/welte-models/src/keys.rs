@@ -1,12 +1,12 @@
-//! Reading metadata: typed, with errors that name the key.
+//! Typed access to metadata, with errors that name the key.
 
 use crate::Error;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 
-/// The metadata of a checkpoint, seen through its dialect.
+/// The metadata of a checkpoint.
 pub(crate) struct Keys<'a> {
     pub(crate) checkpoint: &'a dyn Checkpoint,
-    /// The architecture's prefix of GGUF keys; empty for Hugging Face.
+    /// The architecture's prefix in GGUF keys; empty for Hugging Face.
     prefix: String,
 }
 
@@ -23,7 +23,7 @@ impl<'a> Keys<'a> {
         self.checkpoint.dialect() == Dialect::Gguf
     }
 
-    /// The key of the dialect at hand, in full.
+    /// The full key in the checkpoint's dialect.
     pub(crate) fn name(&self, gguf: &str, hf: &str) -> String {
         format!("{}{}", self.prefix, if self.is_gguf() { gguf } else { hf })
     }
@@ -36,7 +36,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A value. Models that also see keep what concerns their language model under `text_config`.
+    /// A value. Multimodal models keep the keys of their language model under `text_config`.
     pub(crate) fn value(&self, key: &str) -> Option<&'a Value> {
         let metadata = self.checkpoint.metadata();
         metadata
@@ -44,7 +44,7 @@ impl<'a> Keys<'a> {
             .or_else(|| metadata.get(&format!("text_config.{key}")))
     }
 
-    /// True if the language model is a part of a larger one.
+    /// True if the checkpoint is multimodal.
     pub(crate) fn is_part(&self) -> bool {
         !self.is_gguf()
             && self
@@ -76,10 +76,10 @@ impl<'a> Keys<'a> {
         };
         number
             .map(Some)
-            .ok_or_else(|| self.error(key, "is no number from 0 to 4294967295"))
+            .ok_or_else(|| self.error(key, "is not a number from 0 to 4294967295"))
     }
 
-    /// A number that must be there and within bounds.
+    /// A number from 1 to `most`; an error if it is missing and has no default.
     pub(crate) fn size(&self, key: &str, default: Option<u32>, most: u32) -> Result<u32, Error> {
         let number = self
             .u32(key)?
@@ -103,7 +103,7 @@ impl<'a> Keys<'a> {
         if number.is_finite() {
             Ok(Some(number))
         } else {
-            Err(self.error(key, "is no finite number"))
+            Err(self.error(key, "is not a finite number"))
         }
     }
 
@@ -124,7 +124,7 @@ impl<'a> Keys<'a> {
         match self.value(key) {
             None => Ok(None),
             Some(Value::Bool(b)) => Ok(Some(*b)),
-            Some(_) => Err(self.error(key, "is neither true nor false")),
+            Some(_) => Err(self.error(key, "is not a boolean")),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'a> Keys<'a> {
         match self.value(key) {
             None => Ok(None),
             Some(Value::String(s)) => Ok(Some(s)),
-            Some(_) => Err(self.error(key, "is no text")),
+            Some(_) => Err(self.error(key, "is not text")),
         }
     }
 }

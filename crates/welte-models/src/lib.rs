@@ -1,7 +1,7 @@
-//! What a model is, as data, and the one forward pass for all of them.
+//! Model specs, and the one forward pass for all of them.
 //!
-//! [`spec`] reads a checkpoint's metadata into a [`ModelSpec`]; [`compile`] turns that into a
-//! [`welte_table::Program`] with one table per shape. Neither reads a weight, but for the few rope factors.
+//! [`spec`] reads a checkpoint's metadata into a [`ModelSpec`]. [`compile`] turns it into a [`welte_table::Program`]
+//! with one table per pass. Neither reads weights, except a few rope factors.
 
 mod arch;
 mod compile;

@@ -1,4 +1,4 @@
-//! What the two dialects call the tensors. `{}` is the layer's number.
+//! Tensor names in the two dialects. `{}` is the layer's number.
 
 use welte_formats::Checkpoint;
 
@@ -13,27 +13,27 @@ pub(crate) struct Names {
     pub(crate) q_norm: &'static str,
     pub(crate) k_norm: &'static str,
     pub(crate) o: &'static str,
-    /// The score beside those of the positions for each head, where the architecture has one: its name in full.
+    /// The sinks' full name, for architectures that have them.
     pub(crate) sinks: &'static str,
-    /// Q, K and V as one tensor, where the architecture stores them so.
+    /// Q, K and V as one tensor, for architectures that store them so.
     pub(crate) qkv: &'static str,
-    /// Norm of what attention gives, before it is added.
+    /// Norm of the attention output, before it is added.
     pub(crate) post_attn_norm: &'static str,
     pub(crate) ffn_norm: &'static str,
     pub(crate) gate: &'static str,
     pub(crate) up: &'static str,
-    /// Gate and up as one tensor, where the architecture stores them so.
+    /// Gate and up as one tensor, for architectures that store them so.
     pub(crate) gate_up: &'static str,
     pub(crate) down: &'static str,
-    /// Logits of the experts.
+    /// The matrix that scores the experts.
     pub(crate) router: &'static str,
-    /// Gate, up and down of all experts as one tensor, or with `[]` in place of an expert's number.
+    /// Gate, up and down: each a tensor of all experts, or one tensor per expert with `[]` for its number.
     pub(crate) experts: [&'static str; 3],
-    /// Norm of what the feed-forward part gives, before it is added.
+    /// Norm of the feed-forward output, before it is added.
     pub(crate) post_ffn_norm: &'static str,
     pub(crate) final_norm: &'static str,
     pub(crate) head: &'static str,
-    /// Factors that divide the inverse frequencies of rope.
+    /// Divisors of the inverse frequencies of rope.
     pub(crate) rope_factors: &'static str,
 }
 
@@ -66,7 +66,7 @@ pub(crate) const GGUF: Names = Names {
     rope_factors: "rope_freqs",
 };
 
-/// GGUF names of gpt-oss: its norm after attention is the one before the feed-forward part.
+/// In gpt-oss, the norm before the feed-forward part is called the norm after attention.
 pub(crate) const GGUF_GPT_OSS: Names = Names {
     ffn_norm: "blk.{}.post_attention_norm",
     ..GGUF
@@ -98,17 +98,17 @@ pub(crate) const HUGGING_FACE: Names = Names {
     post_ffn_norm: "model.layers.{}.post_feedforward_layernorm",
     final_norm: "model.norm",
     head: "lm_head",
-    // No Hugging Face checkpoint has such a tensor: there the factors follow from the configuration.
+    // Hugging Face checkpoints keep the factors in the configuration.
     rope_factors: "rope_freqs",
 };
 
-/// Hugging Face names where `post_attention_layernorm` is what it says and the feed-forward part has a norm of its own.
+/// Names with a norm after attention and another before the feed-forward part.
 pub(crate) const HUGGING_FACE_POST: Names = Names {
     ffn_norm: "model.layers.{}.pre_feedforward_layernorm",
     ..HUGGING_FACE
 };
 
-/// Hugging Face names of Mixtral's experts.
+/// Mixtral names its experts differently.
 pub(crate) const HUGGING_FACE_MIXTRAL: Names = Names {
     router: "model.layers.{}.block_sparse_moe.gate",
     experts: [
@@ -119,7 +119,7 @@ pub(crate) const HUGGING_FACE_MIXTRAL: Names = Names {
     ..HUGGING_FACE
 };
 
-/// Hugging Face names of gpt-oss's experts, as its files are read (`hf/gpt_oss.rs` of the formats).
+/// gpt-oss's experts, with the names that `hf/gpt_oss.rs` of the formats gives them.
 pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
     router: "model.layers.{}.mlp.router",
     experts: [
@@ -130,10 +130,10 @@ pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
     ..HUGGING_FACE
 };
 
-/// What a checkpoint that also sees or hears puts before the names of its language model, in place of `model.`.
+/// Prefixes of the language model's tensors in multimodal checkpoints, in place of `model.`.
 const LANGUAGE_MODEL: [&str; 2] = ["language_model.model.", "model.language_model."];
 
-/// The name that a tensor goes by in this checkpoint.
+/// The name of a tensor in this checkpoint.
 pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
     let known = |name: &String| checkpoint.tensor(name).is_some();
     let other = |prefix: &str| match name.strip_prefix("model.") {
@@ -146,7 +146,7 @@ pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
         .unwrap_or_else(|| name.to_string())
 }
 
-/// The names of a layer's experts: those of the architecture, or MLX's, which stacks them and calls them alike everywhere.
+/// The names of a layer's experts: those of the architecture, or MLX's names, which stack all experts in one tensor.
 pub(crate) fn experts(checkpoint: &dyn Checkpoint, names: &Names, layer: u32) -> [String; 3] {
     let own = names.experts.map(String::from);
     let Some((module, _)) = names.experts[0].split_once(".experts.[]") else {
@@ -161,17 +161,17 @@ pub(crate) fn experts(checkpoint: &dyn Checkpoint, names: &Names, layer: u32) ->
     }
 }
 
-/// The weight's full name in a layer.
+/// The full name of a weight.
 pub(crate) fn weight(template: &str, layer: u32) -> String {
     format!("{}.weight", template.replace("{}", &layer.to_string()))
 }
 
-/// The bias's full name in a layer.
+/// The full name of a bias.
 pub(crate) fn bias(template: &str, layer: u32) -> String {
     format!("{}.bias", template.replace("{}", &layer.to_string()))
 }
 
-/// Tensors that old exporters leave behind and that say nothing new.
+/// Redundant tensors that old exporters leave behind.
 pub(crate) fn is_leftover(name: &str) -> bool {
     [
         ".rotary_emb.inv_freq",
@@ -182,8 +182,8 @@ pub(crate) fn is_leftover(name: &str) -> bool {
     .any(|s| name.ends_with(s))
 }
 
-/// Tensors of a checkpoint's other senses, beside its language model.
-pub(crate) fn is_of_another_sense(name: &str) -> bool {
+/// Tensors of the vision and audio parts of a multimodal checkpoint.
+pub(crate) fn is_of_other_modality(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
     [
         "vision_tower.",

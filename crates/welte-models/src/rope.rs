@@ -1,4 +1,4 @@
-//! Rotary positions: how they are scaled, and the constant inverse frequencies that follow.
+//! Rope scaling and inverse frequencies.
 
 use crate::keys::Keys;
 use crate::spec::{Rope, Scaling};
@@ -7,7 +7,7 @@ use std::f64::consts::TAU;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 use welte_table::Format;
 
-/// Reads rope's settings; `rot` elements of each head turn.
+/// Reads the rope settings. `rot` elements of each head are rotated.
 pub(crate) fn read(
     keys: &Keys<'_>,
     rot: u32,
@@ -69,7 +69,9 @@ fn gguf_scaling(keys: &Keys<'_>, context: u32) -> Result<Scaling, Error> {
             let other: String = other.chars().filter(|c| !c.is_control()).take(64).collect();
             Err(keys.error(
                 &type_key,
-                format!("is '{other}' beside the tensor {factors}, which is not supported"),
+                format!(
+                    "is '{other}' although the tensor {factors} exists, which is not supported"
+                ),
             ))
         }
         None if keys.value(&old).is_some() => linear(keys.positive(&old, None)?),
@@ -157,7 +159,7 @@ fn hugging_face_scaling(
             })
         }
         Some("longrope") => {
-            // Published configurations name the original length beside the scaling, not in it.
+            // Published configurations have the original length outside `rope_scaling`.
             let original_key = first(&[
                 "original_max_position_embeddings",
                 "rope_scaling.original_max_position_embeddings",
@@ -181,7 +183,7 @@ fn hugging_face_scaling(
     }
 }
 
-/// LongRoPE's magnitude for a context stretched by this much.
+/// LongRoPE's magnitude for a context stretched by this factor.
 fn long_magnitude(stretch: f64, original: u32) -> f64 {
     if stretch <= 1.0 {
         1.0
@@ -215,7 +217,7 @@ fn unknown(keys: &Keys<'_>, key: &str, name: &str) -> Error {
     )
 }
 
-/// The constant inverse frequencies (rot/2 of them) and the magnitude of the turned pairs, for a context so long.
+/// The `rot / 2` inverse frequencies and the magnitude of rotated pairs, for this context length.
 pub(crate) fn frequencies(
     rope: &Rope,
     checkpoint: &dyn Checkpoint,
@@ -277,7 +279,7 @@ pub(crate) fn frequencies(
     Ok((scaled.into_iter().map(|f| f as f32).collect(), magnitude))
 }
 
-/// Long waves are stretched, short ones kept, those between blended.
+/// Long waves are stretched, short waves kept, and those between blended.
 fn llama3(f: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
     let turns = original * f / TAU;
     if turns < low {
@@ -290,13 +292,13 @@ fn llama3(f: f64, factor: f64, low: f64, high: f64, original: f64) -> f64 {
     }
 }
 
-/// The pair whose wave makes so many turns over the original context; it need not be a whole one.
+/// The index of the pair that makes this many turns over the original context. It may be fractional.
 fn pair(rope: &Rope, original: u32, turns: f32) -> f64 {
     let length = f64::from(original) / (f64::from(turns) * TAU);
     f64::from(rope.rot) * length.ln() / (2.0 * f64::from(rope.theta).ln())
 }
 
-/// Pairs before the first end keep their waves, those after the second have them stretched, between is a ramp.
+/// Pairs before the first end keep their frequency, pairs after the second are stretched, those between are blended.
 fn yarn(plain: &[f64], factor: f64, ends: [f64; 2], most: f64) -> Vec<f64> {
     let (low, high) = (ends[0].max(0.0), ends[1].min(most));
     let span = if high > low { high - low } else { 0.001 };
@@ -315,13 +317,13 @@ fn divided(plain: &[f64], by: &[f32]) -> Vec<f64> {
         .collect()
 }
 
-/// LongRoPE's tensor for contexts beyond the original length, or for those within.
+/// LongRoPE's tensor for contexts longer than the original length, or for shorter ones.
 pub(crate) fn long_factors(long: bool) -> String {
     let which = if long { "long" } else { "short" };
     format!("rope_factors_{which}.weight")
 }
 
-/// The factors that a GGUF file brings as a tensor.
+/// The factors in a tensor of a GGUF file.
 fn factors(checkpoint: &dyn Checkpoint, name: &str, half: u32) -> Result<Vec<f32>, Error> {
     let fault = |problem: String| Error::Tensor {
         origin: checkpoint.origin().into(),
@@ -333,7 +335,7 @@ fn factors(checkpoint: &dyn Checkpoint, name: &str, half: u32) -> Result<Vec<f32
         .ok_or_else(|| fault("is missing".into()))?;
     if info.format != Format::F32 || info.n != 1 || info.k != half as usize {
         let found = format!("is {} of {} x {}", info.format.name(), info.n, info.k);
-        return Err(fault(format!("{found}; F32 of 1 x {half} is wanted")));
+        return Err(fault(format!("{found}, expected F32 of 1 x {half}")));
     }
     let bytes = checkpoint.rows(info, 0, 1)?;
     let values: Vec<f32> = bytes
@@ -346,7 +348,7 @@ fn factors(checkpoint: &dyn Checkpoint, name: &str, half: u32) -> Result<Vec<f32
     Ok(values)
 }
 
-/// LongRoPE's factors as a configuration lists them.
+/// LongRoPE's factors in a configuration.
 fn listed_factors(checkpoint: &dyn Checkpoint, long: bool, half: u32) -> Result<Vec<f32>, Error> {
     let keys = Keys::new(checkpoint, "");
     let which = if long { "long_factor" } else { "short_factor" };
@@ -364,7 +366,7 @@ fn listed_factors(checkpoint: &dyn Checkpoint, long: bool, half: u32) -> Result<
                 _ => f32::NAN,
             })
             .collect(),
-        _ => return Err(keys.error(&key, "is missing, or no list")),
+        _ => return Err(keys.error(&key, "is missing or not a list")),
     };
     if !are_factors(&values, half) {
         return Err(keys.error(&key, format!("must be {half} finite numbers above 0")));

@@ -1,12 +1,13 @@
-//! `ModelSpec`: what a model is, as pure data.
+//! `ModelSpec`: a model as pure data.
 
 use crate::arch::{Architecture, unsupported};
 use crate::keys::Keys;
 use crate::names::{bias, resolve, weight};
 use crate::{Error, rope};
+use std::fmt;
 use welte_formats::Checkpoint;
 
-/// How gate and up meet.
+/// The activation between gate and up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// `x * sigmoid(x)`
@@ -15,33 +16,42 @@ pub enum Act {
     GeluTanh,
     /// GELU by erf.
     Gelu,
-    /// `x * sigmoid(1.702 x)` times up and one, both clamped.
+    /// `g * sigmoid(1.702 g) * (u + 1)` with clamped gate `g` and up `u`.
     Clamped,
 }
 
 impl Act {
-    /// The number that commands carry.
+    /// The number in commands.
     pub fn word(self) -> u32 {
         self as u32
     }
+
+    fn name(self) -> &'static str {
+        match self {
+            Act::Silu => "SiLU",
+            Act::GeluTanh => "GELU by tanh",
+            Act::Gelu => "GELU",
+            Act::Clamped => "clamped SiLU",
+        }
+    }
 }
 
-/// How rope's frequencies are scaled for contexts longer than the original.
-#[allow(missing_docs)] // The numbers bear the names of the methods' papers.
+/// Rope scaling for contexts longer than the original.
+#[allow(missing_docs)] // The fields have the names used in the papers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// All divided by a factor.
+    /// All frequencies are divided by a factor.
     Linear { factor: f32 },
-    /// Llama 3: long waves divided, short ones kept.
+    /// Llama 3: the frequencies of long waves are divided, those of short waves kept.
     Llama3 {
         factor: f32,
         low: f32,
         high: f32,
         original: u32,
     },
-    /// YaRN: a ramp between the two, and larger magnitudes.
+    /// YaRN: a ramp between kept and divided frequencies, and a larger magnitude.
     Yarn {
         factor: f32,
         original: u32,
@@ -51,64 +61,83 @@ pub enum Scaling {
         /// The ramp begins and ends at whole pairs.
         truncate: bool,
     },
-    /// Divided by factors that the checkpoint brings as a tensor.
+    /// Frequencies are divided by the factors in a tensor of the checkpoint.
     Factors,
-    /// LongRoPE: divided by one list of factors within the original length, by another beyond it.
+    /// LongRoPE: frequencies are divided by one list of factors up to the original length, and by another beyond it.
     Long { original: u32, magnitude: f32 },
 }
 
-/// Rotary positions.
+impl fmt::Display for Scaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scaling::None => write!(f, "not scaled"),
+            Scaling::Linear { factor } => write!(f, "scaled by {factor}"),
+            Scaling::Llama3 {
+                factor, original, ..
+            } => write!(f, "Llama 3 scaling by {factor} from {original} positions"),
+            Scaling::Yarn {
+                factor, original, ..
+            } => write!(f, "YaRN scaling by {factor} from {original} positions"),
+            Scaling::Factors => write!(f, "scaled by a tensor of factors"),
+            Scaling::Long { original, .. } => {
+                write!(f, "LongRoPE scaling from {original} positions")
+            }
+        }
+    }
+}
+
+/// Rope: rotary position embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rope {
     /// Pairs are neighbours (2i, 2i+1); otherwise (i, i + rot/2).
     pub interleaved: bool,
     /// The base.
     pub theta: f32,
-    /// Elements of each head that turn.
+    /// Rotated elements of each head.
     pub rot: u32,
     /// Scaling.
     pub scaling: Scaling,
 }
 
-/// Which rotary positions a layer has.
+/// The rope of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerRope {
-    /// None at all.
+    /// No rope.
     None,
-    /// The model's.
+    /// The model's rope.
     Main,
-    /// Those of its layers with an attention window.
+    /// The rope of windowed layers.
     Local,
 }
 
-/// What queries and keys are normed by.
+/// The norm of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
-    /// They are not.
+    /// No norm.
     None,
-    /// Each head by itself.
+    /// Over each head.
     Head,
-    /// All heads of a row together.
+    /// Over all heads of a row together.
     Row,
 }
 
-/// A feed-forward part that is a choice of many.
+/// A mixture of experts as feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
-    /// How many there are.
+    /// The number of experts.
     pub count: u32,
-    /// How many each token uses.
+    /// Experts used per token.
     pub used: u32,
-    /// Width of one.
+    /// Width of an expert.
     pub ffn: u32,
-    /// The weights of those used are made to sum to 1.
+    /// The shares of the used experts are scaled to sum to 1.
     pub renormalise: bool,
-    /// Their weights are multiplied by this.
+    /// Factor of the shares.
     pub scale: f32,
 }
 
-/// Which matrices have a bias.
-#[allow(missing_docs)] // Each is a matrix by its usual name.
+/// The matrices with a bias.
+#[allow(missing_docs)] // The fields are the usual names of the matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Biases {
     pub q: bool,
@@ -123,70 +152,70 @@ pub struct Biases {
     pub experts: bool,
 }
 
-/// What a model is.
+/// The spec of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
-    /// Our name of the architecture: `llama`, `qwen2`, `qwen3`.
+    /// Our name of the architecture, for example `qwen3`.
     pub architecture: String,
     /// Layers.
     pub layers: u32,
     /// Width of the residual stream.
     pub dim: u32,
-    /// Heads of queries.
+    /// Query heads.
     pub heads: u32,
-    /// Heads of keys and values.
+    /// Key and value heads.
     pub kv_heads: u32,
     /// Elements of a head.
     pub head_dim: u32,
-    /// Width of the feed-forward part (where it is not experts).
+    /// Width of the feed-forward part in layers without experts.
     pub ffn: u32,
-    /// The experts, if there are any.
+    /// The experts, if any.
     pub experts: Option<Experts>,
-    /// Which layers have them.
+    /// The layers with experts.
     pub expert_layers: Vec<bool>,
     /// Size of the vocabulary.
     pub vocab: u32,
-    /// Positions it was trained for.
+    /// The trained context, in positions.
     pub context: u32,
-    /// Added under the root of every norm.
+    /// The epsilon of every norm.
     pub eps: f32,
     /// Activation.
     pub act: Act,
-    /// Rotary positions.
+    /// Rope.
     pub rope: Rope,
-    /// Rotary positions of layers with an attention window, where they differ.
+    /// Rope of layers with an attention window, if different.
     pub local_rope: Option<Rope>,
-    /// Which of them each layer has.
+    /// The rope of each layer.
     pub layer_ropes: Vec<LayerRope>,
-    /// How queries and keys are normed.
+    /// The norm of queries and keys.
     pub qk_norm: QkNorm,
-    /// Attention and feed-forward part norm what they read.
+    /// Attention and feed-forward parts norm their input.
     pub pre_norm: bool,
-    /// Attention and feed-forward part norm what they give, before it is added.
+    /// Attention and feed-forward parts norm their output before it is added.
     pub post_norm: bool,
     /// Added to the weights of every norm.
     pub norm_add: f32,
-    /// Which matrices have a bias.
+    /// The matrices with a bias.
     pub biases: Biases,
     /// The head is the embedding table.
     pub tied: bool,
-    /// Embeddings are multiplied by this.
+    /// Factor of the embeddings.
     pub embedding_scale: f32,
     /// The attention window of each layer; 0 is none.
     pub windows: Vec<u32>,
-    /// Attention scores are multiplied by this.
+    /// Factor of the attention scores.
     pub attention_scale: f32,
-    /// Each head has a score beside those of the positions.
+    /// Each head has an attention sink.
     pub sinks: bool,
-    /// Soft cap of attention scores; 0 is none.
+    /// Soft cap of the attention scores; 0 is none.
     pub attention_softcap: f32,
-    /// Logits are multiplied by this.
+    /// Factor of the logits.
     pub logit_scale: f32,
-    /// Soft cap of logits; 0 is none.
+    /// Soft cap of the logits; 0 is none.
     pub logit_softcap: f32,
 }
 
-// Bounds that no real model comes near, so that nothing computed from them overflows 64 bits or exhausts memory.
+// Real models stay far below these bounds. Values within them never overflow 64 bits or exhaust memory.
 const MOST_LAYERS: u32 = 1024;
 const MOST_HEADS: u32 = 1024;
 const MOST_HEAD_DIM: u32 = 1024;
@@ -196,7 +225,7 @@ const MOST_EXPERTS: u32 = 1024;
 const MOST_VOCAB: u32 = 1 << 22;
 const MOST_CONTEXT: u32 = 1 << 30;
 
-/// Reads the spec out of a checkpoint's metadata and the list of its tensors.
+/// Reads the spec from a checkpoint's metadata and its list of tensors.
 pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let (arch, said) = Architecture::of(checkpoint)?;
     let keys = Keys::new(checkpoint, &said);
@@ -234,7 +263,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     if keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
         return Err(keys.error(
             &value_key,
-            format!("differs from the keys' {head_dim}, which is not supported"),
+            format!("differs from the key size {head_dim}, which is not supported"),
         ));
     }
     let ffn = size("feed_forward_length", "intermediate_size", None, MOST_FFN)?;
@@ -303,7 +332,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     Ok(spec)
 }
 
-/// The experts, where the architecture can have them.
+/// The experts, if the checkpoint has any.
 fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Experts>, Error> {
     let hf = ["num_local_experts", "num_experts"];
     let hf = hf.iter().find(|k| keys.value(k).is_some());
@@ -320,7 +349,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
     let count = keys.size(&key, None, MOST_EXPERTS)?;
     let used_key = keys.name("expert_used_count", "num_experts_per_tok");
     let used = keys.size(&used_key, None, count)?;
-    // Some name the experts' own width; for others it is that of the feed-forward part.
+    // Some checkpoints give the width of an expert. In others it is the width of the feed-forward part.
     let own = keys.name("expert_feed_forward_length", "moe_intermediate_size");
     let key = match keys.value(&own) {
         Some(_) => own,
@@ -359,7 +388,7 @@ fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
     }
 }
 
-/// Elements of a head that turn.
+/// Rotated elements of a head.
 fn rotated(keys: &Keys<'_>, head_dim: u32) -> Result<u32, Error> {
     let key = keys.name("rope.dimension_count", "partial_rotary_factor");
     let rot = if keys.is_gguf() {
@@ -376,14 +405,14 @@ fn rotated(keys: &Keys<'_>, head_dim: u32) -> Result<u32, Error> {
     if rot == 0 || rot > head_dim || !rot.is_multiple_of(2) {
         return Err(keys.error(
             &key,
-            format!("turns {rot} of {head_dim} elements; must be even and within the head"),
+            format!("rotates {rot} of {head_dim} elements; the number must be even and at most the head size"),
         ));
     }
     Ok(rot)
 }
 
 fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
-    // GGUF names none: SiLU, unless the architecture says otherwise in its last touches.
+    // GGUF files do not name the activation. Architectures with another one set it in `finish`.
     if keys.is_gguf() {
         return Ok(Act::Silu);
     }
@@ -399,7 +428,7 @@ fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
 }
 
 impl ModelSpec {
-    /// Parameters, counted from the sizes (biases left out).
+    /// The number of parameters, without biases.
     pub fn parameters(&self) -> u64 {
         let [dim, ffn, vocab] = [self.dim, self.ffn, self.vocab].map(u64::from);
         let q = u64::from(self.heads) * u64::from(self.head_dim);
@@ -422,7 +451,7 @@ impl ModelSpec {
             + dim
     }
 
-    /// What a person wants to know, in order.
+    /// The facts that `welte inspect` shows, as names and values.
     pub fn facts(&self) -> Vec<(String, String)> {
         let windowed = self.windows.iter().filter(|w| **w > 0).count();
         let widest = self.windows.iter().max().copied().unwrap_or(0);
@@ -445,10 +474,13 @@ impl ModelSpec {
             fact(
                 "feed-forward",
                 match self.experts {
-                    None => format!("{} ({:?})", self.ffn, self.act),
+                    None => format!("{} ({})", self.ffn, self.act.name()),
                     Some(e) => format!(
-                        "{} of {} experts of {} ({:?})",
-                        e.used, e.count, e.ffn, self.act
+                        "{} of {} experts of {} ({})",
+                        e.used,
+                        e.count,
+                        e.ffn,
+                        self.act.name()
                     ),
                 },
             ),
@@ -459,7 +491,7 @@ impl ModelSpec {
             fact("trained context", self.context.to_string()),
             fact(
                 "rope",
-                format!("theta {}, {:?}", self.rope.theta, self.rope.scaling),
+                format!("theta {}, {}", self.rope.theta, self.rope.scaling),
             ),
         ];
         match self.qk_norm {
@@ -480,7 +512,7 @@ impl ModelSpec {
             n => facts.push(fact("layers without rope", n.to_string())),
         }
         if let Some(rope) = &self.local_rope {
-            let text = format!("theta {}, {:?}", rope.theta, rope.scaling);
+            let text = format!("theta {}, {}", rope.theta, rope.scaling);
             facts.push(fact("rope of windowed layers", text));
         }
         if self.sinks {

@@ -1,4 +1,4 @@
-//! From the checkpoint's tensors to the weights that commands use: every shape checked, neighbours joined.
+//! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
 
-/// A weight that makes `n` neighbouring outputs, the first of them at `at`.
+/// A weight that yields `n` neighbouring outputs, beginning at output `at`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub(crate) weight: WeightId,
@@ -15,7 +15,7 @@ pub(crate) struct Piece {
     pub(crate) at: u32,
 }
 
-/// The weights of one layer. Q, K, V are one piece if they have one format, and so are gate and up.
+/// The weights of one layer. Q, K and V of one format form one piece, and so do gate and up.
 pub(crate) struct Layer {
     pub(crate) attn_norm: Option<WeightId>,
     pub(crate) qkv: Vec<Piece>,
@@ -29,15 +29,15 @@ pub(crate) struct Layer {
     pub(crate) ffn_norm: Option<WeightId>,
     pub(crate) gate_up: Vec<Piece>,
     pub(crate) gate_up_bias: Vec<Piece>,
-    /// None where experts take its place.
+    /// None in layers with experts.
     pub(crate) down: Option<WeightId>,
     pub(crate) down_bias: Vec<Piece>,
     pub(crate) post_ffn_norm: Option<WeightId>,
-    /// In place of gate, up and down.
+    /// Replace gate, up and down.
     pub(crate) experts: Option<ExpertWeights>,
 }
 
-/// The weights of a layer's experts, all experts in one matrix each.
+/// The weights of a layer's experts. Each matrix contains all experts.
 pub(crate) struct ExpertWeights {
     pub(crate) router: WeightId,
     pub(crate) router_bias: Vec<Piece>,
@@ -47,9 +47,9 @@ pub(crate) struct ExpertWeights {
     pub(crate) down_bias: Option<WeightId>,
 }
 
-/// Rope's constants: inverse frequencies, and the magnitude of what they turn.
+/// Rope's constants: inverse frequencies, and the magnitude of rotated pairs.
 #[derive(Clone, Copy)]
-pub(crate) struct Turn {
+pub(crate) struct RopeConstants {
     pub(crate) freqs: WeightId,
     pub(crate) magnitude: f32,
 }
@@ -57,9 +57,9 @@ pub(crate) struct Turn {
 /// All weights of a model.
 pub(crate) struct Weights {
     pub(crate) embed: WeightId,
-    pub(crate) turn: Turn,
-    /// Of layers with an attention window, where it differs.
-    pub(crate) local_turn: Turn,
+    pub(crate) rope_constants: RopeConstants,
+    /// For layers with an attention window.
+    pub(crate) local_rope_constants: RopeConstants,
     pub(crate) layers: Vec<Layer>,
     pub(crate) final_norm: WeightId,
     pub(crate) head: WeightId,
@@ -71,7 +71,7 @@ struct Collector<'a> {
     used: HashSet<String>,
 }
 
-/// Collects a model's weights, for a context so long.
+/// Collects a model's weights for this context length.
 pub(crate) fn collect(
     spec: &ModelSpec,
     checkpoint: &dyn Checkpoint,
@@ -95,10 +95,10 @@ pub(crate) fn collect(
         spec.vocab,
         spec.dim,
     )?;
-    let turn = c.turn("rope frequencies", &spec.rope, context)?;
-    let local_turn = match &spec.local_rope {
-        Some(rope) => c.turn("rope frequencies of windowed layers", rope, context)?,
-        None => turn,
+    let rope_constants = c.rope_constants("rope frequencies", &spec.rope, context)?;
+    let local_rope_constants = match &spec.local_rope {
+        Some(rope) => c.rope_constants("rope frequencies of windowed layers", rope, context)?,
+        None => rope_constants,
     };
     let mut layers = Vec::new();
     for i in 0..spec.layers {
@@ -120,8 +120,8 @@ pub(crate) fn collect(
     Ok((
         Weights {
             embed,
-            turn,
-            local_turn,
+            rope_constants,
+            local_rope_constants,
             layers,
             final_norm,
             head,
@@ -228,8 +228,12 @@ impl Collector<'_> {
         self.checkpoint.tensor(&name).is_some()
     }
 
-    /// The constants of rope.
-    fn turn(&mut self, name: &str, rope: &Rope, context: u32) -> Result<Turn, Error> {
+    fn rope_constants(
+        &mut self,
+        name: &str,
+        rope: &Rope,
+        context: u32,
+    ) -> Result<RopeConstants, Error> {
         let (values, magnitude) = rope::frequencies(rope, self.checkpoint, context)?;
         let freqs = self.push(WeightSpec {
             name: name.into(),
@@ -240,7 +244,7 @@ impl Collector<'_> {
             add: 0.0,
             source: Source::Constant(values),
         });
-        Ok(Turn { freqs, magnitude })
+        Ok(RopeConstants { freqs, magnitude })
     }
 
     fn fault(&self, name: &str, problem: String) -> Error {
@@ -251,7 +255,7 @@ impl Collector<'_> {
         }
     }
 
-    /// The tensor of that name, which must have that shape.
+    /// The tensor of this name, which must have this shape.
     fn tensor(&mut self, name: &str, n: u32, k: u32) -> Result<TensorInfo, Error> {
         let name = &names::resolve(self.checkpoint, name);
         let info = self
@@ -260,14 +264,14 @@ impl Collector<'_> {
             .ok_or_else(|| self.fault(name, format!("is missing ({n} x {k})")))?;
         if (info.n, info.k) != (n as usize, k as usize) {
             let problem = format!(
-                "is {} x {}; the metadata makes it {n} x {k}",
+                "is {} x {}, expected {n} x {k} from the metadata",
                 info.n, info.k
             );
             return Err(self.fault(name, problem));
         }
         if info.format.bytes(info.k).is_none() {
             let problem = format!(
-                "rows of {k} are no whole number of {} blocks",
+                "rows of {k} elements are not whole {} blocks",
                 info.format.name()
             );
             return Err(self.fault(name, problem));
@@ -303,7 +307,7 @@ impl Collector<'_> {
         }))
     }
 
-    /// The experts of a layer: gate and up of each one below the other, and down.
+    /// The experts of a layer. Each expert's up rows follow its gate rows.
     fn experts(
         &mut self,
         label: &dyn Fn(&str) -> String,
@@ -342,7 +346,7 @@ impl Collector<'_> {
         })
     }
 
-    /// For each expert its row of each tensor.
+    /// The biases of all experts, each expert's rows of the tensors one after another.
     fn stacked_biases(
         &mut self,
         label: &str,
@@ -373,7 +377,7 @@ impl Collector<'_> {
         }))
     }
 
-    /// For each expert the rows of each of its matrices, whether all experts share a tensor or each has its own.
+    /// The matrices of all experts, from one tensor for all experts or one per expert.
     fn stacked(
         &mut self,
         label: &str,
@@ -421,7 +425,7 @@ impl Collector<'_> {
         }))
     }
 
-    /// Vectors end to end, with `add` added to their values.
+    /// Concatenated vectors, with `add` added to each value.
     fn vector(
         &mut self,
         label: &str,
@@ -447,7 +451,7 @@ impl Collector<'_> {
         }))
     }
 
-    /// Matrices one below the other; neighbours of one format become one weight.
+    /// Stacked matrices. Neighbours of one format become one weight.
     fn joined(
         &mut self,
         label: &str,
@@ -492,7 +496,7 @@ impl Collector<'_> {
             }
             at += n;
         }
-        // More than one piece: tell them apart by where they begin.
+        // Distinguish several pieces by their first row.
         if pieces.len() > 1 {
             for p in &pieces {
                 self.list[p.weight as usize].name = format!("{label} from row {}", p.at);
@@ -501,7 +505,7 @@ impl Collector<'_> {
         Ok(pieces)
     }
 
-    /// Biases of neighbouring outputs; those side by side become one vector.
+    /// Biases of neighbouring outputs. Adjacent ones become one vector.
     fn biases(&mut self, label: &str, list: &[(bool, String, u32)]) -> Result<Vec<Piece>, Error> {
         let mut pieces = Vec::new();
         let mut at = 0;
@@ -520,7 +524,7 @@ impl Collector<'_> {
         Ok(pieces)
     }
 
-    /// A tensor that nobody reads means that the model is not what we take it for.
+    /// Refuses tensors that no command uses: the model differs from its architecture.
     fn refuse_unused(&self, spec: &ModelSpec, names: &Names) -> Result<(), Error> {
         let mut spare = Vec::new();
         match spec.rope.scaling {
@@ -534,10 +538,10 @@ impl Collector<'_> {
         let is_part = Keys::new(self.checkpoint, "").is_part();
         for t in self.checkpoint.tensors() {
             let known = self.used.contains(&t.name) || spare.contains(&t.name);
-            let other = is_part && names::is_of_another_sense(&t.name);
+            let other = is_part && names::is_of_other_modality(&t.name);
             if !known && !other && !names::is_leftover(&t.name) {
                 let problem = format!(
-                    "has no place in the architecture '{}' with {} layers, so its output would be wrong",
+                    "is not part of the architecture '{}' with {} layers; ignoring it would give wrong output",
                     spec.architecture, spec.layers
                 );
                 return Err(self.fault(&t.name, problem));

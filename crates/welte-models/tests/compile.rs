@@ -555,7 +555,7 @@ fn what_is_wrong_is_named() {
     );
     has(
         complaint(&|f| f.add("blk.0.ffn_gate_exps.weight", Format::F16, 1, 1)),
-        &["ffn_gate_exps", "no place"],
+        &["ffn_gate_exps", "not part"],
     );
     has(
         complaint(&|f| f.add("blk.1.attn_q.bias", Format::F32, 1, 256)),

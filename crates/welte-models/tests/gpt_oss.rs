@@ -232,7 +232,7 @@ fn what_is_wrong_is_named() {
     has(
         hugging_face(),
         |b| b.set("attention_bias", Value::Bool(false)),
-        &["bias", "has no place"],
+        &["bias", "is not part of the architecture"],
     );
     has(
         hugging_face(),
@@ -252,7 +252,7 @@ fn what_is_wrong_is_named() {
     has(
         hugging_face(),
         |b| b.set("rope_scaling.truncate", Value::String("no".into())),
-        &["rope_scaling.truncate", "neither true nor false"],
+        &["rope_scaling.truncate", "not a boolean"],
     );
     has(
         hugging_face(),

@@ -318,7 +318,7 @@ fn what_is_wrong_is_named() {
         (tensor.format, tensor.n, tensor.k) = (format, n, k);
         refused(
             &fake,
-            &["rope_factors_long.weight", "F32 of 1 x 32 is wanted"],
+            &["rope_factors_long.weight", "expected F32 of 1 x 32"],
         );
     }
 }

@@ -60,7 +60,7 @@ fn sizes_have_limits() {
         assert!(read(most).is_ok(), "{key} {most}");
         refused(read(most + 1), &[key, &format!("must be from 1 to {most}")]);
         refused(read(0), &[key, "is 0"]);
-        refused(read(1 << 32), &[key, "no number from 0 to 4294967295"]);
+        refused(read(1 << 32), &[key, "not a number from 0 to 4294967295"]);
     }
     for (rows, ok) in [
         (0, false),
@@ -92,9 +92,9 @@ fn numbers_are_read_from_lists_and_signed_values() {
         (list(&[4, 2, 4]), "differs from layer to layer"),
         (list(&[4, 4, 2]), "differs from layer to layer"),
         (list(&[]), "differs from layer to layer"),
-        (Value::I64(-2), "no number from 0 to 4294967295"),
-        (Value::F64(2.0), "no number from 0 to 4294967295"),
-        (text("2"), "no number from 0 to 4294967295"),
+        (Value::I64(-2), "not a number from 0 to 4294967295"),
+        (Value::F64(2.0), "not a number from 0 to 4294967295"),
+        (text("2"), "not a number from 0 to 4294967295"),
     ] {
         let error = heads(value).unwrap_err().to_string();
         assert!(error.contains(problem), "{error}");
@@ -116,7 +116,7 @@ fn floats_must_be_positive_in_single_precision() {
         refused(eps(Value::F64(bad)), &["rms_epsilon", "must be above 0"]);
     }
     for bad in [Value::F64(f64::NAN), Value::F64(f64::INFINITY), text("1")] {
-        refused(eps(bad), &["rms_epsilon", "no finite number"]);
+        refused(eps(bad), &["rms_epsilon", "not a finite number"]);
     }
 }
 
@@ -143,7 +143,7 @@ fn what_is_missing_has_a_default_or_is_an_error() {
     assert_eq!(eps.eps, 1e-6);
     refused(
         with(llama(), &[("llama.attention.value_length", Value::U64(32))]),
-        &["value_length", "differs from the keys' 64"],
+        &["value_length", "differs from the key size 64"],
     );
     let same = with(llama(), &[("llama.attention.value_length", Value::U64(64))]);
     assert_eq!(same.unwrap().attention_scale, 0.125);
@@ -191,7 +191,7 @@ fn a_part_of_a_head_may_turn() {
         for bad in [0.01, 0.05, 1.1] {
             let error = part(bad).unwrap_err().to_string();
             assert!(
-                error.contains("must be even and within the head"),
+                error.contains("must be even and at most the head size"),
                 "{error}"
             );
         }
@@ -554,10 +554,10 @@ fn facts_say_what_a_model_is() {
             "layers: 3",
             "width: 256",
             "heads: 4 (2 for keys and values) of 64",
-            "feed-forward: 512 (Silu)",
+            "feed-forward: 512 (SiLU)",
             "vocabulary: 300",
             "trained context: 2048",
-            "rope: theta 10000, None",
+            "rope: theta 10000, not scaled",
         ]
     );
     let gemma = facts(
@@ -569,10 +569,10 @@ fn facts_say_what_a_model_is() {
     );
     for fact in [
         "vocabulary: 300, tied",
-        "feed-forward: 512 (GeluTanh)",
+        "feed-forward: 512 (GELU by tanh)",
         "query and key norm: per head",
         "norms: before and after each part",
-        "rope of windowed layers: theta 10000, None",
+        "rope of windowed layers: theta 10000, not scaled",
         "attention window: 9 in 2 layers",
     ] {
         assert!(gemma.iter().any(|f| f == fact), "{gemma:?} lacks {fact}");
@@ -595,7 +595,7 @@ fn facts_say_what_a_model_is() {
         ],
     );
     for fact in [
-        "feed-forward: 2 of 4 experts of 512 (Clamped)",
+        "feed-forward: 2 of 4 experts of 512 (clamped SiLU)",
         "attention sinks: one per head",
         "attention window: 9 in 2 layers",
     ] {
@@ -609,4 +609,37 @@ fn facts_say_what_a_model_is() {
         with(llama(), &linear).unwrap().rope.scaling,
         Scaling::Linear { factor: 4.0 }
     );
+    let rope = "rope: theta 10000, scaled by 4".to_string();
+    assert!(facts(llama(), &linear).contains(&rope));
+}
+
+#[test]
+fn scalings_are_named() {
+    let (factor, original, magnitude) = (4.0, 512, 1.0);
+    let yarn = Scaling::Yarn {
+        factor,
+        original,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        magnitude,
+        truncate: true,
+    };
+    let llama3 = Scaling::Llama3 {
+        factor,
+        low: 1.0,
+        high: 4.0,
+        original,
+    };
+    let long = Scaling::Long {
+        original,
+        magnitude,
+    };
+    for (scaling, name) in [
+        (yarn, "YaRN scaling by 4 from 512 positions"),
+        (llama3, "Llama 3 scaling by 4 from 512 positions"),
+        (long, "LongRoPE scaling from 512 positions"),
+        (Scaling::Factors, "scaled by a tensor of factors"),
+    ] {
+        assert_eq!(scaling.to_string(), name);
+    }
 }

@@ -215,7 +215,7 @@ impl Context for ReferenceContext {
     }
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
-        self.checks.slot(&self.program, slot)?;
+        self.checks.slot_state(&self.program, slot, state)?;
         self.slots[slot as usize] = Slot::new(state);
         Ok(())
     }

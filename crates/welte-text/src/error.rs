@@ -1,34 +1,34 @@
-/// What can be wrong with a tokenizer or a template. A caller puts the file's name in front.
+/// Errors of tokenizers and templates. Callers add the file name.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A field of the vocabulary breaks its rules.
+    /// A field of the vocabulary is invalid.
     #[error("{field}: {problem}")]
     Vocabulary {
-        /// Which field, by its GGUF key or its path in `tokenizer.json`.
+        /// The field, as a GGUF key or a path in `tokenizer.json`.
         field: String,
         /// What is wrong and what to do.
         problem: String,
     },
-    /// The kind of tokenizer is not one we know.
+    /// The kind of tokenizer is unknown.
     #[error("tokenizer.ggml.model: unknown tokenizer model '{name}'; known are: {known}")]
     UnknownModel {
         /// Its name.
         name: String,
-        /// Those known.
+        /// The known kinds.
         known: String,
     },
-    /// The pre-tokenizer is not one we know; a guess would tokenize wrongly without a sign.
+    /// The pre-tokenizer is unknown. Using another one would give wrong tokens without any sign.
     #[error("tokenizer.ggml.pre: unknown pre-tokenizer '{name}'; known are: {known}")]
     UnknownPreTokenizer {
         /// Its name.
         name: String,
-        /// Those known.
+        /// The known pre-tokenizers.
         known: String,
     },
     /// `tokenizer.json` or `tokenizer_config.json` cannot be read.
     #[error("{file}: {problem}")]
     Json {
-        /// Which of the two.
+        /// The file.
         file: &'static str,
         /// What is wrong.
         problem: String,
@@ -47,7 +47,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error about one field.
     pub(crate) fn field(field: impl Into<String>, problem: impl Into<String>) -> Error {
         Error::Vocabulary {
             field: field.into(),

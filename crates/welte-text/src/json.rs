@@ -18,7 +18,7 @@ fn bad(problem: impl Into<String>) -> Error {
 }
 
 impl Tokenizer {
-    /// A tokenizer from the contents of `tokenizer.json` and, where there is one, `tokenizer_config.json`.
+    /// A tokenizer from the contents of `tokenizer.json` and, if present, `tokenizer_config.json`.
     pub fn from_json(
         tokenizer_json: &str,
         tokenizer_config: Option<&str>,
@@ -33,13 +33,13 @@ impl Tokenizer {
             None => Value::Null,
         };
         check_bpe(&json["model"])?;
-        // The backend trusts its files more than we may; what slips through the checks above is still no crash.
+        // The backend may panic on invalid files that pass the checks above.
         catch_unwind(AssertUnwindSafe(|| build(tokenizer_json, &json, &config)))
-            .map_err(|_| bad("contradicts itself; download it again"))?
+            .map_err(|_| bad("is inconsistent; download it again"))?
     }
 }
 
-/// What the backend takes for granted of a BPE model.
+/// Checks the merges of a BPE model, which the backend does not check.
 fn check_bpe(model: &Value) -> Result<(), Error> {
     let (Some(vocab), Some(merges)) = (model["vocab"].as_object(), model["merges"].as_array())
     else {
@@ -101,7 +101,7 @@ fn build(source: &str, json: &Value, config: &Value) -> Result<Tokenizer, Error>
     if let (Some(true), Some(eos), true) = (flag("add_eos_token"), eos, suffix.is_empty()) {
         suffix.push(eos);
     }
-    // Only these classes let the configuration overrule the template of `tokenizer.json`.
+    // Only these classes let the configuration override the template in `tokenizer.json`.
     let class = config["tokenizer_class"].as_str().unwrap_or("");
     if ["Llama", "CodeLlama", "Gemma"]
         .iter()
@@ -118,7 +118,7 @@ fn build(source: &str, json: &Value, config: &Value) -> Result<Tokenizer, Error>
     let added = backend.get_added_tokens_decoder();
     let mut added: Vec<_> = added.into_iter().collect();
     added.sort_by_key(|(id, _)| *id);
-    // A token that the model lacks gets the next free number when it is added, so a gap would shift those after it.
+    // An added token that the model lacks gets the next free id, so a gap would shift the ids after it.
     let model = backend.get_model();
     let plain_size = backend.get_vocab_size(false);
     let outside = added
@@ -128,7 +128,7 @@ fn build(source: &str, json: &Value, config: &Value) -> Result<Tokenizer, Error>
         if *id != expected {
             let text = shortened(&token.content);
             return Err(bad(format!(
-                "added_tokens: '{text}' has the id {id} where {expected} follows; leave no gap"
+                "added_tokens: '{text}' has the id {id}, but the next id is {expected}; ids must have no gaps"
             )));
         }
     }
@@ -154,7 +154,7 @@ fn build(source: &str, json: &Value, config: &Value) -> Result<Tokenizer, Error>
     )
 }
 
-/// What the post-processor puts before and after a text, found out by asking it.
+/// The tokens that the post-processor adds before and after a text, found by encoding a sample.
 fn around(backend: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>), Error> {
     let encode = |special| {
         let encoding = backend
@@ -170,7 +170,7 @@ fn around(backend: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>), Error
     Ok((with[..at].to_vec(), with[end..].to_vec()))
 }
 
-/// Whether some stage of this type is anywhere in a part of the file.
+/// True if a stage of this type occurs anywhere in this part of the file.
 fn has_stage(part: &Value, stage: &str) -> bool {
     match part {
         Value::Object(fields) => {
@@ -202,7 +202,7 @@ fn strips_space(json: &Value) -> bool {
     strips || metaspace
 }
 
-/// Texts and types by id. Ids far beyond the number of tokens are refused, since the table has a row for each.
+/// Texts and types by id. The table has a row for each id, so ids far beyond the number of tokens are refused.
 fn token_table(
     backend: &tokenizers::Tokenizer,
     kind: Kind,
@@ -221,7 +221,7 @@ fn token_table(
         .unwrap_or(0) as usize;
     if last > 4 * count + 100_000 {
         return Err(bad(format!(
-            "model.vocab: has {count} tokens, but ids up to {last}; number them without gaps"
+            "model.vocab: has {count} tokens but ids up to {last}; ids must have no gaps"
         )));
     }
     let mut texts = vec![String::new(); last + 1];

@@ -1,4 +1,4 @@
-//! How byte-level BPE vocabularies cut a text into words before merging, by the names that GGUF files use.
+//! The pre-tokenizers of byte-level BPE, by their names in GGUF files. They split a text into words before merging.
 
 use crate::Error;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -27,23 +27,23 @@ const KIMI: &str = r"\p{Han}+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&
 
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 
-/// Letters of cased scripts, as the first DeepSeek vocabularies list them.
+/// Letters of cased scripts, as listed in the first DeepSeek vocabularies.
 const DEEPSEEK_LETTERS: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1f7d}ᾀ-ᾴᾶ-ᾼ\u{1fbe}ῂ-ῄῆ-ῌῐ-\u{1fd3}ῖ-\u{1fdb}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212a}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 const DEEPSEEK_MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟\u{3000}-。]+";
 const DEEPSEEK_CJK: &str = r"[一-龥ࠀ-一가-\x{d7ff}]+";
 const DEEPSEEK3_CJK: &str = r"[一-龥぀-ゟ゠-ヿ]+";
 const DEEPSEEK3_REST: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 
-/// What a pre-tokenizer's name stands for.
+/// A pre-tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreTokenizer {
-    /// Names that GGUF files use for it.
+    /// Its names in GGUF files.
     pub names: &'static [&'static str],
-    /// Regexes, applied one after the other, each to what the one before left.
+    /// Regexes, applied in order, each to the pieces that the previous one left.
     pub regexes: &'static [&'static str],
-    /// A whole word that is in the vocabulary is taken without merging.
+    /// A word that is in the vocabulary becomes one token without merging.
     pub ignore_merges: bool,
-    /// A beginning-of-text token goes in front where the file does not say.
+    /// Add a beginning-of-text token if the file does not say.
     pub add_bos: bool,
 }
 
@@ -56,7 +56,7 @@ const fn row(names: &'static [&'static str], regexes: &'static [&'static str]) -
     }
 }
 
-/// All that are known.
+/// All known pre-tokenizers.
 pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
     row(
         &["default"],
@@ -171,7 +171,7 @@ pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
     row(&["seed-coder"], &[SEED_CODER]),
 ];
 
-/// The one of this name, or an error with the list of all.
+/// The pre-tokenizer of this name. The error lists all names.
 pub fn named(name: &str) -> Result<&'static PreTokenizer, Error> {
     PRE_TOKENIZERS
         .iter()
@@ -188,7 +188,7 @@ pub fn named(name: &str) -> Result<&'static PreTokenizer, Error> {
 }
 
 impl PreTokenizer {
-    /// The chain that cuts a text by the regexes and then spells it in the byte alphabet.
+    /// Splits by the regexes, then maps bytes to the byte alphabet.
     pub(crate) fn build(&self) -> Result<PreTokenizerWrapper, Error> {
         let mut steps = Vec::with_capacity(self.regexes.len() + 1);
         for regex in self.regexes {

@@ -1,11 +1,11 @@
-//! Values as Python writes them: `str`, `repr`, `json.dumps`, `strftime`.
+//! Python's formatting of values: `str`, `repr`, `json.dumps`, `strftime`.
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 use serde_json::Value as Json;
 use std::fmt::Write;
 
-/// Longest text made of one value.
+/// The longest text made from one value, in bytes.
 const LONGEST: usize = 32 << 20;
 
 fn invalid(problem: impl Into<String>) -> Error {
@@ -14,9 +14,7 @@ fn invalid(problem: impl Into<String>) -> Error {
 
 fn check(text: &str) -> Result<(), Error> {
     if text.len() > LONGEST {
-        Err(invalid(format!(
-            "makes a text of more than {LONGEST} bytes"
-        )))
+        Err(invalid(format!("produces more than {LONGEST} bytes")))
     } else {
         Ok(())
     }
@@ -41,7 +39,7 @@ pub(crate) fn text(value: &Value) -> Result<String, Error> {
         _ => {
             let mut out = Limited(String::new());
             write!(out, "{value}")
-                .map_err(|_| invalid(format!("makes a text of more than {LONGEST} bytes")))?;
+                .map_err(|_| invalid(format!("produces more than {LONGEST} bytes")))?;
             Ok(out.0)
         }
     }
@@ -59,7 +57,7 @@ impl Write for Limited {
     }
 }
 
-/// Refuses a value whose text would be too long before anything is made of it: lists may hold one text many times.
+/// Fails if the text of a value would be too long, before building it. A list may contain one long text many times.
 fn weigh(value: &Value, left: &mut usize, depth: usize) -> Result<(), Error> {
     let own = value.as_str().map_or(8, |text| text.len() + 2);
     *left = left
@@ -67,7 +65,7 @@ fn weigh(value: &Value, left: &mut usize, depth: usize) -> Result<(), Error> {
         .filter(|_| depth < 64)
         .ok_or_else(|| {
             invalid(format!(
-                "makes a text of more than {LONGEST} bytes, or is nested more than 64 deep"
+                "produces more than {LONGEST} bytes, or is nested more than 64 deep"
             ))
         })?;
     if matches!(
@@ -122,17 +120,17 @@ pub(crate) fn replace(
         .and_then(|added| added.checked_add(text.len()));
     if size.is_none_or(|size| size > LONGEST) {
         return Err(invalid(format!(
-            "replace: makes a text of more than {LONGEST} bytes"
+            "replace: produces more than {LONGEST} bytes"
         )));
     }
     Ok(text.replacen(old, new, most))
 }
 
-/// Jinja's `indent`: spaces before every line but the first and empty ones.
+/// Jinja's `indent`: spaces before every line except the first and empty ones.
 pub(crate) fn indent(text: &str, width: usize, first: bool, blank: bool) -> Result<String, Error> {
     if text.lines().count().saturating_mul(width) > LONGEST {
         return Err(invalid(format!(
-            "indent: makes a text of more than {LONGEST} bytes"
+            "indent: produces more than {LONGEST} bytes"
         )));
     }
     let margin = " ".repeat(width);
@@ -151,7 +149,7 @@ pub(crate) fn indent(text: &str, width: usize, first: bool, blank: bool) -> Resu
     Ok(out)
 }
 
-/// Refuses formats that ask for a width of five digits or more.
+/// Refuses widths of five or more digits.
 pub(crate) fn check_format(format: &str) -> Result<(), Error> {
     let longest = format
         .split(|c: char| !c.is_ascii_digit())
@@ -216,7 +214,7 @@ fn push_repr(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// Python writes floats plainly from 1e-4 up to 1e16, and with a signed exponent of two digits beyond.
+/// Python writes floats from 1e-4 to 1e16 plainly, others with a signed exponent of at least two digits.
 fn push_number(number: &serde_json::Number, out: &mut String) {
     let Some(float) = number.as_f64().filter(|_| number.is_f64()) else {
         out.push_str(&number.to_string());
@@ -235,7 +233,7 @@ fn push_number(number: &serde_json::Number, out: &mut String) {
     out.push_str(&format!("{digits}e{sign}{exponent:0>2}"));
 }
 
-/// How `json.dumps` is asked to write.
+/// The options of `json.dumps`.
 pub(crate) struct JsonStyle {
     pub(crate) ascii: bool,
     pub(crate) indent: Option<usize>,
@@ -374,9 +372,9 @@ const DAYS: [&str; 7] = [
     "Saturday",
 ];
 
-/// Year, month (from 1) and day (from 1) of a day counted from 1970-01-01.
+/// Year, month and day of month (both from 1) of a day counted from 1970-01-01.
 fn civil(day: u64) -> (u64, u64, u64) {
-    // Counted from 1 March of year 0, the leap day is the last of its year and 400 years have 146097 days.
+    // Counted from 1 March of year 0, the leap day is the last day of its year, and 400 years have 146,097 days.
     let day = day + 719_468;
     let (era, day) = (day / 146_097, day % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -394,7 +392,7 @@ fn civil(day: u64) -> (u64, u64, u64) {
     )
 }
 
-/// `datetime.strftime` in UTC, for the common directives.
+/// `datetime.strftime` in UTC with the common directives.
 pub(crate) fn strftime(now: u64, format: &str) -> Result<String, Error> {
     if format.len() > 1024 {
         return Err(invalid("strftime_now: the format is too long"));

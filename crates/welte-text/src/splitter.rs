@@ -1,30 +1,29 @@
-//! From the bytes of tokens to text that may be shown: whole characters, and nothing that may yet become a stop.
+//! Turns the bytes of tokens into text: whole characters, without stop strings.
 
-/// What one push gave.
+/// The result of a push.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
-    /// Text that is final.
+    /// Text that can be shown.
     pub text: String,
-    /// The stop string that was found; it and what follows it are not part of the text.
+    /// The stop string that was found. It and everything after it are not part of the text.
     pub stopped: Option<String>,
 }
 
-/// Joins the bytes of tokens to text. Holds back an incomplete character, and the beginning of a stop string only as
-/// long as it can still become one.
+/// Joins the bytes of tokens to text. Holds back incomplete characters and possible beginnings of stop strings.
 #[derive(Clone, Debug, Default)]
 pub struct Splitter {
     stops: Vec<String>,
-    /// The beginning of a character: at most 3 bytes.
+    /// An incomplete character: at most 3 bytes.
     bytes: Vec<u8>,
-    /// Whole characters that may be the beginning of a stop.
+    /// Whole characters that may begin a stop string.
     text: String,
     stopped: bool,
-    /// Bytes pushed so far that are in no text handed out.
+    /// After a stop: bytes of the stop string and everything after it.
     dropped: usize,
 }
 
 impl Splitter {
-    /// A splitter that ends at the first of these; empty ones are left out.
+    /// A splitter with these stop strings. Empty ones are ignored.
     pub fn new(stops: Vec<String>) -> Splitter {
         Splitter {
             stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(),
@@ -32,7 +31,7 @@ impl Splitter {
         }
     }
 
-    /// Takes the bytes of a token. After a stop nothing more comes.
+    /// Takes the bytes of a token. After a stop it returns nothing.
     pub fn push(&mut self, bytes: &[u8]) -> Split {
         if self.stopped {
             self.dropped += bytes.len();
@@ -46,7 +45,7 @@ impl Splitter {
         self.release()
     }
 
-    /// The rest, at the end of the answer: what was held back is text after all.
+    /// Returns the text held back, at the end of the answer.
     pub fn finish(&mut self) -> String {
         if self.stopped {
             return String::new();
@@ -56,7 +55,7 @@ impl Splitter {
         rest
     }
 
-    /// How many bytes are held back, or after a stop: how many of those pushed belong to the stop and what follows it.
+    /// The number of bytes held back. After a stop: the number of bytes pushed since the beginning of the stop string.
     pub fn held(&self) -> usize {
         self.dropped + self.text.len() + self.bytes.len()
     }
@@ -66,7 +65,7 @@ impl Splitter {
             .stops
             .iter()
             .filter_map(|stop| Some((self.text.find(stop.as_str())?, stop)));
-        // The first to begin; of those that begin together the longest.
+        // The earliest stop string; of several at one place, the longest.
         if let Some((at, stop)) = found.min_by_key(|(at, stop)| (*at, usize::MAX - stop.len())) {
             let stopped = Some(stop.clone());
             self.stopped = true;
@@ -90,7 +89,7 @@ impl Splitter {
     }
 }
 
-/// The longest end of `text` that is the beginning of `stop`, in bytes.
+/// The length in bytes of the longest end of `text` that begins `stop`.
 pub(crate) fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
     (1..=longest)
@@ -99,7 +98,7 @@ pub(crate) fn overlap(text: &str, stop: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// How many bytes at the end begin a character that later bytes can still complete.
+/// The number of bytes at the end that begin a character which later bytes may complete.
 fn incomplete_tail(bytes: &[u8]) -> usize {
     let from = bytes.len().saturating_sub(3);
     for at in (from..bytes.len()).rev() {

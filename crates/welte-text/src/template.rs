@@ -1,56 +1,39 @@
-//! Chat templates: Jinja as Python's transformers runs it.
+//! Chat templates: Jinja as Python's transformers renders it.
 
 use crate::Error;
+use crate::conversation::{Dialect, Message};
 use crate::python;
 use crate::tokenizer::shortened;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Serde, from_args};
 use minijinja::{Environment, ErrorKind, State, UndefinedBehavior, Value};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Longest template taken, in bytes; real ones have a few thousand.
+/// The longest template, in bytes. Real ones have a few thousand.
 const LONGEST_SOURCE: usize = 1 << 20;
-/// Instructions one rendering may take; a real one with a thousand messages takes some ten thousand.
+/// The most instructions per rendering. A thousand messages take some ten thousand.
 const FUEL: u64 = 2_000_000;
-/// Bytes one rendering may print.
+/// The most bytes that one rendering may print.
 const LONGEST_OUTPUT: usize = 32 << 20;
-/// How deep macros and includes may call each other.
+/// The deepest nesting of macros and includes.
 const DEEPEST: usize = 64;
 
 thread_local! {
-    /// What the rendering on this thread may still print.
+    /// Bytes that the rendering on this thread may still print.
     static PRINTABLE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// One message of a chat.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Message {
-    /// `system`, `user`, `assistant`, `tool` …
-    pub role: String,
-    /// What was said.
-    pub content: String,
-}
-
-impl Message {
-    /// A message.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
-        Message {
-            role: role.into(),
-            content: content.into(),
-        }
-    }
-}
-
-/// What a template is told beside the messages.
+/// The input of a template besides the messages.
 #[derive(Clone, Debug, Default)]
 pub struct RenderOptions {
-    /// Ends the prompt with the beginning of an answer.
+    /// End the prompt with the beginning of an answer.
     pub add_generation_prompt: bool,
-    /// Further variables: `tools`, `enable_thinking` …
+    /// More variables: `tools`, `enable_thinking` …
     pub variables: Map<String, Json>,
-    /// Seconds since 1970 for `strftime_now`; the clock's (in UTC) where it is not given.
+    /// The time for `strftime_now`, in seconds since 1970. The default is the clock's time in UTC.
     pub now: Option<u64>,
 }
 
@@ -60,14 +43,16 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     bos: String,
     eos: String,
+    /// The form of messages that it reads: without and with tools.
+    dialects: [OnceLock<Dialect>; 2],
 }
 
 impl ChatTemplate {
-    /// Compiles a template; `bos` and `eos` are the texts of the tokens of these names.
+    /// Compiles a template. `bos` and `eos` are the texts of these tokens.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate, Error> {
         if source.len() > LONGEST_SOURCE {
             let problem = format!(
-                "is {} bytes long, more than the {LONGEST_SOURCE} allowed",
+                "is {} bytes long; the limit is {LONGEST_SOURCE}",
                 source.len()
             );
             return Err(Error::Template { line: 1, problem });
@@ -97,7 +82,7 @@ impl ChatTemplate {
         );
         environment.add_filter("join", join);
         environment.add_filter("indent", indent);
-        // Nothing a chat needs, and each makes much out of little.
+        // Chats do not need these filters, and each can turn a small input into a large output.
         for filter in ["format", "batch", "slice"] {
             environment.remove_filter(filter);
         }
@@ -109,29 +94,59 @@ impl ChatTemplate {
             environment,
             bos: bos.to_owned(),
             eos: eos.to_owned(),
+            dialects: Default::default(),
         })
     }
 
-    /// The prompt for these messages.
+    /// The prompt for messages with role and content.
     pub fn render(
         &self,
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, Error> {
-        let messages: Vec<Json> = messages
-            .iter()
-            .map(|message| json!({"role": message.role, "content": message.content}))
-            .collect();
-        self.render_with(
-            &messages,
-            &RenderOptions {
-                add_generation_prompt,
-                ..RenderOptions::default()
-            },
-        )
+        let options = RenderOptions {
+            add_generation_prompt,
+            ..RenderOptions::default()
+        };
+        self.render_chat(messages, &options)
     }
 
-    /// The prompt for messages with whatever fields they have, and with further variables.
+    /// The prompt for a conversation, which may have calls, results and reasoning. `tools` is a variable of `options`.
+    /// The messages get the form that the template reads.
+    pub fn render_chat(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<String, Error> {
+        let calls = messages
+            .iter()
+            .any(|message| !message.tool_calls.is_empty());
+        let plain = !calls && !options.variables.contains_key("tools");
+        self.render_with(&self.dialect(plain).messages(messages), options)
+    }
+
+    /// Whether tools appear in the prompt. Without it the model does not know them.
+    pub fn supports_tools(&self) -> bool {
+        self.dialect(false).tools
+    }
+
+    fn dialect(&self, plain: bool) -> &Dialect {
+        let render = |messages: &[Json], tools: &[Json]| {
+            let mut options = RenderOptions {
+                add_generation_prompt: true,
+                ..RenderOptions::default()
+            };
+            if !tools.is_empty() {
+                options.variables.insert("tools".into(), tools.into());
+            }
+            self.render_with(messages, &options).ok()
+        };
+        let source = self.environment.get_template("chat");
+        let source = source.as_ref().map_or("", |template| template.source());
+        self.dialects[usize::from(!plain)].get_or_init(|| Dialect::of(source, plain, &render))
+    }
+
+    /// The prompt for messages with arbitrary fields, and with more variables.
     pub fn render_with(&self, messages: &[Json], options: &RenderOptions) -> Result<String, Error> {
         let mut context: Map<String, Json> = Map::new();
         context.insert("bos_token".into(), self.bos.as_str().into());
@@ -157,12 +172,12 @@ impl ChatTemplate {
             .map_err(failed)?;
         String::from_utf8(output.0).map_err(|_| Error::Template {
             line: 1,
-            problem: "printed no UTF-8".to_owned(),
+            problem: "the output is not UTF-8".to_owned(),
         })
     }
 }
 
-/// The output, which ends in an error rather than in all memory.
+/// The output. It fails instead of exhausting memory.
 struct Bounded(Vec<u8>);
 
 impl std::io::Write for Bounded {
@@ -180,13 +195,13 @@ impl std::io::Write for Bounded {
 }
 
 fn too_long() -> String {
-    format!("prints more than the {LONGEST_OUTPUT} bytes allowed")
+    format!("prints more than {LONGEST_OUTPUT} bytes")
 }
 
 fn failed(error: minijinja::Error) -> Error {
     let line = error.line().unwrap_or(1);
     let problem = match error.kind() {
-        ErrorKind::OutOfFuel => format!("takes more than the {FUEL} steps allowed"),
+        ErrorKind::OutOfFuel => format!("takes more than {FUEL} steps"),
         ErrorKind::WriteFailure => too_long(),
         kind => match error.detail() {
             Some(detail) if kind == ErrorKind::InvalidOperation => detail.to_owned(),
@@ -202,7 +217,7 @@ fn failed(error: minijinja::Error) -> Error {
     Error::Template { line, problem }
 }
 
-/// Prints as Python does, and within the limit.
+/// Prints a value as Python does, within the limit.
 fn print(
     output: &mut minijinja::Output,
     _: &mut State,
@@ -221,7 +236,7 @@ fn length(value: &Value) -> Result<usize, minijinja::Error> {
         return Ok(0);
     }
     value.len().ok_or_else(|| {
-        let problem = format!("cannot tell the length of a value of type {}", value.kind());
+        let problem = format!("a value of type {} has no length", value.kind());
         minijinja::Error::new(ErrorKind::InvalidOperation, problem)
     })
 }
@@ -232,11 +247,11 @@ fn raise_exception(message: Rest<Value>) -> Result<Value, minijinja::Error> {
         .map_or_else(String::new, ToString::to_string);
     Err(minijinja::Error::new(
         ErrorKind::InvalidOperation,
-        format!("the template says: {message}"),
+        format!("the template raised: {message}"),
     ))
 }
 
-/// Python's methods; those that can make much out of little are bounded.
+/// Python's methods. Those that can turn a small input into a large output are bounded.
 fn method(
     state: &mut State,
     value: &Value,
@@ -311,7 +326,7 @@ fn tojson(value: &Value, options: Kwargs) -> Result<Value, minijinja::Error> {
     .map(Value::from_safe_string)
 }
 
-/// `{% generation %}` only marks what is trained on. A condition that always holds keeps lines and blanks the same.
+/// `{% generation %}` only marks text for training. A condition that is always true keeps the white space the same.
 fn without_generation_tags(source: &str) -> String {
     let mut rest = source;
     let mut result = String::with_capacity(source.len());

@@ -1,4 +1,4 @@
-//! Text to tokens and back.
+//! Converts text to tokens and back.
 
 use crate::Error;
 use crate::channels::MARKS;
@@ -11,10 +11,10 @@ use tokenizers::{
     OffsetType, PreTokenizer, PreTokenizerWrapper,
 };
 
-/// How SentencePiece spells a space.
+/// SentencePiece's character for a space.
 pub(crate) const SPACE: &str = "\u{2581}";
 
-/// Texts of control tokens that end an answer, whatever the metadata says.
+/// Control tokens that always end an answer.
 const END_MARKERS: &[&str] = &[
     "<|im_end|>",
     "<|eot_id|>",
@@ -30,6 +30,9 @@ const END_MARKERS: &[&str] = &[
     "<end_of_turn>",
     "<end_of_utterance>",
     "<turn|>",
+    "<|tool_response>",
+    "<start_function_response>",
+    "<|observation|>",
     "<EOT>",
     "_<EOT>",
     "<｜end▁of▁sentence｜>",
@@ -38,21 +41,21 @@ const END_MARKERS: &[&str] = &[
     "</s>",
 ];
 
-/// Ends a message in vocabularies with channels, where another one follows; elsewhere an answer.
+/// Ends a message in vocabularies with channels, where another message may follow. Elsewhere it ends the answer.
 const MESSAGE_END: &str = "<|end|>";
 
-/// How the vocabulary spells bytes.
+/// The spelling of bytes in a vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Every byte has a printable letter.
+    /// Every byte has a printable character.
     ByteLevel,
-    /// Plain text with a mark for spaces, `<0x0A>` for lone bytes.
+    /// Plain text with a mark for spaces; `<0x0A>` for single bytes.
     SentencePiece,
-    /// Plain text, continuations of words marked `##` (or, in GGUF, beginnings by the space mark).
+    /// Plain text. Continuations of words begin with `##`; in GGUF, beginnings of words have the space mark.
     WordPiece,
 }
 
-/// The stages of encoding, and what goes around a text.
+/// The stages of encoding, and the tokens around a text.
 pub(crate) struct Parts {
     pub(crate) kind: Kind,
     pub(crate) model: ModelWrapper,
@@ -63,12 +66,12 @@ pub(crate) struct Parts {
     pub(crate) space_prefix: bool,
 }
 
-/// Text to tokens and back, for one vocabulary.
+/// The tokenizer of one vocabulary.
 pub struct Tokenizer {
     parts: Parts,
-    /// Control and user-defined tokens, all of which are found in a text.
-    every: AddedVocabulary,
-    /// The same with the control tokens taken as ordinary text.
+    /// Recognises control and user-defined tokens in a text.
+    special: AddedVocabulary,
+    /// Recognises user-defined tokens only.
     plain: AddedVocabulary,
     texts: Vec<String>,
     bytes: Vec<Box<[u8]>>,
@@ -77,7 +80,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     ends: Vec<u32>,
-    /// Answers come in channels.
+    /// The vocabulary has the marks of channels.
     channels: bool,
 }
 
@@ -100,11 +103,11 @@ impl Tokenizer {
         eos: Option<u32>,
         mut ends: Vec<u32>,
     ) -> Result<Tokenizer, Error> {
-        let mut every = AddedVocabulary::new();
-        every
+        let mut special = AddedVocabulary::new();
+        special
             .add_tokens(added, &parts.model, parts.normalizer.as_ref())
             .map_err(|error| Error::Backend(error.to_string()))?;
-        let mut plain = every.clone();
+        let mut plain = special.clone();
         plain.set_encode_special_tokens(true);
         let mut bytes: Vec<Box<[u8]>> = texts
             .iter()
@@ -117,7 +120,7 @@ impl Tokenizer {
             .filter(|(_, text)| !text.is_empty())
             .map(|(id, text)| (text.clone(), id as u32))
             .collect();
-        // Where answers come in channels, the marks between them are printed for those who take the text apart.
+        // The marks of channels are printed, so that `Channels` can find them.
         let marks: Option<Vec<u32>> = MARKS.iter().map(|mark| ids.get(*mark).copied()).collect();
         let marks = marks.filter(|marks| {
             let kind = |id: &u32| types[*id as usize];
@@ -136,7 +139,7 @@ impl Tokenizer {
         }
         let mut tokenizer = Tokenizer {
             parts,
-            every,
+            special,
             plain,
             texts,
             bytes,
@@ -151,17 +154,17 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// The tokens of `text`. `add_special` puts around it what the vocabulary asks for (mostly a beginning-of-text
-    /// token); `parse_special` takes control tokens that are spelt out in the text for what they are.
+    /// The tokens of `text`. With `add_special`, the tokens that the vocabulary puts around a text are added. With
+    /// `parse_special`, control tokens spelt out in the text are recognised.
     pub fn encode(
         &self,
         text: &str,
         add_special: bool,
         parse_special: bool,
     ) -> Result<Vec<u32>, Error> {
-        // Vocabularies come from files, and the stages below are not ours: a panic there is an error here.
+        // The backend may panic on invalid vocabularies.
         let inner = catch_unwind(AssertUnwindSafe(|| self.encode_text(text, parse_special)))
-            .map_err(|_| Error::Backend("the vocabulary contradicts itself".to_owned()))??;
+            .map_err(|_| Error::Backend("the vocabulary is inconsistent".to_owned()))??;
         if !add_special {
             return Ok(inner);
         }
@@ -171,7 +174,7 @@ impl Tokenizer {
     fn encode_text(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, Error> {
         let failed = |error: tokenizers::Error| Error::Backend(error.to_string());
         let added = if parse_special {
-            &self.every
+            &self.special
         } else {
             &self.plain
         };
@@ -190,57 +193,57 @@ impl Tokenizer {
         Ok(tokens.map(|token| token.id).collect())
     }
 
-    /// Whether answers come in channels ([`crate::Channels`]), whose marks are printed.
+    /// True if answers come in channels ([`crate::Channels`]). Their marks are printed.
     pub fn has_channels(&self) -> bool {
         self.channels
     }
 
-    /// The exact bytes that a token prints: empty for control tokens (but for marks of channels) and ids out of range.
+    /// The bytes that a token prints: none for control tokens (except marks of channels) and ids out of range.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.bytes.get(id as usize).map_or(&[], |bytes| bytes)
     }
 
-    /// A token as the vocabulary spells it; empty for ids out of range.
+    /// The token's spelling in the vocabulary; empty for ids out of range.
     pub fn token_text(&self, id: u32) -> &str {
         self.texts.get(id as usize).map_or("", String::as_str)
     }
 
-    /// Whether it marks structure and is never printed.
+    /// True for tokens that mark structure and are never printed.
     pub fn is_control(&self, id: u32) -> bool {
         matches!(self.types.get(id as usize), Some(TokenType::Control))
     }
 
-    /// The token that the vocabulary spells so.
+    /// The id of the token with this spelling.
     pub fn id_of(&self, text: &str) -> Option<u32> {
         self.ids.get(text).copied()
     }
 
-    /// How many ids there are, gaps included.
+    /// The number of ids, including gaps.
     pub fn vocab_size(&self) -> usize {
         self.texts.len()
     }
 
-    /// Beginning of text.
+    /// The beginning-of-text token.
     pub fn bos(&self) -> Option<u32> {
         self.bos
     }
 
-    /// End of text.
+    /// The end-of-text token.
     pub fn eos(&self) -> Option<u32> {
         self.eos
     }
 
-    /// Whether `encode` with `add_special` begins with the beginning-of-text token.
+    /// True if `add_special` adds the beginning-of-text token.
     pub fn adds_bos(&self) -> bool {
         self.bos.is_some() && self.parts.prefix.first() == self.bos.as_ref()
     }
 
-    /// Tokens that end an answer, ascending: from the metadata, and the well-known ones among the control tokens.
+    /// Tokens that end an answer, in ascending order: those of the metadata, and well-known control tokens.
     pub fn end_tokens(&self) -> &[u32] {
         &self.ends
     }
 
-    /// More tokens that end an answer (from `generation_config.json`, say); ids out of range are left out.
+    /// Adds tokens that end an answer, for example from `generation_config.json`. Ids out of range are ignored.
     pub fn add_end_tokens(&mut self, ids: &[u32]) {
         self.ends
             .extend(ids.iter().filter(|&&id| (id as usize) < self.texts.len()));
@@ -252,7 +255,8 @@ impl Tokenizer {
         self.ends.dedup();
     }
 
-    /// The text of tokens, without control tokens (but for marks of channels) and without the space that encoding put in front.
+    /// The text of tokens, without control tokens (except marks of channels) and without the space that encoding adds
+    /// in front.
     pub fn decode(&self, ids: &[u32]) -> String {
         let bytes: Vec<u8> = ids
             .iter()
@@ -270,12 +274,12 @@ impl Tokenizer {
     }
 }
 
-/// The name of a byte's token.
+/// The name of the token for a byte.
 pub(crate) fn byte_token(byte: u32) -> String {
     format!("<0x{byte:02X}>")
 }
 
-/// At most the first 60 characters: names from a hostile file may be long.
+/// The first 60 characters. Names from a hostile file may be long.
 pub(crate) fn shortened(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -283,8 +287,7 @@ pub(crate) fn shortened(text: &str) -> String {
     }
 }
 
-/// The byte that a letter of the byte alphabet stands for: printable ones for themselves, the rest, in order, from
-/// U+0100 on.
+/// The byte of a character of the byte alphabet. Printable bytes map to themselves, the others in order from U+0100.
 pub(crate) fn letter_byte(letter: char) -> Option<u8> {
     match letter as u32 {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
@@ -301,7 +304,7 @@ fn spell(text: &str, token: TokenType, kind: Kind) -> Box<[u8]> {
     match (token, kind) {
         (TokenType::Control | TokenType::Unknown, _) => Box::default(),
         (TokenType::UserDefined, Kind::ByteLevel) => plain(),
-        // A text that is not in the byte alphabet can only mean itself.
+        // A text outside the byte alphabet stands for itself.
         (_, Kind::ByteLevel) => text
             .chars()
             .map(letter_byte)
@@ -320,7 +323,7 @@ fn spell(text: &str, token: TokenType, kind: Kind) -> Box<[u8]> {
     }
 }
 
-/// The byte that `<0x0A>` names.
+/// The byte of a token such as `<0x0A>`.
 pub(crate) fn byte_of(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 {

@@ -1,4 +1,4 @@
-//! The tokenizer's fields of a GGUF file, and a tokenizer made of them.
+//! Tokenizers from the fields of a GGUF file.
 
 use crate::Error;
 use crate::pretokenizers;
@@ -10,28 +10,28 @@ use tokenizers::normalizers::{BertNormalizer, Prepend, Replace, Sequence};
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::{AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
-/// Tokens longer than this are never the result of a merge: no real vocabulary has one, a hostile one might.
+/// No merge produces a longer token. Real vocabularies have none; a hostile one could make merging slow.
 const LONGEST_MERGED: usize = 1024;
 
-/// What a token is, by GGUF's numbers.
+/// The type of a token, by GGUF's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenType {
     /// Ordinary text.
     Normal = 1,
-    /// Stands for what the vocabulary cannot say.
+    /// Stands for text that the vocabulary cannot express.
     Unknown = 2,
     /// Marks structure; never printed.
     Control = 3,
-    /// Text that is never cut or merged.
+    /// Text that is never split or merged.
     UserDefined = 4,
-    /// A gap in the numbering.
+    /// An unused id.
     Unused = 5,
-    /// One raw byte, `<0x0A>`.
+    /// One byte, such as `<0x0A>`.
     Byte = 6,
 }
 
 impl TokenType {
-    /// By GGUF's number; anything unknown is a gap, as in files that leave it undefined.
+    /// The type of a number. Unknown numbers are treated as unused.
     pub fn of(number: i32) -> TokenType {
         match number {
             1 => TokenType::Normal,
@@ -44,14 +44,14 @@ impl TokenType {
     }
 }
 
-/// The fields `tokenizer.ggml.*` of a GGUF file, as they stand.
+/// The fields `tokenizer.ggml.*` of a GGUF file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
     /// `model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE) or `bert` (WordPiece).
     pub model: String,
-    /// `pre`: how byte-level BPE cuts a text into words.
+    /// `pre`: the pre-tokenizer of byte-level BPE.
     pub pre: Option<String>,
-    /// `tokens`: all texts, by id.
+    /// `tokens`: all spellings, by id.
     pub tokens: Vec<String>,
     /// `scores`: one per token, or none.
     pub scores: Vec<f32>,
@@ -93,13 +93,13 @@ impl Vocabulary {
         if n == 0 {
             return Err(Error::field(
                 "tokenizer.ggml.tokens",
-                "is empty or missing; the file holds no vocabulary",
+                "is empty or missing; the file contains no vocabulary",
             ));
         }
         if n > i32::MAX as usize {
             return Err(Error::field(
                 "tokenizer.ggml.tokens",
-                format!("{n} tokens are more than 31 bits can number"),
+                format!("has {n} tokens; the limit is 2^31 - 1"),
             ));
         }
         for (field, len) in [
@@ -107,7 +107,8 @@ impl Vocabulary {
             ("token_type", self.token_types.len()),
         ] {
             if len != 0 && len != n {
-                let problem = format!("has {len} entries for {n} tokens; they must be as many");
+                let problem =
+                    format!("has {len} entries for {n} tokens; it must have one per token");
                 return Err(Error::field(format!("tokenizer.ggml.{field}"), problem));
             }
         }
@@ -141,7 +142,7 @@ impl Vocabulary {
         {
             if let Some(first) = seen.insert(token, id) {
                 let problem = format!(
-                    "tokens {first} and {id} are both '{}'; each may be there once",
+                    "tokens {first} and {id} are both '{}'; spellings must be unique",
                     shortened(token)
                 );
                 return Err(Error::field("tokenizer.ggml.tokens", problem));
@@ -150,7 +151,7 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// Text to id, without the empty texts that some files fill gaps with.
+    /// Ids by spelling. Some files fill gaps with empty spellings, which are left out.
     fn ids(&self) -> Vocab {
         let named = self
             .tokens
@@ -193,7 +194,7 @@ impl Vocabulary {
         let mut seen = HashSet::with_capacity(self.merges.len());
         let mut joined = String::new();
         for (at, line) in self.merges.iter().enumerate() {
-            // A part may itself begin with a space, so the cut is sought after the first character.
+            // The left part may begin with a space, so the search starts after the first character.
             let first = line.chars().next().map_or(0, char::len_utf8);
             let cut = line
                 .get(first..)
@@ -204,7 +205,7 @@ impl Vocabulary {
                 .filter(|(_, r)| !r.is_empty())
             else {
                 let problem = format!(
-                    "entry {at}, '{}', is not two parts with a space between",
+                    "entry {at}, '{}', is not two parts separated by a space",
                     shortened(line)
                 );
                 return Err(Error::field("tokenizer.ggml.merges", problem));
@@ -212,7 +213,7 @@ impl Vocabulary {
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
-            // Parts that the vocabulary lacks can never meet; the first of equal lines counts.
+            // Parts that the vocabulary lacks never meet. Of equal lines the first counts.
             let known =
                 ids.contains_key(left) && ids.contains_key(right) && ids.contains_key(&joined);
             if known && seen.insert((left, right)) {
@@ -222,7 +223,7 @@ impl Vocabulary {
         Ok(merges)
     }
 
-    /// SentencePiece files have no merges: any two tokens may join where the result is one, the better score first.
+    /// SentencePiece files have no merges. Any two tokens may join if the result is a token; better scores go first.
     fn scored_merges(&self, ids: &Vocab) -> Merges {
         let score = |id: usize| self.scores.get(id).copied().unwrap_or(0.0);
         let mut results: Vec<usize> = (0..self.tokens.len())
@@ -256,7 +257,7 @@ impl Vocabulary {
     }
 
     fn byte_level(&self) -> Result<Parts, Error> {
-        // Files from before the field existed carry none; a guess is what the rest of the world calls "default".
+        // Old files lack this field. llama.cpp uses "default" for them too.
         let pre = pretokenizers::named(self.pre.as_deref().unwrap_or("default"))?;
         let ids = self.ids();
         let merges = self.listed_merges(&ids)?;
@@ -328,7 +329,7 @@ impl Vocabulary {
         })
     }
 
-    /// GGUF marks the beginnings of words with the space mark; the model wants their continuations marked.
+    /// GGUF marks the beginnings of words, the model needs their continuations marked.
     fn word_piece(&self) -> Result<Parts, Error> {
         let mut ids = Vocab::default();
         for (id, token) in self
@@ -382,7 +383,7 @@ impl Vocabulary {
 }
 
 impl Tokenizer {
-    /// A tokenizer from a GGUF file's fields.
+    /// A tokenizer from the fields of a GGUF file.
     pub fn from_vocabulary(vocabulary: Vocabulary) -> Result<Tokenizer, Error> {
         vocabulary.check()?;
         let parts = match vocabulary.model.as_str() {

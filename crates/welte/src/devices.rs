@@ -4,6 +4,7 @@ use crate::Error;
 use std::sync::Arc;
 use welte_device::{Device, DeviceId, DeviceOptions, DeviceReport};
 
+type Assume = fn(&DeviceOptions) -> Arc<dyn Device>;
 type Open = fn(u32, &DeviceOptions) -> Result<Arc<dyn Device>, welte_device::Error>;
 
 /// A kind of device.
@@ -18,6 +19,8 @@ pub(crate) struct Kind {
     reports: fn() -> Vec<DeviceReport>,
     /// If the engine may choose it by itself: whether it should on this machine.
     automatic: Option<fn() -> Result<(), welte_device::Error>>,
+    /// A typical device of this kind, for planning on a machine without one.
+    assumed: Option<Assume>,
 }
 
 /// Every kind. An automatic choice tries them in this order.
@@ -29,6 +32,7 @@ pub(crate) const KINDS: [Kind; 3] = [
         reports: welte_cuda::reports,
         // An explicit choice can do without the compiler if the kernel cache has every kernel.
         automatic: Some(|| welte_cuda::compiler_version().map(|_| ())),
+        assumed: Some(welte_cuda::assumed_device),
     },
     Kind {
         name: "cpu",
@@ -36,6 +40,7 @@ pub(crate) const KINDS: [Kind; 3] = [
         open: |_, options| welte_cpu::device(options),
         reports: welte_cpu::reports,
         automatic: Some(|| Ok(())),
+        assumed: None,
     },
     Kind {
         name: "reference",
@@ -43,6 +48,7 @@ pub(crate) const KINDS: [Kind; 3] = [
         open: |_, _| Ok(welte_reference::device()),
         reports: Vec::new,
         automatic: None,
+        assumed: None,
     },
 ];
 
@@ -67,6 +73,16 @@ impl Kind {
             check()?;
         }
         Ok(device)
+    }
+
+    /// This machine's first device of a kind that can be planned for without one, or a typical one. True if it is a
+    /// typical one.
+    pub(crate) fn for_planning(&self, options: &DeviceOptions) -> Option<(Arc<dyn Device>, bool)> {
+        let assumed = self.assumed?;
+        Some(match self.open(0, options) {
+            Ok(device) => (device, false),
+            Err(_) => (assumed(options), true),
+        })
     }
 
     fn open(&self, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {

@@ -1,6 +1,7 @@
 //! What can go wrong, in words that name the model and the request. A caller that knows a remedy matches the variant.
 
 use crate::devices::KINDS;
+use std::sync::Arc;
 use welte_device::DeviceId;
 use welte_table::{Format, human};
 
@@ -20,6 +21,24 @@ pub enum Error {
     /// The device.
     #[error(transparent)]
     Device(#[from] welte_device::Error),
+    /// A call of the device failed. All requests that took part in it get its error.
+    #[error(transparent)]
+    Fault(Arc<welte_device::Error>),
+    /// The engine has as many requests as it may have.
+    #[error("the engine is busy: {queue} requests are waiting already")]
+    Busy {
+        /// Requests that may wait.
+        queue: usize,
+    },
+    /// The deadline passed before the request could begin.
+    #[error("the deadline passed before the request could begin")]
+    Deadline,
+    /// The engine has ended, and the request with it.
+    #[error("the engine has stopped{}", .why.as_ref().map_or(String::new(), |why| format!(": {why}")))]
+    EngineStopped {
+        /// Why, if nobody asked for it.
+        why: Option<String>,
+    },
     /// No device has this name.
     #[error("{name:?} is not a device; the devices are {}", .known.join(", "))]
     UnknownDevice {

@@ -1,6 +1,6 @@
 //! Welte: the inference engine as a library.
 //!
-//! A [`Model`] is loaded once. Each [`Session`] of it holds one text and turns prompts into more of it.
+//! A [`Model`] is loaded once. Its [`Engine`] serves many requests at a time; a [`Session`] is one conversation on it.
 //!
 //! ```
 //! # fn main() -> Result<(), welte::Error> {
@@ -19,13 +19,13 @@
 //! # Ok(()) }
 //! ```
 
-// The scheduler is the user; it comes with the engine.
-#[allow(dead_code)]
+// The disk tier is not connected yet.
+#[allow(dead_code, unused_imports)]
 mod cache;
-mod chain_length;
 mod device;
 mod devices;
 mod divergence;
+mod engine;
 mod error;
 mod generate;
 mod model;
@@ -34,14 +34,18 @@ mod session;
 mod stepper;
 mod text;
 
+pub use cache::{PrefixStoreOptions, PrefixStoreStatus};
 pub use device::{DeviceChoice, Skipped};
 pub use devices::{devices, instruction_sets, open_device, peak_memory, read_bandwidth};
 pub use divergence::{Divergence, divergence};
+#[doc(hidden)]
+pub use engine::Driver;
+pub use engine::{CancelHandle, Engine, EngineOptions, Request, Status, Stream};
 pub use error::Error;
-pub use generate::{GenerateOptions, Outcome, Pieces, StopReason, Timings};
+pub use generate::{GenerateOptions, Outcome, StopReason, Timings};
 pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
 pub use perplexity::{Perplexity, perplexity};
-pub use session::{CancelHandle, Session};
+pub use session::Session;
 pub use stepper::Stepper;
 pub use text::tokenizer;
 pub use welte_device::{

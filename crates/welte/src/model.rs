@@ -1,9 +1,10 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
-use crate::devices::{KINDS, open_device};
-use crate::{DeviceChoice, Error, Session, Skipped, Stepper, text};
+use crate::devices::{KINDS, Kind, open_device};
+use crate::engine::Handle;
+use crate::{DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, text};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Replay};
 use welte_formats::checkpoint::{Checkpoint, Value};
@@ -21,7 +22,7 @@ pub const DEFAULT_CONTEXT: u32 = 4096;
 pub struct LoadOptions {
     /// Where to run.
     pub device: DeviceChoice,
-    /// Positions that a session can hold; 0: the model's own context, at most [`DEFAULT_CONTEXT`].
+    /// Positions that a sequence can have; 0: the model's own context, at most [`DEFAULT_CONTEXT`].
     pub context: u32,
     /// Threads of the CPU device; `None`: as many as the machine has cores.
     pub threads: Option<usize>,
@@ -33,6 +34,10 @@ pub struct LoadOptions {
     pub prompt_rows: u32,
     /// The most rows of a step that yields the logits of every row.
     pub decode_rows: u32,
+    /// Sequences that are decoded together.
+    pub slots: u32,
+    /// Positions in the caches, shared by all sequences; 0: as many as all slots need for their whole context.
+    pub cache_positions: u32,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
     /// How a GPU replays chains.
@@ -53,6 +58,8 @@ impl Default for LoadOptions {
             instructions: None,
             prompt_rows: 0,
             decode_rows: CompileOptions::default().decode_rows,
+            slots: 1,
+            cache_positions: 0,
             max_chain: 256,
             replay: Replay::default(),
             retune: false,
@@ -85,6 +92,7 @@ pub struct Inspection {
     pub checkpoint: Box<dyn Checkpoint>,
     /// What the model is.
     pub spec: ModelSpec,
+    options: LoadOptions,
     skipped: Vec<Skipped>,
     device: Arc<dyn Device>,
     plan: Plan,
@@ -111,7 +119,33 @@ impl Inspection {
         let general = metadata.filter(|(key, _)| key.starts_with("general."));
         facts.extend(general.map(|(key, value)| (key.clone(), text(value))));
         facts.extend(self.plan.facts.iter().cloned());
+        let others = KINDS
+            .iter()
+            .filter(|kind| kind.name != self.device.info().id.kind);
+        facts.extend(others.flat_map(|kind| self.facts_elsewhere(kind)));
         facts
+    }
+
+    /// Facts about how another kind of device would run the model.
+    fn facts_elsewhere(&self, kind: &Kind) -> Vec<(String, String)> {
+        let Some((device, assumed)) = kind.for_planning(&self.options.for_device()) else {
+            return Vec::new();
+        };
+        let note = match assumed {
+            true => format!(
+                "; assuming an {}, since there is none here",
+                device.info().name
+            ),
+            false => String::new(),
+        };
+        let checkpoint = self.checkpoint.as_ref();
+        let facts = match plan_on(device.as_ref(), checkpoint, &self.spec, &self.options) {
+            Ok(plan) => plan.facts,
+            Err(why) => vec![("not possible".to_string(), why.to_string())],
+        };
+        let on_kind =
+            |(name, value)| (format!("{name} on {}", kind.name), format!("{value}{note}"));
+        facts.into_iter().map(on_kind).collect()
     }
 
     /// Its passes.
@@ -162,6 +196,7 @@ pub(crate) struct Inner {
     template: Option<String>,
     end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
+    engine: Mutex<Option<Arc<Handle>>>,
     load_time: Duration,
 }
 
@@ -212,6 +247,7 @@ impl Model {
             skipped,
             device,
             plan,
+            ..
         } = inspect(checkpoint, options)?;
         if !options.ignore_memory {
             check_memory(checkpoint.origin(), &plan, device.as_ref(), |context| {
@@ -243,14 +279,28 @@ impl Model {
                 template: side.template,
                 end_tokens: side.end_tokens,
                 max_chain: options.max_chain.max(1) as usize,
+                engine: Mutex::default(),
                 load_time: start.elapsed(),
             }),
         })
     }
 
-    /// A session: one conversation.
+    /// The engine of this model, made at the first call. It holds the memory that the plan shows.
+    pub fn engine(&self) -> Result<Engine, Error> {
+        let engine = self.inner.engine.lock();
+        let mut engine = engine.unwrap_or_else(PoisonError::into_inner);
+        let handle = match &*engine {
+            Some(handle) => handle.clone(),
+            None => engine
+                .insert(Handle::start(self, &EngineOptions::default())?)
+                .clone(),
+        };
+        Ok(Engine::of(self, handle))
+    }
+
+    /// A session on the model's engine: one conversation.
     pub fn session(&self) -> Result<Session, Error> {
-        Session::new(self)
+        Ok(self.engine()?.session())
     }
 
     /// A stepper with caches of its own.
@@ -278,7 +328,7 @@ impl Model {
         &self.inner.plan
     }
 
-    /// Positions that a session can hold.
+    /// Positions that a sequence can have.
     pub fn context(&self) -> usize {
         self.program().context as usize
     }
@@ -338,6 +388,11 @@ impl Model {
         self.inner.template.is_some()
     }
 
+    /// The source of the checkpoint's chat template.
+    pub fn chat_template_source(&self) -> Option<&str> {
+        self.inner.template.as_deref()
+    }
+
     /// The checkpoint's chat template.
     pub fn chat_template(&self) -> Result<ChatTemplate, Error> {
         let source = self
@@ -361,14 +416,18 @@ impl Model {
         template: &ChatTemplate,
         messages: &[Message],
     ) -> Result<Vec<u32>, Error> {
+        self.encode_rendered(&template.render(messages, true)?)
+    }
+
+    /// Encodes a conversation that a chat template has rendered.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
-        let text = template.render(messages, true)?;
         // Some templates write the begin-of-text token themselves. It must not come twice.
         let begun = tokenizer.bos().is_some_and(|bos| {
             let bos = tokenizer.token_text(bos);
             !bos.is_empty() && text.starts_with(bos)
         });
-        Ok(tokenizer.encode(&text, !begun, true)?)
+        Ok(tokenizer.encode(text, !begun, true)?)
     }
 
     /// Bytes that decoding one token must read when `depth` positions are in use: all weights once, and the cached
@@ -385,6 +444,16 @@ impl Model {
         let context = |command| cost::of_context(command, program, &[row]).bytes;
         let cached: u64 = pass.commands.iter().map(context).sum();
         pass.row_bytes().saturating_add(cached)
+    }
+
+    /// The bytes of a token's text; none without a tokenizer.
+    pub(crate) fn token_bytes(&self, token: u32) -> &[u8] {
+        match &self.inner.tokenizer {
+            Some(tokenizer) if (token as usize) < tokenizer.vocab_size() => {
+                tokenizer.token_bytes(token)
+            }
+            _ => &[],
+        }
     }
 
     /// The most rows of a step of a pass.
@@ -442,6 +511,7 @@ fn inspect(checkpoint: Box<dyn Checkpoint>, options: &LoadOptions) -> Result<Ins
     Ok(Inspection {
         checkpoint,
         spec,
+        options: options.clone(),
         skipped,
         device,
         plan,
@@ -459,6 +529,12 @@ fn plan_on(
         0 => spec.context.clamp(1, DEFAULT_CONTEXT),
         n => n,
     };
+    let (slots, defaults) = (options.slots.max(1), CompileOptions::default());
+    // One sequence must fit in the pool.
+    let context = match options.cache_positions {
+        0 => context,
+        n => context.min(n),
+    };
     let prompt_rows = match options.prompt_rows {
         0 => device.info().prompt_rows,
         n => n,
@@ -466,9 +542,13 @@ fn plan_on(
     let compile = CompileOptions {
         context,
         kv_format: options.kv_format,
-        decode_rows: options.decode_rows.max(1),
+        slots,
+        pages: options.cache_positions.div_ceil(defaults.page),
+        decode_rows: options.decode_rows.max(slots),
         prompt_rows: prompt_rows.clamp(1, context.max(1)),
-        ..CompileOptions::default()
+        // Several prompts may end in one step.
+        prompt_outputs: slots,
+        ..defaults
     };
     let mut program = welte_models::compile(spec, checkpoint, &compile)?;
     let origin = || checkpoint.origin().to_string();

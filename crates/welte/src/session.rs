@@ -1,58 +1,95 @@
-//! A session: one conversation, extended by generation.
+//! A session: the simple handle for one conversation on an engine.
 
-use crate::{Error, Model, Stepper};
+use crate::{
+    CancelHandle, Engine, Error, GenerateOptions, Model, Outcome, Request, StopReason, Stream,
+};
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use welte_device::Control;
+use std::sync::atomic::AtomicBool;
 
-/// Stops a session's generation from another thread or a signal handler.
-#[derive(Clone, Debug)]
-pub struct CancelHandle(pub(crate) Arc<Control>);
-
-impl CancelHandle {
-    /// Ends the current generation, or the next one, with [`StopReason::Cancelled`](crate::StopReason::Cancelled).
-    pub fn cancel(&self) {
-        self.0.stop();
-    }
-
-    /// True from [`cancel`](CancelHandle::cancel) until the generation has ended.
-    pub fn is_cancelled(&self) -> bool {
-        self.0.is_stopped()
-    }
-}
-
-/// One conversation.
+/// One conversation. Its prompts find what the engine computed for earlier ones in the prefix cache.
 pub struct Session {
-    pub(crate) stepper: Stepper,
+    engine: Engine,
+    /// Set by cancel handles, cleared when a generation ends.
+    cancelled: Arc<AtomicBool>,
 }
 
 impl Session {
-    pub(crate) fn new(model: &Model) -> Result<Session, Error> {
-        let stepper = Stepper::new(model)?;
-        Ok(Session { stepper })
+    pub(crate) fn new(engine: Engine) -> Session {
+        Session {
+            engine,
+            cancelled: Arc::default(),
+        }
     }
 
     /// The model.
     pub fn model(&self) -> &Model {
-        self.stepper.model()
+        self.engine.model()
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// A handle that stops generation from elsewhere.
     pub fn cancel_handle(&self) -> CancelHandle {
-        self.stepper.cancel_handle()
+        self.engine.cancel_handle(&self.cancelled)
     }
 
-    /// The tokens in the caches.
-    pub fn tokens(&self) -> &[u32] {
-        self.stepper.tokens()
+    /// Continues a prompt. What the engine has cached of it is not computed again. `callback` gets each piece of text as
+    /// soon as it is final: whole characters that cannot be part of a stop string. It may end the generation.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), welte::Error> {
+    /// use std::ops::ControlFlow;
+    /// let mut options = welte::LoadOptions::default();
+    /// options.context = 64;
+    /// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_| ())?;
+    /// let mut session = model.session()?;
+    /// let mut options = welte::GenerateOptions::default();
+    /// options.max_tokens = 8;
+    /// let outcome = session.generate(&[1, 2, 3], &options, &mut |_piece| ControlFlow::Continue(()))?;
+    /// assert!(outcome.tokens.len() <= 8);
+    /// # Ok(()) }
+    /// ```
+    pub fn generate(
+        &mut self,
+        prompt: &[u32],
+        options: &GenerateOptions,
+        callback: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Outcome, Error> {
+        let mut stream = self.pieces(prompt, options)?;
+        while let Some(piece) = stream.next() {
+            if callback(&piece?).is_break() {
+                stream.stop(StopReason::Callback);
+            }
+        }
+        let stopped = Error::EngineStopped { why: None };
+        stream.outcome().cloned().ok_or(stopped)
     }
 
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.stepper.clear();
-    }
-
-    /// The stepper beneath: the session's text, step by step.
-    pub fn stepper(&mut self) -> &mut Stepper {
-        &mut self.stepper
+    /// As [`Session::generate`], but as a stream of pieces.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), welte::Error> {
+    /// let mut options = welte::LoadOptions::default();
+    /// options.context = 64;
+    /// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_| ())?;
+    /// let mut session = model.session()?;
+    /// let mut options = welte::GenerateOptions::default();
+    /// options.max_tokens = 8;
+    /// let mut pieces = session.pieces(&[1, 2, 3], &options)?;
+    /// for piece in &mut pieces {
+    ///     print!("{}", piece?);
+    /// }
+    /// assert!(pieces.outcome().is_some());
+    /// # Ok(()) }
+    /// ```
+    pub fn pieces(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<Stream, Error> {
+        let mut request = Request::new(prompt.to_vec());
+        request.options = options.clone();
+        self.engine
+            .submit_cancellable(request, self.cancelled.clone())
     }
 }

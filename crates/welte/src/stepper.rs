@@ -1,7 +1,6 @@
 //! A stepper: one text in the caches of a context of its own, extended step by step. For measurements and tools.
 
-use crate::{CancelHandle, Error, Model};
-use std::sync::Arc;
+use crate::{Error, Model};
 use welte_device::{ChainStart, Context, Control, Pick, SlotState};
 use welte_table::{BufferId, CacheKind, Format, Row, Sampling};
 
@@ -15,7 +14,6 @@ pub struct Stepper {
     device: Box<dyn Context>,
     /// The tokens in the caches, by position. Its capacity is the context, so it never grows.
     tokens: Vec<u32>,
-    control: Arc<Control>,
     rows: Vec<Row>,
 }
 
@@ -25,7 +23,6 @@ impl Stepper {
             model: model.clone(),
             device: model.inner.loaded.context()?,
             tokens: Vec::with_capacity(model.context()),
-            control: Arc::default(),
             rows: Vec::with_capacity(model.program().most_rows() as usize),
         })
     }
@@ -39,11 +36,6 @@ impl Stepper {
     /// change the caches without the stepper's knowledge.
     pub fn context(&mut self) -> &mut dyn Context {
         self.device.as_mut()
-    }
-
-    /// A handle that stops feeding and chains from elsewhere, until its request is taken back.
-    pub fn cancel_handle(&self) -> CancelHandle {
-        CancelHandle(self.control.clone())
     }
 
     /// The tokens in the caches.
@@ -95,33 +87,23 @@ impl Stepper {
         Ok(self.device.write_buffer(buffer, &bytes)?)
     }
 
-    /// Appends tokens and computes the logits that follow the last one. Allocates nothing. A cancelled stepper stops
-    /// between two pieces of the prompt, keeps the pieces it has computed, and returns no logits.
+    /// Appends tokens and computes the logits that follow the last one. Allocates nothing.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
         self.check(tokens)?;
-        let (decode, prompt) = (self.model.inner.decode, self.model.inner.prompt);
+        let prompt = self.model.inner.prompt;
         let most = self.model.rows_of(prompt);
         let Some(last) = tokens.len().checked_sub(1) else {
             return Ok(&[]);
         };
         let (pieces, last_piece) = tokens.split_at(last / most * most);
         for piece in pieces.chunks(most) {
-            if self.control.is_stopped() {
-                return Ok(&[]);
-            }
             self.set_rows(piece);
             self.device.step(prompt, &self.rows, &[])?;
             self.tokens.extend_from_slice(piece);
         }
-        if self.control.is_stopped() {
-            return Ok(&[]);
-        }
         self.set_rows(last_piece);
         let last_row = [last_piece.len() as u32 - 1];
-        let logits = match last_piece.len() {
-            1 => self.device.step(decode, &self.rows, &[])?,
-            _ => self.device.step(prompt, &self.rows, &last_row)?,
-        };
+        let logits = self.device.step(prompt, &self.rows, &last_row)?;
         self.tokens.extend_from_slice(last_piece);
         Ok(logits)
     }
@@ -176,8 +158,8 @@ impl Stepper {
         Ok(token[0])
     }
 
-    /// Feeds `start`, samples the next token, feeds that one, and so on: `n` tokens, or fewer if an end token comes, if
-    /// `emit` returns false, or on cancellation. Returns how many were emitted. The last one is not yet in the caches.
+    /// Feeds `start`, samples the next token, feeds that one, and so on: `n` tokens, or fewer if an end token comes, or if
+    /// `emit` returns false. Returns how many were emitted. The last one is not yet in the caches.
     /// Allocates nothing.
     pub fn chain(
         &mut self,
@@ -199,23 +181,14 @@ impl Stepper {
         };
         let tokens = &mut self.tokens;
         let (mut fed, mut count) = (start.token, 0);
-        self.device.chain(&[start], &self.control, &mut |emitted| {
-            tokens.push(fed);
-            fed = emitted.token;
-            count += 1;
-            emit(emitted.token)
-        })?;
+        self.device
+            .chain(&[start], &Control::default(), &mut |emitted| {
+                tokens.push(fed);
+                fed = emitted.token;
+                count += 1;
+                emit(emitted.token)
+            })?;
         Ok(count)
-    }
-
-    /// True if a handle has asked to stop.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.control.is_stopped()
-    }
-
-    /// Takes the request to stop back.
-    pub(crate) fn resume(&self) {
-        self.control.clear();
     }
 
     fn set_rows(&mut self, piece: &[u32]) {

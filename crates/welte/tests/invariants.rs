@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use std::collections::{BTreeMap, BTreeSet};
-use welte::{DeviceChoice, GenerateOptions, Sampling};
+use welte::{DeviceChoice, Engine, EngineOptions, GenerateOptions, Sampling};
 use welte_table::{Op, PassKind};
 
 /// How far the logits of few and of many prompt rows may differ in a block format: as far as from the goldens. Many rows
@@ -95,7 +95,6 @@ fn the_iterator_gives_what_the_callback_gives(device: DeviceChoice) {
     });
     let mut session = model.session().unwrap();
     let (outcome, text) = generate(&mut session, &prompt, &options);
-    session.clear();
     let mut pieces = session.pieces(&prompt, &options).unwrap();
     let pulled: String = pieces.by_ref().map(|piece| piece.unwrap()).collect();
     assert_eq!(pulled, text);
@@ -167,12 +166,13 @@ fn a_reused_prefix_gives_what_a_fresh_start_gives(device: DeviceChoice) {
     let mut session = model.session().unwrap();
     generate(&mut session, &first, &options);
     let (reused, _) = generate(&mut session, &second, &options);
-    assert_eq!(reused.cached_tokens, 37);
-    let (fresh, _) = generate(&mut model.session().unwrap(), &second, &options);
-    assert_eq!(fresh.cached_tokens, 0);
+    assert_eq!((reused.cached_tokens, reused.differs_at), (37, Some(37)));
+    let other = Engine::new(&model, &EngineOptions::default()).unwrap();
+    let (fresh, _) = generate(&mut other.session(), &second, &options);
+    assert_eq!((fresh.cached_tokens, fresh.differs_at), (0, None));
     assert_eq!(reused.tokens, fresh.tokens);
-    // The whole prompt again: all but its last token is there.
-    let (again, _) = generate(&mut session, &second, &options);
+    // The whole prompt again, in another session: all but its last token is there.
+    let (again, _) = generate(&mut model.session().unwrap(), &second, &options);
     assert_eq!(again.cached_tokens, second.len() - 1);
     assert_eq!(again.tokens, fresh.tokens);
 }
@@ -203,7 +203,7 @@ fn a_profiled_step_says_when_its_commands_ran(device: DeviceChoice) {
     assert!(stepper.context().last_step().is_empty());
     stepper.context().set_profiling(true).unwrap();
     stepper.feed(&[4, 5]).unwrap();
-    stepper.feed(&[6]).unwrap();
+    stepper.score(&[6], &mut |_, _| ()).unwrap();
     let step = stepper.context().last_step();
     assert_eq!((step.position, step.rows, step.lanes.len()), (5, 1, 1));
     // A step runs all commands but the last, which samples.

@@ -50,7 +50,8 @@ fn perplexity_of_its_own_kind_of_text_is_low(device: DeviceChoice) {
         let again = tokens.clone();
         tokens.extend(again);
     }
-    let score = welte::perplexity(session.stepper(), &tokens, 64, None, &mut |_| true).unwrap();
+    let mut stepper = model.stepper().unwrap();
+    let score = welte::perplexity(&mut stepper, &tokens, 64, None, &mut |_| true).unwrap();
     assert_eq!(score.scored, score.chunks * 31);
     assert!(score.ppl > 1.0 && score.ppl < 20.0, "{score:?}");
 }

@@ -6,7 +6,7 @@ use crate::kernels::Kernel;
 use crate::ops::attention::{self, Attention};
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::short_conv::ShortConv;
-use crate::ops::{FloatRows, MANY_ROWS, attention_prompt};
+use crate::ops::{FloatRows, attention_prompt};
 use crate::scratch::{experts_of, matrix_of, rope_of};
 use crate::unsupported;
 use welte_device::Error;
@@ -85,7 +85,7 @@ impl Lowering<'_> {
         let splits = attention::splits_of(self.program().context as usize);
         let floats = attention::partial_floats(head_dim);
         let mut needed = attention::scratch_floats(heads / kv_heads, head_dim, splits);
-        if l.rows >= MANY_ROWS {
+        if l.prompt {
             needed = needed.max(attention_prompt::scratch_floats(head_dim));
         }
         if needed * 4 > self.scratch.per_thread {

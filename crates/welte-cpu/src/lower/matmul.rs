@@ -44,15 +44,12 @@ impl Lowering<'_> {
             Some(eps) => Some((self.floats(l.command.weights[1], k)?, eps)),
             None => None,
         };
-        let (kernel, tiles) = self.tiles(l.command, n, k)?;
-        let many = l
-            .prompt
-            .then(|| Kernel::for_prompt(kernel.format, self.inner.isa));
-        let many_bytes =
-            |many: &Kernel| (many.acts_bytes(k), matmul_prompt::scratch_bytes(many, k));
-        let (acts_bytes, many_scratch) = many.as_ref().map_or((0, 0), many_bytes);
-        let acts_bytes = kernel.acts_bytes(k).max(acts_bytes);
-        if l.rows * acts_bytes > self.scratch.acts.len()
+        let (mut kernel, tiles) = self.tiles(l.command, n, k)?;
+        if l.prompt {
+            kernel = Kernel::for_prompt(kernel.format, self.inner.isa);
+        }
+        let many_scratch = matmul_prompt::scratch_bytes(&kernel, k);
+        if l.rows * kernel.acts_bytes(k) > self.scratch.acts.len()
             || (norm.is_some() && k * 4 > self.scratch.per_thread)
             || (l.rows >= MANY_ROWS && many_scratch > self.scratch.per_thread)
         {
@@ -62,7 +59,6 @@ impl Lowering<'_> {
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::Prepare(Prepare {
             kernel,
-            many,
             x: self.float_rows(x, x_stride, k, l.rows)?,
             k,
             norm,
@@ -70,7 +66,7 @@ impl Lowering<'_> {
         }));
         let threads = self.inner.team.threads();
         let matmul =
-            |n, y, epilogue| Matmul::new(kernel, many, tiles, (n, k), acts, y, epilogue, threads);
+            |n, y, epilogue| Matmul::new(kernel, tiles, (n, k), acts, y, epilogue, threads);
         let Epilogue::ActMul(act) = epilogue else {
             let y = self.float_rows(y, y_stride, n, l.rows)?;
             l.phases.push(Phase::Matmul(matmul(n, y, epilogue)));

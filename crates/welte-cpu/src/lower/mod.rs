@@ -30,8 +30,8 @@ struct Lowered<'a> {
     command: &'a Command,
     /// The most rows that it runs over.
     rows: usize,
-    /// It runs over the input rows of a prompt, which has kernels for many rows. Output rows have the kernels of decode
-    /// passes, so that logits do not depend on how many rows are chosen.
+    /// It runs over the input rows of a prompt, whose kernels may round activations. Output rows have the kernels of decode
+    /// passes, which keep the logits exact.
     prompt: bool,
     angles: &'a mut Angles,
     phases: Vec<Phase>,

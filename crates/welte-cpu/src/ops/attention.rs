@@ -32,7 +32,7 @@ pub(crate) struct Attention {
     pub(crate) run: Run,
     /// Threads of the team.
     pub(crate) threads: usize,
-    /// For many rows of a prompt, if the instruction set has such a function.
+    /// For prompts, if the instruction set has such functions.
     pub(crate) prompt: Option<Prompt>,
 }
 
@@ -82,6 +82,13 @@ impl Attention {
     /// How many splits the row at `position` has.
     pub(crate) fn splits(&self, position: usize) -> usize {
         position / SPLIT + 1 - self.first(position) / SPLIT
+    }
+
+    /// The number of splits if threads share them: a step of one row with several splits, not of a prompt that has
+    /// functions of its own.
+    pub(crate) fn shared_splits(&self, state: &State, rows: usize) -> Option<usize> {
+        let splits = self.splits(state.rows[0].position as usize);
+        (self.prompt.is_none() && rows == 1 && splits > 1).then_some(splits)
     }
 
     fn span(&self, position: usize, split: usize) -> Span {

@@ -1,18 +1,19 @@
-//! Attention for many rows of one sequence. Queries (rows x heads of one kv head's group) lie in the lanes of vectors. So
-//! keys and values are widened once for all queries, and neither sums nor softmax cross lanes.
+//! Attention of prompts. Queries (rows x heads of one kv head's group) lie in the lanes of vectors. So keys and values are
+//! widened once for all queries, and neither sums nor softmax cross lanes.
 //!
 //! Work is cut into items of one kv head and some rows. An item walks the positions in blocks that start at fixed
-//! positions; masked positions add exact zeros. So the bits of a row do not depend on the rows beside it.
+//! positions; masked positions add exact zeros. So the bits of a row depend neither on the number of rows nor on the rows
+//! beside it.
 //!
 //! Queries, keys, weights and values are words of 32 bits: a float each, or a pair of bf16 ([`Products`]).
 
 use super::attention::Attention;
 use super::vectors::Lanes;
-use super::{FloatRows, MANY_ROWS, State};
+use super::{FloatRows, State};
 use crate::kernels::Isa;
 use half::f16;
 use std::ops::Range;
-use welte_table::Format;
+use welte_table::{Format, Row};
 
 /// Positions whose keys and values are widened at once.
 const BLOCK: usize = 64;
@@ -22,18 +23,25 @@ const STRIPS: usize = 4;
 const PAD: usize = 32;
 /// Items for each thread, if there are enough rows. Several items let threads finish at the same time.
 const ITEMS: usize = 4;
+/// Vectors of a strip's queries, if there are enough of them.
+const WIDE: usize = 3;
 /// The most queries of a strip.
 const MOST_LANES: usize = 48;
 
-/// Attention for many rows on one instruction set.
+/// Attention of prompts on one instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct Prompt {
-    run: unsafe fn(&Attention, &State, Range<usize>, usize, *mut f32),
-    /// Queries of a strip.
+    run: Run,
+    /// The same in strips of one vector, for few queries. The bits are the same.
+    narrow: Run,
+    /// Queries of a vector.
     lanes: usize,
 }
 
-/// The function for a cache format on an instruction set of this processor, for groups of `group` heads. With `rounds`,
+/// Attention of consecutive rows of one sequence for one kv head: see [`attend`].
+type Run = unsafe fn(&Attention, &State, Range<usize>, usize, *mut f32);
+
+/// The functions for a cache format on an instruction set of this processor, for groups of `group` heads. With `rounds`,
 /// products are in bf16 if the processor multiplies bf16.
 pub(crate) fn prompt_for(format: Format, isa: Isa, group: usize, rounds: bool) -> Option<Prompt> {
     #[cfg(target_arch = "x86_64")]
@@ -41,32 +49,14 @@ pub(crate) fn prompt_for(format: Format, isa: Isa, group: usize, rounds: bool) -
         let pairs = rounds && isa >= Isa::Avx512Vnni && Isa::Avx512Bf16.is_available();
         let prompt = match (format, isa) {
             (_, Isa::Scalar) => return None,
-            (Format::Q8_0, Isa::Avx2 | Isa::Avx2Vnni) => Prompt {
-                run: x86::q8_0_avx2,
-                lanes: 24,
-            },
-            (_, Isa::Avx2 | Isa::Avx2Vnni) => Prompt {
-                run: x86::f16_avx2,
-                lanes: 24,
-            },
-            (Format::Q8_0, _) if pairs => Prompt {
-                run: x86::q8_0_pairs,
-                lanes: 48,
-            },
-            (_, _) if pairs => Prompt {
-                run: x86::f16_pairs,
-                lanes: 48,
-            },
-            (Format::Q8_0, _) => Prompt {
-                run: x86::q8_0_avx512,
-                lanes: 48,
-            },
-            (_, _) => Prompt {
-                run: x86::f16_avx512,
-                lanes: 48,
-            },
+            (Format::Q8_0, Isa::Avx2 | Isa::Avx2Vnni) => x86::Q8_0_AVX2,
+            (_, Isa::Avx2 | Isa::Avx2Vnni) => x86::F16_AVX2,
+            (Format::Q8_0, _) if pairs => x86::Q8_0_PAIRS,
+            (_, _) if pairs => x86::F16_PAIRS,
+            (Format::Q8_0, _) => x86::Q8_0_AVX512,
+            (_, _) => x86::F16_AVX512,
         };
-        (group <= prompt.lanes).then_some(prompt)
+        (group <= WIDE * prompt.lanes).then_some(prompt)
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -84,21 +74,21 @@ pub(crate) fn scratch_floats(head_dim: usize) -> usize {
 impl Attention {
     /// Rows of one item.
     fn item_rows(&self, prompt: &Prompt, rows: usize) -> usize {
-        let each = prompt.lanes / (self.heads / self.kv_heads);
+        let each = WIDE * prompt.lanes / (self.heads / self.kv_heads);
         let blocks = (ITEMS * self.threads).div_ceil(self.kv_heads);
         (rows / (each * blocks)).clamp(1, STRIPS) * each
     }
 
-    /// The number of items for this many rows; `None` if they are too few for this kernel.
+    /// The number of items for this many rows; `None` if this is not a prompt, or no function supports it.
     pub(crate) fn items(&self, rows: usize) -> Option<usize> {
-        let prompt = self.prompt.as_ref().filter(|_| rows >= MANY_ROWS)?;
+        let prompt = self.prompt.as_ref()?;
         Some(rows.div_ceil(self.item_rows(prompt, rows)) * self.kv_heads)
     }
 
     /// One item. The last rows come first, since they have the most positions to read.
     ///
     /// # Safety
-    /// See `super`; `scratch` holds [`scratch_floats`] and the rows' own (`attention.rs`) of this thread's own.
+    /// See `super`; `scratch` holds [`scratch_floats`] of this thread's own.
     pub(crate) unsafe fn item(&self, state: &State, rows: usize, item: usize, scratch: *mut f32) {
         let Some(prompt) = &self.prompt else { return };
         let count = self.item_rows(prompt, rows);
@@ -106,17 +96,17 @@ impl Attention {
             rows.div_ceil(count) - 1 - item / self.kv_heads,
             item % self.kv_heads,
         );
-        let span = block * count..rows.min((block + 1) * count);
-        let follow = state.rows[span.clone()]
-            .windows(2)
-            .all(|pair| pair[0].slot == pair[1].slot && pair[0].position + 1 == pair[1].position);
-        // SAFETY: promised by the caller.
-        unsafe {
-            if follow {
-                (prompt.run)(self, state, span, kv_head, scratch);
-            } else {
-                span.for_each(|row| self.whole(state, row, kv_head, scratch));
-            }
+        let group = self.heads / self.kv_heads;
+        let mut from = block * count;
+        let follows = |a: &Row, b: &Row| a.slot == b.slot && a.position + 1 == b.position;
+        for run in state.rows[from..rows.min(from + count)].chunk_by(follows) {
+            // As long as narrow strips have fewer lanes in all.
+            let narrow = run.len() <= (WIDE - 1) * (prompt.lanes / group);
+            let attend = if narrow { prompt.narrow } else { prompt.run };
+            let span = from..from + run.len();
+            from = span.end;
+            // SAFETY: promised by the caller.
+            unsafe { attend(self, state, span, kv_head, scratch) };
         }
     }
 }
@@ -638,54 +628,63 @@ mod x86 {
         }
     }
 
-    macro_rules! run {
+    macro_rules! prompt {
         ($name:ident, $lanes:ty, $products:ty, $deep:literal, $q8_0:literal, $features:literal) => {
-            /// # Safety
-            /// As [`attend`]; the processor has the features.
-            #[target_feature(enable = $features)]
-            pub(super) unsafe fn $name(
-                a: &Attention,
-                state: &State,
-                rows: Range<usize>,
-                kv_head: usize,
-                scratch: *mut f32,
-            ) {
-                // SAFETY: promised by the caller.
-                unsafe {
-                    attend::<$lanes, $products, 3, $deep, $q8_0>(a, state, rows, kv_head, scratch)
+            pub(super) const $name: Prompt = {
+                /// # Safety
+                /// As [`attend`]; the processor has the features.
+                #[target_feature(enable = $features)]
+                unsafe fn run<const WIDE: usize>(
+                    a: &Attention,
+                    state: &State,
+                    rows: Range<usize>,
+                    kv_head: usize,
+                    scratch: *mut f32,
+                ) {
+                    // SAFETY: promised by the caller.
+                    unsafe {
+                        attend::<$lanes, $products, WIDE, $deep, $q8_0>(
+                            a, state, rows, kv_head, scratch,
+                        )
+                    }
                 }
-            }
+                Prompt {
+                    run: run::<WIDE>,
+                    narrow: run::<1>,
+                    lanes: <$lanes as Lanes>::N,
+                }
+            };
         };
     }
 
-    run!(f16_avx2, Avx2, Exact, 4, false, "avx2,fma,f16c");
-    run!(q8_0_avx2, Avx2, Exact, 4, true, "avx2,fma,f16c");
-    run!(
-        f16_avx512,
+    prompt!(F16_AVX2, Avx2, Exact, 4, false, "avx2,fma,f16c");
+    prompt!(Q8_0_AVX2, Avx2, Exact, 4, true, "avx2,fma,f16c");
+    prompt!(
+        F16_AVX512,
         Avx512,
         Exact,
         8,
         false,
         "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
     );
-    run!(
-        q8_0_avx512,
+    prompt!(
+        Q8_0_AVX512,
         Avx512,
         Exact,
         8,
         true,
         "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
     );
-    run!(
-        f16_pairs,
+    prompt!(
+        F16_PAIRS,
         Avx512,
         Rounded,
         8,
         false,
         "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c"
     );
-    run!(
-        q8_0_pairs,
+    prompt!(
+        Q8_0_PAIRS,
         Avx512,
         Rounded,
         8,

@@ -15,8 +15,6 @@ pub(crate) const FUSED_COLUMNS: usize = 256;
 /// Prepares rows of activations for the kernel, after an optional norm.
 pub(crate) struct Prepare {
     pub(crate) kernel: Kernel,
-    /// The kernel for many rows of a prompt.
-    pub(crate) many: Option<Kernel>,
     pub(crate) x: FloatRows,
     pub(crate) k: usize,
     pub(crate) norm: Option<(Floats, f32)>,
@@ -26,9 +24,8 @@ pub(crate) struct Prepare {
 impl Prepare {
     /// # Safety
     /// See `super`; `scratch` holds `k` floats of this thread's own.
-    pub(crate) unsafe fn run(&self, rows: usize, row: usize, scratch: *mut f32) {
-        let many = self.many.as_ref().filter(|_| rows >= MANY_ROWS);
-        let kernel = many.unwrap_or(&self.kernel);
+    pub(crate) unsafe fn run(&self, row: usize, scratch: *mut f32) {
+        let kernel = &self.kernel;
         let bytes = kernel.acts_bytes(self.k);
         // SAFETY: the row lies in x and in the prepared rows; the scratch is ours.
         unsafe {
@@ -61,8 +58,8 @@ pub(crate) enum Epilogue {
 
 pub(crate) struct Matmul {
     pub(crate) kernel: Kernel,
-    /// The kernel for many rows of a prompt.
-    pub(crate) plan: Option<Plan>,
+    /// For many rows. The bits are those of few rows.
+    plan: Plan,
     pub(crate) tiles: Bytes,
     /// Outputs, or outputs of the gate.
     pub(crate) n: usize,
@@ -79,7 +76,6 @@ impl Matmul {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         kernel: Kernel,
-        many: Option<Kernel>,
         tiles: Bytes,
         (n, k): (usize, usize),
         acts: Bytes,
@@ -97,7 +93,7 @@ impl Matmul {
         let tiles_per_chunk = tiles_per_chunk.max(1);
         Matmul {
             kernel,
-            plan: many.map(|many| Plan::new(many, (n, k), epilogue, threads)),
+            plan: Plan::new(&kernel, (n, k), epilogue, threads),
             tiles,
             n,
             k,
@@ -110,13 +106,9 @@ impl Matmul {
         }
     }
 
-    fn plan(&self, rows: usize) -> Option<&Plan> {
-        self.plan.as_ref().filter(|_| rows >= MANY_ROWS)
-    }
-
     pub(crate) fn chunks(&self, rows: usize) -> usize {
-        if let Some(plan) = self.plan(rows) {
-            return plan.items(rows);
+        if rows >= MANY_ROWS {
+            return self.plan.items(rows);
         }
         self.n
             .div_ceil(self.kernel.tile_rows)
@@ -127,9 +119,9 @@ impl Matmul {
     /// See `super`; `scratch` holds `2 * ROW_BLOCK * FUSED_COLUMNS` floats, and what the plan needs, of this thread's
     /// own.
     pub(crate) unsafe fn run(&self, rows: usize, chunk: usize, scratch: *mut f32) {
-        if let Some(plan) = self.plan(rows) {
+        if rows >= MANY_ROWS {
             // SAFETY: the caller's promise.
-            return unsafe { self.item(plan, rows, chunk, scratch) };
+            return unsafe { self.item(&self.plan, rows, chunk, scratch) };
         }
         let first_tile = chunk * self.tiles_per_chunk;
         let first = first_tile * self.kernel.tile_rows;

@@ -17,8 +17,7 @@ const ITEMS: usize = 8;
 const FEWEST_ROWS: usize = 64;
 
 /// How a matrix is cut into items.
-pub(crate) struct Plan {
-    pub(crate) kernel: Kernel,
+pub(super) struct Plan {
     tiles: usize,
     tiles_per_item: usize,
     /// The least number of items; rows are cut to reach it.
@@ -34,7 +33,7 @@ pub(crate) fn scratch_bytes(kernel: &Kernel, k: usize) -> usize {
 
 impl Plan {
     pub(super) fn new(
-        kernel: Kernel,
+        kernel: &Kernel,
         (n, k): (usize, usize),
         epilogue: Epilogue,
         threads: usize,
@@ -51,7 +50,6 @@ impl Plan {
             _ => (MOST_TILES, 1),
         };
         Plan {
-            kernel,
             tiles,
             tiles_per_item: most.min(fit / sides).min(tiles / wanted).max(1),
             wanted,
@@ -77,7 +75,7 @@ impl Matmul {
     /// # Safety
     /// See `super`; `scratch` holds [`scratch_bytes`] of this thread's own.
     pub(super) unsafe fn item(&self, plan: &Plan, rows: usize, item: usize, scratch: *mut f32) {
-        let kernel = &plan.kernel;
+        let kernel = &self.kernel;
         let (parts, each) = plan.parts(rows);
         let rows = item % parts * each..rows.min((item % parts + 1) * each);
         let first = item / parts * plan.tiles_per_item;

@@ -22,11 +22,10 @@ pub(crate) mod sample;
 pub(crate) mod short_conv;
 mod vectors;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use welte_table::Row;
 
-/// From this many rows on, prompts use kernels for many rows. Decode passes never do: their rows keep the bits that they
-/// have alone.
+/// From this many rows on, work is cut for many rows: a matrix's tiles are unpacked once for all of them. The bits are the
+/// same.
 pub(crate) const MANY_ROWS: usize = 17;
 
 /// Rows of floats in a buffer.
@@ -98,15 +97,8 @@ pub(crate) struct State {
     pub(crate) pages: Vec<u32>,
     /// By row, while sampling: its token is the argmax of its logits.
     pub(crate) plain_argmax: Vec<bool>,
-    /// Sampling state of the slots; only phases of one chunk lock it.
-    pub(crate) samplers: Mutex<sample::Samplers>,
-}
-
-impl State {
-    /// The sampling state of the slots.
-    pub(crate) fn samplers(&self) -> MutexGuard<'_, sample::Samplers> {
-        self.samplers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    /// Sampling state of the slots.
+    pub(crate) samplers: sample::Samplers,
 }
 
 /// SiLU, GELU by tanh, GELU by erf: the table's numbers 0, 1, 2.

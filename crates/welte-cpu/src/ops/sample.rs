@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{FloatRows, State};
+use std::sync::{Mutex, PoisonError};
 use welte_device::{SlotState, noise};
 use welte_table::Sampling;
 
@@ -24,14 +25,12 @@ pub(crate) fn argmax(values: &[f32]) -> (f32, u32) {
     (largest, at as u32)
 }
 
-/// Biases and end tokens of a slot for which memory is reserved. Longer lists are allocated when they are set.
-const RESERVED_BIASES: usize = 1024;
-const RESERVED_ENDS: usize = 64;
-
 /// The sampling state of all slots, and the scratch that they share.
 pub(crate) struct Samplers {
     slots: Vec<Slot>,
-    scratch: Scratch,
+    /// By lane: as many tokens may be chosen at the same time. Each lane has one user, so nobody waits for a lock.
+    lanes: Vec<Mutex<Scratch>>,
+    vocab: usize,
 }
 
 /// The sampling state of one slot.
@@ -57,40 +56,49 @@ struct Scratch {
 }
 
 impl Samplers {
-    pub(crate) fn new(slots: usize, vocab: usize, context: usize) -> Samplers {
+    pub(crate) fn new(slots: usize, lanes: usize, vocab: usize, context: usize) -> Samplers {
         let slot = |_| Slot {
             settings: Sampling::default(),
-            bias: Vec::with_capacity(RESERVED_BIASES),
-            ends: Vec::with_capacity(RESERVED_ENDS),
+            bias: Vec::with_capacity(SlotState::MOST_BIASES),
+            ends: Vec::with_capacity(SlotState::MOST_ENDS),
             history: vec![0; context],
             head: 0,
             len: 0,
         };
-        Samplers {
-            slots: (0..slots).map(slot).collect(),
-            scratch: Scratch {
+        let scratch = |_| {
+            Mutex::new(Scratch {
                 work: vec![0.0; vocab],
                 order: Vec::with_capacity(vocab),
                 counts: vec![0; vocab],
                 maxima: Vec::with_capacity(vocab.div_ceil(RUN)),
-            },
+            })
+        };
+        Samplers {
+            slots: (0..slots).map(slot).collect(),
+            lanes: (0..lanes).map(scratch).collect(),
+            vocab,
         }
     }
 
     /// Bytes of the samplers.
-    pub(crate) fn bytes(slots: usize, vocab: usize, context: usize) -> usize {
-        let lists = RESERVED_BIASES * size_of::<(u32, f32)>() + RESERVED_ENDS * 4;
+    pub(crate) fn bytes(slots: usize, lanes: usize, vocab: usize, context: usize) -> usize {
+        let lists = SlotState::MOST_BIASES * size_of::<(u32, f32)>() + SlotState::MOST_ENDS * 4;
         let slot = size_of::<Slot>() + lists + context * 4;
-        slots * slot + vocab * 12 + vocab.div_ceil(RUN) * 4
+        let lane = size_of::<Mutex<Scratch>>() + vocab * 12 + vocab.div_ceil(RUN) * 4;
+        slots * slot + lanes * lane
     }
 
-    /// Sets the state of a slot.
+    /// Tokens that may be chosen at the same time.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Sets the state of a slot, whose lists were checked.
     pub(crate) fn set(&mut self, slot: usize, state: &SlotState<'_>) {
-        let vocab = self.scratch.work.len();
         let slot = &mut self.slots[slot];
         slot.settings = state.sampling;
         slot.bias.clear();
-        let known = |(token, _): &&(u32, f32)| (*token as usize) < vocab;
+        let known = |(token, _): &&(u32, f32)| (*token as usize) < self.vocab;
         slot.bias.extend(state.bias.iter().filter(known));
         slot.ends.clear();
         slot.ends.extend_from_slice(state.ends);
@@ -117,9 +125,11 @@ impl Samplers {
         is_greedy(settings) && bias.is_empty() && !has_penalties(settings)
     }
 
-    /// Chooses a slot's token for `position`. Allocates nothing.
-    pub(crate) fn choose(&mut self, slot: usize, logits: &[f32], position: u32) -> u32 {
-        let (slot, scratch) = (&self.slots[slot], &mut self.scratch);
+    /// Chooses a slot's token for `position` with a lane's scratch. Allocates nothing.
+    pub(crate) fn choose(&self, lane: usize, slot: usize, logits: &[f32], position: u32) -> u32 {
+        let slot = &self.slots[slot];
+        let lane = self.lanes[lane].lock();
+        let scratch = &mut *lane.unwrap_or_else(PoisonError::into_inner);
         let s = slot.settings;
         scratch.work.copy_from_slice(logits);
         for (token, bias) in &slot.bias {
@@ -277,7 +287,8 @@ fn penalised(logit: f32, count: u32, s: &Sampling) -> f32 {
     repeated - count as f32 * s.frequency_penalty - s.presence_penalty
 }
 
-/// The sample op in two phases: the argmax of each chunk of logits, then one chunk of work that chooses all tokens.
+/// The sample op in two phases: the argmax of each chunk of logits, then the choices, in as many chunks as the samplers
+/// have lanes.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) logits: FloatRows,
@@ -326,18 +337,21 @@ impl Sample {
         }
     }
 
+    /// Chooses the tokens of every row that belongs to a lane.
+    ///
     /// # Safety
     /// See `super`; the rows that are a plain argmax were scanned.
-    pub(crate) unsafe fn choose(&self, state: &State, rows: usize) {
-        let mut samplers = state.samplers();
-        for (row, at) in state.rows[..rows].iter().enumerate() {
-            // SAFETY: the row lies in its buffers.
+    pub(crate) unsafe fn choose(&self, state: &State, rows: usize, lane: usize) {
+        let rows = state.rows[..rows].iter().enumerate();
+        for (row, at) in rows.skip(lane).step_by(state.samplers.lanes()) {
+            // SAFETY: the row lies in its buffers, and belongs to this lane alone.
             unsafe {
                 let token = match state.plain_argmax[row] {
                     true => self.argmax_of_partials(row),
                     false => {
                         let logits = self.logits.row(row, self.n);
-                        samplers.choose(at.slot as usize, logits, at.position + 1)
+                        let (slot, position) = (at.slot as usize, at.position + 1);
+                        state.samplers.choose(lane, slot, logits, position)
                     }
                 };
                 *self.tokens.add(row) = token;
@@ -368,7 +382,7 @@ mod tests {
 
     /// Samplers of one slot in this state, which keeps the last `context` tokens.
     fn sampler(vocab: usize, context: usize, state: SlotState<'_>) -> Samplers {
-        let mut samplers = Samplers::new(1, vocab, context);
+        let mut samplers = Samplers::new(1, 1, vocab, context);
         samplers.set(0, &state);
         samplers
     }
@@ -412,8 +426,8 @@ mod tests {
                 ends: &[],
             };
             let want = welte_reference::choose(&logits, &state, case as u32);
-            let mut fast = sampler(n as usize, 80, state);
-            assert_eq!(fast.choose(0, &logits, case as u32), want, "{state:?}");
+            let fast = sampler(n as usize, 80, state);
+            assert_eq!(fast.choose(0, 0, &logits, case as u32), want, "{state:?}");
             chosen.insert(want);
         }
         assert!(chosen.len() > 40);
@@ -427,10 +441,10 @@ mod tests {
             seed: 7,
             ..Sampling::default()
         };
-        let mut sampler = sampler(4, 8, state(sampling));
+        let sampler = sampler(4, 8, state(sampling));
         let mut counts = [0u32; 4];
         for position in 0..20_000 {
-            counts[sampler.choose(0, &logits, position) as usize] += 1;
+            counts[sampler.choose(0, 0, &logits, position) as usize] += 1;
         }
         let total: f32 = logits.iter().map(|l| l.exp()).sum();
         for (count, logit) in counts.iter().zip(logits) {
@@ -450,7 +464,7 @@ mod tests {
                 ..Sampling::default()
             };
             let history = &[9, 1];
-            let mut sampler = sampler(
+            let sampler = sampler(
                 3,
                 4,
                 SlotState {
@@ -458,13 +472,16 @@ mod tests {
                     ..state(sampling)
                 },
             );
-            assert_eq!(sampler.choose(0, &[f32::NAN, 2.0, f32::NEG_INFINITY], 1), 1);
-            assert_eq!(sampler.choose(0, &[f32::NAN; 3], 1), 0);
             assert_eq!(
-                sampler.choose(0, &[1.0, f32::INFINITY, f32::INFINITY], 1),
+                sampler.choose(0, 0, &[f32::NAN, 2.0, f32::NEG_INFINITY], 1),
                 1
             );
-            assert_eq!(sampler.choose(0, &[f32::NEG_INFINITY; 3], 1), 0);
+            assert_eq!(sampler.choose(0, 0, &[f32::NAN; 3], 1), 0);
+            assert_eq!(
+                sampler.choose(0, 0, &[1.0, f32::INFINITY, f32::INFINITY], 1),
+                1
+            );
+            assert_eq!(sampler.choose(0, 0, &[f32::NEG_INFINITY; 3], 1), 0);
         }
     }
 
@@ -513,9 +530,9 @@ mod literal_tests {
             history,
             ends: &[],
         };
-        let mut samplers = Samplers::new(1, logits.len(), 8);
+        let mut samplers = Samplers::new(1, 1, logits.len(), 8);
         samplers.set(0, &state);
-        let fast = samplers.choose(0, logits, position);
+        let fast = samplers.choose(0, 0, logits, position);
         let plain = welte_reference::choose(logits, &state, position);
         assert_eq!(fast, plain, "the samplers disagree");
         fast
@@ -726,7 +743,7 @@ mod literal_tests {
     #[test]
     fn only_a_greedy_choice_without_bias_or_penalty_is_a_plain_argmax() {
         let plain = |settings: Sampling, bias: &[(u32, f32)]| {
-            let mut samplers = Samplers::new(1, 4, 4);
+            let mut samplers = Samplers::new(1, 1, 4, 4);
             let state = SlotState {
                 sampling: settings,
                 bias,
@@ -777,7 +794,7 @@ mod literal_tests {
 
     #[test]
     fn the_history_of_each_slot_is_a_ring() {
-        let mut samplers = Samplers::new(2, 10, 3);
+        let mut samplers = Samplers::new(2, 1, 10, 3);
         let set = |samplers: &mut Samplers, slot, history| {
             let state = SlotState {
                 history,

@@ -124,7 +124,7 @@ API nvrtcCompileProgram(Program *program, int count, const char *const *options)
             define(option.substr(15, at - 15), option.substr(at + 1));
         }
     }
-    std::string base = (fs::temp_directory_path() / "pretended-kernel-XXXXXX").string();
+    std::string base = (fs::temp_directory_path() / "pretend-kernel-XXXXXX").string();
     if (!mkdtemp(base.data())) return program->log = "no temporary folder", COMPILATION;
     fs::path folder = base, own = own_headers();
     save(folder / "main" / "defines.h", defines);

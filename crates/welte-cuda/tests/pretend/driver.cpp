@@ -246,7 +246,7 @@ API cuInit(unsigned) { return SUCCESS; }
 API cuDriverGetVersion(int *to) { return *to = 13000, SUCCESS; }
 API cuDeviceGetCount(int *to) { return *to = 1, SUCCESS; }
 API cuDeviceGet(int *to, int number) { return *to = 0, number ? INVALID_DEVICE : SUCCESS; }
-API cuDeviceGetName(char *to, int room, int) { return snprintf(to, room, "a pretended GPU"), SUCCESS; }
+API cuDeviceGetName(char *to, int room, int) { return snprintf(to, room, "a pretend GPU"), SUCCESS; }
 API cuDeviceTotalMem_v2(size_t *to, int) { return *to = TOTAL, SUCCESS; }
 API cuDeviceGetAttribute(int *to, int which, int) {
     unsigned arch = setting("WELTE_PRETEND_ARCH", 90);
@@ -264,7 +264,7 @@ API cuGetErrorName(Result result, const char **to) {
     auto found = names.find(result);
     return *to = found == names.end() ? "an error" : found->second, SUCCESS;
 }
-API cuGetErrorString(Result, const char **to) { return *to = "said the pretended GPU", SUCCESS; }
+API cuGetErrorString(Result, const char **to) { return *to = "an error of the pretend GPU", SUCCESS; }
 API cuDevicePrimaryCtxRetain(void **to, int) { return *to = (void *)1, SUCCESS; }
 API cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
 API cuCtxSetCurrent(void *) { return SUCCESS; }
@@ -331,7 +331,7 @@ API cuModuleLoadData(Module **to, const void *image) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) return fprintf(stderr, "the pretended GPU: %s\n", dlerror()), INVALID_IMAGE;
+    if (!handle) return fprintf(stderr, "the pretend GPU: %s\n", dlerror()), INVALID_IMAGE;
     char **shared = (char **)dlsym(handle, "pretend_ends");
     *(const Services **)dlsym(handle, "pretend") = &services;
     *to = new Module{handle, (Place **)dlsym(handle, "pretend_place"), {shared[0], shared[1]}, nullptr, file};

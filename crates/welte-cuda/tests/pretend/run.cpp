@@ -116,8 +116,8 @@ static void lane_main() {
     __builtin_unreachable();
 }
 
-// A stack that begins with lane_main. Many are one piece of memory, which a process has not as many of as threads are pretended.
-// Neighbours begin at other places of a page: they would all share a few cache lines.
+// A stack that begins with lane_main. Stacks are mapped in groups, since a process may have fewer mappings than a grid has
+// threads. Neighbours begin at different offsets in a page; otherwise they would share a few cache lines.
 static void *fresh_stack(Lane &lane, unsigned number) {
     const unsigned EACH = 256;
     while (grid->stacks.size() <= number) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-using namespace pretended;
+using namespace pretend_gpu;
 
 struct Block;
 

@@ -36,7 +36,7 @@ static void list(const Warp &warp) {
 }
 
 void die(const char *why) {
-    say("\nthe pretended GPU: %s\n", why);
+    say("\nthe pretend GPU: %s\n", why);
     if (grid) {
         const Dim &g = grid->launch->blocks;
         say("in %s, %u,%u,%u blocks of %u threads, %u bytes of shared memory", grid->launch->function->name.c_str(), g.x, g.y, g.z, grid->launch->threads.x, grid->launch->shared);

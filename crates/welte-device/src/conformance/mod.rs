@@ -8,6 +8,7 @@
 //! activation). [`Device::missing`](crate::Device::missing) must say so, and the suite leaves those programs out with a
 //! note. Everything else is required.
 
+mod arithmetic;
 mod caches;
 mod case;
 mod chains;
@@ -20,6 +21,7 @@ mod requests;
 mod sampling;
 mod steps;
 
+pub use arithmetic::{decode_arithmetic, prompt_arithmetic};
 pub use caches::{page_transfer, pages, per_layer_heads, recurrent, windows};
 pub use chains::{chains, control, slots_in_a_chain, stops};
 pub use lifecycle::{allocated, profiles, shared, weights};
@@ -40,6 +42,7 @@ macro_rules! conformance_tests {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
             ops formats experts contexts unfused
             batches outputs pooled
+            decode_arithmetic prompt_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads
             sampling choices

@@ -181,6 +181,11 @@ impl Model {
         }
     }
 
+    /// Sequences have recurrent state.
+    pub fn has_state(&self) -> bool {
+        self.layers.iter().any(|l| matches!(l, Layer::Conv(_)))
+    }
+
     /// A device may begin without these features. It says so in `Device::missing`.
     pub fn is_optional(&self) -> bool {
         let optional = |layer: &Layer| match layer {

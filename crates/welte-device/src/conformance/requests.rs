@@ -119,6 +119,17 @@ pub fn faults(device: &dyn Device, _oracle: &dyn Device) {
         assert!(step(c) == before, "after {what}");
     }
     refused(c.set_slot(3, &SlotState::default()), "an unknown slot");
+    let (bias, ends) = (vec![(1, 0.5); 1025], vec![1; 257]);
+    let many = SlotState {
+        bias: &bias,
+        ..SlotState::default()
+    };
+    refused(c.set_slot(0, &many), "too many biases");
+    let many = SlotState {
+        ends: &ends,
+        ..SlotState::default()
+    };
+    refused(c.set_slot(0, &many), "too many end tokens");
     step(c);
     sample(c, 1, 0, 1);
     step(c);

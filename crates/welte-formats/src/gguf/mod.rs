@@ -1,7 +1,7 @@
 //! GGUF, versions 2 and 3: reader and writer.
 //!
-//! A file is: magic, version, number of tensors, number of keys, the keys with typed values, the tensors' names,
-//! dimensions, types and offsets, then the data, aligned.
+//! A file consists of magic, version, number of tensors, number of keys, the keys with typed values, the tensors'
+//! names, dimensions, types and offsets, and the aligned data.
 
 mod reader;
 mod writer;
@@ -12,19 +12,19 @@ pub use writer::Writer;
 use std::collections::BTreeMap;
 use welte_table::Format;
 
-/// The four bytes each file starts with.
+/// The first four bytes of a file.
 pub const MAGIC: [u8; 4] = *b"GGUF";
 
-/// Where data is aligned unless `general.alignment` says otherwise.
+/// The default alignment of data.
 pub const ALIGNMENT: u64 = 32;
 
-/// The key that names another alignment.
+/// The key of another alignment.
 pub const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// Arrays within arrays deeper than this are refused.
+/// Arrays nested deeper than this are refused.
 const MAX_DEPTH: u32 = 8;
 
-/// The stored type of a metadata value, which [`crate::Value`] does not keep.
+/// The stored type of a metadata value. [`crate::Value`] does not preserve it.
 #[allow(missing_docs)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -40,21 +40,21 @@ pub enum Kind {
     U64,
     I64,
     F64,
-    /// An array of values of one plain kind.
+    /// An array of values of one kind.
     Array(Box<Kind>),
-    /// An array of arrays, each with a kind of its own.
+    /// An array of arrays, each with its own kind.
     Arrays(Vec<Kind>),
 }
 
-/// The stored types of metadata values by key. A key that is absent is written with the customary type (see
+/// The stored types of metadata values by key. A key that is absent is written with the usual type (see
 /// [`Writer::create`]).
 pub type Kinds = BTreeMap<String, Kind>;
 
-/// Id of arrays.
+/// The type id of arrays.
 const ARRAY: u32 = 9;
 
 impl Kind {
-    /// Its number in the file.
+    /// The type id.
     fn id(&self) -> u32 {
         match self {
             Kind::U8 => 0,
@@ -73,7 +73,7 @@ impl Kind {
         }
     }
 
-    /// The plain (not array) kind of that number.
+    /// The kind of a type id, except arrays.
     fn plain(id: u32) -> Option<Kind> {
         Some(match id {
             0 => Kind::U8,
@@ -92,7 +92,7 @@ impl Kind {
         })
     }
 
-    /// Fewest bytes one value takes in the file.
+    /// The fewest bytes that a value takes.
     fn least_bytes(id: u32) -> u64 {
         match id {
             0 | 1 | 7 => 1,
@@ -104,7 +104,7 @@ impl Kind {
     }
 }
 
-/// A format's number in the file, if it has one.
+/// The type id of a format, if GGUF has one.
 pub fn type_id(format: Format) -> Option<u32> {
     Some(match format {
         Format::F32 => 0,
@@ -127,12 +127,12 @@ pub fn type_id(format: Format) -> Option<u32> {
     })
 }
 
-/// The format of that number, if we have it.
+/// The format of a type id, if supported.
 pub fn format_of(id: u32) -> Option<Format> {
     Format::ALL.into_iter().find(|f| type_id(*f) == Some(id))
 }
 
-/// What a type that we do not have is called, for the refusal.
+/// The name of an unsupported tensor type.
 fn foreign_type(id: u32) -> String {
     let name = match id {
         4 => "Q4_2",
@@ -158,7 +158,7 @@ fn foreign_type(id: u32) -> String {
     name.to_string()
 }
 
-/// The part number and number of parts in a name that ends in `-00001-of-00003.gguf`, with the text before it.
+/// The text before `-00001-of-00003.gguf` at the end of a name, the part number and the number of parts.
 pub fn split_name(file_name: &str) -> Option<(&str, u32, u32)> {
     let stem = file_name.strip_suffix(".gguf")?;
     let at = stem.len().checked_sub("-00001-of-00003".len())?;

@@ -1,34 +1,33 @@
-//! Opens GGUF files: everything in the head is checked once, so that reading rows later cannot leave the file.
+//! Opens GGUF files. The head is checked completely, so that reading rows never leaves the file.
 
 use super::{
     ALIGNMENT, ALIGNMENT_KEY, ARRAY, Kind, Kinds, MAGIC, MAX_DEPTH, foreign_type, format_of,
     split_name, type_id,
 };
+use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, mapped};
 use memmap2::Mmap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use welte_table::Format;
 
-/// More array elements than this in one file are refused: the largest vocabularies need a twentieth.
+/// The most array elements per file. The largest vocabularies need a twentieth.
 const MAX_ELEMENTS: u64 = 1 << 24;
 
-/// An open GGUF file, or all parts of a split one as if they were one.
+/// An open GGUF file. A split file appears as one.
 #[derive(Debug)]
 pub struct Gguf {
     origin: String,
     maps: Vec<Mmap>,
     metadata: Metadata,
     kinds: Kinds,
-    tensors: Vec<TensorInfo>,
-    /// Per tensor: its part and where its data starts there.
+    tensors: Tensors,
+    /// For each tensor, its part and the start of its data in that part.
     places: Vec<(usize, usize)>,
-    by_name: HashMap<String, usize>,
 }
 
 impl Gguf {
-    /// Opens a file; any part of a split file opens all.
+    /// Opens a file. Any part of a split file opens all parts.
     pub fn open(path: &Path) -> Result<Gguf, Error> {
         let first = open_part(path)?;
         let parts = parts_of(path, &first)?;
@@ -37,14 +36,13 @@ impl Gguf {
             maps: Vec::new(),
             metadata: Metadata::new(),
             kinds: Kinds::new(),
-            tensors: Vec::new(),
+            tensors: Tensors::default(),
             places: Vec::new(),
-            by_name: HashMap::new(),
         };
         let mut opened = Some(first);
         let count = parts.len();
         for (number, part) in parts.iter().enumerate() {
-            // The part that was named is open already.
+            // This part is open already.
             let named = if part == path { opened.take() } else { None };
             let read = match named {
                 Some(read) => read,
@@ -57,33 +55,24 @@ impl Gguf {
         }
         if let Some(total) = unsigned(&gguf.metadata, "split.tensors.count")
             && count > 1
-            && total != gguf.tensors.len() as u64
+            && total != gguf.tensors.list().len() as u64
         {
             let problem = format!(
-                "says {total}, but the {count} parts hold {} tensors",
-                gguf.tensors.len()
+                "is {total}, but the {count} parts contain {} tensors",
+                gguf.tensors.list().len()
             );
             return Err(Error::malformed(path, "split.tensors.count", problem));
         }
         Ok(gguf)
     }
 
-    /// Takes in a part: its tensors, and its metadata if it is the first.
+    /// Adds the tensors of a part, and the metadata of the first.
     fn add(&mut self, path: &Path, part: Part) -> Result<(), Error> {
         let number = self.maps.len();
         for (info, start) in part.tensors {
-            if self
-                .by_name
-                .insert(info.name.clone(), self.tensors.len())
-                .is_some()
-            {
-                return Err(Error::malformed(
-                    path,
-                    format!("tensor {}", info.name),
-                    "appears twice",
-                ));
+            if !self.tensors.add(info.clone()) {
+                return Err(info.wrong(path, "appears twice"));
             }
-            self.tensors.push(info);
             self.places.push((number, start));
         }
         if number == 0 {
@@ -109,25 +98,21 @@ impl Checkpoint for Gguf {
     }
 
     fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        self.tensors.list()
     }
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.by_name.get(name).map(|i| &self.tensors[*i])
+        self.tensors.get(name)
     }
 
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
         let path = Path::new(&self.origin);
-        let index = self
-            .by_name
-            .get(&tensor.name)
-            .copied()
-            .filter(|i| self.tensors[*i] == *tensor);
-        let index = index.ok_or_else(|| {
-            Error::malformed(path, format!("tensor {}", tensor.name), "is not there")
-        })?;
-        let (part, start) = self.places[index];
-        mapped::rows(path, &self.maps[part], tensor, start, first, rows).map(Cow::Borrowed)
+        let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
+        let (part, start) = self.places[number];
+        let found = mapped::rows(&self.maps[part], tensor, start, rows);
+        found
+            .map(Cow::Borrowed)
+            .ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
     }
 
     fn kinds(&self) -> &Kinds {
@@ -135,20 +120,20 @@ impl Checkpoint for Gguf {
     }
 }
 
-/// One file, read.
+/// One opened file.
 struct Part {
     map: Mmap,
     head: Head,
-    /// Tensors and where their data starts in the file.
+    /// Tensors and the start of their data in the file.
     tensors: Vec<(TensorInfo, usize)>,
 }
 
-/// What comes before the data.
+/// Everything before the data.
 #[derive(Default)]
 struct Head {
     metadata: Metadata,
     kinds: Kinds,
-    /// Tensors, their offset in the data and their bytes.
+    /// Tensors, their offset in the data and their size in bytes.
     tensors: Vec<(TensorInfo, u64, u64)>,
 }
 
@@ -165,7 +150,7 @@ fn open_part(path: &Path) -> Result<Part, Error> {
     Ok(Part { map, head, tensors })
 }
 
-/// Where each tensor's data lies in the file; each must lie within it and apart from the others.
+/// The position of each tensor's data. All must lie within the file without overlap.
 fn place(
     path: &Path,
     head: &Head,
@@ -175,20 +160,18 @@ fn place(
     let alignment = match head.metadata.get(ALIGNMENT_KEY) {
         None => ALIGNMENT,
         Some(Value::U64(a)) if a.is_power_of_two() && *a <= 1 << 30 => *a,
-        Some(other) => {
-            let problem =
-                format!("is {other:?}; it must be a power of two (unsigned, at most 2^30)");
+        Some(_) => {
+            let problem = "must be an unsigned power of two, at most 2^30";
             return Err(Error::malformed(path, ALIGNMENT_KEY, problem));
         }
     };
     let data = head_end.next_multiple_of(alignment);
     let mut placed = Vec::with_capacity(head.tensors.len());
     for (info, offset, bytes) in &head.tensors {
-        let wrong =
-            |problem: String| Error::malformed(path, format!("tensor {}", info.name), problem);
+        let wrong = |problem: String| info.wrong(path, problem);
         if !offset.is_multiple_of(alignment) {
             return Err(wrong(format!(
-                "starts at {offset}, which is no multiple of the alignment {alignment}"
+                "starts at {offset}, which is not a multiple of the alignment {alignment}"
             )));
         }
         let start = data.checked_add(*offset);
@@ -198,7 +181,7 @@ fn place(
             _ => {
                 let problem = format!(
                     "needs {bytes} bytes at offset {offset} of the data, past the end of the file ({file} bytes); \
-                     the download may be incomplete: fetch it again"
+                     the download may be incomplete: download it again"
                 );
                 return Err(wrong(problem));
             }
@@ -208,13 +191,9 @@ fn place(
     order.sort_by_key(|(_, offset, _)| *offset);
     for pair in order.windows(2) {
         let ((a, offset, bytes), (b, next, _)) = (pair[0], pair[1]);
-        // Cannot overflow: both lie within the file.
+        // Both lie within the file, so this cannot overflow.
         if offset + bytes > *next {
-            return Err(Error::malformed(
-                path,
-                format!("tensor {}", b.name),
-                format!("overlaps tensor {}", a.name),
-            ));
+            return Err(b.wrong(path, format!("overlaps tensor {}", a.name)));
         }
     }
     Ok(placed)
@@ -228,7 +207,7 @@ fn unsigned(metadata: &Metadata, key: &str) -> Option<u64> {
     }
 }
 
-/// All parts of the file that `path` belongs to, in order.
+/// All parts of the split file that `path` belongs to, in order.
 fn parts_of(path: &Path, part: &Part) -> Result<Vec<PathBuf>, Error> {
     let said = unsigned(&part.head.metadata, "split.count").unwrap_or(0);
     let name = path
@@ -239,11 +218,11 @@ fn parts_of(path: &Path, part: &Part) -> Result<Vec<PathBuf>, Error> {
         None if said <= 1 => Ok(vec![path.to_path_buf()]),
         None => {
             let problem = format!(
-                "says that this is one of {said} parts; give the parts names like x-00001-of-{said:05}.gguf"
+                "is {said}, so this is part of a split model; name its parts like x-00001-of-{said:05}.gguf"
             );
             Err(Error::malformed(path, "split.count", problem))
         }
-        // A name alone does not make a split file: whole files are sometimes called so.
+        // The name alone does not make a split file: some whole files have such a name.
         Some((_, 1, 1)) if said <= 1 => Ok(vec![path.to_path_buf()]),
         Some((prefix, _, parts)) if u64::from(parts) == said => Ok((1..=parts)
             .map(|i| path.with_file_name(format!("{prefix}-{i:05}-of-{parts:05}.gguf")))
@@ -277,7 +256,7 @@ fn check_part(path: &Path, part: &Part, number: usize, count: usize) -> Result<(
         return Err(Error::malformed(
             path,
             "split.count",
-            format!("is {said} where the other parts say {count}"),
+            format!("is {said}, but the other parts say {count}"),
         ));
     }
     match unsigned(metadata, "split.no") {
@@ -291,7 +270,7 @@ fn check_part(path: &Path, part: &Part, number: usize, count: usize) -> Result<(
     }
 }
 
-/// Reads the head; every count is held against what is left of the file before anything is allocated for it.
+/// Reads the head. Every count is compared with the rest of the file before memory is allocated for it.
 struct Cursor<'a> {
     path: &'a Path,
     bytes: &'a [u8],
@@ -327,7 +306,7 @@ impl<'a> Cursor<'a> {
         }
         let tensors = self.u64("tensor count")?;
         let keys = self.u64("key count")?;
-        // A tensor takes at least 32 bytes (a name of no bytes, one dimension), a key 13.
+        // A tensor takes at least 32 bytes (empty name, one dimension), a key 13.
         self.enough("tensor count", tensors, 32)?;
         self.enough("key count", keys, 13)?;
         let mut head = Head::default();
@@ -348,7 +327,7 @@ impl<'a> Cursor<'a> {
         Ok(head)
     }
 
-    /// A tensor's line: its place in the data is checked later.
+    /// The description of a tensor. Its position is checked later.
     fn tensor(&mut self, number: u64) -> Result<(TensorInfo, u64, u64), Error> {
         let name = self.text(&format!("tensor {number}"))?;
         let field = format!("tensor {name}");
@@ -383,7 +362,7 @@ impl<'a> Cursor<'a> {
                 ),
             )
         })?;
-        // A stack of matrices (experts) is one matrix with the rows of all.
+        // Stacked matrices (experts) become one matrix with the rows of all.
         let [k, n, stack, _] = size;
         let n = n.checked_mul(stack).unwrap_or(0);
         if k == 0 || n == 0 {
@@ -400,12 +379,12 @@ impl<'a> Cursor<'a> {
                 );
                 self.wrong(&field, problem)
             })?;
-        // Fits: k * n is at most a few times the bytes, which must fit a file that is mapped.
+        // Fits: k * n is at most a few times the number of bytes, and the file is mapped.
         let (n, k) = (
             usize::try_from(n).unwrap_or(usize::MAX),
             usize::try_from(k).unwrap_or(usize::MAX),
         );
-        // It divides n.
+        // The stack divides n, so it fits too.
         let stack = usize::try_from(stack).unwrap_or(1);
         let info = TensorInfo {
             name,
@@ -448,13 +427,13 @@ impl<'a> Cursor<'a> {
                 other => {
                     return Err(self.wrong(
                         key,
-                        format!("is a truth value of {other}; 0 or 1 are meant"),
+                        format!("is a boolean with the value {other}; it must be 0 or 1"),
                     ));
                 }
             },
             Kind::String => Value::String(self.text(key)?),
             Kind::Array(_) | Kind::Arrays(_) => {
-                return Err(self.wrong(key, "is an array where a plain value is meant"));
+                return Err(self.wrong(key, "is an array, expected a plain value"));
             }
         })
     }
@@ -470,7 +449,7 @@ impl<'a> Cursor<'a> {
         if self.elements > MAX_ELEMENTS {
             return Err(self.wrong(
                 key,
-                format!("brings the file's array elements above {MAX_ELEMENTS}"),
+                format!("exceeds the limit of {MAX_ELEMENTS} array elements per file"),
             ));
         }
         let mut values = Vec::with_capacity(count as usize);
@@ -495,7 +474,7 @@ impl<'a> Cursor<'a> {
         Ok((Value::Array(values), Kind::Array(Box::new(kind))))
     }
 
-    /// Refuses a count that what is left of the file cannot hold.
+    /// Fails if the rest of the file cannot hold `count` entries.
     fn enough(&self, field: &str, count: u64, each: u64) -> Result<(), Error> {
         let left = (self.bytes.len() - self.at) as u64;
         if count > left / each {
@@ -511,7 +490,7 @@ impl<'a> Cursor<'a> {
         let length = self.u64(field)?;
         let bytes = self.take(length, field)?;
         let text = std::str::from_utf8(bytes)
-            .map_err(|_| self.wrong(field, "holds text that is not UTF-8"))?;
+            .map_err(|_| self.wrong(field, "contains text that is not UTF-8"))?;
         Ok(text.to_string())
     }
 
@@ -541,7 +520,7 @@ impl<'a> Cursor<'a> {
             }
             None => {
                 let problem = format!(
-                    "needs {count} bytes, but the file ends after {}; fetch it again",
+                    "needs {count} bytes, but the file ends after {}; download it again",
                     left.len()
                 );
                 Err(self.wrong(field, problem))
@@ -554,7 +533,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Names come from the file and may be of any length.
+/// Shortens a field name for errors. Names in a file may have any length.
 fn shorten(field: &str) -> String {
     match field.char_indices().nth(120) {
         Some((at, _)) => format!("{}...", &field[..at]),

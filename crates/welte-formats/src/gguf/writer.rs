@@ -1,4 +1,4 @@
-//! Writes GGUF version 3: head first, then each tensor's bytes in order, to a file that takes its name only when whole.
+//! Writes GGUF version 3: the head, then each tensor's bytes in order. The file gets its name when it is complete.
 
 use super::{ALIGNMENT, ALIGNMENT_KEY, Kind, Kinds, MAGIC, type_id};
 use crate::{Error, Metadata, TensorInfo, Value};
@@ -6,24 +6,24 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes one file. The bytes go to `NAME.part-PID` beside the target, which [`Writer::finish`] renames; a writer that
-/// is dropped before that removes it.
+/// Writes one file. Bytes go to `NAME.part-PID` in the same directory. [`Writer::finish`] renames it; dropping the
+/// writer before that removes it.
 #[derive(Debug)]
 pub struct Writer {
     target: PathBuf,
     temporary: PathBuf,
     file: Option<BufWriter<File>>,
-    /// Name and bytes of each tensor.
+    /// Name and size of each tensor.
     tensors: Vec<(String, u64)>,
-    /// The tensor that is being written and how much of it has come.
+    /// The current tensor, and its bytes written so far.
     current: usize,
     written: u64,
 }
 
 impl Writer {
-    /// Starts a file with this metadata and these tensors. A key is written with its type in `kinds`; without one
-    /// with the customary one: 32 bits where they suffice (64 otherwise) for integers, f32 for floats. The alignment
-    /// is 32: a `general.alignment` in the metadata is left out, and so are `split.*`.
+    /// Starts a file with this metadata and these tensors. Keys without a type in `kinds` get the usual one: u32 or i32
+    /// for integers that fit, otherwise 64 bits, and f32 for floats. The alignment is 32; `general.alignment` and
+    /// `split.*` are left out.
     pub fn create(
         path: &Path,
         metadata: &Metadata,
@@ -56,8 +56,8 @@ impl Writer {
         Ok(writer)
     }
 
-    /// The next bytes of the tensors' data, in the order given to [`Writer::create`]; in pieces of any size, but a
-    /// piece must not cross from one tensor into the next.
+    /// Writes the next bytes of the data, in the order of the tensors. Pieces may have any size, but must not cross
+    /// from one tensor into the next.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let Some((name, size)) = self.tensors.get(self.current) else {
             return Err(self.wrong("data", "more bytes than the tensors need"));
@@ -65,7 +65,7 @@ impl Writer {
         let size = *size;
         if bytes.len() as u64 > size - self.written {
             let problem = format!(
-                "got {} bytes where {} were left",
+                "got {} bytes, but only {} are left",
                 bytes.len(),
                 size - self.written
             );
@@ -81,7 +81,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the file: everything must have been written; then it is on the disk under its name.
+    /// Completes the file, syncs it to disk and gives it its name. Fails if data is missing.
     pub fn finish(mut self) -> Result<(), Error> {
         if let Some((name, size)) = self.tensors.get(self.current) {
             let problem = format!("only {} of {size} bytes were written", self.written);
@@ -120,14 +120,14 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            // What is still buffered is not worth writing: the file goes.
+            // Discard buffered bytes, since the file is removed.
             drop(file.into_parts());
             let _ = std::fs::remove_file(&self.temporary);
         }
     }
 }
 
-/// A name for the unfinished file in the same directory, so that the rename stays on one disk.
+/// A temporary name in the same directory, so that renaming stays on one disk.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".part-{}", std::process::id()));
@@ -141,15 +141,11 @@ fn bytes_of(path: &Path, tensor: &TensorInfo) -> Result<u64, Error> {
         .and_then(|row| row.checked_mul(tensor.n));
     bytes.filter(|b| *b > 0).map(|b| b as u64).ok_or_else(|| {
         let (n, k, format) = (tensor.n, tensor.k, tensor.format.name());
-        Error::malformed(
-            path,
-            format!("tensor {}", tensor.name),
-            format!("{n} x {k} cannot be stored as {format}"),
-        )
+        tensor.wrong(path, format!("{n} x {k} cannot be stored as {format}"))
     })
 }
 
-/// Everything before the data, without the padding.
+/// Everything before the data, without padding.
 fn head(
     path: &Path,
     metadata: &Metadata,
@@ -193,11 +189,8 @@ fn head(
             0 | 1 => &[k, n],
             _ if n.is_multiple_of(stack) => &[k, n / stack, stack],
             _ => {
-                return Err(Error::malformed(
-                    path,
-                    format!("tensor {}", tensor.name),
-                    format!("{n} rows cannot be a stack of {stack} matrices"),
-                ));
+                let problem = format!("{n} rows cannot be a stack of {stack} matrices");
+                return Err(tensor.wrong(path, problem));
             }
         };
         out.extend((dimensions.len() as u32).to_le_bytes());
@@ -206,16 +199,14 @@ fn head(
             .for_each(|d| out.extend((*d as u64).to_le_bytes()));
         let id = type_id(tensor.format).ok_or_else(|| {
             let problem = format!("GGUF has no type for {}", tensor.format.name());
-            Error::malformed(path, format!("tensor {}", tensor.name), problem)
+            tensor.wrong(path, problem)
         })?;
         out.extend(id.to_le_bytes());
         out.extend(offset.to_le_bytes());
         offset = bytes_of(path, tensor)?
             .checked_next_multiple_of(ALIGNMENT)
             .and_then(|bytes| offset.checked_add(bytes))
-            .ok_or_else(|| {
-                Error::malformed(path, format!("tensor {}", tensor.name), "is too large")
-            })?;
+            .ok_or_else(|| tensor.wrong(path, "is too large"))?;
     }
     Ok(out)
 }
@@ -225,7 +216,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-/// The type that files customarily give such a value.
+/// The usual type of a value.
 fn customary(value: &Value) -> Kind {
     match value {
         Value::U64(v) if *v <= u32::MAX.into() => Kind::U32,
@@ -239,7 +230,7 @@ fn customary(value: &Value) -> Kind {
     }
 }
 
-/// One type for all elements: the widest that any of them needs.
+/// The usual type of all elements: the widest that any of them needs.
 fn customary_array(values: &[Value]) -> Kind {
     if matches!(values.first(), Some(Value::Array(_))) {
         return Kind::Arrays(values.iter().map(customary).collect());
@@ -253,7 +244,7 @@ fn customary_array(values: &[Value]) -> Kind {
     Kind::Array(Box::new(widest.unwrap_or(Kind::String)))
 }
 
-/// Writes one value as `kind`; `None` when it does not fit.
+/// Writes a value as `kind`, or returns `None` if it does not fit.
 fn put_value(out: &mut Vec<u8>, value: &Value, kind: &Kind) -> Option<()> {
     if let Value::Array(values) = value {
         return put_array(out, values, kind);

@@ -1,18 +1,19 @@
-//! F8_E4M3 weights: `X` with scales in `X_scale` or `X_scale_inv` (either is multiplied with), one for all, one for each
-//! row, or one for each rectangle. They become blocks of 128 with a scale each; rows that are no whole number of blocks
-//! become BF16. Scales of activations are left alone: ours are not rounded.
+//! F8_E4M3 weights: `X` with scales in `X_scale` or `X_scale_inv`. Both kinds are factors: one per tensor, per row or
+//! per rectangle. Weights become blocks of 128 with a scale each. Rows that are not whole blocks become BF16. Scales of
+//! activations are ignored, since activations are not rounded.
 
 use super::{Data, Files, Place, Stored};
 use crate::{Error, Metadata, TensorInfo, Value, quant};
 use memmap2::Mmap;
 use safetensors::Dtype;
+use std::ops::Range;
 use std::path::Path;
 use welte_table::Format;
 
-/// What follows a weight's name in those of its scales.
+/// Suffixes of the scales' names.
 const SCALES: [&str; 2] = ["_scale", "_scale_inv"];
 
-/// How names of scales of activations, keys and values end.
+/// Suffixes of ignored scales: those of activations, keys and values.
 const IGNORED: [&str; 7] = [
     ".input_scale",
     ".input_scale_ub",
@@ -23,25 +24,25 @@ const IGNORED: [&str; 7] = [
     ".v_scale",
 ];
 
-/// The rectangle of a scale where the configuration does not say: rows, columns.
+/// The default rectangle of a scale: rows, columns.
 const RECTANGLE: (usize, usize) = (128, 128);
 
 /// Bytes of a block's scale.
 const SCALE: usize = 4;
 
-/// A weight and its scales.
+/// The location of a weight and its scales.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     weight: Place,
     scales: Place,
     dtype: Dtype,
-    /// Rows and columns that share a scale.
+    /// The rectangle of a scale: rows and columns.
     each: (usize, usize),
-    /// Scales of the columns of one row.
+    /// Scales per row of rectangles.
     across: usize,
 }
 
-/// True for what is read with a weight, or not at all.
+/// True for tensors that are read with a weight, or ignored.
 pub(super) fn is_part(files: &Files, tensor: &Stored) -> Result<bool, Error> {
     let name = tensor.name.as_str();
     if IGNORED.iter().any(|end| name.ends_with(end)) {
@@ -54,14 +55,14 @@ pub(super) fn is_part(files: &Files, tensor: &Stored) -> Result<bool, Error> {
         Some(Dtype::F8_E4M3) => Ok(true),
         _ if !weight.ends_with(".weight") => Ok(false),
         found => {
-            let kind = found.map_or("is not there".to_string(), |t| format!("has type {t:?}"));
-            let problem = format!("belongs to {weight} in F8_E4M3, which {kind}");
+            let kind = found.map_or("is missing".to_string(), |t| format!("has type {t:?}"));
+            let problem = format!("is a scale of {weight}, which must be F8_E4M3 but {kind}");
             Err(files.wrong(tensor, problem))
         }
     }
 }
 
-/// The rectangle of a scale that the configuration names.
+/// The rectangle of a scale in the configuration.
 pub(super) fn block(config: &Path, metadata: &Metadata) -> Result<(usize, usize), Error> {
     const KEYS: [&str; 2] = [
         "quantization_config.weight_block_size",
@@ -71,7 +72,7 @@ pub(super) fn block(config: &Path, metadata: &Metadata) -> Result<(usize, usize)
         return Ok(RECTANGLE);
     };
     let wrong = || {
-        let problem = "is no pair of positive whole numbers, the second a multiple of 128";
+        let problem = "must be two positive integers, the second a multiple of 128";
         Error::malformed(config, key, problem)
     };
     let Value::Array(sides) = value else {
@@ -88,7 +89,7 @@ pub(super) fn block(config: &Path, metadata: &Metadata) -> Result<(usize, usize)
     }
 }
 
-/// A weight with its scales.
+/// A weight joined with its scales.
 pub(super) fn joined(
     files: &Files,
     weight: &Stored,
@@ -143,22 +144,17 @@ pub(super) fn joined(
     Ok((info, Data::Float8(parts)))
 }
 
-/// Rows `first..first + rows` of a tensor as blocks, or as BF16.
+/// Rows of a tensor as blocks, or as BF16.
 pub(super) fn rows(
     path: &Path,
     maps: &[Mmap],
     parts: Parts,
     tensor: &TensorInfo,
-    first: usize,
-    rows: usize,
+    rows: Range<usize>,
 ) -> Result<Vec<u8>, Error> {
-    let wrong = |p: String| Error::malformed(path, format!("tensor {}", tensor.name), p);
-    let Some(end) = first.checked_add(rows).filter(|end| *end <= tensor.n) else {
-        let problem = format!("has no rows from {first} on (it has {})", tensor.n);
-        return Err(wrong(problem));
-    };
+    let wrong = |problem: String| tensor.wrong(path, problem);
     let size = parts.dtype.bitsize() / 8;
-    // What is read here lies in the file, as was seen when it was opened.
+    // The scales were checked to lie in the file when it was opened.
     let scale = |row: usize, column: usize| {
         let index = row / parts.each.0 * parts.across + column / parts.each.1;
         let at = parts.scales.start + index * size;
@@ -167,25 +163,25 @@ pub(super) fn rows(
         quant::decode(format_of(parts.dtype), bytes, &mut value);
         Some(value[0])
     };
-    let mut out = Vec::with_capacity(rows * tensor.format.bytes(tensor.k).unwrap_or(0));
+    let mut out = Vec::with_capacity(rows.len() * tensor.format.bytes(tensor.k).unwrap_or(0));
     let block = Format::F8_E4M3.block();
-    for row in first..end {
+    for row in rows {
         let at = parts.weight.start + row * tensor.k;
         let bytes = maps[parts.weight.file].get(at..at + tensor.k);
         let bytes = bytes.ok_or_else(|| wrong(format!("ends before row {row}")))?;
         let nan = |byte: &u8| byte & 0x7f == 0x7f;
-        // All of them without a branch first: most rows have none.
+        // Most rows have no NaN, so check without a branch first.
         if bytes.iter().fold(false, |any, byte| any | nan(byte)) {
             let at = bytes.iter().position(nan).unwrap_or(0);
             let problem =
-                format!("row {row} has NaN at {at}: the model is damaged; fetch it again");
+                format!("row {row} has NaN at {at}: the model is damaged; download it again");
             return Err(wrong(problem));
         }
         for (i, bytes) in bytes.chunks(block).enumerate() {
             let scale = scale(row, i * block).filter(|s| s.is_finite());
             let scale = scale.ok_or_else(|| {
                 wrong(format!(
-                    "has no usable scale for row {row}, column {}: the model is damaged; fetch it again",
+                    "has no usable scale for row {row}, column {}: the model is damaged; download it again",
                     i * block
                 ))
             })?;

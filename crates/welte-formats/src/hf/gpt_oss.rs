@@ -1,29 +1,29 @@
-//! Experts as gpt-oss's files have them: gate and up are one tensor in which their rows alternate, and floats lie with rows
-//! and columns exchanged. They are read as `gate_proj`, `up_proj` and `down_proj`, each with a row for each output.
+//! Experts in gpt-oss's files. Gate and up are one tensor with alternating rows, and float matrices are transposed.
+//! They are read as `gate_proj`, `up_proj` and `down_proj`, with a row per output.
 
 use super::{Data, Files, Place, Stored, mxfp4};
 use crate::{Error, Metadata, TensorInfo, Value};
 use memmap2::Mmap;
 use safetensors::Dtype;
-use std::path::Path;
+use std::ops::Range;
 
-/// Before the names of the experts' tensors.
+/// Precedes the names of the experts' tensors.
 const EXPERTS: &str = ".mlp.experts.";
 
-/// Elements of a tensor that do not lie one after the other.
+/// Elements of a tensor that are not contiguous.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Strided {
     place: Place,
     /// Bytes of an element.
     size: usize,
-    /// Rows of one expert; for the rest, elements from one expert, row and column to the next.
+    /// Rows per expert, then the distances between experts, rows and columns in elements.
     rows: usize,
     expert: usize,
     row: usize,
     column: usize,
 }
 
-/// What a tensor of experts is read as; none if it is none.
+/// The tensors that a tensor of experts becomes; none if it is another tensor.
 pub(super) fn taken(
     files: &Files,
     metadata: &Metadata,
@@ -67,12 +67,12 @@ pub(super) fn taken(
     Ok(Some(found))
 }
 
-/// Refuses what cannot be gate and up in turn.
+/// Refuses outputs that cannot alternate.
 fn alternate(files: &Files, tensor: &Stored, rows: usize, step: usize) -> Result<(), Error> {
     if rows.is_multiple_of(step) {
         return Ok(());
     }
-    let problem = format!("has {rows} outputs for each expert; gate and up in turn are meant");
+    let problem = format!("has {rows} outputs per expert, so gate and up cannot alternate");
     Err(files.wrong(tensor, problem))
 }
 
@@ -81,7 +81,7 @@ fn shape<const N: usize>(files: &Files, tensor: &Stored, meant: &str) -> Result<
     match shape {
         Ok(shape) if !shape.contains(&0) => Ok(shape),
         _ => {
-            let problem = format!("has shape {:?}; {meant} is meant", tensor.shape);
+            let problem = format!("has shape {:?}, expected {meant}", tensor.shape);
             Err(files.wrong(tensor, problem))
         }
     }
@@ -127,7 +127,7 @@ fn biases(
     Ok((info, data))
 }
 
-/// The elements from the `first` on.
+/// Elements of a tensor, starting at `first`.
 fn strided(
     info: &TensorInfo,
     tensor: &Stored,
@@ -150,30 +150,21 @@ fn strided(
     })
 }
 
-/// Rows `first..first + rows` of a tensor, their elements side by side.
+/// Rows of a tensor, with contiguous elements.
 pub(super) fn rows(
-    path: &Path,
     maps: &[Mmap],
     parts: Strided,
     tensor: &TensorInfo,
-    first: usize,
-    rows: usize,
-) -> Result<Vec<u8>, Error> {
+    rows: Range<usize>,
+) -> Option<Vec<u8>> {
     let (map, size) = (&maps[parts.place.file], parts.size);
-    let fault = || {
-        let problem = format!("has no rows from {first} on (it has {})", tensor.n);
-        Error::malformed(path, format!("tensor {}", tensor.name), problem)
-    };
-    let end = first.checked_add(rows).filter(|end| *end <= tensor.n);
-    let end = end.ok_or_else(fault)?;
-    let mut out = Vec::with_capacity(rows * tensor.k * size);
-    // Every element lies in the file, as was seen when it was opened.
-    for row in first..end {
+    let mut out = Vec::with_capacity(rows.len() * tensor.k * size);
+    for row in rows {
         let at = row / parts.rows * parts.expert + row % parts.rows * parts.row;
         for k in 0..tensor.k {
             let from = parts.place.start + (at + k * parts.column) * size;
-            out.extend_from_slice(map.get(from..from + size).ok_or_else(fault)?);
+            out.extend_from_slice(map.get(from..from + size)?);
         }
     }
-    Ok(out)
+    Some(out)
 }

@@ -1,14 +1,15 @@
-//! Weights as MLX quantises them: `X.weight` (integers packed into u32), `X.scales` and `X.biases` become one tensor,
-//! whose blocks have the three side by side.
+//! MLX's quantised weights: `X.weight` (integers packed into u32), `X.scales` and `X.biases` become one tensor, whose
+//! blocks contain all three.
 
 use super::{Data, Files, Place, Stored};
 use crate::{Error, Metadata, TensorInfo, Value};
 use memmap2::Mmap;
 use safetensors::Dtype;
+use std::ops::Range;
 use std::path::Path;
 use welte_table::{Affine, Format};
 
-/// Where the three parts of a weight begin.
+/// The start of the three parts of a weight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     weight: Place,
@@ -16,7 +17,7 @@ pub(super) struct Parts {
     biases: Place,
 }
 
-/// A directory as its quantised tensors need to see it.
+/// The parts of a directory that quantised tensors depend on.
 pub(super) struct Quantised<'a> {
     /// `config.json`
     pub(super) config: &'a Path,
@@ -25,7 +26,7 @@ pub(super) struct Quantised<'a> {
 }
 
 impl Quantised<'_> {
-    /// True for scales and biases: they are read with their weight.
+    /// True for scales and biases, which are read with their weight.
     pub(super) fn is_part(&self, tensor: &Stored) -> Result<bool, Error> {
         let name = &tensor.name;
         let module = name
@@ -38,11 +39,11 @@ impl Quantised<'_> {
         if weight.is_some_and(|weight| weight.dtype == Dtype::U32) {
             return Ok(true);
         }
-        let problem = format!("belongs to a packed {module}.weight, and there is none");
+        let problem = format!("belongs to a packed {module}.weight, which is missing");
         Err(self.files.wrong(tensor, problem))
     }
 
-    /// A packed weight, its scales and its biases.
+    /// A packed weight joined with its scales and biases.
     pub(super) fn joined(&self, weight: &Stored) -> Result<(TensorInfo, Data), Error> {
         let Some(module) = weight.name.strip_suffix(".weight") else {
             let problem = "has type U32, which only packed weights have (X.weight)";
@@ -73,7 +74,7 @@ impl Quantised<'_> {
             return Err(self.files.wrong(biases, problem));
         }
         let affine = Affine::new(bits, group, bf16).ok_or_else(|| {
-            let problem = format!("has {bits} bits in groups of {group}");
+            let problem = format!("has {bits} bits in groups of {group}, which is not supported");
             self.files.wrong(weight, problem)
         })?;
         let (n, k) = self.shape(weight, scales, affine)?;
@@ -92,7 +93,8 @@ impl Quantised<'_> {
         Ok((info, Data::Mlx(parts)))
     }
 
-    /// Rows and elements of a row: all but the last dimension are the same for both, and that one agrees.
+    /// Rows and elements per row. The dimensions of weight and scales agree except the last, which the group size
+    /// relates.
     fn shape(
         &self,
         weight: &Stored,
@@ -121,8 +123,8 @@ impl Quantised<'_> {
         }
     }
 
-    /// The key under which `config.json` says how weights are quantised. Tools of other kinds use the second one, too,
-    /// and name themselves there.
+    /// The key in `config.json` that describes the quantisation. Other tools use the second key too, but add their
+    /// name.
     fn key(&self) -> Option<&'static str> {
         let has = |key: &str| self.metadata.contains_key(key);
         if has("quantization.bits") || has("quantization.group_size") || has("quantization.mode") {
@@ -132,7 +134,7 @@ impl Quantised<'_> {
         (!other).then_some("quantization_config")
     }
 
-    /// Bits and group of a module: its own, if it has an entry, or else those of all.
+    /// Bits and group size of a module: its own, or else the general ones.
     fn recipe(&self, module: &str) -> Result<(usize, usize), Error> {
         let Some(key) = self.key() else {
             let problem = format!(
@@ -160,10 +162,10 @@ impl Quantised<'_> {
             Some(other) => {
                 let name = match other {
                     Value::String(name) => name,
-                    _ => "no text",
+                    _ => "not text",
                 };
                 let problem = format!(
-                    "is {name}; of MLX's modes, affine is supported: convert with that one"
+                    "is {name}; only MLX's affine mode is supported: convert the model with it"
                 );
                 return Err(wrong(mode, problem));
             }
@@ -177,7 +179,7 @@ impl Quantised<'_> {
                     let problem = format!("is {v}; supported are {}", listed().join(", "));
                     Err(wrong(field, problem))
                 }
-                Some(_) => Err(wrong(field, "is no whole number".to_string())),
+                Some(_) => Err(wrong(field, "is not an integer".to_string())),
                 None => Err(wrong(field, "is missing".to_string())),
             }
         };
@@ -188,45 +190,27 @@ impl Quantised<'_> {
     }
 }
 
-/// Rows `first..first + rows` of a tensor as blocks.
+/// Rows of a tensor as blocks.
 pub(super) fn rows(
-    path: &Path,
     maps: &[Mmap],
     parts: Parts,
     tensor: &TensorInfo,
-    first: usize,
-    rows: usize,
-) -> Result<Vec<u8>, Error> {
-    let end = first.checked_add(rows).filter(|end| *end <= tensor.n);
+    rows: Range<usize>,
+) -> Option<Vec<u8>> {
     let groups = tensor.k / tensor.format.block();
     let quants = tensor.format.block_bytes() - 4;
-    // `end` rows lie in the file, as was seen when it was opened.
     let part = |place: Place, each: usize| {
-        let from = place.start + first * groups * each;
-        maps[place.file].get(from..from + rows * groups * each)
+        let from = place.start + rows.start * groups * each;
+        maps[place.file].get(from..from + rows.len() * groups * each)
     };
-    let found = end.and_then(|_| {
-        let (scales, biases) = (part(parts.scales, 2)?, part(parts.biases, 2)?);
-        Some((scales, biases, part(parts.weight, quants)?))
-    });
-    let Some((scales, biases, weight)) = found else {
-        let problem = format!(
-            "has no rows {first} to {} (it has {})",
-            first.saturating_add(rows),
-            tensor.n
-        );
-        return Err(Error::malformed(
-            path,
-            format!("tensor {}", tensor.name),
-            problem,
-        ));
-    };
-    let mut out = Vec::with_capacity(rows * groups * (4 + quants));
+    let (scales, biases) = (part(parts.scales, 2)?, part(parts.biases, 2)?);
+    let weight = part(parts.weight, quants)?;
+    let mut out = Vec::with_capacity(rows.len() * groups * (4 + quants));
     let halves = scales.chunks_exact(2).zip(biases.chunks_exact(2));
     for ((scale, bias), quants) in halves.zip(weight.chunks_exact(quants)) {
         out.extend_from_slice(scale);
         out.extend_from_slice(bias);
         out.extend_from_slice(quants);
     }
-    Ok(out)
+    Some(out)
 }

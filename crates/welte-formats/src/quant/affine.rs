@@ -37,7 +37,7 @@ pub(super) fn decode(affine: Affine, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Integer i of a stream, which may begin in one byte and end in the next.
+/// Integer i of the stream. It may span two bytes.
 fn integer(bits: usize, stream: &[u8], i: usize) -> u8 {
     let (byte, shift) = (i * bits / 8, i * bits % 8);
     let next = stream.get(byte + 1).copied().unwrap_or(0);
@@ -45,7 +45,7 @@ fn integer(bits: usize, stream: &[u8], i: usize) -> u8 {
     (pair >> shift) as u8 & (0xff >> (8 - bits))
 }
 
-/// The least value is the bias, the largest the top integer, as near as 16 bits can say it.
+/// The bias encodes the minimum, and the top integer the maximum, both rounded to 16 bits.
 pub(super) fn encode(affine: Affine, values: &[f32], out: &mut [u8]) {
     let (bits, top) = (affine.bits(), f32::from(0xff_u8 >> (8 - affine.bits())));
     let blocks = out.chunks_exact_mut(Format::Affine(affine).block_bytes());
@@ -58,7 +58,7 @@ pub(super) fn encode(affine: Affine, values: &[f32], out: &mut [u8]) {
         block.fill(0);
         block[..2].copy_from_slice(&scale);
         block[2..4].copy_from_slice(&bias);
-        // The integers fit the scale and the bias as they were rounded.
+        // Quantise against the rounded scale and bias.
         let (scale, bias) = (half(affine, scale), half(affine, bias));
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
         for (i, x) in values().enumerate() {

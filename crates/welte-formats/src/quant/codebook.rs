@@ -1,15 +1,15 @@
-//! What the formats with a table of 16 values share: IQ4_NL and IQ4_XS one table, MXFP4 another.
+//! Formats with a table of 16 values: IQ4_NL and IQ4_XS share one, MXFP4 has its own.
 
-/// The values of IQ4_NL and IQ4_XS, closer together around zero, where most weights are.
+/// The values of IQ4_NL and IQ4_XS, denser around zero, where most weights are.
 pub(super) const UNEVEN: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
-/// Candidates for a scale: the largest value goes to an end of the table, or so many steps of this size beside it.
+/// Candidates for a scale map the largest value to an end of the table, or up to 7 steps of this size beside it.
 const CANDIDATES: i32 = 7;
 const STEP: f32 = 2.0;
 
-/// The index of the nearest of the uneven values.
+/// The index of the nearest value of the table.
 pub(super) fn nearest(x: f32) -> u8 {
     UNEVEN.windows(2).fold(0, |index, pair| {
         let middle = (f32::from(pair[0]) + f32::from(pair[1])) * 0.5;
@@ -17,7 +17,7 @@ pub(super) fn nearest(x: f32) -> u8 {
     })
 }
 
-/// The indices for `x = scale · value`, and the error that they make, weighted.
+/// The indices for `x = scale · value`, and their weighted error.
 pub(super) fn fit(x: &[f32; 32], weights: &[f32; 32], scale: f32) -> ([u8; 32], f32) {
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     let mut error = 0.0;
@@ -30,14 +30,14 @@ pub(super) fn fit(x: &[f32; 32], weights: &[f32; 32], scale: f32) -> ([u8; 32], 
     (q, error)
 }
 
-/// How much the error of each value counts: large values do more damage in a product.
+/// The weight of each error. Errors of large values cost more in a product.
 pub(super) fn weights(x: &[f32; 32]) -> [f32; 32] {
     let rms = (x.iter().map(|x| x * x).sum::<f32>() / 32.0).sqrt();
     x.map(|x| rms + x.abs())
 }
 
-/// The scale for the uneven values. With indices given, the best is Σwxv / Σwvv, and it takes (Σwxv)² / Σwvv off the
-/// error.
+/// The scale for the table's values. For given indices, the best scale is Σwxv / Σwvv; it reduces the error by (Σwxv)²
+/// / Σwvv.
 pub(super) fn best_scale(x: &[f32; 32], weights: &[f32; 32]) -> f32 {
     let extreme = x
         .iter()

@@ -1,11 +1,6 @@
-//! F8_E4M3: 128 elements in 132 bytes, `x = scale · v`, v a float of one sign, four exponent and three mantissa bits.
-//! No file has these blocks: the ways in which safetensors store scales (one for a tensor, for each row, for each
-//! square of 128) all become this one when rows are read.
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 0..4 | scale, f32 |
-//! | 4..132 | v |
+//! F8_E4M3: 128 elements in 132 bytes, `x = scale · v`; v is a float with one sign, four exponent and three mantissa
+//! bits. No file contains these blocks. Safetensors store one scale per tensor, row or 128 x 128 square; all three
+//! become this format when rows are read.
 
 /// The largest value.
 const LARGEST: f32 = 448.0;
@@ -21,7 +16,7 @@ fn value(byte: u8) -> f32 {
     if byte & 0x80 == 0 { size } else { -size }
 }
 
-/// The nearest byte, ties to even; nothing beyond the largest value.
+/// The nearest byte, ties to even. Larger values become the largest.
 fn byte(x: f32) -> u8 {
     let size = x.abs().min(LARGEST);
     let bits = size.to_bits();

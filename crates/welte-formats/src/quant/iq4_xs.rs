@@ -38,7 +38,7 @@ pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 136]) {
     let extreme = ideal
         .iter()
         .fold(0.0, |a: f32, b| if b.abs() > a.abs() { *b } else { a });
-    // The largest goes to the negative end, which reaches one step further.
+    // The extreme maps to the negative end, which reaches one step further.
     let d = search::as_half(extreme / -32.0);
     halves::put(block, 0, d);
     let mut high = 0u16;

@@ -1,8 +1,7 @@
-//! Block formats: one file each, with the layout, the decoder to f32 and the encoder.
+//! Block formats, one file each: layout, decoder to f32 and encoder.
 //!
-//! What the encoders of block formats do with values that no weight should have: NaN becomes 0, and everything
-//! beyond ±65504 (the largest f16, infinities included) becomes ±65504. The plain formats keep NaN and infinities,
-//! and F16 rounds what is too large for it to infinity.
+//! Encoders of block formats turn NaN into 0 and clamp values to ±65504, the largest f16. The plain formats keep NaN
+//! and infinities; F16 rounds values that are too large to infinity.
 
 mod affine;
 mod codebook;
@@ -25,10 +24,9 @@ mod q6_k;
 mod q8_0;
 mod search;
 
-use crate::{Checkpoint, Error, TensorInfo};
 use welte_table::Format;
 
-/// Decodes whole blocks to f32: `bytes` holds `out.len() / block` blocks. Panics if the lengths disagree.
+/// Decodes whole blocks to f32. Panics if `bytes` is not as long as `out.len()` elements of the format.
 pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(
         format.bytes(out.len()),
@@ -58,7 +56,7 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Encodes whole blocks: the reverse of `decode`, as near as the format can. Panics if the lengths disagree.
+/// Encodes whole blocks, rounding to the nearest values of the format. Panics if the lengths disagree.
 pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
     assert_eq!(
         format.bytes(values.len()),
@@ -88,19 +86,7 @@ pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
     }
 }
 
-/// Decodes one row of a tensor: `out.len()` must be its `k`.
-pub fn row_decode(
-    checkpoint: &dyn Checkpoint,
-    tensor: &TensorInfo,
-    row: usize,
-    out: &mut [f32],
-) -> Result<(), Error> {
-    let bytes = checkpoint.rows(tensor, row, 1)?;
-    decode(tensor.format, &bytes, out);
-    Ok(())
-}
-
-/// Runs a decoder of one block (`B` bytes, `N` elements) over all of them.
+/// Applies a decoder of one block (`B` bytes, `N` elements) to all blocks.
 fn decode_blocks<const B: usize, const N: usize>(
     bytes: &[u8],
     out: &mut [f32],
@@ -113,7 +99,7 @@ fn decode_blocks<const B: usize, const N: usize>(
     }
 }
 
-/// Runs an encoder of one block over all of them.
+/// Applies an encoder of one block to all blocks.
 fn encode_blocks<const B: usize, const N: usize>(
     values: &[f32],
     out: &mut [u8],
@@ -126,7 +112,7 @@ fn encode_blocks<const B: usize, const N: usize>(
     }
 }
 
-/// An encoder that never sees NaN, infinities or values that would make its f16 scale infinite.
+/// An encoder whose input is finite and within the range of its f16 scale.
 fn tamed<const B: usize, const N: usize>(
     encode: impl Fn(&[f32; N], &mut [u8; B]),
 ) -> impl Fn(&[f32; N], &mut [u8; B]) {

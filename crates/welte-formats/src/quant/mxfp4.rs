@@ -1,17 +1,12 @@
-//! MXFP4: 32 elements in 17 bytes, `x = 2^(e - 127) · value[q]`, q a float of one sign, two exponent and one mantissa
-//! bits. The table has twice the values, so the scale is half as large.
-//!
-//! | bytes | what |
-//! |---|---|
-//! | 0 | e, an exponent of eight bits |
-//! | 1..17 | q: byte j = element j low, element j + 16 high |
+//! MXFP4: 32 elements in 17 bytes, `x = 2^(e - 127) · value[q]`; q is a float with one sign, two exponent and one
+//! mantissa bits. The table contains doubled values, so the scale is halved.
 
 use super::nibbles;
 
-/// Twice the values.
+/// The doubled values.
 const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// 2^(e - 128): half the scale, exact for every e.
+/// 2^(e - 128), half the scale; exact for every e.
 fn half_scale(e: u8) -> f32 {
     match e {
         0 | 1 => f32::from_bits(0x0020_0000 << e),
@@ -29,7 +24,7 @@ pub(super) fn decode(block: &[u8; 17], out: &mut [f32; 32]) {
 
 pub(super) fn encode(x: &[f32; 32], block: &mut [u8; 17]) {
     let most = x.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-    // Two below the exponent of the largest value, whose own exponent in the table is up to two.
+    // The largest value of the table has the exponent 2.
     let exponent = (most.to_bits() >> 23) as u8;
     block[0] = exponent.saturating_sub(2);
     let d = half_scale(block[0]);

@@ -1,7 +1,7 @@
-//! The 4-bit and 5-bit blocks of 32 share one arrangement: byte j of 16 holds element j in its low half and element
-//! j + 16 in its high half; fifth bits are a little-endian u32, bit j of element j.
+//! Blocks of 32 with 4 or 5 bits share one layout. Byte j of 16 contains element j in its low half and element j + 16
+//! in its high half. The fifth bits are a little-endian u32 with element j at bit j.
 
-/// Element values 0..=15 of 16 bytes, through `value`.
+/// Unpacks 16 bytes to elements 0..=15, mapped by `value`.
 pub(super) fn unpack4(bytes: &[u8; 16], out: &mut [f32; 32], value: impl Fn(u8) -> f32) {
     for (j, byte) in bytes.iter().enumerate() {
         out[j] = value(byte & 15);
@@ -9,7 +9,7 @@ pub(super) fn unpack4(bytes: &[u8; 16], out: &mut [f32; 32], value: impl Fn(u8) 
     }
 }
 
-/// Element values 0..=31 of 16 bytes and the fifth bits, through `value`.
+/// Unpacks 16 bytes and the fifth bits to elements 0..=31, mapped by `value`.
 pub(super) fn unpack5(
     high: &[u8; 4],
     bytes: &[u8; 16],
@@ -41,7 +41,7 @@ pub(super) fn pack5(q: &[u8; 32], high: &mut [u8], bytes: &mut [u8]) {
     high.copy_from_slice(&bits.to_le_bytes());
 }
 
-/// Step and integers `0..2 * half` of `x = d · (q - half)`: the value largest in size goes to -half exactly.
+/// Step and integers `0..2 * half` of `x = d · (q - half)`. The value of the largest magnitude maps to -half exactly.
 pub(super) fn centred(x: &[f32; 32], half: u8) -> (f32, [u8; 32]) {
     let extreme = x
         .iter()
@@ -54,7 +54,7 @@ pub(super) fn centred(x: &[f32; 32], half: u8) -> (f32, [u8; 32]) {
     )
 }
 
-/// Step, least value and integers `0..=top` of `x = d · q + m`.
+/// Step, minimum and integers `0..=top` of `x = d · q + m`.
 pub(super) fn from_least(x: &[f32; 32], top: u8) -> (f32, f32, [u8; 32]) {
     let least = x.iter().copied().fold(f32::INFINITY, f32::min);
     let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -35,7 +35,7 @@ pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 84]) {
     halves::put(block, 82, fit.dmin);
 }
 
-/// Where the 2-bit values of sub-block `sub` lie: first byte of 16, and shift (the same in Q3_K).
+/// The position of a sub-block's 2-bit values: first byte of 16, and shift. Q3_K uses it too.
 pub(super) fn place(sub: usize) -> (usize, usize) {
     (32 * (sub / 8) + 16 * (sub % 2), 2 * (sub / 2 % 4))
 }

@@ -8,9 +8,9 @@
 //! | 4..16 | scales and mins, see below |
 //! | 16..144 | q: byte 32g + j = element 64g + j low, element 64g + 32 + j high |
 //!
-//! Of the twelve bytes: bits 0..6 of byte i are scale i, of byte 4 + i min i (i < 4). Byte 8 + i holds the low four
-//! bits of scale 4 + i (low half) and of min 4 + i (high half), whose upper two bits are the upper two of byte i and
-//! of byte 4 + i. Q5_K has the same twelve.
+//! In the twelve bytes 4..16, for i < 4: bits 0..6 of byte i are scale i, and bits 0..6 of byte 4 + i are min i. Byte
+//! 8 + i contains the low four bits of scale 4 + i (low half) and of min 4 + i (high half). Their upper two bits are the
+//! upper two bits of bytes i and 4 + i. Q5_K uses the same layout.
 
 use super::{halves, search};
 
@@ -39,7 +39,7 @@ pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 144]) {
     }
 }
 
-/// The reverse of `scale_min` for all sub-blocks; `bytes` must be zero.
+/// The inverse of `scale_min` for all sub-blocks. `bytes` must be zero.
 pub(super) fn put_scale_mins(scales: &[u8; 8], mins: &[u8; 8], bytes: &mut [u8]) {
     for sub in 0..4 {
         bytes[sub] = scales[sub] | ((scales[4 + sub] >> 4) << 6);

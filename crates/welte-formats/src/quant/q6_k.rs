@@ -38,7 +38,7 @@ pub(super) fn encode(x: &[f32; 256], block: &mut [u8; 210]) {
     halves::put(block, 208, fit.d);
 }
 
-/// Where the values of a sub-block lie: first bytes of 16 in the block, and shifts.
+/// The position of a sub-block's values: first bytes of 16 in the block, and shifts.
 struct Place {
     low: usize,
     low_shift: usize,

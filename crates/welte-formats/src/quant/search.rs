@@ -1,6 +1,6 @@
-//! The search for scales (and mins) that the K formats share: for each sub-block, candidates around the obvious scale;
-//! each is improved by least squares over the integers that it leads to, and the best by weighted error stays.
-//! Larger values weigh more, since in a product they do more damage.
+//! The search for scales and mins of the K formats. Each sub-block tries scales around the obvious one. Each candidate
+//! is refined by least squares over the integers that it yields; the one with the least weighted error is kept. Large
+//! values weigh more, since their errors cost more in a product.
 
 use half::f16;
 
@@ -31,7 +31,7 @@ pub(super) fn symmetric(x: &[f32; 256], half: f32, scale_half: f32) -> Symmetric
     for (ideal, x) in ideal.iter_mut().zip(subs) {
         *ideal = best_scale(x, &weights(x), half);
     }
-    // The largest goes to the negative end, which reaches one step further.
+    // The extreme maps to the negative end, which reaches one step further.
     let d = as_half(extreme(&ideal) / -scale_half);
     let mut fit = Symmetric {
         d,
@@ -106,26 +106,26 @@ pub(super) fn affine<const S: usize, const N: usize>(
     fit
 }
 
-/// The integer itself and those beside it, within the bounds (a bound may come twice).
+/// The integer and its neighbours within the bounds. A bound may occur twice.
 fn neighbours(near: f32, lowest: f32, highest: f32) -> [f32; 3] {
     [near, (near - 1.0).max(lowest), (near + 1.0).min(highest)]
 }
 
-/// The nearest integer, ties to even, of a number below 2^22 in size: adding 1.5 · 2^23 leaves no room for a fraction.
+/// The nearest integer, ties to even, for magnitudes below 2^22. Adding 1.5 · 2^23 rounds off the fraction.
 fn nearest(x: f32) -> f32 {
     const ROOM: f32 = 12_582_912.0;
     (x + ROOM) - ROOM
 }
 
-/// What an f16 field will hold of a step. Below f16's normal numbers few digits are left: there it is rounded away from
-/// zero, so that the largest multiple still reaches as far as it should.
+/// The step as an f16 field stores it. Subnormal steps are rounded away from zero, so that the largest multiple still
+/// reaches the largest value.
 pub(super) fn as_half(step: f32) -> f32 {
     let near = f16::from_f32(step);
     let short = near.to_f32().abs() < step.abs() && step.abs() < f16::MIN_POSITIVE.to_f32();
     f16::from_bits(near.to_bits() + u16::from(short)).to_f32()
 }
 
-/// The value that is largest in size.
+/// The value of the largest magnitude.
 fn extreme(values: &[f32]) -> f32 {
     values
         .iter()
@@ -137,7 +137,7 @@ fn weights<const N: usize>(x: &[f32; N]) -> [f32; N] {
     x.map(|x| rms + x.abs())
 }
 
-/// A sum in eight lanes, which the compiler can keep in one register.
+/// A sum in eight lanes, which fit one register.
 fn sum<const N: usize>(x: &[f32; N], term: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0f32; 8];
     for part in x.as_chunks::<8>().0 {
@@ -165,7 +165,7 @@ fn sum3<const N: usize>(a: &[f32; N], b: &[f32; N], c: &[f32; N]) -> f32 {
     lanes.iter().sum()
 }
 
-/// Integers for `x = scale · q - min`, all `lowest` or 0 where the scale is too small to divide by.
+/// The integers for `x = scale · q - min`; all 0 if the scale is 0.
 fn round_all<const N: usize>(
     x: &[f32; N],
     min: f32,
@@ -188,7 +188,8 @@ fn error<const N: usize>(x: &[f32; N], w: &[f32; N], q: &[f32; N], scale: f32, m
     sum3(&off, &off, w)
 }
 
-/// The scale for q in `-half..half`. With q given, the best is Σwxq / Σwqq, and it takes (Σwxq)² / Σwqq off the error.
+/// The scale for q in `-half..half`. For given q, the best scale is Σwxq / Σwqq; it reduces the error by (Σwxq)² /
+/// Σwqq.
 fn best_scale<const N: usize>(x: &[f32; N], w: &[f32; N], half: f32) -> f32 {
     let extreme = extreme(x);
     if extreme == 0.0 {
@@ -205,7 +206,7 @@ fn best_scale<const N: usize>(x: &[f32; N], w: &[f32; N], half: f32) -> f32 {
                 best = wxq / wqq;
             }
         }
-        // With many steps the one that only the negative side has hardly matters.
+        // With many steps, the extra step of the negative side hardly matters.
         if half > 4.0 {
             break;
         }
@@ -213,7 +214,7 @@ fn best_scale<const N: usize>(x: &[f32; N], w: &[f32; N], half: f32) -> f32 {
     best
 }
 
-/// Scale and min (both at least 0) for q in `0..=top`, by the normal equations of `x = scale · q - min`.
+/// Scale and min (both at least 0) for q in `0..=top`, from the normal equations of `x = scale · q - min`.
 fn best_scale_min<const N: usize>(x: &[f32; N], w: &[f32; N], top: f32) -> (f32, f32) {
     let lowest = x.iter().copied().fold(0.0, f32::min);
     let highest = x.iter().copied().fold(lowest, f32::max);
@@ -230,11 +231,11 @@ fn best_scale_min<const N: usize>(x: &[f32; N], w: &[f32; N], top: f32) -> (f32,
         let determinant = sw * sqq - sq * sq;
         let mut scale = (sw * sqx - sx * sq) / determinant;
         let mut min = (sq * sqx - sqq * sx) / determinant;
-        // No min below 0, and none where all q are the same and the equations have no one solution.
+        // The min must not be negative. If all q are equal, the equations have no unique solution.
         if min < 0.0 || determinant <= 1e-6 * sw * sqq {
             (scale, min) = (sqx / sqq, 0.0);
         }
-        // What this takes off the error; NaN (if all is tiny) is not greater.
+        // The reduction of the error. It is NaN if all values are tiny; NaN is not greater.
         let gain =
             scale * (2.0 * sqx - scale * sqq) - min * (2.0 * sx + min * sw - 2.0 * scale * sq);
         if scale >= 0.0 && gain > most {

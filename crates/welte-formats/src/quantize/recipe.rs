@@ -1,9 +1,9 @@
-//! Which tensor gets which format: the mixtures people know by llama.cpp's names, by the same rules.
+//! Recipes: the format of each tensor, by llama.cpp's names and rules.
 
 use crate::{Checkpoint, TensorInfo, Value};
 use welte_table::Format;
 
-/// A mixture of formats, by llama.cpp's name.
+/// A mixture of formats, by its name in llama.cpp.
 #[allow(non_camel_case_types, missing_docs)]
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,14 +56,14 @@ const ROWS: [(Recipe, &str, Format, u32); 21] = [
     (Recipe::MXFP4_MOE, "MXFP4_MOE", Format::MXFP4, 38),
 ];
 
-/// Short names for the usual sizes.
+/// Short names of the usual sizes.
 const ALIASES: [(&str, Recipe); 3] = [
     ("Q3_K", Recipe::Q3_K_M),
     ("Q4_K", Recipe::Q4_K_M),
     ("Q5_K", Recipe::Q5_K_M),
 ];
 
-/// Matrices that stay as they are, by a part of the name: small, or sensitive.
+/// Matrices whose names contain these are not converted: they are small or sensitive.
 const KEPT: [&str; 4] = [
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -77,12 +77,12 @@ impl Recipe {
         ROWS.iter().map(|row| row.0)
     }
 
-    /// Its name.
+    /// The name in llama.cpp.
     pub fn name(self) -> &'static str {
         ROWS[self as usize].1
     }
 
-    /// The recipe of that name, in any case; `Q3_K`, `Q4_K` and `Q5_K` are the M sizes.
+    /// The recipe of this name, in any case. `Q3_K`, `Q4_K` and `Q5_K` mean the M sizes.
     pub fn from_name(name: &str) -> Option<Recipe> {
         let named = Recipe::all().find(|r| r.name().eq_ignore_ascii_case(name));
         let alias = ALIASES
@@ -101,7 +101,7 @@ impl Recipe {
         ROWS[self as usize].3
     }
 
-    /// The tensors of a checkpoint with the formats that this recipe gives them. Vectors become F32.
+    /// The tensors of a checkpoint with the formats of this recipe. Vectors become F32.
     pub fn plan(self, input: &dyn Checkpoint) -> Vec<TensorInfo> {
         let shape = Shape::of(input);
         let planned = |tensor: &TensorInfo| TensorInfo {
@@ -125,7 +125,7 @@ impl Recipe {
         fitting(self.wanted(tensor, shape), tensor.k)
     }
 
-    /// The format by the tensor's part in the model, whatever its width.
+    /// The format for the tensor's role in the model, whatever its width.
     fn wanted(self, tensor: &TensorInfo, shape: &Shape) -> Format {
         let name = tensor.name.as_str();
         let most = self.format();
@@ -143,7 +143,7 @@ impl Recipe {
             .any(|v| name.contains(v))
         {
             let format = self.attention_value(layer, shape).unwrap_or(most);
-            // Eight query heads to a value head make this matrix small: more bits cost little.
+            // With eight query heads per value head this matrix is small, so more bits cost little.
             let cheap = shape.layers == 80 && shape.queries_per_value == 8;
             Some(if cheap && matches!(format, Format::Q3_K | Format::Q4_K) {
                 Format::Q5_K
@@ -209,7 +209,13 @@ impl Recipe {
     }
 }
 
-/// What the rules ask about a model.
+/// The number in `general.file_type` of a file whose matrices have one format; 1024 ("guessed") if there is none.
+pub(crate) fn file_type(format: Format) -> u32 {
+    let row = ROWS.iter().find(|row| row.2 == format);
+    row.map_or(1024, |row| row.3)
+}
+
+/// The facts about a model that the rules use.
 struct Shape {
     layers: usize,
     queries_per_value: u64,
@@ -240,7 +246,7 @@ impl Shape {
     }
 }
 
-/// A number, or the first of a list of them.
+/// A number, or the first number of a list.
 fn first_number(value: Option<&Value>) -> Option<u64> {
     match value? {
         Value::U64(v) => Some(*v),
@@ -254,19 +260,19 @@ fn first_number(value: Option<&Value>) -> Option<u64> {
     }
 }
 
-/// N of `blk.N.`
+/// The N of `blk.N.`.
 fn layer_of(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// The layers in which errors cost most: the first and last eighth, and every third between.
-fn more_bits(layer: usize, layers: usize) -> bool {
+/// The layers in which errors cost most: the first and last eighth, and every third one between.
+pub(crate) fn more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= layers.saturating_mul(7) / 8 || (layer - eighth) % 3 == 2
 }
 
-/// The wanted format if rows of `k` elements can have it, else the nearest in size that they can.
-fn fitting(wanted: Format, k: usize) -> Format {
+/// The wanted format if it can store rows of `k` elements, else the nearest in size that can.
+pub(crate) fn fitting(wanted: Format, k: usize) -> Format {
     let narrow = match wanted {
         Format::Q2_K | Format::Q3_K => Format::Q4_0,
         Format::Q4_K => Format::Q5_0,

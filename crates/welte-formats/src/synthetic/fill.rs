@@ -1,7 +1,7 @@
-//! Random bytes that are valid blocks of a format, with decoded values of a wanted spread.
+//! Random but valid blocks whose decoded values have a given spread.
 //!
-//! Every eight bytes come from a counter hashed with (seed, tensor, row), so any row can be made alone and always
-//! comes out the same.
+//! Every eight bytes are a hash of (seed, tensor, row) and a counter, so that any row can be made alone and is always
+//! the same.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -10,16 +10,16 @@ use welte_table::Format;
 /// Step of the counter (the golden ratio, odd).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What a tensor holds.
+/// The contents of a tensor.
 #[derive(Clone, Debug)]
 pub(super) enum Fill {
-    /// Zero mean, standard deviation 1/sqrt(k), so that products keep the size of their input.
+    /// Zero mean and standard deviation 1/sqrt(k), so that products keep the magnitude of their input.
     Matrix,
-    /// Around one.
+    /// Values around one.
     Norm,
-    /// Small, around zero.
+    /// Small values around zero.
     Bias,
-    /// These values (f32).
+    /// The given values.
     Given(Vec<f32>),
 }
 
@@ -30,7 +30,7 @@ pub(super) fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A tensor's own key.
+/// The key of a tensor.
 pub(super) fn key(seed: u64, name: &str) -> u64 {
     name.bytes()
         .fold(mix(seed.wrapping_add(STEP)), |key, byte| {
@@ -38,7 +38,7 @@ pub(super) fn key(seed: u64, name: &str) -> u64 {
         })
 }
 
-/// Fills one row; `out` is exactly a row of `k` elements.
+/// Fills one row of `k` elements.
 pub(super) fn row(fill: &Fill, format: Format, k: usize, key: u64, row: u64, out: &mut [u8]) {
     let state = mix(key ^ mix(row.wrapping_add(1)));
     let deviation = 1.0 / (k as f32).sqrt();
@@ -55,7 +55,7 @@ pub(super) fn row(fill: &Fill, format: Format, k: usize, key: u64, row: u64, out
     }
 }
 
-/// `k` values in `centre - reach .. centre + reach`.
+/// `k` values between `centre - reach` and `centre + reach`.
 fn uniform(state: u64, k: usize, centre: f32, reach: f32) -> Vec<f32> {
     let scale = reach / 32768.0;
     let mut values = vec![0.0; k];
@@ -93,20 +93,20 @@ fn plain(format: Format, values: &[f32], out: &mut [u8]) {
     }
 }
 
-/// How a block's scales are set over random bytes.
+/// The scales of a block format.
 struct Scales {
-    /// Where `d` stands.
+    /// The position of `d`.
     d: usize,
-    /// Standard deviation of the values at d = 1.
+    /// The standard deviation of values for d = 1.
     deviation: f32,
-    /// Where the minimum's scale stands and its ratio to `d`, chosen so that the mean is zero.
+    /// The position of the minimum's scale, and its ratio to `d` that makes the mean zero.
     min: Option<(usize, f32)>,
-    /// Whether d may be negative. Values that are centred half a step off zero get a random sign, without which all
-    /// rows would share that mean and the activations drift.
+    /// True if `d` may be negative. Formats whose values are half a step off centre get a random sign; otherwise all
+    /// rows share that offset and activations drift.
     signed: bool,
 }
 
-/// The deviations follow from independent uniform quants, scales and minimums.
+/// The deviations assume independent uniform quants, scales and minimums.
 fn scales(format: Format) -> Scales {
     let (d, deviation, min, signed) = match format {
         Format::Q4_0 => (0, 4.637, None, true),
@@ -126,7 +126,7 @@ fn scales(format: Format) -> Scales {
             let deviation = ((count * count - 1.0) / 12.0).sqrt();
             (0, deviation, Some((2, (1.0 - count) / 2.0)), true)
         }
-        // Plain floats have no scales, and the others none in F16: they do not come here.
+        // Plain floats have no scales, and the other two none in F16. `blocks` handles them.
         Format::F32 | Format::F16 | Format::BF16 | Format::MXFP4 | Format::F8_E4M3 => {
             (0, 1.0, None, true)
         }
@@ -163,12 +163,12 @@ fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
     let d = f16::from_f32(deviation / scales.deviation).to_f32();
     for block in out.chunks_exact_mut(format.block_bytes()) {
         if format == Format::Q8_0 {
-            // Encoders never make -128.
+            // Encoders never produce -128.
             block[2..]
                 .iter_mut()
                 .for_each(|q| *q = if *q == 0x80 { 0x81 } else { *q });
         }
-        // The sign is the random bit that was there.
+        // The random bit at this position becomes the sign.
         let negative = scales.signed && block[scales.d + 1] & 0x80 != 0;
         let d = if negative { -d } else { d };
         block[scales.d..scales.d + 2].copy_from_slice(&sixteen(d));
@@ -178,7 +178,7 @@ fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
     }
 }
 
-/// MXFP4: scales are powers of two. The two around the wanted one are mixed so that the deviation is met.
+/// MXFP4 scales are powers of two. The two nearest ones are mixed to reach the deviation.
 fn powers(wanted: f32, out: &mut [u8]) {
     let below = wanted.log2().floor();
     let share = ((wanted / below.exp2()).powi(2) - 1.0) / 3.0;
@@ -188,7 +188,7 @@ fn powers(wanted: f32, out: &mut [u8]) {
     }
 }
 
-/// F8_E4M3: any bytes but NaN.
+/// F8_E4M3: any bytes except NaN.
 fn small_floats(scale: f32, out: &mut [u8]) {
     for block in out.chunks_exact_mut(Format::F8_E4M3.block_bytes()) {
         block[..4].copy_from_slice(&scale.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Models made up from a seed: real shapes, random weights, no download.
+//! Synthetic models: real shapes, random weights from a seed, no download.
 
 mod fill;
 mod shape;
@@ -6,36 +6,35 @@ mod vocabulary;
 
 pub use shape::{Family, Llama3Scaling, NAMES, Shape};
 
-use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, gguf};
+use crate::tensors::Tensors;
+use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, gguf, quantize};
 use fill::Fill;
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::path::Path;
 use welte_table::Format;
 
-/// About as many bytes are made at a time when a file is written.
+/// The approximate number of bytes made at a time when writing a file.
 const PIECE: usize = 32 << 20;
 
-/// A made-up checkpoint. It speaks GGUF's names; rows are made when they are asked for, always the same ones.
+/// A synthetic checkpoint with GGUF names. Rows are made on request and are always the same.
 #[derive(Debug)]
 pub struct Synthetic {
     origin: String,
     shape: Shape,
     seed: u64,
     metadata: Metadata,
-    tensors: Vec<TensorInfo>,
+    tensors: Tensors,
     fills: Vec<Fill>,
-    by_name: HashMap<String, usize>,
 }
 
-/// How the matrices are stored.
+/// The formats of the matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipe {
-    /// All in one format.
+    /// One format for all.
     Pure(Format),
-    /// Most in the first format; the output and the weightiest of the others in Q6_K.
+    /// Q6_K for the output and the most sensitive matrices, this format for the others.
     Medium(Format),
-    /// Experts in MXFP4, the rest in Q8_0.
+    /// MXFP4 for experts, Q8_0 for the others.
     Mxfp4Experts,
 }
 
@@ -45,43 +44,24 @@ impl Recipe {
             "q4_k_m" => Some(Recipe::Medium(Format::Q4_K)),
             "q5_k_m" => Some(Recipe::Medium(Format::Q5_K)),
             "mxfp4_moe" => Some(Recipe::Mxfp4Experts),
-            // The usual group need not be named: mlx4.
+            // The usual group size may be left out: `mlx4`.
             other => Format::from_name(other)
                 .or_else(|| Format::from_name(&format!("{other}_64")))
                 .map(Recipe::Pure),
         }
     }
 
-    /// GGUF's number for it (`general.file_type`).
-    fn file_type(self) -> u64 {
+    /// The number in `general.file_type`.
+    fn file_type(self) -> u32 {
         match self {
             Recipe::Medium(Format::Q4_K) => 15,
             Recipe::Medium(_) => 17,
             Recipe::Mxfp4Experts => 38,
-            Recipe::Pure(format) => match format {
-                Format::F32 => 0,
-                Format::F16 => 1,
-                Format::Q4_0 => 2,
-                Format::Q4_1 => 3,
-                Format::Q8_0 => 7,
-                Format::Q5_0 => 8,
-                Format::Q5_1 => 9,
-                Format::Q2_K => 10,
-                Format::Q3_K => 11,
-                Format::Q4_K => 14,
-                Format::Q5_K => 16,
-                Format::Q6_K => 18,
-                Format::IQ4_NL => 25,
-                Format::IQ4_XS => 30,
-                Format::BF16 => 32,
-                Format::MXFP4 => 38,
-                // GGUF has none: what it calls guessed.
-                Format::F8_E4M3 | Format::Affine(_) => 1024,
-            },
+            Recipe::Pure(format) => quantize::file_type(format),
         }
     }
 
-    /// The format of a matrix with rows of `k`; `important` are those that mixed recipes give more bits.
+    /// The format of a matrix with rows of `k` elements. Mixed recipes give `important` ones more bits.
     fn format(self, important: bool, expert: bool, k: usize) -> Format {
         let wanted = match self {
             Recipe::Medium(_) if important => Format::Q6_K,
@@ -89,29 +69,12 @@ impl Recipe {
             Recipe::Mxfp4Experts => Format::Q8_0,
             Recipe::Medium(format) | Recipe::Pure(format) => format,
         };
-        fallback(wanted, k)
+        quantize::fitting(wanted, k)
     }
-}
-
-/// Block formats need rows of whole blocks: where they are not, the K formats become the plain block format of the
-/// next size, as llama.cpp's quantiser does it (Q2_K and Q3_K: Q4_0), and any other F16.
-fn fallback(format: Format, k: usize) -> Format {
-    if k.is_multiple_of(format.block()) {
-        return format;
-    }
-    let smaller = match format {
-        Format::Q2_K | Format::Q3_K => Format::Q4_0,
-        Format::Q4_K => Format::Q5_0,
-        Format::Q5_K => Format::Q5_1,
-        Format::Q6_K => Format::Q8_0,
-        Format::IQ4_XS => Format::IQ4_NL,
-        _ => return Format::F16,
-    };
-    fallback(smaller, k)
 }
 
 impl Synthetic {
-    /// `SHAPE[,KEY=VALUE...]:FORMAT`, such as `qwen3-0.6b:q4_0`, `llama-1b,layers=2:q8_0` or
+    /// Parses `SHAPE[,KEY=VALUE...]:FORMAT`, such as `qwen3-0.6b:q4_0`, `llama-1b,layers=2:q8_0` or
     /// `custom,arch=llama,layers=2,dim=256,heads=4,kv_heads=2,head_dim=64,ffn=512,vocab=1000,seed=7:q4_k_m`.
     pub fn parse(text: &str) -> Result<Synthetic, Error> {
         let origin = format!("synthetic:{text}");
@@ -141,11 +104,11 @@ impl Synthetic {
         for word in words {
             let (key, value) = word
                 .split_once('=')
-                .ok_or_else(|| refuse(format!("{word}: KEY=VALUE is meant")))?;
+                .ok_or_else(|| refuse(format!("{word}: expected KEY=VALUE")))?;
             if key == "seed" {
                 seed = value
                     .parse()
-                    .map_err(|_| refuse(format!("seed={value}: a number is meant")))?;
+                    .map_err(|_| refuse(format!("seed={value}: expected a number")))?;
             } else {
                 shape.set(key, value).map_err(&refuse)?;
             }
@@ -155,9 +118,8 @@ impl Synthetic {
         let mut made = Synthetic {
             metadata,
             seed,
-            tensors: Vec::new(),
+            tensors: Tensors::default(),
             fills: Vec::new(),
-            by_name: HashMap::new(),
             shape: shape.clone(),
             origin,
         };
@@ -165,12 +127,11 @@ impl Synthetic {
         Ok(made)
     }
 
-    /// Its sizes.
+    /// The model's shape.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Adds every tensor.
     fn lay_out(&mut self, shape: &Shape, recipe: Recipe) {
         let Shape {
             dim,
@@ -189,7 +150,7 @@ impl Synthetic {
             false => 0,
         };
         let gpt_oss = shape.family == Family::GptOss;
-        // `stack` of them, one below the other.
+        // Adds `stack` matrices as one tensor.
         let mut stacked = |name: String, stack: usize, n: usize, k: usize, important: bool| {
             let format = recipe.format(important, stack > 1, k);
             self.add(name, format, stack, stack * n, k, Fill::Matrix);
@@ -202,9 +163,7 @@ impl Synthetic {
         }
         for layer in 0..layers {
             let name = |part: &str| format!("blk.{layer}.{part}.weight");
-            // As llama.cpp chooses: the first and last eighth, and every third of the rest.
-            let eighth = layers / 8;
-            let more = layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
+            let more = quantize::more_bits(layer, layers);
             let mut matrix = |part: &str, n: usize, k: usize, important: bool| {
                 stacked(name(part), 1, n, k, important);
             };
@@ -288,22 +247,22 @@ impl Synthetic {
     }
 
     fn add(&mut self, name: String, format: Format, stack: usize, n: usize, k: usize, fill: Fill) {
-        self.by_name.insert(name.clone(), self.tensors.len());
-        self.tensors.push(TensorInfo {
+        let added = self.tensors.add(TensorInfo {
             name,
             format,
             n,
             k,
             stack,
         });
+        debug_assert!(added, "tensor names are unique");
         self.fills.push(fill);
     }
 
-    /// Makes rows from `first` on until `out`, a whole number of rows, is full.
+    /// Fills `out`, a whole number of rows, with the rows from `first` on.
     fn make(&self, index: usize, first: usize, row_bytes: usize, out: &mut [u8]) {
         let TensorInfo {
             name, format, k, ..
-        } = &self.tensors[index];
+        } = &self.tensors.list()[index];
         let key = fill::key(self.seed, name);
         for (i, row) in out.chunks_exact_mut(row_bytes).enumerate() {
             fill::row(
@@ -317,9 +276,9 @@ impl Synthetic {
         }
     }
 
-    /// Makes rows on as many threads as there are cores.
+    /// Makes rows on all cores.
     fn make_together(&self, index: usize, first: usize, rows: usize, out: &mut Vec<u8>) {
-        let tensor = &self.tensors[index];
+        let tensor = &self.tensors.list()[index];
         let row = tensor.format.bytes(tensor.k).unwrap_or(1);
         out.resize(rows * row, 0);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -329,14 +288,6 @@ impl Synthetic {
                 scope.spawn(move || self.make(index, first + i * share, row, part));
             }
         });
-    }
-
-    fn refuse(&self, tensor: &TensorInfo, problem: String) -> Error {
-        Error::malformed(
-            Path::new(&self.origin),
-            format!("tensor {}", tensor.name),
-            problem,
-        )
     }
 }
 
@@ -354,44 +305,28 @@ impl Checkpoint for Synthetic {
     }
 
     fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        self.tensors.list()
     }
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.by_name.get(name).map(|i| &self.tensors[*i])
+        self.tensors.get(name)
     }
 
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
-        let index = self
-            .by_name
-            .get(&tensor.name)
-            .copied()
-            .filter(|i| self.tensors[*i] == *tensor);
-        let index = index.ok_or_else(|| self.refuse(tensor, "is not there".to_string()))?;
-        let inside = first.checked_add(rows).is_some_and(|end| end <= tensor.n);
-        let sizes = tensor
-            .format
-            .bytes(tensor.k)
-            .and_then(|row| Some((row, row.checked_mul(rows)?)));
-        match sizes {
-            Some((row, bytes)) if inside => {
-                let mut out = vec![0; bytes];
-                self.make(index, first, row, &mut out);
-                Ok(Cow::Owned(out))
-            }
-            _ => {
-                let problem = format!(
-                    "has no rows {first} to {} (it has {})",
-                    first.saturating_add(rows),
-                    tensor.n
-                );
-                Err(self.refuse(tensor, problem))
-            }
-        }
+        let path = Path::new(&self.origin);
+        let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
+        let row = tensor.format.bytes(tensor.k);
+        let bytes = row.and_then(|row| row.checked_mul(rows.len()));
+        let (Some(row), Some(bytes)) = (row, bytes) else {
+            return Err(tensor.wrong(path, "is too large"));
+        };
+        let mut out = vec![0; bytes];
+        self.make(number, rows.start, row, &mut out);
+        Ok(Cow::Owned(out))
     }
 }
 
-/// Writes a made-up model as a GGUF file. `progress` hears of bytes made and bytes in all.
+/// Writes a synthetic model as a GGUF file. `progress` receives the bytes written and their total.
 pub fn write(
     model: &Synthetic,
     path: &Path,
@@ -399,13 +334,13 @@ pub fn write(
 ) -> Result<(), Error> {
     let row_bytes = |t: &TensorInfo| t.format.bytes(t.k).unwrap_or(1);
     let total = model
-        .tensors
+        .tensors()
         .iter()
         .map(|t| (row_bytes(t) * t.n) as u64)
         .sum();
-    let mut writer = gguf::Writer::create(path, &model.metadata, model.kinds(), &model.tensors)?;
+    let mut writer = gguf::Writer::create(path, &model.metadata, model.kinds(), model.tensors())?;
     let pieces = model
-        .tensors
+        .tensors()
         .iter()
         .enumerate()
         .flat_map(|(index, tensor)| {
@@ -414,7 +349,7 @@ pub fn write(
             firsts.map(move |first| (index, first, step.min(tensor.n - first)))
         });
     let (mut made, mut next, mut done) = (Vec::new(), Vec::new(), 0);
-    // While one piece is written, the next is made.
+    // The next piece is made while one is written.
     for (index, first, rows) in pieces {
         let written = std::thread::scope(|scope| {
             scope.spawn(|| model.make_together(index, first, rows, &mut next));
@@ -430,7 +365,7 @@ pub fn write(
     writer.finish()
 }
 
-/// Everything that a loader needs to know.
+/// The metadata that a loader needs.
 fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
     let architecture = shape.architecture();
     let text = |s: &str| Value::String(s.to_string());
@@ -442,7 +377,7 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         ),
         (
             "general.file_type".to_string(),
-            Value::U64(recipe.file_type()),
+            Value::U64(recipe.file_type().into()),
         ),
         ("general.quantization_version".to_string(), Value::U64(2)),
     ]);

@@ -1,32 +1,32 @@
-//! The named shapes and how a shape is asked for.
+//! Shapes of synthetic models.
 
-/// Which family a made-up model belongs to.
+/// The model family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Llama and what is built like it.
+    /// Llama and similar models.
     Llama,
-    /// With biases on q, k and v.
+    /// Adds biases on q, k and v.
     Qwen2,
-    /// With norms on q and k.
+    /// Adds norms on q and k.
     Qwen3,
-    /// The same with experts.
+    /// Qwen3 with experts.
     Qwen3Moe,
-    /// With norms on q and k and after each part; five layers of six have a window.
+    /// Norms on q and k and after each part; a window in five of six layers.
     Gemma3,
-    /// With experts, attention sinks and biases everywhere; every second layer has a window.
+    /// Experts, attention sinks, biases on all matrices; a window in every second layer.
     GptOss,
 }
 
 /// The frequency scaling of Llama 3.1 and later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Llama3Scaling {
-    /// By how much long waves are stretched.
+    /// The factor by which long waves are stretched.
     pub factor: f32,
-    /// Waves longer than the original context over this are stretched in full.
+    /// Waves longer than `context / low` are fully stretched.
     pub low: f32,
-    /// Waves shorter than the original context over this are left alone.
+    /// Waves shorter than `context / high` are kept.
     pub high: f32,
-    /// The context that the model was first trained with.
+    /// The original context.
     pub context: f32,
 }
 
@@ -42,12 +42,12 @@ pub struct Shape {
     pub head_dim: usize,
     /// Width of the feed-forward part, or of one expert.
     pub ffn: usize,
-    /// Experts of a layer that has them, and how many a token uses.
+    /// Experts per layer, and experts used per token.
     pub experts: usize,
     pub used: usize,
     pub vocab: usize,
     pub context: usize,
-    /// Positions that windowed layers see.
+    /// Window of windowed layers, in positions.
     pub window: usize,
     /// The output matrix is the token embedding.
     pub tied: bool,
@@ -56,7 +56,7 @@ pub struct Shape {
     pub scaling: Option<Llama3Scaling>,
 }
 
-/// The shapes with names.
+/// The names of shapes.
 pub const NAMES: [&str; 13] = [
     "qwen3-0.6b",
     "qwen3-4b",
@@ -127,7 +127,7 @@ const fn llama3(
     }
 }
 
-/// For tests and examples: loads at once.
+/// For tests and examples: loads immediately.
 const TINY: Shape = Shape {
     family: Family::Llama,
     layers: 2,
@@ -175,14 +175,14 @@ const GPT_OSS: Shape = Shape {
 };
 
 impl Shape {
-    /// A shape by name; `custom` starts from `tiny`.
+    /// A shape by name. `custom` starts from `tiny`.
     pub fn named(name: &str) -> Option<Shape> {
         Some(match name {
             "qwen3-0.6b" => qwen3(28, 1024, 16, 3072, true),
             "qwen3-4b" => qwen3(36, 2560, 32, 9728, true),
             "qwen3-8b" => qwen3(36, 4096, 32, 12_288, false),
             "qwen3-30b-a3b" => MIXTURE,
-            // The same experts in fewer layers, beside a head of the same share.
+            // The same experts in fewer layers; the smaller vocabulary keeps the head's share of the work.
             "qwen3-moe-small" => Shape {
                 layers: 5,
                 vocab: 32_000,
@@ -207,7 +207,7 @@ impl Shape {
                 scaling: None,
             },
             "gpt-oss-20b" => GPT_OSS,
-            // The same experts in fewer layers, beside a head of about the same share.
+            // The same experts in fewer layers; the smaller vocabulary keeps the head's share of the work.
             "gpt-oss-small" => Shape {
                 layers: 4,
                 vocab: 33_536,
@@ -231,15 +231,15 @@ impl Shape {
         })
     }
 
-    /// Sets one size from `key=value`; the error says what is wrong.
+    /// Sets one field from `key=value`.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let number = |most: usize| match value.parse::<usize>() {
             Ok(v) if (1..=most).contains(&v) => Ok(v),
-            _ => Err(format!("{key}={value}: a number from 1 to {most} is meant")),
+            _ => Err(format!("{key}={value}: expected a number from 1 to {most}")),
         };
         let float = || match value.parse::<f32>() {
             Ok(v) if v.is_finite() && v > 0.0 => Ok(v),
-            _ => Err(format!("{key}={value}: a number above 0 is meant")),
+            _ => Err(format!("{key}={value}: expected a number above 0")),
         };
         match key {
             "arch" => {
@@ -255,7 +255,7 @@ impl Shape {
                     }
                     _ => {
                         return Err(format!(
-                            "arch={value}: llama, qwen2, qwen3, qwen3moe, gemma3 or gpt-oss is meant"
+                            "arch={value}: expected llama, qwen2, qwen3, qwen3moe, gemma3 or gpt-oss"
                         ));
                     }
                 }
@@ -274,7 +274,7 @@ impl Shape {
             "tied" => {
                 self.tied = value
                     .parse()
-                    .map_err(|_| format!("tied={value}: true or false is meant"))?;
+                    .map_err(|_| format!("tied={value}: expected true or false"))?;
             }
             "rope_base" => self.rope_base = float()?,
             "norm_epsilon" => self.norm_epsilon = float()?,
@@ -296,11 +296,11 @@ impl Shape {
         Ok(())
     }
 
-    /// Says what cannot be in these sizes.
+    /// Checks the sizes.
     pub(super) fn check(&self) -> Result<(), String> {
         if !self.heads.is_multiple_of(self.kv_heads) {
             return Err(format!(
-                "heads={} is no multiple of kv_heads={}",
+                "heads={} is not a multiple of kv_heads={}",
                 self.heads, self.kv_heads
             ));
         }
@@ -321,7 +321,7 @@ impl Shape {
         Ok(())
     }
 
-    /// What GGUF calls the family, and the prefix of its keys.
+    /// The architecture in GGUF files, and the prefix of its keys.
     pub(super) fn architecture(&self) -> &'static str {
         match self.family {
             Family::Llama => "llama",
@@ -333,13 +333,12 @@ impl Shape {
         }
     }
 
-    /// Its feed-forward parts are experts.
+    /// True if feed-forward parts are experts.
     pub(super) fn has_experts(&self) -> bool {
         matches!(self.family, Family::Qwen3Moe | Family::GptOss)
     }
 
-    /// By how much each of the head's wave lengths is stretched (`rope_freqs.weight`). gpt-oss has a factor, but stretches them
-    /// in another way.
+    /// The factor by which each wavelength of a head is stretched (`rope_freqs.weight`). gpt-oss scales differently.
     pub(super) fn rope_factors(&self) -> Option<Vec<f32>> {
         let Llama3Scaling {
             factor,

@@ -1,8 +1,8 @@
-//! A byte-level vocabulary without training: enough that any text goes in and some text comes out.
+//! A byte-level vocabulary without training. It encodes any text and decodes to some text.
 
 use crate::{Metadata, Value};
 
-/// A few pairs that merge, so that the merging is exercised too.
+/// A few merges, so that merging is exercised.
 const MERGES: [(&str, &str); 6] = [
     ("Ġ", "t"),
     ("h", "e"),
@@ -15,14 +15,14 @@ const MERGES: [(&str, &str); 6] = [
 /// The last tokens, which are control tokens.
 const CONTROL: [&str; 3] = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"];
 
-/// Fewest tokens there can be.
+/// The smallest vocabulary.
 pub(super) const LEAST: usize = 256 + MERGES.len() + CONTROL.len();
 
-/// Renders turns as ChatML.
+/// Renders messages as ChatML.
 const TEMPLATE: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                         {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// The character that byte-level vocabularies write for a byte: itself if it prints, else one from 256 up.
+/// The character that byte-level vocabularies use for a byte: itself if printable, else one from 256 on.
 fn character(byte: u8) -> char {
     let prints = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     if prints(byte) {
@@ -32,7 +32,7 @@ fn character(byte: u8) -> char {
     char::from_u32(256 + place).unwrap_or(' ')
 }
 
-/// Adds the vocabulary of `size` tokens.
+/// Adds a vocabulary of `size` tokens.
 pub(super) fn add(metadata: &mut Metadata, pre: &str, size: usize) {
     let bytes = (0..=255).map(|b| character(b).to_string());
     let merged = MERGES.iter().map(|(a, b)| format!("{a}{b}"));

@@ -1,5 +1,6 @@
-//! Gemma 1, 2 and 3: scaled embeddings, norms by `1 + w`, GELU; from 2 on norms after each part and alternating
-//! windows; 2 caps scores and logits, 3 norms queries and keys and turns windowed layers by a base of their own.
+//! Gemma 1, 2 and 3: scaled embeddings, norms by `1 + w`, GELU. Gemma 2 and 3 also norm the output of each part and
+//! alternate windows. Gemma 2 caps scores and logits. Gemma 3 norms queries and keys, and its windowed layers have a
+//! rope base of their own.
 
 use super::{Architecture, layer_types};
 use crate::keys::Keys;
@@ -28,7 +29,7 @@ pub(super) const GEMMA2: Architecture = Architecture {
     finish: |spec, keys| {
         common(spec, keys)?;
         spec.post_norm = true;
-        // The largest model divides by the width of a head as if all heads shared the stream; files do not say so.
+        // The largest model scales by `dim / heads` in place of the head size. Files do not say so.
         scale_scores(spec, keys, 46)?;
         let cap = |gguf, hf, default: f64| -> Result<f32, Error> {
             Ok(keys.f64(&keys.name(gguf, hf))?.unwrap_or(default) as f32)
@@ -76,7 +77,7 @@ pub(super) const GEMMA3: Architecture = Architecture {
 fn common(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     spec.act = Act::GeluTanh;
     spec.embedding_scale = (spec.dim as f32).sqrt();
-    // Converters to GGUF have added it already.
+    // GGUF converters have already added 1 to the weights.
     spec.norm_add = if keys.is_gguf() { 0.0 } else { 1.0 };
     spec.tied = true;
     Ok(())
@@ -92,7 +93,7 @@ fn scale_scores(spec: &mut ModelSpec, keys: &Keys<'_>, largest: u32) -> Result<(
     Ok(())
 }
 
-/// Every layer has the window but each `every`th.
+/// All layers have the window except every `every`th.
 fn windows(keys: &Keys<'_>, layers: u32, every: u32) -> Result<Vec<u32>, Error> {
     let window = keys
         .u32(&keys.name("attention.sliding_window", "sliding_window"))?

@@ -1,5 +1,5 @@
-//! gpt-oss: a sink beside the scores of each head, a window in every second layer, experts that clamp what they multiply,
-//! and biases everywhere.
+//! gpt-oss: an attention sink per head, a window in every second layer, experts with a clamped activation, and biases
+//! on all matrices.
 
 use super::{Architecture, layer_types};
 use crate::keys::Keys;
@@ -21,7 +21,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
         if spec.experts.is_none() {
             return Err(keys.error(&experts, "is missing; gpt-oss has experts in every layer"));
         }
-        // The activation is more than the configuration's `hidden_act` says; of its numbers only these occur.
+        // `hidden_act` does not describe the activation. Published configurations use only these two values.
         spec.act = Act::Clamped;
         for (key, used) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
             let said = keys.f64(&keys.name("", key))?.unwrap_or(used);
@@ -40,7 +40,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
             experts: true,
             ..Biases::default()
         };
-        // Converters to GGUF leave out that the ramp's ends are not rounded.
+        // YaRN's ramp is not rounded to whole pairs. GGUF files do not say so.
         if let Scaling::Yarn { truncate, .. } = &mut spec.rope.scaling
             && keys.is_gguf()
         {

@@ -1,4 +1,4 @@
-//! Llama 1 to 3.x, and Mistral, which differs by an attention window; with experts in GGUF files of Mixtral.
+//! Llama 1 to 3.x, and Mistral, which adds an attention window. GGUF files of Mixtral use this name too, with experts.
 
 use super::Architecture;
 use crate::keys::Keys;
@@ -17,7 +17,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     finish: |_, _| Ok(()),
 };
 
-/// The one window, if any, in every layer.
+/// The same window, if any, in every layer.
 pub(super) fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
     let key = keys.name("attention.sliding_window", "sliding_window");
     Ok(vec![keys.u32(&key)?.unwrap_or(0); layers as usize])

@@ -1,4 +1,4 @@
-//! Mixtral: Mistral with experts. Its GGUF files call themselves `llama`.
+//! Mixtral: Mistral with experts. Its GGUF files have the architecture `llama`.
 
 use super::{Architecture, llama};
 use crate::names;

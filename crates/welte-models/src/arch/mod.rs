@@ -1,4 +1,4 @@
-//! The architectures: a file each, and this register.
+//! The architectures, one file each, and their list.
 
 mod gemma;
 mod gpt_oss;
@@ -15,9 +15,9 @@ use crate::names::Names;
 use crate::{Error, ModelSpec, QkNorm, keys::Keys};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 
-/// What sets one architecture apart; everything else is common.
+/// The properties that distinguish an architecture. Everything else is common.
 pub(crate) struct Architecture {
-    /// Our name for it.
+    /// Its name in a [`ModelSpec`].
     pub(crate) name: &'static str,
     /// `general.architecture` of its GGUF files.
     pub(crate) gguf: &'static [&'static str],
@@ -27,15 +27,15 @@ pub(crate) struct Architecture {
     pub(crate) gguf_names: Names,
     /// Its tensors in Hugging Face checkpoints.
     pub(crate) hugging_face_names: Names,
-    /// GGUF stores the rows of Q and K so that neighbouring elements form rope's pairs.
+    /// GGUF stores the rows of Q and K so that the pairs of rope are neighbours.
     pub(crate) gguf_interleaved: bool,
-    /// How queries and keys are normed.
+    /// The norm of queries and keys.
     pub(crate) qk_norm: QkNorm,
-    /// Its feed-forward parts may be experts.
+    /// Feed-forward parts may be mixtures of experts.
     pub(crate) experts: bool,
-    /// Trained without a limit to attention unless this says otherwise for a layer.
+    /// The attention window of each layer; 0 is none.
     pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
-    /// Last touches, where the common reading does not fit.
+    /// Corrects the spec where the common reading is wrong.
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
@@ -54,7 +54,7 @@ const ALL: [&Architecture; 12] = [
     &gpt_oss::GPT_OSS,
 ];
 
-/// The names that a checkpoint may call itself by.
+/// The names of supported architectures in checkpoints.
 pub fn supported() -> Vec<&'static str> {
     let mut names: Vec<_> = ALL
         .iter()
@@ -74,12 +74,12 @@ impl Architecture {
         }
     }
 
-    /// The architecture by our own name.
+    /// The architecture with this name in a [`ModelSpec`].
     pub(crate) fn by_name(name: &str) -> Option<&'static Architecture> {
         ALL.into_iter().find(|a| a.name == name)
     }
 
-    /// The checkpoint's architecture and the name it goes by there.
+    /// The checkpoint's architecture, and its name in the checkpoint.
     pub(crate) fn of(
         checkpoint: &dyn Checkpoint,
     ) -> Result<(&'static Architecture, String), Error> {
@@ -97,7 +97,7 @@ impl Architecture {
     }
 }
 
-/// The window of each layer, where a configuration lists the layers' kinds of attention.
+/// The window of each layer, if the configuration lists the attention type of each layer.
 fn layer_types(keys: &Keys<'_>, layers: u32, window: u32) -> Result<Option<Vec<u32>>, Error> {
     let key = "layer_types";
     let Some(Value::Array(types)) = keys.value(key) else {
@@ -110,7 +110,10 @@ fn layer_types(keys: &Keys<'_>, layers: u32, window: u32) -> Result<Option<Vec<u
     let each = types.iter().map(|t| match t {
         Value::String(s) if s == "full_attention" => Ok(0),
         Value::String(s) if s == "sliding_attention" => Ok(window),
-        _ => Err(keys.error(key, "knows only full_attention and sliding_attention here")),
+        _ => Err(keys.error(
+            key,
+            "has an unknown type; supported are full_attention and sliding_attention",
+        )),
     });
     each.collect::<Result<_, _>>().map(Some)
 }

@@ -1,4 +1,4 @@
-//! OLMo 2: parts norm what they give and not what they read; queries and keys are normed over all heads together.
+//! OLMo 2: parts norm their output, not their input. Queries and keys are normed over all heads together.
 
 use super::Architecture;
 use crate::{QkNorm, names};

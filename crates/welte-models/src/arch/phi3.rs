@@ -1,4 +1,4 @@
-//! Phi-3 and Phi-4: Q, K and V are one tensor, gate and up another; long contexts by two lists of factors.
+//! Phi-3 and Phi-4: Q, K and V are one tensor, gate and up another. Long contexts use two lists of rope factors.
 
 use super::{Architecture, llama};
 use crate::{QkNorm, names};

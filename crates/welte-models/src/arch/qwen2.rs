@@ -1,4 +1,4 @@
-//! Qwen2 and Qwen2.5: biases on Q, K and V; small ones tie their embeddings.
+//! Qwen2 and Qwen2.5: biases on Q, K and V. Small models tie their embeddings.
 
 use super::{Architecture, layer_types};
 use crate::keys::Keys;
@@ -17,8 +17,8 @@ pub(super) const QWEN2: Architecture = Architecture {
     finish: |_, _| Ok(()),
 };
 
-/// Configurations name a window that is off unless `use_sliding_window`; if on, it is for the layers that
-/// `layer_types` names or, in older files, for those from `max_window_layers` on.
+/// The window in a configuration applies only with `use_sliding_window`. It then applies to the layers in `layer_types`
+/// or, in older files, to those from `max_window_layers` on.
 pub(super) fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
     let window = keys
         .u32(&keys.name("attention.sliding_window", "sliding_window"))?

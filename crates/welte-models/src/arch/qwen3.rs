@@ -1,4 +1,4 @@
-//! Qwen3: queries and keys are normed per head; the head size is given, not derived.
+//! Qwen3: queries and keys are normed per head. The head size is given, not derived.
 
 use super::{Architecture, qwen2};
 use crate::{QkNorm, names};

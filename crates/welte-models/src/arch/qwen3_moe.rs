@@ -1,4 +1,4 @@
-//! Qwen3 with experts in place of the feed-forward part, in all layers or in some.
+//! Qwen3 with experts in all layers or in some.
 
 use super::{Architecture, qwen3};
 use welte_formats::checkpoint::Value;

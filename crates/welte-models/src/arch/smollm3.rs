@@ -1,4 +1,4 @@
-//! SmolLM3: every fourth layer has no rotary positions.
+//! SmolLM3: every fourth layer has no rope.
 
 use super::{Architecture, qwen2};
 use crate::spec::LayerRope;
@@ -18,7 +18,7 @@ pub(super) const SMOLLM3: Architecture = Architecture {
     finish: |spec, keys| {
         let key = "no_rope_layers";
         let turns: Vec<bool> = match keys.value(key) {
-            // A list of what the layers have, in spite of its name.
+            // In spite of its name, the list is 1 for layers with rope.
             Some(Value::Array(list)) if list.len() == spec.layers as usize => {
                 list.iter().map(|v| *v != Value::U64(0)).collect()
             }

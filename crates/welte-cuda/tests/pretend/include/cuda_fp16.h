@@ -12,7 +12,7 @@ typedef __half2 half2;
 
 inline float __half2float(__half h) { return (float)h.v; }
 inline __half __float2half_rn(float f) { return {(_Float16)f}; }
-inline __half __ushort_as_half(unsigned short bits) { return pretended::bits_as<__half>(bits); }
+inline __half __ushort_as_half(unsigned short bits) { return pretend_gpu::bits_as<__half>(bits); }
 inline float2 __half22float2(__half2 h) { return {(float)h.x.v, (float)h.y.v}; }
 inline __half2 __floats2half2_rn(float a, float b) { return {{(_Float16)a}, {(_Float16)b}}; }
 inline __half2 __float2half2_rn(float f) { return __floats2half2_rn(f, f); }

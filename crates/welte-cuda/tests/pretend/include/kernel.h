@@ -6,8 +6,8 @@
 
 #define SEEN __attribute__((visibility("default")))
 extern "C" {
-SEEN pretended::Place *pretend_place;
-SEEN const pretended::Services *pretend;
+SEEN pretend_gpu::Place *pretend_place;
+SEEN const pretend_gpu::Services *pretend;
 // The ends of all static shared memory of the file; it holds that of the block whose turn it is.
 extern char __start_pretend_shared[] __attribute__((weak, visibility("hidden")));
 extern char __stop_pretend_shared[] __attribute__((weak, visibility("hidden")));
@@ -44,7 +44,7 @@ VECTOR4(int, int4, 16)
 
 // ---- numbers ----
 
-namespace pretended {
+namespace pretend_gpu {
 template <class To, class From> inline To bits_as(From v) {
     static_assert(sizeof(To) == sizeof(From), "as many bits");
     To to;
@@ -52,11 +52,11 @@ template <class To, class From> inline To bits_as(From v) {
     return to;
 }
 
-} // namespace pretended
+} // namespace pretend_gpu
 
-inline unsigned __float_as_uint(float v) { return pretended::bits_as<unsigned>(v); }
-inline float __uint_as_float(unsigned v) { return pretended::bits_as<float>(v); }
-inline float __int_as_float(int v) { return pretended::bits_as<float>(v); }
+inline unsigned __float_as_uint(float v) { return pretend_gpu::bits_as<unsigned>(v); }
+inline float __uint_as_float(unsigned v) { return pretend_gpu::bits_as<float>(v); }
+inline float __int_as_float(int v) { return pretend_gpu::bits_as<float>(v); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
@@ -124,9 +124,9 @@ inline unsigned long long __cvta_generic_to_shared(const void *p) { return prete
 
 inline void __syncthreads() { pretend->barrier(0, 0, false); }
 inline int __syncthreads_count(bool yes) { return pretend->barrier(0, 0, yes); }
-inline void __syncwarp(unsigned mask = ~0u) { pretend->meet(mask, pretended::SYNC, nullptr, 0); }
+inline void __syncwarp(unsigned mask = ~0u) { pretend->meet(mask, pretend_gpu::SYNC, nullptr, 0); }
 
-namespace pretended {
+namespace pretend_gpu {
 template <class T> inline T shuffle(unsigned mask, T v, unsigned from) {
     static_assert(sizeof(T) <= 8, "a word or two");
     const Slot *all = pretend->meet(mask, SHUFFLE, &v, sizeof(T));
@@ -139,33 +139,33 @@ template <class F> inline void each_vote(unsigned mask, unsigned v, F f) {
     for (unsigned i = 0; i < 32; i++)
         if (mask >> i & 1) f(i, all[i].w[0]);
 }
-} // namespace pretended
+} // namespace pretend_gpu
 
-template <class T> inline T __shfl_sync(unsigned mask, T v, int from) { return pretended::shuffle(mask, v, from & 31); }
-template <class T> inline T __shfl_xor_sync(unsigned mask, T v, int with) { return pretended::shuffle(mask, v, (threadIdx.x ^ with) & 31); }
+template <class T> inline T __shfl_sync(unsigned mask, T v, int from) { return pretend_gpu::shuffle(mask, v, from & 31); }
+template <class T> inline T __shfl_xor_sync(unsigned mask, T v, int with) { return pretend_gpu::shuffle(mask, v, (threadIdx.x ^ with) & 31); }
 template <class T> inline T __shfl_up_sync(unsigned mask, T v, unsigned by) {
     unsigned lane = threadIdx.x % 32;
-    return pretended::shuffle(mask, v, lane >= by ? lane - by : lane);
+    return pretend_gpu::shuffle(mask, v, lane >= by ? lane - by : lane);
 }
 
 inline unsigned __ballot_sync(unsigned mask, bool yes) {
     unsigned votes = 0;
-    pretended::each_vote(mask, yes, [&](unsigned i, unsigned v) { votes |= v << i; });
+    pretend_gpu::each_vote(mask, yes, [&](unsigned i, unsigned v) { votes |= v << i; });
     return votes;
 }
 inline bool __any_sync(unsigned mask, bool yes) { return __ballot_sync(mask, yes); }
 inline bool __all_sync(unsigned mask, bool yes) { return __ballot_sync(mask, !yes) == 0; }
 inline unsigned __match_any_sync(unsigned mask, unsigned mine) {
     unsigned same = 0;
-    pretended::each_vote(mask, mine, [&](unsigned i, unsigned v) { same |= (v == mine) << i; });
+    pretend_gpu::each_vote(mask, mine, [&](unsigned i, unsigned v) { same |= (v == mine) << i; });
     return same;
 }
 template <class T> inline T __reduce_min_sync(unsigned mask, T mine) {
-    pretended::each_vote(mask, (unsigned)mine, [&](unsigned, unsigned v) { mine = min(mine, (T)v); });
+    pretend_gpu::each_vote(mask, (unsigned)mine, [&](unsigned, unsigned v) { mine = min(mine, (T)v); });
     return mine;
 }
 template <class T> inline T __reduce_max_sync(unsigned mask, T mine) {
-    pretended::each_vote(mask, (unsigned)mine, [&](unsigned, unsigned v) { mine = max(mine, (T)v); });
+    pretend_gpu::each_vote(mask, (unsigned)mine, [&](unsigned, unsigned v) { mine = max(mine, (T)v); });
     return mine;
 }
 

@@ -1,9 +1,9 @@
-// What a compiled kernel and the pretended driver know of each other. Every thread of a grid is a *lane* with a stack of its
+// The interface between a compiled kernel and the pretend driver. Every thread of a grid is a *lane* with a stack of its
 // own; one thread of the operating system runs them all, and changes from one to the next only where a lane asks for it: in
 // these services.
 #pragma once
 
-namespace pretended {
+namespace pretend_gpu {
 
 struct Dim {
     unsigned x, y, z;
@@ -46,4 +46,4 @@ struct Services {
     void (*die)(const char *why);
 };
 
-} // namespace pretended
+} // namespace pretend_gpu

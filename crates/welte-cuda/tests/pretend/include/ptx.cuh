@@ -37,7 +37,7 @@ inline u32 widen_e4m3(u16 two) {
         float v = (byte & 127) == 127 ? NAN : 256.0f * __half2float(__ushort_as_half(bits));
         (i ? h.y : h.x) = __float2half_rn(v);
     }
-    return pretended::bits_as<u32>(h);
+    return pretend_gpu::bits_as<u32>(h);
 }
 
 inline int dot_unsigned(u32 a, int b, int sum) {
@@ -92,17 +92,17 @@ inline void show_to_async() {}
 inline uint4 load_shared(u32 from) { return *(const uint4 *)pretend->shared(from, 16); }
 inline void store_shared(u32 to, uint4 v) { *(uint4 *)pretend->shared(to, 16) = v; }
 
-inline void load_matrices(u32 (&r)[4], u32 at) { memcpy(r, pretend->meet(~0u, pretended::LOAD_MATRICES, &at, 4) + threadIdx.x % 32, 16); }
-inline void load_matrices_turned(u32 (&r)[4], u32 at) { memcpy(r, pretend->meet(~0u, pretended::LOAD_MATRICES_TURNED, &at, 4) + threadIdx.x % 32, 16); }
-inline void mma(pretended::Meeting kind, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+inline void load_matrices(u32 (&r)[4], u32 at) { memcpy(r, pretend->meet(~0u, pretend_gpu::LOAD_MATRICES, &at, 4) + threadIdx.x % 32, 16); }
+inline void load_matrices_turned(u32 (&r)[4], u32 at) { memcpy(r, pretend->meet(~0u, pretend_gpu::LOAD_MATRICES_TURNED, &at, 4) + threadIdx.x % 32, 16); }
+inline void mma(pretend_gpu::Meeting kind, float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     u32 in[6] = {a[0], a[1], a[2], a[3], b0, b1};
     const u32 *sums = pretend->meet(~0u, kind, in, sizeof in)[threadIdx.x % 32].w;
     for (int i = 0; i < 4; i++) c[i] += __uint_as_float(sums[i]);
 }
-inline void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma(pretended::MMA_F16, c, a, b0, b1); }
-inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma(pretended::MMA_BF16, c, a, b0, b1); }
+inline void mma_f16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma(pretend_gpu::MMA_F16, c, a, b0, b1); }
+inline void mma_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma(pretend_gpu::MMA_BF16, c, a, b0, b1); }
 inline void mma_s8(int (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     u32 in[6] = {a[0], a[1], a[2], a[3], b0, b1};
-    const u32 *sums = pretend->meet(~0u, pretended::MMA_S8, in, sizeof in)[threadIdx.x % 32].w;
+    const u32 *sums = pretend->meet(~0u, pretend_gpu::MMA_S8, in, sizeof in)[threadIdx.x % 32].w;
     for (int i = 0; i < 4; i++) c[i] += (int)sums[i];
 }

@@ -9,7 +9,7 @@ inline void wgmma_commit() {}
 template <u32 PENDING> inline void wgmma_wait() { __syncwarp(); }
 inline void wgmma_settled(float &) {}
 
-namespace pretended {
+namespace pretend_gpu {
 
 // An operand in shared memory: 128-byte rows, eight of them 1024 bytes, the 16-byte pieces of a row exchanged by its number.
 struct Operand {
@@ -48,13 +48,13 @@ template <class A, class B> inline void add_products(float *s, u32 columns, A a,
         }
 }
 
-} // namespace pretended
+} // namespace pretend_gpu
 
 template <bool IS_BF16, u32 OF_A_LANE> inline void wgmma(float (&s)[OF_A_LANE], u64 a, u64 b) {
-    pretended::Operand first(a), second(b);
+    pretend_gpu::Operand first(a), second(b);
     u32 warp = threadIdx.x / 32 % 4 * 16;
-    pretended::add_products(
-        s, OF_A_LANE * 2, [&](u32 r, u32 k) { return pretended::widened<IS_BF16>(first.along(warp + r, k)); }, [&](u32 n, u32 k) { return pretended::widened<IS_BF16>(second.along(n, k)); });
+    pretend_gpu::add_products(
+        s, OF_A_LANE * 2, [&](u32 r, u32 k) { return pretend_gpu::widened<IS_BF16>(first.along(warp + r, k)); }, [&](u32 n, u32 k) { return pretend_gpu::widened<IS_BF16>(second.along(n, k)); });
 }
 
 inline void wgmma_from(float (&c)[8][4], u64 a, u64 b, u32 add) {
@@ -63,12 +63,12 @@ inline void wgmma_from(float (&c)[8][4], u64 a, u64 b, u32 add) {
 }
 
 template <u32 EIGHTS> inline void wgmma_turned(float (&c)[EIGHTS][4], const u32 (&a)[4], u64 b) {
-    pretended::Operand second(b);
+    pretend_gpu::Operand second(b);
     // Rows lie with the four lanes of a group: two elements of rows g and g + 8 each, then the same eight further on.
-    const pretended::Slot *all = pretend->meet(~0u, pretended::FRAGMENT, a, 16);
+    const pretend_gpu::Slot *all = pretend->meet(~0u, pretend_gpu::FRAGMENT, a, 16);
     auto element = [&](u32 r, u32 k) {
         u32 word = all[r % 8 * 4 + k % 8 / 2].w[r / 8 + 2 * (k / 8)];
-        return pretended::widened<false>((u16)(word >> 16 * (k % 2)));
+        return pretend_gpu::widened<false>((u16)(word >> 16 * (k % 2)));
     };
-    pretended::add_products(&c[0][0], EIGHTS * 8, element, [&](u32 n, u32 k) { return pretended::widened<false>(second.across(n, k)); });
+    pretend_gpu::add_products(&c[0][0], EIGHTS * 8, element, [&](u32 n, u32 k) { return pretend_gpu::widened<false>(second.across(n, k)); });
 }

@@ -1,0 +1,190 @@
+//! The way of tokens from the scheduler to the consumer of a stream. The queue has room for every token of the request, so
+//! the scheduler never waits for a consumer and never allocates.
+
+use crate::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+/// Why the scheduler ended a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// The model chose this end token.
+    End(u32),
+    /// All tokens of the budget were generated.
+    Length,
+    Cancelled,
+    Deadline,
+}
+
+/// What the scheduler reports beside the tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Report {
+    /// When the first part of the prompt was about to be computed.
+    pub(crate) admitted: Option<Instant>,
+    /// When the first token had been chosen.
+    pub(crate) first: Option<Instant>,
+    /// When the request ended.
+    pub(crate) ended: Option<Instant>,
+    /// Tokens of the prompt that were cached.
+    pub(crate) cached: usize,
+    /// Position of the first token that differs from the closest cached text.
+    pub(crate) differs_at: Option<usize>,
+    /// How often the request gave its pages back and was computed again.
+    pub(crate) preemptions: u32,
+}
+
+/// What a consumer finds next.
+pub(crate) enum Next {
+    Token(u32),
+    End(Result<Finish, Error>),
+}
+
+/// A queue of tokens with one producer and one consumer.
+pub(crate) struct Channel {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The consumer wants no further token.
+    left: AtomicBool,
+    /// Set by cancel handles.
+    cancelled: Arc<AtomicBool>,
+}
+
+struct State {
+    tokens: Vec<u32>,
+    /// Tokens that the consumer has taken.
+    taken: usize,
+    end: Option<Result<Finish, Error>>,
+    ended: bool,
+    report: Report,
+    /// The consumer blocks until something arrives.
+    waiting: bool,
+    waker: Option<Waker>,
+}
+
+impl Channel {
+    /// A queue with room for `most` tokens.
+    pub(crate) fn new(most: usize, cancelled: Arc<AtomicBool>) -> Channel {
+        Channel {
+            state: Mutex::new(State {
+                tokens: Vec::with_capacity(most),
+                taken: 0,
+                end: None,
+                ended: false,
+                report: Report::default(),
+                waiting: false,
+                waker: None,
+            }),
+            changed: Condvar::new(),
+            left: AtomicBool::new(false),
+            cancelled,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends a token.
+    pub(crate) fn push(&self, token: u32) {
+        let mut state = self.state();
+        if state.tokens.is_empty() {
+            state.report.first = Some(Instant::now());
+        }
+        state.tokens.push(token);
+        self.wake(state);
+    }
+
+    /// Ends the queue. Only the first call counts.
+    pub(crate) fn end(&self, result: Result<Finish, Error>) {
+        let mut state = self.state();
+        if !state.ended {
+            state.ended = true;
+            state.end = Some(result);
+            state.report.ended = Some(Instant::now());
+            self.wake(state);
+        }
+    }
+
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        let (waiting, waker) = (state.waiting, state.waker.take());
+        drop(state);
+        if waiting {
+            self.changed.notify_one();
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Changes the report.
+    pub(crate) fn report(&self, change: impl FnOnce(&mut Report)) {
+        change(&mut self.state().report);
+    }
+
+    /// The report so far.
+    pub(crate) fn reported(&self) -> Report {
+        self.state().report
+    }
+
+    /// True while the consumer wants tokens.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.left.load(Ordering::Relaxed) && !self.is_cancelled()
+    }
+
+    /// True from a request to cancel until it is taken back.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// The consumer's last word: it wants no further token.
+    pub(crate) fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+    }
+
+    /// The next token or the end, if there is one now.
+    pub(crate) fn try_next(&self) -> Option<Next> {
+        self.state().next()
+    }
+
+    /// Waits for the next token or the end. `None` after the end.
+    pub(crate) fn next(&self) -> Option<Next> {
+        let mut state = self.state();
+        loop {
+            if let Some(next) = state.next() {
+                return Some(next);
+            }
+            if state.ended {
+                return None;
+            }
+            state.waiting = true;
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            state.waiting = false;
+        }
+    }
+
+    /// As [`Channel::next`], for an executor.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<Option<Next>> {
+        let mut state = self.state();
+        match state.next() {
+            Some(next) => Poll::Ready(Some(next)),
+            None if state.ended => Poll::Ready(None),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl State {
+    fn next(&mut self) -> Option<Next> {
+        if let Some(&token) = self.tokens.get(self.taken) {
+            self.taken += 1;
+            return Some(Next::Token(token));
+        }
+        self.end.take().map(Next::End)
+    }
+}

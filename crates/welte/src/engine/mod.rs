@@ -1,0 +1,270 @@
+//! The engine: many requests on one loaded model. One thread owns the device context; handles send it requests and receive
+//! tokens.
+
+mod channel;
+mod pace;
+mod pages;
+mod request;
+mod scheduler;
+mod sequence;
+mod shared;
+mod stream;
+mod thread;
+
+pub use request::Request;
+pub use shared::Status;
+pub use stream::Stream;
+pub use thread::Driver;
+
+use crate::{Error, Model, Session};
+use channel::Channel;
+use scheduler::Scheduler;
+use sequence::Sequence;
+use shared::Shared;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use thread::MakeContext;
+use welte_device::{Context, Replaying};
+
+/// How an engine works.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// Requests that may wait beside those that run. Further ones are refused with [`Error::Busy`].
+    pub queue: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions { queue: 256 }
+    }
+}
+
+/// Serves many requests on one loaded model. Every request gets the text that it would get alone. Clones are cheap and
+/// share the engine; it ends when the last clone, session and stream are gone.
+///
+/// ```
+/// # fn main() -> Result<(), welte::Error> {
+/// let mut options = welte::LoadOptions::default();
+/// (options.context, options.slots) = (64, 2);
+/// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_| ())?;
+/// let engine = model.engine()?;
+/// let mut request = welte::Request::new(vec![1, 2, 3]);
+/// request.options.max_tokens = 8;
+/// let (one, two) = (engine.submit(request.clone())?, engine.submit(request)?);
+/// assert_eq!(one.complete()?.0, two.complete()?.0);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Engine {
+    model: Model,
+    handle: Arc<Handle>,
+}
+
+/// Ends the thread when the last owner is gone.
+pub(crate) struct Handle {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    replaying: Option<Replaying>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Handle {
+    /// Makes a context and starts the thread.
+    pub(crate) fn start(model: &Model, options: &EngineOptions) -> Result<Arc<Handle>, Error> {
+        let loaded = model.inner.loaded.clone();
+        Handle::on_context(model, options, Box::new(move || loaded.context()))
+    }
+
+    fn on_context(
+        model: &Model,
+        options: &EngineOptions,
+        make: MakeContext,
+    ) -> Result<Arc<Handle>, Error> {
+        let (handle, driver) = Handle::without_thread(model, options, make)?;
+        let thread = std::thread::Builder::new().name("welte-engine".into());
+        let thread = thread.spawn(move || driver.run());
+        let thread = thread.map_err(|error| Error::EngineStopped {
+            why: Some(format!("its thread cannot be started: {error}")),
+        })?;
+        *handle.thread() = Some(thread);
+        Ok(handle)
+    }
+
+    fn without_thread(
+        model: &Model,
+        options: &EngineOptions,
+        mut make: MakeContext,
+    ) -> Result<(Arc<Handle>, Driver), Error> {
+        let mut context = make()?;
+        let program = model.inner.loaded.program();
+        let shared = Arc::new(Shared::new(program.slots as usize, options.queue.max(1)));
+        let handle = Handle {
+            shared: shared.clone(),
+            thread: Mutex::default(),
+            replaying: context.replays().map(|tools| tools.replaying()),
+        };
+        let (decode, prompt) = (model.inner.decode, model.inner.prompt);
+        let scheduler = Scheduler::new(shared.clone(), program, decode, prompt);
+        let driver = Driver::new(shared, scheduler, context, make);
+        Ok((Arc::new(handle), driver))
+    }
+
+    fn thread(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) {
+        self.shared.close();
+        let thread = self.thread().take();
+        // A waker that the thread itself calls may drop the last handle.
+        if let Some(thread) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Engine {
+    /// An engine of its own for a model. [`Model::engine`] gives the model's shared one.
+    pub fn new(model: &Model, options: &EngineOptions) -> Result<Engine, Error> {
+        Ok(Engine::of(model, Handle::start(model, options)?))
+    }
+
+    pub(crate) fn of(model: &Model, handle: Arc<Handle>) -> Engine {
+        Engine {
+            model: model.clone(),
+            handle,
+        }
+    }
+
+    /// An engine whose contexts are wrapped: for tests that watch or break them.
+    #[doc(hidden)]
+    pub fn on_context(
+        model: &Model,
+        options: &EngineOptions,
+        wrap: WrapContext,
+    ) -> Result<Engine, Error> {
+        let handle = Handle::on_context(model, options, wrapped(model, wrap))?;
+        Ok(Engine::of(model, handle))
+    }
+
+    /// As [`Engine::on_context`], but without a thread: the caller takes the turns.
+    #[doc(hidden)]
+    pub fn without_thread(
+        model: &Model,
+        options: &EngineOptions,
+        wrap: WrapContext,
+    ) -> Result<(Engine, Driver), Error> {
+        let (handle, driver) = Handle::without_thread(model, options, wrapped(model, wrap))?;
+        Ok((Engine::of(model, handle), driver))
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// How the device replays chains, if it has more than one way.
+    pub fn replaying(&self) -> Option<&Replaying> {
+        self.handle.replaying.as_ref()
+    }
+
+    /// How full the engine is.
+    pub fn status(&self) -> Status {
+        self.handle.shared.inbox().status
+    }
+
+    /// Forgets all prefixes that no running request uses.
+    pub fn forget_prefixes(&self) {
+        self.handle.shared.inbox().forget = true;
+        self.handle.shared.wake();
+    }
+
+    /// Requests that may wait.
+    pub fn queue(&self) -> usize {
+        self.handle.shared.queue
+    }
+
+    /// Turns that the scheduler has completed. The count rises while the engine works, and after [`Engine::ping`].
+    pub fn turns(&self) -> u64 {
+        self.handle.shared.turns.load(Ordering::Relaxed)
+    }
+
+    /// Asks for a turn of the scheduler, even if it has nothing to do: to see that it still works.
+    pub fn ping(&self) {
+        self.handle.shared.inbox().ping = true;
+        self.handle.shared.wake();
+    }
+
+    /// Begins a request. The stream gives its text or its tokens.
+    pub fn submit(&self, request: Request) -> Result<Stream, Error> {
+        self.submit_cancellable(request, Arc::default())
+    }
+
+    /// As [`Engine::submit`], with a flag that cancels the request.
+    pub(crate) fn submit_cancellable(
+        &self,
+        request: Request,
+        cancelled: Arc<AtomicBool>,
+    ) -> Result<Stream, Error> {
+        let started = Instant::now();
+        let out = |most| Channel::new(most, cancelled.clone());
+        let sequence = Sequence::new(&self.model, &request, out)?;
+        let stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
+        self.handle.shared.push(Box::new(sequence))?;
+        Ok(stream)
+    }
+
+    /// A conversation on this engine.
+    pub fn session(&self) -> Session {
+        Session::new(self.clone())
+    }
+
+    /// Ends the engine. Requests that have not ended fail with [`Error::EngineStopped`].
+    pub fn shutdown(&self) {
+        self.handle.end();
+    }
+
+    pub(crate) fn cancel_handle(&self, flag: &Arc<AtomicBool>) -> CancelHandle {
+        CancelHandle {
+            flag: flag.clone(),
+            shared: self.handle.shared.clone(),
+        }
+    }
+}
+
+/// Puts something between the engine and a context.
+type WrapContext = Box<dyn FnMut(Box<dyn Context>) -> Box<dyn Context> + Send>;
+
+fn wrapped(model: &Model, mut wrap: WrapContext) -> MakeContext {
+    let loaded = model.inner.loaded.clone();
+    Box::new(move || Ok(wrap(loaded.context()?)))
+}
+
+/// Cancels a request, or the requests of a session, from another thread or a signal handler.
+#[derive(Clone)]
+pub struct CancelHandle {
+    flag: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+}
+
+impl CancelHandle {
+    /// Ends the current generation, or the next one of a session, with
+    /// [`StopReason::Cancelled`](crate::StopReason::Cancelled).
+    pub fn cancel(&self) {
+        self.flag.store(true, Ordering::Relaxed);
+        self.shared.wake();
+    }
+
+    /// True from [`cancel`](CancelHandle::cancel) until the generation has ended.
+    pub fn is_cancelled(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,308 @@
+//! The pages of the running sequences: taken from the pools, shared through the prefix tree, told to the device.
+
+use super::sequence::Sequence;
+use crate::cache::{GENERATED, NO_PAGE, PagePool, PrefixTree};
+use welte_device::{Context, Error};
+use welte_table::{CacheKind, Program};
+
+/// What the scheduler has to know of a cache.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Keys and values, of which no row reads further back than the window; 0: no bound.
+    Attention { window: usize },
+    /// One page per sequence.
+    Recurrent,
+}
+
+/// Pools and prefix tree of one context.
+pub(crate) struct Pages {
+    /// Positions of a page.
+    page: usize,
+    kinds: Vec<Kind>,
+    pools: Vec<PagePool>,
+    tree: PrefixTree,
+    /// One entry per cache: the page that a hit ends in.
+    copies: Vec<u32>,
+}
+
+impl Pages {
+    /// All pages free, and an empty tree.
+    pub(crate) fn new(program: &Program) -> Pages {
+        let kind = |cache: &welte_table::CacheSpec| match cache.kind {
+            CacheKind::Attention { window, .. } => Kind::Attention {
+                window: window as usize,
+            },
+            CacheKind::Recurrent { .. } => Kind::Recurrent,
+        };
+        let pool = |cache: &welte_table::CacheSpec| PagePool::new(cache.pages);
+        Pages {
+            page: program.page.max(1) as usize,
+            kinds: program.caches.iter().map(kind).collect(),
+            pools: program.caches.iter().map(pool).collect(),
+            tree: PrefixTree::new(program),
+            copies: vec![NO_PAGE; program.caches.len()],
+        }
+    }
+
+    /// Pages that nobody uses, of all caches.
+    pub(crate) fn free(&self) -> usize {
+        self.pools.iter().map(PagePool::free).sum()
+    }
+
+    /// Pages of all caches.
+    pub(crate) fn total(&self) -> usize {
+        self.pools.iter().map(PagePool::pages).sum()
+    }
+
+    /// Forgets all prefixes.
+    pub(crate) fn clear(&mut self) {
+        self.tree.clear(&mut self.pools);
+    }
+
+    /// Finds what is cached of a sequence's tokens, and takes pages for the other tokens and one more position. Returns
+    /// false, and leaves the sequence without pages, if there are too few.
+    pub(crate) fn admit(
+        &mut self,
+        context: &mut dyn Context,
+        sequence: &mut Sequence,
+    ) -> Result<bool, Error> {
+        let target = sequence.target();
+        // The logits of the last token of a prompt are needed, so it is always computed.
+        let most = match sequence.generated() {
+            0 => target - 1,
+            _ => target,
+        };
+        // A hit that ends within a page costs a further page for the copy. If there is none, fewer tokens are reused.
+        for limit in [most, most / self.page * self.page, 0] {
+            if self.take_over(context, sequence, limit)?
+                && self.reserve(context, sequence, target + 1, true)? > target
+            {
+                sequence.begun = true;
+                return Ok(true);
+            }
+            self.release(sequence);
+            if !sequence.begun {
+                sequence.keys.iter_mut().for_each(|key| *key &= !GENERATED);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives a sequence the pages of its longest cached prefix of at most `limit` tokens.
+    fn take_over(
+        &mut self,
+        context: &mut dyn Context,
+        sequence: &mut Sequence,
+        limit: usize,
+    ) -> Result<bool, Error> {
+        if !sequence.shared || limit == 0 {
+            return Ok(true);
+        }
+        let target = sequence.target();
+        let keys = &mut sequence.keys[..target];
+        // What is computed again must have the bits that it had.
+        let exact = sequence.exact || sequence.begun;
+        let hit = self.tree.find(keys, limit, exact);
+        let (pools, lists) = (&mut self.pools, &mut sequence.lists);
+        self.tree
+            .acquire(&hit, keys, pools, lists, &mut self.copies);
+        if !sequence.begun {
+            sequence.out.report(|report| {
+                (report.cached, report.differs_at) = (hit.tokens, hit.differs_at);
+            });
+        }
+        sequence.computed = hit.tokens;
+        sequence.inserted = hit.tokens;
+        let copied = self.copy_last_pages(context, sequence);
+        for (pool, copy) in self.pools.iter_mut().zip(&self.copies) {
+            if *copy != NO_PAGE {
+                pool.release(*copy);
+            }
+        }
+        if !copied? {
+            return Ok(false);
+        }
+        for cache in 0..self.kinds.len() {
+            self.tell(context, sequence, cache, 0)?;
+        }
+        Ok(true)
+    }
+
+    /// Copies the pages that a hit ends in, because the sequence goes on writing them.
+    fn copy_last_pages(
+        &mut self,
+        context: &mut dyn Context,
+        sequence: &mut Sequence,
+    ) -> Result<bool, Error> {
+        for cache in 0..self.copies.len() {
+            let source = self.copies[cache];
+            if source == NO_PAGE {
+                continue;
+            }
+            let Some(own) = self.take(cache, true) else {
+                return Ok(false);
+            };
+            sequence.lists[cache].push(own);
+            context.copy_page(cache, source, own)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes pages until the sequence has room for `positions`. Returns the positions for which it has room, which are
+    /// fewer if pages run out. `evict`: cached prefixes may be given up for them.
+    pub(crate) fn reserve(
+        &mut self,
+        context: &mut dyn Context,
+        sequence: &mut Sequence,
+        positions: usize,
+        evict: bool,
+    ) -> Result<usize, Error> {
+        let mut room = positions;
+        for cache in 0..self.kinds.len() {
+            let entries = match self.kinds[cache] {
+                Kind::Attention { .. } => positions.div_ceil(self.page),
+                Kind::Recurrent => 1,
+            };
+            let first = sequence.lists[cache].len();
+            while sequence.lists[cache].len() < entries {
+                match self.take(cache, evict) {
+                    Some(page) => sequence.lists[cache].push(page),
+                    None => break,
+                }
+            }
+            self.tell(context, sequence, cache, first)?;
+            let have = sequence.lists[cache].len();
+            if have < entries {
+                room = room.min(have * self.page);
+            }
+        }
+        Ok(room)
+    }
+
+    /// Tells the device a sequence's pages from an entry on.
+    fn tell(
+        &self,
+        context: &mut dyn Context,
+        sequence: &Sequence,
+        cache: usize,
+        first: usize,
+    ) -> Result<(), Error> {
+        let list = &sequence.lists[cache];
+        let mut at = first;
+        // Nobody reads the entries of pages that were dropped.
+        for run in list[first..].split(|page| *page == NO_PAGE) {
+            if !run.is_empty() {
+                context.set_pages(cache, sequence.slot, at as u32, run)?;
+            }
+            at += run.len() + 1;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, cache: usize, evict: bool) -> Option<u32> {
+        loop {
+            if let Some(page) = self.pools[cache].take() {
+                return Some(page);
+            }
+            if !evict || !self.tree.evict(cache, &mut self.pools, &mut |_, _| ()) {
+                return None;
+            }
+        }
+    }
+
+    /// After a step: leaves pages that have become full in the tree, and gives back those that are not needed.
+    pub(crate) fn settle(&mut self, sequence: &mut Sequence) {
+        self.trim(sequence);
+        let full = sequence.computed / self.page * self.page;
+        if sequence.shared && full > sequence.inserted {
+            let keys = &sequence.keys[..sequence.computed];
+            let pools = &mut self.pools;
+            self.tree.insert(keys, &sequence.lists, false, pools);
+            sequence.inserted = full;
+        }
+        for cache in 0..self.kinds.len() {
+            self.drop_before_window(cache, sequence);
+        }
+    }
+
+    /// Gives back the pages of a windowed cache that no later row reads.
+    fn drop_before_window(&mut self, cache: usize, sequence: &mut Sequence) {
+        let Kind::Attention {
+            window: window @ 1..,
+        } = self.kinds[cache]
+        else {
+            return;
+        };
+        let needless = sequence.computed.saturating_sub(window) / self.page;
+        let list = &mut sequence.lists[cache];
+        let count = needless.min(list.len());
+        for entry in list[..count].iter_mut().rev() {
+            // What lies before a dropped page was dropped earlier.
+            if *entry == NO_PAGE {
+                break;
+            }
+            self.pools[cache].release(std::mem::replace(entry, NO_PAGE));
+        }
+    }
+
+    /// Gives back the pages beyond the position that is computed next, unless the tokens before it are still to come.
+    fn trim(&mut self, sequence: &mut Sequence) {
+        let positions = sequence.computed.max(sequence.target()) + 1;
+        for (cache, kind) in self.kinds.iter().enumerate() {
+            if matches!(kind, Kind::Recurrent) {
+                continue;
+            }
+            let entries = positions.div_ceil(self.page);
+            while sequence.lists[cache].len() > entries {
+                if let Some(page) = sequence.lists[cache].pop() {
+                    self.pools[cache].release(page);
+                }
+            }
+        }
+    }
+
+    /// Leaves all that a sequence has computed in the tree. It must not write its pages after that.
+    pub(crate) fn keep(&mut self, sequence: &mut Sequence) {
+        if sequence.shared {
+            let keys = &sequence.keys[..sequence.computed];
+            let pools = &mut self.pools;
+            self.tree.insert(keys, &sequence.lists, true, pools);
+        }
+    }
+
+    /// Takes all pages from a sequence. Nothing of it is computed then.
+    pub(crate) fn release(&mut self, sequence: &mut Sequence) {
+        for (pool, list) in self.pools.iter_mut().zip(&mut sequence.lists) {
+            for page in list.drain(..).filter(|page| *page != NO_PAGE) {
+                pool.release(page);
+            }
+        }
+        (sequence.computed, sequence.inserted) = (0, 0);
+    }
+
+    /// Runs a device call that writes the first page of a free slot. `None`: a cache has no page to lend.
+    pub(crate) fn lend<T>(
+        &mut self,
+        context: &mut dyn Context,
+        slot: u32,
+        work: impl FnOnce(&mut dyn Context) -> Result<T, Error>,
+    ) -> Option<Result<T, Error>> {
+        self.copies.fill(NO_PAGE);
+        for cache in 0..self.copies.len() {
+            self.copies[cache] = self.take(cache, true).unwrap_or(NO_PAGE);
+        }
+        let enough = !self.copies.contains(&NO_PAGE);
+        let done = enough.then(|| {
+            for (cache, page) in self.copies.iter().enumerate() {
+                context.set_pages(cache, slot, 0, &[*page])?;
+            }
+            work(context)
+        });
+        for (pool, page) in self.pools.iter_mut().zip(&self.copies) {
+            if *page != NO_PAGE {
+                pool.release(*page);
+            }
+        }
+        done
+    }
+}

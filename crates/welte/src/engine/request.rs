@@ -1,0 +1,42 @@
+//! What a caller asks of an engine.
+
+use crate::GenerateOptions;
+use std::time::Instant;
+
+/// A prompt and how to continue it.
+///
+/// ```
+/// let request = welte::Request::new(vec![1, 2, 3]);
+/// assert_eq!(request.priority, 0);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Request {
+    /// The tokens to continue.
+    pub prompt: Vec<u32>,
+    /// What to generate, and when to stop.
+    pub options: GenerateOptions,
+    /// Requests of a higher priority are computed first. Among equals the older one is.
+    pub priority: i32,
+    /// When the answer is no longer of use. A request that still waits then fails; one that has begun ends early.
+    pub deadline: Option<Instant>,
+    /// Reuse cached tokens only where they were computed as part of a prompt. The logits are then exactly those of the
+    /// same request alone, even if the prompt contains what the model generated earlier.
+    pub exact: bool,
+    /// Reuse what earlier requests computed, and leave this request's tokens for later ones.
+    pub prefix_cache: bool,
+}
+
+impl Request {
+    /// A request with default options.
+    pub fn new(prompt: Vec<u32>) -> Request {
+        Request {
+            prompt,
+            options: GenerateOptions::default(),
+            priority: 0,
+            deadline: None,
+            exact: false,
+            prefix_cache: true,
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! The scheduler: which rows the next step has. It owns no device; each turn gets the context.
+//!
+//! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
+//! a chain. What it decides by timing changes when a token appears and never which one.
+
+use super::channel::Finish;
+use super::pace::Pace;
+use super::pages::Pages;
+use super::sequence::Sequence;
+use super::shared::Shared;
+use crate::Error;
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
+use welte_table::{Program, Row};
+
+/// The context does not work any more.
+#[derive(Debug)]
+pub(crate) struct ContextLost;
+
+/// The passes that the scheduler runs.
+#[derive(Clone, Copy)]
+struct PassSpec {
+    index: usize,
+    /// The most rows of a step.
+    rows: usize,
+}
+
+/// Everything that decides what happens next.
+pub(crate) struct Scheduler {
+    shared: Arc<Shared>,
+    decode: PassSpec,
+    prompt: PassSpec,
+    pages: Pages,
+    pace: Pace,
+    /// Requests without a slot, in no order.
+    waiting: Vec<Box<Sequence>>,
+    /// Sequences with a slot, in the order of their admission.
+    running: Vec<Box<Sequence>>,
+    free_slots: Vec<u32>,
+    /// The best waiting request lacks pages, and none has come back since.
+    short: bool,
+    rows: Vec<Row>,
+    outputs: Vec<u32>,
+    starts: Vec<ChainStart>,
+    picks: Vec<Pick>,
+    chosen: Vec<u32>,
+}
+
+impl Scheduler {
+    /// A scheduler without requests. `decode` and `prompt` are the numbers of these passes.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        program: &Arc<Program>,
+        decode: usize,
+        prompt: usize,
+    ) -> Scheduler {
+        let slots = program.slots as usize;
+        let pass = |index: usize| PassSpec {
+            index,
+            rows: program.passes[index].rows as usize,
+        };
+        let (decode, prompt) = (pass(decode), pass(prompt));
+        Scheduler {
+            decode,
+            prompt,
+            pages: Pages::new(program),
+            pace: Pace::new(prompt.rows),
+            waiting: Vec::with_capacity(shared.most),
+            running: Vec::with_capacity(slots),
+            free_slots: (0..program.slots).rev().collect(),
+            short: false,
+            rows: Vec::with_capacity(decode.rows.max(prompt.rows)),
+            outputs: Vec::with_capacity(slots),
+            starts: Vec::with_capacity(slots),
+            picks: Vec::with_capacity(slots),
+            chosen: Vec::with_capacity(slots),
+            shared,
+        }
+    }
+
+    /// True if no request is left.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// One round. After an error the context must be replaced and [`Scheduler::start_over`] called.
+    pub(crate) fn turn(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        self.intake();
+        self.admit(context)?;
+        self.compute_prompts(context)?;
+        self.compute_generated(context)?;
+        self.decode(context)?;
+        self.publish();
+        self.shared.turns.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes new requests, and drops those that nobody wants any more.
+    fn intake(&mut self) {
+        // Cleared first: a request that arrives from here on ends the next chain.
+        self.shared.control.clear();
+        let (arrived, forget) = {
+            let mut inbox = self.shared.inbox();
+            let arrived = !inbox.arrivals.is_empty();
+            self.waiting.append(&mut inbox.arrivals);
+            inbox.ping = false;
+            (arrived, std::mem::take(&mut inbox.forget))
+        };
+        if forget {
+            self.pages.clear();
+        }
+        // A new request may be more urgent, or need fewer pages.
+        self.short &= !arrived && !forget;
+        self.waiting.retain_mut(|sequence| sequence.is_wanted());
+        for sequence in &mut self.running {
+            sequence.is_wanted();
+        }
+        self.retire();
+    }
+
+    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them.
+    fn admit(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
+            let best = self.waiting.iter().enumerate();
+            let best = best.min_by_key(|(_, sequence)| order(sequence));
+            let Some((best, _)) = best else { break };
+            let Some(slot) = self.free_slots.pop() else {
+                break;
+            };
+            let mut sequence = self.waiting.swap_remove(best);
+            sequence.slot = slot;
+            let admitted = self.pages.admit(context, &mut sequence);
+            let admitted = admitted.and_then(|enough| {
+                if enough {
+                    context.set_slot(slot, &sequence.slot_state())?;
+                }
+                Ok(enough)
+            });
+            match admitted {
+                Ok(true) => {
+                    sequence.out.report(|report| {
+                        report.admitted.get_or_insert_with(Instant::now);
+                    });
+                    self.running.push(sequence);
+                }
+                Ok(false) if self.running.is_empty() => {
+                    self.free_slots.push(slot);
+                    sequence.end = Some(Err(Error::Device(DeviceError::Request(
+                        "the page pool is too small for the request".into(),
+                    ))));
+                }
+                Ok(false) => {
+                    self.free_slots.push(slot);
+                    self.waiting.push(sequence);
+                    self.short = true;
+                }
+                Err(error) => {
+                    sequence.planned = 1;
+                    self.running.push(sequence);
+                    self.fault(context, error)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows of prompts that running sequences still need.
+    fn rows_ahead(&self) -> usize {
+        let rest = |s: &Box<Sequence>| s.target().saturating_sub(s.computed);
+        self.running.iter().map(rest).sum()
+    }
+
+    /// Rows of the next step of a prompt.
+    fn budget(&self) -> usize {
+        let decodes = |s: &Box<Sequence>| !s.is_filling();
+        match self.running.iter().any(decodes) {
+            true => self.pace.rows(),
+            false => self.prompt.rows,
+        }
+    }
+
+    /// One step over prompts, and the first tokens of those that are complete.
+    fn compute_prompts(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        self.plan_rows(false, self.budget());
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let stepped = context.step(self.prompt.index, &self.rows, &self.outputs);
+        if let Err(error) = stepped.map(drop) {
+            return self.fault(context, error);
+        }
+        self.pace.prompted(self.rows.len(), begun.elapsed());
+        self.picks.clear();
+        for sequence in &mut self.running {
+            let rows = std::mem::take(&mut sequence.planned);
+            if rows == 0 {
+                continue;
+            }
+            sequence.computed += rows;
+            if sequence.is_filling() || sequence.generated() > 0 {
+                continue;
+            }
+            if sequence.remaining() == 0 {
+                sequence.end = Some(Ok(Finish::Length));
+                continue;
+            }
+            sequence.planned = 1;
+            self.picks.push(Pick {
+                output: self.picks.len() as u32,
+                slot: sequence.slot,
+                position: sequence.computed as u32,
+            });
+        }
+        self.choose(context)?;
+        self.settle();
+        Ok(())
+    }
+
+    /// One step over generated tokens of sequences that were preempted: they get the bits that they had.
+    fn compute_generated(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        self.plan_rows(true, self.decode.rows);
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let stepped = context.step(self.decode.index, &self.rows, &[]);
+        if let Err(error) = stepped.map(drop) {
+            return self.fault(context, error);
+        }
+        for sequence in &mut self.running {
+            sequence.computed += std::mem::take(&mut sequence.planned);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Rows of one role, at most `budget`, in the order of admission. Rows that complete a prompt are outputs.
+    fn plan_rows(&mut self, generated: bool, budget: usize) {
+        self.rows.clear();
+        self.outputs.clear();
+        for sequence in &mut self.running {
+            let left = budget - self.rows.len();
+            let (role, run) = match sequence.is_filling() {
+                true => sequence.next_run(),
+                false => continue,
+            };
+            if role != generated || left == 0 {
+                continue;
+            }
+            let (first, count) = (sequence.computed, run.min(left));
+            let tokens = &sequence.tokens[first..first + count];
+            let row = |(position, &token): (usize, &u32)| Row {
+                token,
+                position: position as u32,
+                slot: sequence.slot,
+            };
+            self.rows.extend((first..).zip(tokens).map(row));
+            sequence.planned = count;
+            let complete = first + count == sequence.target() && sequence.generated() == 0;
+            if complete && sequence.remaining() > 0 {
+                self.outputs.push(self.rows.len() as u32 - 1);
+            }
+        }
+    }
+
+    /// Chooses a token for each of `picks`, whose sequences are planned in the same order.
+    fn choose(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        if self.picks.is_empty() {
+            return Ok(());
+        }
+        self.chosen.clear();
+        self.chosen.resize(self.picks.len(), 0);
+        if let Err(error) = context.sample(&self.picks, &mut self.chosen) {
+            return self.fault(context, error);
+        }
+        let mut chosen = self.chosen.iter();
+        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
+            sequence.planned = 0;
+            if let Some(&token) = chosen.next() {
+                sequence.take(token);
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes all sequences whose tokens are computed: one token each while prompts are waiting, else a chain.
+    fn decode(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        self.plan_chain(context)?;
+        if self.starts.is_empty() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let tokens = match self.starts.len() <= context.chain_slots() {
+            true => self.chain(context)?,
+            false => self.decode_once(context)?,
+        };
+        if tokens > 0 {
+            let steps = tokens.div_ceil(self.starts.len());
+            self.pace.decoded(begun.elapsed() / steps as u32);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Plans a chain of every sequence that decodes. If pages are short it is shortened, and if there is no page for one
+    /// step, the newest sequence is preempted.
+    fn plan_chain(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        let mut at = 0;
+        while let Some(sequence) = self.running.get_mut(at) {
+            let next = sequence.computed + 1;
+            if sequence.is_filling() {
+                at += 1;
+                continue;
+            }
+            match self.pages.reserve(context, sequence, next, true) {
+                Ok(room) if room >= next => at += 1,
+                Ok(_) => at -= usize::from(self.preempt() < at),
+                Err(error) => {
+                    sequence.planned = 1;
+                    self.fault(context, error)?;
+                }
+            }
+        }
+        self.starts.clear();
+        let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
+        let mut common = if filling { 1 } else { usize::MAX };
+        for at in 0..self.running.len() {
+            let sequence = &mut self.running[at];
+            if sequence.is_filling() {
+                continue;
+            }
+            let wanted = sequence.chain.min(sequence.remaining()).min(common);
+            let end = sequence.computed + wanted;
+            match self.pages.reserve(context, sequence, end, false) {
+                Ok(room) if room < end => common = (room - sequence.computed).max(1),
+                Ok(_) => {}
+                Err(error) => {
+                    sequence.planned = 1;
+                    return self.fault(context, error);
+                }
+            }
+        }
+        for sequence in self.running.iter_mut().filter(|s| !s.is_filling()) {
+            let steps = sequence.chain.min(sequence.remaining()).min(common);
+            sequence.planned = steps;
+            self.starts.push(ChainStart {
+                slot: sequence.slot,
+                token: sequence.tokens[sequence.computed],
+                position: sequence.computed as u32,
+                steps: steps as u32,
+            });
+        }
+        Ok(())
+    }
+
+    /// True if a request waits that the next turn can admit.
+    fn could_admit(&self) -> bool {
+        !self.short && !self.waiting.is_empty() && !self.free_slots.is_empty()
+    }
+
+    /// Runs the chain. Returns the tokens that it made.
+    fn chain(&mut self, context: &mut dyn Context) -> Result<usize, ContextLost> {
+        let (running, control) = (&mut self.running, &self.shared.control);
+        let waits = !self.waiting.is_empty();
+        let deadline = self.waiting.iter().filter_map(|s| s.deadline).min();
+        let mut tokens = 0;
+        let done = context.chain(&self.starts, control, &mut |emitted| {
+            let running = running.iter_mut().find(|s| s.slot == emitted.slot);
+            let Some(sequence) = running else {
+                return false;
+            };
+            tokens += 1;
+            sequence.computed += 1;
+            let goes_on = sequence.take(emitted.token);
+            // A slot is free, or somebody has waited too long.
+            if waits && !goes_on || deadline.is_some_and(|at| Instant::now() >= at) {
+                control.stop();
+            }
+            goes_on
+        });
+        match done {
+            Ok(()) => {
+                self.running.iter_mut().for_each(|s| s.planned = 0);
+                Ok(tokens)
+            }
+            Err(error) => self.fault(context, error).map(|()| 0),
+        }
+    }
+
+    /// Decodes one token of every start by a step, for devices whose chains take fewer slots. Returns the tokens made.
+    fn decode_once(&mut self, context: &mut dyn Context) -> Result<usize, ContextLost> {
+        self.rows.clear();
+        self.picks.clear();
+        for (output, start) in self.starts.iter().enumerate() {
+            self.rows.push(Row {
+                token: start.token,
+                position: start.position,
+                slot: start.slot,
+            });
+            self.picks.push(Pick {
+                output: output as u32,
+                slot: start.slot,
+                position: start.position + 1,
+            });
+        }
+        let stepped = context.step(self.decode.index, &self.rows, &[]);
+        if let Err(error) = stepped.map(drop) {
+            return self.fault(context, error).map(|()| 0);
+        }
+        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
+            sequence.computed += 1;
+        }
+        self.choose(context)?;
+        Ok(self.picks.len())
+    }
+
+    /// Takes the pages of the least urgent sequence and lets it wait. Returns where it ran.
+    fn preempt(&mut self) -> usize {
+        let all = self.running.iter().enumerate();
+        let last = all.max_by_key(|(_, sequence)| order(sequence));
+        let at = last.map_or(0, |(at, _)| at);
+        let mut sequence = self.running.remove(at);
+        self.pages.keep(&mut sequence);
+        self.pages.release(&mut sequence);
+        self.free_slots.push(sequence.slot);
+        sequence.out.report(|report| report.preemptions += 1);
+        self.waiting.push(sequence);
+        // Its pages are for those that go on. It comes back when one of them ends.
+        self.short = true;
+        at
+    }
+
+    /// After a step: full pages go to the prefix tree, needless ones back to the pools, and what has ended leaves.
+    fn settle(&mut self) {
+        for sequence in &mut self.running {
+            self.pages.settle(sequence);
+        }
+        self.retire();
+    }
+
+    /// Sequences that have ended give back slot and pages.
+    fn retire(&mut self) {
+        let (pages, free) = (&mut self.pages, &mut self.free_slots);
+        let before = self.running.len();
+        self.running.retain_mut(|sequence| {
+            let Some(end) = &sequence.end else {
+                return true;
+            };
+            if end.is_ok() {
+                pages.keep(sequence);
+            }
+            pages.release(sequence);
+            free.push(sequence.slot);
+            false
+        });
+        if self.running.len() < before {
+            self.short = false;
+        }
+    }
+
+    /// A device call failed: ends the planned sequences with its error, and finds out whether the context still works.
+    fn fault(&mut self, context: &mut dyn Context, error: DeviceError) -> Result<(), ContextLost> {
+        let refused = matches!(error, DeviceError::Request(_));
+        let error = Arc::new(error);
+        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
+            sequence.planned = 0;
+            sequence.end = Some(Err(Error::Fault(error.clone())));
+        }
+        self.retire();
+        match refused || self.works(context).is_ok() {
+            true => Ok(()),
+            false => Err(ContextLost),
+        }
+    }
+
+    /// Whether a context can compute: one row in a free slot.
+    pub(crate) fn works(&mut self, context: &mut dyn Context) -> Result<(), DeviceError> {
+        let Some(&slot) = self.free_slots.last() else {
+            return Ok(());
+        };
+        let row = Row {
+            slot,
+            ..Row::default()
+        };
+        let pass = self.decode.index;
+        let step = |context: &mut dyn Context| context.step(pass, &[row], &[]).map(drop);
+        self.pages.lend(context, slot, step).unwrap_or(Ok(()))
+    }
+
+    /// Makes all sequences wait, to be computed again on a new context.
+    pub(crate) fn start_over(&mut self) {
+        for mut sequence in self.running.drain(..) {
+            sequence.planned = 0;
+            self.pages.release(&mut sequence);
+            self.free_slots.push(sequence.slot);
+            self.waiting.push(sequence);
+        }
+        self.pages.clear();
+        self.short = false;
+    }
+
+    /// Ends all requests with an error.
+    pub(crate) fn end_all(&mut self, error: impl Fn() -> Error) {
+        self.waiting.append(&mut self.shared.inbox().arrivals);
+        for sequence in self.running.iter_mut().chain(&mut self.waiting) {
+            sequence.end = Some(Err(error()));
+        }
+        self.waiting.clear();
+        self.running.clear();
+    }
+
+    /// Publishes how full the engine is.
+    fn publish(&self) {
+        self.shared.inbox().status = super::Status {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            free_pages: self.pages.free(),
+            pages: self.pages.total(),
+        };
+    }
+}
+
+/// Small is urgent: by priority, then by age.
+fn order(sequence: &Sequence) -> (Reverse<i32>, u64) {
+    (Reverse(sequence.priority), sequence.number)
+}

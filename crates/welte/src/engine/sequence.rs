@@ -1,0 +1,200 @@
+//! A request in the scheduler's hands: its tokens, its pages and how far it is.
+
+use super::channel::{Channel, Finish};
+use super::shared::Shared;
+use crate::cache::GENERATED;
+use crate::generate::check_options;
+use crate::{Error, Model, Request};
+use std::sync::Arc;
+use std::time::Instant;
+use welte_device::SlotState;
+use welte_table::Sampling;
+
+/// A sequence. The caller allocates it with room for all its tokens and pages.
+pub(crate) struct Sequence {
+    /// Its age: requests are numbered as they arrive.
+    pub(crate) number: u64,
+    pub(crate) priority: i32,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) exact: bool,
+    /// Uses the prefix cache.
+    pub(crate) shared: bool,
+    /// The longest chain.
+    pub(crate) chain: usize,
+    sampling: Sampling,
+    bias: Vec<(u32, f32)>,
+    ends: Vec<u32>,
+    /// The prompt and what was generated.
+    pub(crate) tokens: Vec<u32>,
+    /// The same tokens with the roles in which they are computed.
+    pub(crate) keys: Vec<u32>,
+    /// Tokens of the prompt.
+    pub(crate) prompt: usize,
+    /// Tokens at which the sequence is complete.
+    most: usize,
+    /// Tokens whose keys and values are in the caches.
+    pub(crate) computed: usize,
+    /// Tokens in the prefix tree that this sequence has left there.
+    pub(crate) inserted: usize,
+    /// The pages of each cache.
+    pub(crate) lists: Vec<Vec<u32>>,
+    /// Its slot while it runs.
+    pub(crate) slot: u32,
+    /// Rows in the step at hand, or steps in the chain at hand.
+    pub(crate) planned: usize,
+    /// It has run before, so the roles of its tokens are settled.
+    pub(crate) begun: bool,
+    /// Why it ends, once it does.
+    pub(crate) end: Option<Result<Finish, Error>>,
+    pub(crate) out: Arc<Channel>,
+    /// The engine that counts it, once it has been accepted.
+    pub(crate) counted_by: Option<Arc<Shared>>,
+}
+
+impl Sequence {
+    /// Checks a request and allocates everything that it will need.
+    pub(crate) fn new(
+        model: &Model,
+        request: &Request,
+        out: impl FnOnce(usize) -> Channel,
+    ) -> Result<Sequence, Error> {
+        let (options, prompt) = (&request.options, &request.prompt);
+        let (context, vocab) = (model.context(), model.vocab());
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if prompt.len() >= context {
+            return Err(Error::ContextFull {
+                prompt: prompt.len(),
+                context,
+            });
+        }
+        if let Some(&token) = prompt.iter().find(|token| **token >= vocab) {
+            return Err(Error::Token { token, vocab });
+        }
+        check_options(options, vocab)?;
+        let budget = options.max_tokens.min(context - prompt.len());
+        let most = prompt.len() + budget;
+        let (mut tokens, mut keys) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        tokens.extend_from_slice(prompt);
+        keys.extend_from_slice(prompt);
+        let (mut bias, mut ends) = (options.bias.clone(), model.end_tokens().to_vec());
+        if options.ignore_end {
+            bias.extend(ends.drain(..).map(|token| (token, f32::NEG_INFINITY)));
+        }
+        let program = model.program();
+        let entries = |cache: &welte_table::CacheSpec| cache.entries(program) as usize;
+        let lists = program.caches.iter().map(entries).map(Vec::with_capacity);
+        let longest = model.inner.max_chain;
+        Ok(Sequence {
+            number: 0,
+            priority: request.priority,
+            deadline: request.deadline,
+            exact: request.exact,
+            shared: request.prefix_cache,
+            chain: options.chain.unwrap_or(longest).clamp(1, longest),
+            sampling: options.sampling,
+            bias,
+            ends,
+            tokens,
+            keys,
+            prompt: prompt.len(),
+            most,
+            computed: 0,
+            inserted: 0,
+            lists: lists.collect(),
+            slot: 0,
+            planned: 0,
+            begun: false,
+            end: None,
+            out: Arc::new(out(budget)),
+            counted_by: None,
+        })
+    }
+
+    /// Tokens generated so far.
+    pub(crate) fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+
+    /// Tokens that may still be generated.
+    pub(crate) fn remaining(&self) -> usize {
+        self.most - self.tokens.len()
+    }
+
+    /// Tokens that must be in the caches before the next one can be chosen or decoded. The last generated token is fed by
+    /// the next chain.
+    pub(crate) fn target(&self) -> usize {
+        match self.generated() {
+            0 => self.prompt,
+            _ => self.tokens.len() - 1,
+        }
+    }
+
+    /// True while tokens that are known already are being computed.
+    pub(crate) fn is_filling(&self) -> bool {
+        self.computed < self.target()
+    }
+
+    /// The tokens to compute next: all those of one role.
+    pub(crate) fn next_run(&self) -> (bool, usize) {
+        let rest = &self.keys[self.computed..self.target()];
+        let generated = |key: &u32| key & GENERATED != 0;
+        let role = rest.first().is_some_and(generated);
+        let run = rest.iter().take_while(|key| generated(key) == role);
+        (role, run.count())
+    }
+
+    /// How its tokens are chosen.
+    pub(crate) fn slot_state(&self) -> SlotState<'_> {
+        SlotState {
+            sampling: self.sampling,
+            bias: &self.bias,
+            history: &self.tokens,
+            ends: &self.ends,
+        }
+    }
+
+    /// Takes the next token. Returns false if the sequence ends.
+    pub(crate) fn take(&mut self, token: u32) -> bool {
+        if self.end.is_some() {
+            return false;
+        }
+        if self.ends.contains(&token) {
+            self.end = Some(Ok(Finish::End(token)));
+            return false;
+        }
+        self.tokens.push(token);
+        self.keys.push(token | GENERATED);
+        self.out.push(token);
+        if self.remaining() == 0 {
+            self.end = Some(Ok(Finish::Length));
+        }
+        self.is_wanted()
+    }
+
+    /// True while somebody wants the next token. If not, the sequence ends.
+    pub(crate) fn is_wanted(&mut self) -> bool {
+        if self.end.is_none() && !self.out.is_wanted() {
+            self.end = Some(Ok(Finish::Cancelled));
+        }
+        if self.end.is_none() && self.deadline.is_some_and(|d| Instant::now() >= d) {
+            self.end = Some(match self.begun {
+                true => Ok(Finish::Deadline),
+                false => Err(Error::Deadline),
+            });
+        }
+        self.end.is_none()
+    }
+}
+
+/// Nobody hangs: a sequence that is dropped has ended.
+impl Drop for Sequence {
+    fn drop(&mut self) {
+        if let Some(engine) = self.counted_by.take() {
+            engine.leave();
+        }
+        let stopped = || Err(Error::EngineStopped { why: None });
+        self.out.end(self.end.take().unwrap_or_else(stopped));
+    }
+}

@@ -1,0 +1,139 @@
+//! What the handles of an engine and its thread share.
+
+use super::sequence::Sequence;
+use crate::Error;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use welte_device::Control;
+
+/// How full an engine is, as of the end of its last step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Requests that have a slot.
+    pub running: usize,
+    /// Requests that wait for a slot or for pages.
+    pub waiting: usize,
+    /// Pages of all caches that hold nothing.
+    pub free_pages: usize,
+    /// Pages of all caches.
+    pub pages: usize,
+}
+
+/// The inbox of the thread, and its answers.
+pub(crate) struct Shared {
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+    /// Ends the chain at hand.
+    pub(crate) control: Control,
+    /// Requests that have not ended.
+    inside: AtomicUsize,
+    /// The most requests that may be inside.
+    pub(crate) most: usize,
+    pub(crate) queue: usize,
+    /// Turns that the scheduler has completed.
+    pub(crate) turns: AtomicU64,
+}
+
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pub(crate) arrivals: Vec<Box<Sequence>>,
+    /// Somebody asks to forget all prefixes.
+    pub(crate) forget: bool,
+    /// Somebody asks for a turn, even if there is nothing to do.
+    pub(crate) ping: bool,
+    pub(crate) status: Status,
+    /// The last handle has gone, or somebody shut the engine down.
+    closing: bool,
+    /// The thread has ended. In words, if it was not asked to.
+    closed: Option<Option<String>>,
+    /// Requests so far.
+    count: u64,
+}
+
+impl Shared {
+    pub(crate) fn new(slots: usize, queue: usize) -> Shared {
+        let most = slots + queue;
+        let inbox = Inbox {
+            arrivals: Vec::with_capacity(most),
+            ..Inbox::default()
+        };
+        Shared {
+            inbox: Mutex::new(inbox),
+            changed: Condvar::new(),
+            control: Control::default(),
+            inside: AtomicUsize::new(0),
+            most,
+            queue,
+            turns: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a request to the thread.
+    pub(crate) fn push(self: &Arc<Shared>, mut sequence: Box<Sequence>) -> Result<(), Error> {
+        let mut inbox = self.inbox();
+        if let Some(why) = &inbox.closed {
+            return Err(Error::EngineStopped { why: why.clone() });
+        }
+        if inbox.closing {
+            return Err(Error::EngineStopped { why: None });
+        }
+        let inside = self.inside.fetch_add(1, Ordering::Relaxed);
+        if inside >= self.most {
+            self.inside.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::Busy { queue: self.queue });
+        }
+        sequence.number = inbox.count;
+        inbox.count += 1;
+        sequence.counted_by = Some(self.clone());
+        inbox.arrivals.push(sequence);
+        drop(inbox);
+        self.wake();
+        Ok(())
+    }
+
+    /// A request that was pushed has ended.
+    pub(crate) fn leave(&self) {
+        self.inside.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Ends the chain at hand, so that the thread looks at its inbox and at what was cancelled.
+    pub(crate) fn wake(&self) {
+        self.control.stop();
+        self.changed.notify_one();
+    }
+
+    /// Asks the thread to end.
+    pub(crate) fn close(&self) {
+        self.inbox().closing = true;
+        self.wake();
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.inbox().closing
+    }
+
+    /// Sleeps until there is something to do. Returns false if the thread shall end.
+    pub(crate) fn wait(&self) -> bool {
+        let mut inbox = self.inbox();
+        while !inbox.closing && inbox.arrivals.is_empty() && !inbox.forget && !inbox.ping {
+            let waited = self.changed.wait(inbox);
+            inbox = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        !inbox.closing
+    }
+
+    /// The thread has ended: no request can come any more, and those that have just come end.
+    pub(crate) fn closed(&self, why: Option<String>) {
+        let late = {
+            let mut inbox = self.inbox();
+            inbox.closed = Some(why);
+            std::mem::take(&mut inbox.arrivals)
+        };
+        drop(late);
+    }
+}

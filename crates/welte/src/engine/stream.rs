@@ -1,0 +1,284 @@
+//! The consumer's side of a request: tokens become text in the caller's thread, so the text does not depend on timing.
+
+use super::channel::{Channel, Finish, Next};
+use super::sequence::Sequence;
+use super::{CancelHandle, Engine, Request};
+use crate::{Error, Outcome, StopReason, Timings};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use welte_text::Splitter;
+
+/// The answer to a request: an iterator of pieces of text, blocking or asynchronous, or of tokens. A piece consists of
+/// whole characters that cannot be part of a stop string. Dropping the stream ends the request.
+pub struct Stream {
+    engine: Engine,
+    out: Arc<Channel>,
+    cancelled: Arc<AtomicBool>,
+    text: Text,
+    printed_controls: Vec<u32>,
+    ready: String,
+    prompt: usize,
+    /// What the end of the budget means.
+    at_limit: StopReason,
+    started: Instant,
+    /// Nothing more comes.
+    over: bool,
+    outcome: Option<Outcome>,
+}
+
+/// The tokens so far and their text.
+struct Text {
+    generated: Vec<u32>,
+    raw: Vec<u8>,
+    /// Where each token's bytes end in `raw`.
+    ends: Vec<usize>,
+    splitter: Splitter,
+}
+
+impl Text {
+    /// Takes the next token. Returns the text that is final now, and the stop string if one is complete.
+    fn take(&mut self, token: u32, bytes: &[u8]) -> (String, Option<String>) {
+        self.generated.push(token);
+        self.raw.extend_from_slice(bytes);
+        self.ends.push(self.raw.len());
+        let split = self.splitter.push(bytes);
+        (split.text, split.stopped)
+    }
+
+    /// Drops the token in which the stop string begins, and all after it.
+    fn rewind(&mut self, stop: &str) {
+        let stop = stop.as_bytes();
+        let found = self
+            .raw
+            .windows(stop.len().max(1))
+            .position(|window| window == stop);
+        let keep = found.unwrap_or(self.raw.len());
+        let count = self.ends.iter().take_while(|end| **end <= keep).count();
+        self.generated.truncate(count);
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(
+        engine: &Engine,
+        sequence: &Sequence,
+        request: Request,
+        cancelled: Arc<AtomicBool>,
+        started: Instant,
+    ) -> Stream {
+        let (options, room) = (request.options, sequence.remaining());
+        Stream {
+            engine: engine.clone(),
+            out: sequence.out.clone(),
+            cancelled,
+            text: Text {
+                generated: Vec::with_capacity(room),
+                raw: Vec::new(),
+                ends: Vec::new(),
+                splitter: Splitter::new(options.stop),
+            },
+            printed_controls: options.printed_controls,
+            ready: String::new(),
+            prompt: sequence.prompt,
+            at_limit: match options.max_tokens == room {
+                true => StopReason::Length,
+                false => StopReason::ContextFull,
+            },
+            started,
+            over: false,
+            outcome: None,
+        }
+    }
+
+    /// The result, once the stream has ended without an error.
+    pub fn outcome(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()
+    }
+
+    /// A handle that cancels the request.
+    pub fn cancel_handle(&self) -> CancelHandle {
+        self.engine.cancel_handle(&self.cancelled)
+    }
+
+    /// Waits for the whole text.
+    pub fn complete(mut self) -> Result<(String, Outcome), Error> {
+        let mut text = String::new();
+        for piece in &mut self {
+            text.push_str(&piece?);
+        }
+        match self.outcome.take() {
+            Some(outcome) => Ok((text, outcome)),
+            None => Err(Error::EngineStopped { why: None }),
+        }
+    }
+
+    /// Waits for the next token; `None` at the end. This is for callers that want tokens in place of text: stop strings do
+    /// not count, and the tokens taken are missing in the pieces. Allocates nothing before the end.
+    pub fn next_token(&mut self) -> Option<Result<u32, Error>> {
+        match self.is_at_work().then(|| self.out.next())? {
+            Some(next) => self.token(next),
+            None => None,
+        }
+    }
+
+    /// As [`Stream::next_token`], without waiting.
+    pub fn poll_token(&mut self) -> Poll<Option<Result<u32, Error>>> {
+        if !self.is_at_work() {
+            return Poll::Ready(None);
+        }
+        match self.out.try_next() {
+            Some(next) => Poll::Ready(self.token(next)),
+            None => Poll::Pending,
+        }
+    }
+
+    fn token(&mut self, next: Next) -> Option<Result<u32, Error>> {
+        match next {
+            Next::Token(token) => {
+                self.text.generated.push(token);
+                Some(Ok(token))
+            }
+            Next::End(end) => self.end(end).err().map(Err),
+        }
+    }
+
+    /// Ends the stream as if a callback had asked for it.
+    pub(crate) fn stop(&mut self, why: StopReason) {
+        if !self.over {
+            self.finish(why, 0);
+        }
+    }
+
+    /// True unless the stream is over. A cancelled stream ends here, so tokens that have already arrived do not matter.
+    fn is_at_work(&mut self) -> bool {
+        if self.cancelled.load(Ordering::Relaxed) {
+            self.stop(StopReason::Cancelled);
+        }
+        !self.over
+    }
+
+    /// Takes what has come. The text goes to `ready`.
+    fn advance(&mut self, next: Next) -> Result<(), Error> {
+        let token = match next {
+            Next::Token(token) => token,
+            Next::End(end) => return self.end(end),
+        };
+        let model = self.engine.model();
+        let bytes = match self.printed_controls.contains(&token) {
+            true => model.tokenizer()?.token_text(token).as_bytes(),
+            false => model.token_bytes(token),
+        };
+        let (piece, stopped) = self.text.take(token, bytes);
+        self.ready.push_str(&piece);
+        if let Some(stop) = stopped {
+            self.finish(StopReason::StopString(stop), 0);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, end: Result<Finish, Error>) -> Result<(), Error> {
+        match end {
+            Ok(Finish::End(token)) => self.finish(StopReason::End(token), 1),
+            Ok(Finish::Length) => self.finish(self.at_limit.clone(), 0),
+            Ok(Finish::Cancelled) => self.finish(StopReason::Cancelled, 0),
+            Ok(Finish::Deadline) => self.finish(StopReason::Deadline, 0),
+            Err(error) => {
+                self.leave();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.over = true;
+        self.out.leave();
+    }
+
+    /// Computes the outcome. `more`: tokens that were decoded and are not part of the text.
+    fn finish(&mut self, stop: StopReason, more: usize) {
+        self.leave();
+        self.cancelled.store(false, Ordering::Relaxed);
+        let decoded = (self.text.generated.len() + more).saturating_sub(1);
+        match &stop {
+            StopReason::StopString(string) => self.text.rewind(string),
+            StopReason::Callback => {}
+            _ => self.ready.push_str(&self.text.splitter.finish()),
+        }
+        let report = self.out.reported();
+        let ended = report.ended.unwrap_or_else(Instant::now);
+        let between = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
+            (Some(from), Some(to)) => to.saturating_duration_since(from),
+            _ => Duration::ZERO,
+        };
+        let begun = report.admitted.map(|_| report.first.unwrap_or(ended));
+        let model = self.engine.model();
+        let bytes = (1..=decoded).map(|i| model.bytes_per_token(self.prompt + i));
+        self.outcome = Some(Outcome {
+            tokens: std::mem::take(&mut self.text.generated),
+            stop,
+            timings: Timings {
+                queued: between(Some(self.started), report.admitted),
+                prompt: between(report.admitted, begun),
+                generation: between(report.first, Some(ended)),
+                first_token: between(Some(self.started), report.first),
+                bytes: bytes.fold(0, u64::saturating_add),
+                decoded,
+            },
+            prompt_tokens: self.prompt,
+            cached_tokens: report.cached,
+            differs_at: report.differs_at,
+            preemptions: report.preemptions,
+        });
+    }
+
+    /// The next piece, once `next` gives what it needs. `Err(())`: it gives nothing yet.
+    fn piece(
+        &mut self,
+        mut next: impl FnMut(&Channel) -> Poll<Option<Next>>,
+    ) -> Poll<Option<Result<String, Error>>> {
+        while self.ready.is_empty() && self.is_at_work() {
+            let advanced = match next(&self.out) {
+                Poll::Ready(Some(next)) => self.advance(next),
+                Poll::Ready(None) => break,
+                Poll::Pending => return Poll::Pending,
+            };
+            if let Err(error) = advanced {
+                return Poll::Ready(Some(Err(error)));
+            }
+        }
+        let piece = std::mem::take(&mut self.ready);
+        Poll::Ready((!piece.is_empty()).then_some(Ok(piece)))
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.out.leave();
+    }
+}
+
+impl Iterator for Stream {
+    type Item = Result<String, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.piece(|out| Poll::Ready(out.next())) {
+            Poll::Ready(piece) => piece,
+            Poll::Pending => None,
+        }
+    }
+}
+
+impl futures_core::Stream for Stream {
+    type Item = Result<String, Error>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<String, Error>>> {
+        self.piece(|out| out.poll(context))
+    }
+}

@@ -1,0 +1,254 @@
+//! A context between the engine and the device that records every row of logits, decodes some chains step by step, ends
+//! chains early and fails on demand.
+
+use super::Random;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use welte::{ChainStart, Context, Profile, timeline::Timeline};
+use welte_device::{Control, DeviceId, Emitted, Error, Pick, SlotState};
+use welte_table::{BufferId, Class, PassKind, Program, Row};
+
+/// What the spy saw and what it shall do. Requests are told apart by their seeds.
+#[derive(Default)]
+pub struct Watch {
+    /// A hash of the logits that follow each position of each request.
+    pub logits: Mutex<HashMap<(u64, u32), u64>>,
+    /// Positions whose logits came twice with different bits.
+    pub differing: Mutex<Vec<(u64, u32)>>,
+    /// Calls left until one fails; 0: none will. Sampling does not count.
+    pub fail_in: AtomicUsize,
+    /// Every call fails from the one on that fails.
+    pub lost: AtomicUsize,
+    /// The call that fails panics instead.
+    pub panics: AtomicUsize,
+    /// Contexts made.
+    pub contexts: AtomicUsize,
+    /// Tokens that chains and steps have emitted.
+    pub emitted: AtomicUsize,
+}
+
+impl Watch {
+    fn see(&self, seed: u64, position: u32, logits: &[f32]) {
+        let mut hasher = DefaultHasher::new();
+        logits.iter().for_each(|v| v.to_bits().hash(&mut hasher));
+        let hash = hasher.finish();
+        let mut all = self.logits.lock().unwrap();
+        if *all.entry((seed, position)).or_insert(hash) != hash {
+            self.differing.lock().unwrap().push((seed, position));
+        }
+    }
+
+    fn fail(&self, broken: &mut bool) -> Result<(), Error> {
+        let left = self.fail_in.load(Ordering::SeqCst);
+        let now = left == 1;
+        if left > 0 {
+            self.fail_in.store(left - 1, Ordering::SeqCst);
+        }
+        if now && self.panics.load(Ordering::SeqCst) > 0 {
+            panic!("a planted panic");
+        }
+        *broken |= now && self.lost.load(Ordering::SeqCst) > 0;
+        match now || *broken {
+            true => Err(Error::Failed {
+                device: DeviceId::only("spy"),
+                source: "a planted fault".into(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+pub struct Spy {
+    inner: Box<dyn Context>,
+    watch: Arc<Watch>,
+    /// Ends chains at random, as an arriving request does; `None`: never.
+    random: Option<Random>,
+    /// Chains go to the device whole, and are not watched.
+    plain: bool,
+    /// Slots of a chain.
+    chain_slots: usize,
+    seeds: Vec<u64>,
+    ends: Vec<Vec<u32>>,
+    broken: bool,
+}
+
+impl Spy {
+    pub fn new(inner: Box<dyn Context>, watch: &Arc<Watch>, seed: Option<u64>, plain: bool) -> Spy {
+        watch.contexts.fetch_add(1, Ordering::SeqCst);
+        let slots = inner.program().slots as usize;
+        Spy {
+            inner,
+            watch: watch.clone(),
+            random: seed.map(Random),
+            plain,
+            chain_slots: slots,
+            seeds: vec![0; slots],
+            ends: vec![Vec::new(); slots],
+            broken: false,
+        }
+    }
+
+    /// Takes chains of at most so many slots.
+    pub fn with_chain_slots(mut self, slots: usize) -> Spy {
+        self.chain_slots = slots;
+        self
+    }
+}
+
+impl Context for Spy {
+    fn program(&self) -> &Arc<Program> {
+        self.inner.program()
+    }
+
+    fn chain_slots(&self) -> usize {
+        self.chain_slots
+    }
+
+    fn allocated(&self) -> BTreeMap<Class, u64> {
+        self.inner.allocated()
+    }
+
+    fn set_pages(
+        &mut self,
+        cache: usize,
+        slot: u32,
+        first: u32,
+        pages: &[u32],
+    ) -> Result<(), Error> {
+        self.inner.set_pages(cache, slot, first, pages)
+    }
+
+    fn copy_page(&mut self, cache: usize, from: u32, to: u32) -> Result<(), Error> {
+        self.watch.fail(&mut self.broken)?;
+        self.inner.copy_page(cache, from, to)
+    }
+
+    fn read_page(&mut self, cache: usize, page: u32, bytes: &mut [u8]) -> Result<(), Error> {
+        self.inner.read_page(cache, page, bytes)
+    }
+
+    fn write_page(&mut self, cache: usize, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.inner.write_page(cache, page, bytes)
+    }
+
+    fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
+        self.watch.fail(&mut self.broken)?;
+        let program = self.inner.program().clone();
+        let logits = self.inner.step(pass, rows, outputs)?;
+        let all: Vec<u32> = (0..rows.len() as u32).collect();
+        let chosen = match program.passes[pass].kind {
+            PassKind::Decode => &all,
+            _ => outputs,
+        };
+        for (row, logits) in chosen.iter().zip(logits.chunks(program.vocab as usize)) {
+            let row = rows[*row as usize];
+            self.watch
+                .see(self.seeds[row.slot as usize], row.position, logits);
+        }
+        Ok(logits)
+    }
+
+    fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
+        self.seeds[slot as usize] = state.sampling.seed;
+        self.ends[slot as usize] = state.ends.to_vec();
+        self.inner.set_slot(slot, state)
+    }
+
+    fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+        self.inner.sample(picks, tokens)
+    }
+
+    fn chain(
+        &mut self,
+        starts: &[ChainStart],
+        control: &Control,
+        emit: &mut dyn FnMut(Emitted) -> bool,
+    ) -> Result<(), Error> {
+        let watch = self.watch.clone();
+        let random = self.random.as_mut();
+        let (stop_after, whole) = random.map_or((0, true), |r| (r.below(60), r.once_in(3)));
+        let mut count = 0;
+        let mut counted = |emitted| {
+            count += 1;
+            watch.emitted.fetch_add(1, Ordering::SeqCst);
+            if count == stop_after {
+                control.stop();
+            }
+            emit(emitted)
+        };
+        if self.plain || whole {
+            self.watch.fail(&mut self.broken)?;
+            return self.inner.chain(starts, control, &mut counted);
+        }
+        let mut live: Vec<ChainStart> = starts.iter().copied().filter(|s| s.steps > 0).collect();
+        while !live.is_empty() && !control.is_stopped() {
+            let row = |s: &ChainStart| Row {
+                token: s.token,
+                position: s.position,
+                slot: s.slot,
+            };
+            let rows: Vec<Row> = live.iter().map(row).collect();
+            self.step(0, &rows, &[])?;
+            let pick = |(output, s): (usize, &ChainStart)| Pick {
+                output: output as u32,
+                slot: s.slot,
+                position: s.position + 1,
+            };
+            let picks: Vec<Pick> = live.iter().enumerate().map(pick).collect();
+            let mut tokens = vec![0; picks.len()];
+            self.inner.sample(&picks, &mut tokens)?;
+            let mut next = Vec::new();
+            for (start, token) in live.into_iter().zip(tokens) {
+                let (slot, position) = (start.slot, start.position + 1);
+                let wanted = counted(Emitted {
+                    slot,
+                    position,
+                    token,
+                });
+                let steps = start.steps - 1;
+                if wanted && steps > 0 && !self.ends[slot as usize].contains(&token) {
+                    next.push(ChainStart {
+                        slot,
+                        token,
+                        position,
+                        steps,
+                    });
+                }
+            }
+            live = next;
+        }
+        Ok(())
+    }
+
+    fn step_until(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        commands: usize,
+    ) -> Result<(), Error> {
+        self.inner.step_until(pass, rows, outputs, commands)
+    }
+
+    fn read_buffer(&mut self, id: BufferId) -> Result<Vec<u8>, Error> {
+        self.inner.read_buffer(id)
+    }
+
+    fn write_buffer(&mut self, id: BufferId, bytes: &[u8]) -> Result<(), Error> {
+        self.inner.write_buffer(id, bytes)
+    }
+
+    fn set_profiling(&mut self, on: bool) -> Result<(), Error> {
+        self.inner.set_profiling(on)
+    }
+
+    fn profile(&self) -> Vec<Profile> {
+        self.inner.profile()
+    }
+
+    fn last_step(&self) -> Timeline {
+        self.inner.last_step()
+    }
+}

@@ -1,0 +1,315 @@
+//! Thousands of random requests on a small pool: every text and every logit is that of the same request alone, and
+//! nothing leaks. `WELTE_TEST_SEED` repeats a run, `WELTE_TEST_DEVICE` names the device, and `WELTE_SOAK_SECONDS` makes
+//! rounds for so long.
+
+mod common;
+#[path = "common/spy.rs"]
+mod spy;
+
+use common::*;
+use spy::{Spy, Watch};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+use welte::{
+    DeviceChoice, Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Stream,
+};
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// What a model must have in common with the others: short context, several slots, and too few pages for all of them.
+fn small_pool(slots: u32) -> LoadOptions {
+    let device = std::env::var("WELTE_TEST_DEVICE").unwrap_or_else(|_| "cpu".into());
+    with(LoadOptions::default(), |o| {
+        o.device = device.parse().unwrap();
+        o.context = 448;
+        o.threads = Some(2);
+        o.prompt_rows = 40;
+        o.slots = slots;
+        o.cache_positions = 640;
+    })
+}
+
+/// A request and what it gives alone.
+struct Case {
+    request: Request,
+    tokens: Vec<u32>,
+}
+
+/// Random requests. Some prompts begin like others, or continue what an earlier request generates.
+fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
+    let vocab = u64::from(model.vocab());
+    let mut all: Vec<Request> = Vec::new();
+    for number in 0..count as u64 {
+        let mut prompt = match all.get(random.below(number + 4) as usize) {
+            Some(other) => {
+                let keep = random.below(other.prompt.len() as u64 + 1) as usize;
+                other.prompt[..keep].to_vec()
+            }
+            None => Vec::new(),
+        };
+        let most = if random.once_in(4) { 150 } else { 40 };
+        let more = 1 + random.below(most);
+        prompt.extend((0..more).map(|_| random.below(vocab) as u32));
+        prompt.truncate(300);
+        let mut request = Request::new(prompt);
+        request.exact = true;
+        let options = &mut request.options;
+        options.max_tokens = random.below(70) as usize;
+        options.sampling = match random.once_in(2) {
+            true => Sampling::default(),
+            false => Sampling {
+                temperature: 1.0,
+                top_k: [0, 40][random.below(2) as usize],
+                repeat_penalty: 1.2,
+                frequency_penalty: 0.1,
+                penalty_last_n: [8, 64][random.below(2) as usize],
+                ..Sampling::default()
+            },
+        };
+        // The spy tells requests apart by their seeds.
+        options.sampling.seed = number + 1;
+        options.ignore_end = random.once_in(2);
+        if random.once_in(5) {
+            options.bias = vec![(random.below(vocab) as u32, 2.0)];
+        }
+        options.chain = random.once_in(3).then(|| 1 + random.below(20) as usize);
+        all.push(request);
+    }
+    all
+}
+
+fn engine(model: &Model, watch: &Arc<Watch>, seed: u64, plain: bool) -> (Engine, welte::Driver) {
+    let watch = watch.clone();
+    let wrap = move |context| -> Box<dyn welte::Context> {
+        Box::new(Spy::new(context, &watch, Some(seed), plain))
+    };
+    Engine::without_thread(model, &EngineOptions::default(), Box::new(wrap)).unwrap()
+}
+
+/// Each request by itself, with nothing cached.
+fn alone(model: &Model, requests: Vec<Request>, watch: &Arc<Watch>) -> Vec<Case> {
+    let (engine, mut driver) = engine(model, watch, 1, false);
+    let mut cases = Vec::new();
+    for request in requests {
+        let lone = with(request.clone(), |r| r.prefix_cache = false);
+        let mut stream = engine.submit(lone).unwrap();
+        let mut tokens = Vec::new();
+        loop {
+            match stream.poll_token() {
+                Poll::Ready(Some(token)) => tokens.push(token.unwrap()),
+                Poll::Ready(None) => break,
+                Poll::Pending => driver.turn().unwrap(),
+            }
+        }
+        assert_eq!(stream.outcome().unwrap().tokens, tokens);
+        cases.push(Case { request, tokens });
+    }
+    cases
+}
+
+/// A request in flight: its case, its stream, what came, and after how many tokens it is given up.
+struct Flight {
+    case: usize,
+    stream: Stream,
+    tokens: Vec<u32>,
+    budget: usize,
+    leave_at: usize,
+}
+
+#[derive(Default, Debug)]
+struct Counts {
+    complete: usize,
+    left: usize,
+    expired: usize,
+    busy: usize,
+    preemptions: u32,
+    cached: usize,
+}
+
+/// Submits `count` random variants of the cases, and compares each with its case.
+fn together(
+    cases: &[Case],
+    engine: &Engine,
+    driver: &mut welte::Driver,
+    random: &mut Random,
+    count: usize,
+) -> Counts {
+    let mut counts = Counts::default();
+    let mut flights: Vec<Flight> = Vec::new();
+    let mut submitted = 0;
+    while submitted < count || !flights.is_empty() {
+        let arrivals = if random.once_in(3) {
+            random.below(6)
+        } else {
+            0
+        };
+        for _ in 0..arrivals.min((count - submitted) as u64) {
+            submitted += 1;
+            let case = random.below(cases.len() as u64) as usize;
+            let Case { request, tokens } = &cases[case];
+            let mut request = request.clone();
+            let budget = random.below(tokens.len() as u64 + 20) as usize;
+            if random.once_in(2) {
+                request.options.max_tokens = request.options.max_tokens.min(budget);
+            }
+            request.priority = random.below(3) as i32;
+            request.prefix_cache = !random.once_in(8);
+            request.exact = !random.once_in(10);
+            if !request.exact {
+                request.options.sampling.seed = 1_000_000 + submitted as u64;
+            }
+            if random.once_in(20) {
+                request.deadline = Some(Instant::now());
+            }
+            let leave_at = match random.once_in(6) {
+                true => random.below(30) as usize,
+                false => usize::MAX,
+            };
+            let (exact, budget) = (request.exact, request.options.max_tokens);
+            match engine.submit(request) {
+                Ok(stream) => flights.push(Flight {
+                    // What reuses other roles has other bits, so it is only there to disturb.
+                    case: if exact { case } else { usize::MAX },
+                    stream,
+                    tokens: Vec::new(),
+                    budget,
+                    leave_at,
+                }),
+                Err(Error::Busy { .. }) => counts.busy += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        driver.turn().unwrap();
+        flights.retain_mut(|flight| !is_over(flight, cases, random, &mut counts));
+    }
+    counts
+}
+
+/// Reads what has come. True if the request has ended or was given up.
+fn is_over(flight: &mut Flight, cases: &[Case], random: &mut Random, counts: &mut Counts) -> bool {
+    let ended = loop {
+        if flight.tokens.len() >= flight.leave_at {
+            break None;
+        }
+        match flight.stream.poll_token() {
+            Poll::Ready(Some(Ok(token))) => flight.tokens.push(token),
+            Poll::Ready(Some(Err(error))) => break Some(Err(error)),
+            Poll::Ready(None) => break Some(Ok(())),
+            Poll::Pending => return false,
+        }
+    };
+    let case = cases.get(flight.case);
+    if let Some(case) = case {
+        assert!(
+            case.tokens.starts_with(&flight.tokens),
+            "case {}: {:?} is not a beginning of {:?}",
+            flight.case,
+            flight.tokens,
+            case.tokens
+        );
+    }
+    match ended {
+        None if random.once_in(2) => {
+            flight.stream.cancel_handle().cancel();
+            assert!(matches!(flight.stream.poll_token(), Poll::Ready(None)));
+            counts.left += 1;
+        }
+        // Dropped.
+        None => counts.left += 1,
+        Some(Err(Error::Deadline)) => counts.expired += 1,
+        Some(Err(error)) => panic!("case {}: {error}", flight.case),
+        Some(Ok(())) => {
+            let outcome = flight.stream.outcome().unwrap();
+            assert_eq!(outcome.tokens, flight.tokens);
+            if let Some(case) = case {
+                let whole = case.tokens.len().min(flight.budget);
+                assert_eq!(flight.tokens.len(), whole, "{:?}", outcome.stop);
+            }
+            counts.complete += 1;
+            counts.preemptions += outcome.preemptions;
+            counts.cached += outcome.cached_tokens;
+        }
+    }
+    true
+}
+
+/// Everything is as it was at the start.
+fn is_clean(engine: &Engine, driver: &mut welte::Driver) {
+    engine.forget_prefixes();
+    driver.turn().unwrap();
+    let status = engine.status();
+    assert_eq!((status.running, status.waiting), (0, 0));
+    assert_eq!(status.free_pages, status.pages);
+    assert!(driver.is_idle());
+}
+
+fn round(source: &str, seed: u64, count: usize) {
+    let mut random = Random(seed);
+    let model = load(source, &small_pool(1 + random.below(12) as u32));
+    let watch = Arc::new(Watch::default());
+    let requests = requests(&model, &mut random, 60);
+    let mut cases = alone(&model, requests, &watch);
+    // The same request again, with what it generated as part of the prompt: the roles differ.
+    let continued: Vec<Request> = (0..20u64)
+        .map(|number| {
+            let case = &cases[random.below(cases.len() as u64) as usize];
+            let mut request = case.request.clone();
+            request.prompt.extend_from_slice(&case.tokens);
+            request.options.sampling.seed = 1000 + number;
+            request
+        })
+        .collect();
+    cases.extend(alone(&model, continued, &watch));
+    assert!(watch.differing.lock().unwrap().is_empty());
+    let lone: HashMap<(u64, u32), u64> = watch.logits.lock().unwrap().clone();
+    let plain = seed % 4 == 3;
+    let watch = Arc::new(Watch::default());
+    let (engine, mut driver) = engine(&model, &watch, seed, plain);
+    let counts = together(&cases, &engine, &mut driver, &mut random, count);
+    is_clean(&engine, &mut driver);
+    let seen = watch.logits.lock().unwrap();
+    let mut compared = 0;
+    for (key, hash) in seen.iter() {
+        if let Some(alone) = lone.get(key) {
+            compared += 1;
+            assert_eq!(alone, hash, "seed {} position {} of {source}", key.0, key.1);
+        }
+    }
+    println!("{source} seed {seed}: {counts:?}, {compared} rows of logits");
+    assert!(watch.differing.lock().unwrap().is_empty());
+    assert!(counts.complete > count / 3 && counts.left > 0 && counts.expired > 0);
+    assert!(counts.cached > 0, "nothing was cached");
+    assert!(plain || compared > count, "only {compared} rows compared");
+}
+
+/// Models whose caches differ: one cache, a window, and two of them.
+const SOURCES: [&str; 2] = [
+    "synthetic:custom,vocab=512:q8_0",
+    "synthetic:custom,arch=gemma3,layers=6,window=80,vocab=512:q4_0",
+];
+
+#[test]
+fn every_request_gets_what_it_gets_alone() {
+    let seed = variable("WELTE_TEST_SEED").unwrap_or(1);
+    for (number, source) in (0u64..).zip(SOURCES.iter().cycle().take(4)) {
+        round(source, seed + number, 500);
+    }
+}
+
+#[test]
+#[ignore = "takes as long as WELTE_SOAK_SECONDS says"]
+fn soak() {
+    let begun = Instant::now();
+    let seconds = variable("WELTE_SOAK_SECONDS").unwrap_or(60);
+    let first = variable("WELTE_TEST_SEED").unwrap_or(1000);
+    for seed in first.. {
+        if begun.elapsed() >= Duration::from_secs(seconds) {
+            break;
+        }
+        round(SOURCES[seed as usize % SOURCES.len()], seed, 2000);
+    }
+}
