@@ -324,7 +324,7 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
             let wanted = wanted.get_or_insert_with(|| last.clone());
             let off = difference(&last, wanted);
             assert!(
-                off <= 1e-3,
+                off <= tolerance(&model, 12),
                 "{taps} taps in pieces {pieces:?}: off by {off}"
             );
         }
