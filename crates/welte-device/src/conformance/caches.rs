@@ -325,11 +325,7 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
             // Pieces of one row are decode steps, whose arithmetic is another one.
             let (off, most) = (difference(&last, wanted), tolerance(&model, 12));
             assert!(
-<<<<<<< HEAD
-                off <= tolerance(&model, 12),
-=======
                 off <= most,
->>>>>>> cpu
                 "{taps} taps in pieces {pieces:?}: off by {off}"
             );
         }
