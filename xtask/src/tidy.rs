@@ -113,7 +113,8 @@ fn imports(root: &Path) -> Vec<String> {
         .flatten()
     {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !listed(&name) {
+        // `welte-server` so far holds only its web page.
+        if !listed(&name) && entry.path().join("Cargo.toml").exists() {
             problems.push(format!(
                 "crates/{name}: has no row in the import rules of xtask"
             ));

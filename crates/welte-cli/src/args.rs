@@ -257,6 +257,29 @@ pub(crate) struct RunArgs {
     /// Show how long each step until the first token took
     #[arg(short, long)]
     pub(crate) verbose: bool,
+    /// Folder that keeps computed prompts, so that later runs need not compute them again
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prefix_cache: Option<PathBuf>,
+    /// The most bytes that the folder takes: a number, also with K, M, G or T
+    #[arg(long, value_name = "N", default_value = "8G", value_parser = bytes)]
+    pub(crate) prefix_cache_size: u64,
+}
+
+/// Reads a number of bytes, as powers of 1024 if a letter follows.
+fn bytes(text: &str) -> Result<u64, String> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match &text[number.len()..] {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        _ => return Err("the unit must be K, M, G or T".to_string()),
+    };
+    let number: u64 = number.parse().map_err(|e| format!("{e}"))?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| "the number is too large".to_string())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
             );
         }
     }
-    let session = model.session()?;
+    let session = run::session(args, &model)?;
     let cancel = session.cancel_handle();
     if std::io::stdin().is_terminal() {
         let headline = figures::headline(&session);
@@ -83,6 +83,7 @@ pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
             Err(error) => return Err(error.into()),
         }
     }
+    run::close(&chat.session);
     Ok(ExitCode::SUCCESS)
 }
 

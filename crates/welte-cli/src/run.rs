@@ -8,8 +8,8 @@ use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use welte::{
-    CancelHandle, Channels, ChatTemplate, FINAL, GenerateOptions, Message, Model, Outcome, Said,
-    Session, StopReason,
+    CancelHandle, Channels, ChatTemplate, Engine, EngineOptions, FINAL, GenerateOptions, Message,
+    Model, Outcome, PrefixStoreOptions, Said, Session, StopReason,
 };
 
 /// The model and the prompt that the arguments name.
@@ -110,7 +110,7 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
             model.encode(prompt)?
         }
     };
-    let mut session = model.session()?;
+    let mut session = session(args, &model)?;
     on_interrupt(session.cancel_handle())?;
     figures::note_device(&model);
     let begun = crate::START.get().map(std::time::Instant::elapsed);
@@ -122,11 +122,36 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     }
     eprintln!("{}", figures::closing_line(&session, &outcome));
     figures::note_full_context(&model, &outcome);
+    close(&session);
     Ok(if interrupted {
         ExitCode::from(130)
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// A conversation, with the prefix cache that the arguments ask for.
+pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> {
+    let Some(dir) = &args.prefix_cache else {
+        return Ok(model.session()?);
+    };
+    let mut options = EngineOptions::default();
+    options.prefix_store = Some(PrefixStoreOptions {
+        dir: dir.clone(),
+        bytes: args.prefix_cache_size,
+    });
+    Ok(Engine::new(model, &options)?.session())
+}
+
+/// Ends the conversation's engine, which then writes the prefix cache. Says what went wrong with it.
+pub(crate) fn close(session: &Session) {
+    let engine = session.engine();
+    if engine.prefix_store().is_some() {
+        engine.shutdown();
+    }
+    if let Some(problem) = engine.prefix_store().and_then(|store| store.problem) {
+        eprintln!("note: prefix cache: {problem}");
+    }
 }
 
 pub(crate) fn message(role: &str, content: String) -> Message {

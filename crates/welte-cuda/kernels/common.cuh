@@ -30,10 +30,15 @@ struct Row {
 struct Step {
     u32 live;    // rows in flight
     u32 ended;   // not 0: the chain is over, and every kernel returns at once
-    u32 serial;  // tokens sampled in this context; numbers the mailbox's entries
-    u32 left;    // tokens that this chain may still make
-    u32 pad[4];
+    u32 stopped; // rows of a chain that make no more tokens
+    u32 pad[5];
     Row rows[1]; // actually as many as the largest pass takes
+};
+
+// The tokens of a row of a chain.
+struct RowState {
+    u32 serial; // of the next token; numbers the mailbox's entries
+    u32 left;   // tokens that the row may still make. At 0 it has stopped: its last step is repeated, without effect
 };
 
 __device__ __forceinline__ float warp_sum(float v) {

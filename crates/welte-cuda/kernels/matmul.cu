@@ -3,10 +3,11 @@
 //
 // Macros: FORMAT_FILE; NORM, 0 or 1; OUTPUT, 0 for y = v, 1 for y += v, 2 for y = act(gate) * up; COLUMNS, the most rows;
 // WARPS; STAGES; ROUNDS, padded k / (4 * threads) rounded up; WHOLE, 1 where k is a multiple of CHUNK; RESIDENT, the blocks
-// per multiprocessor that the registers must allow; USED, experts per row, 0 without experts.
+// per multiprocessor that the registers must allow; SHARES, per block; USED, experts per row, 0 without experts.
 //
-// There are one or a few blocks per multiprocessor. Each takes an even share of the output rows, in groups of four. The share is
-// cut into units of four rows by one chunk of k, and each warp takes a run of units. A run may begin and end within a group;
+// There are one or a few blocks per multiprocessor. Each takes one or two even shares of the output rows, in groups of four. A share is
+// cut into units of four rows by one chunk of k, and each warp takes a run of units. The number of shares and WARPS decide how the sums of
+// a row are divided. The host chooses them for one row, so every row has the bits that it has alone. A run may begin and end within a group;
 // the incomplete sums are added at the end, in the order of the warps. Weights reach a warp through its own ring in shared
 // memory. The ring is filled before the kernel waits for its predecessor, so the memory does not idle between kernels.
 //
@@ -33,7 +34,7 @@ struct MatmulArgs {
     u32 first; // row of x to start with
     float eps;
     u32 act;
-    u32 pad;
+    u32 shares; // in all, without experts
 #if USED
     const float* choice; // expert numbers, then shares
     u32 choice_stride;
@@ -75,6 +76,12 @@ __device__ __forceinline__ u32 row_of(const MatmulArgs& a, const u32* chosen, u3
     return first + min(group * OUTPUTS + r, a.n - 1);
 }
 
+struct Share {
+    u32 first_group, chunks, units;
+
+    __device__ __forceinline__ u32 begin(u32 warp) const { return (u32)((u64)units * warp / WARPS); }
+};
+
 // The stream of a warp's weights into its ring.
 struct Stream {
     const u8* from[COPIES]; // sources of this lane's next pieces
@@ -84,6 +91,24 @@ struct Stream {
     const u32* chosen;
     u32 lane;
     u32 to, ring;           // shared addresses of the next stage and of the first one
+    Share later;            // the share after this one, if `more`
+    bool more;
+
+    // Begins with a warp's run of units of a share.
+    __device__ __forceinline__ void begin(const MatmulArgs& a, const Planes& planes, const Share& share) {
+        u32 warp = threadIdx.x / 32, first = share.begin(warp);
+        units = share.begin(warp + 1) - first;
+        group = share.first_group + first / share.chunks;
+        slot = first % share.chunks / chunks;
+        chunk = first % chunks;
+        aim(a, planes);
+    }
+
+    __device__ __forceinline__ void begin_later(const MatmulArgs& a, const Planes& planes) {
+        if (SHARES == 1 || units > 0 || !more) return;
+        more = false;
+        begin(a, planes, later);
+    }
 
     template <int P = 0> __device__ __forceinline__ void aim(const MatmulArgs& a, const Planes& planes) {
         using part = Part<P>;
@@ -126,6 +151,7 @@ struct Stream {
                 }
                 aim(a, planes);
             }
+            begin_later(a, planes);
         }
         copy_commit();
     }
@@ -222,15 +248,10 @@ __device__ __forceinline__ void finish(const MatmulArgs& a, u32 group, u32 r, u3
     if (OUTPUT == 2) *y = activate(a.act, v) * up;
 }
 
-struct Share {
-    u32 first_group, chunks, units;
-
-    __device__ __forceinline__ u32 begin(u32 warp) const { return (u32)((u64)units * warp / WARPS); }
-};
-
+// Multiplies a share. `at` is where the ring's next stage begins.
 template <int M>
-__device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, const Share& share, Stream& stream,
-                                    const u8* ring, const u8* x, const float* sums, float* open, u32 padded, u32 rows) {
+__device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, const Share& share, Stream& stream, const u8* ring,
+                                    u32& at, const u8* x, const float* sums, float* open, u32 padded, u32 rows) {
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 begin = share.begin(warp), end = share.begin(warp + 1), chunks = share.chunks;
     u32 group = begin / chunks, chunk = begin % chunks;
@@ -239,7 +260,7 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
     const u8* p[2][MOST_PLANES];
     parts(ring, row, p[0]);
     parts(ring, row + 1, p[1]);
-    u32 at = 0, left = 0;
+    u32 left = 0;
     float only = M == 1 ? norm_factor(sums, 0, a.eps, a.k) : 1.0f;
     for (u32 u = begin; u < end; u += left) {
         left = min(chunks - chunk, end - u);
@@ -363,23 +384,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
 #endif
 
     u32 groups = groups_of(a) * (ROWS_BY_EXPERT ? USED : 1);
-    Share share;
-    share.first_group = (u32)((u64)groups * blockIdx.x / gridDim.x);
-    share.chunks = whole / CHUNK;
-    share.units = ((u32)((u64)groups * (blockIdx.x + 1) / gridDim.x) - share.first_group) * share.chunks;
+    Share share[SHARES];
+#pragma unroll
+    for (u32 i = 0; i < SHARES; i++) {
+        // The last block may have one share fewer.
+        u32 shares = SHARES == 1 ? gridDim.x : a.shares, nth = min(blockIdx.x * SHARES + i, shares);
+        share[i].first_group = (u32)((u64)groups * nth / shares);
+        share[i].chunks = whole / CHUNK;
+        share[i].units = ((u32)((u64)groups * min(nth + 1, shares) / shares) - share[i].first_group) * share[i].chunks;
+    }
     Planes planes(a.weight, matrices * a.n, a.k);
-    u32 begin = share.begin(warp), end = share.begin(warp + 1);
     Stream stream;
     stream.ring = shared_address(ring);
     stream.to = stream.ring;
     stream.lane = opaque(threadIdx.x % 32);
     stream.chunks = padded / CHUNK;
-    stream.units = end - begin;
-    stream.group = share.first_group + begin / share.chunks;
-    stream.slot = begin % share.chunks / stream.chunks;
-    stream.chunk = begin % stream.chunks;
     stream.chosen = chosen;
-    stream.aim(a, planes);
+    stream.later = share[SHARES - 1];
+    stream.more = SHARES > 1;
+    stream.begin(a, planes, share[0]);
+    stream.begin_later(a, planes);
+    u32 at = 0;
 #pragma unroll 1
     for (int s = 0; s < STAGES - 1; s++) stream.next(a, planes);
 #if USED
@@ -394,7 +419,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
     float4 w[ROUNDS];
     if (K_BY_EXPERT) prepare_each(x, row, (const float*)(chosen + USED), a.k, padded);
     else prepare(x, sums, row, a.x_stride, 1, w, a.k, padded);
-    run<1>(a, planes, share, stream, ring, x, sums, open, whole, 1);
+    run<1>(a, planes, share[0], stream, ring, at, x, sums, open, whole, 1);
 #else
     float4 w[ROUNDS];
     if (NORM) {
@@ -415,11 +440,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) matmul(const __g
         copy_wait<0>();
         return;
     }
-#define RUN(M) run<(M < COLUMNS ? M : COLUMNS)>(a, planes, share, stream, ring, x, sums, open, padded, rows)
-    if (COLUMNS == 1) return RUN(1);
-    if (rows <= 2) return RUN(2);
-    if (rows <= 4) return RUN(4);
-    if (rows <= 8) return RUN(8);
-    RUN(16);
+#define RUN(M) run<(M < COLUMNS ? M : COLUMNS)>(a, planes, now, stream, ring, at, x, sums, open, padded, rows)
+#pragma unroll 1
+    for (u32 i = 0; i < SHARES; i++) {
+        const Share now = i == 0 ? share[0] : share[SHARES - 1];
+        if (COLUMNS == 1) RUN(1);
+        else if (rows <= 2) RUN(2);
+        else if (rows <= 4) RUN(4);
+        else if (rows <= 8) RUN(8);
+        else RUN(16);
+        if (i + 1 < SHARES) __syncthreads(); // `open` has been read
+    }
 #endif
 }

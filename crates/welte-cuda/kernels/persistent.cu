@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent(const __gri
     extern __shared__ __align__(1024) u8 memory[];
     static_assert(sizeof(Shared) <= SHARED_BYTES, "too much shared memory");
     Shared *s = (Shared *)memory;
-    u32 turns = a.sample.step->ended ? 0 : a.sample.step->left;
+    u32 turns = a.sample.step->ended ? 0 : a.sample.states->left;
     if (turns == 0) return;
     begin(s, a);
     __syncthreads();

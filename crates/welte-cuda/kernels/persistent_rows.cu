@@ -1,6 +1,6 @@
-// The decode pass for a step of several rows: one launch runs the same instructions once and streams every weight once for all
-// rows. It chooses no token: logits go where the step's own table has them. generated.cuh is as for chains (persistent.cu).
-// Macros: STEP_ROWS (the most rows), EXCHANGE_FLOATS (of a row's exchange), and those of persistent/block.cuh.
+// The decode pass for a step of one row or several: one launch runs the same instructions once and streams every weight once for all
+// rows. Every row has the bits that chains (persistent.cu) give it. It chooses no token: logits go where the decode pass has them.
+// generated.cuh is as for chains. Macros: STEP_ROWS (the most rows of a launch), EXCHANGE_FLOATS (of a row's exchange), and those of persistent/block.cuh.
 #include "persistent/block.cuh"
 #include "sample.cuh"
 #include "persistent/embed.cuh"
@@ -45,10 +45,14 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent_rows(const 
     extern __shared__ __align__(1024) u8 memory[];
     static_assert(sizeof(Shared) <= SHARED_BYTES, "too much shared memory");
     Shared *s = (Shared *)memory;
-    u32 live = a.step->live;
-    if (a.step->ended || live == 0 || live > STEP_ROWS) return;
+    if (a.step->ended || a.step->live <= a.first) return;
+    u32 live = min(a.step->live - a.first, (u32)STEP_ROWS);
     load_program(s, a.program, a.shares, a.instructions);
-    if (threadIdx.x < live) s->rows[threadIdx.x] = a.step->rows[threadIdx.x];
+    if (threadIdx.x < live) {
+        u32 row = a.order[a.first + threadIdx.x];
+        s->rows[threadIdx.x] = a.step->rows[row];
+        s->outputs[threadIdx.x] = row;
+    }
     if (threadIdx.x == 0) {
         s->live = live;
         s->meetings = 0;

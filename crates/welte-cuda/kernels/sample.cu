@@ -1,4 +1,5 @@
-// Chooses the next token and advances the step: the last command of a decode pass (sample.cuh).
+// Chooses the next token of every row and advances the step: the last command of a decode pass (sample.cuh). The blocks of one
+// blockIdx.y have a row to themselves.
 #define THREADS 512
 __device__ __forceinline__ void block_meets() { __syncthreads(); }
 __device__ __forceinline__ int block_counts(bool of) { return __syncthreads_count(of); }
@@ -12,5 +13,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(const __grid_con
     grid_release();
     grid_wait();
     if (a.step->ended) return;
-    sample_block(a, shared, cancelled);
+    if (a.fault && *a.fault) {
+        a.step->ended = 1;
+        return;
+    }
+    const SampleArgs row = of_row(a, blockIdx.y);
+    if (row.states[row.row].left == 0) return;
+    sample_block(row, shared, cancelled);
 }

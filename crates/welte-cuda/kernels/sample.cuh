@@ -17,6 +17,7 @@
 #define BINS 2048
 #define BARRIERS 12
 #define GATHERED 1024 // the most elements that are sorted
+#define MOST_BLOCKS 1024
 
 // The start of the sampler's region. The host writes it; the host and the device both append to the history.
 struct Sampler {
@@ -50,25 +51,44 @@ struct Meeting {
     u64 sums[7][BINS]; // three digits for top-k, three for top-p, then the histogram
 };
 
+// Private memory of the blocks that sample for one row.
+struct SampleScratch {
+    u64 list[GATHERED];    // elements to sort
+    u32 ties[MOST_BLOCKS]; // a count per block
+};
+
 struct SampleArgs {
     Step *step;
-    const float *logits;
+    RowState *states; // one per row
+    const float *logits; // of the first row
     u8 *samplers; // one per slot
-    Meeting *meeting;
-    u32 *ties; // a count per block
-    u64 *list; // elements to sort, at most GATHERED
+    Meeting *meeting; // one per row of the launch
+    SampleScratch *scratch; // the same
     u32 *tokens;
     u64 *mailbox;
     const u32 *cancel;
+    const u32 *fault; // not null: where a kernel says that the logits are invalid
     u64 sampler_bytes; // from one slot's sampler to the next
     u32 n;
     u32 slice; // logits per block
     u32 mailbox_slots;
     u32 shift; // fraction bits of a probability; a sum of n fits 62 bits
+    u32 row;   // of the step: the launch's first
+    u32 stride; // from one row's logits to the next
 };
 
-// The sampler of row 0's slot.
-__device__ __forceinline__ Sampler *sampler_of(const SampleArgs &a) { return (Sampler *)(a.samplers + a.step->rows[0].slot * a.sampler_bytes); }
+// What samples for the nth row of the launch.
+__device__ __forceinline__ SampleArgs of_row(const SampleArgs &a, u32 nth) {
+    SampleArgs row = a;
+    row.row += nth;
+    row.logits += (u64)nth * a.stride;
+    row.meeting += nth;
+    row.scratch += nth;
+    return row;
+}
+
+// The sampler of the row's slot.
+__device__ __forceinline__ Sampler *sampler_of(const SampleArgs &a) { return (Sampler *)(a.samplers + a.step->rows[a.row].slot * a.sampler_bytes); }
 
 __device__ __forceinline__ u64 mix(u64 x) {
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -309,13 +329,13 @@ __device__ Threshold select(const SampleArgs &a, Scratch &sh, const u32 *orders,
         mine += block_counts(i < count && orders[i] == prefix && keeps(kept, prefix, from + i));
     }
     if (threadIdx.x == 0) {
-        a.ties[blockIdx.x] = mine;
+        a.scratch->ties[blockIdx.x] = mine;
         sh.tie = NOT;
     }
     meet(a, barrier + 3);
     // One block has the element. The others only need to know on which side of it they are.
     u32 before = 0;
-    for (u32 b = 0; b < blockIdx.x; ++b) before += __ldcg(a.ties + b);
+    for (u32 b = 0; b < blockIdx.x; ++b) before += __ldcg(a.scratch->ties + b);
     if (before >= needed) return Threshold{prefix, from - 1};
     if (before + mine <= needed) return Threshold{prefix, prefix == kept.order ? kept.index : NOT};
     u32 seen = before;
@@ -366,7 +386,7 @@ __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const
     if (members > GATHERED) return false;
     for (u32 i = threadIdx.x; i < count; i += THREADS)
         if (orders[i] != NOT && bin_of(orders[i]) <= bin)
-            a.list[atomicAdd(&meeting->gathered, 1)] = (u64)orders[i] << 32 | (from + i);
+            a.scratch->list[atomicAdd(&meeting->gathered, 1)] = (u64)orders[i] << 32 | (from + i);
     return true;
 }
 
@@ -383,7 +403,7 @@ __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 ke
     u32 count = __ldcg(&a.meeting->gathered), size = 32;
     u64 total = sh.total;
     while (size < count) size *= 2;
-    for (u32 i = threadIdx.x; i < size; i += THREADS) list[i] = i < count ? far(a.list + i) : ~0ull;
+    for (u32 i = threadIdx.x; i < size; i += THREADS) list[i] = i < count ? far(a.scratch->list + i) : ~0ull;
     for (u32 run = 2; run <= size; run *= 2)
         for (u32 gap = run / 2; gap > 0; gap /= 2) {
             block_meets();
@@ -436,10 +456,11 @@ __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 ke
     return block_max(sh, winner);
 }
 
-// Stores the token in the history, the tokens and the mailbox, advances row 0, and decides whether the chain goes on.
+// Stores the token in the history, the tokens and the mailbox, and advances the row, or stops it.
 __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     Sampler *s = sampler_of(a);
     Step *step = a.step;
+    RowState *state = a.states + a.row;
     u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
     bool end = false;
     for (u32 i = 0; i < s->ends; ++i) end |= ends[i] == token;
@@ -448,14 +469,20 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
         s->head = s->head + 1 < s->size ? s->head + 1 : 0;
         s->len = min(s->len + 1, s->size);
     }
-    a.tokens[0] = token;
-    u32 serial = ++step->serial;
+    u32 serial = state->serial, left = state->left - 1;
     store_system(a.mailbox + (serial & (a.mailbox_slots - 1)), (u64)serial << 32 | token);
-    step->rows[0].token = token;
-    step->rows[0].position += 1;
-    u32 left = step->left ? step->left - 1 : 0;
-    step->left = left;
-    step->ended = end || left == 0 || cut;
+    state->serial = serial + step->live;
+    if (end || left == 0 || cut) {
+        state->left = 0;
+        // Rows that have stopped repeat their last step until all have. No other place ends the chain: all blocks of a launch must see
+        // the same.
+        if (atomicAdd(&step->stopped, 1) + 1 == step->live) step->ended = 1;
+        return;
+    }
+    state->left = left;
+    a.tokens[a.row] = token;
+    step->rows[a.row].token = token;
+    step->rows[a.row].position += 1;
 }
 
 // This block's part of choosing a token from complete logits. `shared` has room for Scratch and twice the slice. `cancelled` is
@@ -494,7 +521,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
             for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fdiv_rn(__fsub_rn(values[i], largest), s.temperature));
             block_meets();
             bool some = s.top_k && s.top_k < a.n, by_count = some && s.top_k <= GATHERED / 2;
-            key = mix(s.seed ^ mix((u64)(a.step->rows[0].position + 1) ^ 0x9e3779b97f4a7c15ull));
+            key = mix(s.seed ^ mix((u64)(a.step->rows[a.row].position + 1) ^ 0x9e3779b97f4a7c15ull));
             if (by_count || (!some && s.top_p < 1.0f)) {
                 gathers = gather(a, s, sh, orders, from, count, by_count) ? 1 + by_count : 0;
                 used |= 1 << 6;

@@ -91,6 +91,10 @@ const SOURCES: &[(&str, &str)] = sources![
     "wgmma.cuh",
 ];
 
+/// Files whose kernels are compiled for one row and for several, and must give a row the same bits. The compiler may not choose where
+/// a product and a sum become one operation: only `fmaf` does this.
+const DECODE_UNITS: [&str; 3] = ["matmul.cu", "persistent.cu", "persistent_rows.cu"];
+
 /// A compiled unit, for tests.
 #[derive(Clone, Debug)]
 pub struct Compiled {
@@ -298,6 +302,9 @@ impl Compiler {
             text("--std=c++17")?,
             text(&format!("--include-path={}", self.include.display()))?,
         ];
+        if DECODE_UNITS.contains(&unit.file) {
+            options.push(text("--fmad=false")?);
+        }
         if verbose {
             options.push(text("--ptxas-options=-v")?);
         }

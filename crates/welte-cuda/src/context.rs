@@ -8,6 +8,7 @@ mod persistent;
 mod profile;
 mod ready;
 mod rows;
+mod slots;
 mod tune;
 
 pub(crate) use ready::turn_unit;
@@ -20,10 +21,11 @@ use crate::load::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
-use crate::sizes::STEP_HEAD;
+use crate::sizes::{STATE_BYTES, STEP_HEAD};
 use persistent::Persistent;
 use ready::{Ready, ReadyPass, ready_passes};
 use rows::Rows;
+use slots::Running;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
@@ -42,7 +44,7 @@ pub struct CudaContext {
     loaded: Arc<LoadedProgram>,
     passes: Vec<ReadyPass>,
     persistent: Option<Persistent>,
-    /// The same for steps of several rows.
+    /// The same for steps.
     rows: Option<Rows>,
     /// Why chains are not replayed as requested.
     note: Option<String>,
@@ -55,7 +57,7 @@ pub struct CudaContext {
     page_tables: Vec<u64>,
     slots: Vec<Sampler>,
     checks: Checks,
-    /// Samples for one output row.
+    /// Samples for output rows.
     sample: SampleKernel,
     mailbox: HostBlock,
     cancel_word: HostBlock,
@@ -65,7 +67,11 @@ pub struct CudaContext {
     step_image: Vec<u8>,
     /// The tokens to upload.
     tokens: Vec<u32>,
-    /// Tokens that the device may have numbered so far.
+    /// The rows of a chain of several slots, and what they are to sample for.
+    running: Vec<Running>,
+    chained: Vec<Row>,
+    picked: Vec<Row>,
+    /// Numbers that the device may have given to tokens so far.
     serial: u32,
     /// Pass and number of output rows of the last step.
     last: (usize, usize),
@@ -125,6 +131,8 @@ impl CudaContext {
         let places = Places {
             buffers: buffers.iter().map(DeviceBlock::start).collect(),
             step: step_state.start() + sizes.step_rows,
+            states: step_state.start() + sizes.states,
+            order: step_state.start() + sizes.order,
             outputs: step_state.start(),
             page_tables: tables.collect(),
             scratch: scratch.start(),
@@ -135,12 +143,14 @@ impl CudaContext {
         };
         let cx = Lowering::new(program, &gpu.info, &gpu, &loaded.weights, &places);
         let passes = ready_passes(loaded, &cx)?;
-        let launch = SampleLaunch::new(&cx, 0, program.vocab)?;
+        let decode = &passes[DECODE];
+        let launch = SampleLaunch::new(&cx, decode.result, program.vocab, decode.width)?;
         let sample = SampleKernel {
-            kernel: loaded.kernel(&launch.launch())?,
+            kernel: loaded.kernel(&launch.launch(1))?,
             launch,
         };
         let most_rows = program.most_rows() as usize;
+        let decode_rows = program.passes[DECODE].rows as usize;
         let mut context = CudaContext {
             decode_graph: None,
             forward_graph: None,
@@ -162,6 +172,9 @@ impl CudaContext {
             outputs,
             step_image: vec![0; sizes.step as usize],
             tokens: Vec::with_capacity(most_rows),
+            running: Vec::with_capacity(decode_rows),
+            chained: Vec::with_capacity(decode_rows),
+            picked: Vec::with_capacity(decode_rows),
             serial: 0,
             last: (DECODE, 0),
             replay: Replay::Launches,
@@ -194,15 +207,15 @@ impl CudaContext {
                 let rows = vec![Row::default(); count];
                 let outputs = &outputs[..outputs.len().min(count)];
                 self.upload_ended(pass, &rows, outputs)?;
-                self.replay(pass, usize::MAX, count == 1, &rows, outputs.len())?;
-                self.launch_rows(pass, &rows, outputs)?;
+                self.replay(pass, usize::MAX, pass == DECODE, &rows, outputs.len())?;
+                self.launch_rows(pass, count)?;
             }
         }
         self.upload_ended(DECODE, &[Row::default()], &[])?;
         for graph in [&self.decode_graph, &self.forward_graph, &self.loop_graph] {
             graph.as_ref().map_or(Ok(()), Graph::launch)?;
         }
-        self.launch_sample(self.passes[DECODE].result)?;
+        self.launch_sample(0, 1, self.passes[DECODE].result, 0)?;
         self.gpu.is_idle()?;
         let source = self.step_state.start();
         // SAFETY: the step state has more bytes; we wait for the copy.
@@ -251,11 +264,14 @@ impl CudaContext {
     ) -> Result<usize, Error> {
         self.gpu.current()?;
         self.upload_step(pass, rows, outputs, 0)?;
+        if pass == DECODE {
+            self.clear_rows_fault()?;
+        }
         self.last = (pass, count);
         let ready = &self.passes[pass];
         let (source, values) = (ready.result, count * ready.width as usize);
         loop {
-            let together = self.launch_rows(pass, rows, outputs)?;
+            let together = self.launch_rows(pass, rows.len())?;
             match &self.forward_graph {
                 _ if together => self.fetch_rows_fault(values * 4)?,
                 Some(graph) if pass == DECODE && rows.len() == 1 && self.by_graph() => {
@@ -283,7 +299,8 @@ impl CudaContext {
         unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), values) }
     }
 
-    /// Enqueues the upload of the step state (`Step` of `common.cuh`) and of the rows' tokens.
+    /// Enqueues the upload of the step state (`Step` of `common.cuh`) and of the rows' tokens. Each row of a decode pass may make
+    /// `left` tokens, which are numbered in turn from the next serial on.
     fn upload_step(
         &mut self,
         pass: usize,
@@ -291,16 +308,31 @@ impl CudaContext {
         outputs: &[u32],
         left: u32,
     ) -> Result<(), Error> {
-        let step_rows = self.loaded.sizes.step_rows as usize;
-        let head = |live: usize| [live as u32, 0, self.serial, left, 0, 0, 0, 0];
+        let sizes = &self.loaded.sizes;
+        let step_rows = sizes.step_rows as usize;
+        let head = |live: usize| [live as u32, 0, 0, 0, 0, 0, 0, 0];
         let image = &mut self.step_image;
         image[..STEP_HEAD].copy_from_slice(bytes_of(&head(outputs.len())));
         image[STEP_HEAD..][..size_of_val(outputs)].copy_from_slice(bytes_of_all(outputs));
         image[step_rows..][..STEP_HEAD].copy_from_slice(bytes_of(&head(rows.len())));
         let to = step_rows + STEP_HEAD + size_of_val(rows);
         image[step_rows + STEP_HEAD..to].copy_from_slice(bytes_of_all(rows));
-        // A decode pass has no output rows of its own.
-        let from = if pass == DECODE { step_rows } else { 0 };
+        let mut from = 0;
+        if pass == DECODE {
+            // It has no output rows of its own, but states.
+            from = sizes.order as usize;
+            let states = image[sizes.states as usize..].chunks_exact_mut(STATE_BYTES);
+            for (i, state) in (0..rows.len() as u32).zip(states) {
+                let serial = self.serial.wrapping_add(1 + i);
+                state.copy_from_slice(bytes_of(&[serial, left]));
+            }
+            // Rows of a sequence that go by several launches are computed in the order of their positions.
+            self.tokens.clear();
+            self.tokens.extend(0..rows.len() as u32);
+            let position = |i: &u32| (rows[*i as usize].position, *i);
+            self.tokens.sort_unstable_by_key(position);
+            image[from..][..4 * rows.len()].copy_from_slice(bytes_of_all(&self.tokens));
+        }
         self.tokens.clear();
         self.tokens.extend(rows.iter().map(|row| row.token));
         let tokens = self.loaded.program.tokens as usize;
@@ -407,34 +439,53 @@ impl CudaContext {
         }
     }
 
-    /// Enqueues sampling for row 0 of the step from logits at an address.
-    fn launch_sample(&self, logits: u64) -> Result<(), Error> {
+    /// Enqueues sampling for `count` rows of the step from row `first` on, whose logits are at an address. At `fault`, unless it
+    /// is 0, a kernel says whether these are invalid.
+    fn launch_sample(&self, first: u32, count: u32, logits: u64, fault: u64) -> Result<(), Error> {
         let SampleKernel { kernel, launch } = &self.sample;
-        let args = launch.at(logits).args;
+        let args = launch.args_for(first, logits, fault);
         // SAFETY: lowering made the parameters for this kernel from blocks that the context holds.
         unsafe {
             self.gpu
-                .launch(kernel, [launch.blocks, 1, 1], bytes_of(&args))
+                .launch(kernel, [launch.blocks, count, 1], bytes_of(&args))
         }
     }
 
-    /// Chooses a token from an output row of the last step.
-    fn pick(&mut self, pick: &Pick) -> Result<u32, Error> {
+    /// Chooses tokens from output rows of the last step: as many as the decode pass has rows.
+    fn pick(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
         self.gpu.current()?;
-        self.upload_sampler(pick.slot)?;
-        let row = Row {
+        let mut rows = std::mem::take(&mut self.picked);
+        rows.clear();
+        rows.extend(picks.iter().map(|pick| Row {
             token: 0,
             position: pick.position.wrapping_sub(1),
             slot: pick.slot,
-        };
-        self.upload_step(DECODE, &[row], &[], 1)?;
-        self.serial = self.serial.wrapping_add(1);
+        }));
+        let launched = self.launch_picks(picks, &rows);
+        self.picked = rows;
+        launched?;
+        let first = self.serial.wrapping_add(1);
+        self.serial = self.serial.wrapping_add(picks.len() as u32);
+        for ((pick, token), nth) in picks.iter().zip(tokens).zip(0..) {
+            *token = self.wait_for(first.wrapping_add(nth))?;
+            self.slots[pick.slot as usize].remember(*token);
+        }
+        Ok(())
+    }
+
+    /// Enqueues a launch per pick. A slot that is picked for twice has its first token in its history then.
+    fn launch_picks(&mut self, picks: &[Pick], rows: &[Row]) -> Result<(), Error> {
+        for pick in picks {
+            self.upload_sampler(pick.slot)?;
+        }
+        self.upload_step(DECODE, rows, &[], 1)?;
         let ready = &self.passes[self.last.0];
         let row_bytes = 4 * u64::from(ready.width);
-        self.launch_sample(ready.result + u64::from(pick.output) * row_bytes)?;
-        let token = self.wait_for(self.serial)?;
-        self.slots[pick.slot as usize].remember(token);
-        Ok(token)
+        for (pick, nth) in picks.iter().zip(0..) {
+            let logits = ready.result + u64::from(pick.output) * row_bytes;
+            self.launch_sample(nth, 1, logits, 0)?;
+        }
+        Ok(())
     }
 }
 

@@ -156,20 +156,21 @@ impl Loaded for CudaProgram {
         &self.0.program
     }
 
-    /// Which kernels run depends on the GPU, on the way of replaying, and on whether the persistent kernel supports the
+    /// Which kernels decode depends on the GPU, on the way of replaying, and on whether the persistent kernels support the
     /// program; what they compute, on their source and its compiler.
     fn arithmetic(&self) -> String {
-        let LoadedProgram {
-            gpu, replay, rows, ..
-        } = &*self.0;
-        let persistent = self.0.recording.is_ok();
+        let loaded = &*self.0;
+        let gpu = &loaded.gpu.info;
+        let persistent = loaded.replay == Replay::Persistent && loaded.recording.is_ok();
+        let family = match persistent && loaded.rows_agree() {
+            true => "persistent",
+            false => "launched",
+        };
         format!(
-            "cuda sm_{} with {} multiprocessors, {} replay (persistent {persistent}, rows {}), kernels {}",
-            gpu.info.arch,
-            gpu.info.sms,
-            replay.name(),
-            rows.is_ok() && self.0.rows_agree(),
-            compile::kernels_version(gpu.info.driver),
+            "cuda sm_{} with {} multiprocessors, decoding by {family} kernels, kernels {}",
+            gpu.arch,
+            gpu.sms,
+            compile::kernels_version(gpu.driver),
         )
     }
 

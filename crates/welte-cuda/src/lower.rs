@@ -54,6 +54,9 @@ pub(crate) struct Places {
     pub(crate) buffers: Vec<u64>,
     /// The `Step` of input rows (`common.cuh`).
     pub(crate) step: u64,
+    /// A `RowState` for each row of the decode pass, and the order in which the persistent kernel computes these.
+    pub(crate) states: u64,
+    pub(crate) order: u64,
     /// The `Step` of output rows, followed by the numbers of the chosen rows.
     pub(crate) outputs: u64,
     /// The page table of each cache: page of `[slot][entry]`, as u32.

@@ -36,7 +36,7 @@ pub(crate) struct Planned {
     pub(crate) sizes: Sizes,
     /// The decode pass recorded for the persistent kernel, or why there is none.
     pub(crate) recording: Result<Recording, String>,
-    /// The same for steps of several rows.
+    /// The same for steps.
     pub(crate) rows: Result<Recording, String>,
 }
 
@@ -55,10 +55,13 @@ impl Planned {
             program: &program,
             gpu,
         };
-        let recording = persistent::record(&inputs, ONE_ROW);
-        let rows = match &recording {
-            Ok(_) => persistent::record_rows(&inputs),
-            Err(why) => Err(why.clone()),
+        // Chains and steps give the same bits, so they go by these kernels together or not at all.
+        let (recording, rows) = match persistent::record(&inputs, ONE_ROW) {
+            Ok(recording) => match persistent::record_rows(&inputs) {
+                Ok(rows) => (Ok(recording), Ok(rows)),
+                Err(why) => (Err(why.clone()), Err(why)),
+            },
+            Err(why) => (Err(why.clone()), Err(why)),
         };
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
         Ok(Planned {
@@ -99,7 +102,7 @@ impl Planned {
         let replaying = self.replaying();
         match (&self.recording, replaying.replay) {
             (_, Replay::Persistent) => match &self.rows {
-                Ok(rows) => format!("{replaying}; steps of up to {} rows too", rows.rows),
+                Ok(rows) => format!("{replaying}; up to {} rows per launch", rows.rows),
                 Err(_) => replaying.to_string(),
             },
             (Ok(_), _) => format!("{replaying}; the persistent kernel supports this model"),
@@ -147,7 +150,7 @@ mod tests {
     fn the_plan_says_how_it_will_be_replayed_and_why() {
         let of = |kv, replay| Planned::of(example(kv), &h200(), &options(replay)).unwrap();
         let taken = of(Format::F16, Replay::Persistent);
-        assert_eq!(taken.explain(), "persistent; steps of up to 8 rows too");
+        assert_eq!(taken.explain(), "persistent; up to 8 rows per launch");
         let asked = of(Format::F16, Replay::Graph);
         assert_eq!(
             asked.explain(),

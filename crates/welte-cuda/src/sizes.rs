@@ -6,15 +6,20 @@ use welte_table::{CacheSpec, Class, Pass, Program, Row};
 
 /// Bytes of `Step` (`common.cuh`) before its rows.
 pub(crate) const STEP_HEAD: usize = 32;
+/// Bytes of a `RowState`.
+pub(crate) const STATE_BYTES: usize = 8;
 
 /// Bytes of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     scratch: u64,
     counters: u64,
-    /// The `Step` of output rows with the numbers of chosen rows; then the `Step` of input rows.
+    /// The `Step` of output rows with the numbers of chosen rows; of the decode pass, the order of its rows and a `RowState` for each;
+    /// then the `Step` of input rows.
     pub(crate) step: u64,
-    /// Offset of the second.
+    /// Offsets of the second, third and fourth part.
+    pub(crate) order: u64,
+    pub(crate) states: u64,
     pub(crate) step_rows: u64,
     page_tables: u64,
     samplers: u64,
@@ -41,7 +46,10 @@ impl Sizes {
         }
         let most = |f: fn(&Pass) -> u64| program.passes.iter().map(f).max();
         let chosen = 4 * most(|pass| pass.outputs.into()).unwrap_or(0);
-        let step_rows = (STEP_HEAD as u64 + chosen).next_multiple_of(16);
+        let order = (STEP_HEAD as u64 + chosen).next_multiple_of(16);
+        let decode_rows = program.passes.first().map_or(1, |pass| pass.rows.into());
+        let states = (order + 4 * decode_rows).next_multiple_of(16);
+        let step_rows = (states + STATE_BYTES as u64 * decode_rows).next_multiple_of(16);
         let rows = u64::from(program.most_rows()) * size_of::<Row>() as u64;
         let entries = |cache: &CacheSpec| u64::from(cache.entries(program));
         let entries: u64 = program.caches.iter().map(entries).sum();
@@ -49,6 +57,8 @@ impl Sizes {
             scratch,
             counters,
             step: step_rows + STEP_HEAD as u64 + rows,
+            order,
+            states,
             step_rows,
             page_tables: 4 * entries * u64::from(program.slots),
             samplers: ops::sample::region_bytes(program) * u64::from(program.slots),

@@ -3,14 +3,18 @@
 mod common;
 
 use common::{
-    Config, chain_of, config, difference, gpu, load, logits, long, make, oracle, prompt, replaying,
-    rows, seed, soak, step,
+    Config, chain_of, config, difference, gpu, is_pretend, load, logits, long, make, open, oracle,
+    prompt, replaying, rows, seed, set_slot, soak, step,
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use welte_cuda::CudaContext;
 use welte_device::conformance::made::{Made, Numbers};
-use welte_device::{Replay, ReplayTools};
+use welte_device::{ChainStart, Context, Control, Emitted, Replay, ReplayTools};
 use welte_table::*;
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
 
 /// A step's logits by the persistent kernel, and by launched kernels.
 fn both(context: &mut CudaContext, kind: PassKind, rows: &[Row]) -> [Vec<f32>; 2] {
@@ -122,38 +126,109 @@ fn logits_of_all_rows_agree_with_the_reference() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A prompt gives the logits of its last row, and leaves in the cache what decoding needs.
 #[test]
 #[ignore = "needs a GPU"]
-fn a_short_prompt_can_be_continued() {
-    if !gpu() {
-        return;
+fn every_row_has_the_bits_of_a_chain() {
+    if gpu() {
+        rows_have_the_bits_of_a_chain(Replay::Persistent);
     }
-    let config = Config {
-        format: Format::BF16,
-        ..config(41)
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn every_row_of_launched_kernels_has_the_bits_of_a_chain() {
+    rows_have_the_bits_of_a_chain(Replay::Graph);
+}
+
+/// A row's logits have the same bits in a chain, in a step of its own and in steps of any other rows. The shapes make lines of 2, 4, 8 and
+/// more lanes, of one round and of several.
+fn rows_have_the_bits_of_a_chain(replay: Replay) {
+    let affine = Format::ALL
+        .into_iter()
+        .find(|f| matches!(f, Format::Affine(_)));
+    let cases = [
+        (Format::Q4_0, 512, 10_752),
+        (Format::Q6_K, 768, 4096),
+        (Format::BF16, 256, 2560),
+        (Format::Q4_0, 256, 768),
+        (Format::Q4_0, 1024, 2560),
+        (Format::Q8_0, 2560, 512),
+        (Format::Q4_K, 512, 2560),
+        (Format::Q2_K, 256, 2048),
+        (affine.unwrap(), 512, 1536),
+        (Format::F16, 320, 1000),
+        (Format::F32, 256, 768),
+        (Format::F8_E4M3, 256, 768),
+    ];
+    // The pretend GPU takes a minute for each, unless a soak is asked for.
+    let most = match is_pretend() && soak() < Duration::from_secs(60) {
+        true => 3,
+        false => cases.len(),
     };
-    let (program, checkpoint) = make(&config);
-    let mut context = load(&program, &checkpoint);
-    let mut reference = oracle(&program, &checkpoint);
-    let mut n = Numbers(7);
-    let mut position = 0;
-    for count in [2, 5, 3, 8, 4] {
-        let short = rows(&mut n, config.vocab, position, count, 2);
-        let [fast, plain] = both(&mut context, PassKind::Prompt, &short);
-        assert_eq!(fast.len(), config.vocab as usize);
-        let want = step(reference.as_mut(), PassKind::Prompt, &short);
-        assert!(difference(&fast, &want) < 2e-3 && difference(&fast, &plain) < 2e-3);
-        // Once more without outputs, so that the kernel is the last to write the cache.
-        prompt(&mut context, &short);
-        position += count;
-        let row = rows(&mut n, config.vocab, position, 1, 2)[0];
-        chain_of(&mut context, row, 1);
-        let want = step(reference.as_mut(), PassKind::Decode, &[row]);
-        let off = difference(&logits(&mut context), &want);
-        assert!(off < 2e-3, "after {count} rows: off by {off}");
-        position += 1;
+    let made: Vec<_> = (300..)
+        .zip(&cases[..most])
+        .map(|(seed, (format, dim, hidden))| {
+            let config = Config {
+                format: *format,
+                dim: *dim,
+                hidden: *hidden,
+                layers: 1,
+                window: if seed % 3 == 2 { 100 } else { 0 },
+                act: [0, 1, 2][seed as usize % 3],
+                bias: seed % 2 == 0,
+                ..config(seed)
+            };
+            let made = make(&config);
+            (config, made)
+        })
+        .collect();
+    // Compiling takes longest: compile all kernels at once, into the cache.
+    std::thread::scope(|scope| {
+        for (_, (program, checkpoint)) in &made {
+            scope.spawn(|| drop(open(program, checkpoint, replay)));
+        }
+    });
+    let mut wrong = Vec::new();
+    for (config, (program, checkpoint)) in &made {
+        let mut context = open(program, checkpoint, replay);
+        let mut n = Numbers(config.seed);
+        let mut several = Vec::new();
+        let depths = [0, 131, long(700) as u32];
+        for (slot, depth) in (0..).zip(depths) {
+            prompt(&mut context, &rows(&mut n, config.vocab, 0, depth, slot));
+            several.extend(rows(&mut n, config.vocab, depth, 4, slot));
+        }
+        // Chains write the keys that later rows of the step attend to.
+        let width = config.vocab as usize;
+        let mut alone = Vec::new();
+        for row in &several {
+            chain_of(&mut context, *row, 1);
+            let chained = logits(&mut context);
+            if bits(&step(&mut context, PassKind::Decode, &[*row])) != bits(&chained) {
+                wrong.push(format!("{:?}: {row:?} in a step of its own", config.format));
+            }
+            alone.push(chained);
+        }
+        for (first, count) in [(0, 2), (3, 5), (0, 8), (4, 3), (0, 12)] {
+            let together = &mut several[first..first + count].to_vec();
+            let mut places: Vec<usize> = (first..first + count).collect();
+            // In any order: also more rows than one launch takes.
+            together.rotate_left(count / 2);
+            places.rotate_left(count / 2);
+            let got = step(&mut context, PassKind::Decode, together);
+            for (logits, place) in got.chunks(width).zip(places) {
+                if bits(logits) != bits(&alone[place]) {
+                    let off = difference(logits, &alone[place]);
+                    wrong.push(format!(
+                        "{:?}: row {place} among {count}: off by {off}",
+                        config.format
+                    ));
+                }
+            }
+        }
+        assert_eq!(replaying(&context), (replay, None));
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Heads of every size, groups of more than eight queries, windows that begin within a page, pages that are no multiple of a tile.
@@ -263,7 +338,7 @@ fn a_stuck_block_ends_in_an_error_and_launched_kernels_continue() {
     assert_eq!(replay, Replay::Graph);
     let note = note.unwrap();
     assert!(
-        note.contains("waited too long") && note.contains("several rows"),
+        note.contains("waited too long") && note.contains("in a step"),
         "{note}"
     );
     assert!(context.rows_together().is_err());
@@ -275,51 +350,129 @@ fn a_stuck_block_ends_in_an_error_and_launched_kernels_continue() {
     assert_eq!(replaying(&context), (Replay::Persistent, None));
 }
 
-/// More rows than there is room for, one row, outputs that are not the last rows, and passes with other commands.
+/// Three slots at different depths, each with its own sampling, and their chains one by one.
+fn three_slots(context: &mut CudaContext, config: &Config) -> [ChainStart; 3] {
+    let mut n = Numbers(60);
+    [(0, 140, 30), (1, 0, 9), (2, 17, 23)].map(|(slot, position, steps)| {
+        prompt(context, &rows(&mut n, config.vocab, 0, position, slot));
+        ChainStart {
+            slot,
+            token: 5 + slot,
+            position,
+            steps,
+        }
+    })
+}
+
+fn sample_in(context: &mut CudaContext, ends: &[u32]) {
+    for slot in 0..3 {
+        let sampling = Sampling {
+            temperature: [0.0, 0.8, 1.2][slot as usize],
+            top_k: 30,
+            repeat_penalty: 1.1,
+            seed: 77,
+            ..Sampling::default()
+        };
+        set_slot(context, slot, &sampling, ends);
+    }
+}
+
+fn chain_together(context: &mut CudaContext, starts: &[ChainStart]) -> [Vec<u32>; 3] {
+    let mut tokens = [const { Vec::new() }; 3];
+    let mut emit = |one: Emitted| {
+        tokens[one.slot as usize].push(one.token);
+        true
+    };
+    context
+        .chain(starts, &Control::default(), &mut emit)
+        .unwrap();
+    tokens
+}
+
+/// Slots of one chain make the tokens that each makes alone, and stop where they stop alone.
 #[test]
 #[ignore = "needs a GPU"]
-fn other_steps_are_computed_by_launched_kernels() {
+fn slots_of_a_chain_make_the_tokens_that_they_make_alone() {
+    if !gpu() {
+        return;
+    }
+    let config = config(61);
+    let (program, checkpoint) = make(&config);
+    let mut context = load(&program, &checkpoint);
+    assert_eq!(context.chain_slots(), 3);
+    let starts = three_slots(&mut context, &config);
+    for ends in [&[][..], &[3, 100, 200, 300, 400, 500, 600]] {
+        sample_in(&mut context, ends);
+        let alone: Vec<Vec<u32>> = starts
+            .iter()
+            .map(|start| chain_together(&mut context, &[*start])[start.slot as usize].clone())
+            .collect();
+        sample_in(&mut context, ends);
+        let together = chain_together(&mut context, &starts);
+        assert_eq!(together.to_vec(), alone);
+        // The keys and values that they left are the same.
+        let rows: Vec<Row> = (0..3)
+            .map(|slot| Row {
+                token: 1,
+                position: starts[slot].position + together[slot].len() as u32,
+                slot: slot as u32,
+            })
+            .collect();
+        let after = step(&mut context, PassKind::Decode, &rows);
+        sample_in(&mut context, ends);
+        for start in &starts {
+            chain_together(&mut context, &[*start]);
+        }
+        assert_eq!(
+            bits(&after),
+            bits(&step(&mut context, PassKind::Decode, &rows))
+        );
+        assert_eq!(replaying(&context), (Replay::Persistent, None));
+    }
+}
+
+/// A chain of several slots whose kernel gives up emits no wrong token, and ends by launched kernels.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_stuck_block_does_not_end_a_chain_of_slots() {
+    if !gpu() {
+        return;
+    }
+    let config = config(62);
+    let (program, checkpoint) = make(&config);
+    let mut context = load(&program, &checkpoint);
+    let starts = three_slots(&mut context, &config);
+    context.set_replay(Replay::Graph).unwrap();
+    sample_in(&mut context, &[]);
+    let want = chain_together(&mut context, &starts);
+    context.set_replay(Replay::Persistent).unwrap();
+    context.stall_block(5, 20_000_000);
+    sample_in(&mut context, &[]);
+    assert_eq!(chain_together(&mut context, &starts), want);
+    let (replay, note) = replaying(&context);
+    assert_eq!(replay, Replay::Graph);
+    assert!(note.unwrap().contains("waited too long"));
+}
+
+/// The check at load, and steps by launched kernels where these are asked for.
+#[test]
+#[ignore = "needs a GPU"]
+fn steps_agree_with_launched_kernels_except_for_rounding() {
     if !gpu() {
         return;
     }
     let config = config(43);
-    let (mut program, checkpoint) = make(&config);
+    let (program, checkpoint) = make(&config);
     let mut n = Numbers(9);
     let many = rows(&mut n, config.vocab, 0, 12, 1);
     let mut context = load(&program, &checkpoint);
-    for rows in [2, 8] {
+    for rows in [1, 2, 8, 12] {
         assert_eq!(context.check_rows(rows).unwrap(), Some(true));
     }
     assert_eq!(context.rows_together(), Ok(8));
     for count in [1, 9, 12] {
         let [fast, plain] = both(&mut context, PassKind::Decode, &many[..count]);
-        assert_eq!(fast, plain, "{count} rows");
+        let off = difference(&fast, &plain);
+        assert!(off > 0.0 && off < 4e-2, "{count} rows: off by {off}");
     }
-    let outputs = |context: &mut CudaContext, replay: Replay| {
-        context.set_replay(replay).unwrap();
-        context_step(context, &many[..4], &[1])
-    };
-    let fast = outputs(&mut context, Replay::Persistent);
-    assert_eq!(fast, outputs(&mut context, Replay::Graph));
-    // A prompt pass whose norm has other weights.
-    let pass = program.pass(PassKind::Prompt).unwrap();
-    let commands = &program.passes[pass].commands;
-    let other = commands
-        .iter()
-        .rposition(|c| c.op == Op::NormMatmulActMul)
-        .unwrap();
-    let other = commands[other].weights[1];
-    assert_ne!(commands[1].weights[1], other);
-    program.passes[pass].commands[1].weights[1] = other;
-    let mut context = load(&program, &checkpoint);
-    let [fast, plain] = both(&mut context, PassKind::Prompt, &many[..4]);
-    assert_eq!(fast, plain);
-    // The decode pass has rows of its own.
-    assert_eq!(context.rows_together(), Ok(8));
-}
-
-fn context_step(context: &mut CudaContext, rows: &[Row], outputs: &[u32]) -> Vec<f32> {
-    use welte_device::Context;
-    let pass = context.program().pass(PassKind::Prompt).unwrap();
-    context.step(pass, rows, outputs).unwrap().to_vec()
 }

@@ -51,6 +51,13 @@ pub struct TensorInfo {
     pub stack: usize,
 }
 
+impl TensorInfo {
+    /// An error about this tensor.
+    pub(crate) fn wrong(&self, origin: &Path, problem: impl Into<String>) -> Error {
+        Error::malformed(origin, format!("tensor {}", self.name), problem)
+    }
+}
+
 /// The files with tokenizer and template beside the weights. GGUF files have both in the metadata.
 #[derive(Clone, Debug, Default)]
 pub struct TextFiles {

@@ -5,6 +5,7 @@ mod gpt_oss;
 mod mlx;
 mod mxfp4;
 
+use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value, mapped};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
@@ -29,10 +30,9 @@ pub struct Directory {
     origin: String,
     maps: Vec<Mmap>,
     metadata: Metadata,
-    tensors: Vec<TensorInfo>,
+    tensors: Tensors,
     /// The location of each tensor's rows.
     data: Vec<Data>,
-    by_name: HashMap<String, usize>,
 }
 
 /// The start of data: file number and byte.
@@ -85,21 +85,15 @@ impl Directory {
             origin: path.display().to_string(),
             maps: Vec::new(),
             metadata,
-            tensors: Vec::new(),
+            tensors: Tensors::default(),
             data: Vec::new(),
-            by_name: HashMap::new(),
         };
         for tensor in &files.stored {
             for (info, data) in directory.take_in(&files, tensor)? {
-                let number = directory.tensors.len();
-                if directory
-                    .by_name
-                    .insert(info.name.clone(), number)
-                    .is_some()
-                {
-                    return Err(files.wrong(tensor, format!("duplicates {}", info.name)));
+                let name = info.name.clone();
+                if !directory.tensors.add(info) {
+                    return Err(files.wrong(tensor, format!("duplicates {name}")));
                 }
-                directory.tensors.push(info);
                 directory.data.push(data);
             }
         }
@@ -266,44 +260,29 @@ impl Checkpoint for Directory {
     }
 
     fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        self.tensors.list()
     }
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.by_name.get(name).map(|i| &self.tensors[*i])
+        self.tensors.get(name)
     }
 
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
-        let index = self
-            .by_name
-            .get(&tensor.name)
-            .copied()
-            .filter(|i| self.tensors[*i] == *tensor);
-        let absent = || {
-            Error::malformed(
-                &self.path,
-                format!("tensor {}", tensor.name),
-                "is not in this checkpoint",
-            )
-        };
-        match self.data[index.ok_or_else(absent)?] {
+        let path = self.path.as_path();
+        let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
+        let found = match self.data[number] {
             Data::Plain(Place { file, start }) => {
-                let bytes = &self.maps[file];
-                mapped::rows(&self.path, bytes, tensor, start, first, rows).map(Cow::Borrowed)
+                mapped::rows(&self.maps[file], tensor, start, rows).map(Cow::Borrowed)
             }
             Data::Float8(parts) => {
-                float8::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
+                let rows = float8::rows(path, &self.maps, parts, tensor, rows)?;
+                Some(Cow::Owned(rows))
             }
-            Data::Mxfp4(parts) => {
-                mxfp4::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
-            }
-            Data::Strided(parts) => {
-                gpt_oss::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
-            }
-            Data::Mlx(parts) => {
-                mlx::rows(&self.path, &self.maps, parts, tensor, first, rows).map(Cow::Owned)
-            }
-        }
+            Data::Mxfp4(parts) => mxfp4::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
+            Data::Strided(parts) => gpt_oss::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
+            Data::Mlx(parts) => mlx::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
+        };
+        found.ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
     }
 
     fn text_files(&self) -> TextFiles {

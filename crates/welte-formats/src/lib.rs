@@ -8,6 +8,7 @@ mod open;
 pub mod quant;
 pub mod quantize;
 pub mod synthetic;
+mod tensors;
 mod weight;
 
 pub use checkpoint::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value};

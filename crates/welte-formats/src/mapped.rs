@@ -3,6 +3,7 @@
 use crate::{Error, TensorInfo};
 use memmap2::Mmap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 
 /// Maps a regular file for reading. Other files (pipes, devices) are refused before opening, since opening could block.
@@ -37,29 +38,15 @@ pub(crate) fn open_regular(path: &Path) -> Result<File, Error> {
     File::open(path).map_err(|source| Error::io(path, source))
 }
 
-/// The bytes of rows `first..first + rows` of a tensor that starts at `start` of a file's bytes.
+/// The bytes of rows of a tensor that starts at `start` of a file's bytes.
 pub(crate) fn rows<'a>(
-    path: &Path,
     bytes: &'a [u8],
     tensor: &TensorInfo,
     start: usize,
-    first: usize,
-    rows: usize,
-) -> Result<&'a [u8], Error> {
-    let end = first.checked_add(rows).filter(|end| *end <= tensor.n);
-    let found = end
-        .zip(tensor.format.bytes(tensor.k))
-        .and_then(|(end, row)| {
-            let from = start.checked_add(first.checked_mul(row)?)?;
-            let to = start.checked_add(end.checked_mul(row)?)?;
-            bytes.get(from..to)
-        });
-    found.ok_or_else(|| {
-        let problem = format!(
-            "has no rows {first} to {} (it has {})",
-            first.saturating_add(rows),
-            tensor.n
-        );
-        Error::malformed(path, format!("tensor {}", tensor.name), problem)
-    })
+    rows: Range<usize>,
+) -> Option<&'a [u8]> {
+    let row = tensor.format.bytes(tensor.k)?;
+    let from = start.checked_add(rows.start.checked_mul(row)?)?;
+    let to = start.checked_add(rows.end.checked_mul(row)?)?;
+    bytes.get(from..to)
 }

@@ -3,6 +3,7 @@
 mod recipe;
 
 pub use recipe::Recipe;
+pub(crate) use recipe::{file_type, fitting, more_bits};
 
 use crate::gguf::{Kind, Writer};
 use crate::quant::{decode, encode};
@@ -138,7 +139,7 @@ fn convert(
             from.k,
             format.name()
         );
-        return Err(bad_tensor(input, from, problem));
+        return Err(from.wrong(Path::new(input.origin()), problem));
     };
     let mut out = vec![0; row_bytes * rows.len()];
     let share = rows.len().div_ceil(threads.max(1)).max(1);
@@ -180,7 +181,7 @@ fn convert_rows(
                 "row {row} has {} at {at}: the model is damaged; download it again",
                 values[at]
             );
-            return Err(bad_tensor(input, from, problem));
+            return Err(from.wrong(Path::new(input.origin()), problem));
         }
         if let Some(at) = values.iter().position(|v| v.abs() > largest) {
             let name = format.name();
@@ -188,17 +189,9 @@ fn convert_rows(
                 "row {row} has {} at {at}, too large for {name}; use F32 or BF16",
                 values[at]
             );
-            return Err(bad_tensor(input, from, problem));
+            return Err(from.wrong(Path::new(input.origin()), problem));
         }
         encode(format, &values, out);
     }
     Ok(())
-}
-
-fn bad_tensor(input: &dyn Checkpoint, tensor: &TensorInfo, problem: String) -> Error {
-    Error::malformed(
-        Path::new(input.origin()),
-        format!("tensor {}", tensor.name),
-        problem,
-    )
 }

@@ -26,7 +26,7 @@ fn every_format_decodes_as_mlx_does() {
         assert_eq!((tensor.n, tensor.k), (2, 256));
         for row in 0..2 {
             let mut got = [0.0; 256];
-            quant::row_decode(read.as_ref(), tensor, row, &mut got).unwrap();
+            quant::decode(tensor.format, &read.rows(tensor, row, 1).unwrap(), &mut got);
             for (i, (got, want)) in got.into_iter().zip(&mut values).enumerate() {
                 let name = &tensor.name;
                 assert_eq!(

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 use welte_formats::gguf::{Gguf, Kind, Kinds, Writer};
-use welte_formats::quant::{decode, row_decode};
+use welte_formats::quant::decode;
 use welte_formats::quantize::{Recipe, quantize, requantised};
 use welte_formats::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value};
 use welte_table::Format;
@@ -368,7 +368,7 @@ fn block_formats_can_be_requantised_and_say_so() {
     let output = Gguf::open(&four).unwrap();
     let query = output.tensor("blk.0.attn_q.weight").unwrap();
     let mut row = vec![0.0; query.k];
-    row_decode(&output, query, 2, &mut row).unwrap();
+    decode(query.format, &output.rows(query, 2, 1).unwrap(), &mut row);
     let index = output.tensors().iter().position(|t| t == query).unwrap();
     for (got, expected) in row.iter().zip(&values(query, index)[2 * query.k..]) {
         assert!((got - expected).abs() < 0.012, "{got} {expected}");

@@ -15,8 +15,12 @@ pub(crate) const MARKS: [&str; 5] = [
     "<|end|>",
 ];
 
-/// Longer channel names are truncated to this many characters.
+/// Longer channel names are truncated to this many bytes.
 const LONGEST_NAME: usize = 64;
+/// Longer headers are truncated to this many bytes. A header names the role, the channel and the recipient.
+const LONGEST_HEADER: usize = 512;
+/// Comes before the recipient in a header.
+const RECIPIENT: &str = "to=";
 
 /// A piece of text and its channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,10 +31,26 @@ pub struct Said {
     pub text: String,
 }
 
+/// A piece of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Number of the message in the answer.
+    pub(crate) message: usize,
+    pub(crate) channel: String,
+    /// The tool that the message is for: `functions.weather`.
+    pub(crate) recipient: Option<String>,
+    /// Empty at the beginning of a message.
+    pub(crate) text: String,
+}
+
 /// The part of a message that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// Behind `<|start|>` or between two messages. Text here is dropped.
+    /// The beginning of the answer, as long as it may be ` to=RECIPIENT`. The prompt ends with `<|start|>assistant`.
+    Begin,
+    /// Behind `<|start|>`: the role, then perhaps the recipient.
+    Role,
+    /// Between two messages. Text here is dropped.
     Outside,
     /// The channel's name.
     Name,
@@ -44,7 +64,11 @@ enum Part {
 #[derive(Clone, Debug)]
 pub struct Channels {
     part: Part,
+    message: usize,
     channel: String,
+    recipient: Option<String>,
+    /// The header's text since the last mark.
+    header: String,
     /// Text that may be the beginning of a mark.
     held: String,
 }
@@ -53,8 +77,11 @@ impl Default for Channels {
     /// The state at the beginning of an answer. Text without a channel belongs to `final`.
     fn default() -> Channels {
         Channels {
-            part: Part::Body,
+            part: Part::Begin,
+            message: 0,
             channel: FINAL.to_owned(),
+            recipient: None,
+            header: String::new(),
             held: String::new(),
         }
     }
@@ -63,8 +90,18 @@ impl Default for Channels {
 impl Channels {
     /// Takes more text and returns what is complete.
     pub fn push(&mut self, text: &str) -> Vec<Said> {
+        said(self.push_pieces(text))
+    }
+
+    /// Returns the rest at the end of the answer.
+    pub fn finish(&mut self) -> Vec<Said> {
+        said(self.finish_pieces())
+    }
+
+    /// As [`Channels::push`], with the messages told apart.
+    pub(crate) fn push_pieces(&mut self, text: &str) -> Vec<Piece> {
         self.held.push_str(text);
-        let mut said = Vec::new();
+        let mut pieces = Vec::new();
         loop {
             let marks = MARKS
                 .into_iter()
@@ -73,53 +110,132 @@ impl Channels {
             let rest = self.held.split_off(at + mark.len());
             self.held.truncate(at);
             let text = std::mem::replace(&mut self.held, rest);
-            self.take(text, &mut said);
-            self.pass(mark);
+            self.take(&text, &mut pieces);
+            self.pass(mark, &mut pieces);
         }
         let beginning = MARKS.into_iter().map(|mark| overlap(&self.held, mark));
         let keep = self.held.len() - beginning.max().unwrap_or(0);
         let held = self.held.split_off(keep);
         let text = std::mem::replace(&mut self.held, held);
-        self.take(text, &mut said);
-        said
+        self.take(&text, &mut pieces);
+        pieces
     }
 
-    /// Returns the rest at the end of the answer.
-    pub fn finish(&mut self) -> Vec<Said> {
-        let (text, mut said) = (std::mem::take(&mut self.held), Vec::new());
-        self.take(text, &mut said);
-        said
+    /// As [`Channels::finish`], with the messages told apart.
+    pub(crate) fn finish_pieces(&mut self) -> Vec<Piece> {
+        let (text, mut pieces) = (std::mem::take(&mut self.held), Vec::new());
+        self.take(&text, &mut pieces);
+        self.end_beginning(&mut pieces);
+        pieces
     }
 
-    fn take(&mut self, text: String, said: &mut Vec<Said>) {
+    /// How many bytes are held back as the possible beginning of a mark.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    fn take(&mut self, text: &str, pieces: &mut Vec<Piece>) {
         match self.part {
-            Part::Name => {
-                let room = LONGEST_NAME.saturating_sub(self.channel.len());
-                self.channel.extend(text.chars().take(room));
-            }
-            Part::Body if !text.is_empty() => said.push(Said {
-                channel: self.channel.clone(),
-                text,
-            }),
+            Part::Begin => self.begin(text, pieces),
+            Part::Role | Part::Name => self.push_header(text),
+            Part::Body if !text.is_empty() => self.say(text, pieces),
             _ => {}
         }
     }
 
-    fn pass(&mut self, mark: &str) {
-        self.part = match mark {
-            "<|channel|>" => {
-                self.channel.clear();
-                Part::Name
+    fn begin(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+        for (at, c) in text.char_indices() {
+            self.header.push(c);
+            let header = self.header.trim_start();
+            let may_be_recipient = header.starts_with(RECIPIENT) || RECIPIENT.starts_with(header);
+            if !may_be_recipient || self.header.len() >= LONGEST_HEADER {
+                self.end_beginning(pieces);
+                return self.take(&text[at + c.len_utf8()..], pieces);
             }
-            "<|constrain|>" if self.part != Part::Body => Part::Rest,
+        }
+    }
+
+    fn push_header(&mut self, text: &str) {
+        for c in text.chars() {
+            if self.header.len() < LONGEST_HEADER {
+                self.header.push(c);
+            }
+        }
+    }
+
+    /// The answer begins without a header.
+    fn end_beginning(&mut self, pieces: &mut Vec<Piece>) {
+        if self.part == Part::Begin {
+            self.part = Part::Body;
+            let text = std::mem::take(&mut self.header);
+            if !text.is_empty() {
+                self.say(&text, pieces);
+            }
+        }
+    }
+
+    fn say(&self, text: &str, pieces: &mut Vec<Piece>) {
+        pieces.push(Piece {
+            message: self.message,
+            channel: self.channel.clone(),
+            recipient: self.recipient.clone(),
+            text: text.to_owned(),
+        });
+    }
+
+    fn pass(&mut self, mark: &str, pieces: &mut Vec<Piece>) {
+        if self.part == Part::Begin && recipient(&self.header).is_none() {
+            self.end_beginning(pieces);
+        }
+        let header = std::mem::take(&mut self.header);
+        let in_header = matches!(
+            self.part,
+            Part::Begin | Part::Role | Part::Name | Part::Rest
+        );
+        if self.part == Part::Name {
+            // `commentary to=functions.weather`: the channel is the first word.
+            let name = header.split_whitespace().next().unwrap_or(FINAL);
+            self.channel = first_bytes(name, LONGEST_NAME).to_owned();
+        }
+        self.recipient = recipient(&header).or(self.recipient.take().filter(|_| in_header));
+        self.part = match mark {
+            "<|start|>" => {
+                self.channel = FINAL.to_owned();
+                self.recipient = None;
+                Part::Role
+            }
+            "<|channel|>" => Part::Name,
+            "<|constrain|>" if self.part == Part::Body => Part::Body,
+            "<|constrain|>" => Part::Rest,
             "<|message|>" => {
-                // `commentary to=functions.weather`: the channel is the first word.
-                let name = self.channel.split_whitespace().next().unwrap_or(FINAL);
-                self.channel = name.to_owned();
+                self.message += 1;
+                self.say("", pieces);
                 Part::Body
             }
-            "<|constrain|>" => Part::Body,
             _ => Part::Outside,
         };
     }
+}
+
+fn said(pieces: Vec<Piece>) -> Vec<Said> {
+    let pieces = pieces.into_iter().filter(|piece| !piece.text.is_empty());
+    pieces
+        .map(|Piece { channel, text, .. }| Said { channel, text })
+        .collect()
+}
+
+/// The recipient in `assistant to=functions.weather json`.
+fn recipient(header: &str) -> Option<String> {
+    let words = header.split_whitespace();
+    let name = words
+        .filter_map(|word| word.strip_prefix(RECIPIENT))
+        .next()?;
+    Some(name.to_owned())
+}
+
+fn first_bytes(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len()))
+        .rev()
+        .find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
 }

@@ -14,7 +14,9 @@
 //! # Ok::<(), welte_text::Error>(())
 //! ```
 
+pub mod calls;
 mod channels;
+mod conversation;
 mod error;
 mod json;
 pub mod pretokenizers;
@@ -25,8 +27,9 @@ mod tokenizer;
 mod vocabulary;
 
 pub use channels::{Channels, FINAL, Said};
+pub use conversation::{Message, ToolCall};
 pub use error::Error;
 pub use splitter::{Split, Splitter};
-pub use template::{ChatTemplate, Message, RenderOptions};
+pub use template::{ChatTemplate, RenderOptions};
 pub use tokenizer::Tokenizer;
 pub use vocabulary::{TokenType, Vocabulary};

@@ -1,13 +1,15 @@
 //! Chat templates: Jinja as Python's transformers renders it.
 
 use crate::Error;
+use crate::conversation::{Dialect, Message};
 use crate::python;
 use crate::tokenizer::shortened;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Serde, from_args};
 use minijinja::{Environment, ErrorKind, State, UndefinedBehavior, Value};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 use std::cell::Cell;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The longest template, in bytes. Real ones have a few thousand.
@@ -22,25 +24,6 @@ const DEEPEST: usize = 64;
 thread_local! {
     /// Bytes that the rendering on this thread may still print.
     static PRINTABLE: Cell<usize> = const { Cell::new(0) };
-}
-
-/// One message of a chat.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Message {
-    /// `system`, `user`, `assistant`, `tool` …
-    pub role: String,
-    /// The text.
-    pub content: String,
-}
-
-impl Message {
-    /// A message with this role and content.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
-        Message {
-            role: role.into(),
-            content: content.into(),
-        }
-    }
 }
 
 /// The input of a template besides the messages.
@@ -60,6 +43,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     bos: String,
     eos: String,
+    /// The form of messages that it reads: without and with tools.
+    dialects: [OnceLock<Dialect>; 2],
 }
 
 impl ChatTemplate {
@@ -109,6 +94,7 @@ impl ChatTemplate {
             environment,
             bos: bos.to_owned(),
             eos: eos.to_owned(),
+            dialects: Default::default(),
         })
     }
 
@@ -118,17 +104,46 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, Error> {
-        let messages: Vec<Json> = messages
+        let options = RenderOptions {
+            add_generation_prompt,
+            ..RenderOptions::default()
+        };
+        self.render_chat(messages, &options)
+    }
+
+    /// The prompt for a conversation, which may have calls, results and reasoning. `tools` is a variable of `options`.
+    /// The messages get the form that the template reads.
+    pub fn render_chat(
+        &self,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<String, Error> {
+        let calls = messages
             .iter()
-            .map(|message| json!({"role": message.role, "content": message.content}))
-            .collect();
-        self.render_with(
-            &messages,
-            &RenderOptions {
-                add_generation_prompt,
+            .any(|message| !message.tool_calls.is_empty());
+        let plain = !calls && !options.variables.contains_key("tools");
+        self.render_with(&self.dialect(plain).messages(messages), options)
+    }
+
+    /// Whether tools appear in the prompt. Without it the model does not know them.
+    pub fn supports_tools(&self) -> bool {
+        self.dialect(false).tools
+    }
+
+    fn dialect(&self, plain: bool) -> &Dialect {
+        let render = |messages: &[Json], tools: &[Json]| {
+            let mut options = RenderOptions {
+                add_generation_prompt: true,
                 ..RenderOptions::default()
-            },
-        )
+            };
+            if !tools.is_empty() {
+                options.variables.insert("tools".into(), tools.into());
+            }
+            self.render_with(messages, &options).ok()
+        };
+        let source = self.environment.get_template("chat");
+        let source = source.as_ref().map_or("", |template| template.source());
+        self.dialects[usize::from(!plain)].get_or_init(|| Dialect::of(source, plain, &render))
     }
 
     /// The prompt for messages with arbitrary fields, and with more variables.

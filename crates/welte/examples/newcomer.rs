@@ -83,7 +83,8 @@ impl Bench {
         let running: Result<Vec<Stream>, Error> = (0..self.streams)
             .map(|n| {
                 let seed = 100 + n as u64;
-                self.engine.submit(request(SHORT, seed, self.tokens, self.vocab))
+                self.engine
+                    .submit(request(SHORT, seed, self.tokens, self.vocab))
             })
             .collect();
         let mut running = running?;
@@ -138,7 +139,8 @@ fn first_token(engine: &Engine, request: Request) -> Result<Duration, Error> {
 
 /// A prompt of various tokens.
 fn request(length: usize, seed: u64, tokens: usize, vocab: u32) -> Request {
-    let token = |i: u64| (i.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 7) as u32 % vocab;
+    let token =
+        |i: u64| (i.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 7) as u32 % vocab;
     let mut request = Request::new((0..length as u64).map(token).collect());
     request.options.max_tokens = tokens;
     request.options.ignore_end = true;

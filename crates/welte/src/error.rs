@@ -109,6 +109,16 @@ pub enum Error {
         /// Which token.
         token: u32,
     },
+    /// More of something than a slot of the device holds.
+    #[error("{count} {what}; a request can have {most}")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// The most.
+        most: usize,
+    },
     /// A stop string is empty.
     #[error("a stop string is empty")]
     EmptyStopString,
@@ -152,6 +162,12 @@ pub enum Error {
         chunk: usize,
         /// Tokens of the context.
         context: usize,
+    },
+    /// The model's caches cannot be kept on disk.
+    #[error("{origin}: the prefix store cannot keep recurrent state")]
+    PrefixStore {
+        /// Which model.
+        origin: String,
     },
     /// The text is too short to score.
     #[error("the text has {tokens} tokens; chunks of {chunk} need at least {}", 2 * .chunk)]

@@ -16,6 +16,8 @@ pub struct GenerateOptions {
     pub bias: Vec<(u32, f32)>,
     /// Strings that end generation. They are not part of the output.
     pub stop: Vec<String>,
+    /// Control tokens whose spelling becomes part of the text. Other control tokens print nothing.
+    pub printed_controls: Vec<u32>,
     /// Never choose an end token.
     pub ignore_end: bool,
     /// The longest chain; `None`: the engine's default. It never changes the text.
@@ -29,6 +31,7 @@ impl Default for GenerateOptions {
             sampling: Sampling::default(),
             bias: Vec::new(),
             stop: Vec::new(),
+            printed_controls: Vec::new(),
             ignore_end: false,
             chain: None,
         }

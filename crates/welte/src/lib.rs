@@ -32,6 +32,7 @@ mod session;
 mod stepper;
 mod text;
 
+pub use cache::{PrefixStoreOptions, PrefixStoreStatus};
 pub use device::{DeviceChoice, Skipped};
 pub use devices::{devices, instruction_sets, open_device, peak_memory, read_bandwidth};
 pub use divergence::{Divergence, divergence};

@@ -1,5 +1,6 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
+use crate::cache::fingerprint;
 use crate::devices::{KINDS, Kind, open_device};
 use crate::engine::Handle;
 use crate::{DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, text};
@@ -196,6 +197,8 @@ pub(crate) struct Inner {
     template: Option<String>,
     end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
+    /// Stands for the weights.
+    pub(crate) fingerprint: [u8; 32],
     engine: Mutex<Option<Arc<Handle>>>,
     load_time: Duration,
 }
@@ -262,6 +265,7 @@ impl Model {
             })
         };
         let (decode, prompt) = (pass(PassKind::Decode)?, pass(PassKind::Prompt)?);
+        let fingerprint = fingerprint(checkpoint.as_ref(), &spec);
         let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         Ok(Model {
@@ -279,6 +283,7 @@ impl Model {
                 template: side.template,
                 end_tokens: side.end_tokens,
                 max_chain: options.max_chain.max(1) as usize,
+                fingerprint,
                 engine: Mutex::default(),
                 load_time: start.elapsed(),
             }),
@@ -388,6 +393,11 @@ impl Model {
         self.inner.template.is_some()
     }
 
+    /// The source of the checkpoint's chat template.
+    pub fn chat_template_source(&self) -> Option<&str> {
+        self.inner.template.as_deref()
+    }
+
     /// The checkpoint's chat template.
     pub fn chat_template(&self) -> Result<ChatTemplate, Error> {
         let source = self
@@ -411,14 +421,18 @@ impl Model {
         template: &ChatTemplate,
         messages: &[Message],
     ) -> Result<Vec<u32>, Error> {
+        self.encode_rendered(&template.render(messages, true)?)
+    }
+
+    /// Encodes a conversation that a chat template has rendered.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
-        let text = template.render(messages, true)?;
         // Some templates write the begin-of-text token themselves. It must not come twice.
         let begun = tokenizer.bos().is_some_and(|bos| {
             let bos = tokenizer.token_text(bos);
             !bos.is_empty() && text.starts_with(bos)
         });
-        Ok(tokenizer.encode(&text, !begun, true)?)
+        Ok(tokenizer.encode(text, !begun, true)?)
     }
 
     /// Bytes that decoding one token must read when `depth` positions are in use: all weights once, and the cached

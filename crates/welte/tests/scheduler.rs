@@ -12,9 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use welte::{
-    DeviceChoice, Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Stream,
-};
+use welte::{Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Stream};
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -26,7 +24,7 @@ fn small_pool(slots: u32) -> LoadOptions {
     with(LoadOptions::default(), |o| {
         o.device = device.parse().unwrap();
         o.context = 448;
-        o.threads = Some(2);
+        o.threads = Some(1);
         o.prompt_rows = 40;
         o.slots = slots;
         o.cache_positions = 640;
@@ -51,7 +49,8 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
             }
             None => Vec::new(),
         };
-        let more = 1 + random.below(if random.once_in(4) { 150 } else { 40 });
+        let most = if random.once_in(4) { 150 } else { 40 };
+        let more = 1 + random.below(most);
         prompt.extend((0..more).map(|_| random.below(vocab) as u32));
         prompt.truncate(300);
         let mut request = Request::new(prompt);
@@ -130,12 +129,22 @@ struct Counts {
 }
 
 /// Submits `count` random variants of the cases, and compares each with its case.
-fn together(cases: &[Case], engine: &Engine, driver: &mut welte::Driver, random: &mut Random, count: usize) -> Counts {
+fn together(
+    cases: &[Case],
+    engine: &Engine,
+    driver: &mut welte::Driver,
+    random: &mut Random,
+    count: usize,
+) -> Counts {
     let mut counts = Counts::default();
     let mut flights: Vec<Flight> = Vec::new();
     let mut submitted = 0;
     while submitted < count || !flights.is_empty() {
-        let arrivals = if random.once_in(3) { random.below(6) } else { 0 };
+        let arrivals = if random.once_in(3) {
+            random.below(6)
+        } else {
+            0
+        };
         for _ in 0..arrivals.min((count - submitted) as u64) {
             submitted += 1;
             let case = random.below(cases.len() as u64) as usize;
@@ -285,7 +294,7 @@ const SOURCES: [&str; 2] = [
 fn every_request_gets_what_it_gets_alone() {
     let seed = variable("WELTE_TEST_SEED").unwrap_or(1);
     for (number, source) in (0u64..).zip(SOURCES.iter().cycle().take(4)) {
-        round(source, seed + number, 500);
+        round(source, seed + number, 400);
     }
 }
 

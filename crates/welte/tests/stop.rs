@@ -249,9 +249,9 @@ fn penalties_are_those_of_the_definition() {
             o.ignore_end = true;
         });
         let (outcome, _) = generate(&mut model.session().unwrap(), &prompt, &options);
-        let mut session = model.session().unwrap();
+        let mut stepper = model.stepper().unwrap();
         let mut known = prompt.clone();
-        let mut row = logits(session.stepper(), &prompt);
+        let mut row = logits(&mut stepper, &prompt);
         for &token in &outcome.tokens {
             for end in model.end_tokens() {
                 row[*end as usize] = f32::NEG_INFINITY;
@@ -262,7 +262,8 @@ fn penalties_are_those_of_the_definition() {
                 "{sampling:?}"
             );
             known.push(token);
-            row = logits(session.stepper(), &[token]);
+            let see = &mut |_, logits: &[f32]| row = logits.to_vec();
+            stepper.score(&[token], see).unwrap();
         }
         texts.push(outcome.tokens);
     }

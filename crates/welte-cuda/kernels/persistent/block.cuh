@@ -7,13 +7,16 @@
 // its turn with whatever values it has, and leaves. So nothing hangs.
 //
 // Macros, given by the host: WARPS, SLOTS (of the ring, at most), RING_BYTES, TUNED_VARIANTS, SCRATCHPAD_BYTES, OUTPUTS,
-// INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES. A step of several rows also has STEP_ROWS, the most rows; then RING_BYTES is the smallest
-// ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
+// INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES. The kernel for steps also has STEP_ROWS, the most rows; then
+// RING_BYTES is the smallest ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
 #pragma once
 #include "angle.cuh"
 #include "kv.cuh"
 
-#ifndef STEP_ROWS
+#ifdef STEP_ROWS
+#define IS_STEP 1
+#else
+#define IS_STEP 0
 #define STEP_ROWS 1
 #endif
 
@@ -107,9 +110,10 @@ struct Shared {
     u32 end_count;
     u32 ends[MAX_ENDS];
     u32 pages[CACHES * MAX_PAGES];
-#if STEP_ROWS > 1
+#if IS_STEP
     Row rows[STEP_ROWS];
-    u32 live;       // rows of the step
+    u32 outputs[STEP_ROWS]; // which row of the step each of them is
+    u32 live;       // rows of the launch
     u32 meetings;   // of all blocks, that this block has joined
     u32 slot;       // whose pages are in `pages`
     u32 inputs;     // bytes of the scratchpad for these rows
@@ -120,7 +124,7 @@ struct Shared {
     alignas(16) float2 angles[STEP_ROWS * ANGLES];
     alignas(16) float parts[2 * STEP_ROWS][WARPS][OUTPUTS]; // the slices' sums of the matrix's rows
     alignas(128) u8 scratchpad[SCRATCHPAD_BYTES];
-#if STEP_ROWS > 1
+#if IS_STEP
     __device__ __forceinline__ u8 *ring() { return scratchpad + inputs; }
 #else
     alignas(128) u8 ring_memory[RING_BYTES];

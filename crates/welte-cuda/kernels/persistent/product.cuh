@@ -8,15 +8,19 @@
 template <class V> struct LaneUnits {
     using P = Partition<V>;
     static constexpr bool FULL = P::EVEN && P::EACH % P::LANES == 0;
+    // Neighbouring lines start in different rounds where they would otherwise read from the same banks. That is so with two or four
+    // lanes per line, and with any number where the distance of two lines' scales is a multiple of all banks.
+    static constexpr bool ALIGNED = Slot<V>::stride(Slot<V>::F::PLANES - 1) % 128 == 0, TURNED = P::ROUNDS > 1 && (P::LANES <= 4 || ALIGNED);
+    // The number of different starts. With blocks each further start costs instructions (LaneInput), so they are few.
+    static constexpr u32 MOST_STARTS = !P::F::BLOCKS ? P::ROUNDS : ALIGNED ? 4 : 2, STARTS = !TURNED ? 1 : P::ROUNDS < MOST_STARTS ? P::ROUNDS : MOST_STARTS;
     u32 at[P::ROUNDS];
     bool live[P::ROUNDS];
     u32 first; // unit of the slice
+    u32 ahead; // rounds that this lane's lines start later
 
     __device__ __forceinline__ void begin(u32 warp, u32 lane) {
-        // Each line starts one round after the line before it where they would otherwise read from the same banks. That is so with two or
-        // four lanes per line, and with any number where the distance of two lines' scales is a multiple of all banks.
-        constexpr bool TURNED = P::ROUNDS > 1 && (P::LANES <= 4 || Slot<V>::stride(Slot<V>::F::PLANES - 1) % 128 == 0);
-        u32 ahead = TURNED ? lane / P::LANES % P::ROUNDS : 0, units = P::units(warp);
+        u32 units = P::units(warp);
+        ahead = lane / P::LANES % STARTS;
         first = warp * P::EACH;
 #pragma unroll
         for (u32 r = 0; r < P::ROUNDS; r++) {
@@ -33,11 +37,20 @@ template <class V> struct LaneUnits {
 // A lane's share of the input, in registers.
 template <class V, bool BLOCKS> struct LaneInput;
 
+// Blocks. A sum does not depend on where its line starts: a line that starts later loads its first units last, but adds them first.
+// For this the last EARLY rounds are added twice, once before the others and once in their turn, and one of both times with zeros.
+// Steps of several rows add in the same order (tile.cuh).
 template <class V> struct LaneInput<V, true> {
     using P = Partition<V>;
     using F = typename V::Format;
+    static constexpr u32 EARLY = LaneUnits<V>::STARTS - 1, FIRST_EARLY = P::ROUNDS - EARLY;
+
+    // A block's scale, and what its offsets are multiplied by.
+    struct Meta {
+        float scale, low, high;
+    };
     int q[P::ROUNDS][8];
-    float scale[P::ROUNDS], low[P::ROUNDS], high[P::ROUNDS];
+    Meta meta[P::ROUNDS], early[EARLY ? EARLY : 1];
 
     __device__ __forceinline__ void load(const u8 *slice, const LaneUnits<V> &units) {
 #pragma unroll
@@ -48,9 +61,14 @@ template <class V> struct LaneInput<V, true> {
             if (!units.live[r]) side = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             q[r][0] = a.x, q[r][1] = a.y, q[r][2] = a.z, q[r][3] = a.w;
             q[r][4] = b.x, q[r][5] = b.y, q[r][6] = b.z, q[r][7] = b.w;
-            scale[r] = F::NIBBLES ? side.x * (1.0f / 16.0f) : side.x;
-            low[r] = F::HALVES ? side.y : F::CENTRE ? (float)-F::CENTRE * (side.y + side.z) : side.y + side.z;
-            high[r] = side.z;
+            meta[r].scale = F::NIBBLES ? side.x * (1.0f / 16.0f) : side.x;
+            meta[r].low = F::HALVES ? side.y : F::CENTRE ? (float)-F::CENTRE * (side.y + side.z) : side.y + side.z;
+            meta[r].high = side.z;
+            if (r < FIRST_EARLY) continue;
+            const Meta none = {0.0f, 0.0f, 0.0f};
+            bool is_first = r + units.ahead >= P::ROUNDS;
+            early[r - FIRST_EARLY] = is_first ? meta[r] : none;
+            if (is_first) meta[r] = none;
         }
     }
 
@@ -61,39 +79,62 @@ template <class V> struct LaneInput<V, true> {
     };
     __device__ static __forceinline__ Unit load_unit(const u8 *const p[], u32 unit) { return {F::NIBBLES ? *(const uint4 *)(p[0] + 16 * unit) : uint4(), F::load(p, unit)}; }
 
-    __device__ __forceinline__ float add(const Unit &unit, u32 r, float sum) const {
+    // The sum of a block's integer products; with HALVES those of its halves.
+    struct Dot {
+        int all, high;
+    };
+    __device__ __forceinline__ Dot dot(const Unit &unit, u32 r) const {
         const Block32 &w = unit.w;
+        int a = 0, b = 0;
         if constexpr (F::HALVES) {
-            int a = 0, b = 0;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 a = __dp4a((int)w.q[j], q[r][j], a);
                 b = __dp4a((int)w.q[j + 4], q[r][j + 4], b);
             }
-            sum = fmaf(scale[r], fmaf(w.d[0], (float)a, w.d[1] * (float)b), sum);
-            return fmaf(w.m[0], low[r], fmaf(w.m[1], high[r], sum));
-        }
-        int dot = 0;
-        if constexpr (F::NIBBLES) {
+        } else if constexpr (F::NIBBLES) {
             // The upper nibbles keep their place, so they count 16 times; `scale` makes up for it.
             u32 words[4] = {unit.nibbles.x, unit.nibbles.y, unit.nibbles.z, unit.nibbles.w};
-            int upper = 0;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                dot = __dp4a((int)(words[j] & 0x0f0f0f0fu), q[r][j], dot);
-                upper = dot_unsigned(words[j] & 0xf0f0f0f0u, q[r][j + 4], upper);
+                a = __dp4a((int)(words[j] & 0x0f0f0f0fu), q[r][j], a);
+                b = dot_unsigned(words[j] & 0xf0f0f0f0u, q[r][j + 4], b);
             }
-            dot = dot * 16 + upper;
+            a = a * 16 + b;
         } else {
 #pragma unroll
-            for (int j = 0; j < 8; j++) dot = __dp4a((int)w.q[j], q[r][j], dot);
+            for (int j = 0; j < 8; j++) a = __dp4a((int)w.q[j], q[r][j], a);
         }
-        if constexpr (F::CENTRE != 0) return fmaf(w.d[0], fmaf(scale[r], (float)dot, low[r]), sum);
-        sum = fmaf(w.d[0], scale[r] * (float)dot, sum);
-        return F::OFFSET ? fmaf(w.m[0], low[r], sum) : sum;
+        return {a, b};
+    }
+
+    __device__ static __forceinline__ float add(const Block32 &w, Dot dot, const Meta &x, float sum) {
+        if constexpr (F::HALVES) {
+            sum = fmaf(x.scale, fmaf(w.d[0], (float)dot.all, w.d[1] * (float)dot.high), sum);
+            return fmaf(w.m[0], x.low, fmaf(w.m[1], x.high, sum));
+        }
+        if constexpr (F::CENTRE != 0) return fmaf(w.d[0], fmaf(x.scale, (float)dot.all, x.low), sum);
+        sum = fmaf(w.d[0], x.scale * (float)dot.all, sum);
+        return F::OFFSET ? fmaf(w.m[0], x.low, sum) : sum;
+    }
+
+    // The products of a line's units.
+    __device__ __forceinline__ float multiply(const Unit (&taken)[P::ROUNDS]) const {
+        float sum = 0.0f;
+        Dot dots[EARLY ? EARLY : 1];
+#pragma unroll
+        for (u32 r = FIRST_EARLY; r < P::ROUNDS; r++) {
+            u32 e = r - FIRST_EARLY;
+            dots[e] = dot(taken[r], r);
+            sum = add(taken[r].w, dots[e], early[e], sum);
+        }
+#pragma unroll
+        for (u32 r = 0; r < P::ROUNDS; r++) sum = add(taken[r].w, r < FIRST_EARLY ? dot(taken[r], r) : dots[r < FIRST_EARLY ? 0 : r - FIRST_EARLY], meta[r], sum);
+        return sum;
     }
 };
 
+// Floats. Where a line starts decides the order of its sum, so steps of several rows place lines in the ring as chains do.
 template <class V> struct LaneInput<V, false> {
     using P = Partition<V>;
     using F = typename V::Format;
@@ -119,14 +160,19 @@ template <class V> struct LaneInput<V, false> {
         return taken;
     }
 
-    __device__ __forceinline__ float add(const Unit &unit, u32 r, float sum) const {
-        float other = 0.0f;
+    __device__ __forceinline__ float multiply(const Unit (&taken)[P::ROUNDS]) const {
+        float sum = 0.0f;
 #pragma unroll
-        for (int e = 0; e < 8; e += 2) {
-            sum = fmaf(unit.w[e], x[r][e], sum);
-            other = fmaf(unit.w[e + 1], x[r][e + 1], other);
+        for (u32 r = 0; r < P::ROUNDS; r++) {
+            float other = 0.0f;
+#pragma unroll
+            for (int e = 0; e < 8; e += 2) {
+                sum = fmaf(taken[r].w[e], x[r][e], sum);
+                other = fmaf(taken[r].w[e + 1], x[r][e + 1], other);
+            }
+            sum += other;
         }
-        return sum + other;
+        return sum;
     }
 };
 
@@ -170,11 +216,7 @@ __device__ __forceinline__ void multiply_slot(const LaneInput<V, V::Format::BLOC
             for (u32 r = 0; r < P::ROUNDS; r++) taken[m][r] = x.load_unit(p, units.at[r]);
         }
 #pragma unroll
-        for (u32 m = 0; m < M; m++) {
-            v[m] = 0.0f;
-#pragma unroll
-            for (u32 r = 0; r < P::ROUNDS; r++) v[m] = x.add(taken[m][r], r, v[m]);
-        }
+        for (u32 m = 0; m < M; m++) v[m] = x.multiply(taken[m]);
         float sum = sum_over_lanes<M, P::LANES>(v, lane);
         u32 line = base + lane % M * P::ROWS + lane / P::LANES, set = line / V::rows, row = line % V::rows;
         if (lane % P::LANES < M && row < here && line < P::LINES) parts[set * OUTPUTS / L::SETS + done + row] = sum;

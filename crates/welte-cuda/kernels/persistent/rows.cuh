@@ -1,4 +1,4 @@
-// A step of several rows. Each row has an exchange of its own, EXCHANGE_FLOATS floats after that of the row before, with the
+// A step of several rows, or some rows of it. Each row has an exchange of its own, EXCHANGE_FLOATS floats after that of the row before, with the
 // same vectors at the same places.
 #pragma once
 #include "persistent/exchange.cuh"
@@ -9,7 +9,7 @@ struct RowsArgs {
     const Instruction *program;
     const Share *shares; // [block][instruction]
     float *exchange;
-    float *logits; // of row `first` and those after it
+    float *logits; // of all rows of the step
     Sync *sync;
     Fault *fault;
     const float *freqs[4];
@@ -17,7 +17,8 @@ struct RowsArgs {
     u32 instructions;
     KernelParams params;
     u32 stalled_block; // for tests: a block that publishes nothing; none is all ones
-    u32 first;  // the first row whose logits are wanted
+    const u32 *order; // the step's rows in the order in which launches compute them
+    u32 first;  // this launch computes STEP_ROWS rows of that order from here on, or those that there are
     u32 inputs; // bytes of the scratchpad that the rows' inputs take; the ring has the rest
 };
 

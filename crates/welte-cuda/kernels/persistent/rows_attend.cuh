@@ -1,6 +1,6 @@
 // Attention of several rows of a step. Rows of one sequence attend to each other: so all keys and values are first written to the
 // cache, then all blocks meet, and from then on every key is read from the cache. The rest is the code for one row (attend.cuh).
-// The jobs of all rows are numbered one after the other. The more rows, the fewer splits of a context.
+// The jobs of all rows are numbered one after the other. The splits of a context depend on its length alone, as for one row.
 #pragma once
 #include "persistent/attend.cuh"
 #include "persistent/rows.cuh"
@@ -60,9 +60,9 @@ template <class V> __device__ __forceinline__ void attend_rows(WaitContext &w, S
         s->meetings++;
         arrive(&a.sync->arrived);
     }
-    u32 most = max(1u, V::splits / s->live), number = opaque(blockIdx.x);
+    u32 number = opaque(blockIdx.x);
     bool had_part = false;
-    auto splits = [&](u32 row) { return split_count<V>(s->rows[row].position + 1 - Job<V>::first(s->rows[row].position), most); };
+    auto splits = [&](u32 row) { return split_count<V>(s->rows[row].position + 1 - Job<V>::first(s->rows[row].position), V::splits); };
 #pragma unroll 1
     for (u32 row = 0; row < s->live; row++) {
         u32 parts = splits(row), position = s->rows[row].position;

@@ -1,5 +1,5 @@
 // Products of a matrix with the vectors of several rows of a step. A slot of the ring is multiplied with the slices of all rows before
-// it is released, so weights are streamed once. The rest is the code for one row (product.cuh).
+// it is released, so weights are streamed once. The rest is the code for one row (product.cuh). Every row has the bits that it has alone.
 #pragma once
 #include "persistent/tile.cuh"
 
@@ -11,12 +11,8 @@ template <class V> __device__ __forceinline__ u8 *slice_of(Shared *s, u32 n, u32
     return s->scratchpad + (warp * ((s->live + TOGETHER - 1) / TOGETHER) + n / TOGETHER) * SLICE_BYTES<V>;
 }
 
-// The first row that a product is computed for: of a prompt, logits are wanted for the last row only.
-template <class V> __device__ __forceinline__ u32 first_row(const RowsArgs &a) { return V::output == Output::Logits ? a.first : 0; }
-
 template <class V, u32 ROUNDS> __device__ __forceinline__ void store_row(u8 *slice, u32 n, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
     if constexpr (V::Format::BLOCKS) store_words<V>(slice, n % 2, lane, v);
-    else if constexpr (HAS_TILES<typename V::Format>) store_pairs<V>(slice, lane, v);
     else store_floats<V>(slice, lane, quads, v);
     __syncwarp();
 }
@@ -31,17 +27,16 @@ template <class V> __device__ __forceinline__ void stage_rows(WaitContext &w, Sh
     constexpr bool AHEAD = ROUNDS <= MOST_ROUNDS_AHEAD;
     uint4 got[ROUNDS], next[ROUNDS];
     if (warp == 0 && lane == 0) s->signals.awaiting = AWAITS_INPUT;
-    u32 first = first_row<V>(a);
-    receive<ROUNDS>(w, x + first * EXCHANGE_FLOATS, tag, lane, loader.quads, got);
+    receive<ROUNDS>(w, x, tag, lane, loader.quads, got);
 #pragma unroll 1
-    for (u32 row = first; row < s->live; row++) {
+    for (u32 row = 0; row < s->live; row++) {
         bool more = row + 1 < s->live;
         const float *from = x + (row + 1) * EXCHANGE_FLOATS;
         // Load `next` in any case: otherwise the compiler keeps its registers alive from layer to layer.
         request(from, tag, lane, AHEAD && more ? loader.quads : 0, next);
         float v[ROUNDS][4];
         loader.apply_norm(got, lane, v, &s->squares[parity * STEP_ROWS + row][warp]);
-        store_row<V>(slice_of<V>(s, row - first, warp), row - first, lane, loader.quads, v);
+        store_row<V>(slice_of<V>(s, row, warp), row, lane, loader.quads, v);
         if (!more) break;
         if (!AHEAD) request(from, tag, lane, loader.quads, next);
         await_fresh(w, from, tag, lane, next);
@@ -51,7 +46,7 @@ template <class V> __device__ __forceinline__ void stage_rows(WaitContext &w, Sh
     if (warp == 0 && lane == 0) s->signals.awaiting = 0;
 }
 
-// Multiplies row by row, with the code for one row.
+// Multiplies row by row, with the code for one row: floats.
 template <class V> struct RowByRowMultiplier {
     LaneUnits<V> units;
 
@@ -67,11 +62,10 @@ template <class V> struct RowByRowMultiplier {
     }
 };
 
-template <class V, u32 GROUPS, bool BLOCKS, bool TILES> struct MultiplierOf { using Type = RowByRowMultiplier<V>; };
-template <class V, u32 GROUPS> struct MultiplierOf<V, GROUPS, false, true> { using Type = Bf16Multiplier<V>; };
-template <class V, u32 GROUPS> struct MultiplierOf<V, GROUPS, true, true> { using Type = BlockMultiplier<V, GROUPS>; };
+template <class V, u32 GROUPS, bool BLOCKS> struct MultiplierOf { using Type = RowByRowMultiplier<V>; };
+template <class V, u32 GROUPS> struct MultiplierOf<V, GROUPS, true> { using Type = BlockMultiplier<V, GROUPS>; };
 // What multiplies a format with GROUPS groups of rows.
-template <class V, u32 GROUPS> using Multiplier = typename MultiplierOf<V, GROUPS, V::Format::BLOCKS, HAS_TILES<typename V::Format>>::Type;
+template <class V, u32 GROUPS> using Multiplier = typename MultiplierOf<V, GROUPS, V::Format::BLOCKS>::Type;
 
 // The product, once its input is staged.
 template <class V, u32 GROUPS>
@@ -81,7 +75,7 @@ __device__ __forceinline__ void multiply_rows(WaitContext &w, Shared *s, Ring &r
     constexpr u32 STEP = Tiles<V>::STEP, SEGMENT = OUTPUTS / L::SETS / STEP * STEP, EACH = (SEGMENT * STEP_ROWS + CONSUMERS - 1) / CONSUMERS;
     static_assert(SEGMENT > 0, "too little room for outputs");
     if constexpr (V::Format::BLOCKS) static_assert(BLOCK_META_BYTES<typename V::Format> == V::block_meta, "the host knows other blocks");
-    u32 from = first_row<V>(a), live = s->live - from, tag = tag_of(0, in.writes_per_turn, in.writes);
+    u32 live = s->live, tag = tag_of(0, in.writes_per_turn, in.writes);
     WarpTask<V> task = {slice_of<V>(s, 0, warp), live, nullptr, 0, 0, 0, warp, lane};
     Multiplier<V, GROUPS> multiplier;
     multiplier.begin(task);
@@ -95,10 +89,10 @@ __device__ __forceinline__ void multiply_rows(WaitContext &w, Shared *s, Ring &r
             u32 at = tid + i * CONSUMERS;
             before[i] = 0.0f;
             if (at >= here * live) continue;
-            if (V::output == Output::Add) before[i] = value(peek(exchange_of(a, from + at / here) + in.output + first + at % here));
+            if (V::output == Output::Add) before[i] = value(peek(exchange_of(a, at / here) + in.output + first + at % here));
             if (V::bias) before[i] = __ldg((const float *)in.vectors[1] + V::bias_at + first + at % here);
         }
-        task.parts = parts[from][warp];
+        task.parts = parts[0][warp];
         for (task.done = 0; task.done < here; task.done += STEP) {
             task.here = min(STEP, here - task.done);
             task.slots = (task.here + V::rows - 1) / V::rows;
@@ -111,10 +105,10 @@ __device__ __forceinline__ void multiply_rows(WaitContext &w, Shared *s, Ring &r
         for (u32 i = 0; i < EACH; i++) {
             u32 at = tid + i * CONSUMERS;
             if (at >= here * live) continue;
-            u32 row = from + at / here, n = at % here;
+            u32 row = at / here, n = at % here;
             float v = result<V>(parts[row], n, norm_factor<V>(s->squares[parity * STEP_ROWS + row]), before[i]);
             if constexpr (V::output == Output::Logits) {
-                a.logits[(u64)(row - from) * V::n + first + n] = v;
+                a.logits[(u64)s->outputs[row] * V::n + first + n] = v;
             } else if (!is_stalled(a)) {
                 publish(exchange_of(a, row) + in.output + first + n, v, tag);
             }
@@ -131,6 +125,6 @@ __device__ __forceinline__ void product_rows(WaitContext &w, Shared *s, Ring &ri
         stage_rows<V>(w, s, a, in, parity, warp, lane);
     }
     constexpr bool SECOND = V::Format::BLOCKS && STEP_ROWS > GROUP_ROWS;
-    if (SECOND && s->live - first_row<V>(a) > GROUP_ROWS) multiply_rows<V, SECOND ? 2 : 1>(w, s, ring, a, in, share, parity, half);
+    if (SECOND && s->live > GROUP_ROWS) multiply_rows<V, SECOND ? 2 : 1>(w, s, ring, a, in, share, parity, half);
     else multiply_rows<V, 1>(w, s, ring, a, in, share, parity, half);
 }

@@ -1,22 +1,19 @@
-// Lines of the ring multiplied with the slices of up to eight rows of a step at once, on tensor cores.
+// Lines of the ring in a block format, multiplied with the slices of up to eight rows of a step at once, on tensor cores.
 //
 // A tile is eight lines: the columns of the second operand. Lane (g, t) = (lane / 4, lane % 4) loads units t, t + 4, t + 8, ... of
 // line g's slice. Four neighbouring units of all lines are a *chunk*. The first operand is the step's rows; both operands use the
 // lanes' order of k within a chunk. A slot may have fewer lines than a tile, so V::span slots are multiplied together.
 //
-// BF16: row g of the operand is the upper half of row g's activations as pairs of BF16, row g + 8 is the lower half.
-//
-// Blocks: a sum over the lanes t would mix four units with different scales. So a row of the operand stands for one row of the step
+// A sum over the lanes t would mix four units with different scales. So a row of the operand stands for one row of the step
 // and one of the four units, and is zero for the others. Row m has unit m % 4, of row m / 4 * 2 of the step for m below 8, and of row
 // m / 4 * 2 - 3 above. These are four rows of the step, a *group*.
+//
+// The sums are those of product.cuh, bit for bit. There V::lanes lanes share a line; each adds its units in order, and then lanes are
+// added in pairs. Here a chunk has the units of four of these lanes. With more lanes, every V::lanes / 4-th chunk is added up at a time.
+// With two lanes, the line is one chunk, whose second half continues the sums of the first.
 #pragma once
 #include "persistent/product.cuh"
 #include "persistent/rows.cuh"
-
-template <class A, class B> constexpr bool IS_SAME = false;
-template <class A> constexpr bool IS_SAME<A, A> = true;
-// Whether weights of this format are multiplied in tiles.
-template <class F> constexpr bool HAS_TILES = F::BLOCKS || IS_SAME<F, bf16::Format>;
 
 // Units of a staged slice: whole chunks. The last one is filled up with zeros.
 template <class V> constexpr u32 STAGED_UNITS = round_up(Partition<V>::EACH, 4);
@@ -90,75 +87,6 @@ template <class V> struct WarpTask {
     }
 };
 
-// ---- floats ----
-
-// Stores quads as pairs of BF16 in the order of the operand: even quads of all units of 8, then odd ones.
-template <class V, u32 ROUNDS> __device__ __forceinline__ void store_pairs(u8 *slice, u32 lane, const float (&v)[ROUNDS][4]) {
-#pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) {
-        u32 quad = lane + 32 * r, high[2], low[2];
-        if (quad >= STAGED_UNITS<V> * 2) continue;
-#pragma unroll
-        for (u32 i = 0; i < 2; i++) {
-            float a = v[r][2 * i], b = v[r][2 * i + 1];
-            __nv_bfloat162 upper = __floats2bfloat162_rn(a, b);
-            float2 f = __bfloat1622float2(upper);
-            __nv_bfloat162 lower = __floats2bfloat162_rn(a - f.x, b - f.y);
-            high[i] = *(u32 *)&upper;
-            low[i] = *(u32 *)&lower;
-        }
-        *(uint4 *)(slice + (quad % 2 * STAGED_UNITS<V> + quad / 2) * 16) = make_uint4(high[0], low[0], high[1], low[1]);
-    }
-}
-
-// Keeps nothing in registers: the operand is read for each tile.
-template <class V> struct Bf16Multiplier {
-    __device__ __forceinline__ void begin(const WarpTask<V> &) {}
-
-    __device__ __forceinline__ void multiply(const Ring &ring, const WarpTask<V> &task) const {
-        using T = Tiles<V>;
-        constexpr u32 SUMS = 4; // independent sums, because a product waits for the one before
-        u32 g = task.lane / 4, t = task.lane % 4;
-        const u8 *x = task.slice(g) + t * 16;
-#pragma unroll 1
-        for (u32 base = 0; base < T::LINES; base += T::AT_ONCE * TILE) {
-            if (T::beyond(base, task.here)) break;
-            const u8 *p[T::AT_ONCE][MOST_PLANES];
-            float sums[T::AT_ONCE][SUMS][4] = {};
-#pragma unroll
-            for (u32 m = 0; m < T::AT_ONCE; m++) task.planes(ring, base + m * TILE, p[m]);
-#pragma unroll 4
-            for (u32 c = 0; c < T::CHUNKS; c++) {
-                uint4 even = *(const uint4 *)(x + c * 64), odd = *(const uint4 *)(x + STAGED_UNITS<V> * 16 + c * 64);
-#pragma unroll
-                for (u32 m = 0; m < T::AT_ONCE; m++) {
-                    uint4 w = *(const uint4 *)(p[m][0] + T::unit(task.warp, c, t) * 16);
-                    mma_bf16(sums[m][0], {even.x, even.y, even.z, even.w}, w.x, w.y);
-                    mma_bf16(sums[m][1], {odd.x, odd.y, odd.z, odd.w}, w.z, w.w);
-#pragma unroll
-                    for (u32 i = 0; i < 4; i++) {
-                        // The next chunk adds to the other two sums.
-                        float a = sums[m][0][i], b = sums[m][1][i];
-                        sums[m][0][i] = sums[m][2][i], sums[m][1][i] = sums[m][3][i];
-                        sums[m][2][i] = a, sums[m][3][i] = b;
-                    }
-                }
-            }
-#pragma unroll
-            for (u32 m = 0; m < T::AT_ONCE; m++)
-#pragma unroll
-                for (u32 j = 0; j < 2; j++) {
-                    float sum = 0.0f;
-#pragma unroll
-                    for (u32 i = 0; i < SUMS; i++) sum += sums[m][i][j] + sums[m][i][j + 2];
-                    task.store(g, base + m * TILE + 2 * t + j, sum);
-                }
-        }
-    }
-};
-
-// ---- blocks ----
-
 // Stores the quantised quads of a row. Words 2j and 2j + 1 of all units come together, for two rows; then the scales and sums of
 // one row and of the other.
 template <class V, u32 ROUNDS> __device__ __forceinline__ void store_words(u8 *slice, u32 second, u32 lane, const float (&v)[ROUNDS][4]) {
@@ -208,8 +136,9 @@ template <class V> struct ActivationChunk {
         }
     }
 
-    // Adds the block's part for row i and line j of this lane to sums[i][j]. `from` is the lane that has the first line's block.
-    __device__ __forceinline__ void add(const Block32 &w, u32 from, float (&sums)[2][2]) const {
+    // Adds the block's part for row i and line j of this lane to sums[i][j]. `lane` has the part of block `lane` / 4 % 4, and `from` is
+    // the lane that has the first line's block.
+    template <u32 LANES> __device__ __forceinline__ void add(const Block32 &w, u32 lane, u32 from, float (&sums)[2][2]) const {
         constexpr u32 PARTS = F::HALVES ? 2 : 1;
         int dots[PARTS][4] = {};
 #pragma unroll
@@ -225,73 +154,118 @@ template <class V> struct ActivationChunk {
             }
 #pragma unroll
             for (u32 i = 0; i < 2; i++) {
-                float dot = (float)dots[0][2 * i + j], &to = sums[i][j];
-                if constexpr (F::HALVES) {
-                    to = fmaf(scale[i], fmaf(d[0], dot, d[1] * (float)dots[1][2 * i + j]), to);
-                    to = fmaf(m[0], low[i], fmaf(m[1], high[i], to));
-                } else if constexpr (F::CENTRE != 0) {
-                    to = fmaf(d[0], fmaf(scale[i], dot, sum[i]), to);
-                } else {
-                    to = fmaf(d[0], scale[i] * dot, to);
-                    if constexpr (F::OFFSET) to = fmaf(m[0], sum[i], to);
+                auto with = [&](float sum_before) {
+                    float dot = (float)dots[0][2 * i + j], to = sum_before;
+                    if constexpr (F::HALVES) {
+                        to = fmaf(scale[i], fmaf(d[0], dot, d[1] * (float)dots[PARTS - 1][2 * i + j]), to);
+                        to = fmaf(m[0], low[i], fmaf(m[PARTS - 1], high[i], to));
+                    } else if constexpr (F::CENTRE != 0) {
+                        to = fmaf(d[0], fmaf(scale[i], dot, sum[i]), to);
+                    } else {
+                        to = fmaf(d[0], scale[i] * dot, to);
+                        if constexpr (F::OFFSET) to = fmaf(m[0], sum[i], to);
+                    }
+                    return to;
+                };
+                sums[i][j] = with(sums[i][j]);
+                if constexpr (LANES == 2) {
+                    // The first half of the line is complete; the second half adds to it.
+                    float first = __shfl_xor_sync(~0u, sums[i][j], 8);
+                    sums[i][j] = lane & 8 ? with(first) : 0.0f;
                 }
             }
         }
     }
 };
 
-// Adds over four lanes that are 4 apart. Lane n of them returns v[n / 2][n % 2].
+// Adds over four lanes that are 4 apart, first over neighbours. Lane n of them returns v[n / 2][n % 2].
 __device__ __forceinline__ float sum_over_units(const float (&v)[2][2], u32 lane) {
-    bool second = lane & 8;
-    float a = second ? v[1][0] : v[0][0], b = second ? v[1][1] : v[0][1];
-    a += __shfl_xor_sync(~0u, second ? v[0][0] : v[1][0], 8);
-    b += __shfl_xor_sync(~0u, second ? v[0][1] : v[1][1], 8);
-    bool odd = lane & 4;
-    return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 4);
+    bool odd = lane & 4, second = lane & 8;
+    float a = odd ? v[0][1] : v[0][0], b = odd ? v[1][1] : v[1][0];
+    a += __shfl_xor_sync(~0u, odd ? v[0][0] : v[0][1], 4);
+    b += __shfl_xor_sync(~0u, odd ? v[1][0] : v[1][1], 4);
+    return (second ? b : a) + __shfl_xor_sync(~0u, second ? a : b, 8);
 }
+
+// The sums of four lanes of product.cuh at a time, as they are added in pairs.
+struct PairedSums {
+    float one, two, four;
+
+    // Adds the n-th sum. After the last one, whose number must be below 8, the result is the whole sum.
+    __device__ __forceinline__ float add(u32 n, float sum) {
+        if (n & 1) sum += one;
+        if ((n & 3) == 3) sum += two;
+        if ((n & 7) == 7) sum += four;
+        if (!(n & 1)) one = sum;
+        else if (!(n & 2)) two = sum;
+        else if (!(n & 4)) four = sum;
+        return sum;
+    }
+};
 
 // The operand for up to GROUPS groups of rows. It stays in registers for all tiles of a product if a slice is short enough. Otherwise
 // it is read for each tile: two chunks of one group at a time, or one chunk of two groups.
 template <class V, u32 GROUPS> struct BlockMultiplier {
     using T = Tiles<V>;
+    using Operand = ActivationChunk<V>[GROUPS];
+    using Sums = float[T::AT_ONCE][GROUPS][2][2];
     // Formats with offsets need registers for these.
     static constexpr u32 CHUNKS = T::CHUNKS, MOST_KEPT = T::F::OFFSET && !T::F::CENTRE ? 3 : 4;
     static constexpr bool KEEPS = CHUNKS * GROUPS <= MOST_KEPT;
     static constexpr u32 KEPT = KEEPS ? CHUNKS : GROUPS == 1 ? 2 : 1;
-    ActivationChunk<V> x[KEPT][GROUPS];
+    static constexpr u32 LANES = Partition<V>::LANES, STRIDE = LANES > 4 ? LANES / 4 : 1; // of chunks that are added up at a time
+    static_assert(LANES > 2 || CHUNKS == 1, "two lanes per line are for lines of one chunk");
+    Operand x[KEPT];
 
     __device__ __forceinline__ void begin(const WarpTask<V> &task) {
 #pragma unroll
-        for (u32 i = 0; i < KEPT; i++)
+        for (u32 i = 0; i < KEPT; i++) {
 #pragma unroll
             for (u32 q = 0; q < GROUPS; q++) x[i][q].begin();
-        if (KEEPS) read(task, 0, CHUNKS);
+            if (KEEPS) read(task, i, x[i]);
+        }
     }
 
-    __device__ __forceinline__ void read(const WarpTask<V> &task, u32 c, u32 chunks) {
+    __device__ static __forceinline__ void read(const WarpTask<V> &task, u32 c, Operand &to) {
         u32 lane = opaque(task.lane), g = lane / 4, t = lane % 4;
 #pragma unroll
-        for (u32 i = 0; i < KEPT; i++)
-#pragma unroll
-            for (u32 q = 0; q < GROUPS; q++) {
-                if (i >= chunks) continue;
-                const u8 *slice = task.slice(q * GROUP_ROWS + g / 4 * 2);
-                x[i][q].read(slice + (c + i) * 64, slice + STAGED_UNITS<V> * 64 + (c + i) * 4 * BLOCK_META_BYTES<typename V::Format>, g, t);
-            }
+        for (u32 q = 0; q < GROUPS; q++) {
+            const u8 *slice = task.slice(q * GROUP_ROWS + g / 4 * 2);
+            to[q].read(slice + c * 64, slice + STAGED_UNITS<V> * 64 + c * 4 * BLOCK_META_BYTES<typename V::Format>, g, t);
+        }
     }
 
-    // Adds the products of `chunks` chunks from c on with the tiles whose planes are `p`.
-    __device__ __forceinline__ void add(const WarpTask<V> &task, u32 c, u32 chunks, const u8 *(&p)[T::AT_ONCE][MOST_PLANES], float (&sums)[T::AT_ONCE][GROUPS][2][2]) const {
+    // Adds the products of chunk c with the tiles whose planes are `p`.
+    __device__ static __forceinline__ void add(const WarpTask<V> &task, const Operand &x, u32 c, const u8 *(&p)[T::AT_ONCE][MOST_PLANES], Sums &sums) {
         u32 lane = opaque(task.lane), g = lane / 4, t = lane % 4;
 #pragma unroll
-        for (u32 i = 0; i < KEPT; i++)
+        for (u32 m = 0; m < T::AT_ONCE; m++) {
+            Block32 w = V::Format::load(p[m], T::unit(task.warp, c, t));
 #pragma unroll
-            for (u32 m = 0; m < T::AT_ONCE; m++) {
-                if (i >= chunks) continue;
-                Block32 w = V::Format::load(p[m], T::unit(task.warp, c + i, t));
+            for (u32 q = 0; q < GROUPS; q++) x[q].template add<LANES>(w, lane, 8 * t + g % 4, sums[m][q]);
+        }
+    }
+
+    // Adds up every STRIDE-th chunk from the first on.
+    __device__ __forceinline__ void add_up(const WarpTask<V> &task, u32 first, const u8 *(&p)[T::AT_ONCE][MOST_PLANES], Sums &sums) {
+        if constexpr (KEEPS) {
 #pragma unroll
-                for (u32 q = 0; q < GROUPS; q++) x[i][q].add(w, 8 * t + g % 4, sums[m][q]);
+            for (u32 c = 0; c < CHUNKS; c++)
+                if (c % STRIDE == first) add(task, x[c], c, p, sums);
+        } else {
+            u32 c = first;
+#pragma unroll 1
+            for (; c + (KEPT - 1) * STRIDE < CHUNKS; c += KEPT * STRIDE) {
+#pragma unroll
+                for (u32 i = 0; i < KEPT; i++) read(task, c + i * STRIDE, x[i]);
+#pragma unroll
+                for (u32 i = 0; i < KEPT; i++) add(task, x[i], c + i * STRIDE, p, sums);
             }
+            if (KEPT > 1 && c < CHUNKS) {
+                read(task, c, x[0]);
+                add(task, x[0], c, p, sums);
+            }
+        }
     }
 
     __device__ __forceinline__ void multiply(const Ring &ring, const WarpTask<V> &task) {
@@ -300,29 +274,21 @@ template <class V, u32 GROUPS> struct BlockMultiplier {
         for (u32 base = 0; base < T::LINES; base += T::AT_ONCE * TILE) {
             if (T::beyond(base, task.here)) break;
             const u8 *p[T::AT_ONCE][MOST_PLANES];
-            float sums[T::AT_ONCE][GROUPS][2][2] = {};
 #pragma unroll
             for (u32 m = 0; m < T::AT_ONCE; m++) task.planes(ring, base + m * TILE, p[m]);
-            if constexpr (KEEPS) {
-                add(task, 0, CHUNKS, p, sums);
-            } else {
-#pragma unroll 1
-                for (u32 c = 0; c + KEPT <= CHUNKS; c += KEPT) {
-                    read(task, c, KEPT);
-                    add(task, c, KEPT, p, sums);
-                }
-                if constexpr (CHUNKS % KEPT) {
-                    read(task, CHUNKS - 1, 1);
-                    add(task, CHUNKS - 1, 1, p, sums);
-                }
+            PairedSums all[T::AT_ONCE][GROUPS] = {};
+#pragma unroll (KEEPS ? STRIDE : 1)
+            for (u32 n = 0; n < STRIDE; n++) {
+                Sums sums = {};
+                add_up(task, n, p, sums);
+#pragma unroll
+                for (u32 m = 0; m < T::AT_ONCE; m++)
+#pragma unroll
+                    for (u32 q = 0; q < GROUPS; q++) {
+                        float sum = all[m][q].add(n, sum_over_units(sums[m][q], task.lane));
+                        if (n + 1 == STRIDE) task.store(q * GROUP_ROWS + g / 4 * 2 + g % 4 / 2, base + m * TILE + 2 * t + g % 2, sum);
+                    }
             }
-#pragma unroll
-            for (u32 m = 0; m < T::AT_ONCE; m++)
-#pragma unroll
-                for (u32 q = 0; q < GROUPS; q++) {
-                    float sum = sum_over_units(sums[m][q], task.lane);
-                    task.store(q * GROUP_ROWS + g / 4 * 2 + g % 4 / 2, base + m * TILE + 2 * t + g % 2, sum);
-                }
         }
     }
 };

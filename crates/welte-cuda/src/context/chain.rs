@@ -169,13 +169,18 @@ impl CudaContext {
                 self.forward_graph = Some(forward);
             }
             Replay::Persistent => {
-                // The graph replays single steps, and chains after the kernel gave up.
+                // The graph replays chains after the kernel gave up.
                 self.use_replay(Replay::Graph)?;
                 if let Err(why) = &self.loaded.recording {
                     self.note = Some(why.clone());
                     return Ok(());
                 }
-                match self.prepare_persistent() {
+                if let Some(why) = self.rows_refused() {
+                    self.note = Some(why);
+                    return Ok(());
+                }
+                let prepared = self.prepare_persistent();
+                match prepared.and_then(|()| self.prepare_rows()) {
                     Err(Error::Compile { log, .. }) => {
                         let why = log.lines().find(|line| line.contains("error"));
                         let why = why.unwrap_or("the compiler does not say why");
@@ -186,7 +191,6 @@ impl CudaContext {
                     }
                     other => other?,
                 }
-                self.prepare_rows()?;
             }
             Replay::Loop if self.loop_graph.is_some() => {}
             Replay::Loop => {
@@ -234,7 +238,7 @@ impl CudaContext {
     }
 
     /// The token of that number, if the device has made it.
-    fn token(&self, serial: u32) -> Option<u32> {
+    pub(super) fn token(&self, serial: u32) -> Option<u32> {
         let word = self.mailbox.word((serial & (MAILBOX_SLOTS - 1)) as usize);
         ((word >> 32) as u32 == serial).then_some(word as u32)
     }
@@ -304,14 +308,14 @@ fn add(nodes: &mut Nodes<'_>, ready: &Ready) -> Result<(), Error> {
 }
 
 /// Waits for a token: spins, then sleeps, and checks that the GPU still works.
-struct Wait {
+pub(super) struct Wait {
     began: Instant,
     looked: Instant,
     idle: bool,
 }
 
 impl Wait {
-    fn new() -> Wait {
+    pub(super) fn new() -> Wait {
         let now = Instant::now();
         Wait {
             began: now,
@@ -320,7 +324,7 @@ impl Wait {
         }
     }
 
-    fn turn(&mut self, gpu: &Gpu) -> Result<(), Error> {
+    pub(super) fn turn(&mut self, gpu: &Gpu) -> Result<(), Error> {
         let now = Instant::now();
         if now - self.began < SPIN {
             std::hint::spin_loop();

@@ -3,6 +3,7 @@
 
 use super::{CudaContext, DECODE};
 use crate::Error;
+use crate::lower::MAILBOX_SLOTS;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use welte_device::{
 };
 use welte_table::{BufferId, Class, PageRuns, PassKind, Program, Row};
 
-/// Slots that a chain takes.
-const CHAIN_SLOTS: usize = 1;
+/// The most slots of a chain: the mailbox has room for a few tokens of each.
+const MOST_CHAIN_SLOTS: usize = MAILBOX_SLOTS as usize / 16;
 
 impl CudaContext {
     fn id(&self) -> DeviceId {
@@ -56,7 +57,9 @@ impl Context for CudaContext {
     }
 
     fn chain_slots(&self) -> usize {
-        CHAIN_SLOTS
+        let program = &self.loaded.program;
+        let most = program.passes[DECODE].rows.min(program.slots);
+        (most as usize).min(MOST_CHAIN_SLOTS)
     }
 
     fn allocated(&self) -> BTreeMap<Class, u64> {
@@ -133,9 +136,10 @@ impl Context for CudaContext {
         };
         self.checks
             .picks(&self.loaded.program, picks, tokens, logits)?;
-        for (pick, token) in picks.iter().zip(tokens) {
-            let chosen = self.pick(pick);
-            *token = self.done(chosen)?;
+        let most = self.passes[DECODE].rows as usize;
+        for (picks, tokens) in picks.chunks(most).zip(tokens.chunks_mut(most)) {
+            let picked = self.pick(picks, tokens);
+            self.done(picked)?;
         }
         Ok(())
     }
@@ -146,23 +150,12 @@ impl Context for CudaContext {
         control: &Control,
         emit: &mut dyn FnMut(Emitted) -> bool,
     ) -> Result<(), DeviceError> {
-        self.checks
-            .chain(&self.loaded.program, starts, CHAIN_SLOTS)?;
-        for start in starts {
-            let mut position = start.position;
-            let made = self.decode(start, control, &mut |token| {
-                position += 1;
-                emit(Emitted {
-                    slot: start.slot,
-                    position,
-                    token,
-                })
-            });
-            // The outputs belonged to the chain.
-            self.last = (DECODE, 0);
-            self.done(made)?;
-        }
-        Ok(())
+        let most = self.chain_slots();
+        self.checks.chain(&self.loaded.program, starts, most)?;
+        let made = self.chain_of_slots(starts, control, emit);
+        // The outputs belonged to the chain.
+        self.last = (DECODE, 0);
+        self.done(made)
     }
 
     fn step_until(
@@ -249,8 +242,7 @@ impl ReplayTools for CudaContext {
     }
 
     fn timeline(&mut self, start: ChainStart) -> Result<Timeline, DeviceError> {
-        self.checks
-            .chain(&self.loaded.program, &[start], CHAIN_SLOTS)?;
+        self.checks.chain(&self.loaded.program, &[start], 1)?;
         let timeline = self.timed_chain(&start);
         self.done(timeline)
     }

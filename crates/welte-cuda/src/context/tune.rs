@@ -1,7 +1,7 @@
 //! Finding the tuning parameters of the persistent kernels. This happens once, when a model is loaded, or by [`CudaProgram::tune`]. The
 //! result is kept in the program and beside the compiled kernel on disk. It changes speed, never results.
 
-use super::CudaContext;
+use super::{CudaContext, DECODE};
 use crate::gpu::Event;
 use crate::load::{CudaProgram, LoadedProgram};
 use crate::persistent::{TUNED_VARIANTS, Tuning};
@@ -9,7 +9,7 @@ use crate::{Error, compile};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use welte_device::{ChainStart, Control, Progress, Replay};
-use welte_table::{PassKind, Row};
+use welte_table::Row;
 
 /// How long the GPU is kept busy first: at the clock of an idle GPU other parameters are fastest.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -45,7 +45,7 @@ impl CudaProgram {
         };
         loaded.set_tuning(tuning);
         keep(loaded.tuning_file(), &tuning.to_bytes());
-        let agrees = trials.context.check_rows(u32::MAX)?;
+        let agrees = trials.context.check_rows(16)?;
         if let Some(agrees) = agrees {
             loaded.set_rows_agree(agrees);
             keep(loaded.rows_file(), &[u8::from(agrees)]);
@@ -96,7 +96,7 @@ impl LoadedProgram {
         compile::choice(&unit, &self.gpu.info)
     }
 
-    /// Where it is kept whether the kernel for several rows agrees with launched kernels.
+    /// Where it is kept whether the kernel for steps agrees with launched kernels.
     fn rows_file(&self) -> Option<PathBuf> {
         let unit = self.rows.as_ref().ok()?.unit();
         compile::choice(&unit, &self.gpu.info)
@@ -209,40 +209,27 @@ impl CudaContext {
         end.since(&begin)
     }
 
-    /// Whether the persistent kernel's logits of steps of `rows` rows (or as many as go together) and of two are those of
-    /// launched kernels, except for rounding. `None` if it computes no such step, or gave up.
+    /// Whether the persistent kernel's logits of steps of `rows` rows (or as many as the decode pass has) and of one are those of
+    /// launched kernels, except for rounding. `None` if it gave up.
     #[doc(hidden)]
     pub fn check_rows(&mut self, rows: u32) -> Result<Option<bool>, Error> {
-        let most = self.rows_together().unwrap_or(0);
-        if most < 2 {
-            return Ok(None);
-        }
-        for pass in 0..self.passes.len() {
-            if !self.takes_rows(pass) {
-                continue;
+        for count in [rows.min(self.passes[DECODE].rows), 1] {
+            let together = self.logits_of_trial(count)?;
+            if self.replay != Replay::Persistent {
+                return Ok(None);
             }
-            for count in [rows, 2] {
-                let count = count.min(self.passes[pass].rows).min(most);
-                if count < 2 {
-                    continue;
-                }
-                let together = self.logits_of_trial(pass, count)?;
-                if self.replay != Replay::Persistent {
-                    return Ok(None);
-                }
-                self.use_replay(Replay::Graph)?;
-                let same = agree(&together, &self.logits_of_trial(pass, count)?);
-                self.use_replay(Replay::Persistent)?;
-                if !same {
-                    return Ok(Some(false));
-                }
+            self.use_replay(Replay::Graph)?;
+            let same = agree(&together, &self.logits_of_trial(count)?);
+            self.use_replay(Replay::Persistent)?;
+            if !same {
+                return Ok(Some(false));
             }
         }
         Ok(Some(true))
     }
 
-    /// The logits of a step of `count` rows: of all rows for the decode pass, else of the last row.
-    fn logits_of_trial(&mut self, pass: usize, count: u32) -> Result<Vec<f32>, Error> {
+    /// The logits of a decode step of `count` rows.
+    fn logits_of_trial(&mut self, count: u32) -> Result<Vec<f32>, Error> {
         let vocab = self.loaded.program.vocab.max(1);
         let row = |i| Row {
             token: (1 + 97 * i) % vocab,
@@ -250,10 +237,7 @@ impl CudaContext {
             ..Row::default()
         };
         let rows: Vec<Row> = (0..count).map(row).collect();
-        let values = match self.passes[pass].kind {
-            PassKind::Decode => self.run_step(pass, &rows, &[], rows.len())?,
-            PassKind::Prompt | PassKind::Embed => self.run_step(pass, &rows, &[count - 1], 1)?,
-        };
+        let values = self.run_step(DECODE, &rows, &[], rows.len())?;
         Ok(self.outputs(values).to_vec())
     }
 }

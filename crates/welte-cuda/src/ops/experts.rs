@@ -269,7 +269,7 @@ fn generated(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32) -> Resu
             first: 0,
             eps: 0.0,
             act: job.act,
-            pad: 0,
+            shares: 0,
         },
         choice: cx.buffer(command.buffers[1]),
         choice_stride: job.choice_stride,
@@ -520,6 +520,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         columns: 1,
         warps: 8,
         blocks: 2,
+        shares: 1,
         stages: 4,
         shared: 0,
     };

@@ -1,5 +1,6 @@
-//! Matrix-vector products for 1 to 16 rows, optionally fused with a norm before and an activation or a sum after.
+//! Matrix-vector products for rows of a decode pass, optionally fused with a norm before and an activation or a sum after.
 
+use super::gemm::for_rows;
 use crate::launch::{ByRows, DeviceWeight, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use crate::{Error, GpuInfo, layout};
@@ -72,7 +73,7 @@ pub(super) struct MatmulArgs {
     pub(super) first: u32,
     pub(super) eps: f32,
     pub(super) act: u32,
-    pub(super) pad: u32,
+    pub(super) shares: u32,
 }
 
 /// The epilogue of a product (`OUTPUT` of matmul.cu).
@@ -95,13 +96,15 @@ pub(super) struct Product {
     pub(super) used: u32,
 }
 
-/// The launch configuration of a product.
+/// The launch configuration of a product. Warps and shares decide the order of sums, so they do not depend on the number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     /// Rows of x per launch.
     pub(super) columns: u32,
     pub(super) warps: u32,
+    /// Blocks per multiprocessor, and shares of the matrix that a block multiplies.
     pub(super) blocks: u32,
+    pub(super) shares: u32,
     pub(super) stages: u32,
     pub(super) shared: u32,
 }
@@ -153,6 +156,13 @@ impl Product {
 
     /// Threads and shared memory for up to `rows` rows. If shared memory is too small for all rows, there are several launches.
     pub(super) fn plan(&self, rows: u32, gpu: &GpuInfo) -> Result<Plan, Error> {
+        let plan = self.plan_alone(rows, gpu)?;
+        let shares = self.plan_alone(1, gpu)?.blocks / plan.blocks;
+        Ok(Plan { shares, ..plan })
+    }
+
+    /// The same, with one share per block.
+    fn plan_alone(&self, rows: u32, gpu: &GpuInfo) -> Result<Plan, Error> {
         let tuned = TUNED
             .iter()
             .find(|t| {
@@ -165,11 +175,11 @@ impl Product {
             self.fixed(columns, warps) + rings <= most
         };
         let (mut columns, mut warps) = (rows.clamp(1, 16).next_power_of_two(), tuned.warps);
+        while warps > 1 && !fits(1, warps) {
+            warps /= 2;
+        }
         while columns > 1 && !fits(columns, warps) {
             columns /= 2;
-        }
-        while warps > 1 && !fits(columns, warps) {
-            warps /= 2;
         }
         let stage = u64::from(warps) * self.stage();
         let fixed = self.fixed(columns, warps);
@@ -197,6 +207,7 @@ impl Product {
             columns,
             warps,
             blocks,
+            shares: 1,
             stages: stages as u32,
             shared: (fixed + stages * stage) as u32,
         })
@@ -225,6 +236,7 @@ impl Product {
                         if plan.columns == 1 { "2" } else { "1" }.to_string(),
                     ),
                     ("USED", self.used.to_string()),
+                    ("SHARES", plan.shares.to_string()),
                 ],
             ]
             .concat(),
@@ -287,21 +299,19 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         first: 0,
         eps,
         act,
-        pad: 0,
+        shares: 0,
     };
     check(command, &product, &matrix)?;
     let plan = product.plan(rows, cx.gpu)?;
-    Ok((0..rows.max(1))
-        .step_by(plan.columns as usize)
-        .map(|first| {
-            Node::Kernel(launch(
-                &product,
-                &plan,
-                MatmulArgs { first, ..args },
-                cx.gpu,
-            ))
-        })
-        .collect())
+    let mut nodes = Vec::new();
+    for first in (0..rows.max(1)).step_by(plan.columns as usize) {
+        let launch = launch(&product, &plan, MatmulArgs { first, ..args }, cx.gpu);
+        nodes.push(match first {
+            0 => Node::Kernel(launch),
+            _ => for_rows(first + 1, rows, vec![Node::Kernel(launch)]),
+        });
+    }
+    Ok(nodes)
 }
 
 /// Checks that the weight has the size that the parameters declare.
@@ -330,16 +340,19 @@ fn launch(product: &Product, plan: &Plan, values: MatmulArgs, gpu: &GpuInfo) -> 
     } else {
         GROUP
     };
-    let groups = product.n.div_ceil(outputs).max(1);
+    let shares = product
+        .n
+        .div_ceil(outputs)
+        .clamp(1, gpu.sms * plan.blocks * plan.shares);
     Launch {
         unit: product.unit(plan),
         function: "matmul",
-        // Every block takes an even share. The kernel reads the number of live rows from the step.
-        grid: [(gpu.sms * plan.blocks).clamp(1, groups), 1, 1],
+        // All shares are even. The kernel reads the number of live rows from the step.
+        grid: [shares.div_ceil(plan.shares), 1, 1],
         by_rows: ByRows::Fixed,
         block: plan.warps * 32,
         shared: plan.shared,
-        args: args(&values),
+        args: args(&MatmulArgs { shares, ..values }),
     }
 }
 
@@ -367,6 +380,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
                 columns,
                 warps: 8,
                 blocks: 1,
+                shares: if columns == 1 { 1 } else { 2 },
                 stages: 4,
                 shared: 0,
             };
@@ -431,6 +445,29 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Warps and shares decide the order of sums.
+    #[test]
+    fn any_number_of_rows_has_the_warps_and_shares_of_one() {
+        let mut launches = 0;
+        for gpu in [gpu(80, 163 << 10, 164 << 10), gpu(90, 227 << 10, 228 << 10)] {
+            for format in Format::ALL {
+                for k in [256, 2560, 14336, 28672] {
+                    let product = product(format, k);
+                    let Ok(one) = product.plan(1, &gpu) else {
+                        continue;
+                    };
+                    for rows in [2, 7, 16, 64] {
+                        let plan = product.plan(rows, &gpu).expect("it fits");
+                        assert_eq!(plan.warps, one.warps);
+                        assert_eq!(plan.blocks * plan.shares, one.blocks, "{plan:?}");
+                        launches += 1;
+                    }
+                }
+            }
+        }
+        assert!(launches > 500, "{launches}");
     }
 
     #[test]

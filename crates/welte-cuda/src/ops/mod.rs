@@ -92,7 +92,7 @@ pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
         }
         Op::Attention => attention::scratch(demand, command),
         Op::ExpertsActMul | Op::ExpertsAdd => experts::scratch(demand, command),
-        Op::Sample => sample::scratch(demand.program, command, demand.rows, demand.gpu),
+        Op::Sample => sample::scratch(demand),
         _ => 0,
     }
 }
@@ -101,7 +101,7 @@ pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
 pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
     match command.op {
         Op::Attention => attention::counters(demand, command),
-        Op::Sample => sample::counters(demand.program, command, demand.rows, demand.gpu),
+        Op::Sample => sample::counters(demand),
         _ => 0,
     }
 }

@@ -1,10 +1,11 @@
 //! Sampling: the kernel, and the host's copy of its state.
 #![allow(unsafe_code)]
 
+use super::Demand;
+use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
-use crate::{Error, GpuInfo};
 use welte_device::SlotState;
 use welte_table::{Command, Program, params};
 
@@ -15,8 +16,10 @@ const LEAST_SLICE: u32 = 1024;
 /// Bytes of `Scratch` and of `Meeting` in `sample.cuh`.
 const SHARED_BYTES: u32 = 16_680;
 const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
-/// Bytes of the list of elements to sort.
-const LIST_BYTES: u64 = 1024 * 8;
+/// Bytes of `SampleScratch` in `sample.cuh`.
+const SCRATCH_BYTES: u64 = 1024 * 8 + 1024 * 4;
+/// The most blocks that sample for a row (`MOST_BLOCKS`).
+const MOST_BLOCKS: u32 = 1024;
 /// The most end tokens that the device checks. The host sees every token and ends the chain for further ones.
 const MOST_ENDS: usize = 256;
 /// Words of `Sampler` in `sample.cuh`, before the end tokens.
@@ -26,19 +29,22 @@ mirrored! {
     /// What `sample_block` (`sample.cuh`) needs.
     pub(crate) struct Args = "SampleArgs" {
         step: u64,
+        states: u64,
         logits: u64,
         samplers: u64,
         meeting: u64,
-        ties: u64,
-        list: u64,
+        scratch: u64,
         tokens: u64,
         mailbox: u64,
         cancel: u64,
+        fault: u64,
         sampler_bytes: u64,
         n: u32,
         slice: u32,
         mailbox_slots: u32,
         shift: u32,
+        row: u32,
+        stride: u32,
     }
 }
 
@@ -61,7 +67,7 @@ pub(crate) fn shared_bytes(slice: u32) -> u64 {
     u64::from(SHARED_BYTES) + u64::from(slice) * 8
 }
 
-/// The arguments of `sample_block`, where each block takes `slice` of `n` logits.
+/// The arguments of `sample_block` for the first row, where each block takes `slice` of `n` logits.
 pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> Args {
     // A sum of n probabilities stays below 2^62, and a probability is exact in an f64.
     let bits = 32 - n.saturating_sub(1).leading_zeros();
@@ -69,23 +75,26 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
     let tokens = cx.places.buffers.get(cx.program.tokens as usize);
     Args {
         step: cx.places.step,
+        states: cx.places.states,
         logits,
         samplers: cx.places.samplers,
         meeting: cx.places.counters,
-        ties: cx.places.scratch + LIST_BYTES,
-        list: cx.places.scratch,
+        scratch: cx.places.scratch,
         tokens: tokens.copied().unwrap_or(0),
         mailbox: cx.places.mailbox,
         cancel: cx.places.cancel,
+        fault: 0,
         sampler_bytes: region_bytes(cx.program),
         n,
         slice,
         mailbox_slots: MAILBOX_SLOTS,
         shift,
+        row: 0,
+        stride: n,
     }
 }
 
-/// A kernel that samples for row 0 of the step.
+/// A kernel that samples for rows of the step.
 #[derive(Clone, Copy)]
 pub(crate) struct SampleLaunch {
     pub(crate) blocks: u32,
@@ -94,10 +103,16 @@ pub(crate) struct SampleLaunch {
 }
 
 impl SampleLaunch {
-    /// For `n` logits at an address.
-    pub(crate) fn new(cx: &Lowering<'_>, logits: u64, n: u32) -> Result<SampleLaunch, Error> {
-        // All blocks must run at once, so there is at most one per multiprocessor.
-        let blocks = n.div_ceil(LEAST_SLICE).clamp(1, cx.gpu.sms.max(1));
+    /// For `n` logits per row, from an address on, `stride` apart.
+    pub(crate) fn new(
+        cx: &Lowering<'_>,
+        logits: u64,
+        n: u32,
+        stride: u32,
+    ) -> Result<SampleLaunch, Error> {
+        // All blocks of a row must run at once, so there is at most one per multiprocessor.
+        let blocks = cx.gpu.sms.clamp(1, MOST_BLOCKS);
+        let blocks = n.div_ceil(LEAST_SLICE).clamp(1, blocks);
         let slice = slice(n, blocks);
         let shared = shared_bytes(slice);
         if n == 0 || shared > u64::from(cx.gpu.shared_per_block) {
@@ -109,44 +124,53 @@ impl SampleLaunch {
         Ok(SampleLaunch {
             blocks: n.div_ceil(slice),
             shared: shared as u32,
-            args: arguments(cx, logits, n, slice),
+            args: Args {
+                stride,
+                ..arguments(cx, logits, n, slice)
+            },
         })
     }
 
-    pub(crate) fn launch(&self) -> Launch {
+    /// For at most `rows` rows.
+    pub(crate) fn launch(&self, rows: u32) -> Launch {
         Launch {
             unit: sample_unit(),
             function: "sample",
-            grid: [self.blocks, 1, 1],
-            by_rows: ByRows::Fixed,
+            grid: [self.blocks, rows, 1],
+            by_rows: ByRows::Axis { axis: 1, per: 1 },
             block: THREADS,
             shared: self.shared,
             args: args(&self.args),
         }
     }
 
-    /// The same for logits at another address.
-    pub(crate) fn at(mut self, logits: u64) -> SampleLaunch {
-        self.args.logits = logits;
-        self
+    /// The same for other rows: the first has this number in the step, and its logits are at this address. `fault` is where a
+    /// kernel says that they are invalid, or 0.
+    pub(crate) fn args_for(&self, row: u32, logits: u64, fault: u64) -> Args {
+        Args {
+            row,
+            logits,
+            fault,
+            ..self.args
+        }
     }
 }
 
-/// The kernels of a command. They sample for row 0: chains have one slot.
-pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<Vec<Node>, Error> {
-    let n = params::Sample::of(&command.params).n;
-    let launch = SampleLaunch::new(cx, cx.buffer(command.buffers[0]), n)?;
-    Ok(vec![Node::Kernel(launch.launch())])
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let p = params::Sample::of(&command.params);
+    let launch = SampleLaunch::new(cx, cx.buffer(command.buffers[0]), p.n, p.logits_stride)?;
+    Ok(vec![Node::Kernel(launch.launch(rows))])
 }
 
-/// Private scratch of a command: the list of elements to sort, and a word per block.
-pub(crate) fn scratch(_program: &Program, _command: &Command, _rows: u32, gpu: &GpuInfo) -> u64 {
-    LIST_BYTES + u64::from(gpu.sms) * 4
+/// Private scratch of a command.
+pub(crate) fn scratch(demand: &Demand<'_>) -> u64 {
+    u64::from(demand.rows) * SCRATCH_BYTES
 }
 
 /// Bytes that are zero between commands.
-pub(crate) fn counters(_program: &Program, _command: &Command, _rows: u32, _gpu: &GpuInfo) -> u64 {
-    MEETING_BYTES
+pub(crate) fn counters(demand: &Demand<'_>) -> u64 {
+    u64::from(demand.rows) * MEETING_BYTES
 }
 
 /// The units that tests compile.

@@ -45,7 +45,9 @@ mirrored! {
         pub(crate) instructions: u32,
         pub(crate) params: KernelParams,
         pub(crate) stalled_block: u32,
-        /// The first row whose logits are wanted.
+        /// The step's rows in the order in which launches compute them.
+        pub(crate) order: u64,
+        /// The first row that the launch computes, in this order.
         pub(crate) first: u32,
         /// Bytes of shared memory that the staged inputs take.
         pub(crate) inputs: u32,

@@ -65,11 +65,6 @@ pub(super) fn block_meta_bytes(format: Format) -> u32 {
     }
 }
 
-/// Whether several rows are multiplied with this format in tiles (`persistent/tile.cuh`).
-pub(super) fn has_tiles(format: Format) -> bool {
-    format.rounds_activations() || format == Format::BF16
-}
-
 /// Rows (of each set) of a slot, and slots that are multiplied together: the lines of a tile, unless these have more bytes
 /// than `bytes_at_once`.
 pub(super) fn tiles(line: u32, sets: u32, slot: u32, bytes_at_once: u32) -> (u32, u32) {

@@ -4,22 +4,26 @@ use super::instruction::{Fault, Instruction, Sync};
 use super::share::Share;
 use super::{Recording, SLOTS, WARPS};
 
-/// Rows whose results may wait to be published, twice (`OUTPUTS`).
+/// Rows of the matrix whose results may wait to be published, twice (`OUTPUTS`): in chains, and for each row of a step.
 pub(super) const MAX_OUTPUTS: u32 = 256;
+pub(super) const STEP_OUTPUTS: u32 = 32;
 
 /// What a recording may use of a block's shared memory for rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedMemoryBudget {
+    /// Whether the kernel computes steps, and not chains.
+    pub(super) is_step: bool,
     /// Rows of a step.
     pub(super) rows: u32,
     /// Rows of the matrix whose results may wait to be published, for each row of the step.
     pub(super) outputs: u32,
-    /// Bytes of the ring that are multiplied together at most, in a step of several rows.
+    /// Bytes of the ring that are multiplied together at most, in a step.
     pub(super) bytes_at_once: u32,
 }
 
 /// For chains.
 pub(crate) const ONE_ROW: SharedMemoryBudget = SharedMemoryBudget {
+    is_step: false,
     rows: 1,
     outputs: MAX_OUTPUTS,
     bytes_at_once: 0,
@@ -62,21 +66,26 @@ pub(super) struct SharedMemoryNeeds {
 /// The two large parts of `Shared` (`persistent/block.cuh`), in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SharedMemory {
-    /// The ring of weights: all of it for one row; what the most rows leave of it for several.
+    /// The ring of weights: all of it for chains; what the most rows leave of it for steps.
     pub(super) ring: u32,
-    /// The scratchpad: for several rows together with the ring.
+    /// The scratchpad: for steps together with the ring.
     pub(super) scratchpad: u32,
 }
 
 impl SharedMemoryNeeds {
     /// Divides a block's shared memory. The error says how much is missing.
-    pub(super) fn divide(&self, rows: u32, shared_per_block: u32) -> Result<SharedMemory, String> {
+    pub(super) fn divide(
+        &self,
+        budget: &SharedMemoryBudget,
+        shared_per_block: u32,
+    ) -> Result<SharedMemory, String> {
+        let rows = budget.rows;
         // Everything of `Shared` but scratchpad and ring; 16 bytes are two barriers per slot, 512 cover alignment.
         let fixed = SLOTS * 16
             + self.instructions * (size_of::<Instruction>() + size_of::<Share>()) as u32
             + (256 + 64) * 4
             + self.pages * 4
-            + rows * (self.angles * 8 + (self.outputs + 1) * 2 * WARPS * 4 + 12)
+            + rows * (self.angles * 8 + (self.outputs + 1) * 2 * WARPS * 4 + 16)
             + 512;
         let free = shared_per_block.saturating_sub(fixed) / 128 * 128;
         let scratchpad = self.scratchpad.of(rows);
@@ -91,16 +100,16 @@ impl SharedMemoryNeeds {
         }
         Ok(SharedMemory {
             ring,
-            scratchpad: if rows == 1 { scratchpad } else { free },
+            scratchpad: if budget.is_step { free } else { scratchpad },
         })
     }
 }
 
-/// Where things lie in the device memory that a kernel takes besides the plan's buffers. `Sync` is at 0. Everything before
-/// `program` is cleared before a launch.
+/// Where things lie in the device memory that a kernel takes besides the plan's buffers. The fault is at 0. Everything before
+/// `program` is cleared before a launch, except that steps of one chain keep a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceMemory {
-    pub(crate) fault: u64,
+    pub(crate) sync: u64,
     pub(crate) exchange: u64,
     pub(crate) program: u64,
     pub(crate) shares: u64,
@@ -109,12 +118,12 @@ pub(crate) struct DeviceMemory {
 
 impl DeviceMemory {
     pub(super) fn of(recording: &Recording) -> DeviceMemory {
-        let fault = size_of::<Sync>() as u64;
-        let exchange = (fault + size_of::<Fault>() as u64).next_multiple_of(256);
+        let sync = size_of::<Fault>() as u64;
+        let exchange = (sync + size_of::<Sync>() as u64).next_multiple_of(256);
         let program = exchange + u64::from(recording.exchange) * 4 * u64::from(recording.rows);
         let shares = program + size_of_val(&recording.program[..]) as u64;
         DeviceMemory {
-            fault,
+            sync,
             exchange,
             program,
             shares,

@@ -26,7 +26,7 @@ pub(crate) use instruction::Fault;
 pub(crate) use memory::{DeviceMemory, ONE_ROW, ScratchpadBytes};
 pub(crate) use print::standalone;
 pub(crate) use recorder::record;
-pub(crate) use rows::{can_stand_for, record_rows};
+pub(crate) use rows::record_rows;
 pub(crate) use tuning::Tuning;
 pub(crate) use variants::TUNED_VARIANTS;
 
@@ -67,11 +67,13 @@ impl Inputs<'_> {
     }
 }
 
-/// A decode pass for a persistent kernel: for chains of one row, or for a step of several.
+/// A decode pass for a persistent kernel: for chains of one row, or for steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
-    /// Rows of a step at most.
+    /// Rows of a launch at most.
     pub(crate) rows: u32,
+    /// Whether it is for steps.
+    is_step: bool,
     /// Blocks of the launch: one per multiprocessor, or fewer where a product has fewer rows.
     pub(crate) blocks: u32,
     /// Bytes of shared memory.
@@ -113,17 +115,17 @@ impl Recording {
 
     /// The kernel's name.
     pub(crate) fn function(&self) -> &'static str {
-        match self.rows {
-            1 => "persistent",
-            _ => "persistent_rows",
+        match self.is_step {
+            false => "persistent",
+            true => "persistent_rows",
         }
     }
 
     /// What the kernel is compiled from.
     pub(crate) fn unit(&self) -> Unit {
-        let (file, arguments) = match self.rows {
-            1 => ("persistent.cu", ChainArgs::LAYOUTS),
-            _ => ("persistent_rows.cu", RowsArgs::LAYOUTS),
+        let (file, arguments) = match self.is_step {
+            false => ("persistent.cu", ChainArgs::LAYOUTS),
+            true => ("persistent_rows.cu", RowsArgs::LAYOUTS),
         };
         let defines = self.defines.iter().map(|(name, n)| (*name, n.to_string()));
         Unit {

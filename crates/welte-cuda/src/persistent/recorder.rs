@@ -1,12 +1,12 @@
 //! Recording: each command of the decode pass, or two that belong together, becomes one instruction.
 
 use super::arrangement::{
-    AttentionJobs, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, block_meta_bytes, has_tiles,
-    row_bytes, slot_limit, slots_in_flight, staged_bytes, tiles,
+    AttentionJobs, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, block_meta_bytes, row_bytes,
+    slot_limit, slots_in_flight, staged_bytes, tiles,
 };
 use super::checks::{check_program, possible};
 use super::instruction::{Instruction, REUSES_INPUT};
-use super::memory::{SharedMemoryBudget, SharedMemoryNeeds};
+use super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, SharedMemoryNeeds};
 use super::share::{RowDivider, Share};
 use super::variants::{self, Output, TUNED_VARIANTS, Variant, Variants, tuning_index};
 use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
@@ -44,7 +44,7 @@ struct StagedInput {
     /// Whether it is rounded to 8-bit blocks.
     blocks: bool,
     k: u32,
-    /// Tells other differences apart, in a step of several rows.
+    /// Tells other differences apart, in a step.
     arrangement: u32,
 }
 
@@ -343,7 +343,10 @@ impl Recorder<'_> {
         let sets = if p.kind == Output::ActMul { 2 } else { 1 };
         let row = sets * row_bytes(format, p.k);
         let slot = slot_limit(format, self.cx.gpu.shared_per_block);
-        let fit = (slot / row.max(1)).clamp(1, self.budget.outputs / sets);
+        let blocks = format.rounds_activations();
+        // The bits of a product depend on the lanes, and with floats on the rows of a slot. So both kernels have the same.
+        let outputs = if blocks { MAX_OUTPUTS } else { STEP_OUTPUTS };
+        let fit = (slot / row.max(1)).clamp(1, outputs / sets);
         let shape = ProductShape::new(format, p.k, p.n.div_ceil(self.blocks), sets, fit)?;
         let (input, reads) = self.read(p.input)?;
         let flags = self.stage(format, p);
@@ -351,15 +354,12 @@ impl Recorder<'_> {
             Output::Logits => (0, 0),
             _ => self.write(p.output)?,
         };
-        let (lanes, rows, span) = if self.budget.rows > 1 && has_tiles(format) {
-            let (rows, span) = tiles(row / sets, sets, slot, self.budget.bytes_at_once);
-            // In a tile four lanes share a line.
-            (4, rows, span)
-        } else {
-            let (lanes, rows) = shape
-                .arrange()
-                .ok_or_else(|| format!("rows of {} elements", p.k))?;
-            (lanes, rows, 1)
+        let (lanes, rows) = shape
+            .arrange()
+            .ok_or_else(|| format!("rows of {} elements", p.k))?;
+        let (rows, span) = match self.budget.is_step && blocks {
+            true => tiles(row / sets, sets, slot, self.budget.bytes_at_once),
+            false => (rows, 1),
         };
         self.need(format, p.kind, &shape, rows * row, rows, span);
         let bias = self.bias_of(index, p);
@@ -419,10 +419,9 @@ impl Recorder<'_> {
     /// Notes which input is staged now. Returns the flag that says whether it was staged before.
     fn stage(&mut self, format: welte_table::Format, p: &Product) -> u32 {
         let blocks = format.rounds_activations();
-        let arrangement = match (self.budget.rows, blocks) {
-            (1, _) => 0,
-            (_, true) => block_meta_bytes(format),
-            (_, false) => u32::from(has_tiles(format)),
+        let arrangement = match self.budget.is_step && blocks {
+            true => block_meta_bytes(format),
+            false => 0,
         };
         let staged = StagedInput {
             input: p.input,
@@ -457,14 +456,14 @@ impl Recorder<'_> {
         let units = shape.units.div_ceil(WARPS);
         let most = |to: &mut u32, bytes: u32| *to = (*to).max(WARPS * bytes);
         let scratchpad = &mut needs.scratchpad;
-        match (self.budget.rows, format.rounds_activations()) {
-            (1, true) => most(&mut scratchpad.any, units * 48),
-            (1, false) => most(&mut scratchpad.any, units * 32),
-            (_, true) => {
+        match (self.budget.is_step, format.rounds_activations()) {
+            (false, true) => most(&mut scratchpad.any, units * 48),
+            (false, false) => most(&mut scratchpad.any, units * 32),
+            (true, true) => {
                 let unit = 64 + 2 * block_meta_bytes(format);
                 most(&mut scratchpad.pair, staged_bytes(units, unit));
             }
-            (_, false) => most(&mut scratchpad.row, staged_bytes(units, 32)),
+            (true, false) => most(&mut scratchpad.row, staged_bytes(units, 32)),
         }
     }
 
@@ -630,10 +629,11 @@ impl Recorder<'_> {
             }
         }
         let exchange = (self.exchange + self.split_floats).next_multiple_of(4);
-        let (program, gpu, rows) = (self.cx.program, self.cx.gpu, self.budget.rows);
+        let (program, gpu) = (self.cx.program, self.cx.gpu);
+        let SharedMemoryBudget { rows, is_step, .. } = self.budget;
         let needs = &mut self.needs;
-        if rows == 1 {
-            // A step of several rows chooses no token.
+        if !is_step {
+            // A step chooses no token.
             let slice = slice(program.vocab, self.blocks);
             let sampling = u32::try_from(shared_bytes(slice)).map_err(|_| "its vocabulary")?;
             needs.scratchpad.any = needs.scratchpad.any.max(sampling);
@@ -646,7 +646,7 @@ impl Recorder<'_> {
         let pages = pages.max(MIN_PAGES).next_power_of_two();
         let caches = program.caches.len() as u32;
         needs.pages = caches * pages;
-        let shared = needs.divide(rows, gpu.shared_per_block)?;
+        let shared = needs.divide(&self.budget, gpu.shared_per_block)?;
         let mut defines = vec![
             ("WARPS", WARPS),
             ("SLOTS", SLOTS),
@@ -663,7 +663,7 @@ impl Recorder<'_> {
             ("PAGE", program.page),
             ("KV_Q8", 0),
         ];
-        if rows > 1 {
+        if is_step {
             defines.push(("STEP_ROWS", rows));
             defines.push(("EXCHANGE_FLOATS", exchange));
         }
@@ -675,6 +675,7 @@ impl Recorder<'_> {
         }
         Ok(Recording {
             rows,
+            is_step,
             blocks: self.blocks,
             shared: gpu.shared_per_block,
             shares: shares.collect(),

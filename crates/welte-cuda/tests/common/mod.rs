@@ -30,12 +30,14 @@ pub fn device(replay: Replay) -> CudaDevice {
     CudaDevice::open(0, &options).unwrap()
 }
 
-/// So many tokens, or a quarter of them on the pretend GPU (`tests/pretend`), where every token takes long.
+/// Whether the GPU is the pretend one (`tests/pretend`), where every kernel and every token takes long.
+pub fn is_pretend() -> bool {
+    device(Replay::Persistent).gpu().name == "a pretend GPU"
+}
+
+/// So many tokens, or a quarter of them on the pretend GPU.
 pub fn long(tokens: usize) -> usize {
-    match device(Replay::Persistent).gpu().name.as_str() {
-        "a pretend GPU" => tokens / 4,
-        _ => tokens,
-    }
+    if is_pretend() { tokens / 4 } else { tokens }
 }
 
 /// How long a soak runs: `WELTE_SOAK` seconds, 2 unless set.

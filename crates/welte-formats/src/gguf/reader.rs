@@ -4,10 +4,10 @@ use super::{
     ALIGNMENT, ALIGNMENT_KEY, ARRAY, Kind, Kinds, MAGIC, MAX_DEPTH, foreign_type, format_of,
     split_name, type_id,
 };
+use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, mapped};
 use memmap2::Mmap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use welte_table::Format;
 
@@ -21,10 +21,9 @@ pub struct Gguf {
     maps: Vec<Mmap>,
     metadata: Metadata,
     kinds: Kinds,
-    tensors: Vec<TensorInfo>,
+    tensors: Tensors,
     /// For each tensor, its part and the start of its data in that part.
     places: Vec<(usize, usize)>,
-    by_name: HashMap<String, usize>,
 }
 
 impl Gguf {
@@ -37,9 +36,8 @@ impl Gguf {
             maps: Vec::new(),
             metadata: Metadata::new(),
             kinds: Kinds::new(),
-            tensors: Vec::new(),
+            tensors: Tensors::default(),
             places: Vec::new(),
-            by_name: HashMap::new(),
         };
         let mut opened = Some(first);
         let count = parts.len();
@@ -57,11 +55,11 @@ impl Gguf {
         }
         if let Some(total) = unsigned(&gguf.metadata, "split.tensors.count")
             && count > 1
-            && total != gguf.tensors.len() as u64
+            && total != gguf.tensors.list().len() as u64
         {
             let problem = format!(
                 "is {total}, but the {count} parts contain {} tensors",
-                gguf.tensors.len()
+                gguf.tensors.list().len()
             );
             return Err(Error::malformed(path, "split.tensors.count", problem));
         }
@@ -72,18 +70,9 @@ impl Gguf {
     fn add(&mut self, path: &Path, part: Part) -> Result<(), Error> {
         let number = self.maps.len();
         for (info, start) in part.tensors {
-            if self
-                .by_name
-                .insert(info.name.clone(), self.tensors.len())
-                .is_some()
-            {
-                return Err(Error::malformed(
-                    path,
-                    format!("tensor {}", info.name),
-                    "appears twice",
-                ));
+            if !self.tensors.add(info.clone()) {
+                return Err(info.wrong(path, "appears twice"));
             }
-            self.tensors.push(info);
             self.places.push((number, start));
         }
         if number == 0 {
@@ -109,29 +98,21 @@ impl Checkpoint for Gguf {
     }
 
     fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        self.tensors.list()
     }
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.by_name.get(name).map(|i| &self.tensors[*i])
+        self.tensors.get(name)
     }
 
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
         let path = Path::new(&self.origin);
-        let index = self
-            .by_name
-            .get(&tensor.name)
-            .copied()
-            .filter(|i| self.tensors[*i] == *tensor);
-        let index = index.ok_or_else(|| {
-            Error::malformed(
-                path,
-                format!("tensor {}", tensor.name),
-                "is not in this checkpoint",
-            )
-        })?;
-        let (part, start) = self.places[index];
-        mapped::rows(path, &self.maps[part], tensor, start, first, rows).map(Cow::Borrowed)
+        let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
+        let (part, start) = self.places[number];
+        let found = mapped::rows(&self.maps[part], tensor, start, rows);
+        found
+            .map(Cow::Borrowed)
+            .ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
     }
 
     fn kinds(&self) -> &Kinds {
@@ -187,8 +168,7 @@ fn place(
     let data = head_end.next_multiple_of(alignment);
     let mut placed = Vec::with_capacity(head.tensors.len());
     for (info, offset, bytes) in &head.tensors {
-        let wrong =
-            |problem: String| Error::malformed(path, format!("tensor {}", info.name), problem);
+        let wrong = |problem: String| info.wrong(path, problem);
         if !offset.is_multiple_of(alignment) {
             return Err(wrong(format!(
                 "starts at {offset}, which is not a multiple of the alignment {alignment}"
@@ -213,11 +193,7 @@ fn place(
         let ((a, offset, bytes), (b, next, _)) = (pair[0], pair[1]);
         // Both lie within the file, so this cannot overflow.
         if offset + bytes > *next {
-            return Err(Error::malformed(
-                path,
-                format!("tensor {}", b.name),
-                format!("overlaps tensor {}", a.name),
-            ));
+            return Err(b.wrong(path, format!("overlaps tensor {}", a.name)));
         }
     }
     Ok(placed)

@@ -141,11 +141,7 @@ fn bytes_of(path: &Path, tensor: &TensorInfo) -> Result<u64, Error> {
         .and_then(|row| row.checked_mul(tensor.n));
     bytes.filter(|b| *b > 0).map(|b| b as u64).ok_or_else(|| {
         let (n, k, format) = (tensor.n, tensor.k, tensor.format.name());
-        Error::malformed(
-            path,
-            format!("tensor {}", tensor.name),
-            format!("{n} x {k} cannot be stored as {format}"),
-        )
+        tensor.wrong(path, format!("{n} x {k} cannot be stored as {format}"))
     })
 }
 
@@ -193,11 +189,8 @@ fn head(
             0 | 1 => &[k, n],
             _ if n.is_multiple_of(stack) => &[k, n / stack, stack],
             _ => {
-                return Err(Error::malformed(
-                    path,
-                    format!("tensor {}", tensor.name),
-                    format!("{n} rows cannot be a stack of {stack} matrices"),
-                ));
+                let problem = format!("{n} rows cannot be a stack of {stack} matrices");
+                return Err(tensor.wrong(path, problem));
             }
         };
         out.extend((dimensions.len() as u32).to_le_bytes());
@@ -206,16 +199,14 @@ fn head(
             .for_each(|d| out.extend((*d as u64).to_le_bytes()));
         let id = type_id(tensor.format).ok_or_else(|| {
             let problem = format!("GGUF has no type for {}", tensor.format.name());
-            Error::malformed(path, format!("tensor {}", tensor.name), problem)
+            tensor.wrong(path, problem)
         })?;
         out.extend(id.to_le_bytes());
         out.extend(offset.to_le_bytes());
         offset = bytes_of(path, tensor)?
             .checked_next_multiple_of(ALIGNMENT)
             .and_then(|bytes| offset.checked_add(bytes))
-            .ok_or_else(|| {
-                Error::malformed(path, format!("tensor {}", tensor.name), "is too large")
-            })?;
+            .ok_or_else(|| tensor.wrong(path, "is too large"))?;
     }
     Ok(out)
 }

@@ -6,6 +6,7 @@ use super::{Data, Files, Place, Stored};
 use crate::{Error, Metadata, TensorInfo, Value, quant};
 use memmap2::Mmap;
 use safetensors::Dtype;
+use std::ops::Range;
 use std::path::Path;
 use welte_table::Format;
 
@@ -143,20 +144,15 @@ pub(super) fn joined(
     Ok((info, Data::Float8(parts)))
 }
 
-/// Rows `first..first + rows` of a tensor as blocks, or as BF16.
+/// Rows of a tensor as blocks, or as BF16.
 pub(super) fn rows(
     path: &Path,
     maps: &[Mmap],
     parts: Parts,
     tensor: &TensorInfo,
-    first: usize,
-    rows: usize,
+    rows: Range<usize>,
 ) -> Result<Vec<u8>, Error> {
-    let wrong = |p: String| Error::malformed(path, format!("tensor {}", tensor.name), p);
-    let Some(end) = first.checked_add(rows).filter(|end| *end <= tensor.n) else {
-        let problem = format!("has no rows from {first} on (it has {})", tensor.n);
-        return Err(wrong(problem));
-    };
+    let wrong = |problem: String| tensor.wrong(path, problem);
     let size = parts.dtype.bitsize() / 8;
     // The scales were checked to lie in the file when it was opened.
     let scale = |row: usize, column: usize| {
@@ -167,9 +163,9 @@ pub(super) fn rows(
         quant::decode(format_of(parts.dtype), bytes, &mut value);
         Some(value[0])
     };
-    let mut out = Vec::with_capacity(rows * tensor.format.bytes(tensor.k).unwrap_or(0));
+    let mut out = Vec::with_capacity(rows.len() * tensor.format.bytes(tensor.k).unwrap_or(0));
     let block = Format::F8_E4M3.block();
-    for row in first..end {
+    for row in rows {
         let at = parts.weight.start + row * tensor.k;
         let bytes = maps[parts.weight.file].get(at..at + tensor.k);
         let bytes = bytes.ok_or_else(|| wrong(format!("ends before row {row}")))?;

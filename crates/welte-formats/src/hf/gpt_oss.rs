@@ -5,7 +5,7 @@ use super::{Data, Files, Place, Stored, mxfp4};
 use crate::{Error, Metadata, TensorInfo, Value};
 use memmap2::Mmap;
 use safetensors::Dtype;
-use std::path::Path;
+use std::ops::Range;
 
 /// Precedes the names of the experts' tensors.
 const EXPERTS: &str = ".mlp.experts.";
@@ -150,30 +150,21 @@ fn strided(
     })
 }
 
-/// Rows `first..first + rows` of a tensor, with contiguous elements.
+/// Rows of a tensor, with contiguous elements.
 pub(super) fn rows(
-    path: &Path,
     maps: &[Mmap],
     parts: Strided,
     tensor: &TensorInfo,
-    first: usize,
-    rows: usize,
-) -> Result<Vec<u8>, Error> {
+    rows: Range<usize>,
+) -> Option<Vec<u8>> {
     let (map, size) = (&maps[parts.place.file], parts.size);
-    let fault = || {
-        let problem = format!("has no rows from {first} on (it has {})", tensor.n);
-        Error::malformed(path, format!("tensor {}", tensor.name), problem)
-    };
-    let end = first.checked_add(rows).filter(|end| *end <= tensor.n);
-    let end = end.ok_or_else(fault)?;
-    let mut out = Vec::with_capacity(rows * tensor.k * size);
-    // The elements were checked to lie in the file when it was opened.
-    for row in first..end {
+    let mut out = Vec::with_capacity(rows.len() * tensor.k * size);
+    for row in rows {
         let at = row / parts.rows * parts.expert + row % parts.rows * parts.row;
         for k in 0..tensor.k {
             let from = parts.place.start + (at + k * parts.column) * size;
-            out.extend_from_slice(map.get(from..from + size).ok_or_else(fault)?);
+            out.extend_from_slice(map.get(from..from + size)?);
         }
     }
-    Ok(out)
+    Some(out)
 }

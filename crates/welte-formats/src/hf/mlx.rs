@@ -5,6 +5,7 @@ use super::{Data, Files, Place, Stored};
 use crate::{Error, Metadata, TensorInfo, Value};
 use memmap2::Mmap;
 use safetensors::Dtype;
+use std::ops::Range;
 use std::path::Path;
 use welte_table::{Affine, Format};
 
@@ -189,45 +190,27 @@ impl Quantised<'_> {
     }
 }
 
-/// Rows `first..first + rows` of a tensor as blocks.
+/// Rows of a tensor as blocks.
 pub(super) fn rows(
-    path: &Path,
     maps: &[Mmap],
     parts: Parts,
     tensor: &TensorInfo,
-    first: usize,
-    rows: usize,
-) -> Result<Vec<u8>, Error> {
-    let end = first.checked_add(rows).filter(|end| *end <= tensor.n);
+    rows: Range<usize>,
+) -> Option<Vec<u8>> {
     let groups = tensor.k / tensor.format.block();
     let quants = tensor.format.block_bytes() - 4;
-    // The rows were checked to lie in the file when it was opened.
     let part = |place: Place, each: usize| {
-        let from = place.start + first * groups * each;
-        maps[place.file].get(from..from + rows * groups * each)
+        let from = place.start + rows.start * groups * each;
+        maps[place.file].get(from..from + rows.len() * groups * each)
     };
-    let found = end.and_then(|_| {
-        let (scales, biases) = (part(parts.scales, 2)?, part(parts.biases, 2)?);
-        Some((scales, biases, part(parts.weight, quants)?))
-    });
-    let Some((scales, biases, weight)) = found else {
-        let problem = format!(
-            "has no rows {first} to {} (it has {})",
-            first.saturating_add(rows),
-            tensor.n
-        );
-        return Err(Error::malformed(
-            path,
-            format!("tensor {}", tensor.name),
-            problem,
-        ));
-    };
-    let mut out = Vec::with_capacity(rows * groups * (4 + quants));
+    let (scales, biases) = (part(parts.scales, 2)?, part(parts.biases, 2)?);
+    let weight = part(parts.weight, quants)?;
+    let mut out = Vec::with_capacity(rows.len() * groups * (4 + quants));
     let halves = scales.chunks_exact(2).zip(biases.chunks_exact(2));
     for ((scale, bias), quants) in halves.zip(weight.chunks_exact(quants)) {
         out.extend_from_slice(scale);
         out.extend_from_slice(bias);
         out.extend_from_slice(quants);
     }
-    Ok(out)
+    Some(out)
 }

@@ -5,7 +5,7 @@ use super::{Files, Place, Stored};
 use crate::{Error, TensorInfo};
 use memmap2::Mmap;
 use safetensors::Dtype;
-use std::path::Path;
+use std::ops::Range;
 use welte_table::Format;
 
 /// Suffixes of the parts' names.
@@ -91,30 +91,20 @@ pub(super) fn joined(files: &Files, blocks: &Stored) -> Result<(TensorInfo, Part
     Ok((info, parts))
 }
 
-/// Rows `first..first + rows` of a tensor as blocks.
+/// Rows of a tensor as blocks.
 pub(super) fn rows(
-    path: &Path,
     maps: &[Mmap],
     parts: Parts,
     tensor: &TensorInfo,
-    first: usize,
-    rows: usize,
-) -> Result<Vec<u8>, Error> {
+    rows: Range<usize>,
+) -> Option<Vec<u8>> {
     let across = tensor.k / Format::MXFP4.block();
-    let end = first.checked_add(rows).filter(|end| *end <= tensor.n);
-    let fault = || {
-        let problem = format!("has no rows from {first} on (it has {})", tensor.n);
-        Error::malformed(path, format!("tensor {}", tensor.name), problem)
-    };
-    let end = end.ok_or_else(fault)?;
-    // The rows were checked to lie in the file when it was opened.
     let part = |row: usize, place: Place, each: usize| {
         let from = place.start + (row * parts.step + parts.first) * across * each;
-        let part = maps[place.file].get(from..from + across * each);
-        part.ok_or_else(fault)
+        maps[place.file].get(from..from + across * each)
     };
-    let mut out = Vec::with_capacity(rows * across * Format::MXFP4.block_bytes());
-    for row in first..end {
+    let mut out = Vec::with_capacity(rows.len() * across * Format::MXFP4.block_bytes());
+    for row in rows {
         let (scales, blocks) = (part(row, parts.scales, 1)?, part(row, parts.blocks, BYTES)?);
         for (scale, block) in scales.iter().zip(blocks.as_chunks::<BYTES>().0) {
             out.push(*scale);
@@ -123,5 +113,5 @@ pub(super) fn rows(
             out.extend((0..BYTES).map(|j| element(j) | element(j + 16) << 4));
         }
     }
-    Ok(out)
+    Some(out)
 }

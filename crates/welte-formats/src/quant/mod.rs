@@ -24,7 +24,6 @@ mod q6_k;
 mod q8_0;
 mod search;
 
-use crate::{Checkpoint, Error, TensorInfo};
 use welte_table::Format;
 
 /// Decodes whole blocks to f32. Panics if `bytes` is not as long as `out.len()` elements of the format.
@@ -85,18 +84,6 @@ pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
         Format::F8_E4M3 => encode_blocks(values, out, tamed(f8_e4m3::encode)),
         Format::Affine(affine) => affine::encode(affine, values, out),
     }
-}
-
-/// Decodes one row of a tensor. `out` must have `tensor.k` elements.
-pub fn row_decode(
-    checkpoint: &dyn Checkpoint,
-    tensor: &TensorInfo,
-    row: usize,
-    out: &mut [f32],
-) -> Result<(), Error> {
-    let bytes = checkpoint.rows(tensor, row, 1)?;
-    decode(tensor.format, &bytes, out);
-    Ok(())
 }
 
 /// Applies a decoder of one block (`B` bytes, `N` elements) to all blocks.

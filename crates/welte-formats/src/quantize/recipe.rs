@@ -209,6 +209,12 @@ impl Recipe {
     }
 }
 
+/// The number in `general.file_type` of a file whose matrices have one format; 1024 ("guessed") if there is none.
+pub(crate) fn file_type(format: Format) -> u32 {
+    let row = ROWS.iter().find(|row| row.2 == format);
+    row.map_or(1024, |row| row.3)
+}
+
 /// The facts about a model that the rules use.
 struct Shape {
     layers: usize,
@@ -260,13 +266,13 @@ fn layer_of(name: &str) -> Option<usize> {
 }
 
 /// The layers in which errors cost most: the first and last eighth, and every third one between.
-fn more_bits(layer: usize, layers: usize) -> bool {
+pub(crate) fn more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= layers.saturating_mul(7) / 8 || (layer - eighth) % 3 == 2
 }
 
 /// The wanted format if it can store rows of `k` elements, else the nearest in size that can.
-fn fitting(wanted: Format, k: usize) -> Format {
+pub(crate) fn fitting(wanted: Format, k: usize) -> Format {
     let narrow = match wanted {
         Format::Q2_K | Format::Q3_K => Format::Q4_0,
         Format::Q4_K => Format::Q5_0,

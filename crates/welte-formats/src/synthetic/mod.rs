@@ -6,10 +6,10 @@ mod vocabulary;
 
 pub use shape::{Family, Llama3Scaling, NAMES, Shape};
 
-use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, gguf};
+use crate::tensors::Tensors;
+use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, gguf, quantize};
 use fill::Fill;
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::path::Path;
 use welte_table::Format;
 
@@ -23,9 +23,8 @@ pub struct Synthetic {
     shape: Shape,
     seed: u64,
     metadata: Metadata,
-    tensors: Vec<TensorInfo>,
+    tensors: Tensors,
     fills: Vec<Fill>,
-    by_name: HashMap<String, usize>,
 }
 
 /// The formats of the matrices.
@@ -53,31 +52,12 @@ impl Recipe {
     }
 
     /// The number in `general.file_type`.
-    fn file_type(self) -> u64 {
+    fn file_type(self) -> u32 {
         match self {
             Recipe::Medium(Format::Q4_K) => 15,
             Recipe::Medium(_) => 17,
             Recipe::Mxfp4Experts => 38,
-            Recipe::Pure(format) => match format {
-                Format::F32 => 0,
-                Format::F16 => 1,
-                Format::Q4_0 => 2,
-                Format::Q4_1 => 3,
-                Format::Q8_0 => 7,
-                Format::Q5_0 => 8,
-                Format::Q5_1 => 9,
-                Format::Q2_K => 10,
-                Format::Q3_K => 11,
-                Format::Q4_K => 14,
-                Format::Q5_K => 16,
-                Format::Q6_K => 18,
-                Format::IQ4_NL => 25,
-                Format::IQ4_XS => 30,
-                Format::BF16 => 32,
-                Format::MXFP4 => 38,
-                // GGUF has no number. It calls this one "guessed".
-                Format::F8_E4M3 | Format::Affine(_) => 1024,
-            },
+            Recipe::Pure(format) => quantize::file_type(format),
         }
     }
 
@@ -89,25 +69,8 @@ impl Recipe {
             Recipe::Mxfp4Experts => Format::Q8_0,
             Recipe::Medium(format) | Recipe::Pure(format) => format,
         };
-        fallback(wanted, k)
+        quantize::fitting(wanted, k)
     }
-}
-
-/// The format, or a substitute if rows are not whole blocks. K formats become the plain block format of the next size,
-/// as in llama.cpp (Q2_K and Q3_K become Q4_0), others F16.
-fn fallback(format: Format, k: usize) -> Format {
-    if k.is_multiple_of(format.block()) {
-        return format;
-    }
-    let smaller = match format {
-        Format::Q2_K | Format::Q3_K => Format::Q4_0,
-        Format::Q4_K => Format::Q5_0,
-        Format::Q5_K => Format::Q5_1,
-        Format::Q6_K => Format::Q8_0,
-        Format::IQ4_XS => Format::IQ4_NL,
-        _ => return Format::F16,
-    };
-    fallback(smaller, k)
 }
 
 impl Synthetic {
@@ -155,9 +118,8 @@ impl Synthetic {
         let mut made = Synthetic {
             metadata,
             seed,
-            tensors: Vec::new(),
+            tensors: Tensors::default(),
             fills: Vec::new(),
-            by_name: HashMap::new(),
             shape: shape.clone(),
             origin,
         };
@@ -201,9 +163,7 @@ impl Synthetic {
         }
         for layer in 0..layers {
             let name = |part: &str| format!("blk.{layer}.{part}.weight");
-            // llama.cpp's choice: the first and last eighth, and every third one between.
-            let eighth = layers / 8;
-            let more = layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
+            let more = quantize::more_bits(layer, layers);
             let mut matrix = |part: &str, n: usize, k: usize, important: bool| {
                 stacked(name(part), 1, n, k, important);
             };
@@ -287,14 +247,14 @@ impl Synthetic {
     }
 
     fn add(&mut self, name: String, format: Format, stack: usize, n: usize, k: usize, fill: Fill) {
-        self.by_name.insert(name.clone(), self.tensors.len());
-        self.tensors.push(TensorInfo {
+        let added = self.tensors.add(TensorInfo {
             name,
             format,
             n,
             k,
             stack,
         });
+        debug_assert!(added, "tensor names are unique");
         self.fills.push(fill);
     }
 
@@ -302,7 +262,7 @@ impl Synthetic {
     fn make(&self, index: usize, first: usize, row_bytes: usize, out: &mut [u8]) {
         let TensorInfo {
             name, format, k, ..
-        } = &self.tensors[index];
+        } = &self.tensors.list()[index];
         let key = fill::key(self.seed, name);
         for (i, row) in out.chunks_exact_mut(row_bytes).enumerate() {
             fill::row(
@@ -318,7 +278,7 @@ impl Synthetic {
 
     /// Makes rows on all cores.
     fn make_together(&self, index: usize, first: usize, rows: usize, out: &mut Vec<u8>) {
-        let tensor = &self.tensors[index];
+        let tensor = &self.tensors.list()[index];
         let row = tensor.format.bytes(tensor.k).unwrap_or(1);
         out.resize(rows * row, 0);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -328,14 +288,6 @@ impl Synthetic {
                 scope.spawn(move || self.make(index, first + i * share, row, part));
             }
         });
-    }
-
-    fn refuse(&self, tensor: &TensorInfo, problem: String) -> Error {
-        Error::malformed(
-            Path::new(&self.origin),
-            format!("tensor {}", tensor.name),
-            problem,
-        )
     }
 }
 
@@ -353,41 +305,24 @@ impl Checkpoint for Synthetic {
     }
 
     fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
+        self.tensors.list()
     }
 
     fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.by_name.get(name).map(|i| &self.tensors[*i])
+        self.tensors.get(name)
     }
 
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
-        let index = self
-            .by_name
-            .get(&tensor.name)
-            .copied()
-            .filter(|i| self.tensors[*i] == *tensor);
-        let index =
-            index.ok_or_else(|| self.refuse(tensor, "is not in this checkpoint".to_string()))?;
-        let inside = first.checked_add(rows).is_some_and(|end| end <= tensor.n);
-        let sizes = tensor
-            .format
-            .bytes(tensor.k)
-            .and_then(|row| Some((row, row.checked_mul(rows)?)));
-        match sizes {
-            Some((row, bytes)) if inside => {
-                let mut out = vec![0; bytes];
-                self.make(index, first, row, &mut out);
-                Ok(Cow::Owned(out))
-            }
-            _ => {
-                let problem = format!(
-                    "has no rows {first} to {} (it has {})",
-                    first.saturating_add(rows),
-                    tensor.n
-                );
-                Err(self.refuse(tensor, problem))
-            }
-        }
+        let path = Path::new(&self.origin);
+        let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
+        let row = tensor.format.bytes(tensor.k);
+        let bytes = row.and_then(|row| row.checked_mul(rows.len()));
+        let (Some(row), Some(bytes)) = (row, bytes) else {
+            return Err(tensor.wrong(path, "is too large"));
+        };
+        let mut out = vec![0; bytes];
+        self.make(number, rows.start, row, &mut out);
+        Ok(Cow::Owned(out))
     }
 }
 
@@ -399,13 +334,13 @@ pub fn write(
 ) -> Result<(), Error> {
     let row_bytes = |t: &TensorInfo| t.format.bytes(t.k).unwrap_or(1);
     let total = model
-        .tensors
+        .tensors()
         .iter()
         .map(|t| (row_bytes(t) * t.n) as u64)
         .sum();
-    let mut writer = gguf::Writer::create(path, &model.metadata, model.kinds(), &model.tensors)?;
+    let mut writer = gguf::Writer::create(path, &model.metadata, model.kinds(), model.tensors())?;
     let pieces = model
-        .tensors
+        .tensors()
         .iter()
         .enumerate()
         .flat_map(|(index, tensor)| {
@@ -442,7 +377,7 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         ),
         (
             "general.file_type".to_string(),
-            Value::U64(recipe.file_type()),
+            Value::U64(recipe.file_type().into()),
         ),
         ("general.quantization_version".to_string(), Value::U64(2)),
     ]);

@@ -46,6 +46,12 @@ impl Lru {
         (oldest != self.end()).then_some(oldest)
     }
 
+    /// All nodes, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
+        let newer = |node: &u32| Some(self.links[*node as usize].newer);
+        std::iter::successors(self.oldest(), newer).take_while(|node| *node != self.end())
+    }
+
     /// Makes a node the newest, whether or not it was in the list.
     pub(super) fn touch(&mut self, node: u32) {
         self.remove(node);
@@ -96,6 +102,7 @@ mod tests {
         }
         lru.remove(1);
         lru.remove(2);
+        assert_eq!(lru.iter().collect::<Vec<_>>(), [4, 0, 3]);
         assert_eq!(drain(&mut lru), [4, 0, 3]);
         assert_eq!(lru.oldest(), None);
         lru.touch(2);

@@ -1,8 +1,10 @@
 //! The prefix tree: finds the longest prefix of a prompt whose pages are still in the caches.
 
 use super::lru::Lru;
-use super::{GENERATED, NO_PAGE, PagePool, token_of};
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use super::{NO_PAGE, PagePool, matches, token_of};
+use std::cmp::Ordering;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
 use welte_table::{CacheKind, Program};
 
 /// No node; as a parent: the root.
@@ -43,8 +45,26 @@ struct Node {
     /// Pages from the root: its keys are those of positions `depth * page ..`.
     depth: u32,
     /// Keys it holds, at most a page.
-    len: u32,
-    used: bool,
+    len: usize,
+}
+
+impl Node {
+    const UNUSED: Node = Node {
+        parent: NONE,
+        first_child: NONE,
+        next: NONE,
+        previous: NONE,
+        chain: NONE,
+        depth: 0,
+        len: 0,
+    };
+}
+
+/// Keys that two runs have in common at their start.
+fn common(held: &[u32], wanted: &[u32], exact: bool) -> usize {
+    let pairs = held.iter().zip(wanted);
+    let matching = pairs.take_while(|(held, wanted)| matches(**held, **wanted, exact));
+    matching.count()
 }
 
 /// Runs of keys that sequences have left behind, with their pages. Each node holds up to one page of keys and one page
@@ -72,9 +92,10 @@ pub(crate) struct PrefixTree {
     recent: Lru,
     /// Nodes with a page of this cache, for caches that nodes may lack a page of.
     recent_in: Vec<Option<Lru>>,
-    /// Nodes still to be visited by a search, and the path to the current one.
+    /// Of a search: nodes still to be visited, the path to the current one, and the path of the best hit so far.
     stack: Vec<u32>,
     path: Vec<u32>,
+    best: Vec<u32>,
 }
 
 impl PrefixTree {
@@ -92,14 +113,8 @@ impl PrefixTree {
             .collect();
         let page = program.page.max(1) as usize;
         let free = |i: usize| Node {
-            parent: NONE,
-            first_child: NONE,
-            next: NONE,
-            previous: NONE,
             chain: if i + 1 < most { i as u32 + 1 } else { NONE },
-            depth: 0,
-            len: 0,
-            used: false,
+            ..Node::UNUSED
         };
         PrefixTree {
             page,
@@ -118,7 +133,8 @@ impl PrefixTree {
             hasher: RandomState::new(),
             recent: Lru::new(most),
             stack: Vec::with_capacity(most),
-            path: Vec::with_capacity(most),
+            path: Vec::with_capacity(most + 1),
+            best: Vec::with_capacity(most + 1),
         }
     }
 
@@ -126,11 +142,142 @@ impl PrefixTree {
     /// "generated" matches that role only. A key with the role "prompt" matches both roles unless `exact`; among
     /// prefixes of one length, the one with the earlier prompt role wins. Changes nothing that a caller can see.
     pub(crate) fn find(&mut self, keys: &[u32], limit: usize, exact: bool) -> Hit {
-        let _ = (keys, limit, exact);
-        Hit {
+        let keys = &keys[..limit.min(keys.len())];
+        let mut hit = Hit {
             tokens: 0,
             node: None,
             differs_at: None,
+        };
+        let mut longest = 0;
+        self.stack.clear();
+        self.path.clear();
+        self.best.clear();
+        let mut parent = NONE;
+        loop {
+            let start = self.path.len() * self.page;
+            let rest = &keys[start..];
+            let continues = self.push_full_children(parent, rest, exact);
+            // A longer path is better, unless it lacks a page.
+            if !continues || self.may_lack_pages() {
+                self.consider(start, &mut hit);
+                let mut child = self.first_child_of(parent);
+                while child != NONE {
+                    let n = common(self.keys(child), rest, exact);
+                    if start + n > longest {
+                        (longest, hit.differs_at) = (start + n, None);
+                    }
+                    let differs = n < rest.len() && n < self.node(child).len;
+                    if differs && start + n == longest && longest > 0 {
+                        hit.differs_at = Some(longest);
+                    }
+                    if n > 0 {
+                        self.path.push(child);
+                        self.consider(start + n, &mut hit);
+                        self.path.pop();
+                    }
+                    child = self.node(child).next;
+                }
+            }
+            // A node is visited right after its parent or after nodes below its siblings, so the path above it stands.
+            let Some(node) = self.stack.pop() else {
+                return hit;
+            };
+            self.path.truncate(self.node(node).depth as usize);
+            self.path.push(node);
+            parent = node;
+        }
+    }
+
+    /// Takes the first `total` keys of the path for the hit if that is better.
+    fn consider(&mut self, total: usize, hit: &mut Hit) {
+        if total < hit.tokens {
+            return;
+        }
+        let tokens = self.usable(total);
+        let better = match tokens.cmp(&hit.tokens) {
+            Ordering::Less => false,
+            Ordering::Greater => true,
+            Ordering::Equal => self.prompt_role_is_earlier(tokens),
+        };
+        if better {
+            self.best.clear();
+            self.best.extend_from_slice(&self.path);
+            hit.tokens = tokens;
+            hit.node = Some(self.path[(tokens - 1) / self.page]);
+        }
+    }
+
+    /// True if of the first `tokens` keys of the path and the best path so far, which have the same tokens, the path's
+    /// have the earlier prompt role. The role is the highest bit of a key, so these keys are the smaller ones.
+    fn prompt_role_is_earlier(&self, tokens: usize) -> bool {
+        let nodes = self.path.iter().zip(&self.best);
+        let differing = (0..tokens)
+            .step_by(self.page)
+            .zip(nodes)
+            .filter(|(_, (a, b))| a != b)
+            .map(|(start, (a, b))| {
+                let n = self.page.min(tokens - start);
+                self.keys(*a)[..n].cmp(&self.keys(*b)[..n])
+            })
+            .find(|order| order.is_ne());
+        differing == Some(Ordering::Less)
+    }
+
+    /// Pushes the full children of a node that match the next page of a prompt, the best one last. True if there is one.
+    fn push_full_children(&mut self, parent: u32, rest: &[u32], exact: bool) -> bool {
+        let Some(chunk) = rest.get(..self.page) else {
+            return false;
+        };
+        let first = self.stack.len();
+        let mut node = self.buckets[self.bucket(parent, chunk)];
+        while node != NONE {
+            let full = self.node(node).parent == parent && self.node(node).len == chunk.len();
+            if full && common(self.keys(node), chunk, exact) == chunk.len() {
+                self.stack.push(node);
+            }
+            node = self.node(node).chain;
+        }
+        let mut stack = std::mem::take(&mut self.stack);
+        stack[first..].sort_unstable_by(|a, b| self.keys(*b).cmp(self.keys(*a)));
+        self.stack = stack;
+        self.stack.len() > first
+    }
+
+    /// The longest prefix, of at most `tokens`, of the path's keys for which every cache has the pages.
+    fn usable(&self, mut tokens: usize) -> usize {
+        while tokens > 0 {
+            let last = (tokens - 1) / self.page;
+            let mut longest = tokens;
+            // Every node has a page of every other cache.
+            for cache in (0..self.needs.len()).filter(|c| self.needs[*c] != Need::Whole) {
+                let range = self.needed(cache, tokens);
+                let lacks = |i: &usize| {
+                    let node = self.path[*i];
+                    let inside = self.needs[cache] == Need::End
+                        && tokens != last * self.page + self.node(node).len;
+                    inside || self.page_of(node, cache) == NO_PAGE
+                };
+                // Every longer prefix would need this page too.
+                if let Some(lacking) = range.rev().find(lacks) {
+                    longest = longest.min(lacking * self.page);
+                }
+            }
+            if longest == tokens {
+                break;
+            }
+            tokens = longest;
+        }
+        tokens
+    }
+
+    /// Which pages of a cache a hit of so many tokens needs, at least one.
+    fn needed(&self, cache: usize, tokens: usize) -> Range<usize> {
+        let end = tokens.div_ceil(self.page);
+        match self.needs[cache] {
+            Need::Whole => 0..end,
+            // Row `tokens` is the first one to be computed. It reads itself and the `window - 1` positions before it.
+            Need::Window(window) => ((tokens + 1).saturating_sub(window) / self.page)..end,
+            Need::End => end - 1..end,
         }
     }
 
@@ -151,8 +298,37 @@ impl PrefixTree {
         lists: &mut [Vec<u32>],
         copies: &mut [u32],
     ) {
-        let _ = (hit, keys, pools, lists);
         copies.fill(NO_PAGE);
+        let Some(node) = hit.node else {
+            return;
+        };
+        let full = hit.tokens / self.page;
+        for (cache, list) in lists.iter_mut().enumerate() {
+            if self.needs[cache] != Need::End {
+                list.resize(full, NO_PAGE);
+            }
+        }
+        let mut at = node;
+        while at != NONE {
+            let depth = self.node(at).depth as usize;
+            let start = depth * self.page;
+            let end = hit.tokens.min(start + self.page);
+            keys[start..end].copy_from_slice(&self.keys(at)[..end - start]);
+            for (cache, pool) in pools.iter_mut().enumerate() {
+                if !self.needed(cache, hit.tokens).contains(&depth) {
+                    continue;
+                }
+                let page = self.page_of(at, cache);
+                pool.share(page);
+                if self.needs[cache] == Need::End || depth == full {
+                    copies[cache] = page;
+                } else {
+                    lists[cache][depth] = page;
+                }
+            }
+            at = self.node(at).parent;
+        }
+        self.touch(node, hit.tokens);
     }
 
     /// Leaves a sequence's pages in the tree, which takes references of its own. `keys` are the keys of all positions
@@ -169,7 +345,144 @@ impl PrefixTree {
         finished: bool,
         pools: &mut [PagePool],
     ) {
-        let _ = (keys, lists, finished, pools);
+        // Without the state at its end, no hit can end at a page.
+        if !finished && self.has_states() {
+            return;
+        }
+        let keys = match finished {
+            true => keys,
+            false => &keys[..keys.len() / self.page * self.page],
+        };
+        let (mut parent, mut inserted) = (NONE, 0);
+        for (depth, chunk) in keys.chunks(self.page).enumerate() {
+            inserted += chunk.len();
+            let last = inserted == keys.len();
+            let complete = (0..self.needs.len()).all(|cache| {
+                self.needs[cache] != Need::Whole || self.given(lists, cache, depth, last) != NO_PAGE
+            });
+            let node = match self.holder(parent, chunk) {
+                Some(node) => Some(node),
+                None if complete => match self.replaceable(parent, chunk, pools) {
+                    Some(node) => Some(node),
+                    None => self.new_node(parent, depth, pools),
+                },
+                None => None,
+            };
+            let Some(node) = node else {
+                inserted -= chunk.len();
+                break;
+            };
+            if self.node(node).len == 0 {
+                self.set_keys(node, chunk);
+            }
+            // A page of a longer node holds more than the sequence has computed.
+            if self.node(node).len == chunk.len() {
+                for (cache, pool) in pools.iter_mut().enumerate() {
+                    let page = self.given(lists, cache, depth, last);
+                    if page != NO_PAGE && self.page_of(node, cache) == NO_PAGE {
+                        pool.share(page);
+                        self.pages[node as usize * lists.len() + cache] = page;
+                        if let Some(recent) = &mut self.recent_in[cache] {
+                            recent.touch(node);
+                        }
+                    }
+                }
+            }
+            parent = node;
+        }
+        self.touch(parent, inserted);
+    }
+
+    /// The page that a sequence leaves in a node: an entry of its list, or in the `last` node its state.
+    fn given(&self, lists: &[Vec<u32>], cache: usize, depth: usize, last: bool) -> u32 {
+        let list = &lists[cache];
+        let page = match self.needs[cache] {
+            Need::End => list.first().filter(|_| last),
+            Need::Whole | Need::Window(_) => list.get(depth),
+        };
+        page.copied().unwrap_or(NO_PAGE)
+    }
+
+    /// The child that holds these keys. A shorter run is held by any child that begins with it, unless hits must end at
+    /// the end of a node.
+    fn holder(&self, parent: u32, chunk: &[u32]) -> Option<u32> {
+        if chunk.len() == self.page {
+            let mut node = self.buckets[self.bucket(parent, chunk)];
+            while node != NONE && (self.node(node).parent != parent || self.keys(node) != chunk) {
+                node = self.node(node).chain;
+            }
+            return (node != NONE).then_some(node);
+        }
+        self.children(parent).find(|child| match self.has_states() {
+            true => self.keys(*child) == chunk,
+            false => self.keys(*child).starts_with(chunk),
+        })
+    }
+
+    /// A partial child whose keys these begin with, emptied: the longer run serves all its hits.
+    fn replaceable(&mut self, parent: u32, chunk: &[u32], pools: &mut [PagePool]) -> Option<u32> {
+        if self.has_states() {
+            return None;
+        }
+        let node = self
+            .children(parent)
+            .find(|child| chunk.starts_with(self.keys(*child)))?;
+        self.release_pages(node, pools);
+        self.node_mut(node).len = 0;
+        Some(node)
+    }
+
+    /// An empty child. If all nodes are in use, the least recently used leaf makes room.
+    fn new_node(&mut self, parent: u32, depth: usize, pools: &mut [PagePool]) -> Option<u32> {
+        if self.first_free == NONE {
+            self.touch(parent, 0);
+            let oldest = self.recent.oldest().filter(|oldest| *oldest != parent)?;
+            self.remove(oldest, pools);
+        }
+        let node = self.first_free;
+        self.first_free = self.node(node).chain;
+        self.used += 1;
+        let next = self.first_child_of(parent);
+        *self.node_mut(node) = Node {
+            parent,
+            next,
+            depth: depth as u32,
+            ..Node::UNUSED
+        };
+        self.set_first_child(parent, node);
+        if next != NONE {
+            self.node_mut(next).previous = node;
+        }
+        self.recent.touch(node);
+        Some(node)
+    }
+
+    fn set_keys(&mut self, node: u32, chunk: &[u32]) {
+        let first = node as usize * self.page;
+        self.keys[first..first + chunk.len()].copy_from_slice(chunk);
+        self.node_mut(node).len = chunk.len();
+        if chunk.len() == self.page {
+            let bucket = self.bucket(self.node(node).parent, chunk);
+            self.node_mut(node).chain = std::mem::replace(&mut self.buckets[bucket], node);
+        }
+    }
+
+    /// Makes a node and all before it the most recently used ones. Of a cache with a window only the pages that a hit of
+    /// so many tokens needs count as used.
+    fn touch(&mut self, node: u32, tokens: usize) {
+        let mut at = node;
+        while at != NONE {
+            self.recent.touch(at);
+            let depth = self.node(at).depth as usize;
+            for cache in 0..self.needs.len() {
+                let needed = tokens > 0 && self.needed(cache, tokens).contains(&depth);
+                let has = self.page_of(at, cache) != NO_PAGE;
+                if let Some(recent) = self.recent_in[cache].as_mut().filter(|_| needed && has) {
+                    recent.touch(at);
+                }
+            }
+            at = self.node(at).parent;
+        }
     }
 
     /// Frees at least one page of a cache: removes the least recently used leaf whose page no sequence references, or in
@@ -181,19 +494,167 @@ impl PrefixTree {
         pools: &mut [PagePool],
         evicted: &mut dyn FnMut(&PrefixTree, u32),
     ) -> bool {
-        let _ = (cache, pools, evicted);
+        for _ in 0..self.used {
+            let recent = self.recent_in[cache].as_ref().unwrap_or(&self.recent);
+            let Some(node) = recent.oldest() else {
+                return false;
+            };
+            if pools[cache].references(self.page_of(node, cache)) > 1 {
+                // A sequence uses it now.
+                match &mut self.recent_in[cache] {
+                    Some(recent) => recent.touch(node),
+                    None => self.touch(node, 0),
+                }
+            } else if self.node(node).first_child == NONE {
+                self.remove_branch(node, pools, evicted);
+                return true;
+            } else {
+                pools[cache].release(self.page_of(node, cache));
+                self.pages[node as usize * self.needs.len() + cache] = NO_PAGE;
+                if let Some(recent) = &mut self.recent_in[cache] {
+                    recent.remove(node);
+                }
+                return true;
+            }
+        }
         false
+    }
+
+    /// Removes a leaf, and then each node before it that has become a leaf at which no hit can end.
+    fn remove_branch(
+        &mut self,
+        leaf: u32,
+        pools: &mut [PagePool],
+        evicted: &mut dyn FnMut(&PrefixTree, u32),
+    ) {
+        evicted(self, leaf);
+        let mut parent = self.node(leaf).parent;
+        self.remove(leaf, pools);
+        while parent != NONE
+            && self.node(parent).first_child == NONE
+            && self.pages(parent).contains(&NO_PAGE)
+        {
+            let node = parent;
+            parent = self.node(node).parent;
+            self.remove(node, pools);
+        }
+    }
+
+    /// Removes a leaf.
+    fn remove(&mut self, node: u32, pools: &mut [PagePool]) {
+        self.release_pages(node, pools);
+        let Node {
+            parent,
+            next,
+            previous,
+            len,
+            ..
+        } = *self.node(node);
+        match previous {
+            NONE => self.set_first_child(parent, next),
+            previous => self.node_mut(previous).next = next,
+        }
+        if next != NONE {
+            self.node_mut(next).previous = previous;
+        }
+        if len == self.page {
+            let bucket = self.bucket(parent, self.keys(node));
+            let after = self.node(node).chain;
+            let mut at = self.buckets[bucket];
+            if at == node {
+                self.buckets[bucket] = after;
+            } else {
+                while self.node(at).chain != node {
+                    at = self.node(at).chain;
+                }
+                self.node_mut(at).chain = after;
+            }
+        }
+        self.recent.remove(node);
+        *self.node_mut(node) = Node {
+            chain: self.first_free,
+            ..Node::UNUSED
+        };
+        self.first_free = node;
+        self.used -= 1;
+    }
+
+    fn release_pages(&mut self, node: u32, pools: &mut [PagePool]) {
+        for (cache, pool) in pools.iter_mut().enumerate() {
+            let page = &mut self.pages[node as usize * self.needs.len() + cache];
+            if *page != NO_PAGE {
+                pool.release(*page);
+                *page = NO_PAGE;
+            }
+            if let Some(recent) = &mut self.recent_in[cache] {
+                recent.remove(node);
+            }
+        }
     }
 
     /// Removes everything.
     pub(crate) fn clear(&mut self, pools: &mut [PagePool]) {
-        let _ = pools;
+        while let Some(oldest) = self.recent.oldest() {
+            self.remove(oldest, pools);
+        }
     }
 
-    /// Nodes in use, in no particular order.
+    /// True if a cache holds states, so that hits end only where a node ends.
+    fn has_states(&self) -> bool {
+        self.needs.contains(&Need::End)
+    }
+
+    /// True if nodes may lack a page of some cache.
+    fn may_lack_pages(&self) -> bool {
+        self.needs.iter().any(|need| *need != Need::Whole)
+    }
+
+    fn node(&self, node: u32) -> &Node {
+        &self.nodes[node as usize]
+    }
+
+    fn node_mut(&mut self, node: u32) -> &mut Node {
+        &mut self.nodes[node as usize]
+    }
+
+    fn page_of(&self, node: u32, cache: usize) -> u32 {
+        self.pages[node as usize * self.needs.len() + cache]
+    }
+
+    fn first_child_of(&self, parent: u32) -> u32 {
+        match parent {
+            NONE => self.roots,
+            parent => self.node(parent).first_child,
+        }
+    }
+
+    fn set_first_child(&mut self, parent: u32, child: u32) {
+        match parent {
+            NONE => self.roots = child,
+            parent => self.node_mut(parent).first_child = child,
+        }
+    }
+
+    fn children(&self, parent: u32) -> impl Iterator<Item = u32> {
+        let some = |node: u32| (node != NONE).then_some(node);
+        std::iter::successors(some(self.first_child_of(parent)), move |node| {
+            some(self.node(*node).next)
+        })
+    }
+
+    /// Where the chain of full nodes with these tokens begins. Runs that differ in roles only share a bucket.
+    fn bucket(&self, parent: u32, chunk: &[u32]) -> usize {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u32(parent);
+        for key in chunk {
+            hasher.write_u32(token_of(*key));
+        }
+        hasher.finish() as usize & (self.buckets.len() - 1)
+    }
+
+    /// Nodes in use, from the one that has not been used for the longest time. Children come before their parents.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = u32> {
-        let all = self.nodes.iter().enumerate();
-        all.filter(|(_, node)| node.used).map(|(i, _)| i as u32)
+        self.recent.iter()
     }
 
     /// Number of nodes in use.
@@ -204,18 +665,21 @@ impl PrefixTree {
     /// The node's keys.
     pub(crate) fn keys(&self, node: u32) -> &[u32] {
         let first = node as usize * self.page;
-        &self.keys[first..first + self.nodes[node as usize].len as usize]
+        &self.keys[first..first + self.node(node).len]
     }
 
     /// The node's pages, one per cache, or `NO_PAGE`.
     pub(crate) fn pages(&self, node: u32) -> &[u32] {
-        let caches = self.needs.len();
-        &self.pages[node as usize * caches..][..caches]
+        let first = node as usize * self.needs.len();
+        &self.pages[first..first + self.needs.len()]
     }
 
     /// The node before it; `None` for the first page of a text.
     pub(crate) fn parent(&self, node: u32) -> Option<u32> {
-        let parent = self.nodes[node as usize].parent;
+        let parent = self.node(node).parent;
         (parent != NONE).then_some(parent)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 //! tokens.
 
 mod channel;
+mod disk;
 mod pace;
 mod pages;
 mod request;
@@ -16,8 +17,10 @@ pub use shared::Status;
 pub use stream::Stream;
 pub use thread::Driver;
 
-use crate::{Error, Model, Session};
+use crate::cache::StoreMonitor;
+use crate::{Error, Model, PrefixStoreOptions, PrefixStoreStatus, Session};
 use channel::Channel;
+use disk::Disk;
 use scheduler::Scheduler;
 use sequence::Sequence;
 use shared::Shared;
@@ -34,11 +37,16 @@ use welte_device::{Context, Replaying};
 pub struct EngineOptions {
     /// Requests that may wait beside those that run. Further ones are refused with [`Error::Busy`].
     pub queue: usize,
+    /// Where prefixes are kept on disk, so that they outlive eviction and the process; `None`: nowhere.
+    pub prefix_store: Option<PrefixStoreOptions>,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        EngineOptions { queue: 256 }
+        EngineOptions {
+            queue: 256,
+            prefix_store: None,
+        }
     }
 }
 
@@ -68,6 +76,7 @@ pub(crate) struct Handle {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     replaying: Option<Replaying>,
+    store: Option<StoreMonitor>,
 }
 
 impl Drop for Handle {
@@ -106,13 +115,20 @@ impl Handle {
         let mut context = make()?;
         let program = model.inner.loaded.program();
         let shared = Arc::new(Shared::new(program.slots as usize, options.queue.max(1)));
+        let nodes = program.caches.iter().map(|cache| cache.pages as usize);
+        let nodes = nodes.max().unwrap_or(0);
+        let disk = options.prefix_store.as_ref();
+        let disk = disk
+            .map(|store| disk::open(store, model, nodes))
+            .transpose()?;
         let handle = Handle {
+            store: disk.as_ref().map(Disk::monitor),
             shared: shared.clone(),
             thread: Mutex::default(),
             replaying: context.replays().map(|tools| tools.replaying()),
         };
         let (decode, prompt) = (model.inner.decode, model.inner.prompt);
-        let scheduler = Scheduler::new(shared.clone(), program, decode, prompt);
+        let scheduler = Scheduler::new(shared.clone(), program, decode, prompt, disk);
         let driver = Driver::new(shared, scheduler, context, make);
         Ok((Arc::new(handle), driver))
     }
@@ -181,9 +197,30 @@ impl Engine {
         self.handle.shared.inbox().status
     }
 
+    /// What the prefix store has done, if there is one. It is complete after [`Engine::shutdown`].
+    pub fn prefix_store(&self) -> Option<PrefixStoreStatus> {
+        self.handle.store.as_ref().map(StoreMonitor::status)
+    }
+
     /// Forgets all prefixes that no running request uses.
     pub fn forget_prefixes(&self) {
         self.handle.shared.inbox().forget = true;
+        self.handle.shared.wake();
+    }
+
+    /// Requests that may wait.
+    pub fn queue(&self) -> usize {
+        self.handle.shared.queue
+    }
+
+    /// Turns that the scheduler has completed. The count rises while the engine works, and after [`Engine::ping`].
+    pub fn turns(&self) -> u64 {
+        self.handle.shared.turns.load(Ordering::Relaxed)
+    }
+
+    /// Asks for a turn of the scheduler, even if it has nothing to do: to see that it still works.
+    pub fn ping(&self) {
+        self.handle.shared.inbox().ping = true;
         self.handle.shared.wake();
     }
 
@@ -202,7 +239,7 @@ impl Engine {
         let out = |most| Channel::new(most, cancelled.clone());
         let sequence = Sequence::new(&self.model, &request, out)?;
         let stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
-        self.handle.shared.push(Box::new(sequence))?;
+        self.handle.shared.push(sequence)?;
         Ok(stream)
     }
 

@@ -1,5 +1,6 @@
 //! The pages of the running sequences: taken from the pools, shared through the prefix tree, told to the device.
 
+use super::disk::Disk;
 use super::sequence::Sequence;
 use crate::cache::{GENERATED, NO_PAGE, PagePool, PrefixTree};
 use welte_device::{Context, Error};
@@ -21,13 +22,15 @@ pub(crate) struct Pages {
     kinds: Vec<Kind>,
     pools: Vec<PagePool>,
     tree: PrefixTree,
+    /// Where prefixes outlive their pages.
+    pub(crate) disk: Option<Disk>,
     /// One entry per cache: the page that a hit ends in.
     copies: Vec<u32>,
 }
 
 impl Pages {
     /// All pages free, and an empty tree.
-    pub(crate) fn new(program: &Program) -> Pages {
+    pub(crate) fn new(program: &Program, disk: Option<Disk>) -> Pages {
         let kind = |cache: &welte_table::CacheSpec| match cache.kind {
             CacheKind::Attention { window, .. } => Kind::Attention {
                 window: window as usize,
@@ -40,6 +43,7 @@ impl Pages {
             kinds: program.caches.iter().map(kind).collect(),
             pools: program.caches.iter().map(pool).collect(),
             tree: PrefixTree::new(program),
+            disk,
             copies: vec![NO_PAGE; program.caches.len()],
         }
     }
@@ -77,7 +81,10 @@ impl Pages {
             if self.take_over(context, sequence, limit)?
                 && self.reserve(context, sequence, target + 1, true)? > target
             {
-                sequence.begun = true;
+                let settled = std::mem::replace(&mut sequence.begun, true);
+                if let Some(disk) = self.disk.as_mut().filter(|_| sequence.shared) {
+                    disk.begin(sequence, self.page, most, settled);
+                }
                 return Ok(true);
             }
             self.release(sequence);
@@ -139,7 +146,7 @@ impl Pages {
             if source == NO_PAGE {
                 continue;
             }
-            let Some(own) = self.take(cache, true) else {
+            let Some(own) = self.take(context, cache, true) else {
                 return Ok(false);
             };
             sequence.lists[cache].push(own);
@@ -165,7 +172,7 @@ impl Pages {
             };
             let first = sequence.lists[cache].len();
             while sequence.lists[cache].len() < entries {
-                match self.take(cache, evict) {
+                match self.take(context, cache, evict) {
                     Some(page) => sequence.lists[cache].push(page),
                     None => break,
                 }
@@ -199,12 +206,18 @@ impl Pages {
         Ok(())
     }
 
-    fn take(&mut self, cache: usize, evict: bool) -> Option<u32> {
+    fn take(&mut self, context: &mut dyn Context, cache: usize, evict: bool) -> Option<u32> {
         loop {
             if let Some(page) = self.pools[cache].take() {
                 return Some(page);
             }
-            if !evict || !self.tree.evict(cache, &mut self.pools, &mut |_, _| ()) {
+            let disk = &mut self.disk;
+            let mut save = |tree: &PrefixTree, node| {
+                if let Some(disk) = disk.as_mut() {
+                    disk.save(context, tree, node);
+                }
+            };
+            if !evict || !self.tree.evict(cache, &mut self.pools, &mut save) {
                 return None;
             }
         }
@@ -270,6 +283,13 @@ impl Pages {
         }
     }
 
+    /// Writes all prefixes to the disk tier.
+    pub(crate) fn save(&mut self, context: &mut dyn Context) {
+        if let Some(disk) = &mut self.disk {
+            disk.save_all(context, &self.tree);
+        }
+    }
+
     /// Takes all pages from a sequence. Nothing of it is computed then.
     pub(crate) fn release(&mut self, sequence: &mut Sequence) {
         for (pool, list) in self.pools.iter_mut().zip(&mut sequence.lists) {
@@ -278,6 +298,7 @@ impl Pages {
             }
         }
         (sequence.computed, sequence.inserted) = (0, 0);
+        sequence.restore = None;
     }
 
     /// Runs a device call that writes the first page of a free slot. `None`: a cache has no page to lend.
@@ -289,7 +310,7 @@ impl Pages {
     ) -> Option<Result<T, Error>> {
         self.copies.fill(NO_PAGE);
         for cache in 0..self.copies.len() {
-            self.copies[cache] = self.take(cache, true).unwrap_or(NO_PAGE);
+            self.copies[cache] = self.take(context, cache, true).unwrap_or(NO_PAGE);
         }
         let enough = !self.copies.contains(&NO_PAGE);
         let done = enough.then(|| {

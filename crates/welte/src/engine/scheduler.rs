@@ -4,6 +4,7 @@
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
 use super::channel::Finish;
+use super::disk::Disk;
 use super::pace::Pace;
 use super::pages::Pages;
 use super::sequence::Sequence;
@@ -11,6 +12,7 @@ use super::shared::Shared;
 use crate::Error;
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
 use welte_table::{Program, Row};
@@ -30,15 +32,14 @@ struct PassSpec {
 /// Everything that decides what happens next.
 pub(crate) struct Scheduler {
     shared: Arc<Shared>,
-    program: Arc<Program>,
     decode: PassSpec,
     prompt: PassSpec,
     pages: Pages,
     pace: Pace,
     /// Requests without a slot, in no order.
-    waiting: Vec<Box<Sequence>>,
+    waiting: Vec<Sequence>,
     /// Sequences with a slot, in the order of their admission.
-    running: Vec<Box<Sequence>>,
+    running: Vec<Sequence>,
     free_slots: Vec<u32>,
     /// The best waiting request lacks pages, and none has come back since.
     short: bool,
@@ -56,6 +57,7 @@ impl Scheduler {
         program: &Arc<Program>,
         decode: usize,
         prompt: usize,
+        disk: Option<Disk>,
     ) -> Scheduler {
         let slots = program.slots as usize;
         let pass = |index: usize| PassSpec {
@@ -66,7 +68,7 @@ impl Scheduler {
         Scheduler {
             decode,
             prompt,
-            pages: Pages::new(program),
+            pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
             waiting: Vec::with_capacity(shared.most),
             running: Vec::with_capacity(slots),
@@ -77,7 +79,6 @@ impl Scheduler {
             starts: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots),
             chosen: Vec::with_capacity(slots),
-            program: program.clone(),
             shared,
         }
     }
@@ -91,10 +92,12 @@ impl Scheduler {
     pub(crate) fn turn(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         self.intake();
         self.admit(context)?;
+        self.restore(context)?;
         self.compute_prompts(context)?;
         self.compute_generated(context)?;
         self.decode(context)?;
         self.publish();
+        self.shared.turns.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -106,6 +109,7 @@ impl Scheduler {
             let mut inbox = self.shared.inbox();
             let arrived = !inbox.arrivals.is_empty();
             self.waiting.append(&mut inbox.arrivals);
+            inbox.ping = false;
             (arrived, std::mem::take(&mut inbox.forget))
         };
         if forget {
@@ -125,7 +129,8 @@ impl Scheduler {
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
             let best = self.waiting.iter().enumerate();
             let best = best.min_by_key(|(_, sequence)| order(sequence));
-            let (Some((best, _)), Some(slot)) = (best, self.free_slots.pop()) else {
+            let Some((best, _)) = best else { break };
+            let Some(slot) = self.free_slots.pop() else {
                 break;
             };
             let mut sequence = self.waiting.swap_remove(best);
@@ -165,15 +170,35 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Hands stored pages to the sequences that wait for them. If all do, nothing else can be done meanwhile.
+    fn restore(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        let Some(disk) = &mut self.pages.disk else {
+            return Ok(());
+        };
+        let waits = |s: &Sequence| s.restore.is_some();
+        if !self.running.is_empty() && self.running.iter().all(waits) {
+            disk.wait();
+        }
+        match disk.advance(context, &mut self.running) {
+            Ok(()) => Ok(()),
+            Err(error) => self.fault(context, error),
+        }
+    }
+
+    /// Writes the cached prefixes to the disk tier.
+    pub(crate) fn save(&mut self, context: &mut dyn Context) {
+        self.pages.save(context);
+    }
+
     /// Rows of prompts that running sequences still need.
     fn rows_ahead(&self) -> usize {
-        let rest = |s: &Box<Sequence>| s.target().saturating_sub(s.computed);
+        let rest = |s: &Sequence| s.target().saturating_sub(s.computed);
         self.running.iter().map(rest).sum()
     }
 
     /// Rows of the next step of a prompt.
     fn budget(&self) -> usize {
-        let decodes = |s: &Box<Sequence>| !s.is_filling();
+        let decodes = |s: &Sequence| !s.is_filling();
         match self.running.iter().any(decodes) {
             true => self.pace.rows(),
             false => self.prompt.rows,
@@ -191,7 +216,11 @@ impl Scheduler {
         if let Err(error) = stepped.map(drop) {
             return self.fault(context, error);
         }
-        self.pace.prompted(self.rows.len(), begun.elapsed());
+        let took = begun.elapsed();
+        self.pace.prompted(self.rows.len(), took);
+        if let Some(disk) = &mut self.pages.disk {
+            disk.computed(self.rows.len(), took);
+        }
         self.picks.clear();
         for sequence in &mut self.running {
             let rows = std::mem::take(&mut sequence.planned);
@@ -241,7 +270,7 @@ impl Scheduler {
         self.outputs.clear();
         for sequence in &mut self.running {
             let left = budget - self.rows.len();
-            let (role, run) = match sequence.is_filling() {
+            let (role, run) = match sequence.is_filling() && sequence.restore.is_none() {
                 true => sequence.next_run(),
                 false => continue,
             };

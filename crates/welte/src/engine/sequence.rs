@@ -1,6 +1,7 @@
 //! A request in the scheduler's hands: its tokens, its pages and how far it is.
 
 use super::channel::{Channel, Finish};
+use super::disk::Restore;
 use super::shared::Shared;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
@@ -42,6 +43,8 @@ pub(crate) struct Sequence {
     pub(crate) slot: u32,
     /// Rows in the step at hand, or steps in the chain at hand.
     pub(crate) planned: usize,
+    /// Stored pages that are on their way to it. It computes nothing until they have come.
+    pub(crate) restore: Option<Box<Restore>>,
     /// It has run before, so the roles of its tokens are settled.
     pub(crate) begun: bool,
     /// Why it ends, once it does.
@@ -82,6 +85,14 @@ impl Sequence {
         if options.ignore_end {
             bias.extend(ends.drain(..).map(|token| (token, f32::NEG_INFINITY)));
         }
+        for (what, count, most) in [
+            ("biases", bias.len(), SlotState::MOST_BIASES),
+            ("end tokens", ends.len(), SlotState::MOST_ENDS),
+        ] {
+            if count > most {
+                return Err(Error::TooMany { what, count, most });
+            }
+        }
         let program = model.program();
         let entries = |cache: &welte_table::CacheSpec| cache.entries(program) as usize;
         let lists = program.caches.iter().map(entries).map(Vec::with_capacity);
@@ -105,6 +116,7 @@ impl Sequence {
             lists: lists.collect(),
             slot: 0,
             planned: 0,
+            restore: None,
             begun: false,
             end: None,
             out: Arc::new(out(budget)),

@@ -2,7 +2,7 @@
 
 use super::sequence::Sequence;
 use crate::Error;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use welte_device::Control;
 
@@ -30,14 +30,18 @@ pub(crate) struct Shared {
     inside: AtomicUsize,
     /// The most requests that may be inside.
     pub(crate) most: usize,
-    queue: usize,
+    pub(crate) queue: usize,
+    /// Turns that the scheduler has completed.
+    pub(crate) turns: AtomicU64,
 }
 
 #[derive(Default)]
 pub(crate) struct Inbox {
-    pub(crate) arrivals: Vec<Box<Sequence>>,
+    pub(crate) arrivals: Vec<Sequence>,
     /// Somebody asks to forget all prefixes.
     pub(crate) forget: bool,
+    /// Somebody asks for a turn, even if there is nothing to do.
+    pub(crate) ping: bool,
     pub(crate) status: Status,
     /// The last handle has gone, or somebody shut the engine down.
     closing: bool,
@@ -61,6 +65,7 @@ impl Shared {
             inside: AtomicUsize::new(0),
             most,
             queue,
+            turns: AtomicU64::new(0),
         }
     }
 
@@ -69,7 +74,7 @@ impl Shared {
     }
 
     /// Hands a request to the thread.
-    pub(crate) fn push(self: &Arc<Shared>, mut sequence: Box<Sequence>) -> Result<(), Error> {
+    pub(crate) fn push(self: &Arc<Shared>, mut sequence: Sequence) -> Result<(), Error> {
         let mut inbox = self.inbox();
         if let Some(why) = &inbox.closed {
             return Err(Error::EngineStopped { why: why.clone() });
@@ -115,7 +120,7 @@ impl Shared {
     /// Sleeps until there is something to do. Returns false if the thread shall end.
     pub(crate) fn wait(&self) -> bool {
         let mut inbox = self.inbox();
-        while !inbox.closing && inbox.arrivals.is_empty() && !inbox.forget {
+        while !inbox.closing && inbox.arrivals.is_empty() && !inbox.forget && !inbox.ping {
             let waited = self.changed.wait(inbox);
             inbox = waited.unwrap_or_else(PoisonError::into_inner);
         }

@@ -18,6 +18,7 @@ pub struct Stream {
     out: Arc<Channel>,
     cancelled: Arc<AtomicBool>,
     text: Text,
+    printed_controls: Vec<u32>,
     ready: String,
     prompt: usize,
     /// What the end of the budget means.
@@ -79,6 +80,7 @@ impl Stream {
                 ends: Vec::new(),
                 splitter: Splitter::new(options.stop),
             },
+            printed_controls: options.printed_controls,
             ready: String::new(),
             prompt: sequence.prompt,
             at_limit: match options.max_tokens == room {
@@ -164,7 +166,11 @@ impl Stream {
             Next::Token(token) => token,
             Next::End(end) => return self.end(end),
         };
-        let bytes = self.engine.model().token_bytes(token);
+        let model = self.engine.model();
+        let bytes = match self.printed_controls.contains(&token) {
+            true => model.tokenizer()?.token_text(token).as_bytes(),
+            false => model.token_bytes(token),
+        };
         let (piece, stopped) = self.text.take(token, bytes);
         self.ready.push_str(&piece);
         if let Some(stop) = stopped {

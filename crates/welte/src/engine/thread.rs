@@ -42,6 +42,9 @@ impl Driver {
                     return Some(error.to_string());
                 }
             }
+            if let Some(context) = &mut self.context {
+                self.scheduler.save(context.as_mut());
+            }
             None
         };
         let why = match catch_unwind(AssertUnwindSafe(work)) {

@@ -1,6 +1,8 @@
 //! A context between the engine and the device that records every row of logits, decodes some chains step by step, ends
 //! chains early and fails on demand.
 
+#![allow(dead_code, unreachable_pub)]
+
 use super::Random;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -110,7 +112,13 @@ impl Context for Spy {
         self.inner.allocated()
     }
 
-    fn set_pages(&mut self, cache: usize, slot: u32, first: u32, pages: &[u32]) -> Result<(), Error> {
+    fn set_pages(
+        &mut self,
+        cache: usize,
+        slot: u32,
+        first: u32,
+        pages: &[u32],
+    ) -> Result<(), Error> {
         self.inner.set_pages(cache, slot, first, pages)
     }
 
@@ -138,7 +146,8 @@ impl Context for Spy {
         };
         for (row, logits) in chosen.iter().zip(logits.chunks(program.vocab as usize)) {
             let row = rows[*row as usize];
-            self.watch.see(self.seeds[row.slot as usize], row.position, logits);
+            self.watch
+                .see(self.seeds[row.slot as usize], row.position, logits);
         }
         Ok(logits)
     }
@@ -215,7 +224,13 @@ impl Context for Spy {
         Ok(())
     }
 
-    fn step_until(&mut self, pass: usize, rows: &[Row], outputs: &[u32], commands: usize) -> Result<(), Error> {
+    fn step_until(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        commands: usize,
+    ) -> Result<(), Error> {
         self.inner.step_until(pass, rows, outputs, commands)
     }
 

@@ -1,0 +1,113 @@
+import { preferences } from "../preferences";
+import { EventReader } from "./sse";
+import { BROKEN, RequestError, UNREACHABLE, problemOf } from "./problem";
+import type { Chunk, EngineState, Figures, ModelEntry, Table, Usage } from "./types";
+
+/** The URL of an endpoint. The page may live in a folder behind a proxy. */
+function url(path: string): string {
+  return new URL(path, new URL(".", location.href)).href;
+}
+
+async function request(path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = new Headers(init.headers);
+  const key = preferences.value.apiKey;
+  if (key) headers.set("authorization", `Bearer ${key}`);
+  let response: Response;
+  try {
+    response = await fetch(url(path), { ...init, headers });
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw new RequestError(UNREACHABLE);
+  }
+  if (!response.ok) throw new RequestError(await problemOf(response));
+  return response;
+}
+
+async function getJson<T>(path: string, signal?: AbortSignal): Promise<T> {
+  const response = await request(path, { signal });
+  try {
+    return (await response.json()) as T;
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new RequestError({ kind: "failed", title: "The server sent an unreadable response." });
+  }
+}
+
+function withModel(path: string, model?: string): string {
+  return model ? `${path}?model=${encodeURIComponent(model)}` : path;
+}
+
+export async function fetchModels(): Promise<ModelEntry[]> {
+  return (await getJson<{ data: ModelEntry[] }>("v1/models")).data;
+}
+
+export function fetchState(model?: string, signal?: AbortSignal): Promise<EngineState> {
+  return getJson(withModel("welte/state", model), signal);
+}
+
+export function fetchTable(model?: string, signal?: AbortSignal): Promise<Table> {
+  return getJson(withModel("welte/table", model), signal);
+}
+
+export interface Finish {
+  reason: string;
+  usage?: Usage;
+  figures?: Figures;
+}
+
+/** Streams an answer. `onDelta` gets the text and the thinking of each chunk. */
+export async function streamAnswer(
+  body: Record<string, unknown>,
+  signal: AbortSignal,
+  onDelta: (text: string, thinking: string) => void,
+): Promise<Finish> {
+  const response = await request("v1/chat/completions", {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+    signal,
+  });
+  const finish: Finish = { reason: "" };
+  const events = new EventReader();
+  const decoder = new TextDecoder();
+  const reader = response.body!.getReader();
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      for (const data of events.push(done ? decoder.decode() : decoder.decode(value, { stream: true }))) {
+        if (data === "[DONE]") continue;
+        readChunk(data, finish, onDelta);
+      }
+      if (done) break;
+    }
+  } catch (error) {
+    if (signal.aborted || error instanceof RequestError) throw error;
+    throw new RequestError(BROKEN);
+  } finally {
+    // An unread rest of the stream would keep the connection, and so the request, alive.
+    reader.cancel().catch(() => {});
+  }
+  if (finish.reason === "") throw new RequestError(BROKEN);
+  return finish;
+}
+
+function readChunk(data: string, finish: Finish, onDelta: (text: string, thinking: string) => void): void {
+  let chunk: Chunk;
+  try {
+    chunk = JSON.parse(data) as Chunk;
+  } catch {
+    throw new RequestError({ kind: "failed", title: "The server sent an unreadable piece of the answer." });
+  }
+  if (chunk.error) {
+    throw new RequestError({ kind: "failed", title: "The server ended the answer.", detail: chunk.error.message });
+  }
+  const choice = chunk.choices?.[0];
+  if (choice?.delta) {
+    const { content, reasoning_content, reasoning } = choice.delta;
+    const thinking = reasoning_content ?? reasoning ?? "";
+    if (content || thinking) onDelta(content ?? "", thinking);
+  }
+  if (choice?.finish_reason) finish.reason = choice.finish_reason;
+  if (chunk.usage) finish.usage = chunk.usage;
+  if (chunk.welte) finish.figures = chunk.welte;
+}

@@ -1,0 +1,162 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import { showToast } from "../announce";
+import { IconButton } from "../controls";
+import { bytes } from "../format";
+import { Icon } from "../icons";
+import { readFiles } from "./files";
+import { chat, model, options, send, setOptions, stop, streaming } from "./store";
+import type { Attachment } from "./tree";
+
+const DRAFT = "welte.draft.";
+
+/** The text that was typed but not sent, per conversation. It outlives a reload. */
+function storedDraft(id: string): string {
+  return sessionStorage.getItem(DRAFT + id) ?? "";
+}
+
+function storeDraft(id: string, text: string): void {
+  if (text === "") sessionStorage.removeItem(DRAFT + id);
+  else sessionStorage.setItem(DRAFT + id, text);
+}
+
+export function Composer({ onSettings }: { onSettings: () => void }) {
+  const id = chat.value?.id ?? "";
+  const [text, setText] = useState(() => storedDraft(id));
+  const [files, setFiles] = useState<Attachment[]>([]);
+  const [dragging, setDragging] = useState(false);
+  const area = useRef<HTMLTextAreaElement>(null);
+  const picker = useRef<HTMLInputElement>(null);
+  const busy = streaming.value !== undefined;
+  const empty = text.trim() === "" && files.length === 0;
+
+  useEffect(() => {
+    setText(storedDraft(id));
+    setFiles([]);
+    // On a phone the keyboard would cover the conversation.
+    if (matchMedia("(pointer: fine)").matches) area.current?.focus();
+  }, [id]);
+
+  useEffect(() => {
+    // Browsers without `field-sizing` need the height of the text.
+    const field = area.current;
+    if (!field || CSS.supports("field-sizing", "content")) return;
+    field.style.height = "auto";
+    field.style.height = `${field.scrollHeight}px`;
+  }, [text]);
+
+  const change = (value: string) => {
+    setText(value);
+    storeDraft(id, value);
+  };
+
+  const submit = () => {
+    if (empty || busy) return;
+    send(text.trim(), files);
+    storeDraft(id, "");
+    setText("");
+    setFiles([]);
+  };
+
+  const attach = async (list: Iterable<File>) => {
+    const { read, problems } = await readFiles(list);
+    setFiles((old) => [...old, ...read]);
+    if (problems.length > 0) showToast(problems.join(" "));
+  };
+
+  const onKeyDown = (event: KeyboardEvent) => {
+    // While an input method composes a word, Enter chooses the word.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    // On a touch screen Enter makes a new line: there is no Shift key at hand.
+    if (!matchMedia("(pointer: fine)").matches && !event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    submit();
+  };
+
+  const onPaste = (event: ClipboardEvent) => {
+    const pasted = event.clipboardData?.files;
+    if (!pasted || pasted.length === 0) return;
+    event.preventDefault();
+    void attach(pasted);
+  };
+
+  const onDrop = (event: DragEvent) => {
+    event.preventDefault();
+    setDragging(false);
+    if (event.dataTransfer) void attach(event.dataTransfer.files);
+  };
+
+  return (
+    <form
+      class={`composer ${dragging ? "dragging" : ""}`}
+      onSubmit={(event) => {
+        event.preventDefault();
+        submit();
+      }}
+      onDragOver={(event) => {
+        event.preventDefault();
+        setDragging(true);
+      }}
+      onDragLeave={() => setDragging(false)}
+      onDrop={onDrop}
+    >
+      {files.length > 0 && (
+        <ul class="files" aria-label="Attached files">
+          {files.map((file, i) => (
+            <li key={i}>
+              <Icon name="file" />
+              <span class="name">{file.name}</span>
+              <span class="soft">{bytes(file.text.length)}</span>
+              <IconButton
+                icon="close"
+                label={`Remove ${file.name}`}
+                onClick={() => setFiles(files.filter((other) => other !== file))}
+              />
+            </li>
+          ))}
+        </ul>
+      )}
+      <textarea
+        id="message"
+        ref={area}
+        rows={1}
+        value={text}
+        placeholder={model.value ? `Message ${model.value}` : "Message"}
+        aria-label="Message"
+        onInput={(event) => change(event.currentTarget.value)}
+        onKeyDown={onKeyDown}
+        onPaste={onPaste}
+      />
+      <div class="tools">
+        <input
+          ref={picker}
+          type="file"
+          multiple
+          hidden
+          onChange={(event) => {
+            void attach([...(event.currentTarget.files ?? [])]);
+            event.currentTarget.value = "";
+          }}
+        />
+        <IconButton icon="attach" label="Attach text files" onClick={() => picker.current?.click()} />
+        <button
+          type="button"
+          class="toggle"
+          aria-pressed={options.value.json}
+          title="JSON mode: the answer is valid JSON"
+          onClick={() => setOptions({ json: !options.value.json })}
+        >
+          JSON
+        </button>
+        <IconButton icon="settings" label="Settings of this conversation" onClick={onSettings} />
+        <span class="space" />
+        {busy ? (
+          <IconButton icon="stop" label="Stop" class="primary" onClick={stop} />
+        ) : (
+          <button type="submit" class="icon-button primary" aria-label="Send" title="Send" disabled={empty}>
+            <Icon name="send" />
+          </button>
+        )}
+      </div>
+    </form>
+  );
+}

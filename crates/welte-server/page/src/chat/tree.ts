@@ -1,0 +1,124 @@
+import type { Figures } from "../api/types";
+import type { Problem } from "../api/problem";
+import type { Options } from "./options";
+
+/** A text file that the user attached. */
+export interface Attachment {
+  name: string;
+  text: string;
+}
+
+/** One message. The messages of a conversation form a tree: versions of a message have the same parent. */
+export interface Message {
+  id: string;
+  chat: string;
+  /** The message before this one; "" for the first. */
+  parent: string;
+  role: "user" | "assistant";
+  text: string;
+  created: number;
+  /** Attached to a user message. */
+  files?: Attachment[];
+  /** The fields below belong to answers. */
+  state?: "streaming" | "done" | "stopped" | "failed";
+  thinking?: string;
+  thinkingMs?: number;
+  model?: string;
+  /** The answer was made in JSON mode. */
+  json?: boolean;
+  problem?: Problem;
+  stats?: Stats;
+}
+
+/** What is known about how an answer was made. */
+export interface Stats extends Figures {
+  prompt_tokens?: number;
+  completion_tokens?: number;
+  finish?: string;
+}
+
+export interface Chat {
+  id: string;
+  title: string;
+  created: number;
+  updated: number;
+  /** The chosen version after each message; "" stands for the start of the conversation. */
+  chosen: Record<string, string>;
+  model: string;
+  options: Options;
+}
+
+export type Messages = ReadonlyMap<string, Message>;
+
+/** The versions of every parent, oldest first. */
+export function byParent(messages: Messages): Map<string, Message[]> {
+  const all = new Map<string, Message[]>();
+  for (const message of messages.values()) {
+    const list = all.get(message.parent);
+    if (list) list.push(message);
+    else all.set(message.parent, [message]);
+  }
+  for (const list of all.values()) list.sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1));
+  return all;
+}
+
+/** The messages on the chosen path, first to last. Where nothing was chosen, the newest version counts. */
+export function chosenPath(messages: Messages, chosen: Record<string, string>): Message[] {
+  const children = byParent(messages);
+  const path: Message[] = [];
+  let parent = "";
+  for (;;) {
+    const options = children.get(parent);
+    if (!options) return path;
+    const next = options.find((message) => message.id === chosen[parent]) ?? options[options.length - 1]!;
+    path.push(next);
+    parent = next.id;
+  }
+}
+
+/** The messages from the start to `id`, both included. */
+export function pathTo(messages: Messages, id: string): Message[] {
+  const path: Message[] = [];
+  for (let at = messages.get(id); at; at = messages.get(at.parent)) path.unshift(at);
+  return path;
+}
+
+/** A message and everything after it. */
+export function subtree(messages: Messages, id: string): string[] {
+  const children = byParent(messages);
+  const found: string[] = [];
+  const open = [id];
+  for (let at = open.pop(); at !== undefined; at = open.pop()) {
+    found.push(at);
+    for (const child of children.get(at) ?? []) open.push(child.id);
+  }
+  return found;
+}
+
+/** The content of a message as the model gets it. */
+export function content(message: Message): string {
+  const files = (message.files ?? []).map(({ name, text }) => {
+    const runs = text.match(/`{3,}/g) ?? [];
+    const fence = "`".repeat(Math.max(3, ...runs.map((run) => run.length + 1)));
+    return `File ${name}:\n${fence}\n${text.replace(/\n$/, "")}\n${fence}\n\n`;
+  });
+  return files.join("") + message.text;
+}
+
+/** The messages of a request: the system prompt and the path. Failed and empty answers are left out. */
+export function requestMessages(path: Message[], system: string): { role: string; content: string }[] {
+  const list: { role: string; content: string }[] = [];
+  if (system.trim() !== "") list.push({ role: "system", content: system });
+  for (const message of path) {
+    if (message.role === "assistant" && message.text === "") continue;
+    list.push({ role: message.role, content: content(message) });
+  }
+  return list;
+}
+
+/** A title for a conversation: the first line of its first message. */
+export function titleOf(message: Message): string {
+  const line = message.text.trim().split("\n")[0] ?? "";
+  const title = line === "" ? (message.files?.[0]?.name ?? "New conversation") : line;
+  return title.length > 60 ? `${title.slice(0, 59).trimEnd()}…` : title;
+}

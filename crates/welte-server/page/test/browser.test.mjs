@@ -1,0 +1,646 @@
+// Tests of the built page in Debian's chromium. Each test gets a fresh browser profile and its own server.
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { chromium } from "playwright-core";
+import { MODELS, startMock } from "./mock.mjs";
+
+const CHROMIUM = process.env.CHROMIUM ?? "/usr/bin/chromium";
+
+let browser;
+
+before(async () => {
+  browser = await chromium.launch({ executablePath: CHROMIUM, args: ["--no-sandbox"] });
+});
+after(() => browser.close());
+
+/** Runs a test with a page and a server. Afterwards the page must have had no error and no request to another host. */
+function check(name, options, work) {
+  test(name, { timeout: 60_000 }, async () => {
+    const mock = await startMock();
+    const context = await browser.newContext({ viewport: { width: 1200, height: 800 }, ...options });
+    const problems = [];
+    /** Console messages that the test expects: the browser logs every failed request. */
+    const expected = [];
+    context.on("page", (page) => {
+      page.setDefaultTimeout(15_000);
+      page.on("pageerror", (error) => problems.push(String(error)));
+      page.on("console", (message) => {
+        const text = message.text();
+        const known = expected.some((pattern) => pattern.test(text));
+        if (["error", "warning"].includes(message.type()) && !known) problems.push(text);
+      });
+      page.on("request", (request) => {
+        if (!request.url().startsWith(mock.url) && !request.url().startsWith("blob:")) problems.push(request.url());
+      });
+    });
+    try {
+      const page = await context.newPage();
+      await page.goto(mock.url);
+      await work({ page, mock, context, expected });
+      assert.deepEqual(problems, []);
+    } finally {
+      await context.close();
+      await mock.close();
+    }
+  });
+}
+
+const field = (page) => page.getByRole("textbox", { name: "Message", exact: true });
+const main = (page) => page.getByRole("main");
+const answer = (page, n = -1) => page.locator("article.assistant").nth(n);
+
+async function send(page, text) {
+  await field(page).fill(text);
+  await page.keyboard.press("Enter");
+}
+
+/** Waits until the last answer has ended. */
+async function finished(page) {
+  await page.getByRole("button", { name: "Send", exact: true }).waitFor();
+  await answer(page).locator("footer").waitFor();
+}
+
+/** Presses a button of a conversation in the list. */
+async function inList(page, title, action) {
+  await page.getByRole("link", { name: title }).hover();
+  await page.getByRole("button", { name: `${action} ${title}` }).click();
+}
+
+/** A promise with its resolve function. */
+function gate() {
+  let open;
+  const promise = new Promise((resolve) => (open = resolve));
+  return { promise, open };
+}
+
+/** Waits until a condition holds that the page does not show. */
+async function until(condition) {
+  for (let i = 0; i < 300; i += 1) {
+    if (await condition()) return;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  assert.fail(`not reached: ${condition}`);
+}
+
+describe("answers", () => {
+  check("stream as markdown and end with figures", {}, async ({ page, mock }) => {
+    await send(page, "Tell me a story about a fox.");
+    await finished(page);
+    const last = answer(page);
+    assert.equal(await last.locator("strong").innerText(), "three things");
+    assert.equal(await last.locator("ol > li").count(), 3);
+    assert.equal(await last.locator("tbody tr").count(), 2);
+    assert.equal(await last.locator("figure code .code-keyword").first().innerText(), "def");
+    assert.match(await last.locator("figure pre").innerText(), /^def total\(items\):\n    """Sum of all prices\."""\n    return sum/);
+    assert.match(await last.locator(".stats").innerText(), /1,384 tok\/s.*67 % of the floor.*tokens.*prompt \d+, 0 cached.*3\.1 ms/s);
+    const { model, messages, stream, stream_options, ...rest } = mock.requests[0];
+    assert.deepEqual([model, stream, stream_options, rest], [MODELS[0], true, { include_usage: true }, {}]);
+    assert.deepEqual(messages, [{ role: "user", content: "Tell me a story about a fox." }]);
+    assert.equal(await page.title(), "Tell me a story about a fox. · Welte");
+
+    await send(page, "And then?");
+    await finished(page);
+    assert.deepEqual(mock.requests[1].messages.map(({ role }) => role), ["user", "assistant", "user"]);
+    assert.match(await answer(page).locator(".stats").innerText(), /prompt \d+, ([1-9]\d*) cached, differs at \1.*\d+ of 8,192 positions/s);
+  });
+
+  check("appear while they stream, and the view stays at their end", {}, async ({ page, mock }) => {
+    const lines = Array.from({ length: 120 }, (_, i) => `line ${i}`).join("\n\n");
+    Object.assign(mock.behaviour, { answer: lines, pause: 5 });
+    await send(page, "count");
+    await main(page).getByText("line 40", { exact: true }).waitFor();
+    assert.equal(await page.getByRole("button", { name: "Stop" }).isVisible(), true);
+    assert.equal(await main(page).getByText("line 119", { exact: true }).count(), 0);
+    await finished(page);
+    const view = page.getByRole("main");
+    const gap = () => view.evaluate((e) => e.scrollHeight - e.scrollTop - e.clientHeight);
+    await until(async () => (await gap()) < 5);
+    await view.evaluate((e) => (e.scrollTop = 0));
+    await page.getByRole("button", { name: "Go to the end" }).click();
+    await until(async () => (await gap()) < 5);
+  });
+
+  check("stop when asked, and the server notices", {}, async ({ page, mock }) => {
+    mock.behaviour.pause = 30;
+    await send(page, "story");
+    await answer(page).getByText("A fox kept").waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
+    await finished(page);
+    await until(() => mock.left.length === 1);
+    assert.match(await answer(page).locator(".stats").innerText(), /stopped/);
+    const text = await answer(page).locator(".markdown").innerText();
+    assert.ok(text.startsWith("A fox kept") && text.length < 400, text);
+  });
+
+  check("fold thinking away", {}, async ({ page, mock }) => {
+    mock.behaviour.thinking = "The reader wants a fox.";
+    await send(page, "story");
+    await finished(page);
+    const thinking = answer(page).locator("details.thinking");
+    // The time is missing if the thinking and the text arrived together.
+    assert.match(await thinking.locator("summary").innerText(), /^Thought/);
+    assert.equal(await thinking.locator("div").isVisible(), false);
+    await thinking.locator("summary").click();
+    assert.equal(await thinking.locator("div").innerText(), "The reader wants a fox.");
+    await send(page, "more");
+    await finished(page);
+    assert.ok(!JSON.stringify(mock.requests[1]).includes("The reader wants"));
+  });
+
+  check("never run HTML from the model or load its pictures", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = [
+      "<script>window.hacked = 1</script>",
+      '<img src="x" onerror="window.hacked = 2">',
+      "[click](javascript:window.hacked=3) and ![chart](https://example.org/leak.png?secret)",
+      'inline <b onclick="window.hacked=4">bold</b>, <kbd>Esc</kbd>, a<br>b, `<i>`, &lt;u&gt; <iframe src="https://example.org/"></iframe>',
+      '```html\n<script>window.hacked = 5</script>\n```',
+      "# <svg onload=window.hacked=6>",
+    ].join("\n\n");
+    await send(page, "attack");
+    await finished(page);
+    const last = answer(page).locator(".markdown");
+    assert.equal(await page.evaluate(() => window.hacked), undefined);
+    assert.equal(await last.locator("script, img, iframe, svg:not(.icon), [onclick], [onerror]").count(), 0);
+    assert.deepEqual(await last.locator("a").evaluateAll((links) => links.map((a) => [a.textContent, a.href, a.rel])), [
+      ["chart", "https://example.org/leak.png?secret", "noopener noreferrer nofollow"],
+    ]);
+    assert.equal(await last.locator("kbd").innerText(), "Esc");
+    assert.match(await last.innerText(), /<script>window\.hacked = 1<\/script>[^]*<u>/);
+  });
+
+  check("in JSON mode are asked for and shown as JSON", {}, async ({ page, mock }) => {
+    await page.getByRole("button", { name: "JSON" }).click();
+    await send(page, "a fox");
+    await finished(page);
+    assert.deepEqual(mock.requests[0].response_format, { type: "json_object" });
+    assert.equal(await answer(page).locator("pre").innerText(), '{\n  "name": "fox",\n  "legs": 4,\n  "id": 12345678901234567890\n}');
+  });
+});
+
+describe("versions", () => {
+  check("of an edited message form branches", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = ({ messages }) => `Answer to ${messages.at(-1).content}.`;
+    await send(page, "one");
+    await finished(page);
+    await send(page, "two");
+    await finished(page);
+    const first = page.locator("article.user").first();
+    await first.hover();
+    await first.getByRole("button", { name: "Edit message" }).click();
+    const editor = page.getByRole("textbox", { name: "Edit message" });
+    assert.equal(await editor.inputValue(), "one");
+    await editor.fill("uno");
+    await page.keyboard.press("Control+Enter");
+    await main(page).getByText("Answer to uno.").waitFor();
+    await finished(page);
+    assert.deepEqual(mock.requests[2].messages.map(({ content }) => content), ["uno"]);
+    assert.equal(await page.locator("article").count(), 2);
+    assert.equal(await first.getByRole("group", { name: "Versions" }).innerText(), "2/2");
+
+    await first.getByRole("button", { name: "Previous version" }).click();
+    await main(page).getByText("Answer to two.").waitFor();
+    assert.equal(await page.locator("article").count(), 4);
+    await page.reload();
+    await main(page).getByText("Answer to two.").waitFor();
+    await page.locator("article.user").first().getByRole("button", { name: "Next version" }).click();
+    await main(page).getByText("Answer to uno.").waitFor();
+  });
+
+  check("of an answer are made by asking again", {}, async ({ page, mock }) => {
+    let n = 0;
+    mock.behaviour.answer = () => `Version ${(n += 1)}.`;
+    await send(page, "story");
+    await finished(page);
+    await answer(page).getByRole("button", { name: "Answer again" }).click();
+    await main(page).getByText("Version 2.").waitFor();
+    await finished(page);
+    assert.deepEqual(mock.requests[0].messages, mock.requests[1].messages);
+    await answer(page).getByRole("button", { name: "Previous version" }).click();
+    await main(page).getByText("Version 1.").waitFor();
+    await send(page, "on");
+    await finished(page);
+    assert.equal(mock.requests[2].messages[1].content, "Version 1.");
+
+    const edited = page.locator("article.assistant").first();
+    await edited.hover();
+    await edited.getByRole("button", { name: "Edit message" }).click();
+    await page.getByRole("textbox", { name: "Edit message" }).fill("Mine.");
+    await page.getByRole("button", { name: "Save" }).click();
+    assert.equal(await page.locator("article.assistant").last().locator(".markdown").innerText(), "Mine.");
+    assert.equal(mock.requests.length, 3);
+  });
+
+  check("are deleted and brought back", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = "short";
+    await send(page, "one");
+    await finished(page);
+    await answer(page).getByRole("button", { name: "Delete message" }).click();
+    await main(page).getByText("This message has no answer.").waitFor();
+    await page.getByRole("button", { name: "Undo" }).click();
+    await answer(page).getByText("short").waitFor();
+  });
+});
+
+describe("conversations", () => {
+  check("outlive a reload, also in the middle of an answer", {}, async ({ page, mock }) => {
+    mock.behaviour.pause = 40;
+    await send(page, "story");
+    await answer(page).getByText("three things").waitFor();
+    await page.waitForTimeout(1200);
+    await field(page).fill("not sent yet");
+    await page.reload();
+    await main(page).getByText("The connection closed before the answer was complete.").waitFor();
+    assert.match(await answer(page).locator(".markdown").innerText(), /three things/);
+    assert.equal(await field(page).inputValue(), "not sent yet");
+    mock.behaviour.pause = 0;
+    await answer(page).getByRole("button", { name: "Try again" }).click();
+    await answer(page).getByText("See the map").waitFor();
+  });
+
+  check("are listed, named, found and deleted", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = ({ messages }) => `About ${messages[0].content}.`;
+    for (const text of ["foxes", "bears"]) {
+      await page.getByRole("button", { name: "New conversation" }).click();
+      await send(page, text);
+      await finished(page);
+    }
+    const list = page.getByRole("navigation", { name: "Conversations" });
+    assert.deepEqual(await list.locator("li > a").allInnerTexts(), ["bears", "foxes"]);
+    await inList(page, "foxes", "Rename");
+    await page.getByRole("textbox", { name: "Title" }).fill("A study");
+    await page.keyboard.press("Enter");
+    assert.deepEqual(await list.locator("li > a").allInnerTexts(), ["bears", "A study"]);
+    await page.getByRole("searchbox").fill("about FOX");
+    await until(async () => (await list.locator("li").count()) === 1);
+    await list.getByRole("link", { name: "A study" }).click();
+    await main(page).getByText("About foxes.").waitFor();
+    await page.getByRole("searchbox").fill("");
+    await until(async () => (await list.locator("li").count()) === 2);
+    await inList(page, "A study", "Delete");
+    await until(async () => (await list.locator("li").count()) === 1);
+    assert.equal(await page.locator("article").count(), 0);
+    await page.getByRole("button", { name: "Undo" }).click();
+    await until(async () => (await list.locator("li").count()) === 2);
+    await page.reload();
+    await list.getByRole("link", { name: "A study" }).click();
+    await main(page).getByText("About foxes.").waitFor();
+  });
+
+  check("show up in another tab", {}, async ({ page, mock, context }) => {
+    mock.behaviour.answer = "short";
+    const other = await context.newPage();
+    await other.goto(mock.url);
+    await send(page, "from the first tab");
+    await finished(page);
+    await other.getByRole("link", { name: "from the first tab" }).click();
+    await answer(other).getByText("short").waitFor();
+    await send(other, "from the second tab");
+    await finished(other);
+    await page.locator("article.user").getByText("from the second tab").waitFor();
+  });
+
+  check("are saved to a file and restored", {}, async ({ page, mock, context }) => {
+    mock.behaviour.answer = "short";
+    await send(page, "keep this");
+    await finished(page);
+    await page.getByRole("button", { name: "Settings", exact: true }).click();
+    const [file] = await Promise.all([
+      page.waitForEvent("download"),
+      page.getByRole("button", { name: "Save all conversations to a file" }).click(),
+    ]);
+    const path = await file.path();
+    await page.keyboard.press("Escape");
+    await inList(page, "keep this", "Delete");
+    await page.getByRole("button", { name: "Settings", exact: true }).click();
+    await page.locator('input[accept="application/json"]').setInputFiles(path);
+    await page.getByText("1 conversation restored.").first().waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("link", { name: "keep this" }).click();
+    await answer(page).getByText("short").waitFor();
+    assert.equal(context.pages().length, 1);
+  });
+});
+
+describe("settings", () => {
+  check("reach the server, and new conversations begin with them", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = "short";
+    await page.getByRole("button", { name: "Settings of this conversation" }).click();
+    const dialog = page.getByRole("dialog", { name: "Settings" });
+    await dialog.getByLabel("System prompt").fill("Be brief.");
+    await dialog.getByLabel("Temperature").fill("0.5");
+    await dialog.getByLabel("Seed").fill("7");
+    await dialog.getByLabel("Top k").fill("-1");
+    assert.equal(await dialog.getByLabel("Top k").getAttribute("aria-invalid"), "true");
+    await dialog.getByLabel("Thinking").selectOption("off");
+    await dialog.getByRole("button", { name: "Use for new conversations" }).click();
+    await dialog.getByRole("button", { name: "Close" }).click();
+    await page.getByRole("combobox", { name: "Model" }).selectOption(MODELS[1]);
+    await send(page, "hello");
+    await finished(page);
+    const { model, messages, temperature, seed, top_k, chat_template_kwargs } = mock.requests[0];
+    assert.deepEqual([model, temperature, seed, top_k, chat_template_kwargs], [MODELS[1], 0.5, 7, undefined, { enable_thinking: false }]);
+    assert.deepEqual(messages[0], { role: "system", content: "Be brief." });
+
+    await page.reload();
+    await page.getByRole("button", { name: "New conversation" }).click();
+    await send(page, "hello again");
+    await finished(page);
+    assert.deepEqual([mock.requests[1].model, mock.requests[1].temperature], [MODELS[1], 0.5]);
+  });
+
+  check("a schema that is not JSON is shown as such", {}, async ({ page, mock }) => {
+    await page.getByRole("button", { name: "JSON" }).click();
+    await page.getByRole("button", { name: "Settings of this conversation" }).click();
+    await page.getByLabel("JSON schema").fill('{"type": ');
+    await page.keyboard.press("Escape");
+    await send(page, "hello");
+    await main(page).getByText("The schema in the settings is not JSON.").first().waitFor();
+    assert.equal(mock.requests.length, 0);
+  });
+});
+
+describe("files", () => {
+  check("are attached, shown and sent", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = "short";
+    const input = page.locator(".composer input[type=file]");
+    await input.setInputFiles([
+      { name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("line one\r\nline two\n") },
+      { name: "picture.png", mimeType: "image/png", buffer: Buffer.from([0x89, 0x50, 0x4e, 0x47, 0, 255]) },
+      { name: "large.txt", mimeType: "text/plain", buffer: Buffer.alloc((1 << 20) + 1, "a") },
+    ]);
+    await page.getByText("picture.png is not a text file in UTF-8. large.txt is larger than 1 MiB.").first().waitFor();
+    const files = page.getByRole("list", { name: "Attached files" });
+    assert.equal(await files.locator("li").count(), 1);
+    await input.setInputFiles([{ name: "b.txt", mimeType: "text/plain", buffer: Buffer.from("b") }]);
+    await page.getByRole("button", { name: "Remove b.txt" }).click();
+    await send(page, "What is this?");
+    await finished(page);
+    assert.equal(mock.requests[0].messages[0].content, "File notes.txt:\n```\nline one\nline two\n```\n\nWhat is this?");
+    const shown = page.locator("article.user details");
+    await shown.locator("summary").click();
+    assert.equal(await shown.locator("pre").innerText(), "line one\nline two\n");
+  });
+});
+
+describe("problems", () => {
+  const FAILED = /Failed to load resource/;
+
+  check("a busy server: the page counts down and tries again", {}, async ({ page, mock, expected }) => {
+    expected.push(FAILED);
+    mock.behaviour.error = { status: 429, message: "the queue is full", headers: { "retry-after": "2" } };
+    await send(page, "story");
+    const last = answer(page);
+    await last.getByText("The server is busy.").waitFor();
+    await last.getByText("the queue is full").waitFor();
+    assert.equal(await last.getByRole("button", { name: /Try again in [12] s/ }).isDisabled(), true);
+    delete mock.behaviour.error;
+    await last.getByRole("button", { name: "Try again", exact: true }).click();
+    await finished(page);
+    assert.equal(await page.locator("article").count(), 2);
+    assert.equal(await page.getByRole("group", { name: "Versions" }).count(), 0);
+  });
+
+  check("a key is asked for and kept", {}, async ({ page, mock, expected }) => {
+    expected.push(FAILED);
+    await page.getByRole("combobox", { name: "Model" }).waitFor();
+    mock.behaviour.key = "secret";
+    await send(page, "story");
+    await answer(page).getByText("The server asks for an API key.").waitFor();
+    await page.getByLabel("API key").fill("secret");
+    await page.keyboard.press("Enter");
+    await finished(page);
+    assert.match(await answer(page).innerText(), /A fox kept/);
+    await page.reload();
+    await page.getByRole("combobox", { name: "Model" }).waitFor();
+    mock.behaviour.key = "another";
+    await page.getByRole("button", { name: "New conversation" }).click();
+    await page.reload();
+    await main(page).getByLabel("API key").fill("another");
+    await page.keyboard.press("Enter");
+    await page.getByRole("combobox", { name: "Model" }).waitFor();
+  });
+
+  check("a server that is gone, and comes back", {}, async ({ page, context, expected }) => {
+    expected.push(FAILED);
+    await context.setOffline(true);
+    await send(page, "story");
+    await answer(page).getByText("The server cannot be reached.").waitFor();
+    await context.setOffline(false);
+    await answer(page).getByRole("button", { name: "Try again" }).click();
+    await finished(page);
+    assert.equal(await page.locator("article").count(), 2);
+  });
+
+  check("an answer that breaks off keeps its text", {}, async ({ page, mock }) => {
+    mock.behaviour.cut = 12;
+    await send(page, "story");
+    await answer(page).getByText("The connection closed before the answer was complete.").waitFor();
+    assert.match(await answer(page).locator(".markdown").innerText(), /^A fox kept/);
+    delete mock.behaviour.cut;
+    mock.behaviour.fail = 12;
+    await answer(page).getByRole("button", { name: "Try again" }).click();
+    await answer(page).getByText("the device failed: a kernel got stuck").waitFor();
+    assert.match(await answer(page).locator(".markdown").innerText(), /^A fox kept/);
+  });
+
+  check("a refused request shows the server's message", {}, async ({ page, mock, expected }) => {
+    expected.push(FAILED);
+    mock.behaviour.error = { status: 400, message: "the prompt has 9000 tokens, the context 8192" };
+    await send(page, "story");
+    await answer(page).getByText("The server refused the request (status 400).").waitFor();
+    await answer(page).getByText("the prompt has 9000 tokens, the context 8192").waitFor();
+  });
+});
+
+describe("appearance", () => {
+  const background = (page) => page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+  const luminance = (color) => color.match(/\d+/g).slice(0, 3).reduce((sum, x) => sum + Number(x), 0) / 3;
+
+  check("follows the system's dark theme, or the reader's choice", { colorScheme: "dark" }, async ({ page }) => {
+    assert.ok(luminance(await background(page)) < 60);
+    await page.getByRole("button", { name: "Theme: like the system" }).click();
+    assert.ok(luminance(await background(page)) > 200);
+    await page.reload();
+    await page.getByRole("button", { name: "Theme: light" }).waitFor();
+    assert.ok(luminance(await background(page)) > 200);
+  });
+
+  const phone = { viewport: { width: 360, height: 640 }, isMobile: true, hasTouch: true };
+  check("fits a phone", phone, async ({ page }) => {
+    const fits = () => page.evaluate(() => document.documentElement.scrollWidth <= 360 && document.querySelector("main").scrollWidth <= 360);
+    await field(page).fill("Tell me a story about a fox.");
+    await page.getByRole("button", { name: "Send", exact: true }).tap();
+    await finished(page);
+    assert.ok(await fits());
+    const scrolled = await answer(page).locator("pre").evaluate((pre) => ((pre.scrollLeft = 40), pre.scrollLeft));
+    assert.equal(scrolled, 40, "long lines of code must scroll");
+    await page.getByRole("button", { name: "Show conversations" }).tap();
+    await page.getByRole("link", { name: "Tell me a story" }).waitFor();
+    await until(() => page.evaluate(() => document.activeElement.getAttribute("aria-label") === "Hide conversations"));
+    await page.getByRole("button", { name: "New conversation" }).first().tap();
+    await until(async () => !(await page.getByRole("navigation").isVisible()));
+    assert.equal(await page.locator("article").count(), 0);
+    assert.ok(await fits());
+    await page.goto(new URL("engine", page.url()).href);
+    await page.getByRole("heading", { name: "Page pools" }).waitFor();
+    assert.ok(await fits());
+  });
+});
+
+describe("keyboard and screen readers", () => {
+  check("everything works without a mouse", {}, async ({ page, mock }) => {
+    const { keyboard } = page;
+    const focused = () => page.evaluate(() => document.activeElement.getAttribute("aria-label") ?? document.activeElement.textContent);
+    await field(page).waitFor();
+    assert.equal(await focused(), "Message");
+    mock.behaviour.pause = 30;
+    await keyboard.type("first line");
+    await keyboard.press("Shift+Enter");
+    await keyboard.type("second line");
+    await keyboard.press("Enter");
+    await answer(page).getByText("A fox").waitFor();
+    assert.equal(mock.requests[0].messages[0].content, "first line\nsecond line");
+    await keyboard.press("Escape");
+    await finished(page);
+    mock.behaviour.pause = 0;
+
+    await keyboard.press("ArrowUp");
+    await until(async () => (await focused()) === "Edit message");
+    await keyboard.press("Escape");
+    assert.equal(await focused(), "Message");
+    await keyboard.press("Alt+KeyR");
+    await main(page).getByText("See the map").waitFor();
+    await finished(page);
+
+    await page.locator("article").first().evaluate((e) => e.closest("main").focus());
+    await keyboard.press("?");
+    await page.getByRole("dialog", { name: "Keyboard shortcuts" }).waitFor();
+    await keyboard.press("Escape");
+    await keyboard.press("/");
+    assert.equal(await focused(), "Message");
+    await keyboard.press("Control+k");
+    await until(async () => (await focused()) === "Search conversations");
+    await keyboard.press("Control+b");
+    await until(async () => (await focused()) === "Show conversations");
+    assert.equal(await page.getByRole("navigation").isVisible(), false);
+    await keyboard.press("Enter");
+    await until(async () => (await focused()) === "Hide conversations");
+    await keyboard.press("Control+,");
+    await page.getByRole("dialog", { name: "Settings" }).waitFor();
+    await keyboard.press("Escape");
+    await keyboard.press("Control+Shift+O");
+    await until(async () => (await page.locator("article").count()) === 0);
+
+    // The first stop of the page leads to the message field.
+    await page.reload();
+    await field(page).waitFor();
+    await page.getByRole("link", { name: "Welte" }).focus();
+    await keyboard.press("Shift+Tab");
+    assert.equal((await focused()).trim(), "Go to the message field");
+    await keyboard.press("Enter");
+    assert.equal(await focused(), "Message");
+  });
+
+  check("the focus follows the switch between versions", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = "short";
+    await send(page, "one");
+    await finished(page);
+    for (let i = 0; i < 2; i += 1) {
+      await page.keyboard.press("Alt+KeyR");
+      await until(() => mock.requests.length === i + 2);
+      await finished(page);
+    }
+    const group = answer(page).getByRole("group", { name: "Versions" });
+    await group.getByRole("button", { name: "Previous version" }).focus();
+    await page.keyboard.press("Enter");
+    const focused = () => page.evaluate(() => document.activeElement.getAttribute("aria-label"));
+    await until(async () => (await group.innerText()) === "2/3" && (await focused()) === "Previous version");
+    await page.keyboard.press("Enter");
+    await until(async () => (await group.innerText()) === "1/3" && (await focused()) === "Next version");
+  });
+
+  check("answers are announced, and all controls have names", {}, async ({ page }) => {
+    await send(page, "story");
+    await finished(page);
+    const log = page.getByRole("log");
+    await until(async () => (await log.innerText()).endsWith("The answer is complete."));
+    const texts = await log.locator("p").allInnerTexts();
+    assert.equal(texts[0], "The answer has begun.");
+    assert.ok(texts.some((text) => text.startsWith("A fox kept a small shop")), texts.join("|"));
+    assert.ok(texts.includes("item, price; honey, 4; candles, 2"), texts.join("|"));
+    assert.ok(texts.includes("Code block."), texts.join("|"));
+    const nameless = await page.locator("button, input:not([hidden]), textarea, select, a").evaluateAll((controls) =>
+      controls
+        .filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length))
+        .map((e) => e.outerHTML),
+    );
+    assert.deepEqual(nameless, []);
+    assert.equal(await page.getByRole("article", { name: "You" }).count(), 1);
+    assert.equal(await page.getByRole("article", { name: MODELS[0] }).count(), 1);
+    assert.equal(await page.getByRole("heading", { level: 1 }).innerText(), "story");
+  });
+});
+
+describe("the engine page", () => {
+  check("shows the engine at work while an answer streams", {}, async ({ page, mock }) => {
+    const { promise, open } = gate();
+    mock.behaviour.hold = promise;
+    await send(page, "story");
+    await answer(page).getByText("reading the prompt").waitFor();
+    await page.getByRole("link", { name: "Engine" }).click();
+    assert.equal(new URL(page.url()).pathname, "/engine");
+    for (const name of ["Running batch", "Page pools", "Prefix tree", "Memory plan", "Table"]) {
+      await page.getByRole("heading", { name, exact: true }).waitFor();
+    }
+    assert.equal(await page.locator("table.batch tbody tr").count(), 8);
+    await page.getByRole("img", { name: /^Map of 1,024 pages: \d+ owned, \d+ shared, \d+ cached, \d+ free$/ }).waitFor();
+    await page.getByRole("img", { name: "Roll of the decode pass: 219 commands in 7 lanes" }).waitFor();
+    const figures = page.getByRole("region", { name: "Figures" });
+    const before = await figures.innerText();
+    await until(async () => (await figures.innerText()) !== before);
+
+    await main(page).getByText("layers 0 to 35 (36 times)").waitFor();
+    assert.equal(await page.locator("table.commands tbody tr").count(), 10);
+    await page.getByLabel("Show equal layers once").uncheck();
+    assert.equal(await page.locator("table.commands tbody tr").count(), 219);
+    await page.getByRole("button", { name: "prompt", exact: true }).click();
+    assert.equal(await page.locator("table.commands tbody tr").count(), 219);
+
+    const slot = page.locator("table.batch tbody tr:not(.idle)").first();
+    await slot.hover();
+    await until(async () => (await page.locator("rect.marked").count()) > 0);
+
+    open();
+    await page.getByRole("link", { name: "Chat" }).click();
+    await answer(page).getByText("See the map").waitFor();
+    await finished(page);
+  });
+
+  check("says when the server is gone", {}, async ({ page, mock, context, expected }) => {
+    expected.push(/Failed to load resource/);
+    await page.goto(`${mock.url}engine`);
+    await page.getByRole("heading", { name: "Running batch" }).waitFor();
+    await context.setOffline(true);
+    await main(page).getByText("The server cannot be reached.").waitFor();
+    await context.setOffline(false);
+    await until(async () => (await page.locator(".problem").count()) === 0);
+  });
+
+  check("asks for the key", {}, async ({ page, mock, expected }) => {
+    expected.push(/Failed to load resource/);
+    mock.behaviour.key = "secret";
+    await page.goto(`${mock.url}engine`);
+    await page.getByLabel("API key").fill("secret");
+    await page.keyboard.press("Enter");
+    await page.getByRole("heading", { name: "Running batch" }).waitFor();
+  });
+
+  check("a server without engine endpoints still chats", {}, async ({ page, mock, expected }) => {
+    expected.push(/Failed to load resource/);
+    mock.behaviour.state = false;
+    await page.reload();
+    await send(page, "story");
+    await finished(page);
+    assert.match(await answer(page).innerText(), /A fox kept/);
+  });
+});

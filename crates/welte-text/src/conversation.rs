@@ -1,0 +1,291 @@
+//! Conversations with tools and reasoning, in the form that a chat template expects.
+//!
+//! Templates differ in what they read: arguments as an object or as JSON text, content as text or as parts, one call or
+//! several in a message. A template does not say so. It is tried with a short conversation instead.
+
+use serde_json::{Map, Value as Json, json};
+use std::collections::VecDeque;
+
+/// One message of a chat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// The text.
+    pub content: String,
+    /// The reasoning before the text; empty if there is none.
+    pub reasoning: String,
+    /// Calls after the text.
+    pub tool_calls: Vec<ToolCall>,
+    /// In a `tool` message: the call that it answers.
+    pub tool_call_id: Option<String>,
+    /// In a `tool` message: the function. Taken from the call if missing.
+    pub name: Option<String>,
+}
+
+/// A call in a message of the assistant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolCall {
+    /// Identifies the call.
+    pub id: String,
+    /// The function.
+    pub name: String,
+    /// A JSON object, as text.
+    pub arguments: String,
+}
+
+impl Message {
+    /// A message with text only.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
+        Message {
+            role: role.into(),
+            content: content.into(),
+            ..Message::default()
+        }
+    }
+}
+
+/// The form of messages that a template reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dialect {
+    /// Content is a list of parts.
+    parts: bool,
+    /// Arguments are JSON text, not an object.
+    text_arguments: bool,
+    /// Without text the content of a message with calls is null, not empty.
+    null_content: bool,
+    /// Identifiers of calls have nine letters or digits.
+    short_ids: bool,
+    /// A message has at most one call.
+    single_calls: bool,
+    /// Reasoning is in the field `thinking`, and a message with calls has either that or content.
+    thinking: bool,
+    /// Results are in the field `tool_responses` of the message with the calls.
+    tool_responses: bool,
+    /// Tools appear in the prompt.
+    pub(crate) tools: bool,
+}
+
+/// Words of the trial conversation that no template contains.
+const TOOL: &str = "welte_trial_tool";
+const SECOND_TOOL: &str = "welte_second_tool";
+const KEY: &str = "welte_trial_key";
+const VALUE: &str = "welte_trial_value";
+const TEXT: &str = "welte trial text";
+
+/// Renders messages with tools.
+type Render<'a> = dyn Fn(&[Json], &[Json]) -> Option<String> + 'a;
+
+impl Dialect {
+    /// Tries a template, without tools and calls if `plain`.
+    pub(crate) fn of(source: &str, plain: bool, render: &Render) -> Dialect {
+        let mut dialect = Dialect {
+            thinking: source.contains(".thinking") || source.contains("['thinking']"),
+            tool_responses: source.contains("tool_responses")
+                && !source.contains("== 'tool'")
+                && !source.contains("== \"tool\""),
+            ..Dialect::default()
+        };
+        let user = [Message::new("user", TEXT)];
+        let shows = |dialect: Dialect, messages: &[Message], texts: &[&str]| {
+            let tools = [TOOL, SECOND_TOOL].map(|name| {
+                let parameters = json!({
+                    "type": "object",
+                    "properties": {"welte_parameter": {"type": "string", "description": "A parameter."}},
+                    "required": ["welte_parameter"],
+                });
+                json!({"type": "function", "function": {"name": name, "description": "A tool.", "parameters": parameters}})
+            });
+            let tools = if plain { &[] } else { tools.as_slice() };
+            let rendered = render(&dialect.messages(messages), tools);
+            // Python's or a doubly escaped form of the arguments is not what the model was trained on.
+            let wrong = [format!("{{'{KEY}"), format!("\\\"{KEY}")];
+            rendered.is_some_and(|text| {
+                texts.iter().all(|part| text.contains(part))
+                    && !wrong.iter().any(|part| text.contains(part))
+            })
+        };
+        let in_parts = Dialect {
+            parts: true,
+            ..dialect
+        };
+        if !shows(dialect, &user, &[TEXT]) && shows(in_parts, &user, &[TEXT]) {
+            dialect = in_parts;
+        }
+        if plain {
+            return dialect;
+        }
+        dialect.tools = shows(dialect, &user, &[TOOL]);
+        let one_call = conversation(&[TOOL]);
+        let choices = (0..8u8).map(|bits| Dialect {
+            short_ids: bits & 4 != 0,
+            text_arguments: bits & 2 != 0,
+            null_content: bits & 1 != 0,
+            ..dialect
+        });
+        // Where no form works, the plainest gives the template's own error.
+        if let Some(choice) =
+            { choices }.find(|choice| shows(*choice, &one_call, &[TOOL, KEY, VALUE]))
+        {
+            dialect = choice;
+        }
+        let call_marks = |name: &str| format!("{VALUE} {name}");
+        let two_calls = conversation(&[TOOL, SECOND_TOOL]);
+        let (first, second) = (call_marks(TOOL), call_marks(SECOND_TOOL));
+        let both = [first.as_str(), second.as_str()];
+        let split = Dialect {
+            single_calls: true,
+            ..dialect
+        };
+        if !shows(dialect, &two_calls, &both) && shows(split, &two_calls, &both) {
+            dialect = split;
+        }
+        dialect
+    }
+
+    /// The messages in this form.
+    pub(crate) fn messages(&self, messages: &[Message]) -> Vec<Json> {
+        let mut all = Vec::new();
+        let mut rest: VecDeque<Message> = messages.iter().cloned().collect();
+        while let Some(message) = rest.pop_front() {
+            if message.tool_calls.is_empty() {
+                all.push(self.message(&message, &[]));
+                continue;
+            }
+            let results = rest
+                .iter()
+                .take_while(|message| message.role == "tool")
+                .count();
+            let results: Vec<Message> = rest.drain(..results).collect();
+            self.calls(message, results, &mut all);
+        }
+        all
+    }
+
+    /// A message with calls, and their results.
+    fn calls(&self, mut message: Message, mut results: Vec<Message>, all: &mut Vec<Json>) {
+        for result in &mut results {
+            let of = |call: &&ToolCall| result.tool_call_id.as_ref() == Some(&call.id);
+            if let (None, Some(call)) = (&result.name, message.tool_calls.iter().find(of)) {
+                result.name = Some(call.name.clone());
+            }
+        }
+        if self.single_calls {
+            while message.tool_calls.len() > 1 {
+                let later = message.tool_calls.split_off(1);
+                let of = |result: &Message| {
+                    result.tool_call_id.as_ref() == Some(&message.tool_calls[0].id)
+                };
+                let result = results.iter().position(of).map(|at| results.remove(at));
+                self.calls(message, result.into_iter().collect(), all);
+                message = Message {
+                    tool_calls: later,
+                    ..Message::new("assistant", "")
+                };
+            }
+        }
+        all.push(self.message(&message, &results));
+        if !self.tool_responses {
+            all.extend(results.iter().map(|result| self.message(result, &[])));
+        }
+    }
+
+    fn message(&self, message: &Message, results: &[Message]) -> Json {
+        let mut fields = Map::new();
+        let has_calls = !message.tool_calls.is_empty();
+        let mut reasoning = message.reasoning.clone();
+        let mut content = message.content.as_str();
+        if self.thinking && has_calls && !content.is_empty() && !reasoning.is_empty() {
+            reasoning = format!("{reasoning}\n{content}");
+            content = "";
+        }
+        fields.insert("role".into(), message.role.as_str().into());
+        let content = if self.null_content && has_calls && content.is_empty() {
+            Json::Null
+        } else if self.parts {
+            json!([{"type": "text", "text": content}])
+        } else {
+            content.into()
+        };
+        fields.insert("content".into(), content);
+        if !reasoning.is_empty() {
+            let name = if self.thinking {
+                "thinking"
+            } else {
+                "reasoning_content"
+            };
+            fields.insert(name.into(), reasoning.into());
+        }
+        if has_calls {
+            let calls = message.tool_calls.iter().map(|call| self.call(call));
+            fields.insert("tool_calls".into(), calls.collect());
+        }
+        if self.tool_responses && !results.is_empty() {
+            let response = |result: &Message| {
+                let response = serde_json::from_str::<Map<String, Json>>(&result.content);
+                let response =
+                    response.map_or_else(|_| result.content.as_str().into(), Json::Object);
+                json!({"name": result.name, "response": response})
+            };
+            fields.insert(
+                "tool_responses".into(),
+                results.iter().map(response).collect(),
+            );
+        }
+        if let Some(id) = &message.tool_call_id {
+            fields.insert("tool_call_id".into(), self.id(id).into());
+        }
+        if let Some(name) = &message.name {
+            fields.insert("name".into(), name.as_str().into());
+        }
+        Json::Object(fields)
+    }
+
+    fn call(&self, call: &ToolCall) -> Json {
+        let parsed = serde_json::from_str::<Map<String, Json>>(&call.arguments);
+        let arguments = match parsed {
+            Ok(object) if !self.text_arguments => Json::Object(object),
+            _ if call.arguments.trim().is_empty() && !self.text_arguments => json!({}),
+            _ => call.arguments.as_str().into(),
+        };
+        json!({
+            "id": self.id(&call.id),
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments},
+        })
+    }
+
+    /// The identifier, or nine letters and digits that stand for it.
+    fn id(&self, id: &str) -> String {
+        let is_short = id.len() == 9 && id.bytes().all(|b| b.is_ascii_alphanumeric());
+        if is_short || !self.short_ids {
+            return id.to_owned();
+        }
+        // FNV-1a: equal identifiers must stay equal, different ones should stay different.
+        let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{:09x}", hash % 0x10_0000_0000)
+    }
+}
+
+/// A conversation with calls of these tools and their results.
+fn conversation(tools: &[&str]) -> Vec<Message> {
+    let call = |name: &&str| ToolCall {
+        id: format!("call_{name}"),
+        name: (*name).to_owned(),
+        arguments: json!({KEY: format!("{VALUE} {name}")}).to_string(),
+    };
+    let mut messages = vec![
+        Message::new("user", TEXT),
+        Message {
+            tool_calls: tools.iter().map(call).collect(),
+            ..Message::new("assistant", "")
+        },
+    ];
+    messages.extend(tools.iter().map(|name| Message {
+        tool_call_id: Some(format!("call_{name}")),
+        ..Message::new("tool", "1")
+    }));
+    messages
+}

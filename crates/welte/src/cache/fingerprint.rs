@@ -1,0 +1,70 @@
+//! A number that stands for a model's weights, wherever they lie.
+
+use super::store::{Sha256, sha256};
+use welte_formats::Checkpoint;
+use welte_models::ModelSpec;
+
+/// Bytes that are read at the beginning, in the middle and at the end of each tensor, rounded to whole rows.
+const SAMPLE: usize = 4096;
+
+/// SHA-256 over what the model is, and over names, shapes, formats and samples of all tensors. Two models that differ in
+/// it have different weights. It depends neither on the path nor on the time.
+pub(crate) fn fingerprint(checkpoint: &dyn Checkpoint, spec: &ModelSpec) -> Sha256 {
+    let mut sum = sha256([format!("{spec:?}").as_bytes()]);
+    for tensor in checkpoint.tensors() {
+        let row = tensor.format.bytes(tensor.k).unwrap_or(0).max(1);
+        let rows = (SAMPLE / row).clamp(1, tensor.n.max(1)).min(tensor.n);
+        let mut samples = Vec::with_capacity(3);
+        for first in [0, (tensor.n - rows) / 2, tensor.n - rows] {
+            // A tensor that cannot be read is not used by the model either.
+            samples.extend(checkpoint.rows(tensor, first, rows).ok());
+        }
+        let description = format!("{tensor:?}");
+        let samples = samples.iter().map(|sample| sample.as_ref());
+        sum = sha256(
+            [sum.as_slice(), description.as_bytes()]
+                .into_iter()
+                .chain(samples),
+        );
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open;
+
+    fn of(source: &str) -> Sha256 {
+        let checkpoint = open(source).unwrap();
+        let spec = welte_models::spec(checkpoint.as_ref()).unwrap();
+        fingerprint(checkpoint.as_ref(), &spec)
+    }
+
+    #[test]
+    fn a_model_has_one_fingerprint_wherever_it_lies() {
+        let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+        let folder = tempfile::tempdir().unwrap();
+        let copy = folder.path().join("other.gguf");
+        std::fs::copy(demo, &copy).unwrap();
+        assert_eq!(of(demo), of(copy.to_str().unwrap()));
+        // The last byte of the file belongs to a tensor.
+        let mut bytes = std::fs::read(&copy).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(&copy, bytes).unwrap();
+        assert_ne!(of(demo), of(copy.to_str().unwrap()));
+    }
+
+    #[test]
+    fn models_differ() {
+        let tiny = of("synthetic:tiny:q8_0");
+        assert_eq!(tiny, of("synthetic:tiny:q8_0"));
+        assert_ne!(tiny, of("synthetic:tiny:q4_0"));
+        assert_ne!(
+            tiny,
+            of(
+                "synthetic:custom,arch=llama,layers=2,dim=64,heads=2,kv_heads=1,head_dim=32,ffn=128,vocab=100:q8_0"
+            )
+        );
+    }
+}

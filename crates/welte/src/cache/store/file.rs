@@ -1,0 +1,283 @@
+//! Files of the prefix store: their names, their layout, and the checks before one is used.
+//!
+//! A file holds what a node of the prefix tree holds: up to a page of keys and a page of each cache.
+//!
+//! ```text
+//! 0   magic, with the version of this layout
+//! 8   identity: SHA-256 over model, arithmetic, page size and caches
+//! 40  name of the page before it; the identity for the first page of a text
+//! 72  number of keys
+//! 76  keys, 4 bytes each
+//!     a page of each cache, one after the other
+//!     SHA-256 of all bytes before
+//! ```
+//!
+//! All numbers are little-endian. A page's name is the SHA-256 over the name before it and its keys. It therefore stands
+//! for the identity and for all keys from the start of the text.
+
+use crate::cache::token_of;
+use ring::digest::{Context, SHA256};
+use welte_table::{CacheKind, Program};
+
+const MAGIC: &[u8; 8] = b"WELTEPF1";
+const KEYS: usize = 76;
+const SUM: usize = 32;
+
+/// A SHA-256.
+pub(crate) type Sha256 = [u8; 32];
+
+/// SHA-256 over all parts, one after the other.
+pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Sha256 {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(part);
+    }
+    let mut sum = [0; 32];
+    sum.copy_from_slice(context.finish().as_ref());
+    sum
+}
+
+/// The end of a run of pages from the start of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Name of the last page: stands for its keys and all before.
+    pub(crate) name: Sha256,
+    /// Stands for the tokens without their roles.
+    pub(crate) trail: [u8; 16],
+}
+
+impl Place {
+    /// The place after these keys, which are at most a page.
+    pub(crate) fn after(&self, keys: &[u32]) -> Place {
+        let mut name = Context::new(&SHA256);
+        let mut trail = Context::new(&SHA256);
+        name.update(&self.name);
+        trail.update(&self.trail);
+        for key in keys {
+            name.update(&key.to_le_bytes());
+            trail.update(&token_of(*key).to_le_bytes());
+        }
+        let mut place = *self;
+        place.name.copy_from_slice(name.finish().as_ref());
+        place.trail.copy_from_slice(&trail.finish().as_ref()[..16]);
+        place
+    }
+}
+
+/// A stored page, as its file's name tells it. In order, pages with the same tokens are neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FileId {
+    pub(super) trail: [u8; 16],
+    /// Start of the name of the page before it.
+    pub(super) parent: [u8; 8],
+    pub(super) name: Sha256,
+}
+
+impl FileId {
+    /// The page that leads from one place to another.
+    pub(super) fn new(parent: &Place, place: &Place) -> FileId {
+        let mut start = [0; 8];
+        start.copy_from_slice(&parent.name[..8]);
+        FileId {
+            trail: place.trail,
+            parent: start,
+            name: place.name,
+        }
+    }
+
+    /// The place at its end.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            name: self.name,
+            trail: self.trail,
+        }
+    }
+
+    pub(super) fn file_name(&self) -> String {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        format!(
+            "{}-{}-{}.page",
+            hex(&self.trail),
+            hex(&self.parent),
+            hex(&self.name)
+        )
+    }
+
+    pub(super) fn parse(file_name: &str) -> Option<FileId> {
+        fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+            let mut bytes = [0; N];
+            if text.len() != 2 * N {
+                return None;
+            }
+            for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+                *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+            }
+            Some(bytes)
+        }
+        let mut parts = file_name.strip_suffix(".page")?.split('-');
+        let id = FileId {
+            trail: unhex(parts.next()?)?,
+            parent: unhex(parts.next()?)?,
+            name: unhex(parts.next()?)?,
+        };
+        // One spelling only.
+        (id.file_name() == file_name).then_some(id)
+    }
+}
+
+/// What all files of a loaded model have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Keys of a full page.
+    pub(crate) page: usize,
+    /// Bytes of a page of each cache.
+    caches: Vec<usize>,
+    identity: Sha256,
+}
+
+impl Layout {
+    /// The layout of a program's pages. `model` stands for the weights, `arithmetic` for everything else that decides
+    /// their bits. `None` if the program has caches that cannot be stored.
+    pub(crate) fn new(program: &Program, model: &Sha256, arithmetic: &str) -> Option<Layout> {
+        let attention = |kind: &CacheKind| matches!(kind, CacheKind::Attention { .. });
+        if !program.caches.iter().all(|cache| attention(&cache.kind)) {
+            return None;
+        }
+        let bytes = |bytes: Option<u64>| usize::try_from(bytes?).ok();
+        let caches: Option<Vec<usize>> = program
+            .caches
+            .iter()
+            .map(|cache| bytes(cache.page_bytes(program.page)))
+            .collect();
+        // The number of pages in the pool does not matter.
+        let shapes: Vec<&CacheKind> = program.caches.iter().map(|cache| &cache.kind).collect();
+        let rest = format!("\n{}\n{arithmetic}\n{shapes:?}", program.page);
+        Some(Layout {
+            page: program.page as usize,
+            caches: caches?,
+            identity: sha256([MAGIC.as_slice(), model, rest.as_bytes()]),
+        })
+    }
+
+    /// The start of every text.
+    pub(crate) fn start(&self) -> Place {
+        let mut trail = [0; 16];
+        trail.copy_from_slice(&self.identity[..16]);
+        Place {
+            name: self.identity,
+            trail,
+        }
+    }
+
+    /// Bytes of a file with a full page of keys and all pages.
+    pub(super) fn most_bytes(&self) -> usize {
+        KEYS + 4 * self.page + self.caches.iter().sum::<usize>() + SUM
+    }
+
+    /// Bytes of the pages of all caches.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.caches.iter().sum()
+    }
+}
+
+/// The bytes of one file, in memory allocated once.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    pub(super) bytes: Vec<u8>,
+    /// Bytes of the file.
+    pub(super) len: usize,
+}
+
+impl Staging {
+    pub(super) fn new(layout: &Layout) -> Staging {
+        Staging {
+            bytes: vec![0; layout.most_bytes()],
+            len: 0,
+        }
+    }
+
+    /// Writes header and keys, and lets `fill` write the page of each cache.
+    pub(super) fn encode<E>(
+        &mut self,
+        layout: &Layout,
+        parent: &Place,
+        keys: &[u32],
+        fill: &mut dyn FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.bytes[..8].copy_from_slice(MAGIC);
+        self.bytes[8..40].copy_from_slice(&layout.identity);
+        self.bytes[40..72].copy_from_slice(&parent.name);
+        self.bytes[72..76].copy_from_slice(&(keys.len() as u32).to_le_bytes());
+        for (place, key) in self.bytes[KEYS..].chunks_exact_mut(4).zip(keys) {
+            place.copy_from_slice(&key.to_le_bytes());
+        }
+        let mut at = KEYS + 4 * keys.len();
+        for (cache, bytes) in layout.caches.iter().enumerate() {
+            fill(cache, &mut self.bytes[at..at + bytes])?;
+            at += bytes;
+        }
+        self.len = at + SUM;
+        Ok(())
+    }
+
+    /// Adds the checksum.
+    pub(super) fn seal(&mut self) {
+        let end = self.len - SUM;
+        let sum = sha256([&self.bytes[..end]]);
+        self.bytes[end..self.len].copy_from_slice(&sum);
+    }
+
+    /// Checks everything: the file is what its name says, unchanged, and of this model and arithmetic.
+    pub(super) fn check(&self, layout: &Layout, id: &FileId) -> Result<(), &'static str> {
+        let file = &self.bytes[..self.len];
+        if file.len() < KEYS + SUM {
+            return Err("it is cut short");
+        }
+        if !file.starts_with(MAGIC) {
+            return Err("it is no page of this version");
+        }
+        if file[8..40] != layout.identity {
+            return Err("it belongs to another model or arithmetic");
+        }
+        let count = self.word(72) as usize;
+        if count == 0 || count > layout.page {
+            return Err("it has an impossible number of keys");
+        }
+        if KEYS + 4 * count + layout.page_bytes() + SUM != file.len() {
+            return Err("it has the wrong length");
+        }
+        let (body, sum) = file.split_at(file.len() - SUM);
+        if sha256([body]) != sum {
+            return Err("its checksum is wrong");
+        }
+        let parent = &file[40..72];
+        let name = sha256([parent, &file[KEYS..KEYS + 4 * count]]);
+        if name != id.name || parent[..8] != id.parent {
+            return Err("its name belongs to other content");
+        }
+        Ok(())
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(&self.bytes[at..at + 4]);
+        u32::from_le_bytes(bytes)
+    }
+
+    /// The name of the page before it.
+    pub(crate) fn parent(&self) -> &[u8] {
+        &self.bytes[40..72]
+    }
+
+    /// Its keys.
+    pub(crate) fn keys(&self) -> impl ExactSizeIterator<Item = u32> {
+        (0..self.word(72) as usize).map(|i| self.word(KEYS + 4 * i))
+    }
+
+    /// The page of a cache.
+    pub(crate) fn page(&self, layout: &Layout, cache: usize) -> &[u8] {
+        let before: usize = layout.caches[..cache].iter().sum();
+        let start = KEYS + 4 * self.word(72) as usize + before;
+        &self.bytes[start..start + layout.caches[cache]]
+    }
+}

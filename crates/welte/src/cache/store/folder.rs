@@ -1,0 +1,135 @@
+//! The folder of the prefix store: which files there are, how much they take, and which one goes first.
+
+use super::file::FileId;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Ends the name of a file that is being written.
+const UNFINISHED: &str = ".unfinished";
+/// Unfinished files of a process that died are removed after this time.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    bytes: u64,
+    used: SystemTime,
+}
+
+/// What this process knows of the folder. Other processes may add and remove files at any time.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    most: u64,
+    entries: BTreeMap<FileId, Entry>,
+    total: u64,
+}
+
+impl Folder {
+    /// Makes the folder if need be, and lists it.
+    pub(super) fn open(path: &Path, most: u64) -> (Folder, io::Result<()>) {
+        let mut folder = Folder {
+            path: path.to_path_buf(),
+            most,
+            entries: BTreeMap::new(),
+            total: 0,
+        };
+        let result = fs::create_dir_all(path).and_then(|()| folder.list());
+        (folder, result)
+    }
+
+    fn list(&mut self) -> io::Result<()> {
+        for file in fs::read_dir(&self.path)? {
+            let file = file?;
+            let name = file.file_name();
+            let name = name.to_string_lossy();
+            let Ok(data) = file.metadata() else {
+                continue;
+            };
+            let used = data.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            if let Some(id) = FileId::parse(&name) {
+                self.note(id, data.len(), used);
+            } else if name.ends_with(UNFINISHED) && used.elapsed().is_ok_and(|age| age > ABANDONED)
+            {
+                // Another process may have been faster.
+                let _ = fs::remove_file(file.path());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn path_of(&self, id: &FileId) -> PathBuf {
+        self.path.join(id.file_name())
+    }
+
+    /// Where a file is written before it gets its name. `number` is unique in this process.
+    pub(super) fn unfinished(&self, number: u64) -> PathBuf {
+        let process = std::process::id();
+        self.path.join(format!("{process}-{number}{UNFINISHED}"))
+    }
+
+    pub(super) fn contains(&self, id: &FileId) -> bool {
+        self.entries.contains_key(id)
+    }
+
+    /// Pages with these tokens after this page, in whatever roles.
+    pub(super) fn variants(&self, id: &FileId) -> impl Iterator<Item = &FileId> {
+        let from = FileId {
+            name: [0; 32],
+            ..*id
+        };
+        let to = FileId {
+            name: [255; 32],
+            ..*id
+        };
+        self.entries.range(from..=to).map(|(id, _)| id)
+    }
+
+    /// Bytes of all files.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The bound.
+    pub(super) fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// Notes a file that exists.
+    pub(super) fn note(&mut self, id: FileId, bytes: u64, used: SystemTime) {
+        self.forget(&id);
+        self.entries.insert(id, Entry { bytes, used });
+        self.total += bytes;
+    }
+
+    /// Notes that a file does not exist.
+    pub(super) fn forget(&mut self, id: &FileId) {
+        if let Some(entry) = self.entries.remove(id) {
+            self.total -= entry.bytes;
+        }
+    }
+
+    /// Marks a file as used at this time.
+    pub(super) fn touch(&mut self, id: &FileId, now: SystemTime) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.used = now;
+        }
+    }
+
+    /// Forgets the files that have not been used for the longest time until `bytes` more fit. The caller removes them.
+    pub(super) fn make_room(&mut self, bytes: u64) -> Vec<PathBuf> {
+        let most = self.most.saturating_sub(bytes);
+        let mut removed = Vec::new();
+        while self.total > most {
+            let Some((id, _)) = self.entries.iter().min_by_key(|(_, entry)| entry.used) else {
+                break;
+            };
+            let id = *id;
+            self.forget(&id);
+            removed.push(self.path_of(&id));
+        }
+        removed
+    }
+}

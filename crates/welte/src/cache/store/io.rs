@@ -1,0 +1,197 @@
+//! The thread that reads and writes the files of the prefix store.
+
+use super::file::{FileId, Layout, Staging};
+use super::folder::Folder;
+use super::{PrefixStoreOptions, Shared, Stored, Write};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Instant, SystemTime};
+
+/// Files written before the folder is listed anew, so that the size bound holds when other processes write too.
+const LIST_AFTER: u32 = 64;
+
+/// What the scheduler asks for.
+pub(super) enum Job {
+    Read { id: FileId, staging: Staging },
+    Write { id: FileId, staging: Staging },
+    Used(Vec<Stored>),
+}
+
+/// What became of it.
+pub(super) enum Done {
+    Read {
+        id: FileId,
+        staging: Staging,
+    },
+    /// The file is not there, or cannot be used.
+    Missing {
+        id: FileId,
+        staging: Staging,
+    },
+    /// The buffer is free again.
+    Idle(Staging),
+}
+
+/// The thread's side of the store.
+pub(super) struct Io {
+    pub(super) layout: Layout,
+    pub(super) shared: Arc<Shared>,
+    pub(super) options: PrefixStoreOptions,
+    pub(super) write: Box<Write>,
+    /// Numbers the unfinished files.
+    pub(super) unfinished: u64,
+    /// Files written since the folder was listed.
+    pub(super) unlisted: u32,
+}
+
+impl Io {
+    /// Does all jobs, in order, until the other side is gone.
+    pub(super) fn run(mut self, jobs: &Receiver<Job>, results: &Sender<Done>) {
+        self.make_room(0);
+        for job in jobs {
+            let done = match job {
+                Job::Read { id, staging } => self.read(id, staging),
+                Job::Write { id, mut staging } => {
+                    self.write(&id, &mut staging);
+                    Done::Idle(staging)
+                }
+                Job::Used(chain) => {
+                    self.touch(&chain);
+                    continue;
+                }
+            };
+            // If the other side is gone, nobody waits for this.
+            let _ = results.send(done);
+        }
+    }
+
+    fn read(&mut self, id: FileId, mut staging: Staging) -> Done {
+        let start = Instant::now();
+        let path = self.shared.folder().path_of(&id);
+        let checked = match read_file(&path, &mut staging) {
+            // Another process removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.shared.folder().forget(&id);
+                return Done::Missing { id, staging };
+            }
+            Err(error) => Err(error.to_string()),
+            Ok(()) => staging.check(&self.layout, &id).map_err(str::to_string),
+        };
+        if let Err(problem) = checked {
+            self.shared.folder().forget(&id);
+            remove(&path);
+            let mut status = self.shared.status();
+            status.files_rejected += 1;
+            status.problem = Some(format!("{}: {problem}", path.display()));
+            return Done::Missing { id, staging };
+        }
+        let rate = staging.len as f64 / start.elapsed().as_secs_f64().max(1e-9);
+        let mut status = self.shared.status();
+        status.pages_read += 1;
+        status.read_rate = match status.read_rate {
+            0.0 => rate,
+            before => 0.75 * before + 0.25 * rate,
+        };
+        Done::Read { id, staging }
+    }
+
+    fn write(&mut self, id: &FileId, staging: &mut Staging) {
+        let bytes = staging.len as u64;
+        if bytes > self.options.bytes {
+            let problem = format!(
+                "{}: a page of {bytes} bytes exceeds the limit of {}",
+                self.options.dir.display(),
+                self.options.bytes
+            );
+            return self.lost(problem);
+        }
+        if self.unlisted >= LIST_AFTER {
+            self.unlisted = 0;
+            let (folder, listed) = Folder::open(&self.options.dir, self.options.bytes);
+            if listed.is_ok() {
+                *self.shared.folder() = folder;
+            }
+        }
+        self.make_room(bytes);
+        staging.seal();
+        let (path, unfinished) = {
+            self.unfinished += 1;
+            let folder = self.shared.folder();
+            (folder.path_of(id), folder.unfinished(self.unfinished))
+        };
+        let written = (self.write)(&unfinished, &staging.bytes[..staging.len])
+            .and_then(|()| fs::rename(&unfinished, &path));
+        match written {
+            Ok(()) => {
+                self.unlisted += 1;
+                self.shared.folder().note(*id, bytes, SystemTime::now());
+                self.shared.status().pages_written += 1;
+            }
+            Err(error) => {
+                remove(&unfinished);
+                self.lost(format!("{}: {error}", path.display()));
+            }
+        }
+    }
+
+    fn lost(&self, problem: String) {
+        let mut status = self.shared.status();
+        status.pages_lost += 1;
+        status.problem = Some(problem);
+    }
+
+    fn make_room(&self, bytes: u64) {
+        let removed = self.shared.folder().make_room(bytes);
+        for path in removed {
+            remove(&path);
+        }
+    }
+
+    /// From the last to the first, so that the first is the newest.
+    fn touch(&self, chain: &[Stored]) {
+        for stored in chain.iter().rev() {
+            let now = SystemTime::now();
+            let path = {
+                let mut folder = self.shared.folder();
+                folder.touch(&stored.id, now);
+                folder.path_of(&stored.id)
+            };
+            // If this fails, the file is only removed sooner.
+            let file = File::options().append(true).open(path);
+            let _ = file.and_then(|file| file.set_modified(now));
+        }
+    }
+}
+
+/// Removes a file, or an empty folder in its place. What cannot be removed is not used either.
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
+}
+
+/// Reads a whole file, and refuses one that is longer than the buffer.
+fn read_file(path: &Path, staging: &mut Staging) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    staging.len = 0;
+    loop {
+        match file.read(&mut staging.bytes[staging.len..]) {
+            Ok(0) => break,
+            Ok(n) => staging.len += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+            Err(error) => return Err(error),
+        }
+    }
+    if staging.len == staging.bytes.len() && file.read(&mut [0])? > 0 {
+        return Err(io::Error::other("it is too long"));
+    }
+    Ok(())
+}
+
+/// Writes a file and waits until it is on disk.
+pub(super) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}

@@ -1,0 +1,337 @@
+//! The prefix store: pages of the prefix tree on disk, so that they outlive eviction and the process.
+//!
+//! One file per node. The scheduler decides what is written and read; an I/O thread does it, through a fixed number of
+//! staging buffers. Nothing here can fail a request: a page that cannot be read is computed, a page that cannot be
+//! written is lost, and [`PrefixStoreStatus`] says why.
+
+mod file;
+mod folder;
+mod io;
+
+pub(super) use file::sha256;
+pub(crate) use file::{FileId, Layout, Place, Sha256, Staging};
+
+use folder::Folder;
+use io::{Done, Io, Job};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Pages that may be on their way to or from the disk at a time.
+const STAGING: usize = 4;
+
+/// Where evicted prefixes are kept on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixStoreOptions {
+    /// The folder. It may be shared by processes and by models.
+    pub dir: PathBuf,
+    /// The most bytes that its files take. The least recently used ones are removed first.
+    pub bytes: u64,
+}
+
+/// What a prefix store has done since it was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct PrefixStoreStatus {
+    /// Pages read and used.
+    pub pages_read: u64,
+    /// Pages written.
+    pub pages_written: u64,
+    /// Pages not written because the disk was too slow or because of an error.
+    pub pages_lost: u64,
+    /// Files that were damaged or misnamed. They have been removed.
+    pub files_rejected: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Bytes per second at which pages are read and checked; 0 before the first one.
+    pub read_rate: f64,
+    /// The last error, in words.
+    pub problem: Option<String>,
+}
+
+/// What the two threads share.
+struct Shared {
+    folder: Mutex<Folder>,
+    status: Mutex<PrefixStoreStatus>,
+}
+
+impl Shared {
+    fn folder(&self) -> MutexGuard<'_, Folder> {
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn status(&self) -> MutexGuard<'_, PrefixStoreStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells what a store does.
+#[derive(Clone)]
+pub(crate) struct StoreMonitor(Arc<Shared>);
+
+impl StoreMonitor {
+    pub(crate) fn status(&self) -> PrefixStoreStatus {
+        PrefixStoreStatus {
+            bytes: self.0.folder().total(),
+            ..self.0.status().clone()
+        }
+    }
+}
+
+/// A stored page that would continue a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) id: FileId,
+    /// Keys that it holds.
+    pub(crate) tokens: usize,
+}
+
+/// The answer to [`PrefixStore::read`].
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) id: FileId,
+    /// The page; `None` if the file was missing or damaged. Give it back with [`PrefixStore::recycle`].
+    pub(crate) page: Option<Staging>,
+}
+
+/// The scheduler's side of the store.
+pub(crate) struct PrefixStore {
+    layout: Layout,
+    shared: Arc<Shared>,
+    /// Staging buffers that nobody uses.
+    free: Vec<Staging>,
+    answers: VecDeque<Answer>,
+    jobs: Option<Sender<Job>>,
+    done: Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Writes a file that must be on disk when the function returns.
+type Write = dyn Fn(&Path, &[u8]) -> std::io::Result<()> + Send;
+
+impl PrefixStore {
+    /// Opens a folder, and makes it if need be. If the folder cannot be used, the store finds nothing, writes nothing, and says so in its status.
+    pub(crate) fn open(options: &PrefixStoreOptions, layout: Layout) -> PrefixStore {
+        PrefixStore::open_with(options, layout, Box::new(io::write_file))
+    }
+
+    fn open_with(options: &PrefixStoreOptions, layout: Layout, write: Box<Write>) -> PrefixStore {
+        let (folder, opened) = Folder::open(&options.dir, options.bytes);
+        let shared = Arc::new(Shared {
+            folder: Mutex::new(folder),
+            status: Mutex::default(),
+        });
+        // The staging buffers bound both queues.
+        let (jobs, taken) = channel();
+        let (results, done) = channel();
+        let mut store = PrefixStore {
+            free: (0..STAGING).map(|_| Staging::new(&layout)).collect(),
+            answers: VecDeque::with_capacity(STAGING),
+            layout,
+            shared,
+            jobs: None,
+            done,
+            thread: None,
+        };
+        let io = Io {
+            layout: store.layout.clone(),
+            shared: store.shared.clone(),
+            options: options.clone(),
+            write,
+            unfinished: 0,
+            unlisted: 0,
+        };
+        let thread = std::thread::Builder::new()
+            .name("prefix store".to_string())
+            .spawn(move || io.run(&taken, &results));
+        match (opened, thread) {
+            (Ok(()), Ok(thread)) => {
+                store.jobs = Some(jobs);
+                store.thread = Some(thread);
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let problem = format!("{}: {error}", options.dir.display());
+                store.shared.status().problem = Some(problem);
+            }
+        }
+        store
+    }
+
+    /// The layout of its files.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Tells what the store does, also after it was closed.
+    pub(crate) fn monitor(&self) -> StoreMonitor {
+        StoreMonitor(self.shared.clone())
+    }
+
+    /// Bytes per second at which pages are read; 0 before the first one.
+    pub(crate) fn read_rate(&self) -> f64 {
+        self.shared.status().read_rate
+    }
+
+    /// The most bytes of all files.
+    pub(crate) fn most_bytes(&self) -> u64 {
+        self.shared.folder().most()
+    }
+
+    /// Finds the stored pages that continue a text at `place` with these keys, and appends them to `chain`. A key with
+    /// the role "prompt" matches both roles unless `exact`.
+    pub(crate) fn chain(
+        &self,
+        mut place: Place,
+        mut keys: &[u32],
+        exact: bool,
+        chain: &mut Vec<Stored>,
+    ) {
+        if self.jobs.is_none() {
+            return;
+        }
+        let folder = self.shared.folder();
+        let find = |place: &Place, keys: &[u32]| {
+            let id = FileId::new(place, &place.after(keys));
+            if folder.contains(&id) {
+                return Some(id);
+            }
+            folder.variants(&id).next().copied().filter(|_| !exact)
+        };
+        let page = self.layout.page;
+        while keys.len() >= page
+            && let Some(id) = find(&place, &keys[..page])
+        {
+            chain.push(Stored { id, tokens: page });
+            place = id.place();
+            keys = &keys[page..];
+        }
+        // A text may end with a part of a page.
+        let longest = keys.len().min(page - 1);
+        let part = (1..=longest).rev().find_map(|tokens| {
+            let id = find(&place, &keys[..tokens])?;
+            Some(Stored { id, tokens })
+        });
+        chain.extend(part);
+    }
+
+    /// Asks for a page. False if no staging buffer is free: ask again after an answer. The I/O thread answers in order.
+    pub(crate) fn read(&mut self, id: FileId) -> bool {
+        let Some((jobs, staging)) = self.jobs.as_ref().zip(self.free.pop()) else {
+            return false;
+        };
+        jobs.send(Job::Read { id, staging }).is_ok()
+    }
+
+    /// The next answer, if there is one.
+    pub(crate) fn poll(&mut self) -> Option<Answer> {
+        while let Ok(done) = self.done.try_recv() {
+            self.sort(done);
+        }
+        self.answers.pop_front()
+    }
+
+    /// Sleeps until a job is done, or until some time has passed.
+    pub(crate) fn wait(&mut self, at_most: Duration) {
+        if let Ok(done) = self.done.recv_timeout(at_most) {
+            self.sort(done);
+        }
+    }
+
+    fn sort(&mut self, done: Done) {
+        match done {
+            Done::Idle(staging) => self.free.push(staging),
+            Done::Read { id, staging } => self.answers.push_back(Answer {
+                id,
+                page: Some(staging),
+            }),
+            Done::Missing { id, staging } => {
+                self.free.push(staging);
+                self.answers.push_back(Answer { id, page: None });
+            }
+        }
+    }
+
+    /// Takes back the page of an answer.
+    pub(crate) fn recycle(&mut self, page: Staging) {
+        self.free.push(page);
+    }
+
+    /// Marks pages as used, given from the start of a text. Those near the start count as used later, because without
+    /// them the others are useless.
+    pub(crate) fn used(&mut self, chain: Vec<Stored>) {
+        if let Some(jobs) = &self.jobs {
+            // The thread ends only after this sender.
+            let _ = jobs.send(Job::Used(chain));
+        }
+    }
+
+    /// Writes a page, unless it is stored already. `fill` copies the page of each cache. If all staging buffers are
+    /// in use, the page is lost, or with `wait` the call waits for one.
+    pub(crate) fn write<E>(
+        &mut self,
+        parent: &Place,
+        keys: &[u32],
+        wait: bool,
+        fill: &mut dyn FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let id = FileId::new(parent, &parent.after(keys));
+        if self.jobs.is_none() || self.shared.folder().contains(&id) {
+            return Ok(());
+        }
+        while let Ok(done) = self.done.try_recv() {
+            self.sort(done);
+        }
+        while wait
+            && self.free.is_empty()
+            && let Ok(done) = self.done.recv()
+        {
+            self.sort(done);
+        }
+        let Some(mut staging) = self.free.pop() else {
+            self.shared.status().pages_lost += 1;
+            return Ok(());
+        };
+        if let Err(error) = staging.encode(&self.layout, parent, keys, fill) {
+            self.free.push(staging);
+            return Err(error);
+        }
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(Job::Write { id, staging });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PrefixStore {
+    /// Finishes what has been asked for.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Bytes and tokens per second, as measured; 0 where nothing has been measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rates {
+    /// Bytes of stored pages read, checked and copied per second.
+    pub(crate) read: f64,
+    /// Tokens of a prompt computed per second.
+    pub(crate) compute: f64,
+}
+
+impl Rates {
+    /// True if reading these tokens is expected to be faster than computing them, or if nobody knows.
+    pub(crate) fn reading_is_faster(&self, bytes: u64, tokens: usize) -> bool {
+        self.read <= 0.0
+            || self.compute <= 0.0
+            || bytes as f64 / self.read < tokens as f64 / self.compute
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! The disk tier: reads the stored pages of admitted prompts, and writes evicted ones.
+
+use super::sequence::Sequence;
+use crate::cache::{
+    GENERATED, Layout, NO_PAGE, Place, PrefixStore, PrefixTree, Rates, Sha256, Staging,
+    StoreMonitor, Stored, matches,
+};
+use std::time::Duration;
+use welte_device::{Context, Error};
+
+/// Rows that a step must have to tell how fast prompts are computed.
+const TELLING: usize = 32;
+
+/// Stored pages that are on their way to a sequence.
+pub(crate) struct Restore {
+    /// The pages, from the first that the sequence lacks.
+    chain: Vec<Stored>,
+    /// Pages asked for.
+    asked: usize,
+    /// Pages that have arrived.
+    done: usize,
+    /// Name of the page before the next one.
+    before: Sha256,
+    /// Takes only pages in the roles that the sequence asks for.
+    exact: bool,
+    /// They count as cached tokens of the prompt.
+    first: bool,
+}
+
+/// The store, as the scheduler uses it.
+pub(crate) struct Disk {
+    store: PrefixStore,
+    rates: Rates,
+    /// A node and those before it.
+    path: Vec<u32>,
+}
+
+impl Disk {
+    /// A tier on this store, for a tree of at most so many nodes.
+    pub(crate) fn new(store: PrefixStore, nodes: usize) -> Disk {
+        Disk {
+            store,
+            rates: Rates::default(),
+            path: Vec::with_capacity(nodes),
+        }
+    }
+
+    /// Tells what the store does.
+    pub(crate) fn monitor(&self) -> StoreMonitor {
+        self.store.monitor()
+    }
+
+    /// A step of so many rows of prompts took so long.
+    pub(crate) fn computed(&mut self, rows: usize, took: Duration) {
+        if rows >= TELLING {
+            let rate = rows as f64 / took.as_secs_f64().max(1e-9);
+            self.rates.compute = match self.rates.compute {
+                0.0 => rate,
+                before => before + 0.25 * (rate - before),
+            };
+        }
+    }
+
+    /// Looks for stored pages that continue what a sequence has found in the tree, up to `limit` tokens. `settled`: it has
+    /// run before, so it takes only the roles that it had.
+    pub(crate) fn begin(
+        &mut self,
+        sequence: &mut Sequence,
+        page: usize,
+        limit: usize,
+        settled: bool,
+    ) {
+        let from = sequence.computed / page * page;
+        let mut place = self.store.layout().start();
+        for keys in sequence.keys[..from].chunks(page) {
+            place = place.after(keys);
+        }
+        let exact = sequence.exact || settled;
+        let mut chain = Vec::new();
+        self.store
+            .chain(place, &sequence.keys[from..limit], exact, &mut chain);
+        let found: usize = chain.iter().map(|stored| stored.tokens).sum();
+        if from + found > sequence.computed {
+            sequence.computed = from;
+            sequence.inserted = from;
+            if !settled {
+                // A copied page is read anew, in whatever roles it was stored.
+                let copied = &mut sequence.keys[from..];
+                copied.iter_mut().for_each(|key| *key &= !GENERATED);
+                sequence.out.report(|report| report.cached = from);
+            }
+            sequence.restore = Some(Box::new(Restore {
+                chain,
+                asked: 0,
+                done: 0,
+                before: place.name,
+                exact,
+                first: !settled,
+            }));
+        }
+    }
+
+    /// Asks for the next pages of sequences, and hands out those that have arrived. If a page cannot be copied to the
+    /// device, the sequence is the one that is planned.
+    pub(crate) fn advance(
+        &mut self,
+        context: &mut dyn Context,
+        sequences: &mut [Sequence],
+    ) -> Result<(), Error> {
+        while let Some(answer) = self.store.poll() {
+            let waits = |sequence: &&mut Sequence| {
+                let restore = sequence.restore.as_ref();
+                restore.is_some_and(|r| {
+                    r.done < r.asked && r.chain.get(r.done).is_some_and(|s| s.id == answer.id)
+                })
+            };
+            let sequence = sequences.iter_mut().find(waits);
+            let taken = match (sequence, &answer.page) {
+                (Some(sequence), Some(page)) => self.take(context, sequence, page),
+                (Some(sequence), None) => {
+                    stop(sequence);
+                    Ok(())
+                }
+                // Nobody waits for it any more.
+                (None, _) => Ok(()),
+            };
+            if let Some(page) = answer.page {
+                self.store.recycle(page);
+            }
+            taken?;
+        }
+        self.rates.read = self.store.read_rate();
+        for sequence in sequences {
+            self.ask(sequence);
+        }
+        Ok(())
+    }
+
+    /// Asks for further pages as long as reading is faster than computing, and lets go of a sequence that has all.
+    fn ask(&mut self, sequence: &mut Sequence) {
+        let Some(restore) = &mut sequence.restore else {
+            return;
+        };
+        let rest = &restore.chain[restore.asked..];
+        let bytes = rest.len() * self.store.layout().page_bytes();
+        let tokens = rest.iter().map(|stored| stored.tokens).sum();
+        if !self.rates.reading_is_faster(bytes as u64, tokens) {
+            restore.chain.truncate(restore.asked);
+        }
+        while let Some(next) = restore.chain.get(restore.asked) {
+            if !self.store.read(next.id) {
+                break;
+            }
+            restore.asked += 1;
+        }
+        if restore.done == restore.chain.len() {
+            let chain = std::mem::take(&mut restore.chain);
+            self.store.used(chain);
+            if restore.first {
+                sequence
+                    .out
+                    .report(|report| report.cached = sequence.computed);
+            }
+            sequence.restore = None;
+        }
+    }
+
+    /// Copies a page to the device, if it is the one that the sequence needs.
+    fn take(
+        &mut self,
+        context: &mut dyn Context,
+        sequence: &mut Sequence,
+        page: &Staging,
+    ) -> Result<(), Error> {
+        let Some(restore) = &mut sequence.restore else {
+            return Ok(());
+        };
+        let first = sequence.computed;
+        let wanted = &mut sequence.keys[first..];
+        let fits = page.parent() == restore.before
+            && page.keys().len() == restore.chain[restore.done].tokens
+            && page
+                .keys()
+                .zip(&*wanted)
+                .all(|(held, wanted)| matches(held, *wanted, restore.exact));
+        if !fits {
+            stop(sequence);
+            return Ok(());
+        }
+        let layout = self.store.layout();
+        let entry = first / layout.page;
+        for (cache, list) in sequence.lists.iter().enumerate() {
+            if let Err(error) = context.write_page(cache, list[entry], page.page(layout, cache)) {
+                sequence.planned = 1;
+                return Err(error);
+            }
+        }
+        for (key, held) in wanted.iter_mut().zip(page.keys()) {
+            *key = held;
+        }
+        sequence.computed += page.keys().len();
+        restore.before = restore.chain[restore.done].id.place().name;
+        restore.done += 1;
+        Ok(())
+    }
+
+    /// Sleeps until a page arrives, or for a moment.
+    pub(crate) fn wait(&mut self) {
+        self.store.wait(Duration::from_millis(5));
+    }
+
+    /// Writes a node that is about to be evicted. If the disk is too slow, it is lost.
+    pub(crate) fn save(&mut self, context: &mut dyn Context, tree: &PrefixTree, node: u32) {
+        self.write(context, tree, node, false);
+    }
+
+    /// Writes all nodes, or the most recently used ones of as many bytes as the store may take.
+    pub(crate) fn save_all(&mut self, context: &mut dyn Context, tree: &PrefixTree) {
+        let each = self.store.layout().page_bytes().max(1) as u64;
+        let most = usize::try_from(self.store.most_bytes() / each).unwrap_or(usize::MAX);
+        // Children come before their parents, which are then the newer files.
+        for node in tree.nodes().skip(tree.len().saturating_sub(most)) {
+            self.write(context, tree, node, true);
+        }
+    }
+
+    fn write(&mut self, context: &mut dyn Context, tree: &PrefixTree, node: u32, wait: bool) {
+        let pages = tree.pages(node);
+        if pages.contains(&NO_PAGE) {
+            return;
+        }
+        self.path.clear();
+        let mut before = tree.parent(node);
+        while let Some(node) = before {
+            self.path.push(node);
+            before = tree.parent(node);
+        }
+        let start = self.store.layout().start();
+        let nodes = self.path.iter().rev();
+        let parent = nodes.fold(start, |place: Place, node| place.after(tree.keys(*node)));
+        // A page that the device does not give is lost. If the device is broken, the next step says so.
+        let _ = self
+            .store
+            .write(&parent, tree.keys(node), wait, &mut |cache, bytes| {
+                context.read_page(cache, pages[cache], bytes)
+            });
+    }
+}
+
+/// The rest of the chain is computed.
+fn stop(sequence: &mut Sequence) {
+    if let Some(restore) = &mut sequence.restore {
+        restore.chain.truncate(restore.done);
+        restore.asked = restore.done;
+    }
+}
+
+/// Opens the store of a loaded model.
+pub(crate) fn open(
+    options: &crate::PrefixStoreOptions,
+    model: &crate::Model,
+    nodes: usize,
+) -> Result<Disk, crate::Error> {
+    let loaded = &model.inner.loaded;
+    let layout = Layout::new(
+        loaded.program(),
+        &model.inner.fingerprint,
+        &loaded.arithmetic(),
+    );
+    let layout = layout.ok_or(crate::Error::PrefixStore {
+        origin: model.origin().to_string(),
+    })?;
+    Ok(Disk::new(PrefixStore::open(options, layout), nodes))
+}
