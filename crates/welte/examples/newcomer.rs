@@ -1,12 +1,14 @@
 //! Running streams and a newcomer with a long prompt: how much the streams notice, and how long the newcomer waits for its
-//! first token. Prints JSON.
+//! first token: new, cached, and from disk after a restart if a directory is given. Prints JSON.
 //!
 //! ```console
-//! $ cargo run --release -p welte --example newcomer -- MODEL [DEVICE] [STREAMS] [PROMPT] [TOKENS]
+//! $ cargo run --release -p welte --example newcomer -- MODEL [DEVICE] [STREAMS] [PROMPT] [TOKENS] [DIRECTORY]
 //! ```
 
 use std::time::{Duration, Instant};
-use welte::{Engine, EngineOptions, Error, LoadOptions, Model, Request, Stream};
+use welte::{
+    Engine, EngineOptions, Error, LoadOptions, Model, PrefixStoreOptions, Request, Stream,
+};
 
 /// Prompt of each running stream.
 const SHORT: usize = 64;
@@ -17,6 +19,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = words.next().unwrap_or("auto".into()).parse()?;
     let mut number = |default: usize| words.next().map_or(Ok(default), |word| word.parse());
     let (streams, prompt, tokens) = (number(16)?, number(16384)?, number(256)?);
+    let mut how = EngineOptions::default();
+    how.prefix_store = words.next().map(|folder| PrefixStoreOptions {
+        dir: folder.into(),
+        bytes: 64 << 30,
+    });
     let mut options = LoadOptions::default();
     options.device = device;
     options.slots = streams as u32 + 1;
@@ -24,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.cache_positions = (prompt + 64 + (streams + 1) * (SHORT + tokens + 64)) as u32;
     let model = Model::load(&source, &options, &mut |_| ())?;
     let bench = Bench {
-        engine: Engine::new(&model, &EngineOptions::default())?,
+        engine: Engine::new(&model, &how)?,
         vocab: model.vocab(),
         streams,
         tokens,
@@ -35,9 +42,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let newcomer = request(prompt, 1, 16, bench.vocab);
     let disturbed = bench.run(Some(newcomer.clone()))?;
     let again = bench.run(Some(newcomer))?;
-    let (alone, alone_cached) = (request(prompt, 2, 1, bench.vocab), "alone");
+    let alone = request(prompt, 2, 1, bench.vocab);
     let first = first_token(&bench.engine, alone.clone())?;
-    let second = first_token(&bench.engine, alone)?;
+    let second = first_token(&bench.engine, alone.clone())?;
+    let restarted = match how.prefix_store {
+        Some(_) => {
+            bench.engine.shutdown();
+            Some(ms(first_token(&Engine::new(&model, &how)?, alone)?))
+        }
+        None => None,
+    };
     println!(
         "{:#}",
         serde_json::json!({
@@ -46,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 "undisturbed": quiet.latency(), "with_newcomer": disturbed.latency(), "with_cached_newcomer": again.latency(),
             },
             "newcomer_first_token_ms": {"first": ms(disturbed.first_token), "cached": ms(again.first_token)},
-            alone_cached: {"first_token_ms": ms(first), "cached_first_token_ms": ms(second)},
+            "alone_first_token_ms": {"first": ms(first), "cached": ms(second), "restarted": restarted},
             "p99_over_undisturbed_p50": disturbed.percentile(99) / quiet.percentile(50),
         })
     );

@@ -247,7 +247,8 @@ fn is_clean(engine: &Engine, driver: &mut welte::Driver) {
 
 fn round(source: &str, seed: u64, count: usize) {
     let mut random = Random(seed);
-    let model = load(source, &small_pool(1 + random.below(12) as u32));
+    let slots = [1, 3, 6, 12][random.below(4) as usize];
+    let model = load(source, &small_pool(slots));
     let watch = Arc::new(Watch::default());
     let requests = requests(&model, &mut random, 60);
     let mut cases = alone(&model, requests, &watch);

@@ -180,7 +180,7 @@ impl Context for Spy {
             }
             emit(emitted)
         };
-        if self.plain || whole {
+        if (self.plain || whole) && starts.len() <= self.inner.chain_slots() {
             self.watch.fail(&mut self.broken)?;
             return self.inner.chain(starts, control, &mut counted);
         }
