@@ -117,22 +117,20 @@ impl Dialect {
         }
         dialect.tools = shows(dialect, &user, &[TOOL]);
         let one_call = conversation(&[TOOL]);
-        let choices = (0..8u8).map(|bits| Dialect {
+        let mut choices = (0..8u8).map(|bits| Dialect {
             short_ids: bits & 4 != 0,
             text_arguments: bits & 2 != 0,
             null_content: bits & 1 != 0,
             ..dialect
         });
         // Where no form works, the plainest gives the template's own error.
-        if let Some(choice) =
-            { choices }.find(|choice| shows(*choice, &one_call, &[TOOL, KEY, VALUE]))
-        {
+        let shown = [TOOL, KEY, VALUE];
+        if let Some(choice) = choices.find(|choice| shows(*choice, &one_call, &shown)) {
             dialect = choice;
         }
-        let call_marks = |name: &str| format!("{VALUE} {name}");
         let two_calls = conversation(&[TOOL, SECOND_TOOL]);
-        let (first, second) = (call_marks(TOOL), call_marks(SECOND_TOOL));
-        let both = [first.as_str(), second.as_str()];
+        let both = [TOOL, SECOND_TOOL].map(|name| format!("{VALUE} {name}"));
+        let both = [both[0].as_str(), both[1].as_str()];
         let split = Dialect {
             single_calls: true,
             ..dialect
