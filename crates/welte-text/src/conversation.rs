@@ -73,6 +73,9 @@ const KEY: &str = "welte_trial_key";
 const VALUE: &str = "welte_trial_value";
 const TEXT: &str = "welte trial text";
 
+/// In a template that reads messages of the role `tool`.
+const READS_TOOL_MESSAGES: [&str; 4] = ["== 'tool'", "!= 'tool'", "== \"tool\"", "!= \"tool\""];
+
 /// Renders messages with tools.
 type Render<'a> = dyn Fn(&[Json], &[Json]) -> Option<String> + 'a;
 
@@ -82,8 +85,7 @@ impl Dialect {
         let mut dialect = Dialect {
             thinking: source.contains(".thinking") || source.contains("['thinking']"),
             tool_responses: source.contains("tool_responses")
-                && !source.contains("== 'tool'")
-                && !source.contains("== \"tool\""),
+                && !READS_TOOL_MESSAGES.iter().any(|text| source.contains(text)),
             ..Dialect::default()
         };
         let user = [Message::new("user", TEXT)];
