@@ -71,6 +71,35 @@ fn a_prompt_alone_tells_a_story_from_the_bundled_model() {
 }
 
 #[test]
+fn a_second_process_finds_the_prompt_in_the_prefix_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("cache");
+    let folder = folder.to_str().unwrap();
+    let prompt = "Once there was a fox who lived near a river. ".repeat(12);
+    let mut args = vec!["run", "--no-chat", "-p", &prompt, "-n", "8", "--temp", "0"];
+    let without = welte(&args);
+    args.extend(["--prefix-cache", folder, "--prefix-cache-size", "100M"]);
+    let (first, second) = (welte(&args), welte(&args));
+    for output in [&first, &second] {
+        assert_eq!(output.status.code(), Some(0), "{}", err(output));
+        assert_eq!(out(output), out(&without));
+    }
+    assert!(!err(&first).contains(" cached)"), "{}", err(&first));
+    assert!(err(&second).contains(" cached)"), "{}", err(&second));
+    // A folder that cannot be used is named, and the answer comes all the same.
+    args[9] = "models/demo.gguf";
+    let refused = welte(&args);
+    assert_eq!(out(&refused), out(&without));
+    assert!(
+        err(&refused).contains("note: prefix cache: models/demo.gguf"),
+        "{}",
+        err(&refused)
+    );
+    args[11] = "100X";
+    assert_eq!(welte(&args).status.code(), Some(2));
+}
+
+#[test]
 fn a_prompt_comes_from_a_pipe_a_flag_or_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prompt.txt");

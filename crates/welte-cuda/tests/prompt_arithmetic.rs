@@ -9,14 +9,14 @@ use welte_models::CompileOptions;
 use welte_table::{Format, PassKind, Row};
 
 /// Rows of the prompt, and the most per step.
-const PROMPT: u32 = 700;
-const STEP: u32 = 512;
+const PROMPT: u32 = 1800;
+const STEP: u32 = 1600;
 
 fn open(shape: &str, kv_format: Format) -> CudaContext {
     let checkpoint = Synthetic::parse(shape).unwrap();
     let spec = welte_models::spec(&checkpoint).unwrap();
     let options = CompileOptions {
-        context: 1024,
+        context: 2048,
         slots: 3,
         kv_format,
         prompt_rows: STEP,
@@ -42,7 +42,8 @@ struct Cut {
 
 const CUTS: &[Cut] = &[
     cut(&[512], 0, 0),
-    cut(&[512], 0, 39),
+    cut(&[1600], 0, 39),
+    cut(&[1540, 260], 20, 0),
     cut(&[1, 2, 3, 5, 8, 15, 16], 0, 0),
     cut(&[1, 17, 31, 32, 33, 63, 64, 65, 66], 0, 3),
     cut(&[100, 127, 128, 129, 1], 0, 16),

@@ -57,12 +57,18 @@ struct State {
 enum FetchError {
     /// The server ignores range requests.
     NoRanges,
-    Error(Error),
+    Failure(Failure),
+}
+
+impl From<Failure> for FetchError {
+    fn from(failure: Failure) -> FetchError {
+        FetchError::Failure(failure)
+    }
 }
 
 impl From<Error> for FetchError {
     fn from(error: Error) -> FetchError {
-        FetchError::Error(error)
+        FetchError::Failure(Failure::Final(error))
     }
 }
 
@@ -79,7 +85,7 @@ impl Task<'_> {
             other => other,
         };
         let found = found.map_err(|broken| match broken {
-            FetchError::Error(error) => error,
+            FetchError::Failure(failure) => failure.into(),
             FetchError::NoRanges => self.client.bad_answer(
                 &self.what(),
                 "the server returned neither the range nor the whole file".to_string(),
@@ -235,8 +241,8 @@ impl Shared<'_> {
             let before = position;
             let failure = match self.fetch_piece(file, &mut position, end) {
                 Ok(()) => continue,
-                Err(PieceError::NoRanges) => return Err(FetchError::NoRanges),
-                Err(PieceError::Failure(failure)) => failure,
+                Err(FetchError::NoRanges) => return Err(FetchError::NoRanges),
+                Err(FetchError::Failure(failure)) => failure,
             };
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());
@@ -272,7 +278,7 @@ impl Shared<'_> {
     }
 
     /// Writes the bytes of one request to their places.
-    fn fetch_piece(&self, file: &mut File, position: &mut u64, end: u64) -> Result<(), PieceError> {
+    fn fetch_piece(&self, file: &mut File, position: &mut u64, end: u64) -> Result<(), FetchError> {
         let client = self.task.client;
         let what = self.task.what();
         let (start, stop) = (*position, self.parts.start(end));
@@ -288,40 +294,21 @@ impl Shared<'_> {
                     .get("content-range")
                     .and_then(|v| v.to_str().ok());
                 if said.is_none_or(|said| !said.starts_with(&format!("bytes {start}-"))) {
-                    return Err(Failure::Final(client.bad_answer(
-                        &what,
-                        format!(
-                            "the request starts at byte {start}, the answer is for {}",
-                            said.unwrap_or("no range")
-                        ),
-                    ))
-                    .into());
+                    let problem = format!(
+                        "the request starts at byte {start}, the answer is for {}",
+                        said.unwrap_or("no range")
+                    );
+                    return Err(client.bad_answer(&what, problem).into());
                 }
             }
-            (200, false) => return Err(PieceError::NoRanges),
+            (200, false) => return Err(FetchError::NoRanges),
             (status, _) => {
-                return Err(Failure::Final(
-                    client.bad_answer(&what, format!("unexpected HTTP status {status}")),
-                )
-                .into());
+                let problem = format!("unexpected HTTP status {status}");
+                return Err(client.bad_answer(&what, problem).into());
             }
         }
-        let broken = |problem: String| {
-            let host = url
-                .parse()
-                .ok()
-                .and_then(|uri: Uri| uri.host().map(str::to_string));
-            let (what, host) = (what.clone(), host.unwrap_or_default());
-            PieceError::from(Failure::Again(
-                Error::Unreachable {
-                    what,
-                    host,
-                    problem,
-                },
-                None,
-            ))
-        };
-        let disk = |source| PieceError::from(Failure::Final(Error::io(&self.parts.path)(source)));
+        let broken = |problem: String| FetchError::from(Failure::broken(&what, &url, problem));
+        let disk = |source| Error::io(&self.parts.path)(source);
         let mut body = answer.body_mut().as_reader();
         let mut buffer = vec![0; BUFFER];
         if everything && start > 0 {
@@ -352,26 +339,15 @@ impl Shared<'_> {
     }
 
     /// Records the parts that end between two positions.
-    fn mark(&self, from: u64, to: u64) -> Result<(), PieceError> {
+    fn mark(&self, from: u64, to: u64) -> Result<(), FetchError> {
         let ends =
             |part: &u64| self.parts.start(part + 1) > from && self.parts.start(part + 1) <= to;
         for part in (from / self.parts.part..=(to - 1) / self.parts.part).filter(ends) {
-            self.parts.mark(part).map_err(Failure::Final)?;
+            self.parts.mark(part)?;
             self.state().done[part as usize] = true;
             self.changed.notify_all();
         }
         Ok(())
-    }
-}
-
-enum PieceError {
-    NoRanges,
-    Failure(Failure),
-}
-
-impl From<Failure> for PieceError {
-    fn from(failure: Failure) -> PieceError {
-        PieceError::Failure(failure)
     }
 }
 

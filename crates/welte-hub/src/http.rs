@@ -20,6 +20,19 @@ pub(crate) enum Failure {
     Again(Error, Option<Duration>),
 }
 
+impl Failure {
+    /// The connection broke off, so another try may help.
+    pub(crate) fn broken(what: &str, url: &str, problem: String) -> Failure {
+        let uri: Uri = url.parse().unwrap_or_default();
+        let error = Error::Unreachable {
+            what: what.to_string(),
+            host: host(&uri),
+            problem,
+        };
+        Failure::Again(error, None)
+    }
+}
+
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {
         match failure {

@@ -3,7 +3,6 @@
 use crate::http::{Client, Failure, location, quoted, tag};
 use crate::{Error, name};
 use serde_json::Value;
-use ureq::http::Uri;
 
 /// The largest JSON file that is read, in bytes.
 pub(crate) const MOST_JSON: u64 = 64 << 20;
@@ -47,22 +46,8 @@ impl Client {
                 .with_config()
                 .limit(MOST_JSON)
                 .read_to_vec();
-            body.map_err(|error| {
-                let uri: Uri = at.parse().unwrap_or_default();
-                let host = uri.host().unwrap_or_default().to_string();
-                let (what, problem) = (
-                    what.clone(),
-                    format!("the list of files is incomplete: {error}"),
-                );
-                Failure::Again(
-                    Error::Unreachable {
-                        what,
-                        host,
-                        problem,
-                    },
-                    None,
-                )
-            })
+            let broken = |error| format!("the list of files is incomplete: {error}");
+            body.map_err(|error| Failure::broken(&what, &at, broken(error)))
         })?;
         parse(&json).map_err(|problem| self.bad_answer(&what, problem))
     }

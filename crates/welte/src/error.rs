@@ -109,6 +109,16 @@ pub enum Error {
         /// Which token.
         token: u32,
     },
+    /// More of something than a slot of the device holds.
+    #[error("{count} {what}; a request can have {most}")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// The most.
+        most: usize,
+    },
     /// A stop string is empty.
     #[error("a stop string is empty")]
     EmptyStopString,

@@ -50,7 +50,7 @@ fn sampling_after_a_step_gives_the_first_token_of_a_chain(device: DeviceChoice) 
         let sampling = with(sampled(seed), |s| s.repeat_penalty = 1.0);
         stepper.clear();
         stepper.feed(&prompt[..8]).unwrap();
-        stepper.feed(&prompt[8..]).unwrap();
+        stepper.score(&prompt[8..], &mut |_, _| ()).unwrap();
         stepper.set_sampling(&sampling, &[], &[]).unwrap();
         let token = stepper.sample().unwrap();
         stepper.truncate(8);

@@ -156,6 +156,12 @@ fn nonsense_is_refused(device: DeviceChoice) {
     assert!(matches!(refused(&[1], stop), Error::EmptyStopString));
     let bias = with(some(1), |o| o.bias = vec![(1, f32::NAN)]);
     assert!(matches!(refused(&[1], bias), Error::Bias { token: 1 }));
+    let bias = with(some(1), |o| o.bias = vec![(1, 0.5); 2000]);
+    let refusal = refused(&[1], bias).to_string();
+    assert!(
+        refusal.contains("biases") && refusal.contains("1024"),
+        "{refusal}"
+    );
     let bias = with(some(1), |o| {
         o.bias = vec![(u32::MAX, 1.0)];
     });

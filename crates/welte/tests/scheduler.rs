@@ -12,9 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use welte::{
-    DeviceChoice, Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Stream,
-};
+use welte::{Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Stream};
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -26,7 +24,7 @@ fn small_pool(slots: u32) -> LoadOptions {
     with(LoadOptions::default(), |o| {
         o.device = device.parse().unwrap();
         o.context = 448;
-        o.threads = Some(2);
+        o.threads = Some(1);
         o.prompt_rows = 40;
         o.slots = slots;
         o.cache_positions = 640;
@@ -296,7 +294,7 @@ const SOURCES: [&str; 2] = [
 fn every_request_gets_what_it_gets_alone() {
     let seed = variable("WELTE_TEST_SEED").unwrap_or(1);
     for (number, source) in (0u64..).zip(SOURCES.iter().cycle().take(4)) {
-        round(source, seed + number, 500);
+        round(source, seed + number, 400);
     }
 }
 

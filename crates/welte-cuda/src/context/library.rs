@@ -1,18 +1,20 @@
-//! Comparing cuBLASLt's algorithms with our own kernels when a context is made. An algorithm is used only if its bits are
-//! ours. Which algorithm runs therefore changes speed, and never results.
+//! Choosing between cuBLASLt's algorithms and our own kernels when a context is made. Measured times decide, but an algorithm
+//! is used only if its bits are those of our kernels. The choice therefore changes speed, and never results.
 #![allow(unsafe_code)]
 
 use super::CudaContext;
 use super::ready::Ready;
 use crate::Error;
-use crate::gpu::Gpu;
+use crate::gpu::{Event, Gpu};
 use crate::launch::{Either, Probe, bytes_of_all};
 use welte_table::Row;
 
 /// Values of the pattern that fills activations.
 const PATTERN: usize = 1 << 16;
 /// Rows that are compared: about so many, evenly spread, so that every tile has some.
-const COMPARED: u32 = 16;
+const COMPARED: u32 = 8;
+/// Nanoseconds up to which a run is repeated to time it.
+const SHORT: u64 = 100_000;
 
 impl CudaContext {
     /// Decides for every product of cuBLASLt which algorithm runs, if any.
@@ -38,7 +40,8 @@ impl CudaContext {
         Ok(())
     }
 
-    /// Takes the first candidate whose bits are those of our kernels, for the most and for the fewest rows.
+    /// Takes the fastest candidate whose bits are those of our kernels for the most and for the fewest rows. None if our
+    /// kernels are faster, or no candidate agrees.
     fn decide(
         &mut self,
         pass: usize,
@@ -47,25 +50,21 @@ impl CudaContext {
         rows: [u32; 2],
         pattern: &[f32],
     ) -> Result<(), Error> {
-        let mut wanted = Vec::new();
-        for live in rows {
-            self.prepare_trial(pass, command, &either.probe, live, pattern)?;
-            let own = either.own.iter();
-            own.into_iter()
-                .try_for_each(|node| self.enqueue(node, live))?;
-            wanted.push(result(&self.gpu, &either.probe, live)?);
-        }
-        let most = either.products().map(|gemm| gemm.plan.candidates()).max();
-        let mut agreeing = None;
-        for candidate in 0..most.unwrap_or(0) {
-            let mut agrees = true;
-            for (live, wanted) in rows.into_iter().zip(&wanted) {
-                self.prepare_trial(pass, command, &either.probe, live, pattern)?;
-                agrees = agrees
-                    && self.run_candidate(either, live, candidate).is_ok()
-                    && result(&self.gpu, &either.probe, live)? == *wanted;
+        let most = rows[0];
+        self.prepare_trial(pass, command, &either.probe, most, pattern)?;
+        let own_time = self.time(|| self.run_own(either, most))?;
+        let mut faster = Vec::new();
+        for candidate in 0..candidates(either) {
+            // An algorithm that does not run is left out.
+            if let Ok(time) = self.time(|| self.run_candidate(either, most, candidate)) {
+                faster.push((time, candidate));
             }
-            if agrees {
+        }
+        faster.retain(|(time, _)| *time < own_time);
+        faster.sort_unstable();
+        let mut agreeing = None;
+        for (_, candidate) in faster {
+            if self.agrees(pass, command, either, candidate, rows, pattern)? {
                 agreeing = Some(candidate);
                 break;
             }
@@ -77,7 +76,53 @@ impl CudaContext {
         Ok(())
     }
 
-    /// Enqueues the library's way with a candidate for the products that are not decided.
+    /// Whether a candidate gives the bits of our kernels, for these numbers of rows.
+    fn agrees(
+        &mut self,
+        pass: usize,
+        command: usize,
+        either: &Either<Ready>,
+        candidate: usize,
+        rows: [u32; 2],
+        pattern: &[f32],
+    ) -> Result<bool, Error> {
+        for live in rows {
+            self.prepare_trial(pass, command, &either.probe, live, pattern)?;
+            self.run_own(either, live)?;
+            let wanted = result(&self.gpu, &either.probe, live)?;
+            self.prepare_trial(pass, command, &either.probe, live, pattern)?;
+            let ran = self.run_candidate(either, live, candidate);
+            if ran.is_err() || result(&self.gpu, &either.probe, live)? != wanted {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Nanoseconds of one run; of short ones the mean of a few.
+    fn time(&self, run: impl Fn() -> Result<(), Error>) -> Result<u64, Error> {
+        let (begin, end) = (Event::new(&self.gpu)?, Event::new(&self.gpu)?);
+        let of = |turns: u64| {
+            begin.record()?;
+            (0..turns).try_for_each(|_| run())?;
+            end.record()?;
+            end.wait()?;
+            Ok::<_, Error>(end.since(&begin)? / turns)
+        };
+        // The first run is slower.
+        of(1)?;
+        match of(1)? {
+            long if long > SHORT => Ok(long),
+            _ => of(4),
+        }
+    }
+
+    fn run_own(&self, either: &Either<Ready>, live: u32) -> Result<(), Error> {
+        let mut nodes = either.own.iter();
+        nodes.try_for_each(|node| self.enqueue(node, live))
+    }
+
+    /// Enqueues the library's way with one candidate for all its products.
     fn run_candidate(
         &self,
         either: &Either<Ready>,
@@ -87,11 +132,7 @@ impl CudaContext {
         either.library.iter().try_for_each(|node| match node {
             Ready::Gemm(gemm) => {
                 let last = gemm.plan.candidates() - 1;
-                let by = match gemm.plan.chosen() {
-                    Some(chosen) => chosen.unwrap_or(0),
-                    None => candidate.min(last),
-                };
-                gemm.run_by(&self.gpu, live, by)
+                gemm.run_by(&self.gpu, live, candidate.min(last))
             }
             node => self.enqueue(node, live),
         })
@@ -107,7 +148,7 @@ impl CudaContext {
         pattern: &[f32],
     ) -> Result<(), Error> {
         let is_output = command >= self.passes[pass].outputs_from;
-        let outputs: Vec<u32> = (0..if is_output { live } else { 0 }).collect();
+        let outputs: Vec<u32> = (0..live).filter(|_| is_output).collect();
         let rows = vec![Row::default(); live as usize];
         self.upload_step(pass, &rows, &outputs, 0)?;
         fill(
@@ -128,6 +169,12 @@ impl CudaContext {
 /// Whether a product of it has not been decided.
 fn is_open(either: &Either<Ready>) -> bool {
     either.products().any(|gemm| gemm.plan.chosen().is_none())
+}
+
+/// The most candidates of a product of it.
+fn candidates(either: &Either<Ready>) -> usize {
+    let each = either.products().map(|gemm| gemm.plan.candidates());
+    each.max().unwrap_or(0)
 }
 
 /// Values from the first row to the end of the last one.
@@ -180,7 +227,6 @@ fn result(gpu: &Gpu, probe: &Probe, live: u32) -> Result<Vec<u8>, Error> {
 mod tests {
     use super::*;
     use crate::CudaDevice;
-    use crate::gpu::Event;
     use std::sync::Arc;
     use welte_device::{DeviceOptions, Replay};
     use welte_formats::synthetic::Synthetic;
@@ -202,25 +248,25 @@ mod tests {
         loaded.unwrap().cuda_context().unwrap()
     }
 
+    fn either(node: &Ready) -> Option<&Either<Ready>> {
+        let Ready::ForRows { nodes, .. } = node else {
+            return None;
+        };
+        match &nodes[..] {
+            [Ready::Either(either)] => Some(either),
+            _ => None,
+        }
+    }
+
     /// Microseconds of a list of nodes.
     fn time(context: &CudaContext, nodes: &[Ready], live: u32) -> f64 {
-        const TURNS: u32 = 20;
-        let (begin, end) = (Event::new(&context.gpu), Event::new(&context.gpu));
-        let (begin, end) = (begin.unwrap(), end.unwrap());
-        let mut least = f64::INFINITY;
-        for _ in 0..3 {
-            begin.record().unwrap();
-            for _ in 0..TURNS {
-                let run = nodes
-                    .iter()
-                    .try_for_each(|node| context.enqueue(node, live));
-                run.unwrap();
-            }
-            end.record().unwrap();
-            end.wait().unwrap();
-            least = least.min(end.since(&begin).unwrap() as f64 / 1e3 / f64::from(TURNS));
-        }
-        least
+        let run = || {
+            nodes
+                .iter()
+                .try_for_each(|node| context.enqueue(node, live))
+        };
+        let turns = || (0..20).try_for_each(|_| run());
+        context.time(turns).unwrap() as f64 / 20e3
     }
 
     /// Prints, per product and number of rows, the chosen algorithm and the time of both ways.
@@ -239,35 +285,48 @@ mod tests {
             for pass in 1..context.passes.len() {
                 let commands = std::mem::take(&mut context.passes[pass].commands);
                 for (index, nodes) in commands.iter().enumerate() {
+                    let Some(probe) = nodes.iter().find_map(|node| Some(either(node)?.probe))
+                    else {
+                        continue;
+                    };
                     for node in nodes {
-                        let Ready::ForRows { least, most, nodes } = node else {
+                        let Ready::ForRows { least, most, .. } = node else {
                             continue;
                         };
-                        let [Ready::Either(either)] = &nodes[..] else {
-                            continue;
-                        };
-                        let probe = either.probe;
                         let what = format!(
-                            "{shape} {} x {}, {least} to {most} rows",
+                            "{shape} {} x {}, {least} to {most} rows:",
                             probe.columns, probe.k
                         );
-                        let chosen: Vec<_> =
-                            either.products().map(|gemm| gemm.plan.chosen()).collect();
-                        if chosen.iter().any(|one| !matches!(one, Some(Some(_)))) {
-                            disagree.push(what.clone());
-                        }
-                        let mut line = format!("{what}: {chosen:?}");
+                        let Some(ways) = either(node) else {
+                            continue;
+                        };
+                        let mut line = String::new();
                         for live in [*least, *most] {
                             let made = context.prepare_trial(pass, index, &probe, live, &pattern);
                             made.unwrap();
-                            let own = time(&context, &either.own, live);
-                            line += &format!(", {live} rows: own {own:.1} us");
-                            if !disagree.contains(&what) {
-                                let library = time(&context, &either.library, live);
-                                line += &format!(" library {library:.1} us");
-                            }
+                            let own = time(&context, &ways.own, live);
+                            let chosen = time(&context, ways.chosen(), live);
+                            line +=
+                                &format!(" {live} rows: own {own:.1} us, chosen {chosen:.1} us;");
                         }
-                        eprintln!("{line}");
+                        let rows = [*most, *least];
+                        let all = 0..candidates(ways);
+                        let agree: Vec<usize> = all
+                            .filter(|one| {
+                                let agrees =
+                                    context.agrees(pass, index, ways, *one, rows, &pattern);
+                                agrees.unwrap()
+                            })
+                            .collect();
+                        let chosen: Vec<_> =
+                            ways.products().map(|gemm| gemm.plan.chosen()).collect();
+                        eprintln!(
+                            "{what}{line} {agree:?} of {} agree, {chosen:?} chosen",
+                            candidates(ways)
+                        );
+                        if agree.is_empty() {
+                            disagree.push(what);
+                        }
                     }
                 }
                 context.passes[pass].commands = commands;

@@ -3,7 +3,7 @@
 //! Rows are first normed and rounded to 16 bits (`prepare.cu`). Then there are two ways. Our tile kernel widens weights while it
 //! multiplies (`gemm.cu`). Or cuBLASLt multiplies 16-bit weights: the matrix itself, or slabs that `dequant.cu` widens, each small
 //! enough to stay in the L2 cache until it is read. The faster way depends on the number of live rows. A command therefore
-//! becomes several lists of kernels, one of which runs. All lists give the same bits.
+//! becomes several lists of kernels, one of which runs. All lists give the same bits (`context/library.rs`).
 
 use super::library::{Gemm, Product, WORKSPACE, alignment};
 use super::tile::{MOST_TILE_ROWS, PANEL, Tile, flag};
@@ -18,24 +18,9 @@ use welte_table::{Command, Format, Op, params};
 /// before it is clamped, and the loss for small elements is below 2^-19.
 pub(super) const HEADROOM: f32 = 64.0;
 
-/// When to use cuBLASLt, by kind of weights.
-struct Choice {
-    /// cuBLASLt is used from this number of rows on.
-    library_from: u32,
-    /// Bytes of 16-bit weights per slab.
-    slab: u64,
-}
-
-/// Measured on an H200, over the four products of a layer of Qwen3-4B. With 16-bit weights cuBLASLt wins from 17 rows on (76
-/// against 145 us at 24 rows). With Q4_K our tiles take 96 us at 24 rows, 136 at 64 and 192 at 128; slabs take 132, 136 and 144.
-/// A slab larger than the L2 cache costs only memory. A small slab takes up to 1.5 times as long, because cuBLASLt's blocks no
-/// longer fill the GPU.
-fn choice(format: Format) -> Choice {
-    Choice {
-        library_from: if is_direct(format) { 17 } else { 65 },
-        slab: 48 << 20,
-    }
-}
+/// Bytes of 16-bit weights per slab. A slab larger than the L2 cache costs only memory. A small slab takes up to 1.5 times as
+/// long, because cuBLASLt's blocks no longer fill the GPU (measured on an H200, over the products of a layer of Qwen3-4B).
+const SLAB: u64 = 48 << 20;
 
 /// Whether cuBLASLt takes the weights without conversion.
 fn is_direct(format: Format) -> bool {
@@ -196,7 +181,7 @@ impl Slabs {
             columns
         } else {
             let row = u64::from(stride) * 2 * u64::from(rows_per_column);
-            let most = (choice(format).slab / row).clamp(1, columns.max(1).into()) as u32;
+            let most = (SLAB / row).clamp(1, columns.max(1).into()) as u32;
             columns
                 .div_ceil(columns.div_ceil(most).max(1))
                 .next_multiple_of(128)
@@ -248,25 +233,31 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         rows,
         act_mul,
     );
-    let library_from = choice(format).library_from;
-    let by_library = by_library(cx, &job, &private, library_from);
-    let own_most = if by_library.is_empty() {
-        rows
-    } else {
-        rows.min(library_from - 1)
-    };
     let mut nodes = Vec::new();
-    let mut least = 0;
-    // The tile does not grow beyond 128 rows.
-    for most in [16, 32, 64, u32::MAX] {
-        let up_to = own_most.min(most);
-        if least <= up_to {
-            nodes.push(for_rows(least, up_to, own(cx, &job, &private, up_to)));
-            least = up_to + 1;
-        }
+    let mut least = 1;
+    for most in limits(rows) {
+        let own = own(cx, &job, &private, most);
+        let both = match library_for(cx, &job, &private, most) {
+            Some(library) => vec![Node::Either(Either {
+                library,
+                own,
+                probe: job.probe(),
+            })],
+            None => own,
+        };
+        nodes.push(for_rows(least, most, both));
+        least = most + 1;
     }
-    nodes.extend(by_library);
     Ok(nodes)
+}
+
+/// The most rows of each list of kernels. Tiles and cuBLASLt's algorithms depend on it.
+fn limits(rows: u32) -> impl Iterator<Item = u32> {
+    let step = (rows / 8).next_multiple_of(64).max(64);
+    let few = [16, 32, 64].into_iter();
+    let many = (1..=rows / step).map(move |i| i * step);
+    let all = few.chain(many.skip_while(|most| *most <= 64));
+    all.take_while(move |most| *most < rows).chain([rows])
 }
 
 pub(super) fn for_rows(least: u32, most: u32, nodes: Vec<Node>) -> Node {
@@ -290,7 +281,7 @@ pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
 pub(crate) fn catalogue() -> Vec<Listed> {
     let room = 227 << 10;
     #[rustfmt::skip]
-    let tile = |wide, n, rows| Tile { wide, n, rows, room };
+    let tile = |wide, n, rows| Tile { wide, n, rows, room, alone: false };
     let (narrow, wide) = (|rows| tile(false, 128, rows), |rows| tile(true, 128, rows));
     let few = |rows| tile(false, 32, rows);
     let of_each = [
@@ -365,29 +356,7 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
     ]
 }
 
-/// cuBLASLt for `from` rows and more; empty where it is missing. Its algorithms depend on the number of rows, so there are
-/// separate lists for a few ranges.
-fn by_library(cx: &Lowering<'_>, job: &Job, private: &Private, from: u32) -> Vec<Node> {
-    let step = (job.rows / 8).next_multiple_of(64).max(64);
-    let mut nodes = Vec::new();
-    let mut least = from;
-    while least <= job.rows {
-        let most = least.next_multiple_of(step).min(job.rows);
-        let Some(library) = library_for(cx, job, private, most) else {
-            return Vec::new();
-        };
-        let either = Node::Either(Either {
-            library,
-            own: own(cx, job, private, most),
-            probe: job.probe(),
-        });
-        nodes.push(for_rows(least, most, vec![either]));
-        least = most + 1;
-    }
-    nodes
-}
-
-/// cuBLASLt's products for up to `rows` rows.
+/// cuBLASLt's products for up to `rows` rows. `None` where it is missing.
 fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Option<Vec<Node>> {
     let act_mul = job.epilogue == Epilogue::ActMul;
     let weight = &job.weight;
@@ -581,6 +550,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lists_cover_every_number_of_rows() {
+        let all = |rows| limits(rows).collect::<Vec<_>>();
+        assert_eq!(all(1), [1]);
+        assert_eq!(all(16), [16]);
+        assert_eq!(all(100), [16, 32, 64, 100]);
+        assert_eq!(all(256), [16, 32, 64, 128, 192, 256]);
+        assert_eq!(
+            all(1000),
+            [16, 32, 64, 128, 256, 384, 512, 640, 768, 896, 1000]
+        );
+    }
+
+    #[test]
     fn slabs_cover_every_column_once() {
         for format in Format::ALL {
             for (n, k) in [
@@ -599,7 +581,7 @@ mod tests {
                         next += columns;
                     }
                     assert_eq!(next, if act_mul { n / 2 } else { n });
-                    assert!(slabs.bytes() <= choice(format).slab.max(128 * 4 * u64::from(k)));
+                    assert!(slabs.bytes() <= SLAB.max(128 * 4 * u64::from(k)));
                 }
             }
         }

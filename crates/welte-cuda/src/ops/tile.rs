@@ -54,6 +54,8 @@ pub(crate) struct Tile {
     pub(crate) rows: u32,
     /// The most shared memory of a block on this GPU.
     pub(crate) room: u32,
+    /// There are too few tiles for two resident blocks of `gemm.cu`, so one may use all the shared memory.
+    pub(crate) alone: bool,
 }
 
 impl Tile {
@@ -73,6 +75,7 @@ impl Tile {
             n: if few { FEW_N } else { MANY_N },
             rows: most.next_power_of_two().clamp(least, 128),
             room: gpu.shared_per_block,
+            alone: few && n.div_ceil(FEW_N) <= gpu.sms,
         }
     }
 
@@ -83,6 +86,7 @@ impl Tile {
             n: MANY_N,
             rows: rows.next_power_of_two().clamp(32, 128),
             room: gpu.shared_per_block,
+            alone: false,
         }
     }
 
@@ -103,10 +107,11 @@ impl Tile {
             let left = WIDE_SHARED - stages * (WIDENED + x);
             (stages, (left / raw).clamp(2, 6))
         } else {
-            // Sized for two resident blocks, but at least three stages where a block has room for them.
+            // Two resident blocks may have to share the memory, but three stages come first.
             let fit = |bytes: u32| bytes.saturating_sub(2 * WIDENED) / (x + raw);
             let most = fit(self.room.saturating_sub(STATIC_SHARED)).max(2);
-            let stages = fit(NARROW_SHARED).clamp(3, 6).min(most);
+            let shared = if self.alone { most } else { fit(NARROW_SHARED) };
+            let stages = shared.clamp(3, 6).min(most);
             (stages, stages)
         }
     }

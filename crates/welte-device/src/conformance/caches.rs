@@ -322,9 +322,10 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
             }
             pair.assert_same_memory(&format!("pieces {pieces:?}"), tolerance(&model, 12));
             let wanted = wanted.get_or_insert_with(|| last.clone());
-            let off = difference(&last, wanted);
+            // Pieces of one row are decode steps, whose arithmetic is another one.
+            let (off, most) = (difference(&last, wanted), tolerance(&model, 12));
             assert!(
-                off <= 1e-3,
+                off <= most,
                 "{taps} taps in pieces {pieces:?}: off by {off}"
             );
         }

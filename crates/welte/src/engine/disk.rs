@@ -76,11 +76,6 @@ impl Disk {
             place = place.after(keys);
         }
         let exact = sequence.exact || settled;
-        if !settled {
-            // A copied page is read anew, in whatever roles it was stored.
-            let copied = &mut sequence.keys[from..sequence.computed];
-            copied.iter_mut().for_each(|key| *key &= !GENERATED);
-        }
         let mut chain = Vec::new();
         self.store
             .chain(place, &sequence.keys[from..limit], exact, &mut chain);
@@ -89,6 +84,9 @@ impl Disk {
             sequence.computed = from;
             sequence.inserted = from;
             if !settled {
+                // A copied page is read anew, in whatever roles it was stored.
+                let copied = &mut sequence.keys[from..];
+                copied.iter_mut().for_each(|key| *key &= !GENERATED);
                 sequence.out.report(|report| report.cached = from);
             }
             sequence.restore = Some(Box::new(Restore {
@@ -107,10 +105,10 @@ impl Disk {
     pub(crate) fn advance(
         &mut self,
         context: &mut dyn Context,
-        sequences: &mut [Box<Sequence>],
+        sequences: &mut [Sequence],
     ) -> Result<(), Error> {
         while let Some(answer) = self.store.poll() {
-            let waits = |sequence: &&mut Box<Sequence>| {
+            let waits = |sequence: &&mut Sequence| {
                 let restore = sequence.restore.as_ref();
                 restore.is_some_and(|r| {
                     r.done < r.asked && r.chain.get(r.done).is_some_and(|s| s.id == answer.id)

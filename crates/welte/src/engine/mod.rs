@@ -239,7 +239,7 @@ impl Engine {
         let out = |most| Channel::new(most, cancelled.clone());
         let sequence = Sequence::new(&self.model, &request, out)?;
         let stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
-        self.handle.shared.push(Box::new(sequence))?;
+        self.handle.shared.push(sequence)?;
         Ok(stream)
     }
 

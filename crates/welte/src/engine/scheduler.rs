@@ -37,9 +37,9 @@ pub(crate) struct Scheduler {
     pages: Pages,
     pace: Pace,
     /// Requests without a slot, in no order.
-    waiting: Vec<Box<Sequence>>,
+    waiting: Vec<Sequence>,
     /// Sequences with a slot, in the order of their admission.
-    running: Vec<Box<Sequence>>,
+    running: Vec<Sequence>,
     free_slots: Vec<u32>,
     /// The best waiting request lacks pages, and none has come back since.
     short: bool,
@@ -175,7 +175,7 @@ impl Scheduler {
         let Some(disk) = &mut self.pages.disk else {
             return Ok(());
         };
-        let waits = |s: &Box<Sequence>| s.restore.is_some();
+        let waits = |s: &Sequence| s.restore.is_some();
         if !self.running.is_empty() && self.running.iter().all(waits) {
             disk.wait();
         }
@@ -192,13 +192,13 @@ impl Scheduler {
 
     /// Rows of prompts that running sequences still need.
     fn rows_ahead(&self) -> usize {
-        let rest = |s: &Box<Sequence>| s.target().saturating_sub(s.computed);
+        let rest = |s: &Sequence| s.target().saturating_sub(s.computed);
         self.running.iter().map(rest).sum()
     }
 
     /// Rows of the next step of a prompt.
     fn budget(&self) -> usize {
-        let decodes = |s: &Box<Sequence>| !s.is_filling();
+        let decodes = |s: &Sequence| !s.is_filling();
         match self.running.iter().any(decodes) {
             true => self.pace.rows(),
             false => self.prompt.rows,

@@ -85,6 +85,14 @@ impl Sequence {
         if options.ignore_end {
             bias.extend(ends.drain(..).map(|token| (token, f32::NEG_INFINITY)));
         }
+        for (what, count, most) in [
+            ("biases", bias.len(), SlotState::MOST_BIASES),
+            ("end tokens", ends.len(), SlotState::MOST_ENDS),
+        ] {
+            if count > most {
+                return Err(Error::TooMany { what, count, most });
+            }
+        }
         let program = model.program();
         let entries = |cache: &welte_table::CacheSpec| cache.entries(program) as usize;
         let lists = program.caches.iter().map(entries).map(Vec::with_capacity);

@@ -37,7 +37,7 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 pub(crate) struct Inbox {
-    pub(crate) arrivals: Vec<Box<Sequence>>,
+    pub(crate) arrivals: Vec<Sequence>,
     /// Somebody asks to forget all prefixes.
     pub(crate) forget: bool,
     /// Somebody asks for a turn, even if there is nothing to do.
@@ -74,7 +74,7 @@ impl Shared {
     }
 
     /// Hands a request to the thread.
-    pub(crate) fn push(self: &Arc<Shared>, mut sequence: Box<Sequence>) -> Result<(), Error> {
+    pub(crate) fn push(self: &Arc<Shared>, mut sequence: Sequence) -> Result<(), Error> {
         let mut inbox = self.inbox();
         if let Some(why) = &inbox.closed {
             return Err(Error::EngineStopped { why: why.clone() });

@@ -1,6 +1,8 @@
 //! A context between the engine and the device that records every row of logits, decodes some chains step by step, ends
 //! chains early and fails on demand.
 
+#![allow(dead_code, unreachable_pub)]
+
 use super::Random;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,0 +1,233 @@
+//! Prefixes on disk: they outlive eviction and the engine, they change no token, and damage to them is harmless.
+
+mod common;
+
+use common::*;
+use std::path::Path;
+use welte::{
+    DeviceChoice, Engine, EngineOptions, Model, Outcome, PrefixStoreOptions, PrefixStoreStatus,
+    Request,
+};
+
+/// Positions of a page.
+const PAGE: usize = 64;
+
+fn with_pool(slots: u32, positions: u32) -> Model {
+    load(
+        TINY,
+        &with(options(DeviceChoice::CPU), |o| {
+            o.slots = slots;
+            o.cache_positions = positions;
+        }),
+    )
+}
+
+fn store(folder: &Path) -> EngineOptions {
+    with(EngineOptions::default(), |o| {
+        o.prefix_store = Some(PrefixStoreOptions {
+            dir: folder.to_path_buf(),
+            bytes: 1 << 30,
+        });
+    })
+}
+
+/// A text of `tokens` tokens of its own.
+fn text(number: u32, tokens: usize, model: &Model) -> Vec<u32> {
+    let mut text = prompt(tokens, model);
+    text[0] = number;
+    text
+}
+
+fn request(prompt: Vec<u32>, seed: u64) -> Request {
+    with(Request::new(prompt), |r| {
+        r.options.max_tokens = 12;
+        r.options.ignore_end = true;
+        r.options.sampling = sampled(seed);
+        // Every hit then has the bits of a request alone.
+        r.exact = true;
+    })
+}
+
+fn answer(engine: &Engine, prompt: &[u32]) -> Outcome {
+    let stream = engine.submit(request(prompt.to_vec(), 7)).unwrap();
+    stream.complete().unwrap().1
+}
+
+/// Answers on an engine of its own, and what its store did.
+fn answers(model: &Model, folder: &Path, prompts: &[&[u32]]) -> (Vec<Outcome>, PrefixStoreStatus) {
+    let engine = Engine::new(model, &store(folder)).unwrap();
+    let outcomes = prompts
+        .iter()
+        .map(|prompt| answer(&engine, prompt))
+        .collect();
+    engine.shutdown();
+    (outcomes, engine.prefix_store().unwrap())
+}
+
+/// The tokens of the request without any cache.
+fn alone(model: &Model, prompt: &[u32]) -> Vec<u32> {
+    let engine = Engine::new(model, &EngineOptions::default()).unwrap();
+    answer(&engine, prompt).tokens
+}
+
+#[test]
+fn another_engine_finds_the_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_pool(1, 0);
+    let text = text(1, 200, &model);
+    let expected = alone(&model, &text);
+    let (first, status) = answers(&model, folder.path(), &[&text]);
+    assert_eq!((first[0].cached_tokens, &first[0].tokens), (0, &expected));
+    // Three pages of the prompt, and the rest with the answer.
+    assert_eq!(status.pages_written, 4);
+    assert_eq!(status.problem, None);
+
+    // Another load of the same model.
+    let model = with_pool(1, 0);
+    let (second, status) = answers(&model, folder.path(), &[&text, &text]);
+    assert_eq!(
+        (second[0].cached_tokens, &second[0].tokens),
+        (3 * PAGE, &expected)
+    );
+    assert_eq!(second[1].tokens, expected);
+    assert_eq!(status.pages_read, 3);
+    assert!(status.bytes > 0 && status.read_rate > 0.0);
+
+    // A shorter text, one that differs, and another model.
+    let mut other = text.clone();
+    other[100] ^= 1;
+    let (rest, _) = answers(&model, folder.path(), &[&text[..150], &other]);
+    assert_eq!(rest[0].cached_tokens, 2 * PAGE);
+    // The page that differs has its beginning in the tree by now.
+    assert_eq!(
+        (rest[1].cached_tokens, rest[1].differs_at),
+        (100, Some(100))
+    );
+    assert_eq!(rest[1].tokens, alone(&model, &other));
+    let model = load("synthetic:tiny:q4_0", &options(DeviceChoice::CPU));
+    let (rest, _) = answers(&model, folder.path(), &[&text]);
+    assert_eq!(rest[0].cached_tokens, 0);
+}
+
+#[test]
+fn a_conversation_goes_on_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_pool(1, 0);
+    let ask = |prompt: &[u32], exact: bool| {
+        let engine = Engine::new(&model, &store(folder.path())).unwrap();
+        let mut request = request(prompt.to_vec(), 3);
+        request.options.max_tokens = 80;
+        request.exact = exact;
+        let stream = engine.submit(request).unwrap();
+        stream.complete().unwrap().1
+    };
+    let mut text = text(1, 100, &model);
+    let outcome = ask(&text, false);
+    text.extend(outcome.tokens);
+    text.extend([1, 2, 3]);
+    // The last token of the answer was never fed.
+    assert_eq!(ask(&text, false).cached_tokens, 179);
+    // Where the answer was generated, a prompt would have other bits.
+    assert_eq!(ask(&text, true).cached_tokens, PAGE);
+}
+
+#[test]
+fn evicted_prefixes_come_back_from_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_pool(1, 256);
+    let engine = Engine::new(&model, &store(folder.path())).unwrap();
+    let texts: Vec<Vec<u32>> = (0..4).map(|i| text(i, 190, &model)).collect();
+    let expected: Vec<Vec<u32>> = texts.iter().map(|text| alone(&model, text)).collect();
+    // The pool has four pages, so each text drives out the one before. A slow disk may lose pages, but not for ever.
+    let mut cached = Vec::new();
+    for _ in 0..50 {
+        cached = (texts.iter().zip(&expected))
+            .map(|(text, expected)| {
+                let outcome = answer(&engine, text);
+                assert_eq!(outcome.tokens, *expected);
+                outcome.cached_tokens
+            })
+            .collect();
+        if cached == [2 * PAGE; 4] {
+            break;
+        }
+    }
+    assert_eq!(cached, [2 * PAGE; 4]);
+}
+
+#[test]
+fn damaged_files_change_nothing() {
+    let model = with_pool(1, 0);
+    let text = text(1, 200, &model);
+    let expected = alone(&model, &text);
+    let original = tempfile::tempdir().unwrap();
+    answers(&model, original.path(), &[&text]);
+    let names: Vec<_> = std::fs::read_dir(original.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    for damaged in &names {
+        let folder = tempfile::tempdir().unwrap();
+        for name in &names {
+            let mut bytes = std::fs::read(original.path().join(name)).unwrap();
+            if name == damaged {
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 64;
+            }
+            std::fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        let (outcomes, status) = answers(&model, folder.path(), &[&text]);
+        assert_eq!(outcomes[0].tokens, expected);
+        // The fourth file holds the answer, so nobody reads it.
+        let pages = outcomes[0].cached_tokens / PAGE;
+        assert_eq!(pages < 3, status.files_rejected == 1);
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_fails_no_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let model = with_pool(1, 0);
+    let text = text(1, 100, &model);
+    let (outcomes, status) = answers(&model, &file, &[&text]);
+    assert_eq!(outcomes[0].tokens, alone(&model, &text));
+    assert!(status.problem.unwrap().contains("file"));
+}
+
+/// Many requests share a pool that is too small for them, and texts that they also find on disk; some are cancelled.
+#[test]
+fn many_requests_with_a_store_get_the_tokens_of_a_request_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_pool(4, 512);
+    let texts: Vec<Vec<u32>> = (0..12)
+        .map(|i| text(i % 4, 60 + 13 * i as usize, &model))
+        .collect();
+    let expected: Vec<Vec<u32>> = texts.iter().map(|text| alone(&model, text)).collect();
+    let mut read = 0;
+    for round in 0..3 {
+        let engine = Engine::new(&model, &store(folder.path())).unwrap();
+        let mut streams = Vec::new();
+        for i in 0..48 {
+            let text = (i * 7 + round) % texts.len();
+            let stream = engine.submit(request(texts[text].clone(), 7)).unwrap();
+            // A stream that is dropped ends its request.
+            if i % 5 != 4 {
+                streams.push((text, stream));
+            }
+        }
+        for (text, stream) in streams {
+            assert_eq!(
+                stream.complete().unwrap().1.tokens,
+                expected[text],
+                "text {text}"
+            );
+        }
+        engine.shutdown();
+        let status = engine.prefix_store().unwrap();
+        assert_eq!((status.files_rejected, status.problem), (0, None));
+        read += status.pages_read;
+    }
+    assert!(read > 0);
+}
