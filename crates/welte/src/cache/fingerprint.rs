@@ -63,7 +63,7 @@ mod tests {
         assert_ne!(
             tiny,
             of(
-                "synthetic:custom,arch=llama,layers=2,dim=64,heads=2,kv_heads=1,head_dim=32,ffn=128,vocab=100:q8_0"
+                "synthetic:custom,arch=llama,layers=2,dim=64,heads=2,kv_heads=1,head_dim=32,ffn=128,vocab=300:q8_0"
             )
         );
     }

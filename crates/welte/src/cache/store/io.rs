@@ -7,11 +7,15 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Instant, SystemTime};
 
 /// Files written before the folder is listed anew, so that the size bound holds when other processes write too.
 const LIST_AFTER: u32 = 64;
+
+/// Numbers the unfinished files of this process, which may have several stores.
+static UNFINISHED: AtomicU64 = AtomicU64::new(0);
 
 /// What the scheduler asks for.
 pub(super) enum Job {
@@ -41,8 +45,6 @@ pub(super) struct Io {
     pub(super) shared: Arc<Shared>,
     pub(super) options: PrefixStoreOptions,
     pub(super) write: Box<Write>,
-    /// Numbers the unfinished files.
-    pub(super) unfinished: u64,
     /// Files written since the folder was listed.
     pub(super) unlisted: u32,
 }
@@ -118,9 +120,9 @@ impl Io {
         self.make_room(bytes);
         staging.seal();
         let (path, unfinished) = {
-            self.unfinished += 1;
+            let number = UNFINISHED.fetch_add(1, Ordering::Relaxed);
             let folder = self.shared.folder();
-            (folder.path_of(id), folder.unfinished(self.unfinished))
+            (folder.path_of(id), folder.unfinished(number))
         };
         let written = (self.write)(&unfinished, &staging.bytes[..staging.len])
             .and_then(|()| fs::rename(&unfinished, &path));

@@ -141,7 +141,6 @@ impl PrefixStore {
             shared: store.shared.clone(),
             options: options.clone(),
             write,
-            unfinished: 0,
             unlisted: 0,
         };
         let thread = std::thread::Builder::new()

@@ -399,11 +399,13 @@ fn the_size_bound_holds_and_the_oldest_files_go_first() {
         let new = files(&folder).into_iter().find(|f| !before.contains(f));
         set_age(&new.unwrap(), 1000 - u64::from(first));
     }
-    let mut store = PrefixStore::open(&options, layout());
-    // Reading makes a page as new as writing.
+    // Reading makes a page as new as writing, also for the next process.
+    let mut store = open(&folder);
     let used = chain(&store, &[20; 4], true);
     assert_eq!(used.len(), 1);
     store.used(used);
+    drop(store);
+    let mut store = PrefixStore::open(&options, layout());
     for first in 30..40 {
         write(&mut store, &[first; 4]);
         while store.monitor().status().pages_written < u64::from(first - 29) {
