@@ -4,8 +4,11 @@ mod common;
 
 use common::{Fake, Recipe};
 use welte_formats::checkpoint::Value;
+use welte_formats::synthetic::Synthetic;
 use welte_models::{CompileOptions, Error, compile, spec};
-use welte_table::{BufferRef, Command, Format, NO_WEIGHT, Op, Pass, Program, params as p};
+use welte_table::{
+    BufferRef, Command, Format, NO_WEIGHT, Op, Part, Pass, Program, Source, params as p,
+};
 
 fn compiled(fake: &Fake) -> Program {
     let spec = spec(fake).unwrap();
@@ -283,6 +286,108 @@ fn only_layers_of_mixed_formats_lose_the_fused_gate() {
         [Op::Norm, Op::Matmul, Op::Matmul, Op::ActMul, Op::MatmulAdd]
     );
     assert_eq!(gate(2), gate(0));
+}
+
+#[test]
+fn fused_tensors_are_used_as_they_are() {
+    let recipe = Recipe {
+        architecture: "phi3",
+        ..Recipe::default()
+    };
+    let mut fake = recipe.build();
+    let apart = ["attn_q.", "attn_k.", "attn_v.", "ffn_gate.", "ffn_up."];
+    fake.tensors
+        .retain(|t| !apart.iter().any(|name| t.name.contains(name)));
+    for i in 0..3 {
+        fake.add(&format!("blk.{i}.attn_qkv.weight"), Format::Q4_K, 512, 256);
+        fake.add(&format!("blk.{i}.ffn_up.weight"), Format::Q4_K, 1024, 256);
+    }
+    let program = compiled(&fake);
+    for (name, tensor, rows) in [
+        ("layer 1 qkv", "blk.1.attn_qkv.weight", 512),
+        ("layer 1 gate and up", "blk.1.ffn_up.weight", 1024),
+    ] {
+        let weight = program.weights.iter().find(|w| w.name == name).unwrap();
+        let part = Part {
+            tensor: tensor.into(),
+            first_row: 0,
+            rows,
+        };
+        assert_eq!(
+            (weight.n, &weight.source),
+            (rows, &Source::Parts(vec![part]))
+        );
+    }
+    let commands = layer(&program, 1);
+    assert_eq!(
+        ops(&commands)[3..],
+        [Op::MatmulAdd, Op::NormMatmulActMul, Op::MatmulAdd]
+    );
+}
+
+#[test]
+fn parts_of_other_formats_are_named_by_their_first_row() {
+    let recipe = Recipe {
+        v_format: Format::Q6_K,
+        ..Recipe::default()
+    };
+    let program = compiled(&recipe.build());
+    let names = program.weights.iter().map(|w| w.name.as_str());
+    let mine = names.filter(|n| n.starts_with("layer 0 ") && !n.ends_with("norm"));
+    assert_eq!(
+        mine.collect::<Vec<_>>(),
+        [
+            "layer 0 qkv from row 0",
+            "layer 0 qkv from row 384",
+            "layer 0 attention output",
+            "layer 0 gate and up",
+            "layer 0 down",
+        ]
+    );
+}
+
+#[test]
+fn a_bias_of_some_outputs_is_added_in_their_place() {
+    let mut fake = Recipe::default().build();
+    for i in 0..3 {
+        fake.add(&format!("blk.{i}.attn_v.bias"), Format::F32, 1, 128);
+    }
+    let program = compiled(&fake);
+    let bias = layer(&program, 1)[1];
+    assert_eq!(bias.op, Op::Bias);
+    assert_eq!(bias.buffers[0], at(&program, "qkv", 384));
+    let expected = p::Bias {
+        n: 128,
+        y_stride: 512,
+    };
+    assert_eq!(p::Bias::of(&bias.params), expected);
+}
+
+#[test]
+fn each_expert_has_its_rows_of_the_stacked_tensors() {
+    // 4 experts of width 512 in a stream of 256.
+    let checkpoint = Synthetic::parse("tiny,arch=qwen3moe:f16").unwrap();
+    let spec = spec(&checkpoint).unwrap();
+    let program = compile(&spec, &checkpoint, &CompileOptions::default()).unwrap();
+    let parts = |name: &str| {
+        let weight = program.weights.iter().find(|w| w.name == name).unwrap();
+        let Source::Parts(parts) = &weight.source else {
+            panic!("experts come from tensors")
+        };
+        let rows = parts
+            .iter()
+            .map(|p| (p.tensor.clone(), p.first_row, p.rows));
+        rows.collect::<Vec<_>>()
+    };
+    let (gate, up) = ("blk.1.ffn_gate_exps.weight", "blk.1.ffn_up_exps.weight");
+    let expected = [0, 512, 1024, 1536]
+        .into_iter()
+        .flat_map(|first| [gate, up].map(|tensor| (tensor.to_string(), first, 512)));
+    let expected: Vec<_> = expected.collect();
+    assert_eq!(parts("layer 1 experts' gate and up"), expected);
+    let down = "blk.1.ffn_down_exps.weight".to_string();
+    let expected = [0, 256, 512, 768].map(|first| (down.clone(), first, 256));
+    assert_eq!(parts("layer 1 experts' down"), expected);
 }
 
 /// A change to the options, and the field that the error names.

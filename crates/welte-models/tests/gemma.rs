@@ -4,7 +4,7 @@ mod common;
 
 use common::{Fake, Recipe};
 use welte_formats::checkpoint::{Dialect, Value};
-use welte_models::{ModelSpec, spec};
+use welte_models::{ModelSpec, Scaling, spec};
 
 /// The sizes of a published model, by a file of this dialect.
 fn model(
@@ -95,6 +95,15 @@ fn what_sets_the_generations_apart() {
     assert_eq!(three.windows, [512, 512, 512, 512, 512, 0, 512]);
     assert_eq!((three.attention_softcap, three.logit_softcap), (0.0, 0.0));
     assert_eq!(three.local_rope.unwrap().theta, 10_000.0);
+    // Base and scaling are those of layers without a window.
+    let mut long = model("gemma3", Dialect::Gguf, 7, 1024, 4, 256);
+    long.set("gemma3.rope.freq_base", Value::F64(1e6));
+    long.set("gemma3.rope.scaling.type", Value::String("linear".into()));
+    long.set("gemma3.rope.scaling.factor", Value::F64(8.0));
+    let long = spec(&long).unwrap();
+    assert_eq!(long.rope.theta, 1e6);
+    let local = long.local_rope.unwrap();
+    assert_eq!((local.theta, local.scaling), (10_000.0, Scaling::None));
     for spec in [two, three, gguf("gemma", 2, 1024, 4, 256)] {
         assert_eq!(spec.embedding_scale, 32.0);
         // GGUF stores norm weights with one added, directories without.

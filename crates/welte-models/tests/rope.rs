@@ -203,6 +203,15 @@ fn yarns_ramp_begins_and_ends_at_its_turns() {
         &rope(&directory, 16).0,
         &[(1, SECOND), (31, 1.333_521_4e-4)],
     );
+    // With base 10 the ramp begins at pair 22 and would end at 71, but ends at the last element, 63.
+    let mut steep = model(Dialect::Gguf);
+    steep.set("llama.rope.scaling.type", Value::String("yarn".into()));
+    steep.set("llama.rope.scaling.factor", Value::F64(4.0));
+    steep.set("llama.rope.freq_base", Value::F64(10.0));
+    has(
+        &rope(&steep, 16).0,
+        &[(22, 0.205_352_5), (31, 0.089_769_07)],
+    );
 }
 
 #[test]

@@ -213,6 +213,15 @@ fn parameters_at_their_limits() {
             set(p, Op::Attention, "head_dim", 2);
             set(p, Op::Attention, "heads", 2);
         }),
+        ("3 heads over 2", |p| {
+            attention(p, Format::F16, 1, 2, 4);
+            p.buffers[KV as usize].bytes *= 2;
+            command(p, Op::KvAppend).buffers[..2].copy_from_slice(&[at(QKV, 0), at(QKV, 32)]);
+            set(p, Op::KvAppend, "kv_heads", 2);
+            command(p, Op::Attention).weights[0] = NO_WEIGHT;
+            set(p, Op::Attention, "heads", 3);
+            set(p, Op::Attention, "kv_heads", 2);
+        }),
         ("a window of 9, the cache keeps 8", |p| {
             set(p, Op::Attention, "window", 9);
             window(p, 8);

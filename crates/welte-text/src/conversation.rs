@@ -73,6 +73,9 @@ const KEY: &str = "welte_trial_key";
 const VALUE: &str = "welte_trial_value";
 const TEXT: &str = "welte trial text";
 
+/// In a template that reads messages of the role `tool`.
+const READS_TOOL_MESSAGES: [&str; 4] = ["== 'tool'", "!= 'tool'", "== \"tool\"", "!= \"tool\""];
+
 /// Renders messages with tools.
 type Render<'a> = dyn Fn(&[Json], &[Json]) -> Option<String> + 'a;
 
@@ -82,8 +85,7 @@ impl Dialect {
         let mut dialect = Dialect {
             thinking: source.contains(".thinking") || source.contains("['thinking']"),
             tool_responses: source.contains("tool_responses")
-                && !source.contains("== 'tool'")
-                && !source.contains("== \"tool\""),
+                && !READS_TOOL_MESSAGES.iter().any(|text| source.contains(text)),
             ..Dialect::default()
         };
         let user = [Message::new("user", TEXT)];
@@ -117,22 +119,20 @@ impl Dialect {
         }
         dialect.tools = shows(dialect, &user, &[TOOL]);
         let one_call = conversation(&[TOOL]);
-        let choices = (0..8u8).map(|bits| Dialect {
+        let mut choices = (0..8u8).map(|bits| Dialect {
             short_ids: bits & 4 != 0,
             text_arguments: bits & 2 != 0,
             null_content: bits & 1 != 0,
             ..dialect
         });
         // Where no form works, the plainest gives the template's own error.
-        if let Some(choice) =
-            { choices }.find(|choice| shows(*choice, &one_call, &[TOOL, KEY, VALUE]))
-        {
+        let shown = [TOOL, KEY, VALUE];
+        if let Some(choice) = choices.find(|choice| shows(*choice, &one_call, &shown)) {
             dialect = choice;
         }
-        let call_marks = |name: &str| format!("{VALUE} {name}");
         let two_calls = conversation(&[TOOL, SECOND_TOOL]);
-        let (first, second) = (call_marks(TOOL), call_marks(SECOND_TOOL));
-        let both = [first.as_str(), second.as_str()];
+        let both = [TOOL, SECOND_TOOL].map(|name| format!("{VALUE} {name}"));
+        let both = [both[0].as_str(), both[1].as_str()];
         let split = Dialect {
             single_calls: true,
             ..dialect

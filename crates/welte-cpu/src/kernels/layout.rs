@@ -235,6 +235,7 @@ impl Layout {
     }
 
     /// Bits of the values that the quants encode.
+    #[cfg(target_arch = "x86_64")]
     pub(super) const fn value_bits(self) -> usize {
         match (self.codes, self.offset) {
             (Some(_), 128) => 8,

@@ -7,6 +7,9 @@
 //!
 //! Queries, keys, weights and values are words of 32 bits: a float each, or a pair of bf16 ([`Products`]).
 
+// Other processors have no such functions yet.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+
 use super::attention::Attention;
 use super::vectors::Lanes;
 use super::{FloatRows, State};

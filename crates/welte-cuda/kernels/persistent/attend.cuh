@@ -439,8 +439,15 @@ __device__ __forceinline__ void attend_job(WaitContext &w, Shared *s, const Kv &
     attend_tiles<V, true>(s, kv, job, position, k, v, tile, warp, lane);
 }
 
-// The merged result of all warps for four dimensions of query n; and, for all dimensions, the largest score and the sum of weights.
-template <class V> __device__ __forceinline__ float4 merge_warps(const Shared *s, u32 n, u32 d, float &largest, float &total) {
+// A job's warps.
+struct JobWarps {
+    u32 first, count;
+};
+constexpr JobWarps ALL_WARPS = {0, WARPS};
+
+// The merged result of a job's warps for four dimensions of query n; and, for all dimensions, the largest score and the sum of weights.
+// Other warps count as warps without a tile, which change no bit.
+template <class V> __device__ __forceinline__ float4 merge_warps(const Shared *s, JobWarps warps, u32 n, u32 d, float &largest, float &total) {
     using D = Scratchpad<V>;
     const float4 *sides = (const float4 *)((const float *)(s->scratchpad + D::WARP_STATS) + n * 2 * WARPS);
     const float *sums = (const float *)(s->scratchpad + D::WARP_SUMS) + n * D::SUMS_STRIDE + d;
@@ -453,7 +460,10 @@ template <class V> __device__ __forceinline__ float4 merge_warps(const Shared *s
     }
     largest = LOWEST_SCORE;
 #pragma unroll
-    for (u32 i = 0; i < WARPS; i++) largest = fmaxf(largest, most[i]);
+    for (u32 i = 0; i < WARPS; i++) {
+        if (i - warps.first >= warps.count) most[i] = LOWEST_SCORE;
+        largest = fmaxf(largest, most[i]);
+    }
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     total = 0.0f;
 #pragma unroll
@@ -482,12 +492,12 @@ __device__ __forceinline__ u32 splits_tag(const Instruction &in, u32 turn) { ret
 
 // Publishes a job's result: the output, or this split's part of it.
 template <class V>
-__device__ __forceinline__ void publish_job(Shared *s, const Job<V> &job, float *exchange, const Instruction &in, u32 turn, u32 splits, bool stalled) {
+__device__ __forceinline__ void publish_job(Shared *s, const Job<V> &job, JobWarps warps, float *exchange, const Instruction &in, u32 turn, u32 splits, bool stalled) {
     using D = Scratchpad<V>;
     for (u32 i = opaque(threadIdx.x); i < job.queries() * (D::HD / 4); i += CONSUMERS) {
         u32 n = i / (D::HD / 4), d = i % (D::HD / 4) * 4;
         float largest, total;
-        float4 sum = merge_warps<V>(s, n, d, largest, total);
+        float4 sum = merge_warps<V>(s, warps, n, d, largest, total);
         if (stalled) continue;
         if (splits == 1) {
             publish4(exchange + in.output + (job.query() + n) * D::HD + d, sum, __fdividef(1.0f, total), tag_of(turn, in.writes_per_turn, in.writes));
@@ -575,7 +585,7 @@ __device__ __forceinline__ void attention(WaitContext &w, Shared *s, Kv kv, floa
     for (u32 number = block; number < JOBS * splits; number += gridDim.x) {
         Job<V> job(kv, number, splits, position);
         attend_job<V>(w, s, kv, exchange, in, turn, job, position);
-        publish_job<V>(s, job, exchange, in, turn, splits, stalled);
+        publish_job<V>(s, job, ALL_WARPS, exchange, in, turn, splits, stalled);
     }
     STAMP(2);
     bool had_part = block < JOBS * splits;

@@ -33,10 +33,17 @@ template <class V> __device__ __forceinline__ void append(WaitContext &w, Shared
     }
 }
 
-// All of a job except the publishing of its result.
+// How many splits of a row a block attends to at once. A split has no more tiles than its warps, and each warp the tile that it has where
+// the split has all warps.
+template <class V> __device__ __forceinline__ u32 splits_at_once(u32 position, u32 splits) {
+    u32 tiles = position / TILE_POSITIONS + 1 - Job<V>::first(position) / TILE_POSITIONS, most = (tiles + splits - 1) / splits;
+    return splits == 1 ? 1 : most <= WARPS / 4 ? 4 : most <= WARPS / 2 ? 2 : 1;
+}
+
+// All of the jobs of one head and of some splits except the publishing of their results. `job` is this warp's.
 template <class V>
-__device__ __forceinline__ void attend_row_job(WaitContext &w, Shared *s, const Kv &kv, const RowsArgs &a, const Instruction &in, const Job<V> &job, u32 row) {
-    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tile = job.begin + warp, position = s->rows[row].position;
+__device__ __forceinline__ void attend_row_jobs(WaitContext &w, Shared *s, const Kv &kv, const RowsArgs &a, const Instruction &in, const Job<V> &job, u32 nth, u32 row) {
+    u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32, tile = job.begin + nth, position = s->rows[row].position;
     u32 slot = s->rows[row].slot;
     if (s->slot != slot) load_pages(s, a.caches, slot, tid, CONSUMERS);
     load_qkv<V>(w, s, kv, exchange_of(a, row) + in.input, in, tag_of(0, in.reads_per_turn, in.reads), job, position, s->angles + row * ANGLES, 0, warp, lane);
@@ -65,15 +72,22 @@ template <class V> __device__ __forceinline__ void attend_rows(WaitContext &w, S
     auto splits = [&](u32 row) { return split_count<V>(s->rows[row].position + 1 - Job<V>::first(s->rows[row].position), V::splits); };
 #pragma unroll 1
     for (u32 row = 0; row < s->live; row++) {
-        u32 parts = splits(row), position = s->rows[row].position;
+        u32 position = s->rows[row].position, parts = splits(row), at_once = splits_at_once<V>(position, parts);
+        u32 groups = (parts + at_once - 1) / at_once, warps = WARPS / at_once, warp = opaque(threadIdx.x) / 32;
 #pragma unroll 1
-        for (; number < JOBS * parts; number += gridDim.x) {
-            Job<V> job(kv, number, parts, position);
-            attend_row_job<V>(w, s, kv, a, in, job, row);
-            publish_job<V>(s, job, exchange_of(a, row), in, 0, parts, is_stalled(a));
+        for (; number < JOBS * groups; number += gridDim.x) {
+            // Beyond the last split a warp has no tile.
+            u32 head = number % JOBS, split = number / JOBS * at_once;
+            Job<V> mine(kv, (split + warp / warps) * JOBS + head, parts, position);
+            attend_row_jobs<V>(w, s, kv, a, in, mine, warp % warps, row);
+#pragma unroll 1
+            for (u32 i = 0; i < at_once && split + i < parts; i++) {
+                Job<V> job(kv, (split + i) * JOBS + head, parts, position);
+                publish_job<V>(s, job, {i * warps, warps}, exchange_of(a, row), in, 0, parts, is_stalled(a));
+            }
             had_part = true;
         }
-        number -= JOBS * parts;
+        number -= JOBS * groups;
     }
     if (V::splits > 1)
 #pragma unroll 1

@@ -121,7 +121,6 @@ impl CudaContext {
                 let ends = self.slots[slot].ends_with(token);
                 let go_on = emit(token);
                 if ends || seen == n {
-                    cut = seen < n && !self.slots[slot].device_ends_with(token);
                     break Ok((seen, go_on && !ends));
                 }
                 if !go_on {

@@ -140,12 +140,11 @@ impl CudaContext {
                 };
                 let ends = slot.ends_with(token);
                 let refused = !emit(emitted);
+                if refused {
+                    // The device goes on with it.
+                    self.slots[one.row.slot as usize].mark_changed();
+                }
                 if ends || refused {
-                    let slot = &mut self.slots[one.row.slot as usize];
-                    if refused || !slot.device_ends_with(token) {
-                        // The device goes on with it.
-                        slot.mark_changed();
-                    }
                     one.left = 0;
                 }
                 going_on &= one.left > 0;

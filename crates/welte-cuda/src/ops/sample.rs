@@ -20,8 +20,7 @@ const MEETING_BYTES: u64 = 16 + 8 + 12 * 4 + 8 + 7 * 2048 * 8;
 const SCRATCH_BYTES: u64 = 1024 * 8 + 1024 * 4;
 /// The most blocks that sample for a row (`MOST_BLOCKS`).
 const MOST_BLOCKS: u32 = 1024;
-/// The most end tokens that the device checks. The host sees every token and ends the chain for further ones.
-const MOST_ENDS: usize = 256;
+const MOST_ENDS: usize = SlotState::MOST_ENDS;
 /// Words of `Sampler` in `sample.cuh`, before the end tokens.
 const HEAD_WORDS: usize = 16;
 
@@ -181,28 +180,24 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     }]
 }
 
-/// The capacity of the history and of the biases.
-fn room(program: &Program) -> (usize, usize) {
-    let context = program.context.max(1) as usize;
-    (context, (program.vocab as usize).max(1024))
+/// The capacity of the history.
+fn history_of(program: &Program) -> usize {
+    program.context.max(1) as usize
 }
 
 /// Bytes of a slot's sampling state in device memory.
 pub(crate) fn region_bytes(program: &Program) -> u64 {
-    let (history, biases) = room(program);
-    let words = (HEAD_WORDS + MOST_ENDS + history + 2 * biases) as u64;
+    let words = HEAD_WORDS + MOST_ENDS + history_of(program) + 2 * SlotState::MOST_BIASES;
+    let words = words as u64;
     (4 * words).next_multiple_of(16)
 }
 
 /// The host's copy of a slot's sampling state on the device, in the same layout: `Sampler` of `sample.cuh`, end tokens, a ring of the last
-/// tokens, and biases. Nothing allocates after `new`, for up to one bias per token.
+/// tokens, and biases. Nothing allocates after `new`.
 pub(crate) struct Sampler {
     words: Vec<u32>,
     history: usize,
-    biases: usize,
     vocab: u32,
-    /// All end tokens; the device has the first of them.
-    ends: Vec<u32>,
     /// Whether the device has another state.
     changed: bool,
 }
@@ -222,25 +217,23 @@ mod at {
 impl Sampler {
     /// Allocates the full capacity.
     pub(crate) fn new(program: &Program) -> Sampler {
-        let (history, biases) = room(program);
+        let history = history_of(program);
         let fixed = HEAD_WORDS + MOST_ENDS + history;
-        let mut words = Vec::with_capacity(fixed + 2 * biases);
+        let mut words = Vec::with_capacity(fixed + 2 * SlotState::MOST_BIASES);
         words.resize(fixed, 0);
         words[at::SIZE] = history as u32;
         words[at::MOST_ENDS] = MOST_ENDS as u32;
         let mut sampler = Sampler {
             words,
             history,
-            biases,
             vocab: program.vocab,
-            ends: Vec::with_capacity(MOST_ENDS),
             changed: true,
         };
         sampler.set(&SlotState::default());
         sampler
     }
 
-    /// Replaces everything.
+    /// Replaces everything. The contract bounds biases and end tokens.
     pub(crate) fn set(&mut self, state: &SlotState<'_>) {
         let SlotState {
             sampling: s,
@@ -269,7 +262,7 @@ impl Sampler {
         self.words[at::TEMPERATURE..head.len()].copy_from_slice(&head);
         self.words.truncate(HEAD_WORDS + MOST_ENDS + self.history);
         let known = bias.iter().filter(|(token, _)| *token < self.vocab);
-        for (token, bias) in known.take(self.biases) {
+        for (token, bias) in known.take(SlotState::MOST_BIASES) {
             self.words.extend([*token, bias.to_bits()]);
         }
         let words = self.words.len() - HEAD_WORDS - MOST_ENDS - self.history;
@@ -279,9 +272,7 @@ impl Sampler {
         for token in &history[history.len().saturating_sub(self.history)..] {
             self.remember(*token);
         }
-        self.ends.clear();
-        self.ends.extend(*ends);
-        let ends = &self.ends[..ends.len().min(MOST_ENDS)];
+        let ends = &ends[..ends.len().min(MOST_ENDS)];
         self.words[at::ENDS] = ends.len() as u32;
         self.words[HEAD_WORDS..HEAD_WORDS + ends.len()].copy_from_slice(ends);
         self.changed = true;
@@ -289,12 +280,7 @@ impl Sampler {
 
     /// Whether a token ends a chain.
     pub(crate) fn ends_with(&self, token: u32) -> bool {
-        self.ends.contains(&token)
-    }
-
-    /// Whether the device ends a chain at a token: it knows only the first end tokens.
-    pub(crate) fn device_ends_with(&self, token: u32) -> bool {
-        self.ends.iter().take(MOST_ENDS).any(|end| *end == token)
+        self.words[HEAD_WORDS..][..self.words[at::ENDS] as usize].contains(&token)
     }
 
     /// Notes that the device's history may differ.
@@ -383,15 +369,15 @@ mod tests {
     }
 
     #[test]
-    fn the_host_knows_every_end_token_and_the_device_the_first_ones() {
-        let ends: Vec<u32> = (1000..1300).collect();
+    fn end_tokens_are_known_until_others_are_set() {
+        let ends: Vec<u32> = (1000..1256).collect();
         let mut sampler = Sampler::new(&program(50, 4));
         sampler.set(&SlotState {
             ends: &ends,
             ..SlotState::default()
         });
-        assert!(sampler.ends_with(1299) && !sampler.ends_with(1300));
-        assert!(sampler.device_ends_with(1255) && !sampler.device_ends_with(1256));
+        assert!(sampler.ends_with(1000) && sampler.ends_with(1255));
+        assert!(!sampler.ends_with(999) && !sampler.ends_with(1256) && !sampler.ends_with(0));
         let words = words(&sampler);
         assert_eq!(words[at::ENDS], MOST_ENDS as u32);
         assert_eq!(words[HEAD_WORDS + MOST_ENDS - 1], 1255);

@@ -55,16 +55,25 @@ pub(super) enum Body {
     Xml(XmlCall),
     Gemma(GemmaCall),
     Python(PythonCalls),
+    /// Source code up to the end of the answer.
     Code,
-    /// Not yet decided: where the block began, `[` and white space if they came, and the word so far.
-    Open(Start, bool, String),
+    /// The family is not known before more text has come.
+    Undecided {
+        start: Start,
+        tentative: bool,
+        text: String,
+    },
 }
 
 impl Body {
     pub(super) fn new(start: Start, tentative: bool) -> Body {
         match start {
             Start::Json => Body::Json(Envelope::new(tentative)),
-            Start::Llama | Start::Mistral(_) => Body::Open(start, tentative, String::new()),
+            Start::Llama | Start::Mistral(_) => Body::Undecided {
+                start,
+                tentative,
+                text: String::new(),
+            },
             Start::Section(syntax) => Body::Named(NamedCall::new(syntax, true)),
             Start::Named(syntax) => Body::Named(NamedCall::new(syntax, false)),
             Start::XmlBlock(syntax) => Body::Xml(XmlCall::new(syntax, true)),
@@ -87,16 +96,18 @@ impl Body {
                 out.arguments(&json);
                 Ok(Step::More)
             }
-            Body::Open(start, tentative, text) => {
+            Body::Undecided {
+                start,
+                tentative,
+                text,
+            } => {
                 let decided = decide(*start, *tentative, text, c, tools, out);
                 text.push(c);
                 let Some(body) = decided else {
                     return Ok(Step::More);
                 };
-                let text = std::mem::replace(self, body);
-                let Body::Open(_, _, text) = text else {
-                    return Ok(Step::More);
-                };
+                let text = std::mem::take(text);
+                *self = body;
                 let mut step = Step::More;
                 for c in text.chars() {
                     step = self.step(c, tools, out)?;
@@ -117,7 +128,7 @@ impl Body {
     }
 }
 
-/// What the block is, once its first characters tell.
+/// The family of a block that begins with `text` and `c`; `None` if more text is needed.
 fn decide(
     start: Start,
     tentative: bool,

@@ -249,7 +249,11 @@ static SYNTAXES: [Syntax; 20] = [
         closings: &["<|tool_call_end|>"],
         ..syntax(
             "lfm2",
-            &[&["<|tool_call_start|>"], &["<|tool_list_start|>"]],
+            &[
+                &["<|tool_call_start|>"],
+                &["<|tool_list_start|>"],
+                &["List of tools: "],
+            ],
         )
     },
     // Before Llama: fine-tunes of Llama with Hermes calls keep parts of its template.
@@ -332,7 +336,7 @@ static REASONINGS: [Reasoning; 9] = [
         "Here is my response:",
     ),
     Reasoning {
-        in_template: "<response>",
+        in_template: "<response></response>",
         ignored: &["<response>", "</response>"],
         ..reasoning("granite", "<think>", "</think>")
     },

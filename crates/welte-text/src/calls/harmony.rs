@@ -2,7 +2,7 @@
 
 use super::json::{JsonScanner, Scan};
 use super::named::function_name;
-use super::output::{Output, Problem};
+use super::output::{LONGEST_CALL, Output, Problem};
 use super::schema::is_name;
 use crate::channels::{Channels, Piece};
 
@@ -30,8 +30,10 @@ pub(super) struct HarmonyParser {
     start: usize,
     /// Bytes taken so far.
     at: usize,
-    /// Whether text and reasoning have come in earlier messages.
-    said: [bool; 2],
+    /// Text has come.
+    has_text: bool,
+    /// Reasoning has come.
+    has_reasoning: bool,
 }
 
 impl Default for HarmonyParser {
@@ -43,7 +45,8 @@ impl Default for HarmonyParser {
             source: String::new(),
             start: 0,
             at: 0,
-            said: [false; 2],
+            has_text: false,
+            has_reasoning: false,
         }
     }
 }
@@ -97,8 +100,8 @@ impl HarmonyParser {
         };
         // A line between this message and an earlier one.
         match self.kind {
-            Kind::Reasoning if self.said[1] => out.reasoning("\n"),
-            Kind::Text if self.said[0] => out.text("\n"),
+            Kind::Reasoning if self.has_reasoning => out.reasoning("\n"),
+            Kind::Text if self.has_text => out.text("\n"),
             _ => {}
         }
     }
@@ -108,11 +111,11 @@ impl HarmonyParser {
         let letter: &str = c.encode_utf8(&mut bytes);
         match &mut self.kind {
             Kind::Reasoning => {
-                self.said[1] = true;
+                self.has_reasoning = true;
                 out.reasoning(letter);
             }
             Kind::Text => {
-                self.said[0] = true;
+                self.has_text = true;
                 out.text(letter);
             }
             Kind::CallEnded if c.is_whitespace() => {}
@@ -123,7 +126,9 @@ impl HarmonyParser {
             Kind::Call(scanner) => {
                 let mut delta = String::new();
                 let begins = self.source.trim().is_empty();
-                let taken = if begins && !c.is_whitespace() && c != '{' {
+                let taken = if self.source.len() >= LONGEST_CALL {
+                    Err("a shorter call")
+                } else if begins && !c.is_whitespace() && c != '{' {
                     Err("'{'")
                 } else {
                     scanner.step(c, &mut delta)

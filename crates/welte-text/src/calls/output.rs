@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The longest source of one call, in bytes. It is kept, because a malformed call comes back as text.
+pub(super) const LONGEST_CALL: usize = 4 << 20;
+
 /// A part of an answer, in the order in which the model wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -3,11 +3,9 @@
 use super::body::{Body, Start, Step};
 use super::format::{Format, Opening};
 use super::marks::{Expect, Until};
-use super::output::{Output, Problem};
+use super::output::{LONGEST_CALL, Output, Problem};
 use super::schema::Tool;
 
-/// The longest source of one call, in bytes.
-const LONGEST_CALL: usize = 4 << 20;
 /// The most white space that is held back, in bytes. It is dropped if a mark follows.
 const LONGEST_SPACE: usize = 256;
 
@@ -175,7 +173,7 @@ impl MarkParser {
         let taken = if self.source.len() < LONGEST_CALL {
             body.step(c, tools, out)
         } else {
-            Err(format!("a call of at most {LONGEST_CALL} bytes"))
+            Err("a shorter call".to_owned())
         };
         if out.complete() > complete {
             // What comes next belongs to another call.
@@ -223,13 +221,13 @@ impl MarkParser {
 
     /// Takes text that matched no closing mark. The last character is the current one.
     fn replay(&mut self, text: &str, tools: &[Tool], out: &mut Output) {
-        let end = self.at;
-        self.at = self.at.saturating_sub(text.len());
+        let (now, last) = (self.at, text.chars().next_back());
+        self.at = now + last.map_or(0, char::len_utf8) - text.len();
         for c in text.chars() {
             self.step(c, tools, out);
             self.at += c.len_utf8();
         }
-        self.at = end;
+        self.at = now;
     }
 
     /// Enters a block. `mark` is its source so far.

@@ -1,8 +1,9 @@
 //! Tool calls and reasoning, taken out of the text of answers.
 
-use proptest::prelude::*;
+mod properties;
+
 use serde_json::{Value, json};
-use welte_text::calls::{Answer, CallParser, Event, Format, Syntax, Tool};
+use welte_text::calls::{Answer, CallParser, Event, Format, Tool};
 use welte_text::{Tokenizer, Vocabulary};
 
 fn tools() -> Vec<Tool> {
@@ -697,6 +698,14 @@ fn calls_before_and_behind_a_malformed_one_are_kept() {
 }
 
 #[test]
+fn problems_name_their_place() {
+    let source = r#"{"name": "time", "parameters": {}}; {"name": "time", "parameters": {1"#;
+    let problem = &parser("llama").parse(source).problems[0];
+    assert_eq!((problem.start, problem.at), (36, 68));
+    assert_eq!(problem.found, Some('1'));
+}
+
+#[test]
 fn deep_nesting_and_long_calls_end() {
     let deep = format!(
         "<tool_call>{{\"name\": \"a\", \"arguments\": {{\"a\": {}",
@@ -708,179 +717,21 @@ fn deep_nesting_and_long_calls_end() {
         answer.problems[0].expected,
         "no deeper nesting than 100 levels"
     );
-    let long = format!(
-        "<tool_call>{{\"name\": \"a\", \"arguments\": {{\"a\": \"{}",
-        "x".repeat(5 << 20)
-    );
-    let answer = parser("hermes").parse(&long);
-    assert_eq!(answer.text.len(), long.len());
-    assert_eq!(
-        answer.problems[0].expected,
-        "a call of at most 4194304 bytes"
-    );
-}
-
-/// Words that make every syntax happen.
-const WORDS: &[&str] = &[
-    "<tool_call>",
-    "</tool_call>",
-    "<function=",
-    "<parameter=",
-    ">",
-    "</parameter>",
-    "</function>",
-    "<arg_key>",
-    "</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "[CALL_ID]",
-    "<|python_tag|>",
-    "<｜tool▁calls▁begin｜>",
-    "<｜tool▁call▁begin｜>",
-    "function",
-    "<｜tool▁sep｜>",
-    "```json\n",
-    "```",
-    "<｜tool▁call▁end｜>",
-    "<｜tool▁calls▁end｜>",
-    "<|tool_call>",
-    "call:",
-    "<tool_call|>",
-    "<|\"|>",
-    "<|tool_call|>",
-    "```tool_code\n",
-    "print(",
-    "weather",
-    "time",
-    "(",
-    ")",
-    "=",
-    "'",
-    "\"",
-    "{",
-    "}",
-    "[",
-    "]",
-    ":",
-    ",",
-    ";",
-    "\n",
-    " ",
-    "place",
-    "days",
-    "1",
-    "-2.5e3",
-    "true",
-    "None",
-    "\\",
-    "\\u00e9",
-    "é",
-    "狐",
-    "🦊",
-    "<think>",
-    "</think>",
-    "[THINK]",
-    "[/THINK]",
-    "<|channel>thought",
-    "<channel|>",
-    "<|channel|>",
-    "<|message|>",
-    "<|start|>",
-    "<|end|>",
-    "<|constrain|>",
-    "analysis",
-    "commentary",
-    " to=functions.time",
-    "json",
-    "<response>",
-    "</response>",
-    "{\"name\": \"weather\", \"arguments\": ",
-    "{\"name\": \"time\"}",
-    "{\"place\": \"",
-    "\"}",
-    "}}",
-    "<invoke name=\"",
-    "<minimax:tool_call>",
-    "</invoke>",
-    "<parameter name=\"",
-    "\">",
-    "<｜DSML｜invoke name=\"",
-    "\" string=\"true\">",
-];
-
-fn any_text() -> impl Strategy<Value = String> {
-    prop_oneof![
-        prop::collection::vec(prop::sample::select(WORDS), 0..24).prop_map(|words| words.concat()),
-        prop::collection::vec(any::<u8>(), 0..120)
-            .prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
-        "\\PC{0,60}",
-    ]
-}
-
-fn any_syntax() -> impl Strategy<Value = &'static str> {
-    (0..Syntax::all().len()).prop_map(|i| Syntax::all()[i].name)
-}
-
-/// All text of an answer, without white space.
-fn letters(answer: &Answer) -> String {
-    let mut all = format!("{}{}", answer.text, answer.reasoning);
-    for call in &answer.calls {
-        all.push_str(&call.name);
-        all.push_str(&call.arguments);
-    }
-    all
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
-
-    #[test]
-    fn cuts_change_nothing(
-        text in any_text(),
-        name in any_syntax(),
-        cuts in prop::collection::vec(0usize..200, 0..8),
-        whole in any::<bool>(),
-        prompt in prop::sample::select(vec!["", "<think>\n", "[THINK]"]),
-    ) {
-        let parser = || {
-            let parser = CallParser::after_prompt(Format::named(name).unwrap(), tools(), prompt);
-            if whole { parser.whole_calls() } else { parser }
-        };
-        let answer = parser().parse(&text);
-        let mut cuts = cuts;
-        cuts.sort_unstable();
-        prop_assert_eq!(&in_pieces(parser(), &text, cuts), &answer);
-        prop_assert_eq!(&in_pieces(parser(), &text, 0..text.len()), &answer);
-        for cut in 0..text.len() {
-            prop_assert_eq!(&in_pieces(parser(), &text, [cut]), &answer);
-        }
-        for call in &answer.calls {
-            let object: Result<serde::de::IgnoredAny, _> = serde_json::from_str(&call.arguments);
-            prop_assert!(object.is_ok() && call.arguments.starts_with('{'), "{:?}", call);
-        }
-        for problem in &answer.problems {
-            prop_assert!(problem.start <= problem.at && problem.at <= text.len(), "{:?}", problem);
-            prop_assert_eq!(problem.found, text[problem.at..].chars().next());
-        }
-    }
-
-    /// Each numbered word comes out exactly once, whatever the marks around it make of it.
-    #[test]
-    fn no_text_is_lost(
-        words in prop::collection::vec(prop::sample::select(WORDS), 1..16),
-        name in any_syntax(),
-    ) {
-        // The header of a message in channels and the identifier of a call are not part of the answer.
-        prop_assume!(name != "harmony" && !words.contains(&"[CALL_ID]"));
-        let text: String = words.iter().enumerate().map(|(i, word)| format!("{word}w{i}x")).collect();
-        let answer = CallParser::new(Format::named(name).unwrap(), tools()).parse(&text);
-        let letters = letters(&answer);
-        for i in 0..words.len() {
-            let found = letters.matches(&format!("w{i}x")).count();
-            prop_assert_eq!(found, 1, "w{}x of {:?} in {:?}", i, text, answer);
-        }
+    for (format, begin) in [
+        (
+            "hermes",
+            "<tool_call>{\"name\": \"a\", \"arguments\": {\"a\": \"",
+        ),
+        (
+            "harmony",
+            "<|channel|>commentary to=functions.a<|message|>{\"a\": \"",
+        ),
+    ] {
+        let long = "x".repeat((4 << 20) + 1000);
+        let answer = parser(format).parse(&format!("{begin}{long}"));
+        assert!(answer.text.ends_with(&long));
+        assert_eq!(answer.problems[0].expected, "a shorter call");
+        assert_eq!(answer.calls, []);
     }
 }
 
@@ -918,7 +769,7 @@ fn templates_choose_the_syntax() {
         ),
         ("<start_of_turn>model", "gemma", "think"),
         (
-            "<|start_of_role|> <|tool_call|> <response>",
+            "<|start_of_role|> <|tool_call|> <response></response>",
             "granite",
             "granite",
         ),

@@ -1,0 +1,282 @@
+//! Measures how many mutants a package's tests notice, with one build for all of them.
+//!
+//! `cargo mutants --list --json` names the mutants. This program rewrites the sources of a scratch checkout so that every
+//! mutant is compiled in and switched on by the variable `MUTANT`. It then runs the tests once per mutant. Mutants that
+//! do not compile this way are left out and counted.
+
+mod rewrite;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[derive(Deserialize)]
+pub struct Place {
+    pub line: usize,
+    pub column: usize,
+}
+
+#[derive(Deserialize)]
+pub struct Range {
+    pub start: Place,
+}
+
+/// A mutant as `cargo mutants --list --json` describes it.
+#[derive(Deserialize)]
+pub struct Mutant {
+    #[serde(skip)]
+    pub number: u32,
+    pub file: String,
+    pub package: String,
+    pub genre: String,
+    pub name: String,
+    pub replacement: String,
+    pub span: Range,
+}
+
+/// The longest run of a test binary.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const SWITCH: &str = "
+#[doc(hidden)]
+pub fn __mutant(number: u32) -> bool {
+    static ON: std::sync::LazyLock<u32> = std::sync::LazyLock::new(|| {
+        std::env::var(\"MUTANT\").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
+    });
+    *ON == number
+}
+";
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let (Some(list), Some(root)) = (args.next(), args.next()) else {
+        bail!("usage: mutants LIST.json CHECKOUT PACKAGE-WITH-TESTS... [-f FILE]...");
+    };
+    let root = PathBuf::from(root);
+    let (mut packages, mut files) = (Vec::new(), Vec::new());
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "-f" => files.push(args.next().context("-f needs a file")?),
+            _ => packages.push(arg),
+        }
+    }
+    let mut mutants: Vec<Mutant> = serde_json::from_slice(&std::fs::read(&list)?)?;
+    mutants.retain(|m| files.is_empty() || files.iter().any(|f| m.file.contains(f.as_str())));
+    for (i, mutant) in mutants.iter_mut().enumerate() {
+        mutant.number = i as u32 + 1;
+    }
+    let sources = Sources::read(&root, &mutants)?;
+    let (made, tests) = build(&root, &sources, &mutants, &packages)?;
+    eprintln!("{} of {} mutants in the build", made.len(), mutants.len());
+    for test in &tests {
+        if !passes(test, 0)? {
+            bail!("{} fails without a mutant", test.0.display());
+        }
+    }
+    let mut rows: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
+    for mutant in &mutants {
+        let row = rows.entry(&mutant.file).or_default();
+        row[0] += 1;
+        if !made.contains(&mutant.number) {
+            println!("left out: {}", mutant.name);
+            continue;
+        }
+        row[1] += 1;
+        let mut noticed = false;
+        for test in &tests {
+            if !passes(test, mutant.number)? {
+                noticed = true;
+                break;
+            }
+        }
+        row[2] += usize::from(noticed);
+        if !noticed {
+            println!("missed: {}", mutant.name);
+        }
+    }
+    for (file, [all, built, noticed]) in rows {
+        let share = 100.0 * noticed as f64 / built.max(1) as f64;
+        println!(
+            "| `{file}` | {all} | {} | {noticed} | {share:.0} % |",
+            all - built
+        );
+    }
+    Ok(())
+}
+
+/// The files to rewrite with their original texts. Dropping this restores them.
+struct Sources(BTreeMap<PathBuf, String>);
+
+impl Sources {
+    fn read(root: &Path, mutants: &[Mutant]) -> Result<Sources> {
+        let mut files: BTreeSet<PathBuf> = mutants.iter().map(|m| root.join(&m.file)).collect();
+        // The switch is in the root of the crate.
+        files.extend(
+            mutants
+                .iter()
+                .map(|m| root.join("crates").join(&m.package).join("src/lib.rs")),
+        );
+        let read = |file: PathBuf| Ok((file.clone(), std::fs::read_to_string(file)?));
+        Ok(Sources(files.into_iter().map(read).collect::<Result<_>>()?))
+    }
+}
+
+impl Drop for Sources {
+    fn drop(&mut self) {
+        for (file, text) in &self.0 {
+            if let Err(error) = std::fs::write(file, text) {
+                eprintln!("{}: {error}", file.display());
+            }
+        }
+    }
+}
+
+/// A test binary and the directory to run it in.
+type Test = (PathBuf, PathBuf);
+
+/// Builds the tests with all mutants that compile. Returns their numbers and the test binaries.
+fn build(
+    root: &Path,
+    sources: &Sources,
+    mutants: &[Mutant],
+    packages: &[String],
+) -> Result<(HashSet<u32>, Vec<Test>)> {
+    let mut bad: HashSet<u32> = HashSet::new();
+    for round in 1.. {
+        let mut made = HashSet::new();
+        for (file, source) in &sources.0 {
+            let good = mutants
+                .iter()
+                .filter(|m| root.join(&m.file) == *file && !bad.contains(&m.number));
+            let (text, switches) = rewrite::rewrite(source, &good.collect::<Vec<_>>())?;
+            made.extend(switches);
+            let switch = if file.ends_with("src/lib.rs") {
+                SWITCH
+            } else {
+                ""
+            };
+            std::fs::write(file, text + switch)?;
+        }
+        let (wrong, tests) = compile(root, packages, sources)?;
+        if wrong.is_empty() {
+            return Ok((made, tests));
+        }
+        let before = bad.len();
+        bad.extend(wrong);
+        eprintln!("build {round}: {} mutants do not compile", bad.len());
+        if bad.len() == before {
+            bail!("the build fails, and no mutant is the cause");
+        }
+    }
+    unreachable!()
+}
+
+/// Compiles the tests. Returns the mutants with errors, and the test binaries.
+fn compile(
+    root: &Path,
+    packages: &[String],
+    sources: &Sources,
+) -> Result<(HashSet<u32>, Vec<Test>)> {
+    let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root).args([
+        "build",
+        "--message-format=json",
+        "--keep-going",
+        "--lib",
+        "--tests",
+    ]);
+    for package in packages {
+        command.args(["-p", package]);
+    }
+    let output = command
+        .env("RUSTFLAGS", "--cap-lints=allow")
+        .stderr(Stdio::inherit())
+        .output()?;
+    let (mut wrong, mut tests, mut shown) = (HashSet::new(), Vec::new(), false);
+    for line in output.stdout.split(|b| *b == b'\n') {
+        let Ok(message) = serde_json::from_slice::<Value>(line) else {
+            continue;
+        };
+        if message["reason"] == "compiler-artifact"
+            && let Some(path) = message["executable"].as_str()
+        {
+            let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
+            tests.push((
+                PathBuf::from(path),
+                manifest.parent().unwrap_or(root).to_path_buf(),
+            ));
+        }
+        if message["message"]["level"] != "error" {
+            continue;
+        }
+        let mut found = false;
+        for span in message["message"]["spans"].as_array().into_iter().flatten() {
+            let file = root.join(span["file_name"].as_str().unwrap_or_default());
+            if span["is_primary"] != true || !sources.0.contains_key(&file) {
+                continue;
+            }
+            let text = std::fs::read_to_string(&file)?;
+            let end = span["byte_start"].as_u64().unwrap_or(0) as usize;
+            if let Some(number) = number_before(&text[..end]) {
+                wrong.insert(number);
+                found = true;
+            }
+        }
+        if !found
+            && !shown
+            && !message["message"]["spans"]
+                .as_array()
+                .is_none_or(Vec::is_empty)
+        {
+            shown = true;
+            eprintln!(
+                "{}",
+                message["message"]["rendered"].as_str().unwrap_or_default()
+            );
+        }
+    }
+    if wrong.is_empty() && !output.status.success() {
+        bail!("the build fails, and no mutant is the cause");
+    }
+    Ok((wrong, tests))
+}
+
+/// The number of the last switch before an error.
+fn number_before(text: &str) -> Option<u32> {
+    let at = text.rfind("__mutant(")? + "__mutant(".len();
+    let digits: String = text[at..]
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    digits.parse().ok()
+}
+
+/// Runs a test binary with one mutant switched on.
+fn passes((binary, folder): &Test, number: u32) -> Result<bool> {
+    let mut child = Command::new(binary)
+        .arg("-q")
+        .current_dir(folder)
+        .env("MUTANT", number.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(2);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.success());
+        }
+        if start.elapsed() > LIMIT {
+            child.kill()?;
+            child.wait()?;
+            return Ok(false);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
