@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Rows that a piece has at least: fewer cost hardly less.
-const LEAST: usize = 32;
+const LEAST: usize = 16;
 
 /// Cuts prompts so that a piece takes about as long as a decode step. A running stream then waits at most about twice its
 /// usual time for a token. The cut changes no bit of a result.
