@@ -37,9 +37,9 @@ fn alone(model: &Model, request: &Request) -> Vec<u32> {
     engine.submit(request).unwrap().complete().unwrap().1.tokens
 }
 
-fn watched(
-    watch: &Arc<Watch>,
-) -> Box<dyn FnMut(Box<dyn welte::Context>) -> Box<dyn welte::Context> + Send> {
+type Wrap = Box<dyn FnMut(Box<dyn welte::Context>) -> Box<dyn welte::Context> + Send>;
+
+fn watched(watch: &Arc<Watch>) -> Wrap {
     let watch = watch.clone();
     Box::new(move |context| Box::new(Spy::new(context, &watch, None, true)))
 }
@@ -277,8 +277,11 @@ fn a_preempted_request_does_not_notice() {
     assert_eq!(streams[0].outcome().unwrap().preemptions, 0);
 }
 
+/// How each request ended, and its text alone.
+type Ends = Vec<(Result<Vec<u32>, Error>, Vec<u32>)>;
+
 /// Two requests run; the call after `calls` further ones fails. Then a third comes.
-fn fault(calls: usize, lost: bool) -> (Vec<Result<Vec<u32>, Error>>, Vec<Vec<u32>>, Arc<Watch>) {
+fn fault(calls: usize, lost: bool) -> (Ends, Arc<Watch>) {
     let model = with_slots(2);
     // The second has a long prompt, so that steps and chains belong to one or both.
     let all = [
@@ -286,19 +289,20 @@ fn fault(calls: usize, lost: bool) -> (Vec<Result<Vec<u32>, Error>>, Vec<Vec<u32
         request(prompt(150, &model), 40),
         request(prompt(20, &model), 10),
     ];
-    let wanted = all.iter().map(|request| alone(&model, request)).collect();
+    let wanted: Vec<_> = all.iter().map(|r| alone(&model, r)).collect();
     let (engine, mut driver, watch) = by_hand(&model, &EngineOptions::default());
     watch.lost.store(usize::from(lost), SeqCst);
     let mut streams: Vec<Stream> = all.into_iter().map(|r| engine.submit(r).unwrap()).collect();
     watch.fail_in.store(calls, SeqCst);
-    let results = streams.iter_mut().map(|s| finish(&mut driver, s)).collect();
+    let results = streams.iter_mut().map(|s| finish(&mut driver, s));
+    let ends = results.zip(wanted).collect();
     engine.forget_prefixes();
     driver.turn().unwrap();
     let Status {
         free_pages, pages, ..
     } = engine.status();
     assert_eq!(free_pages, pages);
-    (results, wanted, watch)
+    (ends, watch)
 }
 
 #[test]
@@ -306,9 +310,9 @@ fn a_fault_ends_the_requests_it_touched_and_no_others() {
     for lost in [false, true] {
         let mut outcomes = Vec::new();
         for calls in 1..12 {
-            let (results, wanted, watch) = fault(calls, lost);
+            let (ends, watch) = fault(calls, lost);
             let mut failed = 0;
-            for (result, wanted) in results.iter().zip(&wanted) {
+            for (result, wanted) in &ends {
                 match result {
                     Ok(tokens) => assert_eq!(tokens, wanted, "call {calls}"),
                     Err(Error::Fault(error)) => {

@@ -138,7 +138,7 @@ fn together(
 ) -> Counts {
     let mut counts = Counts::default();
     let mut flights: Vec<Flight> = Vec::new();
-    let mut submitted = 0;
+    let (mut submitted, mut turns) = (0, 0);
     while submitted < count || !flights.is_empty() {
         let arrivals = if random.once_in(3) {
             random.below(6)
@@ -182,6 +182,8 @@ fn together(
             }
         }
         driver.turn().unwrap();
+        turns += 1;
+        assert!(turns < 1000 * count, "no progress");
         flights.retain_mut(|flight| !is_over(flight, cases, random, &mut counts));
     }
     counts
@@ -242,6 +244,7 @@ fn is_clean(engine: &Engine, driver: &mut welte::Driver) {
     let status = engine.status();
     assert_eq!((status.running, status.waiting), (0, 0));
     assert_eq!(status.free_pages, status.pages);
+    assert_eq!(status.free_slots, engine.model().program().slots as usize);
     assert!(driver.is_idle());
 }
 

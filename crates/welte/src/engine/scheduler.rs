@@ -544,6 +544,7 @@ impl Scheduler {
         self.shared.inbox().status = super::Status {
             running: self.running.len(),
             waiting: self.waiting.len(),
+            free_slots: self.free_slots.len(),
             free_pages: self.pages.free(),
             pages: self.pages.total(),
         };

@@ -14,6 +14,8 @@ pub struct Status {
     pub running: usize,
     /// Requests that wait for a slot or for pages.
     pub waiting: usize,
+    /// Slots that no request has.
+    pub free_slots: usize,
     /// Pages of all caches that hold nothing.
     pub free_pages: usize,
     /// Pages of all caches.
