@@ -19,6 +19,9 @@ use crate::cache::token_of;
 use ring::digest::{Context, SHA256};
 use welte_table::{CacheKind, Program};
 
+/// Copies the page of a cache.
+pub(crate) type Fill<'a, E> = dyn FnMut(usize, &mut [u8]) -> Result<(), E> + 'a;
+
 const MAGIC: &[u8; 8] = b"WELTEPF1";
 const KEYS: usize = 76;
 const SUM: usize = 32;
@@ -202,7 +205,7 @@ impl Staging {
         layout: &Layout,
         parent: &Place,
         keys: &[u32],
-        fill: &mut dyn FnMut(usize, &mut [u8]) -> Result<(), E>,
+        fill: &mut Fill<'_, E>,
     ) -> Result<(), E> {
         self.bytes[..8].copy_from_slice(MAGIC);
         self.bytes[8..40].copy_from_slice(&layout.identity);

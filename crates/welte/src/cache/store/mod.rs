@@ -274,7 +274,7 @@ impl PrefixStore {
         parent: &Place,
         keys: &[u32],
         wait: bool,
-        fill: &mut dyn FnMut(usize, &mut [u8]) -> Result<(), E>,
+        fill: &mut file::Fill<'_, E>,
     ) -> Result<(), E> {
         let id = FileId::new(parent, &parent.after(keys));
         if self.jobs.is_none() || self.shared.folder().contains(&id) {

@@ -243,7 +243,7 @@ impl Simulation {
 
     /// Gives the sequence its own copy of the page that it goes on writing.
     fn copy(&mut self, cache: usize, from: u32, sequence: &mut Sequence) -> Option<()> {
-        if self.is_state(cache) || sequence.computed % PAGE > 0 {
+        if self.is_state(cache) || !sequence.computed.is_multiple_of(PAGE) {
             let to = self.take(cache)?;
             sequence.lists[cache].push(to);
             if from != NO_PAGE {
