@@ -285,7 +285,7 @@ fn round(source: &str, seed: u64, count: usize) {
     assert!(watch.differing.lock().unwrap().is_empty());
     assert!(counts.complete > count / 3 && counts.left > 0 && counts.expired > 0);
     assert!(counts.cached > 0, "nothing was cached");
-    assert!(plain || compared > count, "only {compared} rows compared");
+    assert!(plain || compared > 300, "only {compared} rows compared");
 }
 
 /// Models whose caches differ: one cache, a window, and two of them.
