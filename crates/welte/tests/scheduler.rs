@@ -239,6 +239,10 @@ fn is_over(flight: &mut Flight, cases: &[Case], random: &mut Random, counts: &mu
 
 /// Everything is as it was at the start.
 fn is_clean(engine: &Engine, driver: &mut welte::Driver) {
+    // Requests that were given up last end in the next turn, and leave their pages in the tree.
+    while !driver.is_idle() {
+        driver.turn().unwrap();
+    }
     engine.forget_prefixes();
     driver.turn().unwrap();
     let status = engine.status();
@@ -285,7 +289,7 @@ fn round(source: &str, seed: u64, count: usize) {
     assert!(watch.differing.lock().unwrap().is_empty());
     assert!(counts.complete > count / 3 && counts.left > 0 && counts.expired > 0);
     assert!(counts.cached > 0, "nothing was cached");
-    assert!(plain || compared > count, "only {compared} rows compared");
+    assert!(plain || compared > 300, "only {compared} rows compared");
 }
 
 /// Models whose caches differ: one cache, a window, and two of them.
