@@ -1,5 +1,7 @@
 //! Vectors of floats, so that attention is written once for all instruction sets.
 #![allow(unsafe_code)]
+// Other processors have no vectors yet.
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
 /// One vector of floats.
 pub(super) trait Lanes {
