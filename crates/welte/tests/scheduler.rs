@@ -140,10 +140,9 @@ fn together(
     let mut flights: Vec<Flight> = Vec::new();
     let (mut submitted, mut turns) = (0, 0);
     while submitted < count || !flights.is_empty() {
-        let arrivals = if random.once_in(3) {
-            random.below(6)
-        } else {
-            0
+        let arrivals = match random.once_in(3) {
+            true if flights.len() < 60 => random.below(6),
+            _ => 0,
         };
         for _ in 0..arrivals.min((count - submitted) as u64) {
             submitted += 1;
