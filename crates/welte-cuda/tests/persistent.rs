@@ -359,8 +359,9 @@ fn end_tokens_and_listeners_end_a_chain() {
     let first = all.iter().position(|t| *t == end).unwrap();
     set_slot(&mut context, 0, &settings, &[end]);
     assert_eq!(chain_of(&mut context, start, count), all[..=first]);
-    // Only the host knows end tokens beyond the first 256.
-    let many: Vec<u32> = (2000..2256).chain([end]).collect();
+    // As many end tokens as a slot takes; the last one counts too.
+    let others = SlotState::MOST_ENDS as u32 - 1;
+    let many: Vec<u32> = (2000..2000 + others).chain([end]).collect();
     set_slot(&mut context, 0, &settings, &many);
     assert_eq!(chain_of(&mut context, start, count), all[..=first]);
     // A listener that returns false gets no more tokens, and the sequence continues from there.
