@@ -16,7 +16,7 @@
 //! for the identity and for all keys from the start of the text.
 
 use crate::cache::token_of;
-use ring::digest::{Context, SHA256};
+use sha2::{Digest, Sha256 as Hasher};
 use welte_table::{CacheKind, Program};
 
 /// Copies the page of a cache.
@@ -31,13 +31,11 @@ pub(crate) type Sha256 = [u8; 32];
 
 /// SHA-256 over all parts, one after the other.
 pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Sha256 {
-    let mut context = Context::new(&SHA256);
+    let mut hasher = Hasher::new();
     for part in parts {
-        context.update(part);
+        hasher.update(part);
     }
-    let mut sum = [0; 32];
-    sum.copy_from_slice(context.finish().as_ref());
-    sum
+    hasher.finalize().into()
 }
 
 /// The end of a run of pages from the start of a text.
@@ -52,17 +50,17 @@ pub(crate) struct Place {
 impl Place {
     /// The place after these keys, which are at most a page.
     pub(crate) fn after(&self, keys: &[u32]) -> Place {
-        let mut name = Context::new(&SHA256);
-        let mut trail = Context::new(&SHA256);
-        name.update(&self.name);
-        trail.update(&self.trail);
+        let mut name = Hasher::new();
+        let mut trail = Hasher::new();
+        name.update(self.name);
+        trail.update(self.trail);
         for key in keys {
-            name.update(&key.to_le_bytes());
-            trail.update(&token_of(*key).to_le_bytes());
+            name.update(key.to_le_bytes());
+            trail.update(token_of(*key).to_le_bytes());
         }
         let mut place = *self;
-        place.name.copy_from_slice(name.finish().as_ref());
-        place.trail.copy_from_slice(&trail.finish().as_ref()[..16]);
+        place.name = name.finalize().into();
+        place.trail.copy_from_slice(&trail.finalize()[..16]);
         place
     }
 }
