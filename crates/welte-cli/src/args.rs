@@ -4,7 +4,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use welte::{DeviceChoice, Format, LoadOptions, Replay, Sampling};
+use welte::{DeviceChoice, Format, LoadOptions, PrefixStoreOptions, Replay, Sampling};
 
 /// Runs language models at the speed of the memory.
 #[derive(Parser)]
@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Chat
     Chat(RunArgs),
+    /// Serve a model over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a chat page
+    Serve(ServeArgs),
     /// Show a model's description, memory plan and passes; reads headers only
     Inspect(InspectArgs),
     /// Measure prompt and generation speed
@@ -230,6 +232,27 @@ impl SamplingArgs {
     }
 }
 
+/// Prefixes on disk.
+#[derive(Args)]
+pub(crate) struct PrefixArgs {
+    /// Folder that keeps computed prompts, so that later runs need not compute them again
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prefix_cache: Option<PathBuf>,
+    /// The most bytes that the folder takes: a number, also with K, M, G or T
+    #[arg(long, value_name = "N", default_value = "8G", value_parser = bytes)]
+    pub(crate) prefix_cache_size: u64,
+}
+
+impl PrefixArgs {
+    pub(crate) fn options(&self) -> Option<PrefixStoreOptions> {
+        let dir = self.prefix_cache.clone()?;
+        Some(PrefixStoreOptions {
+            dir,
+            bytes: self.prefix_cache_size,
+        })
+    }
+}
+
 #[derive(Args)]
 pub(crate) struct RunArgs {
     /// A model (file, directory or synthetic:SHAPE:FORMAT), a prompt, or both
@@ -257,12 +280,8 @@ pub(crate) struct RunArgs {
     /// Show how long each step until the first token took
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Folder that keeps computed prompts, so that later runs need not compute them again
-    #[arg(long, value_name = "DIR")]
-    pub(crate) prefix_cache: Option<PathBuf>,
-    /// The most bytes that the folder takes: a number, also with K, M, G or T
-    #[arg(long, value_name = "N", default_value = "8G", value_parser = bytes)]
-    pub(crate) prefix_cache_size: u64,
+    #[command(flatten)]
+    pub(crate) prefix: PrefixArgs,
 }
 
 /// Reads a number of bytes, as powers of 1024 if a letter follows.
@@ -280,6 +299,58 @@ fn bytes(text: &str) -> Result<u64, String> {
     number
         .checked_mul(1 << shift)
         .ok_or_else(|| "the number is too large".to_string())
+}
+
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT [default: the bundled model]
+    #[arg(value_name = "MODEL")]
+    pub(crate) source: Option<String>,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// Address to listen at; 0.0.0.0 is every address of this machine
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub(crate) host: String,
+    /// Port to listen at; 0 takes a free one
+    #[arg(long, default_value_t = 8080, value_name = "N")]
+    pub(crate) port: u16,
+    /// Requests that are answered at the same time; each has the whole context (also -np)
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) parallel: u32,
+    /// Positions in the caches, shared by all requests (0: enough for all of them)
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) cache_positions: u32,
+    /// Requests that may wait; further ones are refused
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) queue: u32,
+    #[command(flatten)]
+    pub(crate) prefix: PrefixArgs,
+    /// Key that clients must send (repeatable)
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Vec<String>,
+    /// File with one key per line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// The model's name in the APIs [default: the file's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) alias: Option<String>,
+    /// Seconds that an answer may take, waiting included (0: no limit)
+    #[arg(long, default_value_t = 600, value_name = "S")]
+    pub(crate) timeout: u64,
+    /// Offer figures for Prometheus at /metrics
+    #[arg(long)]
+    pub(crate) metrics: bool,
+    /// Origin of web pages that may use the server (repeatable; *: all)
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) cors: Vec<String>,
+    /// Host name under which browsers may reach the server (repeatable; *: all)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_host: Vec<String>,
+    /// Log every request
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -555,6 +626,7 @@ pub(crate) fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> 
         match arg.to_str() {
             Some("-sys") if !literal => "--system-prompt".into(),
             Some("-hf") if !literal => "--hf-repo".into(),
+            Some("-np") if !literal => "--parallel".into(),
             Some("-ctk") if !literal => "--cache-type-k".into(),
             Some("-ctv") if !literal => "--cache-type-v".into(),
             _ => arg,

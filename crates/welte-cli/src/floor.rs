@@ -11,6 +11,12 @@ pub(crate) fn store(device: DeviceId, name: &str, speed: f64) {
     }
 }
 
+/// The speed of a model's device, if it is known.
+pub(crate) fn bandwidth(model: &Model) -> Option<f64> {
+    let device = model.device();
+    known(device.id, &device.name)
+}
+
 /// Stores the speed unless a higher one is known: a busy machine measures less.
 pub(crate) fn raise(device: DeviceId, name: &str, speed: f64) {
     if known(device, name).is_none_or(|known| known < speed) {

@@ -9,6 +9,7 @@ pub(crate) use cache::{list, pull, rm, show};
 pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
     let (name, model) = match command {
         Command::Run(args) | Command::Chat(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Serve(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Inspect(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Profile(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Tune(args) => (&args.load.hf_repo, &mut args.load.model),

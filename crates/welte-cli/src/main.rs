@@ -14,6 +14,7 @@ mod profile;
 mod quantize;
 mod remedy;
 mod run;
+mod serve;
 mod source;
 mod synth;
 mod tokenize;
@@ -48,6 +49,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => run::chat(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Profile(args) => profile::run(&args),

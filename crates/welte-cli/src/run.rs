@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 use welte::{
     CancelHandle, Channels, ChatTemplate, Engine, EngineOptions, FINAL, GenerateOptions, Message,
-    Model, Outcome, PrefixStoreOptions, Said, Session, StopReason,
+    Model, Outcome, Said, Session, StopReason,
 };
 
 /// The model and the prompt that the arguments name.
@@ -132,14 +132,12 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
 
 /// A conversation, with the prefix cache that the arguments ask for.
 pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> {
-    let Some(dir) = &args.prefix_cache else {
+    let store = args.prefix.options();
+    if store.is_none() {
         return Ok(model.session()?);
-    };
+    }
     let mut options = EngineOptions::default();
-    options.prefix_store = Some(PrefixStoreOptions {
-        dir: dir.clone(),
-        bytes: args.prefix_cache_size,
-    });
+    options.prefix_store = store;
     Ok(Engine::new(model, &options)?.session())
 }
 

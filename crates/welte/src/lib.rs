@@ -38,7 +38,10 @@ pub use devices::{devices, instruction_sets, open_device, peak_memory, read_band
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;
-pub use engine::{CancelHandle, Engine, EngineOptions, Request, Status, Stream};
+pub use engine::{
+    CancelHandle, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot, Status,
+    Stream, WaitingSnapshot,
+};
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, StopReason, Timings};
 pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};

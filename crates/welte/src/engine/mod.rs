@@ -9,11 +9,13 @@ mod request;
 mod scheduler;
 mod sequence;
 mod shared;
+mod snapshot;
 mod stream;
 mod thread;
 
 pub use request::Request;
 pub use shared::Status;
+pub use snapshot::{NodeSnapshot, SlotSnapshot, Snapshot, WaitingSnapshot};
 pub use stream::Stream;
 pub use thread::Driver;
 
@@ -224,6 +226,22 @@ impl Engine {
         self.handle.shared.wake();
     }
 
+    /// Asks the scheduler for a snapshot. [`Engine::take_snapshot`] has it after the next turn.
+    pub fn ask_snapshot(&self) {
+        let shared = &self.handle.shared;
+        let snapshot = Snapshot::with_room(self.model.program(), shared.most);
+        let mut inbox = shared.inbox();
+        inbox.snapshot = None;
+        inbox.snapshot_wanted = Some(Box::new(snapshot));
+        drop(inbox);
+        self.ping();
+    }
+
+    /// The snapshot that was asked for, once it is there.
+    pub fn take_snapshot(&self) -> Option<Box<Snapshot>> {
+        self.handle.shared.inbox().snapshot.take()
+    }
+
     /// Begins a request. The stream gives its text or its tokens.
     pub fn submit(&self, request: Request) -> Result<Stream, Error> {
         self.submit_cancellable(request, Arc::default())
@@ -238,8 +256,8 @@ impl Engine {
         let started = Instant::now();
         let out = |most| Channel::new(most, cancelled.clone());
         let sequence = Sequence::new(&self.model, &request, out)?;
-        let stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
-        self.handle.shared.push(sequence)?;
+        let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
+        stream.number = self.handle.shared.push(sequence)?;
         Ok(stream)
     }
 

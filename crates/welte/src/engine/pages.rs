@@ -58,6 +58,15 @@ impl Pages {
         self.pools.iter().map(PagePool::pages).sum()
     }
 
+    /// The pools, one per cache.
+    pub(crate) fn pools(&self) -> &[PagePool] {
+        &self.pools
+    }
+
+    pub(crate) fn tree(&self) -> &PrefixTree {
+        &self.tree
+    }
+
     /// Forgets all prefixes.
     pub(crate) fn clear(&mut self) {
         self.tree.clear(&mut self.pools);

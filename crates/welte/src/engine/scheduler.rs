@@ -48,6 +48,8 @@ pub(crate) struct Scheduler {
     starts: Vec<ChainStart>,
     picks: Vec<Pick>,
     chosen: Vec<u32>,
+    /// Tokens of prompts, tokens generated, and steps of decoding since the start.
+    totals: [u64; 3],
 }
 
 impl Scheduler {
@@ -79,6 +81,7 @@ impl Scheduler {
             starts: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots),
             chosen: Vec::with_capacity(slots),
+            totals: [0; 3],
             shared,
         }
     }
@@ -218,6 +221,7 @@ impl Scheduler {
         }
         let took = begun.elapsed();
         self.pace.prompted(self.rows.len(), took);
+        self.totals[0] += self.rows.len() as u64;
         if let Some(disk) = &mut self.pages.disk {
             disk.computed(self.rows.len(), took);
         }
@@ -326,6 +330,8 @@ impl Scheduler {
         };
         if tokens > 0 {
             let steps = tokens.div_ceil(self.starts.len());
+            self.totals[1] += tokens as u64;
+            self.totals[2] += steps as u64;
             self.pace.decoded(begun.elapsed() / steps as u32);
         }
         self.settle();
@@ -541,13 +547,26 @@ impl Scheduler {
 
     /// Publishes how full the engine is.
     fn publish(&self) {
-        self.shared.inbox().status = super::Status {
-            running: self.running.len(),
-            waiting: self.waiting.len(),
-            free_slots: self.free_slots.len(),
-            free_pages: self.pages.free(),
-            pages: self.pages.total(),
+        let wanted = {
+            let mut inbox = self.shared.inbox();
+            inbox.status = super::Status {
+                running: self.running.len(),
+                waiting: self.waiting.len(),
+                free_slots: self.free_slots.len(),
+                free_pages: self.pages.free(),
+                pages: self.pages.total(),
+            };
+            inbox.snapshot_wanted.take()
         };
+        if let Some(mut snapshot) = wanted {
+            snapshot.fill(&self.running, &self.waiting, &self.pages);
+            [
+                snapshot.prompt_tokens,
+                snapshot.generated_tokens,
+                snapshot.decode_steps,
+            ] = self.totals;
+            self.shared.inbox().snapshot = Some(snapshot);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the handles of an engine and its thread share.
 
 use super::sequence::Sequence;
+use super::snapshot::Snapshot;
 use crate::Error;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -45,6 +46,10 @@ pub(crate) struct Inbox {
     /// Somebody asks for a turn, even if there is nothing to do.
     pub(crate) ping: bool,
     pub(crate) status: Status,
+    /// Somebody wants this filled in.
+    pub(crate) snapshot_wanted: Option<Box<Snapshot>>,
+    /// The last one that was filled in.
+    pub(crate) snapshot: Option<Box<Snapshot>>,
     /// The last handle has gone, or somebody shut the engine down.
     closing: bool,
     /// The thread has ended. In words, if it was not asked to.
@@ -76,7 +81,7 @@ impl Shared {
     }
 
     /// Hands a request to the thread.
-    pub(crate) fn push(self: &Arc<Shared>, mut sequence: Sequence) -> Result<(), Error> {
+    pub(crate) fn push(self: &Arc<Shared>, mut sequence: Sequence) -> Result<u64, Error> {
         let mut inbox = self.inbox();
         if let Some(why) = &inbox.closed {
             return Err(Error::EngineStopped { why: why.clone() });
@@ -89,13 +94,14 @@ impl Shared {
             self.inside.fetch_sub(1, Ordering::Relaxed);
             return Err(Error::Busy { queue: self.queue });
         }
-        sequence.number = inbox.count;
+        let number = inbox.count;
+        sequence.number = number;
         inbox.count += 1;
         sequence.counted_by = Some(self.clone());
         inbox.arrivals.push(sequence);
         drop(inbox);
         self.wake();
-        Ok(())
+        Ok(number)
     }
 
     /// A request that was pushed has ended.

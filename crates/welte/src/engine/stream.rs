@@ -20,6 +20,7 @@ pub struct Stream {
     text: Text,
     printed_controls: Vec<u32>,
     ready: String,
+    pub(super) number: u64,
     prompt: usize,
     /// What the end of the budget means.
     at_limit: StopReason,
@@ -82,6 +83,7 @@ impl Stream {
             },
             printed_controls: options.printed_controls,
             ready: String::new(),
+            number: 0,
             prompt: sequence.prompt,
             at_limit: match options.max_tokens == room {
                 true => StopReason::Length,
@@ -91,6 +93,11 @@ impl Stream {
             over: false,
             outcome: None,
         }
+    }
+
+    /// The request's number. Requests of an engine are numbered in their order.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// The result, once the stream has ended without an error.

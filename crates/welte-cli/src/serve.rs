@@ -1,0 +1,79 @@
+//! `welte serve`: the memory plan, the address and the log go to standard error.
+
+use crate::args::ServeArgs;
+use crate::{figures, floor, source};
+use anyhow::Context;
+use std::process::ExitCode;
+use std::time::Duration;
+use welte_report::{count, human};
+use welte_server::ServerOptions;
+use welte_table::Class;
+
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    let level = match args.verbose {
+        true => tracing_subscriber::filter::LevelFilter::INFO,
+        false => tracing_subscriber::filter::LevelFilter::WARN,
+    };
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(level)
+        .init();
+    let mut options = options(args)?;
+    let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
+    let mut load = args.load.options()?;
+    load.slots = args.parallel;
+    load.cache_positions = args.cache_positions;
+    let model = source::load_with(&source, &load)?;
+    figures::note_device(&model);
+    let plan = model.plan();
+    for class in Class::ALL {
+        eprintln!("{:>12}  {}", human(plan.bytes(class)), class.name());
+    }
+    eprintln!(
+        "{:>12}  in all on {}",
+        human(plan.total()),
+        model.device().id
+    );
+    let context = model.context() as u64;
+    options.bandwidth = floor::bandwidth(&model);
+    let address = match args.host.contains(':') {
+        true => format!("[{}]:{}", args.host.trim_matches(['[', ']']), args.port),
+        false => format!("{}:{}", args.host, args.port),
+    };
+    let served = welte_server::serve(model, options, &address, |server| {
+        let at = server
+            .address()
+            .map_or(address.clone(), |at| at.to_string());
+        eprintln!(
+            "{} for {} with a context of {} each",
+            server.model_name(),
+            count(args.parallel.into(), "request"),
+            count(context, "token"),
+        );
+        eprintln!("listening at http://{at}");
+    });
+    served.with_context(|| format!("cannot serve at {address}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
+    let mut keys = args.api_key.clone();
+    if let Some(path) = &args.api_key_file {
+        let text = source::read_text(path)?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        keys.extend(lines.map(str::to_string));
+        anyhow::ensure!(!keys.is_empty(), "{}: has no keys", path.display());
+    }
+    let mut options = ServerOptions::default();
+    options.alias = args.alias.clone();
+    options.api_keys = keys;
+    options.origins = args.cors.clone();
+    options.hosts = args.allow_host.clone();
+    options.timeout = (args.timeout > 0).then(|| Duration::from_secs(args.timeout));
+    options.defaults = args.sampling.options();
+    options.seed = u64::try_from(args.sampling.seed).ok();
+    options.metrics = args.metrics;
+    options.engine.queue = args.queue as usize;
+    options.engine.prefix_store = args.prefix.options();
+    Ok(options)
+}

@@ -1,0 +1,322 @@
+//! The one place that turns the engine's stream into events: text, reasoning, calls, and the end.
+
+use crate::app::{Active, App};
+use crate::error::Failure;
+use futures_core::Stream;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+use welte::{Outcome, StopReason};
+use welte_text::calls::{self, CallParser};
+
+/// A part of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Event {
+    Text(String),
+    Reasoning(String),
+    /// A complete call. The arguments are a JSON object, as text.
+    Call {
+        name: String,
+        arguments: String,
+    },
+    /// The last event.
+    End(Box<End>),
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct End {
+    pub(crate) reason: Reason,
+    pub(crate) outcome: Outcome,
+    /// Calls that were malformed. Their source is part of the text.
+    pub(crate) problems: Vec<String>,
+    /// Share of the memory's speed that decoding reached.
+    pub(crate) floor_share: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// An end token.
+    Stop,
+    StopString(String),
+    Length,
+    Calls,
+}
+
+/// How to take an answer apart.
+#[derive(Clone)]
+pub(crate) struct Parsing {
+    pub(crate) parser: CallParser,
+    /// End after the first call.
+    pub(crate) one_call: bool,
+}
+
+/// An answer while it is generated. Dropping it ends the request.
+pub(crate) struct Answer {
+    app: Arc<App>,
+    stream: welte::Stream,
+    parsing: Option<Parsing>,
+    prompt_tokens: usize,
+    started: Instant,
+    last_piece: Option<Instant>,
+    ready: VecDeque<Event>,
+    /// Name and arguments of the call at hand.
+    call: Option<(String, String)>,
+    calls: usize,
+    problems: Vec<String>,
+    over: bool,
+    failed: bool,
+}
+
+impl Answer {
+    pub(crate) fn new(
+        app: &Arc<App>,
+        stream: welte::Stream,
+        parsing: Option<Parsing>,
+        active: Active,
+    ) -> Answer {
+        app.metrics.begun(active.prompt_tokens);
+        let (started, prompt_tokens) = (active.since, active.prompt_tokens);
+        app.active().insert(stream.number(), active);
+        Answer {
+            started,
+            prompt_tokens,
+            app: app.clone(),
+            stream,
+            parsing,
+            last_piece: None,
+            ready: VecDeque::new(),
+            call: None,
+            calls: 0,
+            problems: Vec::new(),
+            over: false,
+            failed: false,
+        }
+    }
+
+    /// Tokens of its prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    fn piece(&mut self, piece: String) {
+        let now = Instant::now();
+        if let Some(last) = self.last_piece.replace(now) {
+            self.app.metrics.piece(now - last);
+        }
+        match &mut self.parsing {
+            Some(parsing) => {
+                let events = parsing.parser.push(&piece);
+                self.take(events);
+            }
+            None => self.ready.push_back(Event::Text(piece)),
+        }
+    }
+
+    fn take(&mut self, events: Vec<calls::Event>) {
+        let one_call = self
+            .parsing
+            .as_ref()
+            .is_some_and(|parsing| parsing.one_call);
+        for event in events {
+            if one_call && self.calls > 0 {
+                return;
+            }
+            match event {
+                calls::Event::Text(text) => self.ready.push_back(Event::Text(text)),
+                calls::Event::Reasoning(text) => self.ready.push_back(Event::Reasoning(text)),
+                calls::Event::CallBegin { name, .. } => self.call = Some((name, String::new())),
+                calls::Event::CallArguments { delta, .. } => {
+                    if let Some((_, arguments)) = &mut self.call {
+                        arguments.push_str(&delta);
+                    }
+                }
+                calls::Event::CallEnd { .. } => {
+                    if let Some((name, arguments)) = self.call.take() {
+                        self.calls += 1;
+                        self.ready.push_back(Event::Call { name, arguments });
+                    }
+                    if one_call {
+                        self.stream.cancel_handle().cancel();
+                    }
+                }
+                calls::Event::Problem(problem) => {
+                    self.call = None;
+                    self.problems.push(problem.to_string());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        let events = self.parsing.as_mut().map(|parsing| parsing.parser.finish());
+        self.take(events.unwrap_or_default());
+        let Some(outcome) = self.stream.outcome().cloned() else {
+            return Err(Failure::server("the engine gave no result"));
+        };
+        let limited = matches!(
+            outcome.stop,
+            StopReason::Length | StopReason::ContextFull | StopReason::Deadline
+        );
+        let reason = match &outcome.stop {
+            _ if limited => Reason::Length,
+            _ if self.calls > 0 => Reason::Calls,
+            StopReason::StopString(string) => Reason::StopString(string.clone()),
+            _ => Reason::Stop,
+        };
+        self.app
+            .metrics
+            .ended(Some(&outcome), false, self.started.elapsed());
+        let seconds = outcome.timings.generation.as_secs_f64();
+        let speed = outcome.timings.bytes as f64 / seconds;
+        let in_cache = self.in_cache();
+        let floor_share = self
+            .app
+            .options
+            .bandwidth
+            .filter(|_| !in_cache && seconds > 0.0);
+        let floor_share = floor_share.map(|bandwidth| speed / bandwidth);
+        self.ready.push_back(Event::End(Box::new(End {
+            reason,
+            outcome,
+            problems: std::mem::take(&mut self.problems),
+            floor_share,
+        })));
+        Ok(())
+    }
+
+    /// A model in the device's cache is not limited by memory.
+    fn in_cache(&self) -> bool {
+        let model = &self.app.served.model;
+        model.bytes_per_token(1) <= model.device().cache_bytes
+    }
+}
+
+impl Stream for Answer {
+    type Item = Result<Event, Failure>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Event, Failure>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(event) = this.ready.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            if this.over {
+                return Poll::Ready(None);
+            }
+            let failure = match ready!(Pin::new(&mut this.stream).poll_next(context)) {
+                Some(Ok(piece)) => {
+                    this.piece(piece);
+                    continue;
+                }
+                Some(Err(error)) => Some(Failure::from(error)),
+                None => {
+                    this.over = true;
+                    this.end().err()
+                }
+            };
+            if let Some(failure) = failure {
+                (this.over, this.failed) = (true, true);
+                return Poll::Ready(Some(Err(failure)));
+            }
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.app.active().remove(&self.stream.number());
+        if self.failed || !self.over {
+            let whole = self.started.elapsed();
+            self.app.metrics.ended(None, self.failed, whole);
+        }
+    }
+}
+
+/// The events of several answers with the answers' numbers, as they come.
+pub(crate) struct Answers {
+    answers: Vec<Option<Answer>>,
+    next: usize,
+}
+
+impl Answers {
+    pub(crate) fn new(answers: Vec<Answer>) -> Answers {
+        Answers {
+            answers: answers.into_iter().map(Some).collect(),
+            next: 0,
+        }
+    }
+
+    /// Waits for the next event.
+    pub(crate) async fn next(&mut self) -> Option<Result<(usize, Event), Failure>> {
+        std::future::poll_fn(|context| self.poll(context)).await
+    }
+
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<(usize, Event), Failure>>> {
+        let (count, mut pending) = (self.answers.len(), false);
+        for _ in 0..count {
+            // Answers take turns.
+            let index = self.next % count;
+            self.next = index + 1;
+            let Some(answer) = &mut self.answers[index] else {
+                continue;
+            };
+            match Pin::new(answer).poll_next(context) {
+                Poll::Ready(Some(event)) => {
+                    return Poll::Ready(Some(event.map(|event| (index, event))));
+                }
+                Poll::Ready(None) => self.answers[index] = None,
+                Poll::Pending => pending = true,
+            }
+        }
+        if pending {
+            return Poll::Pending;
+        }
+        Poll::Ready(None)
+    }
+
+    /// Waits for the whole of every answer.
+    pub(crate) async fn collect(mut self) -> Result<Vec<Whole>, Failure> {
+        let mut wholes: Vec<Whole> = self.answers.iter().map(|_| Whole::default()).collect();
+        while let Some(event) = self.next().await {
+            let (index, event) = event?;
+            wholes[index].add(event);
+        }
+        Ok(wholes)
+    }
+}
+
+/// A complete answer.
+#[derive(Default)]
+pub(crate) struct Whole {
+    pub(crate) text: String,
+    pub(crate) reasoning: String,
+    /// Names and arguments.
+    pub(crate) calls: Vec<(String, String)>,
+    end: Option<Box<End>>,
+}
+
+impl Whole {
+    fn add(&mut self, event: Event) {
+        match event {
+            Event::Text(text) => self.text.push_str(&text),
+            Event::Reasoning(text) => self.reasoning.push_str(&text),
+            Event::Call { name, arguments } => self.calls.push((name, arguments)),
+            Event::End(end) => self.end = Some(end),
+        }
+    }
+
+    pub(crate) fn end(&self) -> Result<&End, Failure> {
+        let none = || Failure::server("the engine gave no result");
+        self.end.as_deref().ok_or_else(none)
+    }
+}

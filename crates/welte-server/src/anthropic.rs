@@ -1,0 +1,369 @@
+//! Anthropic's API.
+
+use crate::answer::{Answer, Answers, End, Event, Reason, Whole};
+use crate::app::App;
+use crate::ask::{self, Ask, Prompt};
+use crate::error::{Api, Failure, ok};
+use crate::fields::Fields;
+use crate::router::Outcome;
+use crate::{sampling, sse};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use welte::Message;
+use welte_text::ToolCall;
+
+/// `POST /v1/messages`
+pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let mut ask = Ask::new(&app, app.id("msg_"));
+    ask.options.max_tokens = fields.need("max_tokens")?;
+    sampling::take(&mut fields, &mut ask.options)?;
+    if let Some(stop) = fields.take::<Value>("stop_sequences")? {
+        ask.options.stop = sampling::strings(&fields, "stop_sequences", stop)?;
+    }
+    let stream: bool = fields.take("stream")?.unwrap_or(false);
+    fields.ignore(&["metadata", "service_tier"]);
+    conversation(&mut fields, &mut ask)?;
+    fields.finish()?;
+    let id = ask.id.clone();
+    let answers = ask.start(&app).await?;
+    if stream {
+        let format = MessageStream {
+            app,
+            id,
+            prompt_tokens: answers.first().map_or(0, Answer::prompt_tokens),
+            blocks: 0,
+            open: None,
+        };
+        return Ok(sse::response(answers, format, "text/event-stream"));
+    }
+    let wholes = Answers::new(answers).collect().await?;
+    let [whole] = wholes.as_slice() else {
+        return Err(Failure::server("the engine gave no result"));
+    };
+    let end = whole.end()?;
+    let (reason, sequence) = stop_reason(end);
+    Ok(ok(&json!({
+        "id": id, "type": "message", "role": "assistant", "model": app.served.id, "content": blocks(&app, whole),
+        "stop_reason": reason, "stop_sequence": sequence, "usage": usage(end),
+    })))
+}
+
+/// `POST /v1/messages/count_tokens`
+pub(crate) async fn count_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let mut ask = Ask::new(&app, String::new());
+    conversation(&mut fields, &mut ask)?;
+    fields.finish()?;
+    let counted = tokio::task::spawn_blocking(move || {
+        let mut count = 0;
+        for prompt in &ask.prompts {
+            if let Prompt::Chat {
+                messages,
+                variables,
+            } = prompt
+            {
+                let text =
+                    ask::render(&app, ask.model.as_deref(), messages, variables, &ask.tools)?;
+                count += app.served.model.encode_rendered(&text)?.len();
+            }
+        }
+        Ok(ok(&json!({ "input_tokens": count })))
+    });
+    let counted = counted.await;
+    counted.unwrap_or_else(|error| Err(Failure::server(format!("a fault of ours: {error}"))))
+}
+
+/// Takes the fields that make the prompt.
+fn conversation(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
+    ask.model = Some(fields.need("model")?);
+    let mut all = Vec::new();
+    if let Some(system) = fields.take::<Value>("system")? {
+        let mut system = Content::of(system, &fields.name("system"))?;
+        all.push(Message::new("system", std::mem::take(&mut system.text)));
+        if !system.is_plain() {
+            return Err(fields.wrong("system", "may have text only"));
+        }
+    }
+    for message in fields.objects("messages")? {
+        take_message(message, &mut all)?;
+    }
+    if all.iter().all(|message| message.role == "system") {
+        return Err(fields.wrong("messages", "at least one message is required"));
+    }
+    tools(fields, ask)?;
+    let mut variables = Map::new();
+    if let Some(mut thinking) = fields.object("thinking")? {
+        let kind: String = thinking.need("type")?;
+        // The model decides how long it thinks; max_tokens is the limit of everything.
+        thinking.ignore(&["budget_tokens", "display"]);
+        let on = match kind.as_str() {
+            "enabled" | "adaptive" => true,
+            "disabled" => false,
+            _ => return Err(thinking.wrong("type", "must be enabled, adaptive or disabled")),
+        };
+        thinking.finish()?;
+        variables.insert("enable_thinking".to_string(), on.into());
+    }
+    ask.prompts.push(Prompt::Chat {
+        messages: all,
+        variables,
+    });
+    Ok(())
+}
+
+fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
+    for mut tool in fields.objects("tools")? {
+        tool.only("type", &[json!("custom")])?;
+        tool.ignore(&["cache_control"]);
+        let name: String = tool.need("name")?;
+        let description: String = tool.take("description")?.unwrap_or_default();
+        let schema: Map<String, Value> = tool.need("input_schema")?;
+        tool.finish()?;
+        ask.tools.push(json!({"type": "function", "function": {
+            "name": name, "description": description, "parameters": schema,
+        }}));
+    }
+    if let Some(mut choice) = fields.object("tool_choice")? {
+        let kind: String = choice.need("type")?;
+        ask.one_call = choice.take("disable_parallel_tool_use")?.unwrap_or(false);
+        match kind.as_str() {
+            "auto" => {}
+            "none" => ask.tools.clear(),
+            _ => {
+                let problem =
+                    format!("{kind:?} needs constrained output, which is not supported yet");
+                return Err(choice.wrong("type", problem));
+            }
+        }
+        choice.finish()?;
+    }
+    Ok(())
+}
+
+/// The content of a message, by kind.
+#[derive(Default)]
+struct Content {
+    text: String,
+    reasoning: String,
+    calls: Vec<ToolCall>,
+    /// Results with the ids of their calls.
+    results: Vec<(String, String)>,
+}
+
+impl Content {
+    fn of(value: Value, path: &str) -> Result<Content, Failure> {
+        let mut content = Content::default();
+        match value {
+            Value::String(text) => content.text = text,
+            Value::Array(blocks) => {
+                for (i, block) in blocks.into_iter().enumerate() {
+                    content.add(Fields::of(block, format!("{path}[{i}]"))?)?;
+                }
+            }
+            _ => return Err(Failure::field(path, "must be a string or a list of blocks")),
+        }
+        Ok(content)
+    }
+
+    fn is_plain(&self) -> bool {
+        self.reasoning.is_empty() && self.calls.is_empty() && self.results.is_empty()
+    }
+
+    fn add(&mut self, mut block: Fields) -> Result<(), Failure> {
+        let kind: String = block.need("type")?;
+        block.ignore(&["cache_control"]);
+        match kind.as_str() {
+            "text" => {
+                self.text.push_str(&block.need::<String>("text")?);
+                block.ignore(&["citations"]);
+            }
+            "thinking" => {
+                self.reasoning.push_str(&block.need::<String>("thinking")?);
+                block.ignore(&["signature"]);
+            }
+            "tool_use" => self.calls.push(ToolCall {
+                id: block.need("id")?,
+                name: block.need("name")?,
+                arguments: Value::from(block.need::<Map<String, Value>>("input")?).to_string(),
+            }),
+            "tool_result" => {
+                let id = block.need("tool_use_id")?;
+                let inner = match block.take::<Value>("content")? {
+                    Some(inner) => Content::of(inner, &block.name("content"))?,
+                    None => Content::default(),
+                };
+                if !inner.is_plain() {
+                    return Err(block.wrong("content", "may have text only"));
+                }
+                let failed = block.take::<bool>("is_error")? == Some(true);
+                let text = match failed {
+                    true => format!("Error: {}", inner.text),
+                    false => inner.text,
+                };
+                self.results.push((id, text));
+            }
+            _ => return Err(block.wrong("type", format!("{kind:?} is not supported"))),
+        }
+        block.finish()
+    }
+}
+
+fn take_message(mut fields: Fields, all: &mut Vec<Message>) -> Result<(), Failure> {
+    let role: String = fields.need("role")?;
+    if !matches!(role.as_str(), "user" | "assistant") {
+        return Err(fields.wrong("role", format!("{role:?} is none of user and assistant")));
+    }
+    let path = fields.name("content");
+    let content = Content::of(fields.need("content")?, &path)?;
+    fields.finish()?;
+    let only_results = !content.results.is_empty() && content.text.is_empty();
+    for (id, text) in content.results {
+        all.push(Message {
+            tool_call_id: Some(id),
+            ..Message::new("tool", text)
+        });
+    }
+    if !only_results {
+        all.push(Message {
+            reasoning: content.reasoning,
+            tool_calls: content.calls,
+            ..Message::new(role, content.text)
+        });
+    }
+    Ok(())
+}
+
+fn stop_reason(end: &End) -> (&'static str, Option<&str>) {
+    match &end.reason {
+        Reason::Stop => ("end_turn", None),
+        Reason::StopString(word) => ("stop_sequence", Some(word)),
+        Reason::Length => ("max_tokens", None),
+        Reason::Calls => ("tool_use", None),
+    }
+}
+
+fn usage(end: &End) -> Value {
+    let outcome = &end.outcome;
+    json!({
+        "input_tokens": outcome.prompt_tokens.saturating_sub(outcome.cached_tokens),
+        "cache_read_input_tokens": outcome.cached_tokens, "cache_creation_input_tokens": 0,
+        "output_tokens": outcome.tokens.len(),
+    })
+}
+
+fn blocks(app: &App, whole: &Whole) -> Vec<Value> {
+    let mut blocks = Vec::new();
+    if !whole.reasoning.is_empty() {
+        blocks.push(json!({ "type": "thinking", "thinking": whole.reasoning, "signature": "" }));
+    }
+    if !whole.text.is_empty() {
+        blocks.push(json!({ "type": "text", "text": whole.text }));
+    }
+    for (name, arguments) in &whole.calls {
+        let input: Value = serde_json::from_str(arguments).unwrap_or_default();
+        let id = app.id("toolu_");
+        blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
+    }
+    blocks
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Block {
+    Text,
+    Thinking,
+}
+
+struct MessageStream {
+    app: Arc<App>,
+    id: String,
+    prompt_tokens: usize,
+    /// Blocks so far.
+    blocks: usize,
+    /// The last block, while it can grow.
+    open: Option<Block>,
+}
+
+impl MessageStream {
+    fn start(&mut self, block: Value) -> Value {
+        self.blocks += 1;
+        json!({ "type": "content_block_start", "index": self.blocks - 1, "content_block": block })
+    }
+
+    fn delta(&self, delta: Value) -> Value {
+        json!({ "type": "content_block_delta", "index": self.blocks.saturating_sub(1), "delta": delta })
+    }
+
+    fn stop(&mut self) -> Option<Value> {
+        self.open.take()?;
+        Some(json!({ "type": "content_block_stop", "index": self.blocks - 1 }))
+    }
+
+    fn grow(&mut self, block: Block, start: Value, delta: Value) -> Vec<Value> {
+        let mut all = Vec::new();
+        if self.open != Some(block) {
+            all.extend(self.stop());
+            all.push(self.start(start));
+            self.open = Some(block);
+        }
+        all.push(self.delta(delta));
+        all
+    }
+}
+
+impl sse::Format for MessageStream {
+    fn begin(&mut self) -> Vec<Value> {
+        vec![json!({ "type": "message_start", "message": {
+            "id": self.id, "type": "message", "role": "assistant", "model": self.app.served.id, "content": [],
+            "stop_reason": null, "stop_sequence": null, "usage": { "input_tokens": self.prompt_tokens, "output_tokens": 0 },
+        }})]
+    }
+
+    fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
+        match event {
+            Event::Text(text) => self.grow(
+                Block::Text,
+                json!({ "type": "text", "text": "" }),
+                json!({ "type": "text_delta", "text": text }),
+            ),
+            Event::Reasoning(text) => self.grow(
+                Block::Thinking,
+                json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                json!({ "type": "thinking_delta", "thinking": text }),
+            ),
+            Event::Call { name, arguments } => {
+                let mut all: Vec<Value> = self.stop().into_iter().collect();
+                let id = self.app.id("toolu_");
+                all.push(
+                    self.start(json!({ "type": "tool_use", "id": id, "name": name, "input": {} })),
+                );
+                all.push(
+                    self.delta(json!({ "type": "input_json_delta", "partial_json": arguments })),
+                );
+                all.push(json!({ "type": "content_block_stop", "index": self.blocks - 1 }));
+                all
+            }
+            Event::End(end) => {
+                let mut all: Vec<Value> = self.stop().into_iter().collect();
+                let (reason, sequence) = stop_reason(&end);
+                all.push(json!({
+                    "type": "message_delta", "delta": { "stop_reason": reason, "stop_sequence": sequence },
+                    "usage": usage(&end),
+                }));
+                all.push(json!({ "type": "message_stop" }));
+                all
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn failure(&mut self, failure: &Failure) -> Value {
+        failure.body(Api::Anthropic)
+    }
+
+    fn write(&self, value: &Value) -> String {
+        let kind = value["type"].as_str().unwrap_or_default();
+        format!("event: {kind}\n{}", sse::data(value))
+    }
+}

@@ -1,0 +1,160 @@
+//! The one form of request that all APIs convert to, and its way into the engine.
+
+use crate::answer::{Answer, Parsing};
+use crate::app::{Active, App};
+use crate::error::Failure;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use welte::{GenerateOptions, Message, Request};
+use welte_text::RenderOptions;
+use welte_text::calls::{CallParser, Tool};
+
+/// What to continue.
+pub(crate) enum Prompt {
+    /// A conversation. The variables go to the chat template.
+    Chat {
+        messages: Vec<Message>,
+        variables: Map<String, Value>,
+    },
+    /// Text without a chat template.
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// A request of any API.
+pub(crate) struct Ask {
+    /// Its id in the response.
+    pub(crate) id: String,
+    /// The model, if the request names one.
+    pub(crate) model: Option<String>,
+    pub(crate) prompts: Vec<Prompt>,
+    pub(crate) options: GenerateOptions,
+    /// Answers to each prompt.
+    pub(crate) choices: usize,
+    /// Functions that the model may call, as JSON of OpenAI's form.
+    pub(crate) tools: Vec<Value>,
+    /// End the answer after the first call.
+    pub(crate) one_call: bool,
+    /// Reuse what earlier requests computed.
+    pub(crate) cache: bool,
+}
+
+/// The most answers to one request.
+const MOST_CHOICES: usize = 64;
+
+impl Ask {
+    /// A request with the server's defaults.
+    pub(crate) fn new(app: &App, id: String) -> Ask {
+        let mut options = app.options.defaults.clone();
+        options.sampling.seed = app.options.seed.unwrap_or_else(|| app.seed());
+        Ask {
+            id,
+            model: None,
+            prompts: Vec::new(),
+            options,
+            choices: 1,
+            tools: Vec::new(),
+            one_call: false,
+            cache: true,
+        }
+    }
+
+    /// Hands the request to the engine. The answers are in order of prompts, then choices.
+    pub(crate) async fn start(self, app: &Arc<App>) -> Result<Vec<Answer>, Failure> {
+        let app = app.clone();
+        // Rendering and encoding a long prompt takes a while.
+        let started = tokio::task::spawn_blocking(move || self.submit(&app)).await;
+        started.unwrap_or_else(|error| Err(Failure::server(format!("a fault of ours: {error}"))))
+    }
+
+    fn submit(self, app: &Arc<App>) -> Result<Vec<Answer>, Failure> {
+        let served = app.model(self.model.as_deref())?;
+        let count = self.choices.saturating_mul(self.prompts.len());
+        if count == 0 || count > MOST_CHOICES {
+            let problem = format!("a request may have 1 to {MOST_CHOICES} answers, not {count}");
+            return Err(Failure::request(problem));
+        }
+        let mut answers = Vec::new();
+        for prompt in &self.prompts {
+            let (tokens, rendered) = self.encode(app, prompt)?;
+            let tools = self.tools.iter().filter_map(Tool::from_json).collect();
+            let parsing = match (rendered, served.format) {
+                (Some(rendered), Some(format)) => Some(Parsing {
+                    parser: CallParser::after_prompt(format, tools, &rendered).whole_calls(),
+                    one_call: self.one_call,
+                }),
+                _ => None,
+            };
+            for choice in 0..self.choices {
+                let mut request = Request::new(tokens.clone());
+                request.options = self.options.clone();
+                let seed = &mut request.options.sampling.seed;
+                *seed = seed.wrapping_add(choice as u64);
+                if parsing.is_some() {
+                    request.options.printed_controls = served.controls.clone();
+                }
+                request.prefix_cache = self.cache;
+                let started = Instant::now();
+                request.deadline = app.options.timeout.map(|timeout| started + timeout);
+                let stream = served.engine.submit(request).inspect_err(|error| {
+                    if matches!(error, welte::Error::Busy { .. }) {
+                        app.metrics.refused.fetch_add(1, Ordering::Relaxed);
+                    }
+                })?;
+                let active = Active {
+                    id: self.id.clone(),
+                    prompt_tokens: tokens.len(),
+                    since: started,
+                };
+                answers.push(Answer::new(app, stream, parsing.clone(), active));
+            }
+        }
+        Ok(answers)
+    }
+
+    /// The tokens of a prompt, and its text if a template rendered it.
+    fn encode(&self, app: &App, prompt: &Prompt) -> Result<(Vec<u32>, Option<String>), Failure> {
+        let served = app.model(self.model.as_deref())?;
+        match prompt {
+            Prompt::Tokens(tokens) => Ok((tokens.clone(), None)),
+            Prompt::Text(text) => Ok((served.model.encode(text)?, None)),
+            Prompt::Chat {
+                messages,
+                variables,
+            } => {
+                let text = render(app, self.model.as_deref(), messages, variables, &self.tools)?;
+                Ok((served.model.encode_rendered(&text)?, Some(text)))
+            }
+        }
+    }
+}
+
+/// The prompt of a conversation.
+pub(crate) fn render(
+    app: &App,
+    model: Option<&str>,
+    messages: &[Message],
+    variables: &Map<String, Value>,
+    tools: &[Value],
+) -> Result<String, Failure> {
+    let served = app.model(model)?;
+    let Some(template) = &served.template else {
+        let origin = served.model.origin().to_string();
+        return Err(welte::Error::NoChatTemplate { origin }.into());
+    };
+    let mut options = RenderOptions {
+        add_generation_prompt: true,
+        variables: variables.clone(),
+        ..RenderOptions::default()
+    };
+    if !tools.is_empty() {
+        if !template.supports_tools() {
+            let problem = "the model's chat template does not support tools";
+            return Err(Failure::field("tools", problem));
+        }
+        options.variables.insert("tools".to_string(), tools.into());
+    }
+    Ok(template.render_chat(messages, &options)?)
+}

@@ -1,0 +1,137 @@
+//! The fields of a request's body. Every field is taken by name; what is left over is refused by name.
+
+use crate::error::Failure;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// The fields of a JSON object that have not been taken yet.
+pub(crate) struct Fields {
+    map: Map<String, Value>,
+    /// Where the object is, such as `messages[2]`; empty for the body.
+    path: String,
+}
+
+impl Fields {
+    /// Parses a body.
+    pub(crate) fn parse(body: &[u8]) -> Result<Fields, Failure> {
+        let text = std::str::from_utf8(body)
+            .map_err(|e| Failure::request(format!("the body is not UTF-8: {e}")))?;
+        let value = serde_json::from_str(text)
+            .map_err(|e| Failure::request(format!("the body is not valid JSON: {e}")))?;
+        Fields::of(value, "")
+    }
+
+    /// The fields of a value at `path`. Fields that are null count as missing.
+    pub(crate) fn of(value: Value, path: impl Into<String>) -> Result<Fields, Failure> {
+        let path = path.into();
+        let Value::Object(mut map) = value else {
+            let place = if path.is_empty() { "the body" } else { &path };
+            return Err(Failure::request(format!("{place} must be a JSON object")));
+        };
+        map.retain(|_, value| !value.is_null());
+        Ok(Fields { map, path })
+    }
+
+    /// The full name of a field.
+    pub(crate) fn name(&self, field: &str) -> String {
+        match self.path.is_empty() {
+            true => field.to_string(),
+            false => format!("{}.{field}", self.path),
+        }
+    }
+
+    /// An error that names a field.
+    pub(crate) fn wrong(&self, field: &str, problem: impl std::fmt::Display) -> Failure {
+        Failure::field(self.name(field), problem)
+    }
+
+    pub(crate) fn take<T: DeserializeOwned>(&mut self, field: &str) -> Result<Option<T>, Failure> {
+        let Some(value) = self.map.remove(field) else {
+            return Ok(None);
+        };
+        match serde_json::from_value(value) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => Err(self.wrong(field, error)),
+        }
+    }
+
+    pub(crate) fn need<T: DeserializeOwned>(&mut self, field: &str) -> Result<T, Failure> {
+        match self.take(field)? {
+            Some(value) => Ok(value),
+            None => Err(self.wrong(field, "is required")),
+        }
+    }
+
+    /// The objects of a list.
+    pub(crate) fn objects(&mut self, field: &str) -> Result<Vec<Fields>, Failure> {
+        let all: Vec<Value> = self.take(field)?.unwrap_or_default();
+        let all = all.into_iter().enumerate();
+        all.map(|(i, value)| Fields::of(value, format!("{}[{i}]", self.name(field))))
+            .collect()
+    }
+
+    pub(crate) fn object(&mut self, field: &str) -> Result<Option<Fields>, Failure> {
+        let value: Option<Value> = self.take(field)?;
+        value
+            .map(|value| Fields::of(value, self.name(field)))
+            .transpose()
+    }
+
+    /// Fields that change nothing here, such as labels for accounting.
+    pub(crate) fn ignore(&mut self, fields: &[&str]) {
+        for field in fields {
+            self.map.remove(*field);
+        }
+    }
+
+    /// A field of which only some values are supported. They change nothing.
+    pub(crate) fn only(&mut self, field: &str, supported: &[Value]) -> Result<(), Failure> {
+        match self.map.remove(field) {
+            Some(value) if !supported.contains(&value) => {
+                let all: Vec<String> = supported.iter().map(Value::to_string).collect();
+                let problem = format!("only {} is supported", all.join(" or "));
+                Err(self.wrong(field, problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses the fields that nobody has taken.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        match self.map.keys().next() {
+            Some(field) => Err(self.wrong(field, "is not a supported field")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn errors_name_the_field() {
+        let mut body = Fields::parse(br#"{"a": "x", "b": [{"c": 1, "d": null}], "e": 2}"#).unwrap();
+        let error = body.take::<f32>("a").unwrap_err();
+        assert!(error.message.starts_with("a: invalid type"), "{error}");
+        let mut inner = body.objects("b").unwrap().remove(0);
+        assert_eq!(
+            inner.need::<u32>("f").unwrap_err().message,
+            "b[0].f: is required"
+        );
+        assert_eq!(inner.finish().unwrap_err().field.as_deref(), Some("b[0].c"));
+        let error = body.only("e", &[json!(1)]).unwrap_err();
+        assert_eq!(error.message, "e: only 1 is supported");
+        body.finish().unwrap();
+    }
+
+    #[test]
+    fn bodies_that_are_no_objects_are_refused() {
+        for body in [&b"[1]"[..], b"{", b"\xff", b"", b"3"] {
+            assert_eq!(Fields::parse(body).err().unwrap().status, 400);
+        }
+        let deep = "[".repeat(100_000);
+        assert!(Fields::parse(deep.as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! HTTP server of the engine: the APIs of OpenAI, Anthropic, Ollama and llama.cpp, and a chat page.
+//!
+//! Every API has a file. It converts its requests to one internal form (`ask.rs`) and the engine's streams, taken apart into
+//! events at one place (`answer.rs`), to its own responses.
+
+mod answer;
+mod anthropic;
+mod app;
+mod ask;
+mod doors;
+mod engine;
+mod error;
+mod fields;
+mod health;
+mod llama;
+mod metrics;
+mod ollama;
+mod openai;
+mod page;
+mod router;
+mod sampling;
+mod serve;
+mod sse;
+
+pub use router::router;
+pub use serve::{Server, ShutdownHandle, serve};
+
+use std::time::Duration;
+use welte::{EngineOptions, GenerateOptions};
+
+/// How the server works.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ServerOptions {
+    /// The model's name; `None`: the file's name.
+    pub alias: Option<String>,
+    /// Keys of clients; without any, everybody is welcome.
+    pub api_keys: Vec<String>,
+    /// Origins of web pages that may use the server, besides its own and those on this machine; `*`: all.
+    pub origins: Vec<String>,
+    /// Host names under which browsers may reach the server, besides addresses and `localhost`; `*`: all.
+    pub hosts: Vec<String>,
+    /// The largest body of a request, in bytes.
+    pub largest_body: usize,
+    /// The longest time for an answer, waiting included.
+    pub timeout: Option<Duration>,
+    /// Sampling and limits of requests that do not choose their own.
+    pub defaults: GenerateOptions,
+    /// The seed of requests without one; `None`: a random one each.
+    pub seed: Option<u64>,
+    /// Offer `/metrics`.
+    pub metrics: bool,
+    /// Bytes per second that the device reads, if they are known.
+    pub bandwidth: Option<f64>,
+    /// Queue and prefix store of the engine.
+    pub engine: EngineOptions,
+    /// Connections at a time.
+    pub connections: usize,
+    /// How long answers may take after the server was asked to end.
+    pub drain: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        ServerOptions {
+            alias: None,
+            api_keys: Vec::new(),
+            origins: Vec::new(),
+            hosts: Vec::new(),
+            largest_body: 32 << 20,
+            timeout: Some(Duration::from_secs(600)),
+            defaults: GenerateOptions::default(),
+            seed: None,
+            metrics: true,
+            bandwidth: None,
+            engine: EngineOptions::default(),
+            connections: 1024,
+            drain: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! llama.cpp's API.
+
+use crate::answer::{Answers, End, Event, Reason};
+use crate::app::App;
+use crate::ask::{self, Ask, Prompt};
+use crate::error::{Api, Failure, ok};
+use crate::fields::Fields;
+use crate::openai::take_messages;
+use crate::router::Outcome;
+use crate::sse;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// `POST /completion`
+pub(crate) async fn completion(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let mut ask = Ask::new(&app, app.id("cmpl-"));
+    ask.model = fields.take("model")?;
+    crate::sampling::take(&mut fields, &mut ask.options)?;
+    let prompt: Value = fields.need("prompt")?;
+    ask.prompts = vec![self::prompt(&fields, prompt)?];
+    if let Some(limit) = fields.take::<i64>("n_predict")? {
+        ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
+    }
+    ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
+    let stream: bool = fields.take("stream")?.unwrap_or(false);
+    fields.only("id_slot", &[json!(-1)])?;
+    fields.only("n_probs", &[json!(0)])?;
+    fields.only("return_tokens", &[json!(false)])?;
+    fields.finish()?;
+    let answers = ask.start(&app).await?;
+    if stream {
+        return Ok(sse::response(
+            answers,
+            CompletionStream { app },
+            "text/event-stream",
+        ));
+    }
+    let wholes = Answers::new(answers).collect().await?;
+    let [whole] = wholes.as_slice() else {
+        return Err(Failure::server("the engine gave no result"));
+    };
+    Ok(ok(&last(&app, &whole.text, whole.end()?)))
+}
+
+/// A string, or a list of tokens.
+fn prompt(fields: &Fields, value: Value) -> Result<Prompt, Failure> {
+    let wrong = || fields.wrong("prompt", "must be a string or a list of tokens");
+    match value {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(_) => {
+            let tokens = serde_json::from_value(value).map_err(|_| wrong())?;
+            Ok(Prompt::Tokens(tokens))
+        }
+        _ => Err(wrong()),
+    }
+}
+
+fn last(app: &App, text: &str, end: &End) -> Value {
+    let (outcome, timings) = (&end.outcome, &end.outcome.timings);
+    let (kind, word) = match &end.reason {
+        Reason::StopString(word) => ("word", word.as_str()),
+        Reason::Length => ("limit", ""),
+        Reason::Stop | Reason::Calls => ("eos", ""),
+    };
+    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    let rate = |tokens: usize, ms: f64| (ms > 0.0).then(|| tokens as f64 * 1e3 / ms);
+    let (prompt_ms, predicted_ms) = (ms(timings.prompt), ms(timings.generation));
+    let computed = outcome.prompt_tokens.saturating_sub(outcome.cached_tokens);
+    json!({
+        "index": 0, "content": text, "stop": true, "model": app.served.id,
+        "tokens_predicted": outcome.tokens.len(), "tokens_evaluated": outcome.prompt_tokens,
+        "tokens_cached": outcome.cached_tokens, "stop_type": kind, "stopping_word": word, "truncated": false,
+        "timings": {
+            "prompt_n": computed, "prompt_ms": prompt_ms, "prompt_per_second": rate(computed, prompt_ms),
+            "predicted_n": timings.decoded, "predicted_ms": predicted_ms,
+            "predicted_per_second": rate(timings.decoded, predicted_ms),
+        },
+    })
+}
+
+struct CompletionStream {
+    app: Arc<App>,
+}
+
+impl sse::Format for CompletionStream {
+    fn begin(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
+        match event {
+            Event::Text(text) | Event::Reasoning(text) => {
+                vec![json!({ "index": index, "content": text, "stop": false })]
+            }
+            Event::Call { .. } => Vec::new(),
+            Event::End(end) => vec![last(&self.app, "", &end)],
+        }
+    }
+
+    fn finish(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn failure(&mut self, failure: &Failure) -> Value {
+        failure.body(Api::LlamaCpp)
+    }
+
+    fn write(&self, value: &Value) -> String {
+        sse::data(value)
+    }
+}
+
+/// `POST /tokenize`
+pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let content: String = fields.need("content")?;
+    let special = fields.take("add_special")?.unwrap_or(false);
+    let parse = fields.take("parse_special")?.unwrap_or(true);
+    let pieces: bool = fields.take("with_pieces")?.unwrap_or(false);
+    fields.finish()?;
+    aside(move || {
+        let tokenizer = app.served.model.tokenizer()?;
+        let tokens = tokenizer.encode(&content, special, parse)?;
+        let tokens: Vec<Value> = match pieces {
+            false => tokens.into_iter().map(Value::from).collect(),
+            true => tokens
+                .into_iter()
+                .map(|id| json!({ "id": id, "piece": piece(tokenizer.token_bytes(id)) }))
+                .collect(),
+        };
+        Ok(ok(&json!({ "tokens": tokens })))
+    })
+    .await
+}
+
+/// Text, or bytes that are no text on their own.
+fn piece(bytes: &[u8]) -> Value {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.into(),
+        Err(_) => bytes.into(),
+    }
+}
+
+/// `POST /detokenize`
+pub(crate) async fn detokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let tokens: Vec<u32> = fields.need("tokens")?;
+    fields.finish()?;
+    aside(move || {
+        let content = app.served.model.tokenizer()?.decode(&tokens);
+        Ok(ok(&json!({ "content": content })))
+    })
+    .await
+}
+
+/// `POST /apply-template`
+pub(crate) async fn apply_template(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let messages = take_messages(&mut fields)?;
+    let variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
+    fields.finish()?;
+    aside(move || {
+        let prompt = ask::render(&app, None, &messages, &variables, &[])?;
+        Ok(ok(&json!({ "prompt": prompt })))
+    })
+    .await
+}
+
+/// Does something that takes a while without holding up other requests.
+async fn aside(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Failure::server(format!("a fault of ours: {error}"))))
+}
+
+/// `GET /props`
+pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
+    let (served, options) = (&app.served, &app.options.defaults);
+    let s = &options.sampling;
+    let tokens = match served.model.tokenizer() {
+        Ok(tokenizer) => {
+            let text = |id: Option<u32>| id.map(|id| tokenizer.token_text(id).to_string());
+            (text(tokenizer.bos()), text(tokenizer.eos()))
+        }
+        Err(_) => (None, None),
+    };
+    ok(&json!({
+        "default_generation_settings": {
+            "n_ctx": served.model.context(),
+            "params": {
+                "temperature": s.temperature, "top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p,
+                "repeat_penalty": s.repeat_penalty, "repeat_last_n": s.penalty_last_n,
+                "presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty,
+            },
+        },
+        "total_slots": served.model.program().slots,
+        "model_alias": served.id, "model_path": served.model.origin(),
+        "chat_template": served.model.chat_template_source(),
+        "bos_token": tokens.0, "eos_token": tokens.1,
+        "build_info": concat!("welte ", env!("CARGO_PKG_VERSION")),
+    }))
+}
+
+/// `GET /slots`: as many as the engine has. Requests that wait have none.
+pub(crate) async fn slots(State(app): State<Arc<App>>) -> Response {
+    let served = &app.served;
+    let busy = served.engine.status().running;
+    let slot = |id: u32| json!({ "id": id, "n_ctx": served.model.context(), "is_processing": (id as usize) < busy });
+    let slots: Vec<Value> = (0..served.model.program().slots).map(slot).collect();
+    ok(&Value::from(slots))
+}
+
+/// `GET /metrics`
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    let mut response = Response::new(Body::from(app.metrics.text(&app)));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,231 @@
+//! Counters and histograms for Prometheus, under vLLM's names where it has them.
+
+use crate::app::App;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use welte::{Outcome, StopReason};
+
+/// Upper bounds of the histograms, in seconds.
+const BOUNDS: [f64; 18] = [
+    0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+    30.0, 60.0, 300.0,
+];
+
+#[derive(Default)]
+pub(crate) struct Histogram {
+    counts: [AtomicU64; BOUNDS.len() + 1],
+    nanoseconds: AtomicU64,
+}
+
+impl Histogram {
+    pub(crate) fn add(&self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        let bucket = BOUNDS.partition_point(|bound| *bound < seconds);
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    fn write(&self, text: &mut String, name: &str, help: &str, labels: &str) {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+        let mut sum = 0;
+        let bounds = BOUNDS
+            .iter()
+            .map(f64::to_string)
+            .chain(["+Inf".to_string()]);
+        for (count, bound) in self.counts.iter().zip(bounds) {
+            sum += count.load(Ordering::Relaxed);
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {sum}");
+        }
+        let seconds = self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9;
+        let _ = writeln!(
+            text,
+            "{name}_sum{{{labels}}} {seconds}\n{name}_count{{{labels}}} {sum}"
+        );
+    }
+}
+
+/// Counts since the start.
+#[derive(Default)]
+pub(crate) struct Metrics {
+    pub(crate) requests: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) prompt_tokens: AtomicU64,
+    pub(crate) generated_tokens: AtomicU64,
+    pub(crate) cached_tokens: AtomicU64,
+    pub(crate) lookups: AtomicU64,
+    pub(crate) hits: AtomicU64,
+    pub(crate) preemptions: AtomicU64,
+    /// Requests that ended by an end token or stop string, by the limit, by cancellation, and by an error.
+    finished: [AtomicU64; 4],
+    first_token: Histogram,
+    between_tokens: Histogram,
+    queued: Histogram,
+    whole: Histogram,
+}
+
+const REASONS: [&str; 4] = ["stop", "length", "abort", "error"];
+
+impl Metrics {
+    /// A request was accepted.
+    pub(crate) fn begun(&self, prompt_tokens: usize) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.prompt_tokens
+            .fetch_add(prompt_tokens as u64, Ordering::Relaxed);
+    }
+
+    /// Time between two pieces of text.
+    pub(crate) fn piece(&self, time: Duration) {
+        self.between_tokens.add(time);
+    }
+
+    /// A request has ended. Without an outcome it failed or its client left.
+    pub(crate) fn ended(&self, outcome: Option<&Outcome>, failed: bool, whole: Duration) {
+        let reason = match outcome.map(|outcome| &outcome.stop) {
+            Some(StopReason::End(_) | StopReason::StopString(_)) => 0,
+            Some(StopReason::Length | StopReason::ContextFull | StopReason::Deadline) => 1,
+            _ if failed => 3,
+            _ => 2,
+        };
+        self.finished[reason].fetch_add(1, Ordering::Relaxed);
+        let Some(outcome) = outcome else { return };
+        let add = |counter: &AtomicU64, n: usize| counter.fetch_add(n as u64, Ordering::Relaxed);
+        add(&self.generated_tokens, outcome.tokens.len());
+        add(&self.cached_tokens, outcome.cached_tokens);
+        add(&self.lookups, 1);
+        add(&self.hits, usize::from(outcome.cached_tokens > 0));
+        add(&self.preemptions, outcome.preemptions as usize);
+        self.first_token.add(outcome.timings.first_token);
+        self.queued.add(outcome.timings.queued);
+        self.whole.add(whole);
+    }
+
+    pub(crate) fn text(&self, app: &App) -> String {
+        let status = app.served.engine.status();
+        let labels = format!("model_name={}", quoted(&app.served.id));
+        let mut text = String::new();
+        let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+            let _ = writeln!(
+                text,
+                "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{{{labels}}} {value}"
+            );
+        };
+        let used = status.pages.saturating_sub(status.free_pages);
+        let share = used as f64 / status.pages.max(1) as f64;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        let (gauge, counter) = ("gauge", "counter");
+        one(
+            "vllm:num_requests_running",
+            gauge,
+            "Requests that have a slot.",
+            status.running as f64,
+        );
+        one(
+            "vllm:num_requests_waiting",
+            gauge,
+            "Requests that wait for a slot or for pages.",
+            status.waiting as f64,
+        );
+        one(
+            "vllm:kv_cache_usage_perc",
+            gauge,
+            "Share of the cache's pages in use, from 0 to 1.",
+            share,
+        );
+        one(
+            "vllm:prompt_tokens_total",
+            counter,
+            "Tokens of prompts.",
+            count(&self.prompt_tokens),
+        );
+        one(
+            "vllm:generation_tokens_total",
+            counter,
+            "Generated tokens.",
+            count(&self.generated_tokens),
+        );
+        one(
+            "vllm:prefix_cache_queries_total",
+            counter,
+            "Tokens of prompts that were looked up.",
+            count(&self.prompt_tokens),
+        );
+        one(
+            "vllm:prefix_cache_hits_total",
+            counter,
+            "Tokens of prompts that were cached.",
+            count(&self.cached_tokens),
+        );
+        one(
+            "vllm:num_preemptions_total",
+            counter,
+            "Times that a request gave its pages to others.",
+            count(&self.preemptions),
+        );
+        one(
+            "welte_requests_total",
+            counter,
+            "Requests that the engine accepted.",
+            count(&self.requests),
+        );
+        one(
+            "welte_requests_refused_total",
+            counter,
+            "Requests that were refused because the queue was full.",
+            count(&self.refused),
+        );
+        one(
+            "welte_scheduler_turns_total",
+            counter,
+            "Turns of the scheduler.",
+            app.served.engine.turns() as f64,
+        );
+        let name = "vllm:request_success_total";
+        let _ = writeln!(
+            text,
+            "# HELP {name} Requests that have ended, by reason.\n# TYPE {name} counter"
+        );
+        for (reason, counter) in REASONS.iter().zip(&self.finished) {
+            let _ = writeln!(
+                text,
+                "{name}{{{labels},finished_reason=\"{reason}\"}} {}",
+                count(counter)
+            );
+        }
+        for (histogram, name, help) in [
+            (
+                &self.first_token,
+                "vllm:time_to_first_token_seconds",
+                "Time from a request to its first token.",
+            ),
+            (
+                &self.between_tokens,
+                "vllm:inter_token_latency_seconds",
+                "Time between two pieces of an answer.",
+            ),
+            (
+                &self.queued,
+                "vllm:request_queue_time_seconds",
+                "Time that a request waited.",
+            ),
+            (
+                &self.whole,
+                "vllm:e2e_request_latency_seconds",
+                "Time from a request to its end.",
+            ),
+        ] {
+            histogram.write(&mut text, name, help, &labels);
+        }
+        text
+    }
+}
+
+/// A label's value.
+fn quoted(text: &str) -> String {
+    let escaped = text
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n");
+    format!("\"{escaped}\"")
+}

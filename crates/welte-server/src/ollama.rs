@@ -1,0 +1,373 @@
+//! Ollama's API. Responses are streamed as JSON line by line unless the request says otherwise.
+
+use crate::answer::{Answers, End, Event, Reason, Whole};
+use crate::app::{App, unix_time};
+use crate::ask::{Ask, Prompt};
+use crate::error::{Api, Failure, ok};
+use crate::fields::Fields;
+use crate::router::Outcome;
+use crate::{sampling, sse};
+use axum::extract::State;
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use welte::Message;
+use welte_text::ToolCall;
+
+/// `POST /api/chat`
+pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let (mut ask, stream) = take_common(&app, &mut fields)?;
+    let messages = fields.objects("messages")?;
+    let messages: Vec<Message> = messages
+        .into_iter()
+        .map(message)
+        .collect::<Result<_, _>>()?;
+    ask.tools = fields.take("tools")?.unwrap_or_default();
+    let variables = thinking(&mut fields)?;
+    fields.finish()?;
+    if messages.is_empty() {
+        return Ok(loaded(&app, true));
+    }
+    ask.prompts.push(Prompt::Chat {
+        messages,
+        variables,
+    });
+    answer(app, ask, stream, true).await
+}
+
+/// `POST /api/generate`
+pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let (mut ask, stream) = take_common(&app, &mut fields)?;
+    let prompt: String = fields.take("prompt")?.unwrap_or_default();
+    let system: Option<String> = fields.take("system")?;
+    let raw: bool = fields.take("raw")?.unwrap_or(false);
+    let variables = thinking(&mut fields)?;
+    fields.only("suffix", &[json!("")])?;
+    fields.only("template", &[json!("")])?;
+    fields.only("images", &[json!([])])?;
+    fields.only("context", &[json!([])])?;
+    fields.finish()?;
+    if prompt.is_empty() {
+        return Ok(loaded(&app, false));
+    }
+    ask.prompts
+        .push(match raw || app.served.template.is_none() {
+            true => Prompt::Text(prompt),
+            false => {
+                let system = system.map(|text| Message::new("system", text));
+                let user = Message::new("user", prompt);
+                Prompt::Chat {
+                    messages: system.into_iter().chain([user]).collect(),
+                    variables,
+                }
+            }
+        });
+    answer(app, ask, stream, false).await
+}
+
+fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Failure> {
+    let mut ask = Ask::new(app, String::new());
+    ask.id = app.id("ollama-");
+    ask.model = Some(fields.need("model")?);
+    fields.ignore(&["keep_alive"]);
+    fields.only("format", &[json!("")])?;
+    if let Some(mut options) = fields.object("options")? {
+        sampling::take(&mut options, &mut ask.options)?;
+        if let Some(limit) = options.take::<i64>("num_predict")? {
+            ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
+        }
+        let context = app.served.model.context();
+        if let Some(asked) = options.take::<usize>("num_ctx")?
+            && asked > context
+        {
+            let problem =
+                format!("{asked} is more than the server's context of {context}; see --ctx-size");
+            return Err(options.wrong("num_ctx", problem));
+        }
+        options.finish()?;
+    }
+    Ok((ask, fields.take("stream")?.unwrap_or(true)))
+}
+
+fn thinking(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
+    let mut variables = Map::new();
+    match fields.take::<Value>("think")? {
+        None => {}
+        Some(Value::Bool(think)) => {
+            variables.insert("enable_thinking".to_string(), think.into());
+        }
+        Some(Value::String(effort)) => {
+            variables.insert("enable_thinking".to_string(), true.into());
+            variables.insert("reasoning_effort".to_string(), effort.into());
+        }
+        Some(_) => return Err(fields.wrong("think", "must be true, false or a level")),
+    }
+    Ok(variables)
+}
+
+fn message(mut fields: Fields) -> Result<Message, Failure> {
+    let role: String = fields.need("role")?;
+    let content = fields.take("content")?.unwrap_or_default();
+    let reasoning = fields.take("thinking")?.unwrap_or_default();
+    let tool_calls = fields.objects("tool_calls")?;
+    let tool_calls = tool_calls.into_iter().map(call).collect::<Result<_, _>>()?;
+    let name = fields.take("tool_name")?;
+    let tool_call_id = fields.take("tool_call_id")?;
+    fields.only("images", &[json!([])])?;
+    fields.finish()?;
+    Ok(Message {
+        role,
+        content,
+        reasoning,
+        tool_calls,
+        tool_call_id,
+        name,
+    })
+}
+
+fn call(mut fields: Fields) -> Result<ToolCall, Failure> {
+    let id = fields.take("id")?.unwrap_or_default();
+    fields.ignore(&["type"]);
+    let Some(mut function) = fields.object("function")? else {
+        return Err(fields.wrong("function", "is required"));
+    };
+    let arguments: Map<String, Value> = function.take("arguments")?.unwrap_or_default();
+    let name = function.need("name")?;
+    function.ignore(&["index"]);
+    function.finish()?;
+    fields.finish()?;
+    Ok(ToolCall {
+        id,
+        name,
+        arguments: Value::from(arguments).to_string(),
+    })
+}
+
+async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
+    let begun = Instant::now();
+    let answers = ask.start(&app).await?;
+    let format = Lines { app, chat, begun };
+    if stream {
+        return Ok(sse::response(answers, format, "application/x-ndjson"));
+    }
+    let wholes = Answers::new(answers).collect().await?;
+    let [whole] = wholes.as_slice() else {
+        return Err(Failure::server("the engine gave no result"));
+    };
+    Ok(ok(&format.last(whole, whole.end()?)))
+}
+
+/// The answer to a request without a prompt, which only loads the model.
+fn loaded(app: &App, chat: bool) -> Response {
+    let mut value = head(app);
+    match chat {
+        true => value["message"] = json!({ "role": "assistant", "content": "" }),
+        false => value["response"] = "".into(),
+    }
+    value["done"] = true.into();
+    value["done_reason"] = "load".into();
+    ok(&value)
+}
+
+fn head(app: &App) -> Value {
+    json!({ "model": app.served.id, "created_at": now() })
+}
+
+struct Lines {
+    app: Arc<App>,
+    /// `/api/chat`, not `/api/generate`.
+    chat: bool,
+    begun: Instant,
+}
+
+impl Lines {
+    fn line(&self, text: &str, thinking: &str, calls: &[(String, String)]) -> Value {
+        let mut value = head(&self.app);
+        if !self.chat {
+            value["response"] = text.into();
+            if !thinking.is_empty() {
+                value["thinking"] = thinking.into();
+            }
+            return value;
+        }
+        let mut message = json!({ "role": "assistant", "content": text });
+        if !thinking.is_empty() {
+            message["thinking"] = thinking.into();
+        }
+        if !calls.is_empty() {
+            let call = |(name, arguments): &(String, String)| {
+                let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+                json!({ "function": { "name": name, "arguments": arguments } })
+            };
+            message["tool_calls"] = calls.iter().map(call).collect();
+        }
+        value["message"] = message;
+        value
+    }
+
+    fn part(&self, text: &str, thinking: &str, calls: &[(String, String)]) -> Value {
+        let mut value = self.line(text, thinking, calls);
+        value["done"] = false.into();
+        value
+    }
+
+    fn last(&self, whole: &Whole, end: &End) -> Value {
+        let mut value = self.line(&whole.text, &whole.reasoning, &whole.calls);
+        let timings = &end.outcome.timings;
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        value["done"] = true.into();
+        value["done_reason"] = match end.reason {
+            Reason::Length => "length",
+            _ => "stop",
+        }
+        .into();
+        value["total_duration"] = nanoseconds(self.begun.elapsed()).into();
+        value["load_duration"] = 0.into();
+        value["prompt_eval_count"] = end.outcome.prompt_tokens.into();
+        value["prompt_eval_duration"] = nanoseconds(timings.prompt).into();
+        value["eval_count"] = end.outcome.tokens.len().into();
+        value["eval_duration"] = nanoseconds(timings.generation).into();
+        value
+    }
+}
+
+impl sse::Format for Lines {
+    fn begin(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
+        vec![match event {
+            Event::Text(text) => self.part(&text, "", &[]),
+            Event::Reasoning(text) => self.part("", &text, &[]),
+            Event::Call { name, arguments } => self.part("", "", &[(name, arguments)]),
+            Event::End(end) => self.last(&Whole::default(), &end),
+        }]
+    }
+
+    fn finish(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn failure(&mut self, failure: &Failure) -> Value {
+        failure.body(Api::Ollama)
+    }
+
+    fn write(&self, value: &Value) -> String {
+        format!("{value}\n")
+    }
+}
+
+/// `GET /api/version`
+pub(crate) async fn version() -> Response {
+    ok(&json!({ "version": env!("CARGO_PKG_VERSION") }))
+}
+
+/// `GET /api/tags`
+pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response {
+    ok(&json!({ "models": [listed(&app)] }))
+}
+
+/// `GET /api/ps`
+pub(crate) async fn ps(State(app): State<Arc<App>>) -> Response {
+    let mut model = listed(&app);
+    model["size_vram"] = match app.served.model.device().id.kind {
+        "cpu" | "reference" => 0,
+        _ => app.served.model.plan().total(),
+    }
+    .into();
+    model["context_length"] = app.served.model.context().into();
+    ok(&json!({ "models": [model] }))
+}
+
+fn listed(app: &App) -> Value {
+    let served = &app.served;
+    json!({
+        "name": served.id, "model": served.id, "modified_at": time(served.created),
+        "size": served.model.plan().bytes(welte_table::Class::Weights),
+        "digest": "", "details": details(app),
+    })
+}
+
+fn details(app: &App) -> Value {
+    let model = &app.served.model;
+    let architecture = &model.spec().architecture;
+    let formats = crate::engine::formats(model.program());
+    json!({
+        "format": "gguf", "family": architecture, "families": [architecture],
+        "parameter_size": parameter_size(crate::engine::parameters(model.program())),
+        "quantization_level": formats.first(),
+    })
+}
+
+/// `4.0B`, `596M`
+fn parameter_size(count: u64) -> String {
+    match count {
+        1_000_000_000.. => format!("{:.1}B", count as f64 / 1e9),
+        _ => format!("{:.0}M", count as f64 / 1e6),
+    }
+}
+
+/// `POST /api/show`
+pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let name: String = fields.need("model")?;
+    fields.ignore(&["verbose"]);
+    fields.finish()?;
+    let served = app.model(Some(&name))?;
+    let tools = served
+        .template
+        .as_ref()
+        .is_some_and(|template| template.supports_tools());
+    let capabilities: Vec<&str> = ["completion"]
+        .into_iter()
+        .chain(tools.then_some("tools"))
+        .collect();
+    let architecture = &served.model.spec().architecture;
+    let mut info = Map::new();
+    info.insert(
+        "general.architecture".into(),
+        architecture.to_string().into(),
+    );
+    info.insert(
+        format!("{architecture}.context_length"),
+        served.model.context().into(),
+    );
+    Ok(ok(&json!({
+        "details": details(&app), "model_info": info, "capabilities": capabilities,
+        "template": served.model.chat_template_source(), "modified_at": time(served.created),
+    })))
+}
+
+fn now() -> String {
+    time(unix_time().as_secs())
+}
+
+/// Seconds since 1970 as RFC 3339 in UTC.
+fn time(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March here, so that leap days come last (Howard Hinnant's algorithm).
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339() {
+        assert_eq!(time(0), "1970-01-01T00:00:00Z");
+        assert_eq!(time(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(time(1_709_251_199), "2024-02-29T23:59:59Z");
+        assert_eq!(time(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+}

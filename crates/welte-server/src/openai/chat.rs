@@ -1,0 +1,200 @@
+//! `POST /v1/chat/completions`
+
+use super::messages::{messages, tools};
+use super::{created, figures, finish_reason, take_common, usage};
+use crate::answer::{Answers, End, Event, Whole};
+use crate::app::App;
+use crate::ask::{Ask, Prompt};
+use crate::error::{Api, Failure, ok};
+use crate::fields::Fields;
+use crate::router::Outcome;
+use crate::sse;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let mut ask = Ask::new(&app, app.id("chatcmpl-"));
+    let streaming = take_common(&mut fields, &mut ask)?;
+    let messages = messages(&mut fields)?;
+    tools(&mut fields, &mut ask)?;
+    let limit: Option<usize> = fields.take("max_completion_tokens")?;
+    if let Some(limit) = limit.or(fields.take("max_tokens")?) {
+        ask.options.max_tokens = limit;
+    }
+    let variables = variables(&mut fields)?;
+    response_format(&mut fields)?;
+    fields.only("logprobs", &[json!(false)])?;
+    fields.only("top_logprobs", &[json!(0)])?;
+    fields.only("store", &[json!(false)])?;
+    fields.only("modalities", &[json!(["text"])])?;
+    fields.finish()?;
+    ask.prompts.push(Prompt::Chat {
+        messages,
+        variables,
+    });
+    let (id, choices) = (ask.id.clone(), ask.choices);
+    let answers = ask.start(&app).await?;
+    if streaming.on {
+        let format = ChatStream {
+            app,
+            id,
+            created: created(),
+            usage: streaming.usage,
+            ends: vec![None; choices],
+            calls: vec![0; choices],
+        };
+        return Ok(sse::response(answers, format, "text/event-stream"));
+    }
+    let wholes = Answers::new(answers).collect().await?;
+    let choices: Result<Vec<Value>, Failure> = wholes
+        .iter()
+        .enumerate()
+        .map(|(i, whole)| choice(&app, i, whole))
+        .collect();
+    let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
+    Ok(ok(&json!({
+        "id": id, "object": "chat.completion", "created": created(), "model": app.served.id,
+        "choices": choices?, "usage": usage(&ends, ends.len()), "welte": figures(ends[0]),
+    })))
+}
+
+/// What goes to the chat template.
+fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
+    let mut variables: Map<String, Value> =
+        fields.take("chat_template_kwargs")?.unwrap_or_default();
+    let reserved = [
+        "messages",
+        "tools",
+        "add_generation_prompt",
+        "bos_token",
+        "eos_token",
+    ];
+    if let Some(name) = reserved.iter().find(|name| variables.contains_key(**name)) {
+        let name = format!("chat_template_kwargs.{name}");
+        return Err(Failure::field(name, "cannot be set"));
+    }
+    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
+        if effort == "none" {
+            variables.entry("enable_thinking").or_insert(false.into());
+        }
+        variables.entry("reasoning_effort").or_insert(effort.into());
+    }
+    Ok(variables)
+}
+
+fn response_format(fields: &mut Fields) -> Result<(), Failure> {
+    let Some(mut format) = fields.object("response_format")? else {
+        return Ok(());
+    };
+    let kind: String = format.need("type")?;
+    if kind != "text" {
+        let problem =
+            format!("{kind:?} needs constrained output, which is not supported yet; use \"text\"");
+        return Err(format.wrong("type", problem));
+    }
+    format.finish()
+}
+
+fn choice(app: &App, index: usize, whole: &Whole) -> Result<Value, Failure> {
+    let calls: Vec<Value> = whole
+        .calls
+        .iter()
+        .map(|call| call_json(app, call))
+        .collect();
+    let content = match whole.text.is_empty() && !calls.is_empty() {
+        true => Value::Null,
+        false => whole.text.as_str().into(),
+    };
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !whole.reasoning.is_empty() {
+        message["reasoning_content"] = whole.reasoning.as_str().into();
+        message["reasoning"] = whole.reasoning.as_str().into();
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = calls.into();
+    }
+    let reason = finish_reason(whole.end()?);
+    Ok(json!({ "index": index, "message": message, "logprobs": null, "finish_reason": reason }))
+}
+
+fn call_json(app: &App, (name, arguments): &(String, String)) -> Value {
+    let function = json!({ "name": name, "arguments": arguments });
+    json!({ "id": app.id("call_"), "type": "function", "function": function })
+}
+
+struct ChatStream {
+    app: Arc<App>,
+    id: String,
+    created: u64,
+    /// Send the usage at the end.
+    usage: bool,
+    ends: Vec<Option<Box<End>>>,
+    /// Calls so far, for each answer.
+    calls: Vec<usize>,
+}
+
+impl ChatStream {
+    fn chunk(&self, choices: Value) -> Value {
+        json!({
+            "id": self.id, "object": "chat.completion.chunk", "created": self.created,
+            "model": self.app.served.id, "choices": choices,
+        })
+    }
+
+    fn delta(&self, index: usize, delta: Value, reason: Option<&str>) -> Value {
+        self.chunk(
+            json!([{ "index": index, "delta": delta, "logprobs": null, "finish_reason": reason }]),
+        )
+    }
+}
+
+impl sse::Format for ChatStream {
+    fn begin(&mut self) -> Vec<Value> {
+        let role = || json!({ "role": "assistant", "content": "" });
+        (0..self.ends.len())
+            .map(|i| self.delta(i, role(), None))
+            .collect()
+    }
+
+    fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
+        let delta = match event {
+            Event::Text(text) => json!({ "content": text }),
+            Event::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
+            Event::Call { name, arguments } => {
+                let mut call = call_json(&self.app, &(name, arguments));
+                call["index"] = self.calls[index].into();
+                self.calls[index] += 1;
+                json!({ "tool_calls": [call] })
+            }
+            Event::End(end) => {
+                let last = self.delta(index, json!({}), Some(finish_reason(&end)));
+                self.ends[index] = Some(end);
+                return vec![last];
+            }
+        };
+        vec![self.delta(index, delta, None)]
+    }
+
+    fn finish(&mut self) -> Vec<Value> {
+        let ends: Vec<&End> = self.ends.iter().flatten().map(|end| &**end).collect();
+        let (true, Some(first)) = (self.usage, ends.first()) else {
+            return Vec::new();
+        };
+        let mut last = self.chunk(json!([]));
+        last["usage"] = usage(&ends, ends.len());
+        last["welte"] = figures(first);
+        vec![last]
+    }
+
+    fn failure(&mut self, failure: &Failure) -> Value {
+        failure.body(Api::OpenAi)
+    }
+
+    fn write(&self, value: &Value) -> String {
+        sse::data(value)
+    }
+
+    fn close(&self) -> &'static str {
+        "data: [DONE]\n\n"
+    }
+}

@@ -1,0 +1,131 @@
+//! Messages, tools and choices of tools in OpenAI's form.
+
+use crate::ask::Ask;
+use crate::error::Failure;
+use crate::fields::Fields;
+use serde_json::{Map, Value, json};
+use welte::Message;
+use welte_text::ToolCall;
+
+/// Takes the messages of a conversation.
+pub(crate) fn messages(fields: &mut Fields) -> Result<Vec<Message>, Failure> {
+    let all: Vec<Message> = fields
+        .objects("messages")?
+        .into_iter()
+        .map(message)
+        .collect::<Result<_, _>>()?;
+    match all.is_empty() {
+        true => Err(fields.wrong("messages", "at least one message is required")),
+        false => Ok(all),
+    }
+}
+
+fn message(mut fields: Fields) -> Result<Message, Failure> {
+    let role: String = fields.need("role")?;
+    let role = match role.as_str() {
+        "developer" => "system".to_string(),
+        "system" | "user" | "assistant" | "tool" => role,
+        _ => {
+            let problem =
+                format!("{role:?} is none of system, developer, user, assistant and tool");
+            return Err(fields.wrong("role", problem));
+        }
+    };
+    let content = match fields.take::<Value>("content")? {
+        Some(content) => text(&fields, content)?,
+        None => String::new(),
+    };
+    // Two names are common; some servers send both.
+    let reasoning: Option<String> = fields.take("reasoning_content")?;
+    let other: Option<String> = fields.take("reasoning")?;
+    let tool_calls = fields.objects("tool_calls")?;
+    let tool_calls = tool_calls.into_iter().map(call).collect::<Result<_, _>>()?;
+    let message = Message {
+        content,
+        reasoning: reasoning.or(other).unwrap_or_default(),
+        tool_calls,
+        tool_call_id: fields.take("tool_call_id")?,
+        name: fields.take("name")?,
+        role,
+    };
+    // Clients send earlier answers back as they came.
+    fields.only("annotations", &[json!([])])?;
+    fields.ignore(&["refusal"]);
+    fields.finish()?;
+    Ok(message)
+}
+
+/// The text of a string or of a list of parts.
+fn text(fields: &Fields, content: Value) -> Result<String, Failure> {
+    let parts = match content {
+        Value::String(text) => return Ok(text),
+        Value::Array(parts) => parts,
+        _ => return Err(fields.wrong("content", "must be a string or a list of parts")),
+    };
+    let mut text = String::new();
+    for (i, part) in parts.into_iter().enumerate() {
+        let mut part = Fields::of(part, fields.name(&format!("content[{i}]")))?;
+        let kind: String = part.need("type")?;
+        match kind.as_str() {
+            "text" => text.push_str(&part.need::<String>("text")?),
+            "refusal" => text.push_str(&part.need::<String>("refusal")?),
+            _ => return Err(part.wrong("type", format!("{kind:?} is not supported; use \"text\""))),
+        }
+        part.finish()?;
+    }
+    Ok(text)
+}
+
+fn call(mut fields: Fields) -> Result<ToolCall, Failure> {
+    fields.only("type", &[json!("function")])?;
+    fields.ignore(&["index"]);
+    let id = fields.take("id")?.unwrap_or_default();
+    let Some(mut function) = fields.object("function")? else {
+        return Err(fields.wrong("function", "is required"));
+    };
+    let call = ToolCall {
+        id,
+        name: function.need("name")?,
+        arguments: function
+            .take("arguments")?
+            .unwrap_or_else(|| "{}".to_string()),
+    };
+    function.finish()?;
+    fields.finish()?;
+    Ok(call)
+}
+
+/// Takes the tools and how to use them.
+pub(super) fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
+    for mut tool in fields.objects("tools")? {
+        tool.only("type", &[json!("function")])?;
+        let Some(mut function) = tool.object("function")? else {
+            return Err(tool.wrong("function", "is required"));
+        };
+        function.only("strict", &[json!(false)])?;
+        let mut description = Map::new();
+        description.insert("name".to_string(), function.need::<String>("name")?.into());
+        if let Some(text) = function.take::<String>("description")? {
+            description.insert("description".to_string(), text.into());
+        }
+        let parameters = function.take::<Map<String, Value>>("parameters")?;
+        let parameters =
+            parameters.map_or_else(|| json!({"type": "object", "properties": {}}), Value::from);
+        description.insert("parameters".to_string(), parameters);
+        function.finish()?;
+        tool.finish()?;
+        ask.tools
+            .push(json!({"type": "function", "function": description}));
+    }
+    ask.one_call = fields.take::<bool>("parallel_tool_calls")? == Some(false);
+    match fields.take::<Value>("tool_choice")? {
+        None => {}
+        Some(Value::String(choice)) if choice == "auto" => {}
+        Some(Value::String(choice)) if choice == "none" => ask.tools.clear(),
+        Some(choice) => {
+            let problem = format!("{choice} needs constrained output, which is not supported yet");
+            return Err(fields.wrong("tool_choice", problem));
+        }
+    }
+    Ok(())
+}

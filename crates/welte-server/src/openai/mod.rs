@@ -1,0 +1,117 @@
+//! OpenAI's API.
+
+mod chat;
+mod completions;
+mod messages;
+
+pub(crate) use chat::chat;
+pub(crate) use completions::completions;
+pub(crate) use messages::messages as take_messages;
+
+use crate::answer::{End, Reason};
+use crate::app::{App, unix_time};
+use crate::ask::Ask;
+use crate::error::{Api, Failure, ok};
+use crate::fields::Fields;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// `GET /v1/models`
+pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
+    ok(&json!({ "object": "list", "data": [describe(&app)] }))
+}
+
+/// `GET /v1/models/ID`
+pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
+    match app.model(Some(&id)) {
+        Ok(_) => ok(&describe(&app)),
+        Err(failure) => failure.response(Api::OpenAi),
+    }
+}
+
+fn describe(app: &App) -> Value {
+    let served = &app.served;
+    json!({
+        "id": served.id, "object": "model", "created": served.created, "owned_by": "welte",
+        "welte": { "loaded": true, "context": served.model.context() },
+    })
+}
+
+/// Fields that only label a request for accounting or for caches of other servers.
+const LABELS: [&str; 6] = [
+    "user",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "service_tier",
+];
+
+/// Whether to stream, and whether to send the usage at the end.
+struct Streaming {
+    on: bool,
+    usage: bool,
+}
+
+/// Takes the fields that chats and completions share.
+fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure> {
+    ask.model = fields.take("model")?;
+    crate::sampling::take(fields, &mut ask.options)?;
+    ask.choices = fields.take("n")?.unwrap_or(1);
+    ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
+    fields.ignore(&LABELS);
+    let on = fields.take("stream")?.unwrap_or(false);
+    let mut usage = false;
+    if let Some(mut options) = fields.object("stream_options")? {
+        usage = options.take("include_usage")?.unwrap_or(false);
+        options.only("include_obfuscation", &[json!(false)])?;
+        options.finish()?;
+    }
+    Ok(Streaming { on, usage })
+}
+
+fn finish_reason(end: &End) -> &'static str {
+    match end.reason {
+        Reason::Stop | Reason::StopString(_) => "stop",
+        Reason::Length => "length",
+        Reason::Calls => "tool_calls",
+    }
+}
+
+/// The sum over all answers. Answers to one prompt share it, and `choices` of them follow each other.
+fn usage(ends: &[&End], choices: usize) -> Value {
+    let prompts = || ends.iter().step_by(choices.max(1));
+    let prompt: usize = prompts().map(|end| end.outcome.prompt_tokens).sum();
+    let cached: usize = prompts().map(|end| end.outcome.cached_tokens).sum();
+    let completion: usize = ends.iter().map(|end| end.outcome.tokens.len()).sum();
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": { "cached_tokens": cached },
+    })
+}
+
+/// Our figures of the first answer.
+pub(crate) fn figures(end: &End) -> Value {
+    let (outcome, timings) = (&end.outcome, &end.outcome.timings);
+    let seconds = timings.generation.as_secs_f64();
+    let speed = (timings.decoded > 0 && seconds > 0.0).then(|| timings.decoded as f64 / seconds);
+    let mut figures = json!({
+        "tokens_per_second": speed,
+        "floor_share": end.floor_share,
+        "cached_tokens": outcome.cached_tokens,
+        "differs_at": outcome.differs_at,
+        "prompt_ms": timings.prompt.as_secs_f64() * 1e3,
+        "queued_ms": timings.queued.as_secs_f64() * 1e3,
+    });
+    if !end.problems.is_empty() {
+        figures["problems"] = json!(end.problems);
+    }
+    figures
+}
+
+/// Seconds since 1970.
+fn created() -> u64 {
+    unix_time().as_secs()
+}

@@ -1,0 +1,105 @@
+//! Sampling fields that several APIs share.
+
+use crate::error::Failure;
+use crate::fields::Fields;
+use serde_json::{Number, Value};
+use welte::GenerateOptions;
+
+/// Takes the sampling fields that have the same name in several APIs.
+pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result<(), Failure> {
+    let s = &mut options.sampling;
+    for (name, value) in [
+        ("temperature", &mut s.temperature),
+        ("top_p", &mut s.top_p),
+        ("min_p", &mut s.min_p),
+        ("repeat_penalty", &mut s.repeat_penalty),
+        ("frequency_penalty", &mut s.frequency_penalty),
+        ("presence_penalty", &mut s.presence_penalty),
+    ] {
+        if let Some(given) = fields.take(name)? {
+            *value = given;
+        }
+    }
+    // vLLM's name for the same.
+    if let Some(given) = fields.take("repetition_penalty")? {
+        s.repeat_penalty = given;
+    }
+    // Some clients switch a limit off with -1 or 0.
+    if let Some(given) = fields.take::<i64>("top_k")? {
+        s.top_k = u32::try_from(given.max(0)).unwrap_or(0);
+    }
+    if let Some(given) = fields.take::<i64>("repeat_last_n")? {
+        s.penalty_last_n = u32::try_from(given).unwrap_or(u32::MAX);
+    }
+    if let Some(given) = fields.take::<Number>("seed")? {
+        match given.as_u64() {
+            Some(seed) => s.seed = seed,
+            // A negative seed asks for a random one.
+            None if given.is_i64() => {}
+            None => return Err(fields.wrong("seed", "must be a whole number of at most 64 bits")),
+        }
+    }
+    if let Some(stop) = fields.take::<Value>("stop")? {
+        options.stop = strings(fields, "stop", stop)?;
+    }
+    if let Some(bias) = fields.take::<Value>("logit_bias")? {
+        options.bias = biases(fields, bias)?;
+    }
+    if let Some(ignore) = fields.take("ignore_eos")? {
+        options.ignore_end = ignore;
+    }
+    Ok(())
+}
+
+/// The most stop strings of a request.
+const MOST_STOPS: usize = 64;
+
+/// One string or several.
+pub(crate) fn strings(fields: &Fields, name: &str, value: Value) -> Result<Vec<String>, Failure> {
+    let all = match value {
+        Value::String(one) => vec![one],
+        Value::Array(all) if all.len() <= MOST_STOPS => {
+            let text = |value: Value| match value {
+                Value::String(text) => Ok(text),
+                _ => Err(fields.wrong(name, "must be a string or a list of strings")),
+            };
+            all.into_iter().map(text).collect::<Result<_, _>>()?
+        }
+        Value::Array(_) => return Err(fields.wrong(name, format!("has more than {MOST_STOPS}"))),
+        _ => return Err(fields.wrong(name, "must be a string or a list of strings")),
+    };
+    Ok(all)
+}
+
+/// An object from tokens to numbers, or a list of pairs. `false` forbids a token.
+fn biases(fields: &Fields, value: Value) -> Result<Vec<(u32, f32)>, Failure> {
+    let wrong = || {
+        fields.wrong(
+            "logit_bias",
+            "must map tokens to numbers (false forbids a token)",
+        )
+    };
+    let number = |value: &Value| match value {
+        Value::Bool(false) => Some(f32::NEG_INFINITY),
+        value => value.as_f64().map(|v| v as f32),
+    };
+    match value {
+        Value::Object(map) => {
+            let pair =
+                |(token, value): (String, Value)| Some((token.parse().ok()?, number(&value)?));
+            map.into_iter()
+                .map(|one| pair(one).ok_or_else(wrong))
+                .collect()
+        }
+        Value::Array(all) => {
+            let pair = |value: Value| {
+                let pair = value.as_array().filter(|pair| pair.len() == 2)?;
+                Some((u32::try_from(pair[0].as_u64()?).ok()?, number(&pair[1])?))
+            };
+            all.into_iter()
+                .map(|one| pair(one).ok_or_else(wrong))
+                .collect()
+        }
+        _ => Err(wrong()),
+    }
+}

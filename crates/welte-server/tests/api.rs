@@ -1,0 +1,450 @@
+//! Every endpoint: streaming equals whole, and errors name the field in the API's own format.
+
+mod common;
+
+use axum::http::Method;
+use common::{get, post, send, server, with};
+use serde_json::{Value, json};
+
+fn question() -> Value {
+    json!([{ "role": "user", "content": "Tell me a story about a fox." }])
+}
+
+/// The text of a field in all events.
+fn joined(events: &[Value], pointer: &str) -> String {
+    events
+        .iter()
+        .filter_map(|event| event.pointer(pointer)?.as_str())
+        .collect()
+}
+
+#[tokio::test]
+async fn chat_streams_what_it_returns_whole() {
+    let server = server();
+    let body =
+        json!({ "model": "demo", "messages": question(), "max_tokens": 24, "temperature": 0 });
+    let whole = post(&server, "/v1/chat/completions", body.clone())
+        .await
+        .json();
+    let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.len() > 20, "{whole}");
+    assert_eq!(whole["choices"][0]["finish_reason"], "length");
+    assert_eq!(whole["usage"]["completion_tokens"], 24);
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    streamed["stream_options"] = json!({ "include_usage": true });
+    let reply = post(&server, "/v1/chat/completions", streamed).await;
+    assert_eq!(reply.headers["content-type"], "text/event-stream");
+    assert!(reply.text.ends_with("data: [DONE]\n\n"));
+    let events = reply.events();
+    assert_eq!(joined(&events, "/choices/0/delta/content"), text);
+    assert_eq!(joined(&events, "/choices/0/finish_reason"), "length");
+    let last = events.last().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    for field in ["prompt_tokens", "completion_tokens", "total_tokens"] {
+        assert_eq!(last["usage"][field], whole["usage"][field]);
+    }
+    assert!(last["welte"]["prompt_ms"].is_number());
+}
+
+#[tokio::test]
+async fn choices_differ_and_the_first_is_the_lone_one() {
+    let server = server();
+    let ask = |n: usize| json!({ "messages": question(), "max_tokens": 16, "temperature": 1.5, "seed": 7, "n": n });
+    let text = |reply: &Value, i: usize| reply["choices"][i]["message"]["content"].clone();
+    let one = post(&server, "/v1/chat/completions", ask(1)).await.json();
+    let three = post(&server, "/v1/chat/completions", ask(3)).await.json();
+    assert_eq!(text(&one, 0), text(&three, 0));
+    assert_ne!(text(&three, 0), text(&three, 1));
+    assert_ne!(text(&three, 1), text(&three, 2));
+    assert_eq!(three["usage"]["completion_tokens"], 48);
+    assert_eq!(
+        three["usage"]["prompt_tokens"],
+        one["usage"]["prompt_tokens"]
+    );
+}
+
+#[tokio::test]
+async fn a_stop_string_ends_an_answer() {
+    let server = server();
+    let body = |stop: Value| json!({ "messages": question(), "max_tokens": 40, "temperature": 0, "stop": stop });
+    let free = post(&server, "/v1/chat/completions", body(json!([])))
+        .await
+        .json();
+    let text = free["choices"][0]["message"]["content"].as_str().unwrap();
+    let word = text.split(' ').nth(3).unwrap();
+    let stopped = post(&server, "/v1/chat/completions", body(word.into()))
+        .await
+        .json();
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+    let before = &text[..text.find(word).unwrap()];
+    assert_eq!(stopped["choices"][0]["message"]["content"], before);
+}
+
+#[tokio::test]
+async fn completions_take_several_prompts() {
+    let server = server();
+    let body = json!({ "prompt": ["Once upon", "The fox"], "max_tokens": 8, "temperature": 0, "echo": true });
+    let reply = post(&server, "/v1/completions", body.clone()).await.json();
+    let texts: Vec<&str> = (0..2)
+        .map(|i| reply["choices"][i]["text"].as_str().unwrap())
+        .collect();
+    assert!(
+        texts[0].starts_with("Once upon") && texts[1].starts_with("The fox"),
+        "{reply}"
+    );
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let events = post(&server, "/v1/completions", streamed).await.events();
+    for (i, text) in texts.iter().enumerate() {
+        let own: Vec<Value> = events
+            .iter()
+            .filter(|event| event["choices"][0]["index"] == i)
+            .cloned()
+            .collect();
+        assert_eq!(joined(&own, "/choices/0/text"), *text);
+    }
+    let tokens = post(
+        &server,
+        "/tokenize",
+        json!({ "content": "Once upon", "add_special": true }),
+    )
+    .await
+    .json();
+    let body = json!({ "prompt": tokens["tokens"], "max_tokens": 8, "temperature": 0 });
+    let reply = post(&server, "/v1/completions", body).await.json();
+    assert_eq!(
+        format!("Once upon{}", reply["choices"][0]["text"].as_str().unwrap()),
+        texts[0]
+    );
+}
+
+#[tokio::test]
+async fn anthropic_streams_what_it_returns_whole() {
+    let server = server();
+    let body =
+        json!({ "model": "demo", "messages": question(), "max_tokens": 12, "temperature": 0 });
+    let whole = post(&server, "/v1/messages", body.clone()).await.json();
+    assert_eq!(
+        (&whole["type"], &whole["stop_reason"]),
+        (&json!("message"), &json!("max_tokens"))
+    );
+    let text = whole["content"][0]["text"].as_str().unwrap();
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let reply = post(&server, "/v1/messages", streamed).await;
+    let events = reply.events();
+    assert_eq!(joined(&events, "/delta/text"), text);
+    let kinds: Vec<&str> = events
+        .iter()
+        .filter_map(|event| event["type"].as_str())
+        .collect();
+    assert_eq!(kinds[..2], ["message_start", "content_block_start"]);
+    assert_eq!(
+        kinds[kinds.len() - 3..],
+        ["content_block_stop", "message_delta", "message_stop"]
+    );
+    assert!(reply.text.starts_with("event: message_start\ndata: "));
+    let mut counted = body;
+    for field in ["max_tokens", "temperature"] {
+        counted.as_object_mut().unwrap().remove(field);
+    }
+    let count = post(&server, "/v1/messages/count_tokens", counted)
+        .await
+        .json();
+    assert_eq!(
+        count["input_tokens"],
+        events[0]["message"]["usage"]["input_tokens"]
+    );
+}
+
+#[tokio::test]
+async fn ollama_streams_lines() {
+    let server = server();
+    for (path, field, ask) in [
+        (
+            "/api/chat",
+            "/message/content",
+            json!({ "messages": question() }),
+        ),
+        (
+            "/api/generate",
+            "/response",
+            json!({ "prompt": "Tell me a story about a fox." }),
+        ),
+    ] {
+        let mut body = ask;
+        body["model"] = "demo:latest".into();
+        body["options"] = json!({ "num_predict": 12, "temperature": 0 });
+        let reply = post(&server, path, body.clone()).await;
+        assert_eq!(reply.headers["content-type"], "application/x-ndjson");
+        let lines: Vec<Value> = reply
+            .text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        body["stream"] = false.into();
+        let whole = post(&server, path, body).await.json();
+        assert_eq!(
+            joined(&lines, field),
+            whole.pointer(field).unwrap().as_str().unwrap()
+        );
+        let last = lines.last().unwrap();
+        assert_eq!(
+            (&last["done"], &last["done_reason"]),
+            (&json!(true), &json!("length"))
+        );
+        assert_eq!(last["eval_count"], 12);
+    }
+    assert_eq!(
+        get(&server, "/api/tags").await.json()["models"][0]["name"],
+        "demo"
+    );
+    assert!(get(&server, "/api/version").await.json()["version"].is_string());
+    let shown = post(&server, "/api/show", json!({ "model": "demo" }))
+        .await
+        .json();
+    assert!(shown["details"]["family"].is_string() && shown["capabilities"].is_array());
+}
+
+#[tokio::test]
+async fn llama_cpp_endpoints() {
+    let server = server();
+    let body = json!({ "prompt": "Once upon", "n_predict": 8, "temperature": 0 });
+    let whole = post(&server, "/completion", body.clone()).await.json();
+    assert_eq!(
+        (&whole["stop_type"], &whole["tokens_predicted"]),
+        (&json!("limit"), &json!(8))
+    );
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let events = post(&server, "/completion", streamed).await.events();
+    assert_eq!(
+        joined(&events, "/content"),
+        whole["content"].as_str().unwrap()
+    );
+    let tokens = post(&server, "/tokenize", json!({ "content": "a small fox" }))
+        .await
+        .json();
+    let text = post(
+        &server,
+        "/detokenize",
+        json!({ "tokens": tokens["tokens"] }),
+    )
+    .await
+    .json();
+    assert_eq!(text["content"], "a small fox");
+    let prompt = post(
+        &server,
+        "/apply-template",
+        json!({ "messages": question() }),
+    )
+    .await
+    .json();
+    assert!(
+        prompt["prompt"]
+            .as_str()
+            .unwrap()
+            .contains("a story about a fox")
+    );
+    assert_eq!(get(&server, "/props").await.json()["total_slots"], 2);
+    assert_eq!(
+        get(&server, "/slots")
+            .await
+            .json()
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    let metrics = get(&server, "/metrics").await.text;
+    assert!(
+        metrics.contains("vllm:num_requests_running{model_name=\"demo\"}"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn the_pages_and_what_they_ask_for() {
+    let server = server();
+    for path in ["/", "/engine"] {
+        let page = get(&server, path).await;
+        assert!(page.text.contains("<title>Welte</title>"));
+    }
+    assert_eq!(
+        get(&server, "/page.js").await.headers["content-type"],
+        "text/javascript; charset=utf-8"
+    );
+    let models = get(&server, "/v1/models").await.json();
+    assert_eq!(
+        (
+            &models["data"][0]["id"],
+            &models["data"][0]["welte"]["context"]
+        ),
+        (&json!("demo"), &json!(512))
+    );
+    let table = get(&server, "/welte/table").await.json();
+    let commands = table["passes"][0]["commands"].as_array().unwrap();
+    assert_eq!(
+        (&commands[0]["op"], &commands[0]["format"]),
+        (&json!("embed"), &json!("Q8_0"))
+    );
+    let shares: f64 = commands
+        .iter()
+        .map(|command| command["share"].as_f64().unwrap())
+        .sum();
+    assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+    let state = get(&server, "/welte/state").await.json();
+    assert_eq!(state["slots"].as_array().unwrap().len(), 2);
+    assert_eq!(state["engine"]["slots"], 2);
+    let pages = state["pools"][0]["pages"].as_str().unwrap();
+    assert!(!pages.is_empty() && pages.chars().all(|page| ".osc".contains(page)));
+    assert_eq!(get(&server, "/health").await.status, 200);
+}
+
+#[tokio::test]
+async fn unknown_and_wrong_fields_are_named() {
+    let server = server();
+    let chat = |field: &str, value: Value| {
+        let mut body = json!({ "messages": question(), "max_tokens": 1 });
+        body[field] = value;
+        body
+    };
+    for (field, value, named) in [
+        ("colour", json!("red"), "colour"),
+        ("temperature", json!("hot"), "temperature"),
+        ("temperature", json!(-1), "temperature"),
+        (
+            "messages",
+            json!([{ "role": "user", "content": "a", "mood": 1 }]),
+            "messages[0].mood",
+        ),
+        (
+            "messages",
+            json!([{ "role": "king", "content": "a" }]),
+            "messages[0].role",
+        ),
+        ("messages", json!([]), "messages"),
+        ("messages", json!(3), "messages"),
+        ("logprobs", json!(true), "logprobs"),
+        (
+            "response_format",
+            json!({ "type": "json_object" }),
+            "response_format.type",
+        ),
+        ("tool_choice", json!("required"), "tool_choice"),
+        ("logit_bias", json!({ "x": 1 }), "logit_bias"),
+        ("seed", json!(1.5), "seed"),
+        ("n", json!(-1), "n"),
+        (
+            "stream_options",
+            json!({ "extra": 1 }),
+            "stream_options.extra",
+        ),
+    ] {
+        let reply = post(&server, "/v1/chat/completions", chat(field, value)).await;
+        assert_eq!(reply.status, 400, "{field}: {}", reply.text);
+        let error = reply.json()["error"].clone();
+        assert_eq!(error["param"], named, "{error}");
+        assert_eq!(error["type"], "invalid_request_error");
+    }
+    for n in [0, 1_000_000_000_000u64] {
+        assert_eq!(
+            post(&server, "/v1/chat/completions", chat("n", n.into()))
+                .await
+                .status,
+            400
+        );
+    }
+    let reply = post(
+        &server,
+        "/v1/chat/completions",
+        chat("model", "other".into()),
+    )
+    .await;
+    assert_eq!(
+        (
+            reply.status.as_u16(),
+            reply.json()["error"]["param"].clone()
+        ),
+        (404, json!("model"))
+    );
+    let reply = post(
+        &server,
+        "/v1/messages",
+        json!({ "model": "demo", "messages": question() }),
+    )
+    .await;
+    assert_eq!(reply.json()["type"], "error");
+    assert_eq!(reply.json()["error"]["message"], "max_tokens: is required");
+    let reply = post(&server, "/api/chat", json!({ "messages": [] })).await;
+    assert_eq!(reply.json(), json!({ "error": "model: is required" }));
+    let long = "fox ".repeat(2000);
+    let reply = post(&server, "/completion", json!({ "prompt": long })).await;
+    assert_eq!(reply.status, 400);
+    assert!(
+        reply.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("512")
+    );
+}
+
+#[tokio::test]
+async fn malformed_bodies_are_refused() {
+    let server = with(|options| options.largest_body = 20_000);
+    let deep = "[".repeat(10_000);
+    for (body, status) in [
+        (b"{\"messages\": \"\xff\"}".to_vec(), 400),
+        (b"{".to_vec(), 400),
+        (Vec::new(), 400),
+        (deep.into_bytes(), 400),
+        (vec![b' '; 20_001], 413),
+    ] {
+        for path in [
+            "/v1/chat/completions",
+            "/v1/messages",
+            "/api/chat",
+            "/completion",
+        ] {
+            let reply = send(&server, Method::POST, path, &[], body.clone()).await;
+            assert_eq!(reply.status.as_u16(), status, "{path}: {}", reply.text);
+            assert!(reply.json().get("error").is_some());
+        }
+    }
+    assert_eq!(get(&server, "/v1/nothing").await.status, 404);
+    assert_eq!(get(&server, "/v1/chat/completions").await.status, 405);
+    assert_eq!(get(&server, "/../Cargo.toml").await.status, 404);
+}
+
+#[tokio::test]
+async fn keys_and_origins_are_checked() {
+    let server = with(|options| options.api_keys = vec!["first".into(), "second".into()]);
+    let status = async |headers: &[(&str, &str)]| {
+        let reply = send(&server, Method::GET, "/v1/models", headers, Vec::new()).await;
+        reply.status.as_u16()
+    };
+    assert_eq!(status(&[]).await, 401);
+    assert_eq!(status(&[("authorization", "Bearer third")]).await, 401);
+    assert_eq!(status(&[("authorization", "Bearer ")]).await, 401);
+    assert_eq!(status(&[("authorization", "Bearer second")]).await, 200);
+    assert_eq!(status(&[("x-api-key", "first")]).await, 200);
+    let key = ("x-api-key", "first");
+    assert_eq!(status(&[key, ("origin", "http://example.org")]).await, 403);
+    assert_eq!(
+        status(&[key, ("origin", "http://localhost:3000")]).await,
+        200
+    );
+    assert_eq!(status(&[key, ("host", "example.org")]).await, 403);
+    assert_eq!(
+        status(&[
+            key,
+            ("host", "example.org"),
+            ("origin", "https://example.org")
+        ])
+        .await,
+        403
+    );
+    assert_eq!(get(&server, "/").await.status, 200);
+    assert_eq!(get(&server, "/health").await.status, 200);
+}

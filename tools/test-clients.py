@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Runs the official clients against `welte serve` with the bundled model.
+
+    pip install openai anthropic ollama
+    cargo build --release
+    tools/test-clients.py target/release/welte
+
+A client that is not installed is an error. `--only NAME` runs one of them.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+
+QUESTION = [{"role": "user", "content": "Tell me a story about a fox."}]
+KEY = "test-key"
+
+
+def check(condition, problem):
+    if not condition:
+        sys.exit(f"error: {problem}")
+
+
+def test_openai(url):
+    import openai
+
+    client = openai.OpenAI(base_url=url + "/v1", api_key=KEY, max_retries=0)
+    models = [model.id for model in client.models.list()]
+    check(models == ["demo"], f"models are {models}")
+    ask = {"model": "demo", "messages": QUESTION, "max_tokens": 32, "temperature": 0, "seed": 1}
+    whole = client.chat.completions.create(**ask)
+    text = whole.choices[0].message.content
+    check(len(text) > 20 and whole.choices[0].finish_reason == "length", f"the answer is {whole}")
+    stream = client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    streamed = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    check(streamed == text, f"streamed {streamed!r} in place of {text!r}")
+    check(chunks[-1].usage == whole.usage or chunks[-1].usage.total_tokens == whole.usage.total_tokens, "usage differs")
+    two = client.chat.completions.create(**{**ask, "temperature": 1.2}, n=2)
+    check(len(two.choices) == 2, "two answers were asked for")
+    completion = client.completions.create(model="demo", prompt=["Once", "The fox"], max_tokens=4)
+    check(len(completion.choices) == 2, "two completions were asked for")
+    for kind, call in [
+        (openai.BadRequestError, lambda: client.chat.completions.create(**ask, extra_body={"colour": 1})),
+        (openai.NotFoundError, lambda: client.chat.completions.create(**{**ask, "model": "other"})),
+        (openai.AuthenticationError, lambda: client.with_options(api_key="wrong").models.list()),
+    ]:
+        try:
+            call()
+        except kind as error:
+            check(error.body is not None, f"{kind.__name__} has no body")
+        else:
+            sys.exit(f"error: {kind.__name__} is missing")
+
+
+def test_anthropic(url):
+    import anthropic
+
+    client = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0)
+    ask = {"model": "demo", "messages": QUESTION, "max_tokens": 24, "temperature": 0}
+    whole = client.messages.create(**ask)
+    check(whole.stop_reason == "max_tokens", f"the answer is {whole}")
+    with client.messages.stream(**ask) as stream:
+        streamed = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    check(streamed == whole.content[0].text, f"streamed {streamed!r} in place of {whole.content[0].text!r}")
+    check(final.usage.output_tokens == whole.usage.output_tokens, "usage differs")
+    count = client.messages.count_tokens(model="demo", messages=QUESTION).input_tokens
+    check(count > 5, f"{count} tokens were counted")
+    try:
+        client.messages.create(**{**ask, "model": "other"})
+    except anthropic.NotFoundError:
+        pass
+    else:
+        sys.exit("error: NotFoundError is missing")
+
+
+def test_ollama(url):
+    import ollama
+
+    client = ollama.Client(host=url, headers={"Authorization": f"Bearer {KEY}"})
+    check(client.list().models[0].model == "demo", "the model is missing")
+    ask = {"model": "demo", "messages": QUESTION, "options": {"num_predict": 24, "temperature": 0}}
+    whole = client.chat(**ask)
+    parts = list(client.chat(**ask, stream=True))
+    streamed = "".join(part.message.content for part in parts)
+    check(streamed == whole.message.content, f"streamed {streamed!r} in place of {whole.message.content!r}")
+    check(parts[-1].done and parts[-1].done_reason == "length", f"the last part is {parts[-1]}")
+    check(client.generate(model="demo", prompt="Once", options={"num_predict": 4}).response, "nothing was generated")
+    try:
+        client.chat(model="other", messages=QUESTION)
+    except ollama.ResponseError as error:
+        check(error.status_code == 404, f"the status is {error.status_code}")
+    else:
+        sys.exit("error: ResponseError is missing")
+
+
+TESTS = {"openai": test_openai, "anthropic": test_anthropic, "ollama": test_ollama}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("welte", help="the binary")
+    parser.add_argument("--only", choices=TESTS)
+    args = parser.parse_args()
+    command = [args.welte, "serve", "-m", "models/demo.gguf", "--port", "0", "--api-key", KEY]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        url = None
+        for line in server.stderr:
+            if found := re.search(r"listening at (http://\S+)", line):
+                url = found[1]
+                break
+        check(url, "the server did not start")
+        for name, test in TESTS.items():
+            if args.only in (None, name):
+                test(url)
+                print(f"{name}: ok")
+    finally:
+        server.terminate()
+        code = server.wait(timeout=60)
+    check(code == 0, f"the server ended with {code}")
+
+
+if __name__ == "__main__":
+    main()
