@@ -64,7 +64,7 @@ fn kind(kv: &KvShape, role: Role, room: u32) -> Kind {
     let fits = kv.head_dim.is_multiple_of(8) && kv.head_dim <= 256;
     let tiles = fits && kv.page.is_multiple_of(TILE);
     match (tiles, role) {
-        (true, Role::Generated) => Kind::Decode,
+        (true, Role::Generated | Role::Batched) => Kind::Decode,
         (true, Role::Prompt) if prefill_shared(kv, PREFILL_WARPS) <= room => Kind::Prefill,
         _ => Kind::Plain,
     }
