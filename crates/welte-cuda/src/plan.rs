@@ -25,6 +25,10 @@ fn not_persistent(why: &str) -> String {
     format!("not the persistent kernel: {why}")
 }
 
+/// Programs with so many slots decode by products on tensor cores, if not by persistent kernels. With fewer rows matrix-vector
+/// kernels are faster.
+const BATCHED_SLOTS: u32 = 5;
+
 /// A program with everything that this device works out before it loads.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
@@ -68,7 +72,7 @@ impl Planned {
         };
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
         let decode = match recording.is_ok() && options.replay == Replay::Persistent {
-            false if program.slots > 1 => Role::Batched,
+            false if program.slots >= BATCHED_SLOTS => Role::Batched,
             _ => Role::Generated,
         };
         Ok(Planned {

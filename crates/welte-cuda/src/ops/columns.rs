@@ -20,8 +20,9 @@ const THREADS: u32 = 256;
 const COLUMNS: [u32; 5] = [8, 16, 32, 64, 128];
 /// From this number of columns on, a kernel has a multiprocessor to itself: its sums need the registers.
 const ALONE: u32 = 64;
-/// Stages of a ring. With few bytes per stage more stages only cost time before the first product.
+/// Stages of a ring. With two stages a single chunk is in flight, and the memory idles. More than eight only take room.
 const FEWEST_STAGES: u32 = 2;
+const ENOUGH_STAGES: u32 = 3;
 const MOST_STAGES: u32 = 8;
 /// Bytes of shared memory that the system and the kernel reserve per block.
 const RESERVED: u32 = 1024 + 128;
@@ -46,16 +47,19 @@ fn stage(format: Format, columns: u32) -> u32 {
     (weights.sum::<u32>() + columns * CHUNK * 2).next_multiple_of(128)
 }
 
-/// The stages of a ring. With few columns it leaves room for a block of the next kernel, which fills its ring in time.
+/// The stages of a ring. With few columns it leaves room for a block of the next kernel, which fills its ring meanwhile, unless
+/// too few stages would remain.
 fn stages(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
     let blocks = if columns < ALONE { 2 } else { 1 };
     let room = (gpu.shared_per_sm / blocks).saturating_sub(RESERVED);
     let beside = room.min(gpu.shared_per_block) / stage(format, columns);
     let alone = gpu.shared_per_block.saturating_sub(RESERVED) / stage(format, columns);
-    match beside < FEWEST_STAGES {
-        true => alone.min(FEWEST_STAGES),
-        false => beside.min(MOST_STAGES),
-    }
+    let stages = if beside < ENOUGH_STAGES {
+        alone
+    } else {
+        beside
+    };
+    stages.min(MOST_STAGES)
 }
 
 /// The numbers of columns that fit. None for F32, whose weights would lose precision.
@@ -176,7 +180,7 @@ fn product(cx: &Lowering<'_>, job: &Job, private: &Private, columns: u32, first:
     let stages = stages(format, columns, cx.gpu);
     let chunks = tiles(job.weight.n).saturating_mul(job.weight.k.div_ceil(CHUNK));
     Launch {
-        unit: unit(format, columns, stages),
+        unit: unit(format, columns, job.weight.k.is_multiple_of(CHUNK), stages),
         function: "columns",
         grid: [chunks.clamp(1, cx.gpu.sms), 1, 1],
         by_rows: ByRows::Fixed,
@@ -191,10 +195,11 @@ fn tiles(n: u32) -> u32 {
     n.div_ceil(TILE)
 }
 
-fn unit(format: Format, columns: u32, stages: u32) -> Unit {
+fn unit(format: Format, columns: u32, whole: bool, stages: u32) -> Unit {
     let mut defines = format_defines(format);
     defines.push(("BFLOAT", flag(format == Format::BF16)));
     defines.push(("COLUMNS", columns.to_string()));
+    defines.push(("WHOLE", flag(whole)));
     defines.push(("STAGES", stages.to_string()));
     let resident = if columns < ALONE { 2 } else { 1 };
     defines.push(("RESIDENT", resident.to_string()));
@@ -230,7 +235,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     let some = formats.flat_map(|format| [8, 128].map(|columns| (format, columns)));
     let all = COLUMNS.map(|columns| (Format::BF16, columns));
     let listed = |(format, columns)| Listed {
-        unit: unit(format, columns, 3),
+        unit: unit(format, columns, columns == 128, 3),
         hot: true,
     };
     some.chain(all).map(listed).collect()
