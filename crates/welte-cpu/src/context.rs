@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, Pick, Profile, SlotState,
+    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, Pick, Profile,
+    SlotState,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -297,6 +298,22 @@ impl Context for CpuContext {
             let logits = &self.results(self.last_pass, self.logits)[row * vocab..][..vocab];
             *token = self.state.samplers.choose(0, slot, logits, pick.position);
             self.state.samplers.remember(slot, *token);
+        }
+        Ok(())
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), Error> {
+        let program = &self.inner.program;
+        self.checks
+            .logprobs(program, queries, answers, self.logits)?;
+        let vocab = program.vocab as usize;
+        let logits = self.results(self.last_pass, self.logits);
+        for (query, answer) in queries.iter().zip(answers) {
+            *answer = Logprobs::of(&logits[query.output as usize * vocab..][..vocab], query);
         }
         Ok(())
     }
