@@ -14,6 +14,9 @@ pub struct SlotState<'a> {
     pub history: &'a [u32],
     /// Tokens that end a chain of this slot.
     pub ends: &'a [u32],
+    /// Tokens at which a repeated run ends, for DRY: bit `token % 32` of word `token / 32`. It may be shorter than the
+    /// vocabulary.
+    pub breakers: &'a [u32],
 }
 
 impl SlotState<'_> {
