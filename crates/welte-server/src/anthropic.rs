@@ -53,23 +53,8 @@ pub(crate) async fn count_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
     let mut ask = Ask::new(&app, String::new());
     conversation(&mut fields, &mut ask)?;
     fields.finish()?;
-    let counted = tokio::task::spawn_blocking(move || {
-        let mut count = 0;
-        for prompt in &ask.prompts {
-            if let Prompt::Chat {
-                messages,
-                variables,
-            } = prompt
-            {
-                let text =
-                    ask::render(&app, ask.model.as_deref(), messages, variables, &ask.tools)?;
-                count += app.served.model.encode_rendered(&text)?.len();
-            }
-        }
-        Ok(ok(&json!({ "input_tokens": count })))
-    });
-    let counted = counted.await;
-    counted.unwrap_or_else(|error| Err(Failure::server(format!("a fault of ours: {error}"))))
+    let count = ask::count(app, ask).await?;
+    Ok(ok(&json!({ "input_tokens": count })))
 }
 
 /// Takes the fields that make the prompt.
@@ -363,7 +348,6 @@ impl sse::Format for MessageStream {
     }
 
     fn write(&self, value: &Value) -> String {
-        let kind = value["type"].as_str().unwrap_or_default();
-        format!("event: {kind}\n{}", sse::data(value))
+        sse::named(value)
     }
 }

@@ -4,6 +4,7 @@ use crate::ServerOptions;
 use crate::engine::History;
 use crate::error::Failure;
 use crate::metrics::Metrics;
+use crate::openai::Store;
 use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) served: Served,
     pub(crate) metrics: Metrics,
+    /// Stored responses.
+    pub(crate) responses: Store,
     pub(crate) started: Instant,
     pub(crate) draining: AtomicBool,
     pub(crate) history: tokio::sync::Mutex<History>,
@@ -87,6 +90,7 @@ impl App {
             served: Served::new(model, &options)?,
             keys: options.api_keys.iter().map(hash).collect(),
             metrics: Metrics::default(),
+            responses: Store::new(options.stored_responses),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             history: tokio::sync::Mutex::default(),

@@ -105,6 +105,14 @@ impl Stream {
         self.outcome.as_ref()
     }
 
+    /// Tokens so far. Some of them may be part of the next piece.
+    pub fn generated(&self) -> usize {
+        match &self.outcome {
+            Some(outcome) => outcome.tokens.len(),
+            None => self.text.generated.len(),
+        }
+    }
+
     /// A handle that cancels the request.
     pub fn cancel_handle(&self) -> CancelHandle {
         self.engine.cancel_handle(&self.cancelled)
