@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::error::{Api, Failure};
 use crate::fields::Fields;
+use crate::models::Catalog;
 use crate::{ServerOptions, anthropic, doors, engine, health, llama, ollama, openai, page};
 use axum::Router;
 use axum::body::Bytes;
@@ -12,11 +13,10 @@ use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use std::sync::Arc;
-use welte::Model;
 
-/// All endpoints for a model.
-pub fn router(model: Model, options: ServerOptions) -> Result<Router, welte::Error> {
-    Ok(of_app(Arc::new(App::new(model, options)?)))
+/// All endpoints for a model or several.
+pub fn router(models: impl Into<Catalog>, options: ServerOptions) -> Result<Router, welte::Error> {
+    Ok(of_app(Arc::new(App::new(models.into(), options)?)))
 }
 
 pub(crate) type Outcome = Result<Response, Failure>;

@@ -7,13 +7,15 @@ use crate::app::App;
 use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::models::Lease;
 use crate::router::Outcome;
 use crate::sse;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, app.id("chatcmpl-"));
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("chatcmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let messages = messages(&mut fields)?;
     tools(&mut fields, &mut ask)?;
@@ -37,6 +39,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     if streaming.on {
         let format = ChatStream {
             app,
+            served,
             id,
             created: created(),
             usage: streaming.usage,
@@ -53,7 +56,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
         .collect();
     let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
     Ok(ok(&json!({
-        "id": id, "object": "chat.completion", "created": created(), "model": app.served.id,
+        "id": id, "object": "chat.completion", "created": created(), "model": served.id,
         "choices": choices?, "usage": usage(&ends, ends.len()), "welte": figures(ends[0]),
     })))
 }
@@ -136,6 +139,7 @@ fn call_json(app: &App, (name, arguments): &(String, String)) -> Value {
 
 struct ChatStream {
     app: Arc<App>,
+    served: Lease,
     id: String,
     created: u64,
     /// Send the usage at the end.
@@ -149,7 +153,7 @@ impl ChatStream {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "chat.completion.chunk", "created": self.created,
-            "model": self.app.served.id, "choices": choices,
+            "model": self.served.id, "choices": choices,
         })
     }
 

@@ -17,6 +17,7 @@ use crate::app::{App, unix_time};
 use crate::ask::Ask;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::models::Entry;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -24,22 +25,29 @@ use std::sync::Arc;
 
 /// `GET /v1/models`
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
-    ok(&json!({ "object": "list", "data": [describe(&app)] }))
+    let all: Vec<Value> = app
+        .models
+        .all()
+        .iter()
+        .map(|entry| describe(entry))
+        .collect();
+    ok(&json!({ "object": "list", "data": all }))
 }
 
 /// `GET /v1/models/ID`
 pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    match app.model(Some(&id)) {
-        Ok(_) => ok(&describe(&app)),
+    match app.models.find(Some(&id)) {
+        Ok(entry) => ok(&describe(&entry)),
         Err(failure) => failure.response(Api::OpenAi),
     }
 }
 
-fn describe(app: &App) -> Value {
-    let served = &app.served;
+fn describe(entry: &Entry) -> Value {
+    let loaded = entry.loaded();
+    let context = loaded.as_ref().map(|served| served.model.context());
     json!({
-        "id": served.id, "object": "model", "created": served.created, "owned_by": "welte",
-        "welte": { "loaded": true, "context": served.model.context() },
+        "id": entry.id, "object": "model", "created": entry.created, "owned_by": "welte",
+        "welte": { "loaded": loaded.is_some(), "context": context },
     })
 }
 
@@ -61,7 +69,6 @@ struct Streaming {
 
 /// Takes the fields that chats and completions share.
 fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure> {
-    ask.model = fields.take("model")?;
     crate::sampling::take(fields, &mut ask.options)?;
     ask.choices = fields.take("n")?.unwrap_or(1);
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);

@@ -38,7 +38,8 @@ const INCLUDES: [&str; 6] = [
 
 /// `POST /v1/responses`
 pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, app.id("resp_"));
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("resp_"));
     let conversation = take_conversation(&app, &mut fields, &mut ask)?;
     sampling::take(&mut fields, &mut ask.options)?;
     let limit: Option<usize> = fields.take("max_output_tokens")?;
@@ -74,7 +75,7 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         "id": ask.id, "object": "response", "created_at": created(), "status": "in_progress",
         "completed_at": null, "background": background, "error": null, "incomplete_details": null,
         "instructions": conversation.instructions, "max_output_tokens": limit, "max_tool_calls": most_calls,
-        "metadata": metadata, "model": app.model(ask.model.as_deref())?.id, "output": [],
+        "metadata": metadata, "model": served.id, "output": [],
         "parallel_tool_calls": !ask.one_call, "previous_response_id": conversation.previous,
         "reasoning": { "effort": conversation.effort, "summary": null }, "service_tier": "default",
         "store": store, "temperature": sampling.temperature, "text": { "format": { "type": "text" } },
@@ -137,10 +138,11 @@ fn in_background(app: Arc<App>, head: Value, keep: Option<Keep>, answers: Vec<An
 
 /// `POST /v1/responses/input_tokens`
 pub(crate) async fn input_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, String::new());
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, String::new());
     take_conversation(&app, &mut fields, &mut ask)?;
     fields.finish()?;
-    let count = ask::count(app, ask).await?;
+    let count = ask::count(ask).await?;
     Ok(ok(
         &json!({ "object": "response.input_tokens", "input_tokens": count }),
     ))
@@ -164,7 +166,6 @@ fn take_conversation(
     fields: &mut Fields,
     ask: &mut Ask,
 ) -> Result<Conversation, Failure> {
-    ask.model = fields.take("model")?;
     let previous: Option<String> = fields.take("previous_response_id")?;
     let before = match &previous {
         Some(id) => {

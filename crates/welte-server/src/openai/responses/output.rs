@@ -308,7 +308,7 @@ mod tests {
         let mut options = LoadOptions::default();
         (options.context, options.device) = (64, "cpu".parse().unwrap());
         let model = Model::load(path, &options, &mut |_| ()).unwrap();
-        let app = Arc::new(App::new(model, ServerOptions::default()).unwrap());
+        let app = Arc::new(App::new(model.into(), ServerOptions::default()).unwrap());
         let mut building = Building::new(app, json!({ "id": "resp_1" }), None, false);
         let mut events = Vec::new();
         for event in [
