@@ -164,6 +164,7 @@ impl Sequence {
             bias: &self.bias,
             history: &self.tokens,
             ends: &self.ends,
+            masked: false,
         }
     }
 
