@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, MaskBoard, Pick, Profile, SlotState,
-    is_token,
+    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
+    Profile, SlotState, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -304,6 +304,22 @@ impl Context for CpuContext {
             if is_token(*token) {
                 self.state.samplers.remember(slot, *token);
             }
+        }
+        Ok(())
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), Error> {
+        let program = &self.inner.program;
+        self.checks
+            .logprobs(program, queries, answers, self.logits)?;
+        let vocab = program.vocab as usize;
+        let logits = self.results(self.last_pass, self.logits);
+        for (query, answer) in queries.iter().zip(answers) {
+            *answer = Logprobs::of(&logits[query.output as usize * vocab..][..vocab], query);
         }
         Ok(())
     }

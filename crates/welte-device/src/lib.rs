@@ -13,6 +13,7 @@ mod checks;
 pub mod conformance;
 mod error;
 mod id;
+mod logprobs;
 mod mask;
 mod noise;
 mod options;
@@ -25,6 +26,7 @@ pub mod timeline;
 pub use checks::{Checks, StepPlan};
 pub use error::Error;
 pub use id::{DeviceId, DeviceInfo};
+pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, is_token};
 pub use noise::noise;
 pub use options::{DeviceOptions, Replay, Replaying};
@@ -129,6 +131,11 @@ pub trait Context: Send {
     /// Chooses tokens from the logits of the last step, in the order of `picks`. A slot's mask may leave it without a token: then
     /// it gets [`NO_TOKEN`] or [`NO_MASK`], which does not join its history.
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error>;
+
+    /// Computes probabilities from the logits of the last step, in the order of `queries`. [`Context::sample`] may have
+    /// been called in between. A row's bits do not depend on other rows.
+    fn logprobs(&mut self, queries: &[LogprobQuery], answers: &mut [Logprobs])
+    -> Result<(), Error>;
 
     /// Decodes several slots together. Each step reads one token of every live slot, chooses the next one, emits it and
     /// feeds it back. A slot stops at one of its end tokens (which is emitted), after its `steps`, or when `emit` returns

@@ -1,7 +1,10 @@
 //! Choosing the next token, in the order documented at [`Sampling`].
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use welte_device::{MaskBoard, NO_MASK, NO_TOKEN, SlotState, is_token, noise};
+use welte_device::{
+    LogprobQuery, Logprobs, MaskBoard, NO_MASK, NO_TOKEN, SlotState, is_token, noise,
+};
 use welte_table::Sampling;
 
 /// Chooses the token at `position` as a slot in this state does. For tests of other samplers.
@@ -141,6 +144,27 @@ fn keep_top_p(sorted: &mut Vec<(u32, f32)>, top_p: f32) {
         }
         sorted.truncate(count);
     }
+}
+
+/// The logarithms of probabilities that a row of logits gives.
+pub(crate) fn log_softmax(logits: &[f32], query: &LogprobQuery) -> Logprobs {
+    let value = |token: usize| match f64::from(logits[token]) {
+        value if value.is_nan() => f64::NEG_INFINITY,
+        value => value,
+    };
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|a, b| value(*b).partial_cmp(&value(*a)).unwrap_or(Ordering::Equal));
+    let largest = value(order[0]);
+    let sum: f64 = order.iter().map(|t| (value(*t) - largest).exp()).sum();
+    let logprob = |token: usize| match largest.is_finite() {
+        true => (value(token) - largest - sum.ln()) as f32,
+        false => f32::NEG_INFINITY,
+    };
+    let mut answer = Logprobs::new(query.token, logprob(query.token as usize));
+    for token in order.into_iter().take(query.top as usize) {
+        answer.push(token as u32, logprob(token));
+    }
+    answer
 }
 
 #[cfg(test)]
