@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, Pick, Profile,
-    SlotState, StepPlan,
+    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
+    Profile, SlotState, StepPlan, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -18,6 +18,7 @@ pub(crate) struct ReferenceContext {
     weights: Arc<Vec<Vec<f32>>>,
     memory: Memory,
     slots: Vec<Slot>,
+    masks: Arc<MaskBoard>,
     checks: Checks,
     last: LastStep,
     profile: Option<Vec<Profile>>,
@@ -58,6 +59,10 @@ impl ReferenceContext {
             weights,
             memory,
             slots: vec![Slot::default(); program.slots as usize],
+            masks: Arc::new(MaskBoard::new(
+                program.slots as usize,
+                program.vocab as usize,
+            )),
             checks: Checks::new(&program),
             last: LastStep::default(),
             profile: None,
@@ -127,7 +132,7 @@ impl ReferenceContext {
     fn choose(&mut self, output: usize, slot: u32, position: u32) -> u32 {
         let vocab = self.program.vocab as usize;
         let logits = &self.last.values[output * vocab..][..vocab];
-        self.slots[slot as usize].next(logits, position)
+        self.slots[slot as usize].next(logits, &self.masks, slot, position)
     }
 }
 
@@ -218,7 +223,12 @@ impl Context for ReferenceContext {
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
         self.checks.slot_state(&self.program, slot, state)?;
         self.slots[slot as usize] = Slot::new(state);
+        self.masks.clear(slot);
         Ok(())
+    }
+
+    fn masks(&self) -> Arc<MaskBoard> {
+        self.masks.clone()
     }
 
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
@@ -275,7 +285,7 @@ impl Context for ReferenceContext {
                     position,
                     token,
                 });
-                let ended = self.slots[start.slot as usize].ends_at(token);
+                let ended = !is_token(token) || self.slots[start.slot as usize].ends_at(token);
                 if wanted && !ended && start.steps > 1 {
                     next.push(ChainStart {
                         token,

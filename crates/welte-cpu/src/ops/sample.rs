@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::{FloatRows, State};
-use std::sync::{Mutex, PoisonError};
-use welte_device::{HostScratch, HostSlot, SlotState, argmax};
+use std::sync::{Arc, Mutex, PoisonError};
+use welte_device::{HostScratch, HostSlot, MaskBoard, SlotState, argmax};
 
 /// Logits in one chunk of the parallel argmax.
 pub(crate) const CHUNK: usize = 8192;
@@ -12,6 +12,7 @@ pub(crate) struct Samplers {
     slots: Vec<HostSlot>,
     /// By lane: as many tokens may be chosen at the same time. Each lane has one user, so nobody waits for a lock.
     lanes: Vec<Mutex<HostScratch>>,
+    masks: Arc<MaskBoard>,
 }
 
 impl Samplers {
@@ -20,12 +21,20 @@ impl Samplers {
         Samplers {
             slots: (0..slots).map(|_| HostSlot::new(vocab, context)).collect(),
             lanes: (0..lanes).map(scratch).collect(),
+            masks: Arc::new(MaskBoard::new(slots, vocab)),
         }
     }
 
     /// Bytes of the samplers.
     pub(crate) fn bytes(slots: usize, lanes: usize, vocab: usize, context: usize) -> usize {
-        slots * HostSlot::bytes(vocab, context) + lanes * HostScratch::bytes(vocab, context)
+        slots * HostSlot::bytes(vocab, context)
+            + lanes * HostScratch::bytes(vocab, context)
+            + MaskBoard::words(slots, vocab) * 4
+    }
+
+    /// The masks of all slots.
+    pub(crate) fn masks(&self) -> &Arc<MaskBoard> {
+        &self.masks
     }
 
     /// Tokens that may be chosen at the same time.
@@ -35,6 +44,7 @@ impl Samplers {
 
     /// Sets the state of a slot, whose lists were checked.
     pub(crate) fn set(&mut self, slot: usize, state: &SlotState<'_>) {
+        self.masks.clear(slot as u32);
         self.slots[slot].set(state);
     }
 
@@ -53,11 +63,17 @@ impl Samplers {
         self.slots[slot].is_plain_argmax()
     }
 
-    /// Chooses a slot's token for `position` with a lane's scratch. Allocates nothing.
+    /// Chooses a slot's token for `position` with a lane's scratch, or says why there is none. Allocates nothing.
     pub(crate) fn choose(&self, lane: usize, slot: usize, logits: &[f32], position: u32) -> u32 {
         let lane = self.lanes[lane].lock();
         let mut scratch = lane.unwrap_or_else(PoisonError::into_inner);
-        scratch.choose(&self.slots[slot], logits, position)
+        scratch.choose(
+            &self.slots[slot],
+            &self.masks,
+            slot as u32,
+            logits,
+            position,
+        )
     }
 }
 

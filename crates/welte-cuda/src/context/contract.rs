@@ -10,7 +10,7 @@ use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Context, Control, DeviceId, Emitted, Error as DeviceError, LogprobQuery, Logprobs,
-    Pick, Profile, Replay, ReplayTools, Replaying, SlotState,
+    MaskBoard, Pick, Profile, Replay, ReplayTools, Replaying, SlotState,
 };
 use welte_table::{BufferId, Class, PageRuns, PassKind, Program, Row};
 
@@ -124,8 +124,13 @@ impl Context for CudaContext {
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), DeviceError> {
         self.checks.slot_state(&self.loaded.program, slot, state)?;
+        self.masks.clear(slot);
         self.slots[slot as usize].set(state);
         Ok(())
+    }
+
+    fn masks(&self) -> Arc<MaskBoard> {
+        self.masks.clone()
     }
 
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), DeviceError> {

@@ -485,9 +485,9 @@ fn extend(sampling: &mut Sampling, n: &mut Numbers) {
 }
 
 /// Settings, biases and history of a slot.
-type State = (Sampling, Vec<(u32, f32)>, Vec<u32>);
+pub(super) type State = (Sampling, Vec<(u32, f32)>, Vec<u32>);
 
-fn random_state(n: &mut Numbers, vocab: u32) -> State {
+pub(super) fn random_state(n: &mut Numbers, vocab: u32) -> State {
     let sampling = Sampling {
         temperature: n.pick(&[0.0, 0.3, 1.0, 2.5, 1e-6, f32::NAN]),
         top_k: n.pick(&[0, 0, 1, 2, 40, 2000, 100_000]),
@@ -513,7 +513,7 @@ fn random_state(n: &mut Numbers, vocab: u32) -> State {
 }
 
 /// The choice as the contract describes it, written for this suite alone.
-fn choose_plainly(
+pub(super) fn choose_plainly(
     logits: &[f32],
     s: &Sampling,
     bias: &[(u32, f32)],

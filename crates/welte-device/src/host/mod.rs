@@ -4,7 +4,7 @@
 mod dry;
 mod filters;
 
-use crate::{SlotState, noise};
+use crate::{MaskBoard, NO_MASK, NO_TOKEN, SlotState, noise};
 use welte_table::Sampling;
 
 /// The sampling state of one slot.
@@ -16,6 +16,8 @@ pub struct HostSlot {
     ends: Vec<u32>,
     /// Tokens at which a repeated run ends: a bit per token.
     breakers: Vec<u32>,
+    /// Chooses only tokens that its mask allows.
+    masked: bool,
     /// The last tokens of the sequence: a ring.
     history: Vec<u32>,
     head: usize,
@@ -44,6 +46,7 @@ impl HostSlot {
             bias: Vec::with_capacity(SlotState::MOST_BIASES),
             ends: Vec::with_capacity(SlotState::MOST_ENDS),
             breakers: Vec::with_capacity(vocab.div_ceil(32)),
+            masked: false,
             history: vec![0; context.max(1)],
             head: 0,
             len: 0,
@@ -60,6 +63,7 @@ impl HostSlot {
     /// Sets the state, whose lists were checked.
     pub fn set(&mut self, state: &SlotState<'_>) {
         self.settings = state.sampling;
+        self.masked = state.masked;
         self.bias.clear();
         let vocab = self.vocab;
         let known = |(token, _): &&(u32, f32)| (*token as usize) < vocab;
@@ -96,7 +100,7 @@ impl HostSlot {
     /// True if the slot's token is the argmax of the unchanged logits.
     pub fn is_plain_argmax(&self) -> bool {
         let s = &self.settings;
-        is_greedy(s) && self.bias.is_empty() && !s.has_penalties() && !s.has_dry()
+        is_greedy(s) && self.bias.is_empty() && !s.has_penalties() && !s.has_dry() && !self.masked
     }
 
     /// The last token first.
@@ -135,16 +139,32 @@ impl HostScratch {
             + context.max(1) * 4
     }
 
-    /// Chooses a slot's token for `position`.
-    pub fn choose(&mut self, slot: &HostSlot, logits: &[f32], position: u32) -> u32 {
+    /// Chooses the token of slot `number` for `position`, or says why there is none.
+    pub fn choose(
+        &mut self,
+        slot: &HostSlot,
+        masks: &MaskBoard,
+        number: u32,
+        logits: &[f32],
+        position: u32,
+    ) -> u32 {
         let s = &slot.settings;
         self.work.copy_from_slice(logits);
+        if slot.masked {
+            let Some(mask) = masks.wait(number, position) else {
+                return NO_MASK;
+            };
+            MaskBoard::apply(mask, &mut self.work);
+        }
         for (token, bias) in &slot.bias {
             self.work[*token as usize] += bias;
         }
         self.penalise(slot);
         self.penalise_runs(slot);
         let (largest, at) = argmax(&self.work);
+        if slot.masked && largest == f32::NEG_INFINITY {
+            return NO_TOKEN;
+        }
         if is_greedy(s) || !largest.is_finite() {
             return at;
         }

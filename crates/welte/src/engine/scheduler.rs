@@ -3,6 +3,9 @@
 //! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
+mod publish;
+mod recovery;
+
 use super::channel::Finish;
 use super::disk::Disk;
 use super::logprobs::LogprobQueries;
@@ -15,7 +18,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
+use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::{Program, Row};
 
 /// The context does not work any more.
@@ -361,7 +364,7 @@ impl Scheduler {
         self.logprobs.clear();
         let picked = self.running.iter().filter(|s| s.planned > 0);
         for (sequence, (pick, token)) in picked.zip(self.picks.iter().zip(&self.chosen)) {
-            if let Some(top) = sequence.top {
+            if let Some(top) = sequence.top.filter(|_| is_token(*token)) {
                 self.logprobs.ask(pick.output as usize, *token, top);
             }
         }
@@ -373,7 +376,8 @@ impl Scheduler {
         for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
             sequence.planned = 0;
             if let Some(&token) = chosen.next() {
-                let answer = sequence.top.and_then(|_| answers.next());
+                let asked = sequence.top.filter(|_| is_token(token));
+                let answer = asked.and_then(|_| answers.next());
                 sequence.take_with(token, answer);
             }
         }
@@ -576,81 +580,6 @@ impl Scheduler {
         });
         if self.running.len() < before {
             self.short = false;
-        }
-    }
-
-    /// A device call failed: ends the planned sequences with its error, and finds out whether the context still works.
-    fn fault(&mut self, context: &mut dyn Context, error: DeviceError) -> Result<(), ContextLost> {
-        let refused = matches!(error, DeviceError::Request(_));
-        let error = Arc::new(error);
-        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
-            sequence.planned = 0;
-            sequence.end = Some(Err(Error::Fault(error.clone())));
-        }
-        self.retire();
-        match refused || self.works(context).is_ok() {
-            true => Ok(()),
-            false => Err(ContextLost),
-        }
-    }
-
-    /// Whether a context can compute: one row in a free slot.
-    pub(crate) fn works(&mut self, context: &mut dyn Context) -> Result<(), DeviceError> {
-        let Some(&slot) = self.free_slots.last() else {
-            return Ok(());
-        };
-        let row = Row {
-            slot,
-            ..Row::default()
-        };
-        let pass = self.decode.index;
-        let step = |context: &mut dyn Context| context.step(pass, &[row], &[]).map(drop);
-        self.pages.lend(context, slot, step).unwrap_or(Ok(()))
-    }
-
-    /// Makes all sequences wait, to be computed again on a new context.
-    pub(crate) fn start_over(&mut self) {
-        for mut sequence in self.running.drain(..) {
-            sequence.planned = 0;
-            self.pages.release(&mut sequence);
-            self.free_slots.push(sequence.slot);
-            self.waiting.push(sequence);
-        }
-        self.pages.clear();
-        self.short = false;
-    }
-
-    /// Ends all requests with an error.
-    pub(crate) fn end_all(&mut self, error: impl Fn() -> Error) {
-        self.waiting.append(&mut self.shared.inbox().arrivals);
-        for sequence in self.running.iter_mut().chain(&mut self.waiting) {
-            sequence.end = Some(Err(error()));
-        }
-        self.waiting.clear();
-        self.running.clear();
-    }
-
-    /// Publishes how full the engine is.
-    fn publish(&self) {
-        let wanted = {
-            let mut inbox = self.shared.inbox();
-            inbox.status = super::Status {
-                running: self.running.len(),
-                waiting: self.waiting.len(),
-                free_slots: self.free_slots.len(),
-                free_pages: self.pages.free(),
-                pages: self.pages.total(),
-            };
-            inbox.snapshot_wanted.take()
-        };
-        if let Some(mut snapshot) = wanted {
-            snapshot.fill(&self.running, &self.waiting, &self.pages);
-            [
-                snapshot.prompt_tokens,
-                snapshot.generated_tokens,
-                snapshot.decode_steps,
-            ] = self.totals;
-            self.shared.inbox().snapshot = Some(snapshot);
         }
     }
 }

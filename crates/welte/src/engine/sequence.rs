@@ -196,6 +196,7 @@ impl Sequence {
             },
             history: &self.tokens,
             ends: &self.ends,
+            masked: false,
         }
     }
 

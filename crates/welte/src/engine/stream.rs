@@ -120,6 +120,14 @@ impl Stream {
         self.outcome.as_ref()
     }
 
+    /// Tokens so far. Some of them may be part of the next piece.
+    pub fn generated(&self) -> usize {
+        match &self.outcome {
+            Some(outcome) => outcome.tokens.len(),
+            None => self.text.generated.len(),
+        }
+    }
+
     /// The probabilities of tokens since the last call, if they were asked for: of those whose text is part of the pieces
     /// so far, or that [`Stream::next_token`] returned. After the end, of all tokens of the outcome.
     pub fn take_logprobs(&mut self) -> &[Logprobs] {
