@@ -153,6 +153,9 @@ impl From<welte::Error> for Failure {
                 };
             }
             E::EmptyStopString
+            | E::EmptyBreaker
+            | E::NoInfill { .. }
+            | E::TooMany { .. }
             | E::ContextFull { .. }
             | E::EmptyPrompt
             | E::Token { .. }

@@ -122,6 +122,9 @@ pub enum Error {
     /// A stop string is empty.
     #[error("a stop string is empty")]
     EmptyStopString,
+    /// A sequence breaker of DRY is empty.
+    #[error("a sequence breaker of DRY is empty")]
+    EmptyBreaker,
     /// More tokens than the context holds.
     #[error(
         "the prompt has {prompt} tokens and the context holds {context}; generation needs room for at least one more"
@@ -152,6 +155,12 @@ pub enum Error {
     /// The checkpoint has no chat template.
     #[error("{origin}: has no chat template")]
     NoChatTemplate {
+        /// Which model.
+        origin: String,
+    },
+    /// The vocabulary lacks the marks of a prompt with a gap.
+    #[error("{origin}: the vocabulary has no tokens for filling in the middle of a text")]
+    NoInfill {
         /// Which model.
         origin: String,
     },

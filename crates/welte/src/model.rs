@@ -388,6 +388,14 @@ impl Model {
         Ok(self.tokenizer()?.encode(text, true, true)?)
     }
 
+    /// A prompt that makes the model write what is between two texts.
+    pub fn encode_infill(&self, prefix: &str, suffix: &str) -> Result<Vec<u32>, Error> {
+        let tokens = self.tokenizer()?.encode_infill(prefix, suffix)?;
+        tokens.ok_or_else(|| Error::NoInfill {
+            origin: self.origin().to_string(),
+        })
+    }
+
     /// True if the checkpoint has a chat template.
     pub fn has_chat_template(&self) -> bool {
         self.inner.template.is_some()

@@ -136,10 +136,14 @@ impl Scheduler {
         self.retire();
     }
 
-    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them.
+    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them. A request whose
+    /// prompt begins like one that is being computed waits for that one's pages.
     fn admit(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
+            let (running, pages) = (&self.running, &self.pages);
+            let shares = |s: &Sequence| running.iter().any(|r| pages.would_share(r, s));
             let best = self.waiting.iter().enumerate();
+            let best = best.filter(|(_, sequence)| !shares(sequence));
             let best = best.min_by_key(|(_, sequence)| order(sequence));
             let Some((best, _)) = best else { break };
             let Some(slot) = self.free_slots.pop() else {
