@@ -23,6 +23,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut load = args.load.options()?;
     load.slots = args.parallel;
     load.cache_positions = args.cache_positions;
+    load.prefix_store = args.prefix.prefix_cache.is_some();
     let model = source::load_with(&source, &load)?;
     figures::note_device(&model);
     let plan = model.plan();
