@@ -22,6 +22,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut options = options(args)?;
     let mut load = args.place.options()?;
     load.slots = args.parallel;
+    load.embeddings = true;
     load.cache_positions = args.cache_positions;
     let (catalog, first) = catalog::of(args, &load)?;
     if let Some(model) = &first {

@@ -24,6 +24,17 @@ pub(crate) enum Prompt {
     Tokens(Vec<u32>),
 }
 
+impl Prompt {
+    /// The tokens of a prompt that is no conversation.
+    pub(crate) fn encode(&self, served: &Served) -> Result<Vec<u32>, Failure> {
+        match self {
+            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+            Prompt::Text(text) => Ok(served.model.encode(text)?),
+            Prompt::Chat { .. } => Err(Failure::server("a conversation is no text")),
+        }
+    }
+}
+
 /// A request of any API.
 pub(crate) struct Ask {
     /// Its id in the response.
@@ -119,8 +130,6 @@ impl Ask {
     fn encode(&self, prompt: &Prompt) -> Result<(Vec<u32>, Option<String>), Failure> {
         let served = &self.served;
         match prompt {
-            Prompt::Tokens(tokens) => Ok((tokens.clone(), None)),
-            Prompt::Text(text) => Ok((served.model.encode(text)?, None)),
             Prompt::Chat {
                 messages,
                 variables,
@@ -128,6 +137,7 @@ impl Ask {
                 let text = render(served, messages, variables, &self.tools)?;
                 Ok((served.model.encode_rendered(&text)?, Some(text)))
             }
+            prompt => Ok((prompt.encode(served)?, None)),
         }
     }
 }

@@ -68,9 +68,24 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
 }
 
 async fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Failure> {
+    let served = lease(app, fields).await?;
+    let mut ask = Ask::new(app, &served, app.id("ollama-"));
+    fields.only("format", &[json!("")])?;
+    if let Some(mut options) = fields.object("options")? {
+        sampling::take(&mut options, &mut ask.options)?;
+        if let Some(limit) = options.take::<i64>("num_predict")? {
+            ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
+        }
+        take_context(&mut options, &served)?;
+        options.finish()?;
+    }
+    Ok((ask, fields.take("stream")?.unwrap_or(true)))
+}
+
+/// The model that a request names, and how long it stays loaded.
+pub(crate) async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failure> {
     let name: String = fields.need("model")?;
     let served = app.lease(Some(&name)).await?;
-    let mut ask = Ask::new(app, &served, app.id("ollama-"));
     if let Some(time) = fields.take::<Value>("keep_alive")? {
         let time = match &time {
             Value::Number(seconds) => keep_alive(&seconds.to_string()),
@@ -79,23 +94,20 @@ async fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Fail
         };
         served.keep_alive(time.map_err(|problem| fields.wrong("keep_alive", problem))?);
     }
-    fields.only("format", &[json!("")])?;
-    if let Some(mut options) = fields.object("options")? {
-        sampling::take(&mut options, &mut ask.options)?;
-        if let Some(limit) = options.take::<i64>("num_predict")? {
-            ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
-        }
-        let context = served.model.context();
-        if let Some(asked) = options.take::<usize>("num_ctx")?
-            && asked > context
-        {
-            let problem =
-                format!("{asked} is more than the server's context of {context}; see --ctx-size");
-            return Err(options.wrong("num_ctx", problem));
-        }
-        options.finish()?;
+    Ok(served)
+}
+
+/// Takes the context that a request needs. The server's own cannot be changed.
+pub(crate) fn take_context(options: &mut Fields, served: &Served) -> Result<(), Failure> {
+    let context = served.model.context();
+    if let Some(asked) = options.take::<usize>("num_ctx")?
+        && asked > context
+    {
+        let problem =
+            format!("{asked} is more than the server's context of {context}; see --ctx-size");
+        return Err(options.wrong("num_ctx", problem));
     }
-    Ok((ask, fields.take("stream")?.unwrap_or(true)))
+    Ok(())
 }
 
 fn thinking(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {

@@ -20,7 +20,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let prompt: Value = fields.need("prompt")?;
-    ask.prompts = prompts(&fields, prompt)?;
+    ask.prompts = prompts(&fields, "prompt", prompt)?;
     ask.options.max_tokens = fields.take("max_tokens")?.unwrap_or(MAX_TOKENS);
     let echo: bool = fields.take("echo")?.unwrap_or(false);
     fields.only("suffix", &[json!("")])?;
@@ -64,10 +64,10 @@ fn choice(index: usize, text: &str, reason: Option<&str>) -> Value {
 }
 
 /// A string, several, a list of tokens, or several lists.
-fn prompts(fields: &Fields, value: Value) -> Result<Vec<Prompt>, Failure> {
+pub(crate) fn prompts(fields: &Fields, name: &str, value: Value) -> Result<Vec<Prompt>, Failure> {
     let wrong = || {
         fields.wrong(
-            "prompt",
+            name,
             "must be a string, a list of tokens, or a list of these",
         )
     };

@@ -28,6 +28,7 @@ fn load(context: u32) -> Model {
     let mut options = LoadOptions::default();
     (options.context, options.slots, options.threads) = (context, 2, Some(2));
     (options.device, options.prompt_rows) = ("cpu".parse().unwrap(), 64);
+    options.embeddings = true;
     Model::load(path, &options, &mut |_| ()).unwrap()
 }
 

@@ -3,6 +3,7 @@
 //! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
+mod embed;
 mod publish;
 mod recovery;
 
@@ -37,6 +38,7 @@ pub(crate) struct Scheduler {
     shared: Arc<Shared>,
     decode: PassSpec,
     prompt: PassSpec,
+    embed: Option<PassSpec>,
     pages: Pages,
     pace: Pace,
     /// Requests without a slot, in no order.
@@ -56,12 +58,13 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler without requests. `decode` and `prompt` are the numbers of these passes.
+    /// A scheduler without requests. `decode`, `prompt` and `embed` are the numbers of these passes.
     pub(crate) fn new(
         shared: Arc<Shared>,
         program: &Arc<Program>,
         decode: usize,
         prompt: usize,
+        embed: Option<usize>,
         disk: Option<Disk>,
     ) -> Scheduler {
         let slots = program.slots as usize;
@@ -73,6 +76,7 @@ impl Scheduler {
         Scheduler {
             decode,
             prompt,
+            embed: embed.map(pass),
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
             waiting: Vec::with_capacity(shared.most),
@@ -80,6 +84,7 @@ impl Scheduler {
             free_slots: (0..program.slots).rev().collect(),
             short: false,
             rows: Vec::with_capacity(decode.rows.max(prompt.rows)),
+            // One per slot, or per text to embed.
             outputs: Vec::with_capacity(slots),
             starts: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots),
@@ -100,6 +105,7 @@ impl Scheduler {
         self.admit(context)?;
         self.restore(context)?;
         self.compute_prompts(context)?;
+        self.compute_embeddings(context)?;
         self.compute_generated(context)?;
         self.decode(context)?;
         self.publish();
@@ -277,7 +283,8 @@ impl Scheduler {
         self.outputs.clear();
         for sequence in &mut self.running {
             let left = budget - self.rows.len();
-            let (role, run) = match sequence.is_filling() && sequence.restore.is_none() {
+            let computes = sequence.is_filling() && sequence.restore.is_none();
+            let (role, run) = match computes && !sequence.embeds {
                 true => sequence.next_run(),
                 false => continue,
             };

@@ -20,6 +20,8 @@ pub(crate) struct Sequence {
     pub(crate) exact: bool,
     /// Uses the prefix cache.
     pub(crate) shared: bool,
+    /// Its vector is wanted in place of tokens.
+    pub(crate) embeds: bool,
     /// The longest chain.
     pub(crate) chain: usize,
     sampling: Sampling,
@@ -103,6 +105,7 @@ impl Sequence {
             deadline: request.deadline,
             exact: request.exact,
             shared: request.prefix_cache,
+            embeds: false,
             chain: options.chain.unwrap_or(longest).clamp(1, longest),
             sampling: options.sampling,
             bias,
