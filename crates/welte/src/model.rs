@@ -569,8 +569,8 @@ fn plan_on(
             true => prompt_rows,
             false => 0,
         },
-        // Several prompts may end in one step.
-        prompt_outputs: slots,
+        // Several prompts may end in one step. The logits have room for the rows of a decode step anyway.
+        prompt_outputs: options.decode_rows.max(slots),
         ..defaults
     };
     let mut program = welte_models::compile(spec, checkpoint, &compile)?;
