@@ -87,6 +87,10 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.defaults = args.sampling.options();
     options.seed = u64::try_from(args.sampling.seed).ok();
     options.metrics = args.metrics;
+    #[cfg(feature = "hub")]
+    if args.models_cached {
+        options.hub = Some(welte_hub::Hub::from_env()?.into());
+    }
     options.engine.queue = args.queue as usize;
     options.engine.prefix_store = args.prefix.options();
     Ok(options)

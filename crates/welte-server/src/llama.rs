@@ -10,13 +10,14 @@ use crate::metrics;
 use crate::models::{Lease, Served};
 use crate::openai::take_messages;
 use crate::router::Outcome;
-use crate::sse;
+use crate::{logprobs, sse};
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use welte::Logprobs;
 
 /// `POST /completion`
 pub(crate) async fn completion(app: Arc<App>, mut fields: Fields) -> Outcome {
@@ -31,14 +32,19 @@ pub(crate) async fn completion(app: Arc<App>, mut fields: Fields) -> Outcome {
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
     let stream: bool = fields.take("stream")?.unwrap_or(false);
     fields.only("id_slot", &[json!(-1)])?;
-    fields.only("n_probs", &[json!(0)])?;
+    if let Some(top) = fields.take::<u32>("n_probs")?.filter(|top| *top > 0) {
+        ask.options.logprobs = Some(logprobs::checked(&fields, "n_probs", top)?);
+    }
     fields.only("return_tokens", &[json!(false)])?;
     fields.finish()?;
     let answers = ask.start(&app).await?;
     if stream {
         return Ok(sse::response(
             answers,
-            CompletionStream { served },
+            CompletionStream {
+                served,
+                logprobs: Vec::new(),
+            },
             "text/event-stream",
         ));
     }
@@ -46,7 +52,8 @@ pub(crate) async fn completion(app: Arc<App>, mut fields: Fields) -> Outcome {
     let [whole] = wholes.as_slice() else {
         return Err(Failure::server("the engine gave no result"));
     };
-    Ok(ok(&last(&served, &whole.text, whole.end()?)))
+    let value = last(&served, &whole.text, whole.end()?);
+    Ok(ok(&with_probabilities(value, &served, &whole.logprobs)))
 }
 
 /// A string, or a list of tokens.
@@ -60,6 +67,14 @@ fn prompt(fields: &Fields, value: Value) -> Result<Prompt, Failure> {
         }
         _ => Err(wrong()),
     }
+}
+
+/// Adds the probabilities of tokens, if there are any.
+fn with_probabilities(mut value: Value, served: &Served, all: &[Logprobs]) -> Value {
+    if !all.is_empty() {
+        value["completion_probabilities"] = logprobs::of_llama(served, all);
+    }
+    value
 }
 
 fn last(served: &Served, text: &str, end: &End) -> Value {
@@ -87,6 +102,8 @@ fn last(served: &Served, text: &str, end: &End) -> Value {
 
 struct CompletionStream {
     served: Lease,
+    /// Probabilities that the next event has.
+    logprobs: Vec<Logprobs>,
 }
 
 impl sse::Format for CompletionStream {
@@ -95,13 +112,19 @@ impl sse::Format for CompletionStream {
     }
 
     fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
-        match event {
-            Event::Text(text) | Event::Reasoning(text) => {
-                vec![json!({ "index": index, "content": text, "stop": false })]
+        let value = match event {
+            Event::Logprobs(logprobs) => {
+                self.logprobs.extend(logprobs);
+                return Vec::new();
             }
-            Event::Call { .. } => Vec::new(),
-            Event::End(end) => vec![last(&self.served, "", &end)],
-        }
+            Event::Text(text) | Event::Reasoning(text) => {
+                json!({ "index": index, "content": text, "stop": false })
+            }
+            Event::Call { .. } => return Vec::new(),
+            Event::End(end) => last(&self.served, "", &end),
+        };
+        let logprobs = std::mem::take(&mut self.logprobs);
+        vec![with_probabilities(value, &self.served, &logprobs)]
     }
 
     fn finish(&mut self) -> Vec<Value> {

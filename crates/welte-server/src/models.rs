@@ -8,6 +8,8 @@ use crate::{ServerOptions, app};
 use axum::http::StatusCode;
 use std::collections::BTreeMap;
 use std::ops::Deref;
+#[cfg(feature = "hub")]
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use welte::{ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model};
@@ -321,6 +323,37 @@ impl Models {
             .iter()
             .filter_map(|entry| entry.loaded())
             .collect()
+    }
+
+    /// Adds a model that is loaded at its first request, unless one has this name.
+    #[cfg(feature = "hub")]
+    pub(crate) fn add(&self, name: &str, path: &Path, options: &ServerOptions) {
+        let path = path.display().to_string();
+        let mut entries = self.entries();
+        if entries.iter().all(|entry| entry.id != name) {
+            let entry = Entry::new(name.to_string(), Some(path), options.keep_alive);
+            entries.push(Arc::new(entry));
+        }
+    }
+
+    /// Deletes files, and forgets the models whose files are gone. Requests at work go on.
+    #[cfg(feature = "hub")]
+    pub(crate) fn remove_deleted(
+        &self,
+        delete: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let exists =
+            |entry: &Arc<Entry>| entry.path.as_ref().is_some_and(|p| Path::new(p).exists());
+        let before: Vec<String> = self
+            .all()
+            .into_iter()
+            .filter(exists)
+            .map(|entry| entry.id.clone())
+            .collect();
+        delete()?;
+        let gone = |entry: &Arc<Entry>| before.contains(&entry.id) && !exists(entry);
+        self.entries().retain(|entry| !gone(entry));
+        Ok(())
     }
 
     /// The model that a request names, or the default one.

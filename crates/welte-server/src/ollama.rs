@@ -7,13 +7,13 @@ use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::{Entry, Lease, Served};
 use crate::router::Outcome;
-use crate::{keep_alive, sampling, sse};
+use crate::{keep_alive, logprobs, sampling, sse};
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use welte::Message;
+use welte::{Logprobs, Message};
 use welte_text::ToolCall;
 
 /// `POST /api/chat`
@@ -71,6 +71,7 @@ async fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Fail
     let served = lease(app, fields).await?;
     let mut ask = Ask::new(app, &served, app.id("ollama-"));
     fields.only("format", &[json!("")])?;
+    logprobs::take(fields, &mut ask.options)?;
     if let Some(mut options) = fields.object("options")? {
         sampling::take(&mut options, &mut ask.options)?;
         if let Some(limit) = options.take::<i64>("num_predict")? {
@@ -171,6 +172,7 @@ async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
         served,
         chat,
         begun,
+        logprobs: Vec::new(),
     };
     if stream {
         return Ok(sse::response(answers, format, "application/x-ndjson"));
@@ -203,6 +205,8 @@ struct Lines {
     /// `/api/chat`, not `/api/generate`.
     chat: bool,
     begun: Instant,
+    /// Probabilities that the next line has.
+    logprobs: Vec<Logprobs>,
 }
 
 impl Lines {
@@ -252,6 +256,14 @@ impl Lines {
         value["prompt_eval_duration"] = nanoseconds(timings.prompt).into();
         value["eval_count"] = end.outcome.tokens.len().into();
         value["eval_duration"] = nanoseconds(timings.generation).into();
+        self.with_probabilities(value, &whole.logprobs)
+    }
+
+    /// Adds the probabilities of tokens, if there are any.
+    fn with_probabilities(&self, mut value: Value, all: &[Logprobs]) -> Value {
+        if !all.is_empty() {
+            value["logprobs"] = logprobs::entries(&self.served, all);
+        }
         value
     }
 }
@@ -262,12 +274,18 @@ impl sse::Format for Lines {
     }
 
     fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
-        vec![match event {
+        let value = match event {
+            Event::Logprobs(logprobs) => {
+                self.logprobs.extend(logprobs);
+                return Vec::new();
+            }
             Event::Text(text) => self.part(&text, "", &[]),
             Event::Reasoning(text) => self.part("", &text, &[]),
             Event::Call { name, arguments } => self.part("", "", &[(name, arguments)]),
             Event::End(end) => self.last(&Whole::default(), &end),
-        }]
+        };
+        let logprobs = std::mem::take(&mut self.logprobs);
+        vec![self.with_probabilities(value, &logprobs)]
     }
 
     fn finish(&mut self) -> Vec<Value> {

@@ -141,8 +141,16 @@ const CHAT: &[Field] = &[
         "variables of the chat template",
     ),
     ("response_format", "object", "type: text"),
-    ("logprobs", "boolean", "false"),
-    ("top_logprobs", "integer", "0"),
+    (
+        "logprobs",
+        "boolean",
+        "send the probabilities of the answer's tokens",
+    ),
+    (
+        "top_logprobs",
+        "integer",
+        "and of so many likeliest ones, at most 20",
+    ),
     ("store", "boolean", "false"),
     ("modalities", "string[]", "text"),
 ];
@@ -160,7 +168,11 @@ const COMPLETION: &[Field] = &[
     ),
     ("echo", "boolean", "begin the answer with the prompt"),
     ("suffix", "string", "the empty string"),
-    ("logprobs", "integer", "0"),
+    (
+        "logprobs",
+        "integer",
+        "send the probabilities of the tokens, and of so many likeliest ones",
+    ),
     ("best_of", "integer", "1"),
 ];
 
@@ -206,7 +218,11 @@ const RESPONSES: &[Field] = &[
         "integer",
         "changes nothing: there are no built-in tools",
     ),
-    ("top_logprobs", "integer", "0"),
+    (
+        "top_logprobs",
+        "integer",
+        "send the probabilities of so many likeliest tokens",
+    ),
     ("prompt_cache_options", "object", "changes nothing"),
 ];
 
@@ -257,6 +273,16 @@ const OLLAMA: &[Field] = &[
     ("think", "boolean|string", "whether to think, or how much"),
     ("options", "object", "sampling; num_predict and num_ctx"),
     ("format", "any", "the empty string"),
+    (
+        "logprobs",
+        "boolean",
+        "send the probabilities of the answer's tokens",
+    ),
+    (
+        "top_logprobs",
+        "integer",
+        "and of so many likeliest ones, at most 20",
+    ),
     (
         "keep_alive",
         "string|number",
@@ -321,6 +347,16 @@ const OLLAMA_EMBEDDINGS: &[Field] = &[
 
 const OLLAMA_NAMED: &[Field] = &[("model", "!string", "the model's name")];
 
+const OLLAMA_MANAGED: &[Field] = &[
+    ("model", "string", "the model's name"),
+    ("name", "string", "another name of model"),
+];
+
+const OLLAMA_PULL: &[Field] = &[
+    ("stream", "boolean", "false: answer when the model is there"),
+    ("insecure", "boolean", "false"),
+];
+
 const LLAMA: &[Field] = &[
     (
         "model",
@@ -339,7 +375,11 @@ const LLAMA: &[Field] = &[
     ),
     ("stream", "boolean", "send the answer as it is written"),
     ("id_slot", "integer", "-1"),
-    ("n_probs", "integer", "0"),
+    (
+        "n_probs",
+        "integer",
+        "send the probabilities of so many likeliest tokens",
+    ),
     ("return_tokens", "boolean", "false"),
 ];
 
@@ -560,6 +600,25 @@ const ENDPOINTS: &[Endpoint] = &[
         )
     },
     Endpoint {
+        stream: LINES,
+        answer: &[("status", "string", "")],
+        ..post(
+            "/api/pull",
+            "Ollama",
+            "Download a model from the hub",
+            &[OLLAMA_MANAGED, OLLAMA_PULL],
+        )
+    },
+    Endpoint {
+        method: "delete",
+        ..post(
+            "/api/delete",
+            "Ollama",
+            "Delete a downloaded model",
+            &[OLLAMA_MANAGED],
+        )
+    },
+    Endpoint {
         stream: EVENTS,
         answer: &[("content", "string", ""), ("stop", "boolean", "")],
         ..post(
@@ -632,12 +691,18 @@ const ENDPOINTS: &[Endpoint] = &[
     get("/openapi.json", "Welte", "This document"),
 ];
 
+/// The endpoints of this build.
+fn offered() -> impl Iterator<Item = &'static Endpoint> {
+    let of_hub = |endpoint: &&Endpoint| ["/api/pull", "/api/delete"].contains(&endpoint.path);
+    ENDPOINTS
+        .iter()
+        .filter(move |endpoint| cfg!(feature = "hub") || !of_hub(endpoint))
+}
+
 /// The methods and paths of all endpoints.
 #[cfg(test)]
 pub(crate) fn endpoints() -> impl Iterator<Item = (&'static str, &'static str)> {
-    ENDPOINTS
-        .iter()
-        .map(|endpoint| (endpoint.method, endpoint.path))
+    offered().map(|endpoint| (endpoint.method, endpoint.path))
 }
 
 /// `GET /openapi.json`
@@ -647,7 +712,7 @@ pub(crate) async fn openapi() -> Response {
 
 fn document() -> Value {
     let mut paths: Map<String, Value> = Map::new();
-    for endpoint in ENDPOINTS {
+    for endpoint in offered() {
         let path = paths.entry(endpoint.path).or_insert_with(|| json!({}));
         path[endpoint.method] = operation(endpoint);
     }

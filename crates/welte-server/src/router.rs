@@ -3,6 +3,8 @@
 use crate::app::App;
 use crate::error::{Api, Failure};
 use crate::fields::Fields;
+#[cfg(feature = "hub")]
+use crate::hub;
 use crate::models::Catalog;
 use crate::{
     ServerOptions, anthropic, doors, embeddings, engine, health, llama, ollama, openai, openapi,
@@ -14,7 +16,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{MethodFilter, MethodRouter, delete, get, on, post};
 use std::sync::Arc;
 
 /// All endpoints for a model or several.
@@ -29,7 +31,7 @@ type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
 /// All endpoints. `openapi.rs` describes each of them.
 fn routes() -> Vec<Route> {
-    vec![
+    let routes = vec![
         ("get", "/health", get(health::health)),
         ("get", "/v1/models", get(openai::models)),
         ("get", "/v1/models/{*id}", get(openai::model)),
@@ -74,7 +76,14 @@ fn routes() -> Vec<Route> {
         ("get", "/welte/state", get(engine::state)),
         ("get", "/welte/table", get(engine::table)),
         ("get", "/openapi.json", get(openapi::openapi)),
-    ]
+    ];
+    #[cfg(feature = "hub")]
+    let routes = {
+        let delete = json_on(MethodFilter::DELETE, hub::delete);
+        let pull: Route = ("post", "/api/pull", json(hub::pull));
+        [routes, vec![pull, ("delete", "/api/delete", delete)]].concat()
+    };
+    routes
 }
 
 /// It can be switched off.
@@ -105,7 +114,17 @@ where
     F: Fn(Arc<App>, Fields) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Outcome> + Send,
 {
-    post(
+    json_on(MethodFilter::POST, handler)
+}
+
+/// As [`json`], for another method.
+fn json_on<F, R>(method: MethodFilter, handler: F) -> MethodRouter<Arc<App>>
+where
+    F: Fn(Arc<App>, Fields) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Outcome> + Send,
+{
+    on(
+        method,
         move |State(app): State<Arc<App>>, uri: Uri, request: Request| async move {
             let done = async {
                 let fields = Fields::parse(&body(&app, request).await?)?;
