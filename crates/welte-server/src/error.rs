@@ -154,6 +154,9 @@ impl From<welte::Error> for Failure {
             }
             E::NoEmbeddings { .. } => StatusCode::BAD_REQUEST,
             E::EmptyStopString
+            | E::EmptyBreaker
+            | E::NoInfill { .. }
+            | E::TooMany { .. }
             | E::ContextFull { .. }
             | E::EmptyPrompt
             | E::Token { .. }

@@ -15,10 +15,28 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
         ("repeat_penalty", &mut s.repeat_penalty),
         ("frequency_penalty", &mut s.frequency_penalty),
         ("presence_penalty", &mut s.presence_penalty),
+        ("typical_p", &mut s.typical_p),
+        ("top_n_sigma", &mut s.top_n_sigma),
+        ("xtc_probability", &mut s.xtc_probability),
+        ("xtc_threshold", &mut s.xtc_threshold),
+        ("dynatemp_range", &mut s.dynatemp_range),
+        ("dynatemp_exponent", &mut s.dynatemp_exponent),
+        ("dry_multiplier", &mut s.dry_multiplier),
+        ("dry_base", &mut s.dry_base),
     ] {
         if let Some(given) = fields.take(name)? {
             *value = given;
         }
+    }
+    // llama.cpp switches it off with -1.
+    if s.top_n_sigma == -1.0 {
+        s.top_n_sigma = 0.0;
+    }
+    if let Some(given) = fields.take("dry_allowed_length")? {
+        s.dry_allowed_length = given;
+    }
+    if let Some(given) = fields.take::<i64>("dry_penalty_last_n")? {
+        s.dry_last_n = u32::try_from(given).unwrap_or(u32::MAX);
     }
     // vLLM's name for the same.
     if let Some(given) = fields.take("repetition_penalty")? {
@@ -47,6 +65,15 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
     }
     if let Some(ignore) = fields.take("ignore_eos")? {
         options.ignore_end = ignore;
+    }
+    if let Some(breakers) = fields.take::<Value>("dry_sequence_breakers")? {
+        options.dry_breakers = strings(fields, "dry_sequence_breakers", breakers)?;
+    }
+    if let Some(tokens) = fields.take("stop_token_ids")? {
+        options.stop_tokens = tokens;
+    }
+    if let Some(least) = fields.take("min_tokens")? {
+        options.min_tokens = least;
     }
     Ok(())
 }

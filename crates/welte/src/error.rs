@@ -130,6 +130,9 @@ pub enum Error {
     /// A stop string is empty.
     #[error("a stop string is empty")]
     EmptyStopString,
+    /// A sequence breaker of DRY is empty.
+    #[error("a sequence breaker of DRY is empty")]
+    EmptyBreaker,
     /// More tokens than the context holds.
     #[error(
         "the prompt has {prompt} tokens and the context holds {context}; generation needs room for at least one more"
@@ -163,6 +166,12 @@ pub enum Error {
         /// Which model.
         origin: String,
     },
+    /// The vocabulary lacks the marks of a prompt with a gap.
+    #[error("{origin}: the vocabulary has no tokens for filling in the middle of a text")]
+    NoInfill {
+        /// Which model.
+        origin: String,
+    },
     /// Chunks of this size cannot be scored.
     #[error("chunks of {chunk} tokens cannot be scored; a chunk has 4 to {context}")]
     ChunkSize {
@@ -174,6 +183,14 @@ pub enum Error {
     /// The model's caches cannot be kept on disk.
     #[error("{origin}: the prefix store cannot keep recurrent state")]
     PrefixStore {
+        /// Which model.
+        origin: String,
+    },
+    /// The engine shall have a prefix store, and the model was loaded without preparing one.
+    #[error(
+        "{origin}: the prefix store needs a fingerprint of the weights; load the model with LoadOptions::prefix_store"
+    )]
+    NoFingerprint {
         /// Which model.
         origin: String,
     },

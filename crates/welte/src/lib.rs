@@ -19,6 +19,7 @@
 //! # Ok(()) }
 //! ```
 
+mod average;
 mod cache;
 mod device;
 mod devices;

@@ -41,6 +41,9 @@ pub struct LoadOptions {
     pub cache_positions: u32,
     /// Compute vectors of texts too, if the model takes them from the last token.
     pub embeddings: bool,
+    /// Engines of this model may have a prefix store ([`EngineOptions::prefix_store`]). The load then samples the weights,
+    /// so that stored pages are never used with other weights.
+    pub prefix_store: bool,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
     /// How a GPU replays chains.
@@ -64,6 +67,7 @@ impl Default for LoadOptions {
             slots: 1,
             cache_positions: 0,
             embeddings: false,
+            prefix_store: false,
             max_chain: 256,
             replay: Replay::default(),
             retune: false,
@@ -202,8 +206,8 @@ pub(crate) struct Inner {
     template: Option<String>,
     end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
-    /// Stands for the weights.
-    pub(crate) fingerprint: [u8; 32],
+    /// Stands for the weights, if a prefix store may need it.
+    pub(crate) fingerprint: Option<[u8; 32]>,
     engine: Mutex<Option<Arc<Handle>>>,
     load_time: Duration,
 }
@@ -271,7 +275,8 @@ impl Model {
         };
         let (decode, prompt) = (pass(PassKind::Decode)?, pass(PassKind::Prompt)?);
         let embed = plan.program.pass(PassKind::Embed);
-        let fingerprint = fingerprint(checkpoint.as_ref(), &spec);
+        let prefix_store = options.prefix_store;
+        let fingerprint = prefix_store.then(|| fingerprint(checkpoint.as_ref(), &spec));
         let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         Ok(Model {
@@ -399,6 +404,14 @@ impl Model {
     /// Encodes text, with the begin-of-text token if the model expects one. Control tokens are recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         Ok(self.tokenizer()?.encode(text, true, true)?)
+    }
+
+    /// A prompt that makes the model write what is between two texts.
+    pub fn encode_infill(&self, prefix: &str, suffix: &str) -> Result<Vec<u32>, Error> {
+        let tokens = self.tokenizer()?.encode_infill(prefix, suffix)?;
+        tokens.ok_or_else(|| Error::NoInfill {
+            origin: self.origin().to_string(),
+        })
     }
 
     /// True if the checkpoint has a chat template.

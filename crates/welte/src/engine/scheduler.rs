@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
+use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::{Program, Row};
 
 /// The context does not work any more.
@@ -141,10 +141,14 @@ impl Scheduler {
         self.retire();
     }
 
-    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them.
+    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them. A request whose
+    /// prompt begins like one that is being computed waits for that one's pages.
     fn admit(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
+            let (running, pages) = (&self.running, &self.pages);
+            let shares = |s: &Sequence| running.iter().any(|r| pages.would_share(r, s));
             let best = self.waiting.iter().enumerate();
+            let best = best.filter(|(_, sequence)| !shares(sequence));
             let best = best.min_by_key(|(_, sequence)| order(sequence));
             let Some((best, _)) = best else { break };
             let Some(slot) = self.free_slots.pop() else {
@@ -370,7 +374,7 @@ impl Scheduler {
         self.logprobs.clear();
         let picked = self.running.iter().filter(|s| s.planned > 0);
         for (sequence, (pick, token)) in picked.zip(self.picks.iter().zip(&self.chosen)) {
-            if let Some(top) = sequence.top {
+            if let Some(top) = sequence.top.filter(|_| is_token(*token)) {
                 self.logprobs.ask(pick.output as usize, *token, top);
             }
         }
@@ -382,7 +386,8 @@ impl Scheduler {
         for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
             sequence.planned = 0;
             if let Some(&token) = chosen.next() {
-                let answer = sequence.top.and_then(|_| answers.next());
+                let asked = sequence.top.filter(|_| is_token(token));
+                let answer = asked.and_then(|_| answers.next());
                 sequence.take_with(token, answer);
             }
         }
