@@ -22,6 +22,12 @@ pub(crate) enum Prompt {
     /// Text without a chat template.
     Text(String),
     Tokens(Vec<u32>),
+    /// What is between two texts, of which the beginning is known.
+    Infill {
+        prefix: String,
+        suffix: String,
+        middle: String,
+    },
 }
 
 impl Prompt {
@@ -30,6 +36,16 @@ impl Prompt {
         match self {
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
             Prompt::Text(text) => Ok(served.model.encode(text)?),
+            Prompt::Infill {
+                prefix,
+                suffix,
+                middle,
+            } => {
+                let mut tokens = served.model.encode_infill(prefix, suffix)?;
+                let tokenizer = served.model.tokenizer()?;
+                tokens.extend(tokenizer.encode(middle, false, false)?);
+                Ok(tokens)
+            }
             Prompt::Chat { .. } => Err(Failure::server("a conversation is no text")),
         }
     }
@@ -102,6 +118,10 @@ impl Ask {
             for choice in 0..self.choices {
                 let mut request = Request::new(tokens.clone());
                 request.options = self.options.clone();
+                if matches!(prompt, Prompt::Infill { .. }) {
+                    let ends = served.model.tokenizer()?.infill_ends();
+                    request.options.stop_tokens.extend(ends);
+                }
                 let seed = &mut request.options.sampling.seed;
                 *seed = seed.wrapping_add(choice as u64);
                 if parsing.is_some() {

@@ -23,9 +23,35 @@ use welte::Logprobs;
 pub(crate) async fn completion(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_of(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
-    crate::sampling::take(&mut fields, &mut ask.options)?;
     let prompt: Value = fields.need("prompt")?;
     ask.prompts = vec![self::prompt(&fields, prompt)?];
+    answer(app, fields, ask).await
+}
+
+/// `POST /infill`
+pub(crate) async fn infill(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
+    let mut prefix = String::new();
+    for mut file in fields.objects("input_extra")? {
+        let name: String = file.take("filename")?.unwrap_or_default();
+        let text: String = file.need("text")?;
+        file.finish()?;
+        prefix.push_str(&format!("{name}\n{text}\n\n"));
+    }
+    prefix.push_str(&fields.need::<String>("input_prefix")?);
+    ask.prompts = vec![Prompt::Infill {
+        prefix,
+        suffix: fields.need("input_suffix")?,
+        middle: fields.take("prompt")?.unwrap_or_default(),
+    }];
+    answer(app, fields, ask).await
+}
+
+/// Takes the fields that completions share, and answers.
+async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask) -> Outcome {
+    crate::sampling::take(&mut fields, &mut ask.options)?;
+    let served = ask.served.clone();
     if let Some(limit) = fields.take::<i64>("n_predict")? {
         ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
     }

@@ -44,13 +44,21 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
     let system: Option<String> = fields.take("system")?;
     let raw: bool = fields.take("raw")?.unwrap_or(false);
     let variables = thinking(&mut fields)?;
-    fields.only("suffix", &[json!("")])?;
+    let suffix: String = fields.take("suffix")?.unwrap_or_default();
     fields.only("template", &[json!("")])?;
     fields.only("images", &[json!([])])?;
     fields.only("context", &[json!([])])?;
     fields.finish()?;
     if prompt.is_empty() {
         return Ok(loaded(&ask.served, false));
+    }
+    if !suffix.is_empty() {
+        ask.prompts.push(Prompt::Infill {
+            prefix: prompt,
+            suffix,
+            middle: String::new(),
+        });
+        return answer(app, ask, stream, false).await;
     }
     ask.prompts
         .push(match raw || ask.served.template.is_none() {

@@ -76,6 +76,63 @@ const SAMPLING: &[Field] = &[
         "numbers by token, added to the logits; false forbids a token",
     ),
     ("ignore_eos", "boolean", "never choose an end token"),
+    (
+        "min_tokens",
+        "integer",
+        "no end token is chosen before so many tokens",
+    ),
+    ("stop_token_ids", "integer[]", "tokens that end the answer"),
+    (
+        "typical_p",
+        "number",
+        "keep tokens of typical information up to this probability",
+    ),
+    (
+        "top_n_sigma",
+        "number",
+        "keep tokens within so many deviations of the likeliest one",
+    ),
+    (
+        "xtc_probability",
+        "number",
+        "how often the likeliest tokens are dropped",
+    ),
+    (
+        "xtc_threshold",
+        "number",
+        "the least probability of tokens to drop",
+    ),
+    (
+        "dynatemp_range",
+        "number",
+        "how far the temperature follows the entropy",
+    ),
+    ("dynatemp_exponent", "number", "how it follows the entropy"),
+    (
+        "dry_multiplier",
+        "number",
+        "penalty of repeated sequences; 0: none",
+    ),
+    (
+        "dry_base",
+        "number",
+        "how the penalty grows with the length of the repetition",
+    ),
+    (
+        "dry_allowed_length",
+        "integer",
+        "the longest repetition without a penalty",
+    ),
+    (
+        "dry_penalty_last_n",
+        "integer",
+        "how many tokens are searched for repetitions",
+    ),
+    (
+        "dry_sequence_breakers",
+        "string|string[]",
+        "texts that end a repetition",
+    ),
 ];
 
 const OPENAI: &[Field] = &[
@@ -167,7 +224,11 @@ const COMPLETION: &[Field] = &[
         "the most tokens of each answer; 16 by default",
     ),
     ("echo", "boolean", "begin the answer with the prompt"),
-    ("suffix", "string", "the empty string"),
+    (
+        "suffix",
+        "string",
+        "text behind the answer, for models that fill in the middle",
+    ),
     (
         "logprobs",
         "integer",
@@ -305,7 +366,11 @@ const OLLAMA_GENERATE: &[Field] = &[
         "string",
         "the text to answer; without it the model is only loaded",
     ),
-    ("suffix", "string", "the empty string"),
+    (
+        "suffix",
+        "string",
+        "text behind the answer, for models that fill in the middle",
+    ),
     ("system", "string", "the system message"),
     ("raw", "boolean", "use no chat template"),
     ("template", "string", "the empty string"),
@@ -628,6 +693,25 @@ const ENDPOINTS: &[Endpoint] = &[
             &[
                 LLAMA,
                 &[("prompt", "!string|integer[]", "a text or its tokens")],
+                SAMPLING,
+            ],
+        )
+    },
+    Endpoint {
+        stream: EVENTS,
+        answer: &[("content", "string", ""), ("stop", "boolean", "")],
+        ..post(
+            "/infill",
+            "llama.cpp",
+            "Fill in the middle of a text",
+            &[
+                LLAMA,
+                &[
+                    ("input_prefix", "!string", "the text before"),
+                    ("input_suffix", "!string", "the text behind"),
+                    ("input_extra", "object[]", "other files: filename and text"),
+                    ("prompt", "string", "the beginning of the middle"),
+                ],
                 SAMPLING,
             ],
         )

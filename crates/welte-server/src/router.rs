@@ -67,6 +67,7 @@ fn routes() -> Vec<Route> {
         ("get", "/api/version", get(ollama::version)),
         ("post", "/api/show", json(ollama::show)),
         ("post", "/completion", json(llama::completion)),
+        ("post", "/infill", json(llama::infill)),
         ("post", "/tokenize", json(llama::tokenize)),
         ("post", "/detokenize", json(llama::detokenize)),
         ("post", "/apply-template", json(llama::apply_template)),

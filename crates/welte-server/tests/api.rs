@@ -641,7 +641,8 @@ async fn the_description_names_fields_that_the_server_knows() {
             continue;
         };
         // This server does not offer to download models.
-        if path == "/api/pull" {
+        // The model does not fill in the middle.
+        if path == "/api/pull" || path == "/infill" {
             continue;
         }
         // The smallest request that is accepted.
@@ -653,6 +654,8 @@ async fn the_description_names_fields_that_the_server_knows() {
             ("input", json!("a")),
             ("content", json!("a")),
             ("tokens", json!([1])),
+            ("input_prefix", json!("a")),
+            ("input_suffix", json!("a")),
             ("max_tokens", json!(1)),
             ("max_output_tokens", json!(1)),
             ("n_predict", json!(1)),
@@ -673,4 +676,31 @@ async fn the_description_names_fields_that_the_server_knows() {
             assert!(!reply.text.contains(&unknown), "{path}: {}", reply.text);
         }
     }
+}
+
+#[tokio::test]
+async fn models_without_the_tokens_do_not_fill_in() {
+    let server = server();
+    for (path, body) in [
+        (
+            "/infill",
+            json!({ "input_prefix": "a", "input_suffix": "b", "input_extra": [{ "text": "c" }] }),
+        ),
+        ("/v1/completions", json!({ "prompt": "a", "suffix": "b" })),
+        (
+            "/api/generate",
+            json!({ "model": "demo", "prompt": "a", "suffix": "b" }),
+        ),
+    ] {
+        let reply = post(&server, path, body).await;
+        assert_eq!(reply.status, 400, "{path}: {}", reply.text);
+        assert!(
+            reply.text.contains("filling in the middle"),
+            "{}",
+            reply.text
+        );
+    }
+    let body = json!({ "input_prefix": "a", "input_suffix": "b", "input_extra": [{ "words": 1 }] });
+    let reply = post(&server, "/infill", body).await;
+    assert!(reply.text.contains("input_extra[0].text"), "{}", reply.text);
 }

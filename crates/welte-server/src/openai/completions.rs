@@ -24,7 +24,19 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     ask.prompts = prompts(&fields, "prompt", prompt)?;
     ask.options.max_tokens = fields.take("max_tokens")?.unwrap_or(MAX_TOKENS);
     let echo: bool = fields.take("echo")?.unwrap_or(false);
-    fields.only("suffix", &[json!("")])?;
+    let suffix: Option<String> = fields.take("suffix")?;
+    if let Some(suffix) = suffix.filter(|suffix| !suffix.is_empty()) {
+        for prompt in &mut ask.prompts {
+            let Prompt::Text(prefix) = prompt else {
+                return Err(fields.wrong("suffix", "needs a prompt that is text"));
+            };
+            *prompt = Prompt::Infill {
+                prefix: std::mem::take(prefix),
+                suffix: suffix.clone(),
+                middle: String::new(),
+            };
+        }
+    }
     let top: Option<u32> = fields.take("logprobs")?;
     if let Some(top) = top {
         let top = logprobs::checked(&fields, "logprobs", top)?;
@@ -138,7 +150,7 @@ async fn echoed(served: &Lease, prompts: &mut Vec<Prompt>) -> Result<Vec<Echo>, 
         let echo = |prompt: Prompt| {
             let tokens = prompt.encode(&served)?;
             let text = match prompt {
-                Prompt::Text(text) => text,
+                Prompt::Text(text) | Prompt::Infill { prefix: text, .. } => text,
                 _ => served.model.tokenizer()?.decode(&tokens),
             };
             Ok(Echo { tokens, text })
