@@ -413,6 +413,14 @@ pub(crate) struct InspectArgs {
     pub(crate) output: Picture,
 }
 
+/// Reads a rate of arrivals.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 => Ok(rate),
+        _ => Err("use a number above 0, or inf".to_string()),
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rows {
     Md,
@@ -444,6 +452,24 @@ pub(crate) struct BenchArgs {
     /// Compare ways to replay, from one launch per op to one kernel per chain (GPU)
     #[arg(long)]
     pub(crate) ladder: bool,
+    /// Decode this many sequences together, comma-separated: the table of llama-batched-bench
+    #[arg(long, value_name = "B", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["ladder", "random_depth", "serve"])]
+    pub(crate) batched: Vec<u32>,
+    /// Answer requests that arrive at random times, so many per second on average, comma-separated (inf: all at once)
+    #[arg(long, value_name = "RATE", value_delimiter = ',', value_parser = rate, conflicts_with_all = ["ladder", "random_depth"])]
+    pub(crate) serve: Vec<f64>,
+    /// Requests of --serve
+    #[arg(long, default_value_t = 64, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) requests: u32,
+    /// Requests that --serve answers at the same time (also -np)
+    #[arg(long, default_value_t = 16, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) parallel: u32,
+    /// Seed of the arrivals and lengths of --serve
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "serve")]
+    pub(crate) seed: u64,
+    /// Draw throughput against latency of --serve into this file
+    #[arg(long, value_name = "FILE", requires = "serve")]
+    pub(crate) svg: Option<PathBuf>,
     /// Tokens of the prompt, comma-separated; 0 leaves the row out
     #[arg(short = 'p', long, default_value = "512", value_delimiter = ',')]
     pub(crate) n_prompt: Vec<u32>,

@@ -23,6 +23,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut load = args.place.options()?;
     load.slots = args.parallel;
     load.cache_positions = args.cache_positions;
+    load.prefix_store = args.prefix.prefix_cache.is_some();
     let (catalog, first) = catalog::of(args, &load)?;
     if let Some(model) = &first {
         print_first(model);

@@ -33,6 +33,8 @@ pub(crate) struct End {
     pub(crate) problems: Vec<String>,
     /// Share of the memory's speed that decoding reached.
     pub(crate) floor_share: Option<f64>,
+    /// Tokens up to the end of the reasoning.
+    pub(crate) reasoning_tokens: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +67,7 @@ pub(crate) struct Answer {
     call: Option<(String, String)>,
     calls: usize,
     problems: Vec<String>,
+    reasoning_tokens: usize,
     over: bool,
     failed: bool,
 }
@@ -90,6 +93,7 @@ impl Answer {
             call: None,
             calls: 0,
             problems: Vec::new(),
+            reasoning_tokens: 0,
             over: false,
             failed: false,
         }
@@ -125,7 +129,10 @@ impl Answer {
             }
             match event {
                 calls::Event::Text(text) => self.ready.push_back(Event::Text(text)),
-                calls::Event::Reasoning(text) => self.ready.push_back(Event::Reasoning(text)),
+                calls::Event::Reasoning(text) => {
+                    self.reasoning_tokens = self.stream.generated();
+                    self.ready.push_back(Event::Reasoning(text));
+                }
                 calls::Event::CallBegin { name, .. } => self.call = Some((name, String::new())),
                 calls::Event::CallArguments { delta, .. } => {
                     if let Some((_, arguments)) = &mut self.call {
@@ -176,6 +183,8 @@ impl Answer {
         let floor_share = floor_share.map(|bandwidth| speed / bandwidth);
         self.ready.push_back(Event::End(Box::new(End {
             reason,
+            // A stop string takes tokens back.
+            reasoning_tokens: self.reasoning_tokens.min(outcome.tokens.len()),
             outcome,
             problems: std::mem::take(&mut self.problems),
             floor_share,

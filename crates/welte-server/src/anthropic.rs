@@ -57,23 +57,8 @@ pub(crate) async fn count_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
     let mut ask = Ask::new(&app, &served, String::new());
     conversation(&mut fields, &mut ask)?;
     fields.finish()?;
-    let counted = tokio::task::spawn_blocking(move || {
-        let mut count = 0;
-        for prompt in &ask.prompts {
-            if let Prompt::Chat {
-                messages,
-                variables,
-            } = prompt
-            {
-                let text = ask::render(&served, messages, variables, &ask.tools)?;
-                count += served.model.encode_rendered(&text)?.len();
-            }
-        }
-        Ok(ok(&json!({ "input_tokens": count })))
-    });
-    counted
-        .await
-        .unwrap_or_else(|error| Err(Failure::fault(&error)))
+    let count = ask::count(ask).await?;
+    Ok(ok(&json!({ "input_tokens": count })))
 }
 
 async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failure> {
@@ -372,7 +357,6 @@ impl sse::Format for MessageStream {
     }
 
     fn write(&self, value: &Value) -> String {
-        let kind = value["type"].as_str().unwrap_or_default();
-        format!("event: {kind}\n{}", sse::data(value))
+        sse::named(value)
     }
 }

@@ -4,6 +4,7 @@ use crate::ServerOptions;
 use crate::error::Failure;
 use crate::fields::Fields;
 use crate::models::{Catalog, Lease, Models, Served};
+use crate::openai::Store;
 use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
 use std::hash::{BuildHasher, RandomState};
@@ -15,6 +16,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) models: Arc<Models>,
+    /// Stored responses.
+    pub(crate) responses: Store,
     pub(crate) started: Instant,
     pub(crate) draining: AtomicBool,
     keys: Vec<[u8; 32]>,
@@ -28,6 +31,7 @@ impl App {
         Ok(App {
             models: Arc::new(Models::new(catalog, &options)?),
             keys: options.api_keys.iter().map(hash).collect(),
+            responses: Store::new(options.stored_responses),
             started: Instant::now(),
             draining: AtomicBool::new(false),
             ids: RandomState::new(),

@@ -132,6 +132,16 @@ impl Ask {
     }
 }
 
+/// Counts the tokens of a request's prompts.
+pub(crate) async fn count(ask: Ask) -> Result<usize, Failure> {
+    let counted = tokio::task::spawn_blocking(move || {
+        let encode = |prompt| Ok(ask.encode(prompt)?.0.len());
+        ask.prompts.iter().map(encode).sum()
+    });
+    let counted = counted.await;
+    counted.unwrap_or_else(|error| Err(Failure::fault(&error)))
+}
+
 /// The prompt of a conversation.
 pub(crate) fn render(
     served: &Served,

@@ -60,6 +60,8 @@ pub struct ServerOptions {
     pub models_memory: Option<u64>,
     /// Queue and prefix store of the engine.
     pub engine: EngineOptions,
+    /// Memory for stored responses of `/v1/responses`, in bytes.
+    pub stored_responses: usize,
     /// Connections at a time.
     pub connections: usize,
     /// How long answers may take after the server was asked to end.
@@ -81,6 +83,7 @@ impl Default for ServerOptions {
             keep_alive: None,
             models_memory: None,
             engine: EngineOptions::default(),
+            stored_responses: 64 << 20,
             connections: 1024,
             drain: Duration::from_secs(30),
         }

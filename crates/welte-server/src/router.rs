@@ -28,6 +28,14 @@ pub(crate) fn of_app(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(openai::model))
         .route("/v1/chat/completions", json(openai::chat))
         .route("/v1/completions", json(openai::completions))
+        .route("/v1/responses", json(openai::responses))
+        .route("/v1/responses/input_tokens", json(openai::input_tokens))
+        .route(
+            "/v1/responses/{id}",
+            get(openai::retrieve).delete(openai::delete),
+        )
+        .route("/v1/responses/{id}/cancel", post(openai::cancel))
+        .route("/v1/responses/{id}/input_items", get(openai::input_items))
         .route("/v1/messages", json(anthropic::messages))
         .route("/v1/messages/count_tokens", json(anthropic::count_tokens))
         .route("/api/chat", json(ollama::chat))

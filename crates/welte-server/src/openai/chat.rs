@@ -24,7 +24,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
         ask.options.max_tokens = limit;
     }
     let variables = variables(&mut fields)?;
-    response_format(&mut fields)?;
+    text_format(fields.object("response_format")?)?;
     fields.only("logprobs", &[json!(false)])?;
     fields.only("top_logprobs", &[json!(0)])?;
     fields.only("store", &[json!(false)])?;
@@ -76,17 +76,29 @@ fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
         let name = format!("chat_template_kwargs.{name}");
         return Err(Failure::field(name, "cannot be set"));
     }
-    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
+    reasoning_effort(fields, "reasoning_effort", &mut variables)?;
+    Ok(variables)
+}
+
+/// Takes how much the model shall reason, and tells the chat template.
+pub(super) fn reasoning_effort(
+    fields: &mut Fields,
+    name: &str,
+    variables: &mut Map<String, Value>,
+) -> Result<Option<String>, Failure> {
+    let effort: Option<String> = fields.take(name)?;
+    if let Some(effort) = effort.clone() {
         if effort == "none" {
             variables.entry("enable_thinking").or_insert(false.into());
         }
         variables.entry("reasoning_effort").or_insert(effort.into());
     }
-    Ok(variables)
+    Ok(effort)
 }
 
-fn response_format(fields: &mut Fields) -> Result<(), Failure> {
-    let Some(mut format) = fields.object("response_format")? else {
+/// Checks the format of the answer's text.
+pub(super) fn text_format(format: Option<Fields>) -> Result<(), Failure> {
+    let Some(mut format) = format else {
         return Ok(());
     };
     let kind: String = format.need("type")?;

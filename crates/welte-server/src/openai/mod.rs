@@ -3,10 +3,14 @@
 mod chat;
 mod completions;
 mod messages;
+mod responses;
 
 pub(crate) use chat::chat;
 pub(crate) use completions::completions;
 pub(crate) use messages::messages as take_messages;
+pub(crate) use responses::{
+    Store, cancel, create as responses, delete, input_items, input_tokens, retrieve,
+};
 
 use crate::answer::{End, Reason};
 use crate::app::{App, unix_time};
@@ -93,9 +97,11 @@ fn usage(ends: &[&End], choices: usize) -> Value {
     let prompt: usize = prompts().map(|end| end.outcome.prompt_tokens).sum();
     let cached: usize = prompts().map(|end| end.outcome.cached_tokens).sum();
     let completion: usize = ends.iter().map(|end| end.outcome.tokens.len()).sum();
+    let reasoning: usize = ends.iter().map(|end| end.reasoning_tokens).sum();
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
         "prompt_tokens_details": { "cached_tokens": cached },
+        "completion_tokens_details": { "reasoning_tokens": reasoning },
     })
 }
 
