@@ -34,7 +34,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         catalog::print_plan(&planned, args.models_memory);
     }
     drop(first);
-    options.bandwidth = Some(|device| floor::of_device(device.id, &device.name));
+    options.bandwidth = Some(|device| floor::known(device.id, &device.name));
     let address = match args.host.contains(':') {
         true => format!("[{}]:{}", args.host.trim_matches(['[', ']']), args.port),
         false => format!("{}:{}", args.host, args.port),

@@ -108,6 +108,8 @@ impl Scheduler {
     pub(crate) fn turn(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         self.intake();
         self.admit(context)?;
+        // The first prompt and its chain may take long.
+        self.publish_status();
         self.restore(context)?;
         self.compute_prompts(context)?;
         self.compute_embeddings(context)?;
