@@ -121,8 +121,22 @@ pub trait Context: Send {
     /// refused, so that nothing is allocated. Tokens that [`Context::sample`] and [`Context::chain`] choose join its history.
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error>;
 
-    /// Chooses tokens from the logits of the last step, in the order of `picks`.
+    /// Chooses tokens from the logits of the last step, in the order of `picks`. A pick that is skipped
+    /// ([`Pick::draft`]) gives [`Pick::SKIPPED`] and changes no history.
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error>;
+
+    /// [`Context::step`], then [`Context::sample`]. A device may leave the output rows in its own memory.
+    fn step_and_sample(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        picks: &[Pick],
+        tokens: &mut [u32],
+    ) -> Result<(), Error> {
+        self.step(pass, rows, outputs)?;
+        self.sample(picks, tokens)
+    }
 
     /// Decodes several slots together. Each step reads one token of every live slot, chooses the next one, emits it and
     /// feeds it back. A slot stops at one of its end tokens (which is emitted), after its `steps`, or when `emit` returns

@@ -144,6 +144,25 @@ impl Context for CudaContext {
         Ok(())
     }
 
+    fn step_and_sample(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        picks: &[Pick],
+        tokens: &mut [u32],
+    ) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let plan = self.checks.step(program, pass, rows, outputs)?;
+        let logits = match self.passes[pass].kind {
+            PassKind::Decode | PassKind::Prompt => plan.outputs,
+            PassKind::Embed => 0,
+        };
+        self.checks.picks(program, picks, tokens, logits)?;
+        let chosen = self.step_and_pick(pass, rows, outputs, picks, tokens);
+        self.done(chosen)
+    }
+
     fn chain(
         &mut self,
         starts: &[ChainStart],

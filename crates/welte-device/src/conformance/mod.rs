@@ -27,7 +27,7 @@ pub use chains::{chains, control, slots_in_a_chain, stops};
 pub use lifecycle::{allocated, profiles, shared, weights};
 pub use ops::{contexts, experts, formats, ops, unfused};
 pub use requests::{faults, limits};
-pub use sampling::{choices, sampling};
+pub use sampling::{choices, drafts, sampling};
 pub use steps::{batches, outputs, pooled};
 
 /// Makes one test of every function of the suite. Attributes go to all tests.
@@ -45,7 +45,7 @@ macro_rules! conformance_tests {
             decode_arithmetic prompt_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads
-            sampling choices
+            sampling choices drafts
             faults limits
             allocated shared profiles weights);
     };

@@ -244,6 +244,7 @@ impl Scheduler {
                 output: self.picks.len() as u32,
                 slot: sequence.slot,
                 position: sequence.computed as u32,
+                draft: None,
             });
         }
         self.choose(context)?;
@@ -437,6 +438,7 @@ impl Scheduler {
                 output: output as u32,
                 slot: start.slot,
                 position: start.position + 1,
+                draft: None,
             });
         }
         let stepped = context.step(self.decode.index, &self.rows, &[]);

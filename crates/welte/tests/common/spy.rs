@@ -197,6 +197,7 @@ impl Context for Spy {
                 output: output as u32,
                 slot: s.slot,
                 position: s.position + 1,
+                draft: None,
             };
             let picks: Vec<Pick> = live.iter().enumerate().map(pick).collect();
             let mut tokens = vec![0; picks.len()];
