@@ -3,6 +3,9 @@
 //! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
+mod publish;
+mod recovery;
+
 use super::channel::Finish;
 use super::disk::Disk;
 use super::pace::Pace;
@@ -493,81 +496,6 @@ impl Scheduler {
         });
         if self.running.len() < before {
             self.short = false;
-        }
-    }
-
-    /// A device call failed: ends the planned sequences with its error, and finds out whether the context still works.
-    fn fault(&mut self, context: &mut dyn Context, error: DeviceError) -> Result<(), ContextLost> {
-        let refused = matches!(error, DeviceError::Request(_));
-        let error = Arc::new(error);
-        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
-            sequence.planned = 0;
-            sequence.end = Some(Err(Error::Fault(error.clone())));
-        }
-        self.retire();
-        match refused || self.works(context).is_ok() {
-            true => Ok(()),
-            false => Err(ContextLost),
-        }
-    }
-
-    /// Whether a context can compute: one row in a free slot.
-    pub(crate) fn works(&mut self, context: &mut dyn Context) -> Result<(), DeviceError> {
-        let Some(&slot) = self.free_slots.last() else {
-            return Ok(());
-        };
-        let row = Row {
-            slot,
-            ..Row::default()
-        };
-        let pass = self.decode.index;
-        let step = |context: &mut dyn Context| context.step(pass, &[row], &[]).map(drop);
-        self.pages.lend(context, slot, step).unwrap_or(Ok(()))
-    }
-
-    /// Makes all sequences wait, to be computed again on a new context.
-    pub(crate) fn start_over(&mut self) {
-        for mut sequence in self.running.drain(..) {
-            sequence.planned = 0;
-            self.pages.release(&mut sequence);
-            self.free_slots.push(sequence.slot);
-            self.waiting.push(sequence);
-        }
-        self.pages.clear();
-        self.short = false;
-    }
-
-    /// Ends all requests with an error.
-    pub(crate) fn end_all(&mut self, error: impl Fn() -> Error) {
-        self.waiting.append(&mut self.shared.inbox().arrivals);
-        for sequence in self.running.iter_mut().chain(&mut self.waiting) {
-            sequence.end = Some(Err(error()));
-        }
-        self.waiting.clear();
-        self.running.clear();
-    }
-
-    /// Publishes how full the engine is.
-    fn publish(&self) {
-        let wanted = {
-            let mut inbox = self.shared.inbox();
-            inbox.status = super::Status {
-                running: self.running.len(),
-                waiting: self.waiting.len(),
-                free_slots: self.free_slots.len(),
-                free_pages: self.pages.free(),
-                pages: self.pages.total(),
-            };
-            inbox.snapshot_wanted.take()
-        };
-        if let Some(mut snapshot) = wanted {
-            snapshot.fill(&self.running, &self.waiting, &self.pages);
-            [
-                snapshot.prompt_tokens,
-                snapshot.generated_tokens,
-                snapshot.decode_steps,
-            ] = self.totals;
-            self.shared.inbox().snapshot = Some(snapshot);
         }
     }
 }
