@@ -2,6 +2,7 @@
 
 use super::channel::{Channel, Finish};
 use super::disk::Restore;
+use super::draft::Draft;
 use super::shared::Shared;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
@@ -47,6 +48,8 @@ pub(crate) struct Sequence {
     pub(crate) restore: Option<Box<Restore>>,
     /// It has run before, so the roles of its tokens are settled.
     pub(crate) begun: bool,
+    /// What is guessed of its next tokens.
+    pub(crate) draft: Option<Box<Draft>>,
     /// Why it ends, once it does.
     pub(crate) end: Option<Result<Finish, Error>>,
     pub(crate) out: Arc<Channel>,
@@ -118,6 +121,7 @@ impl Sequence {
             planned: 0,
             restore: None,
             begun: false,
+            draft: None,
             end: None,
             out: Arc::new(out(budget)),
             counted_by: None,
@@ -129,9 +133,21 @@ impl Sequence {
         self.tokens.len() - self.prompt
     }
 
+    /// Tokens at which the sequence is complete.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Tokens that may still be generated.
     pub(crate) fn remaining(&self) -> usize {
         self.most - self.tokens.len()
+    }
+
+    /// Steps of the next chain, or of guesses and the token that follows them.
+    pub(crate) fn steps(&self, drafts: bool) -> usize {
+        let guesses = self.draft.as_ref().map_or(0, |draft| draft.wanted);
+        let steps = if drafts { guesses + 1 } else { self.chain };
+        steps.min(self.remaining())
     }
 
     /// Tokens that must be in the caches before the next one can be chosen or decoded. The last generated token is fed by
@@ -178,6 +194,9 @@ impl Sequence {
         }
         self.tokens.push(token);
         self.keys.push(token | GENERATED);
+        if let Some(draft) = &mut self.draft {
+            draft.push(&self.tokens);
+        }
         self.out.push(token);
         if self.remaining() == 0 {
             self.end = Some(Ok(Finish::Length));
