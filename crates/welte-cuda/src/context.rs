@@ -30,7 +30,7 @@ use slots::Running;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
-use welte_device::{Checks, Profile, Replay};
+use welte_device::{Checks, MaskBoard, Profile, Replay};
 use welte_table::{BufferId, BufferRef, Class, Command, Op, Row};
 
 /// The decode pass: the first of a program.
@@ -62,6 +62,7 @@ pub struct CudaContext {
     sample: SampleKernel,
     mailbox: HostBlock,
     cancel_word: HostBlock,
+    masks: Arc<MaskBoard>,
     /// Output rows of the last step; then the fault of a persistent kernel.
     outputs: HostBlock,
     /// The step state to upload.
@@ -121,6 +122,8 @@ impl CudaContext {
             .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
         let mailbox = HostBlock::new(&gpu, MAILBOX_SLOTS as usize * 8, "the mailbox")?;
         let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
+        let (slots, vocab) = (program.slots as usize, program.vocab as usize);
+        let masks = HostBlock::new(&gpu, MaskBoard::words(slots, vocab) * 4, "masks")?;
         let outputs = sizes.outputs as usize + FAULT_BYTES;
         let outputs = HostBlock::new(&gpu, outputs, "outputs on the host")?;
         let mut table = page_tables.start();
@@ -141,6 +144,7 @@ impl CudaContext {
             samplers: samplers.start(),
             mailbox: mailbox.device(),
             cancel: cancel_word.device(),
+            masks: masks.device(),
         };
         let cx = Lowering::new(program, &gpu.info, &gpu, &loaded.weights, &places);
         let passes = ready_passes(loaded, &cx)?;
@@ -170,6 +174,7 @@ impl CudaContext {
             sample,
             mailbox,
             cancel_word,
+            masks: Arc::new(MaskBoard::in_memory(slots, vocab, Box::new(masks))),
             outputs,
             step_image: vec![0; sizes.step as usize],
             tokens: Vec::with_capacity(most_rows),

@@ -169,6 +169,14 @@ pub enum Error {
         /// Which model.
         origin: String,
     },
+    /// The engine shall have a prefix store, and the model was loaded without preparing one.
+    #[error(
+        "{origin}: the prefix store needs a fingerprint of the weights; load the model with LoadOptions::prefix_store"
+    )]
+    NoFingerprint {
+        /// Which model.
+        origin: String,
+    },
     /// The text is too short to score.
     #[error("the text has {tokens} tokens; chunks of {chunk} need at least {}", 2 * .chunk)]
     TooShort {

@@ -39,6 +39,9 @@ pub struct LoadOptions {
     pub slots: u32,
     /// Positions in the caches, shared by all sequences; 0: as many as all slots need for their whole context.
     pub cache_positions: u32,
+    /// Engines of this model may have a prefix store ([`EngineOptions::prefix_store`]). The load then samples the weights,
+    /// so that stored pages are never used with other weights.
+    pub prefix_store: bool,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
     /// How a GPU replays chains.
@@ -61,6 +64,7 @@ impl Default for LoadOptions {
             decode_rows: CompileOptions::default().decode_rows,
             slots: 1,
             cache_positions: 0,
+            prefix_store: false,
             max_chain: 256,
             replay: Replay::default(),
             retune: false,
@@ -197,8 +201,8 @@ pub(crate) struct Inner {
     template: Option<String>,
     end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
-    /// Stands for the weights.
-    pub(crate) fingerprint: [u8; 32],
+    /// Stands for the weights, if a prefix store may need it.
+    pub(crate) fingerprint: Option<[u8; 32]>,
     engine: Mutex<Option<Arc<Handle>>>,
     load_time: Duration,
 }
@@ -265,7 +269,8 @@ impl Model {
             })
         };
         let (decode, prompt) = (pass(PassKind::Decode)?, pass(PassKind::Prompt)?);
-        let fingerprint = fingerprint(checkpoint.as_ref(), &spec);
+        let prefix_store = options.prefix_store;
+        let fingerprint = prefix_store.then(|| fingerprint(checkpoint.as_ref(), &spec));
         let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         Ok(Model {
@@ -551,8 +556,8 @@ fn plan_on(
         pages: options.cache_positions.div_ceil(defaults.page),
         decode_rows: options.decode_rows.max(slots),
         prompt_rows: prompt_rows.clamp(1, context.max(1)),
-        // Several prompts may end in one step.
-        prompt_outputs: slots,
+        // Several prompts may end in one step. The logits have room for the rows of a decode step anyway.
+        prompt_outputs: options.decode_rows.max(slots),
         ..defaults
     };
     let mut program = welte_models::compile(spec, checkpoint, &compile)?;

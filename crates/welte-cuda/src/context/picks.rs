@@ -2,7 +2,7 @@
 
 use super::{CudaContext, DECODE};
 use crate::Error;
-use welte_device::Pick;
+use welte_device::{Pick, is_token};
 use welte_table::Row;
 
 impl CudaContext {
@@ -39,6 +39,7 @@ impl CudaContext {
             outputs.len()
         };
         self.last = (pass, count);
+        self.cancel_word.set_flag(0);
         loop {
             self.upload_samplers(picks)?;
             self.upload_step(pass, rows, outputs, u32::from(of_rows))?;
@@ -61,11 +62,15 @@ impl CudaContext {
             }
         }
         if of_rows {
-            return self.take_picks(picks, tokens);
+            self.take_picks(picks, tokens)?;
+        } else {
+            let most = self.passes[DECODE].rows as usize;
+            let mut parts = picks.chunks(most).zip(tokens.chunks_mut(most));
+            parts.try_for_each(|(picks, tokens)| self.pick(picks, tokens))?;
         }
-        let most = self.passes[DECODE].rows as usize;
-        let mut parts = picks.chunks(most).zip(tokens.chunks_mut(most));
-        parts.try_for_each(|(picks, tokens)| self.pick(picks, tokens))
+        // The host has no outputs.
+        self.last = (pass, 0);
+        Ok(())
     }
 
     /// True if the picks are those of the rows in turn, and none of them needs the token of another one.
@@ -80,10 +85,11 @@ impl CudaContext {
             && self.are_independent(picks)
     }
 
-    /// True if no slot with penalties is picked for twice.
+    /// True if no slot with penalties or a mask is picked for twice.
     fn are_independent(&self, picks: &[Pick]) -> bool {
         picks.iter().enumerate().all(|(nth, pick)| {
-            !self.slots[pick.slot as usize].looks_back()
+            let slot = &self.slots[pick.slot as usize];
+            !(slot.looks_back() || slot.is_masked())
                 || picks[..nth].iter().all(|other| other.slot != pick.slot)
         })
     }
@@ -98,6 +104,8 @@ impl CudaContext {
     /// penalties that is picked for twice has its first token in its history then.
     fn launch_picks(&mut self, picks: &[Pick], rows: &[Row]) -> Result<(), Error> {
         self.upload_samplers(picks)?;
+        // A wait for a mask would end at the flag.
+        self.cancel_word.set_flag(0);
         self.upload_step(DECODE, rows, &[], 1)?;
         let ready = &self.passes[self.last.0];
         let (result, row_bytes) = (ready.result, 4 * u64::from(ready.width));
@@ -129,7 +137,7 @@ impl CudaContext {
                 // The device has its token in the history.
                 tokens[nth] = Pick::SKIPPED;
                 slot.mark_changed();
-            } else {
+            } else if is_token(tokens[nth]) {
                 slot.remember(tokens[nth]);
             }
         }

@@ -4,6 +4,7 @@
 mod channel;
 mod disk;
 mod draft;
+mod logprobs;
 mod pace;
 mod pages;
 mod request;
@@ -274,7 +275,7 @@ impl Engine {
         cancelled: Arc<AtomicBool>,
     ) -> Result<Stream, Error> {
         let started = Instant::now();
-        let out = |most| Channel::new(most, cancelled.clone());
+        let out = |room| Channel::new(room, cancelled.clone());
         let mut sequence = Sequence::new(&self.model, &request, out)?;
         let rows = self.model.rows_of(self.model.inner.decode);
         sequence.draft = Draft::new(self.handle.speculation, &request, sequence.most(), rows);

@@ -1,5 +1,6 @@
 //! How many rows of prompts go into a step while others decode.
 
+use crate::average::moving_average;
 use std::time::Duration;
 
 /// Rows that a piece has at least: fewer cost hardly less.
@@ -31,11 +32,7 @@ impl Pace {
 
     /// A decode step took so long.
     pub(crate) fn decoded(&mut self, each: Duration) {
-        let seconds = each.as_secs_f64();
-        self.decode = match self.decode {
-            0.0 => seconds,
-            before => before + 0.2 * (seconds - before),
-        };
+        self.decode = moving_average(self.decode, each.as_secs_f64(), 0.2);
     }
 
     /// A piece of so many rows took so long.

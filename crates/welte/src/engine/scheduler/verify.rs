@@ -7,8 +7,11 @@ use welte_device::{Context, Pick};
 use welte_table::Row;
 
 impl Scheduler {
-    /// Plans guesses for the sequences that decode. True if there are any.
+    /// Plans guesses for the sequences that decode. True if there are any. Steps that verify report no probabilities.
     pub(super) fn plan_drafts(&mut self) -> bool {
+        if self.wants_logprobs() {
+            return false;
+        }
         let Some(speculator) = &mut self.speculator else {
             return false;
         };
