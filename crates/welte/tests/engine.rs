@@ -438,7 +438,9 @@ fn a_stream_can_be_awaited() {
 
 #[test]
 fn equal_prompts_are_computed_once() {
-    let options = with(options(DeviceChoice::CPU), |o| (o.slots, o.prompt_rows) = (4, 256));
+    let options = with(options(DeviceChoice::CPU), |o| {
+        (o.slots, o.prompt_rows) = (4, 256)
+    });
     let model = load(TINY, &options);
     let engine = Engine::new(&model, &EngineOptions::default()).unwrap();
     let page = model.program().page as usize;
@@ -455,7 +457,16 @@ fn equal_prompts_are_computed_once() {
     let other = engine.submit(other).unwrap();
     let outcomes = streams.into_iter().map(|s| s.complete().unwrap().1);
     let cached: Vec<usize> = outcomes.map(|outcome| outcome.cached_tokens).collect();
-    assert_eq!(cached.iter().filter(|count| **count == 0).count(), 1, "{cached:?}");
-    assert!(cached.iter().all(|count| [0, 149 / page * page, 149].contains(count)), "{cached:?}");
+    assert_eq!(
+        cached.iter().filter(|count| **count == 0).count(),
+        1,
+        "{cached:?}"
+    );
+    assert!(
+        cached
+            .iter()
+            .all(|count| [0, 149 / page * page, 149].contains(count)),
+        "{cached:?}"
+    );
     assert_eq!(other.complete().unwrap().1.cached_tokens, 0);
 }
