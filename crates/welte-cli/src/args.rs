@@ -4,6 +4,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 use welte::{DeviceChoice, Format, LoadOptions, PrefixStoreOptions, Replay, Sampling};
 
 /// Runs language models at the speed of the memory.
@@ -68,6 +69,19 @@ pub(crate) struct LoadArgs {
     /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (also -hf)
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     pub(crate) hf_repo: Option<String>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+impl LoadArgs {
+    pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
+        self.place.options()
+    }
+}
+
+/// How to load a model, and where.
+#[derive(Args)]
+pub(crate) struct PlaceArgs {
     /// Device: cpu, cuda, cuda:N, reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
@@ -97,7 +111,7 @@ pub(crate) struct LoadArgs {
     pub(crate) ignore_memory: bool,
 }
 
-impl LoadArgs {
+impl PlaceArgs {
     pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
         let kv_format = match (self.cache_type_k, self.cache_type_v) {
             (Some(k), Some(v)) if k != v => {
@@ -301,13 +315,39 @@ fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "the number is too large".to_string())
 }
 
+/// How long an idle model stays loaded; `None`: until its memory is needed.
+#[derive(Clone, Copy)]
+pub(crate) struct KeepAlive(pub(crate) Option<Duration>);
+
+fn keep_alive(text: &str) -> Result<KeepAlive, String> {
+    welte_server::keep_alive(text).map(KeepAlive)
+}
+
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT [default: the bundled model]
     #[arg(value_name = "MODEL")]
     pub(crate) source: Option<String>,
+    /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT (repeatable; the first model is the default one)
+    #[arg(short, long, value_name = "MODEL")]
+    pub(crate) model: Vec<String>,
+    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (repeatable; also -hf)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hf_repo: Vec<String>,
+    /// Folder whose models are loaded at their first request (repeatable)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) models_dir: Vec<PathBuf>,
+    /// Serve the models in the hub's cache too (see `welte list`)
+    #[arg(long)]
+    pub(crate) models_cached: bool,
+    /// Memory that all loaded models may take together, in bytes or with K, M, G or T [default: all that is available]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) models_memory: Option<u64>,
+    /// How long an idle model stays loaded, such as 300, 5m or 24h (-1: until its memory is needed)
+    #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive)]
+    pub(crate) keep_alive: KeepAlive,
     #[command(flatten)]
-    pub(crate) load: LoadArgs,
+    pub(crate) place: PlaceArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Address to listen at; 0.0.0.0 is every address of this machine
@@ -333,9 +373,9 @@ pub(crate) struct ServeArgs {
     /// File with one key per line
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// The model's name in the APIs [default: the file's name]
+    /// The model's name in the APIs (repeatable, in the order of the models) [default: the file's name]
     #[arg(long, value_name = "NAME")]
-    pub(crate) alias: Option<String>,
+    pub(crate) alias: Vec<String>,
     /// Seconds that an answer may take, waiting included (0: no limit)
     #[arg(long, default_value_t = 600, value_name = "S")]
     pub(crate) timeout: u64,
@@ -467,15 +507,17 @@ impl BenchArgs {
         LoadArgs {
             model: None,
             hf_repo: None,
-            device: self.device,
-            replay: self.replay,
-            ctx_size: context,
-            threads,
-            cache_type_k: self.cache_type_k,
-            cache_type_v: self.cache_type_v,
-            isa: self.isa.clone(),
-            reference: false,
-            ignore_memory: false,
+            place: PlaceArgs {
+                device: self.device,
+                replay: self.replay,
+                ctx_size: context,
+                threads,
+                cache_type_k: self.cache_type_k,
+                cache_type_v: self.cache_type_v,
+                isa: self.isa.clone(),
+                reference: false,
+                ignore_memory: false,
+            },
         }
     }
 }
@@ -683,7 +725,7 @@ mod tests {
             panic!("not run")
         };
         assert_eq!(args.system_prompt.as_deref(), Some("be brief"));
-        assert_eq!(args.load.cache_type_k, Some(Format::Q8_0));
+        assert_eq!(args.load.place.cache_type_k, Some(Format::Q8_0));
         assert_eq!(args.load.hf_repo.as_deref(), Some("a/b:Q8_0"));
         assert_eq!(args.words, ["hello"]);
     }

@@ -14,7 +14,12 @@ pub(crate) fn store(device: DeviceId, name: &str, speed: f64) {
 /// The speed of a model's device, if it is known.
 pub(crate) fn bandwidth(model: &Model) -> Option<f64> {
     let device = model.device();
-    known(device.id, &device.name)
+    of_device(device.id, &device.name)
+}
+
+/// The speed of a device, if it is known.
+pub(crate) fn of_device(device: DeviceId, name: &str) -> Option<f64> {
+    known(device, name)
 }
 
 /// Stores the speed unless a higher one is known: a busy machine measures less.

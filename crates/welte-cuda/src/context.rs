@@ -29,7 +29,7 @@ use slots::Running;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
-use welte_device::{Checks, Pick, Profile, Replay};
+use welte_device::{Checks, MaskBoard, Pick, Profile, Replay, is_token};
 use welte_table::{BufferId, BufferRef, Class, Command, Op, Row};
 
 /// The decode pass: the first of a program.
@@ -61,6 +61,7 @@ pub struct CudaContext {
     sample: SampleKernel,
     mailbox: HostBlock,
     cancel_word: HostBlock,
+    masks: Arc<MaskBoard>,
     /// Output rows of the last step; then the fault of a persistent kernel.
     outputs: HostBlock,
     /// The step state to upload.
@@ -120,6 +121,8 @@ impl CudaContext {
             .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
         let mailbox = HostBlock::new(&gpu, MAILBOX_SLOTS as usize * 8, "the mailbox")?;
         let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
+        let (slots, vocab) = (program.slots as usize, program.vocab as usize);
+        let masks = HostBlock::new(&gpu, MaskBoard::words(slots, vocab) * 4, "masks")?;
         let outputs = sizes.outputs as usize + FAULT_BYTES;
         let outputs = HostBlock::new(&gpu, outputs, "outputs on the host")?;
         let mut table = page_tables.start();
@@ -140,6 +143,7 @@ impl CudaContext {
             samplers: samplers.start(),
             mailbox: mailbox.device(),
             cancel: cancel_word.device(),
+            masks: masks.device(),
         };
         let cx = Lowering::new(program, &gpu.info, &gpu, &loaded.weights, &places);
         let passes = ready_passes(loaded, &cx)?;
@@ -169,6 +173,7 @@ impl CudaContext {
             sample,
             mailbox,
             cancel_word,
+            masks: Arc::new(MaskBoard::in_memory(slots, vocab, Box::new(masks))),
             outputs,
             step_image: vec![0; sizes.step as usize],
             tokens: Vec::with_capacity(most_rows),
@@ -468,7 +473,9 @@ impl CudaContext {
         self.serial = self.serial.wrapping_add(picks.len() as u32);
         for ((pick, token), nth) in picks.iter().zip(tokens).zip(0..) {
             *token = self.wait_for(first.wrapping_add(nth))?;
-            self.slots[pick.slot as usize].remember(*token);
+            if is_token(*token) {
+                self.slots[pick.slot as usize].remember(*token);
+            }
         }
         Ok(())
     }
@@ -478,6 +485,8 @@ impl CudaContext {
         for pick in picks {
             self.upload_sampler(pick.slot)?;
         }
+        // A wait for a mask would end at the flag.
+        self.cancel_word.set_flag(0);
         self.upload_step(DECODE, rows, &[], 1)?;
         let ready = &self.passes[self.last.0];
         let row_bytes = 4 * u64::from(ready.width);

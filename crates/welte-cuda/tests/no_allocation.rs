@@ -71,6 +71,7 @@ fn replay_allocates_nothing() {
                 bias: &[(1, 1.0)],
                 history: &history,
                 ends: &[2],
+                ..SlotState::default()
             };
             context.set_slot(0, &state).unwrap();
             let pick = Pick {

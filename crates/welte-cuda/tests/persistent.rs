@@ -311,6 +311,7 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
             bias: &bias,
             history: &history,
             ends: &[],
+            ..SlotState::default()
         };
         context.set_slot(0, &state).unwrap();
         let row = Row {

@@ -148,6 +148,7 @@ fn the_device_chooses_as_the_reference_does() {
                 bias: &bias,
                 history: &history,
                 ends: &[],
+                ..SlotState::default()
             };
             let got = tokens(fast.as_mut(), &values, &state);
             let wanted = tokens(plain.as_mut(), &values, &state);

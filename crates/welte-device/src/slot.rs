@@ -14,6 +14,9 @@ pub struct SlotState<'a> {
     pub history: &'a [u32],
     /// Tokens that end a chain of this slot.
     pub ends: &'a [u32],
+    /// Only tokens that the slot's mask allows are chosen ([`Context::masks`](crate::Context::masks)). All others count as
+    /// tokens with the logit minus infinity, before biases, penalties and filters.
+    pub masked: bool,
 }
 
 impl SlotState<'_> {
@@ -54,7 +57,7 @@ pub struct Emitted {
     pub slot: u32,
     /// Its position.
     pub position: u32,
-    /// The token.
+    /// The token, or [`NO_TOKEN`](crate::NO_TOKEN) or [`NO_MASK`](crate::NO_MASK).
     pub token: u32,
 }
 

@@ -1,12 +1,15 @@
 //! Choosing the next token, in the order documented at [`Sampling`].
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use welte_device::{SlotState, noise};
+use welte_device::{
+    LogprobQuery, Logprobs, MaskBoard, NO_MASK, NO_TOKEN, SlotState, is_token, noise,
+};
 use welte_table::Sampling;
 
 /// Chooses the token at `position` as a slot in this state does. For tests of other samplers.
 pub fn choose(logits: &[f32], state: &SlotState<'_>, position: u32) -> u32 {
-    Slot::new(state).choose(logits, position)
+    Slot::new(state).choose(logits.to_vec(), position)
 }
 
 /// The sampling state of a slot.
@@ -16,6 +19,7 @@ pub(crate) struct Slot {
     bias: Vec<(u32, f32)>,
     history: Vec<u32>,
     ends: Vec<u32>,
+    masked: bool,
 }
 
 impl Slot {
@@ -25,6 +29,7 @@ impl Slot {
             bias: state.bias.to_vec(),
             history: state.history.to_vec(),
             ends: state.ends.to_vec(),
+            masked: state.masked,
         }
     }
 
@@ -33,23 +38,41 @@ impl Slot {
         self.ends.contains(&token)
     }
 
-    /// Chooses the token at `position` and appends it to the history.
-    pub(crate) fn next(&mut self, logits: &[f32], position: u32) -> u32 {
-        let token = self.choose(logits, position);
-        self.history.push(token);
+    /// Chooses the token at `position`, with the masks of this slot's number, and appends it to the history.
+    pub(crate) fn next(
+        &mut self,
+        logits: &[f32],
+        masks: &MaskBoard,
+        number: u32,
+        position: u32,
+    ) -> u32 {
+        let mut values = logits.to_vec();
+        if self.masked {
+            match masks.wait(number, position) {
+                Some(mask) => MaskBoard::apply(mask, &mut values),
+                None => return NO_MASK,
+            }
+        }
+        let token = self.choose(values, position);
+        if is_token(token) {
+            self.history.push(token);
+        }
         token
     }
 
-    fn choose(&self, logits: &[f32], position: u32) -> u32 {
+    fn choose(&self, mut values: Vec<f32>, position: u32) -> u32 {
         let s = &self.sampling;
-        let mut values = logits.to_vec();
         for &(token, bias) in &self.bias {
             if let Some(value) = values.get_mut(token as usize) {
                 *value += bias;
             }
         }
         self.penalise(&mut values);
-        let Some((best, largest)) = argmax(&values) else {
+        let found = argmax(&values);
+        if self.masked && found.is_none_or(|(_, largest)| largest == f32::NEG_INFINITY) {
+            return NO_TOKEN;
+        }
+        let Some((best, largest)) = found else {
             return 0;
         };
         // A temperature that is not a number is greedy, too.
@@ -123,6 +146,27 @@ fn keep_top_p(sorted: &mut Vec<(u32, f32)>, top_p: f32) {
     }
 }
 
+/// The logarithms of probabilities that a row of logits gives.
+pub(crate) fn log_softmax(logits: &[f32], query: &LogprobQuery) -> Logprobs {
+    let value = |token: usize| match f64::from(logits[token]) {
+        value if value.is_nan() => f64::NEG_INFINITY,
+        value => value,
+    };
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|a, b| value(*b).partial_cmp(&value(*a)).unwrap_or(Ordering::Equal));
+    let largest = value(order[0]);
+    let sum: f64 = order.iter().map(|t| (value(*t) - largest).exp()).sum();
+    let logprob = |token: usize| match largest.is_finite() {
+        true => (value(token) - largest - sum.ln()) as f32,
+        false => f32::NEG_INFINITY,
+    };
+    let mut answer = Logprobs::new(query.token, logprob(query.token as usize));
+    for token in order.into_iter().take(query.top as usize) {
+        answer.push(token as u32, logprob(token));
+    }
+    answer
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,8 +203,9 @@ mod tests {
     #[test]
     fn greedy_takes_the_first_largest() {
         let mut slot = slot(Sampling::default(), &[]);
-        assert_eq!(slot.next(&[1.0, f32::NAN, 3.0, 3.0], 0), 2);
-        assert_eq!(slot.next(&[f32::NAN, f32::NAN], 0), 0);
+        let masks = MaskBoard::new(1, 4);
+        assert_eq!(slot.next(&[1.0, f32::NAN, 3.0, 3.0], &masks, 0, 0), 2);
+        assert_eq!(slot.next(&[f32::NAN, f32::NAN], &masks, 0, 0), 0);
         assert_eq!(slot.history, [2, 0]);
     }
 
@@ -174,7 +219,9 @@ mod tests {
         };
         let seen = |sampling| {
             let slot = slot(sampling, &[]);
-            let mut seen: Vec<u32> = (0..400).map(|at| slot.choose(&logits, at)).collect();
+            let mut seen: Vec<u32> = (0..400)
+                .map(|at| slot.choose(logits.to_vec(), at))
+                .collect();
             seen.sort_unstable();
             seen.dedup();
             seen

@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::error::{Api, Failure};
 use crate::fields::Fields;
+use crate::models::Catalog;
 use crate::{ServerOptions, anthropic, doors, engine, health, llama, ollama, openai, page};
 use axum::Router;
 use axum::body::Bytes;
@@ -12,11 +13,10 @@ use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use std::sync::Arc;
-use welte::Model;
 
-/// All endpoints for a model.
-pub fn router(model: Model, options: ServerOptions) -> Result<Router, welte::Error> {
-    Ok(of_app(Arc::new(App::new(model, options)?)))
+/// All endpoints for a model or several.
+pub fn router(models: impl Into<Catalog>, options: ServerOptions) -> Result<Router, welte::Error> {
+    Ok(of_app(Arc::new(App::new(models.into(), options)?)))
 }
 
 pub(crate) type Outcome = Result<Response, Failure>;
@@ -28,6 +28,14 @@ pub(crate) fn of_app(app: Arc<App>) -> Router {
         .route("/v1/models/{*id}", get(openai::model))
         .route("/v1/chat/completions", json(openai::chat))
         .route("/v1/completions", json(openai::completions))
+        .route("/v1/responses", json(openai::responses))
+        .route("/v1/responses/input_tokens", json(openai::input_tokens))
+        .route(
+            "/v1/responses/{id}",
+            get(openai::retrieve).delete(openai::delete),
+        )
+        .route("/v1/responses/{id}/cancel", post(openai::cancel))
+        .route("/v1/responses/{id}/input_items", get(openai::input_items))
         .route("/v1/messages", json(anthropic::messages))
         .route("/v1/messages/count_tokens", json(anthropic::count_tokens))
         .route("/api/chat", json(ollama::chat))

@@ -35,6 +35,12 @@ pub(crate) fn data(value: &Value) -> String {
     format!("data: {value}\n\n")
 }
 
+/// The same, with an event's type as its name.
+pub(crate) fn named(value: &Value) -> String {
+    let kind = value["type"].as_str().unwrap_or_default();
+    format!("event: {kind}\n{}", data(value))
+}
+
 /// A response that streams answers.
 pub(crate) fn response<F: Format>(
     answers: Vec<Answer>,

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use std::time::Duration;
+use welte_device::Logprobs;
 use welte_table::Sampling;
 
 /// What to generate, and when to stop.
@@ -18,8 +19,16 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Control tokens whose spelling becomes part of the text. Other control tokens print nothing.
     pub printed_controls: Vec<u32>,
-    /// Never choose an end token.
+    /// Never choose an end token of the model.
     pub ignore_end: bool,
+    /// Tokens that end generation beside the model's end tokens. They are not part of the output.
+    pub stop_tokens: Vec<u32>,
+    /// No end token and none of `stop_tokens` is chosen before so many tokens. Stop strings still count.
+    pub min_tokens: usize,
+    /// Report the probability of each generated token and of this many likeliest ones, at most 20.
+    pub logprobs: Option<u32>,
+    /// The same for the tokens of the prompt from the second on. Such a request does not use the prefix cache.
+    pub prompt_logprobs: Option<u32>,
     /// The longest chain; `None`: the engine's default. It never changes the text.
     pub chain: Option<usize>,
 }
@@ -33,6 +42,10 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             printed_controls: Vec::new(),
             ignore_end: false,
+            stop_tokens: Vec::new(),
+            min_tokens: 0,
+            logprobs: None,
+            prompt_logprobs: None,
             chain: None,
         }
     }
@@ -138,6 +151,16 @@ pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(),
     }
     if options.stop.iter().any(String::is_empty) {
         return Err(Error::EmptyStopString);
+    }
+    for top in [options.logprobs, options.prompt_logprobs] {
+        let (count, most) = (top.unwrap_or(0) as usize, Logprobs::MOST);
+        if count > most {
+            let what = "likeliest tokens";
+            return Err(Error::TooMany { what, count, most });
+        }
+    }
+    if let Some(&token) = options.stop_tokens.iter().find(|token| **token >= vocab) {
+        return Err(Error::Token { token, vocab });
     }
     for &(token, value) in &options.bias {
         if token >= vocab {

@@ -51,8 +51,8 @@ pub use session::Session;
 pub use stepper::Stepper;
 pub use text::tokenizer;
 pub use welte_device::{
-    ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Profile, Progress,
-    Replay, ReplayTools, Replaying, timeline,
+    ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs, Profile,
+    Progress, Replay, ReplayTools, Replaying, timeline,
 };
 pub use welte_table::{Format, Sampling};
 pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Said, Tokenizer};

@@ -556,8 +556,8 @@ fn plan_on(
         pages: options.cache_positions.div_ceil(defaults.page),
         decode_rows: options.decode_rows.max(slots),
         prompt_rows: prompt_rows.clamp(1, context.max(1)),
-        // Several prompts may end in one step.
-        prompt_outputs: slots,
+        // Several prompts may end in one step. The logits have room for the rows of a decode step anyway.
+        prompt_outputs: options.decode_rows.max(slots),
         ..defaults
     };
     let mut program = welte_models::compile(spec, checkpoint, &compile)?;

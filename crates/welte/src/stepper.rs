@@ -142,6 +142,7 @@ impl Stepper {
             bias,
             history: &self.tokens,
             ends,
+            ..SlotState::default()
         };
         Ok(self.device.set_slot(SLOT, &state)?)
     }

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::{FloatRows, State};
-use std::sync::{Mutex, PoisonError};
-use welte_device::{SlotState, noise};
+use std::sync::{Arc, Mutex, PoisonError};
+use welte_device::{MaskBoard, NO_MASK, NO_TOKEN, SlotState, noise};
 use welte_table::Sampling;
 
 /// Logits in one chunk of the parallel argmax.
@@ -31,6 +31,7 @@ pub(crate) struct Samplers {
     /// By lane: as many tokens may be chosen at the same time. Each lane has one user, so nobody waits for a lock.
     lanes: Vec<Mutex<Scratch>>,
     vocab: usize,
+    masks: Arc<MaskBoard>,
 }
 
 /// The sampling state of one slot.
@@ -40,6 +41,8 @@ struct Slot {
     bias: Vec<(u32, f32)>,
     /// Tokens that end a chain.
     ends: Vec<u32>,
+    /// Chooses only tokens that its mask allows.
+    masked: bool,
     /// The last tokens of the sequence: a ring.
     history: Vec<u32>,
     head: usize,
@@ -61,6 +64,7 @@ impl Samplers {
             settings: Sampling::default(),
             bias: Vec::with_capacity(SlotState::MOST_BIASES),
             ends: Vec::with_capacity(SlotState::MOST_ENDS),
+            masked: false,
             history: vec![0; context],
             head: 0,
             len: 0,
@@ -77,6 +81,7 @@ impl Samplers {
             slots: (0..slots).map(slot).collect(),
             lanes: (0..lanes).map(scratch).collect(),
             vocab,
+            masks: Arc::new(MaskBoard::new(slots, vocab)),
         }
     }
 
@@ -85,7 +90,12 @@ impl Samplers {
         let lists = SlotState::MOST_BIASES * size_of::<(u32, f32)>() + SlotState::MOST_ENDS * 4;
         let slot = size_of::<Slot>() + lists + context * 4;
         let lane = size_of::<Mutex<Scratch>>() + vocab * 12 + vocab.div_ceil(RUN) * 4;
-        slots * slot + lanes * lane
+        slots * slot + lanes * lane + MaskBoard::words(slots, vocab) * 4
+    }
+
+    /// The masks of all slots.
+    pub(crate) fn masks(&self) -> &Arc<MaskBoard> {
+        &self.masks
     }
 
     /// Tokens that may be chosen at the same time.
@@ -95,7 +105,9 @@ impl Samplers {
 
     /// Sets the state of a slot, whose lists were checked.
     pub(crate) fn set(&mut self, slot: usize, state: &SlotState<'_>) {
+        self.masks.clear(slot as u32);
         let slot = &mut self.slots[slot];
+        slot.masked = state.masked;
         slot.settings = state.sampling;
         slot.bias.clear();
         let known = |(token, _): &&(u32, f32)| (*token as usize) < self.vocab;
@@ -121,22 +133,32 @@ impl Samplers {
 
     /// True if the slot's token is the argmax of the unchanged logits.
     pub(crate) fn is_plain_argmax(&self, slot: usize) -> bool {
-        let Slot { settings, bias, .. } = &self.slots[slot];
-        is_greedy(settings) && bias.is_empty() && !has_penalties(settings)
+        let slot = &self.slots[slot];
+        let Slot { settings, bias, .. } = slot;
+        is_greedy(settings) && bias.is_empty() && !has_penalties(settings) && !slot.masked
     }
 
-    /// Chooses a slot's token for `position` with a lane's scratch. Allocates nothing.
+    /// Chooses a slot's token for `position` with a lane's scratch, or says why there is none. Allocates nothing.
     pub(crate) fn choose(&self, lane: usize, slot: usize, logits: &[f32], position: u32) -> u32 {
-        let slot = &self.slots[slot];
+        let (number, slot) = (slot as u32, &self.slots[slot]);
         let lane = self.lanes[lane].lock();
         let scratch = &mut *lane.unwrap_or_else(PoisonError::into_inner);
         let s = slot.settings;
         scratch.work.copy_from_slice(logits);
+        if slot.masked {
+            let Some(mask) = self.masks.wait(number, position) else {
+                return NO_MASK;
+            };
+            MaskBoard::apply(mask, &mut scratch.work);
+        }
         for (token, bias) in &slot.bias {
             scratch.work[*token as usize] += bias;
         }
         scratch.penalise(slot);
         let (largest, at) = argmax(&scratch.work);
+        if slot.masked && largest == f32::NEG_INFINITY {
+            return NO_TOKEN;
+        }
         if is_greedy(&s) || !largest.is_finite() {
             return at;
         }
@@ -424,6 +446,7 @@ mod tests {
                 bias: &bias[..case as usize % 4],
                 history: &history,
                 ends: &[],
+                ..SlotState::default()
             };
             let want = welte_reference::choose(&logits, &state, case as u32);
             let fast = sampler(n as usize, 80, state);
@@ -529,6 +552,7 @@ mod literal_tests {
             bias,
             history,
             ends: &[],
+            ..SlotState::default()
         };
         let mut samplers = Samplers::new(1, 1, logits.len(), 8);
         samplers.set(0, &state);
@@ -749,6 +773,7 @@ mod literal_tests {
                 bias,
                 history: &[1],
                 ends: &[],
+                ..SlotState::default()
             };
             samplers.set(0, &state);
             samplers.is_plain_argmax(0)

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Context, Control, DeviceId, Emitted, Error as DeviceError, Pick, Profile, Replay,
-    ReplayTools, Replaying, SlotState,
+    ChainStart, Context, Control, DeviceId, Emitted, Error as DeviceError, LogprobQuery, Logprobs,
+    MaskBoard, Pick, Profile, Replay, ReplayTools, Replaying, SlotState,
 };
 use welte_table::{BufferId, Class, PageRuns, PassKind, Program, Row};
 
@@ -124,8 +124,13 @@ impl Context for CudaContext {
 
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), DeviceError> {
         self.checks.slot_state(&self.loaded.program, slot, state)?;
+        self.masks.clear(slot);
         self.slots[slot as usize].set(state);
         Ok(())
+    }
+
+    fn masks(&self) -> Arc<MaskBoard> {
+        self.masks.clone()
     }
 
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), DeviceError> {
@@ -140,6 +145,26 @@ impl Context for CudaContext {
         for (picks, tokens) in picks.chunks(most).zip(tokens.chunks_mut(most)) {
             let picked = self.pick(picks, tokens);
             self.done(picked)?;
+        }
+        Ok(())
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), DeviceError> {
+        let (pass, outputs) = self.last;
+        let outputs = match self.passes[pass].kind {
+            PassKind::Decode | PassKind::Prompt => outputs,
+            PassKind::Embed => 0,
+        };
+        let program = &self.loaded.program;
+        self.checks.logprobs(program, queries, answers, outputs)?;
+        let vocab = program.vocab as usize;
+        let logits = self.outputs(outputs * vocab);
+        for (query, answer) in queries.iter().zip(answers) {
+            *answer = Logprobs::of(&logits[query.output as usize * vocab..][..vocab], query);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::chain::Wait;
 use super::{CudaContext, DECODE};
 use crate::Error;
-use welte_device::{ChainStart, Control, Emitted};
+use welte_device::{ChainStart, Control, Emitted, is_token};
 use welte_table::Row;
 
 /// Steps that may be enqueued beyond the last one seen.
@@ -132,13 +132,15 @@ impl CudaContext {
                 one.row.token = token;
                 one.row.position += 1;
                 let slot = &mut self.slots[one.row.slot as usize];
-                slot.remember(token);
+                if is_token(token) {
+                    slot.remember(token);
+                }
                 let emitted = Emitted {
                     slot: one.row.slot,
                     position: one.row.position,
                     token,
                 };
-                let ends = slot.ends_with(token);
+                let ends = !is_token(token) || slot.ends_with(token);
                 let refused = !emit(emitted);
                 if refused {
                     // The device goes on with it.

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
-use welte_device::SlotState;
+use welte_device::{MaskBoard, SlotState};
 use welte_table::{Command, Program, params};
 
 /// Threads per block.
@@ -22,7 +22,7 @@ const SCRATCH_BYTES: u64 = 1024 * 8 + 1024 * 4;
 const MOST_BLOCKS: u32 = 1024;
 const MOST_ENDS: usize = SlotState::MOST_ENDS;
 /// Words of `Sampler` in `sample.cuh`, before the end tokens.
-const HEAD_WORDS: usize = 16;
+const HEAD_WORDS: usize = 18;
 
 mirrored! {
     /// What `sample_block` (`sample.cuh`) needs.
@@ -36,6 +36,7 @@ mirrored! {
         tokens: u64,
         mailbox: u64,
         cancel: u64,
+        masks: u64,
         fault: u64,
         sampler_bytes: u64,
         n: u32,
@@ -44,6 +45,8 @@ mirrored! {
         shift: u32,
         row: u32,
         stride: u32,
+        mask_stride: u32,
+        patience_us: u32,
     }
 }
 
@@ -82,6 +85,7 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
         tokens: tokens.copied().unwrap_or(0),
         mailbox: cx.places.mailbox,
         cancel: cx.places.cancel,
+        masks: cx.places.masks,
         fault: 0,
         sampler_bytes: region_bytes(cx.program),
         n,
@@ -90,6 +94,8 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
         shift,
         row: 0,
         stride: n,
+        mask_stride: MaskBoard::stride(n as usize) as u32,
+        patience_us: MaskBoard::PATIENCE.as_micros() as u32,
     }
 }
 
@@ -212,6 +218,7 @@ mod at {
     pub(super) const HEAD: usize = 13;
     pub(super) const LEN: usize = 14;
     pub(super) const MOST_ENDS: usize = 15;
+    pub(super) const MASKED: usize = 16;
 }
 
 impl Sampler {
@@ -240,6 +247,7 @@ impl Sampler {
             bias,
             history,
             ends,
+            masked,
         } = state;
         let least = if s.min_p > 0.0 {
             s.min_p.min(1.0).ln()
@@ -267,6 +275,7 @@ impl Sampler {
         }
         let words = self.words.len() - HEAD_WORDS - MOST_ENDS - self.history;
         self.words[at::BIASES] = (words / 2) as u32;
+        self.words[at::MASKED] = u32::from(*masked);
         self.words[at::HEAD] = 0;
         self.words[at::LEN] = 0;
         for token in &history[history.len().saturating_sub(self.history)..] {
@@ -351,6 +360,7 @@ mod tests {
             bias: &[(3, 1.5), (50, 1.0), (3, -2.0)],
             history: &[1, 2, 3, 4, 5, 6],
             ends: &[8, 9],
+            masked: false,
         });
         sampler.remember(7);
         assert!(sampler.take_changes().is_some());
@@ -360,6 +370,7 @@ mod tests {
         // min-p is capped at 1 and stored as its logarithm.
         assert_eq!(words[3], 0.0f32.to_bits());
         assert_eq!(words[8..16], [9, 5, 2, 2, 4, 1, 4, MOST_ENDS as u32]);
+        assert_eq!(words[16], 1);
         assert_eq!(words[HEAD_WORDS..HEAD_WORDS + 2], [8, 9]);
         // A ring of the last four tokens. Token 50 is not in the vocabulary.
         assert_eq!(words[history..history + 4], [7, 4, 5, 6]);

@@ -116,6 +116,7 @@ fn feed(context: &mut dyn Context, sampling: Sampling, ends: &[u32]) -> u32 {
         bias: &[(3, 0.5)],
         history: &history,
         ends,
+        ..SlotState::default()
     };
     set_slot(context, 1, state);
     let pick = Pick {
@@ -239,6 +240,7 @@ fn prepare(context: &mut dyn Context, starts: &[ChainStart]) {
             bias: &[(one.slot, 0.7)],
             history: &history,
             ends: &[],
+            ..SlotState::default()
         };
         set_slot(context, one.slot, state);
     }

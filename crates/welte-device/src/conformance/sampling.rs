@@ -180,6 +180,7 @@ pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
             bias,
             history,
             ends: &[],
+            ..SlotState::default()
         };
         assert_eq!(choose(context.as_mut(), state), want, "{what}");
     }
@@ -297,6 +298,7 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
                     bias: &bias,
                     history: &history,
                     ends: &[],
+                    ..SlotState::default()
                 };
                 set_slot(context.as_mut(), slot, state);
                 let position = row.position + 1;
@@ -320,9 +322,9 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
 }
 
 /// Settings, biases and history of a slot.
-type State = (Sampling, Vec<(u32, f32)>, Vec<u32>);
+pub(super) type State = (Sampling, Vec<(u32, f32)>, Vec<u32>);
 
-fn random_state(n: &mut Numbers, vocab: u32) -> State {
+pub(super) fn random_state(n: &mut Numbers, vocab: u32) -> State {
     let sampling = Sampling {
         temperature: n.pick(&[0.0, 0.3, 1.0, 2.5, 1e-6, f32::NAN]),
         top_k: n.pick(&[0, 0, 1, 2, 40, 2000, 100_000]),
@@ -347,7 +349,7 @@ fn random_state(n: &mut Numbers, vocab: u32) -> State {
 }
 
 /// The choice as the contract describes it, written for this suite alone.
-fn choose_plainly(
+pub(super) fn choose_plainly(
     logits: &[f32],
     s: &Sampling,
     bias: &[(u32, f32)],

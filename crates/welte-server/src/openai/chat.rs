@@ -7,13 +7,15 @@ use crate::app::App;
 use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::models::Lease;
 use crate::router::Outcome;
 use crate::sse;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, app.id("chatcmpl-"));
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("chatcmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let messages = messages(&mut fields)?;
     tools(&mut fields, &mut ask)?;
@@ -22,7 +24,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
         ask.options.max_tokens = limit;
     }
     let variables = variables(&mut fields)?;
-    response_format(&mut fields)?;
+    text_format(fields.object("response_format")?)?;
     fields.only("logprobs", &[json!(false)])?;
     fields.only("top_logprobs", &[json!(0)])?;
     fields.only("store", &[json!(false)])?;
@@ -37,6 +39,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     if streaming.on {
         let format = ChatStream {
             app,
+            served,
             id,
             created: created(),
             usage: streaming.usage,
@@ -53,7 +56,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
         .collect();
     let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
     Ok(ok(&json!({
-        "id": id, "object": "chat.completion", "created": created(), "model": app.served.id,
+        "id": id, "object": "chat.completion", "created": created(), "model": served.id,
         "choices": choices?, "usage": usage(&ends, ends.len()), "welte": figures(ends[0]),
     })))
 }
@@ -73,17 +76,29 @@ fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
         let name = format!("chat_template_kwargs.{name}");
         return Err(Failure::field(name, "cannot be set"));
     }
-    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
+    reasoning_effort(fields, "reasoning_effort", &mut variables)?;
+    Ok(variables)
+}
+
+/// Takes how much the model shall reason, and tells the chat template.
+pub(super) fn reasoning_effort(
+    fields: &mut Fields,
+    name: &str,
+    variables: &mut Map<String, Value>,
+) -> Result<Option<String>, Failure> {
+    let effort: Option<String> = fields.take(name)?;
+    if let Some(effort) = effort.clone() {
         if effort == "none" {
             variables.entry("enable_thinking").or_insert(false.into());
         }
         variables.entry("reasoning_effort").or_insert(effort.into());
     }
-    Ok(variables)
+    Ok(effort)
 }
 
-fn response_format(fields: &mut Fields) -> Result<(), Failure> {
-    let Some(mut format) = fields.object("response_format")? else {
+/// Checks the format of the answer's text.
+pub(super) fn text_format(format: Option<Fields>) -> Result<(), Failure> {
+    let Some(mut format) = format else {
         return Ok(());
     };
     let kind: String = format.need("type")?;
@@ -124,6 +139,7 @@ fn call_json(app: &App, (name, arguments): &(String, String)) -> Value {
 
 struct ChatStream {
     app: Arc<App>,
+    served: Lease,
     id: String,
     created: u64,
     /// Send the usage at the end.
@@ -137,7 +153,7 @@ impl ChatStream {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "chat.completion.chunk", "created": self.created,
-            "model": self.app.served.id, "choices": choices,
+            "model": self.served.id, "choices": choices,
         })
     }
 

@@ -6,6 +6,7 @@ use crate::app::App;
 use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::models::{Lease, Served};
 use crate::router::Outcome;
 use crate::sse;
 use serde_json::{Value, json};
@@ -15,7 +16,8 @@ use std::sync::Arc;
 const MAX_TOKENS: usize = 16;
 
 pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, app.id("cmpl-"));
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let prompt: Value = fields.need("prompt")?;
     ask.prompts = prompts(&fields, prompt)?;
@@ -26,7 +28,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     fields.only("best_of", &[json!(1)])?;
     fields.finish()?;
     let before = match echo {
-        true => texts(&app, &ask.prompts)?,
+        true => texts(&served, &ask.prompts)?,
         false => vec![String::new(); ask.prompts.len()],
     };
     let (id, choices) = (ask.id.clone(), ask.choices);
@@ -34,7 +36,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     if streaming.on {
         let count = answers.len();
         let format = CompletionStream {
-            app,
+            served,
             id,
             created: created(),
             usage: streaming.usage,
@@ -52,7 +54,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     };
     let all: Vec<Value> = wholes.iter().enumerate().map(choice).collect();
     Ok(ok(&json!({
-        "id": id, "object": "text_completion", "created": created(), "model": app.served.id,
+        "id": id, "object": "text_completion", "created": created(), "model": served.id,
         "choices": all, "usage": usage(&ends, choices), "welte": figures(ends[0]),
     })))
 }
@@ -93,17 +95,17 @@ fn prompts(fields: &Fields, value: Value) -> Result<Vec<Prompt>, Failure> {
     }
 }
 
-fn texts(app: &App, prompts: &[Prompt]) -> Result<Vec<String>, Failure> {
+fn texts(served: &Served, prompts: &[Prompt]) -> Result<Vec<String>, Failure> {
     let text = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => Ok(text.clone()),
-        Prompt::Tokens(tokens) => Ok(app.served.model.tokenizer()?.decode(tokens)),
+        Prompt::Tokens(tokens) => Ok(served.model.tokenizer()?.decode(tokens)),
         Prompt::Chat { .. } => Ok(String::new()),
     };
     prompts.iter().map(text).collect()
 }
 
 struct CompletionStream {
-    app: Arc<App>,
+    served: Lease,
     id: String,
     created: u64,
     usage: bool,
@@ -118,7 +120,7 @@ impl CompletionStream {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "text_completion", "created": self.created,
-            "model": self.app.served.id, "choices": choices,
+            "model": self.served.id, "choices": choices,
         })
     }
 }

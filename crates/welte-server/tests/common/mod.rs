@@ -37,7 +37,6 @@ pub(crate) fn server() -> Router {
 
 pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Router {
     let mut options = ServerOptions::default();
-    options.alias = Some("demo".to_string());
     change(&mut options);
     router(model(), options).unwrap()
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
+use welte_device::Logprobs;
 
 /// Why the scheduler ended a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +38,19 @@ pub(crate) struct Report {
 
 /// What a consumer finds next.
 pub(crate) enum Next {
-    Token(u32),
+    /// A token, with its probability if that was asked for.
+    Token(u32, Option<Logprobs>),
     End(Result<Finish, Error>),
+}
+
+/// What a queue has room for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    pub(crate) tokens: usize,
+    /// Probabilities of generated tokens.
+    pub(crate) logprobs: usize,
+    /// Probabilities of the prompt's tokens.
+    pub(crate) prompt_logprobs: usize,
 }
 
 /// A queue of tokens with one producer and one consumer.
@@ -53,6 +65,10 @@ pub(crate) struct Channel {
 
 struct State {
     tokens: Vec<u32>,
+    /// Of each token, if they were asked for.
+    logprobs: Vec<Logprobs>,
+    /// Of the prompt's tokens from the second on, if they were asked for.
+    prompt_logprobs: Vec<Logprobs>,
     /// Tokens that the consumer has taken.
     taken: usize,
     end: Option<Result<Finish, Error>>,
@@ -64,11 +80,13 @@ struct State {
 }
 
 impl Channel {
-    /// A queue with room for `most` tokens.
-    pub(crate) fn new(most: usize, cancelled: Arc<AtomicBool>) -> Channel {
+    /// An empty queue.
+    pub(crate) fn new(room: Room, cancelled: Arc<AtomicBool>) -> Channel {
         Channel {
             state: Mutex::new(State {
-                tokens: Vec::with_capacity(most),
+                tokens: Vec::with_capacity(room.tokens),
+                logprobs: Vec::with_capacity(room.logprobs),
+                prompt_logprobs: Vec::with_capacity(room.prompt_logprobs),
                 taken: 0,
                 end: None,
                 ended: false,
@@ -86,14 +104,29 @@ impl Channel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends a token.
-    pub(crate) fn push(&self, token: u32) {
+    /// Appends a token, with its probability if that was asked for.
+    pub(crate) fn push(&self, token: u32, logprobs: Option<&Logprobs>) {
         let mut state = self.state();
         if state.tokens.is_empty() {
             state.report.first = Some(Instant::now());
         }
         state.tokens.push(token);
+        state.logprobs.extend(logprobs);
         self.wake(state);
+    }
+
+    /// Appends the probability of the prompt's token at `position`, unless it was known before: a preempted prompt is
+    /// computed again.
+    pub(crate) fn push_prompt(&self, position: usize, logprobs: &Logprobs) {
+        let mut state = self.state();
+        if state.prompt_logprobs.len() + 1 == position {
+            state.prompt_logprobs.push(*logprobs);
+        }
+    }
+
+    /// The probabilities of the prompt's tokens so far.
+    pub(crate) fn prompt_logprobs(&self) -> Vec<Logprobs> {
+        self.state().prompt_logprobs.clone()
     }
 
     /// Ends the queue. Only the first call counts.
@@ -182,8 +215,9 @@ impl Channel {
 impl State {
     fn next(&mut self) -> Option<Next> {
         if let Some(&token) = self.tokens.get(self.taken) {
+            let logprobs = self.logprobs.get(self.taken).copied();
             self.taken += 1;
-            return Some(Next::Token(token));
+            return Some(Next::Token(token, logprobs));
         }
         self.end.take().map(Next::End)
     }

@@ -3,6 +3,7 @@
 
 mod channel;
 mod disk;
+mod logprobs;
 mod pace;
 mod pages;
 mod request;
@@ -254,7 +255,7 @@ impl Engine {
         cancelled: Arc<AtomicBool>,
     ) -> Result<Stream, Error> {
         let started = Instant::now();
-        let out = |most| Channel::new(most, cancelled.clone());
+        let out = |room| Channel::new(room, cancelled.clone());
         let sequence = Sequence::new(&self.model, &request, out)?;
         let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
         stream.number = self.handle.shared.push(sequence)?;

@@ -8,6 +8,7 @@ mod recovery;
 
 use super::channel::Finish;
 use super::disk::Disk;
+use super::logprobs::LogprobQueries;
 use super::pace::Pace;
 use super::pages::Pages;
 use super::sequence::Sequence;
@@ -30,6 +31,8 @@ struct PassSpec {
     index: usize,
     /// The most rows of a step.
     rows: usize,
+    /// The most output rows of a step.
+    outputs: usize,
 }
 
 /// Everything that decides what happens next.
@@ -51,6 +54,7 @@ pub(crate) struct Scheduler {
     starts: Vec<ChainStart>,
     picks: Vec<Pick>,
     chosen: Vec<u32>,
+    logprobs: LogprobQueries,
     /// Tokens of prompts, tokens generated, and steps of decoding since the start.
     totals: [u64; 3],
 }
@@ -68,6 +72,7 @@ impl Scheduler {
         let pass = |index: usize| PassSpec {
             index,
             rows: program.passes[index].rows as usize,
+            outputs: program.passes[index].outputs as usize,
         };
         let (decode, prompt) = (pass(decode), pass(prompt));
         Scheduler {
@@ -80,10 +85,11 @@ impl Scheduler {
             free_slots: (0..program.slots).rev().collect(),
             short: false,
             rows: Vec::with_capacity(decode.rows.max(prompt.rows)),
-            outputs: Vec::with_capacity(slots),
+            outputs: Vec::with_capacity(prompt.outputs),
             starts: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots),
             chosen: Vec::with_capacity(slots),
+            logprobs: LogprobQueries::with_room(slots.max(prompt.outputs)),
             totals: [0; 3],
             shared,
         }
@@ -228,12 +234,15 @@ impl Scheduler {
         if let Some(disk) = &mut self.pages.disk {
             disk.computed(self.rows.len(), took);
         }
+        self.score_prompts(context)?;
         self.picks.clear();
+        let mut outputs = 0;
         for sequence in &mut self.running {
             let rows = std::mem::take(&mut sequence.planned);
             if rows == 0 {
                 continue;
             }
+            outputs += sequence.outputs;
             sequence.computed += rows;
             if sequence.is_filling() || sequence.generated() > 0 {
                 continue;
@@ -244,13 +253,39 @@ impl Scheduler {
             }
             sequence.planned = 1;
             self.picks.push(Pick {
-                output: self.picks.len() as u32,
+                output: outputs as u32 - 1,
                 slot: sequence.slot,
                 position: sequence.computed as u32,
             });
         }
         self.choose(context)?;
         self.settle();
+        Ok(())
+    }
+
+    /// Reports the probabilities of the prompts' tokens that the step's output rows give, where they are wanted.
+    fn score_prompts(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        self.logprobs.clear();
+        let mut outputs = 0;
+        for sequence in self.running.iter().filter(|s| s.planned > 0) {
+            if let Some(top) = sequence.prompt_top {
+                for (output, token) in (outputs..).zip(sequence.scored()) {
+                    self.logprobs.ask(output, *token, top);
+                }
+            }
+            outputs += sequence.outputs;
+        }
+        let mut answers = match self.logprobs.fetch(context) {
+            Ok(answers) => answers.iter(),
+            Err(error) => return self.fault(context, error),
+        };
+        for sequence in self.running.iter().filter(|s| s.planned > 0) {
+            let scored = sequence.prompt_top.map_or(0, |_| sequence.scored().len());
+            let positions = sequence.computed + 1..;
+            for (position, answer) in positions.zip(answers.by_ref().take(scored)) {
+                sequence.out.push_prompt(position, answer);
+            }
+        }
         Ok(())
     }
 
@@ -275,7 +310,9 @@ impl Scheduler {
     fn plan_rows(&mut self, generated: bool, budget: usize) {
         self.rows.clear();
         self.outputs.clear();
+        let mut behind = self.running.iter().filter(|s| s.is_filling()).count();
         for sequence in &mut self.running {
+            behind -= usize::from(sequence.is_filling());
             let left = budget - self.rows.len();
             let (role, run) = match sequence.is_filling() && sequence.restore.is_none() {
                 true => sequence.next_run(),
@@ -284,6 +321,15 @@ impl Scheduler {
             if role != generated || left == 0 {
                 continue;
             }
+            let scores = sequence.is_scoring() && !generated;
+            let left = match scores {
+                // Each sequence behind it may need an output row.
+                true => {
+                    let taken = self.outputs.len() + behind;
+                    left.min(self.prompt.outputs.saturating_sub(taken).max(1))
+                }
+                false => left,
+            };
             let (first, count) = (sequence.computed, run.min(left));
             let tokens = &sequence.tokens[first..first + count];
             let row = |(position, &token): (usize, &u32)| Row {
@@ -294,9 +340,14 @@ impl Scheduler {
             self.rows.extend((first..).zip(tokens).map(row));
             sequence.planned = count;
             let complete = first + count == sequence.target() && sequence.generated() == 0;
-            if complete && sequence.remaining() > 0 {
-                self.outputs.push(self.rows.len() as u32 - 1);
-            }
+            let end = self.rows.len();
+            let chooses = complete && sequence.remaining() > 0;
+            let outputs = match scores {
+                true => end - count..end - usize::from(complete && !chooses),
+                false => end - usize::from(chooses)..end,
+            };
+            sequence.outputs = outputs.len();
+            self.outputs.extend(outputs.map(|row| row as u32));
         }
     }
 
@@ -310,11 +361,23 @@ impl Scheduler {
         if let Err(error) = context.sample(&self.picks, &mut self.chosen) {
             return self.fault(context, error);
         }
+        self.logprobs.clear();
+        let picked = self.running.iter().filter(|s| s.planned > 0);
+        for (sequence, (pick, token)) in picked.zip(self.picks.iter().zip(&self.chosen)) {
+            if let Some(top) = sequence.top {
+                self.logprobs.ask(pick.output as usize, *token, top);
+            }
+        }
+        let mut answers = match self.logprobs.fetch(context) {
+            Ok(answers) => answers.iter(),
+            Err(error) => return self.fault(context, error),
+        };
         let mut chosen = self.chosen.iter();
         for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
             sequence.planned = 0;
             if let Some(&token) = chosen.next() {
-                sequence.take(token);
+                let answer = sequence.top.and_then(|_| answers.next());
+                sequence.take_with(token, answer);
             }
         }
         Ok(())
@@ -327,7 +390,7 @@ impl Scheduler {
             return Ok(());
         }
         let begun = Instant::now();
-        let tokens = match self.starts.len() <= context.chain_slots() {
+        let tokens = match self.starts.len() <= context.chain_slots() && !self.wants_logprobs() {
             true => self.chain(context)?,
             false => self.decode_once(context)?,
         };
@@ -344,6 +407,7 @@ impl Scheduler {
     /// Plans a chain of every sequence that decodes. If pages are short it is shortened, and if there is no page for one
     /// step, the newest sequence is preempted.
     fn plan_chain(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        self.renew_slots(context)?;
         let mut at = 0;
         while let Some(sequence) = self.running.get_mut(at) {
             let next = sequence.computed + 1;
@@ -362,13 +426,16 @@ impl Scheduler {
         }
         self.starts.clear();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
-        let mut common = if filling { 1 } else { usize::MAX };
+        let mut common = match filling || self.wants_logprobs() {
+            true => 1,
+            false => usize::MAX,
+        };
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];
             if sequence.is_filling() {
                 continue;
             }
-            let wanted = sequence.chain.min(sequence.remaining()).min(common);
+            let wanted = sequence.longest_chain().min(common);
             let end = sequence.computed + wanted;
             match self.pages.reserve(context, sequence, end, false) {
                 Ok(room) if room < end => common = (room - sequence.computed).max(1),
@@ -380,7 +447,7 @@ impl Scheduler {
             }
         }
         for sequence in self.running.iter_mut().filter(|s| !s.is_filling()) {
-            let steps = sequence.chain.min(sequence.remaining()).min(common);
+            let steps = sequence.longest_chain().min(common);
             sequence.planned = steps;
             self.starts.push(ChainStart {
                 slot: sequence.slot,
@@ -388,6 +455,24 @@ impl Scheduler {
                 position: sequence.computed as u32,
                 steps: steps as u32,
             });
+        }
+        Ok(())
+    }
+
+    /// True if a sequence that decodes wants probabilities. Chains do not report them.
+    fn wants_logprobs(&self) -> bool {
+        let wants = |s: &Sequence| !s.is_filling() && s.top.is_some();
+        self.running.iter().any(wants)
+    }
+
+    /// Tells the device the sampling states that have changed.
+    fn renew_slots(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        for sequence in self.running.iter_mut().filter(|s| s.slot_changed) {
+            sequence.slot_changed = false;
+            if let Err(error) = context.set_slot(sequence.slot, &sequence.slot_state()) {
+                sequence.planned = 1;
+                return self.fault(context, error);
+            }
         }
         Ok(())
     }

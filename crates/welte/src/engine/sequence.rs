@@ -1,6 +1,6 @@
 //! A request in the scheduler's hands: its tokens, its pages and how far it is.
 
-use super::channel::{Channel, Finish};
+use super::channel::{Channel, Finish, Room};
 use super::disk::Restore;
 use super::shared::Shared;
 use crate::cache::GENERATED;
@@ -8,7 +8,7 @@ use crate::generate::check_options;
 use crate::{Error, Model, Request};
 use std::sync::Arc;
 use std::time::Instant;
-use welte_device::SlotState;
+use welte_device::{Logprobs, SlotState};
 use welte_table::Sampling;
 
 /// A sequence. The caller allocates it with room for all its tokens and pages.
@@ -23,8 +23,18 @@ pub(crate) struct Sequence {
     /// The longest chain.
     pub(crate) chain: usize,
     sampling: Sampling,
+    /// Biases of the request, then those that forbid the end tokens.
     bias: Vec<(u32, f32)>,
     ends: Vec<u32>,
+    /// Biases in force once so many tokens are generated.
+    biases: usize,
+    min_tokens: usize,
+    /// The device has another sampling state.
+    pub(crate) slot_changed: bool,
+    /// How many likeliest tokens are wanted with each generated token.
+    pub(crate) top: Option<u32>,
+    /// The same for tokens of the prompt.
+    pub(crate) prompt_top: Option<u32>,
     /// The prompt and what was generated.
     pub(crate) tokens: Vec<u32>,
     /// The same tokens with the roles in which they are computed.
@@ -43,6 +53,8 @@ pub(crate) struct Sequence {
     pub(crate) slot: u32,
     /// Rows in the step at hand, or steps in the chain at hand.
     pub(crate) planned: usize,
+    /// Output rows in the step at hand.
+    pub(crate) outputs: usize,
     /// Stored pages that are on their way to it. It computes nothing until they have come.
     pub(crate) restore: Option<Box<Restore>>,
     /// It has run before, so the roles of its tokens are settled.
@@ -59,7 +71,7 @@ impl Sequence {
     pub(crate) fn new(
         model: &Model,
         request: &Request,
-        out: impl FnOnce(usize) -> Channel,
+        out: impl FnOnce(Room) -> Channel,
     ) -> Result<Sequence, Error> {
         let (options, prompt) = (&request.options, &request.prompt);
         let (context, vocab) = (model.context(), model.vocab());
@@ -85,6 +97,11 @@ impl Sequence {
         if options.ignore_end {
             bias.extend(ends.drain(..).map(|token| (token, f32::NEG_INFINITY)));
         }
+        ends.extend_from_slice(&options.stop_tokens);
+        let biases = bias.len();
+        if options.min_tokens > 0 {
+            bias.extend(ends.iter().map(|token| (*token, f32::NEG_INFINITY)));
+        }
         for (what, count, most) in [
             ("biases", bias.len(), SlotState::MOST_BIASES),
             ("end tokens", ends.len(), SlotState::MOST_ENDS),
@@ -97,16 +114,27 @@ impl Sequence {
         let entries = |cache: &welte_table::CacheSpec| cache.entries(program) as usize;
         let lists = program.caches.iter().map(entries).map(Vec::with_capacity);
         let longest = model.inner.max_chain;
+        let room = Room {
+            tokens: budget,
+            logprobs: options.logprobs.map_or(0, |_| budget),
+            prompt_logprobs: options.prompt_logprobs.map_or(0, |_| prompt.len()),
+        };
         Ok(Sequence {
             number: 0,
             priority: request.priority,
             deadline: request.deadline,
             exact: request.exact,
-            shared: request.prefix_cache,
+            // Cached tokens have no logits.
+            shared: request.prefix_cache && options.prompt_logprobs.is_none(),
             chain: options.chain.unwrap_or(longest).clamp(1, longest),
             sampling: options.sampling,
             bias,
             ends,
+            biases,
+            min_tokens: options.min_tokens,
+            slot_changed: false,
+            top: options.logprobs,
+            prompt_top: options.prompt_logprobs,
             tokens,
             keys,
             prompt: prompt.len(),
@@ -116,10 +144,11 @@ impl Sequence {
             lists: lists.collect(),
             slot: 0,
             planned: 0,
+            outputs: 0,
             restore: None,
             begun: false,
             end: None,
-            out: Arc::new(out(budget)),
+            out: Arc::new(out(room)),
             counted_by: None,
         })
     }
@@ -161,14 +190,43 @@ impl Sequence {
     pub(crate) fn slot_state(&self) -> SlotState<'_> {
         SlotState {
             sampling: self.sampling,
-            bias: &self.bias,
+            bias: match self.generated() < self.min_tokens {
+                true => &self.bias,
+                false => &self.bias[..self.biases],
+            },
             history: &self.tokens,
             ends: &self.ends,
+            masked: false,
         }
+    }
+
+    /// Steps of its next chain at most. The sampling state changes between chains only.
+    pub(crate) fn longest_chain(&self) -> usize {
+        let steps = self.chain.min(self.remaining());
+        match self.min_tokens.saturating_sub(self.generated()) {
+            0 => steps,
+            left => steps.min(left),
+        }
+    }
+
+    /// The prompt's tokens that follow the rows of the step at hand.
+    pub(crate) fn scored(&self) -> &[u32] {
+        let next = self.computed + 1;
+        &self.tokens[next..(next + self.planned).min(self.tokens.len())]
+    }
+
+    /// True while rows of the prompt are computed whose probabilities are wanted.
+    pub(crate) fn is_scoring(&self) -> bool {
+        self.prompt_top.is_some() && self.generated() == 0
     }
 
     /// Takes the next token. Returns false if the sequence ends.
     pub(crate) fn take(&mut self, token: u32) -> bool {
+        self.take_with(token, None)
+    }
+
+    /// As [`Sequence::take`], with the token's probability.
+    pub(crate) fn take_with(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
         if self.end.is_some() {
             return false;
         }
@@ -178,7 +236,8 @@ impl Sequence {
         }
         self.tokens.push(token);
         self.keys.push(token | GENERATED);
-        self.out.push(token);
+        self.out.push(token, logprobs);
+        self.slot_changed |= self.generated() == self.min_tokens;
         if self.remaining() == 0 {
             self.end = Some(Ok(Finish::Length));
         }

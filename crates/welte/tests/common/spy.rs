@@ -9,7 +9,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use welte::{ChainStart, Context, Profile, timeline::Timeline};
-use welte_device::{Control, DeviceId, Emitted, Error, Pick, SlotState};
+use welte_device::{
+    Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick, SlotState,
+};
 use welte_table::{BufferId, Class, PassKind, Program, Row};
 
 /// What the spy saw and what it shall do. Requests are told apart by their seeds.
@@ -158,8 +160,20 @@ impl Context for Spy {
         self.inner.set_slot(slot, state)
     }
 
+    fn masks(&self) -> Arc<MaskBoard> {
+        self.inner.masks()
+    }
+
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
         self.inner.sample(picks, tokens)
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), Error> {
+        self.inner.logprobs(queries, answers)
     }
 
     fn chain(
