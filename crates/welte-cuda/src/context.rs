@@ -151,7 +151,14 @@ impl CudaContext {
             cancel: cancel_word.device(),
             masks: masks.device(),
         };
-        let cx = Lowering::new(program, &gpu.info, &gpu, &loaded.weights, &places);
+        let cx = Lowering::new(
+            program,
+            &gpu.info,
+            &gpu,
+            &loaded.weights,
+            &places,
+            loaded.decode,
+        );
         let passes = ready_passes(loaded, &cx)?;
         let decode = &passes[DECODE];
         let launch = SampleLaunch::new(&cx, decode.result, program.vocab, decode.width)?;
