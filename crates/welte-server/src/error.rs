@@ -152,6 +152,7 @@ impl From<welte::Error> for Failure {
                     ..Failure::request(message)
                 };
             }
+            E::NoEmbeddings { .. } => StatusCode::BAD_REQUEST,
             E::EmptyStopString
             | E::EmptyBreaker
             | E::NoInfill { .. }

@@ -83,16 +83,26 @@ const MOST_STOPS: usize = 64;
 
 /// One string or several.
 pub(crate) fn strings(fields: &Fields, name: &str, value: Value) -> Result<Vec<String>, Failure> {
+    texts(fields, name, value, MOST_STOPS)
+}
+
+/// One string, or at most `most`.
+pub(crate) fn texts(
+    fields: &Fields,
+    name: &str,
+    value: Value,
+    most: usize,
+) -> Result<Vec<String>, Failure> {
     let all = match value {
         Value::String(one) => vec![one],
-        Value::Array(all) if all.len() <= MOST_STOPS => {
+        Value::Array(all) if all.len() <= most => {
             let text = |value: Value| match value {
                 Value::String(text) => Ok(text),
                 _ => Err(fields.wrong(name, "must be a string or a list of strings")),
             };
             all.into_iter().map(text).collect::<Result<_, _>>()?
         }
-        Value::Array(_) => return Err(fields.wrong(name, format!("has more than {MOST_STOPS}"))),
+        Value::Array(_) => return Err(fields.wrong(name, format!("has more than {most}"))),
         _ => return Err(fields.wrong(name, "must be a string or a list of strings")),
     };
     Ok(all)

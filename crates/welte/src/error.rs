@@ -33,6 +33,14 @@ pub enum Error {
     /// The deadline passed before the request could begin.
     #[error("the deadline passed before the request could begin")]
     Deadline,
+    /// The model gives no vectors of texts.
+    #[error(
+        "{origin} gives no embeddings: it was loaded without them, or it does not take them from the last token"
+    )]
+    NoEmbeddings {
+        /// Which model.
+        origin: String,
+    },
     /// The engine has ended, and the request with it.
     #[error("the engine has stopped{}", .why.as_ref().map_or(String::new(), |why| format!(": {why}")))]
     EngineStopped {

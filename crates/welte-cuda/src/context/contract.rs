@@ -153,6 +153,29 @@ impl Context for CudaContext {
         Ok(())
     }
 
+    fn step_and_sample(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        picks: &[Pick],
+        tokens: &mut [u32],
+    ) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let plan = self.checks.step(program, pass, rows, outputs)?;
+        let logits = match self.passes[pass].kind {
+            PassKind::Decode | PassKind::Prompt => plan.outputs,
+            PassKind::Embed => 0,
+        };
+        self.checks.picks(program, picks, tokens, logits)?;
+        if picks.iter().any(|pick| self.is_left_to_host(pick.slot)) {
+            self.step(pass, rows, outputs)?;
+            return self.sample(picks, tokens);
+        }
+        let chosen = self.step_and_pick(pass, rows, outputs, picks, tokens);
+        self.done(chosen)
+    }
+
     fn logprobs(
         &mut self,
         queries: &[LogprobQuery],
