@@ -1,5 +1,6 @@
 //! The one place that turns the engine's stream into events: text, reasoning, calls, and the end.
 
+use crate::changing::Changing;
 use crate::error::Failure;
 use crate::models::{Active, Lease};
 use futures_core::Stream;
@@ -31,6 +32,8 @@ pub(crate) struct End {
     pub(crate) outcome: Outcome,
     /// Calls that were malformed. Their source is part of the text.
     pub(crate) problems: Vec<String>,
+    /// Lines of the system prompt that change with every request.
+    pub(crate) changing: Vec<Changing>,
     /// Share of the memory's speed that decoding reached.
     pub(crate) floor_share: Option<f64>,
     /// Tokens up to the end of the reasoning.
@@ -59,6 +62,7 @@ pub(crate) struct Answer {
     served: Lease,
     stream: welte::Stream,
     parsing: Option<Parsing>,
+    changing: Vec<Changing>,
     prompt_tokens: usize,
     started: Instant,
     last_piece: Option<Instant>,
@@ -88,6 +92,7 @@ impl Answer {
             served: served.clone(),
             stream,
             parsing,
+            changing: Vec::new(),
             last_piece: None,
             ready: VecDeque::new(),
             call: None,
@@ -97,6 +102,12 @@ impl Answer {
             over: false,
             failed: false,
         }
+    }
+
+    /// As this answer, with a remark on its prompt.
+    pub(crate) fn with_changing(mut self, changing: Vec<Changing>) -> Answer {
+        self.changing = changing;
+        self
     }
 
     /// Tokens of its prompt.
@@ -187,6 +198,7 @@ impl Answer {
             reasoning_tokens: self.reasoning_tokens.min(outcome.tokens.len()),
             outcome,
             problems: std::mem::take(&mut self.problems),
+            changing: std::mem::take(&mut self.changing),
             floor_share,
         })));
         Ok(())

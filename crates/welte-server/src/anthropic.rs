@@ -6,6 +6,7 @@ use crate::ask::{self, Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::Lease;
+use crate::openai::figures;
 use crate::router::Outcome;
 use crate::{sampling, sse};
 use serde_json::{Map, Value, json};
@@ -48,6 +49,7 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
     Ok(ok(&json!({
         "id": id, "type": "message", "role": "assistant", "model": served.id, "content": blocks(&app, whole),
         "stop_reason": reason, "stop_sequence": sequence, "usage": usage(end),
+        "welte": figures(end),
     })))
 }
 
@@ -340,7 +342,7 @@ impl sse::Format for MessageStream {
                 let (reason, sequence) = stop_reason(&end);
                 all.push(json!({
                     "type": "message_delta", "delta": { "stop_reason": reason, "stop_sequence": sequence },
-                    "usage": usage(&end),
+                    "usage": usage(&end), "welte": figures(&end),
                 }));
                 all.push(json!({ "type": "message_stop" }));
                 all

@@ -2,6 +2,7 @@
 
 use crate::answer::{Answer, Parsing};
 use crate::app::App;
+use crate::changing::{self, Changing};
 use crate::error::Failure;
 use crate::models::{Active, Lease, Served};
 use serde_json::{Map, Value};
@@ -22,6 +23,16 @@ pub(crate) enum Prompt {
     /// Text without a chat template.
     Text(String),
     Tokens(Vec<u32>),
+}
+
+impl Prompt {
+    /// Lines of its system prompt that change with every request.
+    fn changing(&self) -> Vec<Changing> {
+        match self {
+            Prompt::Chat { messages, .. } => changing::kinds(messages),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// A request of any API.
@@ -109,7 +120,8 @@ impl Ask {
                     prompt_tokens: tokens.len(),
                     since: started,
                 };
-                answers.push(Answer::new(served, stream, parsing.clone(), active));
+                let answer = Answer::new(served, stream, parsing.clone(), active);
+                answers.push(answer.with_changing(prompt.changing()));
             }
         }
         Ok(answers)
@@ -165,5 +177,6 @@ pub(crate) fn render(
         }
         options.variables.insert("tools".to_string(), tools.into());
     }
-    Ok(template.render_chat(messages, &options)?)
+    let messages = changing::without(messages, &served.drop_changing);
+    Ok(template.render_chat(&messages, &options)?)
 }

@@ -7,6 +7,7 @@ mod answer;
 mod anthropic;
 mod app;
 mod ask;
+mod changing;
 mod doors;
 mod engine;
 mod error;
@@ -24,6 +25,7 @@ mod serve;
 mod sse;
 mod times;
 
+pub use changing::Changing;
 pub use models::{BandwidthOf, Catalog, Planned, name_of};
 pub use router::router;
 pub use serve::{Server, ShutdownHandle, serve};
@@ -62,6 +64,12 @@ pub struct ServerOptions {
     pub engine: EngineOptions,
     /// Memory for stored responses of `/v1/responses`, in bytes.
     pub stored_responses: usize,
+    /// Lines of system prompts to leave out, because they change with every request.
+    pub drop_changing: Vec<Changing>,
+    /// How long the head of a request may take to arrive.
+    pub head_timeout: Duration,
+    /// How long the body of a request may take to arrive.
+    pub body_timeout: Duration,
     /// Connections at a time.
     pub connections: usize,
     /// How long answers may take after the server was asked to end.
@@ -84,6 +92,9 @@ impl Default for ServerOptions {
             models_memory: None,
             engine: EngineOptions::default(),
             stored_responses: 64 << 20,
+            drop_changing: Vec::new(),
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
             connections: 1024,
             drain: Duration::from_secs(30),
         }

@@ -8,7 +8,7 @@ use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::metrics;
 use crate::models::{Lease, Served};
-use crate::openai::take_messages;
+use crate::openai::{figures, take_messages};
 use crate::router::Outcome;
 use crate::sse;
 use axum::body::Body;
@@ -82,6 +82,7 @@ fn last(served: &Served, text: &str, end: &End) -> Value {
             "predicted_n": timings.decoded, "predicted_ms": predicted_ms,
             "predicted_per_second": rate(timings.decoded, predicted_ms),
         },
+        "welte": figures(end),
     })
 }
 

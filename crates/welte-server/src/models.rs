@@ -1,6 +1,7 @@
 //! The models that the server knows. They are loaded on demand, and unloaded when they are idle for long or when another
 //! one needs their memory; never while they serve.
 
+use crate::changing::Changing;
 use crate::engine::History;
 use crate::error::Failure;
 use crate::metrics::Metrics;
@@ -139,6 +140,8 @@ pub(crate) struct Served {
     pub(crate) history: tokio::sync::Mutex<History>,
     /// Bytes per second that the device reads, if they are known.
     pub(crate) bandwidth: Option<f64>,
+    /// Lines of system prompts to leave out.
+    pub(crate) drop_changing: Vec<Changing>,
     /// Requests in the engine, by the numbers that the engine gave them.
     active: Mutex<BTreeMap<u64, Active>>,
 }
@@ -170,6 +173,7 @@ impl Served {
             metrics: entry.metrics.clone(),
             history: tokio::sync::Mutex::default(),
             bandwidth: options.bandwidth.and_then(|of| of(model.device())),
+            drop_changing: options.drop_changing.clone(),
             active: Mutex::default(),
             model,
         })

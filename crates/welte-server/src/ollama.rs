@@ -6,6 +6,7 @@ use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::{Entry, Lease, Served};
+use crate::openai::figures;
 use crate::router::Outcome;
 use crate::{keep_alive, sampling, sse};
 use axum::extract::State;
@@ -240,6 +241,7 @@ impl Lines {
         value["prompt_eval_duration"] = nanoseconds(timings.prompt).into();
         value["eval_count"] = end.outcome.tokens.len().into();
         value["eval_duration"] = nanoseconds(timings.generation).into();
+        value["welte"] = figures(end);
         value
     }
 }
