@@ -17,11 +17,14 @@ pub(crate) enum Event {
     Logprobs(Vec<Logprobs>),
     Text(String),
     Reasoning(String),
-    /// A complete call. The arguments are a JSON object, as text.
-    Call {
-        name: String,
-        arguments: String,
-    },
+    /// A call of this function begins.
+    CallBegin(String),
+    /// More of the call's arguments. All of them together are a JSON object, as text.
+    CallArguments(String),
+    /// The call is complete.
+    CallEnd,
+    /// The call was malformed. Its source follows as text.
+    CallVoid,
     /// The last event.
     End(Box<End>),
 }
@@ -67,9 +70,9 @@ pub(crate) struct Answer {
     started: Instant,
     last_piece: Option<Instant>,
     ready: VecDeque<Event>,
-    /// Name and arguments of the call at hand.
-    call: Option<(String, String)>,
+    /// Complete calls, and those that were begun and malformed.
     calls: usize,
+    void_calls: usize,
     problems: Vec<String>,
     reasoning_tokens: usize,
     over: bool,
@@ -94,8 +97,8 @@ impl Answer {
             parsing,
             last_piece: None,
             ready: VecDeque::new(),
-            call: None,
             calls: 0,
+            void_calls: 0,
             problems: Vec::new(),
             reasoning_tokens: 0,
             over: false,
@@ -145,23 +148,24 @@ impl Answer {
                     self.reasoning_tokens = self.stream.generated();
                     self.ready.push_back(Event::Reasoning(text));
                 }
-                calls::Event::CallBegin { name, .. } => self.call = Some((name, String::new())),
+                calls::Event::CallBegin { name, .. } => {
+                    self.ready.push_back(Event::CallBegin(name));
+                }
                 calls::Event::CallArguments { delta, .. } => {
-                    if let Some((_, arguments)) = &mut self.call {
-                        arguments.push_str(&delta);
-                    }
+                    self.ready.push_back(Event::CallArguments(delta));
                 }
                 calls::Event::CallEnd { .. } => {
-                    if let Some((name, arguments)) = self.call.take() {
-                        self.calls += 1;
-                        self.ready.push_back(Event::Call { name, arguments });
-                    }
+                    self.calls += 1;
+                    self.ready.push_back(Event::CallEnd);
                     if one_call {
                         self.stream.cancel_handle().cancel();
                     }
                 }
                 calls::Event::Problem(problem) => {
-                    self.call = None;
+                    if problem.index.is_some() {
+                        self.void_calls += 1;
+                        self.ready.push_back(Event::CallVoid);
+                    }
                     self.problems.push(problem.to_string());
                 }
                 _ => {}
@@ -182,7 +186,8 @@ impl Answer {
         );
         let reason = match &outcome.stop {
             _ if limited => Reason::Length,
-            _ if self.calls > 0 => Reason::Calls,
+            // A client that has seen a part of a malformed call must not execute it.
+            _ if self.calls > 0 && self.void_calls == 0 => Reason::Calls,
             StopReason::StopString(string) => Reason::StopString(string.clone()),
             _ => Reason::Stop,
         };
@@ -330,7 +335,16 @@ impl Whole {
             Event::Logprobs(logprobs) => self.logprobs.extend(logprobs),
             Event::Text(text) => self.text.push_str(&text),
             Event::Reasoning(text) => self.reasoning.push_str(&text),
-            Event::Call { name, arguments } => self.calls.push((name, arguments)),
+            Event::CallBegin(name) => self.calls.push((name, String::new())),
+            Event::CallArguments(delta) => {
+                if let Some((_, arguments)) = self.calls.last_mut() {
+                    arguments.push_str(&delta);
+                }
+            }
+            Event::CallEnd => {}
+            Event::CallVoid => {
+                self.calls.pop();
+            }
             Event::End(end) => self.end = Some(end),
         }
     }

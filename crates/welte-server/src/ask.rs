@@ -110,7 +110,7 @@ impl Ask {
             let tools = self.tools.iter().filter_map(Tool::from_json).collect();
             let parsing = match (rendered, served.format) {
                 (Some(rendered), Some(format)) => Some(Parsing {
-                    parser: CallParser::after_prompt(format, tools, &rendered).whole_calls(),
+                    parser: CallParser::after_prompt(format, tools, &rendered),
                     one_call: self.one_call,
                 }),
                 _ => None,

@@ -146,7 +146,8 @@ impl sse::Format for CompletionStream {
             Event::Text(text) | Event::Reasoning(text) => {
                 json!({ "index": index, "content": text, "stop": false })
             }
-            Event::Call { .. } => return Vec::new(),
+            Event::CallBegin(_) | Event::CallArguments(_) => return Vec::new(),
+            Event::CallEnd | Event::CallVoid => return Vec::new(),
             Event::End(end) => last(&self.served, "", &end),
         };
         let logprobs = std::mem::take(&mut self.logprobs);

@@ -181,6 +181,7 @@ async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
         chat,
         begun,
         logprobs: Vec::new(),
+        call: Default::default(),
     };
     if stream {
         return Ok(sse::response(answers, format, "application/x-ndjson"));
@@ -215,6 +216,8 @@ struct Lines {
     begun: Instant,
     /// Probabilities that the next line has.
     logprobs: Vec<Logprobs>,
+    /// Name and arguments of the call at hand.
+    call: (String, String),
 }
 
 impl Lines {
@@ -289,7 +292,20 @@ impl sse::Format for Lines {
             }
             Event::Text(text) => self.part(&text, "", &[]),
             Event::Reasoning(text) => self.part("", &text, &[]),
-            Event::Call { name, arguments } => self.part("", "", &[(name, arguments)]),
+            Event::CallBegin(name) => {
+                self.call = (name, String::new());
+                return Vec::new();
+            }
+            Event::CallArguments(delta) => {
+                self.call.1.push_str(&delta);
+                return Vec::new();
+            }
+            // Arguments are an object here, which cannot be sent in parts.
+            Event::CallEnd => {
+                let call = std::mem::take(&mut self.call);
+                self.part("", "", &[call])
+            }
+            Event::CallVoid => return Vec::new(),
             Event::End(end) => self.last(&Whole::default(), &end),
         };
         let logprobs = std::mem::take(&mut self.logprobs);
