@@ -24,6 +24,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut options = options(args)?;
     let mut load = args.place.options()?;
     load.slots = args.parallel;
+    load.embeddings = true;
     load.cache_positions = args.cache_positions;
     load.prefix_store = args.prefix.prefix_cache.is_some();
     let (catalog, first) = catalog::of(args, &load)?;
@@ -90,6 +91,10 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.defaults = args.sampling.options();
     options.seed = u64::try_from(args.sampling.seed).ok();
     options.metrics = args.metrics;
+    #[cfg(feature = "hub")]
+    if args.models_cached {
+        options.hub = Some(welte_hub::Hub::from_env()?.into());
+    }
     options.engine.queue = args.queue as usize;
     options.engine.prefix_store = args.prefix.options();
     Ok(options)

@@ -8,19 +8,24 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use welte::{Outcome, StopReason};
+use welte::{Logprobs, Outcome, StopReason};
 use welte_text::calls::{self, CallParser};
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
+    /// Probabilities of tokens, if they were asked for. Their text follows.
+    Logprobs(Vec<Logprobs>),
     Text(String),
     Reasoning(String),
-    /// A complete call. The arguments are a JSON object, as text.
-    Call {
-        name: String,
-        arguments: String,
-    },
+    /// A call of this function begins.
+    CallBegin(String),
+    /// More of the call's arguments. All of them together are a JSON object, as text.
+    CallArguments(String),
+    /// The call is complete.
+    CallEnd,
+    /// The call was malformed. Its source follows as text.
+    CallVoid,
     /// The last event.
     End(Box<End>),
 }
@@ -38,6 +43,8 @@ pub(crate) struct End {
     pub(crate) floor_share: Option<f64>,
     /// Tokens up to the end of the reasoning.
     pub(crate) reasoning_tokens: usize,
+    /// Probabilities of the prompt's tokens from the second on, if they were asked for.
+    pub(crate) prompt_logprobs: Vec<Logprobs>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,9 +74,9 @@ pub(crate) struct Answer {
     started: Instant,
     last_piece: Option<Instant>,
     ready: VecDeque<Event>,
-    /// Name and arguments of the call at hand.
-    call: Option<(String, String)>,
+    /// Complete calls, and those that were begun and malformed.
     calls: usize,
+    void_calls: usize,
     problems: Vec<String>,
     reasoning_tokens: usize,
     over: bool,
@@ -95,8 +102,8 @@ impl Answer {
             changing: Vec::new(),
             last_piece: None,
             ready: VecDeque::new(),
-            call: None,
             calls: 0,
+            void_calls: 0,
             problems: Vec::new(),
             reasoning_tokens: 0,
             over: false,
@@ -120,12 +127,20 @@ impl Answer {
         if let Some(last) = self.last_piece.replace(now) {
             self.served.metrics.piece(now - last);
         }
+        self.take_logprobs();
         match &mut self.parsing {
             Some(parsing) => {
                 let events = parsing.parser.push(&piece);
                 self.take(events);
             }
             None => self.ready.push_back(Event::Text(piece)),
+        }
+    }
+
+    fn take_logprobs(&mut self) {
+        let logprobs = self.stream.take_logprobs().to_vec();
+        if !logprobs.is_empty() {
+            self.ready.push_back(Event::Logprobs(logprobs));
         }
     }
 
@@ -144,23 +159,24 @@ impl Answer {
                     self.reasoning_tokens = self.stream.generated();
                     self.ready.push_back(Event::Reasoning(text));
                 }
-                calls::Event::CallBegin { name, .. } => self.call = Some((name, String::new())),
+                calls::Event::CallBegin { name, .. } => {
+                    self.ready.push_back(Event::CallBegin(name));
+                }
                 calls::Event::CallArguments { delta, .. } => {
-                    if let Some((_, arguments)) = &mut self.call {
-                        arguments.push_str(&delta);
-                    }
+                    self.ready.push_back(Event::CallArguments(delta));
                 }
                 calls::Event::CallEnd { .. } => {
-                    if let Some((name, arguments)) = self.call.take() {
-                        self.calls += 1;
-                        self.ready.push_back(Event::Call { name, arguments });
-                    }
+                    self.calls += 1;
+                    self.ready.push_back(Event::CallEnd);
                     if one_call {
                         self.stream.cancel_handle().cancel();
                     }
                 }
                 calls::Event::Problem(problem) => {
-                    self.call = None;
+                    if problem.index.is_some() {
+                        self.void_calls += 1;
+                        self.ready.push_back(Event::CallVoid);
+                    }
                     self.problems.push(problem.to_string());
                 }
                 _ => {}
@@ -169,6 +185,7 @@ impl Answer {
     }
 
     fn end(&mut self) -> Result<(), Failure> {
+        self.take_logprobs();
         let events = self.parsing.as_mut().map(|parsing| parsing.parser.finish());
         self.take(events.unwrap_or_default());
         let Some(outcome) = self.stream.outcome().cloned() else {
@@ -180,7 +197,8 @@ impl Answer {
         );
         let reason = match &outcome.stop {
             _ if limited => Reason::Length,
-            _ if self.calls > 0 => Reason::Calls,
+            // A client that has seen a part of a malformed call must not execute it.
+            _ if self.calls > 0 && self.void_calls == 0 => Reason::Calls,
             StopReason::StopString(string) => Reason::StopString(string.clone()),
             _ => Reason::Stop,
         };
@@ -196,6 +214,7 @@ impl Answer {
             reason,
             // A stop string takes tokens back.
             reasoning_tokens: self.reasoning_tokens.min(outcome.tokens.len()),
+            prompt_logprobs: self.stream.prompt_logprobs(),
             outcome,
             problems: std::mem::take(&mut self.problems),
             changing: std::mem::take(&mut self.changing),
@@ -318,15 +337,26 @@ pub(crate) struct Whole {
     pub(crate) reasoning: String,
     /// Names and arguments.
     pub(crate) calls: Vec<(String, String)>,
+    pub(crate) logprobs: Vec<Logprobs>,
     end: Option<Box<End>>,
 }
 
 impl Whole {
     fn add(&mut self, event: Event) {
         match event {
+            Event::Logprobs(logprobs) => self.logprobs.extend(logprobs),
             Event::Text(text) => self.text.push_str(&text),
             Event::Reasoning(text) => self.reasoning.push_str(&text),
-            Event::Call { name, arguments } => self.calls.push((name, arguments)),
+            Event::CallBegin(name) => self.calls.push((name, String::new())),
+            Event::CallArguments(delta) => {
+                if let Some((_, arguments)) = self.calls.last_mut() {
+                    arguments.push_str(&delta);
+                }
+            }
+            Event::CallEnd => {}
+            Event::CallVoid => {
+                self.calls.pop();
+            }
             Event::End(end) => self.end = Some(end),
         }
     }

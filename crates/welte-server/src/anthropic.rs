@@ -265,6 +265,7 @@ fn blocks(app: &App, whole: &Whole) -> Vec<Value> {
 enum Block {
     Text,
     Thinking,
+    Call,
 }
 
 struct MessageStream {
@@ -315,6 +316,7 @@ impl sse::Format for MessageStream {
 
     fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
         match event {
+            Event::Logprobs(_) => Vec::new(),
             Event::Text(text) => self.grow(
                 Block::Text,
                 json!({ "type": "text", "text": "" }),
@@ -325,18 +327,19 @@ impl sse::Format for MessageStream {
                 json!({ "type": "thinking", "thinking": "", "signature": "" }),
                 json!({ "type": "thinking_delta", "thinking": text }),
             ),
-            Event::Call { name, arguments } => {
+            Event::CallBegin(name) => {
                 let mut all: Vec<Value> = self.stop().into_iter().collect();
                 let id = self.app.id("toolu_");
                 all.push(
                     self.start(json!({ "type": "tool_use", "id": id, "name": name, "input": {} })),
                 );
-                all.push(
-                    self.delta(json!({ "type": "input_json_delta", "partial_json": arguments })),
-                );
-                all.push(json!({ "type": "content_block_stop", "index": self.blocks - 1 }));
+                self.open = Some(Block::Call);
                 all
             }
+            Event::CallArguments(delta) => {
+                vec![self.delta(json!({ "type": "input_json_delta", "partial_json": delta }))]
+            }
+            Event::CallEnd | Event::CallVoid => self.stop().into_iter().collect(),
             Event::End(end) => {
                 let mut all: Vec<Value> = self.stop().into_iter().collect();
                 let (reason, sequence) = stop_reason(&end);

@@ -9,15 +9,20 @@ mod app;
 mod ask;
 mod changing;
 mod doors;
+mod embeddings;
 mod engine;
 mod error;
 mod fields;
 mod health;
+#[cfg(feature = "hub")]
+mod hub;
 mod llama;
+mod logprobs;
 mod metrics;
 mod models;
 mod ollama;
 mod openai;
+mod openapi;
 mod page;
 mod router;
 mod sampling;
@@ -26,6 +31,8 @@ mod sse;
 mod times;
 
 pub use changing::Changing;
+#[cfg(feature = "hub")]
+pub use hub::HubAccess;
 pub use models::{BandwidthOf, Catalog, Planned, name_of};
 pub use router::router;
 pub use serve::{Server, ShutdownHandle, serve};
@@ -70,6 +77,9 @@ pub struct ServerOptions {
     pub head_timeout: Duration,
     /// How long the body of a request may take to arrive.
     pub body_timeout: Duration,
+    /// Lets clients download and delete models; `None`: they may not.
+    #[cfg(feature = "hub")]
+    pub hub: Option<HubAccess>,
     /// Connections at a time.
     pub connections: usize,
     /// How long answers may take after the server was asked to end.
@@ -95,6 +105,8 @@ impl Default for ServerOptions {
             drop_changing: Vec::new(),
             head_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(60),
+            #[cfg(feature = "hub")]
+            hub: None,
             connections: 1024,
             drain: Duration::from_secs(30),
         }

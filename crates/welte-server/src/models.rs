@@ -9,6 +9,8 @@ use crate::{ServerOptions, app};
 use axum::http::StatusCode;
 use std::collections::BTreeMap;
 use std::ops::Deref;
+#[cfg(feature = "hub")]
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -209,11 +211,16 @@ struct State {
 }
 
 impl Entry {
-    fn new(source: &Source, keep_alive: Option<Duration>, released: &Arc<Notify>) -> Entry {
+    fn new(
+        name: String,
+        path: Option<String>,
+        keep_alive: Option<Duration>,
+        released: &Arc<Notify>,
+    ) -> Entry {
         Entry {
-            id: source.name.clone(),
+            id: name,
             created: app::unix_time().as_secs(),
-            path: source.path.clone(),
+            path,
             released: released.clone(),
             metrics: Arc::default(),
             state: Mutex::new(State {
@@ -310,7 +317,7 @@ impl Models {
         let released = Arc::default();
         let mut entries = Vec::new();
         for source in catalog.sources {
-            let entry = Entry::new(&source, options.keep_alive, &released);
+            let entry = Entry::new(source.name, source.path, options.keep_alive, &released);
             if let Some(model) = source.model {
                 let served = Served::new(&entry, model, options)?;
                 entry.state().served = Some(Arc::new(served));
@@ -340,6 +347,42 @@ impl Models {
             .iter()
             .filter_map(|entry| entry.loaded())
             .collect()
+    }
+
+    /// Adds a model that is loaded at its first request, unless one has this name.
+    #[cfg(feature = "hub")]
+    pub(crate) fn add(&self, name: &str, path: &Path, options: &ServerOptions) {
+        let path = path.display().to_string();
+        let mut entries = self.entries();
+        if entries.iter().all(|entry| entry.id != name) {
+            let entry = Entry::new(
+                name.to_string(),
+                Some(path),
+                options.keep_alive,
+                &self.released,
+            );
+            entries.push(Arc::new(entry));
+        }
+    }
+
+    /// Deletes files, and forgets the models whose files are gone. Requests at work go on.
+    #[cfg(feature = "hub")]
+    pub(crate) fn remove_deleted(
+        &self,
+        delete: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let exists =
+            |entry: &Arc<Entry>| entry.path.as_ref().is_some_and(|p| Path::new(p).exists());
+        let before: Vec<String> = self
+            .all()
+            .into_iter()
+            .filter(exists)
+            .map(|entry| entry.id.clone())
+            .collect();
+        delete()?;
+        let gone = |entry: &Arc<Entry>| before.contains(&entry.id) && !exists(entry);
+        self.entries().retain(|entry| !gone(entry));
+        Ok(())
     }
 
     /// The model that a request names, or the default one.

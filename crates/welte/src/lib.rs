@@ -40,8 +40,8 @@ pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;
 pub use engine::{
-    CancelHandle, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot, Status,
-    Stream, WaitingSnapshot,
+    CancelHandle, Embedding, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot,
+    Status, Stream, WaitingSnapshot,
 };
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, StopReason, Timings};

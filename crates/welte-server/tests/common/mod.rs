@@ -31,6 +31,7 @@ pub(crate) fn load_options(context: u32) -> LoadOptions {
     let mut options = LoadOptions::default();
     (options.context, options.slots, options.threads) = (context, 2, Some(2));
     (options.device, options.prompt_rows) = ("cpu".parse().unwrap(), 64);
+    options.embeddings = true;
     options
 }
 

@@ -3,6 +3,7 @@
 
 mod channel;
 mod disk;
+mod embedding;
 mod logprobs;
 mod pace;
 mod pages;
@@ -14,6 +15,7 @@ mod snapshot;
 mod stream;
 mod thread;
 
+pub use embedding::Embedding;
 pub use request::Request;
 pub use shared::Status;
 pub use snapshot::{NodeSnapshot, SlotSnapshot, Snapshot, WaitingSnapshot};
@@ -131,7 +133,8 @@ impl Handle {
             replaying: context.replays().map(|tools| tools.replaying()),
         };
         let (decode, prompt) = (model.inner.decode, model.inner.prompt);
-        let scheduler = Scheduler::new(shared.clone(), program, decode, prompt, disk);
+        let embed = model.inner.embed;
+        let scheduler = Scheduler::new(shared.clone(), program, decode, prompt, embed, disk);
         let driver = Driver::new(shared, scheduler, context, make);
         Ok((Arc::new(handle), driver))
     }
