@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 use welte::{DeviceChoice, Format, LoadOptions, PrefixStoreOptions, Replay, Sampling};
+use welte_server::Changing;
 
 /// Runs language models at the speed of the memory.
 #[derive(Parser)]
@@ -441,6 +442,10 @@ pub(crate) struct ServeArgs {
     /// The model's name in the APIs (repeatable, in the order of the models) [default: the file's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Vec<String>,
+    /// Lines of system prompts to leave out, because they change with every request and so empty the prompt cache:
+    /// billing, times or ids (repeatable, or separated by commas)
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) drop_changing: Vec<Changing>,
     /// Seconds that an answer may take, waiting included (0: no limit)
     #[arg(long, default_value_t = 600, value_name = "S")]
     pub(crate) timeout: u64,
