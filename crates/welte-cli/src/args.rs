@@ -5,7 +5,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use welte::{DeviceChoice, Format, LoadOptions, PrefixStoreOptions, Replay, Sampling};
+use welte::{
+    DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions, Replay, Sampling,
+    Speculation,
+};
 
 /// Runs language models at the speed of the memory.
 #[derive(Parser)]
@@ -182,6 +185,45 @@ pub(crate) struct SamplingArgs {
     /// Drop tokens less likely than P times the most likely; 0 drops none
     #[arg(long, default_value_t = 0.05, value_name = "P")]
     pub(crate) min_p: f32,
+    /// Keep the tokens with the most typical information, of total probability P; 1 keeps all
+    #[arg(long, alias = "typical-p", default_value_t = 1.0, value_name = "P")]
+    pub(crate) typical: f32,
+    /// Keep the logits within N standard deviations of the largest; 0 keeps all
+    #[arg(
+        long,
+        alias = "top-n-sigma",
+        default_value_t = 0.0,
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
+    pub(crate) top_nsigma: f32,
+    /// Drop the most likely tokens with this probability; 0 is never
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    pub(crate) xtc_probability: f32,
+    /// Tokens are dropped from this probability on, all but the least likely of them
+    #[arg(long, default_value_t = 0.1, value_name = "P")]
+    pub(crate) xtc_threshold: f32,
+    /// Vary the temperature by X in both directions, with the entropy; 0 keeps it
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    pub(crate) dynatemp_range: f32,
+    /// How the temperature follows the entropy
+    #[arg(long, default_value_t = 1.0, value_name = "X")]
+    pub(crate) dynatemp_exp: f32,
+    /// Penalty against repeating runs of tokens (DRY); 0 is none
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    pub(crate) dry_multiplier: f32,
+    /// Growth of the penalty with each token of the run
+    #[arg(long, default_value_t = 1.75, value_name = "X")]
+    pub(crate) dry_base: f32,
+    /// Shortest repeated run that is penalised
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub(crate) dry_allowed_length: u32,
+    /// Recent tokens that DRY looks at (-1: all)
+    #[arg(long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) dry_penalty_last_n: i64,
+    /// Text at which a run ends, in place of newline, colon, quote and asterisk (repeatable; none: no text)
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) dry_sequence_breaker: Vec<String>,
     /// Divide the logits of recent tokens by X; 1 is none
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     pub(crate) repeat_penalty: f32,
@@ -204,6 +246,9 @@ pub(crate) struct SamplingArgs {
         allow_hyphen_values = true
     )]
     pub(crate) presence_penalty: f32,
+    /// Choose no end token before N tokens
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) min_tokens: usize,
     /// Never choose an end token
     #[arg(long)]
     pub(crate) ignore_eos: bool,
@@ -233,6 +278,20 @@ impl SamplingArgs {
             } else {
                 self.seed as u64
             },
+            typical_p: self.typical,
+            // llama.cpp switches it off with -1.
+            top_n_sigma: match self.top_nsigma == -1.0 {
+                true => 0.0,
+                false => self.top_nsigma,
+            },
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            dynatemp_range: self.dynatemp_range,
+            dynatemp_exponent: self.dynatemp_exp,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_last_n: u32::try_from(self.dry_penalty_last_n).unwrap_or(u32::MAX),
         }
     }
 
@@ -242,6 +301,12 @@ impl SamplingArgs {
         options.sampling = self.sampling();
         options.stop = self.stop.clone();
         options.ignore_end = self.ignore_eos;
+        options.min_tokens = self.min_tokens;
+        match &self.dry_sequence_breaker[..] {
+            [] => {}
+            [none] if none == "none" => options.dry_breakers.clear(),
+            breakers => options.dry_breakers = breakers.to_vec(),
+        }
         options
     }
 }
@@ -264,6 +329,55 @@ impl PrefixArgs {
             dir,
             bytes: self.prefix_cache_size,
         })
+    }
+}
+
+/// Where guesses of the next tokens come from.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Spec {
+    /// Earlier text of prompt and answer
+    Ngram,
+    /// The draft model
+    Draft,
+    /// Nowhere
+    Off,
+}
+
+/// Speculation.
+#[derive(Args)]
+pub(crate) struct SpecArgs {
+    /// Guess tokens ahead where it pays, from: ngram (earlier text), draft (the model of -md) or off [default: draft with
+    /// -md, else ngram]. It never changes the text
+    #[arg(long, value_enum, value_name = "FROM")]
+    pub(crate) spec: Option<Spec>,
+    /// A smaller model with the same vocabulary that guesses (also -md)
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model_draft: Option<String>,
+    /// The most tokens to guess at a time
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) draft_max: u16,
+}
+
+impl SpecArgs {
+    /// Sets the engine's options. `load` loads the draft model.
+    pub(crate) fn set(
+        &self,
+        options: &mut EngineOptions,
+        load: impl FnOnce(&str) -> anyhow::Result<Model>,
+    ) -> anyhow::Result<()> {
+        options.draft_max = self.draft_max.into();
+        options.speculation = match (self.spec, &self.model_draft) {
+            (None | Some(Spec::Draft), Some(draft)) => Speculation::Model(load(draft)?),
+            (Some(Spec::Ngram | Spec::Off), Some(_)) => {
+                anyhow::bail!("-md is used with --spec draft only; leave one of both out")
+            }
+            (Some(Spec::Draft), None) => {
+                anyhow::bail!("--spec draft needs a draft model; name it with -md")
+            }
+            (None | Some(Spec::Ngram), None) => Speculation::Ngram,
+            (Some(Spec::Off), None) => Speculation::Off,
+        };
+        Ok(())
     }
 }
 
@@ -294,6 +408,8 @@ pub(crate) struct RunArgs {
     /// Show how long each step until the first token took
     #[arg(short, long)]
     pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
     #[command(flatten)]
     pub(crate) prefix: PrefixArgs,
 }
@@ -366,6 +482,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) queue: u32,
     #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    #[command(flatten)]
     pub(crate) prefix: PrefixArgs,
     /// Key that clients must send (repeatable)
     #[arg(long, value_name = "KEY")]
@@ -421,6 +539,14 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads a number from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("use a number from 0 to 1".to_string()),
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rows {
     Md,
@@ -455,6 +581,15 @@ pub(crate) struct BenchArgs {
     /// Decode this many sequences together, comma-separated: the table of llama-batched-bench
     #[arg(long, value_name = "B", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["ladder", "random_depth", "serve"])]
     pub(crate) batched: Vec<u32>,
+    /// Generate with a made-up draft that is right with this probability per token, comma-separated
+    #[arg(long, value_name = "P", value_delimiter = ',', value_parser = share, conflicts_with_all = ["ladder", "random_depth", "serve", "batched"])]
+    pub(crate) speculative: Vec<f64>,
+    /// Cost of a guess of --speculative, as a share of a token's
+    #[arg(long, default_value_t = 0.125, value_name = "P", requires = "speculative", value_parser = share)]
+    pub(crate) draft_cost: f64,
+    /// The most guesses of --speculative at a time
+    #[arg(long, default_value_t = 16, value_name = "N", requires = "speculative", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) draft_max: u16,
     /// Answer requests that arrive at random times, so many per second on average, comma-separated (inf: all at once)
     #[arg(long, value_name = "RATE", value_delimiter = ',', value_parser = rate, conflicts_with_all = ["ladder", "random_depth"])]
     pub(crate) serve: Vec<f64>,
@@ -695,6 +830,7 @@ pub(crate) fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> 
             Some("-sys") if !literal => "--system-prompt".into(),
             Some("-hf") if !literal => "--hf-repo".into(),
             Some("-np") if !literal => "--parallel".into(),
+            Some("-md") if !literal => "--model-draft".into(),
             Some("-ctk") if !literal => "--cache-type-k".into(),
             Some("-ctv") if !literal => "--cache-type-v".into(),
             _ => arg,

@@ -3,6 +3,7 @@
 
 mod chain;
 mod contract;
+mod host_choice;
 mod library;
 mod persistent;
 mod picks;
@@ -30,7 +31,7 @@ use slots::Running;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
-use welte_device::{Checks, MaskBoard, Profile, Replay};
+use welte_device::{Checks, HostScratch, MaskBoard, Pick, Profile, Replay};
 use welte_table::{BufferId, BufferRef, Class, Command, Op, Row};
 
 /// The decode pass: the first of a program.
@@ -60,6 +61,10 @@ pub struct CudaContext {
     checks: Checks,
     /// Samples for output rows.
     sample: SampleKernel,
+    /// For slots whose tokens the host chooses.
+    scratch: HostScratch,
+    picks: Vec<Pick>,
+    chosen: Vec<u32>,
     mailbox: HostBlock,
     cancel_word: HostBlock,
     masks: Arc<MaskBoard>,
@@ -146,7 +151,14 @@ impl CudaContext {
             cancel: cancel_word.device(),
             masks: masks.device(),
         };
-        let cx = Lowering::new(program, &gpu.info, &gpu, &loaded.weights, &places);
+        let cx = Lowering::new(
+            program,
+            &gpu.info,
+            &gpu,
+            &loaded.weights,
+            &places,
+            loaded.decode,
+        );
         let passes = ready_passes(loaded, &cx)?;
         let decode = &passes[DECODE];
         let launch = SampleLaunch::new(&cx, decode.result, program.vocab, decode.width)?;
@@ -172,6 +184,9 @@ impl CudaContext {
             slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
             checks: Checks::new(program),
             sample,
+            scratch: HostScratch::new(vocab, program.context as usize),
+            picks: Vec::with_capacity(decode_rows),
+            chosen: Vec::with_capacity(decode_rows),
             mailbox,
             cancel_word,
             masks: Arc::new(MaskBoard::in_memory(slots, vocab, Box::new(masks))),
@@ -311,9 +326,7 @@ impl CudaContext {
 
     /// Output rows that a step has copied to the host.
     fn outputs(&self, values: usize) -> &[f32] {
-        let bytes = &self.outputs.as_slice()[..values * 4];
-        // SAFETY: pinned memory is page-aligned, and any bytes are floats.
-        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), values) }
+        floats_of(&self.outputs, values)
     }
 
     /// Enqueues the upload of the step state (`Step` of `common.cuh`) and of the rows' tokens. Each row of a decode pass may make
@@ -467,6 +480,13 @@ impl CudaContext {
                 .launch(kernel, [launch.blocks, count, 1], bytes_of(&args))
         }
     }
+}
+
+/// The first values of a block.
+fn floats_of(block: &HostBlock, values: usize) -> &[f32] {
+    let bytes = &block.as_slice()[..values * 4];
+    // SAFETY: pinned memory is page-aligned, and any bytes are floats.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), values) }
 }
 
 impl Drop for CudaContext {

@@ -83,6 +83,7 @@ fn settings(n: &mut Numbers) -> Sampling {
         presence_penalty: n.pick(&[0.0, 0.5]),
         penalty_last_n: n.pick(&[0, 5, 64, 1000]),
         seed: n.next() << 20 ^ n.next(),
+        ..Sampling::default()
     }
 }
 

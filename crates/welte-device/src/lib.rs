@@ -12,6 +12,7 @@
 mod checks;
 pub mod conformance;
 mod error;
+mod host;
 mod id;
 mod logprobs;
 mod mask;
@@ -25,10 +26,11 @@ pub mod timeline;
 
 pub use checks::{Checks, StepPlan};
 pub use error::Error;
+pub use host::{HostScratch, HostSlot, argmax};
 pub use id::{DeviceId, DeviceInfo};
 pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, is_token};
-pub use noise::noise;
+pub use noise::{chance, noise};
 pub use options::{DeviceOptions, Replay, Replaying};
 pub use plan::{Plan, Progress};
 pub use profile::Profile;

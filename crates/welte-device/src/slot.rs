@@ -17,6 +17,9 @@ pub struct SlotState<'a> {
     /// Only tokens that the slot's mask allows are chosen ([`Context::masks`](crate::Context::masks)). All others count as
     /// tokens with the logit minus infinity, before biases, penalties and filters.
     pub masked: bool,
+    /// Tokens at which a repeated run ends, for DRY: bit `token % 32` of word `token / 32`. It may be shorter than the
+    /// vocabulary.
+    pub breakers: &'a [u32],
 }
 
 impl SlotState<'_> {

@@ -42,8 +42,8 @@ pub use engine::Driver;
 #[doc(hidden)]
 pub use engine::SyntheticDraft;
 pub use engine::{
-    CancelHandle, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot, Speculated,
-    Speculation, Status, Stream, WaitingSnapshot,
+    CancelHandle, Embedding, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot,
+    Speculated, Speculation, Status, Stream, WaitingSnapshot,
 };
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, StopReason, Timings};

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
-use welte_device::{MaskBoard, SlotState};
+use welte_device::{HostSlot, MaskBoard, SlotState};
 use welte_table::{Command, Program, params};
 
 /// Threads per block.
@@ -206,6 +206,8 @@ pub(crate) struct Sampler {
     vocab: u32,
     /// Whether the device has another state.
     changed: bool,
+    /// The same state, for choices on the host.
+    host: HostSlot,
 }
 
 /// Indices of words in the head.
@@ -239,6 +241,7 @@ impl Sampler {
             history,
             vocab: program.vocab,
             changed: true,
+            host: HostSlot::new(program.vocab as usize, history),
         };
         sampler.set(&SlotState::default());
         sampler
@@ -252,7 +255,9 @@ impl Sampler {
             history,
             ends,
             masked,
+            breakers: _,
         } = state;
+        self.host.set(state);
         let least = if s.min_p > 0.0 {
             s.min_p.min(1.0).ln()
         } else {
@@ -283,7 +288,7 @@ impl Sampler {
         self.words[at::HEAD] = 0;
         self.words[at::LEN] = 0;
         for token in &history[history.len().saturating_sub(self.history)..] {
-            self.remember(*token);
+            self.append(*token);
         }
         let ends = &ends[..ends.len().min(MOST_ENDS)];
         self.words[at::ENDS] = ends.len() as u32;
@@ -318,8 +323,23 @@ impl Sampler {
         std::mem::take(&mut self.changed).then(|| self.head())
     }
 
+    /// True if the kernel does not know the settings: the host chooses the tokens.
+    pub(crate) fn is_left_to_host(&self) -> bool {
+        self.host.settings().is_extended()
+    }
+
+    /// The state for choices on the host.
+    pub(crate) fn host(&self) -> &HostSlot {
+        &self.host
+    }
+
     /// Appends an emitted token to the history.
     pub(crate) fn remember(&mut self, token: u32) {
+        self.host.remember(token);
+        self.append(token);
+    }
+
+    fn append(&mut self, token: u32) {
         let head = self.words[at::HEAD] as usize;
         self.words[HEAD_WORDS + MOST_ENDS + head] = token;
         self.words[at::HEAD] = ((head + 1) % self.history) as u32;

@@ -4,6 +4,7 @@
 mod channel;
 mod disk;
 mod draft;
+mod embedding;
 mod logprobs;
 mod pace;
 mod pages;
@@ -18,6 +19,7 @@ mod thread;
 #[doc(hidden)]
 pub use draft::SyntheticDraft;
 pub use draft::{Speculated, Speculation};
+pub use embedding::Embedding;
 pub use request::Request;
 pub use shared::Status;
 pub use snapshot::{NodeSnapshot, SlotSnapshot, Snapshot, WaitingSnapshot};
@@ -149,7 +151,16 @@ impl Handle {
         };
         let (decode, prompt) = (model.inner.decode, model.inner.prompt);
         let speculator = Speculator::of(model, options)?;
-        let scheduler = Scheduler::new(shared.clone(), program, decode, prompt, disk, speculator);
+        let embed = model.inner.embed;
+        let scheduler = Scheduler::new(
+            shared.clone(),
+            program,
+            decode,
+            prompt,
+            embed,
+            disk,
+            speculator,
+        );
         let driver = Driver::new(shared, scheduler, context, make);
         Ok((Arc::new(handle), driver))
     }

@@ -3,6 +3,7 @@
 //! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
+mod embed;
 mod publish;
 mod recovery;
 mod verify;
@@ -20,7 +21,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
+use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::{Program, Row};
 
 /// The context does not work any more.
@@ -42,6 +43,7 @@ pub(crate) struct Scheduler {
     shared: Arc<Shared>,
     decode: PassSpec,
     prompt: PassSpec,
+    embed: Option<PassSpec>,
     pages: Pages,
     pace: Pace,
     /// `None`: nothing is guessed.
@@ -64,12 +66,13 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler without requests. `decode` and `prompt` are the numbers of these passes.
+    /// A scheduler without requests. `decode`, `prompt` and `embed` are the numbers of these passes.
     pub(crate) fn new(
         shared: Arc<Shared>,
         program: &Arc<Program>,
         decode: usize,
         prompt: usize,
+        embed: Option<usize>,
         disk: Option<Disk>,
         speculator: Option<Speculator>,
     ) -> Scheduler {
@@ -83,6 +86,7 @@ impl Scheduler {
         Scheduler {
             decode,
             prompt,
+            embed: embed.map(pass),
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
             speculator,
@@ -110,8 +114,11 @@ impl Scheduler {
     pub(crate) fn turn(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         self.intake();
         self.admit(context)?;
+        // The first prompt and its chain may take long.
+        self.publish_status();
         self.restore(context)?;
         self.compute_prompts(context)?;
+        self.compute_embeddings(context)?;
         self.compute_generated(context)?;
         self.decode(context)?;
         self.publish();
@@ -142,10 +149,14 @@ impl Scheduler {
         self.retire();
     }
 
-    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them.
+    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them. A request whose
+    /// prompt begins like one that is being computed waits for that one's pages.
     fn admit(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
+            let (running, pages) = (&self.running, &self.pages);
+            let shares = |s: &Sequence| running.iter().any(|r| pages.would_share(r, s));
             let best = self.waiting.iter().enumerate();
+            let best = best.filter(|(_, sequence)| !shares(sequence));
             let best = best.min_by_key(|(_, sequence)| order(sequence));
             let Some((best, _)) = best else { break };
             let Some(slot) = self.free_slots.pop() else {
@@ -321,7 +332,8 @@ impl Scheduler {
         for sequence in &mut self.running {
             behind -= usize::from(sequence.is_filling());
             let left = budget - self.rows.len();
-            let (role, run) = match sequence.is_filling() && sequence.restore.is_none() {
+            let computes = sequence.is_filling() && sequence.restore.is_none();
+            let (role, run) = match computes && !sequence.embeds {
                 true => sequence.next_run(),
                 false => continue,
             };
@@ -371,7 +383,7 @@ impl Scheduler {
         self.logprobs.clear();
         let picked = self.running.iter().filter(|s| s.planned > 0);
         for (sequence, (pick, token)) in picked.zip(self.picks.iter().zip(&self.chosen)) {
-            if let Some(top) = sequence.top {
+            if let Some(top) = sequence.top.filter(|_| is_token(*token)) {
                 self.logprobs.ask(pick.output as usize, *token, top);
             }
         }
@@ -383,7 +395,8 @@ impl Scheduler {
         for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
             sequence.planned = 0;
             if let Some(&token) = chosen.next() {
-                let answer = sequence.top.and_then(|_| answers.next());
+                let asked = sequence.top.filter(|_| is_token(token));
+                let answer = asked.and_then(|_| answers.next());
                 sequence.take_with(token, answer);
             }
         }

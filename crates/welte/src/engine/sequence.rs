@@ -6,7 +6,7 @@ use super::draft::Draft;
 use super::shared::Shared;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
-use crate::{Error, Model, Request};
+use crate::{Error, GenerateOptions, Model, Request};
 use std::sync::Arc;
 use std::time::Instant;
 use welte_device::{Logprobs, SlotState};
@@ -21,12 +21,16 @@ pub(crate) struct Sequence {
     pub(crate) exact: bool,
     /// Uses the prefix cache.
     pub(crate) shared: bool,
+    /// Its vector is wanted in place of tokens.
+    pub(crate) embeds: bool,
     /// The longest chain.
     pub(crate) chain: usize,
     sampling: Sampling,
     /// Biases of the request, then those that forbid the end tokens.
     bias: Vec<(u32, f32)>,
     ends: Vec<u32>,
+    /// Tokens at which a repeated run ends: a bit per token.
+    breakers: Vec<u32>,
     /// Biases in force once so many tokens are generated.
     biases: usize,
     min_tokens: usize,
@@ -129,10 +133,12 @@ impl Sequence {
             exact: request.exact,
             // Cached tokens have no logits.
             shared: request.prefix_cache && options.prompt_logprobs.is_none(),
+            embeds: false,
             chain: options.chain.unwrap_or(longest).clamp(1, longest),
             sampling: options.sampling,
             bias,
             ends,
+            breakers: breakers(model, options),
             biases,
             min_tokens: options.min_tokens,
             slot_changed: false,
@@ -205,6 +211,7 @@ impl Sequence {
             },
             history: &self.tokens,
             ends: &self.ends,
+            breakers: &self.breakers,
             masked: false,
         }
     }
@@ -272,6 +279,26 @@ impl Sequence {
         }
         self.end.is_none()
     }
+}
+
+/// The tokens whose text contains one of DRY's sequence breakers. Empty if DRY is off.
+fn breakers(model: &Model, options: &GenerateOptions) -> Vec<u32> {
+    if !options.sampling.has_dry() || options.dry_breakers.is_empty() {
+        return Vec::new();
+    }
+    let vocab = model.vocab();
+    let mut bits = vec![0u32; vocab.div_ceil(32) as usize];
+    for token in 0..vocab {
+        let text = model.token_bytes(token);
+        let contains = |breaker: &String| {
+            let breaker = breaker.as_bytes();
+            text.windows(breaker.len()).any(|part| part == breaker)
+        };
+        if options.dry_breakers.iter().any(contains) {
+            bits[token as usize / 32] |= 1 << (token % 32);
+        }
+    }
+    bits
 }
 
 /// Nobody hangs: a sequence that is dropped has ended.
