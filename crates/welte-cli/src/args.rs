@@ -9,6 +9,7 @@ use welte::{
     DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions, Replay, Sampling,
     Speculation,
 };
+use welte_server::Changing;
 
 /// Runs language models at the speed of the memory.
 #[derive(Parser)]
@@ -494,6 +495,10 @@ pub(crate) struct ServeArgs {
     /// The model's name in the APIs (repeatable, in the order of the models) [default: the file's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Vec<String>,
+    /// Lines of system prompts to leave out, because they change with every request and so empty the prompt cache:
+    /// billing, times or ids (repeatable, or separated by commas)
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) drop_changing: Vec<Changing>,
     /// Seconds that an answer may take, waiting included (0: no limit)
     #[arg(long, default_value_t = 600, value_name = "S")]
     pub(crate) timeout: u64,

@@ -276,6 +276,7 @@ impl Scheduler {
                 draft: None,
             });
         }
+        self.totals[1] += self.picks.len() as u64;
         self.choose(context)?;
         self.settle();
         Ok(())
