@@ -131,6 +131,7 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     let interrupted = outcome.stop == StopReason::Cancelled;
     if args.verbose {
         figures::start_line(&model, begun.unwrap_or_default(), &outcome);
+        figures::speculation_line(&outcome);
     }
     eprintln!("{}", figures::closing_line(&session, &outcome));
     figures::note_full_context(&model, &outcome);
@@ -149,14 +150,11 @@ pub(crate) fn load(source: &str, args: &RunArgs) -> anyhow::Result<Model> {
     source::load_with(source, &options)
 }
 
-/// A conversation, with the prefix cache that the arguments ask for.
+/// A conversation, with the prefix cache and the speculation that the arguments ask for.
 pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> {
-    let store = args.prefix.options();
-    if store.is_none() {
-        return Ok(model.session()?);
-    }
     let mut options = EngineOptions::default();
-    options.prefix_store = store;
+    options.prefix_store = args.prefix.options();
+    args.spec.set(&mut options, |draft| load(draft, args))?;
     Ok(Engine::new(model, &options)?.session())
 }
 

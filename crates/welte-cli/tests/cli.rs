@@ -750,3 +750,59 @@ fn a_closed_pipe_is_no_error() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(err(&output), "");
 }
+
+#[test]
+fn bench_measures_a_made_up_draft() {
+    let bench = ["bench", "--synthetic", "tiny:q8_0", "--speculative", "0,1"];
+    let rows = rows(&[&bench[..], &["-p", "20", "-n", "40", "-r", "1"]].concat());
+    let number = |row: usize, name: &str| rows[row][name].as_f64().unwrap();
+    assert_eq!((number(0, "agreement"), number(1, "agreement")), (0.0, 1.0));
+    for row in 0..2 {
+        let shares = ["verifying", "drafting", "rest"].map(|name| number(row, name));
+        assert!(
+            (shares.iter().sum::<f64>() - 100.0).abs() < 1e-6,
+            "{shares:?}"
+        );
+        assert!(number(row, "speed") > 0.0 && number(row, "plain") > 0.0);
+    }
+    refused(&["bench", "--speculative", "1.5"], 2, &["--speculative"]);
+    refused(
+        &["bench", "--speculative", "0.5", "--ladder"],
+        2,
+        &["--speculative"],
+    );
+}
+
+#[test]
+fn speculation_never_changes_the_text() {
+    let answer = |more: &[&str]| {
+        let prompt = "The cat sat on the mat. The cat sat on the mat. The cat";
+        let run = [
+            "run",
+            "models/demo.gguf",
+            "--no-chat",
+            "-p",
+            prompt,
+            "-n",
+            "60",
+        ];
+        let run = welte(&[&run[..], &["--temp", "0", "-v"], more].concat());
+        assert_eq!(run.status.code(), Some(0), "{}", err(&run));
+        (String::from_utf8(run.stdout.clone()).unwrap(), err(&run))
+    };
+    let (plain, said) = answer(&["--spec", "off"]);
+    assert!(!said.contains("speculation:"), "{said}");
+    assert_eq!(answer(&["--spec", "ngram", "--draft-max", "4"]).0, plain);
+    assert_eq!(answer(&["-md", "models/demo.gguf"]).0, plain);
+    let run = ["run", "models/demo.gguf", "hello"];
+    for (wrong, word) in [
+        (&["--spec", "draft"][..], "-md"),
+        (
+            &["--spec", "off", "-md", "models/demo.gguf"],
+            "--spec draft",
+        ),
+        (&["-md", "synthetic:tiny:q8_0"], "cannot draft"),
+    ] {
+        refused(&[&run[..], wrong].concat(), 1, &[word]);
+    }
+}

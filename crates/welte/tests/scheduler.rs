@@ -95,13 +95,19 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
     all
 }
 
-fn engine(model: &Model, watch: &Arc<Watch>, seed: u64, plain: bool) -> (Engine, welte::Driver) {
+fn engine(
+    model: &Model,
+    watch: &Arc<Watch>,
+    seed: u64,
+    plain: bool,
+    speculation: Speculation,
+) -> (Engine, welte::Driver) {
     let watch = watch.clone();
     let wrap = move |context| -> Box<dyn welte::Context> {
         Box::new(Spy::new(context, &watch, Some(seed), plain))
     };
     let options = with(EngineOptions::default(), |o| {
-        o.speculation = Speculation::Ngram;
+        o.speculation = speculation;
         // What pays depends on the machine.
         o.speculate_always = true;
         o.draft_max = [16, 5, 1][seed as usize % 3];
@@ -111,7 +117,7 @@ fn engine(model: &Model, watch: &Arc<Watch>, seed: u64, plain: bool) -> (Engine,
 
 /// Each request by itself, with nothing cached.
 fn alone(model: &Model, requests: Vec<Request>, watch: &Arc<Watch>) -> Vec<Case> {
-    let (engine, mut driver) = engine(model, watch, 1, false);
+    let (engine, mut driver) = engine(model, watch, 1, false, Speculation::Off);
     let mut cases = Vec::new();
     for request in requests {
         let lone = with(request.clone(), |r| {
@@ -306,7 +312,15 @@ fn round(source: &str, seed: u64, count: usize) {
     let lone: HashMap<(u64, u32), u64> = watch.logits.lock().unwrap().clone();
     let plain = seed % 4 == 3;
     let watch = Arc::new(Watch::default());
-    let (engine, mut driver) = engine(&model, &watch, seed, plain);
+    let speculation = match seed % 2 {
+        0 => Speculation::Ngram,
+        // The same weights in another format often agree.
+        _ => {
+            let (shape, _) = source.rsplit_once(':').unwrap();
+            Speculation::Model(load(&format!("{shape}:q5_0"), &small_pool(slots)))
+        }
+    };
+    let (engine, mut driver) = engine(&model, &watch, seed, plain, speculation);
     let counts = together(&cases, &engine, &mut driver, &mut random, count);
     is_clean(&engine, &mut driver);
     let seen = watch.logits.lock().unwrap();
