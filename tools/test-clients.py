@@ -41,6 +41,11 @@ def test_openai(url):
     check(len(two.choices) == 2, "two answers were asked for")
     completion = client.completions.create(model="demo", prompt=["Once", "The fox"], max_tokens=4)
     check(len(completion.choices) == 2, "two completions were asked for")
+    probable = client.chat.completions.create(**ask, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    check("".join(one.token for one in probable) == text, f"the tokens are {probable}")
+    vectors = client.embeddings.create(model="demo", input=["A fox.", "A bear."]).data
+    floats = client.embeddings.create(model="demo", input="A bear.", encoding_format="float").data
+    check(max(abs(a - b) for a, b in zip(vectors[1].embedding, floats[0].embedding)) < 1e-6, "the vectors differ")
     responses(client)
     for kind, call in [
         (openai.BadRequestError, lambda: client.chat.completions.create(**ask, extra_body={"colour": 1})),
@@ -119,6 +124,7 @@ def test_ollama(url):
     streamed = "".join(part.message.content for part in parts)
     check(streamed == whole.message.content, f"streamed {streamed!r} in place of {whole.message.content!r}")
     check(parts[-1].done and parts[-1].done_reason == "length", f"the last part is {parts[-1]}")
+    check(len(client.embed(model="demo", input=["A fox.", "A bear."]).embeddings) == 2, "two vectors were asked for")
     check(client.generate(model="demo", prompt="Once", options={"num_predict": 4}).response, "nothing was generated")
     try:
         client.chat(model="other", messages=QUESTION)

@@ -22,6 +22,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut options = options(args)?;
     let mut load = args.place.options()?;
     load.slots = args.parallel;
+    load.embeddings = true;
     load.cache_positions = args.cache_positions;
     load.prefix_store = args.prefix.prefix_cache.is_some();
     let (catalog, first) = catalog::of(args, &load)?;
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         catalog::print_plan(&planned, args.models_memory);
     }
     drop(first);
-    options.bandwidth = Some(|device| floor::of_device(device.id, &device.name));
+    options.bandwidth = Some(|device| floor::known(device.id, &device.name));
     let address = match args.host.contains(':') {
         true => format!("[{}]:{}", args.host.trim_matches(['[', ']']), args.port),
         false => format!("{}:{}", args.host, args.port),
@@ -87,6 +88,10 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.defaults = args.sampling.options();
     options.seed = u64::try_from(args.sampling.seed).ok();
     options.metrics = args.metrics;
+    #[cfg(feature = "hub")]
+    if args.models_cached {
+        options.hub = Some(welte_hub::Hub::from_env()?.into());
+    }
     options.engine.queue = args.queue as usize;
     options.engine.prefix_store = args.prefix.options();
     Ok(options)

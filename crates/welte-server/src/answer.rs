@@ -7,12 +7,14 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use welte::{Outcome, StopReason};
+use welte::{Logprobs, Outcome, StopReason};
 use welte_text::calls::{self, CallParser};
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
+    /// Probabilities of tokens, if they were asked for. Their text follows.
+    Logprobs(Vec<Logprobs>),
     Text(String),
     Reasoning(String),
     /// A complete call. The arguments are a JSON object, as text.
@@ -35,6 +37,8 @@ pub(crate) struct End {
     pub(crate) floor_share: Option<f64>,
     /// Tokens up to the end of the reasoning.
     pub(crate) reasoning_tokens: usize,
+    /// Probabilities of the prompt's tokens from the second on, if they were asked for.
+    pub(crate) prompt_logprobs: Vec<Logprobs>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,12 +113,20 @@ impl Answer {
         if let Some(last) = self.last_piece.replace(now) {
             self.served.metrics.piece(now - last);
         }
+        self.take_logprobs();
         match &mut self.parsing {
             Some(parsing) => {
                 let events = parsing.parser.push(&piece);
                 self.take(events);
             }
             None => self.ready.push_back(Event::Text(piece)),
+        }
+    }
+
+    fn take_logprobs(&mut self) {
+        let logprobs = self.stream.take_logprobs().to_vec();
+        if !logprobs.is_empty() {
+            self.ready.push_back(Event::Logprobs(logprobs));
         }
     }
 
@@ -158,6 +170,7 @@ impl Answer {
     }
 
     fn end(&mut self) -> Result<(), Failure> {
+        self.take_logprobs();
         let events = self.parsing.as_mut().map(|parsing| parsing.parser.finish());
         self.take(events.unwrap_or_default());
         let Some(outcome) = self.stream.outcome().cloned() else {
@@ -185,6 +198,7 @@ impl Answer {
             reason,
             // A stop string takes tokens back.
             reasoning_tokens: self.reasoning_tokens.min(outcome.tokens.len()),
+            prompt_logprobs: self.stream.prompt_logprobs(),
             outcome,
             problems: std::mem::take(&mut self.problems),
             floor_share,
@@ -306,12 +320,14 @@ pub(crate) struct Whole {
     pub(crate) reasoning: String,
     /// Names and arguments.
     pub(crate) calls: Vec<(String, String)>,
+    pub(crate) logprobs: Vec<Logprobs>,
     end: Option<Box<End>>,
 }
 
 impl Whole {
     fn add(&mut self, event: Event) {
         match event {
+            Event::Logprobs(logprobs) => self.logprobs.extend(logprobs),
             Event::Text(text) => self.text.push_str(&text),
             Event::Reasoning(text) => self.reasoning.push_str(&text),
             Event::Call { name, arguments } => self.calls.push((name, arguments)),

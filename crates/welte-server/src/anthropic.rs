@@ -313,6 +313,7 @@ impl sse::Format for MessageStream {
 
     fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
         match event {
+            Event::Logprobs(_) => Vec::new(),
             Event::Text(text) => self.grow(
                 Block::Text,
                 json!({ "type": "text", "text": "" }),

@@ -22,6 +22,33 @@ pub(crate) enum Prompt {
     /// Text without a chat template.
     Text(String),
     Tokens(Vec<u32>),
+    /// What is between two texts, of which the beginning is known.
+    Infill {
+        prefix: String,
+        suffix: String,
+        middle: String,
+    },
+}
+
+impl Prompt {
+    /// The tokens of a prompt that is no conversation.
+    pub(crate) fn encode(&self, served: &Served) -> Result<Vec<u32>, Failure> {
+        match self {
+            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+            Prompt::Text(text) => Ok(served.model.encode(text)?),
+            Prompt::Infill {
+                prefix,
+                suffix,
+                middle,
+            } => {
+                let mut tokens = served.model.encode_infill(prefix, suffix)?;
+                let tokenizer = served.model.tokenizer()?;
+                tokens.extend(tokenizer.encode(middle, false, false)?);
+                Ok(tokens)
+            }
+            Prompt::Chat { .. } => Err(Failure::server("a conversation is no text")),
+        }
+    }
 }
 
 /// A request of any API.
@@ -91,6 +118,10 @@ impl Ask {
             for choice in 0..self.choices {
                 let mut request = Request::new(tokens.clone());
                 request.options = self.options.clone();
+                if matches!(prompt, Prompt::Infill { .. }) {
+                    let ends = served.model.tokenizer()?.infill_ends();
+                    request.options.stop_tokens.extend(ends);
+                }
                 let seed = &mut request.options.sampling.seed;
                 *seed = seed.wrapping_add(choice as u64);
                 if parsing.is_some() {
@@ -119,8 +150,6 @@ impl Ask {
     fn encode(&self, prompt: &Prompt) -> Result<(Vec<u32>, Option<String>), Failure> {
         let served = &self.served;
         match prompt {
-            Prompt::Tokens(tokens) => Ok((tokens.clone(), None)),
-            Prompt::Text(text) => Ok((served.model.encode(text)?, None)),
             Prompt::Chat {
                 messages,
                 variables,
@@ -128,6 +157,7 @@ impl Ask {
                 let text = render(served, messages, variables, &self.tools)?;
                 Ok((served.model.encode_rendered(&text)?, Some(text)))
             }
+            prompt => Ok((prompt.encode(served)?, None)),
         }
     }
 }

@@ -152,7 +152,11 @@ impl From<welte::Error> for Failure {
                     ..Failure::request(message)
                 };
             }
+            E::NoEmbeddings { .. } => StatusCode::BAD_REQUEST,
             E::EmptyStopString
+            | E::EmptyBreaker
+            | E::NoInfill { .. }
+            | E::TooMany { .. }
             | E::ContextFull { .. }
             | E::EmptyPrompt
             | E::Token { .. }

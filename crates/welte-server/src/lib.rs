@@ -8,15 +8,20 @@ mod anthropic;
 mod app;
 mod ask;
 mod doors;
+mod embeddings;
 mod engine;
 mod error;
 mod fields;
 mod health;
+#[cfg(feature = "hub")]
+mod hub;
 mod llama;
+mod logprobs;
 mod metrics;
 mod models;
 mod ollama;
 mod openai;
+mod openapi;
 mod page;
 mod router;
 mod sampling;
@@ -24,6 +29,8 @@ mod serve;
 mod sse;
 mod times;
 
+#[cfg(feature = "hub")]
+pub use hub::HubAccess;
 pub use models::{BandwidthOf, Catalog, Planned, name_of};
 pub use router::router;
 pub use serve::{Server, ShutdownHandle, serve};
@@ -62,6 +69,9 @@ pub struct ServerOptions {
     pub engine: EngineOptions,
     /// Memory for stored responses of `/v1/responses`, in bytes.
     pub stored_responses: usize,
+    /// Lets clients download and delete models; `None`: they may not.
+    #[cfg(feature = "hub")]
+    pub hub: Option<HubAccess>,
     /// Connections at a time.
     pub connections: usize,
     /// How long answers may take after the server was asked to end.
@@ -84,6 +94,8 @@ impl Default for ServerOptions {
             models_memory: None,
             engine: EngineOptions::default(),
             stored_responses: 64 << 20,
+            #[cfg(feature = "hub")]
+            hub: None,
             connections: 1024,
             drain: Duration::from_secs(30),
         }

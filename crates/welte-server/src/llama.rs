@@ -10,35 +10,67 @@ use crate::metrics;
 use crate::models::{Lease, Served};
 use crate::openai::take_messages;
 use crate::router::Outcome;
-use crate::sse;
+use crate::{logprobs, sse};
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use welte::Logprobs;
 
 /// `POST /completion`
 pub(crate) async fn completion(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_of(&mut fields).await?;
     let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
-    crate::sampling::take(&mut fields, &mut ask.options)?;
     let prompt: Value = fields.need("prompt")?;
     ask.prompts = vec![self::prompt(&fields, prompt)?];
+    answer(app, fields, ask).await
+}
+
+/// `POST /infill`
+pub(crate) async fn infill(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
+    let mut prefix = String::new();
+    for mut file in fields.objects("input_extra")? {
+        let name: String = file.take("filename")?.unwrap_or_default();
+        let text: String = file.need("text")?;
+        file.finish()?;
+        prefix.push_str(&format!("{name}\n{text}\n\n"));
+    }
+    prefix.push_str(&fields.need::<String>("input_prefix")?);
+    ask.prompts = vec![Prompt::Infill {
+        prefix,
+        suffix: fields.need("input_suffix")?,
+        middle: fields.take("prompt")?.unwrap_or_default(),
+    }];
+    answer(app, fields, ask).await
+}
+
+/// Takes the fields that completions share, and answers.
+async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask) -> Outcome {
+    crate::sampling::take(&mut fields, &mut ask.options)?;
+    let served = ask.served.clone();
     if let Some(limit) = fields.take::<i64>("n_predict")? {
         ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
     }
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
     let stream: bool = fields.take("stream")?.unwrap_or(false);
     fields.only("id_slot", &[json!(-1)])?;
-    fields.only("n_probs", &[json!(0)])?;
+    if let Some(top) = fields.take::<u32>("n_probs")?.filter(|top| *top > 0) {
+        ask.options.logprobs = Some(logprobs::checked(&fields, "n_probs", top)?);
+    }
     fields.only("return_tokens", &[json!(false)])?;
     fields.finish()?;
     let answers = ask.start(&app).await?;
     if stream {
         return Ok(sse::response(
             answers,
-            CompletionStream { served },
+            CompletionStream {
+                served,
+                logprobs: Vec::new(),
+            },
             "text/event-stream",
         ));
     }
@@ -46,7 +78,8 @@ pub(crate) async fn completion(app: Arc<App>, mut fields: Fields) -> Outcome {
     let [whole] = wholes.as_slice() else {
         return Err(Failure::server("the engine gave no result"));
     };
-    Ok(ok(&last(&served, &whole.text, whole.end()?)))
+    let value = last(&served, &whole.text, whole.end()?);
+    Ok(ok(&with_probabilities(value, &served, &whole.logprobs)))
 }
 
 /// A string, or a list of tokens.
@@ -60,6 +93,14 @@ fn prompt(fields: &Fields, value: Value) -> Result<Prompt, Failure> {
         }
         _ => Err(wrong()),
     }
+}
+
+/// Adds the probabilities of tokens, if there are any.
+fn with_probabilities(mut value: Value, served: &Served, all: &[Logprobs]) -> Value {
+    if !all.is_empty() {
+        value["completion_probabilities"] = logprobs::of_llama(served, all);
+    }
+    value
 }
 
 fn last(served: &Served, text: &str, end: &End) -> Value {
@@ -87,6 +128,8 @@ fn last(served: &Served, text: &str, end: &End) -> Value {
 
 struct CompletionStream {
     served: Lease,
+    /// Probabilities that the next event has.
+    logprobs: Vec<Logprobs>,
 }
 
 impl sse::Format for CompletionStream {
@@ -95,13 +138,19 @@ impl sse::Format for CompletionStream {
     }
 
     fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
-        match event {
-            Event::Text(text) | Event::Reasoning(text) => {
-                vec![json!({ "index": index, "content": text, "stop": false })]
+        let value = match event {
+            Event::Logprobs(logprobs) => {
+                self.logprobs.extend(logprobs);
+                return Vec::new();
             }
-            Event::Call { .. } => Vec::new(),
-            Event::End(end) => vec![last(&self.served, "", &end)],
-        }
+            Event::Text(text) | Event::Reasoning(text) => {
+                json!({ "index": index, "content": text, "stop": false })
+            }
+            Event::Call { .. } => return Vec::new(),
+            Event::End(end) => last(&self.served, "", &end),
+        };
+        let logprobs = std::mem::take(&mut self.logprobs);
+        vec![with_probabilities(value, &self.served, &logprobs)]
     }
 
     fn finish(&mut self) -> Vec<Value> {

@@ -8,13 +8,16 @@ use crate::{ServerOptions, app};
 use axum::http::StatusCode;
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+#[cfg(feature = "hub")]
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 use welte::{ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model};
 use welte_text::calls::Format;
 
-/// How often a load looks again whether another model has become idle.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// A load that waits for memory looks again at the latest after this time.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The most names in an error message.
 const MOST_NAMES: usize = 20;
 
@@ -191,6 +194,8 @@ pub(crate) struct Entry {
     path: Option<String>,
     pub(crate) metrics: Arc<Metrics>,
     state: Mutex<State>,
+    /// Says that a model was released, to those that wait for memory.
+    released: Arc<Notify>,
 }
 
 struct State {
@@ -202,11 +207,12 @@ struct State {
 }
 
 impl Entry {
-    fn new(name: String, path: Option<String>, keep_alive: Option<Duration>) -> Entry {
+    fn new(source: &Source, keep_alive: Option<Duration>, released: &Arc<Notify>) -> Entry {
         Entry {
-            id: name,
+            id: source.name.clone(),
             created: app::unix_time().as_secs(),
-            path,
+            path: source.path.clone(),
+            released: released.clone(),
             metrics: Arc::default(),
             state: Mutex::new(State {
                 served: None,
@@ -231,7 +237,9 @@ impl Entry {
         let served = state.served.clone()?;
         Some(Lease(Arc::new(Use {
             served,
-            entry: self.clone(),
+            release: Release {
+                entry: self.clone(),
+            },
         })))
     }
 
@@ -254,21 +262,27 @@ impl Entry {
 #[derive(Clone)]
 pub(crate) struct Lease(Arc<Use>);
 
+/// The fields are dropped in this order.
 struct Use {
     served: Arc<Served>,
+    release: Release,
+}
+
+struct Release {
     entry: Arc<Entry>,
 }
 
 impl Lease {
     /// Sets how long the model stays loaded when nobody uses it any more.
     pub(crate) fn keep_alive(&self, time: Option<Duration>) {
-        self.0.entry.state().keep_alive = time;
+        self.0.release.entry.state().keep_alive = time;
     }
 }
 
-impl Drop for Use {
+impl Drop for Release {
     fn drop(&mut self) {
         self.entry.state().used = Instant::now();
+        self.entry.released.notify_waiters();
     }
 }
 
@@ -286,13 +300,15 @@ pub(crate) struct Models {
     entries: Mutex<Vec<Arc<Entry>>>,
     /// Loads take turns: two at once would count the same memory twice.
     turn: Arc<tokio::sync::Mutex<()>>,
+    released: Arc<Notify>,
 }
 
 impl Models {
     pub(crate) fn new(catalog: Catalog, options: &ServerOptions) -> Result<Models, welte::Error> {
+        let released = Arc::default();
         let mut entries = Vec::new();
         for source in catalog.sources {
-            let entry = Entry::new(source.name, source.path, options.keep_alive);
+            let entry = Entry::new(&source, options.keep_alive, &released);
             if let Some(model) = source.model {
                 let served = Served::new(&entry, model, options)?;
                 entry.state().served = Some(Arc::new(served));
@@ -303,6 +319,7 @@ impl Models {
             load: catalog.load,
             entries: Mutex::new(entries),
             turn: Arc::default(),
+            released,
         })
     }
 
@@ -321,6 +338,37 @@ impl Models {
             .iter()
             .filter_map(|entry| entry.loaded())
             .collect()
+    }
+
+    /// Adds a model that is loaded at its first request, unless one has this name.
+    #[cfg(feature = "hub")]
+    pub(crate) fn add(&self, name: &str, path: &Path, options: &ServerOptions) {
+        let path = path.display().to_string();
+        let mut entries = self.entries();
+        if entries.iter().all(|entry| entry.id != name) {
+            let entry = Entry::new(name.to_string(), Some(path), options.keep_alive);
+            entries.push(Arc::new(entry));
+        }
+    }
+
+    /// Deletes files, and forgets the models whose files are gone. Requests at work go on.
+    #[cfg(feature = "hub")]
+    pub(crate) fn remove_deleted(
+        &self,
+        delete: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let exists =
+            |entry: &Arc<Entry>| entry.path.as_ref().is_some_and(|p| Path::new(p).exists());
+        let before: Vec<String> = self
+            .all()
+            .into_iter()
+            .filter(exists)
+            .map(|entry| entry.id.clone())
+            .collect();
+        delete()?;
+        let gone = |entry: &Arc<Entry>| before.contains(&entry.id) && !exists(entry);
+        self.entries().retain(|entry| !gone(entry));
+        Ok(())
     }
 
     /// The model that a request names, or the default one.
@@ -367,59 +415,61 @@ impl Models {
             return Ok(lease);
         }
         let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
-        let turn = self.turn.clone().lock_owned().await;
-        if let Some(lease) = entry.lease() {
-            return Ok(lease);
+        loop {
+            let released = self.released.notified();
+            let turn = self.turn.clone().lock_owned().await;
+            if let Some(lease) = entry.lease() {
+                return Ok(lease);
+            }
+            let (models, entry, options) = (self.clone(), entry.clone(), options.clone());
+            let loading = tokio::task::spawn_blocking(move || {
+                let done = models.load(&entry, &options);
+                drop(turn);
+                done
+            });
+            let shortage = match loading.await {
+                Ok(Ok(Loading::Done(lease))) => return Ok(lease),
+                Ok(Ok(Loading::Short(shortage))) => shortage,
+                Ok(Err(failure)) => return Err(failure),
+                Err(error) => return Err(Failure::fault(&error)),
+            };
+            let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if late || shortage.busy.is_empty() {
+                return Err(shortage.failure());
+            }
+            // Others may load smaller models meanwhile.
+            let _ = tokio::time::timeout(LOOK_AGAIN, released).await;
         }
-        // Dropped with this future, so that a load whose client has left does not wait for memory.
-        let wanted = Arc::new(());
-        let (models, options) = (self.clone(), options.clone());
-        let waiting = Arc::downgrade(&wanted);
-        let loading = tokio::task::spawn_blocking(move || {
-            let lease = models.load(&entry, &options, deadline, &waiting);
-            drop(turn);
-            lease
-        });
-        let lease = loading.await.unwrap_or_else(|e| Err(Failure::fault(&e)));
-        drop(wanted);
-        lease
     }
 
     /// Makes room and loads.
-    fn load(
-        &self,
-        entry: &Arc<Entry>,
-        options: &ServerOptions,
-        deadline: Option<Instant>,
-        waiting: &Weak<()>,
-    ) -> Result<Lease, Failure> {
+    fn load(&self, entry: &Arc<Entry>, options: &ServerOptions) -> Result<Loading, Failure> {
         let path = entry.path.as_deref().unwrap_or_default();
-        while let Some(shortage) = self.shortage(path, options)? {
+        while let Some((need, have)) = self.shortage(path, options)? {
             if self.unload_oldest() {
                 continue;
             }
-            let busy = self.loaded();
-            let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if busy.is_empty() || late || waiting.strong_count() == 0 {
-                return Err(shortage.failure(&entry.id, &busy));
-            }
-            std::thread::sleep(LOOK_AGAIN);
+            return Ok(Loading::Short(Shortage {
+                name: entry.id.clone(),
+                need,
+                have,
+                busy: self.loaded().iter().map(|s| s.id.clone()).collect(),
+            }));
         }
         let begun = Instant::now();
         let model = Model::load(path, &self.load, &mut |_| ())?;
         let served = Served::new(entry, model, options)?;
-        tracing::info!(
-            model = entry.id,
-            ms = begun.elapsed().as_millis() as u64,
-            "loaded"
-        );
-        entry.state().served = Some(Arc::new(served));
+        let ms = begun.elapsed().as_millis() as u64;
+        tracing::info!(model = entry.id, ms, "loaded");
+        // This reference keeps it loaded until there is a lease.
+        let served = Arc::new(served);
+        entry.state().served = Some(served.clone());
         let gone = || Failure::server("the model was unloaded at once");
-        entry.lease().ok_or_else(gone)
+        entry.lease().map(Loading::Done).ok_or_else(gone)
     }
 
-    /// What is missing for a model beside those that are loaded.
-    fn shortage(&self, path: &str, options: &ServerOptions) -> Result<Option<Shortage>, Failure> {
+    /// Bytes that a model needs and those that it can have beside the loaded ones, if they are too few.
+    fn shortage(&self, path: &str, options: &ServerOptions) -> Result<Option<(u64, u64)>, Failure> {
         let inspection = Model::inspect(path, &self.load)?;
         let need = inspection.plan().total();
         let used: u64 = self.loaded().iter().map(|s| s.model.plan().total()).sum();
@@ -441,7 +491,7 @@ impl Models {
         let skipped = skipped.filter(|_| used > 0);
         let own = limit.into_iter().chain(have).min();
         let own = own.filter(|have| need > *have).map(|have| (need, have));
-        Ok(own.or(skipped).map(|(need, have)| Shortage { need, have }))
+        Ok(own.or(skipped))
     }
 
     /// Unloads the idle model that was not used for the longest time. False if there is none.
@@ -471,24 +521,29 @@ fn unload(served: Arc<Served>) {
     served.engine.shutdown();
 }
 
+enum Loading {
+    Done(Lease),
+    Short(Shortage),
+}
+
 /// Why a model does not fit now.
 struct Shortage {
+    name: String,
     need: u64,
     have: u64,
+    /// The models that are loaded and at work.
+    busy: Vec<String>,
 }
 
 impl Shortage {
-    fn failure(&self, name: &str, busy: &[Arc<Served>]) -> Failure {
+    fn failure(&self) -> Failure {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
-        let (need, have) = (gib(self.need), gib(self.have));
+        let (name, need, have) = (&self.name, gib(self.need), gib(self.have));
         let mut message =
             format!("{name} needs {need:.2} GiB of memory, {have:.2} GiB are available");
-        if !busy.is_empty() {
-            let names: Vec<&str> = busy.iter().map(|served| served.id.as_str()).collect();
-            message.push_str(&format!(
-                " while {} is busy; try again later",
-                names.join(", ")
-            ));
+        if !self.busy.is_empty() {
+            let busy = self.busy.join(", ");
+            message.push_str(&format!(" beside {busy}, at work; try again later"));
         }
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }

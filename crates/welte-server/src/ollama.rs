@@ -7,13 +7,13 @@ use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::{Entry, Lease, Served};
 use crate::router::Outcome;
-use crate::{keep_alive, sampling, sse};
+use crate::{keep_alive, logprobs, sampling, sse};
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use welte::Message;
+use welte::{Logprobs, Message};
 use welte_text::ToolCall;
 
 /// `POST /api/chat`
@@ -44,13 +44,21 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
     let system: Option<String> = fields.take("system")?;
     let raw: bool = fields.take("raw")?.unwrap_or(false);
     let variables = thinking(&mut fields)?;
-    fields.only("suffix", &[json!("")])?;
+    let suffix: String = fields.take("suffix")?.unwrap_or_default();
     fields.only("template", &[json!("")])?;
     fields.only("images", &[json!([])])?;
     fields.only("context", &[json!([])])?;
     fields.finish()?;
     if prompt.is_empty() {
         return Ok(loaded(&ask.served, false));
+    }
+    if !suffix.is_empty() {
+        ask.prompts.push(Prompt::Infill {
+            prefix: prompt,
+            suffix,
+            middle: String::new(),
+        });
+        return answer(app, ask, stream, false).await;
     }
     ask.prompts
         .push(match raw || ask.served.template.is_none() {
@@ -68,9 +76,25 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
 }
 
 async fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Failure> {
+    let served = lease(app, fields).await?;
+    let mut ask = Ask::new(app, &served, app.id("ollama-"));
+    fields.only("format", &[json!("")])?;
+    logprobs::take(fields, &mut ask.options)?;
+    if let Some(mut options) = fields.object("options")? {
+        sampling::take(&mut options, &mut ask.options)?;
+        if let Some(limit) = options.take::<i64>("num_predict")? {
+            ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
+        }
+        take_context(&mut options, &served)?;
+        options.finish()?;
+    }
+    Ok((ask, fields.take("stream")?.unwrap_or(true)))
+}
+
+/// The model that a request names, and how long it stays loaded.
+pub(crate) async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failure> {
     let name: String = fields.need("model")?;
     let served = app.lease(Some(&name)).await?;
-    let mut ask = Ask::new(app, &served, app.id("ollama-"));
     if let Some(time) = fields.take::<Value>("keep_alive")? {
         let time = match &time {
             Value::Number(seconds) => keep_alive(&seconds.to_string()),
@@ -79,23 +103,20 @@ async fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Fail
         };
         served.keep_alive(time.map_err(|problem| fields.wrong("keep_alive", problem))?);
     }
-    fields.only("format", &[json!("")])?;
-    if let Some(mut options) = fields.object("options")? {
-        sampling::take(&mut options, &mut ask.options)?;
-        if let Some(limit) = options.take::<i64>("num_predict")? {
-            ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
-        }
-        let context = served.model.context();
-        if let Some(asked) = options.take::<usize>("num_ctx")?
-            && asked > context
-        {
-            let problem =
-                format!("{asked} is more than the server's context of {context}; see --ctx-size");
-            return Err(options.wrong("num_ctx", problem));
-        }
-        options.finish()?;
+    Ok(served)
+}
+
+/// Takes the context that a request needs. The server's own cannot be changed.
+pub(crate) fn take_context(options: &mut Fields, served: &Served) -> Result<(), Failure> {
+    let context = served.model.context();
+    if let Some(asked) = options.take::<usize>("num_ctx")?
+        && asked > context
+    {
+        let problem =
+            format!("{asked} is more than the server's context of {context}; see --ctx-size");
+        return Err(options.wrong("num_ctx", problem));
     }
-    Ok((ask, fields.take("stream")?.unwrap_or(true)))
+    Ok(())
 }
 
 fn thinking(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
@@ -159,6 +180,7 @@ async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
         served,
         chat,
         begun,
+        logprobs: Vec::new(),
     };
     if stream {
         return Ok(sse::response(answers, format, "application/x-ndjson"));
@@ -191,6 +213,8 @@ struct Lines {
     /// `/api/chat`, not `/api/generate`.
     chat: bool,
     begun: Instant,
+    /// Probabilities that the next line has.
+    logprobs: Vec<Logprobs>,
 }
 
 impl Lines {
@@ -240,6 +264,14 @@ impl Lines {
         value["prompt_eval_duration"] = nanoseconds(timings.prompt).into();
         value["eval_count"] = end.outcome.tokens.len().into();
         value["eval_duration"] = nanoseconds(timings.generation).into();
+        self.with_probabilities(value, &whole.logprobs)
+    }
+
+    /// Adds the probabilities of tokens, if there are any.
+    fn with_probabilities(&self, mut value: Value, all: &[Logprobs]) -> Value {
+        if !all.is_empty() {
+            value["logprobs"] = logprobs::entries(&self.served, all);
+        }
         value
     }
 }
@@ -250,12 +282,18 @@ impl sse::Format for Lines {
     }
 
     fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
-        vec![match event {
+        let value = match event {
+            Event::Logprobs(logprobs) => {
+                self.logprobs.extend(logprobs);
+                return Vec::new();
+            }
             Event::Text(text) => self.part(&text, "", &[]),
             Event::Reasoning(text) => self.part("", &text, &[]),
             Event::Call { name, arguments } => self.part("", "", &[(name, arguments)]),
             Event::End(end) => self.last(&Whole::default(), &end),
-        }]
+        };
+        let logprobs = std::mem::take(&mut self.logprobs);
+        vec![self.with_probabilities(value, &logprobs)]
     }
 
     fn finish(&mut self) -> Vec<Value> {

@@ -70,6 +70,11 @@ impl Server {
         all.iter().map(|entry| entry.id.clone()).collect()
     }
 
+    /// All endpoints, for requests from this process.
+    pub fn router(&self) -> Router {
+        self.router.clone()
+    }
+
     /// A handle that asks the server to end.
     pub fn shutdown_handle(&self) -> ShutdownHandle {
         self.shutdown.clone()

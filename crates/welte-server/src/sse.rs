@@ -54,6 +54,14 @@ pub(crate) fn response<F: Format>(
         ready,
         over: false,
     };
+    streamed(stream, kind)
+}
+
+/// A response with a stream of bytes.
+pub(crate) fn streamed<S>(stream: S, kind: &'static str) -> Response
+where
+    S: Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+{
     let mut response = Response::new(Body::from_stream(stream));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -33,6 +33,14 @@ pub enum Error {
     /// The deadline passed before the request could begin.
     #[error("the deadline passed before the request could begin")]
     Deadline,
+    /// The model gives no vectors of texts.
+    #[error(
+        "{origin} gives no embeddings: it was loaded without them, or it does not take them from the last token"
+    )]
+    NoEmbeddings {
+        /// Which model.
+        origin: String,
+    },
     /// The engine has ended, and the request with it.
     #[error("the engine has stopped{}", .why.as_ref().map_or(String::new(), |why| format!(": {why}")))]
     EngineStopped {
@@ -122,6 +130,9 @@ pub enum Error {
     /// A stop string is empty.
     #[error("a stop string is empty")]
     EmptyStopString,
+    /// A sequence breaker of DRY is empty.
+    #[error("a sequence breaker of DRY is empty")]
+    EmptyBreaker,
     /// More tokens than the context holds.
     #[error(
         "the prompt has {prompt} tokens and the context holds {context}; generation needs room for at least one more"
@@ -152,6 +163,12 @@ pub enum Error {
     /// The checkpoint has no chat template.
     #[error("{origin}: has no chat template")]
     NoChatTemplate {
+        /// Which model.
+        origin: String,
+    },
+    /// The vocabulary lacks the marks of a prompt with a gap.
+    #[error("{origin}: the vocabulary has no tokens for filling in the middle of a text")]
+    NoInfill {
         /// Which model.
         origin: String,
     },

@@ -7,11 +7,12 @@ use crate::app::App;
 use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
-use crate::models::Lease;
+use crate::models::{Lease, Served};
 use crate::router::Outcome;
-use crate::sse;
+use crate::{logprobs, sse};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use welte::Logprobs;
 
 pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_of(&mut fields).await?;
@@ -25,8 +26,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     }
     let variables = variables(&mut fields)?;
     text_format(fields.object("response_format")?)?;
-    fields.only("logprobs", &[json!(false)])?;
-    fields.only("top_logprobs", &[json!(0)])?;
+    logprobs::take(&mut fields, &mut ask.options)?;
     fields.only("store", &[json!(false)])?;
     fields.only("modalities", &[json!(["text"])])?;
     fields.finish()?;
@@ -45,6 +45,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
             usage: streaming.usage,
             ends: vec![None; choices],
             calls: vec![0; choices],
+            logprobs: vec![Vec::new(); choices],
         };
         return Ok(sse::response(answers, format, "text/event-stream"));
     }
@@ -52,7 +53,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     let choices: Result<Vec<Value>, Failure> = wholes
         .iter()
         .enumerate()
-        .map(|(i, whole)| choice(&app, i, whole))
+        .map(|(i, whole)| choice(&app, &served, i, whole))
         .collect();
     let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
     Ok(ok(&json!({
@@ -110,7 +111,7 @@ pub(super) fn text_format(format: Option<Fields>) -> Result<(), Failure> {
     format.finish()
 }
 
-fn choice(app: &App, index: usize, whole: &Whole) -> Result<Value, Failure> {
+fn choice(app: &App, served: &Served, index: usize, whole: &Whole) -> Result<Value, Failure> {
     let calls: Vec<Value> = whole
         .calls
         .iter()
@@ -129,7 +130,8 @@ fn choice(app: &App, index: usize, whole: &Whole) -> Result<Value, Failure> {
         message["tool_calls"] = calls.into();
     }
     let reason = finish_reason(whole.end()?);
-    Ok(json!({ "index": index, "message": message, "logprobs": null, "finish_reason": reason }))
+    let logprobs = logprobs::of_chat(served, &whole.logprobs);
+    Ok(json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": reason }))
 }
 
 fn call_json(app: &App, (name, arguments): &(String, String)) -> Value {
@@ -147,6 +149,8 @@ struct ChatStream {
     ends: Vec<Option<Box<End>>>,
     /// Calls so far, for each answer.
     calls: Vec<usize>,
+    /// Probabilities that the next chunk of each answer has.
+    logprobs: Vec<Vec<Logprobs>>,
 }
 
 impl ChatStream {
@@ -157,9 +161,11 @@ impl ChatStream {
         })
     }
 
-    fn delta(&self, index: usize, delta: Value, reason: Option<&str>) -> Value {
+    fn delta(&mut self, index: usize, delta: Value, reason: Option<&str>) -> Value {
+        let logprobs = std::mem::take(&mut self.logprobs[index]);
+        let logprobs = logprobs::of_chat(&self.served, &logprobs);
         self.chunk(
-            json!([{ "index": index, "delta": delta, "logprobs": null, "finish_reason": reason }]),
+            json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]),
         )
     }
 }
@@ -174,6 +180,10 @@ impl sse::Format for ChatStream {
 
     fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
         let delta = match event {
+            Event::Logprobs(logprobs) => {
+                self.logprobs[index].extend(logprobs);
+                return Vec::new();
+            }
             Event::Text(text) => json!({ "content": text }),
             Event::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
             Event::Call { name, arguments } => {

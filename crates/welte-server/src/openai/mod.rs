@@ -6,7 +6,7 @@ mod messages;
 mod responses;
 
 pub(crate) use chat::chat;
-pub(crate) use completions::completions;
+pub(crate) use completions::{completions, prompts};
 pub(crate) use messages::messages as take_messages;
 pub(crate) use responses::{
     Store, cancel, create as responses, delete, input_items, input_tokens, retrieve,

@@ -1,6 +1,7 @@
 //! The way of tokens from the scheduler to the consumer of a stream. The queue has room for every token of the request, so
 //! the scheduler never waits for a consumer and never allocates.
 
+use super::draft::Speculated;
 use crate::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,8 @@ pub(crate) struct Report {
     pub(crate) differs_at: Option<usize>,
     /// How often the request gave its pages back and was computed again.
     pub(crate) preemptions: u32,
+    /// What was guessed.
+    pub(crate) speculated: Speculated,
 }
 
 /// What a consumer finds next.
@@ -74,6 +77,8 @@ struct State {
     end: Option<Result<Finish, Error>>,
     ended: bool,
     report: Report,
+    /// The vector of a text to embed.
+    vector: Vec<f32>,
     /// The consumer blocks until something arrives.
     waiting: bool,
     waker: Option<Waker>,
@@ -91,6 +96,7 @@ impl Channel {
                 end: None,
                 ended: false,
                 report: Report::default(),
+                vector: Vec::new(),
                 waiting: false,
                 waker: None,
             }),
@@ -98,6 +104,21 @@ impl Channel {
             left: AtomicBool::new(false),
             cancelled,
         }
+    }
+
+    /// With room for a vector of this size.
+    pub(crate) fn with_vector(self, size: usize) -> Channel {
+        self.state().vector.reserve_exact(size);
+        self
+    }
+
+    /// Sets the vector, which has the size that was announced.
+    pub(crate) fn set_vector(&self, vector: &[f32]) {
+        self.state().vector.extend_from_slice(vector);
+    }
+
+    pub(crate) fn take_vector(&self) -> Vec<f32> {
+        std::mem::take(&mut self.state().vector)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -3,11 +3,14 @@
 //! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
+mod embed;
 mod publish;
 mod recovery;
+mod verify;
 
 use super::channel::Finish;
 use super::disk::Disk;
+use super::draft::Speculator;
 use super::logprobs::LogprobQueries;
 use super::pace::Pace;
 use super::pages::Pages;
@@ -18,7 +21,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
+use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::{Program, Row};
 
 /// The context does not work any more.
@@ -40,8 +43,11 @@ pub(crate) struct Scheduler {
     shared: Arc<Shared>,
     decode: PassSpec,
     prompt: PassSpec,
+    embed: Option<PassSpec>,
     pages: Pages,
     pace: Pace,
+    /// `None`: nothing is guessed.
+    speculator: Option<Speculator>,
     /// Requests without a slot, in no order.
     waiting: Vec<Sequence>,
     /// Sequences with a slot, in the order of their admission.
@@ -60,13 +66,15 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// A scheduler without requests. `decode` and `prompt` are the numbers of these passes.
+    /// A scheduler without requests. `decode`, `prompt` and `embed` are the numbers of these passes.
     pub(crate) fn new(
         shared: Arc<Shared>,
         program: &Arc<Program>,
         decode: usize,
         prompt: usize,
+        embed: Option<usize>,
         disk: Option<Disk>,
+        speculator: Option<Speculator>,
     ) -> Scheduler {
         let slots = program.slots as usize;
         let pass = |index: usize| PassSpec {
@@ -78,8 +86,10 @@ impl Scheduler {
         Scheduler {
             decode,
             prompt,
+            embed: embed.map(pass),
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
+            speculator,
             waiting: Vec::with_capacity(shared.most),
             running: Vec::with_capacity(slots),
             free_slots: (0..program.slots).rev().collect(),
@@ -87,8 +97,8 @@ impl Scheduler {
             rows: Vec::with_capacity(decode.rows.max(prompt.rows)),
             outputs: Vec::with_capacity(prompt.outputs),
             starts: Vec::with_capacity(slots),
-            picks: Vec::with_capacity(slots),
-            chosen: Vec::with_capacity(slots),
+            picks: Vec::with_capacity(slots.max(decode.rows)),
+            chosen: Vec::with_capacity(slots.max(decode.rows)),
             logprobs: LogprobQueries::with_room(slots.max(prompt.outputs)),
             totals: [0; 3],
             shared,
@@ -104,8 +114,11 @@ impl Scheduler {
     pub(crate) fn turn(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         self.intake();
         self.admit(context)?;
+        // The first prompt and its chain may take long.
+        self.publish_status();
         self.restore(context)?;
         self.compute_prompts(context)?;
+        self.compute_embeddings(context)?;
         self.compute_generated(context)?;
         self.decode(context)?;
         self.publish();
@@ -136,10 +149,14 @@ impl Scheduler {
         self.retire();
     }
 
-    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them.
+    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them. A request whose
+    /// prompt begins like one that is being computed waits for that one's pages.
     fn admit(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
+            let (running, pages) = (&self.running, &self.pages);
+            let shares = |s: &Sequence| running.iter().any(|r| pages.would_share(r, s));
             let best = self.waiting.iter().enumerate();
+            let best = best.filter(|(_, sequence)| !shares(sequence));
             let best = best.min_by_key(|(_, sequence)| order(sequence));
             let Some((best, _)) = best else { break };
             let Some(slot) = self.free_slots.pop() else {
@@ -256,6 +273,7 @@ impl Scheduler {
                 output: outputs as u32 - 1,
                 slot: sequence.slot,
                 position: sequence.computed as u32,
+                draft: None,
             });
         }
         self.choose(context)?;
@@ -314,7 +332,8 @@ impl Scheduler {
         for sequence in &mut self.running {
             behind -= usize::from(sequence.is_filling());
             let left = budget - self.rows.len();
-            let (role, run) = match sequence.is_filling() && sequence.restore.is_none() {
+            let computes = sequence.is_filling() && sequence.restore.is_none();
+            let (role, run) = match computes && !sequence.embeds {
                 true => sequence.next_run(),
                 false => continue,
             };
@@ -364,7 +383,7 @@ impl Scheduler {
         self.logprobs.clear();
         let picked = self.running.iter().filter(|s| s.planned > 0);
         for (sequence, (pick, token)) in picked.zip(self.picks.iter().zip(&self.chosen)) {
-            if let Some(top) = sequence.top {
+            if let Some(top) = sequence.top.filter(|_| is_token(*token)) {
                 self.logprobs.ask(pick.output as usize, *token, top);
             }
         }
@@ -376,7 +395,8 @@ impl Scheduler {
         for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
             sequence.planned = 0;
             if let Some(&token) = chosen.next() {
-                let answer = sequence.top.and_then(|_| answers.next());
+                let asked = sequence.top.filter(|_| is_token(token));
+                let answer = asked.and_then(|_| answers.next());
                 sequence.take_with(token, answer);
             }
         }
@@ -385,28 +405,38 @@ impl Scheduler {
 
     /// Decodes all sequences whose tokens are computed: one token each while prompts are waiting, else a chain.
     fn decode(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
-        self.plan_chain(context)?;
+        let drafts = self.plan_chain(context)?;
         if self.starts.is_empty() {
             return Ok(());
         }
         let begun = Instant::now();
-        let tokens = match self.starts.len() <= context.chain_slots() && !self.wants_logprobs() {
+        let sequences = self.starts.len();
+        let tokens = match sequences <= context.chain_slots() && !self.wants_logprobs() {
+            _ if drafts => self.verify(context)?,
             true => self.chain(context)?,
             false => self.decode_once(context)?,
         };
         if tokens > 0 {
-            let steps = tokens.div_ceil(self.starts.len());
+            let steps = if drafts {
+                1
+            } else {
+                tokens.div_ceil(sequences)
+            };
+            let step = begun.elapsed() / steps as u32;
             self.totals[1] += tokens as u64;
             self.totals[2] += steps as u64;
-            self.pace.decoded(begun.elapsed() / steps as u32);
+            self.pace.decoded(step);
+            if let Some(speculator) = self.speculator.as_mut().filter(|_| !drafts) {
+                speculator.decoded(sequences, tokens, step);
+            }
         }
         self.settle();
         Ok(())
     }
 
     /// Plans a chain of every sequence that decodes. If pages are short it is shortened, and if there is no page for one
-    /// step, the newest sequence is preempted.
-    fn plan_chain(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+    /// step, the newest sequence is preempted. True if the chain consists of guesses to verify: it has a step for each.
+    fn plan_chain(&mut self, context: &mut dyn Context) -> Result<bool, ContextLost> {
         self.renew_slots(context)?;
         let mut at = 0;
         while let Some(sequence) = self.running.get_mut(at) {
@@ -425,29 +455,32 @@ impl Scheduler {
             }
         }
         self.starts.clear();
+        let drafts = self.plan_drafts();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
+        let speculator = self.speculator.as_ref();
         let mut common = match filling || self.wants_logprobs() {
+            _ if drafts => usize::MAX,
             true => 1,
-            false => usize::MAX,
+            false => speculator.map_or(usize::MAX, Speculator::longest_chain),
         };
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];
             if sequence.is_filling() {
                 continue;
             }
-            let wanted = sequence.longest_chain().min(common);
+            let wanted = sequence.longest_chain(drafts).min(common);
             let end = sequence.computed + wanted;
             match self.pages.reserve(context, sequence, end, false) {
                 Ok(room) if room < end => common = (room - sequence.computed).max(1),
                 Ok(_) => {}
                 Err(error) => {
                     sequence.planned = 1;
-                    return self.fault(context, error);
+                    return self.fault(context, error).map(|()| drafts);
                 }
             }
         }
         for sequence in self.running.iter_mut().filter(|s| !s.is_filling()) {
-            let steps = sequence.longest_chain().min(common);
+            let steps = sequence.longest_chain(drafts).min(common);
             sequence.planned = steps;
             self.starts.push(ChainStart {
                 slot: sequence.slot,
@@ -456,7 +489,7 @@ impl Scheduler {
                 steps: steps as u32,
             });
         }
-        Ok(())
+        Ok(drafts)
     }
 
     /// True if a sequence that decodes wants probabilities. Chains do not report them.
@@ -487,6 +520,7 @@ impl Scheduler {
         let (running, control) = (&mut self.running, &self.shared.control);
         let waits = !self.waiting.is_empty();
         let deadline = self.waiting.iter().filter_map(|s| s.deadline).min();
+        let (speculator, sequences) = (&self.speculator, self.starts.len());
         let mut tokens = 0;
         let done = context.chain(&self.starts, control, &mut |emitted| {
             let running = running.iter_mut().find(|s| s.slot == emitted.slot);
@@ -498,6 +532,11 @@ impl Scheduler {
             let goes_on = sequence.take(emitted.token);
             // A slot is free, or somebody has waited too long.
             if waits && !goes_on || deadline.is_some_and(|at| Instant::now() >= at) {
+                control.stop();
+            }
+            if let (Some(speculator), Some(draft)) = (speculator, &sequence.draft)
+                && speculator.pays(draft, sequence.remaining(), sequences)
+            {
                 control.stop();
             }
             goes_on
@@ -525,6 +564,7 @@ impl Scheduler {
                 output: output as u32,
                 slot: start.slot,
                 position: start.position + 1,
+                draft: None,
             });
         }
         let stepped = context.step(self.decode.index, &self.rows, &[]);

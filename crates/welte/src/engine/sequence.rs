@@ -2,10 +2,11 @@
 
 use super::channel::{Channel, Finish, Room};
 use super::disk::Restore;
+use super::draft::Draft;
 use super::shared::Shared;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
-use crate::{Error, Model, Request};
+use crate::{Error, GenerateOptions, Model, Request};
 use std::sync::Arc;
 use std::time::Instant;
 use welte_device::{Logprobs, SlotState};
@@ -20,12 +21,16 @@ pub(crate) struct Sequence {
     pub(crate) exact: bool,
     /// Uses the prefix cache.
     pub(crate) shared: bool,
+    /// Its vector is wanted in place of tokens.
+    pub(crate) embeds: bool,
     /// The longest chain.
     pub(crate) chain: usize,
     sampling: Sampling,
     /// Biases of the request, then those that forbid the end tokens.
     bias: Vec<(u32, f32)>,
     ends: Vec<u32>,
+    /// Tokens at which a repeated run ends: a bit per token.
+    breakers: Vec<u32>,
     /// Biases in force once so many tokens are generated.
     biases: usize,
     min_tokens: usize,
@@ -59,6 +64,8 @@ pub(crate) struct Sequence {
     pub(crate) restore: Option<Box<Restore>>,
     /// It has run before, so the roles of its tokens are settled.
     pub(crate) begun: bool,
+    /// What is guessed of its next tokens.
+    pub(crate) draft: Option<Box<Draft>>,
     /// Why it ends, once it does.
     pub(crate) end: Option<Result<Finish, Error>>,
     pub(crate) out: Arc<Channel>,
@@ -126,10 +133,12 @@ impl Sequence {
             exact: request.exact,
             // Cached tokens have no logits.
             shared: request.prefix_cache && options.prompt_logprobs.is_none(),
+            embeds: false,
             chain: options.chain.unwrap_or(longest).clamp(1, longest),
             sampling: options.sampling,
             bias,
             ends,
+            breakers: breakers(model, options),
             biases,
             min_tokens: options.min_tokens,
             slot_changed: false,
@@ -147,6 +156,7 @@ impl Sequence {
             outputs: 0,
             restore: None,
             begun: false,
+            draft: None,
             end: None,
             out: Arc::new(out(room)),
             counted_by: None,
@@ -156,6 +166,11 @@ impl Sequence {
     /// Tokens generated so far.
     pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
+    }
+
+    /// Tokens at which the sequence is complete.
+    pub(crate) fn most(&self) -> usize {
+        self.most
     }
 
     /// Tokens that may still be generated.
@@ -196,13 +211,17 @@ impl Sequence {
             },
             history: &self.tokens,
             ends: &self.ends,
+            breakers: &self.breakers,
             masked: false,
         }
     }
 
-    /// Steps of its next chain at most. The sampling state changes between chains only.
-    pub(crate) fn longest_chain(&self) -> usize {
-        let steps = self.chain.min(self.remaining());
+    /// Steps of its next chain at most. With drafts: a step for each guess, and one. The sampling state changes between
+    /// chains only.
+    pub(crate) fn longest_chain(&self, drafts: bool) -> usize {
+        let guesses = self.draft.as_ref().map_or(0, |draft| draft.wanted);
+        let steps = if drafts { guesses + 1 } else { self.chain };
+        let steps = steps.min(self.remaining());
         match self.min_tokens.saturating_sub(self.generated()) {
             0 => steps,
             left => steps.min(left),
@@ -236,6 +255,9 @@ impl Sequence {
         }
         self.tokens.push(token);
         self.keys.push(token | GENERATED);
+        if let Some(draft) = &mut self.draft {
+            draft.push(&self.tokens);
+        }
         self.out.push(token, logprobs);
         self.slot_changed |= self.generated() == self.min_tokens;
         if self.remaining() == 0 {
@@ -257,6 +279,26 @@ impl Sequence {
         }
         self.end.is_none()
     }
+}
+
+/// The tokens whose text contains one of DRY's sequence breakers. Empty if DRY is off.
+fn breakers(model: &Model, options: &GenerateOptions) -> Vec<u32> {
+    if !options.sampling.has_dry() || options.dry_breakers.is_empty() {
+        return Vec::new();
+    }
+    let vocab = model.vocab();
+    let mut bits = vec![0u32; vocab.div_ceil(32) as usize];
+    for token in 0..vocab {
+        let text = model.token_bytes(token);
+        let contains = |breaker: &String| {
+            let breaker = breaker.as_bytes();
+            text.windows(breaker.len()).any(|part| part == breaker)
+        };
+        if options.dry_breakers.iter().any(contains) {
+            bits[token as usize / 32] |= 1 << (token % 32);
+        }
+    }
+    bits
 }
 
 /// Nobody hangs: a sequence that is dropped has ended.

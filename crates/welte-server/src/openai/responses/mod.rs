@@ -14,8 +14,9 @@ use crate::app::App;
 use crate::ask::{self, Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::models::Lease;
 use crate::router::Outcome;
-use crate::{sampling, sse};
+use crate::{logprobs, sampling, sse};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -59,14 +60,21 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         return Err(fields.wrong("stream", "is not supported for a background response"));
     }
     let metadata: Map<String, Value> = fields.take("metadata")?.unwrap_or_default();
+    let mut wants_logprobs = false;
     for name in fields.take::<Vec<String>>("include")?.unwrap_or_default() {
-        if !INCLUDES.contains(&name.as_str()) {
-            return Err(fields.wrong("include", format!("{name:?} is not supported")));
+        match name.as_str() {
+            "message.output_text.logprobs" => wants_logprobs = true,
+            name if INCLUDES.contains(&name) => {}
+            _ => return Err(fields.wrong("include", format!("{name:?} is not supported"))),
         }
+    }
+    let top: Option<u32> = fields.take("top_logprobs")?;
+    if wants_logprobs || top.is_some_and(|top| top > 0) {
+        let top = logprobs::checked(&fields, "top_logprobs", top.unwrap_or(0))?;
+        ask.options.logprobs = Some(top);
     }
     // It limits the calls of tools that the server runs, and there are none.
     let most_calls: Option<u64> = fields.take("max_tool_calls")?;
-    fields.only("top_logprobs", &[json!(0)])?;
     fields.ignore(&["prompt_cache_options"]);
     fields.ignore(&LABELS);
     fields.finish()?;
@@ -79,7 +87,7 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         "parallel_tool_calls": !ask.one_call, "previous_response_id": conversation.previous,
         "reasoning": { "effort": conversation.effort, "summary": null }, "service_tier": "default",
         "store": store, "temperature": sampling.temperature, "text": { "format": { "type": "text" } },
-        "tool_choice": conversation.choice, "tools": conversation.tools, "top_logprobs": 0,
+        "tool_choice": conversation.choice, "tools": conversation.tools, "top_logprobs": top.unwrap_or(0),
         "top_p": sampling.top_p, "truncation": "disabled", "usage": null,
     });
     let keep = store.then(|| Keep {
@@ -88,9 +96,9 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
     });
     let answers = ask.start(&app).await?;
     if background {
-        return Ok(in_background(app, head, keep, answers));
+        return Ok(in_background(app, served, head, keep, answers));
     }
-    let mut building = Building::new(app, head, keep, false);
+    let mut building = Building::new(app, served, head, keep, false);
     if stream {
         return Ok(sse::response(answers, building, "text/event-stream"));
     }
@@ -108,7 +116,13 @@ async fn run(building: &mut Building, answers: Vec<Answer>) -> Result<(), Failur
 }
 
 /// Lets the answer go on without the client.
-fn in_background(app: Arc<App>, head: Value, keep: Option<Keep>, answers: Vec<Answer>) -> Response {
+fn in_background(
+    app: Arc<App>,
+    served: Lease,
+    head: Value,
+    keep: Option<Keep>,
+    answers: Vec<Answer>,
+) -> Response {
     let cancel = Arc::new(Notify::new());
     if let Some(keep) = &keep {
         app.responses.put(Stored {
@@ -122,7 +136,7 @@ fn in_background(app: Arc<App>, head: Value, keep: Option<Keep>, answers: Vec<An
     }
     let response = ok(&head);
     tokio::spawn(async move {
-        let mut building = Building::new(app, head, keep, true);
+        let mut building = Building::new(app, served, head, keep, true);
         let done = tokio::select! {
             done = run(&mut building, answers) => Some(done),
             () = cancel.notified() => None,

@@ -4,8 +4,9 @@ use super::store::{Item, Stored};
 use crate::answer::{End, Event, Reason};
 use crate::app::App;
 use crate::error::Failure;
+use crate::models::Lease;
 use crate::openai::{created, figures};
-use crate::sse;
+use crate::{logprobs, sse};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -18,11 +19,14 @@ pub(super) struct Keep {
 /// A response while it is made.
 pub(super) struct Building {
     app: Arc<App>,
+    served: Lease,
     /// Everything but the output.
     head: Value,
     /// Complete items.
     output: Vec<Value>,
     open: Option<Open>,
+    /// Entries of the tokens whose text comes next.
+    logprobs: Vec<Value>,
     /// Events so far.
     events: u64,
     keep: Option<Keep>,
@@ -35,6 +39,8 @@ struct Open {
     kind: Kind,
     id: String,
     text: String,
+    /// Entries of its tokens, if they were asked for.
+    logprobs: Vec<Value>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,7 +63,13 @@ impl Open {
     fn part(&self, text: &str) -> Value {
         match self.kind {
             Kind::Message => {
-                json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+                let logprobs = match text.is_empty() {
+                    true => &[],
+                    false => self.logprobs.as_slice(),
+                };
+                json!({
+                    "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs,
+                })
             }
             Kind::Reasoning => json!({ "type": "reasoning_text", "text": text }),
         }
@@ -78,15 +90,18 @@ impl Open {
 impl Building {
     pub(super) fn new(
         app: Arc<App>,
+        served: Lease,
         head: Value,
         keep: Option<Keep>,
         in_background: bool,
     ) -> Building {
         Building {
             app,
+            served,
             head,
             output: Vec::new(),
             open: None,
+            logprobs: Vec::new(),
             events: 0,
             keep,
             in_background,
@@ -122,6 +137,7 @@ impl Building {
                 kind,
                 id: self.app.id(prefix),
                 text: String::new(),
+                logprobs: Vec::new(),
             };
             let (item, part) = (open.item("in_progress", json!([])), open.part(""));
             let place = json!({ "output_index": self.output.len(), "item": item });
@@ -132,10 +148,12 @@ impl Building {
         }
         if let Some(mut open) = self.open.take() {
             open.text.push_str(&text);
+            let logprobs = std::mem::take(&mut self.logprobs);
             let mut delta = self.place(&open.id, json!({ "delta": text }));
             if kind == Kind::Message {
-                delta["logprobs"] = json!([]);
+                delta["logprobs"] = logprobs.clone().into();
             }
+            open.logprobs.extend(logprobs);
             let name = format!("response.{}.delta", kind.part());
             events.push(self.announce(&name, delta));
             self.open = Some(open);
@@ -160,7 +178,7 @@ impl Building {
         };
         let mut done = self.place(&open.id, json!({ "text": open.text }));
         if open.kind == Kind::Message {
-            done["logprobs"] = json!([]);
+            done["logprobs"] = open.logprobs.clone().into();
         }
         let part = open.part(&open.text);
         let item = open.item(status, json!([part.clone()]));
@@ -205,6 +223,10 @@ impl Building {
             Reason::Length => ("incomplete", json!({ "reason": "max_output_tokens" })),
             _ => ("completed", Value::Null),
         };
+        // Those of tokens without text.
+        if let Some(open) = &mut self.open {
+            open.logprobs.append(&mut self.logprobs);
+        }
         let mut events = self.close(status);
         self.head["incomplete_details"] = details;
         self.head["usage"] = usage(end);
@@ -250,6 +272,12 @@ impl Building {
     /// Takes an event of the answer. Returns the events of the response.
     pub(super) fn take(&mut self, event: Event) -> Vec<Value> {
         match event {
+            Event::Logprobs(all) => {
+                if let Value::Array(entries) = logprobs::entries(&self.served, &all) {
+                    self.logprobs.extend(entries);
+                }
+                Vec::new()
+            }
             Event::Text(text) => self.grow(Kind::Message, text),
             Event::Reasoning(text) => self.grow(Kind::Reasoning, text),
             Event::Call { name, arguments } => self.call(&name, &arguments),
@@ -302,14 +330,15 @@ mod tests {
     use crate::ServerOptions;
     use welte::{LoadOptions, Model};
 
-    #[test]
-    fn reasoning_text_and_calls_become_items() {
+    #[tokio::test]
+    async fn reasoning_text_and_calls_become_items() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
         let mut options = LoadOptions::default();
         (options.context, options.device) = (64, "cpu".parse().unwrap());
         let model = Model::load(path, &options, &mut |_| ()).unwrap();
         let app = Arc::new(App::new(model.into(), ServerOptions::default()).unwrap());
-        let mut building = Building::new(app, json!({ "id": "resp_1" }), None, false);
+        let served = app.lease(None).await.unwrap();
+        let mut building = Building::new(app, served, json!({ "id": "resp_1" }), None, false);
         let mut events = Vec::new();
         for event in [
             Event::Reasoning("let me ".into()),
