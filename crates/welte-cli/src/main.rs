@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod chat;
+mod constraint;
 mod doctor;
 mod figures;
 mod floor;

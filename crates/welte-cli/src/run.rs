@@ -85,6 +85,7 @@ pub(crate) fn template(args: &RunArgs, model: &Model) -> anyhow::Result<Option<C
 }
 
 fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<ExitCode> {
+    let options = args.options()?;
     let model = source::load(source, &args.load)?;
     let template = template(args, &model)?;
     let tokens = match &template {
@@ -115,7 +116,7 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     figures::note_device(&model);
     let begun = crate::START.get().map(std::time::Instant::elapsed);
     let channels = template.is_some() && in_channels(&model);
-    let (outcome, _) = answer(&mut session, &tokens, &args.sampling.options(), channels)?;
+    let (outcome, _) = answer(&mut session, &tokens, &options, channels)?;
     let interrupted = outcome.stop == StopReason::Cancelled;
     if args.verbose {
         figures::start_line(&model, begun.unwrap_or_default(), &outcome);

@@ -1,6 +1,6 @@
 //! What to generate, and what came out.
 
-use crate::Error;
+use crate::{Constraint, Error};
 use std::time::Duration;
 use welte_table::Sampling;
 
@@ -18,6 +18,8 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Control tokens whose spelling becomes part of the text. Other control tokens print nothing.
     pub printed_controls: Vec<u32>,
+    /// What the answer must look like.
+    pub constraint: Option<Constraint>,
     /// Never choose an end token.
     pub ignore_end: bool,
     /// The longest chain; `None`: the engine's default. It never changes the text.
@@ -32,6 +34,7 @@ impl Default for GenerateOptions {
             bias: Vec::new(),
             stop: Vec::new(),
             printed_controls: Vec::new(),
+            constraint: None,
             ignore_end: false,
             chain: None,
         }
@@ -135,6 +138,14 @@ pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(),
                 range,
             });
         }
+    }
+    if options.constraint.is_some() && options.ignore_end {
+        return Err(Error::Constraint {
+            kind: "constraint",
+            at: None,
+            problem: "it cannot be combined with ignore_end, because only an end token ends it"
+                .into(),
+        });
     }
     if options.stop.iter().any(String::is_empty) {
         return Err(Error::EmptyStopString);

@@ -3,6 +3,7 @@
 
 mod channel;
 mod disk;
+mod guide;
 mod pace;
 mod pages;
 mod request;

@@ -3,6 +3,7 @@
 //! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
+mod guided;
 mod publish;
 mod recovery;
 
@@ -100,6 +101,7 @@ impl Scheduler {
         self.admit(context)?;
         self.restore(context)?;
         self.compute_prompts(context)?;
+        self.follow_guides(context)?;
         self.compute_generated(context)?;
         self.decode(context)?;
         self.publish();
@@ -144,7 +146,7 @@ impl Scheduler {
             let admitted = self.pages.admit(context, &mut sequence);
             let admitted = admitted.and_then(|enough| {
                 if enough {
-                    context.set_slot(slot, &sequence.slot_state())?;
+                    sequence.enter_slot(context)?;
                 }
                 Ok(enough)
             });
@@ -242,6 +244,9 @@ impl Scheduler {
                 sequence.end = Some(Ok(Finish::Length));
                 continue;
             }
+            if !sequence.begins_by_choice() {
+                continue;
+            }
             sequence.planned = 1;
             self.picks.push(Pick {
                 output: self.picks.len() as u32,
@@ -294,7 +299,7 @@ impl Scheduler {
             self.rows.extend((first..).zip(tokens).map(row));
             sequence.planned = count;
             let complete = first + count == sequence.target() && sequence.generated() == 0;
-            if complete && sequence.remaining() > 0 {
+            if complete && sequence.begins_by_choice() {
                 self.outputs.push(self.rows.len() as u32 - 1);
             }
         }
@@ -347,7 +352,7 @@ impl Scheduler {
         let mut at = 0;
         while let Some(sequence) = self.running.get_mut(at) {
             let next = sequence.computed + 1;
-            if sequence.is_filling() {
+            if !sequence.is_decoding() {
                 at += 1;
                 continue;
             }
@@ -362,10 +367,11 @@ impl Scheduler {
         }
         self.starts.clear();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
-        let mut common = if filling { 1 } else { usize::MAX };
+        let guided = self.running.iter().any(|s| s.guide.is_some());
+        let mut common = if filling || guided { 1 } else { usize::MAX };
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];
-            if sequence.is_filling() {
+            if !sequence.is_decoding() {
                 continue;
             }
             let wanted = sequence.chain.min(sequence.remaining()).min(common);
@@ -379,7 +385,7 @@ impl Scheduler {
                 }
             }
         }
-        for sequence in self.running.iter_mut().filter(|s| !s.is_filling()) {
+        for sequence in self.running.iter_mut().filter(|s| s.is_decoding()) {
             let steps = sequence.chain.min(sequence.remaining()).min(common);
             sequence.planned = steps;
             self.starts.push(ChainStart {
@@ -461,6 +467,7 @@ impl Scheduler {
         let mut sequence = self.running.remove(at);
         self.pages.keep(&mut sequence);
         self.pages.release(&mut sequence);
+        sequence.leave_slot();
         self.free_slots.push(sequence.slot);
         sequence.out.report(|report| report.preemptions += 1);
         self.waiting.push(sequence);

@@ -2,13 +2,14 @@
 
 use super::channel::{Channel, Finish};
 use super::disk::Restore;
+use super::guide::Guide;
 use super::shared::Shared;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
 use crate::{Error, Model, Request};
 use std::sync::Arc;
 use std::time::Instant;
-use welte_device::SlotState;
+use welte_device::{Context, Error as DeviceError, NO_TOKEN, SlotState, is_token};
 use welte_table::Sampling;
 
 /// A sequence. The caller allocates it with room for all its tokens and pages.
@@ -22,6 +23,10 @@ pub(crate) struct Sequence {
     pub(crate) shared: bool,
     /// The longest chain.
     pub(crate) chain: usize,
+    /// What follows its constraint, if it has one.
+    pub(crate) guide: Option<Guide>,
+    /// Its guide does not know yet what comes next.
+    pub(crate) stalled: bool,
     sampling: Sampling,
     bias: Vec<(u32, f32)>,
     ends: Vec<u32>,
@@ -96,7 +101,14 @@ impl Sequence {
         let program = model.program();
         let entries = |cache: &welte_table::CacheSpec| cache.entries(program) as usize;
         let lists = program.caches.iter().map(entries).map(Vec::with_capacity);
-        let longest = model.inner.max_chain;
+        let guide = options.constraint.as_ref();
+        let guide = guide.map(|c| Guide::start(model, c, prompt.len(), budget, true));
+        let guide = guide.transpose()?;
+        // Each token of a guided sequence has a mask of its own.
+        let longest = match guide {
+            Some(_) => 1,
+            None => model.inner.max_chain,
+        };
         Ok(Sequence {
             number: 0,
             priority: request.priority,
@@ -104,6 +116,8 @@ impl Sequence {
             exact: request.exact,
             shared: request.prefix_cache,
             chain: options.chain.unwrap_or(longest).clamp(1, longest),
+            guide,
+            stalled: false,
             sampling: options.sampling,
             bias,
             ends,
@@ -148,6 +162,16 @@ impl Sequence {
         self.computed < self.target()
     }
 
+    /// True if a chain can go on with it.
+    pub(crate) fn is_decoding(&self) -> bool {
+        !self.is_filling() && !self.stalled
+    }
+
+    /// True if its complete prompt yields a token by choice.
+    pub(crate) fn begins_by_choice(&self) -> bool {
+        self.remaining() > 0 && !self.guide.as_ref().is_some_and(Guide::has_forced)
+    }
+
     /// The tokens to compute next: all those of one role.
     pub(crate) fn next_run(&self) -> (bool, usize) {
         let rest = &self.keys[self.computed..self.target()];
@@ -164,7 +188,7 @@ impl Sequence {
             bias: &self.bias,
             history: &self.tokens,
             ends: &self.ends,
-            masked: false,
+            masked: self.guide.is_some(),
         }
     }
 
@@ -173,6 +197,35 @@ impl Sequence {
         if self.end.is_some() {
             return false;
         }
+        if !is_token(token) {
+            let problem = match token {
+                NO_TOKEN => "no token that it allows can be chosen",
+                _ => "its mask did not come in time",
+            };
+            let problem = problem.into();
+            self.end = Some(Err(Error::Guidance { problem }));
+            return false;
+        }
+        let goes_on = self.append(token);
+        if let Some(guide) = self.guide.as_ref().filter(|_| goes_on) {
+            guide.tell(token);
+        }
+        goes_on
+    }
+
+    /// Takes at most `count` tokens that the guide forces. Returns false if the sequence ends.
+    pub(crate) fn take_forced(&mut self, count: usize) -> bool {
+        for _ in 0..count {
+            let forced = self.guide.as_ref().and_then(Guide::take_forced);
+            let Some(token) = forced else { break };
+            if !self.append(token) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn append(&mut self, token: u32) -> bool {
         if self.ends.contains(&token) {
             self.end = Some(Ok(Finish::End(token)));
             return false;
@@ -184,6 +237,22 @@ impl Sequence {
             self.end = Some(Ok(Finish::Length));
         }
         self.is_wanted()
+    }
+
+    /// Tells the device how its tokens are chosen.
+    pub(crate) fn enter_slot(&self, context: &mut dyn Context) -> Result<(), DeviceError> {
+        context.set_slot(self.slot, &self.slot_state())?;
+        if let Some(guide) = &self.guide {
+            guide.attach(context.masks(), self.slot);
+        }
+        Ok(())
+    }
+
+    /// Its slot goes to another sequence.
+    pub(crate) fn leave_slot(&self) {
+        if let Some(guide) = &self.guide {
+            guide.detach();
+        }
     }
 
     /// True while somebody wants the next token. If not, the sequence ends.
