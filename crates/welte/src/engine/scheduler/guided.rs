@@ -17,10 +17,11 @@ impl Scheduler {
         let mut patience = IDLE_PATIENCE;
         let mut guided = false;
         for sequence in &mut self.running {
-            sequence.stalled = sequence.guide.is_some() && !sequence.is_filling();
-            guided |= sequence.stalled;
-            if !sequence.stalled {
-                patience = PATIENCE;
+            // A sequence that is still being filled is asked once it is complete.
+            sequence.stalled = sequence.guide.is_some();
+            match sequence.stalled && !sequence.is_filling() {
+                true => guided = true,
+                false => patience = PATIENCE,
             }
         }
         if !guided {
@@ -30,7 +31,8 @@ impl Scheduler {
         let mut at = 0;
         while let Some(sequence) = self.running.get_mut(at) {
             let guide = sequence.guide.as_ref();
-            let Some(guide) = guide.filter(|_| sequence.stalled && sequence.end.is_none()) else {
+            let Some(guide) = guide.filter(|_| !sequence.is_filling() && sequence.end.is_none())
+            else {
                 at += 1;
                 continue;
             };
@@ -50,8 +52,9 @@ impl Scheduler {
                     let end = sequence.tokens.len() + count - 1;
                     match self.pages.reserve(context, sequence, end, true) {
                         Ok(room) if room >= sequence.tokens.len() => {
-                            let count = room + 1 - sequence.tokens.len();
-                            sequence.stalled = !sequence.take_forced(count);
+                            let fit = room + 1 - sequence.tokens.len();
+                            let goes_on = sequence.take_forced(fit);
+                            sequence.stalled = !goes_on || fit < count;
                             patience = PATIENCE;
                             // The forced tokens join the slot's history.
                             if let Err(error) = sequence.enter_slot(context) {
