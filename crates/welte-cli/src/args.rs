@@ -480,6 +480,9 @@ pub(crate) struct ServeArgs {
     pub(crate) keep_alive: KeepAlive,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
+    /// File with a chat template that replaces the models' own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Address to listen at; 0.0.0.0 is every address of this machine
