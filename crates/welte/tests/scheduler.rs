@@ -80,7 +80,7 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
             (s.xtc_probability, s.dynatemp_range) = (0.5, 0.3 * random.below(2) as f32);
         }
         // While these run, nobody speculates.
-        if number % 30 == 7 {
+        if number == 7 {
             options.logprobs = Some(random.below(4) as u32);
             options.prompt_logprobs = random.once_in(2).then_some(2);
         }
@@ -362,7 +362,7 @@ fn round(source: &str, seed: u64, count: usize) {
     assert!(counts.complete > count / 3 && counts.left > 0 && counts.expired > 0);
     assert!(counts.cached > 0, "nothing was cached");
     let wrong = counts.drafted - counts.accepted;
-    assert!(counts.accepted > count && wrong > count, "{counts:?}");
+    assert!(counts.accepted > count && wrong > count / 2, "{counts:?}");
     assert!(plain || compared > 300, "only {compared} rows compared");
 }
 
