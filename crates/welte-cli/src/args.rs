@@ -1,10 +1,16 @@
 //! Every flag. Flags that llama.cpp has too are named alike.
 
+use crate::constraint::ConstraintArgs;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
-use welte::{DeviceChoice, Format, LoadOptions, PrefixStoreOptions, Replay, Sampling};
+use std::time::Duration;
+use welte::{
+    DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions, Replay, Sampling,
+    Speculation,
+};
+use welte_server::Changing;
 
 /// Runs language models at the speed of the memory.
 #[derive(Parser)]
@@ -68,6 +74,19 @@ pub(crate) struct LoadArgs {
     /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (also -hf)
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     pub(crate) hf_repo: Option<String>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+impl LoadArgs {
+    pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
+        self.place.options()
+    }
+}
+
+/// How to load a model, and where.
+#[derive(Args)]
+pub(crate) struct PlaceArgs {
     /// Device: cpu, cuda, cuda:N, reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
@@ -97,7 +116,7 @@ pub(crate) struct LoadArgs {
     pub(crate) ignore_memory: bool,
 }
 
-impl LoadArgs {
+impl PlaceArgs {
     pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
         let kv_format = match (self.cache_type_k, self.cache_type_v) {
             (Some(k), Some(v)) if k != v => {
@@ -168,6 +187,45 @@ pub(crate) struct SamplingArgs {
     /// Drop tokens less likely than P times the most likely; 0 drops none
     #[arg(long, default_value_t = 0.05, value_name = "P")]
     pub(crate) min_p: f32,
+    /// Keep the tokens with the most typical information, of total probability P; 1 keeps all
+    #[arg(long, alias = "typical-p", default_value_t = 1.0, value_name = "P")]
+    pub(crate) typical: f32,
+    /// Keep the logits within N standard deviations of the largest; 0 keeps all
+    #[arg(
+        long,
+        alias = "top-n-sigma",
+        default_value_t = 0.0,
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
+    pub(crate) top_nsigma: f32,
+    /// Drop the most likely tokens with this probability; 0 is never
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    pub(crate) xtc_probability: f32,
+    /// Tokens are dropped from this probability on, all but the least likely of them
+    #[arg(long, default_value_t = 0.1, value_name = "P")]
+    pub(crate) xtc_threshold: f32,
+    /// Vary the temperature by X in both directions, with the entropy; 0 keeps it
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    pub(crate) dynatemp_range: f32,
+    /// How the temperature follows the entropy
+    #[arg(long, default_value_t = 1.0, value_name = "X")]
+    pub(crate) dynatemp_exp: f32,
+    /// Penalty against repeating runs of tokens (DRY); 0 is none
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    pub(crate) dry_multiplier: f32,
+    /// Growth of the penalty with each token of the run
+    #[arg(long, default_value_t = 1.75, value_name = "X")]
+    pub(crate) dry_base: f32,
+    /// Shortest repeated run that is penalised
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub(crate) dry_allowed_length: u32,
+    /// Recent tokens that DRY looks at (-1: all)
+    #[arg(long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) dry_penalty_last_n: i64,
+    /// Text at which a run ends, in place of newline, colon, quote and asterisk (repeatable; none: no text)
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) dry_sequence_breaker: Vec<String>,
     /// Divide the logits of recent tokens by X; 1 is none
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     pub(crate) repeat_penalty: f32,
@@ -190,6 +248,9 @@ pub(crate) struct SamplingArgs {
         allow_hyphen_values = true
     )]
     pub(crate) presence_penalty: f32,
+    /// Choose no end token before N tokens
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) min_tokens: usize,
     /// Never choose an end token
     #[arg(long)]
     pub(crate) ignore_eos: bool,
@@ -219,6 +280,20 @@ impl SamplingArgs {
             } else {
                 self.seed as u64
             },
+            typical_p: self.typical,
+            // llama.cpp switches it off with -1.
+            top_n_sigma: match self.top_nsigma == -1.0 {
+                true => 0.0,
+                false => self.top_nsigma,
+            },
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            dynatemp_range: self.dynatemp_range,
+            dynatemp_exponent: self.dynatemp_exp,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_last_n: u32::try_from(self.dry_penalty_last_n).unwrap_or(u32::MAX),
         }
     }
 
@@ -228,6 +303,12 @@ impl SamplingArgs {
         options.sampling = self.sampling();
         options.stop = self.stop.clone();
         options.ignore_end = self.ignore_eos;
+        options.min_tokens = self.min_tokens;
+        match &self.dry_sequence_breaker[..] {
+            [] => {}
+            [none] if none == "none" => options.dry_breakers.clear(),
+            breakers => options.dry_breakers = breakers.to_vec(),
+        }
         options
     }
 }
@@ -253,6 +334,55 @@ impl PrefixArgs {
     }
 }
 
+/// Where guesses of the next tokens come from.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Spec {
+    /// Earlier text of prompt and answer
+    Ngram,
+    /// The draft model
+    Draft,
+    /// Nowhere
+    Off,
+}
+
+/// Speculation.
+#[derive(Args)]
+pub(crate) struct SpecArgs {
+    /// Guess tokens ahead where it pays, from: ngram (earlier text), draft (the model of -md) or off [default: draft with
+    /// -md, else ngram]. It never changes the text
+    #[arg(long, value_enum, value_name = "FROM")]
+    pub(crate) spec: Option<Spec>,
+    /// A smaller model with the same vocabulary that guesses (also -md)
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model_draft: Option<String>,
+    /// The most tokens to guess at a time
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) draft_max: u16,
+}
+
+impl SpecArgs {
+    /// Sets the engine's options. `load` loads the draft model.
+    pub(crate) fn set(
+        &self,
+        options: &mut EngineOptions,
+        load: impl FnOnce(&str) -> anyhow::Result<Model>,
+    ) -> anyhow::Result<()> {
+        options.draft_max = self.draft_max.into();
+        options.speculation = match (self.spec, &self.model_draft) {
+            (None | Some(Spec::Draft), Some(draft)) => Speculation::Model(load(draft)?),
+            (Some(Spec::Ngram | Spec::Off), Some(_)) => {
+                anyhow::bail!("-md is used with --spec draft only; leave one of both out")
+            }
+            (Some(Spec::Draft), None) => {
+                anyhow::bail!("--spec draft needs a draft model; name it with -md")
+            }
+            (None | Some(Spec::Ngram), None) => Speculation::Ngram,
+            (Some(Spec::Off), None) => Speculation::Off,
+        };
+        Ok(())
+    }
+}
+
 #[derive(Args)]
 pub(crate) struct RunArgs {
     /// A model (file, directory or synthetic:SHAPE:FORMAT), a prompt, or both
@@ -262,6 +392,8 @@ pub(crate) struct RunArgs {
     pub(crate) load: LoadArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) constraint: ConstraintArgs,
     /// The prompt
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
     pub(crate) prompt: Option<String>,
@@ -274,6 +406,9 @@ pub(crate) struct RunArgs {
     /// File with a chat template that replaces the model's own
     #[arg(long, value_name = "FILE", conflicts_with = "no_chat")]
     pub(crate) chat_template_file: Option<PathBuf>,
+    /// Print a line of JSON per token, with its probability and those of the N likeliest ones (at most 20)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=20))]
+    pub(crate) logprobs: Option<u32>,
     /// Complete the raw text, without a chat template
     #[arg(long)]
     pub(crate) no_chat: bool,
@@ -281,7 +416,18 @@ pub(crate) struct RunArgs {
     #[arg(short, long)]
     pub(crate) verbose: bool,
     #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    #[command(flatten)]
     pub(crate) prefix: PrefixArgs,
+}
+
+impl RunArgs {
+    /// How answers are generated.
+    pub(crate) fn options(&self) -> anyhow::Result<welte::GenerateOptions> {
+        let mut options = self.sampling.options();
+        options.constraint = self.constraint.constraint()?;
+        Ok(options)
+    }
 }
 
 /// Reads a number of bytes, as powers of 1024 if a letter follows.
@@ -301,13 +447,42 @@ fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "the number is too large".to_string())
 }
 
+/// How long an idle model stays loaded; `None`: until its memory is needed.
+#[derive(Clone, Copy)]
+pub(crate) struct KeepAlive(pub(crate) Option<Duration>);
+
+fn keep_alive(text: &str) -> Result<KeepAlive, String> {
+    welte_server::keep_alive(text).map(KeepAlive)
+}
+
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT [default: the bundled model]
     #[arg(value_name = "MODEL")]
     pub(crate) source: Option<String>,
+    /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT (repeatable; the first model is the default one)
+    #[arg(short, long, value_name = "MODEL")]
+    pub(crate) model: Vec<String>,
+    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (repeatable; also -hf)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hf_repo: Vec<String>,
+    /// Folder whose models are loaded at their first request (repeatable)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) models_dir: Vec<PathBuf>,
+    /// Serve the models in the hub's cache too (see `welte list`)
+    #[arg(long)]
+    pub(crate) models_cached: bool,
+    /// Memory that all loaded models may take together, in bytes or with K, M, G or T [default: all that is available]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) models_memory: Option<u64>,
+    /// How long an idle model stays loaded, such as 300, 5m or 24h (-1: until its memory is needed)
+    #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive)]
+    pub(crate) keep_alive: KeepAlive,
     #[command(flatten)]
-    pub(crate) load: LoadArgs,
+    pub(crate) place: PlaceArgs,
+    /// File with a chat template that replaces the models' own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Address to listen at; 0.0.0.0 is every address of this machine
@@ -326,6 +501,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) queue: u32,
     #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    #[command(flatten)]
     pub(crate) prefix: PrefixArgs,
     /// Key that clients must send (repeatable)
     #[arg(long, value_name = "KEY")]
@@ -333,9 +510,13 @@ pub(crate) struct ServeArgs {
     /// File with one key per line
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// The model's name in the APIs [default: the file's name]
+    /// The model's name in the APIs (repeatable, in the order of the models) [default: the file's name]
     #[arg(long, value_name = "NAME")]
-    pub(crate) alias: Option<String>,
+    pub(crate) alias: Vec<String>,
+    /// Lines of system prompts to leave out, because they change with every request and so empty the prompt cache:
+    /// billing, times or ids (repeatable, or separated by commas)
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) drop_changing: Vec<Changing>,
     /// Seconds that an answer may take, waiting included (0: no limit)
     #[arg(long, default_value_t = 600, value_name = "S")]
     pub(crate) timeout: u64,
@@ -373,6 +554,22 @@ pub(crate) struct InspectArgs {
     pub(crate) output: Picture,
 }
 
+/// Reads a rate of arrivals.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 => Ok(rate),
+        _ => Err("use a number above 0, or inf".to_string()),
+    }
+}
+
+/// Reads a number from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("use a number from 0 to 1".to_string()),
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rows {
     Md,
@@ -404,6 +601,33 @@ pub(crate) struct BenchArgs {
     /// Compare ways to replay, from one launch per op to one kernel per chain (GPU)
     #[arg(long)]
     pub(crate) ladder: bool,
+    /// Decode this many sequences together, comma-separated: the table of llama-batched-bench
+    #[arg(long, value_name = "B", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["ladder", "random_depth", "serve"])]
+    pub(crate) batched: Vec<u32>,
+    /// Generate with a made-up draft that is right with this probability per token, comma-separated
+    #[arg(long, value_name = "P", value_delimiter = ',', value_parser = share, conflicts_with_all = ["ladder", "random_depth", "serve", "batched"])]
+    pub(crate) speculative: Vec<f64>,
+    /// Cost of a guess of --speculative, as a share of a token's
+    #[arg(long, default_value_t = 0.125, value_name = "P", requires = "speculative", value_parser = share)]
+    pub(crate) draft_cost: f64,
+    /// The most guesses of --speculative at a time
+    #[arg(long, default_value_t = 16, value_name = "N", requires = "speculative", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) draft_max: u16,
+    /// Answer requests that arrive at random times, so many per second on average, comma-separated (inf: all at once)
+    #[arg(long, value_name = "RATE", value_delimiter = ',', value_parser = rate, conflicts_with_all = ["ladder", "random_depth"])]
+    pub(crate) serve: Vec<f64>,
+    /// Requests of --serve
+    #[arg(long, default_value_t = 64, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) requests: u32,
+    /// Requests that --serve answers at the same time (also -np)
+    #[arg(long, default_value_t = 16, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) parallel: u32,
+    /// Seed of the arrivals and lengths of --serve
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "serve")]
+    pub(crate) seed: u64,
+    /// Draw throughput against latency of --serve into this file
+    #[arg(long, value_name = "FILE", requires = "serve")]
+    pub(crate) svg: Option<PathBuf>,
     /// Tokens of the prompt, comma-separated; 0 leaves the row out
     #[arg(short = 'p', long, default_value = "512", value_delimiter = ',')]
     pub(crate) n_prompt: Vec<u32>,
@@ -441,15 +665,17 @@ impl BenchArgs {
         LoadArgs {
             model: None,
             hf_repo: None,
-            device: self.device,
-            replay: self.replay,
-            ctx_size: context,
-            threads,
-            cache_type_k: self.cache_type_k,
-            cache_type_v: self.cache_type_v,
-            isa: self.isa.clone(),
-            reference: false,
-            ignore_memory: false,
+            place: PlaceArgs {
+                device: self.device,
+                replay: self.replay,
+                ctx_size: context,
+                threads,
+                cache_type_k: self.cache_type_k,
+                cache_type_v: self.cache_type_v,
+                isa: self.isa.clone(),
+                reference: false,
+                ignore_memory: false,
+            },
         }
     }
 }
@@ -627,6 +853,7 @@ pub(crate) fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> 
             Some("-sys") if !literal => "--system-prompt".into(),
             Some("-hf") if !literal => "--hf-repo".into(),
             Some("-np") if !literal => "--parallel".into(),
+            Some("-md") if !literal => "--model-draft".into(),
             Some("-ctk") if !literal => "--cache-type-k".into(),
             Some("-ctv") if !literal => "--cache-type-v".into(),
             _ => arg,
@@ -657,7 +884,7 @@ mod tests {
             panic!("not run")
         };
         assert_eq!(args.system_prompt.as_deref(), Some("be brief"));
-        assert_eq!(args.load.cache_type_k, Some(Format::Q8_0));
+        assert_eq!(args.load.place.cache_type_k, Some(Format::Q8_0));
         assert_eq!(args.load.hf_repo.as_deref(), Some("a/b:Q8_0"));
         assert_eq!(args.words, ["hello"]);
     }

@@ -2,13 +2,16 @@
 
 mod args;
 mod bench;
+mod catalog;
 mod chat;
+mod constraint;
 mod doctor;
 mod figures;
 mod floor;
 mod hub;
 mod inspect;
 mod ladder;
+mod logprobs;
 mod perplexity;
 mod profile;
 mod quantize;

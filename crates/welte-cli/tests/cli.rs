@@ -71,6 +71,40 @@ fn a_prompt_alone_tells_a_story_from_the_bundled_model() {
 }
 
 #[test]
+fn probabilities_come_as_a_line_per_token() {
+    let common = [
+        "run",
+        "-p",
+        "Tell me a story about a fox.",
+        "--temp",
+        "0",
+        "-n",
+        "6",
+    ];
+    let text = out(&welte(&common));
+    let output = welte(&[&common[..], &["--logprobs", "2"]].concat());
+    let lines = out(&output);
+    let lines: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 6, "{}", err(&output));
+    let joined: String = lines.iter().filter_map(|l| l["text"].as_str()).collect();
+    assert_eq!(joined.trim(), text.trim());
+    for line in &lines {
+        let top = line["top"].as_array().unwrap();
+        // Greedy: each token is the likeliest.
+        assert_eq!(top.len(), 2);
+        assert_eq!(
+            [&top[0]["token"], &top[0]["logprob"]],
+            [&line["token"], &line["logprob"]]
+        );
+        assert!(line["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    refused(&["run", "--logprobs", "21", "x"], 2, &["--logprobs"]);
+}
+
+#[test]
 fn a_second_process_finds_the_prompt_in_the_prefix_cache() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("cache");
@@ -389,6 +423,28 @@ fn quantize_writes_a_model_that_runs() {
 }
 
 #[test]
+fn an_answer_has_the_form_that_was_asked_for() {
+    let schema = r#"{"type": "object", "properties": {"animal": {"enum": ["fox", "owl"]}},
+        "required": ["animal"], "additionalProperties": false}"#;
+    let output = welte(&["run", "-j", schema, "--seed", "1", "Who is there?"]);
+    let text = out(&output);
+    let value: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+    assert!(
+        value["animal"] == "fox" || value["animal"] == "owl",
+        "{text}"
+    );
+    let output = welte(&[
+        "run",
+        "--regex",
+        "(fox|owl){2}",
+        "--seed",
+        "1",
+        "Who is there?",
+    ]);
+    assert_eq!(out(&output).trim().len(), 6, "{}", out(&output));
+}
+
+#[test]
 fn bad_input_is_refused_with_the_place_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str, bytes: &[u8]| {
@@ -448,6 +504,27 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
         2,
         &["--reference", "--device"],
     );
+    refused(
+        &["run", "hi", "--json-schema", "{"],
+        1,
+        &["--json-schema", "not JSON"],
+    );
+    refused(
+        &["run", "hi", "-j", r#"{"properties": {"a": {"not": {}}}}"#],
+        1,
+        &["/properties/a/not", "not supported"],
+    );
+    refused(&["run", "hi", "--json", "--regex", "a"], 2, &["--regex"]);
+    refused(
+        &["run", "hi", "--grammar-file", "no/such.gbnf"],
+        1,
+        &["--grammar-file", "no/such.gbnf"],
+    );
+    refused(
+        &["run", "hi", "--grammar", "root ::= nobody"],
+        1,
+        &["nobody"],
+    );
     let long = "fox ".repeat(500);
     refused(&["run", &long, "-c", "256"], 1, &["256", "try -c "]);
 }
@@ -503,6 +580,82 @@ fn the_reference_gives_the_same_text() {
     let text = run(&["--device", "cpu"]);
     assert_eq!(run(&["--reference"]), text);
     assert_eq!(run(&["--device", "reference"]), text);
+}
+
+/// The rows of a benchmark that prints JSON.
+fn rows(args: &[&str]) -> Vec<serde_json::Value> {
+    let output = welte(&[args, &["--device", "cpu", "-o", "json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn bench_decodes_batches() {
+    let bench = ["bench", "--synthetic", "tiny:q8_0", "--batched", "1,3"];
+    let rows = rows(&[&bench[..], &["-p", "100", "-n", "7", "-r", "2"]].concat());
+    assert_eq!(rows.len(), 2);
+    let number = |name: &str| rows[1][name].as_f64().unwrap();
+    assert_eq!((number("pl"), number("n_kv")), (3.0, 321.0));
+    for (speed, tokens, time) in [
+        ("speed_pp", 300.0, "t_pp"),
+        ("speed_tg", 21.0, "t_tg"),
+        ("speed", 321.0, "t"),
+    ] {
+        assert!((number(speed) * number(time) / tokens - 1.0).abs() < 1e-6);
+    }
+    for wrong in [
+        &["--batched", "0"][..],
+        &["--batched", "2", "--ladder"],
+        &["--batched", "2", "--serve", "1"],
+    ] {
+        refused(&[&["bench"], wrong].concat(), 2, &[wrong[0]]);
+    }
+    refused(&["bench", "--batched", "2", "-n", "0"], 1, &["-n"]);
+    refused(&["bench", "--batched", "2", "-d", "64"], 1, &["-d"]);
+}
+
+#[test]
+fn bench_serves_requests_at_rates() {
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("load.svg");
+    let bench = ["bench", "--synthetic", "tiny:q8_0", "--serve", "200,inf"];
+    let sizes = [
+        "-p",
+        "40",
+        "-n",
+        "8",
+        "--requests",
+        "12",
+        "-np",
+        "3",
+        "--svg",
+    ];
+    let rows = rows(&[&bench[..], &sizes, &[chart.to_str().unwrap()]].concat());
+    assert_eq!(rows.len(), 2);
+    assert_eq!(
+        (&rows[0]["rate"], &rows[1]["rate"]),
+        (&200.0.into(), &"inf".into())
+    );
+    for row in &rows {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        assert_eq!((number("requests"), number("slots")), (12.0, 3.0));
+        // Both rates have the same requests, around the lengths asked for.
+        assert_eq!(row["mean_answer"], rows[0]["mean_answer"]);
+        assert!((20.0..=60.0).contains(&number("mean_prompt")));
+        assert!((4.0..=12.0).contains(&number("mean_answer")));
+        assert!(number("ttft_p50") <= number("ttft_p99") && number("itl_p50") <= number("itl_p99"));
+        assert!(number("speed") > 0.0 && number("speed") < number("speed_all"));
+    }
+    let chart = std::fs::read_to_string(chart).unwrap();
+    assert!(chart.starts_with("<svg") && chart.contains("inf/s"));
+    for wrong in [
+        &["--serve", "0"][..],
+        &["--serve", "x"],
+        &["--requests", "5"],
+    ] {
+        refused(&[&["bench"], wrong].concat(), 2, &["--serve"]);
+    }
+    refused(&["bench", "--serve", "1", "-p", "1,2"], 1, &["-p"]);
 }
 
 #[test]
@@ -639,4 +792,60 @@ fn a_closed_pipe_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(err(&output), "");
+}
+
+#[test]
+fn bench_measures_a_made_up_draft() {
+    let bench = ["bench", "--synthetic", "tiny:q8_0", "--speculative", "0,1"];
+    let rows = rows(&[&bench[..], &["-p", "20", "-n", "40", "-r", "1"]].concat());
+    let number = |row: usize, name: &str| rows[row][name].as_f64().unwrap();
+    assert_eq!((number(0, "agreement"), number(1, "agreement")), (0.0, 1.0));
+    for row in 0..2 {
+        let shares = ["verifying", "drafting", "rest"].map(|name| number(row, name));
+        assert!(
+            (shares.iter().sum::<f64>() - 100.0).abs() < 1e-6,
+            "{shares:?}"
+        );
+        assert!(number(row, "speed") > 0.0 && number(row, "plain") > 0.0);
+    }
+    refused(&["bench", "--speculative", "1.5"], 2, &["--speculative"]);
+    refused(
+        &["bench", "--speculative", "0.5", "--ladder"],
+        2,
+        &["--speculative"],
+    );
+}
+
+#[test]
+fn speculation_never_changes_the_text() {
+    let answer = |more: &[&str]| {
+        let prompt = "The cat sat on the mat. The cat sat on the mat. The cat";
+        let run = [
+            "run",
+            "models/demo.gguf",
+            "--no-chat",
+            "-p",
+            prompt,
+            "-n",
+            "60",
+        ];
+        let run = welte(&[&run[..], &["--temp", "0", "-v"], more].concat());
+        assert_eq!(run.status.code(), Some(0), "{}", err(&run));
+        (String::from_utf8(run.stdout.clone()).unwrap(), err(&run))
+    };
+    let (plain, said) = answer(&["--spec", "off"]);
+    assert!(!said.contains("speculation:"), "{said}");
+    assert_eq!(answer(&["--spec", "ngram", "--draft-max", "4"]).0, plain);
+    assert_eq!(answer(&["-md", "models/demo.gguf"]).0, plain);
+    let run = ["run", "models/demo.gguf", "hello"];
+    for (wrong, word) in [
+        (&["--spec", "draft"][..], "-md"),
+        (
+            &["--spec", "off", "-md", "models/demo.gguf"],
+            "--spec draft",
+        ),
+        (&["-md", "synthetic:tiny:q8_0"], "cannot draft"),
+    ] {
+        refused(&[&run[..], wrong].concat(), 1, &[word]);
+    }
 }

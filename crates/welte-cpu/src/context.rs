@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, Pick, Profile, SlotState,
+    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
+    Profile, SlotState, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -288,15 +289,41 @@ impl Context for CpuContext {
         Ok(())
     }
 
+    fn masks(&self) -> Arc<MaskBoard> {
+        self.state.samplers.masks().clone()
+    }
+
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
         let program = &self.inner.program;
         self.checks.picks(program, picks, tokens, self.logits)?;
         let vocab = program.vocab as usize;
-        for (pick, token) in picks.iter().zip(tokens) {
+        for (nth, pick) in picks.iter().enumerate() {
+            if Pick::is_skipped(picks, tokens, nth) {
+                tokens[nth] = Pick::SKIPPED;
+                continue;
+            }
             let (row, slot) = (pick.output as usize, pick.slot as usize);
             let logits = &self.results(self.last_pass, self.logits)[row * vocab..][..vocab];
-            *token = self.state.samplers.choose(0, slot, logits, pick.position);
-            self.state.samplers.remember(slot, *token);
+            tokens[nth] = self.state.samplers.choose(0, slot, logits, pick.position);
+            if is_token(tokens[nth]) {
+                self.state.samplers.remember(slot, tokens[nth]);
+            }
+        }
+        Ok(())
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), Error> {
+        let program = &self.inner.program;
+        self.checks
+            .logprobs(program, queries, answers, self.logits)?;
+        let vocab = program.vocab as usize;
+        let logits = self.results(self.last_pass, self.logits);
+        for (query, answer) in queries.iter().zip(answers) {
+            *answer = Logprobs::of(&logits[query.output as usize * vocab..][..vocab], query);
         }
         Ok(())
     }
@@ -330,13 +357,15 @@ impl Context for CpuContext {
             for row in 0..self.live.len() {
                 let (start, token) = (self.live[row], self.token(row));
                 let (slot, position) = (start.slot, start.position + 1);
-                self.state.samplers.remember(slot as usize, token);
+                if is_token(token) {
+                    self.state.samplers.remember(slot as usize, token);
+                }
                 let wanted = emit(Emitted {
                     slot,
                     position,
                     token,
                 });
-                let ended = self.state.samplers.ends_at(slot as usize, token);
+                let ended = !is_token(token) || self.state.samplers.ends_at(slot as usize, token);
                 if wanted && !ended && start.steps > 1 {
                     self.live[kept] = ChainStart {
                         slot,

@@ -187,6 +187,7 @@ fn chains(model: &Model, threads: usize, steps: &[u32], sampling: Sampling) -> V
             bias: &[(3, 0.5)],
             history: &history,
             ends: &[],
+            ..SlotState::default()
         };
         context.set_slot(slot, &state).unwrap();
         context.step(prompt, &rows, &[10 + slot]).unwrap();
@@ -195,6 +196,7 @@ fn chains(model: &Model, threads: usize, steps: &[u32], sampling: Sampling) -> V
             output: 0,
             slot,
             position,
+            draft: None,
         };
         let mut token = [0];
         context.sample(&[pick], &mut token).unwrap();

@@ -55,6 +55,7 @@ fn replay_allocates_nothing() {
             bias: &[(1, 1.0); SlotState::MOST_BIASES],
             history: &history,
             ends: &[u32::MAX; SlotState::MOST_ENDS],
+            ..SlotState::default()
         };
         (0..3).for_each(|slot| context.set_slot(slot, &state).unwrap());
         context.step(embed, &first, &[3, 39]).unwrap();
@@ -63,6 +64,7 @@ fn replay_allocates_nothing() {
             output: 0,
             slot: 0,
             position: 40,
+            draft: None,
         };
         let mut token = [0];
         context.sample(&[pick], &mut token).unwrap();

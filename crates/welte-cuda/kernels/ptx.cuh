@@ -117,6 +117,13 @@ __device__ __forceinline__ u32 load_system(const u32 *from) {
 
 __device__ __forceinline__ void store_system(u64 *to, u64 v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory"); }
 
+// Nanoseconds of a clock that all multiprocessors share.
+__device__ __forceinline__ u64 now_ns() {
+    u64 ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+}
+
 // sum plus the dot product of four unsigned and four signed bytes.
 __device__ __forceinline__ int dot_unsigned(u32 a, int b, int sum) {
     int v;

@@ -36,6 +36,8 @@ struct Sampler {
     u32 head;     // index of the history's next token
     u32 len;      // tokens in the history
     u32 most_ends;
+    u32 masked;   // tokens are chosen only where the slot's mask allows
+    u32 pad;
     // Followed by u32 ends[most_ends], u32 history[size], and the biases: token and value.
 };
 
@@ -47,7 +49,7 @@ struct Meeting {
     u32 cancelled;
     u32 barriers[BARRIERS];
     u32 gathered;
-    u32 pad;
+    u32 late; // a block waited too long for its mask
     u64 sums[7][BINS]; // three digits for top-k, three for top-p, then the histogram
 };
 
@@ -67,6 +69,7 @@ struct SampleArgs {
     u32 *tokens;
     u64 *mailbox;
     const u32 *cancel;
+    const u32 *masks; // in the host's memory: per slot the position for which the mask is valid, and from word 4 on a bit per token
     const u32 *fault; // not null: where a kernel says that the logits are invalid
     u64 sampler_bytes; // from one slot's sampler to the next
     u32 n;
@@ -75,6 +78,8 @@ struct SampleArgs {
     u32 shift; // fraction bits of a probability; a sum of n fits 62 bits
     u32 row;   // of the step: the launch's first
     u32 stride; // from one row's logits to the next
+    u32 mask_stride; // words from one slot's mask to the next
+    u32 patience_us; // for a mask
 };
 
 // What samples for the nth row of the launch.
@@ -212,6 +217,43 @@ __device__ void adjust(const Sampler &s, const Sampler *sampler, float *values, 
         v = v > 0.0f ? __fdiv_rn(v, s.repeat) : __fmul_rn(v, s.repeat);
         values[i] = __fsub_rn(__fsub_rn(v, __fmul_rn((float)counts[i], s.frequency)), s.presence);
     }
+}
+
+// In place of a token (`welte_device::NO_TOKEN`, `NO_MASK`).
+#define NO_TOKEN 0xffffffffu
+#define NO_MASK 0xfffffffeu
+
+// Waits for the mask of the row's next position. False if it does not come in time, or if the host ends the chain.
+__device__ bool await_mask(const SampleArgs &a, Scratch &sh, const u32 *mask) {
+    if (threadIdx.x == 0) {
+        u32 position = a.step->rows[a.row].position + 1;
+        u64 patience = (u64)a.patience_us * 1000, begun = 0;
+        bool came = true;
+        while (load_system(mask) != position) {
+            u64 now = now_ns();
+            if (!begun) begun = now;
+            if (now - begun > patience || load_system(a.cancel)) {
+                came = false;
+                break;
+            }
+        }
+        __threadfence_system();
+        sh.last = came;
+        if (!came) a.meeting->late = 1;
+    }
+    block_meets();
+    return sh.last;
+}
+
+// Gives the tokens of the block's slice that the mask does not allow minus infinity. A slice begins at a multiple of 4.
+__device__ void apply_mask(const SampleArgs &a, Scratch &sh, float *values, u32 from, u32 count) {
+    const u32 *mask = a.masks + (u64)a.step->rows[a.row].slot * a.mask_stride;
+    bool came = await_mask(a, sh, mask);
+    for (u32 i = threadIdx.x; i < count; i += THREADS) {
+        u32 token = from + i;
+        if (!came || !(load_system(mask + 4 + token / 32) >> token % 32 & 1)) values[i] = -__int_as_float(0x7f800000);
+    }
+    block_meets();
 }
 
 struct Threshold { // keeps elements with a lower order, or with the same order and an index that is not higher
@@ -391,9 +433,9 @@ __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const
 }
 
 // The rank of an element with its noise; 0 if it cannot win. Noise is from -3.2 to 22.9, and the largest value is always kept.
-__device__ __forceinline__ u64 drawn(u64 key, float least, u32 order, u32 index) {
-    float z = back(order);
-    return z < least || z < -27.0f ? 0 : ranked(__fadd_rn(z, noise(key, index)), index);
+__device__ __forceinline__ u64 drawn(u64 key, const Sampler &s, u32 order, u32 index) {
+    float below = back(order), z = __fdiv_rn(below, s.temperature);
+    return below < s.least || !(z >= -27.0f) ? 0 : ranked(__fadd_rn(z, noise(key, index)), index);
 }
 
 // The last block's choice among the gathered elements.
@@ -450,7 +492,7 @@ __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 ke
     }
     u64 winner = 0;
     for (u32 i = threadIdx.x; i < kept; i += THREADS) {
-        u64 rank = drawn(key, s.least, (u32)(list[i] >> 32), (u32)list[i]);
+        u64 rank = drawn(key, s, (u32)(list[i] >> 32), (u32)list[i]);
         winner = rank > winner ? rank : winner;
     }
     return block_max(sh, winner);
@@ -462,9 +504,10 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     Step *step = a.step;
     RowState *state = a.states + a.row;
     u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
-    bool end = false;
+    bool none = token >= NO_MASK, end = none;
     for (u32 i = 0; i < s->ends; ++i) end |= ends[i] == token;
-    if (s->size) {
+    // Blocks of one launch may sample several rows of a slot without penalties. Nobody reads its history.
+    if (s->size && !none && has_penalties(*s)) {
         history[s->head] = token;
         s->head = s->head + 1 < s->size ? s->head + 1 : 0;
         s->len = min(s->len + 1, s->size);
@@ -498,6 +541,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
     float *values = (float *)orders;
     for (u32 i = t; i < count; i += THREADS) values[i] = __ldcg(a.logits + from + i);
     block_meets();
+    if (s.masked) apply_mask(a, sh, values, from, count);
     adjust(s, sampler, values, orders + a.slice, from, count);
     block_meets();
     u64 best = 0;
@@ -518,7 +562,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
         winner = best = far(&meeting->best);
         float largest = value_of(best);
         if (best && fabsf(largest) < __int_as_float(0x7f800000)) {
-            for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fdiv_rn(__fsub_rn(values[i], largest), s.temperature));
+            for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fsub_rn(values[i], largest));
             block_meets();
             bool some = s.top_k && s.top_k < a.n, by_count = some && s.top_k <= GATHERED / 2;
             key = mix(s.seed ^ mix((u64)(a.step->rows[a.row].position + 1) ^ 0x9e3779b97f4a7c15ull));
@@ -534,7 +578,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
                 winner = 0;
                 for (u32 i = t; i < count; i += THREADS) {
                     if (orders[i] == NOT || !keeps(kept, orders[i], from + i)) continue;
-                    u64 rank = drawn(key, s.least, orders[i], from + i);
+                    u64 rank = drawn(key, s, orders[i], from + i);
                     winner = rank > winner ? rank : winner;
                 }
                 winner = block_max(sh, winner);
@@ -556,7 +600,14 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
         winner = far(greedy ? &meeting->best : &meeting->winner);
     }
     if (t == 0) {
-        finish(a, index_of(winner), meeting->cancelled);
+        u32 token = index_of(winner);
+        if (s.masked) {
+            u64 largest = far(&meeting->best);
+            if (far(&meeting->late)) token = NO_MASK;
+            else if (!largest || value_of(largest) == -__int_as_float(0x7f800000)) token = NO_TOKEN;
+            meeting->late = 0;
+        }
+        finish(a, token, meeting->cancelled);
         meeting->best = meeting->winner = 0;
         meeting->arrived = meeting->cancelled = meeting->gathered = 0;
     }

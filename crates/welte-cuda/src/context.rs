@@ -3,8 +3,11 @@
 
 mod chain;
 mod contract;
+mod host_choice;
 mod library;
+mod logprobs;
 mod persistent;
+mod picks;
 mod profile;
 mod ready;
 mod rows;
@@ -22,6 +25,7 @@ use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{STATE_BYTES, STEP_HEAD};
+use logprobs::LogprobKernel;
 use persistent::Persistent;
 use ready::{Ready, ReadyPass, ready_passes};
 use rows::Rows;
@@ -29,7 +33,7 @@ use slots::Running;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
-use welte_device::{Checks, Pick, Profile, Replay};
+use welte_device::{Checks, HostScratch, MaskBoard, Pick, Profile, Replay};
 use welte_table::{BufferId, BufferRef, Class, Command, Op, Row};
 
 /// The decode pass: the first of a program.
@@ -59,8 +63,14 @@ pub struct CudaContext {
     checks: Checks,
     /// Samples for output rows.
     sample: SampleKernel,
+    logprobs: LogprobKernel,
+    /// For slots whose tokens the host chooses.
+    scratch: HostScratch,
+    picks: Vec<Pick>,
+    chosen: Vec<u32>,
     mailbox: HostBlock,
     cancel_word: HostBlock,
+    masks: Arc<MaskBoard>,
     /// Output rows of the last step; then the fault of a persistent kernel.
     outputs: HostBlock,
     /// The step state to upload.
@@ -120,6 +130,8 @@ impl CudaContext {
             .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
         let mailbox = HostBlock::new(&gpu, MAILBOX_SLOTS as usize * 8, "the mailbox")?;
         let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
+        let (slots, vocab) = (program.slots as usize, program.vocab as usize);
+        let masks = HostBlock::new(&gpu, MaskBoard::words(slots, vocab) * 4, "masks")?;
         let outputs = sizes.outputs as usize + FAULT_BYTES;
         let outputs = HostBlock::new(&gpu, outputs, "outputs on the host")?;
         let mut table = page_tables.start();
@@ -140,6 +152,7 @@ impl CudaContext {
             samplers: samplers.start(),
             mailbox: mailbox.device(),
             cancel: cancel_word.device(),
+            masks: masks.device(),
         };
         let cx = Lowering::new(
             program,
@@ -174,8 +187,13 @@ impl CudaContext {
             slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
             checks: Checks::new(program),
             sample,
+            logprobs: LogprobKernel::new(loaded, &gpu)?,
+            scratch: HostScratch::new(vocab, program.context as usize),
+            picks: Vec::with_capacity(decode_rows),
+            chosen: Vec::with_capacity(decode_rows),
             mailbox,
             cancel_word,
+            masks: Arc::new(MaskBoard::in_memory(slots, vocab, Box::new(masks))),
             outputs,
             step_image: vec![0; sizes.step as usize],
             tokens: Vec::with_capacity(most_rows),
@@ -261,6 +279,21 @@ impl CudaContext {
         unsafe { self.gpu.upload(table + 4 * at as u64, bytes_of_all(pages)) }
     }
 
+    /// Enqueues a pass over the rows of the step state, without sampling. True if the persistent kernel computes it: it may give
+    /// up.
+    fn launch_step(&mut self, pass: usize, rows: &[Row], outputs: usize) -> Result<bool, Error> {
+        if self.launch_rows(pass, rows.len())? {
+            return Ok(true);
+        }
+        match &self.forward_graph {
+            Some(graph) if pass == DECODE && rows.len() == 1 && self.by_graph() => {
+                graph.launch()?;
+            }
+            _ => self.replay(pass, usize::MAX, false, rows, outputs)?,
+        }
+        Ok(false)
+    }
+
     /// Runs a pass over rows, without sampling. Returns the number of floats in the output rows, which are on the host then.
     fn run_step(
         &mut self,
@@ -278,13 +311,9 @@ impl CudaContext {
         let ready = &self.passes[pass];
         let (source, values) = (ready.result, count * ready.width as usize);
         loop {
-            let together = self.launch_rows(pass, rows.len())?;
-            match &self.forward_graph {
-                _ if together => self.fetch_rows_fault(values * 4)?,
-                Some(graph) if pass == DECODE && rows.len() == 1 && self.by_graph() => {
-                    graph.launch()?;
-                }
-                _ => self.replay(pass, usize::MAX, false, rows, count)?,
+            let together = self.launch_step(pass, rows, count)?;
+            if together {
+                self.fetch_rows_fault(values * 4)?;
             }
             // SAFETY: checking the program has found the output rows inside their buffer; we wait for the copy.
             unsafe {
@@ -301,9 +330,7 @@ impl CudaContext {
 
     /// Output rows that a step has copied to the host.
     fn outputs(&self, values: usize) -> &[f32] {
-        let bytes = &self.outputs.as_slice()[..values * 4];
-        // SAFETY: pinned memory is page-aligned, and any bytes are floats.
-        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), values) }
+        floats_of(&self.outputs, values)
     }
 
     /// Enqueues the upload of the step state (`Step` of `common.cuh`) and of the rows' tokens. Each row of a decode pass may make
@@ -457,43 +484,13 @@ impl CudaContext {
                 .launch(kernel, [launch.blocks, count, 1], bytes_of(&args))
         }
     }
+}
 
-    /// Chooses tokens from output rows of the last step: as many as the decode pass has rows.
-    fn pick(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
-        self.gpu.current()?;
-        let mut rows = std::mem::take(&mut self.picked);
-        rows.clear();
-        rows.extend(picks.iter().map(|pick| Row {
-            token: 0,
-            position: pick.position.wrapping_sub(1),
-            slot: pick.slot,
-        }));
-        let launched = self.launch_picks(picks, &rows);
-        self.picked = rows;
-        launched?;
-        let first = self.serial.wrapping_add(1);
-        self.serial = self.serial.wrapping_add(picks.len() as u32);
-        for ((pick, token), nth) in picks.iter().zip(tokens).zip(0..) {
-            *token = self.wait_for(first.wrapping_add(nth))?;
-            self.slots[pick.slot as usize].remember(*token);
-        }
-        Ok(())
-    }
-
-    /// Enqueues a launch per pick. A slot that is picked for twice has its first token in its history then.
-    fn launch_picks(&mut self, picks: &[Pick], rows: &[Row]) -> Result<(), Error> {
-        for pick in picks {
-            self.upload_sampler(pick.slot)?;
-        }
-        self.upload_step(DECODE, rows, &[], 1)?;
-        let ready = &self.passes[self.last.0];
-        let row_bytes = 4 * u64::from(ready.width);
-        for (pick, nth) in picks.iter().zip(0..) {
-            let logits = ready.result + u64::from(pick.output) * row_bytes;
-            self.launch_sample(nth, 1, logits, 0)?;
-        }
-        Ok(())
-    }
+/// The first values of a block.
+fn floats_of(block: &HostBlock, values: usize) -> &[f32] {
+    let bytes = &block.as_slice()[..values * 4];
+    // SAFETY: pinned memory is page-aligned, and any bytes are floats.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), values) }
 }
 
 impl Drop for CudaContext {

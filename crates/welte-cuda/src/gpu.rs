@@ -6,6 +6,7 @@ use crate::ops::library::Library;
 use crate::{Error, GpuInfo, info};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
 /// Launch attribute: the kernel may start before the one ahead of it on the stream is complete.
@@ -375,8 +376,10 @@ pub(crate) struct HostBlock {
     device: u64,
 }
 
-// SAFETY: the memory is owned. Shared access only reads, or goes through volatile words.
+// SAFETY: the memory is owned. Shared access only reads, or goes through volatile or atomic words.
 unsafe impl Send for HostBlock {}
+// SAFETY: as above.
+unsafe impl Sync for HostBlock {}
 
 impl HostBlock {
     /// Allocates, filled with zeros.
@@ -432,6 +435,14 @@ impl HostBlock {
     pub(crate) fn set_flag(&self, value: u32) {
         // SAFETY: the block has at least 8 bytes, and the device only reads them.
         unsafe { self.start.cast::<u32>().write_volatile(value) };
+    }
+}
+
+impl AsRef<[AtomicU32]> for HostBlock {
+    /// Its words, which the device may be reading.
+    fn as_ref(&self) -> &[AtomicU32] {
+        // SAFETY: allocated and filled in `new`, and page-aligned. Blocks that are used so are never borrowed as bytes.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.bytes / 4) }
     }
 }
 

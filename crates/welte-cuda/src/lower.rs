@@ -68,6 +68,7 @@ pub(crate) struct Places {
     /// The sampling state of each slot (`ops::sample`).
     pub(crate) samplers: u64,
     /// Ring of `(serial << 32) | token` in host memory.
+    pub(crate) masks: u64,
     pub(crate) mailbox: u64,
     /// A word in host memory. A value other than 0 ends the chain.
     pub(crate) cancel: u64,

@@ -71,12 +71,14 @@ fn replay_allocates_nothing() {
                 bias: &[(1, 1.0)],
                 history: &history,
                 ends: &[2],
+                ..SlotState::default()
             };
             context.set_slot(0, &state).unwrap();
             let pick = Pick {
                 output: 1,
                 slot: 0,
                 position: 40,
+                draft: None,
             };
             let mut token = [0];
             context.sample(&[pick], &mut token).unwrap();

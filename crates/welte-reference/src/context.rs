@@ -1,13 +1,14 @@
 //! The memory of one context, and replay.
 
 use crate::ops::{Execution, Memory, floats};
-use crate::sample::Slot;
+use crate::sample::{Slot, log_softmax};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, Pick, Profile, SlotState, StepPlan,
+    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
+    Profile, SlotState, StepPlan, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -17,6 +18,7 @@ pub(crate) struct ReferenceContext {
     weights: Arc<Vec<Vec<f32>>>,
     memory: Memory,
     slots: Vec<Slot>,
+    masks: Arc<MaskBoard>,
     checks: Checks,
     last: LastStep,
     profile: Option<Vec<Profile>>,
@@ -57,6 +59,10 @@ impl ReferenceContext {
             weights,
             memory,
             slots: vec![Slot::default(); program.slots as usize],
+            masks: Arc::new(MaskBoard::new(
+                program.slots as usize,
+                program.vocab as usize,
+            )),
             checks: Checks::new(&program),
             last: LastStep::default(),
             profile: None,
@@ -126,7 +132,7 @@ impl ReferenceContext {
     fn choose(&mut self, output: usize, slot: u32, position: u32) -> u32 {
         let vocab = self.program.vocab as usize;
         let logits = &self.last.values[output * vocab..][..vocab];
-        self.slots[slot as usize].next(logits, position)
+        self.slots[slot as usize].next(logits, &self.masks, slot, position)
     }
 }
 
@@ -217,14 +223,37 @@ impl Context for ReferenceContext {
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
         self.checks.slot_state(&self.program, slot, state)?;
         self.slots[slot as usize] = Slot::new(state);
+        self.masks.clear(slot);
         Ok(())
+    }
+
+    fn masks(&self) -> Arc<MaskBoard> {
+        self.masks.clone()
     }
 
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
         let logits = self.last.logits;
         self.checks.picks(&self.program, picks, tokens, logits)?;
-        for (pick, token) in picks.iter().zip(tokens) {
-            *token = self.choose(pick.output as usize, pick.slot, pick.position);
+        for (nth, pick) in picks.iter().enumerate() {
+            tokens[nth] = match Pick::is_skipped(picks, tokens, nth) {
+                true => Pick::SKIPPED,
+                false => self.choose(pick.output as usize, pick.slot, pick.position),
+            };
+        }
+        Ok(())
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), Error> {
+        let (program, logits) = (&self.program, self.last.logits);
+        self.checks.logprobs(program, queries, answers, logits)?;
+        let vocab = program.vocab as usize;
+        for (query, answer) in queries.iter().zip(answers) {
+            let row = &self.last.values[query.output as usize * vocab..][..vocab];
+            *answer = log_softmax(row, query);
         }
         Ok(())
     }
@@ -259,7 +288,7 @@ impl Context for ReferenceContext {
                     position,
                     token,
                 });
-                let ended = self.slots[start.slot as usize].ends_at(token);
+                let ended = !is_token(token) || self.slots[start.slot as usize].ends_at(token);
                 if wanted && !ended && start.steps > 1 {
                     next.push(ChainStart {
                         token,

@@ -33,6 +33,14 @@ pub enum Error {
     /// The deadline passed before the request could begin.
     #[error("the deadline passed before the request could begin")]
     Deadline,
+    /// The model gives no vectors of texts.
+    #[error(
+        "{origin} gives no embeddings: it was loaded without them, or it does not take them from the last token"
+    )]
+    NoEmbeddings {
+        /// Which model.
+        origin: String,
+    },
     /// The engine has ended, and the request with it.
     #[error("the engine has stopped{}", .why.as_ref().map_or(String::new(), |why| format!(": {why}")))]
     EngineStopped {
@@ -109,6 +117,22 @@ pub enum Error {
         /// Which token.
         token: u32,
     },
+    /// A constraint that cannot be enforced.
+    #[error("{kind}{}: {problem}", .at.as_ref().map_or(String::new(), |at| format!(" at \"{at}\"")))]
+    Constraint {
+        /// What it is: a JSON schema, say.
+        kind: &'static str,
+        /// JSON pointer to the part of a schema that cannot be enforced, if it is known.
+        at: Option<String>,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A constraint that was accepted could not be followed to its end.
+    #[error("the answer cannot go on within its constraint: {problem}")]
+    Guidance {
+        /// Why.
+        problem: String,
+    },
     /// More of something than a slot of the device holds.
     #[error("{count} {what}; a request can have {most}")]
     TooMany {
@@ -122,6 +146,9 @@ pub enum Error {
     /// A stop string is empty.
     #[error("a stop string is empty")]
     EmptyStopString,
+    /// A sequence breaker of DRY is empty.
+    #[error("a sequence breaker of DRY is empty")]
+    EmptyBreaker,
     /// More tokens than the context holds.
     #[error(
         "the prompt has {prompt} tokens and the context holds {context}; generation needs room for at least one more"
@@ -131,6 +158,16 @@ pub enum Error {
         prompt: usize,
         /// Tokens that fit.
         context: usize,
+    },
+    /// A model cannot guess for another one.
+    #[error("{draft} cannot draft for {model}: {problem}")]
+    Draft {
+        /// The draft model.
+        draft: String,
+        /// The model.
+        model: String,
+        /// Why not.
+        problem: String,
     },
     /// There is nothing to continue.
     #[error("the prompt has no tokens")]
@@ -155,6 +192,12 @@ pub enum Error {
         /// Which model.
         origin: String,
     },
+    /// The vocabulary lacks the marks of a prompt with a gap.
+    #[error("{origin}: the vocabulary has no tokens for filling in the middle of a text")]
+    NoInfill {
+        /// Which model.
+        origin: String,
+    },
     /// Chunks of this size cannot be scored.
     #[error("chunks of {chunk} tokens cannot be scored; a chunk has 4 to {context}")]
     ChunkSize {
@@ -166,6 +209,14 @@ pub enum Error {
     /// The model's caches cannot be kept on disk.
     #[error("{origin}: the prefix store cannot keep recurrent state")]
     PrefixStore {
+        /// Which model.
+        origin: String,
+    },
+    /// The engine shall have a prefix store, and the model was loaded without preparing one.
+    #[error(
+        "{origin}: the prefix store needs a fingerprint of the weights; load the model with LoadOptions::prefix_store"
+    )]
+    NoFingerprint {
         /// Which model.
         origin: String,
     },

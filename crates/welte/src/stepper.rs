@@ -142,6 +142,7 @@ impl Stepper {
             bias,
             history: &self.tokens,
             ends,
+            ..SlotState::default()
         };
         Ok(self.device.set_slot(SLOT, &state)?)
     }
@@ -152,6 +153,7 @@ impl Stepper {
             output: 0,
             slot: SLOT,
             position: self.tokens.len() as u32,
+            draft: None,
         };
         let mut token = [0];
         self.device.sample(&[pick], &mut token)?;

@@ -7,11 +7,13 @@
 mod rewrite;
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Deserialize)]
@@ -38,6 +40,23 @@ pub struct Mutant {
     pub span: Range,
 }
 
+/// What was built: enough to run it.
+#[derive(Deserialize, Serialize)]
+struct Plan {
+    mutants: Vec<Planned>,
+    tests: Vec<Test>,
+}
+
+/// A mutant of a build.
+#[derive(Deserialize, Serialize)]
+struct Planned {
+    number: u32,
+    file: String,
+    name: String,
+    /// It compiles, so it is in the binaries.
+    made: bool,
+}
+
 /// The longest run of a test binary.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -51,54 +70,113 @@ pub fn __mutant(number: u32) -> bool {
 }
 ";
 
+const USAGE: &str = "usage: mutants LIST.json CHECKOUT PACKAGE-WITH-TESTS... [-f FILE]... [-j JOBS] [--every N] [--plan PLAN.json]
+       mutants run PLAN.json [-j JOBS] [--every N]";
+
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let (Some(list), Some(root)) = (args.next(), args.next()) else {
-        bail!("usage: mutants LIST.json CHECKOUT PACKAGE-WITH-TESTS... [-f FILE]...");
-    };
-    let root = PathBuf::from(root);
-    let (mut packages, mut files) = (Vec::new(), Vec::new());
+    let (mut names, mut files, mut plan_file) = (Vec::new(), Vec::new(), None);
+    let (mut jobs, mut every) = (1, 1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "-f" => files.push(args.next().context("-f needs a file")?),
-            _ => packages.push(arg),
+            "-j" => jobs = args.next().context("-j needs a number")?.parse()?,
+            "--every" => every = args.next().context("--every needs a number")?.parse()?,
+            "--plan" => plan_file = Some(args.next().context("--plan needs a file")?),
+            _ => names.push(arg),
         }
     }
-    let mut mutants: Vec<Mutant> = serde_json::from_slice(&std::fs::read(&list)?)?;
+    match names.as_slice() {
+        [run, plan] if run == "run" => {
+            run_all(&serde_json::from_slice(&std::fs::read(plan)?)?, jobs, every)
+        }
+        [list, root, packages @ ..] if !packages.is_empty() => {
+            let plan = plan(list, Path::new(root), packages, &files)?;
+            match plan_file {
+                Some(file) => Ok(std::fs::write(file, serde_json::to_vec(&plan)?)?),
+                None => run_all(&plan, jobs, every),
+            }
+        }
+        _ => bail!(USAGE),
+    }
+}
+
+/// Builds the tests of `packages` with the mutants of a list that lie in `files`.
+fn plan(list: &str, root: &Path, packages: &[String], files: &[String]) -> Result<Plan> {
+    let mut mutants: Vec<Mutant> = serde_json::from_slice(&std::fs::read(list)?)?;
     mutants.retain(|m| files.is_empty() || files.iter().any(|f| m.file.contains(f.as_str())));
     for (i, mutant) in mutants.iter_mut().enumerate() {
         mutant.number = i as u32 + 1;
     }
-    let sources = Sources::read(&root, &mutants)?;
-    let (made, tests) = build(&root, &sources, &mutants, &packages)?;
+    let sources = Sources::read(root, &mutants)?;
+    let (made, tests) = build(root, &sources, &mutants, packages)?;
     eprintln!("{} of {} mutants in the build", made.len(), mutants.len());
-    for test in &tests {
-        if !passes(test, 0)? {
+    let planned = |m: Mutant| Planned {
+        made: made.contains(&m.number),
+        number: m.number,
+        file: m.file,
+        name: m.name,
+    };
+    Ok(Plan {
+        mutants: mutants.into_iter().map(planned).collect(),
+        tests,
+    })
+}
+
+/// Runs the tests once per mutant, `jobs` mutants at once, and prints what was missed and a table. `every` is a sample: 3
+/// takes every third mutant.
+fn run_all(plan: &Plan, jobs: usize, every: usize) -> Result<()> {
+    // The fastest test first: most mutants are noticed by it.
+    let mut tests = Vec::new();
+    for test in &plan.tests {
+        let start = Instant::now();
+        if !passes(test, 0, None)? {
             bail!("{} fails without a mutant", test.0.display());
         }
+        tests.push((start.elapsed(), test));
     }
-    let mut rows: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
-    for mutant in &mutants {
-        let row = rows.entry(&mutant.file).or_default();
-        row[0] += 1;
-        if !made.contains(&mutant.number) {
-            println!("left out: {}", mutant.name);
-            continue;
-        }
-        row[1] += 1;
-        let mut noticed = false;
-        for test in &tests {
-            if !passes(test, mutant.number)? {
-                noticed = true;
-                break;
+    tests.sort_by_key(|(time, _)| *time);
+    let cores = std::thread::available_parallelism()?.get();
+    let (next, rows) = (
+        AtomicUsize::new(0),
+        Mutex::new(BTreeMap::<&str, [usize; 3]>::new()),
+    );
+    let work = |job: usize| -> Result<()> {
+        let share = (jobs > 1).then(|| {
+            let (first, last) = (job * cores / jobs, (job + 1) * cores / jobs);
+            format!("{first}-{}", last.max(first + 1) - 1)
+        });
+        while let Some(mutant) = plan.mutants.get(next.fetch_add(every, Ordering::Relaxed)) {
+            let mut noticed = false;
+            for (_, test) in tests.iter().filter(|_| mutant.made) {
+                noticed = !passes(test, mutant.number, share.as_deref())?;
+                if noticed {
+                    break;
+                }
             }
+            match (mutant.made, noticed) {
+                (false, _) => println!("left out: {}", mutant.name),
+                (_, false) => println!("missed: {}", mutant.name),
+                _ => {}
+            }
+            let mut rows = rows.lock().unwrap_or_else(|e| e.into_inner());
+            let row = rows.entry(&mutant.file).or_default();
+            row[0] += 1;
+            row[1] += usize::from(mutant.made);
+            row[2] += usize::from(noticed);
         }
-        row[2] += usize::from(noticed);
-        if !noticed {
-            println!("missed: {}", mutant.name);
-        }
-    }
-    for (file, [all, built, noticed]) in rows {
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..jobs)
+            .map(|job| scope.spawn(move || work(job)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("a job panicked"))
+    })?;
+    for (file, [all, built, noticed]) in rows.into_inner().unwrap_or_else(|e| e.into_inner()) {
         let share = 100.0 * noticed as f64 / built.max(1) as f64;
         println!(
             "| `{file}` | {all} | {} | {noticed} | {share:.0} % |",
@@ -256,9 +334,17 @@ fn number_before(text: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// Runs a test binary with one mutant switched on.
-fn passes((binary, folder): &Test, number: u32) -> Result<bool> {
-    let mut child = Command::new(binary)
+/// Runs a test binary with one mutant switched on, on a share of the cores.
+fn passes((binary, folder): &Test, number: u32, cores: Option<&str>) -> Result<bool> {
+    let mut command = match cores {
+        None => Command::new(binary),
+        Some(cores) => {
+            let mut command = Command::new("taskset");
+            command.args(["-c", cores]).arg(binary);
+            command
+        }
+    };
+    let mut child = command
         .arg("-q")
         .current_dir(folder)
         .env("MUTANT", number.to_string())

@@ -5,7 +5,7 @@
 #include "sample.cuh"
 
 __device__ __forceinline__ bool wants_largest_logit(const Sampler &s) {
-    return !(s.temperature > 0.0f) && !has_penalties(s) && s.biases == 0;
+    return !(s.temperature > 0.0f) && !has_penalties(s) && s.biases == 0 && !s.masked;
 }
 
 // Hands the token to the bookkeeper. A turn takes far longer than the bookkeeper, so this wait is short.

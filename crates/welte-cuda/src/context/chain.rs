@@ -9,7 +9,7 @@ use crate::graph::{Graph, Nodes};
 use crate::launch::{ByRows, Launch, args};
 use crate::lower::MAILBOX_SLOTS;
 use std::time::{Duration, Instant};
-use welte_device::{ChainStart, Control, Replay};
+use welte_device::{ChainStart, Control, Replay, is_token};
 use welte_table::{Op, Row};
 
 /// Tokens that may be enqueued beyond the last one seen. Enough to keep the GPU busy while the host is delayed; each costs
@@ -117,8 +117,10 @@ impl CudaContext {
             if let Some(token) = self.token(first.wrapping_add(seen as u32)) {
                 seen += 1;
                 wait = Wait::new();
-                self.slots[slot].remember(token);
-                let ends = self.slots[slot].ends_with(token);
+                let ends = !is_token(token) || self.slots[slot].ends_with(token);
+                if is_token(token) {
+                    self.slots[slot].remember(token);
+                }
                 let go_on = emit(token);
                 if ends || seen == n {
                     break Ok((seen, go_on && !ends));

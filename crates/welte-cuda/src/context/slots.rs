@@ -3,7 +3,7 @@
 use super::chain::Wait;
 use super::{CudaContext, DECODE};
 use crate::Error;
-use welte_device::{ChainStart, Control, Emitted};
+use welte_device::{ChainStart, Control, Emitted, is_token};
 use welte_table::Row;
 
 /// Steps that may be enqueued beyond the last one seen.
@@ -13,9 +13,22 @@ const AHEAD: u32 = 3;
 #[derive(Clone, Copy)]
 pub(super) struct Running {
     /// The row of its next step.
-    row: Row,
+    pub(super) row: Row,
     /// Tokens that it may still make.
-    left: u32,
+    pub(super) left: u32,
+}
+
+impl Running {
+    pub(super) fn new(start: &ChainStart) -> Running {
+        Running {
+            row: Row {
+                token: start.token,
+                position: start.position,
+                slot: start.slot,
+            },
+            left: start.steps,
+        }
+    }
 }
 
 impl CudaContext {
@@ -28,14 +41,7 @@ impl CudaContext {
     ) -> Result<(), Error> {
         let mut running = std::mem::take(&mut self.running);
         running.clear();
-        running.extend(starts.iter().map(|start| Running {
-            row: Row {
-                token: start.token,
-                position: start.position,
-                slot: start.slot,
-            },
-            left: start.steps,
-        }));
+        running.extend(starts.iter().map(Running::new));
         let result = self.run_slots(&mut running, control, emit);
         self.running = running;
         result
@@ -132,13 +138,15 @@ impl CudaContext {
                 one.row.token = token;
                 one.row.position += 1;
                 let slot = &mut self.slots[one.row.slot as usize];
-                slot.remember(token);
+                if is_token(token) {
+                    slot.remember(token);
+                }
                 let emitted = Emitted {
                     slot: one.row.slot,
                     position: one.row.position,
                     token,
                 };
-                let ends = slot.ends_with(token);
+                let ends = !is_token(token) || slot.ends_with(token);
                 let refused = !emit(emitted);
                 if refused {
                     // The device goes on with it.

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
-use welte_device::SlotState;
+use welte_device::{HostSlot, MaskBoard, SlotState};
 use welte_table::{Command, Program, params};
 
 /// Threads per block.
@@ -22,7 +22,7 @@ const SCRATCH_BYTES: u64 = 1024 * 8 + 1024 * 4;
 const MOST_BLOCKS: u32 = 1024;
 const MOST_ENDS: usize = SlotState::MOST_ENDS;
 /// Words of `Sampler` in `sample.cuh`, before the end tokens.
-const HEAD_WORDS: usize = 16;
+const HEAD_WORDS: usize = 18;
 
 mirrored! {
     /// What `sample_block` (`sample.cuh`) needs.
@@ -36,6 +36,7 @@ mirrored! {
         tokens: u64,
         mailbox: u64,
         cancel: u64,
+        masks: u64,
         fault: u64,
         sampler_bytes: u64,
         n: u32,
@@ -44,6 +45,8 @@ mirrored! {
         shift: u32,
         row: u32,
         stride: u32,
+        mask_stride: u32,
+        patience_us: u32,
     }
 }
 
@@ -82,6 +85,7 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
         tokens: tokens.copied().unwrap_or(0),
         mailbox: cx.places.mailbox,
         cancel: cx.places.cancel,
+        masks: cx.places.masks,
         fault: 0,
         sampler_bytes: region_bytes(cx.program),
         n,
@@ -90,6 +94,8 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
         shift,
         row: 0,
         stride: n,
+        mask_stride: MaskBoard::stride(n as usize) as u32,
+        patience_us: MaskBoard::PATIENCE.as_micros() as u32,
     }
 }
 
@@ -200,11 +206,17 @@ pub(crate) struct Sampler {
     vocab: u32,
     /// Whether the device has another state.
     changed: bool,
+    /// The same state, for choices on the host.
+    host: HostSlot,
 }
 
 /// Indices of words in the head.
 mod at {
     pub(super) const TEMPERATURE: usize = 0;
+    pub(super) const REPEAT: usize = 4;
+    pub(super) const FREQUENCY: usize = 5;
+    pub(super) const PRESENCE: usize = 6;
+    pub(super) const LAST_N: usize = 7;
     pub(super) const SEED: usize = 8;
     pub(super) const ENDS: usize = 10;
     pub(super) const BIASES: usize = 11;
@@ -212,6 +224,7 @@ mod at {
     pub(super) const HEAD: usize = 13;
     pub(super) const LEN: usize = 14;
     pub(super) const MOST_ENDS: usize = 15;
+    pub(super) const MASKED: usize = 16;
 }
 
 impl Sampler {
@@ -228,6 +241,7 @@ impl Sampler {
             history,
             vocab: program.vocab,
             changed: true,
+            host: HostSlot::new(program.vocab as usize, history),
         };
         sampler.set(&SlotState::default());
         sampler
@@ -240,7 +254,10 @@ impl Sampler {
             bias,
             history,
             ends,
+            masked,
+            breakers: _,
         } = state;
+        self.host.set(state);
         let least = if s.min_p > 0.0 {
             s.min_p.min(1.0).ln()
         } else {
@@ -267,10 +284,11 @@ impl Sampler {
         }
         let words = self.words.len() - HEAD_WORDS - MOST_ENDS - self.history;
         self.words[at::BIASES] = (words / 2) as u32;
+        self.words[at::MASKED] = u32::from(*masked);
         self.words[at::HEAD] = 0;
         self.words[at::LEN] = 0;
         for token in &history[history.len().saturating_sub(self.history)..] {
-            self.remember(*token);
+            self.append(*token);
         }
         let ends = &ends[..ends.len().min(MOST_ENDS)];
         self.words[at::ENDS] = ends.len() as u32;
@@ -283,9 +301,21 @@ impl Sampler {
         self.words[HEAD_WORDS..][..self.words[at::ENDS] as usize].contains(&token)
     }
 
-    /// Notes that the device's history may differ.
+    /// Whether choices depend on the history (`has_penalties` of `sample.cuh`).
+    pub(crate) fn looks_back(&self) -> bool {
+        let value = |at: usize| f32::from_bits(self.words[at]);
+        let [repeat, frequency, presence] = [at::REPEAT, at::FREQUENCY, at::PRESENCE].map(value);
+        self.words[at::LAST_N] > 0 && !(repeat == 1.0 && frequency == 0.0 && presence == 0.0)
+    }
+
+    /// Whether choices wait for a mask, which is valid for one position.
+    pub(crate) fn is_masked(&self) -> bool {
+        self.words[at::MASKED] != 0
+    }
+
+    /// Notes that the device's history may differ. It does not matter where the device never reads it.
     pub(crate) fn mark_changed(&mut self) {
-        self.changed = true;
+        self.changed |= self.looks_back();
     }
 
     /// The bytes to upload to the start of the slot's region, if the device has another state. It has this one afterwards.
@@ -293,8 +323,23 @@ impl Sampler {
         std::mem::take(&mut self.changed).then(|| self.head())
     }
 
+    /// True if the kernel does not know the settings: the host chooses the tokens.
+    pub(crate) fn is_left_to_host(&self) -> bool {
+        self.host.settings().is_extended()
+    }
+
+    /// The state for choices on the host.
+    pub(crate) fn host(&self) -> &HostSlot {
+        &self.host
+    }
+
     /// Appends an emitted token to the history.
     pub(crate) fn remember(&mut self, token: u32) {
+        self.host.remember(token);
+        self.append(token);
+    }
+
+    fn append(&mut self, token: u32) {
         let head = self.words[at::HEAD] as usize;
         self.words[HEAD_WORDS + MOST_ENDS + head] = token;
         self.words[at::HEAD] = ((head + 1) % self.history) as u32;
@@ -351,6 +396,8 @@ mod tests {
             bias: &[(3, 1.5), (50, 1.0), (3, -2.0)],
             history: &[1, 2, 3, 4, 5, 6],
             ends: &[8, 9],
+            masked: false,
+            breakers: &[],
         });
         sampler.remember(7);
         assert!(sampler.take_changes().is_some());
@@ -360,6 +407,7 @@ mod tests {
         // min-p is capped at 1 and stored as its logarithm.
         assert_eq!(words[3], 0.0f32.to_bits());
         assert_eq!(words[8..16], [9, 5, 2, 2, 4, 1, 4, MOST_ENDS as u32]);
+        assert_eq!(words[16], 1);
         assert_eq!(words[HEAD_WORDS..HEAD_WORDS + 2], [8, 9]);
         // A ring of the last four tokens. Token 50 is not in the vocabulary.
         assert_eq!(words[history..history + 4], [7, 4, 5, 6]);

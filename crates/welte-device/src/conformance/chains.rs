@@ -116,12 +116,14 @@ fn feed(context: &mut dyn Context, sampling: Sampling, ends: &[u32]) -> u32 {
         bias: &[(3, 0.5)],
         history: &history,
         ends,
+        ..SlotState::default()
     };
     set_slot(context, 1, state);
     let pick = Pick {
         output: 0,
         slot: 1,
         position: 11,
+        draft: None,
     };
     let mut token = [0];
     context.sample(&[pick], &mut token).expect("a valid pick");
@@ -179,6 +181,7 @@ fn against_the_oracle(device: &dyn Device, oracle: &dyn Device) {
                 output: 0,
                 slot: 1,
                 position: position + 1,
+                draft: None,
             };
             context.sample(&[pick], &mut token).expect("a valid pick");
         }
@@ -239,6 +242,7 @@ fn prepare(context: &mut dyn Context, starts: &[ChainStart]) {
             bias: &[(one.slot, 0.7)],
             history: &history,
             ends: &[],
+            ..SlotState::default()
         };
         set_slot(context, one.slot, state);
     }

@@ -1,6 +1,6 @@
 //! Messages, tools and choices of tools in OpenAI's form.
 
-use crate::ask::Ask;
+use crate::ask::{Ask, MustCall};
 use crate::error::Failure;
 use crate::fields::Fields;
 use serde_json::{Map, Value, json};
@@ -99,33 +99,67 @@ fn call(mut fields: Fields) -> Result<ToolCall, Failure> {
 pub(super) fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
     for mut tool in fields.objects("tools")? {
         tool.only("type", &[json!("function")])?;
-        let Some(mut function) = tool.object("function")? else {
+        let Some(inner) = tool.object("function")? else {
             return Err(tool.wrong("function", "is required"));
         };
-        function.only("strict", &[json!(false)])?;
-        let mut description = Map::new();
-        description.insert("name".to_string(), function.need::<String>("name")?.into());
-        if let Some(text) = function.take::<String>("description")? {
-            description.insert("description".to_string(), text.into());
-        }
-        let parameters = function.take::<Map<String, Value>>("parameters")?;
-        let parameters =
-            parameters.map_or_else(|| json!({"type": "object", "properties": {}}), Value::from);
-        description.insert("parameters".to_string(), parameters);
-        function.finish()?;
+        let described = function(inner, ask)?;
+        ask.tools.push(described);
         tool.finish()?;
-        ask.tools
-            .push(json!({"type": "function", "function": description}));
     }
+    tool_choice(fields, ask)?;
+    Ok(())
+}
+
+/// A function that the model may call, in the form that chat templates read.
+pub(super) fn function(mut fields: Fields, ask: &mut Ask) -> Result<Value, Failure> {
+    if fields.take::<bool>("strict")? == Some(true) {
+        ask.strict.get_or_insert(fields.name("strict"));
+    }
+    let mut description = Map::new();
+    description.insert("name".to_string(), fields.need::<String>("name")?.into());
+    if let Some(text) = fields.take::<String>("description")? {
+        description.insert("description".to_string(), text.into());
+    }
+    let parameters = fields.take::<Map<String, Value>>("parameters")?;
+    let parameters =
+        parameters.map_or_else(|| json!({"type": "object", "properties": {}}), Value::from);
+    description.insert("parameters".to_string(), parameters);
+    fields.finish()?;
+    Ok(json!({"type": "function", "function": description}))
+}
+
+/// Takes `parallel_tool_calls` and `tool_choice`. Returns the choice as it came.
+pub(super) fn tool_choice(fields: &mut Fields, ask: &mut Ask) -> Result<Value, Failure> {
     ask.one_call = fields.take::<bool>("parallel_tool_calls")? == Some(false);
-    match fields.take::<Value>("tool_choice")? {
-        None => {}
-        Some(Value::String(choice)) if choice == "auto" => {}
-        Some(Value::String(choice)) if choice == "none" => ask.tools.clear(),
-        Some(choice) => {
-            let problem = format!("{choice} needs constrained output, which is not supported yet");
+    let choice = fields.take("tool_choice")?.unwrap_or_else(|| json!("auto"));
+    let must_call = |name| {
+        Some(MustCall {
+            field: fields.name("tool_choice"),
+            name,
+        })
+    };
+    match &choice {
+        Value::String(kind) if kind == "auto" => {}
+        Value::String(kind) if kind == "none" => ask.tools.clear(),
+        Value::String(kind) if kind == "required" => ask.must_call = must_call(None),
+        Value::Object(_) => {
+            let mut named = Fields::of(choice.clone(), fields.name("tool_choice"))?;
+            named.only("type", &[json!("function")])?;
+            // Chats have a level more than responses.
+            let mut inner = match named.object("function")? {
+                Some(inner) => {
+                    named.finish()?;
+                    inner
+                }
+                None => named,
+            };
+            ask.must_call = must_call(Some(inner.need("name")?));
+            inner.finish()?;
+        }
+        _ => {
+            let problem = "must be auto, none, required or a function";
             return Err(fields.wrong("tool_choice", problem));
         }
     }
-    Ok(())
+    Ok(choice)
 }

@@ -103,6 +103,7 @@ template <class T> inline T __ldcg(const T *p) { return *p; }
 template <class T> inline T __ldcs(const T *p) { return *p; }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __threadfence_system() {}
 template <class T, class V> inline T atomicAdd(T *p, V v) {
     T before = *p;
     *p = before + (T)v;

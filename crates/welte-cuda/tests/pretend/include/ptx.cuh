@@ -1,5 +1,6 @@
 // The functions of kernels/ptx.cuh in plain C++.
 #pragma once
+#include <time.h>
 
 inline u32 opaque(u32 v) { return v; }
 // NaN, as halves too.
@@ -70,6 +71,12 @@ inline void store_relaxed4(void *to, uint4 v) {
 }
 inline void count_release(u32 *counter) { ++*counter; }
 inline u32 load_system(const u32 *from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+inline u64 now_ns() {
+    pretend->yield("now_ns", nullptr);
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
 inline void store_system(u64 *to, u64 v) { __atomic_store_n(to, v, __ATOMIC_RELEASE); }
 
 template <u32 ID, u32 COUNT> inline void bar_sync() { pretend->barrier(ID, COUNT, false); }

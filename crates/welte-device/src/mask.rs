@@ -1,0 +1,132 @@
+//! Masks: which tokens a slot may choose next. Another thread writes them while the device computes.
+
+use crate::Pick;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::{Duration, Instant};
+
+/// In place of a token: the mask allows no token that could be chosen.
+pub const NO_TOKEN: u32 = u32::MAX;
+/// In place of a token: the mask of this position did not come in time. The step may be repeated.
+pub const NO_MASK: u32 = u32::MAX - 1;
+
+/// True for a token, false for [`NO_TOKEN`], [`NO_MASK`] and [`Pick::SKIPPED`].
+pub fn is_token(token: u32) -> bool {
+    token < Pick::SKIPPED
+}
+
+/// The memory of a [`MaskBoard`]. A device may own it, so that its kernels can read masks where they are written.
+pub type MaskMemory = Box<dyn AsRef<[AtomicU32]> + Send + Sync>;
+
+/// The masks of a context, one per slot. A mask is valid for one position; whoever chooses the token of that position waits
+/// for it, at most [`MaskBoard::PATIENCE`].
+///
+/// Each slot has [`MaskBoard::stride`] words: the position, then, from word [`MaskBoard::HEAD`] on, a bit per token, lowest
+/// first. The words of the mask are written before its position.
+pub struct MaskBoard {
+    memory: MaskMemory,
+    slots: usize,
+    vocab: usize,
+}
+
+impl std::fmt::Debug for MaskBoard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MaskBoard({} x {})", self.slots, self.vocab)
+    }
+}
+
+/// The position of no mask.
+const NOWHERE: u32 = u32::MAX;
+
+impl MaskBoard {
+    /// Words before a slot's mask.
+    pub const HEAD: usize = 4;
+    /// How long a choice waits for its mask.
+    pub const PATIENCE: Duration = Duration::from_millis(20);
+
+    /// Words of a slot.
+    pub fn stride(vocab: usize) -> usize {
+        MaskBoard::HEAD + vocab.div_ceil(32).next_multiple_of(4)
+    }
+
+    /// Words of all slots.
+    pub fn words(slots: usize, vocab: usize) -> usize {
+        slots * MaskBoard::stride(vocab)
+    }
+
+    /// A board in the host's memory.
+    pub fn new(slots: usize, vocab: usize) -> MaskBoard {
+        let words = (0..MaskBoard::words(slots, vocab)).map(|_| AtomicU32::new(0));
+        let words: Box<[AtomicU32]> = words.collect();
+        MaskBoard::in_memory(slots, vocab, Box::new(words))
+    }
+
+    /// A board in a device's memory, which has at least [`MaskBoard::words`] words.
+    pub fn in_memory(slots: usize, vocab: usize, memory: MaskMemory) -> MaskBoard {
+        assert!((*memory).as_ref().len() >= MaskBoard::words(slots, vocab));
+        let board = MaskBoard {
+            memory,
+            slots,
+            vocab,
+        };
+        (0..slots as u32).for_each(|slot| board.clear(slot));
+        board
+    }
+
+    /// Words of a mask.
+    pub fn mask_words(&self) -> usize {
+        self.vocab.div_ceil(32)
+    }
+
+    fn slot(&self, slot: u32) -> &[AtomicU32] {
+        let stride = MaskBoard::stride(self.vocab);
+        &(*self.memory).as_ref()[slot as usize * stride..][..stride]
+    }
+
+    /// Allows the tokens whose bits are set as the token at a position of a slot. The mask may be shorter than the
+    /// vocabulary; further tokens are not allowed then. A slot's next mask may be written as soon as the token of its last one
+    /// has been chosen.
+    pub fn allow(&self, slot: u32, position: u32, mask: &[u32]) {
+        let words = self.slot(slot);
+        words[0].store(NOWHERE, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let mask = mask.iter().copied().chain(std::iter::repeat(0));
+        for (word, bits) in words[MaskBoard::HEAD..].iter().zip(mask) {
+            word.store(bits, Ordering::Relaxed);
+        }
+        words[0].store(position, Ordering::Release);
+    }
+
+    /// Takes a slot's mask away.
+    pub fn clear(&self, slot: u32) {
+        self.slot(slot)[0].store(NOWHERE, Ordering::Release);
+    }
+
+    /// Waits for the mask of a position. `None` if it does not come in time. For devices.
+    pub fn wait(&self, slot: u32, position: u32) -> Option<&[AtomicU32]> {
+        let words = self.slot(slot);
+        let mut begun = None;
+        while words[0].load(Ordering::Acquire) != position {
+            let now = Instant::now();
+            if now - *begun.get_or_insert(now) > MaskBoard::PATIENCE {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+        Some(&words[MaskBoard::HEAD..])
+    }
+
+    /// Gives all tokens that a mask does not allow the logit minus infinity. For devices.
+    pub fn apply(mask: &[AtomicU32], logits: &mut [f32]) {
+        for (logits, word) in logits.chunks_mut(32).zip(mask) {
+            let bits = word.load(Ordering::Relaxed);
+            if bits == u32::MAX {
+                continue;
+            }
+            for (bit, logit) in logits.iter_mut().enumerate() {
+                if bits >> bit & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+}

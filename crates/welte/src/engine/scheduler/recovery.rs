@@ -1,0 +1,65 @@
+//! Faults of the device: which requests end, whether the context still works, and how a new context takes over.
+
+use super::{ContextLost, Scheduler};
+use crate::Error;
+use std::sync::Arc;
+use welte_device::{Context, Error as DeviceError};
+use welte_table::Row;
+
+impl Scheduler {
+    /// A device call failed: ends the planned sequences with its error, and finds out whether the context still works.
+    pub(super) fn fault(
+        &mut self,
+        context: &mut dyn Context,
+        error: DeviceError,
+    ) -> Result<(), ContextLost> {
+        let refused = matches!(error, DeviceError::Request(_));
+        let error = Arc::new(error);
+        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
+            sequence.planned = 0;
+            sequence.end = Some(Err(Error::Fault(error.clone())));
+        }
+        self.retire();
+        match refused || self.works(context).is_ok() {
+            true => Ok(()),
+            false => Err(ContextLost),
+        }
+    }
+
+    /// Whether a context can compute: one row in a free slot.
+    pub(crate) fn works(&mut self, context: &mut dyn Context) -> Result<(), DeviceError> {
+        let Some(&slot) = self.free_slots.last() else {
+            return Ok(());
+        };
+        let row = Row {
+            slot,
+            ..Row::default()
+        };
+        let pass = self.decode.index;
+        let step = |context: &mut dyn Context| context.step(pass, &[row], &[]).map(drop);
+        self.pages.lend(context, slot, step).unwrap_or(Ok(()))
+    }
+
+    /// Makes all sequences wait, to be computed again on a new context.
+    pub(crate) fn start_over(&mut self) {
+        for mut sequence in self.running.drain(..) {
+            sequence.planned = 0;
+            self.pages.release(&mut sequence);
+            sequence.leave_slot();
+            self.free_slots.push(sequence.slot);
+            self.waiting.push(sequence);
+        }
+        self.pages.clear();
+        self.short = false;
+    }
+
+    /// Ends all requests with an error.
+    pub(crate) fn end_all(&mut self, error: impl Fn() -> Error) {
+        self.waiting.append(&mut self.shared.inbox().arrivals);
+        for sequence in self.running.iter_mut().chain(&mut self.waiting) {
+            sequence.end = Some(Err(error()));
+        }
+        self.waiting.clear();
+        self.running.clear();
+    }
+}
