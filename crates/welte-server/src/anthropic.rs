@@ -6,6 +6,7 @@ use crate::ask::{self, Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::Lease;
+use crate::openai::figures;
 use crate::router::Outcome;
 use crate::{sampling, sse};
 use serde_json::{Map, Value, json};
@@ -48,6 +49,7 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
     Ok(ok(&json!({
         "id": id, "type": "message", "role": "assistant", "model": served.id, "content": blocks(&app, whole),
         "stop_reason": reason, "stop_sequence": sequence, "usage": usage(end),
+        "welte": figures(end),
     })))
 }
 
@@ -263,6 +265,7 @@ fn blocks(app: &App, whole: &Whole) -> Vec<Value> {
 enum Block {
     Text,
     Thinking,
+    Call,
 }
 
 struct MessageStream {
@@ -324,24 +327,25 @@ impl sse::Format for MessageStream {
                 json!({ "type": "thinking", "thinking": "", "signature": "" }),
                 json!({ "type": "thinking_delta", "thinking": text }),
             ),
-            Event::Call { name, arguments } => {
+            Event::CallBegin(name) => {
                 let mut all: Vec<Value> = self.stop().into_iter().collect();
                 let id = self.app.id("toolu_");
                 all.push(
                     self.start(json!({ "type": "tool_use", "id": id, "name": name, "input": {} })),
                 );
-                all.push(
-                    self.delta(json!({ "type": "input_json_delta", "partial_json": arguments })),
-                );
-                all.push(json!({ "type": "content_block_stop", "index": self.blocks - 1 }));
+                self.open = Some(Block::Call);
                 all
             }
+            Event::CallArguments(delta) => {
+                vec![self.delta(json!({ "type": "input_json_delta", "partial_json": delta }))]
+            }
+            Event::CallEnd | Event::CallVoid => self.stop().into_iter().collect(),
             Event::End(end) => {
                 let mut all: Vec<Value> = self.stop().into_iter().collect();
                 let (reason, sequence) = stop_reason(&end);
                 all.push(json!({
                     "type": "message_delta", "delta": { "stop_reason": reason, "stop_sequence": sequence },
-                    "usage": usage(&end),
+                    "usage": usage(&end), "welte": figures(&end),
                 }));
                 all.push(json!({ "type": "message_stop" }));
                 all

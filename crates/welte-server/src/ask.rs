@@ -2,6 +2,7 @@
 
 use crate::answer::{Answer, Parsing};
 use crate::app::App;
+use crate::changing::{self, Changing};
 use crate::error::Failure;
 use crate::models::{Active, Lease, Served};
 use serde_json::{Map, Value};
@@ -47,6 +48,16 @@ impl Prompt {
                 Ok(tokens)
             }
             Prompt::Chat { .. } => Err(Failure::server("a conversation is no text")),
+        }
+    }
+}
+
+impl Prompt {
+    /// Lines of its system prompt that change with every request.
+    fn changing(&self) -> Vec<Changing> {
+        match self {
+            Prompt::Chat { messages, .. } => changing::kinds(messages),
+            _ => Vec::new(),
         }
     }
 }
@@ -110,7 +121,7 @@ impl Ask {
             let tools = self.tools.iter().filter_map(Tool::from_json).collect();
             let parsing = match (rendered, served.format) {
                 (Some(rendered), Some(format)) => Some(Parsing {
-                    parser: CallParser::after_prompt(format, tools, &rendered).whole_calls(),
+                    parser: CallParser::after_prompt(format, tools, &rendered),
                     one_call: self.one_call,
                 }),
                 _ => None,
@@ -140,7 +151,8 @@ impl Ask {
                     prompt_tokens: tokens.len(),
                     since: started,
                 };
-                answers.push(Answer::new(served, stream, parsing.clone(), active));
+                let answer = Answer::new(served, stream, parsing.clone(), active);
+                answers.push(answer.with_changing(prompt.changing()));
             }
         }
         Ok(answers)
@@ -195,5 +207,6 @@ pub(crate) fn render(
         }
         options.variables.insert("tools".to_string(), tools.into());
     }
-    Ok(template.render_chat(messages, &options)?)
+    let messages = changing::without(messages, &served.drop_changing);
+    Ok(template.render_chat(&messages, &options)?)
 }

@@ -7,6 +7,7 @@ mod answer;
 mod anthropic;
 mod app;
 mod ask;
+mod changing;
 mod doors;
 mod embeddings;
 mod engine;
@@ -29,6 +30,7 @@ mod serve;
 mod sse;
 mod times;
 
+pub use changing::Changing;
 #[cfg(feature = "hub")]
 pub use hub::HubAccess;
 pub use models::{BandwidthOf, Catalog, Planned, name_of};
@@ -69,6 +71,12 @@ pub struct ServerOptions {
     pub engine: EngineOptions,
     /// Memory for stored responses of `/v1/responses`, in bytes.
     pub stored_responses: usize,
+    /// Lines of system prompts to leave out, because they change with every request.
+    pub drop_changing: Vec<Changing>,
+    /// How long the head of a request may take to arrive.
+    pub head_timeout: Duration,
+    /// How long the body of a request may take to arrive.
+    pub body_timeout: Duration,
     /// Lets clients download and delete models; `None`: they may not.
     #[cfg(feature = "hub")]
     pub hub: Option<HubAccess>,
@@ -94,6 +102,9 @@ impl Default for ServerOptions {
             models_memory: None,
             engine: EngineOptions::default(),
             stored_responses: 64 << 20,
+            drop_changing: Vec::new(),
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
             #[cfg(feature = "hub")]
             hub: None,
             connections: 1024,

@@ -8,7 +8,7 @@ use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::metrics;
 use crate::models::{Lease, Served};
-use crate::openai::take_messages;
+use crate::openai::{figures, take_messages};
 use crate::router::Outcome;
 use crate::{logprobs, sse};
 use axum::body::Body;
@@ -123,6 +123,7 @@ fn last(served: &Served, text: &str, end: &End) -> Value {
             "predicted_n": timings.decoded, "predicted_ms": predicted_ms,
             "predicted_per_second": rate(timings.decoded, predicted_ms),
         },
+        "welte": figures(end),
     })
 }
 
@@ -146,7 +147,8 @@ impl sse::Format for CompletionStream {
             Event::Text(text) | Event::Reasoning(text) => {
                 json!({ "index": index, "content": text, "stop": false })
             }
-            Event::Call { .. } => return Vec::new(),
+            Event::CallBegin(_) | Event::CallArguments(_) => return Vec::new(),
+            Event::CallEnd | Event::CallVoid => return Vec::new(),
             Event::End(end) => last(&self.served, "", &end),
         };
         let logprobs = std::mem::take(&mut self.logprobs);

@@ -6,6 +6,7 @@ use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::{Entry, Lease, Served};
+use crate::openai::figures;
 use crate::router::Outcome;
 use crate::{keep_alive, logprobs, sampling, sse};
 use axum::extract::State;
@@ -181,6 +182,7 @@ async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
         chat,
         begun,
         logprobs: Vec::new(),
+        call: Default::default(),
     };
     if stream {
         return Ok(sse::response(answers, format, "application/x-ndjson"));
@@ -215,6 +217,8 @@ struct Lines {
     begun: Instant,
     /// Probabilities that the next line has.
     logprobs: Vec<Logprobs>,
+    /// Name and arguments of the call at hand.
+    call: (String, String),
 }
 
 impl Lines {
@@ -264,6 +268,7 @@ impl Lines {
         value["prompt_eval_duration"] = nanoseconds(timings.prompt).into();
         value["eval_count"] = end.outcome.tokens.len().into();
         value["eval_duration"] = nanoseconds(timings.generation).into();
+        value["welte"] = figures(end);
         self.with_probabilities(value, &whole.logprobs)
     }
 
@@ -289,7 +294,20 @@ impl sse::Format for Lines {
             }
             Event::Text(text) => self.part(&text, "", &[]),
             Event::Reasoning(text) => self.part("", &text, &[]),
-            Event::Call { name, arguments } => self.part("", "", &[(name, arguments)]),
+            Event::CallBegin(name) => {
+                self.call = (name, String::new());
+                return Vec::new();
+            }
+            Event::CallArguments(delta) => {
+                self.call.1.push_str(&delta);
+                return Vec::new();
+            }
+            // Arguments are an object here, which cannot be sent in parts.
+            Event::CallEnd => {
+                let call = std::mem::take(&mut self.call);
+                self.part("", "", &[call])
+            }
+            Event::CallVoid => return Vec::new(),
             Event::End(end) => self.last(&Whole::default(), &end),
         };
         let logprobs = std::mem::take(&mut self.logprobs);

@@ -186,12 +186,17 @@ impl sse::Format for ChatStream {
             }
             Event::Text(text) => json!({ "content": text }),
             Event::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
-            Event::Call { name, arguments } => {
-                let mut call = call_json(&self.app, &(name, arguments));
+            Event::CallBegin(name) => {
+                let mut call = call_json(&self.app, &(name, String::new()));
                 call["index"] = self.calls[index].into();
                 self.calls[index] += 1;
                 json!({ "tool_calls": [call] })
             }
+            Event::CallArguments(delta) => {
+                let number = self.calls[index].saturating_sub(1);
+                json!({ "tool_calls": [{ "index": number, "function": { "arguments": delta } }] })
+            }
+            Event::CallEnd | Event::CallVoid => return Vec::new(),
             Event::End(end) => {
                 let last = self.delta(index, json!({}), Some(finish_reason(&end)));
                 self.ends[index] = Some(end);

@@ -118,6 +118,10 @@ pub(crate) fn figures(end: &End) -> Value {
         "prompt_ms": timings.prompt.as_secs_f64() * 1e3,
         "queued_ms": timings.queued.as_secs_f64() * 1e3,
     });
+    if !end.changing.is_empty() {
+        let names = end.changing.iter().map(|kind| kind.name());
+        figures["changing_lines"] = names.collect();
+    }
     if !end.problems.is_empty() {
         figures["problems"] = json!(end.problems);
     }
