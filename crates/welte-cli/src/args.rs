@@ -403,6 +403,9 @@ pub(crate) struct RunArgs {
     /// File with a chat template that replaces the model's own
     #[arg(long, value_name = "FILE", conflicts_with = "no_chat")]
     pub(crate) chat_template_file: Option<PathBuf>,
+    /// Print a line of JSON per token, with its probability and those of the N likeliest ones (at most 20)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=20))]
+    pub(crate) logprobs: Option<u32>,
     /// Complete the raw text, without a chat template
     #[arg(long)]
     pub(crate) no_chat: bool,

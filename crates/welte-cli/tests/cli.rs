@@ -71,6 +71,40 @@ fn a_prompt_alone_tells_a_story_from_the_bundled_model() {
 }
 
 #[test]
+fn probabilities_come_as_a_line_per_token() {
+    let common = [
+        "run",
+        "-p",
+        "Tell me a story about a fox.",
+        "--temp",
+        "0",
+        "-n",
+        "6",
+    ];
+    let text = out(&welte(&common));
+    let output = welte(&[&common[..], &["--logprobs", "2"]].concat());
+    let lines = out(&output);
+    let lines: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 6, "{}", err(&output));
+    let joined: String = lines.iter().filter_map(|l| l["text"].as_str()).collect();
+    assert_eq!(joined.trim(), text.trim());
+    for line in &lines {
+        let top = line["top"].as_array().unwrap();
+        // Greedy: each token is the likeliest.
+        assert_eq!(top.len(), 2);
+        assert_eq!(
+            [&top[0]["token"], &top[0]["logprob"]],
+            [&line["token"], &line["logprob"]]
+        );
+        assert!(line["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    refused(&["run", "--logprobs", "21", "x"], 2, &["--logprobs"]);
+}
+
+#[test]
 fn a_second_process_finds_the_prompt_in_the_prefix_cache() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("cache");

@@ -73,6 +73,18 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
         };
         // The spy tells requests apart by their seeds.
         options.sampling.seed = number + 1;
+        if random.once_in(8) {
+            let s = &mut options.sampling;
+            (s.dry_multiplier, s.dry_last_n) = (0.5 * random.below(3) as f32, 100);
+            (s.typical_p, s.top_n_sigma) = (0.9, 2.0 * random.below(2) as f32);
+            (s.xtc_probability, s.dynatemp_range) = (0.5, 0.3 * random.below(2) as f32);
+        }
+        // While these run, nobody speculates.
+        if number % 30 == 7 {
+            options.logprobs = Some(random.below(4) as u32);
+            options.prompt_logprobs = random.once_in(2).then_some(2);
+        }
+        options.min_tokens = random.below(2) as usize * 5;
         options.ignore_end = random.once_in(2);
         if random.once_in(5) {
             options.bias = vec![(random.below(vocab) as u32, 2.0)];
