@@ -62,6 +62,8 @@ fn stream(engine: &Engine, tokens: usize) -> Result<f64, Error> {
     let mut request = Request::new(vec![1]);
     request.options.max_tokens = tokens;
     request.options.ignore_end = true;
+    // Random weights repeat themselves.
+    request.speculate = false;
     let mut stream = engine.submit(request)?;
     while let Some(token) = stream.next_token() {
         token?;
