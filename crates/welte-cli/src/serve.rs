@@ -32,6 +32,13 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         print_first(model);
     }
     let planned = catalog.plan();
+    anyhow::ensure!(
+        planned.len() == 1 || args.spec.model_draft.is_none(),
+        "-md takes one model; {} are served",
+        planned.len()
+    );
+    args.spec
+        .set(&mut options.engine, |draft| source::load_with(draft, &load))?;
     if planned.len() > 1 {
         catalog::print_plan(&planned, args.models_memory);
     }

@@ -297,12 +297,16 @@ impl Context for CpuContext {
         let program = &self.inner.program;
         self.checks.picks(program, picks, tokens, self.logits)?;
         let vocab = program.vocab as usize;
-        for (pick, token) in picks.iter().zip(tokens) {
+        for (nth, pick) in picks.iter().enumerate() {
+            if Pick::is_skipped(picks, tokens, nth) {
+                tokens[nth] = Pick::SKIPPED;
+                continue;
+            }
             let (row, slot) = (pick.output as usize, pick.slot as usize);
             let logits = &self.results(self.last_pass, self.logits)[row * vocab..][..vocab];
-            *token = self.state.samplers.choose(0, slot, logits, pick.position);
-            if is_token(*token) {
-                self.state.samplers.remember(slot, *token);
+            tokens[nth] = self.state.samplers.choose(0, slot, logits, pick.position);
+            if is_token(tokens[nth]) {
+                self.state.samplers.remember(slot, tokens[nth]);
             }
         }
         Ok(())

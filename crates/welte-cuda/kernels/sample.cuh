@@ -506,7 +506,8 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
     bool none = token >= NO_MASK, end = none;
     for (u32 i = 0; i < s->ends; ++i) end |= ends[i] == token;
-    if (s->size && !none) {
+    // Blocks of one launch may sample several rows of a slot without penalties. Nobody reads its history.
+    if (s->size && !none && has_penalties(*s)) {
         history[s->head] = token;
         s->head = s->head + 1 < s->size ? s->head + 1 : 0;
         s->len = min(s->len + 1, s->size);

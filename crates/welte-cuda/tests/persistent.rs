@@ -331,6 +331,7 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
             output: 0,
             slot: 0,
             position: position + 1,
+            draft: None,
         };
         let mut want = [0];
         context.sample(&[pick], &mut want).unwrap();

@@ -101,6 +101,7 @@ fn tokens(context: &mut dyn Context, values: &[f32], state: &SlotState<'_>) -> V
         output: 0,
         slot: 1,
         position: 9,
+        draft: None,
     };
     let mut tokens = vec![0];
     context.sample(&[pick], &mut tokens).unwrap();

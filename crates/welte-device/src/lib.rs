@@ -131,8 +131,23 @@ pub trait Context: Send {
     fn masks(&self) -> Arc<MaskBoard>;
 
     /// Chooses tokens from the logits of the last step, in the order of `picks`. A slot's mask may leave it without a token: then
-    /// it gets [`NO_TOKEN`] or [`NO_MASK`], which does not join its history.
+    /// it gets [`NO_TOKEN`] or [`NO_MASK`], which does not join its history. A pick that is skipped ([`Pick::draft`]) gets
+    /// [`Pick::SKIPPED`] and leaves no trace.
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error>;
+
+    /// [`Context::step`], then [`Context::sample`]. A device may leave the output rows in its own memory, so nothing else
+    /// can be asked of them.
+    fn step_and_sample(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        picks: &[Pick],
+        tokens: &mut [u32],
+    ) -> Result<(), Error> {
+        self.step(pass, rows, outputs)?;
+        self.sample(picks, tokens)
+    }
 
     /// Computes probabilities from the logits of the last step, in the order of `queries`. [`Context::sample`] may have
     /// been called in between. A row's bits do not depend on other rows.

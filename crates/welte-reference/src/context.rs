@@ -234,8 +234,11 @@ impl Context for ReferenceContext {
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
         let logits = self.last.logits;
         self.checks.picks(&self.program, picks, tokens, logits)?;
-        for (pick, token) in picks.iter().zip(tokens) {
-            *token = self.choose(pick.output as usize, pick.slot, pick.position);
+        for (nth, pick) in picks.iter().enumerate() {
+            tokens[nth] = match Pick::is_skipped(picks, tokens, nth) {
+                true => Pick::SKIPPED,
+                false => self.choose(pick.output as usize, pick.slot, pick.position),
+            };
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What to generate, and what came out.
 
-use crate::Error;
+use crate::{Error, Speculated};
 use std::time::Duration;
 use welte_device::Logprobs;
 use welte_table::Sampling;
@@ -108,6 +108,8 @@ pub struct Outcome {
     pub differs_at: Option<usize>,
     /// How often the request gave its pages to others and was computed again.
     pub preemptions: u32,
+    /// Tokens that were guessed ahead, and how many guesses were right.
+    pub speculated: Speculated,
 }
 
 /// Refuses options that are out of range.

@@ -39,9 +39,11 @@ pub use devices::{devices, instruction_sets, open_device, peak_memory, read_band
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;
+#[doc(hidden)]
+pub use engine::SyntheticDraft;
 pub use engine::{
     CancelHandle, Embedding, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot,
-    Status, Stream, WaitingSnapshot,
+    Speculated, Speculation, Status, Stream, WaitingSnapshot,
 };
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, StopReason, Timings};

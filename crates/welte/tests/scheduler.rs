@@ -12,7 +12,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use welte::{Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Stream};
+use welte::{
+    Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Speculation, Stream,
+    SyntheticDraft,
+};
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -70,6 +73,18 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
         };
         // The spy tells requests apart by their seeds.
         options.sampling.seed = number + 1;
+        if random.once_in(8) {
+            let s = &mut options.sampling;
+            (s.dry_multiplier, s.dry_last_n) = (0.5 * random.below(3) as f32, 100);
+            (s.typical_p, s.top_n_sigma) = (0.9, 2.0 * random.below(2) as f32);
+            (s.xtc_probability, s.dynatemp_range) = (0.5, 0.3 * random.below(2) as f32);
+        }
+        // While these run, nobody speculates.
+        if number % 30 == 7 {
+            options.logprobs = Some(random.below(4) as u32);
+            options.prompt_logprobs = random.once_in(2).then_some(2);
+        }
+        options.min_tokens = random.below(2) as usize * 5;
         options.ignore_end = random.once_in(2);
         if random.once_in(5) {
             options.bias = vec![(random.below(vocab) as u32, 2.0)];
@@ -80,20 +95,34 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
     all
 }
 
-fn engine(model: &Model, watch: &Arc<Watch>, seed: u64, plain: bool) -> (Engine, welte::Driver) {
+fn engine(
+    model: &Model,
+    watch: &Arc<Watch>,
+    seed: u64,
+    plain: bool,
+    speculation: Speculation,
+) -> (Engine, welte::Driver) {
     let watch = watch.clone();
     let wrap = move |context| -> Box<dyn welte::Context> {
         Box::new(Spy::new(context, &watch, Some(seed), plain))
     };
-    Engine::without_thread(model, &EngineOptions::default(), Box::new(wrap)).unwrap()
+    let options = with(EngineOptions::default(), |o| {
+        o.speculation = speculation;
+        // What pays depends on the machine.
+        o.speculate_always = true;
+        o.draft_max = [16, 5, 1][seed as usize % 3];
+    });
+    Engine::without_thread(model, &options, Box::new(wrap)).unwrap()
 }
 
 /// Each request by itself, with nothing cached.
 fn alone(model: &Model, requests: Vec<Request>, watch: &Arc<Watch>) -> Vec<Case> {
-    let (engine, mut driver) = engine(model, watch, 1, false);
+    let (engine, mut driver) = engine(model, watch, 1, false, Speculation::Off);
     let mut cases = Vec::new();
     for request in requests {
-        let lone = with(request.clone(), |r| r.prefix_cache = false);
+        let lone = with(request.clone(), |r| {
+            (r.prefix_cache, r.speculate) = (false, false);
+        });
         let mut stream = engine.submit(lone).unwrap();
         let mut tokens = Vec::new();
         loop {
@@ -126,6 +155,8 @@ struct Counts {
     busy: usize,
     preemptions: u32,
     cached: usize,
+    drafted: usize,
+    accepted: usize,
 }
 
 /// Submits `count` random variants of the cases, and compares each with its case.
@@ -154,6 +185,12 @@ fn together(
                 request.options.max_tokens = request.options.max_tokens.min(budget);
             }
             request.priority = random.below(3) as i32;
+            request.speculate = random.once_in(2);
+            request.synthetic_draft = random.once_in(3).then(|| SyntheticDraft {
+                answer: tokens.clone(),
+                agreement: [0.3, 0.7, 0.95][random.below(3) as usize],
+                ..SyntheticDraft::default()
+            });
             request.prefix_cache = !random.once_in(8);
             request.exact = !random.once_in(10);
             if !request.exact {
@@ -231,6 +268,8 @@ fn is_over(flight: &mut Flight, cases: &[Case], random: &mut Random, counts: &mu
             counts.complete += 1;
             counts.preemptions += outcome.preemptions;
             counts.cached += outcome.cached_tokens;
+            counts.drafted += outcome.speculated.drafted;
+            counts.accepted += outcome.speculated.accepted;
         }
     }
     true
@@ -273,7 +312,15 @@ fn round(source: &str, seed: u64, count: usize) {
     let lone: HashMap<(u64, u32), u64> = watch.logits.lock().unwrap().clone();
     let plain = seed % 4 == 3;
     let watch = Arc::new(Watch::default());
-    let (engine, mut driver) = engine(&model, &watch, seed, plain);
+    let speculation = match seed % 2 {
+        0 => Speculation::Ngram,
+        // The same weights in another format often agree.
+        _ => {
+            let (shape, _) = source.rsplit_once(':').unwrap();
+            Speculation::Model(load(&format!("{shape}:q5_0"), &small_pool(slots)))
+        }
+    };
+    let (engine, mut driver) = engine(&model, &watch, seed, plain, speculation);
     let counts = together(&cases, &engine, &mut driver, &mut random, count);
     is_clean(&engine, &mut driver);
     let seen = watch.logits.lock().unwrap();
@@ -288,6 +335,8 @@ fn round(source: &str, seed: u64, count: usize) {
     assert!(watch.differing.lock().unwrap().is_empty());
     assert!(counts.complete > count / 3 && counts.left > 0 && counts.expired > 0);
     assert!(counts.cached > 0, "nothing was cached");
+    let wrong = counts.drafted - counts.accepted;
+    assert!(counts.accepted > count && wrong > count, "{counts:?}");
     assert!(plain || compared > 300, "only {compared} rows compared");
 }
 

@@ -153,6 +153,29 @@ impl Context for CudaContext {
         Ok(())
     }
 
+    fn step_and_sample(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        picks: &[Pick],
+        tokens: &mut [u32],
+    ) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let plan = self.checks.step(program, pass, rows, outputs)?;
+        let logits = match self.passes[pass].kind {
+            PassKind::Decode | PassKind::Prompt => plan.outputs,
+            PassKind::Embed => 0,
+        };
+        self.checks.picks(program, picks, tokens, logits)?;
+        if picks.iter().any(|pick| self.is_left_to_host(pick.slot)) {
+            self.step(pass, rows, outputs)?;
+            return self.sample(picks, tokens);
+        }
+        let chosen = self.step_and_pick(pass, rows, outputs, picks, tokens);
+        self.done(chosen)
+    }
+
     fn logprobs(
         &mut self,
         queries: &[LogprobQuery],
@@ -165,12 +188,8 @@ impl Context for CudaContext {
         };
         let program = &self.loaded.program;
         self.checks.logprobs(program, queries, answers, outputs)?;
-        let vocab = program.vocab as usize;
-        let logits = self.outputs(outputs * vocab);
-        for (query, answer) in queries.iter().zip(answers) {
-            *answer = Logprobs::of(&logits[query.output as usize * vocab..][..vocab], query);
-        }
-        Ok(())
+        let answered = self.ask_logprobs(queries, answers);
+        self.done(answered)
     }
 
     fn chain(

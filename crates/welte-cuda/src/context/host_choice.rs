@@ -18,10 +18,13 @@ impl CudaContext {
         picks: &[Pick],
         tokens: &mut [u32],
     ) -> Result<(), Error> {
-        for (pick, token) in picks.iter().zip(tokens) {
-            match self.is_left_to_host(pick.slot) {
-                true => *token = self.pick_on_host(pick),
-                false => self.pick(std::slice::from_ref(pick), std::slice::from_mut(token))?,
+        for (nth, pick) in picks.iter().enumerate() {
+            if Pick::is_skipped(picks, tokens, nth) {
+                tokens[nth] = Pick::SKIPPED;
+            } else if self.is_left_to_host(pick.slot) {
+                tokens[nth] = self.pick_on_host(pick);
+            } else {
+                self.pick(std::slice::from_ref(pick), &mut tokens[nth..=nth])?;
             }
         }
         Ok(())
@@ -99,6 +102,7 @@ impl CudaContext {
             output,
             slot: row.slot,
             position: row.position + 1,
+            draft: None,
         }));
         self.chained = rows;
         let mut chosen = std::mem::take(&mut self.chosen);

@@ -213,6 +213,10 @@ pub(crate) struct Sampler {
 /// Indices of words in the head.
 mod at {
     pub(super) const TEMPERATURE: usize = 0;
+    pub(super) const REPEAT: usize = 4;
+    pub(super) const FREQUENCY: usize = 5;
+    pub(super) const PRESENCE: usize = 6;
+    pub(super) const LAST_N: usize = 7;
     pub(super) const SEED: usize = 8;
     pub(super) const ENDS: usize = 10;
     pub(super) const BIASES: usize = 11;
@@ -297,9 +301,21 @@ impl Sampler {
         self.words[HEAD_WORDS..][..self.words[at::ENDS] as usize].contains(&token)
     }
 
-    /// Notes that the device's history may differ.
+    /// Whether choices depend on the history (`has_penalties` of `sample.cuh`).
+    pub(crate) fn looks_back(&self) -> bool {
+        let value = |at: usize| f32::from_bits(self.words[at]);
+        let [repeat, frequency, presence] = [at::REPEAT, at::FREQUENCY, at::PRESENCE].map(value);
+        self.words[at::LAST_N] > 0 && !(repeat == 1.0 && frequency == 0.0 && presence == 0.0)
+    }
+
+    /// Whether choices wait for a mask, which is valid for one position.
+    pub(crate) fn is_masked(&self) -> bool {
+        self.words[at::MASKED] != 0
+    }
+
+    /// Notes that the device's history may differ. It does not matter where the device never reads it.
     pub(crate) fn mark_changed(&mut self) {
-        self.changed = true;
+        self.changed |= self.looks_back();
     }
 
     /// The bytes to upload to the start of the slot's region, if the device has another state. It has this one afterwards.
@@ -381,6 +397,7 @@ mod tests {
             history: &[1, 2, 3, 4, 5, 6],
             ends: &[8, 9],
             masked: false,
+            breakers: &[],
         });
         sampler.remember(7);
         assert!(sampler.take_changes().is_some());

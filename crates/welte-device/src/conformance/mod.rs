@@ -31,7 +31,7 @@ pub use logprobs::logprobs;
 pub use masks::{masks, masks_in_chains};
 pub use ops::{contexts, experts, formats, ops, unfused};
 pub use requests::{faults, limits};
-pub use sampling::{choices, extended_sampling, sampling};
+pub use sampling::{choices, drafts, extended_sampling, sampling};
 pub use steps::{batches, outputs, pooled};
 
 /// Makes one test of every function of the suite. Attributes go to all tests.
@@ -49,7 +49,7 @@ macro_rules! conformance_tests {
             decode_arithmetic prompt_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads
-            sampling extended_sampling choices masks masks_in_chains logprobs
+            sampling extended_sampling choices drafts masks masks_in_chains logprobs
             faults limits
             allocated shared profiles weights);
     };

@@ -17,6 +17,7 @@ fn choose(context: &mut dyn Context, state: SlotState<'_>) -> u32 {
         output: 0,
         slot: 0,
         position: 1,
+        draft: None,
     };
     let mut token = [u32::MAX];
     context.sample(&[pick], &mut token).expect("a valid pick");
@@ -302,6 +303,7 @@ fn histories(context: &mut dyn Context) {
         output,
         slot,
         position: 1,
+        draft: None,
     };
     let picks = [pick(1, 0), pick(0, 0), pick(2, 2), pick(2, 0)];
     let mut tokens = [u32::MAX; 4];
@@ -336,6 +338,7 @@ fn draws(context: &mut dyn Context) {
                 output: 0,
                 slot: 0,
                 position,
+                draft: None,
             };
             let mut token = [0];
             context.sample(&[pick], &mut token).expect("a valid pick");
@@ -390,6 +393,7 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
                     output: output as u32,
                     slot,
                     position,
+                    draft: None,
                 });
                 described.push((sampling, bias, history));
             }
@@ -408,7 +412,10 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
 pub fn extended_sampling(device: &dyn Device, oracle: &dyn Device) {
     let n = &mut Numbers(9);
     for vocab in [1u32, 3, 70, 1000] {
-        let table: Vec<Vec<f32>> = (0..vocab).map(|_| n.logits(vocab)).collect();
+        // A look-up may lose the sign of zero, which decides ties.
+        let positive = |v: f32| if v == 0.0 { 0.0 } else { v };
+        let mut row = || n.logits(vocab).into_iter().map(positive).collect();
+        let table: Vec<Vec<f32>> = (0..vocab).map(|_| row()).collect();
         let case = Case::look_up(device, &table, 3, 400);
         let (mut context, mut plain) = (case.open(device), case.open(oracle));
         for turn in 0..40 {
@@ -463,6 +470,7 @@ fn pick_all(context: &mut dyn Context, starts: &[ChainStart]) -> Vec<u32> {
         output: output as u32,
         slot: s.slot,
         position: s.position + 1,
+        draft: None,
     };
     let picks: Vec<Pick> = starts.iter().enumerate().map(pick).collect();
     let mut tokens = vec![u32::MAX; picks.len()];
@@ -482,6 +490,94 @@ fn extend(sampling: &mut Sampling, n: &mut Numbers) {
     sampling.dry_base = n.pick(&[1.75, 1.0, 4.0]);
     sampling.dry_allowed_length = n.pick(&[0, 1, 2, 5]);
     sampling.dry_last_n = n.pick(&[0, 8, 64, u32::MAX]);
+}
+
+/// Rows of guessed tokens: each slot's tokens are chosen as one by one up to the first that differs from its guess, and
+/// nothing of later rows stays.
+pub fn drafts(device: &dyn Device, _oracle: &dyn Device) {
+    const SLOTS: u32 = 3;
+    const MOST: u32 = 5;
+    let n = &mut Numbers(6);
+    let vocab = 70;
+    // Few likely tokens, so that guesses are often right and penalties matter.
+    let table: Vec<Vec<f32>> = (0..vocab)
+        .map(|_| {
+            let mut row = n.logits(vocab);
+            (0..3).for_each(|_| row[n.below(vocab) as usize] += 6.0);
+            row
+        })
+        .collect();
+    // The decode pass takes a row per slot.
+    let case = Case::look_up(device, &table, SLOTS * MOST, 1000);
+    let mut context = case.open(device);
+    let mut skipped = 0;
+    let mut whole = 0;
+    for turn in 0..80 {
+        let mut states: Vec<State> = (0..SLOTS).map(|_| random_state(n, vocab)).collect();
+        if turn % 3 == 0 {
+            // Without penalties.
+            states
+                .iter_mut()
+                .for_each(|state| state.0.penalty_last_n = 0);
+        }
+        for (slot, (sampling, bias, history)) in (0..).zip(&states) {
+            let state = SlotState {
+                sampling: *sampling,
+                bias,
+                history,
+                ..SlotState::default()
+            };
+            set_slot(context.as_mut(), slot, state);
+        }
+        // The second round shows what the first has left in the histories.
+        for round in 0..2u32 {
+            let (mut rows, mut picks, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+            for (slot, (sampling, bias, history)) in (0..).zip(&mut states) {
+                let first = n.below(400) + 500 * round;
+                let mut token = n.below(vocab);
+                let mut agrees = true;
+                let count = 1 + n.below(MOST);
+                for nth in 0..count {
+                    let position = first + nth;
+                    rows.push(Row {
+                        token,
+                        position,
+                        slot,
+                    });
+                    let logits = &table[token as usize];
+                    let chosen = choose_plainly(logits, sampling, bias, history, position + 1);
+                    let guess = match n.below(4) {
+                        0 => n.below(vocab),
+                        _ => chosen,
+                    };
+                    picks.push(Pick {
+                        output: rows.len() as u32 - 1,
+                        slot,
+                        position: position + 1,
+                        draft: (nth + 1 < count).then_some(guess),
+                    });
+                    wanted.push(if agrees { chosen } else { Pick::SKIPPED });
+                    skipped += u32::from(!agrees);
+                    if agrees {
+                        history.push(chosen);
+                        agrees = guess == chosen;
+                    }
+                    token = guess;
+                }
+                whole += u32::from(agrees);
+            }
+            let mut tokens = vec![0; picks.len()];
+            if n.below(2) == 0 {
+                context.step(0, &rows, &[]).expect("a valid step");
+                context.sample(&picks, &mut tokens).expect("valid picks");
+            } else {
+                let done = context.step_and_sample(0, &rows, &[], &picks, &mut tokens);
+                done.expect("a valid step");
+            }
+            assert_eq!(tokens, wanted, "turn {turn}, round {round}: {states:?}");
+        }
+    }
+    assert!(skipped > 100 && whole > 100, "{skipped} {whole}");
 }
 
 /// Settings, biases and history of a slot.

@@ -1,6 +1,7 @@
 //! The way of tokens from the scheduler to the consumer of a stream. The queue has room for every token of the request, so
 //! the scheduler never waits for a consumer and never allocates.
 
+use super::draft::Speculated;
 use crate::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,6 +35,8 @@ pub(crate) struct Report {
     pub(crate) differs_at: Option<usize>,
     /// How often the request gave its pages back and was computed again.
     pub(crate) preemptions: u32,
+    /// What was guessed.
+    pub(crate) speculated: Speculated,
 }
 
 /// What a consumer finds next.

@@ -3,6 +3,7 @@
 
 mod channel;
 mod disk;
+mod draft;
 mod embedding;
 mod logprobs;
 mod pace;
@@ -15,6 +16,9 @@ mod snapshot;
 mod stream;
 mod thread;
 
+#[doc(hidden)]
+pub use draft::SyntheticDraft;
+pub use draft::{Speculated, Speculation};
 pub use embedding::Embedding;
 pub use request::Request;
 pub use shared::Status;
@@ -26,6 +30,7 @@ use crate::cache::StoreMonitor;
 use crate::{Error, Model, PrefixStoreOptions, PrefixStoreStatus, Session};
 use channel::Channel;
 use disk::Disk;
+use draft::{Draft, Speculator};
 use scheduler::Scheduler;
 use sequence::Sequence;
 use shared::Shared;
@@ -42,6 +47,13 @@ use welte_device::{Context, Replaying};
 pub struct EngineOptions {
     /// Requests that may wait beside those that run. Further ones are refused with [`Error::Busy`].
     pub queue: usize,
+    /// Where guesses of the next tokens come from.
+    pub speculation: Speculation,
+    /// The most tokens that are guessed for a request at a time. The rows of a decode step bound it, too.
+    pub draft_max: usize,
+    /// Guess even where it does not pay: for tests.
+    #[doc(hidden)]
+    pub speculate_always: bool,
     /// Where prefixes are kept on disk, so that they outlive eviction and the process; `None`: nowhere.
     pub prefix_store: Option<PrefixStoreOptions>,
 }
@@ -50,6 +62,9 @@ impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
             queue: 256,
+            speculation: Speculation::default(),
+            draft_max: 16,
+            speculate_always: false,
             prefix_store: None,
         }
     }
@@ -82,6 +97,7 @@ pub(crate) struct Handle {
     thread: Mutex<Option<JoinHandle<()>>>,
     replaying: Option<Replaying>,
     store: Option<StoreMonitor>,
+    speculation: Speculation,
 }
 
 impl Drop for Handle {
@@ -130,11 +146,21 @@ impl Handle {
             store: disk.as_ref().map(Disk::monitor),
             shared: shared.clone(),
             thread: Mutex::default(),
+            speculation: options.speculation.clone(),
             replaying: context.replays().map(|tools| tools.replaying()),
         };
         let (decode, prompt) = (model.inner.decode, model.inner.prompt);
+        let speculator = Speculator::of(model, options)?;
         let embed = model.inner.embed;
-        let scheduler = Scheduler::new(shared.clone(), program, decode, prompt, embed, disk);
+        let scheduler = Scheduler::new(
+            shared.clone(),
+            program,
+            decode,
+            prompt,
+            embed,
+            disk,
+            speculator,
+        );
         let driver = Driver::new(shared, scheduler, context, make);
         Ok((Arc::new(handle), driver))
     }
@@ -259,7 +285,9 @@ impl Engine {
     ) -> Result<Stream, Error> {
         let started = Instant::now();
         let out = |room| Channel::new(room, cancelled.clone());
-        let sequence = Sequence::new(&self.model, &request, out)?;
+        let mut sequence = Sequence::new(&self.model, &request, out)?;
+        let rows = self.model.rows_of(self.model.inner.decode);
+        sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.most(), rows);
         let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
         stream.number = self.handle.shared.push(sequence)?;
         Ok(stream)

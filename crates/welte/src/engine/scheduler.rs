@@ -6,9 +6,11 @@
 mod embed;
 mod publish;
 mod recovery;
+mod verify;
 
 use super::channel::Finish;
 use super::disk::Disk;
+use super::draft::Speculator;
 use super::logprobs::LogprobQueries;
 use super::pace::Pace;
 use super::pages::Pages;
@@ -44,6 +46,8 @@ pub(crate) struct Scheduler {
     embed: Option<PassSpec>,
     pages: Pages,
     pace: Pace,
+    /// `None`: nothing is guessed.
+    speculator: Option<Speculator>,
     /// Requests without a slot, in no order.
     waiting: Vec<Sequence>,
     /// Sequences with a slot, in the order of their admission.
@@ -70,6 +74,7 @@ impl Scheduler {
         prompt: usize,
         embed: Option<usize>,
         disk: Option<Disk>,
+        speculator: Option<Speculator>,
     ) -> Scheduler {
         let slots = program.slots as usize;
         let pass = |index: usize| PassSpec {
@@ -84,6 +89,7 @@ impl Scheduler {
             embed: embed.map(pass),
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
+            speculator,
             waiting: Vec::with_capacity(shared.most),
             running: Vec::with_capacity(slots),
             free_slots: (0..program.slots).rev().collect(),
@@ -91,8 +97,8 @@ impl Scheduler {
             rows: Vec::with_capacity(decode.rows.max(prompt.rows)),
             outputs: Vec::with_capacity(prompt.outputs),
             starts: Vec::with_capacity(slots),
-            picks: Vec::with_capacity(slots),
-            chosen: Vec::with_capacity(slots),
+            picks: Vec::with_capacity(slots.max(decode.rows)),
+            chosen: Vec::with_capacity(slots.max(decode.rows)),
             logprobs: LogprobQueries::with_room(slots.max(prompt.outputs)),
             totals: [0; 3],
             shared,
@@ -267,8 +273,10 @@ impl Scheduler {
                 output: outputs as u32 - 1,
                 slot: sequence.slot,
                 position: sequence.computed as u32,
+                draft: None,
             });
         }
+        self.totals[1] += self.picks.len() as u64;
         self.choose(context)?;
         self.settle();
         Ok(())
@@ -279,7 +287,7 @@ impl Scheduler {
         self.logprobs.clear();
         let mut outputs = 0;
         for sequence in self.running.iter().filter(|s| s.planned > 0) {
-            if let Some(top) = sequence.prompt_top {
+            if let Some(top) = sequence.prompt_top.filter(|_| sequence.is_scoring()) {
                 for (output, token) in (outputs..).zip(sequence.scored()) {
                     self.logprobs.ask(output, *token, top);
                 }
@@ -291,7 +299,10 @@ impl Scheduler {
             Err(error) => return self.fault(context, error),
         };
         for sequence in self.running.iter().filter(|s| s.planned > 0) {
-            let scored = sequence.prompt_top.map_or(0, |_| sequence.scored().len());
+            let scored = match sequence.is_scoring() {
+                true => sequence.scored().len(),
+                false => 0,
+            };
             let positions = sequence.computed + 1..;
             for (position, answer) in positions.zip(answers.by_ref().take(scored)) {
                 sequence.out.push_prompt(position, answer);
@@ -398,28 +409,38 @@ impl Scheduler {
 
     /// Decodes all sequences whose tokens are computed: one token each while prompts are waiting, else a chain.
     fn decode(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
-        self.plan_chain(context)?;
+        let drafts = self.plan_chain(context)?;
         if self.starts.is_empty() {
             return Ok(());
         }
         let begun = Instant::now();
-        let tokens = match self.starts.len() <= context.chain_slots() && !self.wants_logprobs() {
+        let sequences = self.starts.len();
+        let tokens = match sequences <= context.chain_slots() && !self.wants_logprobs() {
+            _ if drafts => self.verify(context)?,
             true => self.chain(context)?,
             false => self.decode_once(context)?,
         };
         if tokens > 0 {
-            let steps = tokens.div_ceil(self.starts.len());
+            let steps = if drafts {
+                1
+            } else {
+                tokens.div_ceil(sequences)
+            };
+            let step = begun.elapsed() / steps as u32;
             self.totals[1] += tokens as u64;
             self.totals[2] += steps as u64;
-            self.pace.decoded(begun.elapsed() / steps as u32);
+            self.pace.decoded(step);
+            if let Some(speculator) = self.speculator.as_mut().filter(|_| !drafts) {
+                speculator.decoded(sequences, tokens, step);
+            }
         }
         self.settle();
         Ok(())
     }
 
     /// Plans a chain of every sequence that decodes. If pages are short it is shortened, and if there is no page for one
-    /// step, the newest sequence is preempted.
-    fn plan_chain(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+    /// step, the newest sequence is preempted. True if the chain consists of guesses to verify: it has a step for each.
+    fn plan_chain(&mut self, context: &mut dyn Context) -> Result<bool, ContextLost> {
         self.renew_slots(context)?;
         let mut at = 0;
         while let Some(sequence) = self.running.get_mut(at) {
@@ -438,29 +459,32 @@ impl Scheduler {
             }
         }
         self.starts.clear();
+        let drafts = self.plan_drafts();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
+        let speculator = self.speculator.as_ref();
         let mut common = match filling || self.wants_logprobs() {
+            _ if drafts => usize::MAX,
             true => 1,
-            false => usize::MAX,
+            false => speculator.map_or(usize::MAX, Speculator::longest_chain),
         };
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];
             if sequence.is_filling() {
                 continue;
             }
-            let wanted = sequence.longest_chain().min(common);
+            let wanted = sequence.longest_chain(drafts).min(common);
             let end = sequence.computed + wanted;
             match self.pages.reserve(context, sequence, end, false) {
                 Ok(room) if room < end => common = (room - sequence.computed).max(1),
                 Ok(_) => {}
                 Err(error) => {
                     sequence.planned = 1;
-                    return self.fault(context, error);
+                    return self.fault(context, error).map(|()| drafts);
                 }
             }
         }
         for sequence in self.running.iter_mut().filter(|s| !s.is_filling()) {
-            let steps = sequence.longest_chain().min(common);
+            let steps = sequence.longest_chain(drafts).min(common);
             sequence.planned = steps;
             self.starts.push(ChainStart {
                 slot: sequence.slot,
@@ -469,7 +493,7 @@ impl Scheduler {
                 steps: steps as u32,
             });
         }
-        Ok(())
+        Ok(drafts)
     }
 
     /// True if a sequence that decodes wants probabilities. Chains do not report them.
@@ -500,6 +524,7 @@ impl Scheduler {
         let (running, control) = (&mut self.running, &self.shared.control);
         let waits = !self.waiting.is_empty();
         let deadline = self.waiting.iter().filter_map(|s| s.deadline).min();
+        let (speculator, sequences) = (&self.speculator, self.starts.len());
         let mut tokens = 0;
         let done = context.chain(&self.starts, control, &mut |emitted| {
             let running = running.iter_mut().find(|s| s.slot == emitted.slot);
@@ -511,6 +536,11 @@ impl Scheduler {
             let goes_on = sequence.take(emitted.token);
             // A slot is free, or somebody has waited too long.
             if waits && !goes_on || deadline.is_some_and(|at| Instant::now() >= at) {
+                control.stop();
+            }
+            if let (Some(speculator), Some(draft)) = (speculator, &sequence.draft)
+                && speculator.pays(draft, sequence.remaining(), sequences)
+            {
                 control.stop();
             }
             goes_on
@@ -538,6 +568,7 @@ impl Scheduler {
                 output: output as u32,
                 slot: start.slot,
                 position: start.position + 1,
+                draft: None,
             });
         }
         let stepped = context.step(self.decode.index, &self.rows, &[]);

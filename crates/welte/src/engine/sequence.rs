@@ -2,6 +2,7 @@
 
 use super::channel::{Channel, Finish, Room};
 use super::disk::Restore;
+use super::draft::Draft;
 use super::shared::Shared;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
@@ -63,6 +64,8 @@ pub(crate) struct Sequence {
     pub(crate) restore: Option<Box<Restore>>,
     /// It has run before, so the roles of its tokens are settled.
     pub(crate) begun: bool,
+    /// What is guessed of its next tokens.
+    pub(crate) draft: Option<Box<Draft>>,
     /// Why it ends, once it does.
     pub(crate) end: Option<Result<Finish, Error>>,
     pub(crate) out: Arc<Channel>,
@@ -153,6 +156,7 @@ impl Sequence {
             outputs: 0,
             restore: None,
             begun: false,
+            draft: None,
             end: None,
             out: Arc::new(out(room)),
             counted_by: None,
@@ -162,6 +166,11 @@ impl Sequence {
     /// Tokens generated so far.
     pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
+    }
+
+    /// Tokens at which the sequence is complete.
+    pub(crate) fn most(&self) -> usize {
+        self.most
     }
 
     /// Tokens that may still be generated.
@@ -207,9 +216,12 @@ impl Sequence {
         }
     }
 
-    /// Steps of its next chain at most. The sampling state changes between chains only.
-    pub(crate) fn longest_chain(&self) -> usize {
-        let steps = self.chain.min(self.remaining());
+    /// Steps of its next chain at most. With drafts: a step for each guess, and one. The sampling state changes between
+    /// chains only.
+    pub(crate) fn longest_chain(&self, drafts: bool) -> usize {
+        let guesses = self.draft.as_ref().map_or(0, |draft| draft.wanted);
+        let steps = if drafts { guesses + 1 } else { self.chain };
+        let steps = steps.min(self.remaining());
         match self.min_tokens.saturating_sub(self.generated()) {
             0 => steps,
             left => steps.min(left),
@@ -243,6 +255,9 @@ impl Sequence {
         }
         self.tokens.push(token);
         self.keys.push(token | GENERATED);
+        if let Some(draft) = &mut self.draft {
+            draft.push(&self.tokens);
+        }
         self.out.push(token, logprobs);
         self.slot_changed |= self.generated() == self.min_tokens;
         if self.remaining() == 0 {

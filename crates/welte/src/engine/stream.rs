@@ -286,6 +286,7 @@ impl Stream {
             cached_tokens: report.cached,
             differs_at: report.differs_at,
             preemptions: report.preemptions,
+            speculated: report.speculated,
         });
     }
 
