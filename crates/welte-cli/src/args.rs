@@ -1,5 +1,6 @@
 //! Every flag. Flags that llama.cpp has too are named alike.
 
+use crate::constraint::ConstraintArgs;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -391,6 +392,8 @@ pub(crate) struct RunArgs {
     pub(crate) load: LoadArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) constraint: ConstraintArgs,
     /// The prompt
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
     pub(crate) prompt: Option<String>,
@@ -416,6 +419,15 @@ pub(crate) struct RunArgs {
     pub(crate) spec: SpecArgs,
     #[command(flatten)]
     pub(crate) prefix: PrefixArgs,
+}
+
+impl RunArgs {
+    /// How answers are generated.
+    pub(crate) fn options(&self) -> anyhow::Result<welte::GenerateOptions> {
+        let mut options = self.sampling.options();
+        options.constraint = self.constraint.constraint()?;
+        Ok(options)
+    }
 }
 
 /// Reads a number of bytes, as powers of 1024 if a letter follows.
@@ -468,6 +480,9 @@ pub(crate) struct ServeArgs {
     pub(crate) keep_alive: KeepAlive,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
+    /// File with a chat template that replaces the models' own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Address to listen at; 0.0.0.0 is every address of this machine

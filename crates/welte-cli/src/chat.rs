@@ -98,17 +98,17 @@ fn read(editor: &mut rustyline::DefaultEditor) -> rustyline::Result<String> {
 impl Chat {
     fn turn(&mut self, args: &RunArgs, line: &str) -> anyhow::Result<()> {
         let model = self.session.model().clone();
+        let options = args.options()?;
         let Some(template) = &self.template else {
             let text = format!("{}{line}", self.raw);
             let tokens = model.encode(&text)?;
-            let (outcome, answer) =
-                run::answer(&mut self.session, &tokens, &args.sampling.options(), false)?;
+            let (outcome, answer) = run::answer(&mut self.session, &tokens, &options, false)?;
             self.raw = format!("{text}{answer}");
             self.close(&outcome);
             return Ok(());
         };
         self.messages.push(run::message("user", line.to_string()));
-        let (options, channels) = (args.sampling.options(), run::in_channels(&model));
+        let channels = run::in_channels(&model);
         let result = model
             .encode_chat(template, &self.messages)
             .map_err(anyhow::Error::from)

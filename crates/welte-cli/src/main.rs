@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod catalog;
 mod chat;
+mod constraint;
 mod doctor;
 mod figures;
 mod floor;

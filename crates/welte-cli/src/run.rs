@@ -92,6 +92,8 @@ pub(crate) fn template(args: &RunArgs, model: &Model) -> anyhow::Result<Option<C
 }
 
 fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<ExitCode> {
+    let mut options = args.options()?;
+    options.logprobs = args.logprobs;
     let model = load(source, args)?;
     let template = template(args, &model)?;
     let tokens = match &template {
@@ -122,8 +124,6 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     figures::note_device(&model);
     let begun = crate::START.get().map(std::time::Instant::elapsed);
     let channels = template.is_some() && in_channels(&model);
-    let mut options = args.sampling.options();
-    options.logprobs = args.logprobs;
     let outcome = match args.logprobs {
         Some(_) => logprobs::answer(&mut session, &tokens, &options, &mut std::io::stdout())?,
         None => answer(&mut session, &tokens, &options, channels)?.0,

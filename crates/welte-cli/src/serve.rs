@@ -91,6 +91,8 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.drop_changing = args.drop_changing.clone();
     options.keep_alive = args.keep_alive.0;
     options.models_memory = args.models_memory;
+    let template = args.chat_template_file.as_deref();
+    options.chat_template = template.map(source::read_text).transpose()?;
     options.api_keys = keys;
     options.origins = args.cors.clone();
     options.hosts = args.allow_host.clone();

@@ -423,6 +423,28 @@ fn quantize_writes_a_model_that_runs() {
 }
 
 #[test]
+fn an_answer_has_the_form_that_was_asked_for() {
+    let schema = r#"{"type": "object", "properties": {"animal": {"enum": ["fox", "owl"]}},
+        "required": ["animal"], "additionalProperties": false}"#;
+    let output = welte(&["run", "-j", schema, "--seed", "1", "Who is there?"]);
+    let text = out(&output);
+    let value: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+    assert!(
+        value["animal"] == "fox" || value["animal"] == "owl",
+        "{text}"
+    );
+    let output = welte(&[
+        "run",
+        "--regex",
+        "(fox|owl){2}",
+        "--seed",
+        "1",
+        "Who is there?",
+    ]);
+    assert_eq!(out(&output).trim().len(), 6, "{}", out(&output));
+}
+
+#[test]
 fn bad_input_is_refused_with_the_place_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str, bytes: &[u8]| {
@@ -481,6 +503,27 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
         &["run", "hi", "--reference", "--device", "cpu"],
         2,
         &["--reference", "--device"],
+    );
+    refused(
+        &["run", "hi", "--json-schema", "{"],
+        1,
+        &["--json-schema", "not JSON"],
+    );
+    refused(
+        &["run", "hi", "-j", r#"{"properties": {"a": {"not": {}}}}"#],
+        1,
+        &["/properties/a/not", "not supported"],
+    );
+    refused(&["run", "hi", "--json", "--regex", "a"], 2, &["--regex"]);
+    refused(
+        &["run", "hi", "--grammar-file", "no/such.gbnf"],
+        1,
+        &["--grammar-file", "no/such.gbnf"],
+    );
+    refused(
+        &["run", "hi", "--grammar", "root ::= nobody"],
+        1,
+        &["nobody"],
     );
     let long = "fox ".repeat(500);
     refused(&["run", &long, "-c", "256"], 1, &["256", "try -c "]);

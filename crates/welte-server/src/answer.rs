@@ -60,6 +60,8 @@ pub(crate) enum Reason {
 #[derive(Clone)]
 pub(crate) struct Parsing {
     pub(crate) parser: CallParser,
+    /// The end of the prompt that belongs to the answer.
+    pub(crate) opening: String,
     /// End after the first call.
     pub(crate) one_call: bool,
 }
@@ -93,7 +95,7 @@ impl Answer {
         served.metrics.begun(active.prompt_tokens);
         let (started, prompt_tokens) = (active.since, active.prompt_tokens);
         served.active().insert(stream.number(), active);
-        Answer {
+        let mut answer = Answer {
             started,
             prompt_tokens,
             served: served.clone(),
@@ -108,7 +110,12 @@ impl Answer {
             reasoning_tokens: 0,
             over: false,
             failed: false,
+        };
+        if let Some(parsing) = &mut answer.parsing {
+            let events = parsing.parser.push(&parsing.opening);
+            answer.take(events);
         }
+        answer
     }
 
     /// As this answer, with a remark on its prompt.

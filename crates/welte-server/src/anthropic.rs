@@ -2,7 +2,7 @@
 
 use crate::answer::{Answer, Answers, End, Event, Reason, Whole};
 use crate::app::App;
-use crate::ask::{self, Ask, Prompt};
+use crate::ask::{self, Ask, MustCall, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::Lease;
@@ -123,11 +123,17 @@ fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
         match kind.as_str() {
             "auto" => {}
             "none" => ask.tools.clear(),
-            _ => {
-                let problem =
-                    format!("{kind:?} needs constrained output, which is not supported yet");
-                return Err(choice.wrong("type", problem));
+            "any" | "tool" => {
+                let name = match kind.as_str() {
+                    "tool" => Some(choice.need("name")?),
+                    _ => None,
+                };
+                ask.must_call = Some(MustCall {
+                    field: fields.name("tool_choice"),
+                    name,
+                });
             }
+            _ => return Err(choice.wrong("type", "must be auto, any, tool or none")),
         }
         choice.finish()?;
     }

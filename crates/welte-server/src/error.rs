@@ -158,6 +158,7 @@ impl From<welte::Error> for Failure {
             E::EmptyStopString
             | E::EmptyBreaker
             | E::NoInfill { .. }
+            | E::Constraint { .. }
             | E::TooMany { .. }
             | E::ContextFull { .. }
             | E::EmptyPrompt

@@ -45,6 +45,8 @@ use welte::{EngineOptions, GenerateOptions};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerOptions {
+    /// A chat template in place of the models' own.
+    pub chat_template: Option<String>,
     /// Keys of clients; without any, everybody is welcome.
     pub api_keys: Vec<String>,
     /// Origins of web pages that may use the server, besides its own and those on this machine; `*`: all.
@@ -89,6 +91,7 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         ServerOptions {
+            chat_template: None,
             api_keys: Vec::new(),
             origins: Vec::new(),
             hosts: Vec::new(),

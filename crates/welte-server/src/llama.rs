@@ -51,6 +51,7 @@ pub(crate) async fn infill(app: Arc<App>, mut fields: Fields) -> Outcome {
 /// Takes the fields that completions share, and answers.
 async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask) -> Outcome {
     crate::sampling::take(&mut fields, &mut ask.options)?;
+    crate::sampling::take_grammar(&mut fields, &mut ask)?;
     let served = ask.served.clone();
     if let Some(limit) = fields.take::<i64>("n_predict")? {
         ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -256,7 +257,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>, Query(asked): Asked) -> R
         },
         "total_slots": served.model.program().slots,
         "model_alias": served.id, "model_path": served.model.origin(),
-        "chat_template": served.model.chat_template_source(),
+        "chat_template": served.template_source,
         "bos_token": tokens.0, "eos_token": tokens.1,
         "build_info": concat!("welte ", env!("CARGO_PKG_VERSION")),
     }))

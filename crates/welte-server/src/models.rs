@@ -132,6 +132,7 @@ pub(crate) struct Served {
     pub(crate) model: Model,
     pub(crate) engine: Engine,
     pub(crate) template: Option<ChatTemplate>,
+    pub(crate) template_source: Option<String>,
     /// How the model writes calls and reasoning.
     pub(crate) format: Option<Format>,
     /// Control tokens that mark calls and reasoning.
@@ -158,17 +159,21 @@ pub(crate) struct Active {
 
 impl Served {
     fn new(entry: &Entry, model: Model, options: &ServerOptions) -> Result<Served, welte::Error> {
-        let source = model.chat_template_source();
+        let source = options.chat_template.as_deref();
+        let source = source.or(model.chat_template_source());
         let format = source.map(Format::of_template);
         let controls = match (&format, model.tokenizer()) {
             (Some(format), Ok(tokenizer)) => format.control_tokens(tokenizer),
             _ => Vec::new(),
         };
-        let template = source.map(|_| model.chat_template()).transpose()?;
+        let template = source.map(|source| model.chat_template_from(source));
+        let template = template.transpose()?;
+        let template_source = source.map(str::to_string);
         Ok(Served {
             id: entry.id.clone(),
             engine: Engine::new(&model, &options.engine)?,
             template,
+            template_source,
             format,
             controls,
             created: entry.created,

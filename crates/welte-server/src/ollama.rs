@@ -14,7 +14,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use welte::{Logprobs, Message};
+use welte::{Constraint, Logprobs, Message};
 use welte_text::ToolCall;
 
 /// `POST /api/chat`
@@ -79,7 +79,17 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
 async fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Failure> {
     let served = lease(app, fields).await?;
     let mut ask = Ask::new(app, &served, app.id("ollama-"));
-    fields.only("format", &[json!("")])?;
+    match fields.take::<Value>("format")? {
+        None => {}
+        Some(Value::String(kind)) if kind.is_empty() => {}
+        Some(Value::String(kind)) if kind == "json" => {
+            ask.constrain(fields.name("format"), Constraint::Json)?;
+        }
+        Some(schema @ Value::Object(_)) => {
+            ask.constrain(fields.name("format"), Constraint::JsonSchema(schema))?;
+        }
+        Some(_) => return Err(fields.wrong("format", "must be \"json\" or a JSON schema")),
+    }
     logprobs::take(fields, &mut ask.options)?;
     if let Some(mut options) = fields.object("options")? {
         sampling::take(&mut options, &mut ask.options)?;
@@ -413,7 +423,7 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
     );
     Ok(ok(&json!({
         "details": details(&served), "model_info": info, "capabilities": capabilities,
-        "template": served.model.chat_template_source(), "modified_at": time(served.created),
+        "template": served.template_source, "modified_at": time(served.created),
     })))
 }
 

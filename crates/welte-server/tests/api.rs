@@ -328,7 +328,7 @@ async fn unknown_and_wrong_fields_are_named() {
         ("messages", json!(3), "messages"),
         (
             "response_format",
-            json!({ "type": "json_object" }),
+            json!({ "type": "yaml" }),
             "response_format.type",
         ),
         ("tool_choice", json!("required"), "tool_choice"),

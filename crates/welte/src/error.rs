@@ -117,6 +117,22 @@ pub enum Error {
         /// Which token.
         token: u32,
     },
+    /// A constraint that cannot be enforced.
+    #[error("{kind}{}: {problem}", .at.as_ref().map_or(String::new(), |at| format!(" at \"{at}\"")))]
+    Constraint {
+        /// What it is: a JSON schema, say.
+        kind: &'static str,
+        /// JSON pointer to the part of a schema that cannot be enforced, if it is known.
+        at: Option<String>,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A constraint that was accepted could not be followed to its end.
+    #[error("the answer cannot go on within its constraint: {problem}")]
+    Guidance {
+        /// Why.
+        problem: String,
+    },
     /// More of something than a slot of the device holds.
     #[error("{count} {what}; a request can have {most}")]
     TooMany {

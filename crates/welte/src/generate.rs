@@ -1,6 +1,6 @@
 //! What to generate, and what came out.
 
-use crate::{Error, Speculated};
+use crate::{Constraint, Error, Speculated};
 use std::time::Duration;
 use welte_device::Logprobs;
 use welte_table::Sampling;
@@ -21,6 +21,8 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Control tokens whose spelling becomes part of the text. Other control tokens print nothing.
     pub printed_controls: Vec<u32>,
+    /// What the answer must look like.
+    pub constraint: Option<Constraint>,
     /// Never choose an end token of the model.
     pub ignore_end: bool,
     /// Tokens that end generation beside the model's end tokens. They are not part of the output.
@@ -44,6 +46,7 @@ impl Default for GenerateOptions {
             dry_breakers: ["\n", ":", "\"", "*"].map(String::from).to_vec(),
             stop: Vec::new(),
             printed_controls: Vec::new(),
+            constraint: None,
             ignore_end: false,
             stop_tokens: Vec::new(),
             min_tokens: 0,
@@ -197,6 +200,14 @@ pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(),
                 range,
             });
         }
+    }
+    if options.constraint.is_some() && options.ignore_end {
+        return Err(Error::Constraint {
+            kind: "constraint",
+            at: None,
+            problem: "it cannot be combined with ignore_end, because only an end token ends it"
+                .into(),
+        });
     }
     if options.stop.iter().any(String::is_empty) {
         return Err(Error::EmptyStopString);

@@ -21,6 +21,7 @@
 
 mod average;
 mod cache;
+mod constraint;
 mod device;
 mod devices;
 mod divergence;
@@ -34,6 +35,7 @@ mod stepper;
 mod text;
 
 pub use cache::{PrefixStoreOptions, PrefixStoreStatus};
+pub use constraint::Constraint;
 pub use device::{DeviceChoice, Skipped};
 pub use devices::{devices, instruction_sets, open_device, peak_memory, read_bandwidth};
 pub use divergence::{Divergence, divergence};

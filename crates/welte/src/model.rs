@@ -1,11 +1,12 @@
 //! From a checkpoint to a model that is ready to run: spec, program, memory plan, weights on the device.
 
 use crate::cache::fingerprint;
+use crate::constraint::Grammars;
 use crate::devices::{KINDS, Kind, open_device};
 use crate::engine::Handle;
 use crate::{DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, text};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Replay};
 use welte_formats::checkpoint::{Checkpoint, Value};
@@ -208,7 +209,9 @@ pub(crate) struct Inner {
     pub(crate) prompt: usize,
     /// Index of the embed pass, if there is one.
     pub(crate) embed: Option<usize>,
-    pub(crate) tokenizer: Option<Tokenizer>,
+    pub(crate) tokenizer: Option<Arc<Tokenizer>>,
+    /// Made for the first constraint.
+    grammars: OnceLock<Result<Grammars, String>>,
     template: Option<String>,
     end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
@@ -297,7 +300,8 @@ impl Model {
                 decode,
                 prompt,
                 embed,
-                tokenizer: side.tokenizer,
+                tokenizer: side.tokenizer.map(Arc::new),
+                grammars: OnceLock::new(),
                 template: side.template,
                 end_tokens: side.end_tokens,
                 max_chain: options.max_chain.max(1) as usize,
@@ -397,11 +401,33 @@ impl Model {
         &self.inner.end_tokens
     }
 
+    /// Prepares the vocabulary for constraints, which takes up to a second. The first constraint does so otherwise.
+    pub fn prepare_constraints(&self) -> Result<(), Error> {
+        self.grammars().map(|_| ())
+    }
+
+    /// The compiler of constraints.
+    pub(crate) fn grammars(&self) -> Result<&Grammars, Error> {
+        let inner = &self.inner;
+        let tokenizer = inner.tokenizer.as_ref();
+        let tokenizer = tokenizer.ok_or_else(|| Error::NoTokenizer {
+            origin: self.origin().to_string(),
+        })?;
+        let made = inner
+            .grammars
+            .get_or_init(|| Grammars::new(tokenizer, self.vocab(), &inner.end_tokens));
+        made.as_ref().map_err(|problem| Error::Constraint {
+            kind: "constraint",
+            at: None,
+            problem: problem.clone(),
+        })
+    }
+
     /// The tokenizer, if the checkpoint has one.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
         self.inner
             .tokenizer
-            .as_ref()
+            .as_deref()
             .ok_or_else(|| Error::NoTokenizer {
                 origin: self.origin().to_string(),
             })

@@ -70,6 +70,7 @@ struct Streaming {
 /// Takes the fields that chats and completions share.
 fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure> {
     crate::sampling::take(fields, &mut ask.options)?;
+    crate::sampling::take_grammar(fields, ask)?;
     ask.choices = fields.take("n")?.unwrap_or(1);
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
     fields.ignore(&LABELS);

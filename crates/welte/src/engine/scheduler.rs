@@ -4,6 +4,7 @@
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
 mod embed;
+mod guided;
 mod publish;
 mod recovery;
 mod verify;
@@ -119,6 +120,7 @@ impl Scheduler {
         self.restore(context)?;
         self.compute_prompts(context)?;
         self.compute_embeddings(context)?;
+        self.follow_guides(context)?;
         self.compute_generated(context)?;
         self.decode(context)?;
         self.publish();
@@ -167,7 +169,7 @@ impl Scheduler {
             let admitted = self.pages.admit(context, &mut sequence);
             let admitted = admitted.and_then(|enough| {
                 if enough {
-                    context.set_slot(slot, &sequence.slot_state())?;
+                    sequence.enter_slot(context)?;
                 }
                 Ok(enough)
             });
@@ -268,6 +270,9 @@ impl Scheduler {
                 sequence.end = Some(Ok(Finish::Length));
                 continue;
             }
+            if !sequence.begins_by_choice() {
+                continue;
+            }
             sequence.planned = 1;
             self.picks.push(Pick {
                 output: outputs as u32 - 1,
@@ -364,7 +369,7 @@ impl Scheduler {
             sequence.planned = count;
             let complete = first + count == sequence.target() && sequence.generated() == 0;
             let end = self.rows.len();
-            let chooses = complete && sequence.remaining() > 0;
+            let chooses = complete && sequence.begins_by_choice();
             let outputs = match scores {
                 true => end - count..end - usize::from(complete && !chooses),
                 false => end - usize::from(chooses)..end,
@@ -445,7 +450,7 @@ impl Scheduler {
         let mut at = 0;
         while let Some(sequence) = self.running.get_mut(at) {
             let next = sequence.computed + 1;
-            if sequence.is_filling() {
+            if !sequence.is_decoding() {
                 at += 1;
                 continue;
             }
@@ -461,15 +466,17 @@ impl Scheduler {
         self.starts.clear();
         let drafts = self.plan_drafts();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
+        // Each token of a guided sequence has a mask of its own.
+        let guided = self.running.iter().any(|s| s.guide.is_some());
         let speculator = self.speculator.as_ref();
-        let mut common = match filling || self.wants_logprobs() {
+        let mut common = match filling || guided || self.wants_logprobs() {
             _ if drafts => usize::MAX,
             true => 1,
             false => speculator.map_or(usize::MAX, Speculator::longest_chain),
         };
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];
-            if sequence.is_filling() {
+            if !sequence.is_decoding() {
                 continue;
             }
             let wanted = sequence.longest_chain(drafts).min(common);
@@ -483,7 +490,7 @@ impl Scheduler {
                 }
             }
         }
-        for sequence in self.running.iter_mut().filter(|s| !s.is_filling()) {
+        for sequence in self.running.iter_mut().filter(|s| s.is_decoding()) {
             let steps = sequence.longest_chain(drafts).min(common);
             sequence.planned = steps;
             self.starts.push(ChainStart {
@@ -506,7 +513,7 @@ impl Scheduler {
     fn renew_slots(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         for sequence in self.running.iter_mut().filter(|s| s.slot_changed) {
             sequence.slot_changed = false;
-            if let Err(error) = context.set_slot(sequence.slot, &sequence.slot_state()) {
+            if let Err(error) = sequence.enter_slot(context) {
                 sequence.planned = 1;
                 return self.fault(context, error);
             }
@@ -590,6 +597,7 @@ impl Scheduler {
         let mut sequence = self.running.remove(at);
         self.pages.keep(&mut sequence);
         self.pages.release(&mut sequence);
+        sequence.leave_slot();
         self.free_slots.push(sequence.slot);
         sequence.out.report(|report| report.preemptions += 1);
         self.waiting.push(sequence);

@@ -3,13 +3,14 @@
 use super::channel::{Channel, Finish, Room};
 use super::disk::Restore;
 use super::draft::Draft;
+use super::guide::Guide;
 use super::shared::Shared;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
 use crate::{Error, GenerateOptions, Model, Request};
 use std::sync::Arc;
 use std::time::Instant;
-use welte_device::{Logprobs, SlotState};
+use welte_device::{Context, Error as DeviceError, Logprobs, NO_TOKEN, SlotState, is_token};
 use welte_table::Sampling;
 
 /// A sequence. The caller allocates it with room for all its tokens and pages.
@@ -25,6 +26,10 @@ pub(crate) struct Sequence {
     pub(crate) embeds: bool,
     /// The longest chain.
     pub(crate) chain: usize,
+    /// What follows its constraint, if it has one.
+    pub(crate) guide: Option<Guide>,
+    /// Its guide does not know yet what comes next.
+    pub(crate) stalled: bool,
     sampling: Sampling,
     /// Biases of the request, then those that forbid the end tokens.
     bias: Vec<(u32, f32)>,
@@ -126,6 +131,11 @@ impl Sequence {
             logprobs: options.logprobs.map_or(0, |_| budget),
             prompt_logprobs: options.prompt_logprobs.map_or(0, |_| prompt.len()),
         };
+        // A forced token has no logits.
+        let forces = options.logprobs.is_none();
+        let guide = options.constraint.as_ref();
+        let guide = guide.map(|c| Guide::start(model, c, prompt.len(), budget, forces));
+        let guide = guide.transpose()?;
         Ok(Sequence {
             number: 0,
             priority: request.priority,
@@ -135,6 +145,8 @@ impl Sequence {
             shared: request.prefix_cache && options.prompt_logprobs.is_none(),
             embeds: false,
             chain: options.chain.unwrap_or(longest).clamp(1, longest),
+            guide,
+            stalled: false,
             sampling: options.sampling,
             bias,
             ends,
@@ -192,6 +204,16 @@ impl Sequence {
         self.computed < self.target()
     }
 
+    /// True if a chain can go on with it.
+    pub(crate) fn is_decoding(&self) -> bool {
+        !self.is_filling() && !self.stalled
+    }
+
+    /// True if its complete prompt yields a token by choice.
+    pub(crate) fn begins_by_choice(&self) -> bool {
+        self.remaining() > 0 && !self.guide.as_ref().is_some_and(Guide::has_forced)
+    }
+
     /// The tokens to compute next: all those of one role.
     pub(crate) fn next_run(&self) -> (bool, usize) {
         let rest = &self.keys[self.computed..self.target()];
@@ -212,7 +234,7 @@ impl Sequence {
             history: &self.tokens,
             ends: &self.ends,
             breakers: &self.breakers,
-            masked: false,
+            masked: self.guide.is_some(),
         }
     }
 
@@ -249,6 +271,35 @@ impl Sequence {
         if self.end.is_some() {
             return false;
         }
+        if !is_token(token) {
+            let problem = match token {
+                NO_TOKEN => "no token that it allows can be chosen",
+                _ => "its mask did not come in time",
+            };
+            let problem = problem.into();
+            self.end = Some(Err(Error::Guidance { problem }));
+            return false;
+        }
+        let goes_on = self.append(token, logprobs);
+        if let Some(guide) = self.guide.as_ref().filter(|_| goes_on) {
+            guide.tell(token);
+        }
+        goes_on
+    }
+
+    /// Takes at most `count` tokens that the guide forces. Returns false if the sequence ends.
+    pub(crate) fn take_forced(&mut self, count: usize) -> bool {
+        for _ in 0..count {
+            let forced = self.guide.as_ref().and_then(Guide::take_forced);
+            let Some(token) = forced else { break };
+            if !self.append(token, None) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn append(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
         if self.ends.contains(&token) {
             self.end = Some(Ok(Finish::End(token)));
             return false;
@@ -264,6 +315,22 @@ impl Sequence {
             self.end = Some(Ok(Finish::Length));
         }
         self.is_wanted()
+    }
+
+    /// Tells the device how its tokens are chosen.
+    pub(crate) fn enter_slot(&self, context: &mut dyn Context) -> Result<(), DeviceError> {
+        context.set_slot(self.slot, &self.slot_state())?;
+        if let Some(guide) = &self.guide {
+            guide.attach(context.masks(), self.slot);
+        }
+        Ok(())
+    }
+
+    /// Its slot goes to another sequence.
+    pub(crate) fn leave_slot(&self) {
+        if let Some(guide) = &self.guide {
+            guide.detach();
+        }
     }
 
     /// True while somebody wants the next token. If not, the sequence ends.

@@ -320,7 +320,7 @@ impl Speculator {
     /// Sets how many tokens are guessed for each sequence that decodes, in a step of at most so many rows. The most
     /// probable guesses come first. True if any is guessed.
     pub(crate) fn plan(&mut self, running: &mut [Sequence], rows: usize) -> bool {
-        let decodes = |sequence: &&mut Sequence| !sequence.is_filling();
+        let decodes = |sequence: &&mut Sequence| sequence.is_decoding();
         let mut sequences = 0;
         for sequence in running.iter_mut().filter(decodes) {
             sequences += 1;
@@ -338,7 +338,7 @@ impl Speculator {
             let candidates = running.iter_mut().enumerate();
             let candidates = candidates.filter_map(|(at, sequence)| {
                 let limit = self.limit(sequence.remaining());
-                let decodes = !sequence.is_filling();
+                let decodes = sequence.is_decoding();
                 let draft = sequence.draft.as_mut();
                 let draft = draft.filter(|draft| decodes && draft.wanted < limit)?;
                 Some((at, draft.agree * self.chance(draft, draft.wanted), draft))

@@ -45,6 +45,7 @@ impl Scheduler {
         for mut sequence in self.running.drain(..) {
             sequence.planned = 0;
             self.pages.release(&mut sequence);
+            sequence.leave_slot();
             self.free_slots.push(sequence.slot);
             self.waiting.push(sequence);
         }

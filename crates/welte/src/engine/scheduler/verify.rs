@@ -97,7 +97,11 @@ impl Scheduler {
 /// Takes the tokens up to the first wrong guess. What was computed beyond is overwritten later. Returns their number.
 fn accept(sequence: &mut Sequence, chosen: &[u32]) -> usize {
     let mut accepted = 0;
-    for token in chosen.iter().take_while(|token| **token != Pick::SKIPPED) {
+    // The first one is never skipped, but may be no token.
+    for (nth, token) in chosen.iter().enumerate() {
+        if nth > 0 && *token == Pick::SKIPPED {
+            break;
+        }
         accepted += 1;
         sequence.computed += 1;
         if !sequence.take(*token) {

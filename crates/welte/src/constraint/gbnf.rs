@@ -1,0 +1,287 @@
+//! llama.cpp's grammar language, translated to Lark.
+
+use std::fmt::Write;
+
+/// The most rules, and the deepest nesting of groups.
+const MOST_RULES: usize = 10_000;
+const DEEPEST: usize = 100;
+
+/// Translates a grammar. The error names the line.
+pub(super) fn to_lark(text: &str) -> Result<String, String> {
+    let mut parser = Parser {
+        text,
+        at: 0,
+        names: Vec::new(),
+        defined: Vec::new(),
+        depth: 0,
+    };
+    let mut lark = String::new();
+    loop {
+        parser.skip(true);
+        if parser.rest().is_empty() {
+            break;
+        }
+        let rule = parser.rule()?;
+        lark.push_str(&rule);
+    }
+    let known = |name: &&String| parser.defined.contains(*name);
+    match parser.names.iter().find(|name| !known(name)) {
+        Some(name) => Err(format!("the rule {name:?} is not defined")),
+        None if parser.defined.iter().any(|name| name == "root") => {
+            let root = parser.number("root");
+            Ok(format!("start: r{root}\n{lark}"))
+        }
+        None => Err("there is no rule \"root\"".into()),
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    /// All names that occur; the rule of name `i` is `r<i>` in Lark.
+    names: Vec<String>,
+    defined: Vec<String>,
+    depth: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let next = self.peek()?;
+        self.at += next.len_utf8();
+        Some(next)
+    }
+
+    fn problem<T>(&self, what: &str) -> Result<T, String> {
+        let line = 1 + self.text[..self.at].matches('\n').count();
+        Err(format!("line {line}: {what}"))
+    }
+
+    fn expect(&mut self, wanted: &str) -> Result<(), String> {
+        match self.rest().starts_with(wanted) {
+            true => self.at += wanted.len(),
+            false => return self.problem(&format!("expected {wanted:?}")),
+        }
+        Ok(())
+    }
+
+    /// Skips spaces and comments, and line breaks if these do not end the rule.
+    fn skip(&mut self, lines: bool) {
+        while let Some(next) = self.peek() {
+            match next {
+                '#' => {
+                    let line = self.rest().find('\n').unwrap_or(self.rest().len());
+                    self.at += line;
+                }
+                '\n' | '\r' if !lines => return,
+                _ if next.is_whitespace() => self.at += next.len_utf8(),
+                _ => return,
+            }
+        }
+    }
+
+    fn name(&mut self) -> Result<String, String> {
+        let part = |c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        let end = self.rest().find(part).unwrap_or(self.rest().len());
+        if end == 0 {
+            return self.problem("expected the name of a rule");
+        }
+        let name = self.rest()[..end].to_string();
+        self.at += end;
+        Ok(name)
+    }
+
+    fn number(&mut self, name: &str) -> usize {
+        let known = self.names.iter().position(|known| known == name);
+        known.unwrap_or_else(|| {
+            self.names.push(name.to_string());
+            self.names.len() - 1
+        })
+    }
+
+    fn rule(&mut self) -> Result<String, String> {
+        let name = self.name()?;
+        if self.defined.contains(&name) {
+            return self.problem(&format!("the rule {name:?} is defined twice"));
+        }
+        if self.defined.len() >= MOST_RULES {
+            return self.problem(&format!("there are more than {MOST_RULES} rules"));
+        }
+        let number = self.number(&name);
+        self.defined.push(name);
+        self.skip(false);
+        self.expect("::=")?;
+        self.skip(true);
+        let body = self.alternatives(false)?;
+        self.skip(false);
+        match self.peek() {
+            None | Some('\n' | '\r') => Ok(format!("r{number}: {body}\n")),
+            Some(other) => self.problem(&format!("unexpected {other:?}")),
+        }
+    }
+
+    /// Alternatives. In a group they may take several lines.
+    fn alternatives(&mut self, group: bool) -> Result<String, String> {
+        let mut all = self.sequence(group)?;
+        loop {
+            self.skip(group);
+            if self.peek() != Some('|') {
+                return Ok(all);
+            }
+            self.at += 1;
+            self.skip(true);
+            let next = self.sequence(group)?;
+            all = format!("{all} | {next}");
+        }
+    }
+
+    fn sequence(&mut self, group: bool) -> Result<String, String> {
+        let mut all = Vec::new();
+        loop {
+            self.skip(group);
+            let item = match self.peek() {
+                Some('"') => self.literal()?,
+                Some('[') => self.class()?,
+                Some('.') => {
+                    self.at += 1;
+                    "/(?s:.)/".to_string()
+                }
+                Some('(') => {
+                    self.at += 1;
+                    self.depth += 1;
+                    if self.depth > DEEPEST {
+                        return self.problem("groups are nested too deeply");
+                    }
+                    self.skip(true);
+                    let body = self.alternatives(true)?;
+                    self.skip(true);
+                    self.expect(")")?;
+                    self.depth -= 1;
+                    format!("({body})")
+                }
+                Some(c) if c.is_ascii_alphanumeric() || c == '_' || c == '-' => {
+                    let name = self.name()?;
+                    format!("r{}", self.number(&name))
+                }
+                // An empty alternative.
+                _ if all.is_empty() => return Ok("\"\"".to_string()),
+                _ => return Ok(all.join(" ")),
+            };
+            let repeated = self.repetition(&item)?;
+            all.push(repeated);
+        }
+    }
+
+    fn repetition(&mut self, item: &str) -> Result<String, String> {
+        match self.peek() {
+            Some(c @ ('*' | '+' | '?')) => {
+                self.at += 1;
+                Ok(format!("{item}{c}"))
+            }
+            Some('{') => {
+                let end = self.rest().find('}');
+                let Some(end) = end else {
+                    return self.problem("a '{' without '}'");
+                };
+                let inside = self.rest()[1..end].to_string();
+                let number = |text: &str| text.trim().parse::<u32>().ok();
+                let bounds = match inside.split_once(',') {
+                    None => number(&inside).map(|n| format!("{n}")),
+                    Some((least, most)) if most.trim().is_empty() => {
+                        number(least).map(|n| format!("{n},"))
+                    }
+                    Some((least, most)) => {
+                        let (least, most) = (number(least), number(most));
+                        let bounds = least.zip(most).filter(|(least, most)| least <= most);
+                        bounds.map(|(least, most)| format!("{least},{most}"))
+                    }
+                };
+                let Some(bounds) = bounds else {
+                    return self.problem(&format!("{{{inside}}} is no repetition"));
+                };
+                self.at += end + 1;
+                Ok(format!("{item}{{{bounds}}}"))
+            }
+            _ => Ok(item.to_string()),
+        }
+    }
+
+    fn literal(&mut self) -> Result<String, String> {
+        self.at += 1;
+        let mut text = String::new();
+        loop {
+            match self.next() {
+                None | Some('\n') => return self.problem("a string without its closing '\"'"),
+                Some('"') => return Ok(super::quoted(&text)),
+                Some('\\') => text.push(self.escape()?),
+                Some(other) => text.push(other),
+            }
+        }
+    }
+
+    /// A class of characters, as a regular expression.
+    fn class(&mut self) -> Result<String, String> {
+        self.at += 1;
+        let mut class = String::from("/[");
+        if self.peek() == Some('^') {
+            self.at += 1;
+            class.push('^');
+        }
+        let mut any = false;
+        loop {
+            let low = match self.next() {
+                None | Some('\n') => return self.problem("a class without its closing ']'"),
+                Some(']') if any => break,
+                Some(']') => return self.problem("an empty class"),
+                Some('\\') => self.escape()?,
+                Some(other) => other,
+            };
+            any = true;
+            let _ = write!(class, "\\x{{{:x}}}", u32::from(low));
+            if self.rest().starts_with('-') && !self.rest().starts_with("-]") {
+                self.at += 1;
+                let high = match self.next() {
+                    None | Some('\n') => return self.problem("a class without its closing ']'"),
+                    Some('\\') => self.escape()?,
+                    Some(other) => other,
+                };
+                if high < low {
+                    return self.problem(&format!("the range {low:?}-{high:?} is empty"));
+                }
+                let _ = write!(class, "-\\x{{{:x}}}", u32::from(high));
+            }
+        }
+        class.push_str("]/");
+        Ok(class)
+    }
+
+    /// A character after a backslash.
+    fn escape(&mut self) -> Result<char, String> {
+        let digits = match self.next() {
+            Some('n') => return Ok('\n'),
+            Some('r') => return Ok('\r'),
+            Some('t') => return Ok('\t'),
+            Some(c @ ('\\' | '"' | '[' | ']' | '-' | '^')) => return Ok(c),
+            Some('x') => 2,
+            Some('u') => 4,
+            Some('U') => 8,
+            _ => return self.problem("an unknown escape"),
+        };
+        let code = self.rest().get(..digits);
+        let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
+        match code.and_then(char::from_u32) {
+            Some(c) => {
+                self.at += digits;
+                Ok(c)
+            }
+            None => self.problem("an escape without a character's number"),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The compiler and the matcher of llguidance, behind the few calls that the engine makes.
+
+use super::{Constraint, Source};
+use crate::Error;
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::toktrie::{
+    InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie, TokenizerEnv,
+};
+use llguidance::{Matcher, ParserFactory};
+use std::sync::Arc;
+use welte_text::Tokenizer;
+
+/// Limits of the compiler and the matcher: bounds of time and memory, whatever the grammar is. A schema of 1,000 properties
+/// takes a tenth of them.
+const GRAMMAR_SIZE: usize = 500_000;
+const COMPILE_FUEL: u64 = 1_000_000;
+const STEP_FUEL: u64 = 200_000;
+const STEP_ITEMS: usize = 50_000;
+const LEXER_STATES: usize = 50_000;
+
+/// Compiles constraints for one vocabulary.
+pub(crate) struct Grammars {
+    factory: ParserFactory,
+    ends: Vec<u32>,
+}
+
+/// The vocabulary for the matcher.
+struct Vocabulary {
+    trie: TokTrie,
+    tokenizer: Arc<Tokenizer>,
+}
+
+impl TokenizerEnv for Vocabulary {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    /// The tokens of forced text, as the tokenizer divides it. A tokenizer that changes text (it adds a space in front, say) is
+    /// passed over: the longest tokens then.
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+        let text = std::str::from_utf8(bytes).ok();
+        let tokens = text.and_then(|text| self.tokenizer.encode(text, false, false).ok());
+        let spelled = |tokens: &Vec<u32>| {
+            let all = tokens
+                .iter()
+                .flat_map(|token| self.tokenizer.token_bytes(*token));
+            all.eq(bytes)
+        };
+        let tokens = tokens.filter(spelled);
+        tokens.unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
+    }
+}
+
+/// What follows a token.
+pub(crate) struct Progress {
+    /// Tokens without an alternative. The last one may be an end token.
+    pub(crate) forced: Vec<u32>,
+    /// Which tokens may follow these, unless the answer has ended.
+    pub(crate) mask: Option<SimpleVob>,
+}
+
+/// A compiled constraint, and how much of an answer it has seen.
+pub(crate) struct Matching {
+    matcher: Matcher,
+    end: u32,
+    /// Finds forced tokens.
+    forces: bool,
+}
+
+impl Grammars {
+    /// For a tokenizer. `vocab` is the number of logits; tokens beyond the tokenizer's are never allowed.
+    pub(crate) fn new(
+        tokenizer: &Arc<Tokenizer>,
+        vocab: u32,
+        ends: &[u32],
+    ) -> Result<Grammars, String> {
+        let ends: Vec<u32> = ends.iter().copied().filter(|end| *end < vocab).collect();
+        let Some(&end) = ends.first() else {
+            return Err("the model has no end token, so a constrained answer could not end".into());
+        };
+        let words: Vec<Vec<u8>> = (0..vocab)
+            .map(|token| match (token as usize) < tokenizer.vocab_size() {
+                true if !tokenizer.is_control(token) => tokenizer.token_bytes(token).to_vec(),
+                // Never part of an answer, except for end tokens.
+                _ => Vec::new(),
+            })
+            .collect();
+        let trie = TokTrie::from(&TokRxInfo::new(vocab, end), &words).with_eos_tokens(&ends);
+        let tokenizer = tokenizer.clone();
+        let environment: TokEnv = Arc::new(Vocabulary { trie, tokenizer });
+        let capabilities = InferenceCapabilities {
+            ff_tokens: true,
+            ..InferenceCapabilities::default()
+        };
+        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+        let factory = ParserFactory::new(&environment, capabilities, &slices);
+        let mut factory = factory.map_err(|error| error.to_string())?;
+        factory.quiet();
+        let limits = factory.limits_mut();
+        limits.max_grammar_size = GRAMMAR_SIZE;
+        limits.initial_lexer_fuel = COMPILE_FUEL;
+        limits.step_lexer_fuel = STEP_FUEL;
+        limits.step_max_items = STEP_ITEMS;
+        limits.max_lexer_states = LEXER_STATES;
+        limits.verbose_errors = false;
+        Ok(Grammars { factory, ends })
+    }
+
+    /// Compiles a constraint. `forces`: find tokens without an alternative, so that these need not be chosen.
+    pub(crate) fn compile(&self, constraint: &Constraint, forces: bool) -> Result<Matching, Error> {
+        let grammar = match constraint.source()? {
+            Source::Schema(schema) => GrammarWithLexer::from_json_schema(schema),
+            Source::Regex(regex) => GrammarWithLexer::from_regex(&regex),
+            Source::Lark(lark) => GrammarWithLexer::from_lark(lark),
+        };
+        let grammar = TopLevelGrammar::from_grammar(grammar);
+        let mut matcher = Matcher::new(self.factory.create_parser(grammar));
+        if let Some(problem) = matcher.get_error() {
+            return Err(constraint.refused(problem));
+        }
+        // A warning says that a part of the grammar is not enforced.
+        if let Some(warning) = matcher.grammar_warnings().first() {
+            return Err(constraint.refused(warning));
+        }
+        let end = self.ends[0];
+        Ok(Matching {
+            matcher,
+            end,
+            forces,
+        })
+    }
+}
+
+impl Matching {
+    /// What may come first.
+    pub(crate) fn start(&mut self) -> Result<Progress, String> {
+        self.progress()
+    }
+
+    /// Takes the next token of the answer.
+    pub(crate) fn take(&mut self, token: u32) -> Result<Progress, String> {
+        let taken = self.matcher.consume_token(token);
+        taken.map_err(|error| error.to_string())?;
+        self.progress()
+    }
+
+    fn progress(&mut self) -> Result<Progress, String> {
+        let mut forced = match self.forces {
+            true => self.matcher.consume_ff_tokens(),
+            false => Vec::new(),
+        };
+        if self.matcher.is_stopped() {
+            if let Some(error) = self.matcher.get_error() {
+                return Err(error);
+            }
+            // Nothing may follow.
+            if forced.last() != Some(&self.end) {
+                forced.push(self.end);
+            }
+            return Ok(Progress { forced, mask: None });
+        }
+        let mask = self.matcher.compute_mask();
+        let mask = Some(mask.map_err(|error| error.to_string())?);
+        Ok(Progress { forced, mask })
+    }
+}

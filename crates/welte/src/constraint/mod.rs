@@ -1,0 +1,131 @@
+//! Constraints: what an answer must look like. A constraint is compiled before its request is accepted; what cannot be
+//! enforced is refused.
+
+mod gbnf;
+mod grammar;
+mod schema;
+
+pub(crate) use grammar::{Grammars, Matching, Progress};
+
+use crate::Error;
+use serde_json::Value;
+
+/// What an answer must look like. Text before or after it is not allowed; the answer ends with an end token as soon as
+/// nothing else may follow.
+///
+/// ```
+/// use serde_json::json;
+/// let schema = json!({"type": "object", "properties": {"age": {"type": "integer", "minimum": 0}}});
+/// let constraint = welte::Constraint::JsonSchema(schema);
+/// assert!(constraint.check().is_ok());
+/// let schema = json!({"properties": {"age": {"not": {"type": "string"}}}});
+/// let error = welte::Constraint::JsonSchema(schema).check().unwrap_err();
+/// assert!(error.to_string().contains("/properties/age"), "{error}");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Constraint {
+    /// A JSON value that a JSON Schema accepts (draft 2020-12, or what `$schema` names).
+    JsonSchema(Value),
+    /// Any JSON object.
+    Json,
+    /// A text that a regular expression matches as a whole, in the syntax of the crate `regex`.
+    Regex(String),
+    /// A text of a grammar in llguidance's dialect of Lark.
+    Lark(String),
+    /// A text of a grammar in llama.cpp's GBNF.
+    Gbnf(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+}
+
+/// The largest source of a constraint, in bytes.
+const LARGEST: usize = 1 << 20;
+
+impl Constraint {
+    /// A grammar in Lark or GBNF. GBNF has rules with `::=`.
+    pub fn grammar(text: String) -> Constraint {
+        match text.contains("::=") {
+            true => Constraint::Gbnf(text),
+            false => Constraint::Lark(text),
+        }
+    }
+
+    /// What it is, for messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Constraint::JsonSchema(_) => "JSON schema",
+            Constraint::Json => "JSON object",
+            Constraint::Regex(_) => "regular expression",
+            Constraint::Lark(_) => "Lark grammar",
+            Constraint::Gbnf(_) => "GBNF grammar",
+            Constraint::Choice(_) => "choice",
+        }
+    }
+
+    /// Checks what can be checked without a model: sizes and keywords. Compiling finds the rest.
+    pub fn check(&self) -> Result<(), Error> {
+        self.source().map(|_| ())
+    }
+
+    fn refused(&self, problem: impl Into<String>) -> Error {
+        Error::Constraint {
+            kind: self.kind(),
+            at: None,
+            problem: problem.into(),
+        }
+    }
+
+    /// What the grammar compiler reads.
+    fn source(&self) -> Result<Source, Error> {
+        let size = match self {
+            Constraint::JsonSchema(schema) => schema.to_string().len(),
+            Constraint::Json => 0,
+            Constraint::Regex(text) | Constraint::Lark(text) | Constraint::Gbnf(text) => text.len(),
+            Constraint::Choice(texts) => texts.iter().map(|text| text.len() + 1).sum(),
+        };
+        if size > LARGEST {
+            return Err(self.refused(format!("it has {size} bytes; the most are {LARGEST}")));
+        }
+        Ok(match self {
+            Constraint::JsonSchema(schema) => Source::Schema(schema::checked(schema)?),
+            Constraint::Json => Source::Schema(schema::object()),
+            Constraint::Regex(text) if text.is_empty() => {
+                return Err(self.refused("it is empty"));
+            }
+            Constraint::Regex(text) => Source::Regex(text.clone()),
+            Constraint::Lark(text) if text.trim().is_empty() => {
+                return Err(self.refused("it is empty"));
+            }
+            Constraint::Lark(text) => Source::Lark(text.clone()),
+            Constraint::Gbnf(text) => {
+                Source::Lark(gbnf::to_lark(text).map_err(|problem| self.refused(problem))?)
+            }
+            Constraint::Choice(texts) => Source::Lark(self.alternatives(texts)?),
+        })
+    }
+
+    /// A grammar of alternatives.
+    fn alternatives(&self, texts: &[String]) -> Result<String, Error> {
+        if texts.is_empty() {
+            return Err(self.refused("it has no texts"));
+        }
+        if texts.iter().any(String::is_empty) {
+            return Err(self.refused("one of its texts is empty"));
+        }
+        let quoted: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+        Ok(format!("start: {}\n", quoted.join(" | ")))
+    }
+}
+
+/// A text as a literal of Lark, which has the escapes of JSON.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// A checked constraint in a language of the compiler.
+enum Source {
+    Schema(Value),
+    Regex(String),
+    Lark(String),
+}

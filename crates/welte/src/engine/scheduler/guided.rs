@@ -1,0 +1,75 @@
+//! Sequences with a guide: forced tokens are taken without a choice, and a choice waits for its mask.
+
+use super::super::guide::Advice;
+use super::{ContextLost, Scheduler};
+use crate::Error;
+use std::time::{Duration, Instant};
+use welte_device::Context;
+
+/// How long a turn waits for masks: while others could go on, and while nobody could.
+const PATIENCE: Duration = Duration::from_micros(500);
+const IDLE_PATIENCE: Duration = Duration::from_millis(5);
+
+impl Scheduler {
+    /// Asks the guides what comes next. Sequences without an answer stall until the next turn. Forced tokens are computed like those
+    /// of a preempted sequence: as generated tokens, several rows in a step.
+    pub(super) fn follow_guides(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        let mut patience = IDLE_PATIENCE;
+        let mut guided = false;
+        for sequence in &mut self.running {
+            // A sequence that is still being filled is asked once it is complete.
+            sequence.stalled = sequence.guide.is_some();
+            match sequence.stalled && !sequence.is_filling() {
+                true => guided = true,
+                false => patience = PATIENCE,
+            }
+        }
+        if !guided {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let mut at = 0;
+        while let Some(sequence) = self.running.get_mut(at) {
+            let guide = sequence.guide.as_ref();
+            let Some(guide) = guide.filter(|_| !sequence.is_filling() && sequence.end.is_none())
+            else {
+                at += 1;
+                continue;
+            };
+            match guide.advice(patience.saturating_sub(begun.elapsed())) {
+                Advice::Wait => at += 1,
+                Advice::Fail(problem) => {
+                    sequence.end = Some(Err(Error::Guidance { problem }));
+                    at += 1;
+                }
+                Advice::Choose => {
+                    sequence.stalled = false;
+                    patience = PATIENCE;
+                    at += 1;
+                }
+                Advice::Take(count) => {
+                    // All rows but the last token's are computed in this turn.
+                    let end = sequence.tokens.len() + count - 1;
+                    match self.pages.reserve(context, sequence, end, true) {
+                        Ok(room) if room >= sequence.tokens.len() => {
+                            let fit = room + 1 - sequence.tokens.len();
+                            let goes_on = sequence.take_forced(fit);
+                            sequence.stalled = !goes_on || fit < count;
+                            patience = PATIENCE;
+                            // The forced tokens join the slot's history.
+                            sequence.slot_changed = true;
+                            at += 1;
+                        }
+                        Ok(_) => at -= usize::from(self.preempt() < at),
+                        Err(error) => {
+                            sequence.planned = 1;
+                            self.fault(context, error)?;
+                        }
+                    }
+                }
+            }
+        }
+        self.retire();
+        Ok(())
+    }
+}
