@@ -358,6 +358,21 @@ def charts(results):
     )
 
 
+    batched = results["cpu-avx512-batched"]
+    yield "cpu-batched", bar_chart(
+        "CPU: sequences decoded together, tokens per second of all",
+        f"Prompts of 512 tokens, 128 generated; right: the time of a step ({batched['date']})",
+        {"Welte": BLUE},
+        [
+            (
+                "Qwen3-0.6B Q4_0",
+                [(str(row["sequences"]), [row["tg"]], f"{row['step']:.1f} ms") for row in batched["rows"]],
+            )
+        ],
+        thousands,
+    )
+
+
 def outputs():
     """Every generated file and its text."""
     results = load_results()

@@ -41,6 +41,12 @@ def test_openai(url):
     check(len(two.choices) == 2, "two answers were asked for")
     completion = client.completions.create(model="demo", prompt=["Once", "The fox"], max_tokens=4)
     check(len(completion.choices) == 2, "two completions were asked for")
+    probable = client.chat.completions.create(**ask, logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    check("".join(one.token for one in probable) == text, f"the tokens are {probable}")
+    vectors = client.embeddings.create(model="demo", input=["A fox.", "A bear."]).data
+    floats = client.embeddings.create(model="demo", input="A bear.", encoding_format="float").data
+    check(max(abs(a - b) for a, b in zip(vectors[1].embedding, floats[0].embedding)) < 1e-6, "the vectors differ")
+    responses(client)
     for kind, call in [
         (openai.BadRequestError, lambda: client.chat.completions.create(**ask, extra_body={"colour": 1})),
         (openai.NotFoundError, lambda: client.chat.completions.create(**{**ask, "model": "other"})),
@@ -52,6 +58,37 @@ def test_openai(url):
             check(error.body is not None, f"{kind.__name__} has no body")
         else:
             sys.exit(f"error: {kind.__name__} is missing")
+
+
+def responses(client):
+    """`/v1/responses` of OpenAI's client."""
+    ask = {"model": "demo", "max_output_tokens": 24, "temperature": 0}
+    whole = client.responses.create(**ask, input="Tell me a story about a fox.")
+    check(len(whole.output_text) > 20 and whole.status == "incomplete", f"the response is {whole}")
+    events = list(client.responses.create(**ask, input="Tell me a story about a fox.", stream=True))
+    streamed = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    check(streamed == whole.output_text, f"streamed {streamed!r} in place of {whole.output_text!r}")
+    check(events[-1].response.output_text == streamed, f"the last event is {events[-1]}")
+    unknown = {event.type for event in events if type(event).__name__ == "BaseModel"}
+    check(not unknown, f"the client does not know the events {unknown}")
+    with client.responses.stream(**ask, input="Tell me a story about a fox.") as stream:
+        deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+    check(deltas == streamed, f"streamed {deltas!r} in place of {streamed!r}")
+    second = client.responses.create(**ask, input="And a bear?", previous_response_id=whole.id)
+    items = client.responses.input_items.list(second.id, order="asc")
+    check([item.type for item in items] == ["message"] * 3, f"the items are {items}")
+    check(client.responses.retrieve(second.id) == second, "the stored response differs")
+    count = client.responses.input_tokens.count(model="demo", input="Tell me a story about a fox.")
+    check(count.input_tokens == whole.usage.input_tokens, f"{count.input_tokens} tokens were counted")
+    background = client.responses.create(**ask, input="Hello", background=True)
+    check(client.responses.cancel(background.id).status in ("cancelled", "incomplete"), "it cannot be cancelled")
+    client.responses.delete(second.id)
+    try:
+        client.responses.retrieve(second.id)
+    except Exception as error:
+        check(getattr(error, "status_code", None) == 404, f"the error is {error}")
+    else:
+        sys.exit("error: a deleted response is still there")
 
 
 def test_anthropic(url):
@@ -87,6 +124,7 @@ def test_ollama(url):
     streamed = "".join(part.message.content for part in parts)
     check(streamed == whole.message.content, f"streamed {streamed!r} in place of {whole.message.content!r}")
     check(parts[-1].done and parts[-1].done_reason == "length", f"the last part is {parts[-1]}")
+    check(len(client.embed(model="demo", input=["A fox.", "A bear."]).embeddings) == 2, "two vectors were asked for")
     check(client.generate(model="demo", prompt="Once", options={"num_predict": 4}).response, "nothing was generated")
     try:
         client.chat(model="other", messages=QUESTION)

@@ -5,6 +5,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 use welte::{DeviceChoice, Format, LoadOptions, PrefixStoreOptions, Replay, Sampling};
 
 /// Runs language models at the speed of the memory.
@@ -69,6 +70,19 @@ pub(crate) struct LoadArgs {
     /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (also -hf)
     #[arg(long, value_name = "NAME", conflicts_with = "model")]
     pub(crate) hf_repo: Option<String>,
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+}
+
+impl LoadArgs {
+    pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
+        self.place.options()
+    }
+}
+
+/// How to load a model, and where.
+#[derive(Args)]
+pub(crate) struct PlaceArgs {
     /// Device: cpu, cuda, cuda:N, reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
@@ -98,7 +112,7 @@ pub(crate) struct LoadArgs {
     pub(crate) ignore_memory: bool,
 }
 
-impl LoadArgs {
+impl PlaceArgs {
     pub(crate) fn options(&self) -> anyhow::Result<LoadOptions> {
         let kv_format = match (self.cache_type_k, self.cache_type_v) {
             (Some(k), Some(v)) if k != v => {
@@ -169,6 +183,45 @@ pub(crate) struct SamplingArgs {
     /// Drop tokens less likely than P times the most likely; 0 drops none
     #[arg(long, default_value_t = 0.05, value_name = "P")]
     pub(crate) min_p: f32,
+    /// Keep the tokens with the most typical information, of total probability P; 1 keeps all
+    #[arg(long, alias = "typical-p", default_value_t = 1.0, value_name = "P")]
+    pub(crate) typical: f32,
+    /// Keep the logits within N standard deviations of the largest; 0 keeps all
+    #[arg(
+        long,
+        alias = "top-n-sigma",
+        default_value_t = 0.0,
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
+    pub(crate) top_nsigma: f32,
+    /// Drop the most likely tokens with this probability; 0 is never
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    pub(crate) xtc_probability: f32,
+    /// Tokens are dropped from this probability on, all but the least likely of them
+    #[arg(long, default_value_t = 0.1, value_name = "P")]
+    pub(crate) xtc_threshold: f32,
+    /// Vary the temperature by X in both directions, with the entropy; 0 keeps it
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    pub(crate) dynatemp_range: f32,
+    /// How the temperature follows the entropy
+    #[arg(long, default_value_t = 1.0, value_name = "X")]
+    pub(crate) dynatemp_exp: f32,
+    /// Penalty against repeating runs of tokens (DRY); 0 is none
+    #[arg(long, default_value_t = 0.0, value_name = "X")]
+    pub(crate) dry_multiplier: f32,
+    /// Growth of the penalty with each token of the run
+    #[arg(long, default_value_t = 1.75, value_name = "X")]
+    pub(crate) dry_base: f32,
+    /// Shortest repeated run that is penalised
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub(crate) dry_allowed_length: u32,
+    /// Recent tokens that DRY looks at (-1: all)
+    #[arg(long, default_value_t = -1, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) dry_penalty_last_n: i64,
+    /// Text at which a run ends, in place of newline, colon, quote and asterisk (repeatable; none: no text)
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) dry_sequence_breaker: Vec<String>,
     /// Divide the logits of recent tokens by X; 1 is none
     #[arg(long, default_value_t = 1.0, value_name = "X")]
     pub(crate) repeat_penalty: f32,
@@ -191,6 +244,9 @@ pub(crate) struct SamplingArgs {
         allow_hyphen_values = true
     )]
     pub(crate) presence_penalty: f32,
+    /// Choose no end token before N tokens
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) min_tokens: usize,
     /// Never choose an end token
     #[arg(long)]
     pub(crate) ignore_eos: bool,
@@ -220,6 +276,20 @@ impl SamplingArgs {
             } else {
                 self.seed as u64
             },
+            typical_p: self.typical,
+            // llama.cpp switches it off with -1.
+            top_n_sigma: match self.top_nsigma == -1.0 {
+                true => 0.0,
+                false => self.top_nsigma,
+            },
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            dynatemp_range: self.dynatemp_range,
+            dynatemp_exponent: self.dynatemp_exp,
+            dry_multiplier: self.dry_multiplier,
+            dry_base: self.dry_base,
+            dry_allowed_length: self.dry_allowed_length,
+            dry_last_n: u32::try_from(self.dry_penalty_last_n).unwrap_or(u32::MAX),
         }
     }
 
@@ -229,6 +299,12 @@ impl SamplingArgs {
         options.sampling = self.sampling();
         options.stop = self.stop.clone();
         options.ignore_end = self.ignore_eos;
+        options.min_tokens = self.min_tokens;
+        match &self.dry_sequence_breaker[..] {
+            [] => {}
+            [none] if none == "none" => options.dry_breakers.clear(),
+            breakers => options.dry_breakers = breakers.to_vec(),
+        }
         options
     }
 }
@@ -313,13 +389,39 @@ fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "the number is too large".to_string())
 }
 
+/// How long an idle model stays loaded; `None`: until its memory is needed.
+#[derive(Clone, Copy)]
+pub(crate) struct KeepAlive(pub(crate) Option<Duration>);
+
+fn keep_alive(text: &str) -> Result<KeepAlive, String> {
+    welte_server::keep_alive(text).map(KeepAlive)
+}
+
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT [default: the bundled model]
     #[arg(value_name = "MODEL")]
     pub(crate) source: Option<String>,
+    /// GGUF file, Hugging Face directory or synthetic:SHAPE:FORMAT (repeatable; the first model is the default one)
+    #[arg(short, long, value_name = "MODEL")]
+    pub(crate) model: Vec<String>,
+    /// A model on the Hugging Face hub, ORG/NAME[:QUANT or FILE], downloaded if it is not in the cache (repeatable; also -hf)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) hf_repo: Vec<String>,
+    /// Folder whose models are loaded at their first request (repeatable)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) models_dir: Vec<PathBuf>,
+    /// Serve the models in the hub's cache too (see `welte list`)
+    #[arg(long)]
+    pub(crate) models_cached: bool,
+    /// Memory that all loaded models may take together, in bytes or with K, M, G or T [default: all that is available]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub(crate) models_memory: Option<u64>,
+    /// How long an idle model stays loaded, such as 300, 5m or 24h (-1: until its memory is needed)
+    #[arg(long, value_name = "TIME", default_value = "-1", allow_hyphen_values = true, value_parser = keep_alive)]
+    pub(crate) keep_alive: KeepAlive,
     #[command(flatten)]
-    pub(crate) load: LoadArgs,
+    pub(crate) place: PlaceArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Address to listen at; 0.0.0.0 is every address of this machine
@@ -345,9 +447,9 @@ pub(crate) struct ServeArgs {
     /// File with one key per line
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// The model's name in the APIs [default: the file's name]
+    /// The model's name in the APIs (repeatable, in the order of the models) [default: the file's name]
     #[arg(long, value_name = "NAME")]
-    pub(crate) alias: Option<String>,
+    pub(crate) alias: Vec<String>,
     /// Seconds that an answer may take, waiting included (0: no limit)
     #[arg(long, default_value_t = 600, value_name = "S")]
     pub(crate) timeout: u64,
@@ -385,6 +487,14 @@ pub(crate) struct InspectArgs {
     pub(crate) output: Picture,
 }
 
+/// Reads a rate of arrivals.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 => Ok(rate),
+        _ => Err("use a number above 0, or inf".to_string()),
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rows {
     Md,
@@ -416,6 +526,24 @@ pub(crate) struct BenchArgs {
     /// Compare ways to replay, from one launch per op to one kernel per chain (GPU)
     #[arg(long)]
     pub(crate) ladder: bool,
+    /// Decode this many sequences together, comma-separated: the table of llama-batched-bench
+    #[arg(long, value_name = "B", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["ladder", "random_depth", "serve"])]
+    pub(crate) batched: Vec<u32>,
+    /// Answer requests that arrive at random times, so many per second on average, comma-separated (inf: all at once)
+    #[arg(long, value_name = "RATE", value_delimiter = ',', value_parser = rate, conflicts_with_all = ["ladder", "random_depth"])]
+    pub(crate) serve: Vec<f64>,
+    /// Requests of --serve
+    #[arg(long, default_value_t = 64, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) requests: u32,
+    /// Requests that --serve answers at the same time (also -np)
+    #[arg(long, default_value_t = 16, value_name = "N", requires = "serve", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) parallel: u32,
+    /// Seed of the arrivals and lengths of --serve
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "serve")]
+    pub(crate) seed: u64,
+    /// Draw throughput against latency of --serve into this file
+    #[arg(long, value_name = "FILE", requires = "serve")]
+    pub(crate) svg: Option<PathBuf>,
     /// Tokens of the prompt, comma-separated; 0 leaves the row out
     #[arg(short = 'p', long, default_value = "512", value_delimiter = ',')]
     pub(crate) n_prompt: Vec<u32>,
@@ -453,15 +581,17 @@ impl BenchArgs {
         LoadArgs {
             model: None,
             hf_repo: None,
-            device: self.device,
-            replay: self.replay,
-            ctx_size: context,
-            threads,
-            cache_type_k: self.cache_type_k,
-            cache_type_v: self.cache_type_v,
-            isa: self.isa.clone(),
-            reference: false,
-            ignore_memory: false,
+            place: PlaceArgs {
+                device: self.device,
+                replay: self.replay,
+                ctx_size: context,
+                threads,
+                cache_type_k: self.cache_type_k,
+                cache_type_v: self.cache_type_v,
+                isa: self.isa.clone(),
+                reference: false,
+                ignore_memory: false,
+            },
         }
     }
 }
@@ -669,7 +799,7 @@ mod tests {
             panic!("not run")
         };
         assert_eq!(args.system_prompt.as_deref(), Some("be brief"));
-        assert_eq!(args.load.cache_type_k, Some(Format::Q8_0));
+        assert_eq!(args.load.place.cache_type_k, Some(Format::Q8_0));
         assert_eq!(args.load.hf_repo.as_deref(), Some("a/b:Q8_0"));
         assert_eq!(args.words, ["hello"]);
     }

@@ -1,5 +1,10 @@
 //! `welte bench`: the rows of llama-bench, with bandwidth and the memory floor of the same run.
 
+mod batched;
+mod requests;
+mod serving;
+mod table;
+
 use crate::args::{BenchArgs, Rows};
 use crate::{floor, source};
 use anyhow::Context;
@@ -63,6 +68,12 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         args.model.as_deref(),
         args.source.as_deref(),
     ])?;
+    if !args.batched.is_empty() {
+        return batched::run(args, &named);
+    }
+    if !args.serve.is_empty() {
+        return serving::run(args, &named);
+    }
     let most = |all: &[u32]| all.iter().copied().max().unwrap_or(0);
     let context = most(&args.n_depth).checked_add(
         most(&args.n_prompt)
@@ -140,6 +151,17 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     }
     printer.end()?;
     Ok(ExitCode::SUCCESS)
+}
+
+impl Facts {
+    /// The facts that every row of figures repeats.
+    fn json(&self) -> table::Figures {
+        let facts = serde_json::json!({
+            "model_filename": self.model, "model_size": self.size, "model_n_params": self.parameters,
+            "backends": self.backend, "floor_gb_s": self.floor.speed / 1e9, "in_cache": self.floor.in_cache,
+        });
+        facts.as_object().cloned().unwrap_or_default()
+    }
 }
 
 fn facts(named: &str, model: &Model, floor: Floor) -> Facts {

@@ -31,7 +31,7 @@ enum Next {
 }
 
 pub(crate) fn run(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
-    let model = source::load(source, &args.load)?;
+    let model = run::load(source, args)?;
     let template = run::template(args, &model)?;
     if template.is_none() {
         eprintln!("note: no chat template; the model continues each line as raw text");

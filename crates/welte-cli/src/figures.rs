@@ -105,7 +105,7 @@ pub(crate) fn note_full_context(model: &Model, outcome: &Outcome) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use welte::Timings;
+    use welte::{Speculated, Timings};
 
     #[test]
     fn speeds_count_computed_and_decoded_tokens() {
@@ -124,6 +124,7 @@ mod tests {
             cached_tokens: 50,
             differs_at: None,
             preemptions: 0,
+            speculated: Speculated::default(),
         };
         assert_eq!(
             speeds(&outcome),

@@ -11,12 +11,6 @@ pub(crate) fn store(device: DeviceId, name: &str, speed: f64) {
     }
 }
 
-/// The speed of a model's device, if it is known.
-pub(crate) fn bandwidth(model: &Model) -> Option<f64> {
-    let device = model.device();
-    known(device.id, &device.name)
-}
-
 /// Stores the speed unless a higher one is known: a busy machine measures less.
 pub(crate) fn raise(device: DeviceId, name: &str, speed: f64) {
     if known(device, name).is_none_or(|known| known < speed) {
@@ -24,7 +18,8 @@ pub(crate) fn raise(device: DeviceId, name: &str, speed: f64) {
     }
 }
 
-fn known(device: DeviceId, name: &str) -> Option<f64> {
+/// The speed of a device, if it is known.
+pub(crate) fn known(device: DeviceId, name: &str) -> Option<f64> {
     read(&path()?, &key(device, name))
 }
 

@@ -9,7 +9,6 @@ pub(crate) use cache::{list, pull, rm, show};
 pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
     let (name, model) = match command {
         Command::Run(args) | Command::Chat(args) => (&args.load.hf_repo, &mut args.load.model),
-        Command::Serve(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Inspect(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Profile(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Tune(args) => (&args.load.hf_repo, &mut args.load.model),
@@ -24,17 +23,32 @@ pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The file or folder of a model. Downloads the model if it is not in the cache.
 #[cfg(feature = "hub")]
-fn path(name: &str) -> anyhow::Result<String> {
+pub(crate) fn path(name: &str) -> anyhow::Result<String> {
     let pulled = cache::fetched(&name.parse()?, |hub, name, tell| hub.get(name, tell))?;
     Ok(pulled.path.display().to_string())
 }
 
 #[cfg(not(feature = "hub"))]
-fn path(name: &str) -> anyhow::Result<String> {
+pub(crate) fn path(name: &str) -> anyhow::Result<String> {
     anyhow::bail!(
         "-hf {name}: this binary was built without the feature hub; give a file or directory with -m"
     )
+}
+
+/// Names and paths of the models in the cache.
+#[cfg(feature = "hub")]
+pub(crate) fn cached() -> anyhow::Result<Vec<(String, String)>> {
+    let repos = welte_hub::Hub::from_env()?.repos()?;
+    let models = repos.iter().flat_map(welte_hub::CachedRepo::models);
+    let named = models.map(|model| (model.name, model.path.display().to_string()));
+    Ok(named.collect())
+}
+
+#[cfg(not(feature = "hub"))]
+pub(crate) fn cached() -> anyhow::Result<Vec<(String, String)>> {
+    anyhow::bail!("--models-cached: this binary was built without the feature hub")
 }
 
 #[cfg(feature = "hub")]

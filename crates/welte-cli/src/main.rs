@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod catalog;
 mod chat;
 mod constraint;
 mod doctor;

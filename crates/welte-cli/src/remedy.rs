@@ -37,6 +37,7 @@ fn remedy(error: &Error) -> Option<String> {
             return sampling_flag(field).map(|flag| format!("change {flag}"));
         }
         Error::EmptyStopString => "remove the empty --stop",
+        Error::EmptyBreaker => "remove the empty --dry-sequence-breaker",
         Error::ContextFull { prompt, .. } => {
             let enough = prompt.saturating_add(256).next_multiple_of(256);
             return Some(format!("shorten the prompt, or try -c {enough}"));
@@ -83,6 +84,14 @@ fn sampling_flag(field: &str) -> Option<&'static str> {
         "repeat_penalty" => "--repeat-penalty",
         "frequency_penalty" => "--frequency-penalty",
         "presence_penalty" => "--presence-penalty",
+        "typical_p" => "--typical",
+        "top_n_sigma" => "--top-nsigma",
+        "xtc_probability" => "--xtc-probability",
+        "xtc_threshold" => "--xtc-threshold",
+        "dynatemp_range" => "--dynatemp-range",
+        "dynatemp_exponent" => "--dynatemp-exp",
+        "dry_multiplier" => "--dry-multiplier",
+        "dry_base" => "--dry-base",
         _ => return None,
     })
 }
@@ -216,6 +225,14 @@ mod tests {
             ("repeat_penalty", "--repeat-penalty"),
             ("frequency_penalty", "--frequency-penalty"),
             ("presence_penalty", "--presence-penalty"),
+            ("typical_p", "--typical"),
+            ("top_n_sigma", "--top-nsigma"),
+            ("xtc_probability", "--xtc-probability"),
+            ("xtc_threshold", "--xtc-threshold"),
+            ("dynatemp_range", "--dynatemp-range"),
+            ("dynatemp_exponent", "--dynatemp-exp"),
+            ("dry_multiplier", "--dry-multiplier"),
+            ("dry_base", "--dry-base"),
         ] {
             let error = Error::Sampling {
                 field,

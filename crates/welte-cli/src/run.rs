@@ -86,7 +86,7 @@ pub(crate) fn template(args: &RunArgs, model: &Model) -> anyhow::Result<Option<C
 
 fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<ExitCode> {
     let options = args.options()?;
-    let model = source::load(source, &args.load)?;
+    let model = load(source, args)?;
     let template = template(args, &model)?;
     let tokens = match &template {
         Some(template) => {
@@ -129,6 +129,13 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// The model, prepared for the prefix cache that the arguments ask for.
+pub(crate) fn load(source: &str, args: &RunArgs) -> anyhow::Result<Model> {
+    let mut options = args.load.options()?;
+    options.prefix_store = args.prefix.prefix_cache.is_some();
+    source::load_with(source, &options)
 }
 
 /// A conversation, with the prefix cache that the arguments ask for.

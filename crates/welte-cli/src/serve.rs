@@ -1,10 +1,11 @@
 //! `welte serve`: the memory plan, the address and the log go to standard error.
 
 use crate::args::ServeArgs;
-use crate::{figures, floor, source};
+use crate::{catalog, figures, floor, source};
 use anyhow::Context;
 use std::process::ExitCode;
 use std::time::Duration;
+use welte::Model;
 use welte_report::{count, human};
 use welte_server::ServerOptions;
 use welte_table::Class;
@@ -19,41 +20,54 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         .with_max_level(level)
         .init();
     let mut options = options(args)?;
-    let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
-    let mut load = args.load.options()?;
+    let mut load = args.place.options()?;
     load.slots = args.parallel;
+    load.embeddings = true;
     load.cache_positions = args.cache_positions;
-    let model = source::load_with(&source, &load)?;
-    figures::note_device(&model);
-    let plan = model.plan();
-    for class in Class::ALL {
-        eprintln!("{:>12}  {}", human(plan.bytes(class)), class.name());
+    load.prefix_store = args.prefix.prefix_cache.is_some();
+    let (catalog, first) = catalog::of(args, &load)?;
+    if let Some(model) = &first {
+        print_first(model);
     }
-    eprintln!(
-        "{:>12}  in all on {}",
-        human(plan.total()),
-        model.device().id
-    );
-    let context = model.context() as u64;
-    options.bandwidth = floor::bandwidth(&model);
+    let planned = catalog.plan();
+    if planned.len() > 1 {
+        catalog::print_plan(&planned, args.models_memory);
+    }
+    drop(first);
+    options.bandwidth = Some(|device| floor::known(device.id, &device.name));
     let address = match args.host.contains(':') {
         true => format!("[{}]:{}", args.host.trim_matches(['[', ']']), args.port),
         false => format!("{}:{}", args.host, args.port),
     };
-    let served = welte_server::serve(model, options, &address, |server| {
+    let served = welte_server::serve(catalog, options, &address, |server| {
         let at = server
             .address()
             .map_or(address.clone(), |at| at.to_string());
+        let names = server.model_names();
         eprintln!(
-            "{} for {} with a context of {} each",
-            server.model_name(),
+            "{} for {} at a time",
+            names.join(", "),
             count(args.parallel.into(), "request"),
-            count(context, "token"),
         );
         eprintln!("listening at http://{at}");
     });
     served.with_context(|| format!("cannot serve at {address}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The memory plan of the model that is loaded at the start.
+fn print_first(model: &Model) {
+    figures::note_device(model);
+    let plan = model.plan();
+    for class in Class::ALL {
+        eprintln!("{:>12}  {}", human(plan.bytes(class)), class.name());
+    }
+    eprintln!(
+        "{:>12}  in all on {}, with a context of {} for each request",
+        human(plan.total()),
+        model.device().id,
+        count(model.context() as u64, "token"),
+    );
 }
 
 fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
@@ -65,7 +79,8 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
         anyhow::ensure!(!keys.is_empty(), "{}: has no keys", path.display());
     }
     let mut options = ServerOptions::default();
-    options.alias = args.alias.clone();
+    options.keep_alive = args.keep_alive.0;
+    options.models_memory = args.models_memory;
     options.api_keys = keys;
     options.origins = args.cors.clone();
     options.hosts = args.allow_host.clone();
@@ -73,6 +88,10 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
     options.defaults = args.sampling.options();
     options.seed = u64::try_from(args.sampling.seed).ok();
     options.metrics = args.metrics;
+    #[cfg(feature = "hub")]
+    if args.models_cached {
+        options.hub = Some(welte_hub::Hub::from_env()?.into());
+    }
     options.engine.queue = args.queue as usize;
     options.engine.prefix_store = args.prefix.options();
     Ok(options)

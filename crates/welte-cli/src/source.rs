@@ -1,6 +1,5 @@
 //! Finds the model that the arguments name, and loads it with a progress line.
 
-use crate::args::LoadArgs;
 use anyhow::{Context, bail};
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -37,11 +36,6 @@ pub(crate) fn pick(first: Option<&str>, second: Option<&str>) -> anyhow::Result<
 }
 
 /// Loads with a progress line on a terminal.
-pub(crate) fn load(source: &str, args: &LoadArgs) -> anyhow::Result<Model> {
-    load_with(source, &args.options()?)
-}
-
-/// As [`load`], from options.
 pub(crate) fn load_with(source: &str, options: &LoadOptions) -> anyhow::Result<Model> {
     let mut line = ProgressLine::new("loading", source);
     let model = Model::load(source, options, &mut |progress| match progress {

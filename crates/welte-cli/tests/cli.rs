@@ -389,6 +389,28 @@ fn quantize_writes_a_model_that_runs() {
 }
 
 #[test]
+fn an_answer_has_the_form_that_was_asked_for() {
+    let schema = r#"{"type": "object", "properties": {"animal": {"enum": ["fox", "owl"]}},
+        "required": ["animal"], "additionalProperties": false}"#;
+    let output = welte(&["run", "-j", schema, "--seed", "1", "Who is there?"]);
+    let text = out(&output);
+    let value: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+    assert!(
+        value["animal"] == "fox" || value["animal"] == "owl",
+        "{text}"
+    );
+    let output = welte(&[
+        "run",
+        "--regex",
+        "(fox|owl){2}",
+        "--seed",
+        "1",
+        "Who is there?",
+    ]);
+    assert_eq!(out(&output).trim().len(), 6, "{}", out(&output));
+}
+
+#[test]
 fn bad_input_is_refused_with_the_place_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str, bytes: &[u8]| {
@@ -448,6 +470,27 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
         2,
         &["--reference", "--device"],
     );
+    refused(
+        &["run", "hi", "--json-schema", "{"],
+        1,
+        &["--json-schema", "not JSON"],
+    );
+    refused(
+        &["run", "hi", "-j", r#"{"properties": {"a": {"not": {}}}}"#],
+        1,
+        &["/properties/a/not", "not supported"],
+    );
+    refused(&["run", "hi", "--json", "--regex", "a"], 2, &["--regex"]);
+    refused(
+        &["run", "hi", "--grammar-file", "no/such.gbnf"],
+        1,
+        &["--grammar-file", "no/such.gbnf"],
+    );
+    refused(
+        &["run", "hi", "--grammar", "root ::= nobody"],
+        1,
+        &["nobody"],
+    );
     let long = "fox ".repeat(500);
     refused(&["run", &long, "-c", "256"], 1, &["256", "try -c "]);
 }
@@ -503,6 +546,82 @@ fn the_reference_gives_the_same_text() {
     let text = run(&["--device", "cpu"]);
     assert_eq!(run(&["--reference"]), text);
     assert_eq!(run(&["--device", "reference"]), text);
+}
+
+/// The rows of a benchmark that prints JSON.
+fn rows(args: &[&str]) -> Vec<serde_json::Value> {
+    let output = welte(&[args, &["--device", "cpu", "-o", "json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn bench_decodes_batches() {
+    let bench = ["bench", "--synthetic", "tiny:q8_0", "--batched", "1,3"];
+    let rows = rows(&[&bench[..], &["-p", "100", "-n", "7", "-r", "2"]].concat());
+    assert_eq!(rows.len(), 2);
+    let number = |name: &str| rows[1][name].as_f64().unwrap();
+    assert_eq!((number("pl"), number("n_kv")), (3.0, 321.0));
+    for (speed, tokens, time) in [
+        ("speed_pp", 300.0, "t_pp"),
+        ("speed_tg", 21.0, "t_tg"),
+        ("speed", 321.0, "t"),
+    ] {
+        assert!((number(speed) * number(time) / tokens - 1.0).abs() < 1e-6);
+    }
+    for wrong in [
+        &["--batched", "0"][..],
+        &["--batched", "2", "--ladder"],
+        &["--batched", "2", "--serve", "1"],
+    ] {
+        refused(&[&["bench"], wrong].concat(), 2, &[wrong[0]]);
+    }
+    refused(&["bench", "--batched", "2", "-n", "0"], 1, &["-n"]);
+    refused(&["bench", "--batched", "2", "-d", "64"], 1, &["-d"]);
+}
+
+#[test]
+fn bench_serves_requests_at_rates() {
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("load.svg");
+    let bench = ["bench", "--synthetic", "tiny:q8_0", "--serve", "200,inf"];
+    let sizes = [
+        "-p",
+        "40",
+        "-n",
+        "8",
+        "--requests",
+        "12",
+        "-np",
+        "3",
+        "--svg",
+    ];
+    let rows = rows(&[&bench[..], &sizes, &[chart.to_str().unwrap()]].concat());
+    assert_eq!(rows.len(), 2);
+    assert_eq!(
+        (&rows[0]["rate"], &rows[1]["rate"]),
+        (&200.0.into(), &"inf".into())
+    );
+    for row in &rows {
+        let number = |name: &str| row[name].as_f64().unwrap();
+        assert_eq!((number("requests"), number("slots")), (12.0, 3.0));
+        // Both rates have the same requests, around the lengths asked for.
+        assert_eq!(row["mean_answer"], rows[0]["mean_answer"]);
+        assert!((20.0..=60.0).contains(&number("mean_prompt")));
+        assert!((4.0..=12.0).contains(&number("mean_answer")));
+        assert!(number("ttft_p50") <= number("ttft_p99") && number("itl_p50") <= number("itl_p99"));
+        assert!(number("speed") > 0.0 && number("speed") < number("speed_all"));
+    }
+    let chart = std::fs::read_to_string(chart).unwrap();
+    assert!(chart.starts_with("<svg") && chart.contains("inf/s"));
+    for wrong in [
+        &["--serve", "0"][..],
+        &["--serve", "x"],
+        &["--requests", "5"],
+    ] {
+        refused(&[&["bench"], wrong].concat(), 2, &["--serve"]);
+    }
+    refused(&["bench", "--serve", "1", "-p", "1,2"], 1, &["-p"]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! How long a step of a chain takes with several slots, beside a decode step of as many rows without sampling.
+//! How long a step of a chain takes with several slots, beside a decode step of as many rows without sampling. Then how
+//! long a piece of a prompt takes: what a step of both would save is the cost of a piece of 0 rows.
 //!
 //!     batch_bench [model, qwen3-0.6b:q4_0] [threads, 2] [slots, 1,2,4,8,16] [steps, 32]
 
@@ -12,6 +13,8 @@ type AnyError = Box<dyn std::error::Error>;
 
 /// Tokens in each slot before the measurement.
 const DEPTH: u32 = 64;
+/// Rows of the pieces of a prompt.
+const PIECES: [u32; 7] = [1, 8, 16, 32, 48, 64, 128];
 /// Each figure is the median of so many.
 const TIMES: usize = 5;
 
@@ -27,10 +30,10 @@ fn main() -> Result<(), AnyError> {
     let most = slots.iter().copied().max().unwrap_or(1);
     let checkpoint = Synthetic::parse(&model)?;
     let options = CompileOptions {
-        context: DEPTH + 2 * steps,
+        context: (DEPTH + 2 * steps).max(PIECES[PIECES.len() - 1]),
         slots: most,
         decode_rows: most,
-        prompt_rows: DEPTH,
+        prompt_rows: PIECES[PIECES.len() - 1].max(DEPTH),
         ..CompileOptions::default()
     };
     let program = compile(&spec(&checkpoint)?, &checkpoint, &options)?;
@@ -72,15 +75,28 @@ fn main() -> Result<(), AnyError> {
                 times[1 + kind].push(chain(context, slots, steps, sampling)?);
             }
         }
-        let ms = times.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            1e3 * times[times.len() / 2] / f64::from(steps)
-        });
+        let ms = times.map(|times| 1e3 * median(times) / f64::from(steps));
         let [step, greedy, sampled] = ms;
         let speed = 1e3 * f64::from(slots) / greedy;
         println!("| {slots} | {step:.2} | {greedy:.2} | {sampled:.2} | {speed:.1} |");
     }
+    println!("\n| rows of a prompt | step, ms |\n|---:|---:|");
+    for piece in PIECES {
+        let rows: Vec<Row> = (0..piece).map(|at| row(0, at)).collect();
+        let mut times = Vec::new();
+        for _ in 0..4 * TIMES {
+            let begun = Instant::now();
+            context.step(prompt, &rows, &[])?;
+            times.push(begun.elapsed().as_secs_f64());
+        }
+        println!("| {piece} | {:.2} |", 1e3 * median(times));
+    }
     Ok(())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// Seconds of a chain of `steps` tokens in each slot.

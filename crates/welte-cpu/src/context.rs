@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, MaskBoard, Pick, Profile, SlotState,
-    is_token,
+    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
+    Profile, SlotState, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -297,13 +297,33 @@ impl Context for CpuContext {
         let program = &self.inner.program;
         self.checks.picks(program, picks, tokens, self.logits)?;
         let vocab = program.vocab as usize;
-        for (pick, token) in picks.iter().zip(tokens) {
+        for (nth, pick) in picks.iter().enumerate() {
+            if Pick::is_skipped(picks, tokens, nth) {
+                tokens[nth] = Pick::SKIPPED;
+                continue;
+            }
             let (row, slot) = (pick.output as usize, pick.slot as usize);
             let logits = &self.results(self.last_pass, self.logits)[row * vocab..][..vocab];
-            *token = self.state.samplers.choose(0, slot, logits, pick.position);
-            if is_token(*token) {
-                self.state.samplers.remember(slot, *token);
+            tokens[nth] = self.state.samplers.choose(0, slot, logits, pick.position);
+            if is_token(tokens[nth]) {
+                self.state.samplers.remember(slot, tokens[nth]);
             }
+        }
+        Ok(())
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), Error> {
+        let program = &self.inner.program;
+        self.checks
+            .logprobs(program, queries, answers, self.logits)?;
+        let vocab = program.vocab as usize;
+        let logits = self.results(self.last_pass, self.logits);
+        for (query, answer) in queries.iter().zip(answers) {
+            *answer = Logprobs::of(&logits[query.output as usize * vocab..][..vocab], query);
         }
         Ok(())
     }

@@ -196,6 +196,7 @@ fn chains(model: &Model, threads: usize, steps: &[u32], sampling: Sampling) -> V
             output: 0,
             slot,
             position,
+            draft: None,
         };
         let mut token = [0];
         context.sample(&[pick], &mut token).unwrap();

@@ -64,6 +64,7 @@ fn replay_allocates_nothing() {
             output: 0,
             slot: 0,
             position: 40,
+            draft: None,
         };
         let mut token = [0];
         context.sample(&[pick], &mut token).unwrap();

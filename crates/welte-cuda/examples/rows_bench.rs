@@ -1,7 +1,7 @@
-//! Times decode steps of several rows of made-up models: `rows_bench qwen3-4b:q4_0 [DEPTH] [slots=N] [persistent] [graph] ...`
+//! Times decode steps of several rows of made-up models: `rows_bench qwen3-4b:q4_0 [DEPTH] [slots=N] [rows=N] [persistent] [graph] ...`
 //!
-//! Prints microseconds per step of 1, 2, 4, 8, 16 and 32 rows, fetching the logits of all rows; and per step of a chain of as many
-//! slots, if there are so many. Rows are spread over the slots (1 unless given), from position DEPTH (512) on.
+//! Prints microseconds per step of 1 to 32 rows, fetching the logits of all rows; and per step of a chain of as many slots, up to
+//! 256, if there are so many. Rows are spread over the slots (1 unless given), from position DEPTH (512) on.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -11,19 +11,23 @@ use welte_device::{ChainStart, Context, Control, DeviceOptions, Replay, ReplayTo
 use welte_formats::synthetic::Synthetic;
 use welte_table::Row;
 
-const COUNTS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+const COUNTS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+/// The most rows of a step whose logits are fetched.
+const FETCHED: u32 = 32;
 /// Steps of a trial, and trials.
 const STEPS: u32 = 24;
 const TRIALS: u32 = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (mut depth, mut slots) = (512, 1);
+    let (mut depth, mut slots, mut only) = (512, 1, None);
     let (mut shapes, mut ways) = (Vec::new(), Vec::new());
     for argument in std::env::args().skip(1) {
         if let Ok(number) = argument.parse() {
             depth = number;
         } else if let Some(number) = argument.strip_prefix("slots=") {
             slots = number.parse()?;
+        } else if let Some(number) = argument.strip_prefix("rows=") {
+            only = Some(number.parse()?);
         } else if let Some(way) = Replay::from_name(&argument) {
             ways.push(way);
         } else {
@@ -35,18 +39,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     for shape in &shapes {
         for way in &ways {
-            bench(shape, depth, slots, *way)?;
+            bench(shape, depth, slots, only, *way)?;
         }
     }
     Ok(())
 }
 
-fn bench(shape: &str, depth: u32, slots: u32, replay: Replay) -> Result<(), Box<dyn Error>> {
+fn bench(
+    shape: &str,
+    depth: u32,
+    slots: u32,
+    only: Option<u32>,
+    replay: Replay,
+) -> Result<(), Box<dyn Error>> {
     let checkpoint = Synthetic::parse(shape)?;
     let spec = welte_models::spec(&checkpoint)?;
     let compile = welte_models::CompileOptions {
         context: depth + 256,
-        decode_rows: COUNTS[5],
+        decode_rows: slots.max(FETCHED),
         slots,
         ..Default::default()
     };
@@ -61,7 +71,8 @@ fn bench(shape: &str, depth: u32, slots: u32, replay: Replay) -> Result<(), Box<
         context.rows_together()
     );
     let (mut steps, mut chains) = ("  us per step: ".to_string(), String::new());
-    for count in COUNTS {
+    let counts = COUNTS.into_iter();
+    for count in counts.filter(|count| only.is_none_or(|only| only == *count)) {
         let rows: Vec<Row> = (0..count)
             .map(|i| Row {
                 token: 1 + i,
@@ -69,14 +80,16 @@ fn bench(shape: &str, depth: u32, slots: u32, replay: Replay) -> Result<(), Box<
                 slot: i % slots,
             })
             .collect();
-        let step = best(|| {
-            for _ in 0..STEPS {
-                context.step(0, &rows, &[])?;
-            }
-            Ok(())
-        })?;
-        steps += &format!("  {count}: {step:.1}");
-        if context.chain_slots() >= count as usize {
+        if count <= FETCHED {
+            let step = best(|| {
+                for _ in 0..STEPS {
+                    context.step(0, &rows, &[])?;
+                }
+                Ok(())
+            })?;
+            steps += &format!("  {count}: {step:.1}");
+        }
+        if slots >= count {
             let chain = best(|| chain(&mut context, &rows))?;
             chains += &format!("  {count}: {chain:.1}");
         }

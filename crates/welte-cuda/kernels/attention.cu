@@ -1,6 +1,7 @@
-// Decode attention: flash decoding over pages. The context is cut into at most as many splits as the grid has; the cuts
-// depend on the position only. A block takes one split for up to eight heads that share keys. A warp takes every WARPS-th
-// tile of 16 positions, which it copies through its own ring.
+// Decode attention: flash decoding over pages. A context is cut into at most `splits` splits; the cuts depend on the position
+// only. A job is one split for up to eight heads that share keys. Blocks take the jobs of all rows in turn, so that
+// sequences of different lengths keep all of them busy. A warp takes every WARPS-th tile of 16 positions, which it copies
+// through its own ring.
 //
 // The products use the tensor cores. Rows 0-7 of an operand are the heads rounded to f16, rows 8-15 the rounding errors as
 // f16, so q and the weights keep their precision. The last block to finish adds the splits in order.
@@ -43,15 +44,15 @@ struct Split {
     u32 active; // splits that are not empty
 };
 
-__device__ __forceinline__ Split split_of(const AttentionArgs &a, u32 position) {
+__device__ __forceinline__ Split split_of(const AttentionArgs &a, u32 position, u32 index) {
     Split s;
     s.first = first_position(a, position);
     s.last = position;
     u32 from = s.first / TILE, to = position / TILE + 1, tiles = to - from;
-    u32 wanted = min((u32)gridDim.x, (tiles + LEAST_TILES - 1) / LEAST_TILES);
+    u32 wanted = min(a.splits, (tiles + LEAST_TILES - 1) / LEAST_TILES);
     u32 per = (tiles + wanted - 1) / wanted;
     s.active = (tiles + per - 1) / per;
-    s.begin = from + blockIdx.x * per;
+    s.begin = from + index * per;
     s.end = min(s.begin + per, to);
     return s;
 }
@@ -209,19 +210,19 @@ struct Partials {
 
 // Adds the splits in order; the last block calls it. The threads form `parts` groups. Each group takes every parts-th split
 // of a column of four values. All loads of a thread are in flight at once.
-__device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, float *y) {
+__device__ void merge(const Partials &p, u32 mine, u32 splits, u32 active, float *shared, float *y) {
     constexpr u32 D4 = HEAD_DIM / 4;
     u32 t = threadIdx.x, columns = mine * D4, parts = max(1u, THREADS / columns);
     float *weights = shared;                            // [head][split], then [head]: one over the sum of weights
-    float *shares = shared + 8 * gridDim.x;
-    float4 *sums = (float4 *)(shared + 8 * (gridDim.x + 4)); // [part][column]
+    float *shares = shared + 8 * splits;
+    float4 *sums = (float4 *)(shared + 8 * (splits + 4)); // [part][column]
     for (u32 h = t / 32; h < mine; h += WARPS) {
         float2 of[4]; // this lane's splits, of at most 128
         float largest = NEVER, total = 0;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             u32 s = t % 32 + i * 32;
-            of[i] = s < active ? __ldcg(p.heads + h * gridDim.x + s) : make_float2(NEVER, 0);
+            of[i] = s < active ? __ldcg(p.heads + h * splits + s) : make_float2(NEVER, 0);
             largest = fmaxf(largest, of[i].x);
         }
         largest = warp_max(largest);
@@ -230,7 +231,7 @@ __device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, fl
             u32 s = t % 32 + i * 32;
             float weight = power(of[i].x - largest);
             total += weight * of[i].y;
-            if (s < active) weights[h * gridDim.x + s] = weight;
+            if (s < active) weights[h * splits + s] = weight;
         }
         total = warp_sum(total);
         if (t % 32 == 0) shares[h] = 1.0f / total;
@@ -239,7 +240,7 @@ __device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, fl
         u32 column = base + t % (columns < THREADS ? columns : THREADS), part = parts > 1 ? t / columns : 0;
         bool there = column < columns && part < parts && (columns >= THREADS || t < parts * columns);
         u32 h = column / D4;
-        const float4 *from = p.sums + (u64)h * gridDim.x * D4 + column % D4;
+        const float4 *from = p.sums + (u64)h * splits * D4 + column % D4;
         float4 sum = make_float4(0, 0, 0, 0);
         constexpr u32 FLIGHT = 16;
         for (u32 s = part; s < active || s == part; s += FLIGHT * parts) {
@@ -250,7 +251,7 @@ __device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, fl
             if (s == part) __syncthreads(); // the weights are complete
 #pragma unroll
             for (u32 i = 0; i < FLIGHT; ++i)
-                if (there && s + i * parts < active) add_to(sum, weights[h * gridDim.x + s + i * parts], x[i]);
+                if (there && s + i * parts < active) add_to(sum, weights[h * splits + s + i * parts], x[i]);
         }
         if (parts == 1) {
             if (there) put(y + column * 4, sum, shares[h]);
@@ -265,33 +266,56 @@ __device__ void merge(const Partials &p, u32 mine, u32 active, float *shared, fl
     }
 }
 
-// Shared memory holds first the rings, then the warps' results, then the merge of the splits, all in the same place.
-extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_constant__ AttentionArgs a) {
-    extern __shared__ __align__(128) u8 shared[];
+constexpr u32 MOST_ROWS = 512; // of a launch
+
+// The groups of heads that share a job.
+__device__ __forceinline__ u32 groups_of(u32 heads) { return heads / GROUP * UNITS; }
+
+// For each row, the number of splits of all rows up to it. Returns the number of all.
+__device__ u32 count_splits(const AttentionArgs &a, u32 rows, u32 *ends) {
+    constexpr u32 EACH = MOST_ROWS / THREADS;
+    __shared__ u32 of_warps[WARPS];
+    u32 t = threadIdx.x, counts[EACH], sum = 0;
+#pragma unroll
+    for (u32 i = 0; i < EACH; ++i) {
+        u32 row = t * EACH + i;
+        sum += row < rows ? split_of(a, a.step->rows[a.first + row].position, 0).active : 0;
+        counts[i] = sum;
+    }
+    u32 before = sum;
+#pragma unroll
+    for (u32 o = 1; o < 32; o <<= 1) {
+        u32 other = __shfl_up_sync(~0u, before, o);
+        if (t % 32 >= o) before += other;
+    }
+    if (t % 32 == 31) of_warps[t / 32] = before;
+    before -= sum;
+    __syncthreads();
+    u32 all = 0;
+#pragma unroll
+    for (u32 w = 0; w < WARPS; ++w) {
+        if (w < t / 32) before += of_warps[w];
+        all += of_warps[w];
+    }
+#pragma unroll
+    for (u32 i = 0; i < EACH; ++i) ends[t * EACH + i] = before + counts[i];
+    __syncthreads();
+    return all;
+}
+
+// One job. Shared memory holds first the rings, then the warps' results, then the merge of the splits, all in the same place.
+__device__ void attend(const AttentionArgs &a, u8 *shared, const Row &at, u32 row, u32 group, u32 index) {
     __shared__ u32 arrived;
     __shared__ float2 heads[8]; // maximum and sum of weights
-    u32 t = threadIdx.x, warp = t / 32, lane = t % 32, row = blockIdx.z;
-    u32 kv_head = blockIdx.y / UNITS, unit = blockIdx.y % UNITS, head = kv_head * GROUP + unit * 8;
+    u32 t = threadIdx.x, warp = t / 32, lane = t % 32;
+    u32 kv_head = group / UNITS, unit = group % UNITS, head = kv_head * GROUP + unit * 8;
     u32 mine = min(8u, GROUP - unit * 8);
     u8 *ring = shared + warp * STAGES * STAGE_BYTES;
     if constexpr (!KV_Q8 && WIDE != HEAD_DIM) {
         for (u32 i = lane; i < STAGES * STAGE_BYTES / 16; i += 32) ((uint4 *)ring)[i] = make_uint4(0, 0, 0, 0);
         __syncwarp();
     }
-    grid_release();
-    grid_wait();
-    // q is loaded before the row is known to be live.
-    const float *q = a.q + (u64)row * a.q_stride + (u64)(head + lane / 4) * HEAD_DIM + lane % 4 * 8;
-    float x[C32][8];
-#pragma unroll
-    for (u32 c = 0; c < C32; ++c)
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) x[c][i] = lane / 4 < mine && c * 32 + lane % 4 * 8 + i < HEAD_DIM ? q[c * 32 + i] : 0.0f;
-    Row at = a.step->rows[row];
-    if (a.step->ended || row >= (a.single ? 1 : a.step->live)) return;
-    Split s = split_of(a, at.position);
-    if (blockIdx.x >= s.active) return;
-
+    Split s = split_of(a, at.position, index);
     Ring from = {a.kv, at.slot, kv_head, s.first, s.last, lane, ring};
     u32 next = s.begin + warp;
 #pragma unroll
@@ -299,6 +323,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
         if (next < s.end) from.fetch(next, i);
         copy_commit();
     }
+    const float *q = a.q + (u64)row * a.q_stride + (u64)(head + lane / 4) * HEAD_DIM + lane % 4 * 8;
+    float x[C32][8];
+#pragma unroll
+    for (u32 c = 0; c < C32; ++c)
+#pragma unroll
+        for (u32 i = 0; i < 8; ++i) x[c][i] = lane / 4 < mine && c * 32 + lane % 4 * 8 + i < HEAD_DIM ? q[c * 32 + i] : 0.0f;
     Heads h;
     h.begin(a, x);
     u32 stage = 0;
@@ -329,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
     __syncthreads();
     constexpr u32 D4 = HEAD_DIM / 4;
     float *y = a.y + (u64)row * a.y_stride + (u64)head * HEAD_DIM;
-    u64 first = ((u64)row * a.heads + head) * gridDim.x, all = (u64)gridDim.z * a.heads * gridDim.x;
+    u64 first = ((u64)row * a.heads + head) * a.splits, all = (u64)a.rows * a.heads * a.splits;
     Partials p = {(float4 *)a.partials + first * D4, (float2 *)(a.partials + all * HEAD_DIM) + first};
     for (u32 i = t; i < mine * D4; i += THREADS) {
         u32 h = i / D4, d = i % D4;
@@ -342,17 +372,44 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_
         if (s.active == 1)
             put(y + i * 4, sum, 1.0f / heads[h].y);
         else
-            p.sums[((u64)h * gridDim.x + blockIdx.x) * D4 + d] = sum;
+            p.sums[((u64)h * a.splits + index) * D4 + d] = sum;
     }
     if (s.active == 1) return;
-    if (t < mine) p.heads[t * gridDim.x + blockIdx.x] = heads[t];
+    if (t < mine) p.heads[t * a.splits + index] = heads[t];
     __threadfence();
     __syncthreads();
-    u32 *counter = a.counters + row * gridDim.y + blockIdx.y;
+    u32 *counter = a.counters + row * groups_of(a.heads) + group;
     if (t == 0) arrived = atomicAdd(counter, 1);
     __syncthreads();
     if (arrived + 1 != s.active) return;
     __threadfence();
-    merge(p, mine, s.active, saved, y);
+    merge(p, mine, a.splits, s.active, saved, y);
     if (t == 0) *counter = 0;
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32) attention(const __grid_constant__ AttentionArgs a) {
+    extern __shared__ __align__(128) u8 shared[];
+    __shared__ u32 ends[MOST_ROWS];
+    grid_release();
+    grid_wait();
+    u32 live = a.single ? 1 : a.step->live, groups = groups_of(a.heads);
+    if (a.step->ended || a.first >= live) return;
+    u32 rows = min(live - a.first, a.most);
+    bool one = rows == 1;
+    u32 jobs = groups * (one ? split_of(a, a.step->rows[a.first].position, 0).active : count_splits(a, rows, ends));
+    for (u32 job = blockIdx.x; job < jobs; job += gridDim.x) {
+        u32 group = job % groups, index = job / groups, row = 0;
+        if (!one) {
+            u32 beyond = rows; // the first row whose end is beyond the index
+            while (row < beyond) {
+                u32 middle = (row + beyond) / 2;
+                if (ends[middle] > index) beyond = middle;
+                else row = middle + 1;
+            }
+            if (row > 0) index -= ends[row - 1];
+        }
+        Row at = a.step->rows[a.first + row];
+        __syncthreads(); // shared memory is free
+        attend(a, shared, at, a.first + row, group, index);
+    }
 }

@@ -17,6 +17,10 @@ struct AttentionArgs {
     u32 window;
     float softcap;
     u32 single; // not 0: only one row is live
+    u32 splits; // flash decoding: the most of a context
+    u32 rows;   // flash decoding: rows that `partials` has room for
+    u32 first;  // flash decoding: row to start with
+    u32 most;   // flash decoding: rows from there on
     u32 pad;
 };
 

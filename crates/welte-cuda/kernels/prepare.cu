@@ -1,5 +1,5 @@
 // Converts rows of f32 to 16-bit floats for the tensor cores, with an optional norm.
-// Macros: BFLOAT (0: f16, 1: bf16), TILED (1: the layout of tile.cuh, 0: plain rows).
+// Macros: BFLOAT (0: f16, 1: bf16), LAYOUT (0: plain rows; 1: the layout of tile.cuh; 2: the order of columns.cu).
 #include "common.cuh"
 #include "tile.cuh"
 
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
     const bool live = row < a.step->live * a.each;
     const float* x = a.x + (u64)(row / a.each) * a.x_stride + (u64)(row % a.each) * a.k;
     const bool aligned = ((u64)x & 15) == 0;
-    const u32 padded = TILED ? (a.k + 63) / 64 * 64 : a.out_stride;
+    const u32 padded = LAYOUT == 2 ? (a.k + 127) / 128 * 128 : LAYOUT == 1 ? (a.k + 63) / 64 * 64 : a.out_stride;
     float scale = a.scale;
     if (a.normed && live) {
         float sum = 0;
@@ -79,7 +79,10 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
             for (u32 i = 0; i < 8; i++) v[i] *= a.weight ? scale * w[i] : scale;
             out = make_uint4(two(v[0], v[1]), two(v[2], v[3]), two(v[4], v[5]), two(v[6], v[7]));
         }
-#if TILED
+#if LAYOUT == 2
+        // [k / 128][piece of eight in 32 elements][row][32 elements in 128]
+        u8* to = (u8*)a.out + (((u64)(at / 128) * 4 + at % 32 / 8) * a.out_rows + row) * 64 + at % 128 / 32 * 16;
+#elif LAYOUT == 1
         u8* to = (u8*)a.out + (u64)(at / 64) * a.out_rows * 128 + tile_at(row, at % 64 / 8);
 #else
         u8* to = (u8*)a.out + ((u64)row * a.out_stride + at) * 2;

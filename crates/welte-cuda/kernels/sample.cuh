@@ -433,9 +433,9 @@ __device__ bool gather(const SampleArgs &a, const Sampler &s, Scratch &sh, const
 }
 
 // The rank of an element with its noise; 0 if it cannot win. Noise is from -3.2 to 22.9, and the largest value is always kept.
-__device__ __forceinline__ u64 drawn(u64 key, float least, u32 order, u32 index) {
-    float z = back(order);
-    return z < least || z < -27.0f ? 0 : ranked(__fadd_rn(z, noise(key, index)), index);
+__device__ __forceinline__ u64 drawn(u64 key, const Sampler &s, u32 order, u32 index) {
+    float below = back(order), z = __fdiv_rn(below, s.temperature);
+    return below < s.least || !(z >= -27.0f) ? 0 : ranked(__fadd_rn(z, noise(key, index)), index);
 }
 
 // The last block's choice among the gathered elements.
@@ -492,7 +492,7 @@ __device__ u64 choose(const SampleArgs &a, const Sampler &s, Scratch &sh, u64 ke
     }
     u64 winner = 0;
     for (u32 i = threadIdx.x; i < kept; i += THREADS) {
-        u64 rank = drawn(key, s.least, (u32)(list[i] >> 32), (u32)list[i]);
+        u64 rank = drawn(key, s, (u32)(list[i] >> 32), (u32)list[i]);
         winner = rank > winner ? rank : winner;
     }
     return block_max(sh, winner);
@@ -506,7 +506,8 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
     u32 *ends = (u32 *)(s + 1), *history = ends + s->most_ends;
     bool none = token >= NO_MASK, end = none;
     for (u32 i = 0; i < s->ends; ++i) end |= ends[i] == token;
-    if (s->size && !none) {
+    // Blocks of one launch may sample several rows of a slot without penalties. Nobody reads its history.
+    if (s->size && !none && has_penalties(*s)) {
         history[s->head] = token;
         s->head = s->head + 1 < s->size ? s->head + 1 : 0;
         s->len = min(s->len + 1, s->size);
@@ -561,7 +562,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
         winner = best = far(&meeting->best);
         float largest = value_of(best);
         if (best && fabsf(largest) < __int_as_float(0x7f800000)) {
-            for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fdiv_rn(__fsub_rn(values[i], largest), s.temperature));
+            for (u32 i = t; i < count; i += THREADS) orders[i] = order(__fsub_rn(values[i], largest));
             block_meets();
             bool some = s.top_k && s.top_k < a.n, by_count = some && s.top_k <= GATHERED / 2;
             key = mix(s.seed ^ mix((u64)(a.step->rows[a.row].position + 1) ^ 0x9e3779b97f4a7c15ull));
@@ -577,7 +578,7 @@ __device__ bool sample_block(const SampleArgs &a, u8 *shared, u32 cancelled) {
                 winner = 0;
                 for (u32 i = t; i < count; i += THREADS) {
                     if (orders[i] == NOT || !keeps(kept, orders[i], from + i)) continue;
-                    u64 rank = drawn(key, s.least, orders[i], from + i);
+                    u64 rank = drawn(key, s, orders[i], from + i);
                     winner = rank > winner ? rank : winner;
                 }
                 winner = block_max(sh, winner);

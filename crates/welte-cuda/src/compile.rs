@@ -29,6 +29,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "basic.cu",
     "blocks.cuh",
     "common.cuh",
+    "columns.cu",
     "conv.cu",
     "dequant.cu",
     "dequant.cuh",
@@ -93,7 +94,12 @@ const SOURCES: &[(&str, &str)] = sources![
 
 /// Files whose kernels are compiled for one row and for several, and must give a row the same bits. The compiler may not choose where
 /// a product and a sum become one operation: only `fmaf` does this.
-const DECODE_UNITS: [&str; 3] = ["matmul.cu", "persistent.cu", "persistent_rows.cu"];
+const DECODE_UNITS: [&str; 4] = [
+    "columns.cu",
+    "matmul.cu",
+    "persistent.cu",
+    "persistent_rows.cu",
+];
 
 /// A compiled unit, for tests.
 #[derive(Clone, Debug)]

@@ -3,8 +3,10 @@
 
 mod chain;
 mod contract;
+mod host_choice;
 mod library;
 mod persistent;
+mod picks;
 mod profile;
 mod ready;
 mod rows;
@@ -29,7 +31,7 @@ use slots::Running;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
-use welte_device::{Checks, MaskBoard, Pick, Profile, Replay, is_token};
+use welte_device::{Checks, HostScratch, MaskBoard, Pick, Profile, Replay};
 use welte_table::{BufferId, BufferRef, Class, Command, Op, Row};
 
 /// The decode pass: the first of a program.
@@ -59,6 +61,10 @@ pub struct CudaContext {
     checks: Checks,
     /// Samples for output rows.
     sample: SampleKernel,
+    /// For slots whose tokens the host chooses.
+    scratch: HostScratch,
+    picks: Vec<Pick>,
+    chosen: Vec<u32>,
     mailbox: HostBlock,
     cancel_word: HostBlock,
     masks: Arc<MaskBoard>,
@@ -145,7 +151,14 @@ impl CudaContext {
             cancel: cancel_word.device(),
             masks: masks.device(),
         };
-        let cx = Lowering::new(program, &gpu.info, &gpu, &loaded.weights, &places);
+        let cx = Lowering::new(
+            program,
+            &gpu.info,
+            &gpu,
+            &loaded.weights,
+            &places,
+            loaded.decode,
+        );
         let passes = ready_passes(loaded, &cx)?;
         let decode = &passes[DECODE];
         let launch = SampleLaunch::new(&cx, decode.result, program.vocab, decode.width)?;
@@ -171,6 +184,9 @@ impl CudaContext {
             slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
             checks: Checks::new(program),
             sample,
+            scratch: HostScratch::new(vocab, program.context as usize),
+            picks: Vec::with_capacity(decode_rows),
+            chosen: Vec::with_capacity(decode_rows),
             mailbox,
             cancel_word,
             masks: Arc::new(MaskBoard::in_memory(slots, vocab, Box::new(masks))),
@@ -259,6 +275,21 @@ impl CudaContext {
         unsafe { self.gpu.upload(table + 4 * at as u64, bytes_of_all(pages)) }
     }
 
+    /// Enqueues a pass over the rows of the step state, without sampling. True if the persistent kernel computes it: it may give
+    /// up.
+    fn launch_step(&mut self, pass: usize, rows: &[Row], outputs: usize) -> Result<bool, Error> {
+        if self.launch_rows(pass, rows.len())? {
+            return Ok(true);
+        }
+        match &self.forward_graph {
+            Some(graph) if pass == DECODE && rows.len() == 1 && self.by_graph() => {
+                graph.launch()?;
+            }
+            _ => self.replay(pass, usize::MAX, false, rows, outputs)?,
+        }
+        Ok(false)
+    }
+
     /// Runs a pass over rows, without sampling. Returns the number of floats in the output rows, which are on the host then.
     fn run_step(
         &mut self,
@@ -276,13 +307,9 @@ impl CudaContext {
         let ready = &self.passes[pass];
         let (source, values) = (ready.result, count * ready.width as usize);
         loop {
-            let together = self.launch_rows(pass, rows.len())?;
-            match &self.forward_graph {
-                _ if together => self.fetch_rows_fault(values * 4)?,
-                Some(graph) if pass == DECODE && rows.len() == 1 && self.by_graph() => {
-                    graph.launch()?;
-                }
-                _ => self.replay(pass, usize::MAX, false, rows, count)?,
+            let together = self.launch_step(pass, rows, count)?;
+            if together {
+                self.fetch_rows_fault(values * 4)?;
             }
             // SAFETY: checking the program has found the output rows inside their buffer; we wait for the copy.
             unsafe {
@@ -299,9 +326,7 @@ impl CudaContext {
 
     /// Output rows that a step has copied to the host.
     fn outputs(&self, values: usize) -> &[f32] {
-        let bytes = &self.outputs.as_slice()[..values * 4];
-        // SAFETY: pinned memory is page-aligned, and any bytes are floats.
-        unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), values) }
+        floats_of(&self.outputs, values)
     }
 
     /// Enqueues the upload of the step state (`Step` of `common.cuh`) and of the rows' tokens. Each row of a decode pass may make
@@ -455,47 +480,13 @@ impl CudaContext {
                 .launch(kernel, [launch.blocks, count, 1], bytes_of(&args))
         }
     }
+}
 
-    /// Chooses tokens from output rows of the last step: as many as the decode pass has rows.
-    fn pick(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
-        self.gpu.current()?;
-        let mut rows = std::mem::take(&mut self.picked);
-        rows.clear();
-        rows.extend(picks.iter().map(|pick| Row {
-            token: 0,
-            position: pick.position.wrapping_sub(1),
-            slot: pick.slot,
-        }));
-        let launched = self.launch_picks(picks, &rows);
-        self.picked = rows;
-        launched?;
-        let first = self.serial.wrapping_add(1);
-        self.serial = self.serial.wrapping_add(picks.len() as u32);
-        for ((pick, token), nth) in picks.iter().zip(tokens).zip(0..) {
-            *token = self.wait_for(first.wrapping_add(nth))?;
-            if is_token(*token) {
-                self.slots[pick.slot as usize].remember(*token);
-            }
-        }
-        Ok(())
-    }
-
-    /// Enqueues a launch per pick. A slot that is picked for twice has its first token in its history then.
-    fn launch_picks(&mut self, picks: &[Pick], rows: &[Row]) -> Result<(), Error> {
-        for pick in picks {
-            self.upload_sampler(pick.slot)?;
-        }
-        // A wait for a mask would end at the flag.
-        self.cancel_word.set_flag(0);
-        self.upload_step(DECODE, rows, &[], 1)?;
-        let ready = &self.passes[self.last.0];
-        let row_bytes = 4 * u64::from(ready.width);
-        for (pick, nth) in picks.iter().zip(0..) {
-            let logits = ready.result + u64::from(pick.output) * row_bytes;
-            self.launch_sample(nth, 1, logits, 0)?;
-        }
-        Ok(())
-    }
+/// The first values of a block.
+fn floats_of(block: &HostBlock, values: usize) -> &[f32] {
+    let bytes = &block.as_slice()[..values * 4];
+    // SAFETY: pinned memory is page-aligned, and any bytes are floats.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), values) }
 }
 
 impl Drop for CudaContext {

@@ -6,6 +6,7 @@ use crate::context::{CudaContext, turn_unit};
 use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel, Module};
 use crate::launch::{Launch, Unit};
 use crate::lower::{LoweredPass, Lowering, Places};
+use crate::ops::Role;
 use crate::ops::sample::sample_unit;
 use crate::persistent::{Recording, Tuning};
 use crate::plan::Planned;
@@ -38,6 +39,8 @@ pub(crate) struct LoadedProgram {
     /// The same for steps of several rows.
     pub(crate) rows: Result<Recording, String>,
     pub(crate) sizes: Sizes,
+    /// The role of decode passes.
+    pub(crate) decode: Role,
     /// Of the persistent kernels, for contexts that are made from now on.
     tuning: Mutex<Tuning>,
     /// Whether the kernel for several rows agrees with launched kernels, as far as is known.
@@ -78,6 +81,7 @@ impl CudaProgram {
             replay,
             retune,
             sizes,
+            decode,
             mut recording,
             mut rows,
         } = planned;
@@ -117,6 +121,7 @@ impl CudaProgram {
             recording,
             rows,
             sizes,
+            decode,
             tuning: Mutex::default(),
             rows_agree: AtomicBool::new(true),
             modules: Mutex::default(),
@@ -206,6 +211,7 @@ impl LoadedProgram {
             &self.gpu,
             &self.weights,
             &places,
+            self.decode,
         );
         let mut units = BTreeSet::from([turn_unit(), sample_unit()]);
         for pass in &self.program.passes {

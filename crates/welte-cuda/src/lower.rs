@@ -88,7 +88,8 @@ pub(crate) struct Lowering<'a> {
     pub(crate) places: &'a Places,
     /// The `Step` that the command's kernels read: of input rows or of output rows.
     pub(crate) step: u64,
-    /// The arithmetic of the pass.
+    /// The arithmetic of decode passes, and of the pass.
+    pub(crate) decode: Role,
     pub(crate) role: Role,
 }
 
@@ -110,6 +111,7 @@ impl<'a> Lowering<'a> {
         device: &'a Arc<Gpu>,
         weights: &'a [Placed],
         places: &'a Places,
+        decode: Role,
     ) -> Lowering<'a> {
         Lowering {
             program,
@@ -118,7 +120,8 @@ impl<'a> Lowering<'a> {
             weights,
             places,
             step: places.step,
-            role: Role::Generated,
+            decode,
+            role: decode,
         }
     }
 
@@ -167,7 +170,7 @@ impl<'a> Lowering<'a> {
         let lowered = pass.commands.iter().enumerate().map(|(index, command)| {
             let rows = rows.unwrap_or(ops::rows_of(pass, index));
             let mut cx = *self;
-            cx.role = Role::of(pass.kind);
+            cx.role = Role::of(pass.kind, self.decode);
             if index >= from {
                 cx.step = self.places.outputs;
             }

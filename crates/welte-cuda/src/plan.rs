@@ -1,5 +1,6 @@
 //! A program planned for a GPU: its memory, and how chains will be replayed. Known before anything is allocated.
 
+use crate::ops::Role;
 use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::Sizes;
 use crate::{Error, GpuInfo, load, lower};
@@ -24,6 +25,10 @@ fn not_persistent(why: &str) -> String {
     format!("not the persistent kernel: {why}")
 }
 
+/// Programs with so many slots decode by products on tensor cores, if not by persistent kernels. With fewer rows matrix-vector
+/// kernels are faster.
+const BATCHED_SLOTS: u32 = 5;
+
 /// A program with everything that this device works out before it loads.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
@@ -34,6 +39,8 @@ pub(crate) struct Planned {
     /// Whether to tune even if stored parameters exist.
     pub(crate) retune: bool,
     pub(crate) sizes: Sizes,
+    /// The role of decode passes.
+    pub(crate) decode: Role,
     /// The decode pass recorded for the persistent kernel, or why there is none.
     pub(crate) recording: Result<Recording, String>,
     /// The same for steps.
@@ -64,11 +71,16 @@ impl Planned {
             Err(why) => (Err(why.clone()), Err(why)),
         };
         let bytes = [&recording, &rows].map(|r| r.as_ref().map_or(0, |r| r.memory().bytes));
+        let decode = match recording.is_ok() && options.replay == Replay::Persistent {
+            false if program.slots >= BATCHED_SLOTS => Role::Batched,
+            _ => Role::Generated,
+        };
         Ok(Planned {
             gpu: gpu.clone(),
             replay: options.replay,
             retune: options.retune,
-            sizes: Sizes::of(&program, gpu, bytes),
+            sizes: Sizes::of(&program, gpu, decode, bytes),
+            decode,
             recording: recording.map_err(|why| not_persistent(&why)),
             rows: rows.map_err(|why| not_persistent(&why)),
             program,

@@ -29,11 +29,17 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// `persistent`: bytes of the persistent kernels, for chains and for steps of several rows.
-    pub(crate) fn of(program: &Program, gpu: &GpuInfo, persistent: [u64; 2]) -> Sizes {
+    /// `decode`: the role of decode passes. `persistent`: bytes of the persistent kernels, for chains and for steps of several
+    /// rows.
+    pub(crate) fn of(
+        program: &Program,
+        gpu: &GpuInfo,
+        decode: Role,
+        persistent: [u64; 2],
+    ) -> Sizes {
         let (mut scratch, mut counters) = (0, 0);
         for pass in &program.passes {
-            let role = Role::of(pass.kind);
+            let role = Role::of(pass.kind, decode);
             for (index, command) in pass.commands.iter().enumerate() {
                 // Steps of one row have kernels of their own.
                 for rows in [1, ops::rows_of(pass, index)] {

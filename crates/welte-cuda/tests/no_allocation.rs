@@ -78,6 +78,7 @@ fn replay_allocates_nothing() {
                 output: 1,
                 slot: 0,
                 position: 40,
+                draft: None,
             };
             let mut token = [0];
             context.sample(&[pick], &mut token).unwrap();

@@ -301,6 +301,7 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
             presence_penalty: n.pick(&[0.0, 0.1]),
             penalty_last_n: n.pick(&[0, 3, 64]),
             seed: n.next(),
+            ..Sampling::default()
         };
         let bias: Vec<(u32, f32)> = (0..n.below(4))
             .map(|_| (n.below(5003), 3.0 * n.float()))
@@ -330,6 +331,7 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
             output: 0,
             slot: 0,
             position: position + 1,
+            draft: None,
         };
         let mut want = [0];
         context.sample(&[pick], &mut want).unwrap();

@@ -83,6 +83,7 @@ fn settings(n: &mut Numbers) -> Sampling {
         presence_penalty: n.pick(&[0.0, 0.5]),
         penalty_last_n: n.pick(&[0, 5, 64, 1000]),
         seed: n.next() << 20 ^ n.next(),
+        ..Sampling::default()
     }
 }
 
@@ -100,6 +101,7 @@ fn tokens(context: &mut dyn Context, values: &[f32], state: &SlotState<'_>) -> V
         output: 0,
         slot: 1,
         position: 9,
+        draft: None,
     };
     let mut tokens = vec![0];
     context.sample(&[pick], &mut tokens).unwrap();

@@ -1,6 +1,6 @@
 //! Validation of requests, made once for all devices. Nothing here allocates after [`Checks::new`].
 
-use crate::{ChainStart, Error, Pick, SlotState};
+use crate::{ChainStart, Error, LogprobQuery, Logprobs, Pick, SlotState};
 use welte_table::{BufferId, BufferSpec, CacheKind, CacheSpec, PassKind, Program, Row};
 
 /// Checks requests against a program, with room for its largest step.
@@ -182,13 +182,42 @@ impl Checks {
             )));
         }
         for pick in picks {
-            if pick.output as usize >= outputs {
+            output(pick.output, outputs)?;
+            self.slot(program, pick.slot)?;
+        }
+        Ok(())
+    }
+
+    /// Checks which probabilities are asked for; `outputs` is what the last step yielded.
+    pub fn logprobs(
+        &self,
+        program: &Program,
+        queries: &[LogprobQuery],
+        answers: &[Logprobs],
+        outputs: usize,
+    ) -> Result<(), Error> {
+        if queries.len() != answers.len() {
+            return Err(Error::request(format!(
+                "{} queries and room for {} answers",
+                queries.len(),
+                answers.len()
+            )));
+        }
+        for query in queries {
+            output(query.output, outputs)?;
+            if query.token >= program.vocab {
                 return Err(Error::request(format!(
-                    "output {}; the last step yielded {outputs}",
-                    pick.output
+                    "token {} is not in the vocabulary of {}",
+                    query.token, program.vocab
                 )));
             }
-            self.slot(program, pick.slot)?;
+            if query.top as usize > Logprobs::MOST {
+                return Err(Error::request(format!(
+                    "the {} likeliest tokens; at most {} can be had",
+                    query.top,
+                    Logprobs::MOST
+                )));
+            }
         }
         Ok(())
     }
@@ -315,6 +344,16 @@ impl Checks {
         let all = u64::from(spec.entries(program)) * u64::from(program.slots);
         let pages = u64::from(spec.pages.max(1));
         (0..all).map(|i| (i % pages) as u32).collect()
+    }
+}
+
+/// Checks the number of an output row.
+fn output(number: u32, outputs: usize) -> Result<(), Error> {
+    match (number as usize) < outputs {
+        true => Ok(()),
+        false => Err(Error::request(format!(
+            "output {number}; the last step yielded {outputs}"
+        ))),
     }
 }
 

@@ -12,7 +12,9 @@
 mod checks;
 pub mod conformance;
 mod error;
+mod host;
 mod id;
+mod logprobs;
 mod mask;
 mod noise;
 mod options;
@@ -24,9 +26,11 @@ pub mod timeline;
 
 pub use checks::{Checks, StepPlan};
 pub use error::Error;
+pub use host::{HostScratch, HostSlot, argmax};
 pub use id::{DeviceId, DeviceInfo};
+pub use logprobs::{LogprobQuery, Logprobs};
 pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, is_token};
-pub use noise::noise;
+pub use noise::{chance, noise};
 pub use options::{DeviceOptions, Replay, Replaying};
 pub use plan::{Plan, Progress};
 pub use profile::Profile;
@@ -127,8 +131,28 @@ pub trait Context: Send {
     fn masks(&self) -> Arc<MaskBoard>;
 
     /// Chooses tokens from the logits of the last step, in the order of `picks`. A slot's mask may leave it without a token: then
-    /// it gets [`NO_TOKEN`] or [`NO_MASK`], which does not join its history.
+    /// it gets [`NO_TOKEN`] or [`NO_MASK`], which does not join its history. A pick that is skipped ([`Pick::draft`]) gets
+    /// [`Pick::SKIPPED`] and leaves no trace.
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error>;
+
+    /// [`Context::step`], then [`Context::sample`]. A device may leave the output rows in its own memory, so nothing else
+    /// can be asked of them.
+    fn step_and_sample(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        picks: &[Pick],
+        tokens: &mut [u32],
+    ) -> Result<(), Error> {
+        self.step(pass, rows, outputs)?;
+        self.sample(picks, tokens)
+    }
+
+    /// Computes probabilities from the logits of the last step, in the order of `queries`. [`Context::sample`] may have
+    /// been called in between. A row's bits do not depend on other rows.
+    fn logprobs(&mut self, queries: &[LogprobQuery], answers: &mut [Logprobs])
+    -> Result<(), Error>;
 
     /// Decodes several slots together. Each step reads one token of every live slot, chooses the next one, emits it and
     /// feeds it back. A slot stops at one of its end tokens (which is emitted), after its `steps`, or when `emit` returns

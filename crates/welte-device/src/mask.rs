@@ -1,5 +1,6 @@
 //! Masks: which tokens a slot may choose next. Another thread writes them while the device computes.
 
+use crate::Pick;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -8,9 +9,9 @@ pub const NO_TOKEN: u32 = u32::MAX;
 /// In place of a token: the mask of this position did not come in time. The step may be repeated.
 pub const NO_MASK: u32 = u32::MAX - 1;
 
-/// True for a token, false for [`NO_TOKEN`] and [`NO_MASK`].
+/// True for a token, false for [`NO_TOKEN`], [`NO_MASK`] and [`Pick::SKIPPED`].
 pub fn is_token(token: u32) -> bool {
-    token < NO_MASK
+    token < Pick::SKIPPED
 }
 
 /// The memory of a [`MaskBoard`]. A device may own it, so that its kernels can read masks where they are written.

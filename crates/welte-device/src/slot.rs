@@ -17,6 +17,9 @@ pub struct SlotState<'a> {
     /// Only tokens that the slot's mask allows are chosen ([`Context::masks`](crate::Context::masks)). All others count as
     /// tokens with the logit minus infinity, before biases, penalties and filters.
     pub masked: bool,
+    /// Tokens at which a repeated run ends, for DRY: bit `token % 32` of word `token / 32`. It may be shorter than the
+    /// vocabulary.
+    pub breakers: &'a [u32],
 }
 
 impl SlotState<'_> {
@@ -35,6 +38,24 @@ pub struct Pick {
     pub slot: u32,
     /// Position of the new token: a key of its noise.
     pub position: u32,
+    /// The token that the slot's next row of the step has read as a guess. If another token is chosen, later picks of
+    /// the slot in the same call are skipped.
+    pub draft: Option<u32>,
+}
+
+impl Pick {
+    /// The token of a pick that was skipped.
+    pub const SKIPPED: u32 = u32::MAX - 2;
+
+    /// True if pick `nth` is skipped. `tokens` are those of the picks before it.
+    pub fn is_skipped(picks: &[Pick], tokens: &[u32], nth: usize) -> bool {
+        let earlier = picks[..nth].iter().zip(&tokens[..nth]).rev();
+        let mut earlier = earlier.filter(|(pick, _)| pick.slot == picks[nth].slot);
+        let rejected = |(pick, token): (&Pick, &u32)| {
+            *token == Pick::SKIPPED || pick.draft.is_some_and(|draft| draft != *token)
+        };
+        earlier.next().is_some_and(rejected)
+    }
 }
 
 /// Where a slot begins a chain.

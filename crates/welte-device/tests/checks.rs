@@ -230,6 +230,7 @@ fn impossible_picks_are_refused() {
         output,
         slot,
         position: 99,
+        draft: None,
     };
     let picks = |picks: &[Pick], tokens: usize| checks.picks(&program, picks, &vec![0; tokens], 3);
     assert!(picks(&[pick(2, 1), pick(2, 0), pick(0, 1)], 3).is_ok());

@@ -1,14 +1,14 @@
 //! The memory of one context, and replay.
 
 use crate::ops::{Execution, Memory, floats};
-use crate::sample::Slot;
+use crate::sample::{Slot, log_softmax};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Checks, Context, Control, Emitted, Error, MaskBoard, Pick, Profile, SlotState,
-    StepPlan, is_token,
+    ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
+    Profile, SlotState, StepPlan, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -234,8 +234,26 @@ impl Context for ReferenceContext {
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
         let logits = self.last.logits;
         self.checks.picks(&self.program, picks, tokens, logits)?;
-        for (pick, token) in picks.iter().zip(tokens) {
-            *token = self.choose(pick.output as usize, pick.slot, pick.position);
+        for (nth, pick) in picks.iter().enumerate() {
+            tokens[nth] = match Pick::is_skipped(picks, tokens, nth) {
+                true => Pick::SKIPPED,
+                false => self.choose(pick.output as usize, pick.slot, pick.position),
+            };
+        }
+        Ok(())
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), Error> {
+        let (program, logits) = (&self.program, self.last.logits);
+        self.checks.logprobs(program, queries, answers, logits)?;
+        let vocab = program.vocab as usize;
+        for (query, answer) in queries.iter().zip(answers) {
+            let row = &self.last.values[query.output as usize * vocab..][..vocab];
+            *answer = log_softmax(row, query);
         }
         Ok(())
     }

@@ -1,7 +1,10 @@
 //! Choosing the next token, in the order documented at [`Sampling`].
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use welte_device::{MaskBoard, NO_MASK, NO_TOKEN, SlotState, is_token, noise};
+use welte_device::{
+    LogprobQuery, Logprobs, MaskBoard, NO_MASK, NO_TOKEN, SlotState, chance, is_token, noise,
+};
 use welte_table::Sampling;
 
 /// Chooses the token at `position` as a slot in this state does. For tests of other samplers.
@@ -17,6 +20,7 @@ pub(crate) struct Slot {
     history: Vec<u32>,
     ends: Vec<u32>,
     masked: bool,
+    breakers: Vec<u32>,
 }
 
 impl Slot {
@@ -27,6 +31,7 @@ impl Slot {
             history: state.history.to_vec(),
             ends: state.ends.to_vec(),
             masked: state.masked,
+            breakers: state.breakers.to_vec(),
         }
     }
 
@@ -65,6 +70,7 @@ impl Slot {
             }
         }
         self.penalise(&mut values);
+        self.penalise_runs(&mut values);
         let found = argmax(&values);
         if self.masked && found.is_none_or(|(_, largest)| largest == f32::NEG_INFINITY) {
             return NO_TOKEN;
@@ -77,20 +83,27 @@ impl Slot {
         if !warm || !largest.is_finite() {
             return best;
         }
-        let scaled = values.iter().map(|v| (v - largest) / s.temperature);
-        let mut kept: Vec<(u32, f32)> = (0..).zip(scaled).filter(|(_, z)| !z.is_nan()).collect();
+        let below = values.iter().map(|v| v - largest);
+        let mut kept: Vec<(u32, f32)> = (0..).zip(below).filter(|(_, z)| !z.is_nan()).collect();
         kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        keep_top_n_sigma(&mut kept, s.top_n_sigma);
         if s.top_k > 0 {
             kept.truncate(s.top_k as usize);
         }
+        keep_typical(&mut kept, s.typical_p);
         keep_top_p(&mut kept, s.top_p);
         if s.min_p > 0.0 {
             let least = s.min_p.min(1.0).ln();
             kept.retain(|(_, z)| *z >= least);
         }
+        if chance(s.seed, position) < f64::from(s.xtc_probability) {
+            exclude_top_choices(&mut kept, s.xtc_threshold);
+        }
+        let temperature = temperature(&kept, s);
+        let nearest = kept[0].1;
         let mut winner = (best, f32::NEG_INFINITY);
         for (token, z) in kept {
-            let key = z + noise(s.seed, position, token);
+            let key = (z - nearest) / temperature + noise(s.seed, position, token);
             if key > winner.1 || key == winner.1 && token < winner.0 {
                 winner = (token, key);
             }
@@ -119,6 +132,104 @@ impl Slot {
             *value -= s.presence_penalty;
         }
     }
+
+    /// DRY: penalises every token that followed an earlier occurrence of the last tokens, by the longest such run.
+    fn penalise_runs(&self, values: &mut [f32]) {
+        let s = &self.sampling;
+        let first = self.history.len().saturating_sub(s.dry_last_n as usize);
+        let (recent, allowed) = (&self.history[first..], s.dry_allowed_length as usize);
+        if s.dry_multiplier == 0.0 || recent.len() <= allowed {
+            return;
+        }
+        let breaks = |token: &u32| {
+            let word = self.breakers.get(*token as usize / 32);
+            word.is_some_and(|word| word >> (token % 32) & 1 == 1)
+        };
+        let since = recent.iter().rev().take_while(|token| !breaks(token));
+        let most = since.count();
+        let mut longest: BTreeMap<u32, usize> = BTreeMap::new();
+        for end in 1..recent.len() {
+            let earlier = recent[..end].iter().rev();
+            let same = earlier.zip(recent.iter().rev()).take_while(|(a, b)| a == b);
+            let run = same.count().min(most);
+            if run >= allowed {
+                let entry = longest.entry(recent[end]).or_default();
+                *entry = run.max(*entry);
+            }
+        }
+        for (token, run) in longest {
+            if let Some(value) = values.get_mut(token as usize) {
+                let growth = f64::from(s.dry_base).powi((run - allowed) as i32);
+                let penalty = f64::from(s.dry_multiplier) * growth;
+                *value -= penalty.min(f32::MAX.into()) as f32;
+            }
+        }
+    }
+}
+
+/// Probabilities of tokens, which are given by their distances from the largest logit.
+fn probabilities(kept: &[(u32, f32)]) -> Vec<f64> {
+    let weights: Vec<f64> = kept.iter().map(|(_, z)| f64::from(*z).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|weight| weight / total).collect()
+}
+
+/// The entropy of probabilities.
+fn entropy(probabilities: &[f64]) -> f64 {
+    let possible = probabilities.iter().filter(|p| **p > 0.0);
+    possible.map(|p| -p * p.ln()).sum()
+}
+
+/// Drops logits that are more than so many standard deviations below the largest.
+fn keep_top_n_sigma(kept: &mut Vec<(u32, f32)>, sigmas: f32) {
+    if sigmas > 0.0 {
+        let finite = kept.iter().map(|(_, z)| f64::from(*z));
+        let finite: Vec<f64> = finite.filter(|z| z.is_finite()).collect();
+        let count = finite.len() as f64;
+        let mean = finite.iter().sum::<f64>() / count;
+        let variance = finite.iter().map(|z| (z - mean).powi(2)).sum::<f64>() / count;
+        let least = (-f64::from(sigmas) * variance.sqrt()) as f32;
+        kept.retain(|(_, z)| *z >= least);
+    }
+}
+
+/// Keeps the tokens whose surprise is closest to the entropy, until their probability exceeds `typical_p`.
+fn keep_typical(sorted: &mut Vec<(u32, f32)>, typical_p: f32) {
+    if typical_p < 1.0 && sorted.len() > 1 {
+        let probabilities = probabilities(sorted);
+        let entropy = entropy(&probabilities);
+        let off = |i: &usize| (-probabilities[*i].ln() - entropy).abs();
+        let mut order: Vec<usize> = (0..sorted.len()).collect();
+        order.sort_by(|a, b| off(a).total_cmp(&off(b)));
+        let mut mass = 0.0;
+        let mut count = 0;
+        while count < order.len() && mass <= f64::from(typical_p) {
+            mass += probabilities[order[count]];
+            count += 1;
+        }
+        order.truncate(count);
+        order.sort_unstable();
+        *sorted = order.into_iter().map(|i| sorted[i]).collect();
+    }
+}
+
+/// Drops all tokens of at least this probability but the least likely of them.
+fn exclude_top_choices(sorted: &mut Vec<(u32, f32)>, threshold: f32) {
+    let probabilities = probabilities(sorted);
+    let tops = probabilities.iter().filter(|p| **p >= f64::from(threshold));
+    sorted.drain(..tops.count().saturating_sub(1));
+}
+
+/// The fixed temperature, or that of the entropy of what is left.
+fn temperature(kept: &[(u32, f32)], s: &Sampling) -> f32 {
+    if kept.len() < 2 || s.dynatemp_range.is_nan() || s.dynatemp_range <= 0.0 {
+        return s.temperature;
+    }
+    let relative = entropy(&probabilities(kept)) / (kept.len() as f64).ln();
+    let power = relative.clamp(0.0, 1.0).powf(s.dynatemp_exponent.into());
+    let least = f64::from((s.temperature - s.dynatemp_range).max(0.0));
+    let most = f64::from(s.temperature + s.dynatemp_range);
+    ((least + (most - least) * power) as f32).max(f32::MIN_POSITIVE)
 }
 
 /// The largest value with its index, the lowest on a tie; a NaN never wins.
@@ -141,6 +252,27 @@ fn keep_top_p(sorted: &mut Vec<(u32, f32)>, top_p: f32) {
         }
         sorted.truncate(count);
     }
+}
+
+/// The logarithms of probabilities that a row of logits gives.
+pub(crate) fn log_softmax(logits: &[f32], query: &LogprobQuery) -> Logprobs {
+    let value = |token: usize| match f64::from(logits[token]) {
+        value if value.is_nan() => f64::NEG_INFINITY,
+        value => value,
+    };
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|a, b| value(*b).partial_cmp(&value(*a)).unwrap_or(Ordering::Equal));
+    let largest = value(order[0]);
+    let sum: f64 = order.iter().map(|t| (value(*t) - largest).exp()).sum();
+    let logprob = |token: usize| match largest.is_finite() {
+        true => (value(token) - largest - sum.ln()) as f32,
+        false => f32::NEG_INFINITY,
+    };
+    let mut answer = Logprobs::new(query.token, logprob(query.token as usize));
+    for token in order.into_iter().take(query.top as usize) {
+        answer.push(token as u32, logprob(token));
+    }
+    answer
 }
 
 #[cfg(test)]
@@ -204,10 +336,11 @@ mod tests {
         };
         assert_eq!(seen(hot), [0, 1, 2, 3]);
         assert_eq!(seen(Sampling { top_k: 2, ..hot }), [1, 2]);
-        // Shares: 0.16, 0.43, 0.42, 0.09 of 1.10.
-        assert_eq!(seen(Sampling { top_p: 0.5, ..hot }), [1, 2]);
+        // The temperature comes last. Shares: 0.009, 0.519, 0.470, 0.001.
+        assert_eq!(seen(Sampling { top_p: 0.6, ..hot }), [1, 2]);
+        assert_eq!(seen(Sampling { top_p: 0.5, ..hot }), [1]);
         assert_eq!(seen(Sampling { top_p: 0.0, ..hot }), [1]);
-        // exp(-4 / 4) = 0.37, exp(-6 / 4) = 0.22
-        assert_eq!(seen(Sampling { min_p: 0.3, ..hot }), [0, 1, 2]);
+        // exp(-4) = 0.018, exp(-6) = 0.002
+        assert_eq!(seen(Sampling { min_p: 0.01, ..hot }), [0, 1, 2]);
     }
 }

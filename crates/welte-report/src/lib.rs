@@ -5,6 +5,7 @@
 mod floor;
 pub mod ladder;
 mod lanes;
+pub mod load;
 mod page;
 pub mod profile;
 mod program;

@@ -1,19 +1,20 @@
 //! The one place that turns the engine's stream into events: text, reasoning, calls, and the end.
 
-use crate::app::{Active, App};
 use crate::error::Failure;
+use crate::models::{Active, Lease};
 use futures_core::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use welte::{Outcome, StopReason};
+use welte::{Logprobs, Outcome, StopReason};
 use welte_text::calls::{self, CallParser};
 
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
+    /// Probabilities of tokens, if they were asked for. Their text follows.
+    Logprobs(Vec<Logprobs>),
     Text(String),
     Reasoning(String),
     /// A complete call. The arguments are a JSON object, as text.
@@ -34,6 +35,10 @@ pub(crate) struct End {
     pub(crate) problems: Vec<String>,
     /// Share of the memory's speed that decoding reached.
     pub(crate) floor_share: Option<f64>,
+    /// Tokens up to the end of the reasoning.
+    pub(crate) reasoning_tokens: usize,
+    /// Probabilities of the prompt's tokens from the second on, if they were asked for.
+    pub(crate) prompt_logprobs: Vec<Logprobs>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +60,7 @@ pub(crate) struct Parsing {
 
 /// An answer while it is generated. Dropping it ends the request.
 pub(crate) struct Answer {
-    app: Arc<App>,
+    served: Lease,
     stream: welte::Stream,
     parsing: Option<Parsing>,
     prompt_tokens: usize,
@@ -66,24 +71,25 @@ pub(crate) struct Answer {
     call: Option<(String, String)>,
     calls: usize,
     problems: Vec<String>,
+    reasoning_tokens: usize,
     over: bool,
     failed: bool,
 }
 
 impl Answer {
     pub(crate) fn new(
-        app: &Arc<App>,
+        served: &Lease,
         stream: welte::Stream,
         parsing: Option<Parsing>,
         active: Active,
     ) -> Answer {
-        app.metrics.begun(active.prompt_tokens);
+        served.metrics.begun(active.prompt_tokens);
         let (started, prompt_tokens) = (active.since, active.prompt_tokens);
-        app.active().insert(stream.number(), active);
+        served.active().insert(stream.number(), active);
         Answer {
             started,
             prompt_tokens,
-            app: app.clone(),
+            served: served.clone(),
             stream,
             parsing,
             last_piece: None,
@@ -91,6 +97,7 @@ impl Answer {
             call: None,
             calls: 0,
             problems: Vec::new(),
+            reasoning_tokens: 0,
             over: false,
             failed: false,
         }
@@ -104,14 +111,22 @@ impl Answer {
     fn piece(&mut self, piece: String) {
         let now = Instant::now();
         if let Some(last) = self.last_piece.replace(now) {
-            self.app.metrics.piece(now - last);
+            self.served.metrics.piece(now - last);
         }
+        self.take_logprobs();
         match &mut self.parsing {
             Some(parsing) => {
                 let events = parsing.parser.push(&piece);
                 self.take(events);
             }
             None => self.ready.push_back(Event::Text(piece)),
+        }
+    }
+
+    fn take_logprobs(&mut self) {
+        let logprobs = self.stream.take_logprobs().to_vec();
+        if !logprobs.is_empty() {
+            self.ready.push_back(Event::Logprobs(logprobs));
         }
     }
 
@@ -126,7 +141,10 @@ impl Answer {
             }
             match event {
                 calls::Event::Text(text) => self.ready.push_back(Event::Text(text)),
-                calls::Event::Reasoning(text) => self.ready.push_back(Event::Reasoning(text)),
+                calls::Event::Reasoning(text) => {
+                    self.reasoning_tokens = self.stream.generated();
+                    self.ready.push_back(Event::Reasoning(text));
+                }
                 calls::Event::CallBegin { name, .. } => self.call = Some((name, String::new())),
                 calls::Event::CallArguments { delta, .. } => {
                     if let Some((_, arguments)) = &mut self.call {
@@ -152,6 +170,7 @@ impl Answer {
     }
 
     fn end(&mut self) -> Result<(), Failure> {
+        self.take_logprobs();
         let events = self.parsing.as_mut().map(|parsing| parsing.parser.finish());
         self.take(events.unwrap_or_default());
         let Some(outcome) = self.stream.outcome().cloned() else {
@@ -167,20 +186,19 @@ impl Answer {
             StopReason::StopString(string) => Reason::StopString(string.clone()),
             _ => Reason::Stop,
         };
-        self.app
+        self.served
             .metrics
             .ended(Some(&outcome), false, self.started.elapsed());
         let seconds = outcome.timings.generation.as_secs_f64();
         let speed = outcome.timings.bytes as f64 / seconds;
         let in_cache = self.in_cache();
-        let floor_share = self
-            .app
-            .options
-            .bandwidth
-            .filter(|_| !in_cache && seconds > 0.0);
+        let floor_share = self.served.bandwidth.filter(|_| !in_cache && seconds > 0.0);
         let floor_share = floor_share.map(|bandwidth| speed / bandwidth);
         self.ready.push_back(Event::End(Box::new(End {
             reason,
+            // A stop string takes tokens back.
+            reasoning_tokens: self.reasoning_tokens.min(outcome.tokens.len()),
+            prompt_logprobs: self.stream.prompt_logprobs(),
             outcome,
             problems: std::mem::take(&mut self.problems),
             floor_share,
@@ -190,7 +208,7 @@ impl Answer {
 
     /// A model in the device's cache is not limited by memory.
     fn in_cache(&self) -> bool {
-        let model = &self.app.served.model;
+        let model = &self.served.model;
         model.bytes_per_token(1) <= model.device().cache_bytes
     }
 }
@@ -231,10 +249,10 @@ impl Stream for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.app.active().remove(&self.stream.number());
+        self.served.active().remove(&self.stream.number());
         if self.failed || !self.over {
             let whole = self.started.elapsed();
-            self.app.metrics.ended(None, self.failed, whole);
+            self.served.metrics.ended(None, self.failed, whole);
         }
     }
 }
@@ -302,12 +320,14 @@ pub(crate) struct Whole {
     pub(crate) reasoning: String,
     /// Names and arguments.
     pub(crate) calls: Vec<(String, String)>,
+    pub(crate) logprobs: Vec<Logprobs>,
     end: Option<Box<End>>,
 }
 
 impl Whole {
     fn add(&mut self, event: Event) {
         match event {
+            Event::Logprobs(logprobs) => self.logprobs.extend(logprobs),
             Event::Text(text) => self.text.push_str(&text),
             Event::Reasoning(text) => self.reasoning.push_str(&text),
             Event::Call { name, arguments } => self.calls.push((name, arguments)),

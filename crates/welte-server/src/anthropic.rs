@@ -5,6 +5,7 @@ use crate::app::App;
 use crate::ask::{self, Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::models::Lease;
 use crate::router::Outcome;
 use crate::{sampling, sse};
 use serde_json::{Map, Value, json};
@@ -14,7 +15,8 @@ use welte_text::ToolCall;
 
 /// `POST /v1/messages`
 pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, app.id("msg_"));
+    let served = lease(&app, &mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("msg_"));
     ask.options.max_tokens = fields.need("max_tokens")?;
     sampling::take(&mut fields, &mut ask.options)?;
     if let Some(stop) = fields.take::<Value>("stop_sequences")? {
@@ -29,6 +31,7 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
     if stream {
         let format = MessageStream {
             app,
+            served,
             id,
             prompt_tokens: answers.first().map_or(0, Answer::prompt_tokens),
             blocks: 0,
@@ -43,38 +46,28 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
     let end = whole.end()?;
     let (reason, sequence) = stop_reason(end);
     Ok(ok(&json!({
-        "id": id, "type": "message", "role": "assistant", "model": app.served.id, "content": blocks(&app, whole),
+        "id": id, "type": "message", "role": "assistant", "model": served.id, "content": blocks(&app, whole),
         "stop_reason": reason, "stop_sequence": sequence, "usage": usage(end),
     })))
 }
 
 /// `POST /v1/messages/count_tokens`
 pub(crate) async fn count_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, String::new());
+    let served = lease(&app, &mut fields).await?;
+    let mut ask = Ask::new(&app, &served, String::new());
     conversation(&mut fields, &mut ask)?;
     fields.finish()?;
-    let counted = tokio::task::spawn_blocking(move || {
-        let mut count = 0;
-        for prompt in &ask.prompts {
-            if let Prompt::Chat {
-                messages,
-                variables,
-            } = prompt
-            {
-                let text =
-                    ask::render(&app, ask.model.as_deref(), messages, variables, &ask.tools)?;
-                count += app.served.model.encode_rendered(&text)?.len();
-            }
-        }
-        Ok(ok(&json!({ "input_tokens": count })))
-    });
-    let counted = counted.await;
-    counted.unwrap_or_else(|error| Err(Failure::server(format!("a fault of ours: {error}"))))
+    let count = ask::count(ask).await?;
+    Ok(ok(&json!({ "input_tokens": count })))
+}
+
+async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failure> {
+    let name: String = fields.need("model")?;
+    app.lease(Some(&name)).await
 }
 
 /// Takes the fields that make the prompt.
 fn conversation(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
-    ask.model = Some(fields.need("model")?);
     let mut all = Vec::new();
     if let Some(system) = fields.take::<Value>("system")? {
         let mut system = Content::of(system, &fields.name("system"))?;
@@ -274,6 +267,7 @@ enum Block {
 
 struct MessageStream {
     app: Arc<App>,
+    served: Lease,
     id: String,
     prompt_tokens: usize,
     /// Blocks so far.
@@ -312,13 +306,14 @@ impl MessageStream {
 impl sse::Format for MessageStream {
     fn begin(&mut self) -> Vec<Value> {
         vec![json!({ "type": "message_start", "message": {
-            "id": self.id, "type": "message", "role": "assistant", "model": self.app.served.id, "content": [],
+            "id": self.id, "type": "message", "role": "assistant", "model": self.served.id, "content": [],
             "stop_reason": null, "stop_sequence": null, "usage": { "input_tokens": self.prompt_tokens, "output_tokens": 0 },
         }})]
     }
 
     fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
         match event {
+            Event::Logprobs(_) => Vec::new(),
             Event::Text(text) => self.grow(
                 Block::Text,
                 json!({ "type": "text", "text": "" }),
@@ -363,7 +358,6 @@ impl sse::Format for MessageStream {
     }
 
     fn write(&self, value: &Value) -> String {
-        let kind = value["type"].as_str().unwrap_or_default();
-        format!("event: {kind}\n{}", sse::data(value))
+        sse::named(value)
     }
 }

@@ -1,115 +1,66 @@
-//! What all requests share: the model, the options, the figures.
+//! What all requests share: the models, the options, the keys.
 
 use crate::ServerOptions;
-use crate::engine::History;
 use crate::error::Failure;
-use crate::metrics::Metrics;
+use crate::fields::Fields;
+use crate::models::{Catalog, Lease, Models, Served};
+use crate::openai::Store;
 use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use welte::{ChatTemplate, Engine, Model};
-use welte_text::calls::Format;
 
 /// The state of the server.
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
-    pub(crate) served: Served,
-    pub(crate) metrics: Metrics,
+    pub(crate) models: Arc<Models>,
+    /// Stored responses.
+    pub(crate) responses: Store,
     pub(crate) started: Instant,
     pub(crate) draining: AtomicBool,
-    pub(crate) history: tokio::sync::Mutex<History>,
-    /// Requests in the engine, by the numbers that the engine gave them.
-    active: Mutex<BTreeMap<u64, Active>>,
     keys: Vec<[u8; 32]>,
     ids: RandomState,
     count: AtomicU64,
 }
 
-/// A request in the engine, as the server sees it.
-#[derive(Clone)]
-pub(crate) struct Active {
-    pub(crate) id: String,
-    pub(crate) prompt_tokens: usize,
-    pub(crate) since: Instant,
-}
-
-/// A model with what the server needs beside it.
-pub(crate) struct Served {
-    pub(crate) id: String,
-    pub(crate) model: Model,
-    pub(crate) engine: Engine,
-    pub(crate) template: Option<ChatTemplate>,
-    /// How the model writes calls and reasoning.
-    pub(crate) format: Option<Format>,
-    /// Control tokens that mark calls and reasoning.
-    pub(crate) controls: Vec<u32>,
-    /// Seconds since 1970.
-    pub(crate) created: u64,
-}
-
-impl Served {
-    fn new(model: Model, options: &ServerOptions) -> Result<Served, welte::Error> {
-        let source = model.chat_template_source();
-        let format = source.map(Format::of_template);
-        let controls = match (&format, model.tokenizer()) {
-            (Some(format), Ok(tokenizer)) => format.control_tokens(tokenizer),
-            _ => Vec::new(),
-        };
-        let template = source.map(|_| model.chat_template()).transpose()?;
-        let alias = options.alias.clone();
-        Ok(Served {
-            id: alias.unwrap_or_else(|| name_of(model.origin())),
-            engine: Engine::new(&model, &options.engine)?,
-            template,
-            format,
-            controls,
-            created: unix_time().as_secs(),
-            model,
-        })
-    }
-}
-
-/// The last part of a path, without `.gguf`.
-fn name_of(origin: &str) -> String {
-    let last = origin.trim_end_matches('/').rsplit('/').next();
-    let last = last.unwrap_or(origin);
-    last.strip_suffix(".gguf").unwrap_or(last).to_string()
-}
-
 impl App {
-    pub(crate) fn new(model: Model, options: ServerOptions) -> Result<App, welte::Error> {
+    pub(crate) fn new(catalog: Catalog, options: ServerOptions) -> Result<App, welte::Error> {
         let hash = |key: &String| sha256(key);
         Ok(App {
-            served: Served::new(model, &options)?,
+            models: Arc::new(Models::new(catalog, &options)?),
             keys: options.api_keys.iter().map(hash).collect(),
-            metrics: Metrics::default(),
+            responses: Store::new(options.stored_responses),
             started: Instant::now(),
             draining: AtomicBool::new(false),
-            history: tokio::sync::Mutex::default(),
-            active: Mutex::default(),
             ids: RandomState::new(),
             count: AtomicU64::new(0),
             options,
         })
     }
 
-    /// The model that a request names. The default is the only one.
-    pub(crate) fn model(&self, name: Option<&str>) -> Result<&Served, Failure> {
-        let served = &self.served;
-        match name {
-            Some(name) if name != served.id && !is_default(name, &served.id) => Err(Failure {
-                field: Some("model".to_string()),
-                ..Failure::new(
-                    StatusCode::NOT_FOUND,
-                    format!("model {name:?} is not served here; use {:?}", served.id),
-                )
-            }),
-            _ => Ok(served),
-        }
+    /// The model that a request names, or the default one, for use. Loads it if need be.
+    pub(crate) async fn lease(&self, name: Option<&str>) -> Result<Lease, Failure> {
+        self.models.lease(name, &self.options).await
+    }
+
+    /// As [`App::lease`], for the field `model`, which may be missing.
+    pub(crate) async fn lease_of(&self, fields: &mut Fields) -> Result<Lease, Failure> {
+        let name: Option<String> = fields.take("model")?;
+        self.lease(name.as_deref()).await
+    }
+
+    /// The model that a request names, or the default one, if it is loaded.
+    pub(crate) fn peek(&self, name: Option<&str>) -> Result<Arc<Served>, Failure> {
+        let entry = self.models.find(name)?;
+        entry.loaded().ok_or_else(|| {
+            let message = format!(
+                "model {:?} is not loaded; its first request loads it",
+                entry.id
+            );
+            Failure::new(StatusCode::CONFLICT, message)
+        })
     }
 
     /// A new id, which cannot be guessed.
@@ -145,18 +96,9 @@ impl App {
             && key.is_some()
     }
 
-    pub(crate) fn active(&self) -> MutexGuard<'_, BTreeMap<u64, Active>> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
-}
-
-/// Clients of Ollama name a tag.
-fn is_default(name: &str, id: &str) -> bool {
-    name.strip_suffix(":latest") == Some(id)
 }
 
 fn sha256(text: &str) -> [u8; 32] {

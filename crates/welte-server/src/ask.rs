@@ -1,8 +1,9 @@
 //! The one form of request that all APIs convert to, and its way into the engine.
 
 use crate::answer::{Answer, Parsing};
-use crate::app::{Active, App};
+use crate::app::App;
 use crate::error::Failure;
+use crate::models::{Active, Lease, Served};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,14 +22,41 @@ pub(crate) enum Prompt {
     /// Text without a chat template.
     Text(String),
     Tokens(Vec<u32>),
+    /// What is between two texts, of which the beginning is known.
+    Infill {
+        prefix: String,
+        suffix: String,
+        middle: String,
+    },
+}
+
+impl Prompt {
+    /// The tokens of a prompt that is no conversation.
+    pub(crate) fn encode(&self, served: &Served) -> Result<Vec<u32>, Failure> {
+        match self {
+            Prompt::Tokens(tokens) => Ok(tokens.clone()),
+            Prompt::Text(text) => Ok(served.model.encode(text)?),
+            Prompt::Infill {
+                prefix,
+                suffix,
+                middle,
+            } => {
+                let mut tokens = served.model.encode_infill(prefix, suffix)?;
+                let tokenizer = served.model.tokenizer()?;
+                tokens.extend(tokenizer.encode(middle, false, false)?);
+                Ok(tokens)
+            }
+            Prompt::Chat { .. } => Err(Failure::server("a conversation is no text")),
+        }
+    }
 }
 
 /// A request of any API.
 pub(crate) struct Ask {
     /// Its id in the response.
     pub(crate) id: String,
-    /// The model, if the request names one.
-    pub(crate) model: Option<String>,
+    /// The model.
+    pub(crate) served: Lease,
     pub(crate) prompts: Vec<Prompt>,
     pub(crate) options: GenerateOptions,
     /// Answers to each prompt.
@@ -46,12 +74,12 @@ const MOST_CHOICES: usize = 64;
 
 impl Ask {
     /// A request with the server's defaults.
-    pub(crate) fn new(app: &App, id: String) -> Ask {
+    pub(crate) fn new(app: &App, served: &Lease, id: String) -> Ask {
         let mut options = app.options.defaults.clone();
         options.sampling.seed = app.options.seed.unwrap_or_else(|| app.seed());
         Ask {
             id,
-            model: None,
+            served: served.clone(),
             prompts: Vec::new(),
             options,
             choices: 1,
@@ -66,11 +94,11 @@ impl Ask {
         let app = app.clone();
         // Rendering and encoding a long prompt takes a while.
         let started = tokio::task::spawn_blocking(move || self.submit(&app)).await;
-        started.unwrap_or_else(|error| Err(Failure::server(format!("a fault of ours: {error}"))))
+        started.unwrap_or_else(|error| Err(Failure::fault(&error)))
     }
 
     fn submit(self, app: &Arc<App>) -> Result<Vec<Answer>, Failure> {
-        let served = app.model(self.model.as_deref())?;
+        let served = &self.served;
         let count = self.choices.saturating_mul(self.prompts.len());
         if count == 0 || count > MOST_CHOICES {
             let problem = format!("a request may have 1 to {MOST_CHOICES} answers, not {count}");
@@ -78,7 +106,7 @@ impl Ask {
         }
         let mut answers = Vec::new();
         for prompt in &self.prompts {
-            let (tokens, rendered) = self.encode(app, prompt)?;
+            let (tokens, rendered) = self.encode(prompt)?;
             let tools = self.tools.iter().filter_map(Tool::from_json).collect();
             let parsing = match (rendered, served.format) {
                 (Some(rendered), Some(format)) => Some(Parsing {
@@ -90,6 +118,10 @@ impl Ask {
             for choice in 0..self.choices {
                 let mut request = Request::new(tokens.clone());
                 request.options = self.options.clone();
+                if matches!(prompt, Prompt::Infill { .. }) {
+                    let ends = served.model.tokenizer()?.infill_ends();
+                    request.options.stop_tokens.extend(ends);
+                }
                 let seed = &mut request.options.sampling.seed;
                 *seed = seed.wrapping_add(choice as u64);
                 if parsing.is_some() {
@@ -100,7 +132,7 @@ impl Ask {
                 request.deadline = app.options.timeout.map(|timeout| started + timeout);
                 let stream = served.engine.submit(request).inspect_err(|error| {
                     if matches!(error, welte::Error::Busy { .. }) {
-                        app.metrics.refused.fetch_add(1, Ordering::Relaxed);
+                        served.metrics.refused.fetch_add(1, Ordering::Relaxed);
                     }
                 })?;
                 let active = Active {
@@ -108,38 +140,45 @@ impl Ask {
                     prompt_tokens: tokens.len(),
                     since: started,
                 };
-                answers.push(Answer::new(app, stream, parsing.clone(), active));
+                answers.push(Answer::new(served, stream, parsing.clone(), active));
             }
         }
         Ok(answers)
     }
 
     /// The tokens of a prompt, and its text if a template rendered it.
-    fn encode(&self, app: &App, prompt: &Prompt) -> Result<(Vec<u32>, Option<String>), Failure> {
-        let served = app.model(self.model.as_deref())?;
+    fn encode(&self, prompt: &Prompt) -> Result<(Vec<u32>, Option<String>), Failure> {
+        let served = &self.served;
         match prompt {
-            Prompt::Tokens(tokens) => Ok((tokens.clone(), None)),
-            Prompt::Text(text) => Ok((served.model.encode(text)?, None)),
             Prompt::Chat {
                 messages,
                 variables,
             } => {
-                let text = render(app, self.model.as_deref(), messages, variables, &self.tools)?;
+                let text = render(served, messages, variables, &self.tools)?;
                 Ok((served.model.encode_rendered(&text)?, Some(text)))
             }
+            prompt => Ok((prompt.encode(served)?, None)),
         }
     }
 }
 
+/// Counts the tokens of a request's prompts.
+pub(crate) async fn count(ask: Ask) -> Result<usize, Failure> {
+    let counted = tokio::task::spawn_blocking(move || {
+        let encode = |prompt| Ok(ask.encode(prompt)?.0.len());
+        ask.prompts.iter().map(encode).sum()
+    });
+    let counted = counted.await;
+    counted.unwrap_or_else(|error| Err(Failure::fault(&error)))
+}
+
 /// The prompt of a conversation.
 pub(crate) fn render(
-    app: &App,
-    model: Option<&str>,
+    served: &Served,
     messages: &[Message],
     variables: &Map<String, Value>,
     tools: &[Value],
 ) -> Result<String, Failure> {
-    let served = app.model(model)?;
     let Some(template) = &served.template else {
         let origin = served.model.origin().to_string();
         return Err(welte::Error::NoChatTemplate { origin }.into());

@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::error::{Api, Failure, ok};
+use crate::models::Served;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -15,11 +16,12 @@ use welte_table::{
     BufferRef, CacheKind, Command, NO_WEIGHT, Pass, PassKind, Program, Source, Usage,
 };
 
-type Asked = Query<HashMap<String, String>>;
+/// The query of a request.
+pub(crate) type Asked = Query<HashMap<String, String>>;
 
 /// `GET /welte/table`
 pub(crate) async fn table(State(app): State<Arc<App>>, Query(asked): Asked) -> Response {
-    match app.model(asked.get("model").map(String::as_str)) {
+    match app.peek(asked.get("model").map(String::as_str)) {
         Ok(served) => ok(&table_of(served.model.program())),
         Err(failure) => failure.response(Api::OpenAi),
     }
@@ -144,8 +146,8 @@ impl Rates {
 }
 
 /// Waits for the scheduler's next turn.
-async fn snapshot(app: &App) -> Result<Box<Snapshot>, Failure> {
-    let engine = &app.served.engine;
+async fn snapshot(served: &Served) -> Result<Box<Snapshot>, Failure> {
+    let engine = &served.engine;
     let begun = Instant::now();
     engine.ask_snapshot();
     loop {
@@ -161,10 +163,10 @@ async fn snapshot(app: &App) -> Result<Box<Snapshot>, Failure> {
 }
 
 async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
-    let served = app.model(model)?;
+    let served = app.peek(model)?;
     // One at a time: the engine makes one snapshot at a time.
-    let mut history = app.history.lock().await;
-    let snapshot = snapshot(app).await?;
+    let mut history = served.history.lock().await;
+    let snapshot = snapshot(&served).await?;
     let moment = history.add(&snapshot);
     let rates = Rates::since(moment, &snapshot);
     let before = moment.map_or(&[][..], |moment| moment.positions.as_slice());
@@ -173,7 +175,7 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
     let rows = |kind: PassKind| program.pass(kind).map(|pass| program.passes[pass].rows);
     let spec = model.spec();
     let info = model.device();
-    let bandwidth = app.options.bandwidth;
+    let bandwidth = served.bandwidth;
     let in_cache = model.bytes_per_token(1) <= info.cache_bytes;
     let step_bytes = model.bytes_per_token(1) as f64;
     let floor_share = bandwidth
@@ -183,7 +185,7 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
         .engine
         .replaying()
         .map_or("one pass for each token".to_string(), ToString::to_string);
-    let metrics = &app.metrics;
+    let metrics = &served.metrics;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let entries = model.plan().entries.iter();
     let entries: Vec<Value> = entries
@@ -207,8 +209,8 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
         "rates": {
             "decode": rates.decode, "prompt": rates.prompt, "rows": rates.rows, "floor_share": floor_share,
         },
-        "slots": slots(app, &snapshot, before, rates.seconds),
-        "queue": queue(app, &snapshot),
+        "slots": slots(&served, &snapshot, before, rates.seconds),
+        "queue": queue(&served, &snapshot),
         "pools": pools(program, &snapshot),
         "tree": {
             "nodes": snapshot.nodes.len(), "capacity": snapshot.node_capacity,
@@ -224,8 +226,13 @@ async fn state_of(app: &App, model: Option<&str>) -> Result<Value, Failure> {
     }))
 }
 
-fn slots(app: &App, snapshot: &Snapshot, before: &[(u64, usize)], seconds: f64) -> Vec<Value> {
-    let active = app.active();
+fn slots(
+    served: &Served,
+    snapshot: &Snapshot,
+    before: &[(u64, usize)],
+    seconds: f64,
+) -> Vec<Value> {
+    let active = served.active();
     let slot = |(index, slot): (usize, &SlotSnapshot)| {
         let Some(number) = slot.request else {
             return json!({ "slot": index, "state": "idle" });
@@ -260,8 +267,8 @@ fn runs(pages: &[u32]) -> Vec<(u32, u32)> {
     runs
 }
 
-fn queue(app: &App, snapshot: &Snapshot) -> Vec<Value> {
-    let active = app.active();
+fn queue(served: &Served, snapshot: &Snapshot) -> Vec<Value> {
+    let active = served.active();
     let mut waiting = snapshot.waiting.clone();
     waiting.sort_by_key(|one| (std::cmp::Reverse(one.priority), one.request));
     let one = |one: &WaitingSnapshot| {

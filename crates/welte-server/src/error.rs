@@ -65,6 +65,11 @@ impl Failure {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
+    /// A thread of ours has failed.
+    pub(crate) fn fault(error: &tokio::task::JoinError) -> Failure {
+        Failure::server(format!("a fault of ours: {error}"))
+    }
+
     pub(crate) fn body(&self, api: Api) -> Value {
         let (code, message) = (self.status.as_u16(), &self.message);
         match api {
@@ -134,7 +139,7 @@ impl From<welte::Error> for Failure {
         let message = error.to_string();
         let status = match error {
             E::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
-            E::Deadline => StatusCode::SERVICE_UNAVAILABLE,
+            E::Deadline | E::Memory { .. } => StatusCode::SERVICE_UNAVAILABLE,
             E::Sampling { field, .. } => {
                 return Failure {
                     field: Some(field.to_string()),
@@ -147,7 +152,11 @@ impl From<welte::Error> for Failure {
                     ..Failure::request(message)
                 };
             }
+            E::NoEmbeddings { .. } => StatusCode::BAD_REQUEST,
             E::EmptyStopString
+            | E::EmptyBreaker
+            | E::NoInfill { .. }
+            | E::TooMany { .. }
             | E::ContextFull { .. }
             | E::EmptyPrompt
             | E::Token { .. }

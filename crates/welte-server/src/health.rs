@@ -1,4 +1,4 @@
-//! `/health` proves that the scheduler advances: it asks for a turn and waits for it.
+//! `/health` proves that the schedulers of all loaded models advance: it asks for a turn of each and waits for it.
 
 use crate::app::App;
 use crate::error::{Api, Failure, ok};
@@ -19,11 +19,18 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     if app.is_draining() {
         return unavailable("the server is about to end");
     }
-    let engine = &app.served.engine;
-    let (before, begun) = (engine.turns(), Instant::now());
-    engine.ping();
+    let begun = Instant::now();
+    let loaded = app.models.loaded();
+    let engines = loaded.iter().map(|served| &served.engine);
+    let asked: Vec<_> = engines.map(|engine| (engine, engine.turns())).collect();
+    for (engine, _) in &asked {
+        engine.ping();
+    }
     let mut pause = Duration::from_micros(100);
-    while engine.turns() == before {
+    while asked
+        .iter()
+        .any(|(engine, before)| engine.turns() == *before)
+    {
         if begun.elapsed() > PATIENCE {
             return unavailable("the scheduler does not advance");
         }

@@ -8,22 +8,33 @@ mod anthropic;
 mod app;
 mod ask;
 mod doors;
+mod embeddings;
 mod engine;
 mod error;
 mod fields;
 mod health;
+#[cfg(feature = "hub")]
+mod hub;
 mod llama;
+mod logprobs;
 mod metrics;
+mod models;
 mod ollama;
 mod openai;
+mod openapi;
 mod page;
 mod router;
 mod sampling;
 mod serve;
 mod sse;
+mod times;
 
+#[cfg(feature = "hub")]
+pub use hub::HubAccess;
+pub use models::{BandwidthOf, Catalog, Planned, name_of};
 pub use router::router;
 pub use serve::{Server, ShutdownHandle, serve};
+pub use times::keep_alive;
 
 use std::time::Duration;
 use welte::{EngineOptions, GenerateOptions};
@@ -32,8 +43,6 @@ use welte::{EngineOptions, GenerateOptions};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// The model's name; `None`: the file's name.
-    pub alias: Option<String>,
     /// Keys of clients; without any, everybody is welcome.
     pub api_keys: Vec<String>,
     /// Origins of web pages that may use the server, besides its own and those on this machine; `*`: all.
@@ -50,10 +59,19 @@ pub struct ServerOptions {
     pub seed: Option<u64>,
     /// Offer `/metrics`.
     pub metrics: bool,
-    /// Bytes per second that the device reads, if they are known.
-    pub bandwidth: Option<f64>,
+    /// The speed of a device, if it is known.
+    pub bandwidth: Option<BandwidthOf>,
+    /// How long an idle model stays loaded; `None`: until its memory is needed.
+    pub keep_alive: Option<Duration>,
+    /// Bytes that all loaded models may take together; `None`: what their devices have.
+    pub models_memory: Option<u64>,
     /// Queue and prefix store of the engine.
     pub engine: EngineOptions,
+    /// Memory for stored responses of `/v1/responses`, in bytes.
+    pub stored_responses: usize,
+    /// Lets clients download and delete models; `None`: they may not.
+    #[cfg(feature = "hub")]
+    pub hub: Option<HubAccess>,
     /// Connections at a time.
     pub connections: usize,
     /// How long answers may take after the server was asked to end.
@@ -63,7 +81,6 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         ServerOptions {
-            alias: None,
             api_keys: Vec::new(),
             origins: Vec::new(),
             hosts: Vec::new(),
@@ -73,7 +90,12 @@ impl Default for ServerOptions {
             seed: None,
             metrics: true,
             bandwidth: None,
+            keep_alive: None,
+            models_memory: None,
             engine: EngineOptions::default(),
+            stored_responses: 64 << 20,
+            #[cfg(feature = "hub")]
+            hub: None,
             connections: 1024,
             drain: Duration::from_secs(30),
         }

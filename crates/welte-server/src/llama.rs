@@ -3,39 +3,74 @@
 use crate::answer::{Answers, End, Event, Reason};
 use crate::app::App;
 use crate::ask::{self, Ask, Prompt};
+use crate::engine::Asked;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::metrics;
+use crate::models::{Lease, Served};
 use crate::openai::take_messages;
 use crate::router::Outcome;
-use crate::sse;
+use crate::{logprobs, sse};
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use welte::Logprobs;
 
 /// `POST /completion`
 pub(crate) async fn completion(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, app.id("cmpl-"));
-    ask.model = fields.take("model")?;
-    crate::sampling::take(&mut fields, &mut ask.options)?;
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
     let prompt: Value = fields.need("prompt")?;
     ask.prompts = vec![self::prompt(&fields, prompt)?];
+    answer(app, fields, ask).await
+}
+
+/// `POST /infill`
+pub(crate) async fn infill(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
+    let mut prefix = String::new();
+    for mut file in fields.objects("input_extra")? {
+        let name: String = file.take("filename")?.unwrap_or_default();
+        let text: String = file.need("text")?;
+        file.finish()?;
+        prefix.push_str(&format!("{name}\n{text}\n\n"));
+    }
+    prefix.push_str(&fields.need::<String>("input_prefix")?);
+    ask.prompts = vec![Prompt::Infill {
+        prefix,
+        suffix: fields.need("input_suffix")?,
+        middle: fields.take("prompt")?.unwrap_or_default(),
+    }];
+    answer(app, fields, ask).await
+}
+
+/// Takes the fields that completions share, and answers.
+async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask) -> Outcome {
+    crate::sampling::take(&mut fields, &mut ask.options)?;
+    let served = ask.served.clone();
     if let Some(limit) = fields.take::<i64>("n_predict")? {
         ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
     }
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
     let stream: bool = fields.take("stream")?.unwrap_or(false);
     fields.only("id_slot", &[json!(-1)])?;
-    fields.only("n_probs", &[json!(0)])?;
+    if let Some(top) = fields.take::<u32>("n_probs")?.filter(|top| *top > 0) {
+        ask.options.logprobs = Some(logprobs::checked(&fields, "n_probs", top)?);
+    }
     fields.only("return_tokens", &[json!(false)])?;
     fields.finish()?;
     let answers = ask.start(&app).await?;
     if stream {
         return Ok(sse::response(
             answers,
-            CompletionStream { app },
+            CompletionStream {
+                served,
+                logprobs: Vec::new(),
+            },
             "text/event-stream",
         ));
     }
@@ -43,7 +78,8 @@ pub(crate) async fn completion(app: Arc<App>, mut fields: Fields) -> Outcome {
     let [whole] = wholes.as_slice() else {
         return Err(Failure::server("the engine gave no result"));
     };
-    Ok(ok(&last(&app, &whole.text, whole.end()?)))
+    let value = last(&served, &whole.text, whole.end()?);
+    Ok(ok(&with_probabilities(value, &served, &whole.logprobs)))
 }
 
 /// A string, or a list of tokens.
@@ -59,7 +95,15 @@ fn prompt(fields: &Fields, value: Value) -> Result<Prompt, Failure> {
     }
 }
 
-fn last(app: &App, text: &str, end: &End) -> Value {
+/// Adds the probabilities of tokens, if there are any.
+fn with_probabilities(mut value: Value, served: &Served, all: &[Logprobs]) -> Value {
+    if !all.is_empty() {
+        value["completion_probabilities"] = logprobs::of_llama(served, all);
+    }
+    value
+}
+
+fn last(served: &Served, text: &str, end: &End) -> Value {
     let (outcome, timings) = (&end.outcome, &end.outcome.timings);
     let (kind, word) = match &end.reason {
         Reason::StopString(word) => ("word", word.as_str()),
@@ -71,7 +115,7 @@ fn last(app: &App, text: &str, end: &End) -> Value {
     let (prompt_ms, predicted_ms) = (ms(timings.prompt), ms(timings.generation));
     let computed = outcome.prompt_tokens.saturating_sub(outcome.cached_tokens);
     json!({
-        "index": 0, "content": text, "stop": true, "model": app.served.id,
+        "index": 0, "content": text, "stop": true, "model": served.id,
         "tokens_predicted": outcome.tokens.len(), "tokens_evaluated": outcome.prompt_tokens,
         "tokens_cached": outcome.cached_tokens, "stop_type": kind, "stopping_word": word, "truncated": false,
         "timings": {
@@ -83,7 +127,9 @@ fn last(app: &App, text: &str, end: &End) -> Value {
 }
 
 struct CompletionStream {
-    app: Arc<App>,
+    served: Lease,
+    /// Probabilities that the next event has.
+    logprobs: Vec<Logprobs>,
 }
 
 impl sse::Format for CompletionStream {
@@ -92,13 +138,19 @@ impl sse::Format for CompletionStream {
     }
 
     fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
-        match event {
-            Event::Text(text) | Event::Reasoning(text) => {
-                vec![json!({ "index": index, "content": text, "stop": false })]
+        let value = match event {
+            Event::Logprobs(logprobs) => {
+                self.logprobs.extend(logprobs);
+                return Vec::new();
             }
-            Event::Call { .. } => Vec::new(),
-            Event::End(end) => vec![last(&self.app, "", &end)],
-        }
+            Event::Text(text) | Event::Reasoning(text) => {
+                json!({ "index": index, "content": text, "stop": false })
+            }
+            Event::Call { .. } => return Vec::new(),
+            Event::End(end) => last(&self.served, "", &end),
+        };
+        let logprobs = std::mem::take(&mut self.logprobs);
+        vec![with_probabilities(value, &self.served, &logprobs)]
     }
 
     fn finish(&mut self) -> Vec<Value> {
@@ -116,13 +168,14 @@ impl sse::Format for CompletionStream {
 
 /// `POST /tokenize`
 pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
     let content: String = fields.need("content")?;
     let special = fields.take("add_special")?.unwrap_or(false);
     let parse = fields.take("parse_special")?.unwrap_or(true);
     let pieces: bool = fields.take("with_pieces")?.unwrap_or(false);
     fields.finish()?;
     aside(move || {
-        let tokenizer = app.served.model.tokenizer()?;
+        let tokenizer = served.model.tokenizer()?;
         let tokens = tokenizer.encode(&content, special, parse)?;
         let tokens: Vec<Value> = match pieces {
             false => tokens.into_iter().map(Value::from).collect(),
@@ -146,10 +199,11 @@ fn piece(bytes: &[u8]) -> Value {
 
 /// `POST /detokenize`
 pub(crate) async fn detokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
     let tokens: Vec<u32> = fields.need("tokens")?;
     fields.finish()?;
     aside(move || {
-        let content = app.served.model.tokenizer()?.decode(&tokens);
+        let content = served.model.tokenizer()?.decode(&tokens);
         Ok(ok(&json!({ "content": content })))
     })
     .await
@@ -157,11 +211,12 @@ pub(crate) async fn detokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
 
 /// `POST /apply-template`
 pub(crate) async fn apply_template(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
     let messages = take_messages(&mut fields)?;
     let variables: Map<String, Value> = fields.take("chat_template_kwargs")?.unwrap_or_default();
     fields.finish()?;
     aside(move || {
-        let prompt = ask::render(&app, None, &messages, &variables, &[])?;
+        let prompt = ask::render(&served, &messages, &variables, &[])?;
         Ok(ok(&json!({ "prompt": prompt })))
     })
     .await
@@ -170,12 +225,16 @@ pub(crate) async fn apply_template(app: Arc<App>, mut fields: Fields) -> Outcome
 /// Does something that takes a while without holding up other requests.
 async fn aside(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|error| Err(Failure::server(format!("a fault of ours: {error}"))))
+    done.unwrap_or_else(|error| Err(Failure::fault(&error)))
 }
 
 /// `GET /props`
-pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
-    let (served, options) = (&app.served, &app.options.defaults);
+pub(crate) async fn props(State(app): State<Arc<App>>, Query(asked): Asked) -> Response {
+    let served = match app.peek(asked.get("model").map(String::as_str)) {
+        Ok(served) => served,
+        Err(failure) => return failure.response(Api::LlamaCpp),
+    };
+    let options = &app.options.defaults;
     let s = &options.sampling;
     let tokens = match served.model.tokenizer() {
         Ok(tokenizer) => {
@@ -202,8 +261,11 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `GET /slots`: as many as the engine has. Requests that wait have none.
-pub(crate) async fn slots(State(app): State<Arc<App>>) -> Response {
-    let served = &app.served;
+pub(crate) async fn slots(State(app): State<Arc<App>>, Query(asked): Asked) -> Response {
+    let served = match app.peek(asked.get("model").map(String::as_str)) {
+        Ok(served) => served,
+        Err(failure) => return failure.response(Api::LlamaCpp),
+    };
     let busy = served.engine.status().running;
     let slot = |id: u32| json!({ "id": id, "n_ctx": served.model.context(), "is_processing": (id as usize) < busy });
     let slots: Vec<Value> = (0..served.model.program().slots).map(slot).collect();
@@ -212,7 +274,7 @@ pub(crate) async fn slots(State(app): State<Arc<App>>) -> Response {
 
 /// `GET /metrics`
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    let mut response = Response::new(Body::from(app.metrics.text(&app)));
+    let mut response = Response::new(Body::from(metrics::text(&app.models)));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response

@@ -1,6 +1,6 @@
 //! Counters and histograms for Prometheus, under vLLM's names where it has them.
 
-use crate::app::App;
+use crate::models::{Entry, Models, Served};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,8 +27,7 @@ impl Histogram {
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    fn write(&self, text: &mut String, name: &str, help: &str, labels: &str) {
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+    fn write(&self, text: &mut String, name: &str, labels: &str) {
         let mut sum = 0;
         let bounds = BOUNDS
             .iter()
@@ -100,126 +99,167 @@ impl Metrics {
         self.queued.add(outcome.timings.queued);
         self.whole.add(whole);
     }
-
-    pub(crate) fn text(&self, app: &App) -> String {
-        let status = app.served.engine.status();
-        let labels = format!("model_name={}", quoted(&app.served.id));
-        let mut text = String::new();
-        let mut one = |name: &str, kind: &str, help: &str, value: f64| {
-            let _ = writeln!(
-                text,
-                "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{{{labels}}} {value}"
-            );
-        };
-        let used = status.pages.saturating_sub(status.free_pages);
-        let share = used as f64 / status.pages.max(1) as f64;
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
-        let (gauge, counter) = ("gauge", "counter");
-        one(
-            "vllm:num_requests_running",
-            gauge,
-            "Requests that have a slot.",
-            status.running as f64,
-        );
-        one(
-            "vllm:num_requests_waiting",
-            gauge,
-            "Requests that wait for a slot or for pages.",
-            status.waiting as f64,
-        );
-        one(
-            "vllm:kv_cache_usage_perc",
-            gauge,
-            "Share of the cache's pages in use, from 0 to 1.",
-            share,
-        );
-        one(
-            "vllm:prompt_tokens_total",
-            counter,
-            "Tokens of prompts.",
-            count(&self.prompt_tokens),
-        );
-        one(
-            "vllm:generation_tokens_total",
-            counter,
-            "Generated tokens.",
-            count(&self.generated_tokens),
-        );
-        one(
-            "vllm:prefix_cache_queries_total",
-            counter,
-            "Tokens of prompts that were looked up.",
-            count(&self.prompt_tokens),
-        );
-        one(
-            "vllm:prefix_cache_hits_total",
-            counter,
-            "Tokens of prompts that were cached.",
-            count(&self.cached_tokens),
-        );
-        one(
-            "vllm:num_preemptions_total",
-            counter,
-            "Times that a request gave its pages to others.",
-            count(&self.preemptions),
-        );
-        one(
-            "welte_requests_total",
-            counter,
-            "Requests that the engine accepted.",
-            count(&self.requests),
-        );
-        one(
-            "welte_requests_refused_total",
-            counter,
-            "Requests that were refused because the queue was full.",
-            count(&self.refused),
-        );
-        one(
-            "welte_scheduler_turns_total",
-            counter,
-            "Turns of the scheduler.",
-            app.served.engine.turns() as f64,
-        );
-        let name = "vllm:request_success_total";
-        let _ = writeln!(
-            text,
-            "# HELP {name} Requests that have ended, by reason.\n# TYPE {name} counter"
-        );
-        for (reason, counter) in REASONS.iter().zip(&self.finished) {
-            let _ = writeln!(
-                text,
-                "{name}{{{labels},finished_reason=\"{reason}\"}} {}",
-                count(counter)
-            );
-        }
-        for (histogram, name, help) in [
-            (
-                &self.first_token,
-                "vllm:time_to_first_token_seconds",
-                "Time from a request to its first token.",
-            ),
-            (
-                &self.between_tokens,
-                "vllm:inter_token_latency_seconds",
-                "Time between two pieces of an answer.",
-            ),
-            (
-                &self.queued,
-                "vllm:request_queue_time_seconds",
-                "Time that a request waited.",
-            ),
-            (
-                &self.whole,
-                "vllm:e2e_request_latency_seconds",
-                "Time from a request to its end.",
-            ),
-        ] {
-            histogram.write(&mut text, name, help, &labels);
-        }
-        text
-    }
 }
+
+/// A counter or a gauge: name, kind, help, and its value for a model.
+type One = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Entry, Option<&Served>) -> Option<f64>,
+);
+
+const ONES: &[One] = &[
+    (
+        "vllm:num_requests_running",
+        "gauge",
+        "Requests that have a slot.",
+        |_, served| Some(served.map_or(0, |s| s.engine.status().running) as f64),
+    ),
+    (
+        "vllm:num_requests_waiting",
+        "gauge",
+        "Requests that wait for a slot or for pages.",
+        |_, served| Some(served.map_or(0, |s| s.engine.status().waiting) as f64),
+    ),
+    (
+        "vllm:kv_cache_usage_perc",
+        "gauge",
+        "Share of the cache's pages in use, from 0 to 1.",
+        |_, served| {
+            let status = served?.engine.status();
+            let used = status.pages.saturating_sub(status.free_pages);
+            Some(used as f64 / status.pages.max(1) as f64)
+        },
+    ),
+    (
+        "vllm:prompt_tokens_total",
+        "counter",
+        "Tokens of prompts.",
+        |entry, _| count(&entry.metrics.prompt_tokens),
+    ),
+    (
+        "vllm:generation_tokens_total",
+        "counter",
+        "Generated tokens.",
+        |entry, _| count(&entry.metrics.generated_tokens),
+    ),
+    (
+        "vllm:prefix_cache_queries_total",
+        "counter",
+        "Tokens of prompts that were looked up.",
+        |entry, _| count(&entry.metrics.prompt_tokens),
+    ),
+    (
+        "vllm:prefix_cache_hits_total",
+        "counter",
+        "Tokens of prompts that were cached.",
+        |entry, _| count(&entry.metrics.cached_tokens),
+    ),
+    (
+        "vllm:num_preemptions_total",
+        "counter",
+        "Times that a request gave its pages to others.",
+        |entry, _| count(&entry.metrics.preemptions),
+    ),
+    (
+        "welte_requests_total",
+        "counter",
+        "Requests that the engine accepted.",
+        |entry, _| count(&entry.metrics.requests),
+    ),
+    (
+        "welte_requests_refused_total",
+        "counter",
+        "Requests that were refused because the queue was full.",
+        |entry, _| count(&entry.metrics.refused),
+    ),
+    (
+        "welte_scheduler_turns_total",
+        "counter",
+        "Turns of the scheduler since the model was loaded.",
+        |_, served| Some(served?.engine.turns() as f64),
+    ),
+    (
+        "welte_model_loaded",
+        "gauge",
+        "1 if the model is loaded.",
+        |_, served| Some(f64::from(u8::from(served.is_some()))),
+    ),
+];
+
+fn count(counter: &AtomicU64) -> Option<f64> {
+    Some(counter.load(Ordering::Relaxed) as f64)
+}
+
+/// Everything, in Prometheus's text format.
+pub(crate) fn text(models: &Models) -> String {
+    let entries = models.all();
+    let all: Vec<_> = entries
+        .iter()
+        .map(|entry| {
+            (
+                entry,
+                entry.loaded(),
+                format!("model_name={}", quoted(&entry.id)),
+            )
+        })
+        .collect();
+    let mut text = String::new();
+    for (name, kind, help, value) in ONES {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (entry, served, labels) in &all {
+            if let Some(value) = value(entry, served.as_deref()) {
+                let _ = writeln!(text, "{name}{{{labels}}} {value}");
+            }
+        }
+    }
+    let name = "vllm:request_success_total";
+    let help = "Requests that have ended, by reason.";
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+    for (entry, _, labels) in &all {
+        for (reason, counter) in REASONS.iter().zip(&entry.metrics.finished) {
+            let count = counter.load(Ordering::Relaxed);
+            let _ = writeln!(
+                text,
+                "{name}{{{labels},finished_reason=\"{reason}\"}} {count}"
+            );
+        }
+    }
+    for (name, help, histogram) in HISTOGRAMS {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
+        for (entry, _, labels) in &all {
+            histogram(&entry.metrics).write(&mut text, name, labels);
+        }
+    }
+    text
+}
+
+/// Name, help and place of a histogram.
+type Times = (&'static str, &'static str, fn(&Metrics) -> &Histogram);
+
+const HISTOGRAMS: &[Times] = &[
+    (
+        "vllm:time_to_first_token_seconds",
+        "Time from a request to its first token.",
+        |metrics| &metrics.first_token,
+    ),
+    (
+        "vllm:inter_token_latency_seconds",
+        "Time between two pieces of an answer.",
+        |metrics| &metrics.between_tokens,
+    ),
+    (
+        "vllm:request_queue_time_seconds",
+        "Time that a request waited.",
+        |metrics| &metrics.queued,
+    ),
+    (
+        "vllm:e2e_request_latency_seconds",
+        "Time from a request to its end.",
+        |metrics| &metrics.whole,
+    ),
+];
 
 /// A label's value.
 fn quoted(text: &str) -> String {

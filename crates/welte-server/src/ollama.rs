@@ -5,19 +5,20 @@ use crate::app::{App, unix_time};
 use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::models::{Entry, Lease, Served};
 use crate::router::Outcome;
-use crate::{sampling, sse};
+use crate::{keep_alive, logprobs, sampling, sse};
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use welte::Message;
+use welte::{Logprobs, Message};
 use welte_text::ToolCall;
 
 /// `POST /api/chat`
 pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let (mut ask, stream) = take_common(&app, &mut fields)?;
+    let (mut ask, stream) = take_common(&app, &mut fields).await?;
     let messages = fields.objects("messages")?;
     let messages: Vec<Message> = messages
         .into_iter()
@@ -27,7 +28,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     let variables = thinking(&mut fields)?;
     fields.finish()?;
     if messages.is_empty() {
-        return Ok(loaded(&app, true));
+        return Ok(loaded(&ask.served, true));
     }
     ask.prompts.push(Prompt::Chat {
         messages,
@@ -38,21 +39,29 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
 
 /// `POST /api/generate`
 pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let (mut ask, stream) = take_common(&app, &mut fields)?;
+    let (mut ask, stream) = take_common(&app, &mut fields).await?;
     let prompt: String = fields.take("prompt")?.unwrap_or_default();
     let system: Option<String> = fields.take("system")?;
     let raw: bool = fields.take("raw")?.unwrap_or(false);
     let variables = thinking(&mut fields)?;
-    fields.only("suffix", &[json!("")])?;
+    let suffix: String = fields.take("suffix")?.unwrap_or_default();
     fields.only("template", &[json!("")])?;
     fields.only("images", &[json!([])])?;
     fields.only("context", &[json!([])])?;
     fields.finish()?;
     if prompt.is_empty() {
-        return Ok(loaded(&app, false));
+        return Ok(loaded(&ask.served, false));
+    }
+    if !suffix.is_empty() {
+        ask.prompts.push(Prompt::Infill {
+            prefix: prompt,
+            suffix,
+            middle: String::new(),
+        });
+        return answer(app, ask, stream, false).await;
     }
     ask.prompts
-        .push(match raw || app.served.template.is_none() {
+        .push(match raw || ask.served.template.is_none() {
             true => Prompt::Text(prompt),
             false => {
                 let system = system.map(|text| Message::new("system", text));
@@ -66,28 +75,48 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
     answer(app, ask, stream, false).await
 }
 
-fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Failure> {
-    let mut ask = Ask::new(app, String::new());
-    ask.id = app.id("ollama-");
-    ask.model = Some(fields.need("model")?);
-    fields.ignore(&["keep_alive"]);
+async fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Failure> {
+    let served = lease(app, fields).await?;
+    let mut ask = Ask::new(app, &served, app.id("ollama-"));
     fields.only("format", &[json!("")])?;
+    logprobs::take(fields, &mut ask.options)?;
     if let Some(mut options) = fields.object("options")? {
         sampling::take(&mut options, &mut ask.options)?;
         if let Some(limit) = options.take::<i64>("num_predict")? {
             ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
         }
-        let context = app.served.model.context();
-        if let Some(asked) = options.take::<usize>("num_ctx")?
-            && asked > context
-        {
-            let problem =
-                format!("{asked} is more than the server's context of {context}; see --ctx-size");
-            return Err(options.wrong("num_ctx", problem));
-        }
+        take_context(&mut options, &served)?;
         options.finish()?;
     }
     Ok((ask, fields.take("stream")?.unwrap_or(true)))
+}
+
+/// The model that a request names, and how long it stays loaded.
+pub(crate) async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failure> {
+    let name: String = fields.need("model")?;
+    let served = app.lease(Some(&name)).await?;
+    if let Some(time) = fields.take::<Value>("keep_alive")? {
+        let time = match &time {
+            Value::Number(seconds) => keep_alive(&seconds.to_string()),
+            Value::String(text) => keep_alive(text),
+            _ => Err("must be seconds or a time such as \"5m\"".to_string()),
+        };
+        served.keep_alive(time.map_err(|problem| fields.wrong("keep_alive", problem))?);
+    }
+    Ok(served)
+}
+
+/// Takes the context that a request needs. The server's own cannot be changed.
+pub(crate) fn take_context(options: &mut Fields, served: &Served) -> Result<(), Failure> {
+    let context = served.model.context();
+    if let Some(asked) = options.take::<usize>("num_ctx")?
+        && asked > context
+    {
+        let problem =
+            format!("{asked} is more than the server's context of {context}; see --ctx-size");
+        return Err(options.wrong("num_ctx", problem));
+    }
+    Ok(())
 }
 
 fn thinking(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
@@ -145,9 +174,14 @@ fn call(mut fields: Fields) -> Result<ToolCall, Failure> {
 }
 
 async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
-    let begun = Instant::now();
+    let (begun, served) = (Instant::now(), ask.served.clone());
     let answers = ask.start(&app).await?;
-    let format = Lines { app, chat, begun };
+    let format = Lines {
+        served,
+        chat,
+        begun,
+        logprobs: Vec::new(),
+    };
     if stream {
         return Ok(sse::response(answers, format, "application/x-ndjson"));
     }
@@ -159,8 +193,8 @@ async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
 }
 
 /// The answer to a request without a prompt, which only loads the model.
-fn loaded(app: &App, chat: bool) -> Response {
-    let mut value = head(app);
+fn loaded(served: &Served, chat: bool) -> Response {
+    let mut value = head(served);
     match chat {
         true => value["message"] = json!({ "role": "assistant", "content": "" }),
         false => value["response"] = "".into(),
@@ -170,20 +204,22 @@ fn loaded(app: &App, chat: bool) -> Response {
     ok(&value)
 }
 
-fn head(app: &App) -> Value {
-    json!({ "model": app.served.id, "created_at": now() })
+fn head(served: &Served) -> Value {
+    json!({ "model": served.id, "created_at": now() })
 }
 
 struct Lines {
-    app: Arc<App>,
+    served: Lease,
     /// `/api/chat`, not `/api/generate`.
     chat: bool,
     begun: Instant,
+    /// Probabilities that the next line has.
+    logprobs: Vec<Logprobs>,
 }
 
 impl Lines {
     fn line(&self, text: &str, thinking: &str, calls: &[(String, String)]) -> Value {
-        let mut value = head(&self.app);
+        let mut value = head(&self.served);
         if !self.chat {
             value["response"] = text.into();
             if !thinking.is_empty() {
@@ -228,6 +264,14 @@ impl Lines {
         value["prompt_eval_duration"] = nanoseconds(timings.prompt).into();
         value["eval_count"] = end.outcome.tokens.len().into();
         value["eval_duration"] = nanoseconds(timings.generation).into();
+        self.with_probabilities(value, &whole.logprobs)
+    }
+
+    /// Adds the probabilities of tokens, if there are any.
+    fn with_probabilities(&self, mut value: Value, all: &[Logprobs]) -> Value {
+        if !all.is_empty() {
+            value["logprobs"] = logprobs::entries(&self.served, all);
+        }
         value
     }
 }
@@ -238,12 +282,18 @@ impl sse::Format for Lines {
     }
 
     fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
-        vec![match event {
+        let value = match event {
+            Event::Logprobs(logprobs) => {
+                self.logprobs.extend(logprobs);
+                return Vec::new();
+            }
             Event::Text(text) => self.part(&text, "", &[]),
             Event::Reasoning(text) => self.part("", &text, &[]),
             Event::Call { name, arguments } => self.part("", "", &[(name, arguments)]),
             Event::End(end) => self.last(&Whole::default(), &end),
-        }]
+        };
+        let logprobs = std::mem::take(&mut self.logprobs);
+        vec![self.with_probabilities(value, &logprobs)]
     }
 
     fn finish(&mut self) -> Vec<Value> {
@@ -266,32 +316,42 @@ pub(crate) async fn version() -> Response {
 
 /// `GET /api/tags`
 pub(crate) async fn tags(State(app): State<Arc<App>>) -> Response {
-    ok(&json!({ "models": [listed(&app)] }))
+    let all: Vec<Value> = app.models.all().iter().map(|entry| listed(entry)).collect();
+    ok(&json!({ "models": all }))
 }
 
 /// `GET /api/ps`
 pub(crate) async fn ps(State(app): State<Arc<App>>) -> Response {
-    let mut model = listed(&app);
-    model["size_vram"] = match app.served.model.device().id.kind {
-        "cpu" | "reference" => 0,
-        _ => app.served.model.plan().total(),
-    }
-    .into();
-    model["context_length"] = app.served.model.context().into();
-    ok(&json!({ "models": [model] }))
+    let running = |entry: &Arc<Entry>| {
+        let served = entry.loaded()?;
+        let mut model = listed(entry);
+        model["size_vram"] = match served.model.device().id.kind {
+            "cpu" | "reference" => 0,
+            _ => served.model.plan().total(),
+        }
+        .into();
+        model["context_length"] = served.model.context().into();
+        Some(model)
+    };
+    let all: Vec<Value> = app.models.all().iter().filter_map(running).collect();
+    ok(&json!({ "models": all }))
 }
 
-fn listed(app: &App) -> Value {
-    let served = &app.served;
+/// A model in a list. Some facts are known once it is loaded.
+fn listed(entry: &Entry) -> Value {
+    let served = entry.loaded();
+    let size = served.as_ref().map(|served| {
+        let plan = served.model.plan();
+        plan.bytes(welte_table::Class::Weights)
+    });
     json!({
-        "name": served.id, "model": served.id, "modified_at": time(served.created),
-        "size": served.model.plan().bytes(welte_table::Class::Weights),
-        "digest": "", "details": details(app),
+        "name": entry.id, "model": entry.id, "modified_at": time(entry.created), "size": size.unwrap_or(0),
+        "digest": "", "details": served.map_or(json!({ "format": "gguf" }), |served| details(&served)),
     })
 }
 
-fn details(app: &App) -> Value {
-    let model = &app.served.model;
+fn details(served: &Served) -> Value {
+    let model = &served.model;
     let architecture = &model.spec().architecture;
     let formats = crate::engine::formats(model.program());
     json!({
@@ -314,7 +374,7 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
     let name: String = fields.need("model")?;
     fields.ignore(&["verbose"]);
     fields.finish()?;
-    let served = app.model(Some(&name))?;
+    let served = app.lease(Some(&name)).await?;
     let tools = served
         .template
         .as_ref()
@@ -334,7 +394,7 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
         served.model.context().into(),
     );
     Ok(ok(&json!({
-        "details": details(&app), "model_info": info, "capabilities": capabilities,
+        "details": details(&served), "model_info": info, "capabilities": capabilities,
         "template": served.model.chat_template_source(), "modified_at": time(served.created),
     })))
 }

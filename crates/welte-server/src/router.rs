@@ -3,49 +3,99 @@
 use crate::app::App;
 use crate::error::{Api, Failure};
 use crate::fields::Fields;
-use crate::{ServerOptions, anthropic, doors, engine, health, llama, ollama, openai, page};
+#[cfg(feature = "hub")]
+use crate::hub;
+use crate::models::Catalog;
+use crate::{
+    ServerOptions, anthropic, doors, embeddings, engine, health, llama, ollama, openai, openapi,
+    page,
+};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodFilter, MethodRouter, delete, get, on, post};
 use std::sync::Arc;
-use welte::Model;
 
-/// All endpoints for a model.
-pub fn router(model: Model, options: ServerOptions) -> Result<Router, welte::Error> {
-    Ok(of_app(Arc::new(App::new(model, options)?)))
+/// All endpoints for a model or several.
+pub fn router(models: impl Into<Catalog>, options: ServerOptions) -> Result<Router, welte::Error> {
+    Ok(of_app(Arc::new(App::new(models.into(), options)?)))
 }
 
 pub(crate) type Outcome = Result<Response, Failure>;
 
+/// A method, a path, and what answers.
+type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
+
+/// All endpoints. `openapi.rs` describes each of them.
+fn routes() -> Vec<Route> {
+    let routes = vec![
+        ("get", "/health", get(health::health)),
+        ("get", "/v1/models", get(openai::models)),
+        ("get", "/v1/models/{*id}", get(openai::model)),
+        ("post", "/v1/chat/completions", json(openai::chat)),
+        ("post", "/v1/completions", json(openai::completions)),
+        ("post", "/v1/responses", json(openai::responses)),
+        (
+            "post",
+            "/v1/responses/input_tokens",
+            json(openai::input_tokens),
+        ),
+        ("get", "/v1/responses/{id}", get(openai::retrieve)),
+        ("delete", "/v1/responses/{id}", delete(openai::delete)),
+        ("post", "/v1/responses/{id}/cancel", post(openai::cancel)),
+        (
+            "get",
+            "/v1/responses/{id}/input_items",
+            get(openai::input_items),
+        ),
+        ("post", "/v1/embeddings", json(embeddings::openai)),
+        ("post", "/v1/messages", json(anthropic::messages)),
+        (
+            "post",
+            "/v1/messages/count_tokens",
+            json(anthropic::count_tokens),
+        ),
+        ("post", "/api/chat", json(ollama::chat)),
+        ("post", "/api/generate", json(ollama::generate)),
+        ("post", "/api/embed", json(embeddings::ollama)),
+        ("post", "/api/embeddings", json(embeddings::ollama_one)),
+        ("get", "/api/tags", get(ollama::tags)),
+        ("get", "/api/ps", get(ollama::ps)),
+        ("get", "/api/version", get(ollama::version)),
+        ("post", "/api/show", json(ollama::show)),
+        ("post", "/completion", json(llama::completion)),
+        ("post", "/infill", json(llama::infill)),
+        ("post", "/tokenize", json(llama::tokenize)),
+        ("post", "/detokenize", json(llama::detokenize)),
+        ("post", "/apply-template", json(llama::apply_template)),
+        ("get", "/props", get(llama::props)),
+        ("get", "/slots", get(llama::slots)),
+        ("get", METRICS, get(llama::metrics)),
+        ("get", "/welte/state", get(engine::state)),
+        ("get", "/welte/table", get(engine::table)),
+        ("get", "/openapi.json", get(openapi::openapi)),
+    ];
+    #[cfg(feature = "hub")]
+    let routes = {
+        let delete = json_on(MethodFilter::DELETE, hub::delete);
+        let pull: Route = ("post", "/api/pull", json(hub::pull));
+        [routes, vec![pull, ("delete", "/api/delete", delete)]].concat()
+    };
+    routes
+}
+
+/// It can be switched off.
+const METRICS: &str = "/metrics";
+
 pub(crate) fn of_app(app: Arc<App>) -> Router {
-    let mut router = Router::new()
-        .route("/health", get(health::health))
-        .route("/v1/models", get(openai::models))
-        .route("/v1/models/{*id}", get(openai::model))
-        .route("/v1/chat/completions", json(openai::chat))
-        .route("/v1/completions", json(openai::completions))
-        .route("/v1/messages", json(anthropic::messages))
-        .route("/v1/messages/count_tokens", json(anthropic::count_tokens))
-        .route("/api/chat", json(ollama::chat))
-        .route("/api/generate", json(ollama::generate))
-        .route("/api/tags", get(ollama::tags))
-        .route("/api/ps", get(ollama::ps))
-        .route("/api/version", get(ollama::version))
-        .route("/api/show", json(ollama::show))
-        .route("/completion", json(llama::completion))
-        .route("/tokenize", json(llama::tokenize))
-        .route("/detokenize", json(llama::detokenize))
-        .route("/apply-template", json(llama::apply_template))
-        .route("/props", get(llama::props))
-        .route("/slots", get(llama::slots))
-        .route("/welte/state", get(engine::state))
-        .route("/welte/table", get(engine::table));
-    if app.options.metrics {
-        router = router.route("/metrics", get(llama::metrics));
+    let mut router = Router::new();
+    for (_, path, route) in routes() {
+        if path != METRICS || app.options.metrics {
+            router = router.route(path, route);
+        }
     }
     for file in page::FILES {
         router = router.route(file.path, get(move || async move { page::response(file) }));
@@ -65,7 +115,17 @@ where
     F: Fn(Arc<App>, Fields) -> R + Clone + Send + Sync + 'static,
     R: Future<Output = Outcome> + Send,
 {
-    post(
+    json_on(MethodFilter::POST, handler)
+}
+
+/// As [`json`], for another method.
+fn json_on<F, R>(method: MethodFilter, handler: F) -> MethodRouter<Arc<App>>
+where
+    F: Fn(Arc<App>, Fields) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Outcome> + Send,
+{
+    on(
+        method,
         move |State(app): State<Arc<App>>, uri: Uri, request: Request| async move {
             let done = async {
                 let fields = Fields::parse(&body(&app, request).await?)?;
@@ -120,4 +180,30 @@ async fn wrong_method(uri: Uri, request: Request) -> Response {
     let (path, method) = (uri.path(), request.method());
     let message = format!("{path} does not support {method}");
     Failure::new(StatusCode::METHOD_NOT_ALLOWED, message).response(Api::of(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_route_is_described() {
+        let routes = routes();
+        let routed = routes
+            .iter()
+            .map(|(method, path, _)| (*method, path.replace("{*", "{")));
+        let described = openapi::endpoints().map(|(method, path)| (method, path.to_string()));
+        let (routed, described): (BTreeSet<_>, BTreeSet<_>) =
+            (routed.collect(), described.collect());
+        assert_eq!(routed, described);
+        assert_eq!(routed.len(), routes.len());
+        let manual = include_str!("../../../docs/server.md");
+        for (_, path) in &described {
+            assert!(
+                manual.contains(&format!("`{path}`")),
+                "docs/server.md lacks {path}"
+            );
+        }
+    }
 }

@@ -15,10 +15,28 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
         ("repeat_penalty", &mut s.repeat_penalty),
         ("frequency_penalty", &mut s.frequency_penalty),
         ("presence_penalty", &mut s.presence_penalty),
+        ("typical_p", &mut s.typical_p),
+        ("top_n_sigma", &mut s.top_n_sigma),
+        ("xtc_probability", &mut s.xtc_probability),
+        ("xtc_threshold", &mut s.xtc_threshold),
+        ("dynatemp_range", &mut s.dynatemp_range),
+        ("dynatemp_exponent", &mut s.dynatemp_exponent),
+        ("dry_multiplier", &mut s.dry_multiplier),
+        ("dry_base", &mut s.dry_base),
     ] {
         if let Some(given) = fields.take(name)? {
             *value = given;
         }
+    }
+    // llama.cpp switches it off with -1.
+    if s.top_n_sigma == -1.0 {
+        s.top_n_sigma = 0.0;
+    }
+    if let Some(given) = fields.take("dry_allowed_length")? {
+        s.dry_allowed_length = given;
+    }
+    if let Some(given) = fields.take::<i64>("dry_penalty_last_n")? {
+        s.dry_last_n = u32::try_from(given).unwrap_or(u32::MAX);
     }
     // vLLM's name for the same.
     if let Some(given) = fields.take("repetition_penalty")? {
@@ -48,6 +66,15 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
     if let Some(ignore) = fields.take("ignore_eos")? {
         options.ignore_end = ignore;
     }
+    if let Some(breakers) = fields.take::<Value>("dry_sequence_breakers")? {
+        options.dry_breakers = strings(fields, "dry_sequence_breakers", breakers)?;
+    }
+    if let Some(tokens) = fields.take("stop_token_ids")? {
+        options.stop_tokens = tokens;
+    }
+    if let Some(least) = fields.take("min_tokens")? {
+        options.min_tokens = least;
+    }
     Ok(())
 }
 
@@ -56,16 +83,26 @@ const MOST_STOPS: usize = 64;
 
 /// One string or several.
 pub(crate) fn strings(fields: &Fields, name: &str, value: Value) -> Result<Vec<String>, Failure> {
+    texts(fields, name, value, MOST_STOPS)
+}
+
+/// One string, or at most `most`.
+pub(crate) fn texts(
+    fields: &Fields,
+    name: &str,
+    value: Value,
+    most: usize,
+) -> Result<Vec<String>, Failure> {
     let all = match value {
         Value::String(one) => vec![one],
-        Value::Array(all) if all.len() <= MOST_STOPS => {
+        Value::Array(all) if all.len() <= most => {
             let text = |value: Value| match value {
                 Value::String(text) => Ok(text),
                 _ => Err(fields.wrong(name, "must be a string or a list of strings")),
             };
             all.into_iter().map(text).collect::<Result<_, _>>()?
         }
-        Value::Array(_) => return Err(fields.wrong(name, format!("has more than {MOST_STOPS}"))),
+        Value::Array(_) => return Err(fields.wrong(name, format!("has more than {most}"))),
         _ => return Err(fields.wrong(name, "must be a string or a list of strings")),
     };
     Ok(all)

@@ -1,7 +1,8 @@
 //! Listens, serves connections within limits, and ends gracefully.
 
 use crate::app::App;
-use crate::{ServerOptions, router};
+use crate::models::Models;
+use crate::{Catalog, ServerOptions, router};
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -12,13 +13,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
-use welte::Model;
 
 /// Slow clients have this long to send a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 64 << 10;
 const MOST_HEADERS: usize = 100;
+/// How often to look for models that have been idle for too long.
+const LOOK_FOR_IDLE: Duration = Duration::from_millis(500);
 
 /// A server that listens.
 pub struct Server {
@@ -44,11 +46,11 @@ impl ShutdownHandle {
 impl Server {
     /// Listens at an address. Port 0 takes any free one.
     pub async fn bind(
-        model: Model,
+        models: impl Into<Catalog>,
         options: ServerOptions,
         address: impl tokio::net::ToSocketAddrs,
     ) -> std::io::Result<Server> {
-        let app = Arc::new(App::new(model, options).map_err(std::io::Error::other)?);
+        let app = Arc::new(App::new(models.into(), options).map_err(std::io::Error::other)?);
         Ok(Server {
             router: router::of_app(app.clone()),
             app,
@@ -62,9 +64,15 @@ impl Server {
         self.listener.local_addr()
     }
 
-    /// The model's name.
-    pub fn model_name(&self) -> &str {
-        &self.app.served.id
+    /// The models' names, the default one first.
+    pub fn model_names(&self) -> Vec<String> {
+        let all = self.app.models.all();
+        all.iter().map(|entry| entry.id.clone()).collect()
+    }
+
+    /// All endpoints, for requests from this process.
+    pub fn router(&self) -> Router {
+        self.router.clone()
     }
 
     /// A handle that asks the server to end.
@@ -75,6 +83,7 @@ impl Server {
     /// Serves until somebody asks it to end.
     pub async fn run(self) -> std::io::Result<()> {
         let graceful = GracefulShutdown::new();
+        let unloading = tokio::spawn(unload_idle(self.app.models.clone()));
         let places = Arc::new(Semaphore::new(self.app.options.connections.max(1)));
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -121,14 +130,27 @@ impl Server {
         {
             tracing::warn!("some requests did not end in time");
         }
-        self.app.served.engine.shutdown();
+        unloading.abort();
+        for served in self.app.models.loaded() {
+            served.engine.shutdown();
+        }
         Ok(())
+    }
+}
+
+/// Looks for idle models from time to time.
+async fn unload_idle(models: Arc<Models>) {
+    loop {
+        tokio::time::sleep(LOOK_FOR_IDLE).await;
+        let models = models.clone();
+        // A model's thread has to end.
+        let _ = tokio::task::spawn_blocking(move || models.unload_idle()).await;
     }
 }
 
 /// Serves until the process is asked to end by SIGTERM or Ctrl-C. `ready` is called once the server listens.
 pub fn serve(
-    model: Model,
+    models: impl Into<Catalog>,
     options: ServerOptions,
     address: &str,
     ready: impl FnOnce(&Server),
@@ -137,7 +159,7 @@ pub fn serve(
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
-        let server = Server::bind(model, options, address).await?;
+        let server = Server::bind(models, options, address).await?;
         let handle = server.shutdown_handle();
         tokio::spawn(async move {
             asked_to_end().await;

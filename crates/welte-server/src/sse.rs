@@ -35,6 +35,12 @@ pub(crate) fn data(value: &Value) -> String {
     format!("data: {value}\n\n")
 }
 
+/// The same, with an event's type as its name.
+pub(crate) fn named(value: &Value) -> String {
+    let kind = value["type"].as_str().unwrap_or_default();
+    format!("event: {kind}\n{}", data(value))
+}
+
 /// A response that streams answers.
 pub(crate) fn response<F: Format>(
     answers: Vec<Answer>,
@@ -48,6 +54,14 @@ pub(crate) fn response<F: Format>(
         ready,
         over: false,
     };
+    streamed(stream, kind)
+}
+
+/// A response with a stream of bytes.
+pub(crate) fn streamed<S>(stream: S, kind: &'static str) -> Response
+where
+    S: Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+{
     let mut response = Response::new(Body::from_stream(stream));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -326,7 +326,6 @@ async fn unknown_and_wrong_fields_are_named() {
         ),
         ("messages", json!([]), "messages"),
         ("messages", json!(3), "messages"),
-        ("logprobs", json!(true), "logprobs"),
         (
             "response_format",
             json!({ "type": "json_object" }),
@@ -447,4 +446,261 @@ async fn keys_and_origins_are_checked() {
     );
     assert_eq!(get(&server, "/").await.status, 200);
     assert_eq!(get(&server, "/health").await.status, 200);
+}
+
+#[tokio::test]
+async fn logprobs_of_all_apis_agree() {
+    let server = server();
+    let chat = json!({
+        "model": "demo", "messages": question(), "max_tokens": 6, "temperature": 0, "logprobs": true,
+        "top_logprobs": 3,
+    });
+    let whole = post(&server, "/v1/chat/completions", chat.clone())
+        .await
+        .json();
+    let entries = whole["choices"][0]["logprobs"]["content"].clone();
+    assert_eq!(entries.as_array().unwrap().len(), 6, "{whole}");
+    let text: String = entries
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["token"].as_str().unwrap())
+        .collect();
+    assert_eq!(whole["choices"][0]["message"]["content"], text);
+    for entry in entries.as_array().unwrap() {
+        // The likeliest token is chosen.
+        assert_eq!(entry["top_logprobs"].as_array().unwrap().len(), 3);
+        assert_eq!(entry["top_logprobs"][0]["logprob"], entry["logprob"]);
+        assert!(entry["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    let mut streamed = chat;
+    streamed["stream"] = true.into();
+    let events = post(&server, "/v1/chat/completions", streamed)
+        .await
+        .events();
+    let all: Vec<Value> = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array())
+        .flatten()
+        .cloned()
+        .collect();
+    assert_eq!(Value::from(all), entries);
+    let body = json!({
+        "model": "demo", "input": question(), "max_output_tokens": 6, "temperature": 0, "top_logprobs": 3,
+    });
+    let response = post(&server, "/v1/responses", body).await.json();
+    assert_eq!(response["output"][0]["content"][0]["logprobs"], entries);
+    let body = json!({
+        "model": "demo", "messages": question(), "options": { "num_predict": 6, "temperature": 0 },
+        "logprobs": true, "top_logprobs": 3, "stream": false,
+    });
+    let ollama = post(&server, "/api/chat", body).await.json();
+    assert_eq!(ollama["logprobs"], entries);
+    let prompt = post(
+        &server,
+        "/apply-template",
+        json!({ "messages": question() }),
+    )
+    .await
+    .json();
+    let tokens = post(
+        &server,
+        "/tokenize",
+        json!({ "content": prompt["prompt"], "add_special": true }),
+    )
+    .await
+    .json();
+    let tokens = tokens["tokens"].clone();
+    let body = json!({ "prompt": tokens, "n_predict": 6, "temperature": 0, "n_probs": 3 });
+    let llama = post(&server, "/completion", body.clone()).await.json();
+    let own = &llama["completion_probabilities"];
+    for i in 0..6 {
+        assert_eq!(own[i]["logprob"], entries[i]["logprob"], "{llama}");
+        assert!(own[i]["top_logprobs"][2]["id"].is_u64());
+    }
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let events = post(&server, "/completion", streamed).await.events();
+    let all: Vec<Value> = events
+        .iter()
+        .filter_map(|event| event["completion_probabilities"].as_array())
+        .flatten()
+        .cloned()
+        .collect();
+    assert_eq!(&Value::from(all), own);
+    // A prompt is scored without an answer.
+    let body = json!({ "prompt": tokens, "max_tokens": 6, "temperature": 0, "logprobs": 3 });
+    let completion = post(&server, "/v1/completions", body).await.json();
+    let columns = &completion["choices"][0]["logprobs"];
+    assert_eq!(columns["token_logprobs"][5], entries[5]["logprob"]);
+    let mut all = tokens.as_array().unwrap().clone();
+    let new = own.as_array().unwrap().iter().map(|one| one["id"].clone());
+    all.extend(new);
+    let body = json!({ "prompt": all, "max_tokens": 0, "echo": true, "logprobs": 1 });
+    let scored = post(&server, "/v1/completions", body).await.json();
+    let columns = &scored["choices"][0]["logprobs"];
+    let count = columns["tokens"].as_array().unwrap().len();
+    assert_eq!(
+        (count, &columns["token_logprobs"][0]),
+        (all.len(), &Value::Null)
+    );
+    for i in 0..6 {
+        let scored = columns["token_logprobs"][count - 6 + i].as_f64().unwrap();
+        let generated = entries[i]["logprob"].as_f64().unwrap();
+        assert!((scored - generated).abs() < 0.05, "{scored} {generated}");
+    }
+    for (path, field, value) in [
+        ("/v1/chat/completions", "top_logprobs", json!(1)),
+        ("/v1/completions", "logprobs", json!(21)),
+        ("/v1/responses", "top_logprobs", json!(21)),
+        ("/completion", "n_probs", json!(21)),
+    ] {
+        let mut body = match path {
+            "/v1/chat/completions" => json!({ "messages": question() }),
+            "/v1/responses" => json!({ "input": "a" }),
+            _ => json!({ "prompt": "a" }),
+        };
+        body[field] = value;
+        let reply = post(&server, path, body).await;
+        assert_eq!(reply.status, 400, "{path}");
+        assert!(reply.text.contains(field), "{}", reply.text);
+    }
+}
+
+#[tokio::test]
+async fn embeddings_of_all_apis_agree() {
+    let server = server();
+    let texts = json!(["A small fox.", "A bear in the snow, far away.", "A"]);
+    let body = json!({ "model": "demo", "input": texts });
+    let reply = post(&server, "/v1/embeddings", body).await.json();
+    let vectors: Vec<Vec<f64>> = (0..3)
+        .map(|i| serde_json::from_value(reply["data"][i]["embedding"].clone()).unwrap())
+        .collect();
+    for vector in &vectors {
+        let length: f64 = vector.iter().map(|v| v * v).sum();
+        assert!((length - 1.0).abs() < 1e-4, "{length}");
+    }
+    assert!(vectors[0] != vectors[1] && vectors[1] != vectors[2]);
+    assert_eq!(
+        reply["usage"]["prompt_tokens"],
+        reply["usage"]["total_tokens"]
+    );
+    let body = json!({ "model": "demo", "input": texts });
+    let ollama = post(&server, "/api/embed", body).await.json();
+    assert_eq!(ollama["embeddings"][1], reply["data"][1]["embedding"]);
+    assert_eq!(ollama["prompt_eval_count"], reply["usage"]["prompt_tokens"]);
+    let body = json!({ "model": "demo", "prompt": "A small fox." });
+    let one = post(&server, "/api/embeddings", body).await.json();
+    assert_eq!(one["embedding"], reply["data"][0]["embedding"]);
+    // Tokens, fewer dimensions, base64.
+    let tokens = post(
+        &server,
+        "/tokenize",
+        json!({ "content": "A", "add_special": true }),
+    )
+    .await
+    .json();
+    let body = json!({ "input": tokens["tokens"], "dimensions": 2, "encoding_format": "base64" });
+    let short = post(&server, "/v1/embeddings", body).await.json();
+    assert_eq!(short["data"][0]["embedding"].as_str().unwrap().len(), 12);
+    let body = json!({ "input": "A", "dimensions": 2 });
+    let short = post(&server, "/v1/embeddings", body).await.json();
+    let (x, y) = (vectors[2][0], vectors[2][1]);
+    let first = short["data"][0]["embedding"][0].as_f64().unwrap();
+    assert!((first - x / x.hypot(y)).abs() < 1e-5);
+    let long = "fox ".repeat(2000);
+    let body = json!({ "model": "demo", "input": long });
+    assert_eq!(
+        post(&server, "/v1/embeddings", body.clone()).await.status,
+        400
+    );
+    assert_eq!(post(&server, "/api/embed", body.clone()).await.status, 200);
+    for (field, value) in [
+        ("input", json!([])),
+        ("input", json!(1)),
+        ("dimensions", json!(0)),
+        ("encoding_format", json!("hex")),
+        ("colour", json!(1)),
+    ] {
+        let mut body = json!({ "input": "a" });
+        body[field] = value;
+        let reply = post(&server, "/v1/embeddings", body).await;
+        assert_eq!(reply.status, 400, "{field}");
+        assert_eq!(reply.json()["error"]["param"], field);
+    }
+}
+
+#[tokio::test]
+async fn the_description_names_fields_that_the_server_knows() {
+    let server = server();
+    let document = get(&server, "/openapi.json").await.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let schema = &methods["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let Some(properties) = schema["properties"].as_object() else {
+            continue;
+        };
+        // This server does not offer to download models.
+        // The model does not fill in the middle.
+        if path == "/api/pull" || path == "/infill" {
+            continue;
+        }
+        // The smallest request that is accepted.
+        let mut least = json!({});
+        for (field, value) in [
+            ("model", json!("demo")),
+            ("messages", question()),
+            ("prompt", json!("a")),
+            ("input", json!("a")),
+            ("content", json!("a")),
+            ("tokens", json!([1])),
+            ("input_prefix", json!("a")),
+            ("input_suffix", json!("a")),
+            ("max_tokens", json!(1)),
+            ("max_output_tokens", json!(1)),
+            ("n_predict", json!(1)),
+            ("options", json!({ "num_predict": 1 })),
+        ] {
+            let takes_options = !path.starts_with("/api/embed") || field != "options";
+            if properties.contains_key(field) && takes_options {
+                least[field] = value;
+            }
+        }
+        let accepted = post(&server, path, least.clone()).await;
+        assert_eq!(accepted.status, 200, "{path}: {}", accepted.text);
+        for field in properties.keys() {
+            let mut body = least.clone();
+            body[field] = json!({ "$": [[[]]] });
+            let reply = post(&server, path, body).await;
+            let unknown = format!("{field}: is not a supported field");
+            assert!(!reply.text.contains(&unknown), "{path}: {}", reply.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn models_without_the_tokens_do_not_fill_in() {
+    let server = server();
+    for (path, body) in [
+        (
+            "/infill",
+            json!({ "input_prefix": "a", "input_suffix": "b", "input_extra": [{ "text": "c" }] }),
+        ),
+        ("/v1/completions", json!({ "prompt": "a", "suffix": "b" })),
+        (
+            "/api/generate",
+            json!({ "model": "demo", "prompt": "a", "suffix": "b" }),
+        ),
+    ] {
+        let reply = post(&server, path, body).await;
+        assert_eq!(reply.status, 400, "{path}: {}", reply.text);
+        assert!(
+            reply.text.contains("filling in the middle"),
+            "{}",
+            reply.text
+        );
+    }
+    let body = json!({ "input_prefix": "a", "input_suffix": "b", "input_extra": [{ "words": 1 }] });
+    let reply = post(&server, "/infill", body).await;
+    assert!(reply.text.contains("input_extra[0].text"), "{}", reply.text);
 }

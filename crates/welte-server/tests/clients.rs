@@ -19,7 +19,9 @@ struct Running {
 async fn start(change: impl FnOnce(&mut ServerOptions)) -> Running {
     let mut options = ServerOptions::default();
     change(&mut options);
-    let server = Server::bind(endless_model(), options, "127.0.0.1:0").await.unwrap();
+    let server = Server::bind(endless_model(), options, "127.0.0.1:0")
+        .await
+        .unwrap();
     Running {
         address: server.address().unwrap(),
         shutdown: server.shutdown_handle(),

@@ -464,12 +464,26 @@ pub struct Row {
     pub slot: u32,
 }
 
-/// How the next token of a slot is chosen. The order is: bias, penalties, temperature,
-/// top-k, top-p, min-p, then Gumbel-max with noise keyed by (seed, position of the new token, vocabulary index).
+/// How the next token of a slot is chosen. The order is that of llama.cpp:
+///
+/// 1. bias,
+/// 2. repeat, frequency and presence penalties,
+/// 3. DRY: penalties against repeating a run of tokens,
+/// 4. top-n-sigma,
+/// 5. top-k,
+/// 6. typical-p,
+/// 7. top-p,
+/// 8. min-p,
+/// 9. XTC,
+/// 10. temperature, fixed or dynamic,
+/// 11. Gumbel-max with noise keyed by (seed, position of the new token, vocabulary index).
+///
+/// A greedy choice takes the largest logit after step 3. Each filter computes probabilities from the tokens that the
+/// steps before it have left, and leaves one token at least.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy.
+    /// 0 is greedy, whatever the filters are.
     pub temperature: f32,
     /// 0 keeps all.
     pub top_k: u32,
@@ -487,6 +501,55 @@ pub struct Sampling {
     pub penalty_last_n: u32,
     /// Key of the noise.
     pub seed: u64,
+    /// Keep the tokens whose surprise is closest to the entropy, until their probability exceeds this; 1 keeps all.
+    pub typical_p: f32,
+    /// Keep the logits that are no further below the largest than so many standard deviations; 0 keeps all.
+    pub top_n_sigma: f32,
+    /// How often XTC applies: it then drops all tokens of at least the threshold's probability but the least likely one.
+    /// 0 is never.
+    pub xtc_probability: f32,
+    /// The probability from which on XTC drops tokens.
+    pub xtc_threshold: f32,
+    /// The temperature varies by so much in both directions: it is low where the entropy is low. 0 is a fixed one.
+    pub dynatemp_range: f32,
+    /// How the temperature follows the entropy: relative entropy to this power.
+    pub dynatemp_exponent: f32,
+    /// DRY: a token that would extend a repeated run of n tokens loses `multiplier * base ^ (n - allowed length)`. 0 is
+    /// none.
+    pub dry_multiplier: f32,
+    /// Growth of DRY's penalty per token.
+    pub dry_base: f32,
+    /// The shortest repeated run that DRY penalises.
+    pub dry_allowed_length: u32,
+    /// How many of the last tokens DRY looks at; 0: none.
+    pub dry_last_n: u32,
+}
+
+impl Sampling {
+    /// True if tokens that occurred before are penalised one by one.
+    pub fn has_penalties(&self) -> bool {
+        let neutral = (1.0, 0.0, 0.0);
+        let penalties = (
+            self.repeat_penalty,
+            self.frequency_penalty,
+            self.presence_penalty,
+        );
+        self.penalty_last_n > 0 && penalties != neutral
+    }
+
+    /// True if runs of tokens that occurred before are penalised.
+    pub fn has_dry(&self) -> bool {
+        self.dry_multiplier != 0.0 && self.dry_last_n > 0
+    }
+
+    /// True if any of these is on: DRY, typical-p, top-n-sigma, XTC, dynamic temperature.
+    pub fn is_extended(&self) -> bool {
+        let filters = self.typical_p < 1.0
+            || self.top_n_sigma > 0.0
+            || self.xtc_probability > 0.0
+            || self.dynatemp_range > 0.0;
+        self.has_dry() || filters && self.temperature > 0.0
+    }
 }
 
 impl Default for Sampling {
@@ -501,6 +564,16 @@ impl Default for Sampling {
             presence_penalty: 0.0,
             penalty_last_n: 64,
             seed: 0,
+            typical_p: 1.0,
+            top_n_sigma: 0.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            dry_multiplier: 0.0,
+            dry_base: 1.75,
+            dry_allowed_length: 2,
+            dry_last_n: u32::MAX,
         }
     }
 }

@@ -223,7 +223,18 @@ fn sampling_is_greedy_by_default() {
         presence_penalty: 0.0,
         penalty_last_n: 64,
         seed: 0,
+        typical_p: 1.0,
+        top_n_sigma: 0.0,
+        xtc_probability: 0.0,
+        xtc_threshold: 0.1,
+        dynatemp_range: 0.0,
+        dynatemp_exponent: 1.0,
+        dry_multiplier: 0.0,
+        dry_base: 1.75,
+        dry_allowed_length: 2,
+        dry_last_n: u32::MAX,
     };
+    assert!(!sampling.is_extended() && !sampling.has_penalties() && !sampling.has_dry());
     assert_eq!(Sampling::default(), sampling);
 }
 

@@ -1,8 +1,8 @@
 //! Converts text to tokens and back.
 
-use crate::Error;
 use crate::channels::MARKS;
 use crate::vocabulary::TokenType;
+use crate::{Error, InfillTokens};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,13 +75,15 @@ pub struct Tokenizer {
     plain: AddedVocabulary,
     texts: Vec<String>,
     bytes: Vec<Box<[u8]>>,
-    types: Vec<TokenType>,
+    pub(crate) types: Vec<TokenType>,
     ids: HashMap<String, u32>,
     bos: Option<u32>,
     eos: Option<u32>,
     ends: Vec<u32>,
     /// The vocabulary has the marks of channels.
     channels: bool,
+    /// The marks of a prompt with a gap.
+    pub(crate) infill: Option<InfillTokens>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -149,7 +151,9 @@ impl Tokenizer {
             eos,
             ends: Vec::new(),
             channels: marks.is_some(),
+            infill: None,
         };
+        tokenizer.infill = tokenizer.find_infill();
         tokenizer.add_end_tokens(&ends);
         Ok(tokenizer)
     }

@@ -1,8 +1,8 @@
 //! Tokenizers from the fields of a GGUF file.
 
-use crate::Error;
 use crate::pretokenizers;
 use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, byte_token, shortened};
+use crate::{Error, InfillTokens};
 use std::collections::{HashMap, HashSet};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::models::wordpiece::WordPiece;
@@ -67,6 +67,8 @@ pub struct Vocabulary {
     pub eot: Option<u32>,
     /// `eom_token_id`: end of a message.
     pub eom: Option<u32>,
+    /// `fim_pre_token_id`, `fim_suf_token_id` and `fim_mid_token_id`: the marks of a prompt with a gap.
+    pub infill: Option<InfillTokens>,
     /// `unknown_token_id`
     pub unk: Option<u32>,
     /// `seperator_token_id` (so spelt in the format)
@@ -123,6 +125,9 @@ impl Vocabulary {
             ("eos_token_id", self.eos),
             ("eot_token_id", self.eot),
             ("eom_token_id", self.eom),
+            ("fim_pre_token_id", self.infill.map(|t| t.prefix)),
+            ("fim_suf_token_id", self.infill.map(|t| t.suffix)),
+            ("fim_mid_token_id", self.infill.map(|t| t.middle)),
             ("unknown_token_id", self.unk),
             ("seperator_token_id", self.sep),
             ("padding_token_id", self.pad),
@@ -408,7 +413,8 @@ impl Tokenizer {
             .map(|id| vocabulary.type_of(id))
             .collect();
         let ends = [eos, vocabulary.eot, vocabulary.eom];
-        Tokenizer::assemble(
+        let infill = vocabulary.infill;
+        let mut tokenizer = Tokenizer::assemble(
             parts,
             added,
             vocabulary.tokens,
@@ -416,6 +422,8 @@ impl Tokenizer {
             bos,
             eos,
             ends.into_iter().flatten().collect(),
-        )
+        )?;
+        tokenizer.infill = infill.or(tokenizer.infill);
+        Ok(tokenizer)
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use std::path::PathBuf;
 use welte_text::pretokenizers::{PRE_TOKENIZERS, named};
-use welte_text::{Tokenizer, Vocabulary};
+use welte_text::{InfillTokens, Tokenizer, Vocabulary};
 
 fn fixture(name: &str) -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -358,4 +358,49 @@ proptest! {
             assert_eq!(pieces.decode(&ids), text.replace('\u{2581}', " "));
         });
     }
+}
+
+#[test]
+fn a_gap_is_marked_by_the_vocabularys_tokens() {
+    let mut vocabulary = vocabulary_of(&fixture("bpe-gpt-2.json"));
+    let plain = Tokenizer::from_vocabulary(vocabulary.clone()).unwrap();
+    assert_eq!(plain.infill_tokens(), None);
+    assert_eq!(plain.encode_infill("a", "b").unwrap(), None);
+    let first = vocabulary.tokens.len() as u32;
+    for text in ["<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<fim_pad>"] {
+        vocabulary.tokens.push(text.into());
+        vocabulary.token_types.push(3);
+    }
+    let tokenizer = Tokenizer::from_vocabulary(vocabulary.clone()).unwrap();
+    let tokens = tokenizer.encode_infill("a <fim_prefix>", "b").unwrap();
+    // A mark that is spelt out is text.
+    let text = |text: &str| plain.encode(text, false, false).unwrap();
+    let begin = match tokenizer.adds_bos() {
+        true => tokenizer.bos().into_iter().collect(),
+        false => Vec::new(),
+    };
+    let expected = [
+        &begin[..],
+        &[first],
+        &text("a <fim_prefix>"),
+        &[first + 1],
+        &text("b"),
+        &[first + 2],
+    ];
+    assert_eq!(tokens.unwrap(), expected.concat());
+    let ends: Vec<u32> = (first..first + 4).collect();
+    assert_eq!(tokenizer.infill_ends(), ends);
+    // The file's own fields come first, and are checked.
+    let mut own = InfillTokens {
+        prefix: 1,
+        suffix: 2,
+        middle: 3,
+    };
+    vocabulary.infill = Some(own);
+    let tokenizer = Tokenizer::from_vocabulary(vocabulary.clone()).unwrap();
+    assert_eq!(tokenizer.infill_tokens(), Some(own));
+    own.middle = first + 4;
+    vocabulary.infill = Some(own);
+    let error = Tokenizer::from_vocabulary(vocabulary).unwrap_err();
+    assert!(error.to_string().contains("fim_mid_token_id"), "{error}");
 }

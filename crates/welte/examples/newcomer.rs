@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     options.slots = streams as u32 + 1;
     options.context = (prompt.max(SHORT + tokens) + 64) as u32;
     options.cache_positions = (prompt + 64 + (streams + 1) * (SHORT + tokens + 64)) as u32;
+    options.prefix_store = how.prefix_store.is_some();
     let model = Model::load(&source, &options, &mut |_| ())?;
     let bench = Bench {
         engine: Engine::new(&model, &how)?,

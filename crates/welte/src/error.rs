@@ -33,6 +33,14 @@ pub enum Error {
     /// The deadline passed before the request could begin.
     #[error("the deadline passed before the request could begin")]
     Deadline,
+    /// The model gives no vectors of texts.
+    #[error(
+        "{origin} gives no embeddings: it was loaded without them, or it does not take them from the last token"
+    )]
+    NoEmbeddings {
+        /// Which model.
+        origin: String,
+    },
     /// The engine has ended, and the request with it.
     #[error("the engine has stopped{}", .why.as_ref().map_or(String::new(), |why| format!(": {why}")))]
     EngineStopped {
@@ -138,6 +146,9 @@ pub enum Error {
     /// A stop string is empty.
     #[error("a stop string is empty")]
     EmptyStopString,
+    /// A sequence breaker of DRY is empty.
+    #[error("a sequence breaker of DRY is empty")]
+    EmptyBreaker,
     /// More tokens than the context holds.
     #[error(
         "the prompt has {prompt} tokens and the context holds {context}; generation needs room for at least one more"
@@ -171,6 +182,12 @@ pub enum Error {
         /// Which model.
         origin: String,
     },
+    /// The vocabulary lacks the marks of a prompt with a gap.
+    #[error("{origin}: the vocabulary has no tokens for filling in the middle of a text")]
+    NoInfill {
+        /// Which model.
+        origin: String,
+    },
     /// Chunks of this size cannot be scored.
     #[error("chunks of {chunk} tokens cannot be scored; a chunk has 4 to {context}")]
     ChunkSize {
@@ -182,6 +199,14 @@ pub enum Error {
     /// The model's caches cannot be kept on disk.
     #[error("{origin}: the prefix store cannot keep recurrent state")]
     PrefixStore {
+        /// Which model.
+        origin: String,
+    },
+    /// The engine shall have a prefix store, and the model was loaded without preparing one.
+    #[error(
+        "{origin}: the prefix store needs a fingerprint of the weights; load the model with LoadOptions::prefix_store"
+    )]
+    NoFingerprint {
         /// Which model.
         origin: String,
     },

@@ -1,7 +1,8 @@
 //! What to generate, and what came out.
 
-use crate::{Constraint, Error};
+use crate::{Constraint, Error, Speculated};
 use std::time::Duration;
+use welte_device::Logprobs;
 use welte_table::Sampling;
 
 /// What to generate, and when to stop.
@@ -14,14 +15,24 @@ pub struct GenerateOptions {
     pub sampling: Sampling,
     /// Added to the logits of these tokens; minus infinity forbids one.
     pub bias: Vec<(u32, f32)>,
+    /// A repeated run of tokens ends, for DRY, at a token whose text contains one of these.
+    pub dry_breakers: Vec<String>,
     /// Strings that end generation. They are not part of the output.
     pub stop: Vec<String>,
     /// Control tokens whose spelling becomes part of the text. Other control tokens print nothing.
     pub printed_controls: Vec<u32>,
     /// What the answer must look like.
     pub constraint: Option<Constraint>,
-    /// Never choose an end token.
+    /// Never choose an end token of the model.
     pub ignore_end: bool,
+    /// Tokens that end generation beside the model's end tokens. They are not part of the output.
+    pub stop_tokens: Vec<u32>,
+    /// No end token and none of `stop_tokens` is chosen before so many tokens. Stop strings still count.
+    pub min_tokens: usize,
+    /// Report the probability of each generated token and of this many likeliest ones, at most 20.
+    pub logprobs: Option<u32>,
+    /// The same for the tokens of the prompt from the second on. Such a request does not use the prefix cache.
+    pub prompt_logprobs: Option<u32>,
     /// The longest chain; `None`: the engine's default. It never changes the text.
     pub chain: Option<usize>,
 }
@@ -32,10 +43,15 @@ impl Default for GenerateOptions {
             max_tokens: usize::MAX,
             sampling: Sampling::default(),
             bias: Vec::new(),
+            dry_breakers: ["\n", ":", "\"", "*"].map(String::from).to_vec(),
             stop: Vec::new(),
             printed_controls: Vec::new(),
             constraint: None,
             ignore_end: false,
+            stop_tokens: Vec::new(),
+            min_tokens: 0,
+            logprobs: None,
+            prompt_logprobs: None,
             chain: None,
         }
     }
@@ -95,12 +111,15 @@ pub struct Outcome {
     pub differs_at: Option<usize>,
     /// How often the request gave its pages to others and was computed again.
     pub preemptions: u32,
+    /// Tokens that were guessed ahead, and how many guesses were right.
+    pub speculated: Speculated,
 }
 
 /// Refuses options that are out of range.
 pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(), Error> {
     let s = &options.sampling;
     let number = "a finite number";
+    let share = "from 0 to 1";
     let not_negative = "a finite number of at least 0";
     let positive = "a finite number above 0";
     for (field, value, range, good) in [
@@ -116,17 +135,60 @@ pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(),
             "above 0 and at most 1",
             s.top_p > 0.0 && s.top_p <= 1.0,
         ),
-        (
-            "min_p",
-            s.min_p,
-            "from 0 to 1",
-            (0.0..=1.0).contains(&s.min_p),
-        ),
+        ("min_p", s.min_p, share, (0.0..=1.0).contains(&s.min_p)),
         (
             "repeat_penalty",
             s.repeat_penalty,
             positive,
             s.repeat_penalty > 0.0,
+        ),
+        (
+            "typical_p",
+            s.typical_p,
+            "above 0 and at most 1",
+            s.typical_p > 0.0 && s.typical_p <= 1.0,
+        ),
+        (
+            "top_n_sigma",
+            s.top_n_sigma,
+            not_negative,
+            s.top_n_sigma >= 0.0,
+        ),
+        (
+            "xtc_probability",
+            s.xtc_probability,
+            share,
+            (0.0..=1.0).contains(&s.xtc_probability),
+        ),
+        (
+            "xtc_threshold",
+            s.xtc_threshold,
+            share,
+            (0.0..=1.0).contains(&s.xtc_threshold),
+        ),
+        (
+            "dynatemp_range",
+            s.dynatemp_range,
+            not_negative,
+            s.dynatemp_range >= 0.0,
+        ),
+        (
+            "dynatemp_exponent",
+            s.dynatemp_exponent,
+            positive,
+            s.dynatemp_exponent > 0.0,
+        ),
+        (
+            "dry_multiplier",
+            s.dry_multiplier,
+            not_negative,
+            s.dry_multiplier >= 0.0,
+        ),
+        (
+            "dry_base",
+            s.dry_base,
+            "a finite number of at least 1",
+            s.dry_base >= 1.0,
         ),
         ("frequency_penalty", s.frequency_penalty, number, true),
         ("presence_penalty", s.presence_penalty, number, true),
@@ -149,6 +211,19 @@ pub(crate) fn check_options(options: &GenerateOptions, vocab: u32) -> Result<(),
     }
     if options.stop.iter().any(String::is_empty) {
         return Err(Error::EmptyStopString);
+    }
+    if options.dry_breakers.iter().any(String::is_empty) {
+        return Err(Error::EmptyBreaker);
+    }
+    for top in [options.logprobs, options.prompt_logprobs] {
+        let (count, most) = (top.unwrap_or(0) as usize, Logprobs::MOST);
+        if count > most {
+            let what = "likeliest tokens";
+            return Err(Error::TooMany { what, count, most });
+        }
+    }
+    if let Some(&token) = options.stop_tokens.iter().find(|token| **token >= vocab) {
+        return Err(Error::Token { token, vocab });
     }
     for &(token, value) in &options.bias {
         if token >= vocab {

@@ -19,6 +19,7 @@
 //! # Ok(()) }
 //! ```
 
+mod average;
 mod cache;
 mod constraint;
 mod device;
@@ -40,9 +41,11 @@ pub use devices::{devices, instruction_sets, open_device, peak_memory, read_band
 pub use divergence::{Divergence, divergence};
 #[doc(hidden)]
 pub use engine::Driver;
+#[doc(hidden)]
+pub use engine::SyntheticDraft;
 pub use engine::{
-    CancelHandle, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot, Status,
-    Stream, WaitingSnapshot,
+    CancelHandle, Embedding, Engine, EngineOptions, NodeSnapshot, Request, SlotSnapshot, Snapshot,
+    Speculated, Speculation, Status, Stream, WaitingSnapshot,
 };
 pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, StopReason, Timings};
@@ -52,8 +55,8 @@ pub use session::Session;
 pub use stepper::Stepper;
 pub use text::tokenizer;
 pub use welte_device::{
-    ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Profile, Progress,
-    Replay, ReplayTools, Replaying, timeline,
+    ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs, Profile,
+    Progress, Replay, ReplayTools, Replaying, timeline,
 };
 pub use welte_table::{Format, Sampling};
 pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Said, Tokenizer};

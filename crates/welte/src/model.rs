@@ -40,6 +40,11 @@ pub struct LoadOptions {
     pub slots: u32,
     /// Positions in the caches, shared by all sequences; 0: as many as all slots need for their whole context.
     pub cache_positions: u32,
+    /// Compute vectors of texts too, if the model takes them from the last token.
+    pub embeddings: bool,
+    /// Engines of this model may have a prefix store ([`EngineOptions::prefix_store`]). The load then samples the weights,
+    /// so that stored pages are never used with other weights.
+    pub prefix_store: bool,
     /// The longest chain of tokens decoded in one submission.
     pub max_chain: u32,
     /// How a GPU replays chains.
@@ -62,6 +67,8 @@ impl Default for LoadOptions {
             decode_rows: CompileOptions::default().decode_rows,
             slots: 1,
             cache_positions: 0,
+            embeddings: false,
+            prefix_store: false,
             max_chain: 256,
             replay: Replay::default(),
             retune: false,
@@ -194,14 +201,16 @@ pub(crate) struct Inner {
     pub(crate) decode: usize,
     /// Index of the prompt pass.
     pub(crate) prompt: usize,
+    /// Index of the embed pass, if there is one.
+    pub(crate) embed: Option<usize>,
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
     /// Made for the first constraint.
     grammars: OnceLock<Result<Grammars, String>>,
     template: Option<String>,
     end_tokens: Vec<u32>,
     pub(crate) max_chain: usize,
-    /// Stands for the weights.
-    pub(crate) fingerprint: [u8; 32],
+    /// Stands for the weights, if a prefix store may need it.
+    pub(crate) fingerprint: Option<[u8; 32]>,
     engine: Mutex<Option<Arc<Handle>>>,
     load_time: Duration,
 }
@@ -268,7 +277,9 @@ impl Model {
             })
         };
         let (decode, prompt) = (pass(PassKind::Decode)?, pass(PassKind::Prompt)?);
-        let fingerprint = fingerprint(checkpoint.as_ref(), &spec);
+        let embed = plan.program.pass(PassKind::Embed);
+        let prefix_store = options.prefix_store;
+        let fingerprint = prefix_store.then(|| fingerprint(checkpoint.as_ref(), &spec));
         let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
         let loaded = device.load(plan, checkpoint.as_ref(), progress)?;
         Ok(Model {
@@ -282,6 +293,7 @@ impl Model {
                 loaded,
                 decode,
                 prompt,
+                embed,
                 tokenizer: side.tokenizer.map(Arc::new),
                 grammars: OnceLock::new(),
                 template: side.template,
@@ -345,6 +357,12 @@ impl Model {
     /// Size of the vocabulary as the model computes it.
     pub fn vocab(&self) -> u32 {
         self.program().vocab
+    }
+
+    /// Values of the vector of a text, if it was loaded for embeddings.
+    pub fn embedding_size(&self) -> Option<usize> {
+        let pass = self.program().passes.get(self.inner.embed?)?;
+        Some(pass.width as usize)
     }
 
     /// The device it runs on.
@@ -412,6 +430,14 @@ impl Model {
     /// Encodes text, with the begin-of-text token if the model expects one. Control tokens are recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         Ok(self.tokenizer()?.encode(text, true, true)?)
+    }
+
+    /// A prompt that makes the model write what is between two texts.
+    pub fn encode_infill(&self, prefix: &str, suffix: &str) -> Result<Vec<u32>, Error> {
+        let tokens = self.tokenizer()?.encode_infill(prefix, suffix)?;
+        tokens.ok_or_else(|| Error::NoInfill {
+            origin: self.origin().to_string(),
+        })
     }
 
     /// True if the checkpoint has a chat template.
@@ -570,15 +596,20 @@ fn plan_on(
         0 => device.info().prompt_rows,
         n => n,
     };
+    let prompt_rows = prompt_rows.clamp(1, context.max(1));
     let compile = CompileOptions {
         context,
         kv_format: options.kv_format,
         slots,
         pages: options.cache_positions.div_ceil(defaults.page),
         decode_rows: options.decode_rows.max(slots),
-        prompt_rows: prompt_rows.clamp(1, context.max(1)),
-        // Several prompts may end in one step.
-        prompt_outputs: slots,
+        prompt_rows,
+        embed_rows: match options.embeddings && pools_last(checkpoint, spec) {
+            true => prompt_rows,
+            false => 0,
+        },
+        // Several prompts may end in one step. The logits have room for the rows of a decode step anyway.
+        prompt_outputs: options.decode_rows.max(slots),
         ..defaults
     };
     let mut program = welte_models::compile(spec, checkpoint, &compile)?;
@@ -598,6 +629,14 @@ fn plan_on(
         problem,
     })?;
     Ok(device.plan(Arc::new(program))?)
+}
+
+/// True unless the checkpoint says that vectors of texts come from elsewhere than the last token.
+fn pools_last(checkpoint: &dyn Checkpoint, spec: &ModelSpec) -> bool {
+    // llama.cpp's numbers: 0 none, 1 the mean, 2 the first token, 3 the last one, 4 a score.
+    let key = format!("{}.pooling_type", spec.architecture);
+    let kind = checkpoint.metadata().get(&key);
+    kind.is_none_or(|kind| matches!(kind, Value::U64(0 | 3)))
 }
 
 /// Refuses a plan that exceeds the available memory, and says how long a context would fit. `plan_for` plans another

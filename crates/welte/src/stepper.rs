@@ -153,6 +153,7 @@ impl Stepper {
             output: 0,
             slot: SLOT,
             position: self.tokens.len() as u32,
+            draft: None,
         };
         let mut token = [0];
         self.device.sample(&[pick], &mut token)?;

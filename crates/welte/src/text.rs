@@ -3,7 +3,7 @@
 use crate::Error;
 use std::path::Path;
 use welte_formats::checkpoint::{Checkpoint, Dialect, Metadata, Value};
-use welte_text::{ChatTemplate, Tokenizer, Vocabulary};
+use welte_text::{ChatTemplate, InfillTokens, Tokenizer, Vocabulary};
 
 /// Larger text files beside the weights are refused, because they are read whole.
 const LARGEST_TEXT_FILE: u64 = 256 << 20;
@@ -148,6 +148,21 @@ fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
     if matches!(model.as_str(), "none" | "no_vocab") || tokens.is_empty() {
         return None;
     }
+    // Older files have the second names.
+    let mark = |name: &str, old: &str| id(name).or_else(|| id(old));
+    let marks = [
+        mark("fim_pre_token_id", "prefix_token_id"),
+        mark("fim_suf_token_id", "suffix_token_id"),
+        mark("fim_mid_token_id", "middle_token_id"),
+    ];
+    let infill = match marks {
+        [Some(prefix), Some(suffix), Some(middle)] => Some(InfillTokens {
+            prefix,
+            suffix,
+            middle,
+        }),
+        _ => None,
+    };
     Some(Vocabulary {
         model,
         pre: string(meta, &key("pre")),
@@ -167,6 +182,7 @@ fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
         eos: id("eos_token_id"),
         eot: id("eot_token_id"),
         eom: id("eom_token_id"),
+        infill,
         unk: id("unknown_token_id"),
         sep: id("seperator_token_id"),
         pad: id("padding_token_id"),

@@ -5,7 +5,7 @@ mod allocations;
 mod common;
 
 use common::*;
-use welte::{DeviceChoice, Engine, EngineOptions, Request, Stream};
+use welte::{DeviceChoice, Engine, EngineOptions, Request, Stream, SyntheticDraft};
 
 #[test]
 fn a_running_batch_allocates_nothing() {
@@ -14,13 +14,19 @@ fn a_running_batch_allocates_nothing() {
         (o.slots, o.cache_positions) = (4, 512);
     });
     let model = load(TINY, &options);
-    let engine = Engine::new(&model, &EngineOptions::default()).unwrap();
+    // Guesses are verified wherever there are any.
+    let how = with(EngineOptions::default(), |o| o.speculate_always = true);
+    let engine = Engine::new(&model, &how).unwrap();
     for round in 0..2u64 {
         let submit = |n: u64| {
             let mut request = Request::new(prompt(30 + 20 * n as usize, &model));
             request.options.max_tokens = 120;
             request.options.ignore_end = true;
             request.options.sampling = sampled(10 * round + n);
+            request.synthetic_draft = Some(SyntheticDraft {
+                agreement: 0.5,
+                ..SyntheticDraft::default()
+            });
             engine.submit(request).unwrap()
         };
         let mut streams: Vec<Stream> = (0..4).map(submit).collect();
@@ -39,7 +45,11 @@ fn a_running_batch_allocates_nothing() {
         });
         assert_eq!((tokens, allocated), (4 * 118, 0));
         let outcomes = streams.into_iter().map(|s| s.complete().unwrap().1);
-        let preemptions: u32 = outcomes.map(|outcome| outcome.preemptions).sum();
-        assert!(preemptions > 0);
+        let (mut preemptions, mut drafted) = (0, 0);
+        for outcome in outcomes {
+            preemptions += outcome.preemptions;
+            drafted += outcome.speculated.drafted;
+        }
+        assert!(preemptions > 0 && drafted > 0, "{preemptions} {drafted}");
     }
 }

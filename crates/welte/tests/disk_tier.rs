@@ -5,8 +5,8 @@ mod common;
 use common::*;
 use std::path::Path;
 use welte::{
-    DeviceChoice, Engine, EngineOptions, Model, Outcome, PrefixStoreOptions, PrefixStoreStatus,
-    Request,
+    DeviceChoice, Engine, EngineOptions, Error, Model, Outcome, PrefixStoreOptions,
+    PrefixStoreStatus, Request,
 };
 
 /// Positions of a page.
@@ -18,6 +18,7 @@ fn with_pool(slots: u32, positions: u32) -> Model {
         &with(options(DeviceChoice::CPU), |o| {
             o.slots = slots;
             o.cache_positions = positions;
+            o.prefix_store = true;
         }),
     )
 }
@@ -104,9 +105,22 @@ fn another_engine_finds_the_prefix() {
         (100, Some(100))
     );
     assert_eq!(rest[1].tokens, alone(&model, &other));
-    let model = load("synthetic:tiny:q4_0", &options(DeviceChoice::CPU));
+    // Both rates are known by now, and a new engine starts with them.
+    let engine = Engine::new(&model, &store(folder.path())).unwrap();
+    assert!(engine.prefix_store().unwrap().read_rate > 0.0);
+    drop(engine);
+    let other = with(options(DeviceChoice::CPU), |o| o.prefix_store = true);
+    let model = load("synthetic:tiny:q4_0", &other);
     let (rest, _) = answers(&model, folder.path(), &[&text]);
     assert_eq!(rest[0].cached_tokens, 0);
+}
+
+#[test]
+fn a_store_needs_a_model_that_was_loaded_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = load(TINY, &options(DeviceChoice::CPU));
+    let refused = Engine::new(&model, &store(folder.path())).err();
+    assert!(matches!(refused, Some(Error::NoFingerprint { .. })));
 }
 
 #[test]

@@ -435,3 +435,38 @@ fn a_stream_can_be_awaited() {
     assert_eq!(text, wanted);
     assert!(!text.is_empty());
 }
+
+#[test]
+fn equal_prompts_are_computed_once() {
+    let options = with(options(DeviceChoice::CPU), |o| {
+        (o.slots, o.prompt_rows) = (4, 256)
+    });
+    let model = load(TINY, &options);
+    let engine = Engine::new(&model, &EngineOptions::default()).unwrap();
+    let page = model.program().page as usize;
+    let submit = |seed| {
+        let mut request = Request::new(prompt(150, &model));
+        request.options.max_tokens = 5;
+        request.options.sampling = sampled(seed);
+        engine.submit(request).unwrap()
+    };
+    // A prompt that begins otherwise does not wait.
+    let mut other = Request::new(prompt(150, &model)[1..].to_vec());
+    other.options.max_tokens = 5;
+    let streams: Vec<Stream> = (0..4).map(submit).collect();
+    let other = engine.submit(other).unwrap();
+    let outcomes = streams.into_iter().map(|s| s.complete().unwrap().1);
+    let cached: Vec<usize> = outcomes.map(|outcome| outcome.cached_tokens).collect();
+    assert_eq!(
+        cached.iter().filter(|count| **count == 0).count(),
+        1,
+        "{cached:?}"
+    );
+    assert!(
+        cached
+            .iter()
+            .all(|count| [0, 149 / page * page, 149].contains(count)),
+        "{cached:?}"
+    );
+    assert_eq!(other.complete().unwrap().1.cached_tokens, 0);
+}

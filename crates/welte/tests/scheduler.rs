@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use welte::{
-    Constraint, Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Stream,
+    Constraint, Engine, EngineOptions, Error, LoadOptions, Model, Request, Sampling, Speculation,
+    Stream, SyntheticDraft,
 };
 
 fn variable(name: &str) -> Option<u64> {
@@ -113,7 +114,13 @@ fn engine(model: &Model, watch: &Arc<Watch>, seed: u64, plain: bool) -> (Engine,
     let wrap = move |context| -> Box<dyn welte::Context> {
         Box::new(Spy::new(context, &watch, Some(seed), plain))
     };
-    Engine::without_thread(model, &EngineOptions::default(), Box::new(wrap)).unwrap()
+    let options = with(EngineOptions::default(), |o| {
+        o.speculation = Speculation::Ngram;
+        // What pays depends on the machine.
+        o.speculate_always = true;
+        o.draft_max = [16, 5, 1][seed as usize % 3];
+    });
+    Engine::without_thread(model, &options, Box::new(wrap)).unwrap()
 }
 
 /// Each request by itself, with nothing cached.
@@ -121,7 +128,9 @@ fn alone(model: &Model, requests: Vec<Request>, watch: &Arc<Watch>) -> Vec<Case>
     let (engine, mut driver) = engine(model, watch, 1, false);
     let mut cases = Vec::new();
     for request in requests {
-        let lone = with(request.clone(), |r| r.prefix_cache = false);
+        let lone = with(request.clone(), |r| {
+            (r.prefix_cache, r.speculate) = (false, false);
+        });
         let mut stream = engine.submit(lone).unwrap();
         let mut tokens = Vec::new();
         loop {
@@ -154,6 +163,8 @@ struct Counts {
     busy: usize,
     preemptions: u32,
     cached: usize,
+    drafted: usize,
+    accepted: usize,
 }
 
 /// Submits `count` random variants of the cases, and compares each with its case.
@@ -182,6 +193,12 @@ fn together(
                 request.options.max_tokens = request.options.max_tokens.min(budget);
             }
             request.priority = random.below(3) as i32;
+            request.speculate = random.once_in(2);
+            request.synthetic_draft = random.once_in(3).then(|| SyntheticDraft {
+                answer: tokens.clone(),
+                agreement: [0.3, 0.7, 0.95][random.below(3) as usize],
+                ..SyntheticDraft::default()
+            });
             request.prefix_cache = !random.once_in(8);
             request.exact = !random.once_in(10);
             if !request.exact {
@@ -259,6 +276,8 @@ fn is_over(flight: &mut Flight, cases: &[Case], random: &mut Random, counts: &mu
             counts.complete += 1;
             counts.preemptions += outcome.preemptions;
             counts.cached += outcome.cached_tokens;
+            counts.drafted += outcome.speculated.drafted;
+            counts.accepted += outcome.speculated.accepted;
         }
     }
     true
@@ -316,6 +335,8 @@ fn round(source: &str, seed: u64, count: usize) {
     assert!(watch.differing.lock().unwrap().is_empty());
     assert!(counts.complete > count / 3 && counts.left > 0 && counts.expired > 0);
     assert!(counts.cached > 0, "nothing was cached");
+    let wrong = counts.drafted - counts.accepted;
+    assert!(counts.accepted > count && wrong > count, "{counts:?}");
     assert!(plain || compared > 300, "only {compared} rows compared");
 }
 

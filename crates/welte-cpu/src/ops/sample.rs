@@ -3,94 +3,33 @@
 
 use super::{FloatRows, State};
 use std::sync::{Arc, Mutex, PoisonError};
-use welte_device::{MaskBoard, NO_MASK, NO_TOKEN, SlotState, noise};
-use welte_table::Sampling;
+use welte_device::{HostScratch, HostSlot, MaskBoard, SlotState, argmax};
 
 /// Logits in one chunk of the parallel argmax.
 pub(crate) const CHUNK: usize = 8192;
-/// Logits whose maximum is computed first when the top k are searched.
-const RUN: usize = 64;
-
-/// Index of the largest value, the lowest on a tie; NaN never wins.
-pub(crate) fn argmax(values: &[f32]) -> (f32, u32) {
-    let mut largest = f32::NEG_INFINITY;
-    for run in values.chunks(RUN) {
-        let mut m = f32::NEG_INFINITY;
-        for v in run {
-            m = if *v > m { *v } else { m };
-        }
-        largest = if m > largest { m } else { largest };
-    }
-    let at = values.iter().position(|v| *v == largest).unwrap_or(0);
-    (largest, at as u32)
-}
-
 /// The sampling state of all slots, and the scratch that they share.
 pub(crate) struct Samplers {
-    slots: Vec<Slot>,
+    slots: Vec<HostSlot>,
     /// By lane: as many tokens may be chosen at the same time. Each lane has one user, so nobody waits for a lock.
-    lanes: Vec<Mutex<Scratch>>,
-    vocab: usize,
+    lanes: Vec<Mutex<HostScratch>>,
     masks: Arc<MaskBoard>,
-}
-
-/// The sampling state of one slot.
-struct Slot {
-    settings: Sampling,
-    /// Added to the logits of these tokens.
-    bias: Vec<(u32, f32)>,
-    /// Tokens that end a chain.
-    ends: Vec<u32>,
-    /// Chooses only tokens that its mask allows.
-    masked: bool,
-    /// The last tokens of the sequence: a ring.
-    history: Vec<u32>,
-    head: usize,
-    len: usize,
-}
-
-/// Scratch over the vocabulary.
-struct Scratch {
-    work: Vec<f32>,
-    order: Vec<u32>,
-    /// All zero between calls.
-    counts: Vec<u32>,
-    maxima: Vec<f32>,
 }
 
 impl Samplers {
     pub(crate) fn new(slots: usize, lanes: usize, vocab: usize, context: usize) -> Samplers {
-        let slot = |_| Slot {
-            settings: Sampling::default(),
-            bias: Vec::with_capacity(SlotState::MOST_BIASES),
-            ends: Vec::with_capacity(SlotState::MOST_ENDS),
-            masked: false,
-            history: vec![0; context],
-            head: 0,
-            len: 0,
-        };
-        let scratch = |_| {
-            Mutex::new(Scratch {
-                work: vec![0.0; vocab],
-                order: Vec::with_capacity(vocab),
-                counts: vec![0; vocab],
-                maxima: Vec::with_capacity(vocab.div_ceil(RUN)),
-            })
-        };
+        let scratch = |_| Mutex::new(HostScratch::new(vocab, context));
         Samplers {
-            slots: (0..slots).map(slot).collect(),
+            slots: (0..slots).map(|_| HostSlot::new(vocab, context)).collect(),
             lanes: (0..lanes).map(scratch).collect(),
-            vocab,
             masks: Arc::new(MaskBoard::new(slots, vocab)),
         }
     }
 
     /// Bytes of the samplers.
     pub(crate) fn bytes(slots: usize, lanes: usize, vocab: usize, context: usize) -> usize {
-        let lists = SlotState::MOST_BIASES * size_of::<(u32, f32)>() + SlotState::MOST_ENDS * 4;
-        let slot = size_of::<Slot>() + lists + context * 4;
-        let lane = size_of::<Mutex<Scratch>>() + vocab * 12 + vocab.div_ceil(RUN) * 4;
-        slots * slot + lanes * lane + MaskBoard::words(slots, vocab) * 4
+        slots * HostSlot::bytes(vocab, context)
+            + lanes * HostScratch::bytes(vocab, context)
+            + MaskBoard::words(slots, vocab) * 4
     }
 
     /// The masks of all slots.
@@ -106,19 +45,7 @@ impl Samplers {
     /// Sets the state of a slot, whose lists were checked.
     pub(crate) fn set(&mut self, slot: usize, state: &SlotState<'_>) {
         self.masks.clear(slot as u32);
-        let slot = &mut self.slots[slot];
-        slot.masked = state.masked;
-        slot.settings = state.sampling;
-        slot.bias.clear();
-        let known = |(token, _): &&(u32, f32)| (*token as usize) < self.vocab;
-        slot.bias.extend(state.bias.iter().filter(known));
-        slot.ends.clear();
-        slot.ends.extend_from_slice(state.ends);
-        (slot.head, slot.len) = (0, 0);
-        let first = state.history.len().saturating_sub(slot.history.len());
-        for token in &state.history[first..] {
-            slot.remember(*token);
-        }
+        self.slots[slot].set(state);
     }
 
     /// Appends a token to the history of a slot.
@@ -128,185 +55,26 @@ impl Samplers {
 
     /// True if the token ends chains of the slot.
     pub(crate) fn ends_at(&self, slot: usize, token: u32) -> bool {
-        self.slots[slot].ends.contains(&token)
+        self.slots[slot].ends_at(token)
     }
 
     /// True if the slot's token is the argmax of the unchanged logits.
     pub(crate) fn is_plain_argmax(&self, slot: usize) -> bool {
-        let slot = &self.slots[slot];
-        let Slot { settings, bias, .. } = slot;
-        is_greedy(settings) && bias.is_empty() && !has_penalties(settings) && !slot.masked
+        self.slots[slot].is_plain_argmax()
     }
 
     /// Chooses a slot's token for `position` with a lane's scratch, or says why there is none. Allocates nothing.
     pub(crate) fn choose(&self, lane: usize, slot: usize, logits: &[f32], position: u32) -> u32 {
-        let (number, slot) = (slot as u32, &self.slots[slot]);
         let lane = self.lanes[lane].lock();
-        let scratch = &mut *lane.unwrap_or_else(PoisonError::into_inner);
-        let s = slot.settings;
-        scratch.work.copy_from_slice(logits);
-        if slot.masked {
-            let Some(mask) = self.masks.wait(number, position) else {
-                return NO_MASK;
-            };
-            MaskBoard::apply(mask, &mut scratch.work);
-        }
-        for (token, bias) in &slot.bias {
-            scratch.work[*token as usize] += bias;
-        }
-        scratch.penalise(slot);
-        let (largest, at) = argmax(&scratch.work);
-        if slot.masked && largest == f32::NEG_INFINITY {
-            return NO_TOKEN;
-        }
-        if is_greedy(&s) || !largest.is_finite() {
-            return at;
-        }
-        for v in &mut scratch.work {
-            *v = (*v - largest) / s.temperature;
-        }
-        scratch.keep_top_k(s.top_k as usize);
-        scratch.keep_top_p(s.top_p);
-        let Scratch { work, order, .. } = scratch;
-        if s.min_p > 0.0 {
-            let least = s.min_p.min(1.0).ln();
-            order.retain(|i| work[*i as usize] >= least);
-        }
-        let mut best = (f32::NEG_INFINITY, at);
-        for &index in &*order {
-            let key = work[index as usize] + noise(s.seed, position, index);
-            if key > best.0 || key == best.0 && index < best.1 {
-                best = (key, index);
-            }
-        }
-        best.1
+        let mut scratch = lane.unwrap_or_else(PoisonError::into_inner);
+        scratch.choose(
+            &self.slots[slot],
+            &self.masks,
+            slot as u32,
+            logits,
+            position,
+        )
     }
-}
-
-impl Slot {
-    fn remember(&mut self, token: u32) {
-        self.history[self.head] = token;
-        self.head = (self.head + 1) % self.history.len();
-        self.len = (self.len + 1).min(self.history.len());
-    }
-
-    /// The token that was appended `back` tokens ago; 0 is the last one.
-    fn past(&self, back: usize) -> u32 {
-        let size = self.history.len();
-        self.history[(self.head + size - 1 - back % size) % size]
-    }
-}
-
-impl Scratch {
-    /// Applies the penalties of a slot to the logits.
-    fn penalise(&mut self, slot: &Slot) {
-        let s = &slot.settings;
-        if !has_penalties(s) {
-            return;
-        }
-        let n = (s.penalty_last_n as usize).min(slot.len);
-        for back in 0..n {
-            let token = slot.past(back) as usize;
-            if let Some(count) = self.counts.get_mut(token) {
-                *count += 1;
-            }
-        }
-        for back in 0..n {
-            let token = slot.past(back) as usize;
-            let Some(count) = self.counts.get_mut(token).map(std::mem::take) else {
-                continue;
-            };
-            if count > 0 {
-                self.work[token] = penalised(self.work[token], count, s);
-            }
-        }
-    }
-
-    /// Leaves the indices of the `k` largest in `order` (all if `k` is 0), in any order.
-    fn keep_top_k(&mut self, k: usize) {
-        let Scratch {
-            work,
-            order,
-            maxima,
-            ..
-        } = self;
-        order.clear();
-        if k == 0 || k >= work.len() {
-            order.extend((0..work.len() as u32).filter(|i| !work[*i as usize].is_nan()));
-            return;
-        }
-        // The k-th largest of the runs' maxima is no larger than the k-th largest value.
-        let mut least = f32::NEG_INFINITY;
-        maxima.clear();
-        maxima.extend(
-            work.chunks(RUN)
-                .map(|run| run.iter().copied().fold(f32::NEG_INFINITY, f32::max)),
-        );
-        if k <= maxima.len() {
-            least = *maxima
-                .select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a))
-                .1;
-        }
-        order.extend((0..work.len() as u32).filter(|i| work[*i as usize] >= least));
-        if order.len() > k {
-            order.select_nth_unstable_by(k - 1, |a, b| by_value(work, *a, *b));
-            order.truncate(k);
-        }
-    }
-
-    /// Leaves the smallest set of the largest whose probability reaches `top_p`.
-    fn keep_top_p(&mut self, top_p: f32) {
-        if top_p >= 1.0 || top_p.is_nan() {
-            return;
-        }
-        let Scratch { work, order, .. } = self;
-        let weight = |i: u32| (work[i as usize] as f64).exp();
-        let total: f64 = order.iter().map(|i| weight(*i)).sum();
-        let wanted = top_p.max(0.0) as f64 * total;
-        // Sorting all of a large vocabulary is slow: the likely ones usually suffice.
-        for depth in [6.0f32, 12.0, 24.0] {
-            let likely = |i: &u32| work[*i as usize] >= -depth;
-            let mass: f64 = order.iter().filter(|i| likely(i)).map(|i| weight(*i)).sum();
-            if mass >= wanted * (1.0 + 1e-9) {
-                order.retain(likely);
-                break;
-            }
-        }
-        order.sort_unstable_by(|a, b| by_value(work, *a, *b));
-        let mut mass = 0.0;
-        let kept = order.iter().position(|i| {
-            mass += weight(*i);
-            mass >= wanted
-        });
-        if let Some(last) = kept {
-            order.truncate(last + 1);
-        }
-    }
-}
-
-/// The largest first, the lowest index on a tie.
-fn by_value(values: &[f32], a: u32, b: u32) -> std::cmp::Ordering {
-    values[b as usize]
-        .total_cmp(&values[a as usize])
-        .then(a.cmp(&b))
-}
-
-fn is_greedy(s: &Sampling) -> bool {
-    s.temperature.is_nan() || s.temperature <= 0.0
-}
-
-fn has_penalties(s: &Sampling) -> bool {
-    let none = s.repeat_penalty == 1.0 && s.frequency_penalty == 0.0 && s.presence_penalty == 0.0;
-    s.penalty_last_n > 0 && !none
-}
-
-fn penalised(logit: f32, count: u32, s: &Sampling) -> f32 {
-    let repeated = if logit > 0.0 {
-        logit / s.repeat_penalty
-    } else {
-        logit * s.repeat_penalty
-    };
-    repeated - count as f32 * s.frequency_penalty - s.presence_penalty
 }
 
 /// The sample op in two phases: the argmax of each chunk of logits, then the choices, in as many chunks as the samplers
@@ -401,6 +169,8 @@ impl Sample {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use welte_device::noise;
+    use welte_table::Sampling;
 
     /// Samplers of one slot in this state, which keeps the last `context` tokens.
     fn sampler(vocab: usize, context: usize, state: SlotState<'_>) -> Samplers {
@@ -437,6 +207,7 @@ mod tests {
                 presence_penalty: pick(&[0.0, 0.5]),
                 penalty_last_n: pick(&[0.0, 5.0, 64.0]) as u32,
                 seed: case,
+                ..Sampling::default()
             };
             let logits: Vec<f32> = (0..n).map(|_| below(1 << 24) as f32 / 1e6 - 8.0).collect();
             let history: Vec<u32> = (0..case % 90).map(|_| below(n + 2) as u32).collect();
@@ -445,7 +216,6 @@ mod tests {
                 sampling,
                 bias: &bias[..case as usize % 4],
                 history: &history,
-                ends: &[],
                 ..SlotState::default()
             };
             let want = welte_reference::choose(&logits, &state, case as u32);
@@ -521,6 +291,8 @@ mod tests {
 mod literal_tests {
     use super::*;
     use std::collections::BTreeSet;
+    use welte_device::noise;
+    use welte_table::Sampling;
 
     const GREEDY: Sampling = Sampling {
         temperature: 0.0,
@@ -532,6 +304,16 @@ mod literal_tests {
         presence_penalty: 0.0,
         penalty_last_n: 64,
         seed: 0,
+        typical_p: 1.0,
+        top_n_sigma: 0.0,
+        xtc_probability: 0.0,
+        xtc_threshold: 0.1,
+        dynatemp_range: 0.0,
+        dynatemp_exponent: 1.0,
+        dry_multiplier: 0.0,
+        dry_base: 1.75,
+        dry_allowed_length: 2,
+        dry_last_n: u32::MAX,
     };
     const DRAW: Sampling = Sampling {
         temperature: 1.0,
@@ -551,7 +333,6 @@ mod literal_tests {
             sampling: *settings,
             bias,
             history,
-            ends: &[],
             ..SlotState::default()
         };
         let mut samplers = Samplers::new(1, 1, logits.len(), 8);
@@ -567,44 +348,6 @@ mod literal_tests {
         (0..2000)
             .map(|position| choice(logits, settings, &[], &[], position))
             .collect()
-    }
-
-    #[test]
-    fn penalties_change_a_logit_by_the_documented_amount() {
-        let repeat = Sampling {
-            repeat_penalty: 2.0,
-            ..GREEDY
-        };
-        let frequency = Sampling {
-            frequency_penalty: 0.5,
-            ..GREEDY
-        };
-        let presence = Sampling {
-            presence_penalty: 0.75,
-            ..GREEDY
-        };
-        let all = Sampling {
-            repeat_penalty: 2.0,
-            frequency_penalty: 0.5,
-            presence_penalty: 0.25,
-            ..GREEDY
-        };
-        for (settings, logit, count, expected) in [
-            (&repeat, 3.0, 1, 1.5),
-            (&repeat, 3.0, 5, 1.5),
-            (&repeat, -3.0, 1, -6.0),
-            (&repeat, 0.0, 1, 0.0),
-            (&frequency, 3.0, 1, 2.5),
-            (&frequency, 3.0, 4, 1.0),
-            (&frequency, -1.0, 2, -2.0),
-            (&presence, 3.0, 1, 2.25),
-            (&presence, 3.0, 4, 2.25),
-            (&all, 3.0, 2, 0.25),
-            (&all, -3.0, 2, -7.25),
-        ] {
-            let got = penalised(logit, count, settings);
-            assert_eq!(got, expected, "logit {logit}, count {count}, {settings:?}");
-        }
     }
 
     #[test]
@@ -711,8 +454,8 @@ mod literal_tests {
             ..DRAW
         };
         assert_eq!(kept(both), [0]);
-        // Temperature comes first: at 2 the second has 0.71 of the first's share, at 1/2 it has 0.25.
-        for (temperature, min_p, expected) in [(2.0, 0.6, 2), (2.0, 0.8, 1), (0.5, 0.3, 1)] {
+        // Temperature comes last: the second has half of the first's share, whatever the temperature.
+        for (temperature, min_p, expected) in [(2.0, 0.6, 1), (2.0, 0.4, 2), (0.5, 0.4, 2)] {
             let settings = Sampling {
                 temperature,
                 min_p,
@@ -772,7 +515,6 @@ mod literal_tests {
                 sampling: settings,
                 bias,
                 history: &[1],
-                ends: &[],
                 ..SlotState::default()
             };
             samplers.set(0, &state);
@@ -815,29 +557,5 @@ mod literal_tests {
         let first = draws.filter(|token| *token == 0).count();
         // 13 % of 300 draws on average.
         assert!((15..70).contains(&first), "{first}");
-    }
-
-    #[test]
-    fn the_history_of_each_slot_is_a_ring() {
-        let mut samplers = Samplers::new(2, 1, 10, 3);
-        let set = |samplers: &mut Samplers, slot, history| {
-            let state = SlotState {
-                history,
-                ..SlotState::default()
-            };
-            samplers.set(slot, &state);
-        };
-        let last = |samplers: &Samplers, slot: usize| -> Vec<u32> {
-            let slot = &samplers.slots[slot];
-            (0..slot.len).map(|back| slot.past(back)).collect()
-        };
-        set(&mut samplers, 0, &[9, 8, 1, 2]);
-        set(&mut samplers, 1, &[4]);
-        assert_eq!(last(&samplers, 0), [2, 1, 8]);
-        samplers.remember(0, 5);
-        assert_eq!(last(&samplers, 0), [5, 2, 1]);
-        assert_eq!(last(&samplers, 1), [4]);
-        set(&mut samplers, 0, &[7]);
-        assert_eq!(last(&samplers, 0), [7]);
     }
 }

@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{
-    ChainStart, Context, Control, DeviceId, Emitted, Error as DeviceError, MaskBoard, Pick,
-    Profile, Replay, ReplayTools, Replaying, SlotState,
+    ChainStart, Context, Control, DeviceId, Emitted, Error as DeviceError, LogprobQuery, Logprobs,
+    MaskBoard, Pick, Profile, Replay, ReplayTools, Replaying, SlotState,
 };
 use welte_table::{BufferId, Class, PageRuns, PassKind, Program, Row};
 
@@ -141,10 +141,57 @@ impl Context for CudaContext {
         };
         self.checks
             .picks(&self.loaded.program, picks, tokens, logits)?;
+        if picks.iter().any(|pick| self.is_left_to_host(pick.slot)) {
+            let picked = self.pick_one_by_one(picks, tokens);
+            return self.done(picked);
+        }
         let most = self.passes[DECODE].rows as usize;
         for (picks, tokens) in picks.chunks(most).zip(tokens.chunks_mut(most)) {
             let picked = self.pick(picks, tokens);
             self.done(picked)?;
+        }
+        Ok(())
+    }
+
+    fn step_and_sample(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        picks: &[Pick],
+        tokens: &mut [u32],
+    ) -> Result<(), DeviceError> {
+        let program = &self.loaded.program;
+        let plan = self.checks.step(program, pass, rows, outputs)?;
+        let logits = match self.passes[pass].kind {
+            PassKind::Decode | PassKind::Prompt => plan.outputs,
+            PassKind::Embed => 0,
+        };
+        self.checks.picks(program, picks, tokens, logits)?;
+        if picks.iter().any(|pick| self.is_left_to_host(pick.slot)) {
+            self.step(pass, rows, outputs)?;
+            return self.sample(picks, tokens);
+        }
+        let chosen = self.step_and_pick(pass, rows, outputs, picks, tokens);
+        self.done(chosen)
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), DeviceError> {
+        let (pass, outputs) = self.last;
+        let outputs = match self.passes[pass].kind {
+            PassKind::Decode | PassKind::Prompt => outputs,
+            PassKind::Embed => 0,
+        };
+        let program = &self.loaded.program;
+        self.checks.logprobs(program, queries, answers, outputs)?;
+        let vocab = program.vocab as usize;
+        let logits = self.outputs(outputs * vocab);
+        for (query, answer) in queries.iter().zip(answers) {
+            *answer = Logprobs::of(&logits[query.output as usize * vocab..][..vocab], query);
         }
         Ok(())
     }
@@ -157,7 +204,11 @@ impl Context for CudaContext {
     ) -> Result<(), DeviceError> {
         let most = self.chain_slots();
         self.checks.chain(&self.loaded.program, starts, most)?;
-        let made = self.chain_of_slots(starts, control, emit);
+        let by_host = starts.iter().any(|start| self.is_left_to_host(start.slot));
+        let made = match by_host {
+            true => self.chain_by_steps(starts, control, emit),
+            false => self.chain_of_slots(starts, control, emit),
+        };
         // The outputs belonged to the chain.
         self.last = (DECODE, 0);
         self.done(made)

@@ -13,9 +13,22 @@ const AHEAD: u32 = 3;
 #[derive(Clone, Copy)]
 pub(super) struct Running {
     /// The row of its next step.
-    row: Row,
+    pub(super) row: Row,
     /// Tokens that it may still make.
-    left: u32,
+    pub(super) left: u32,
+}
+
+impl Running {
+    pub(super) fn new(start: &ChainStart) -> Running {
+        Running {
+            row: Row {
+                token: start.token,
+                position: start.position,
+                slot: start.slot,
+            },
+            left: start.steps,
+        }
+    }
 }
 
 impl CudaContext {
@@ -28,14 +41,7 @@ impl CudaContext {
     ) -> Result<(), Error> {
         let mut running = std::mem::take(&mut self.running);
         running.clear();
-        running.extend(starts.iter().map(|start| Running {
-            row: Row {
-                token: start.token,
-                position: start.position,
-                slot: start.slot,
-            },
-            left: start.steps,
-        }));
+        running.extend(starts.iter().map(Running::new));
         let result = self.run_slots(&mut running, control, emit);
         self.running = running;
         result

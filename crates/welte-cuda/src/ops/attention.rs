@@ -1,5 +1,6 @@
 //! Attention: flash decoding for generated rows, flash attention for prompt rows, and a plain kernel for all other shapes.
 
+use super::gemm::for_rows;
 use super::kv::{Kv, KvShape};
 use super::{Demand, Role};
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
@@ -11,14 +12,20 @@ use welte_table::{Command, Format, Program, params};
 const TILE: u32 = 16;
 /// Flash decoding: warps per block and tiles in flight per warp. The first pair that fits shared memory is used.
 const RINGS: [(u32, u32); 4] = [(8, 2), (4, 2), (2, 2), (1, 2)];
-/// Flash decoding: warps per multiprocessor.
+/// The first pair for programs with several slots: small blocks, of which several share a multiprocessor.
+const FIRST_BATCHED: usize = 1;
+/// Flash decoding: warps per multiprocessor, as many as registers allow.
 const WARPS_PER_SM: u32 = 8;
 /// Bytes of shared memory that the system reserves per block.
 const SYSTEM_SHARED: u32 = 1024;
-/// The fewest tiles per split.
+/// The fewest tiles per split, with one slot and with several: splits of many rows fill the GPU even if they are long.
 const LEAST_TILES: u32 = 8;
+const LEAST_TILES_BATCHED: u32 = 16;
 /// The most splits per context.
 const MOST_SPLITS: u32 = 128;
+const MOST_SPLITS_BATCHED: u32 = 16;
+/// Flash decoding: rows of a launch (`MOST_ROWS` of `attention.cu`).
+const MOST_ROWS: u32 = 512;
 /// Flash decoding: heads per block.
 const HEADS: u32 = 8;
 /// Positions per step of flash attention: `STEP` of `attention_prefill.cu`.
@@ -49,6 +56,10 @@ struct Args {
     window: u32,
     softcap: f32,
     single: u32,
+    splits: u32,
+    rows: u32,
+    first: u32,
+    most: u32,
     pad: u32,
 }
 
@@ -64,7 +75,7 @@ fn kind(kv: &KvShape, role: Role, room: u32) -> Kind {
     let fits = kv.head_dim.is_multiple_of(8) && kv.head_dim <= 256;
     let tiles = fits && kv.page.is_multiple_of(TILE);
     match (tiles, role) {
-        (true, Role::Generated) => Kind::Decode,
+        (true, Role::Generated | Role::Batched) => Kind::Decode,
         (true, Role::Prompt) if prefill_shared(kv, PREFILL_WARPS) <= room => Kind::Prefill,
         _ => Kind::Plain,
     }
@@ -75,14 +86,37 @@ fn units(p: &params::Attention) -> u32 {
     (p.heads / p.kv_heads.max(1)).div_ceil(HEADS)
 }
 
-/// The most splits of a context: enough to fill the GPU, and no more than the context has tiles for.
-fn splits(kv: &KvShape, p: &params::Attention, gpu: &GpuInfo) -> u32 {
-    let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
-    let most = kv.context.div_ceil(LEAST_TILES * TILE).min(MOST_SPLITS);
-    let ring = ring(kv, gpu.shared_per_block);
-    let room = gpu.shared_per_sm / (decode_shared(kv, ring) + SYSTEM_SHARED);
-    let per_sm = (WARPS_PER_SM / ring.0).min(room).max(1);
-    (gpu.sms * per_sm / blocks).clamp(1, most.max(1))
+/// How flash decoding divides its work. It decides the order of sums, so it does not depend on the number of rows.
+#[derive(Clone, Copy)]
+struct Division {
+    /// Warps per block and tiles in flight per warp.
+    ring: (u32, u32),
+    /// Blocks that fit on a multiprocessor.
+    resident: u32,
+    /// The fewest tiles of a split, and the most splits of a context.
+    least_tiles: u32,
+    splits: u32,
+}
+
+impl Division {
+    /// As many splits as fill the GPU, and no more than the context has tiles for.
+    fn of(kv: &KvShape, p: &params::Attention, role: Role, gpu: &GpuInfo) -> Division {
+        let (first_ring, least_tiles, most) = match role {
+            Role::Batched => (FIRST_BATCHED, LEAST_TILES_BATCHED, MOST_SPLITS_BATCHED),
+            _ => (0, LEAST_TILES, MOST_SPLITS),
+        };
+        let ring = ring(kv, first_ring, gpu.shared_per_block);
+        let room = gpu.shared_per_sm / (decode_shared(kv, ring) + SYSTEM_SHARED);
+        let resident = (WARPS_PER_SM / ring.0).min(room).max(1);
+        let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
+        let most = kv.context.div_ceil(least_tiles * TILE).min(most);
+        Division {
+            ring,
+            resident,
+            least_tiles,
+            splits: (gpu.sms * resident / blocks).clamp(1, most.max(1)),
+        }
+    }
 }
 
 /// The kernels of a command.
@@ -104,6 +138,10 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         window: p.window,
         softcap: p.softcap,
         single: u32::from(rows == 1),
+        splits: 0,
+        rows,
+        first: 0,
+        most: rows,
         pad: 0,
     };
     let launch = |least, most, launch| Node::ForRows {
@@ -112,7 +150,13 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         nodes: vec![Node::Kernel(launch)],
     };
     Ok(match kind(&kv, cx.role, cx.gpu.shared_per_block) {
-        Kind::Decode => vec![Node::Kernel(decode(&kv, &p, rows, &a, cx.gpu))],
+        Kind::Decode => {
+            let division = Division::of(&kv, &p, cx.role, cx.gpu);
+            let launch = |first| Node::Kernel(decode(&kv, &p, &division, first, &a, cx.gpu));
+            let more = (MOST_ROWS..rows).step_by(MOST_ROWS as usize);
+            let more = more.map(|first| for_rows(first + 1, rows, vec![launch(first)]));
+            [launch(0)].into_iter().chain(more).collect()
+        }
         Kind::Prefill => {
             let some = prefill(&kv, &p, rows.min(MANY_ROWS - 1), &a, cx.gpu);
             let mut list = vec![launch(0, MANY_ROWS - 1, some)];
@@ -130,16 +174,31 @@ fn shape(program: &Program, command: &Command) -> Result<KvShape, Error> {
     shape.ok_or_else(|| Error::Program("attention without a cache".to_string()))
 }
 
-fn decode(kv: &KvShape, p: &params::Attention, rows: u32, a: &Args, gpu: &GpuInfo) -> Launch {
-    let ring = ring(kv, gpu.shared_per_block);
+fn decode(
+    kv: &KvShape,
+    p: &params::Attention,
+    division: &Division,
+    first: u32,
+    a: &Args,
+    gpu: &GpuInfo,
+) -> Launch {
+    let Division { ring, splits, .. } = *division;
+    let most = (a.rows - first).min(MOST_ROWS);
+    let jobs = (splits * p.kv_heads * units(p)).saturating_mul(most);
+    let values = Args {
+        splits,
+        first,
+        most,
+        ..*a
+    };
     Launch {
-        unit: decode_unit(kv, p.heads / p.kv_heads, ring),
+        unit: decode_unit(kv, p.heads / p.kv_heads, division),
         function: "attention",
-        grid: [splits(kv, p, gpu), p.kv_heads * units(p), rows],
-        by_rows: ByRows::Axis { axis: 2, per: 1 },
+        grid: [jobs.clamp(1, gpu.sms * division.resident), 1, 1],
+        by_rows: ByRows::Fixed,
         block: ring.0 * 32,
         shared: decode_shared(kv, ring),
-        args: args(a),
+        args: args(&values),
     }
 }
 
@@ -208,13 +267,14 @@ fn prefill_shared(kv: &KvShape, warps: u32) -> u32 {
     }
 }
 
-fn decode_unit(kv: &KvShape, group: u32, (warps, stages): (u32, u32)) -> Unit {
+fn decode_unit(kv: &KvShape, group: u32, division: &Division) -> Unit {
+    let (warps, stages) = division.ring;
     let mut defines = kv.defines();
     for (name, value) in [
         ("GROUP", group),
         ("WARPS", warps),
         ("STAGES", stages),
-        ("LEAST_TILES", LEAST_TILES),
+        ("LEAST_TILES", division.least_tiles),
     ] {
         defines.push((name, value.to_string()));
     }
@@ -225,9 +285,9 @@ fn decode_unit(kv: &KvShape, group: u32, (warps, stages): (u32, u32)) -> Unit {
     }
 }
 
-fn ring(kv: &KvShape, room: u32) -> (u32, u32) {
+fn ring(kv: &KvShape, first: usize, room: u32) -> (u32, u32) {
     let fits = |ring: &&(u32, u32)| decode_shared(kv, **ring) <= room;
-    *RINGS.iter().find(fits).unwrap_or(&RINGS[3])
+    *RINGS[first..].iter().find(fits).unwrap_or(&RINGS[3])
 }
 
 /// Shared memory: first the warps' rings, then their results, then the merge of the splits, all in the same place.
@@ -249,7 +309,10 @@ pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
         return 0;
     };
     let partials = u64::from(demand.rows) * u64::from(p.heads);
-    partials * u64::from(splits(&kv, &p, demand.gpu)) * (u64::from(p.head_dim) + 2) * 4
+    partials
+        * u64::from(Division::of(&kv, &p, demand.role, demand.gpu).splits)
+        * (u64::from(p.head_dim) + 2)
+        * 4
 }
 
 /// Bytes that are zero between commands: counts of finished splits.
@@ -294,10 +357,18 @@ pub(crate) fn catalogue() -> Vec<Listed> {
             unit: prefill_unit(&kv, prefill_warps(&kv, 512, 227 << 10)),
             hot: false,
         });
-        list.push(Listed {
-            unit: decode_unit(&kv, group, ring(&kv, 227 << 10)),
-            hot: head_dim <= 128,
-        });
+        for (first, least_tiles) in [(0, LEAST_TILES), (FIRST_BATCHED, LEAST_TILES_BATCHED)] {
+            let division = Division {
+                ring: ring(&kv, first, 227 << 10),
+                resident: 1,
+                least_tiles,
+                splits: 1,
+            };
+            list.push(Listed {
+                unit: decode_unit(&kv, group, &division),
+                hot: head_dim <= 128,
+            });
+        }
     }
     list
 }

@@ -5,7 +5,7 @@
 //! GPU, and tiles of entries are multiplied with that expert's matrix (`gemm.cu`). The host does not know the choice, so the grid
 //! has room for the largest possible number of tiles.
 
-use super::gemm::{Epilogue, GemmArgs, HEADROOM, PrepareArgs, for_rows, prepare_unit};
+use super::gemm::{Epilogue, GemmArgs, HEADROOM, Layout, PrepareArgs, for_rows, prepare_unit};
 use super::matmul::{GROUP, MatmulArgs, Output, Plan, Product};
 use super::tile::{PANEL, Tile};
 use super::{Demand, Role, basic};
@@ -170,7 +170,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             job.used
         )));
     }
-    if cx.role == Role::Generated {
+    if cx.role != Role::Prompt {
         return Ok(vec![generated(cx, command, &job, rows)?]);
     }
     let mut nodes = Vec::new();
@@ -436,7 +436,7 @@ fn prepare(
         each,
     };
     Node::Kernel(Launch {
-        unit: prepare_unit(job.bfloat(), true),
+        unit: prepare_unit(job.bfloat(), Layout::Tiled),
         function: "prepare",
         grid: [each, most, 1],
         by_rows: ByRows::Axis { axis: 1, per: 1 },
@@ -497,7 +497,7 @@ fn product(
 
 /// Private scratch of a command. Matrix-vector kernels have none.
 pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
-    if demand.role == Role::Generated {
+    if demand.role != Role::Prompt {
         return 0;
     }
     let spec = demand.program.weights.get(command.weights[0] as usize);

@@ -35,27 +35,38 @@ pub(super) enum Epilogue {
     ActMul = 2,
 }
 
-/// A command of this family, with its operands.
-struct Job {
-    weight: DeviceWeight,
-    normed: bool,
+/// The order of 16-bit activations (`LAYOUT` of `prepare.cu`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Plain rows, for cuBLASLt.
+    Rows = 0,
+    /// The layout of `tile.cuh`.
+    Tiled = 1,
+    /// The order of `columns.cu`.
+    Operands = 2,
+}
+
+/// A product with its operands.
+pub(super) struct Job {
+    pub(super) weight: DeviceWeight,
+    pub(super) normed: bool,
     /// Address of the norm's weights, or 0.
-    norm: u64,
-    eps: f32,
-    epilogue: Epilogue,
-    act: u32,
+    pub(super) norm: u64,
+    pub(super) eps: f32,
+    pub(super) epilogue: Epilogue,
+    pub(super) act: u32,
     /// Values per row of y.
-    columns: u32,
-    x: u64,
-    x_stride: u32,
-    y: u64,
-    y_stride: u32,
+    pub(super) columns: u32,
+    pub(super) x: u64,
+    pub(super) x_stride: u32,
+    pub(super) y: u64,
+    pub(super) y_stride: u32,
     /// The most rows.
-    rows: u32,
+    pub(super) rows: u32,
 }
 
 impl Job {
-    fn of(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Job, Error> {
+    pub(super) fn of(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Job, Error> {
         let weight = cx.weight(command.weights[0]);
         let mut job = Job {
             weight,
@@ -106,7 +117,7 @@ impl Job {
         Ok(job)
     }
 
-    fn bfloat(&self) -> bool {
+    pub(super) fn bfloat(&self) -> bool {
         self.weight.format == Format::BF16
     }
 
@@ -122,7 +133,7 @@ impl Job {
     }
 
     /// The factor on the sums.
-    fn scale(&self) -> f32 {
+    pub(super) fn scale(&self) -> f32 {
         if self.bfloat() || self.normed {
             1.0
         } else {
@@ -295,7 +306,8 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     ];
     let mut units: Vec<Unit> = of_each.map(|tile| tile.unit(Format::Q4_K)).into();
     for bfloat in [false, true] {
-        units.extend([prepare_unit(bfloat, false), prepare_unit(bfloat, true)]);
+        let layouts = [Layout::Rows, Layout::Tiled, Layout::Operands];
+        units.extend(layouts.map(|layout| prepare_unit(bfloat, layout)));
     }
     for format in listed() {
         units.push(narrow(128).unit(format));
@@ -340,7 +352,15 @@ fn own(cx: &Lowering<'_>, job: &Job, private: &Private, most: u32) -> Vec<Node> 
     };
     let padded = [tile.rows, row_tiles, 1];
     vec![
-        prepare(cx, job, private, x_rows, true, padded, rows_of_tile),
+        prepare(
+            cx,
+            job,
+            private,
+            x_rows,
+            Layout::Tiled,
+            padded,
+            rows_of_tile,
+        ),
         Node::Kernel(Launch {
             unit: tile.unit(job.weight.format),
             function: if tile.wide { "gemm_wide" } else { "gemm" },
@@ -365,7 +385,15 @@ fn library_for(cx: &Lowering<'_>, job: &Job, private: &Private, rows: u32) -> Op
     let gate_up = slab + slabs.bytes();
     let grid = [rows, 1, 1];
     let each_row = ByRows::Axis { axis: 0, per: 1 };
-    let mut nodes = vec![prepare(cx, job, private, rows, false, grid, each_row)];
+    let mut nodes = vec![prepare(
+        cx,
+        job,
+        private,
+        rows,
+        Layout::Rows,
+        grid,
+        each_row,
+    )];
     for (first, columns) in slabs.each() {
         let (w, w_stride) = if slabs.direct {
             let stride = planes(weight.format).first()?.stride(weight.k);
@@ -466,7 +494,7 @@ fn prepare(
     job: &Job,
     private: &Private,
     out_rows: u32,
-    tiled: bool,
+    layout: Layout,
     grid: [u32; 3],
     by_rows: ByRows,
 ) -> Node {
@@ -485,7 +513,7 @@ fn prepare(
         each: 1,
     };
     Node::Kernel(Launch {
-        unit: prepare_unit(job.bfloat(), tiled),
+        unit: prepare_unit(job.bfloat(), layout),
         function: "prepare",
         grid,
         by_rows,
@@ -529,11 +557,14 @@ fn dequant(
     })
 }
 
-pub(super) fn prepare_unit(bfloat: bool, tiled: bool) -> Unit {
+pub(super) fn prepare_unit(bfloat: bool, layout: Layout) -> Unit {
     Unit {
         file: "prepare.cu",
         generated: String::new(),
-        defines: vec![("BFLOAT", flag(bfloat)), ("TILED", flag(tiled))],
+        defines: vec![
+            ("BFLOAT", flag(bfloat)),
+            ("LAYOUT", (layout as u32).to_string()),
+        ],
     }
 }
 

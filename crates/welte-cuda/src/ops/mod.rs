@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod basic;
+pub(crate) mod columns;
 pub(crate) mod conv;
 pub(crate) mod embed;
 pub(crate) mod experts;
@@ -23,14 +24,17 @@ use welte_table::{Command, Op, Pass, PassKind, Program};
 pub(crate) enum Role {
     /// Decode passes: matrix-vector kernels and flash decoding, for any number of rows.
     Generated,
+    /// Decode passes of programs for several slots: products on tensor cores, otherwise as above.
+    Batched,
     /// Prompt and embed passes: 16-bit activations on tensor cores and flash attention, for any number of rows.
     Prompt,
 }
 
 impl Role {
-    pub(crate) fn of(pass: PassKind) -> Role {
+    /// The role of a pass. `decode` is that of decode passes, which the plan chooses.
+    pub(crate) fn of(pass: PassKind, decode: Role) -> Role {
         match pass {
-            PassKind::Decode => Role::Generated,
+            PassKind::Decode => decode,
             PassKind::Prompt | PassKind::Embed => Role::Prompt,
         }
     }
@@ -48,6 +52,11 @@ macro_rules! family {
                 if $role == Role::Generated =>
             {
                 matmul::$function($($argument),*)
+            }
+            Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
+                if $role == Role::Batched =>
+            {
+                columns::$function($($argument),*)
             }
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
                 gemm::$function($($argument),*)
@@ -88,7 +97,7 @@ pub(crate) struct Demand<'a> {
 pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
     match command.op {
         Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
-            gemm::scratch(demand, command)
+            gemm::scratch(demand, command).max(columns::scratch(demand, command))
         }
         Op::Attention => attention::scratch(demand, command),
         Op::ExpertsActMul | Op::ExpertsAdd => experts::scratch(demand, command),
@@ -102,6 +111,9 @@ pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
     match command.op {
         Op::Attention => attention::counters(demand, command),
         Op::Sample => sample::counters(demand),
+        Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul => {
+            columns::counters(demand, command)
+        }
         _ => 0,
     }
 }
@@ -114,6 +126,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         conv::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
+        columns::catalogue(),
         rope::catalogue(),
         attention::catalogue(),
         sample::catalogue(),

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
-use welte_device::{MaskBoard, SlotState};
+use welte_device::{HostSlot, MaskBoard, SlotState};
 use welte_table::{Command, Program, params};
 
 /// Threads per block.
@@ -206,11 +206,17 @@ pub(crate) struct Sampler {
     vocab: u32,
     /// Whether the device has another state.
     changed: bool,
+    /// The same state, for choices on the host.
+    host: HostSlot,
 }
 
 /// Indices of words in the head.
 mod at {
     pub(super) const TEMPERATURE: usize = 0;
+    pub(super) const REPEAT: usize = 4;
+    pub(super) const FREQUENCY: usize = 5;
+    pub(super) const PRESENCE: usize = 6;
+    pub(super) const LAST_N: usize = 7;
     pub(super) const SEED: usize = 8;
     pub(super) const ENDS: usize = 10;
     pub(super) const BIASES: usize = 11;
@@ -235,6 +241,7 @@ impl Sampler {
             history,
             vocab: program.vocab,
             changed: true,
+            host: HostSlot::new(program.vocab as usize, history),
         };
         sampler.set(&SlotState::default());
         sampler
@@ -248,7 +255,9 @@ impl Sampler {
             history,
             ends,
             masked,
+            breakers: _,
         } = state;
+        self.host.set(state);
         let least = if s.min_p > 0.0 {
             s.min_p.min(1.0).ln()
         } else {
@@ -279,7 +288,7 @@ impl Sampler {
         self.words[at::HEAD] = 0;
         self.words[at::LEN] = 0;
         for token in &history[history.len().saturating_sub(self.history)..] {
-            self.remember(*token);
+            self.append(*token);
         }
         let ends = &ends[..ends.len().min(MOST_ENDS)];
         self.words[at::ENDS] = ends.len() as u32;
@@ -292,9 +301,21 @@ impl Sampler {
         self.words[HEAD_WORDS..][..self.words[at::ENDS] as usize].contains(&token)
     }
 
-    /// Notes that the device's history may differ.
+    /// Whether choices depend on the history (`has_penalties` of `sample.cuh`).
+    pub(crate) fn looks_back(&self) -> bool {
+        let value = |at: usize| f32::from_bits(self.words[at]);
+        let [repeat, frequency, presence] = [at::REPEAT, at::FREQUENCY, at::PRESENCE].map(value);
+        self.words[at::LAST_N] > 0 && !(repeat == 1.0 && frequency == 0.0 && presence == 0.0)
+    }
+
+    /// Whether choices wait for a mask, which is valid for one position.
+    pub(crate) fn is_masked(&self) -> bool {
+        self.words[at::MASKED] != 0
+    }
+
+    /// Notes that the device's history may differ. It does not matter where the device never reads it.
     pub(crate) fn mark_changed(&mut self) {
-        self.changed = true;
+        self.changed |= self.looks_back();
     }
 
     /// The bytes to upload to the start of the slot's region, if the device has another state. It has this one afterwards.
@@ -302,8 +323,23 @@ impl Sampler {
         std::mem::take(&mut self.changed).then(|| self.head())
     }
 
+    /// True if the kernel does not know the settings: the host chooses the tokens.
+    pub(crate) fn is_left_to_host(&self) -> bool {
+        self.host.settings().is_extended()
+    }
+
+    /// The state for choices on the host.
+    pub(crate) fn host(&self) -> &HostSlot {
+        &self.host
+    }
+
     /// Appends an emitted token to the history.
     pub(crate) fn remember(&mut self, token: u32) {
+        self.host.remember(token);
+        self.append(token);
+    }
+
+    fn append(&mut self, token: u32) {
         let head = self.words[at::HEAD] as usize;
         self.words[HEAD_WORDS + MOST_ENDS + head] = token;
         self.words[at::HEAD] = ((head + 1) % self.history) as u32;

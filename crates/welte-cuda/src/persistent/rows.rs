@@ -11,6 +11,9 @@ const MAX_ROWS: u32 = 8;
 /// This rule and not a measurement at load decides which kernels decode: their sums differ in the last bits, and the bits that a model
 /// gives must not depend on timing.
 const MIN_ROWS: u32 = 4;
+/// The most slots. Steps of as many rows take few launches, and one row is fastest here. With more slots the products of
+/// launched kernels read the weights once for all rows (`ops/columns.rs`). A rule for the same reason as `MIN_ROWS`.
+const MOST_SLOTS: u32 = 8;
 /// The tries for the most bytes of the ring that are multiplied together: tiles that are not full waste arithmetic.
 const BYTES_AT_ONCE: [u32; 3] = [80 << 10, 40 << 10, 20 << 10];
 /// Room for so many rows is worth full tiles: no smaller tiles are tried.
@@ -19,6 +22,12 @@ const ENOUGH_ROWS: u32 = 4;
 /// Records the decode pass for steps, with as many rows per launch as there is room for.
 pub(crate) fn record_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
     let decode = cx.program.passes.first().ok_or("no pass")?;
+    let slots = cx.program.slots;
+    if slots > MOST_SLOTS {
+        return Err(format!(
+            "{slots} slots, and launched kernels are faster for more than {MOST_SLOTS}"
+        ));
+    }
     let most = decode.rows.clamp(1, MAX_ROWS);
     let mut best = most_rows(cx, most, BYTES_AT_ONCE[0]);
     let rows = |recording: &Result<Recording, String>| recording.as_ref().map_or(0, |r| r.rows);
@@ -31,7 +40,6 @@ pub(crate) fn record_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
             best = recording;
         }
     }
-    let slots = cx.program.slots;
     match best {
         Ok(recording) if recording.rows < MIN_ROWS.min(slots) => Err(format!(
             "{slots} slots, and shared memory has room for {} at a time",

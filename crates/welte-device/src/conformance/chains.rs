@@ -123,6 +123,7 @@ fn feed(context: &mut dyn Context, sampling: Sampling, ends: &[u32]) -> u32 {
         output: 0,
         slot: 1,
         position: 11,
+        draft: None,
     };
     let mut token = [0];
     context.sample(&[pick], &mut token).expect("a valid pick");
@@ -180,6 +181,7 @@ fn against_the_oracle(device: &dyn Device, oracle: &dyn Device) {
                 output: 0,
                 slot: 1,
                 position: position + 1,
+                draft: None,
             };
             context.sample(&[pick], &mut token).expect("a valid pick");
         }

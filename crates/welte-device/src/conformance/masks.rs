@@ -75,6 +75,7 @@ fn pick(context: &mut dyn Context, slot: u32, position: u32) -> u32 {
         output: 0,
         slot,
         position,
+        draft: None,
     };
     let mut token = [0];
     context.sample(&[pick], &mut token).expect("a valid pick");

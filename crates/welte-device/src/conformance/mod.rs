@@ -13,6 +13,7 @@ mod caches;
 mod case;
 mod chains;
 mod lifecycle;
+mod logprobs;
 pub mod made;
 mod masks;
 pub mod model;
@@ -26,10 +27,11 @@ pub use arithmetic::{decode_arithmetic, prompt_arithmetic};
 pub use caches::{page_transfer, pages, per_layer_heads, recurrent, windows};
 pub use chains::{chains, control, slots_in_a_chain, stops};
 pub use lifecycle::{allocated, profiles, shared, weights};
+pub use logprobs::logprobs;
 pub use masks::{masks, masks_in_chains};
 pub use ops::{contexts, experts, formats, ops, unfused};
 pub use requests::{faults, limits};
-pub use sampling::{choices, sampling};
+pub use sampling::{choices, drafts, extended_sampling, sampling};
 pub use steps::{batches, outputs, pooled};
 
 /// Makes one test of every function of the suite. Attributes go to all tests.
@@ -47,7 +49,7 @@ macro_rules! conformance_tests {
             decode_arithmetic prompt_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads
-            sampling choices masks masks_in_chains
+            sampling extended_sampling choices drafts masks masks_in_chains logprobs
             faults limits
             allocated shared profiles weights);
     };

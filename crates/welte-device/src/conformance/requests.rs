@@ -158,6 +158,7 @@ fn pick_error(context: &mut dyn Context, output: u32, slot: u32, tokens: usize) 
         output,
         slot,
         position: 5,
+        draft: None,
     };
     let what = format!("output {output} for slot {slot} into {tokens} tokens");
     refused(context.sample(&[pick], &mut vec![0; tokens]), &what);

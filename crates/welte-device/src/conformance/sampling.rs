@@ -2,7 +2,7 @@
 
 use super::case::{Case, chain, set_slot, start, tokens_of};
 use super::made::Numbers;
-use crate::{Context, Device, Pick, SlotState, noise};
+use crate::{ChainStart, Context, Device, Pick, SlotState, noise};
 use welte_table::{Row, Sampling};
 
 /// Logits that favour 2, then 1, then 3, then 0, whatever the last token is. A chain shows how choices change.
@@ -17,6 +17,7 @@ fn choose(context: &mut dyn Context, state: SlotState<'_>) -> u32 {
         output: 0,
         slot: 0,
         position: 1,
+        draft: None,
     };
     let mut token = [u32::MAX];
     context.sample(&[pick], &mut token).expect("a valid pick");
@@ -58,8 +59,14 @@ pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
         temperature: 1e-3,
         ..sampling
     };
+    let dry = |dry_allowed_length| Sampling {
+        dry_multiplier: 0.5,
+        dry_base: 4.0,
+        dry_allowed_length,
+        ..greedy
+    };
     let none: &'static [(u32, f32)] = &[];
-    let cases: [Choice; 26] = [
+    let cases: [Choice; 36] = [
         ("greedy", greedy, none, &[2, 2, 2], 2),
         ("a bias", greedy, &[(0, 4.5)], &[], 0),
         ("a bias below the best", greedy, &[(0, 3.9)], &[], 2),
@@ -173,13 +180,90 @@ pub fn choices(device: &dyn Device, _oracle: &dyn Device) {
             &[2, 1],
             3,
         ),
+        // 2 followed 0 1 before. 3 - 0.5 * 4 ^ (2 - 2) = 2.5, 3 - 0.5 * 4 ^ (2 - 1) = 1.
+        ("DRY, a short run", dry(2), none, &[0, 1, 2, 3, 0, 1], 2),
+        ("DRY, a run too long", dry(1), none, &[0, 1, 2, 3, 0, 1], 1),
+        ("DRY, no run", dry(1), none, &[0, 1, 2, 3, 0, 3], 2),
+        (
+            "DRY, the longest run",
+            dry(1),
+            none,
+            &[1, 2, 0, 1, 2, 0, 1],
+            1,
+        ),
+        (
+            "DRY looks at the last tokens only",
+            Sampling {
+                dry_last_n: 5,
+                ..dry(1)
+            },
+            none,
+            &[0, 1, 2, 3, 0, 1],
+            2,
+        ),
+        (
+            "DRY needs no temperature and comes before the top 1",
+            Sampling {
+                temperature: 5.0,
+                top_k: 1,
+                ..dry(1)
+            },
+            none,
+            &[0, 1, 2, 3, 0, 1],
+            1,
+        ),
+        // The deviation of the logits is 1.47.
+        (
+            "a sigma",
+            Sampling {
+                temperature: 9.0,
+                top_n_sigma: 0.6,
+                ..greedy
+            },
+            none,
+            &[],
+            2,
+        ),
+        // Their probabilities are 0.01, 0.23, 0.62, 0.14; their entropy is 0.96, next to 2's surprise of 0.48 and 1's of 1.48.
+        (
+            "the most typical token",
+            Sampling {
+                temperature: 9.0,
+                typical_p: 0.1,
+                ..greedy
+            },
+            none,
+            &[],
+            2,
+        ),
+        (
+            "XTC leaves the last of the top choices",
+            Sampling {
+                temperature: 1e-3,
+                xtc_probability: 1.0,
+                xtc_threshold: 0.1,
+                ..greedy
+            },
+            none,
+            &[],
+            3,
+        ),
+        (
+            "XTC changes no greedy choice",
+            Sampling {
+                xtc_probability: 1.0,
+                ..greedy
+            },
+            none,
+            &[],
+            2,
+        ),
     ];
     for (what, sampling, bias, history, want) in cases {
         let state = SlotState {
             sampling,
             bias,
             history,
-            ends: &[],
             ..SlotState::default()
         };
         assert_eq!(choose(context.as_mut(), state), want, "{what}");
@@ -219,6 +303,7 @@ fn histories(context: &mut dyn Context) {
         output,
         slot,
         position: 1,
+        draft: None,
     };
     let picks = [pick(1, 0), pick(0, 0), pick(2, 2), pick(2, 0)];
     let mut tokens = [u32::MAX; 4];
@@ -253,6 +338,7 @@ fn draws(context: &mut dyn Context) {
                 output: 0,
                 slot: 0,
                 position,
+                draft: None,
             };
             let mut token = [0];
             context.sample(&[pick], &mut token).expect("a valid pick");
@@ -297,7 +383,6 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
                     sampling,
                     bias: &bias,
                     history: &history,
-                    ends: &[],
                     ..SlotState::default()
                 };
                 set_slot(context.as_mut(), slot, state);
@@ -308,6 +393,7 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
                     output: output as u32,
                     slot,
                     position,
+                    draft: None,
                 });
                 described.push((sampling, bias, history));
             }
@@ -319,6 +405,176 @@ pub fn sampling(device: &dyn Device, _oracle: &dyn Device) {
             }
         }
     }
+}
+
+/// Random settings of DRY, typical-p, top-n-sigma, XTC and dynamic temperature, mixed with the others, against the oracle:
+/// single choices and chains.
+pub fn extended_sampling(device: &dyn Device, oracle: &dyn Device) {
+    let n = &mut Numbers(9);
+    for vocab in [1u32, 3, 70, 1000] {
+        let table: Vec<Vec<f32>> = (0..vocab).map(|_| n.logits(vocab)).collect();
+        let case = Case::look_up(device, &table, 3, 400);
+        let (mut context, mut plain) = (case.open(device), case.open(oracle));
+        for turn in 0..40 {
+            let mut described = Vec::new();
+            let mut starts = Vec::new();
+            for slot in 0..3 {
+                let (mut sampling, bias, history) = random_state(n, vocab);
+                // One slot may have common settings only.
+                if slot > 0 || turn % 3 == 0 {
+                    extend(&mut sampling, n);
+                }
+                let breakers: Vec<u32> = (0..n.below(vocab.div_ceil(32) + 1))
+                    .map(|_| n.below(1 << 16) & n.below(1 << 16))
+                    .collect();
+                let state = SlotState {
+                    sampling,
+                    bias: &bias,
+                    history: &history,
+                    breakers: &breakers,
+                    ..SlotState::default()
+                };
+                set_slot(context.as_mut(), slot, state);
+                set_slot(plain.as_mut(), slot, state);
+                described.push((sampling, bias, history, breakers));
+                starts.push(start(slot, n.below(vocab), n.below(300), 1 + n.below(8)));
+            }
+            let what = || format!("vocabulary {vocab}, turn {turn}: {described:?}");
+            let picked = [context.as_mut(), plain.as_mut()].map(|c| pick_all(c, &starts));
+            assert_eq!(picked[0], picked[1], "{}", what());
+            let chained = [context.as_mut(), plain.as_mut()].map(|c| {
+                let emitted = chain(c, &starts);
+                starts
+                    .iter()
+                    .map(|s| tokens_of(&emitted, s.slot, s.position + 1))
+                    .collect::<Vec<_>>()
+            });
+            assert_eq!(chained[0], chained[1], "{}", what());
+        }
+    }
+}
+
+/// A token for each start, by a step.
+fn pick_all(context: &mut dyn Context, starts: &[ChainStart]) -> Vec<u32> {
+    let row = |s: &ChainStart| Row {
+        token: s.token,
+        position: s.position,
+        slot: s.slot,
+    };
+    let rows: Vec<Row> = starts.iter().map(row).collect();
+    context.step(0, &rows, &[]).expect("a valid step");
+    let pick = |(output, s): (usize, &ChainStart)| Pick {
+        output: output as u32,
+        slot: s.slot,
+        position: s.position + 1,
+        draft: None,
+    };
+    let picks: Vec<Pick> = starts.iter().enumerate().map(pick).collect();
+    let mut tokens = vec![u32::MAX; picks.len()];
+    context.sample(&picks, &mut tokens).expect("valid picks");
+    tokens
+}
+
+/// Switches some of the further settings on.
+fn extend(sampling: &mut Sampling, n: &mut Numbers) {
+    sampling.typical_p = n.pick(&[1.0, 1.0, 0.9, 0.4, 0.0]);
+    sampling.top_n_sigma = n.pick(&[0.0, 0.0, 1.0, 2.5]);
+    sampling.xtc_probability = n.pick(&[0.0, 0.5, 1.0]);
+    sampling.xtc_threshold = n.pick(&[0.0, 0.02, 0.1, 0.6]);
+    sampling.dynatemp_range = n.pick(&[0.0, 0.2, 3.0]);
+    sampling.dynatemp_exponent = n.pick(&[1.0, 0.5, 2.0]);
+    sampling.dry_multiplier = n.pick(&[0.0, 0.8, 3.0]);
+    sampling.dry_base = n.pick(&[1.75, 1.0, 4.0]);
+    sampling.dry_allowed_length = n.pick(&[0, 1, 2, 5]);
+    sampling.dry_last_n = n.pick(&[0, 8, 64, u32::MAX]);
+}
+
+/// Rows of guessed tokens: each slot's tokens are chosen as one by one up to the first that differs from its guess, and
+/// nothing of later rows stays.
+pub fn drafts(device: &dyn Device, _oracle: &dyn Device) {
+    const SLOTS: u32 = 3;
+    const MOST: u32 = 5;
+    let n = &mut Numbers(6);
+    let vocab = 70;
+    // Few likely tokens, so that guesses are often right and penalties matter.
+    let table: Vec<Vec<f32>> = (0..vocab)
+        .map(|_| {
+            let mut row = n.logits(vocab);
+            (0..3).for_each(|_| row[n.below(vocab) as usize] += 6.0);
+            row
+        })
+        .collect();
+    // The decode pass takes a row per slot.
+    let case = Case::look_up(device, &table, SLOTS * MOST, 1000);
+    let mut context = case.open(device);
+    let mut skipped = 0;
+    let mut whole = 0;
+    for turn in 0..80 {
+        let mut states: Vec<State> = (0..SLOTS).map(|_| random_state(n, vocab)).collect();
+        if turn % 3 == 0 {
+            // Without penalties.
+            states
+                .iter_mut()
+                .for_each(|state| state.0.penalty_last_n = 0);
+        }
+        for (slot, (sampling, bias, history)) in (0..).zip(&states) {
+            let state = SlotState {
+                sampling: *sampling,
+                bias,
+                history,
+                ..SlotState::default()
+            };
+            set_slot(context.as_mut(), slot, state);
+        }
+        // The second round shows what the first has left in the histories.
+        for round in 0..2u32 {
+            let (mut rows, mut picks, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+            for (slot, (sampling, bias, history)) in (0..).zip(&mut states) {
+                let first = n.below(400) + 500 * round;
+                let mut token = n.below(vocab);
+                let mut agrees = true;
+                let count = 1 + n.below(MOST);
+                for nth in 0..count {
+                    let position = first + nth;
+                    rows.push(Row {
+                        token,
+                        position,
+                        slot,
+                    });
+                    let logits = &table[token as usize];
+                    let chosen = choose_plainly(logits, sampling, bias, history, position + 1);
+                    let guess = match n.below(4) {
+                        0 => n.below(vocab),
+                        _ => chosen,
+                    };
+                    picks.push(Pick {
+                        output: rows.len() as u32 - 1,
+                        slot,
+                        position: position + 1,
+                        draft: (nth + 1 < count).then_some(guess),
+                    });
+                    wanted.push(if agrees { chosen } else { Pick::SKIPPED });
+                    skipped += u32::from(!agrees);
+                    if agrees {
+                        history.push(chosen);
+                        agrees = guess == chosen;
+                    }
+                    token = guess;
+                }
+                whole += u32::from(agrees);
+            }
+            let mut tokens = vec![0; picks.len()];
+            if n.below(2) == 0 {
+                context.step(0, &rows, &[]).expect("a valid step");
+                context.sample(&picks, &mut tokens).expect("valid picks");
+            } else {
+                let done = context.step_and_sample(0, &rows, &[], &picks, &mut tokens);
+                done.expect("a valid step");
+            }
+            assert_eq!(tokens, wanted, "turn {turn}, round {round}: {states:?}");
+        }
+    }
+    assert!(skipped > 100 && whole > 100, "{skipped} {whole}");
 }
 
 /// Settings, biases and history of a slot.
@@ -335,6 +591,7 @@ pub(super) fn random_state(n: &mut Numbers, vocab: u32) -> State {
         presence_penalty: n.pick(&[0.0, 0.5]),
         penalty_last_n: n.pick(&[0, 5, 64, 1000]),
         seed: n.next() << 20 ^ n.next(),
+        ..Sampling::default()
     };
     // A history of few tokens has many repetitions. Tokens beyond the vocabulary do no harm.
     let below = n.pick(&[4, vocab + 2]);
@@ -390,9 +647,9 @@ pub(super) fn choose_plainly(
     }
     let mut kept: Vec<(u32, f32)> = Vec::new();
     for (token, value) in values.iter().enumerate() {
-        let scaled = (value - largest) / s.temperature;
-        if !scaled.is_nan() {
-            kept.push((token as u32, scaled));
+        let below = value - largest;
+        if !below.is_nan() {
+            kept.push((token as u32, below));
         }
     }
     kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -420,7 +677,7 @@ pub(super) fn choose_plainly(
     }
     let mut chosen = (best, f32::NEG_INFINITY);
     for (token, z) in kept {
-        let key = z + noise(s.seed, position, token);
+        let key = z / s.temperature + noise(s.seed, position, token);
         if key > chosen.1 || key == chosen.1 && token < chosen.0 {
             chosen = (token, key);
         }

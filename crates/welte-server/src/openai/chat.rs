@@ -7,13 +7,16 @@ use crate::app::App;
 use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::models::{Lease, Served};
 use crate::router::Outcome;
-use crate::sse;
+use crate::{logprobs, sse};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use welte::Logprobs;
 
 pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, app.id("chatcmpl-"));
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("chatcmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let messages = messages(&mut fields)?;
     tools(&mut fields, &mut ask)?;
@@ -22,9 +25,8 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
         ask.options.max_tokens = limit;
     }
     let variables = variables(&mut fields)?;
-    response_format(&mut fields)?;
-    fields.only("logprobs", &[json!(false)])?;
-    fields.only("top_logprobs", &[json!(0)])?;
+    text_format(fields.object("response_format")?)?;
+    logprobs::take(&mut fields, &mut ask.options)?;
     fields.only("store", &[json!(false)])?;
     fields.only("modalities", &[json!(["text"])])?;
     fields.finish()?;
@@ -37,11 +39,13 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     if streaming.on {
         let format = ChatStream {
             app,
+            served,
             id,
             created: created(),
             usage: streaming.usage,
             ends: vec![None; choices],
             calls: vec![0; choices],
+            logprobs: vec![Vec::new(); choices],
         };
         return Ok(sse::response(answers, format, "text/event-stream"));
     }
@@ -49,11 +53,11 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     let choices: Result<Vec<Value>, Failure> = wholes
         .iter()
         .enumerate()
-        .map(|(i, whole)| choice(&app, i, whole))
+        .map(|(i, whole)| choice(&app, &served, i, whole))
         .collect();
     let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
     Ok(ok(&json!({
-        "id": id, "object": "chat.completion", "created": created(), "model": app.served.id,
+        "id": id, "object": "chat.completion", "created": created(), "model": served.id,
         "choices": choices?, "usage": usage(&ends, ends.len()), "welte": figures(ends[0]),
     })))
 }
@@ -73,17 +77,29 @@ fn variables(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
         let name = format!("chat_template_kwargs.{name}");
         return Err(Failure::field(name, "cannot be set"));
     }
-    if let Some(effort) = fields.take::<String>("reasoning_effort")? {
+    reasoning_effort(fields, "reasoning_effort", &mut variables)?;
+    Ok(variables)
+}
+
+/// Takes how much the model shall reason, and tells the chat template.
+pub(super) fn reasoning_effort(
+    fields: &mut Fields,
+    name: &str,
+    variables: &mut Map<String, Value>,
+) -> Result<Option<String>, Failure> {
+    let effort: Option<String> = fields.take(name)?;
+    if let Some(effort) = effort.clone() {
         if effort == "none" {
             variables.entry("enable_thinking").or_insert(false.into());
         }
         variables.entry("reasoning_effort").or_insert(effort.into());
     }
-    Ok(variables)
+    Ok(effort)
 }
 
-fn response_format(fields: &mut Fields) -> Result<(), Failure> {
-    let Some(mut format) = fields.object("response_format")? else {
+/// Checks the format of the answer's text.
+pub(super) fn text_format(format: Option<Fields>) -> Result<(), Failure> {
+    let Some(mut format) = format else {
         return Ok(());
     };
     let kind: String = format.need("type")?;
@@ -95,7 +111,7 @@ fn response_format(fields: &mut Fields) -> Result<(), Failure> {
     format.finish()
 }
 
-fn choice(app: &App, index: usize, whole: &Whole) -> Result<Value, Failure> {
+fn choice(app: &App, served: &Served, index: usize, whole: &Whole) -> Result<Value, Failure> {
     let calls: Vec<Value> = whole
         .calls
         .iter()
@@ -114,7 +130,8 @@ fn choice(app: &App, index: usize, whole: &Whole) -> Result<Value, Failure> {
         message["tool_calls"] = calls.into();
     }
     let reason = finish_reason(whole.end()?);
-    Ok(json!({ "index": index, "message": message, "logprobs": null, "finish_reason": reason }))
+    let logprobs = logprobs::of_chat(served, &whole.logprobs);
+    Ok(json!({ "index": index, "message": message, "logprobs": logprobs, "finish_reason": reason }))
 }
 
 fn call_json(app: &App, (name, arguments): &(String, String)) -> Value {
@@ -124,6 +141,7 @@ fn call_json(app: &App, (name, arguments): &(String, String)) -> Value {
 
 struct ChatStream {
     app: Arc<App>,
+    served: Lease,
     id: String,
     created: u64,
     /// Send the usage at the end.
@@ -131,19 +149,23 @@ struct ChatStream {
     ends: Vec<Option<Box<End>>>,
     /// Calls so far, for each answer.
     calls: Vec<usize>,
+    /// Probabilities that the next chunk of each answer has.
+    logprobs: Vec<Vec<Logprobs>>,
 }
 
 impl ChatStream {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "chat.completion.chunk", "created": self.created,
-            "model": self.app.served.id, "choices": choices,
+            "model": self.served.id, "choices": choices,
         })
     }
 
-    fn delta(&self, index: usize, delta: Value, reason: Option<&str>) -> Value {
+    fn delta(&mut self, index: usize, delta: Value, reason: Option<&str>) -> Value {
+        let logprobs = std::mem::take(&mut self.logprobs[index]);
+        let logprobs = logprobs::of_chat(&self.served, &logprobs);
         self.chunk(
-            json!([{ "index": index, "delta": delta, "logprobs": null, "finish_reason": reason }]),
+            json!([{ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason }]),
         )
     }
 }
@@ -158,6 +180,10 @@ impl sse::Format for ChatStream {
 
     fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
         let delta = match event {
+            Event::Logprobs(logprobs) => {
+                self.logprobs[index].extend(logprobs);
+                return Vec::new();
+            }
             Event::Text(text) => json!({ "content": text }),
             Event::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
             Event::Call { name, arguments } => {

@@ -6,6 +6,8 @@ use crate::app::App;
 use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::logprobs::{self, Columns};
+use crate::models::Lease;
 use crate::router::Outcome;
 use crate::sse;
 use serde_json::{Value, json};
@@ -15,30 +17,55 @@ use std::sync::Arc;
 const MAX_TOKENS: usize = 16;
 
 pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
-    let mut ask = Ask::new(&app, app.id("cmpl-"));
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("cmpl-"));
     let streaming = take_common(&mut fields, &mut ask)?;
     let prompt: Value = fields.need("prompt")?;
-    ask.prompts = prompts(&fields, prompt)?;
+    ask.prompts = prompts(&fields, "prompt", prompt)?;
     ask.options.max_tokens = fields.take("max_tokens")?.unwrap_or(MAX_TOKENS);
     let echo: bool = fields.take("echo")?.unwrap_or(false);
-    fields.only("suffix", &[json!("")])?;
-    fields.only("logprobs", &[json!(0)])?;
+    let suffix: Option<String> = fields.take("suffix")?;
+    if let Some(suffix) = suffix.filter(|suffix| !suffix.is_empty()) {
+        for prompt in &mut ask.prompts {
+            let Prompt::Text(prefix) = prompt else {
+                return Err(fields.wrong("suffix", "needs a prompt that is text"));
+            };
+            *prompt = Prompt::Infill {
+                prefix: std::mem::take(prefix),
+                suffix: suffix.clone(),
+                middle: String::new(),
+            };
+        }
+    }
+    let top: Option<u32> = fields.take("logprobs")?;
+    if let Some(top) = top {
+        let top = logprobs::checked(&fields, "logprobs", top)?;
+        ask.options.logprobs = Some(top);
+        ask.options.prompt_logprobs = echo.then_some(top);
+    }
     fields.only("best_of", &[json!(1)])?;
+    if streaming.on && ask.options.prompt_logprobs.is_some() {
+        let problem = "is not supported together with \"echo\" and \"logprobs\"";
+        return Err(fields.wrong("stream", problem));
+    }
     fields.finish()?;
     let before = match echo {
-        true => texts(&app, &ask.prompts)?,
-        false => vec![String::new(); ask.prompts.len()],
+        true => echoed(&served, &mut ask.prompts).await?,
+        false => vec![Echo::default(); ask.prompts.len()],
     };
     let (id, choices) = (ask.id.clone(), ask.choices);
     let answers = ask.start(&app).await?;
     if streaming.on {
         let count = answers.len();
         let format = CompletionStream {
-            app,
+            served,
             id,
             created: created(),
             usage: streaming.usage,
             choices,
+            columns: (0..count)
+                .map(|index| Columns::at(before[index / choices].text.chars().count()))
+                .collect(),
             before,
             ends: vec![None; count],
         };
@@ -47,25 +74,41 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
     let wholes = Answers::new(answers).collect().await?;
     let ends: Vec<&End> = wholes.iter().map(Whole::end).collect::<Result<_, _>>()?;
     let choice = |(index, whole): (usize, &Whole)| {
-        let text = format!("{}{}", before[index / choices], whole.text);
-        choice(index, &text, Some(finish_reason(ends[index])))
+        let echo = &before[index / choices];
+        let text = format!("{}{}", echo.text, whole.text);
+        let logprobs = match ends[index].prompt_logprobs.is_empty() {
+            true => {
+                let mut columns = Columns::at(echo.text.chars().count());
+                columns.add(&served, &whole.logprobs);
+                columns.take()
+            }
+            false => {
+                let mut columns = Columns::default();
+                let first = echo.tokens.first();
+                first.iter().for_each(|id| columns.add_first(&served, **id));
+                columns.add(&served, &ends[index].prompt_logprobs);
+                columns.add(&served, &whole.logprobs);
+                columns.take()
+            }
+        };
+        choice(index, &text, logprobs, Some(finish_reason(ends[index])))
     };
     let all: Vec<Value> = wholes.iter().enumerate().map(choice).collect();
     Ok(ok(&json!({
-        "id": id, "object": "text_completion", "created": created(), "model": app.served.id,
+        "id": id, "object": "text_completion", "created": created(), "model": served.id,
         "choices": all, "usage": usage(&ends, choices), "welte": figures(ends[0]),
     })))
 }
 
-fn choice(index: usize, text: &str, reason: Option<&str>) -> Value {
-    json!({ "index": index, "text": text, "logprobs": null, "finish_reason": reason })
+fn choice(index: usize, text: &str, logprobs: Value, reason: Option<&str>) -> Value {
+    json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason })
 }
 
 /// A string, several, a list of tokens, or several lists.
-fn prompts(fields: &Fields, value: Value) -> Result<Vec<Prompt>, Failure> {
+pub(crate) fn prompts(fields: &Fields, name: &str, value: Value) -> Result<Vec<Prompt>, Failure> {
     let wrong = || {
         fields.wrong(
-            "prompt",
+            name,
             "must be a string, a list of tokens, or a list of these",
         )
     };
@@ -93,24 +136,47 @@ fn prompts(fields: &Fields, value: Value) -> Result<Vec<Prompt>, Failure> {
     }
 }
 
-fn texts(app: &App, prompts: &[Prompt]) -> Result<Vec<String>, Failure> {
-    let text = |prompt: &Prompt| match prompt {
-        Prompt::Text(text) => Ok(text.clone()),
-        Prompt::Tokens(tokens) => Ok(app.served.model.tokenizer()?.decode(tokens)),
-        Prompt::Chat { .. } => Ok(String::new()),
+/// A prompt that is part of the answer.
+#[derive(Clone, Default)]
+struct Echo {
+    tokens: Vec<u32>,
+    text: String,
+}
+
+/// Encodes the prompts, and returns them as they are echoed.
+async fn echoed(served: &Lease, prompts: &mut Vec<Prompt>) -> Result<Vec<Echo>, Failure> {
+    let (served, all) = (served.clone(), std::mem::take(prompts));
+    let encode = move || {
+        let echo = |prompt: Prompt| {
+            let tokens = prompt.encode(&served)?;
+            let text = match prompt {
+                Prompt::Text(text) | Prompt::Infill { prefix: text, .. } => text,
+                _ => served.model.tokenizer()?.decode(&tokens),
+            };
+            Ok(Echo { tokens, text })
+        };
+        all.into_iter()
+            .map(echo)
+            .collect::<Result<Vec<Echo>, Failure>>()
     };
-    prompts.iter().map(text).collect()
+    let echoed = tokio::task::spawn_blocking(encode).await;
+    let echoed = echoed.unwrap_or_else(|error| Err(Failure::fault(&error)))?;
+    let tokens = echoed.iter().map(|echo| echo.tokens.clone());
+    *prompts = tokens.map(Prompt::Tokens).collect();
+    Ok(echoed)
 }
 
 struct CompletionStream {
-    app: Arc<App>,
+    served: Lease,
     id: String,
     created: u64,
     usage: bool,
     /// Answers to each prompt.
     choices: usize,
-    /// Text before the answers to each prompt.
-    before: Vec<String>,
+    /// What comes before the answers to each prompt.
+    before: Vec<Echo>,
+    /// Probabilities that the next chunk of each answer has.
+    columns: Vec<Columns>,
     ends: Vec<Option<Box<End>>>,
 }
 
@@ -118,28 +184,35 @@ impl CompletionStream {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "text_completion", "created": self.created,
-            "model": self.app.served.id, "choices": choices,
+            "model": self.served.id, "choices": choices,
         })
     }
 }
 
 impl sse::Format for CompletionStream {
     fn begin(&mut self) -> Vec<Value> {
-        let begin = |index: usize| (index, &self.before[index / self.choices]);
+        let begin = |index: usize| (index, &self.before[index / self.choices].text);
         let begins = (0..self.ends.len())
             .map(begin)
             .filter(|(_, text)| !text.is_empty());
         begins
-            .map(|(index, text)| self.chunk(json!([choice(index, text, None)])))
+            .map(|(index, text)| self.chunk(json!([choice(index, text, Value::Null, None)])))
             .collect()
     }
 
     fn event(&mut self, index: usize, event: Event) -> Vec<Value> {
         let choice = match event {
-            Event::Text(text) | Event::Reasoning(text) => choice(index, &text, None),
+            Event::Logprobs(logprobs) => {
+                self.columns[index].add(&self.served, &logprobs);
+                return Vec::new();
+            }
+            Event::Text(text) | Event::Reasoning(text) => {
+                choice(index, &text, self.columns[index].take(), None)
+            }
             Event::Call { .. } => return Vec::new(),
             Event::End(end) => {
-                let last = choice(index, "", Some(finish_reason(&end)));
+                let logprobs = self.columns[index].take();
+                let last = choice(index, "", logprobs, Some(finish_reason(&end)));
                 self.ends[index] = Some(end);
                 last
             }

@@ -99,33 +99,43 @@ fn call(mut fields: Fields) -> Result<ToolCall, Failure> {
 pub(super) fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
     for mut tool in fields.objects("tools")? {
         tool.only("type", &[json!("function")])?;
-        let Some(mut function) = tool.object("function")? else {
+        let Some(inner) = tool.object("function")? else {
             return Err(tool.wrong("function", "is required"));
         };
-        function.only("strict", &[json!(false)])?;
-        let mut description = Map::new();
-        description.insert("name".to_string(), function.need::<String>("name")?.into());
-        if let Some(text) = function.take::<String>("description")? {
-            description.insert("description".to_string(), text.into());
-        }
-        let parameters = function.take::<Map<String, Value>>("parameters")?;
-        let parameters =
-            parameters.map_or_else(|| json!({"type": "object", "properties": {}}), Value::from);
-        description.insert("parameters".to_string(), parameters);
-        function.finish()?;
+        ask.tools.push(function(inner)?);
         tool.finish()?;
-        ask.tools
-            .push(json!({"type": "function", "function": description}));
     }
+    tool_choice(fields, ask)?;
+    Ok(())
+}
+
+/// A function that the model may call, in the form that chat templates read.
+pub(super) fn function(mut fields: Fields) -> Result<Value, Failure> {
+    fields.only("strict", &[json!(false)])?;
+    let mut description = Map::new();
+    description.insert("name".to_string(), fields.need::<String>("name")?.into());
+    if let Some(text) = fields.take::<String>("description")? {
+        description.insert("description".to_string(), text.into());
+    }
+    let parameters = fields.take::<Map<String, Value>>("parameters")?;
+    let parameters =
+        parameters.map_or_else(|| json!({"type": "object", "properties": {}}), Value::from);
+    description.insert("parameters".to_string(), parameters);
+    fields.finish()?;
+    Ok(json!({"type": "function", "function": description}))
+}
+
+/// Takes `parallel_tool_calls` and `tool_choice`. Returns the choice as it came.
+pub(super) fn tool_choice(fields: &mut Fields, ask: &mut Ask) -> Result<Value, Failure> {
     ask.one_call = fields.take::<bool>("parallel_tool_calls")? == Some(false);
-    match fields.take::<Value>("tool_choice")? {
-        None => {}
-        Some(Value::String(choice)) if choice == "auto" => {}
-        Some(Value::String(choice)) if choice == "none" => ask.tools.clear(),
-        Some(choice) => {
+    let choice = fields.take("tool_choice")?.unwrap_or_else(|| json!("auto"));
+    match choice.as_str() {
+        Some("auto") => {}
+        Some("none") => ask.tools.clear(),
+        _ => {
             let problem = format!("{choice} needs constrained output, which is not supported yet");
             return Err(fields.wrong("tool_choice", problem));
         }
     }
-    Ok(())
+    Ok(choice)
 }

@@ -3,16 +3,21 @@
 mod chat;
 mod completions;
 mod messages;
+mod responses;
 
 pub(crate) use chat::chat;
-pub(crate) use completions::completions;
+pub(crate) use completions::{completions, prompts};
 pub(crate) use messages::messages as take_messages;
+pub(crate) use responses::{
+    Store, cancel, create as responses, delete, input_items, input_tokens, retrieve,
+};
 
 use crate::answer::{End, Reason};
 use crate::app::{App, unix_time};
 use crate::ask::Ask;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::models::Entry;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -20,22 +25,29 @@ use std::sync::Arc;
 
 /// `GET /v1/models`
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
-    ok(&json!({ "object": "list", "data": [describe(&app)] }))
+    let all: Vec<Value> = app
+        .models
+        .all()
+        .iter()
+        .map(|entry| describe(entry))
+        .collect();
+    ok(&json!({ "object": "list", "data": all }))
 }
 
 /// `GET /v1/models/ID`
 pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
-    match app.model(Some(&id)) {
-        Ok(_) => ok(&describe(&app)),
+    match app.models.find(Some(&id)) {
+        Ok(entry) => ok(&describe(&entry)),
         Err(failure) => failure.response(Api::OpenAi),
     }
 }
 
-fn describe(app: &App) -> Value {
-    let served = &app.served;
+fn describe(entry: &Entry) -> Value {
+    let loaded = entry.loaded();
+    let context = loaded.as_ref().map(|served| served.model.context());
     json!({
-        "id": served.id, "object": "model", "created": served.created, "owned_by": "welte",
-        "welte": { "loaded": true, "context": served.model.context() },
+        "id": entry.id, "object": "model", "created": entry.created, "owned_by": "welte",
+        "welte": { "loaded": loaded.is_some(), "context": context },
     })
 }
 
@@ -57,7 +69,6 @@ struct Streaming {
 
 /// Takes the fields that chats and completions share.
 fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure> {
-    ask.model = fields.take("model")?;
     crate::sampling::take(fields, &mut ask.options)?;
     ask.choices = fields.take("n")?.unwrap_or(1);
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
@@ -86,9 +97,11 @@ fn usage(ends: &[&End], choices: usize) -> Value {
     let prompt: usize = prompts().map(|end| end.outcome.prompt_tokens).sum();
     let cached: usize = prompts().map(|end| end.outcome.cached_tokens).sum();
     let completion: usize = ends.iter().map(|end| end.outcome.tokens.len()).sum();
+    let reasoning: usize = ends.iter().map(|end| end.reasoning_tokens).sum();
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
         "prompt_tokens_details": { "cached_tokens": cached },
+        "completion_tokens_details": { "reasoning_tokens": reasoning },
     })
 }
 

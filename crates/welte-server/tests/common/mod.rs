@@ -23,12 +23,20 @@ pub(crate) fn endless_model() -> Model {
     MODEL.get_or_init(|| load(8192)).clone()
 }
 
-fn load(context: u32) -> Model {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+/// The bundled model's file.
+pub(crate) const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+
+/// How the tests load a model.
+pub(crate) fn load_options(context: u32) -> LoadOptions {
     let mut options = LoadOptions::default();
     (options.context, options.slots, options.threads) = (context, 2, Some(2));
     (options.device, options.prompt_rows) = ("cpu".parse().unwrap(), 64);
-    Model::load(path, &options, &mut |_| ()).unwrap()
+    options.embeddings = true;
+    options
+}
+
+fn load(context: u32) -> Model {
+    Model::load(DEMO, &load_options(context), &mut |_| ()).unwrap()
 }
 
 pub(crate) fn server() -> Router {
@@ -37,7 +45,6 @@ pub(crate) fn server() -> Router {
 
 pub(crate) fn with(change: impl FnOnce(&mut ServerOptions)) -> Router {
     let mut options = ServerOptions::default();
-    options.alias = Some("demo".to_string());
     change(&mut options);
     router(model(), options).unwrap()
 }

@@ -17,6 +17,7 @@
 
 mod body;
 mod envelope;
+mod forced;
 mod format;
 mod gemma;
 mod harmony;
@@ -29,6 +30,7 @@ mod pythonic;
 mod schema;
 mod xml;
 
+pub use forced::CallFrame;
 pub use format::{Format, Reasoning, Syntax};
 pub use output::{Answer, Call, Event, Problem};
 pub use schema::Tool;

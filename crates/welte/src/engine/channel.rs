@@ -1,11 +1,13 @@
 //! The way of tokens from the scheduler to the consumer of a stream. The queue has room for every token of the request, so
 //! the scheduler never waits for a consumer and never allocates.
 
+use super::draft::Speculated;
 use crate::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
+use welte_device::Logprobs;
 
 /// Why the scheduler ended a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +35,25 @@ pub(crate) struct Report {
     pub(crate) differs_at: Option<usize>,
     /// How often the request gave its pages back and was computed again.
     pub(crate) preemptions: u32,
+    /// What was guessed.
+    pub(crate) speculated: Speculated,
 }
 
 /// What a consumer finds next.
 pub(crate) enum Next {
-    Token(u32),
+    /// A token, with its probability if that was asked for.
+    Token(u32, Option<Logprobs>),
     End(Result<Finish, Error>),
+}
+
+/// What a queue has room for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    pub(crate) tokens: usize,
+    /// Probabilities of generated tokens.
+    pub(crate) logprobs: usize,
+    /// Probabilities of the prompt's tokens.
+    pub(crate) prompt_logprobs: usize,
 }
 
 /// A queue of tokens with one producer and one consumer.
@@ -53,26 +68,35 @@ pub(crate) struct Channel {
 
 struct State {
     tokens: Vec<u32>,
+    /// Of each token, if they were asked for.
+    logprobs: Vec<Logprobs>,
+    /// Of the prompt's tokens from the second on, if they were asked for.
+    prompt_logprobs: Vec<Logprobs>,
     /// Tokens that the consumer has taken.
     taken: usize,
     end: Option<Result<Finish, Error>>,
     ended: bool,
     report: Report,
+    /// The vector of a text to embed.
+    vector: Vec<f32>,
     /// The consumer blocks until something arrives.
     waiting: bool,
     waker: Option<Waker>,
 }
 
 impl Channel {
-    /// A queue with room for `most` tokens.
-    pub(crate) fn new(most: usize, cancelled: Arc<AtomicBool>) -> Channel {
+    /// An empty queue.
+    pub(crate) fn new(room: Room, cancelled: Arc<AtomicBool>) -> Channel {
         Channel {
             state: Mutex::new(State {
-                tokens: Vec::with_capacity(most),
+                tokens: Vec::with_capacity(room.tokens),
+                logprobs: Vec::with_capacity(room.logprobs),
+                prompt_logprobs: Vec::with_capacity(room.prompt_logprobs),
                 taken: 0,
                 end: None,
                 ended: false,
                 report: Report::default(),
+                vector: Vec::new(),
                 waiting: false,
                 waker: None,
             }),
@@ -82,18 +106,48 @@ impl Channel {
         }
     }
 
+    /// With room for a vector of this size.
+    pub(crate) fn with_vector(self, size: usize) -> Channel {
+        self.state().vector.reserve_exact(size);
+        self
+    }
+
+    /// Sets the vector, which has the size that was announced.
+    pub(crate) fn set_vector(&self, vector: &[f32]) {
+        self.state().vector.extend_from_slice(vector);
+    }
+
+    pub(crate) fn take_vector(&self) -> Vec<f32> {
+        std::mem::take(&mut self.state().vector)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends a token.
-    pub(crate) fn push(&self, token: u32) {
+    /// Appends a token, with its probability if that was asked for.
+    pub(crate) fn push(&self, token: u32, logprobs: Option<&Logprobs>) {
         let mut state = self.state();
         if state.tokens.is_empty() {
             state.report.first = Some(Instant::now());
         }
         state.tokens.push(token);
+        state.logprobs.extend(logprobs);
         self.wake(state);
+    }
+
+    /// Appends the probability of the prompt's token at `position`, unless it was known before: a preempted prompt is
+    /// computed again.
+    pub(crate) fn push_prompt(&self, position: usize, logprobs: &Logprobs) {
+        let mut state = self.state();
+        if state.prompt_logprobs.len() + 1 == position {
+            state.prompt_logprobs.push(*logprobs);
+        }
+    }
+
+    /// The probabilities of the prompt's tokens so far.
+    pub(crate) fn prompt_logprobs(&self) -> Vec<Logprobs> {
+        self.state().prompt_logprobs.clone()
     }
 
     /// Ends the queue. Only the first call counts.
@@ -182,8 +236,9 @@ impl Channel {
 impl State {
     fn next(&mut self) -> Option<Next> {
         if let Some(&token) = self.tokens.get(self.taken) {
+            let logprobs = self.logprobs.get(self.taken).copied();
             self.taken += 1;
-            return Some(Next::Token(token));
+            return Some(Next::Token(token, logprobs));
         }
         self.end.take().map(Next::End)
     }

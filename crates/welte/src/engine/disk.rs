@@ -1,12 +1,14 @@
 //! The disk tier: reads the stored pages of admitted prompts, and writes evicted ones.
 
 use super::sequence::Sequence;
+use crate::Error;
+use crate::average::moving_average;
 use crate::cache::{
     GENERATED, Layout, NO_PAGE, Place, PrefixStore, PrefixTree, Rates, Sha256, Staging,
     StoreMonitor, Stored, matches,
 };
 use std::time::Duration;
-use welte_device::{Context, Error};
+use welte_device::{Context, Error as DeviceError};
 
 /// Rows that a step must have to tell how fast prompts are computed.
 const TELLING: usize = 32;
@@ -39,8 +41,8 @@ impl Disk {
     /// A tier on this store, for a tree of at most so many nodes.
     pub(crate) fn new(store: PrefixStore, nodes: usize) -> Disk {
         Disk {
+            rates: store.kept_rates(),
             store,
-            rates: Rates::default(),
             path: Vec::with_capacity(nodes),
         }
     }
@@ -54,10 +56,7 @@ impl Disk {
     pub(crate) fn computed(&mut self, rows: usize, took: Duration) {
         if rows >= TELLING {
             let rate = rows as f64 / took.as_secs_f64().max(1e-9);
-            self.rates.compute = match self.rates.compute {
-                0.0 => rate,
-                before => before + 0.25 * (rate - before),
-            };
+            self.rates.compute = moving_average(self.rates.compute, rate, 0.25);
         }
     }
 
@@ -106,7 +105,7 @@ impl Disk {
         &mut self,
         context: &mut dyn Context,
         sequences: &mut [Sequence],
-    ) -> Result<(), Error> {
+    ) -> Result<(), DeviceError> {
         while let Some(answer) = self.store.poll() {
             let waits = |sequence: &&mut Sequence| {
                 let restore = sequence.restore.as_ref();
@@ -171,7 +170,7 @@ impl Disk {
         context: &mut dyn Context,
         sequence: &mut Sequence,
         page: &Staging,
-    ) -> Result<(), Error> {
+    ) -> Result<(), DeviceError> {
         let Some(restore) = &mut sequence.restore else {
             return Ok(());
         };
@@ -214,8 +213,9 @@ impl Disk {
         self.write(context, tree, node, false);
     }
 
-    /// Writes all nodes, or the most recently used ones of as many bytes as the store may take.
+    /// Writes all nodes, or the most recently used ones of as many bytes as the store may take, and the rates.
     pub(crate) fn save_all(&mut self, context: &mut dyn Context, tree: &PrefixTree) {
+        self.store.keep_rates(self.rates);
         let each = self.store.layout().page_bytes().max(1) as u64;
         let most = usize::try_from(self.store.most_bytes() / each).unwrap_or(usize::MAX);
         // Children come before their parents, which are then the newer files.
@@ -260,15 +260,13 @@ pub(crate) fn open(
     options: &crate::PrefixStoreOptions,
     model: &crate::Model,
     nodes: usize,
-) -> Result<Disk, crate::Error> {
+) -> Result<Disk, Error> {
     let loaded = &model.inner.loaded;
-    let layout = Layout::new(
-        loaded.program(),
-        &model.inner.fingerprint,
-        &loaded.arithmetic(),
-    );
-    let layout = layout.ok_or(crate::Error::PrefixStore {
-        origin: model.origin().to_string(),
-    })?;
-    Ok(Disk::new(PrefixStore::open(options, layout), nodes))
+    let origin = || model.origin().to_string();
+    let fingerprint = model.inner.fingerprint.as_ref();
+    let fingerprint = fingerprint.ok_or_else(|| Error::NoFingerprint { origin: origin() })?;
+    let layout = Layout::new(loaded.program(), fingerprint, &loaded.arithmetic());
+    let layout = layout.ok_or_else(|| Error::PrefixStore { origin: origin() })?;
+    let store = PrefixStore::open(options, layout, &model.device().name);
+    Ok(Disk::new(store, nodes))
 }

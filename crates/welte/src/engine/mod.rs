@@ -3,7 +3,10 @@
 
 mod channel;
 mod disk;
+mod draft;
+mod embedding;
 mod guide;
+mod logprobs;
 mod pace;
 mod pages;
 mod request;
@@ -14,6 +17,10 @@ mod snapshot;
 mod stream;
 mod thread;
 
+#[doc(hidden)]
+pub use draft::SyntheticDraft;
+pub use draft::{Speculated, Speculation};
+pub use embedding::Embedding;
 pub use request::Request;
 pub use shared::Status;
 pub use snapshot::{NodeSnapshot, SlotSnapshot, Snapshot, WaitingSnapshot};
@@ -24,6 +31,7 @@ use crate::cache::StoreMonitor;
 use crate::{Error, Model, PrefixStoreOptions, PrefixStoreStatus, Session};
 use channel::Channel;
 use disk::Disk;
+use draft::{Draft, Speculator};
 use scheduler::Scheduler;
 use sequence::Sequence;
 use shared::Shared;
@@ -40,6 +48,13 @@ use welte_device::{Context, Replaying};
 pub struct EngineOptions {
     /// Requests that may wait beside those that run. Further ones are refused with [`Error::Busy`].
     pub queue: usize,
+    /// Where guesses of the next tokens come from.
+    pub speculation: Speculation,
+    /// The most tokens that are guessed for a request at a time. The rows of a decode step bound it, too.
+    pub draft_max: usize,
+    /// Guess even where it does not pay: for tests.
+    #[doc(hidden)]
+    pub speculate_always: bool,
     /// Where prefixes are kept on disk, so that they outlive eviction and the process; `None`: nowhere.
     pub prefix_store: Option<PrefixStoreOptions>,
 }
@@ -48,6 +63,9 @@ impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
             queue: 256,
+            speculation: Speculation::default(),
+            draft_max: 16,
+            speculate_always: false,
             prefix_store: None,
         }
     }
@@ -80,6 +98,7 @@ pub(crate) struct Handle {
     thread: Mutex<Option<JoinHandle<()>>>,
     replaying: Option<Replaying>,
     store: Option<StoreMonitor>,
+    speculation: Speculation,
 }
 
 impl Drop for Handle {
@@ -128,10 +147,23 @@ impl Handle {
             store: disk.as_ref().map(Disk::monitor),
             shared: shared.clone(),
             thread: Mutex::default(),
+            speculation: options.speculation,
             replaying: context.replays().map(|tools| tools.replaying()),
         };
         let (decode, prompt) = (model.inner.decode, model.inner.prompt);
-        let scheduler = Scheduler::new(shared.clone(), program, decode, prompt, disk);
+        let rows = model.rows_of(decode);
+        let speculator = draft::can_roll_back(program)
+            .then(|| Speculator::new(options.draft_max, rows, options.speculate_always));
+        let embed = model.inner.embed;
+        let scheduler = Scheduler::new(
+            shared.clone(),
+            program,
+            decode,
+            prompt,
+            embed,
+            disk,
+            speculator,
+        );
         let driver = Driver::new(shared, scheduler, context, make);
         Ok((Arc::new(handle), driver))
     }
@@ -255,8 +287,13 @@ impl Engine {
         cancelled: Arc<AtomicBool>,
     ) -> Result<Stream, Error> {
         let started = Instant::now();
-        let out = |most| Channel::new(most, cancelled.clone());
-        let sequence = Sequence::new(&self.model, &request, out)?;
+        let out = |room| Channel::new(room, cancelled.clone());
+        let mut sequence = Sequence::new(&self.model, &request, out)?;
+        let rows = self.model.rows_of(self.model.inner.decode);
+        // What a guided sequence may say changes with every token.
+        if sequence.guide.is_none() {
+            sequence.draft = Draft::new(self.handle.speculation, &request, sequence.most(), rows);
+        }
         let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
         stream.number = self.handle.shared.push(sequence)?;
         Ok(stream)

@@ -1,12 +1,16 @@
 //! How many rows of prompts go into a step while others decode.
 
+use crate::average::moving_average;
 use std::time::Duration;
 
 /// Rows that a piece has at least: fewer cost hardly less.
 const LEAST: usize = 16;
+/// The time of a piece as a share of a decode step's. A running stream then waits about one and a half times its usual
+/// time for a token, and the slowest tokens stay below twice that time.
+const SHARE: f64 = 0.5;
 
-/// Cuts prompts so that a piece takes about as long as a decode step. A running stream then waits at most about twice its
-/// usual time for a token. The cut changes no bit of a result.
+/// Cuts prompts so that a piece takes a fixed share of a decode step. The rows follow every piece, because rows deep in a
+/// prompt take longer. The cut changes no bit of a result.
 pub(crate) struct Pace {
     most: usize,
     rows: usize,
@@ -31,11 +35,7 @@ impl Pace {
 
     /// A decode step took so long.
     pub(crate) fn decoded(&mut self, each: Duration) {
-        let seconds = each.as_secs_f64();
-        self.decode = match self.decode {
-            0.0 => seconds,
-            before => before + 0.2 * (seconds - before),
-        };
+        self.decode = moving_average(self.decode, each.as_secs_f64(), 0.2);
     }
 
     /// A piece of so many rows took so long.
@@ -43,7 +43,7 @@ impl Pace {
         if self.decode == 0.0 || rows < self.rows.min(LEAST) {
             return;
         }
-        let fitting = rows as f64 * self.decode / took.as_secs_f64().max(1e-9);
+        let fitting = rows as f64 * SHARE * self.decode / took.as_secs_f64().max(1e-9);
         let wanted = fitting.clamp(0.5 * self.rows as f64, 2.0 * self.rows as f64) as usize;
         self.rows = wanted.clamp(LEAST.min(self.most), self.most);
     }
@@ -65,11 +65,27 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_takes_as_long_as_a_decode_step() {
+    fn a_piece_takes_half_a_decode_step() {
         let rows = settled(10_000, 2_000, 40);
-        assert!((190..=200).contains(&rows), "{rows}");
-        assert_eq!(settled(10_000, 0, 10), 512);
+        assert!((70..=75).contains(&rows), "{rows}");
+        assert_eq!(settled(10_000, 0, 5), 512);
         assert_eq!(settled(1_000, 5_000, 10), LEAST);
+    }
+
+    #[test]
+    fn rows_follow_the_depth() {
+        let mut pace = Pace::new(512);
+        pace.decoded(Duration::from_millis(10));
+        let mut slowest = Duration::ZERO;
+        for piece in 0..200u64 {
+            let rows = pace.rows();
+            // A row takes ten times as long at the end.
+            let took = Duration::from_micros((40 + 2 * piece) * rows as u64);
+            pace.prompted(rows, took);
+            slowest = slowest.max(took);
+        }
+        assert!(slowest < Duration::from_micros(5_500), "{slowest:?}");
+        assert_eq!(pace.rows(), LEAST);
     }
 
     #[test]

@@ -104,6 +104,20 @@ impl Pages {
         Ok(false)
     }
 
+    /// True if a sequence would find further pages in the tree, once another one has computed its prompt: both prompts
+    /// begin with the same tokens.
+    pub(crate) fn would_share(&self, computing: &Sequence, waiting: &Sequence) -> bool {
+        // The last token of a prompt is computed anyway.
+        let end = computing.computed / self.page * self.page + self.page;
+        let last = computing.target().min(waiting.target() - 1);
+        computing.shared
+            && waiting.shared
+            && computing.is_filling()
+            && end <= last
+            && computing.keys[..end] == waiting.keys[..end]
+            && !self.kinds.iter().any(|k| matches!(k, Kind::Recurrent))
+    }
+
     /// Gives a sequence the pages of its longest cached prefix of at most `limit` tokens.
     fn take_over(
         &mut self,

@@ -1,5 +1,6 @@
 //! What a caller asks of an engine.
 
+use super::draft::SyntheticDraft;
 use crate::GenerateOptions;
 use std::time::Instant;
 
@@ -23,6 +24,11 @@ pub struct Request {
     /// Reuse cached tokens only where they were computed as part of a prompt. The logits are then exactly those of the
     /// same request alone, even if the prompt contains what the model generated earlier.
     pub exact: bool,
+    /// Guess tokens ahead, if the engine does ([`Speculation`](crate::Speculation)). It never changes the text.
+    pub speculate: bool,
+    /// Guesses for benchmarks and tests.
+    #[doc(hidden)]
+    pub synthetic_draft: Option<SyntheticDraft>,
     /// Reuse what earlier requests computed, and leave this request's tokens for later ones.
     pub prefix_cache: bool,
 }
@@ -36,6 +42,8 @@ impl Request {
             priority: 0,
             deadline: None,
             exact: false,
+            speculate: true,
+            synthetic_draft: None,
             prefix_cache: true,
         }
     }

@@ -3,12 +3,16 @@
 //! A turn takes new requests, admits as many as have a slot and pages, computes a piece of the waiting prompts, and decodes
 //! a chain. What it decides by timing changes when a token appears and never which one.
 
+mod embed;
 mod guided;
 mod publish;
 mod recovery;
+mod verify;
 
 use super::channel::Finish;
 use super::disk::Disk;
+use super::draft::Speculator;
+use super::logprobs::LogprobQueries;
 use super::pace::Pace;
 use super::pages::Pages;
 use super::sequence::Sequence;
@@ -18,7 +22,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use welte_device::{ChainStart, Context, Error as DeviceError, Pick};
+use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::{Program, Row};
 
 /// The context does not work any more.
@@ -31,6 +35,8 @@ struct PassSpec {
     index: usize,
     /// The most rows of a step.
     rows: usize,
+    /// The most output rows of a step.
+    outputs: usize,
 }
 
 /// Everything that decides what happens next.
@@ -38,8 +44,11 @@ pub(crate) struct Scheduler {
     shared: Arc<Shared>,
     decode: PassSpec,
     prompt: PassSpec,
+    embed: Option<PassSpec>,
     pages: Pages,
     pace: Pace,
+    /// `None`: nothing is guessed.
+    speculator: Option<Speculator>,
     /// Requests without a slot, in no order.
     waiting: Vec<Sequence>,
     /// Sequences with a slot, in the order of their admission.
@@ -52,39 +61,46 @@ pub(crate) struct Scheduler {
     starts: Vec<ChainStart>,
     picks: Vec<Pick>,
     chosen: Vec<u32>,
+    logprobs: LogprobQueries,
     /// Tokens of prompts, tokens generated, and steps of decoding since the start.
     totals: [u64; 3],
 }
 
 impl Scheduler {
-    /// A scheduler without requests. `decode` and `prompt` are the numbers of these passes.
+    /// A scheduler without requests. `decode`, `prompt` and `embed` are the numbers of these passes.
     pub(crate) fn new(
         shared: Arc<Shared>,
         program: &Arc<Program>,
         decode: usize,
         prompt: usize,
+        embed: Option<usize>,
         disk: Option<Disk>,
+        speculator: Option<Speculator>,
     ) -> Scheduler {
         let slots = program.slots as usize;
         let pass = |index: usize| PassSpec {
             index,
             rows: program.passes[index].rows as usize,
+            outputs: program.passes[index].outputs as usize,
         };
         let (decode, prompt) = (pass(decode), pass(prompt));
         Scheduler {
             decode,
             prompt,
+            embed: embed.map(pass),
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
+            speculator,
             waiting: Vec::with_capacity(shared.most),
             running: Vec::with_capacity(slots),
             free_slots: (0..program.slots).rev().collect(),
             short: false,
             rows: Vec::with_capacity(decode.rows.max(prompt.rows)),
-            outputs: Vec::with_capacity(slots),
+            outputs: Vec::with_capacity(prompt.outputs),
             starts: Vec::with_capacity(slots),
-            picks: Vec::with_capacity(slots),
-            chosen: Vec::with_capacity(slots),
+            picks: Vec::with_capacity(slots.max(decode.rows)),
+            chosen: Vec::with_capacity(slots.max(decode.rows)),
+            logprobs: LogprobQueries::with_room(slots.max(prompt.outputs)),
             totals: [0; 3],
             shared,
         }
@@ -99,8 +115,11 @@ impl Scheduler {
     pub(crate) fn turn(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         self.intake();
         self.admit(context)?;
+        // The first prompt and its chain may take long.
+        self.publish_status();
         self.restore(context)?;
         self.compute_prompts(context)?;
+        self.compute_embeddings(context)?;
         self.follow_guides(context)?;
         self.compute_generated(context)?;
         self.decode(context)?;
@@ -132,10 +151,14 @@ impl Scheduler {
         self.retire();
     }
 
-    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them.
+    /// Gives slots and pages to the best waiting requests, as long as the next step has rows for them. A request whose
+    /// prompt begins like one that is being computed waits for that one's pages.
     fn admit(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         while (!self.short || self.running.is_empty()) && self.rows_ahead() < self.budget() {
+            let (running, pages) = (&self.running, &self.pages);
+            let shares = |s: &Sequence| running.iter().any(|r| pages.would_share(r, s));
             let best = self.waiting.iter().enumerate();
+            let best = best.filter(|(_, sequence)| !shares(sequence));
             let best = best.min_by_key(|(_, sequence)| order(sequence));
             let Some((best, _)) = best else { break };
             let Some(slot) = self.free_slots.pop() else {
@@ -230,12 +253,15 @@ impl Scheduler {
         if let Some(disk) = &mut self.pages.disk {
             disk.computed(self.rows.len(), took);
         }
+        self.score_prompts(context)?;
         self.picks.clear();
+        let mut outputs = 0;
         for sequence in &mut self.running {
             let rows = std::mem::take(&mut sequence.planned);
             if rows == 0 {
                 continue;
             }
+            outputs += sequence.outputs;
             sequence.computed += rows;
             if sequence.is_filling() || sequence.generated() > 0 {
                 continue;
@@ -249,13 +275,40 @@ impl Scheduler {
             }
             sequence.planned = 1;
             self.picks.push(Pick {
-                output: self.picks.len() as u32,
+                output: outputs as u32 - 1,
                 slot: sequence.slot,
                 position: sequence.computed as u32,
+                draft: None,
             });
         }
         self.choose(context)?;
         self.settle();
+        Ok(())
+    }
+
+    /// Reports the probabilities of the prompts' tokens that the step's output rows give, where they are wanted.
+    fn score_prompts(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        self.logprobs.clear();
+        let mut outputs = 0;
+        for sequence in self.running.iter().filter(|s| s.planned > 0) {
+            if let Some(top) = sequence.prompt_top {
+                for (output, token) in (outputs..).zip(sequence.scored()) {
+                    self.logprobs.ask(output, *token, top);
+                }
+            }
+            outputs += sequence.outputs;
+        }
+        let mut answers = match self.logprobs.fetch(context) {
+            Ok(answers) => answers.iter(),
+            Err(error) => return self.fault(context, error),
+        };
+        for sequence in self.running.iter().filter(|s| s.planned > 0) {
+            let scored = sequence.prompt_top.map_or(0, |_| sequence.scored().len());
+            let positions = sequence.computed + 1..;
+            for (position, answer) in positions.zip(answers.by_ref().take(scored)) {
+                sequence.out.push_prompt(position, answer);
+            }
+        }
         Ok(())
     }
 
@@ -280,15 +333,27 @@ impl Scheduler {
     fn plan_rows(&mut self, generated: bool, budget: usize) {
         self.rows.clear();
         self.outputs.clear();
+        let mut behind = self.running.iter().filter(|s| s.is_filling()).count();
         for sequence in &mut self.running {
+            behind -= usize::from(sequence.is_filling());
             let left = budget - self.rows.len();
-            let (role, run) = match sequence.is_filling() && sequence.restore.is_none() {
+            let computes = sequence.is_filling() && sequence.restore.is_none();
+            let (role, run) = match computes && !sequence.embeds {
                 true => sequence.next_run(),
                 false => continue,
             };
             if role != generated || left == 0 {
                 continue;
             }
+            let scores = sequence.is_scoring() && !generated;
+            let left = match scores {
+                // Each sequence behind it may need an output row.
+                true => {
+                    let taken = self.outputs.len() + behind;
+                    left.min(self.prompt.outputs.saturating_sub(taken).max(1))
+                }
+                false => left,
+            };
             let (first, count) = (sequence.computed, run.min(left));
             let tokens = &sequence.tokens[first..first + count];
             let row = |(position, &token): (usize, &u32)| Row {
@@ -299,9 +364,14 @@ impl Scheduler {
             self.rows.extend((first..).zip(tokens).map(row));
             sequence.planned = count;
             let complete = first + count == sequence.target() && sequence.generated() == 0;
-            if complete && sequence.begins_by_choice() {
-                self.outputs.push(self.rows.len() as u32 - 1);
-            }
+            let end = self.rows.len();
+            let chooses = complete && sequence.begins_by_choice();
+            let outputs = match scores {
+                true => end - count..end - usize::from(complete && !chooses),
+                false => end - usize::from(chooses)..end,
+            };
+            sequence.outputs = outputs.len();
+            self.outputs.extend(outputs.map(|row| row as u32));
         }
     }
 
@@ -315,11 +385,24 @@ impl Scheduler {
         if let Err(error) = context.sample(&self.picks, &mut self.chosen) {
             return self.fault(context, error);
         }
+        self.logprobs.clear();
+        let picked = self.running.iter().filter(|s| s.planned > 0);
+        for (sequence, (pick, token)) in picked.zip(self.picks.iter().zip(&self.chosen)) {
+            if let Some(top) = sequence.top.filter(|_| is_token(*token)) {
+                self.logprobs.ask(pick.output as usize, *token, top);
+            }
+        }
+        let mut answers = match self.logprobs.fetch(context) {
+            Ok(answers) => answers.iter(),
+            Err(error) => return self.fault(context, error),
+        };
         let mut chosen = self.chosen.iter();
         for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
             sequence.planned = 0;
             if let Some(&token) = chosen.next() {
-                sequence.take(token);
+                let asked = sequence.top.filter(|_| is_token(token));
+                let answer = asked.and_then(|_| answers.next());
+                sequence.take_with(token, answer);
             }
         }
         Ok(())
@@ -327,28 +410,39 @@ impl Scheduler {
 
     /// Decodes all sequences whose tokens are computed: one token each while prompts are waiting, else a chain.
     fn decode(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
-        self.plan_chain(context)?;
+        let drafts = self.plan_chain(context)?;
         if self.starts.is_empty() {
             return Ok(());
         }
         let begun = Instant::now();
-        let tokens = match self.starts.len() <= context.chain_slots() {
+        let sequences = self.starts.len();
+        let tokens = match sequences <= context.chain_slots() && !self.wants_logprobs() {
+            _ if drafts => self.verify(context)?,
             true => self.chain(context)?,
             false => self.decode_once(context)?,
         };
         if tokens > 0 {
-            let steps = tokens.div_ceil(self.starts.len());
+            let steps = if drafts {
+                1
+            } else {
+                tokens.div_ceil(sequences)
+            };
+            let step = begun.elapsed() / steps as u32;
             self.totals[1] += tokens as u64;
             self.totals[2] += steps as u64;
-            self.pace.decoded(begun.elapsed() / steps as u32);
+            self.pace.decoded(step);
+            if let Some(speculator) = self.speculator.as_mut().filter(|_| !drafts) {
+                speculator.decoded(sequences, tokens, step);
+            }
         }
         self.settle();
         Ok(())
     }
 
     /// Plans a chain of every sequence that decodes. If pages are short it is shortened, and if there is no page for one
-    /// step, the newest sequence is preempted.
-    fn plan_chain(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+    /// step, the newest sequence is preempted. True if the chain consists of guesses to verify: it has a step for each.
+    fn plan_chain(&mut self, context: &mut dyn Context) -> Result<bool, ContextLost> {
+        self.renew_slots(context)?;
         let mut at = 0;
         while let Some(sequence) = self.running.get_mut(at) {
             let next = sequence.computed + 1;
@@ -366,27 +460,34 @@ impl Scheduler {
             }
         }
         self.starts.clear();
+        let drafts = self.plan_drafts();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
+        // Each token of a guided sequence has a mask of its own.
         let guided = self.running.iter().any(|s| s.guide.is_some());
-        let mut common = if filling || guided { 1 } else { usize::MAX };
+        let speculator = self.speculator.as_ref();
+        let mut common = match filling || guided || self.wants_logprobs() {
+            _ if drafts => usize::MAX,
+            true => 1,
+            false => speculator.map_or(usize::MAX, Speculator::longest_chain),
+        };
         for at in 0..self.running.len() {
             let sequence = &mut self.running[at];
             if !sequence.is_decoding() {
                 continue;
             }
-            let wanted = sequence.chain.min(sequence.remaining()).min(common);
+            let wanted = sequence.longest_chain(drafts).min(common);
             let end = sequence.computed + wanted;
             match self.pages.reserve(context, sequence, end, false) {
                 Ok(room) if room < end => common = (room - sequence.computed).max(1),
                 Ok(_) => {}
                 Err(error) => {
                     sequence.planned = 1;
-                    return self.fault(context, error);
+                    return self.fault(context, error).map(|()| drafts);
                 }
             }
         }
         for sequence in self.running.iter_mut().filter(|s| s.is_decoding()) {
-            let steps = sequence.chain.min(sequence.remaining()).min(common);
+            let steps = sequence.longest_chain(drafts).min(common);
             sequence.planned = steps;
             self.starts.push(ChainStart {
                 slot: sequence.slot,
@@ -394,6 +495,24 @@ impl Scheduler {
                 position: sequence.computed as u32,
                 steps: steps as u32,
             });
+        }
+        Ok(drafts)
+    }
+
+    /// True if a sequence that decodes wants probabilities. Chains do not report them.
+    fn wants_logprobs(&self) -> bool {
+        let wants = |s: &Sequence| !s.is_filling() && s.top.is_some();
+        self.running.iter().any(wants)
+    }
+
+    /// Tells the device the sampling states that have changed.
+    fn renew_slots(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
+        for sequence in self.running.iter_mut().filter(|s| s.slot_changed) {
+            sequence.slot_changed = false;
+            if let Err(error) = sequence.enter_slot(context) {
+                sequence.planned = 1;
+                return self.fault(context, error);
+            }
         }
         Ok(())
     }
@@ -408,6 +527,7 @@ impl Scheduler {
         let (running, control) = (&mut self.running, &self.shared.control);
         let waits = !self.waiting.is_empty();
         let deadline = self.waiting.iter().filter_map(|s| s.deadline).min();
+        let (speculator, sequences) = (&self.speculator, self.starts.len());
         let mut tokens = 0;
         let done = context.chain(&self.starts, control, &mut |emitted| {
             let running = running.iter_mut().find(|s| s.slot == emitted.slot);
@@ -419,6 +539,11 @@ impl Scheduler {
             let goes_on = sequence.take(emitted.token);
             // A slot is free, or somebody has waited too long.
             if waits && !goes_on || deadline.is_some_and(|at| Instant::now() >= at) {
+                control.stop();
+            }
+            if let (Some(speculator), Some(draft)) = (speculator, &sequence.draft)
+                && speculator.pays(draft, sequence.remaining(), sequences)
+            {
                 control.stop();
             }
             goes_on
@@ -446,6 +571,7 @@ impl Scheduler {
                 output: output as u32,
                 slot: start.slot,
                 position: start.position + 1,
+                draft: None,
             });
         }
         let stepped = context.step(self.decode.index, &self.rows, &[]);

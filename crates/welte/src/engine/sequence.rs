@@ -1,15 +1,16 @@
 //! A request in the scheduler's hands: its tokens, its pages and how far it is.
 
-use super::channel::{Channel, Finish};
+use super::channel::{Channel, Finish, Room};
 use super::disk::Restore;
+use super::draft::Draft;
 use super::guide::Guide;
 use super::shared::Shared;
 use crate::cache::GENERATED;
 use crate::generate::check_options;
-use crate::{Error, Model, Request};
+use crate::{Error, GenerateOptions, Model, Request};
 use std::sync::Arc;
 use std::time::Instant;
-use welte_device::{Context, Error as DeviceError, NO_TOKEN, SlotState, is_token};
+use welte_device::{Context, Error as DeviceError, Logprobs, NO_TOKEN, SlotState, is_token};
 use welte_table::Sampling;
 
 /// A sequence. The caller allocates it with room for all its tokens and pages.
@@ -21,6 +22,8 @@ pub(crate) struct Sequence {
     pub(crate) exact: bool,
     /// Uses the prefix cache.
     pub(crate) shared: bool,
+    /// Its vector is wanted in place of tokens.
+    pub(crate) embeds: bool,
     /// The longest chain.
     pub(crate) chain: usize,
     /// What follows its constraint, if it has one.
@@ -28,8 +31,20 @@ pub(crate) struct Sequence {
     /// Its guide does not know yet what comes next.
     pub(crate) stalled: bool,
     sampling: Sampling,
+    /// Biases of the request, then those that forbid the end tokens.
     bias: Vec<(u32, f32)>,
     ends: Vec<u32>,
+    /// Tokens at which a repeated run ends: a bit per token.
+    breakers: Vec<u32>,
+    /// Biases in force once so many tokens are generated.
+    biases: usize,
+    min_tokens: usize,
+    /// The device has another sampling state.
+    pub(crate) slot_changed: bool,
+    /// How many likeliest tokens are wanted with each generated token.
+    pub(crate) top: Option<u32>,
+    /// The same for tokens of the prompt.
+    pub(crate) prompt_top: Option<u32>,
     /// The prompt and what was generated.
     pub(crate) tokens: Vec<u32>,
     /// The same tokens with the roles in which they are computed.
@@ -48,10 +63,14 @@ pub(crate) struct Sequence {
     pub(crate) slot: u32,
     /// Rows in the step at hand, or steps in the chain at hand.
     pub(crate) planned: usize,
+    /// Output rows in the step at hand.
+    pub(crate) outputs: usize,
     /// Stored pages that are on their way to it. It computes nothing until they have come.
     pub(crate) restore: Option<Box<Restore>>,
     /// It has run before, so the roles of its tokens are settled.
     pub(crate) begun: bool,
+    /// What is guessed of its next tokens.
+    pub(crate) draft: Option<Box<Draft>>,
     /// Why it ends, once it does.
     pub(crate) end: Option<Result<Finish, Error>>,
     pub(crate) out: Arc<Channel>,
@@ -64,7 +83,7 @@ impl Sequence {
     pub(crate) fn new(
         model: &Model,
         request: &Request,
-        out: impl FnOnce(usize) -> Channel,
+        out: impl FnOnce(Room) -> Channel,
     ) -> Result<Sequence, Error> {
         let (options, prompt) = (&request.options, &request.prompt);
         let (context, vocab) = (model.context(), model.vocab());
@@ -90,6 +109,11 @@ impl Sequence {
         if options.ignore_end {
             bias.extend(ends.drain(..).map(|token| (token, f32::NEG_INFINITY)));
         }
+        ends.extend_from_slice(&options.stop_tokens);
+        let biases = bias.len();
+        if options.min_tokens > 0 {
+            bias.extend(ends.iter().map(|token| (*token, f32::NEG_INFINITY)));
+        }
         for (what, count, most) in [
             ("biases", bias.len(), SlotState::MOST_BIASES),
             ("end tokens", ends.len(), SlotState::MOST_ENDS),
@@ -101,26 +125,37 @@ impl Sequence {
         let program = model.program();
         let entries = |cache: &welte_table::CacheSpec| cache.entries(program) as usize;
         let lists = program.caches.iter().map(entries).map(Vec::with_capacity);
-        let guide = options.constraint.as_ref();
-        let guide = guide.map(|c| Guide::start(model, c, prompt.len(), budget, true));
-        let guide = guide.transpose()?;
-        // Each token of a guided sequence has a mask of its own.
-        let longest = match guide {
-            Some(_) => 1,
-            None => model.inner.max_chain,
+        let longest = model.inner.max_chain;
+        let room = Room {
+            tokens: budget,
+            logprobs: options.logprobs.map_or(0, |_| budget),
+            prompt_logprobs: options.prompt_logprobs.map_or(0, |_| prompt.len()),
         };
+        // A forced token has no logits.
+        let forces = options.logprobs.is_none();
+        let guide = options.constraint.as_ref();
+        let guide = guide.map(|c| Guide::start(model, c, prompt.len(), budget, forces));
+        let guide = guide.transpose()?;
         Ok(Sequence {
             number: 0,
             priority: request.priority,
             deadline: request.deadline,
             exact: request.exact,
-            shared: request.prefix_cache,
+            // Cached tokens have no logits.
+            shared: request.prefix_cache && options.prompt_logprobs.is_none(),
+            embeds: false,
             chain: options.chain.unwrap_or(longest).clamp(1, longest),
             guide,
             stalled: false,
             sampling: options.sampling,
             bias,
             ends,
+            breakers: breakers(model, options),
+            biases,
+            min_tokens: options.min_tokens,
+            slot_changed: false,
+            top: options.logprobs,
+            prompt_top: options.prompt_logprobs,
             tokens,
             keys,
             prompt: prompt.len(),
@@ -130,10 +165,12 @@ impl Sequence {
             lists: lists.collect(),
             slot: 0,
             planned: 0,
+            outputs: 0,
             restore: None,
             begun: false,
+            draft: None,
             end: None,
-            out: Arc::new(out(budget)),
+            out: Arc::new(out(room)),
             counted_by: None,
         })
     }
@@ -141,6 +178,11 @@ impl Sequence {
     /// Tokens generated so far.
     pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
+    }
+
+    /// Tokens at which the sequence is complete.
+    pub(crate) fn most(&self) -> usize {
+        self.most
     }
 
     /// Tokens that may still be generated.
@@ -185,15 +227,47 @@ impl Sequence {
     pub(crate) fn slot_state(&self) -> SlotState<'_> {
         SlotState {
             sampling: self.sampling,
-            bias: &self.bias,
+            bias: match self.generated() < self.min_tokens {
+                true => &self.bias,
+                false => &self.bias[..self.biases],
+            },
             history: &self.tokens,
             ends: &self.ends,
+            breakers: &self.breakers,
             masked: self.guide.is_some(),
         }
     }
 
+    /// Steps of its next chain at most. With drafts: a step for each guess, and one. The sampling state changes between
+    /// chains only.
+    pub(crate) fn longest_chain(&self, drafts: bool) -> usize {
+        let guesses = self.draft.as_ref().map_or(0, |draft| draft.wanted);
+        let steps = if drafts { guesses + 1 } else { self.chain };
+        let steps = steps.min(self.remaining());
+        match self.min_tokens.saturating_sub(self.generated()) {
+            0 => steps,
+            left => steps.min(left),
+        }
+    }
+
+    /// The prompt's tokens that follow the rows of the step at hand.
+    pub(crate) fn scored(&self) -> &[u32] {
+        let next = self.computed + 1;
+        &self.tokens[next..(next + self.planned).min(self.tokens.len())]
+    }
+
+    /// True while rows of the prompt are computed whose probabilities are wanted.
+    pub(crate) fn is_scoring(&self) -> bool {
+        self.prompt_top.is_some() && self.generated() == 0
+    }
+
     /// Takes the next token. Returns false if the sequence ends.
     pub(crate) fn take(&mut self, token: u32) -> bool {
+        self.take_with(token, None)
+    }
+
+    /// As [`Sequence::take`], with the token's probability.
+    pub(crate) fn take_with(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
         if self.end.is_some() {
             return false;
         }
@@ -206,7 +280,7 @@ impl Sequence {
             self.end = Some(Err(Error::Guidance { problem }));
             return false;
         }
-        let goes_on = self.append(token);
+        let goes_on = self.append(token, logprobs);
         if let Some(guide) = self.guide.as_ref().filter(|_| goes_on) {
             guide.tell(token);
         }
@@ -218,21 +292,25 @@ impl Sequence {
         for _ in 0..count {
             let forced = self.guide.as_ref().and_then(Guide::take_forced);
             let Some(token) = forced else { break };
-            if !self.append(token) {
+            if !self.append(token, None) {
                 return false;
             }
         }
         true
     }
 
-    fn append(&mut self, token: u32) -> bool {
+    fn append(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
         if self.ends.contains(&token) {
             self.end = Some(Ok(Finish::End(token)));
             return false;
         }
         self.tokens.push(token);
         self.keys.push(token | GENERATED);
-        self.out.push(token);
+        if let Some(draft) = &mut self.draft {
+            draft.push(&self.tokens);
+        }
+        self.out.push(token, logprobs);
+        self.slot_changed |= self.generated() == self.min_tokens;
         if self.remaining() == 0 {
             self.end = Some(Ok(Finish::Length));
         }
@@ -268,6 +346,26 @@ impl Sequence {
         }
         self.end.is_none()
     }
+}
+
+/// The tokens whose text contains one of DRY's sequence breakers. Empty if DRY is off.
+fn breakers(model: &Model, options: &GenerateOptions) -> Vec<u32> {
+    if !options.sampling.has_dry() || options.dry_breakers.is_empty() {
+        return Vec::new();
+    }
+    let vocab = model.vocab();
+    let mut bits = vec![0u32; vocab.div_ceil(32) as usize];
+    for token in 0..vocab {
+        let text = model.token_bytes(token);
+        let contains = |breaker: &String| {
+            let breaker = breaker.as_bytes();
+            text.windows(breaker.len()).any(|part| part == breaker)
+        };
+        if options.dry_breakers.iter().any(contains) {
+            bits[token as usize / 32] |= 1 << (token % 32);
+        }
+    }
+    bits
 }
 
 /// Nobody hangs: a sequence that is dropped has ended.

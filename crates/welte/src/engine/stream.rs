@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use welte_device::Logprobs;
 use welte_text::Splitter;
 
 /// The answer to a request: an iterator of pieces of text, blocking or asynchronous, or of tokens. A piece consists of
@@ -37,6 +38,10 @@ struct Text {
     /// Where each token's bytes end in `raw`.
     ends: Vec<usize>,
     splitter: Splitter,
+    /// Of each token, if they were asked for.
+    logprobs: Vec<Logprobs>,
+    /// Those that the caller has taken.
+    reported: usize,
 }
 
 impl Text {
@@ -59,6 +64,14 @@ impl Text {
         let keep = found.unwrap_or(self.raw.len());
         let count = self.ends.iter().take_while(|end| **end <= keep).count();
         self.generated.truncate(count);
+        self.logprobs.truncate(count);
+    }
+
+    /// Tokens whose text is final.
+    fn settled(&self) -> usize {
+        let keep = self.raw.len().saturating_sub(self.splitter.held());
+        let ends = self.ends.iter().rev();
+        self.ends.len() - ends.take_while(|end| **end > keep).count()
     }
 }
 
@@ -80,6 +93,8 @@ impl Stream {
                 raw: Vec::new(),
                 ends: Vec::new(),
                 splitter: Splitter::new(options.stop),
+                logprobs: Vec::with_capacity(options.logprobs.map_or(0, |_| room)),
+                reported: 0,
             },
             printed_controls: options.printed_controls,
             ready: String::new(),
@@ -103,6 +118,34 @@ impl Stream {
     /// The result, once the stream has ended without an error.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()
+    }
+
+    /// Tokens so far. Some of them may be part of the next piece.
+    pub fn generated(&self) -> usize {
+        match &self.outcome {
+            Some(outcome) => outcome.tokens.len(),
+            None => self.text.generated.len(),
+        }
+    }
+
+    /// The probabilities of tokens since the last call, if they were asked for: of those whose text is part of the pieces
+    /// so far, or that [`Stream::next_token`] returned. After the end, of all tokens of the outcome.
+    pub fn take_logprobs(&mut self) -> &[Logprobs] {
+        let text = &mut self.text;
+        let known = text.logprobs.len();
+        let to = match self.over || text.ends.is_empty() {
+            true => known,
+            false => text.settled().min(known),
+        };
+        let from = text.reported.min(to);
+        text.reported = text.reported.max(to);
+        &text.logprobs[from..to]
+    }
+
+    /// The probabilities of the prompt's tokens from the second on, if they were asked for: all of them once the first
+    /// token or the end has come.
+    pub fn prompt_logprobs(&self) -> Vec<Logprobs> {
+        self.out.prompt_logprobs()
     }
 
     /// A handle that cancels the request.
@@ -144,8 +187,9 @@ impl Stream {
 
     fn token(&mut self, next: Next) -> Option<Result<u32, Error>> {
         match next {
-            Next::Token(token) => {
+            Next::Token(token, logprobs) => {
                 self.text.generated.push(token);
+                self.text.logprobs.extend(logprobs);
                 Some(Ok(token))
             }
             Next::End(end) => self.end(end).err().map(Err),
@@ -170,7 +214,10 @@ impl Stream {
     /// Takes what has come. The text goes to `ready`.
     fn advance(&mut self, next: Next) -> Result<(), Error> {
         let token = match next {
-            Next::Token(token) => token,
+            Next::Token(token, logprobs) => {
+                self.text.logprobs.extend(logprobs);
+                token
+            }
             Next::End(end) => return self.end(end),
         };
         let model = self.engine.model();
@@ -239,6 +286,7 @@ impl Stream {
             cached_tokens: report.cached,
             differs_at: report.differs_at,
             preemptions: report.preemptions,
+            speculated: report.speculated,
         });
     }
 

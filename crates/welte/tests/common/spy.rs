@@ -9,7 +9,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use welte::{ChainStart, Context, Profile, timeline::Timeline};
-use welte_device::{Control, DeviceId, Emitted, Error, MaskBoard, Pick, SlotState};
+use welte_device::{
+    Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick, SlotState,
+};
 use welte_table::{BufferId, Class, PassKind, Program, Row};
 
 /// What the spy saw and what it shall do. Requests are told apart by their seeds.
@@ -72,6 +74,8 @@ pub struct Spy {
     /// Slots of a chain.
     chain_slots: usize,
     seeds: Vec<u64>,
+    /// Positions and logits of the last step's outputs, until it is known which rows were wrong guesses.
+    stepped: Vec<(u64, u32, Vec<f32>)>,
     ends: Vec<Vec<u32>>,
     broken: bool,
 }
@@ -87,8 +91,16 @@ impl Spy {
             plain,
             chain_slots: slots,
             seeds: vec![0; slots],
+            stepped: Vec::new(),
             ends: vec![Vec::new(); slots],
             broken: false,
+        }
+    }
+
+    /// Records the rows of the last step that were no wrong guesses.
+    fn record(&mut self) {
+        for (seed, position, logits) in self.stepped.drain(..) {
+            self.watch.see(seed, position, &logits);
         }
     }
 
@@ -96,6 +108,12 @@ impl Spy {
     pub fn with_chain_slots(mut self, slots: usize) -> Spy {
         self.chain_slots = slots;
         self
+    }
+}
+
+impl Drop for Spy {
+    fn drop(&mut self) {
+        self.record();
     }
 }
 
@@ -137,6 +155,7 @@ impl Context for Spy {
 
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error> {
         self.watch.fail(&mut self.broken)?;
+        self.record();
         let program = self.inner.program().clone();
         let logits = self.inner.step(pass, rows, outputs)?;
         let all: Vec<u32> = (0..rows.len() as u32).collect();
@@ -146,8 +165,8 @@ impl Context for Spy {
         };
         for (row, logits) in chosen.iter().zip(logits.chunks(program.vocab as usize)) {
             let row = rows[*row as usize];
-            self.watch
-                .see(self.seeds[row.slot as usize], row.position, logits);
+            let seed = self.seeds[row.slot as usize];
+            self.stepped.push((seed, row.position, logits.to_vec()));
         }
         Ok(logits)
     }
@@ -163,7 +182,24 @@ impl Context for Spy {
     }
 
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
-        self.inner.sample(picks, tokens)
+        self.inner.sample(picks, tokens)?;
+        let chosen = picks.iter().zip(&*tokens);
+        let mut output = 0;
+        self.stepped.retain(|_| {
+            output += 1;
+            let pick = chosen.clone().find(|(pick, _)| pick.output + 1 == output);
+            pick.is_none_or(|(_, token)| *token != Pick::SKIPPED)
+        });
+        self.record();
+        Ok(())
+    }
+
+    fn logprobs(
+        &mut self,
+        queries: &[LogprobQuery],
+        answers: &mut [Logprobs],
+    ) -> Result<(), Error> {
+        self.inner.logprobs(queries, answers)
     }
 
     fn chain(
@@ -201,6 +237,7 @@ impl Context for Spy {
                 output: output as u32,
                 slot: s.slot,
                 position: s.position + 1,
+                draft: None,
             };
             let picks: Vec<Pick> = live.iter().enumerate().map(pick).collect();
             let mut tokens = vec![0; picks.len()];

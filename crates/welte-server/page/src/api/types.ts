@@ -52,7 +52,7 @@ export interface Waiting {
   request: string;
   prompt_tokens: number;
   priority: number;
-  waiting_ms: number;
+  waiting_ms: number | null;
   preempted: boolean;
 }
 
@@ -72,7 +72,7 @@ export interface Branch {
   start: number;
   tokens: number;
   sequences: number;
-  idle_ms: number;
+  idle_ms: number | null;
 }
 
 export interface EngineState {
@@ -102,7 +102,7 @@ export interface EngineState {
     hits: number;
     prompt_tokens: number;
     reused_tokens: number;
-    evictions: number;
+    evictions: number | null;
     branches: Branch[];
   };
   totals: { requests: number; prompt_tokens: number; generated_tokens: number; preemptions: number };

@@ -53,7 +53,7 @@ export function Batch({ state, onMark }: Props) {
               <li key={waiting.request}>
                 <code>{waiting.request}</code>
                 <span>{count(waiting.prompt_tokens)} prompt tokens</span>
-                <span>waiting {duration(waiting.waiting_ms)}</span>
+                <span>waiting {duration(waiting.waiting_ms ?? 0)}</span>
                 {waiting.priority !== 0 && <span>priority {waiting.priority}</span>}
                 {waiting.preempted && <span class="notice">preempted</span>}
               </li>

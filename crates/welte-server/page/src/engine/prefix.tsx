@@ -54,7 +54,7 @@ export function PrefixTree({ state }: { state: EngineState }) {
         {count(tree.nodes)} of {count(tree.capacity)} nodes hold {count(tree.tokens)} tokens.{" "}
         <span class="soft">
           {count(tree.hits)} of {count(tree.lookups)} prompts reused {count(tree.reused_tokens)} of{" "}
-          {count(tree.prompt_tokens)} tokens; {count(tree.evictions)} evictions.
+          {count(tree.prompt_tokens)} tokens{tree.evictions === null ? "" : `; ${count(tree.evictions)} evictions`}.
         </span>
       </p>
       <div class="tree" ref={ref}>
@@ -94,6 +94,7 @@ export function PrefixTree({ state }: { state: EngineState }) {
 }
 
 function describe({ start, tokens, sequences, idle_ms: idle }: Branch): string {
-  const use = sequences > 0 ? `${count(sequences)} running sequences` : `not used for ${duration(idle)}`;
+  const idleFor = idle == null ? "not in use" : `not used for ${duration(idle)}`;
+  const use = sequences > 0 ? `${count(sequences)} running sequences` : idleFor;
   return `positions ${count(start)} to ${count(start + tokens)}, ${use}`;
 }

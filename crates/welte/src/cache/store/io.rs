@@ -2,10 +2,12 @@
 
 use super::file::{FileId, Layout, Staging};
 use super::folder::Folder;
+use super::rates::{Rates, RatesFile};
 use super::{PrefixStoreOptions, Shared, Stored, Write};
+use crate::average::moving_average;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -22,6 +24,7 @@ pub(super) enum Job {
     Read { id: FileId, staging: Staging },
     Write { id: FileId, staging: Staging },
     Used(Vec<Stored>),
+    Rates(Rates),
 }
 
 /// What became of it.
@@ -45,6 +48,7 @@ pub(super) struct Io {
     pub(super) shared: Arc<Shared>,
     pub(super) options: PrefixStoreOptions,
     pub(super) write: Box<Write>,
+    pub(super) rates: RatesFile,
     /// Files written since the folder was listed.
     pub(super) unlisted: u32,
 }
@@ -62,6 +66,10 @@ impl Io {
                 }
                 Job::Used(chain) => {
                     self.touch(&chain);
+                    continue;
+                }
+                Job::Rates(rates) => {
+                    self.keep_rates(rates);
                     continue;
                 }
             };
@@ -93,10 +101,7 @@ impl Io {
         let rate = staging.len as f64 / start.elapsed().as_secs_f64().max(1e-9);
         let mut status = self.shared.status();
         status.pages_read += 1;
-        status.read_rate = match status.read_rate {
-            0.0 => rate,
-            before => 0.75 * before + 0.25 * rate,
-        };
+        status.read_rate = moving_average(status.read_rate, rate, 0.25);
         Done::Read { id, staging }
     }
 
@@ -119,11 +124,8 @@ impl Io {
         }
         self.make_room(bytes);
         staging.seal();
-        let (path, unfinished) = {
-            let number = UNFINISHED.fetch_add(1, Ordering::Relaxed);
-            let folder = self.shared.folder();
-            (folder.path_of(id), folder.unfinished(number))
-        };
+        let path = self.shared.folder().path_of(id);
+        let unfinished = self.unfinished();
         let written = (self.write)(&unfinished, &staging.bytes[..staging.len])
             .and_then(|()| fs::rename(&unfinished, &path));
         match written {
@@ -137,6 +139,22 @@ impl Io {
                 self.lost(format!("{}: {error}", path.display()));
             }
         }
+    }
+
+    /// Writes a small file in place of the last one. If this fails, the next process measures again.
+    fn keep_rates(&self, rates: Rates) {
+        let unfinished = self.unfinished();
+        let written = (self.write)(&unfinished, &self.rates.encode(rates))
+            .and_then(|()| fs::rename(&unfinished, self.rates.path()));
+        if written.is_err() {
+            remove(&unfinished);
+        }
+    }
+
+    /// A new path for a file that is not complete.
+    fn unfinished(&self) -> PathBuf {
+        let number = UNFINISHED.fetch_add(1, Ordering::Relaxed);
+        self.shared.folder().unfinished(number)
     }
 
     fn lost(&self, problem: String) {

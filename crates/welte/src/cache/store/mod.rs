@@ -7,12 +7,15 @@
 mod file;
 mod folder;
 mod io;
+mod rates;
 
 pub(super) use file::sha256;
 pub(crate) use file::{FileId, Layout, Place, Sha256, Staging};
+pub(crate) use rates::Rates;
 
 use folder::Folder;
 use io::{Done, Io, Job};
+use rates::RatesFile;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -46,7 +49,7 @@ pub struct PrefixStoreStatus {
     pub files_rejected: u64,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Bytes per second at which pages are read and checked; 0 before the first one.
+    /// Bytes per second at which pages are read and checked, in this process or an earlier one; 0 if unknown.
     pub read_rate: f64,
     /// The last error, in words.
     pub problem: Option<String>,
@@ -101,6 +104,8 @@ pub(crate) struct Answer {
 pub(crate) struct PrefixStore {
     layout: Layout,
     shared: Arc<Shared>,
+    /// What an earlier process measured.
+    kept: Rates,
     /// Staging buffers that nobody uses.
     free: Vec<Staging>,
     answers: VecDeque<Answer>,
@@ -113,16 +118,28 @@ pub(crate) struct PrefixStore {
 type Write = dyn Fn(&Path, &[u8]) -> std::io::Result<()> + Send;
 
 impl PrefixStore {
-    /// Opens a folder, and makes it if need be. If the folder cannot be used, the store finds nothing, writes nothing, and says so in its status.
-    pub(crate) fn open(options: &PrefixStoreOptions, layout: Layout) -> PrefixStore {
-        PrefixStore::open_with(options, layout, Box::new(io::write_file))
+    /// Opens a folder, and makes it if need be. If the folder cannot be used, the store finds nothing, writes nothing,
+    /// and says so in its status. `device`: rates are kept for each device.
+    pub(crate) fn open(options: &PrefixStoreOptions, layout: Layout, device: &str) -> PrefixStore {
+        PrefixStore::open_with(options, layout, device, Box::new(io::write_file))
     }
 
-    fn open_with(options: &PrefixStoreOptions, layout: Layout, write: Box<Write>) -> PrefixStore {
+    fn open_with(
+        options: &PrefixStoreOptions,
+        layout: Layout,
+        device: &str,
+        write: Box<Write>,
+    ) -> PrefixStore {
         let (folder, opened) = Folder::open(&options.dir, options.bytes);
+        let rates = RatesFile::new(&options.dir, &layout, device);
+        let kept = rates.read();
+        let status = PrefixStoreStatus {
+            read_rate: kept.read,
+            ..PrefixStoreStatus::default()
+        };
         let shared = Arc::new(Shared {
             folder: Mutex::new(folder),
-            status: Mutex::default(),
+            status: Mutex::new(status),
         });
         // The staging buffers bound both queues.
         let (jobs, taken) = channel();
@@ -132,6 +149,7 @@ impl PrefixStore {
             answers: VecDeque::with_capacity(STAGING),
             layout,
             shared,
+            kept,
             jobs: None,
             done,
             thread: None,
@@ -141,6 +159,7 @@ impl PrefixStore {
             shared: store.shared.clone(),
             options: options.clone(),
             write,
+            rates,
             unlisted: 0,
         };
         let thread = std::thread::Builder::new()
@@ -169,7 +188,21 @@ impl PrefixStore {
         StoreMonitor(self.shared.clone())
     }
 
-    /// Bytes per second at which pages are read; 0 before the first one.
+    /// The rates that an earlier process measured.
+    pub(crate) fn kept_rates(&self) -> Rates {
+        self.kept
+    }
+
+    /// Keeps rates for later processes, if both are known and this process has read pages. Otherwise the kept ones would
+    /// never grow old.
+    pub(crate) fn keep_rates(&self, rates: Rates) {
+        let new = rates.are_known() && rates.read != self.kept.read;
+        if let Some(jobs) = self.jobs.as_ref().filter(|_| new) {
+            let _ = jobs.send(Job::Rates(rates));
+        }
+    }
+
+    /// Bytes per second at which pages are read; 0 if unknown.
     pub(crate) fn read_rate(&self) -> f64 {
         self.shared.status().read_rate
     }
@@ -311,24 +344,6 @@ impl Drop for PrefixStore {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// Bytes and tokens per second, as measured; 0 where nothing has been measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Rates {
-    /// Bytes of stored pages read, checked and copied per second.
-    pub(crate) read: f64,
-    /// Tokens of a prompt computed per second.
-    pub(crate) compute: f64,
-}
-
-impl Rates {
-    /// True if reading these tokens is expected to be faster than computing them, or if nobody knows.
-    pub(crate) fn reading_is_faster(&self, bytes: u64, tokens: usize) -> bool {
-        self.read <= 0.0
-            || self.compute <= 0.0
-            || bytes as f64 / self.read < tokens as f64 / self.compute
     }
 }
 

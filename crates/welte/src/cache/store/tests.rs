@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use welte_table::{CacheKind, CacheSpec, Format, Program};
 
 const PAGE: usize = 4;
+const DEVICE: &str = "a processor";
 
 /// Two caches with pages of 64 and 32 bytes.
 fn program() -> Program {
@@ -49,7 +50,7 @@ fn options(folder: &TempDir) -> PrefixStoreOptions {
 }
 
 fn open(folder: &TempDir) -> PrefixStore {
-    PrefixStore::open(&options(folder), layout())
+    PrefixStore::open(&options(folder), layout(), DEVICE)
 }
 
 /// What the pages of these keys hold in these tests.
@@ -162,7 +163,7 @@ fn other_models_arithmetics_and_shapes_are_misses() {
         let mut program = program();
         change(&mut program);
         let layout = Layout::new(&program, &[model; 32], arithmetic).unwrap();
-        let store = PrefixStore::open(&options(&folder), layout);
+        let store = PrefixStore::open(&options(&folder), layout, DEVICE);
         chain(&store, &TEXT, false).len()
     };
     let same = |_: &mut Program| ();
@@ -286,7 +287,7 @@ fn a_file_under_a_wrong_name_is_rejected() {
     is_rejected(&folder, "other keys");
     // The same keys, but of another model.
     let model = Layout::new(&program(), &[8; 32], "cpu").unwrap();
-    let mut store = PrefixStore::open(&options(&other), model);
+    let mut store = PrefixStore::open(&options(&other), model, DEVICE);
     write(&mut store, &TEXT[..4]);
     drop(store);
     for file in files(&other) {
@@ -308,7 +309,7 @@ fn foreign_files_are_left_alone() {
     fs::write(folder.path().join(upper.replace("PAGE", "page")), "mine").unwrap();
     let mut small = options(&folder);
     small.bytes = 1;
-    let store = PrefixStore::open(&small, layout());
+    let store = PrefixStore::open(&small, layout(), DEVICE);
     drop(store);
     assert_eq!(files(&folder).len(), foreign.len() + 2);
     assert!(!path.exists());
@@ -345,7 +346,7 @@ fn a_folder_that_cannot_be_made_is_named() {
         dir: file.join("store"),
         bytes: 1000,
     };
-    let mut store = PrefixStore::open(&options, layout());
+    let mut store = PrefixStore::open(&options, layout(), DEVICE);
     let problem = store.monitor().status().problem.unwrap();
     assert!(problem.contains("file/store"), "{problem}");
     write(&mut store, &TEXT);
@@ -359,7 +360,7 @@ fn a_full_disk_is_named_and_leaves_nothing() {
         fs::File::create_new(path)?.write_all(&bytes[..bytes.len() / 2])?;
         Err(std::io::Error::from(std::io::ErrorKind::StorageFull))
     };
-    let mut store = PrefixStore::open_with(&options(&folder), layout(), Box::new(full));
+    let mut store = PrefixStore::open_with(&options(&folder), layout(), DEVICE, Box::new(full));
     write(&mut store, &TEXT);
     while store.monitor().status().pages_lost < 3 {
         std::thread::yield_now();
@@ -405,7 +406,7 @@ fn the_size_bound_holds_and_the_oldest_files_go_first() {
     assert_eq!(used.len(), 1);
     store.used(used);
     drop(store);
-    let mut store = PrefixStore::open(&options, layout());
+    let mut store = PrefixStore::open(&options, layout(), DEVICE);
     for first in 30..40 {
         write(&mut store, &[first; 4]);
         while store.monitor().status().pages_written < u64::from(first - 29) {
@@ -423,7 +424,7 @@ fn the_size_bound_holds_and_the_oldest_files_go_first() {
     drop(store);
     // A file that does not fit at all is not written.
     options.bytes = file - 1;
-    let mut store = PrefixStore::open(&options, layout());
+    let mut store = PrefixStore::open(&options, layout(), DEVICE);
     write(&mut store, &[50; 4]);
     while store.monitor().status().pages_lost == 0 {
         std::thread::yield_now();
@@ -490,4 +491,53 @@ fn the_faster_way_is_taken() {
     // Without both rates, reading is tried.
     assert!(rates(0.0, 5.0).reading_is_faster(100, 10));
     assert!(rates(1.0, 0.0).reading_is_faster(100, 10));
+}
+
+#[test]
+fn rates_outlive_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let rates = Rates {
+        read: 3e9,
+        compute: 500.0,
+    };
+    let store = open(&folder);
+    assert_eq!(store.kept_rates(), Rates::default());
+    store.keep_rates(rates);
+    drop(store);
+    let store = open(&folder);
+    assert_eq!(store.kept_rates(), rates);
+    assert_eq!(store.read_rate(), 3e9);
+    // An incomplete measurement does not replace them, nor does one without reading.
+    for read in [0.0, 3e9] {
+        let compute = 1.0;
+        store.keep_rates(Rates { read, compute });
+    }
+    drop(store);
+    assert_eq!(open(&folder).kept_rates(), rates);
+    let other = PrefixStore::open(&options(&folder), layout(), "another processor");
+    assert_eq!(other.kept_rates(), Rates::default());
+}
+
+#[test]
+fn damaged_and_old_rates_are_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let rates = Rates {
+        read: 3e9,
+        compute: 500.0,
+    };
+    open(&folder).keep_rates(rates);
+    let path = files(&folder).remove(0);
+    let bytes = fs::read(&path).unwrap();
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        for content in [&damaged[..], &bytes[..at]] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(open(&folder).kept_rates(), Rates::default(), "byte {at}");
+        }
+    }
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(open(&folder).kept_rates(), rates);
+    set_age(&path, 25 * 3600);
+    assert_eq!(open(&folder).kept_rates(), Rates::default());
 }

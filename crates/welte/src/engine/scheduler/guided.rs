@@ -57,10 +57,7 @@ impl Scheduler {
                             sequence.stalled = !goes_on || fit < count;
                             patience = PATIENCE;
                             // The forced tokens join the slot's history.
-                            if let Err(error) = sequence.enter_slot(context) {
-                                sequence.planned = 1;
-                                self.fault(context, error)?;
-                            }
+                            sequence.slot_changed = true;
                             at += 1;
                         }
                         Ok(_) => at -= usize::from(self.preempt() < at),

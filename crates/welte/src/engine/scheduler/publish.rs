@@ -5,18 +5,20 @@ use crate::engine::Status;
 
 impl Scheduler {
     /// Publishes how full the engine is.
-    pub(super) fn publish(&self) {
-        let wanted = {
-            let mut inbox = self.shared.inbox();
-            inbox.status = Status {
-                running: self.running.len(),
-                waiting: self.waiting.len(),
-                free_slots: self.free_slots.len(),
-                free_pages: self.pages.free(),
-                pages: self.pages.total(),
-            };
-            inbox.snapshot_wanted.take()
+    pub(super) fn publish_status(&self) {
+        self.shared.inbox().status = Status {
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            free_slots: self.free_slots.len(),
+            free_pages: self.pages.free(),
+            pages: self.pages.total(),
         };
+    }
+
+    /// Publishes how full the engine is, and a snapshot if one is wanted.
+    pub(super) fn publish(&self) {
+        self.publish_status();
+        let wanted = self.shared.inbox().snapshot_wanted.take();
         if let Some(mut snapshot) = wanted {
             snapshot.fill(&self.running, &self.waiting, &self.pages);
             [

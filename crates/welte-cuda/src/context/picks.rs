@@ -1,0 +1,146 @@
+//! Choosing tokens from the output rows of a step.
+
+use super::{CudaContext, DECODE};
+use crate::Error;
+use welte_device::{Pick, is_token};
+use welte_table::Row;
+
+impl CudaContext {
+    /// Chooses tokens from output rows of the last step: as many as the decode pass has rows.
+    pub(super) fn pick(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+        self.gpu.current()?;
+        let mut rows = std::mem::take(&mut self.picked);
+        rows.clear();
+        rows.extend(picks.iter().map(|pick| Row {
+            token: 0,
+            position: pick.position.wrapping_sub(1),
+            slot: pick.slot,
+        }));
+        let launched = self.launch_picks(picks, &rows);
+        self.picked = rows;
+        launched?;
+        self.take_picks(picks, tokens)
+    }
+
+    /// Runs a checked step and chooses tokens from its output rows, which stay on the device.
+    pub(super) fn step_and_pick(
+        &mut self,
+        pass: usize,
+        rows: &[Row],
+        outputs: &[u32],
+        picks: &[Pick],
+        tokens: &mut [u32],
+    ) -> Result<(), Error> {
+        self.gpu.current()?;
+        let of_rows = pass == DECODE && self.are_of_rows(picks, rows);
+        let count = if pass == DECODE {
+            rows.len()
+        } else {
+            outputs.len()
+        };
+        self.last = (pass, count);
+        self.cancel_word.set_flag(0);
+        loop {
+            self.upload_samplers(picks)?;
+            self.upload_step(pass, rows, outputs, u32::from(of_rows))?;
+            if pass == DECODE {
+                self.clear_rows_fault()?;
+            }
+            let together = self.launch_step(pass, rows, count)?;
+            if of_rows {
+                let fault = if together { self.rows_fault() } else { 0 };
+                self.launch_sample(0, rows.len() as u32, self.passes[pass].result, fault)?;
+            }
+            if !together {
+                break;
+            }
+            self.fetch_rows_fault(0)?;
+            self.gpu.synchronise()?;
+            // If the persistent kernel gave up, other kernels compute the step again. They write the same places.
+            if !self.rows_gave_up(0)? {
+                break;
+            }
+        }
+        if of_rows {
+            self.take_picks(picks, tokens)?;
+        } else {
+            let most = self.passes[DECODE].rows as usize;
+            let mut parts = picks.chunks(most).zip(tokens.chunks_mut(most));
+            parts.try_for_each(|(picks, tokens)| self.pick(picks, tokens))?;
+        }
+        // The host has no outputs.
+        self.last = (pass, 0);
+        Ok(())
+    }
+
+    /// True if the picks are those of the rows in turn, and none of them needs the token of another one.
+    fn are_of_rows(&self, picks: &[Pick], rows: &[Row]) -> bool {
+        let own = |(nth, (pick, row)): (usize, (&Pick, &Row))| {
+            pick.output as usize == nth
+                && pick.slot == row.slot
+                && pick.position == row.position.wrapping_add(1)
+        };
+        picks.len() == rows.len()
+            && picks.iter().zip(rows).enumerate().all(own)
+            && self.are_independent(picks)
+    }
+
+    /// True if no slot with penalties or a mask is picked for twice.
+    fn are_independent(&self, picks: &[Pick]) -> bool {
+        picks.iter().enumerate().all(|(nth, pick)| {
+            let slot = &self.slots[pick.slot as usize];
+            !(slot.looks_back() || slot.is_masked())
+                || picks[..nth].iter().all(|other| other.slot != pick.slot)
+        })
+    }
+
+    fn upload_samplers(&mut self, picks: &[Pick]) -> Result<(), Error> {
+        picks
+            .iter()
+            .try_for_each(|pick| self.upload_sampler(pick.slot))
+    }
+
+    /// Enqueues one launch if the picks have consecutive outputs and are independent, else a launch per pick. A slot with
+    /// penalties that is picked for twice has its first token in its history then.
+    fn launch_picks(&mut self, picks: &[Pick], rows: &[Row]) -> Result<(), Error> {
+        self.upload_samplers(picks)?;
+        // A wait for a mask would end at the flag.
+        self.cancel_word.set_flag(0);
+        self.upload_step(DECODE, rows, &[], 1)?;
+        let ready = &self.passes[self.last.0];
+        let (result, row_bytes) = (ready.result, 4 * u64::from(ready.width));
+        let logits = |pick: &Pick| result + u64::from(pick.output) * row_bytes;
+        let consecutive = picks
+            .windows(2)
+            .all(|pair| pair[0].output + 1 == pair[1].output);
+        // A launch for several rows steps by the width of the decode pass.
+        let strided = ready.width == self.passes[DECODE].width;
+        match picks {
+            [first, ..] if consecutive && strided && self.are_independent(picks) => {
+                self.launch_sample(0, picks.len() as u32, logits(first), 0)
+            }
+            _ => {
+                let mut picks = picks.iter().zip(0..);
+                picks.try_for_each(|(pick, nth)| self.launch_sample(nth, 1, logits(pick), 0))
+            }
+        }
+    }
+
+    /// Waits for the tokens of picks that are enqueued.
+    fn take_picks(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error> {
+        let first = self.serial.wrapping_add(1);
+        self.serial = self.serial.wrapping_add(picks.len() as u32);
+        for (nth, pick) in picks.iter().enumerate() {
+            tokens[nth] = self.wait_for(first.wrapping_add(nth as u32))?;
+            let slot = &mut self.slots[pick.slot as usize];
+            if Pick::is_skipped(picks, tokens, nth) {
+                // The device has its token in the history.
+                tokens[nth] = Pick::SKIPPED;
+                slot.mark_changed();
+            } else if is_token(tokens[nth]) {
+                slot.remember(tokens[nth]);
+            }
+        }
+        Ok(())
+    }
+}

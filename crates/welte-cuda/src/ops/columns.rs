@@ -1,0 +1,276 @@
+//! Products of decode rows on tensor cores (`columns.cu`): the family of models that are loaded for several slots.
+//!
+//! A launch reads the weights once for up to 128 rows. The division of a matrix among blocks, and with it the order of sums,
+//! depends on the matrix and the GPU alone.
+
+use super::gemm::{GemmArgs, Job, Layout, PrepareArgs, for_rows, prepare_unit};
+use super::tile::flag;
+use super::{Demand, Role, matmul};
+use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
+use crate::layout::{format_defines, listed, planes};
+use crate::lower::Lowering;
+use crate::{Error, GpuInfo};
+use welte_table::{Command, Format};
+
+/// Matrix rows of a tile, and elements of k of a chunk: `TILE` and `CHUNK` of columns.cu.
+const TILE: u32 = 128;
+const CHUNK: u32 = 128;
+const THREADS: u32 = 256;
+/// Rows of a step per launch.
+const COLUMNS: [u32; 5] = [8, 16, 32, 64, 128];
+/// From this number of columns on, a kernel has a multiprocessor to itself: its sums need the registers.
+const ALONE: u32 = 64;
+/// Stages of a ring. With two stages a single chunk is in flight, and the memory idles. More than eight only take room.
+const FEWEST_STAGES: u32 = 2;
+const ENOUGH_STAGES: u32 = 3;
+const MOST_STAGES: u32 = 8;
+/// Bytes of shared memory that the system and the kernel reserve per block.
+const RESERVED: u32 = 1024 + 128;
+
+/// `ColumnsArgs` of `columns.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ColumnsArgs {
+    gemm: GemmArgs,
+    partials: u64,
+    counters: u64,
+    first: u32,
+    pad: u32,
+}
+
+/// Bytes of a stage of the ring.
+fn stage(format: Format, columns: u32) -> u32 {
+    let weights = planes(format).iter().map(|plane| {
+        let entries = (CHUNK / plane.elements).max(1);
+        TILE * (entries * plane.bytes).max(4)
+    });
+    (weights.sum::<u32>() + columns * CHUNK * 2).next_multiple_of(128)
+}
+
+/// The stages of a ring. With few columns it leaves room for a block of the next kernel, which fills its ring meanwhile, unless
+/// too few stages would remain.
+fn stages(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
+    let blocks = if columns < ALONE { 2 } else { 1 };
+    let room = (gpu.shared_per_sm / blocks).saturating_sub(RESERVED);
+    let beside = room.min(gpu.shared_per_block) / stage(format, columns);
+    let alone = gpu.shared_per_block.saturating_sub(RESERVED) / stage(format, columns);
+    let stages = if beside < ENOUGH_STAGES {
+        alone
+    } else {
+        beside
+    };
+    stages.min(MOST_STAGES)
+}
+
+/// The numbers of columns that fit. None for F32, whose weights would lose precision.
+fn widths(format: Format, gpu: &GpuInfo) -> impl Iterator<Item = u32> {
+    let fit = move |columns: &u32| stages(format, *columns, gpu) >= FEWEST_STAGES;
+    let all = COLUMNS.into_iter().filter(fit);
+    all.filter(move |_| format != Format::F32)
+}
+
+/// Private memory of a command.
+struct Private {
+    /// 16-bit activations.
+    x: u64,
+    partials: u64,
+    bytes: u64,
+    /// Rows of the activations.
+    x_rows: u32,
+}
+
+impl Private {
+    fn of(start: u64, k: u32, rows: u32, widest: u32, gpu: &GpuInfo) -> Private {
+        let x_rows = rows.next_multiple_of(widest);
+        let x = 2 * u64::from(x_rows) * u64::from(k.next_multiple_of(CHUNK));
+        // A block shares at most two tiles with others.
+        let partials = 2 * u64::from(gpu.sms) * u64::from(TILE * widest) * 4;
+        Private {
+            x: start,
+            partials: start + x,
+            bytes: x + partials,
+            x_rows,
+        }
+    }
+}
+
+/// The widest launch that steps of so many rows need.
+fn widest(format: Format, rows: u32, gpu: &GpuInfo) -> Option<u32> {
+    let enough = widths(format, gpu).find(|columns| *columns >= rows);
+    enough.or(widths(format, gpu).last())
+}
+
+/// The kernels of a command.
+pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
+    let job = Job::of(cx, command, rows)?;
+    let (format, k) = (job.weight.format, job.weight.k);
+    let Some(widest) = widest(format, rows, cx.gpu) else {
+        return matmul::lower(cx, command, rows);
+    };
+    let private = Private::of(cx.places.scratch, k, rows, widest, cx.gpu);
+    let mut nodes = Vec::new();
+    let mut least = 1;
+    for columns in widths(format, cx.gpu).take_while(|columns| *columns <= widest) {
+        let most = if columns == widest { rows } else { columns };
+        let mut list = vec![prepare(&job, cx.step, &private, columns)];
+        for first in (0..most).step_by(columns as usize) {
+            let launch = Node::Kernel(product(cx, &job, &private, columns, first));
+            list.push(match first {
+                0 => launch,
+                _ => for_rows(first + 1, rows, vec![launch]),
+            });
+        }
+        nodes.push(for_rows(least, most, list));
+        least = most + 1;
+    }
+    Ok(nodes)
+}
+
+fn prepare(job: &Job, step: u64, private: &Private, columns: u32) -> Node {
+    let values = PrepareArgs {
+        x: job.x,
+        weight: job.norm,
+        out: private.x,
+        step,
+        k: job.weight.k,
+        x_stride: job.x_stride,
+        out_rows: private.x_rows,
+        out_stride: 0,
+        normed: job.normed.into(),
+        eps: job.eps,
+        scale: 1.0 / job.scale(),
+        each: 1,
+    };
+    Node::Kernel(Launch {
+        unit: prepare_unit(job.bfloat(), Layout::Operands),
+        function: "prepare",
+        grid: [columns, private.x_rows.div_ceil(columns), 1],
+        by_rows: ByRows::Axis {
+            axis: 1,
+            per: columns,
+        },
+        block: THREADS,
+        shared: 0,
+        args: args(&values),
+    })
+}
+
+fn product(cx: &Lowering<'_>, job: &Job, private: &Private, columns: u32, first: u32) -> Launch {
+    let values = ColumnsArgs {
+        gemm: GemmArgs {
+            weight: job.weight.start,
+            x: private.x,
+            y: job.y,
+            step: cx.step,
+            n: job.weight.n,
+            k: job.weight.k,
+            columns: job.columns,
+            x_rows: private.x_rows,
+            y_stride: job.y_stride,
+            act: job.act,
+            epilogue: job.epilogue as u32,
+            scale: job.scale(),
+        },
+        partials: private.partials,
+        counters: cx.places.counters,
+        first,
+        pad: 0,
+    };
+    let format = job.weight.format;
+    let stages = stages(format, columns, cx.gpu);
+    let chunks = tiles(job.weight.n).saturating_mul(job.weight.k.div_ceil(CHUNK));
+    Launch {
+        unit: unit(format, columns, job.weight.k.is_multiple_of(CHUNK), stages),
+        function: "columns",
+        grid: [chunks.clamp(1, cx.gpu.sms), 1, 1],
+        by_rows: ByRows::Fixed,
+        block: THREADS,
+        shared: stages * stage(format, columns),
+        args: args(&values),
+    }
+}
+
+/// Tiles of a matrix. Gate and up share tiles.
+fn tiles(n: u32) -> u32 {
+    n.div_ceil(TILE)
+}
+
+fn unit(format: Format, columns: u32, whole: bool, stages: u32) -> Unit {
+    let mut defines = format_defines(format);
+    defines.push(("BFLOAT", flag(format == Format::BF16)));
+    defines.push(("COLUMNS", columns.to_string()));
+    defines.push(("WHOLE", flag(whole)));
+    defines.push(("STAGES", stages.to_string()));
+    let resident = if columns < ALONE { 2 } else { 1 };
+    defines.push(("RESIDENT", resident.to_string()));
+    Unit {
+        file: "columns.cu",
+        generated: String::new(),
+        defines,
+    }
+}
+
+/// Private scratch of a product.
+pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
+    let weight = demand.program.weights.get(command.weights[0] as usize);
+    let Some(weight) = weight.filter(|_| demand.role == Role::Batched) else {
+        return 0;
+    };
+    match widest(weight.format, demand.rows, demand.gpu) {
+        Some(widest) => Private::of(0, weight.k, demand.rows, widest, demand.gpu).bytes,
+        None => 0,
+    }
+}
+
+/// Bytes of a product's counters: one for each tile.
+pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
+    let weight = demand.program.weights.get(command.weights[0] as usize);
+    let weight = weight.filter(|_| demand.role == Role::Batched);
+    weight.map_or(0, |weight| 4 * u64::from(tiles(weight.n)))
+}
+
+/// The units that tests compile: every format with 8 and 128 columns, and one format with all numbers.
+pub(crate) fn catalogue() -> Vec<Listed> {
+    let formats = listed().filter(|format| *format != Format::F32);
+    let some = formats.flat_map(|format| [8, 128].map(|columns| (format, columns)));
+    let all = COLUMNS.map(|columns| (Format::BF16, columns));
+    let listed = |(format, columns)| Listed {
+        unit: unit(format, columns, columns == 128, 3),
+        hot: true,
+    };
+    some.chain(all).map(listed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::info::h200;
+
+    #[test]
+    fn every_ring_fits() {
+        for (arch, block, sm) in [(80, 163, 164), (89, 99, 100), (90, 227, 228)] {
+            let gpu = GpuInfo {
+                arch,
+                shared_per_block: block << 10,
+                shared_per_sm: sm << 10,
+                ..h200()
+            };
+            for format in Format::ALL.into_iter().filter(|f| *f != Format::F32) {
+                assert!(widths(format, &gpu).count() > 0, "{format:?} on {arch}");
+                for columns in widths(format, &gpu) {
+                    let stages = stages(format, columns, &gpu);
+                    let bytes = stages * stage(format, columns);
+                    assert!(stages >= FEWEST_STAGES && bytes + RESERVED <= block << 10);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn steps_have_the_narrowest_launch_that_takes_all_rows() {
+        let widest = |rows| widest(Format::BF16, rows, &h200());
+        assert_eq!([1, 8, 9, 64, 65].map(widest), [8, 8, 16, 64, 128].map(Some));
+        assert_eq!(widest(300), Some(128));
+        assert_eq!(super::widest(Format::F32, 1, &h200()), None);
+    }
+}

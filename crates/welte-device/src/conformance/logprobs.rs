@@ -1,0 +1,104 @@
+//! Probabilities of tokens, against the oracle.
+
+use super::case::{Case, refused};
+use super::made::Numbers;
+use crate::{Context, Device, LogprobQuery, Logprobs};
+use welte_table::Row;
+
+/// The largest difference between a device's logarithm and the oracle's, for logarithms down to -64. Below, it is this
+/// part of 1/64 of the value.
+const TOLERANCE: f32 = 2e-5;
+
+/// Random rows of small and large vocabularies, several at a time, against the oracle; invalid queries are refused.
+pub fn logprobs(device: &dyn Device, oracle: &dyn Device) {
+    let n = &mut Numbers(8);
+    for vocab in [1u32, 3, 70, 1000, 5003] {
+        let table: Vec<Vec<f32>> = (0..vocab.min(40)).map(|_| n.logits(vocab)).collect();
+        let table: Vec<Vec<f32>> = (0..vocab as usize)
+            .map(|t| table[t % table.len()].clone())
+            .collect();
+        let case = Case::look_up(device, &table, 4, 100);
+        let (mut context, mut plain) = (case.open(device), case.open(oracle));
+        for turn in 0..20 {
+            let rows = [0, 1, 2, 3].map(|slot| Row {
+                token: n.below(vocab),
+                position: turn,
+                slot,
+            });
+            let queries: Vec<LogprobQuery> = (0..6)
+                .map(|_| LogprobQuery {
+                    output: n.below(4),
+                    token: n.below(vocab),
+                    top: n.pick(&[0, 1, 5, 20]),
+                })
+                .collect();
+            let got = ask(context.as_mut(), &rows, &queries);
+            let want = ask(plain.as_mut(), &rows, &queries);
+            for ((got, want), query) in got.iter().zip(&want).zip(&queries) {
+                let what = format!("vocabulary {vocab}, turn {turn}, {query:?}");
+                assert_eq!(got.token(), query.token, "{what}");
+                close(got.logprob(), want.logprob(), &what);
+                assert_eq!(got.top().len(), want.top().len(), "{what}");
+                for (got, want) in got.top().iter().zip(want.top()) {
+                    assert_eq!(got.0, want.0, "{what}");
+                    close(got.1, want.1, &what);
+                }
+                let row = Row {
+                    slot: 0,
+                    ..rows[query.output as usize]
+                };
+                let alone = LogprobQuery {
+                    output: 0,
+                    ..*query
+                };
+                let alone = ask(context.as_mut(), &[row], &[alone])[0];
+                assert_eq!(alone, *got, "alone and together: {what}");
+            }
+        }
+    }
+    refusals(device);
+}
+
+/// The answers after a step over these rows.
+fn ask(context: &mut dyn Context, rows: &[Row], queries: &[LogprobQuery]) -> Vec<Logprobs> {
+    context.step(0, rows, &[]).expect("a valid step");
+    let mut answers = vec![Logprobs::default(); queries.len()];
+    context
+        .logprobs(queries, &mut answers)
+        .expect("valid queries");
+    answers
+}
+
+#[track_caller]
+fn close(got: f32, want: f32, what: &str) {
+    let allowed = TOLERANCE * (want.abs() / 64.0).max(1.0);
+    let same = got == want || (got - want).abs() <= allowed;
+    assert!(same, "{got}, the oracle says {want}: {what}");
+}
+
+fn refusals(device: &dyn Device) {
+    let table = vec![vec![0.0, 1.0, 2.0]; 3];
+    let case = Case::look_up(device, &table, 2, 10);
+    let mut context = case.open(device);
+    let query = |output, token, top| LogprobQuery { output, token, top };
+    let mut answer = [Logprobs::default()];
+    let early = context.logprobs(&[query(0, 0, 0)], &mut answer);
+    refused(early, "a query before the first step");
+    let rows = [Row::default()];
+    context.step(0, &rows, &[]).expect("a valid step");
+    for (what, asked) in [
+        ("an unknown output", query(1, 0, 0)),
+        ("a token beyond the vocabulary", query(0, 3, 0)),
+        ("too many of the likeliest", query(0, 0, 21)),
+    ] {
+        refused(context.logprobs(&[asked], &mut answer), what);
+    }
+    let no_room = context.logprobs(&[query(0, 0, 0)], &mut []);
+    refused(no_room, "a query without room for its answer");
+    assert_eq!(
+        ask(context.as_mut(), &rows, &[query(0, 2, 20)])[0]
+            .top()
+            .len(),
+        3
+    );
+}

@@ -1,0 +1,195 @@
+//! Vectors of texts: `/v1/embeddings` of OpenAI, `/api/embed` and `/api/embeddings` of Ollama.
+
+use crate::app::App;
+use crate::ask::Prompt;
+use crate::error::{Failure, ok};
+use crate::fields::Fields;
+use crate::models::Lease;
+use crate::router::Outcome;
+use crate::{ollama, openai};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// The most texts of a request.
+const MOST_TEXTS: usize = 2048;
+
+/// `POST /v1/embeddings`
+pub(crate) async fn openai(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
+    let input: Value = fields.need("input")?;
+    let mut texts = Texts::new(openai::prompts(&fields, "input", input)?);
+    texts.take_dimensions(&mut fields, &served)?;
+    let format: Option<String> = fields.take("encoding_format")?;
+    let write: fn(&[f32]) -> Value = match format.as_deref() {
+        None | Some("float") => |vector| vector.into(),
+        Some("base64") => |vector| base64(vector).into(),
+        Some(_) => return Err(fields.wrong("encoding_format", "must be float or base64")),
+    };
+    fields.ignore(&["user"]);
+    fields.finish()?;
+    let (vectors, tokens) = texts.embed(&app, &served).await?;
+    let item = |(index, vector): (usize, &Vec<f32>)| json!({ "object": "embedding", "index": index, "embedding": write(vector) });
+    let data: Vec<Value> = vectors.iter().enumerate().map(item).collect();
+    Ok(ok(&json!({
+        "object": "list", "data": data, "model": served.id,
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    })))
+}
+
+/// `POST /api/embed`
+pub(crate) async fn ollama(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let begun = Instant::now();
+    let served = ollama::lease(&app, &mut fields).await?;
+    let input: Value = fields.need("input")?;
+    let prompts = crate::sampling::texts(&fields, "input", input, MOST_TEXTS)?;
+    let mut texts = Texts::new(prompts.into_iter().map(Prompt::Text).collect());
+    texts.truncate = fields.take("truncate")?.unwrap_or(true);
+    texts.take_dimensions(&mut fields, &served)?;
+    take_options(&mut fields, &served)?;
+    fields.finish()?;
+    let (vectors, tokens) = texts.embed(&app, &served).await?;
+    let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Ok(ok(&json!({
+        "model": served.id, "embeddings": vectors, "total_duration": took, "load_duration": 0,
+        "prompt_eval_count": tokens,
+    })))
+}
+
+/// `POST /api/embeddings`, Ollama's older endpoint.
+pub(crate) async fn ollama_one(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = ollama::lease(&app, &mut fields).await?;
+    let mut texts = Texts::new(vec![Prompt::Text(fields.need("prompt")?)]);
+    texts.truncate = true;
+    take_options(&mut fields, &served)?;
+    fields.finish()?;
+    let (vectors, _) = texts.embed(&app, &served).await?;
+    Ok(ok(&json!({ "embedding": vectors.first() })))
+}
+
+/// Takes `options`, of which only the context has a meaning here.
+fn take_options(fields: &mut Fields, served: &Lease) -> Result<(), Failure> {
+    if let Some(mut options) = fields.object("options")? {
+        ollama::take_context(&mut options, served)?;
+        options.finish()?;
+    }
+    Ok(())
+}
+
+/// Texts and what to do with them.
+struct Texts {
+    prompts: Vec<Prompt>,
+    /// Cut those that are too long.
+    truncate: bool,
+    /// Values to keep.
+    dimensions: Option<usize>,
+}
+
+impl Texts {
+    fn new(prompts: Vec<Prompt>) -> Texts {
+        Texts {
+            prompts,
+            truncate: false,
+            dimensions: None,
+        }
+    }
+
+    fn take_dimensions(&mut self, fields: &mut Fields, served: &Lease) -> Result<(), Failure> {
+        self.dimensions = fields.take("dimensions")?;
+        let size = served.model.embedding_size().unwrap_or(usize::MAX);
+        match self.dimensions {
+            Some(n) if n == 0 || n > size => {
+                Err(fields.wrong("dimensions", format!("must be from 1 to {size}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The vectors, and the number of tokens.
+    async fn embed(self, app: &App, served: &Lease) -> Result<(Vec<Vec<f32>>, usize), Failure> {
+        let count = self.prompts.len();
+        if count == 0 || count > MOST_TEXTS {
+            let problem = format!("a request may have 1 to {MOST_TEXTS} texts, not {count}");
+            return Err(Failure::field("input", problem));
+        }
+        let deadline = app.options.timeout.map(|timeout| Instant::now() + timeout);
+        let (lease, truncate, prompts) = (served.clone(), self.truncate, self.prompts);
+        let encode = move || {
+            let encode = |prompt: &Prompt| {
+                let mut tokens = prompt.encode(&lease)?;
+                if truncate {
+                    tokens.truncate(lease.model.context() - 1);
+                }
+                Ok(tokens)
+            };
+            prompts
+                .iter()
+                .map(encode)
+                .collect::<Result<Vec<_>, Failure>>()
+        };
+        let encoded = tokio::task::spawn_blocking(encode).await;
+        let encoded = encoded.unwrap_or_else(|error| Err(Failure::fault(&error)))?;
+        let tokens = encoded.iter().map(Vec::len).sum();
+        let counter = &served.metrics.prompt_tokens;
+        counter.fetch_add(tokens as u64, Ordering::Relaxed);
+        let mut vectors = Vec::with_capacity(count);
+        // As many as the engine computes together, so that a large request does not fill its queue.
+        let together = served.model.program().slots.max(1) as usize;
+        for some in encoded.chunks(together) {
+            let begin = |text: &Vec<u32>| served.engine.embed(text.clone(), deadline);
+            let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
+            for embedding in begun {
+                vectors.push(embedding.await?);
+            }
+        }
+        if let Some(n) = self.dimensions {
+            vectors.iter_mut().for_each(|vector| shorten(vector, n));
+        }
+        Ok((vectors, tokens))
+    }
+}
+
+/// Keeps the first values, scaled to length 1.
+fn shorten(vector: &mut Vec<f32>, size: usize) {
+    vector.truncate(size);
+    let length = vector.iter().map(|v| v * v).sum::<f32>().sqrt().max(1e-12);
+    vector.iter_mut().for_each(|v| *v /= length);
+}
+
+/// Little-endian numbers as text.
+fn base64(vector: &[f32]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bytes: Vec<u8> = vector.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            text.push(match digit <= three.len() {
+                true => DIGITS[(bits >> (18 - 6 * digit) & 63) as usize].into(),
+                false => '=',
+            });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_padded() {
+        assert_eq!(base64(&[1.0]), "AACAPw==");
+        assert_eq!(base64(&[1.0, -2.5]), "AACAPwAAIMA=");
+        assert_eq!(base64(&[1.0, -2.5, 0.1]), "AACAPwAAIMDNzMw9");
+    }
+
+    #[test]
+    fn short_vectors_have_length_one() {
+        let mut vector = vec![3.0, 4.0, 12.0];
+        shorten(&mut vector, 2);
+        assert_eq!(vector, [0.6, 0.8]);
+    }
+}

@@ -1,0 +1,168 @@
+//! Models of the hub: Ollama's `/api/pull` and `/api/delete`.
+
+use crate::app::App;
+use crate::error::{Api, Failure, ok};
+use crate::fields::Fields;
+use crate::router::Outcome;
+use crate::sse;
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use futures_core::Stream;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use welte_hub::{Error, Event, Hub, ModelName, Report};
+
+/// The pause between two lines of progress.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Lets clients download models into the hub's cache, and delete them there.
+#[derive(Clone)]
+pub struct HubAccess {
+    hub: Hub,
+    /// Whoever downloads holds it.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl From<Hub> for HubAccess {
+    fn from(hub: Hub) -> HubAccess {
+        HubAccess {
+            hub,
+            turn: Arc::default(),
+        }
+    }
+}
+
+impl fmt::Debug for HubAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The settings contain a token.
+        f.debug_struct("HubAccess").finish_non_exhaustive()
+    }
+}
+
+fn access(app: &App) -> Result<HubAccess, Failure> {
+    app.options.hub.clone().ok_or_else(|| {
+        let message = "the server does not manage models; start it with --models-cached";
+        Failure::new(StatusCode::FORBIDDEN, message)
+    })
+}
+
+/// The model, under Ollama's current or its former name of the field.
+fn take_name(fields: &mut Fields) -> Result<ModelName, Failure> {
+    let former: Option<String> = fields.take("name")?;
+    let name: String = match former {
+        Some(name) => name,
+        None => fields.need("model")?,
+    };
+    name.parse().map_err(|error| fields.wrong("model", error))
+}
+
+/// `POST /api/pull`
+pub(crate) async fn pull(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let access = access(&app)?;
+    let name = take_name(&mut fields)?;
+    let stream: bool = fields.take("stream")?.unwrap_or(true);
+    fields.only("insecure", &[json!(false)])?;
+    fields.finish()?;
+    let Ok(turn) = access.turn.clone().try_lock_owned() else {
+        let message = "another model is being downloaded; try again when it is there";
+        return Err(Failure::new(StatusCode::CONFLICT, message));
+    };
+    let (lines, received) = unbounded_channel();
+    // The download goes on if the client leaves.
+    let done = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let mut progress = Progress::new(&lines);
+        let pulled = access.hub.pull(&name, &mut |report| progress.tell(report));
+        let last = pulled.map_err(|error| failure(&error)).map(|pulled| {
+            app.models
+                .add(&name.to_string(), &pulled.path, &app.options);
+            json!({ "status": "success" })
+        });
+        let line = last.clone().unwrap_or_else(|f| f.body(Api::Ollama));
+        // Nobody may be there to read it.
+        let _ = lines.send(line);
+        last
+    });
+    if stream {
+        return Ok(sse::streamed(Lines(received), "application/x-ndjson"));
+    }
+    match done.await {
+        Ok(last) => Ok(ok(&last?)),
+        Err(error) => Err(Failure::fault(&error)),
+    }
+}
+
+fn failure(error: &Error) -> Failure {
+    let status = match error {
+        Error::Name { .. } | Error::Choice { .. } => StatusCode::BAD_REQUEST,
+        Error::NotCached { .. } => StatusCode::NOT_FOUND,
+        Error::Refused { status: 404, .. } => StatusCode::NOT_FOUND,
+        Error::Busy { .. } => StatusCode::CONFLICT,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    Failure::new(status, error.to_string())
+}
+
+/// Sends lines of progress, not too many.
+struct Progress<'a> {
+    lines: &'a UnboundedSender<Value>,
+    last: Option<Instant>,
+}
+
+impl Progress<'_> {
+    fn new(lines: &UnboundedSender<Value>) -> Progress<'_> {
+        let _ = lines.send(json!({ "status": "pulling manifest" }));
+        Progress { lines, last: None }
+    }
+
+    fn tell(&mut self, report: &Report) {
+        let soon = self.last.is_some_and(|last| last.elapsed() < PAUSE);
+        if report.event == Event::Downloading && soon {
+            return;
+        }
+        self.last = Some(Instant::now());
+        let status = match report.event {
+            Event::Waiting => format!("waiting for another download of {}", report.file),
+            _ => format!("pulling {}", report.file),
+        };
+        let line = json!({ "status": status, "completed": report.done, "total": report.total });
+        let _ = self.lines.send(line);
+    }
+}
+
+/// Values, one a line.
+struct Lines(UnboundedReceiver<Value>);
+
+impl Stream for Lines {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Infallible>>> {
+        let line = ready!(self.0.poll_recv(context));
+        Poll::Ready(line.map(|line| Ok(format!("{line}\n").into())))
+    }
+}
+
+/// `DELETE /api/delete`
+pub(crate) async fn delete(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let access = access(&app)?;
+    let name = take_name(&mut fields)?;
+    fields.finish()?;
+    let delete = move || {
+        let removal = access.hub.removal(&name);
+        let removal = removal.map_err(|error| failure(&error))?;
+        let apply = || removal.apply().map_err(|error| failure(&error));
+        app.models.remove_deleted(apply)?;
+        Ok(ok(&json!({ "status": "success" })))
+    };
+    let deleted = tokio::task::spawn_blocking(delete).await;
+    deleted.unwrap_or_else(|error| Err(Failure::fault(&error)))
+}

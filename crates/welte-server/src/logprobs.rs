@@ -1,0 +1,150 @@
+//! Probabilities of tokens, in the forms of the APIs.
+
+use crate::error::Failure;
+use crate::fields::Fields;
+use crate::models::Served;
+use serde_json::{Map, Value, json};
+use welte::{GenerateOptions, Logprobs};
+
+/// JSON has no infinity; OpenAI sends this number for a probability of zero.
+const LEAST: f32 = -9999.0;
+
+/// Takes `logprobs` and `top_logprobs` of a chat.
+pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result<(), Failure> {
+    let wanted: bool = fields.take("logprobs")?.unwrap_or(false);
+    let top: Option<u32> = fields.take("top_logprobs")?;
+    if top.is_some_and(|top| top > 0) && !wanted {
+        return Err(fields.wrong("top_logprobs", "needs \"logprobs\": true"));
+    }
+    if wanted {
+        options.logprobs = Some(checked(fields, "top_logprobs", top.unwrap_or(0))?);
+    }
+    Ok(())
+}
+
+/// How many of the likeliest tokens a field asks for.
+pub(crate) fn checked(fields: &Fields, name: &str, top: u32) -> Result<u32, Failure> {
+    match top as usize <= Logprobs::MOST {
+        true => Ok(top),
+        false => Err(fields.wrong(name, format!("must be at most {}", Logprobs::MOST))),
+    }
+}
+
+/// The spelling of a token. Control tokens have no text of their own.
+fn spelling(served: &Served, token: u32) -> (String, Vec<u8>) {
+    let Ok(tokenizer) = served.model.tokenizer() else {
+        return (String::new(), Vec::new());
+    };
+    if token as usize >= tokenizer.vocab_size() {
+        return (String::new(), Vec::new());
+    }
+    let mut bytes = tokenizer.token_bytes(token);
+    if bytes.is_empty() {
+        bytes = tokenizer.token_text(token).as_bytes();
+    }
+    (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())
+}
+
+fn number(logprob: f32) -> Value {
+    logprob.max(LEAST).into()
+}
+
+fn token(served: &Served, id: u32, logprob: f32) -> Value {
+    let (text, bytes) = spelling(served, id);
+    json!({ "token": text, "logprob": number(logprob), "bytes": bytes })
+}
+
+fn entry(served: &Served, one: &Logprobs, form: fn(&Served, u32, f32) -> Value) -> Value {
+    let mut entry = form(served, one.token(), one.logprob());
+    let top = one.top().iter().map(|&(id, p)| form(served, id, p));
+    entry["top_logprobs"] = top.collect();
+    entry
+}
+
+/// Entries of chats.
+pub(crate) fn entries(served: &Served, all: &[Logprobs]) -> Value {
+    all.iter().map(|one| entry(served, one, token)).collect()
+}
+
+/// What a choice of a chat has; null if nothing was asked for.
+pub(crate) fn of_chat(served: &Served, all: &[Logprobs]) -> Value {
+    match all.is_empty() {
+        true => Value::Null,
+        false => json!({ "content": entries(served, all), "refusal": null }),
+    }
+}
+
+/// Entries of llama.cpp's completions.
+pub(crate) fn of_llama(served: &Served, all: &[Logprobs]) -> Value {
+    let form = |served: &Served, id: u32, logprob: f32| {
+        let mut value = token(served, id, logprob);
+        value["id"] = id.into();
+        value
+    };
+    all.iter().map(|one| entry(served, one, form)).collect()
+}
+
+/// What a choice of a completion has.
+#[derive(Default)]
+pub(crate) struct Columns {
+    tokens: Vec<String>,
+    logprobs: Vec<Value>,
+    top: Vec<Value>,
+    offsets: Vec<usize>,
+    /// Characters before the next token.
+    offset: usize,
+}
+
+impl Columns {
+    /// Columns for tokens that begin behind so many characters.
+    pub(crate) fn at(offset: usize) -> Columns {
+        Columns {
+            offset,
+            ..Columns::default()
+        }
+    }
+
+    /// Adds a token whose probability is not known: the first one of a prompt.
+    pub(crate) fn add_first(&mut self, served: &Served, id: u32) {
+        self.push(served, id, Value::Null, Value::Null);
+    }
+
+    pub(crate) fn add(&mut self, served: &Served, all: &[Logprobs]) {
+        for one in all {
+            let top = one.top().iter();
+            let top: Map<String, Value> = top
+                .map(|&(id, p)| (spelling(served, id).0, number(p)))
+                .collect();
+            self.push(served, one.token(), number(one.logprob()), top.into());
+        }
+    }
+
+    fn push(&mut self, served: &Served, id: u32, logprob: Value, top: Value) {
+        let text = spelling(served, id).0;
+        self.offsets.push(self.offset);
+        // Control tokens have no place in the text.
+        if let Ok(tokenizer) = served.model.tokenizer()
+            && (id as usize) < tokenizer.vocab_size()
+        {
+            self.offset += String::from_utf8_lossy(tokenizer.token_bytes(id))
+                .chars()
+                .count();
+        }
+        self.tokens.push(text);
+        self.logprobs.push(logprob);
+        self.top.push(top);
+    }
+
+    /// Takes what has been added; null if that is nothing.
+    pub(crate) fn take(&mut self) -> Value {
+        if self.tokens.is_empty() {
+            return Value::Null;
+        }
+        let offset = self.offset;
+        let all = std::mem::replace(self, Columns::at(offset));
+        json!({
+            "tokens": all.tokens, "token_logprobs": all.logprobs, "top_logprobs": all.top,
+            "text_offset": all.offsets,
+        })
+    }
+}

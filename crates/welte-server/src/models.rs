@@ -1,0 +1,550 @@
+//! The models that the server knows. They are loaded on demand, and unloaded when they are idle for long or when another
+//! one needs their memory; never while they serve.
+
+use crate::engine::History;
+use crate::error::Failure;
+use crate::metrics::Metrics;
+use crate::{ServerOptions, app};
+use axum::http::StatusCode;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+#[cfg(feature = "hub")]
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use welte::{ChatTemplate, DeviceInfo, Engine, Inspection, LoadOptions, Model};
+use welte_text::calls::Format;
+
+/// A load that waits for memory looks again at the latest after this time.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// The most names in an error message.
+const MOST_NAMES: usize = 20;
+
+/// The models to serve, in order. The first one is the default.
+#[derive(Default)]
+pub struct Catalog {
+    load: LoadOptions,
+    sources: Vec<Source>,
+}
+
+struct Source {
+    name: String,
+    /// What to load; `None`: the model is loaded and stays.
+    path: Option<String>,
+    model: Option<Model>,
+}
+
+/// What loading a model would need.
+pub struct Planned {
+    /// The model's name.
+    pub name: String,
+    /// Bytes by its memory plan, or why it cannot be loaded.
+    pub bytes: Result<u64, welte::Error>,
+    /// Bytes that its device has available.
+    pub available: Option<u64>,
+}
+
+impl Catalog {
+    /// No models yet. Models are loaded with these options.
+    pub fn new(load: LoadOptions) -> Catalog {
+        Catalog {
+            load,
+            sources: Vec::new(),
+        }
+    }
+
+    /// Adds a model that is loaded at its first request. Returns false if the name is taken.
+    #[must_use]
+    pub fn add(&mut self, name: impl Into<String>, path: impl Into<String>) -> bool {
+        self.push(name.into(), Some(path.into()), None)
+    }
+
+    /// Adds a loaded model. It may be unloaded and loaded again from `path`, if one is given. Returns false if the name is
+    /// taken.
+    #[must_use]
+    pub fn add_loaded(
+        &mut self,
+        name: impl Into<String>,
+        model: Model,
+        path: Option<String>,
+    ) -> bool {
+        self.push(name.into(), path, Some(model))
+    }
+
+    fn push(&mut self, name: String, path: Option<String>, model: Option<Model>) -> bool {
+        let new = self.sources.iter().all(|source| source.name != name);
+        if new {
+            self.sources.push(Source { name, path, model });
+        }
+        new
+    }
+
+    /// True if there is no model.
+    pub fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// The memory plan of every model, from headers alone.
+    pub fn plan(&self) -> Vec<Planned> {
+        let plan = |source: &Source| {
+            let loaded = source.model.as_ref().map(|model| model.plan().total());
+            let inspection = match (&source.path, loaded) {
+                (Some(path), None) => Some(Model::inspect(path, &self.load)),
+                _ => None,
+            };
+            let available = match &inspection {
+                Some(Ok(inspection)) => inspection.available(),
+                _ => None,
+            };
+            let planned = |inspection: Inspection| inspection.plan().total();
+            Planned {
+                name: source.name.clone(),
+                bytes: inspection.map_or(Ok(loaded.unwrap_or(0)), |found| found.map(planned)),
+                available,
+            }
+        };
+        self.sources.iter().map(plan).collect()
+    }
+}
+
+impl From<Model> for Catalog {
+    /// One model, which stays loaded. Its name is that of its file.
+    fn from(model: Model) -> Catalog {
+        let mut catalog = Catalog::default();
+        let name = name_of(model.origin());
+        catalog.push(name, None, Some(model));
+        catalog
+    }
+}
+
+/// The last part of a path, without `.gguf`.
+pub fn name_of(path: &str) -> String {
+    let last = path.trim_end_matches('/').rsplit('/').next();
+    let last = last.unwrap_or(path);
+    last.strip_suffix(".gguf").unwrap_or(last).to_string()
+}
+
+/// A loaded model with what the server needs beside it.
+pub(crate) struct Served {
+    pub(crate) id: String,
+    pub(crate) model: Model,
+    pub(crate) engine: Engine,
+    pub(crate) template: Option<ChatTemplate>,
+    /// How the model writes calls and reasoning.
+    pub(crate) format: Option<Format>,
+    /// Control tokens that mark calls and reasoning.
+    pub(crate) controls: Vec<u32>,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) history: tokio::sync::Mutex<History>,
+    /// Bytes per second that the device reads, if they are known.
+    pub(crate) bandwidth: Option<f64>,
+    /// Requests in the engine, by the numbers that the engine gave them.
+    active: Mutex<BTreeMap<u64, Active>>,
+}
+
+/// A request in the engine, as the server sees it.
+#[derive(Clone)]
+pub(crate) struct Active {
+    pub(crate) id: String,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) since: Instant,
+}
+
+impl Served {
+    fn new(entry: &Entry, model: Model, options: &ServerOptions) -> Result<Served, welte::Error> {
+        let source = model.chat_template_source();
+        let format = source.map(Format::of_template);
+        let controls = match (&format, model.tokenizer()) {
+            (Some(format), Ok(tokenizer)) => format.control_tokens(tokenizer),
+            _ => Vec::new(),
+        };
+        let template = source.map(|_| model.chat_template()).transpose()?;
+        Ok(Served {
+            id: entry.id.clone(),
+            engine: Engine::new(&model, &options.engine)?,
+            template,
+            format,
+            controls,
+            created: entry.created,
+            metrics: entry.metrics.clone(),
+            history: tokio::sync::Mutex::default(),
+            bandwidth: options.bandwidth.and_then(|of| of(model.device())),
+            active: Mutex::default(),
+            model,
+        })
+    }
+
+    pub(crate) fn active(&self) -> MutexGuard<'_, BTreeMap<u64, Active>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The speed at which a device reads memory, in bytes per second.
+pub type BandwidthOf = fn(&DeviceInfo) -> Option<f64>;
+
+/// A model that the server knows.
+pub(crate) struct Entry {
+    pub(crate) id: String,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    /// What to load; `None`: it is loaded and stays.
+    path: Option<String>,
+    pub(crate) metrics: Arc<Metrics>,
+    state: Mutex<State>,
+    /// Says that a model was released, to those that wait for memory.
+    released: Arc<Notify>,
+}
+
+struct State {
+    served: Option<Arc<Served>>,
+    /// When the last request ended.
+    used: Instant,
+    /// How long it stays loaded after that; `None`: until its memory is needed.
+    keep_alive: Option<Duration>,
+}
+
+impl Entry {
+    fn new(source: &Source, keep_alive: Option<Duration>, released: &Arc<Notify>) -> Entry {
+        Entry {
+            id: source.name.clone(),
+            created: app::unix_time().as_secs(),
+            path: source.path.clone(),
+            released: released.clone(),
+            metrics: Arc::default(),
+            state: Mutex::new(State {
+                served: None,
+                used: Instant::now(),
+                keep_alive,
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The model, if it is loaded. This does not count as use.
+    pub(crate) fn loaded(&self) -> Option<Arc<Served>> {
+        self.state().served.clone()
+    }
+
+    fn lease(self: &Arc<Entry>) -> Option<Lease> {
+        let mut state = self.state();
+        state.used = Instant::now();
+        let served = state.served.clone()?;
+        Some(Lease(Arc::new(Use {
+            served,
+            release: Release {
+                entry: self.clone(),
+            },
+        })))
+    }
+
+    /// Takes the model out if nobody uses it and `when` agrees.
+    fn take_idle(&self, when: impl FnOnce(&State) -> bool) -> Option<Arc<Served>> {
+        let mut state = self.state();
+        let idle = self.path.is_some()
+            && state
+                .served
+                .as_ref()
+                .is_some_and(|s| Arc::strong_count(s) == 1);
+        match idle && when(&state) {
+            true => state.served.take(),
+            false => None,
+        }
+    }
+}
+
+/// Keeps a model loaded. Clones are cheap.
+#[derive(Clone)]
+pub(crate) struct Lease(Arc<Use>);
+
+/// The fields are dropped in this order.
+struct Use {
+    served: Arc<Served>,
+    release: Release,
+}
+
+struct Release {
+    entry: Arc<Entry>,
+}
+
+impl Lease {
+    /// Sets how long the model stays loaded when nobody uses it any more.
+    pub(crate) fn keep_alive(&self, time: Option<Duration>) {
+        self.0.release.entry.state().keep_alive = time;
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        self.entry.state().used = Instant::now();
+        self.entry.released.notify_waiters();
+    }
+}
+
+impl Deref for Lease {
+    type Target = Served;
+
+    fn deref(&self) -> &Served {
+        &self.0.served
+    }
+}
+
+/// All models.
+pub(crate) struct Models {
+    load: LoadOptions,
+    entries: Mutex<Vec<Arc<Entry>>>,
+    /// Loads take turns: two at once would count the same memory twice.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    released: Arc<Notify>,
+}
+
+impl Models {
+    pub(crate) fn new(catalog: Catalog, options: &ServerOptions) -> Result<Models, welte::Error> {
+        let released = Arc::default();
+        let mut entries = Vec::new();
+        for source in catalog.sources {
+            let entry = Entry::new(&source, options.keep_alive, &released);
+            if let Some(model) = source.model {
+                let served = Served::new(&entry, model, options)?;
+                entry.state().served = Some(Arc::new(served));
+            }
+            entries.push(Arc::new(entry));
+        }
+        Ok(Models {
+            load: catalog.load,
+            entries: Mutex::new(entries),
+            turn: Arc::default(),
+            released,
+        })
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All models that the server knows, the default one first.
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries().clone()
+    }
+
+    /// Those that are loaded.
+    pub(crate) fn loaded(&self) -> Vec<Arc<Served>> {
+        self.entries()
+            .iter()
+            .filter_map(|entry| entry.loaded())
+            .collect()
+    }
+
+    /// Adds a model that is loaded at its first request, unless one has this name.
+    #[cfg(feature = "hub")]
+    pub(crate) fn add(&self, name: &str, path: &Path, options: &ServerOptions) {
+        let path = path.display().to_string();
+        let mut entries = self.entries();
+        if entries.iter().all(|entry| entry.id != name) {
+            let entry = Entry::new(name.to_string(), Some(path), options.keep_alive);
+            entries.push(Arc::new(entry));
+        }
+    }
+
+    /// Deletes files, and forgets the models whose files are gone. Requests at work go on.
+    #[cfg(feature = "hub")]
+    pub(crate) fn remove_deleted(
+        &self,
+        delete: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let exists =
+            |entry: &Arc<Entry>| entry.path.as_ref().is_some_and(|p| Path::new(p).exists());
+        let before: Vec<String> = self
+            .all()
+            .into_iter()
+            .filter(exists)
+            .map(|entry| entry.id.clone())
+            .collect();
+        delete()?;
+        let gone = |entry: &Arc<Entry>| before.contains(&entry.id) && !exists(entry);
+        self.entries().retain(|entry| !gone(entry));
+        Ok(())
+    }
+
+    /// The model that a request names, or the default one.
+    pub(crate) fn find(&self, name: Option<&str>) -> Result<Arc<Entry>, Failure> {
+        let entries = self.entries();
+        let Some(name) = name else {
+            let none = || Failure::new(StatusCode::NOT_FOUND, "no models are served here");
+            return entries.first().cloned().ok_or_else(none);
+        };
+        // Clients of Ollama name a tag.
+        let plain = name.strip_suffix(":latest").unwrap_or(name);
+        let found = entries
+            .iter()
+            .find(|entry| entry.id == name)
+            .or(entries.iter().find(|entry| entry.id == plain));
+        found.cloned().ok_or_else(|| {
+            let known = entries.iter().map(|entry| format!("{:?}", entry.id));
+            let mut known: Vec<String> = known.take(MOST_NAMES).collect();
+            match entries.len().saturating_sub(MOST_NAMES) {
+                0 => {}
+                more => known.push(format!("{more} more")),
+            }
+            Failure {
+                field: Some("model".to_string()),
+                ..Failure::new(
+                    StatusCode::NOT_FOUND,
+                    format!(
+                        "model {name:?} is not served here; use {}",
+                        known.join(", ")
+                    ),
+                )
+            }
+        })
+    }
+
+    /// The model that a request names, for use. Loads it if need be. Requests for other models go on meanwhile.
+    pub(crate) async fn lease(
+        self: &Arc<Self>,
+        name: Option<&str>,
+        options: &ServerOptions,
+    ) -> Result<Lease, Failure> {
+        let entry = self.find(name)?;
+        if let Some(lease) = entry.lease() {
+            return Ok(lease);
+        }
+        let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            let released = self.released.notified();
+            let turn = self.turn.clone().lock_owned().await;
+            if let Some(lease) = entry.lease() {
+                return Ok(lease);
+            }
+            let (models, entry, options) = (self.clone(), entry.clone(), options.clone());
+            let loading = tokio::task::spawn_blocking(move || {
+                let done = models.load(&entry, &options);
+                drop(turn);
+                done
+            });
+            let shortage = match loading.await {
+                Ok(Ok(Loading::Done(lease))) => return Ok(lease),
+                Ok(Ok(Loading::Short(shortage))) => shortage,
+                Ok(Err(failure)) => return Err(failure),
+                Err(error) => return Err(Failure::fault(&error)),
+            };
+            let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if late || shortage.busy.is_empty() {
+                return Err(shortage.failure());
+            }
+            // Others may load smaller models meanwhile.
+            let _ = tokio::time::timeout(LOOK_AGAIN, released).await;
+        }
+    }
+
+    /// Makes room and loads.
+    fn load(&self, entry: &Arc<Entry>, options: &ServerOptions) -> Result<Loading, Failure> {
+        let path = entry.path.as_deref().unwrap_or_default();
+        while let Some((need, have)) = self.shortage(path, options)? {
+            if self.unload_oldest() {
+                continue;
+            }
+            return Ok(Loading::Short(Shortage {
+                name: entry.id.clone(),
+                need,
+                have,
+                busy: self.loaded().iter().map(|s| s.id.clone()).collect(),
+            }));
+        }
+        let begun = Instant::now();
+        let model = Model::load(path, &self.load, &mut |_| ())?;
+        let served = Served::new(entry, model, options)?;
+        let ms = begun.elapsed().as_millis() as u64;
+        tracing::info!(model = entry.id, ms, "loaded");
+        // This reference keeps it loaded until there is a lease.
+        let served = Arc::new(served);
+        entry.state().served = Some(served.clone());
+        let gone = || Failure::server("the model was unloaded at once");
+        entry.lease().map(Loading::Done).ok_or_else(gone)
+    }
+
+    /// Bytes that a model needs and those that it can have beside the loaded ones, if they are too few.
+    fn shortage(&self, path: &str, options: &ServerOptions) -> Result<Option<(u64, u64)>, Failure> {
+        let inspection = Model::inspect(path, &self.load)?;
+        let need = inspection.plan().total();
+        let used: u64 = self.loaded().iter().map(|s| s.model.plan().total()).sum();
+        let limit = options
+            .models_memory
+            .map(|limit| limit.saturating_sub(used));
+        let have = match self.load.ignore_memory {
+            true => None,
+            false => inspection.available(),
+        };
+        // A device that an automatic choice prefers may have the room once others are gone.
+        let skipped = inspection
+            .skipped()
+            .iter()
+            .find_map(|skipped| match &skipped.why {
+                welte::Error::Memory { need, have, .. } => Some((*need, *have)),
+                _ => None,
+            });
+        let skipped = skipped.filter(|_| used > 0);
+        let own = limit.into_iter().chain(have).min();
+        let own = own.filter(|have| need > *have).map(|have| (need, have));
+        Ok(own.or(skipped))
+    }
+
+    /// Unloads the idle model that was not used for the longest time. False if there is none.
+    fn unload_oldest(&self) -> bool {
+        let mut all = self.all();
+        all.sort_by_key(|entry| entry.state().used);
+        let found = all.iter().find_map(|entry| entry.take_idle(|_| true));
+        found.map(unload).is_some()
+    }
+
+    /// Unloads the models whose time is over.
+    pub(crate) fn unload_idle(&self) {
+        for entry in self.all() {
+            let over = |state: &State| {
+                let time = state.keep_alive;
+                time.is_some_and(|time| state.used.elapsed() >= time)
+            };
+            if let Some(served) = entry.take_idle(over) {
+                unload(served);
+            }
+        }
+    }
+}
+
+fn unload(served: Arc<Served>) {
+    tracing::info!(model = served.id, "unloaded");
+    served.engine.shutdown();
+}
+
+enum Loading {
+    Done(Lease),
+    Short(Shortage),
+}
+
+/// Why a model does not fit now.
+struct Shortage {
+    name: String,
+    need: u64,
+    have: u64,
+    /// The models that are loaded and at work.
+    busy: Vec<String>,
+}
+
+impl Shortage {
+    fn failure(&self) -> Failure {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        let (name, need, have) = (&self.name, gib(self.need), gib(self.have));
+        let mut message =
+            format!("{name} needs {need:.2} GiB of memory, {have:.2} GiB are available");
+        if !self.busy.is_empty() {
+            let busy = self.busy.join(", ");
+            message.push_str(&format!(" beside {busy}, at work; try again later"));
+        }
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+}

@@ -1,0 +1,221 @@
+//! Items, the parts of a conversation: from a request to the form that is stored, and from there to messages.
+
+use crate::app::App;
+use crate::error::Failure;
+use crate::fields::Fields;
+use serde_json::{Value, json};
+use welte::Message;
+use welte_text::ToolCall;
+
+/// Takes `input`: text, or a list of items.
+pub(super) fn take(app: &App, fields: &mut Fields) -> Result<Vec<Value>, Failure> {
+    let input = match fields.take::<Value>("input")? {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => {
+            let content = json!([{ "type": "input_text", "text": text }]);
+            return Ok(vec![message(&app.id("msg_"), "user", content)]);
+        }
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err(fields.wrong("input", "must be a string or a list of items")),
+    };
+    let items = input.into_iter().enumerate();
+    items
+        .map(|(i, value)| {
+            item(
+                app,
+                Fields::of(value, format!("{}[{i}]", fields.name("input")))?,
+            )
+        })
+        .collect()
+}
+
+fn message(id: &str, role: &str, content: Value) -> Value {
+    json!({ "type": "message", "id": id, "status": "completed", "role": role, "content": content })
+}
+
+fn item(app: &App, mut fields: Fields) -> Result<Value, Failure> {
+    let kind: String = fields.take("type")?.unwrap_or_else(|| "message".into());
+    let id: Option<String> = fields.take("id")?;
+    let id = |prefix| id.unwrap_or_else(|| app.id(prefix));
+    // Clients send earlier output back as it came.
+    fields.ignore(&["status"]);
+    let value = match kind.as_str() {
+        "message" => {
+            fields.ignore(&["phase"]);
+            let role: String = fields.need("role")?;
+            if !matches!(role.as_str(), "user" | "assistant" | "system" | "developer") {
+                let problem = format!("{role:?} is none of user, assistant, system and developer");
+                return Err(fields.wrong("role", problem));
+            }
+            let content = parts(&mut fields, "content", &role)?;
+            message(&id("msg_"), &role, content)
+        }
+        "function_call" => json!({
+            "type": "function_call", "id": id("fc_"), "status": "completed",
+            "call_id": fields.need::<String>("call_id")?, "name": fields.need::<String>("name")?,
+            "arguments": fields.need::<String>("arguments")?,
+        }),
+        "function_call_output" => json!({
+            "type": "function_call_output", "id": id("fco_"), "status": "completed",
+            "call_id": fields.need::<String>("call_id")?, "output": parts(&mut fields, "output", "user")?,
+        }),
+        "reasoning" => {
+            let summary = texts(&mut fields, "summary", "summary_text")?;
+            let content = texts(&mut fields, "content", "reasoning_text")?;
+            fields.only("encrypted_content", &[json!("")])?;
+            json!({ "type": "reasoning", "id": id("rs_"), "summary": summary, "content": content })
+        }
+        _ => {
+            let problem = format!(
+                "{kind:?} is not supported; use message, function_call, function_call_output or reasoning"
+            );
+            return Err(fields.wrong("type", problem));
+        }
+    };
+    fields.finish()?;
+    Ok(value)
+}
+
+/// Content of a message or of a result: text, or a list of parts.
+fn parts(fields: &mut Fields, name: &str, role: &str) -> Result<Value, Failure> {
+    let text_kind = match role {
+        "assistant" => "output_text",
+        _ => "input_text",
+    };
+    let part = |text: String| match role {
+        "assistant" => {
+            json!({ "type": text_kind, "text": text, "annotations": [], "logprobs": [] })
+        }
+        _ => json!({ "type": text_kind, "text": text }),
+    };
+    let all = match fields.need::<Value>(name)? {
+        Value::String(text) => return Ok(json!([part(text)])),
+        Value::Array(all) => all,
+        _ => return Err(fields.wrong(name, "must be a string or a list of parts")),
+    };
+    let mut parts = Vec::with_capacity(all.len());
+    for (i, value) in all.into_iter().enumerate() {
+        let mut fields = Fields::of(value, fields.name(&format!("{name}[{i}]")))?;
+        let kind: String = fields.need("type")?;
+        parts.push(match kind.as_str() {
+            "input_text" | "output_text" | "text" => {
+                fields.ignore(&["annotations", "logprobs"]);
+                part(fields.need("text")?)
+            }
+            "refusal" => part(fields.need("refusal")?),
+            _ => {
+                let problem = format!("{kind:?} is not supported; use {text_kind:?}");
+                return Err(fields.wrong("type", problem));
+            }
+        });
+        fields.finish()?;
+    }
+    Ok(parts.into())
+}
+
+/// A list of texts of one type.
+fn texts(fields: &mut Fields, name: &str, kind: &str) -> Result<Value, Failure> {
+    let mut all = Vec::new();
+    for mut part in fields.objects(name)? {
+        part.only("type", &[json!(kind)])?;
+        all.push(json!({ "type": kind, "text": part.need::<String>("text")? }));
+        part.finish()?;
+    }
+    Ok(all.into())
+}
+
+/// The messages of a conversation. Reasoning, text and calls that follow each other become one message.
+pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Message> {
+    let mut all: Vec<Message> = Vec::new();
+    for item in items {
+        let text = |field: &str| item[field].as_str().unwrap_or_default().to_string();
+        match item["type"].as_str() {
+            Some("message") => {
+                let content = joined(&item["content"]);
+                match item["role"].as_str() {
+                    Some("assistant") => {
+                        let message = answer(&mut all, |last| {
+                            last.content.is_empty() && last.tool_calls.is_empty()
+                        });
+                        message.content = content;
+                    }
+                    Some("user") => all.push(Message::new("user", content)),
+                    _ => all.push(Message::new("system", content)),
+                }
+            }
+            Some("reasoning") => {
+                let mut reasoning = joined(&item["content"]);
+                if reasoning.is_empty() {
+                    reasoning = joined(&item["summary"]);
+                }
+                answer(&mut all, |_| false).reasoning = reasoning;
+            }
+            Some("function_call") => answer(&mut all, |_| true).tool_calls.push(ToolCall {
+                id: text("call_id"),
+                name: text("name"),
+                arguments: text("arguments"),
+            }),
+            Some("function_call_output") => all.push(Message {
+                tool_call_id: Some(text("call_id")),
+                ..Message::new("tool", joined(&item["output"]))
+            }),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// The last message if it is the model's and `goes_on` allows it, else a new one.
+fn answer(all: &mut Vec<Message>, goes_on: impl Fn(&Message) -> bool) -> &mut Message {
+    let same = |last: &Message| last.role == "assistant" && goes_on(last);
+    if !all.last().is_some_and(same) {
+        all.push(Message::new("assistant", ""));
+    }
+    let last = all.len() - 1;
+    &mut all[last]
+}
+
+/// The text of a list of parts.
+fn joined(parts: &Value) -> String {
+    let parts = parts.as_array().into_iter().flatten();
+    parts.filter_map(|part| part["text"].as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_of_one_answer_become_one_message() {
+        let text = |text: &str| json!([{ "type": "output_text", "text": text }]);
+        let items = [
+            json!({ "type": "message", "role": "developer", "content": text("rules") }),
+            json!({ "type": "message", "role": "user", "content": text("question") }),
+            json!({ "type": "reasoning", "summary": [], "content": text("hm") }),
+            json!({ "type": "message", "role": "assistant", "content": text("one moment") }),
+            json!({ "type": "function_call", "call_id": "1", "name": "f", "arguments": "{}" }),
+            json!({ "type": "function_call", "call_id": "2", "name": "g", "arguments": "{}" }),
+            json!({ "type": "function_call_output", "call_id": "1", "output": text("3") }),
+            json!({ "type": "reasoning", "summary": text("short"), "content": [] }),
+            json!({ "type": "message", "role": "assistant", "content": text("it is 3") }),
+            json!({ "type": "message", "role": "assistant", "content": text("more") }),
+        ];
+        let messages = messages(items.iter());
+        let shape: Vec<(&str, &str, &str, usize)> = messages
+            .iter()
+            .map(|m| (&*m.role, &*m.content, &*m.reasoning, m.tool_calls.len()))
+            .collect();
+        assert_eq!(
+            shape,
+            [
+                ("system", "rules", "", 0),
+                ("user", "question", "", 0),
+                ("assistant", "one moment", "hm", 2),
+                ("tool", "3", "", 0),
+                ("assistant", "it is 3", "short", 0),
+                ("assistant", "more", "", 0),
+            ]
+        );
+        assert_eq!(messages[3].tool_call_id.as_deref(), Some("1"));
+    }
+}

@@ -1,0 +1,373 @@
+//! `/v1/responses`: answers with stored conversations.
+
+mod items;
+mod output;
+mod store;
+
+pub(crate) use store::Store;
+
+use super::chat::reasoning_effort;
+use super::messages::{function, tool_choice};
+use super::{LABELS, created};
+use crate::answer::{Answer, Answers};
+use crate::app::App;
+use crate::ask::{self, Ask, Prompt};
+use crate::error::{Api, Failure, ok};
+use crate::fields::Fields;
+use crate::models::Lease;
+use crate::router::Outcome;
+use crate::{logprobs, sampling, sse};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use output::{Building, Keep};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use store::{Item, Stored};
+use tokio::sync::Notify;
+use welte::Message;
+
+/// Values of `include` that ask for parts of items that the server never has, or for parts that it always sends.
+const INCLUDES: [&str; 6] = [
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+];
+
+/// `POST /v1/responses`
+pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, app.id("resp_"));
+    let conversation = take_conversation(&app, &mut fields, &mut ask)?;
+    sampling::take(&mut fields, &mut ask.options)?;
+    let limit: Option<usize> = fields.take("max_output_tokens")?;
+    ask.options.max_tokens = limit.unwrap_or(ask.options.max_tokens);
+    ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
+    let stream: bool = fields.take("stream")?.unwrap_or(false);
+    if let Some(mut options) = fields.object("stream_options")? {
+        options.only("include_obfuscation", &[json!(false)])?;
+        options.finish()?;
+    }
+    let store: bool = fields.take("store")?.unwrap_or(true);
+    let background: bool = fields.take("background")?.unwrap_or(false);
+    if background && !store {
+        return Err(fields.wrong("background", "needs \"store\": true"));
+    }
+    if background && stream {
+        return Err(fields.wrong("stream", "is not supported for a background response"));
+    }
+    let metadata: Map<String, Value> = fields.take("metadata")?.unwrap_or_default();
+    let mut wants_logprobs = false;
+    for name in fields.take::<Vec<String>>("include")?.unwrap_or_default() {
+        match name.as_str() {
+            "message.output_text.logprobs" => wants_logprobs = true,
+            name if INCLUDES.contains(&name) => {}
+            _ => return Err(fields.wrong("include", format!("{name:?} is not supported"))),
+        }
+    }
+    let top: Option<u32> = fields.take("top_logprobs")?;
+    if wants_logprobs || top.is_some_and(|top| top > 0) {
+        let top = logprobs::checked(&fields, "top_logprobs", top.unwrap_or(0))?;
+        ask.options.logprobs = Some(top);
+    }
+    // It limits the calls of tools that the server runs, and there are none.
+    let most_calls: Option<u64> = fields.take("max_tool_calls")?;
+    fields.ignore(&["prompt_cache_options"]);
+    fields.ignore(&LABELS);
+    fields.finish()?;
+    let sampling = &ask.options.sampling;
+    let head = json!({
+        "id": ask.id, "object": "response", "created_at": created(), "status": "in_progress",
+        "completed_at": null, "background": background, "error": null, "incomplete_details": null,
+        "instructions": conversation.instructions, "max_output_tokens": limit, "max_tool_calls": most_calls,
+        "metadata": metadata, "model": served.id, "output": [],
+        "parallel_tool_calls": !ask.one_call, "previous_response_id": conversation.previous,
+        "reasoning": { "effort": conversation.effort, "summary": null }, "service_tier": "default",
+        "store": store, "temperature": sampling.temperature, "text": { "format": { "type": "text" } },
+        "tool_choice": conversation.choice, "tools": conversation.tools, "top_logprobs": top.unwrap_or(0),
+        "top_p": sampling.top_p, "truncation": "disabled", "usage": null,
+    });
+    let keep = store.then(|| Keep {
+        before: conversation.before,
+        input: conversation.input,
+    });
+    let answers = ask.start(&app).await?;
+    if background {
+        return Ok(in_background(app, served, head, keep, answers));
+    }
+    let mut building = Building::new(app, served, head, keep, false);
+    if stream {
+        return Ok(sse::response(answers, building, "text/event-stream"));
+    }
+    run(&mut building, answers).await?;
+    Ok(ok(&building.response()))
+}
+
+/// Waits for the whole answer.
+async fn run(building: &mut Building, answers: Vec<Answer>) -> Result<(), Failure> {
+    let mut answers = Answers::new(answers);
+    while let Some(event) = answers.next().await {
+        building.take(event?.1);
+    }
+    Ok(())
+}
+
+/// Lets the answer go on without the client.
+fn in_background(
+    app: Arc<App>,
+    served: Lease,
+    head: Value,
+    keep: Option<Keep>,
+    answers: Vec<Answer>,
+) -> Response {
+    let cancel = Arc::new(Notify::new());
+    if let Some(keep) = &keep {
+        app.responses.put(Stored {
+            id: head["id"].as_str().unwrap_or_default().to_string(),
+            head: head.clone(),
+            before: keep.before.clone(),
+            input: keep.input.clone(),
+            output: Vec::new(),
+            cancel: Some(cancel.clone()),
+        });
+    }
+    let response = ok(&head);
+    tokio::spawn(async move {
+        let mut building = Building::new(app, served, head, keep, true);
+        let done = tokio::select! {
+            done = run(&mut building, answers) => Some(done),
+            () = cancel.notified() => None,
+        };
+        match done {
+            Some(Ok(())) => {}
+            Some(Err(failure)) => building.abort("failed", Some(&failure)),
+            None => building.abort("cancelled", None),
+        }
+    });
+    response
+}
+
+/// `POST /v1/responses/input_tokens`
+pub(crate) async fn input_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
+    let mut ask = Ask::new(&app, &served, String::new());
+    take_conversation(&app, &mut fields, &mut ask)?;
+    fields.finish()?;
+    let count = ask::count(ask).await?;
+    Ok(ok(
+        &json!({ "object": "response.input_tokens", "input_tokens": count }),
+    ))
+}
+
+/// What a request says about its prompt.
+struct Conversation {
+    before: Vec<Arc<Item>>,
+    input: Vec<Arc<Item>>,
+    instructions: Option<String>,
+    previous: Option<String>,
+    effort: Option<String>,
+    /// The tools and the choice of tools, as they came.
+    tools: Value,
+    choice: Value,
+}
+
+/// Takes the fields that make the prompt.
+fn take_conversation(
+    app: &App,
+    fields: &mut Fields,
+    ask: &mut Ask,
+) -> Result<Conversation, Failure> {
+    let previous: Option<String> = fields.take("previous_response_id")?;
+    let before = match &previous {
+        Some(id) => {
+            let Some(stored) = app.responses.get(id) else {
+                let problem = format!("there is no stored response {id:?}");
+                return Err(fields.wrong("previous_response_id", problem));
+            };
+            if stored.cancel.is_some() {
+                let problem = format!("{id:?} is still in progress");
+                return Err(fields.wrong("previous_response_id", problem));
+            }
+            stored.conversation()
+        }
+        None => Vec::new(),
+    };
+    let input = items::take(app, fields)?;
+    if input.is_empty() && before.is_empty() {
+        return Err(fields.wrong("input", "at least one item is required"));
+    }
+    let input: Vec<Arc<Item>> = input
+        .into_iter()
+        .map(|value| app.responses.item(value))
+        .collect();
+    let instructions: Option<String> = fields.take("instructions")?;
+    let system = instructions.iter().map(|text| Message::new("system", text));
+    let items = before.iter().chain(&input).map(|item| &item.value);
+    let messages = system.chain(items::messages(items)).collect();
+    let tools = take_tools(fields, ask)?;
+    let choice = tool_choice(fields, ask)?;
+    let mut variables = Map::new();
+    let mut effort = None;
+    if let Some(mut reasoning) = fields.object("reasoning")? {
+        effort = reasoning_effort(&mut reasoning, "effort", &mut variables)?;
+        // Reasoning is sent as it is; there is no summary.
+        reasoning.only("summary", &[json!("auto")])?;
+        reasoning.only("generate_summary", &[json!("auto")])?;
+        reasoning.finish()?;
+    }
+    if let Some(mut text) = fields.object("text")? {
+        super::chat::text_format(text.object("format")?)?;
+        text.only("verbosity", &[json!("medium")])?;
+        text.finish()?;
+    }
+    fields.only("truncation", &[json!("disabled")])?;
+    ask.prompts.push(Prompt::Chat {
+        messages,
+        variables,
+    });
+    Ok(Conversation {
+        before,
+        input,
+        instructions,
+        previous,
+        effort,
+        tools,
+        choice,
+    })
+}
+
+/// Takes the tools. Returns them as they came.
+fn take_tools(fields: &mut Fields, ask: &mut Ask) -> Result<Value, Failure> {
+    let tools: Value = fields.take("tools")?.unwrap_or_else(|| json!([]));
+    let Value::Array(all) = &tools else {
+        return Err(fields.wrong("tools", "must be a list"));
+    };
+    for (i, tool) in all.iter().enumerate() {
+        let mut tool = Fields::of(tool.clone(), fields.name(&format!("tools[{i}]")))?;
+        let kind: String = tool.need("type")?;
+        if kind != "function" {
+            let problem = format!("{kind:?} is not supported; use \"function\"");
+            return Err(tool.wrong("type", problem));
+        }
+        ask.tools.push(function(tool)?);
+    }
+    Ok(tools)
+}
+
+type Queried = Query<Vec<(String, String)>>;
+
+/// The parameters of a URL.
+fn parameters(Query(query): Queried) -> Result<Fields, Failure> {
+    let query = query.into_iter();
+    let map: Map<String, Value> = query.map(|(name, value)| (name, value.into())).collect();
+    Fields::of(map.into(), "")
+}
+
+fn respond(outcome: Outcome) -> Response {
+    outcome.unwrap_or_else(|failure| failure.response(Api::OpenAi))
+}
+
+fn find(app: &App, id: &str) -> Result<Arc<Stored>, Failure> {
+    app.responses.get(id).ok_or_else(|| absent(id))
+}
+
+fn absent(id: &str) -> Failure {
+    let message = format!("there is no stored response {id:?}");
+    Failure::new(StatusCode::NOT_FOUND, message)
+}
+
+/// `GET /v1/responses/ID`
+pub(crate) async fn retrieve(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    query: Queried,
+) -> Response {
+    let find = || {
+        let mut parameters = parameters(query)?;
+        parameters.ignore(&["include", "include[]", "include_obfuscation"]);
+        parameters.only("stream", &[json!("false")])?;
+        parameters.finish()?;
+        Ok(ok(&find(&app, &id)?.response()))
+    };
+    respond(find())
+}
+
+/// `DELETE /v1/responses/ID`
+pub(crate) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
+    let Some(stored) = app.responses.remove(&id) else {
+        return absent(&id).response(Api::OpenAi);
+    };
+    if let Some(cancel) = &stored.cancel {
+        cancel.notify_one();
+    }
+    ok(&json!({ "id": id, "object": "response", "deleted": true }))
+}
+
+/// `POST /v1/responses/ID/cancel`
+pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
+    let cancel = || {
+        let stored = find(&app, &id)?;
+        if stored.head["background"] != true {
+            return Err(Failure::request(
+                "only background responses can be cancelled",
+            ));
+        }
+        let mut response = stored.response();
+        if let Some(cancel) = &stored.cancel {
+            cancel.notify_one();
+            response["status"] = "cancelled".into();
+        }
+        Ok(ok(&response))
+    };
+    respond(cancel())
+}
+
+/// `GET /v1/responses/ID/input_items`
+pub(crate) async fn input_items(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    query: Queried,
+) -> Response {
+    respond(list_input(&app, &id, query))
+}
+
+fn list_input(app: &App, id: &str, query: Queried) -> Outcome {
+    let mut parameters = parameters(query)?;
+    parameters.ignore(&["include", "include[]"]);
+    let limit: Option<String> = parameters.take("limit")?;
+    let limit = limit.map_or(Ok(20), |text| text.parse::<usize>());
+    let limit = limit.ok().filter(|limit| (1..=100).contains(limit));
+    let limit = limit.ok_or_else(|| parameters.wrong("limit", "must be from 1 to 100"))?;
+    let order: Option<String> = parameters.take("order")?;
+    let after: Option<String> = parameters.take("after")?;
+    let stored = find(app, id)?;
+    let mut items: Vec<&Value> = stored
+        .before
+        .iter()
+        .chain(&stored.input)
+        .map(|i| &i.value)
+        .collect();
+    match order.as_deref() {
+        Some("asc") => {}
+        None | Some("desc") => items.reverse(),
+        Some(_) => return Err(parameters.wrong("order", "must be asc or desc")),
+    }
+    if let Some(after) = after {
+        let at = items.iter().position(|item| item["id"] == after.as_str());
+        let Some(at) = at else {
+            return Err(parameters.wrong("after", format!("there is no item {after:?}")));
+        };
+        items.drain(..=at);
+    }
+    parameters.finish()?;
+    let more = items.len() > limit;
+    items.truncate(limit);
+    let id = |item: Option<&&Value>| item.map(|item| item["id"].clone());
+    Ok(ok(&json!({
+        "object": "list", "data": items, "first_id": id(items.first()), "last_id": id(items.last()),
+        "has_more": more,
+    })))
+}

@@ -1,0 +1,380 @@
+//! The output of a response: items, and the events that announce them. Whole responses are built from the same events.
+
+use super::store::{Item, Stored};
+use crate::answer::{End, Event, Reason};
+use crate::app::App;
+use crate::error::Failure;
+use crate::models::Lease;
+use crate::openai::{created, figures};
+use crate::{logprobs, sse};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// What a stored response needs beside its output.
+pub(super) struct Keep {
+    pub(super) before: Vec<Arc<Item>>,
+    pub(super) input: Vec<Arc<Item>>,
+}
+
+/// A response while it is made.
+pub(super) struct Building {
+    app: Arc<App>,
+    served: Lease,
+    /// Everything but the output.
+    head: Value,
+    /// Complete items.
+    output: Vec<Value>,
+    open: Option<Open>,
+    /// Entries of the tokens whose text comes next.
+    logprobs: Vec<Value>,
+    /// Events so far.
+    events: u64,
+    keep: Option<Keep>,
+    /// Replaces a response that is stored already.
+    in_background: bool,
+}
+
+/// The item that grows.
+struct Open {
+    kind: Kind,
+    id: String,
+    text: String,
+    /// Entries of its tokens, if they were asked for.
+    logprobs: Vec<Value>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Message,
+    Reasoning,
+}
+
+impl Kind {
+    /// The type of its part, and what the names of its events begin with.
+    fn part(self) -> &'static str {
+        match self {
+            Kind::Message => "output_text",
+            Kind::Reasoning => "reasoning_text",
+        }
+    }
+}
+
+impl Open {
+    fn part(&self, text: &str) -> Value {
+        match self.kind {
+            Kind::Message => {
+                let logprobs = match text.is_empty() {
+                    true => &[],
+                    false => self.logprobs.as_slice(),
+                };
+                json!({
+                    "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs,
+                })
+            }
+            Kind::Reasoning => json!({ "type": "reasoning_text", "text": text }),
+        }
+    }
+
+    fn item(&self, status: &str, content: Value) -> Value {
+        match self.kind {
+            Kind::Message => json!({
+                "type": "message", "id": self.id, "status": status, "role": "assistant", "content": content,
+            }),
+            Kind::Reasoning => json!({
+                "type": "reasoning", "id": self.id, "status": status, "summary": [], "content": content,
+            }),
+        }
+    }
+}
+
+impl Building {
+    pub(super) fn new(
+        app: Arc<App>,
+        served: Lease,
+        head: Value,
+        keep: Option<Keep>,
+        in_background: bool,
+    ) -> Building {
+        Building {
+            app,
+            served,
+            head,
+            output: Vec::new(),
+            open: None,
+            logprobs: Vec::new(),
+            events: 0,
+            keep,
+            in_background,
+        }
+    }
+
+    /// The response so far.
+    pub(super) fn response(&self) -> Value {
+        let mut response = self.head.clone();
+        response["output"] = self.output.clone().into();
+        response
+    }
+
+    /// An event. Fields that are null are left out.
+    fn announce(&mut self, kind: &str, fields: Value) -> Value {
+        let mut event = json!({ "type": kind, "sequence_number": self.events });
+        self.events += 1;
+        if let (Value::Object(event), Value::Object(fields)) = (&mut event, fields) {
+            event.extend(fields);
+        }
+        event
+    }
+
+    fn grow(&mut self, kind: Kind, text: String) -> Vec<Value> {
+        let mut events = Vec::new();
+        if self.open.as_ref().is_none_or(|open| open.kind != kind) {
+            events = self.close("completed");
+            let prefix = match kind {
+                Kind::Message => "msg_",
+                Kind::Reasoning => "rs_",
+            };
+            let open = Open {
+                kind,
+                id: self.app.id(prefix),
+                text: String::new(),
+                logprobs: Vec::new(),
+            };
+            let (item, part) = (open.item("in_progress", json!([])), open.part(""));
+            let place = json!({ "output_index": self.output.len(), "item": item });
+            events.push(self.announce("response.output_item.added", place));
+            let place = self.place(&open.id, json!({ "part": part }));
+            events.push(self.announce("response.content_part.added", place));
+            self.open = Some(open);
+        }
+        if let Some(mut open) = self.open.take() {
+            open.text.push_str(&text);
+            let logprobs = std::mem::take(&mut self.logprobs);
+            let mut delta = self.place(&open.id, json!({ "delta": text }));
+            if kind == Kind::Message {
+                delta["logprobs"] = logprobs.clone().into();
+            }
+            open.logprobs.extend(logprobs);
+            let name = format!("response.{}.delta", kind.part());
+            events.push(self.announce(&name, delta));
+            self.open = Some(open);
+        }
+        events
+    }
+
+    /// Fields that say where a part is, with further ones.
+    fn place(&self, item: &str, fields: Value) -> Value {
+        let mut place =
+            json!({ "item_id": item, "output_index": self.output.len(), "content_index": 0 });
+        if let (Value::Object(place), Value::Object(fields)) = (&mut place, fields) {
+            place.extend(fields);
+        }
+        place
+    }
+
+    /// Completes the item that grows.
+    fn close(&mut self, status: &str) -> Vec<Value> {
+        let Some(open) = self.open.take() else {
+            return Vec::new();
+        };
+        let mut done = self.place(&open.id, json!({ "text": open.text }));
+        if open.kind == Kind::Message {
+            done["logprobs"] = open.logprobs.clone().into();
+        }
+        let part = open.part(&open.text);
+        let item = open.item(status, json!([part.clone()]));
+        let name = format!("response.{}.done", open.kind.part());
+        let part = self.place(&open.id, json!({ "part": part }));
+        let mut events = vec![
+            self.announce(&name, done),
+            self.announce("response.content_part.done", part),
+        ];
+        events.push(self.item_done(item));
+        events
+    }
+
+    fn item_done(&mut self, item: Value) -> Value {
+        let place = json!({ "output_index": self.output.len(), "item": item.clone() });
+        self.output.push(item);
+        self.announce("response.output_item.done", place)
+    }
+
+    fn call(&mut self, name: &str, arguments: &str) -> Vec<Value> {
+        let mut events = self.close("completed");
+        let (id, call_id, index) = (self.app.id("fc_"), self.app.id("call_"), self.output.len());
+        let item = |status: &str, arguments: &str| {
+            json!({
+                "type": "function_call", "id": id, "call_id": call_id, "name": name, "arguments": arguments,
+                "status": status,
+            })
+        };
+        let begun = json!({ "output_index": index, "item": item("in_progress", "") });
+        let delta = json!({ "item_id": id, "output_index": index, "delta": arguments });
+        let done =
+            json!({ "item_id": id, "output_index": index, "name": name, "arguments": arguments });
+        events.push(self.announce("response.output_item.added", begun));
+        events.push(self.announce("response.function_call_arguments.delta", delta));
+        events.push(self.announce("response.function_call_arguments.done", done));
+        events.push(self.item_done(item("completed", arguments)));
+        events
+    }
+
+    fn end(&mut self, end: &End) -> Vec<Value> {
+        let (status, details) = match end.reason {
+            Reason::Length => ("incomplete", json!({ "reason": "max_output_tokens" })),
+            _ => ("completed", Value::Null),
+        };
+        // Those of tokens without text.
+        if let Some(open) = &mut self.open {
+            open.logprobs.append(&mut self.logprobs);
+        }
+        let mut events = self.close(status);
+        self.head["incomplete_details"] = details;
+        self.head["usage"] = usage(end);
+        self.head["welte"] = figures(end);
+        let kind = format!("response.{status}");
+        self.finish(status);
+        let response = self.response();
+        events.push(self.announce(&kind, json!({ "response": response })));
+        events
+    }
+
+    /// Ends a response that failed or was cancelled.
+    pub(super) fn abort(&mut self, status: &str, failure: Option<&Failure>) {
+        if let Some(failure) = failure {
+            self.head["error"] = json!({ "code": "server_error", "message": failure.message });
+        }
+        self.close("incomplete");
+        self.finish(status);
+    }
+
+    fn finish(&mut self, status: &str) {
+        self.head["status"] = status.into();
+        self.head["completed_at"] = created().into();
+        let Some(keep) = self.keep.take() else {
+            return;
+        };
+        let store = &self.app.responses;
+        let output = self.output.iter().map(|item| store.item(item.clone()));
+        let stored = Stored {
+            id: self.head["id"].as_str().unwrap_or_default().to_string(),
+            head: self.head.clone(),
+            before: keep.before,
+            input: keep.input,
+            output: output.collect(),
+            cancel: None,
+        };
+        match self.in_background {
+            true => store.replace(stored),
+            false => store.put(stored),
+        }
+    }
+
+    /// Takes an event of the answer. Returns the events of the response.
+    pub(super) fn take(&mut self, event: Event) -> Vec<Value> {
+        match event {
+            Event::Logprobs(all) => {
+                if let Value::Array(entries) = logprobs::entries(&self.served, &all) {
+                    self.logprobs.extend(entries);
+                }
+                Vec::new()
+            }
+            Event::Text(text) => self.grow(Kind::Message, text),
+            Event::Reasoning(text) => self.grow(Kind::Reasoning, text),
+            Event::Call { name, arguments } => self.call(&name, &arguments),
+            Event::End(end) => self.end(&end),
+        }
+    }
+}
+
+fn usage(end: &End) -> Value {
+    let (outcome, output) = (&end.outcome, end.outcome.tokens.len());
+    json!({
+        "input_tokens": outcome.prompt_tokens,
+        "input_tokens_details": { "cached_tokens": outcome.cached_tokens, "cache_write_tokens": 0 },
+        "output_tokens": output,
+        "output_tokens_details": { "reasoning_tokens": end.reasoning_tokens },
+        "total_tokens": outcome.prompt_tokens + output,
+    })
+}
+
+impl sse::Format for Building {
+    fn begin(&mut self) -> Vec<Value> {
+        let response = self.response();
+        ["response.created", "response.in_progress"]
+            .map(|kind| self.announce(kind, json!({ "response": response })))
+            .into()
+    }
+
+    fn event(&mut self, _: usize, event: Event) -> Vec<Value> {
+        self.take(event)
+    }
+
+    fn finish(&mut self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn failure(&mut self, failure: &Failure) -> Value {
+        self.abort("failed", Some(failure));
+        let response = self.response();
+        self.announce("response.failed", json!({ "response": response }))
+    }
+
+    fn write(&self, value: &Value) -> String {
+        sse::named(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ServerOptions;
+    use welte::{LoadOptions, Model};
+
+    #[tokio::test]
+    async fn reasoning_text_and_calls_become_items() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/demo.gguf");
+        let mut options = LoadOptions::default();
+        (options.context, options.device) = (64, "cpu".parse().unwrap());
+        let model = Model::load(path, &options, &mut |_| ()).unwrap();
+        let app = Arc::new(App::new(model.into(), ServerOptions::default()).unwrap());
+        let served = app.lease(None).await.unwrap();
+        let mut building = Building::new(app, served, json!({ "id": "resp_1" }), None, false);
+        let mut events = Vec::new();
+        for event in [
+            Event::Reasoning("let me ".into()),
+            Event::Reasoning("think".into()),
+            Event::Text("one moment".into()),
+            Event::Call {
+                name: "f".into(),
+                arguments: "{\"a\": 1}".into(),
+            },
+            Event::Text("done".into()),
+        ] {
+            events.extend(building.take(event));
+        }
+        events.extend(building.close("completed"));
+        let output = building.response()["output"].clone();
+        assert_eq!(output[0]["type"], "reasoning");
+        assert_eq!(output[0]["content"][0]["text"], "let me think");
+        assert_eq!(output[1]["content"][0]["text"], "one moment");
+        assert_eq!(output[2]["arguments"], "{\"a\": 1}");
+        assert_eq!(output[3]["content"][0]["text"], "done");
+        for (index, item) in output.as_array().unwrap().iter().enumerate() {
+            let own = |event: &&Value| event["output_index"] == index;
+            let own: Vec<&Value> = events.iter().filter(own).collect();
+            assert_eq!(own[0]["type"], "response.output_item.added");
+            assert_eq!(own[0]["item"]["id"], item["id"]);
+            assert_eq!(own[0]["item"]["status"], "in_progress");
+            let last = own[own.len() - 1];
+            assert_eq!(last["type"], "response.output_item.done");
+            assert_eq!(&last["item"], item);
+            let deltas = own.iter().filter_map(|event| event["delta"].as_str());
+            let deltas: String = deltas.collect();
+            let content = item["content"][0]["text"].as_str();
+            assert_eq!(
+                Some(deltas.as_str()),
+                content.or(item["arguments"].as_str())
+            );
+        }
+    }
+}

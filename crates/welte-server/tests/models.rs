@@ -1,0 +1,199 @@
+//! Several models: loaded on demand, unloaded when idle or when another needs the memory, never while they serve.
+
+mod common;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use common::{DEMO, get, load_options, post};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tower::ServiceExt;
+use welte::Model;
+use welte_server::{Catalog, Server, ServerOptions, router};
+
+const CONTEXT: u32 = 2048;
+
+fn catalog(names: &[&str]) -> Catalog {
+    let mut catalog = Catalog::new(load_options(CONTEXT));
+    for name in names {
+        assert!(catalog.add(*name, DEMO));
+    }
+    catalog
+}
+
+fn server(names: &[&str], change: impl FnOnce(&mut ServerOptions)) -> Router {
+    let mut options = ServerOptions::default();
+    change(&mut options);
+    router(catalog(names), options).unwrap()
+}
+
+/// Bytes of one loaded model.
+fn one_model() -> u64 {
+    let inspection = Model::inspect(DEMO, &load_options(CONTEXT)).unwrap();
+    inspection.plan().total()
+}
+
+fn ask(model: &str, seed: u64) -> Value {
+    json!({ "model": model, "prompt": "Once upon", "max_tokens": 12, "temperature": 1.0, "seed": seed })
+}
+
+/// The names of the loaded models.
+async fn loaded(server: &Router) -> Vec<String> {
+    let models = get(server, "/v1/models").await.json();
+    let all = models["data"].as_array().unwrap();
+    all.iter()
+        .filter(|model| model["welte"]["loaded"] == true)
+        .map(|model| model["id"].as_str().unwrap().to_string())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_model_is_loaded_by_its_first_request() {
+    let server = server(&["a", "b"], |_| ());
+    assert!(loaded(&server).await.is_empty());
+    assert_eq!(get(&server, "/health").await.status, 200);
+    assert_eq!(get(&server, "/welte/state").await.status, 409);
+    let reply = post(&server, "/v1/completions", ask("b", 1)).await.json();
+    assert_eq!(reply["model"], "b");
+    assert_eq!(loaded(&server).await, ["b"]);
+    // Without a name the first one answers.
+    let mut body = ask("", 1);
+    body.as_object_mut().unwrap().remove("model");
+    let first = post(&server, "/v1/completions", body).await.json();
+    assert_eq!(first["model"], "a");
+    assert_eq!(first["choices"][0]["text"], reply["choices"][0]["text"]);
+    assert_eq!(loaded(&server).await, ["a", "b"]);
+    let shown = get(&server, "/api/ps").await.json();
+    assert_eq!(shown["models"].as_array().unwrap().len(), 2);
+    let metrics = get(&server, "/metrics").await.text;
+    for name in ["a", "b"] {
+        let line = format!("welte_requests_total{{model_name=\"{name}\"}} 1");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_model_is_refused_with_the_known_ones() {
+    let server = server(&["a", "b"], |_| ());
+    let reply = post(&server, "/v1/completions", ask("c", 1)).await;
+    assert_eq!(reply.status, StatusCode::NOT_FOUND);
+    let message = reply.json()["error"]["message"].clone();
+    assert_eq!(message, r#"model "c" is not served here; use "a", "b""#);
+    assert!(loaded(&server).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_loaded_fails_its_own_requests_only() {
+    let mut catalog = catalog(&["good"]);
+    assert!(catalog.add("bad", "/nowhere/model.gguf"));
+    assert!(!catalog.add("bad", "/another/model.gguf"));
+    let planned = catalog.plan();
+    assert!(planned[0].bytes.is_ok() && planned[1].bytes.is_err());
+    let server = router(catalog, ServerOptions::default()).unwrap();
+    let reply = post(&server, "/v1/completions", ask("bad", 1)).await;
+    assert_eq!(reply.status, 500);
+    assert!(reply.text.contains("/nowhere/model.gguf"), "{}", reply.text);
+    assert_eq!(
+        post(&server, "/v1/completions", ask("good", 1))
+            .await
+            .status,
+        200
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_model_makes_room_and_a_busy_one_stays() {
+    let server = server(&["a", "b", "c"], |options| {
+        options.models_memory = Some(2 * one_model());
+        options.timeout = Some(Duration::from_millis(300));
+    });
+    for (name, left) in [
+        ("a", vec!["a"]),
+        ("b", vec!["a", "b"]),
+        ("a", vec!["a", "b"]),
+        ("c", vec!["a", "c"]),
+    ] {
+        let reply = post(&server, "/v1/completions", ask(name, 1)).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(loaded(&server).await, left);
+    }
+    // Streams whose bodies are not read keep their models busy.
+    let mut streams = Vec::new();
+    for name in ["a", "c"] {
+        let mut body = ask(name, 1);
+        body["stream"] = true.into();
+        let request = Request::post("/v1/completions").body(Body::from(body.to_string()));
+        streams.push(server.clone().oneshot(request.unwrap()).await.unwrap());
+    }
+    let reply = post(&server, "/v1/completions", ask("b", 1)).await;
+    assert_eq!(reply.status, 503, "{}", reply.text);
+    assert!(reply.text.contains("beside a, c"));
+    assert_eq!(loaded(&server).await, ["a", "c"]);
+    streams.remove(0);
+    assert_eq!(
+        post(&server, "/v1/completions", ask("b", 1)).await.status,
+        200
+    );
+    assert_eq!(loaded(&server).await, ["b", "c"]);
+}
+
+#[tokio::test]
+async fn a_model_that_never_fits_is_refused() {
+    let server = server(&["a"], |options| options.models_memory = Some(1 << 20));
+    let reply = post(&server, "/v1/completions", ask("a", 1)).await;
+    assert_eq!(reply.status, 503);
+    assert!(
+        reply.text.contains("0.00 GiB are available"),
+        "{}",
+        reply.text
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_requests_for_more_models_than_fit_all_get_their_text() {
+    let names = ["a", "b", "c", "d"];
+    let server = server(&names, |options| {
+        options.models_memory = Some(2 * one_model());
+    });
+    let alone = common::server();
+    let mut tasks = Vec::new();
+    for i in 0..24u64 {
+        let (server, name) = (server.clone(), names[i as usize * 7 % 4]);
+        tasks.push(tokio::spawn(async move {
+            post(&server, "/v1/completions", ask(name, i)).await.json()
+        }));
+    }
+    for (i, task) in tasks.into_iter().enumerate() {
+        let reply = task.await.unwrap();
+        let expected = post(&alone, "/v1/completions", ask("demo", i as u64)).await;
+        let expected = expected.json();
+        assert_eq!(reply["choices"], expected["choices"], "{reply}");
+    }
+    assert!(loaded(&server).await.len() <= 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_model_is_unloaded_after_its_time() {
+    let server = Server::bind(
+        catalog(&["a", "b"]),
+        ServerOptions::default(),
+        "127.0.0.1:0",
+    );
+    let server = server.await.unwrap();
+    let (router, shutdown) = (server.router(), server.shutdown_handle());
+    let running = tokio::spawn(server.run());
+    for (name, time) in [("a", json!("0s")), ("b", json!(-1))] {
+        let body = json!({ "model": name, "prompt": "Once", "keep_alive": time, "stream": false, "options": { "num_predict": 2 } });
+        let reply = post(&router, "/api/generate", body).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+    }
+    while loaded(&router).await.len() > 1 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(loaded(&router).await, ["b"]);
+    let wrong = json!({ "model": "b", "prompt": "Once", "keep_alive": "soon" });
+    assert_eq!(post(&router, "/api/generate", wrong).await.status, 400);
+    shutdown.shutdown();
+    running.await.unwrap().unwrap();
+}

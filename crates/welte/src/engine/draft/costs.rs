@@ -1,0 +1,104 @@
+//! What steps cost, measured as they run.
+
+/// The share of a measured time in its moving average.
+const NEW: f64 = 0.25;
+/// A time counts as at most this multiple of the average: the system may have been elsewhere.
+const MOST: f64 = 2.0;
+/// What a further row costs before that is known, as a share of a step of one row.
+const SLOPE: f64 = 0.04;
+
+/// Seconds of a step by its number of rows. Numbers that were not measured are estimated from their neighbours.
+pub(crate) struct Curve {
+    /// 0: not measured.
+    measured: Vec<f64>,
+    estimates: Vec<f64>,
+}
+
+impl Curve {
+    /// For steps of at most so many rows.
+    pub(crate) fn new(most: usize) -> Curve {
+        Curve {
+            measured: vec![0.0; most + 1],
+            estimates: vec![0.0; most + 1],
+        }
+    }
+
+    /// A step of so many rows took so long.
+    pub(crate) fn measure(&mut self, rows: usize, seconds: f64) {
+        let Some(average) = self.measured.get_mut(rows) else {
+            return;
+        };
+        *average = match *average {
+            0.0 => seconds,
+            before => before + NEW * (seconds.min(MOST * before) - before),
+        };
+        self.estimate();
+    }
+
+    /// One row costs this much, unless it was measured.
+    pub(crate) fn assume_one(&mut self, seconds: f64) {
+        if let Some(one) = self.measured.get_mut(1) {
+            *one = seconds;
+            self.estimate();
+        }
+    }
+
+    fn estimate(&mut self) {
+        let mut below = None;
+        for rows in 1..self.measured.len() {
+            let mut measured = (rows..).zip(self.measured[rows..].iter().copied());
+            let above = measured.find(|(_, seconds)| *seconds > 0.0);
+            self.estimates[rows] = match (below, above) {
+                (_, Some((at, seconds))) if at == rows => {
+                    below = above;
+                    seconds
+                }
+                (Some((a, low)), Some((b, high))) => {
+                    low + (high - low) * (rows - a) as f64 / (b - a) as f64
+                }
+                (Some((a, low)), None) => low * (1.0 + SLOPE * (rows - a) as f64),
+                (None, Some((_, high))) => high,
+                (None, None) => 0.0,
+            };
+        }
+    }
+
+    /// Seconds of a step of so many rows; 0 if no step was measured.
+    pub(crate) fn at(&self, rows: usize) -> f64 {
+        self.estimates.get(rows).copied().unwrap_or(f64::INFINITY)
+    }
+
+    /// The same, if further rows cost as little as is hoped.
+    pub(crate) fn hoped(&self, rows: usize) -> f64 {
+        self.at(1) * (1.0 + SLOPE * rows.saturating_sub(1) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unmeasured_rows_lie_between_measured_ones() {
+        let mut curve = Curve::new(16);
+        assert_eq!(curve.at(4), 0.0);
+        curve.measure(1, 1.0);
+        assert_eq!(curve.at(1), 1.0);
+        assert!((curve.at(6) - 1.2).abs() < 1e-9);
+        curve.measure(5, 3.0);
+        assert!((curve.at(3) - 2.0).abs() < 1e-9);
+        assert!(curve.at(6) > 3.0 && curve.at(6) < 3.2);
+        assert_eq!(curve.at(17), f64::INFINITY);
+        assert!((curve.hoped(6) - 1.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_slow_step_hardly_counts() {
+        let mut curve = Curve::new(2);
+        curve.measure(1, 1.0);
+        curve.measure(1, 1000.0);
+        assert!(curve.at(1) < 1.3);
+        (0..50).for_each(|_| curve.measure(1, 2.0));
+        assert!((curve.at(1) - 2.0).abs() < 1e-3);
+    }
+}

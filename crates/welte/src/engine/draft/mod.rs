@@ -1,0 +1,346 @@
+//! Speculation: tokens are guessed, and one step verifies them. A row per guess is computed and sampled as if the guess
+//! were right; the guesses up to the first wrong one count. The text is that of plain decoding, because a row's bits and
+//! its noise depend on its own sequence only.
+
+mod costs;
+mod ngram;
+mod rate;
+mod synthetic;
+
+pub use synthetic::SyntheticDraft;
+
+use super::sequence::Sequence;
+use crate::Request;
+use costs::Curve;
+use ngram::Ngram;
+use std::time::Duration;
+use synthetic::Synthetic;
+use welte_table::{CacheKind, CacheSpec, Program};
+
+/// A round must promise so much more than plain decoding.
+const MARGIN: f64 = 1.05;
+/// The least probability of a guess, given those before it, at which it is worth a row.
+const LEAST: f64 = 0.02;
+/// After so many tokens without a round, one is tried as if it were cheap: costs may have changed.
+const PATIENCE: usize = 512;
+/// Guesses of such a trial.
+const TRIAL: usize = 3;
+/// The longest first chain, after which the cost of a step is known.
+const FIRST_CHAIN: usize = 8;
+
+/// Where guesses of the next tokens come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Speculation {
+    /// There are none.
+    Off,
+    /// What followed the last tokens where they occurred before, in prompt and answer.
+    #[default]
+    Ngram,
+}
+
+/// What speculation did for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Speculated {
+    /// Steps that verified guesses.
+    pub rounds: usize,
+    /// Tokens that were guessed.
+    pub drafted: usize,
+    /// Guesses that were right.
+    pub accepted: usize,
+    /// Time in which these rounds guessed. Requests that run together share it.
+    pub drafting: Duration,
+    /// Time in which they verified.
+    pub verifying: Duration,
+}
+
+/// True if what a program has computed of wrong guesses does no harm. Recurrent state cannot go back.
+pub(crate) fn can_roll_back(program: &Program) -> bool {
+    let recurrent = |cache: &CacheSpec| matches!(cache.kind, CacheKind::Recurrent { .. });
+    !program.caches.iter().any(recurrent)
+}
+
+/// The guesses of a sequence.
+pub(crate) struct Draft {
+    source: Source,
+    /// Guesses of the tokens after the last one.
+    tokens: Vec<u32>,
+    /// Guesses that the next step is to verify.
+    pub(crate) wanted: usize,
+    /// The probability that all of them are right.
+    agree: f64,
+}
+
+enum Source {
+    Ngram(Ngram),
+    Synthetic(Synthetic),
+}
+
+impl Draft {
+    /// For a request of at most `most` tokens in all, verified in steps of at most `rows` rows. `None`: nothing is guessed.
+    pub(crate) fn new(
+        speculation: Speculation,
+        request: &Request,
+        most: usize,
+        rows: usize,
+    ) -> Option<Box<Draft>> {
+        let source = match (&request.synthetic_draft, speculation) {
+            _ if !request.speculate => return None,
+            (Some(draft), _) => Source::Synthetic(Synthetic::new(draft, request)),
+            (None, Speculation::Off) => return None,
+            (None, Speculation::Ngram) => Source::Ngram(Ngram::new(&request.prompt, most)),
+        };
+        Some(Box::new(Draft {
+            source,
+            tokens: Vec::with_capacity(rows),
+            wanted: 0,
+            agree: 1.0,
+        }))
+    }
+
+    /// Takes note of the last of these tokens, which is new.
+    pub(crate) fn push(&mut self, tokens: &[u32]) {
+        match &mut self.source {
+            Source::Ngram(ngram) => ngram.push(tokens),
+            Source::Synthetic(_) => {}
+        }
+    }
+
+    /// The probability that guess `nth` is right if those before it are; 0 if there is no guess.
+    fn probability(&self, nth: usize) -> f64 {
+        match &self.source {
+            Source::Ngram(ngram) => ngram.probability(nth).unwrap_or(0.0),
+            Source::Synthetic(synthetic) => synthetic.probability(),
+        }
+    }
+
+    /// Wants no guess.
+    pub(crate) fn forget(&mut self) {
+        self.tokens.clear();
+        (self.wanted, self.agree) = (0, 1.0);
+    }
+
+    /// Guesses `count` tokens that follow these.
+    pub(crate) fn guess(&mut self, tokens: &[u32], count: usize) -> &[u32] {
+        self.tokens.clear();
+        match &mut self.source {
+            Source::Ngram(ngram) => ngram.guess(tokens, count, &mut self.tokens),
+            Source::Synthetic(synthetic) => synthetic.guess(tokens, count, &mut self.tokens),
+        }
+        &self.tokens
+    }
+}
+
+/// Decides how many tokens are guessed, by what steps cost and how often guesses are right.
+pub(crate) struct Speculator {
+    /// The most guesses of a sequence.
+    most: usize,
+    /// Guesses count as free: for tests.
+    always: bool,
+    /// Steps of plain decoding, by sequences.
+    chain: Curve,
+    /// Steps that verify, by rows.
+    round: Curve,
+    /// Seconds in which a guess is made.
+    guess: f64,
+    /// Tokens since the last round.
+    idle: usize,
+    /// Sequences in the order in which they were promised a row.
+    promised: Vec<u32>,
+}
+
+impl Speculator {
+    /// For steps of at most so many rows.
+    pub(crate) fn new(most: usize, rows: usize, always: bool) -> Speculator {
+        Speculator {
+            most: most.min(rows.saturating_sub(1)),
+            always,
+            chain: Curve::new(rows),
+            round: Curve::new(rows),
+            guess: 0.0,
+            idle: 0,
+            promised: Vec::with_capacity(rows),
+        }
+    }
+
+    /// The longest chain that may run now: a short one tells what a step costs.
+    pub(crate) fn longest_chain(&self) -> usize {
+        match self.chain.at(1) > 0.0 {
+            true => usize::MAX,
+            false => FIRST_CHAIN,
+        }
+    }
+
+    /// Plain decoding of so many sequences made `tokens` tokens, a step in so many seconds.
+    pub(crate) fn decoded(&mut self, sequences: usize, tokens: usize, step: Duration) {
+        self.chain.measure(sequences, step.as_secs_f64());
+        self.round.assume_one(self.chain.at(1));
+        self.idle += tokens;
+    }
+
+    /// A step of so many rows verified guesses. `drafted` is the longest draft.
+    pub(crate) fn verified(
+        &mut self,
+        rows: usize,
+        drafted: usize,
+        drafting: Duration,
+        verifying: Duration,
+    ) {
+        self.round.measure(rows, verifying.as_secs_f64());
+        if drafted > 0 {
+            let each = drafting.as_secs_f64() / drafted as f64;
+            self.guess += 0.25 * (each - self.guess);
+        }
+        self.idle = 0;
+    }
+
+    fn is_trial(&self) -> bool {
+        self.idle > PATIENCE
+    }
+
+    /// Guesses of a sequence that has so many tokens to come.
+    fn limit(&self, remaining: usize) -> usize {
+        let most = if self.is_trial() {
+            self.most.min(TRIAL)
+        } else {
+            self.most
+        };
+        // The step itself makes one token.
+        most.min(remaining.saturating_sub(1))
+    }
+
+    /// Tokens per second of a round with so many rows and guesses in the longest draft.
+    fn speed(&self, expected: f64, rows: usize, drafted: usize) -> f64 {
+        let step = match self.is_trial() {
+            _ if self.always => 1.0,
+            true => self.round.hoped(rows),
+            false => self.round.at(rows),
+        };
+        expected / (step + self.guess * drafted as f64)
+    }
+
+    /// Tokens per second of plain decoding.
+    fn plain(&self, sequences: usize) -> f64 {
+        match self.always {
+            true => 0.0,
+            false => sequences as f64 / self.chain.at(sequences),
+        }
+    }
+
+    /// True if a sequence of a chain of so many sequences should rather be guessed for.
+    pub(crate) fn pays(&self, draft: &Draft, remaining: usize, sequences: usize) -> bool {
+        let wanted = self.plain(sequences) * MARGIN;
+        let (mut agree, mut expected) = (1.0, sequences as f64);
+        for nth in 0..self.limit(remaining) {
+            agree *= draft.probability(nth);
+            if agree < LEAST {
+                break;
+            }
+            expected += agree;
+            if self.speed(expected, sequences + nth + 1, nth + 1) > wanted {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Sets how many tokens are guessed for each sequence that decodes, in a step of at most so many rows. The most
+    /// probable guesses come first. True if any is guessed.
+    pub(crate) fn plan(&mut self, running: &mut [Sequence], rows: usize) -> bool {
+        let decodes = |sequence: &&mut Sequence| sequence.is_decoding();
+        let mut sequences = 0;
+        for sequence in running.iter_mut().filter(decodes) {
+            sequences += 1;
+            if let Some(draft) = &mut sequence.draft {
+                draft.forget();
+            }
+        }
+        if sequences == 0 || self.chain.at(1) == 0.0 {
+            return false;
+        }
+        self.promised.clear();
+        let (mut best, mut kept) = (self.plain(sequences) * MARGIN, 0);
+        let (mut expected, mut longest) = (sequences as f64, 0);
+        while sequences + self.promised.len() < rows {
+            let candidates = running.iter_mut().enumerate();
+            let candidates = candidates.filter_map(|(at, sequence)| {
+                let limit = self.limit(sequence.remaining());
+                let decodes = sequence.is_decoding();
+                let draft = sequence.draft.as_mut();
+                let draft = draft.filter(|draft| decodes && draft.wanted < limit)?;
+                Some((at, draft.agree * draft.probability(draft.wanted), draft))
+            });
+            let next = candidates.max_by(|a, b| a.1.total_cmp(&b.1));
+            let Some((at, agree, draft)) = next.filter(|next| next.1 >= LEAST) else {
+                break;
+            };
+            draft.agree = agree;
+            draft.wanted += 1;
+            longest = longest.max(draft.wanted);
+            expected += agree;
+            self.promised.push(at as u32);
+            let speed = self.speed(expected, sequences + self.promised.len(), longest);
+            if speed > best {
+                (best, kept) = (speed, self.promised.len());
+            }
+        }
+        for at in self.promised.drain(..).skip(kept) {
+            if let Some(draft) = &mut running[at as usize].draft {
+                draft.wanted -= 1;
+            }
+        }
+        kept > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A draft that is right with this probability.
+    fn draft(agreement: f64) -> Box<Draft> {
+        let request = Request {
+            synthetic_draft: Some(SyntheticDraft {
+                agreement,
+                ..SyntheticDraft::default()
+            }),
+            ..Request::new(vec![1])
+        };
+        Draft::new(Speculation::Off, &request, 100, 16).unwrap()
+    }
+
+    /// A step of one row takes a second, and each further row `more`.
+    fn speculator(more: f64) -> Speculator {
+        let mut speculator = Speculator::new(16, 16, false);
+        speculator.decoded(1, 8, Duration::from_secs(1));
+        for rows in 2..=16u32 {
+            let took = Duration::from_secs_f64(1.0 + more * f64::from(rows - 1));
+            speculator.verified(rows as usize, 0, Duration::ZERO, took);
+        }
+        speculator
+    }
+
+    #[test]
+    fn guesses_must_pay() {
+        assert!(speculator(0.1).pays(&draft(0.8), 100, 1));
+        assert!(!speculator(0.1).pays(&draft(0.1), 100, 1));
+        assert!(!speculator(0.9).pays(&draft(0.8), 100, 1));
+        // The last token needs no guess.
+        assert!(!speculator(0.1).pays(&draft(0.8), 1, 1));
+        assert!(speculator(0.1).pays(&draft(0.8), 2, 1));
+        // Nothing is known yet.
+        assert!(!Speculator::new(16, 16, false).pays(&draft(1.0), 100, 1));
+    }
+
+    #[test]
+    fn dear_rounds_are_tried_again_after_a_while() {
+        let mut speculator = speculator(0.9);
+        speculator.decoded(1, PATIENCE, Duration::from_secs(1));
+        assert!(!speculator.pays(&draft(0.8), 100, 1));
+        speculator.decoded(1, 1, Duration::from_secs(1));
+        assert!(speculator.pays(&draft(0.8), 100, 1));
+        speculator.verified(3, 2, Duration::ZERO, Duration::from_secs(3));
+        assert!(!speculator.pays(&draft(0.8), 100, 1));
+    }
+}

@@ -1,0 +1,83 @@
+//! The vector of a text, on its way from the scheduler.
+
+use super::channel::{Channel, Finish, Next};
+use super::sequence::Sequence;
+use super::{Engine, Request};
+use crate::Error;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+/// The vector of a text that is being computed: a future. Dropping it ends the request.
+pub struct Embedding {
+    out: Arc<Channel>,
+    /// The engine goes on while it is wanted.
+    _engine: Engine,
+}
+
+impl Embedding {
+    /// Waits for the vector.
+    pub fn wait(self) -> Result<Vec<f32>, Error> {
+        self.result(self.out.next())
+    }
+
+    fn result(&self, next: Option<Next>) -> Result<Vec<f32>, Error> {
+        match next {
+            Some(Next::End(Ok(Finish::Length))) => Ok(self.out.take_vector()),
+            Some(Next::End(Ok(Finish::Deadline))) => Err(Error::Deadline),
+            Some(Next::End(Err(error))) => Err(error),
+            _ => Err(Error::EngineStopped { why: None }),
+        }
+    }
+}
+
+impl Future for Embedding {
+    type Output = Result<Vec<f32>, Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Vec<f32>, Error>> {
+        let next = ready!(self.out.poll(context));
+        Poll::Ready(self.result(next))
+    }
+}
+
+impl Drop for Embedding {
+    fn drop(&mut self) {
+        self.out.leave();
+    }
+}
+
+impl Engine {
+    /// Begins to compute the vector of a text: the model's last hidden state after its last token, of length 1. The vector
+    /// depends on the tokens alone. The model must have been loaded with
+    /// [`LoadOptions::embeddings`](crate::LoadOptions::embeddings).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), welte::Error> {
+    /// let mut options = welte::LoadOptions::default();
+    /// (options.context, options.embeddings) = (64, true);
+    /// let model = welte::Model::load("synthetic:tiny:q8_0", &options, &mut |_| ())?;
+    /// let vector = model.engine()?.embed(vec![1, 2, 3], None)?.wait()?;
+    /// assert_eq!(Some(vector.len()), model.embedding_size());
+    /// # Ok(()) }
+    /// ```
+    pub fn embed(&self, tokens: Vec<u32>, deadline: Option<Instant>) -> Result<Embedding, Error> {
+        let Some(size) = self.model.embedding_size() else {
+            let origin = self.model.origin().to_string();
+            return Err(Error::NoEmbeddings { origin });
+        };
+        let mut request = Request::new(tokens);
+        request.deadline = deadline;
+        request.options.max_tokens = 0;
+        request.prefix_cache = false;
+        let out = |most| Channel::new(most, Arc::default()).with_vector(size);
+        let mut sequence = Sequence::new(&self.model, &request, out)?;
+        sequence.embeds = true;
+        let out = sequence.out.clone();
+        self.handle.shared.push(sequence)?;
+        Ok(Embedding {
+            out,
+            _engine: self.clone(),
+        })
+    }
+}
