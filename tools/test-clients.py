@@ -9,6 +9,7 @@ A client that is not installed is an error. `--only NAME` runs one of them.
 """
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -43,6 +44,11 @@ def test_openai(url):
     check(len(completion.choices) == 2, "two completions were asked for")
     probable = client.chat.completions.create(**ask, logprobs=True, top_logprobs=2).choices[0].logprobs.content
     check("".join(one.token for one in probable) == text, f"the tokens are {probable}")
+    schema = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 1, "maximum": 9}},
+              "required": ["count"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "count", "schema": schema, "strict": True}}
+    counted = client.chat.completions.create(**ask, response_format=form).choices[0].message.content
+    check(1 <= json.loads(counted)["count"] <= 9, f"the answer is {counted}")
     vectors = client.embeddings.create(model="demo", input=["A fox.", "A bear."]).data
     floats = client.embeddings.create(model="demo", input="A bear.", encoding_format="float").data
     check(max(abs(a - b) for a, b in zip(vectors[1].embedding, floats[0].embedding)) < 1e-6, "the vectors differ")
@@ -124,6 +130,9 @@ def test_ollama(url):
     streamed = "".join(part.message.content for part in parts)
     check(streamed == whole.message.content, f"streamed {streamed!r} in place of {whole.message.content!r}")
     check(parts[-1].done and parts[-1].done_reason == "length", f"the last part is {parts[-1]}")
+    schema = {"type": "object", "properties": {"fox": {"type": "boolean"}}, "required": ["fox"], "additionalProperties": False}
+    formed = client.chat(model="demo", messages=QUESTION, format=schema).message.content
+    check(json.loads(formed)["fox"] in (True, False), f"the answer is {formed}")
     check(len(client.embed(model="demo", input=["A fox.", "A bear."]).embeddings) == 2, "two vectors were asked for")
     check(client.generate(model="demo", prompt="Once", options={"num_predict": 4}).response, "nothing was generated")
     try:

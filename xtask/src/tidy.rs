@@ -29,7 +29,10 @@ const IMPORTS: [(&str, &[&str]); 14] = [
             "welte-hub",
         ],
     ),
-    ("welte-server", &["welte", "welte-table", "welte-text"]),
+    (
+        "welte-server",
+        &["welte", "welte-table", "welte-text", "welte-hub"],
+    ),
     (
         "welte-cli",
         &[

@@ -6,7 +6,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use welte::{DeviceChoice, Format, LoadOptions, PrefixStoreOptions, Replay, Sampling};
+use welte::{
+    DeviceChoice, EngineOptions, Format, LoadOptions, Model, PrefixStoreOptions, Replay, Sampling,
+    Speculation,
+};
+use welte_server::Changing;
 
 /// Runs language models at the speed of the memory.
 #[derive(Parser)]
@@ -330,6 +334,55 @@ impl PrefixArgs {
     }
 }
 
+/// Where guesses of the next tokens come from.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Spec {
+    /// Earlier text of prompt and answer
+    Ngram,
+    /// The draft model
+    Draft,
+    /// Nowhere
+    Off,
+}
+
+/// Speculation.
+#[derive(Args)]
+pub(crate) struct SpecArgs {
+    /// Guess tokens ahead where it pays, from: ngram (earlier text), draft (the model of -md) or off [default: draft with
+    /// -md, else ngram]. It never changes the text
+    #[arg(long, value_enum, value_name = "FROM")]
+    pub(crate) spec: Option<Spec>,
+    /// A smaller model with the same vocabulary that guesses (also -md)
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model_draft: Option<String>,
+    /// The most tokens to guess at a time
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) draft_max: u16,
+}
+
+impl SpecArgs {
+    /// Sets the engine's options. `load` loads the draft model.
+    pub(crate) fn set(
+        &self,
+        options: &mut EngineOptions,
+        load: impl FnOnce(&str) -> anyhow::Result<Model>,
+    ) -> anyhow::Result<()> {
+        options.draft_max = self.draft_max.into();
+        options.speculation = match (self.spec, &self.model_draft) {
+            (None | Some(Spec::Draft), Some(draft)) => Speculation::Model(load(draft)?),
+            (Some(Spec::Ngram | Spec::Off), Some(_)) => {
+                anyhow::bail!("-md is used with --spec draft only; leave one of both out")
+            }
+            (Some(Spec::Draft), None) => {
+                anyhow::bail!("--spec draft needs a draft model; name it with -md")
+            }
+            (None | Some(Spec::Ngram), None) => Speculation::Ngram,
+            (Some(Spec::Off), None) => Speculation::Off,
+        };
+        Ok(())
+    }
+}
+
 #[derive(Args)]
 pub(crate) struct RunArgs {
     /// A model (file, directory or synthetic:SHAPE:FORMAT), a prompt, or both
@@ -353,12 +406,17 @@ pub(crate) struct RunArgs {
     /// File with a chat template that replaces the model's own
     #[arg(long, value_name = "FILE", conflicts_with = "no_chat")]
     pub(crate) chat_template_file: Option<PathBuf>,
+    /// Print a line of JSON per token, with its probability and those of the N likeliest ones (at most 20)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=20))]
+    pub(crate) logprobs: Option<u32>,
     /// Complete the raw text, without a chat template
     #[arg(long)]
     pub(crate) no_chat: bool,
     /// Show how long each step until the first token took
     #[arg(short, long)]
     pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
     #[command(flatten)]
     pub(crate) prefix: PrefixArgs,
 }
@@ -422,6 +480,9 @@ pub(crate) struct ServeArgs {
     pub(crate) keep_alive: KeepAlive,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
+    /// File with a chat template that replaces the models' own
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Address to listen at; 0.0.0.0 is every address of this machine
@@ -440,6 +501,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) queue: u32,
     #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    #[command(flatten)]
     pub(crate) prefix: PrefixArgs,
     /// Key that clients must send (repeatable)
     #[arg(long, value_name = "KEY")]
@@ -450,6 +513,10 @@ pub(crate) struct ServeArgs {
     /// The model's name in the APIs (repeatable, in the order of the models) [default: the file's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Vec<String>,
+    /// Lines of system prompts to leave out, because they change with every request and so empty the prompt cache:
+    /// billing, times or ids (repeatable, or separated by commas)
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(crate) drop_changing: Vec<Changing>,
     /// Seconds that an answer may take, waiting included (0: no limit)
     #[arg(long, default_value_t = 600, value_name = "S")]
     pub(crate) timeout: u64,
@@ -495,6 +562,14 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads a number from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("use a number from 0 to 1".to_string()),
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Rows {
     Md,
@@ -529,6 +604,15 @@ pub(crate) struct BenchArgs {
     /// Decode this many sequences together, comma-separated: the table of llama-batched-bench
     #[arg(long, value_name = "B", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["ladder", "random_depth", "serve"])]
     pub(crate) batched: Vec<u32>,
+    /// Generate with a made-up draft that is right with this probability per token, comma-separated
+    #[arg(long, value_name = "P", value_delimiter = ',', value_parser = share, conflicts_with_all = ["ladder", "random_depth", "serve", "batched"])]
+    pub(crate) speculative: Vec<f64>,
+    /// Cost of a guess of --speculative, as a share of a token's
+    #[arg(long, default_value_t = 0.125, value_name = "P", requires = "speculative", value_parser = share)]
+    pub(crate) draft_cost: f64,
+    /// The most guesses of --speculative at a time
+    #[arg(long, default_value_t = 16, value_name = "N", requires = "speculative", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) draft_max: u16,
     /// Answer requests that arrive at random times, so many per second on average, comma-separated (inf: all at once)
     #[arg(long, value_name = "RATE", value_delimiter = ',', value_parser = rate, conflicts_with_all = ["ladder", "random_depth"])]
     pub(crate) serve: Vec<f64>,
@@ -769,6 +853,7 @@ pub(crate) fn long_names(args: impl Iterator<Item = OsString>) -> Vec<OsString> 
             Some("-sys") if !literal => "--system-prompt".into(),
             Some("-hf") if !literal => "--hf-repo".into(),
             Some("-np") if !literal => "--parallel".into(),
+            Some("-md") if !literal => "--model-draft".into(),
             Some("-ctk") if !literal => "--cache-type-k".into(),
             Some("-ctv") if !literal => "--cache-type-v".into(),
             _ => arg,

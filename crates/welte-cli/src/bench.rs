@@ -3,6 +3,7 @@
 mod batched;
 mod requests;
 mod serving;
+mod speculative;
 mod table;
 
 use crate::args::{BenchArgs, Rows};
@@ -70,6 +71,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     ])?;
     if !args.batched.is_empty() {
         return batched::run(args, &named);
+    }
+    if !args.speculative.is_empty() {
+        return speculative::run(args, &named);
     }
     if !args.serve.is_empty() {
         return serving::run(args, &named);

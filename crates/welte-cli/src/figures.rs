@@ -58,6 +58,21 @@ pub(crate) fn start_line(model: &Model, begun: Duration, outcome: &Outcome) {
     );
 }
 
+/// How many guesses were right, if there were any.
+pub(crate) fn speculation_line(outcome: &Outcome) {
+    let s = &outcome.speculated;
+    if s.rounds > 0 {
+        eprintln!(
+            "speculation: {} of {} right in {} of {:.1} ms, {:.1} ms of these for guessing",
+            s.accepted,
+            count(s.drafted as u64, "guess"),
+            count(s.rounds as u64, "round"),
+            (s.drafting + s.verifying).as_secs_f64() * 1e3,
+            s.drafting.as_secs_f64() * 1e3,
+        );
+    }
+}
+
 /// The speeds of an answer: what a chat shows after each.
 pub(crate) fn speeds(outcome: &Outcome) -> String {
     let per_second = |n: usize, d: Duration| n as f64 / d.as_secs_f64().max(1e-9);

@@ -37,7 +37,10 @@ fn line(model: &Model, logprobs: &Logprobs) -> Value {
         json!({ "token": token, "text": text, "logprob": logprob })
     };
     let mut line = one(logprobs.token(), logprobs.logprob());
-    let top = logprobs.top().iter().map(|(token, value)| one(*token, *value));
+    let top = logprobs
+        .top()
+        .iter()
+        .map(|(token, value)| one(*token, *value));
     line["top"] = top.collect();
     line
 }

@@ -11,6 +11,7 @@ mod floor;
 mod hub;
 mod inspect;
 mod ladder;
+mod logprobs;
 mod perplexity;
 mod profile;
 mod quantize;

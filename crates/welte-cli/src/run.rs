@@ -2,7 +2,7 @@
 
 use crate::args::RunArgs;
 use crate::wrap::Wrapper;
-use crate::{chat, figures, source};
+use crate::{chat, figures, logprobs, source};
 use anyhow::bail;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let request = request(args)?;
     let prompt = match &request.prompt {
         Some(prompt) => prompt.clone(),
-        None if std::io::stdin().is_terminal() => return chat::run(args, &request.source),
+        None if std::io::stdin().is_terminal() => return start_chat(args, &request.source),
         None => source::read_text("-".as_ref())?,
     };
     one_answer(args, &request.source, &prompt)
@@ -32,8 +32,15 @@ pub(crate) fn chat(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let request = request(args)?;
     match request.prompt {
         Some(prompt) => one_answer(args, &request.source, &prompt),
-        None => chat::run(args, &request.source),
+        None => start_chat(args, &request.source),
     }
+}
+
+fn start_chat(args: &RunArgs, source: &str) -> anyhow::Result<ExitCode> {
+    if args.logprobs.is_some() {
+        bail!("--logprobs needs a prompt; a chat prints text only");
+    }
+    chat::run(args, source)
 }
 
 /// The first word is the model if a file of that name exists, and else the prompt.
@@ -85,7 +92,8 @@ pub(crate) fn template(args: &RunArgs, model: &Model) -> anyhow::Result<Option<C
 }
 
 fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<ExitCode> {
-    let options = args.options()?;
+    let mut options = args.options()?;
+    options.logprobs = args.logprobs;
     let model = load(source, args)?;
     let template = template(args, &model)?;
     let tokens = match &template {
@@ -116,10 +124,14 @@ fn one_answer(args: &RunArgs, source: &str, prompt: &str) -> anyhow::Result<Exit
     figures::note_device(&model);
     let begun = crate::START.get().map(std::time::Instant::elapsed);
     let channels = template.is_some() && in_channels(&model);
-    let (outcome, _) = answer(&mut session, &tokens, &options, channels)?;
+    let outcome = match args.logprobs {
+        Some(_) => logprobs::answer(&mut session, &tokens, &options, &mut std::io::stdout())?,
+        None => answer(&mut session, &tokens, &options, channels)?.0,
+    };
     let interrupted = outcome.stop == StopReason::Cancelled;
     if args.verbose {
         figures::start_line(&model, begun.unwrap_or_default(), &outcome);
+        figures::speculation_line(&outcome);
     }
     eprintln!("{}", figures::closing_line(&session, &outcome));
     figures::note_full_context(&model, &outcome);
@@ -138,14 +150,11 @@ pub(crate) fn load(source: &str, args: &RunArgs) -> anyhow::Result<Model> {
     source::load_with(source, &options)
 }
 
-/// A conversation, with the prefix cache that the arguments ask for.
+/// A conversation, with the prefix cache and the speculation that the arguments ask for.
 pub(crate) fn session(args: &RunArgs, model: &Model) -> anyhow::Result<Session> {
-    let store = args.prefix.options();
-    if store.is_none() {
-        return Ok(model.session()?);
-    }
     let mut options = EngineOptions::default();
-    options.prefix_store = store;
+    options.prefix_store = args.prefix.options();
+    args.spec.set(&mut options, |draft| load(draft, args))?;
     Ok(Engine::new(model, &options)?.session())
 }
 

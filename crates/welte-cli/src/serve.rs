@@ -3,6 +3,7 @@
 use crate::args::ServeArgs;
 use crate::{catalog, figures, floor, source};
 use anyhow::Context;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 use welte::Model;
@@ -17,6 +18,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_max_level(level)
         .init();
     let mut options = options(args)?;
@@ -30,6 +32,13 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         print_first(model);
     }
     let planned = catalog.plan();
+    anyhow::ensure!(
+        planned.len() == 1 || args.spec.model_draft.is_none(),
+        "-md takes one model; {} are served",
+        planned.len()
+    );
+    args.spec
+        .set(&mut options.engine, |draft| source::load_with(draft, &load))?;
     if planned.len() > 1 {
         catalog::print_plan(&planned, args.models_memory);
     }
@@ -79,8 +88,11 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
         anyhow::ensure!(!keys.is_empty(), "{}: has no keys", path.display());
     }
     let mut options = ServerOptions::default();
+    options.drop_changing = args.drop_changing.clone();
     options.keep_alive = args.keep_alive.0;
     options.models_memory = args.models_memory;
+    let template = args.chat_template_file.as_deref();
+    options.chat_template = template.map(source::read_text).transpose()?;
     options.api_keys = keys;
     options.origins = args.cors.clone();
     options.hosts = args.allow_host.clone();

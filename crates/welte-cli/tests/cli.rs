@@ -71,6 +71,40 @@ fn a_prompt_alone_tells_a_story_from_the_bundled_model() {
 }
 
 #[test]
+fn probabilities_come_as_a_line_per_token() {
+    let common = [
+        "run",
+        "-p",
+        "Tell me a story about a fox.",
+        "--temp",
+        "0",
+        "-n",
+        "6",
+    ];
+    let text = out(&welte(&common));
+    let output = welte(&[&common[..], &["--logprobs", "2"]].concat());
+    let lines = out(&output);
+    let lines: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 6, "{}", err(&output));
+    let joined: String = lines.iter().filter_map(|l| l["text"].as_str()).collect();
+    assert_eq!(joined.trim(), text.trim());
+    for line in &lines {
+        let top = line["top"].as_array().unwrap();
+        // Greedy: each token is the likeliest.
+        assert_eq!(top.len(), 2);
+        assert_eq!(
+            [&top[0]["token"], &top[0]["logprob"]],
+            [&line["token"], &line["logprob"]]
+        );
+        assert!(line["logprob"].as_f64().unwrap() <= 0.0);
+    }
+    refused(&["run", "--logprobs", "21", "x"], 2, &["--logprobs"]);
+}
+
+#[test]
 fn a_second_process_finds_the_prompt_in_the_prefix_cache() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("cache");
@@ -758,4 +792,60 @@ fn a_closed_pipe_is_no_error() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(err(&output), "");
+}
+
+#[test]
+fn bench_measures_a_made_up_draft() {
+    let bench = ["bench", "--synthetic", "tiny:q8_0", "--speculative", "0,1"];
+    let rows = rows(&[&bench[..], &["-p", "20", "-n", "40", "-r", "1"]].concat());
+    let number = |row: usize, name: &str| rows[row][name].as_f64().unwrap();
+    assert_eq!((number(0, "agreement"), number(1, "agreement")), (0.0, 1.0));
+    for row in 0..2 {
+        let shares = ["verifying", "drafting", "rest"].map(|name| number(row, name));
+        assert!(
+            (shares.iter().sum::<f64>() - 100.0).abs() < 1e-6,
+            "{shares:?}"
+        );
+        assert!(number(row, "speed") > 0.0 && number(row, "plain") > 0.0);
+    }
+    refused(&["bench", "--speculative", "1.5"], 2, &["--speculative"]);
+    refused(
+        &["bench", "--speculative", "0.5", "--ladder"],
+        2,
+        &["--speculative"],
+    );
+}
+
+#[test]
+fn speculation_never_changes_the_text() {
+    let answer = |more: &[&str]| {
+        let prompt = "The cat sat on the mat. The cat sat on the mat. The cat";
+        let run = [
+            "run",
+            "models/demo.gguf",
+            "--no-chat",
+            "-p",
+            prompt,
+            "-n",
+            "60",
+        ];
+        let run = welte(&[&run[..], &["--temp", "0", "-v"], more].concat());
+        assert_eq!(run.status.code(), Some(0), "{}", err(&run));
+        (String::from_utf8(run.stdout.clone()).unwrap(), err(&run))
+    };
+    let (plain, said) = answer(&["--spec", "off"]);
+    assert!(!said.contains("speculation:"), "{said}");
+    assert_eq!(answer(&["--spec", "ngram", "--draft-max", "4"]).0, plain);
+    assert_eq!(answer(&["-md", "models/demo.gguf"]).0, plain);
+    let run = ["run", "models/demo.gguf", "hello"];
+    for (wrong, word) in [
+        (&["--spec", "draft"][..], "-md"),
+        (
+            &["--spec", "off", "-md", "models/demo.gguf"],
+            "--spec draft",
+        ),
+        (&["-md", "synthetic:tiny:q8_0"], "cannot draft"),
+    ] {
+        refused(&[&run[..], wrong].concat(), 1, &[word]);
+    }
 }

@@ -59,6 +59,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "gemm.cuh",
     "gemm_wide.cu",
     "kv.cuh",
+    "logprobs.cu",
     "matmul.cu",
     "persistent.cu",
     "persistent_rows.cu",

@@ -5,6 +5,7 @@ mod chain;
 mod contract;
 mod host_choice;
 mod library;
+mod logprobs;
 mod persistent;
 mod picks;
 mod profile;
@@ -24,6 +25,7 @@ use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{STATE_BYTES, STEP_HEAD};
+use logprobs::LogprobKernel;
 use persistent::Persistent;
 use ready::{Ready, ReadyPass, ready_passes};
 use rows::Rows;
@@ -61,6 +63,7 @@ pub struct CudaContext {
     checks: Checks,
     /// Samples for output rows.
     sample: SampleKernel,
+    logprobs: LogprobKernel,
     /// For slots whose tokens the host chooses.
     scratch: HostScratch,
     picks: Vec<Pick>,
@@ -184,6 +187,7 @@ impl CudaContext {
             slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
             checks: Checks::new(program),
             sample,
+            logprobs: LogprobKernel::new(loaded, &gpu)?,
             scratch: HostScratch::new(vocab, program.context as usize),
             picks: Vec::with_capacity(decode_rows),
             chosen: Vec::with_capacity(decode_rows),

@@ -7,6 +7,7 @@ use crate::gpu::{DeviceBlock, Event, Gpu, HostBlock, Kernel, Module};
 use crate::launch::{Launch, Unit};
 use crate::lower::{LoweredPass, Lowering, Places};
 use crate::ops::Role;
+use crate::ops::logprobs::logprobs_unit;
 use crate::ops::sample::sample_unit;
 use crate::persistent::{Recording, Tuning};
 use crate::plan::Planned;
@@ -213,7 +214,7 @@ impl LoadedProgram {
             &places,
             self.decode,
         );
-        let mut units = BTreeSet::from([turn_unit(), sample_unit()]);
+        let mut units = BTreeSet::from([turn_unit(), sample_unit(), logprobs_unit()]);
         for pass in &self.program.passes {
             units.extend(units_of(&cx.pass(pass)?));
         }

@@ -93,8 +93,8 @@ impl Slot {
         keep_typical(&mut kept, s.typical_p);
         keep_top_p(&mut kept, s.top_p);
         if s.min_p > 0.0 {
-            let least = s.min_p.min(1.0).ln();
-            kept.retain(|(_, z)| *z >= least);
+            let (least, nearest) = (s.min_p.min(1.0).ln(), kept[0].1);
+            kept.retain(|(_, z)| z - nearest >= least);
         }
         if chance(s.seed, position) < f64::from(s.xtc_probability) {
             exclude_top_choices(&mut kept, s.xtc_threshold);

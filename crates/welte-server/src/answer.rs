@@ -1,5 +1,6 @@
 //! The one place that turns the engine's stream into events: text, reasoning, calls, and the end.
 
+use crate::changing::Changing;
 use crate::error::Failure;
 use crate::models::{Active, Lease};
 use futures_core::Stream;
@@ -17,11 +18,14 @@ pub(crate) enum Event {
     Logprobs(Vec<Logprobs>),
     Text(String),
     Reasoning(String),
-    /// A complete call. The arguments are a JSON object, as text.
-    Call {
-        name: String,
-        arguments: String,
-    },
+    /// A call of this function begins.
+    CallBegin(String),
+    /// More of the call's arguments. All of them together are a JSON object, as text.
+    CallArguments(String),
+    /// The call is complete.
+    CallEnd,
+    /// The call was malformed. Its source follows as text.
+    CallVoid,
     /// The last event.
     End(Box<End>),
 }
@@ -33,6 +37,8 @@ pub(crate) struct End {
     pub(crate) outcome: Outcome,
     /// Calls that were malformed. Their source is part of the text.
     pub(crate) problems: Vec<String>,
+    /// Lines of the system prompt that change with every request.
+    pub(crate) changing: Vec<Changing>,
     /// Share of the memory's speed that decoding reached.
     pub(crate) floor_share: Option<f64>,
     /// Tokens up to the end of the reasoning.
@@ -54,6 +60,8 @@ pub(crate) enum Reason {
 #[derive(Clone)]
 pub(crate) struct Parsing {
     pub(crate) parser: CallParser,
+    /// The end of the prompt that belongs to the answer.
+    pub(crate) opening: String,
     /// End after the first call.
     pub(crate) one_call: bool,
 }
@@ -63,13 +71,14 @@ pub(crate) struct Answer {
     served: Lease,
     stream: welte::Stream,
     parsing: Option<Parsing>,
+    changing: Vec<Changing>,
     prompt_tokens: usize,
     started: Instant,
     last_piece: Option<Instant>,
     ready: VecDeque<Event>,
-    /// Name and arguments of the call at hand.
-    call: Option<(String, String)>,
+    /// Complete calls, and those that were begun and malformed.
     calls: usize,
+    void_calls: usize,
     problems: Vec<String>,
     reasoning_tokens: usize,
     over: bool,
@@ -86,21 +95,33 @@ impl Answer {
         served.metrics.begun(active.prompt_tokens);
         let (started, prompt_tokens) = (active.since, active.prompt_tokens);
         served.active().insert(stream.number(), active);
-        Answer {
+        let mut answer = Answer {
             started,
             prompt_tokens,
             served: served.clone(),
             stream,
             parsing,
+            changing: Vec::new(),
             last_piece: None,
             ready: VecDeque::new(),
-            call: None,
             calls: 0,
+            void_calls: 0,
             problems: Vec::new(),
             reasoning_tokens: 0,
             over: false,
             failed: false,
+        };
+        if let Some(parsing) = &mut answer.parsing {
+            let events = parsing.parser.push(&parsing.opening);
+            answer.take(events);
         }
+        answer
+    }
+
+    /// As this answer, with a remark on its prompt.
+    pub(crate) fn with_changing(mut self, changing: Vec<Changing>) -> Answer {
+        self.changing = changing;
+        self
     }
 
     /// Tokens of its prompt.
@@ -145,23 +166,24 @@ impl Answer {
                     self.reasoning_tokens = self.stream.generated();
                     self.ready.push_back(Event::Reasoning(text));
                 }
-                calls::Event::CallBegin { name, .. } => self.call = Some((name, String::new())),
+                calls::Event::CallBegin { name, .. } => {
+                    self.ready.push_back(Event::CallBegin(name));
+                }
                 calls::Event::CallArguments { delta, .. } => {
-                    if let Some((_, arguments)) = &mut self.call {
-                        arguments.push_str(&delta);
-                    }
+                    self.ready.push_back(Event::CallArguments(delta));
                 }
                 calls::Event::CallEnd { .. } => {
-                    if let Some((name, arguments)) = self.call.take() {
-                        self.calls += 1;
-                        self.ready.push_back(Event::Call { name, arguments });
-                    }
+                    self.calls += 1;
+                    self.ready.push_back(Event::CallEnd);
                     if one_call {
                         self.stream.cancel_handle().cancel();
                     }
                 }
                 calls::Event::Problem(problem) => {
-                    self.call = None;
+                    if problem.index.is_some() {
+                        self.void_calls += 1;
+                        self.ready.push_back(Event::CallVoid);
+                    }
                     self.problems.push(problem.to_string());
                 }
                 _ => {}
@@ -182,7 +204,8 @@ impl Answer {
         );
         let reason = match &outcome.stop {
             _ if limited => Reason::Length,
-            _ if self.calls > 0 => Reason::Calls,
+            // A client that has seen a part of a malformed call must not execute it.
+            _ if self.calls > 0 && self.void_calls == 0 => Reason::Calls,
             StopReason::StopString(string) => Reason::StopString(string.clone()),
             _ => Reason::Stop,
         };
@@ -201,6 +224,7 @@ impl Answer {
             prompt_logprobs: self.stream.prompt_logprobs(),
             outcome,
             problems: std::mem::take(&mut self.problems),
+            changing: std::mem::take(&mut self.changing),
             floor_share,
         })));
         Ok(())
@@ -330,7 +354,16 @@ impl Whole {
             Event::Logprobs(logprobs) => self.logprobs.extend(logprobs),
             Event::Text(text) => self.text.push_str(&text),
             Event::Reasoning(text) => self.reasoning.push_str(&text),
-            Event::Call { name, arguments } => self.calls.push((name, arguments)),
+            Event::CallBegin(name) => self.calls.push((name, String::new())),
+            Event::CallArguments(delta) => {
+                if let Some((_, arguments)) = self.calls.last_mut() {
+                    arguments.push_str(&delta);
+                }
+            }
+            Event::CallEnd => {}
+            Event::CallVoid => {
+                self.calls.pop();
+            }
             Event::End(end) => self.end = Some(end),
         }
     }

@@ -2,10 +2,11 @@
 
 use crate::answer::{Answer, Answers, End, Event, Reason, Whole};
 use crate::app::App;
-use crate::ask::{self, Ask, Prompt};
+use crate::ask::{self, Ask, MustCall, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::Lease;
+use crate::openai::figures;
 use crate::router::Outcome;
 use crate::{sampling, sse};
 use serde_json::{Map, Value, json};
@@ -48,6 +49,7 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
     Ok(ok(&json!({
         "id": id, "type": "message", "role": "assistant", "model": served.id, "content": blocks(&app, whole),
         "stop_reason": reason, "stop_sequence": sequence, "usage": usage(end),
+        "welte": figures(end),
     })))
 }
 
@@ -121,11 +123,17 @@ fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
         match kind.as_str() {
             "auto" => {}
             "none" => ask.tools.clear(),
-            _ => {
-                let problem =
-                    format!("{kind:?} needs constrained output, which is not supported yet");
-                return Err(choice.wrong("type", problem));
+            "any" | "tool" => {
+                let name = match kind.as_str() {
+                    "tool" => Some(choice.need("name")?),
+                    _ => None,
+                };
+                ask.must_call = Some(MustCall {
+                    field: fields.name("tool_choice"),
+                    name,
+                });
             }
+            _ => return Err(choice.wrong("type", "must be auto, any, tool or none")),
         }
         choice.finish()?;
     }
@@ -263,6 +271,7 @@ fn blocks(app: &App, whole: &Whole) -> Vec<Value> {
 enum Block {
     Text,
     Thinking,
+    Call,
 }
 
 struct MessageStream {
@@ -324,24 +333,25 @@ impl sse::Format for MessageStream {
                 json!({ "type": "thinking", "thinking": "", "signature": "" }),
                 json!({ "type": "thinking_delta", "thinking": text }),
             ),
-            Event::Call { name, arguments } => {
+            Event::CallBegin(name) => {
                 let mut all: Vec<Value> = self.stop().into_iter().collect();
                 let id = self.app.id("toolu_");
                 all.push(
                     self.start(json!({ "type": "tool_use", "id": id, "name": name, "input": {} })),
                 );
-                all.push(
-                    self.delta(json!({ "type": "input_json_delta", "partial_json": arguments })),
-                );
-                all.push(json!({ "type": "content_block_stop", "index": self.blocks - 1 }));
+                self.open = Some(Block::Call);
                 all
             }
+            Event::CallArguments(delta) => {
+                vec![self.delta(json!({ "type": "input_json_delta", "partial_json": delta }))]
+            }
+            Event::CallEnd | Event::CallVoid => self.stop().into_iter().collect(),
             Event::End(end) => {
                 let mut all: Vec<Value> = self.stop().into_iter().collect();
                 let (reason, sequence) = stop_reason(&end);
                 all.push(json!({
                     "type": "message_delta", "delta": { "stop_reason": reason, "stop_sequence": sequence },
-                    "usage": usage(&end),
+                    "usage": usage(&end), "welte": figures(&end),
                 }));
                 all.push(json!({ "type": "message_stop" }));
                 all

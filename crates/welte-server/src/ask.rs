@@ -2,13 +2,14 @@
 
 use crate::answer::{Answer, Parsing};
 use crate::app::App;
+use crate::changing::{self, Changing};
 use crate::error::Failure;
 use crate::models::{Active, Lease, Served};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use welte::{GenerateOptions, Message, Request};
+use welte::{Constraint, GenerateOptions, Message, Request};
 use welte_text::RenderOptions;
 use welte_text::calls::{CallParser, Tool};
 
@@ -51,6 +52,16 @@ impl Prompt {
     }
 }
 
+impl Prompt {
+    /// Lines of its system prompt that change with every request.
+    fn changing(&self) -> Vec<Changing> {
+        match self {
+            Prompt::Chat { messages, .. } => changing::kinds(messages),
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// A request of any API.
 pub(crate) struct Ask {
     /// Its id in the response.
@@ -65,8 +76,33 @@ pub(crate) struct Ask {
     pub(crate) tools: Vec<Value>,
     /// End the answer after the first call.
     pub(crate) one_call: bool,
+    /// The answer must be a call.
+    pub(crate) must_call: Option<MustCall>,
+    /// The first field that asks for exact arguments.
+    pub(crate) strict: Option<String>,
+    /// The field that asks for the constraint.
+    constrained_by: Option<String>,
     /// Reuse what earlier requests computed.
     pub(crate) cache: bool,
+}
+
+/// A call that the model must make.
+pub(crate) struct MustCall {
+    /// The field that asks for it.
+    pub(crate) field: String,
+    /// The function; `None`: any.
+    pub(crate) name: Option<String>,
+}
+
+/// An encoded prompt.
+struct Encoded {
+    tokens: Vec<u32>,
+    /// The text that a template rendered.
+    rendered: Option<String>,
+    /// The end of the prompt, which is the beginning of the answer.
+    opening: String,
+    /// Replaces that of the options.
+    constraint: Option<Constraint>,
 }
 
 /// The most answers to one request.
@@ -85,6 +121,9 @@ impl Ask {
             choices: 1,
             tools: Vec::new(),
             one_call: false,
+            must_call: None,
+            strict: None,
+            constrained_by: None,
             cache: true,
         }
     }
@@ -106,11 +145,19 @@ impl Ask {
         }
         let mut answers = Vec::new();
         for prompt in &self.prompts {
-            let (tokens, rendered) = self.encode(prompt)?;
+            let Encoded {
+                tokens,
+                rendered,
+                opening,
+                constraint,
+            } = self.encode(prompt)?;
             let tools = self.tools.iter().filter_map(Tool::from_json).collect();
             let parsing = match (rendered, served.format) {
+                // A constrained answer is neither reasoning nor a call.
+                _ if self.constrained_by.is_some() => None,
                 (Some(rendered), Some(format)) => Some(Parsing {
-                    parser: CallParser::after_prompt(format, tools, &rendered).whole_calls(),
+                    parser: CallParser::after_prompt(format, tools, &rendered),
+                    opening,
                     one_call: self.one_call,
                 }),
                 _ => None,
@@ -118,6 +165,9 @@ impl Ask {
             for choice in 0..self.choices {
                 let mut request = Request::new(tokens.clone());
                 request.options = self.options.clone();
+                if constraint.is_some() {
+                    request.options.constraint = constraint.clone();
+                }
                 if matches!(prompt, Prompt::Infill { .. }) {
                     let ends = served.model.tokenizer()?.infill_ends();
                     request.options.stop_tokens.extend(ends);
@@ -130,34 +180,136 @@ impl Ask {
                 request.prefix_cache = self.cache;
                 let started = Instant::now();
                 request.deadline = app.options.timeout.map(|timeout| started + timeout);
-                let stream = served.engine.submit(request).inspect_err(|error| {
-                    if matches!(error, welte::Error::Busy { .. }) {
-                        served.metrics.refused.fetch_add(1, Ordering::Relaxed);
-                    }
-                })?;
+                let stream = served.engine.submit(request);
+                let stream = stream.map_err(|error| self.refused(error))?;
                 let active = Active {
                     id: self.id.clone(),
                     prompt_tokens: tokens.len(),
                     since: started,
                 };
-                answers.push(Answer::new(served, stream, parsing.clone(), active));
+                let answer = Answer::new(served, stream, parsing.clone(), active);
+                answers.push(answer.with_changing(prompt.changing()));
             }
         }
         Ok(answers)
     }
 
-    /// The tokens of a prompt, and its text if a template rendered it.
-    fn encode(&self, prompt: &Prompt) -> Result<(Vec<u32>, Option<String>), Failure> {
+    /// Why the engine does not accept the request.
+    fn refused(&self, error: welte::Error) -> Failure {
+        match error {
+            welte::Error::Busy { .. } => {
+                let refused = &self.served.metrics.refused;
+                refused.fetch_add(1, Ordering::Relaxed);
+            }
+            welte::Error::Constraint { .. } => {
+                let must_call = self.must_call.as_ref().map(|must| &must.field);
+                if let Some(field) = self.constrained_by.as_ref().or(must_call) {
+                    return Failure::field(field, error);
+                }
+            }
+            _ => {}
+        }
+        error.into()
+    }
+
+    /// Sets what the answer must look like, by a field of the request.
+    pub(crate) fn constrain(
+        &mut self,
+        field: String,
+        constraint: Constraint,
+    ) -> Result<(), Failure> {
+        if let Some(other) = &self.constrained_by {
+            return Err(Failure::field(
+                field,
+                format!("cannot be combined with {other}"),
+            ));
+        }
+        self.options.constraint = Some(constraint);
+        self.constrained_by = Some(field);
+        Ok(())
+    }
+
+    /// How the answer begins after a rendered prompt, and the constraint of a call.
+    fn opening(&self, rendered: &str) -> Result<(String, Option<Constraint>), Failure> {
+        let Some(format) = self.served.format else {
+            return Ok((String::new(), None));
+        };
+        let Some(must) = &self.must_call else {
+            if let (Some(field), false) = (&self.strict, self.tools.is_empty()) {
+                let problem =
+                    "only calls that tool_choice requires have exact arguments; leave it out";
+                return Err(Failure::field(field, problem));
+            }
+            let opening = match self.constrained_by {
+                Some(_) => format.answer_opening(rendered),
+                None => String::new(),
+            };
+            return Ok((opening, None));
+        };
+        let any = json!({ "type": "object" });
+        let function = |tool: &'_ Value| {
+            let name = tool["function"]["name"].as_str()?.to_string();
+            let schema = tool["function"].get("parameters").unwrap_or(&any).clone();
+            Some((name, schema))
+        };
+        let functions: Vec<(String, Value)> = self.tools.iter().filter_map(function).collect();
+        let wanted = |(name, _): &&(String, Value)| must.name.as_ref().is_none_or(|n| n == name);
+        let functions: Vec<(&str, &Value)> = functions
+            .iter()
+            .filter(wanted)
+            .map(|(name, schema)| (name.as_str(), schema))
+            .collect();
+        if functions.is_empty() {
+            return Err(Failure::field(
+                &must.field,
+                "needs a tool that may be called",
+            ));
+        }
+        let Some(frame) = format.call_frame(rendered, &functions) else {
+            let syntax = format.syntax.name;
+            let problem = match functions.len() {
+                1 => format!(
+                    "calls cannot be forced in this model's syntax ({syntax}); use \"auto\""
+                ),
+                _ => format!("this model's syntax ({syntax}) needs the name of the function"),
+            };
+            return Err(Failure::field(&must.field, problem));
+        };
+        Ok((frame.opening, Some(Constraint::JsonSchema(frame.schema))))
+    }
+
+    fn encode(&self, prompt: &Prompt) -> Result<Encoded, Failure> {
         let served = &self.served;
         match prompt {
             Prompt::Chat {
                 messages,
                 variables,
             } => {
-                let text = render(served, messages, variables, &self.tools)?;
-                Ok((served.model.encode_rendered(&text)?, Some(text)))
+                if let (Some(field), false) = (&self.constrained_by, self.tools.is_empty()) {
+                    let problem = "cannot be combined with tools; use tool_choice \"none\"";
+                    return Err(Failure::field(field, problem));
+                }
+                let mut variables = variables.clone();
+                if self.constrained_by.is_some() || self.must_call.is_some() {
+                    // The answer begins at once.
+                    variables.entry("enable_thinking").or_insert(false.into());
+                }
+                let rendered = render(served, messages, &variables, &self.tools)?;
+                let (opening, constraint) = self.opening(&rendered)?;
+                let text = format!("{rendered}{opening}");
+                Ok(Encoded {
+                    tokens: served.model.encode_rendered(&text)?,
+                    rendered: Some(rendered),
+                    opening,
+                    constraint,
+                })
             }
-            prompt => Ok((prompt.encode(served)?, None)),
+            prompt => Ok(Encoded {
+                tokens: prompt.encode(served)?,
+                rendered: None,
+                opening: String::new(),
+                constraint: None,
+            }),
         }
     }
 }
@@ -165,7 +317,7 @@ impl Ask {
 /// Counts the tokens of a request's prompts.
 pub(crate) async fn count(ask: Ask) -> Result<usize, Failure> {
     let counted = tokio::task::spawn_blocking(move || {
-        let encode = |prompt| Ok(ask.encode(prompt)?.0.len());
+        let encode = |prompt| Ok(ask.encode(prompt)?.tokens.len());
         ask.prompts.iter().map(encode).sum()
     });
     let counted = counted.await;
@@ -195,5 +347,6 @@ pub(crate) fn render(
         }
         options.variables.insert("tools".to_string(), tools.into());
     }
-    Ok(template.render_chat(messages, &options)?)
+    let messages = changing::without(messages, &served.drop_changing);
+    Ok(template.render_chat(&messages, &options)?)
 }

@@ -13,9 +13,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-/// How long a body may take to arrive.
-pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Gives the request an id, and logs what became of it. Prompts are never logged.

@@ -156,6 +156,7 @@ impl From<welte::Error> for Failure {
             E::EmptyStopString
             | E::EmptyBreaker
             | E::NoInfill { .. }
+            | E::Constraint { .. }
             | E::TooMany { .. }
             | E::ContextFull { .. }
             | E::EmptyPrompt

@@ -7,6 +7,7 @@ mod answer;
 mod anthropic;
 mod app;
 mod ask;
+mod changing;
 mod doors;
 mod embeddings;
 mod engine;
@@ -29,6 +30,7 @@ mod serve;
 mod sse;
 mod times;
 
+pub use changing::Changing;
 #[cfg(feature = "hub")]
 pub use hub::HubAccess;
 pub use models::{BandwidthOf, Catalog, Planned, name_of};
@@ -43,6 +45,8 @@ use welte::{EngineOptions, GenerateOptions};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServerOptions {
+    /// A chat template in place of the models' own.
+    pub chat_template: Option<String>,
     /// Keys of clients; without any, everybody is welcome.
     pub api_keys: Vec<String>,
     /// Origins of web pages that may use the server, besides its own and those on this machine; `*`: all.
@@ -69,6 +73,12 @@ pub struct ServerOptions {
     pub engine: EngineOptions,
     /// Memory for stored responses of `/v1/responses`, in bytes.
     pub stored_responses: usize,
+    /// Lines of system prompts to leave out, because they change with every request.
+    pub drop_changing: Vec<Changing>,
+    /// How long the head of a request may take to arrive.
+    pub head_timeout: Duration,
+    /// How long the body of a request may take to arrive.
+    pub body_timeout: Duration,
     /// Lets clients download and delete models; `None`: they may not.
     #[cfg(feature = "hub")]
     pub hub: Option<HubAccess>,
@@ -81,6 +91,7 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         ServerOptions {
+            chat_template: None,
             api_keys: Vec::new(),
             origins: Vec::new(),
             hosts: Vec::new(),
@@ -94,6 +105,9 @@ impl Default for ServerOptions {
             models_memory: None,
             engine: EngineOptions::default(),
             stored_responses: 64 << 20,
+            drop_changing: Vec::new(),
+            head_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
             #[cfg(feature = "hub")]
             hub: None,
             connections: 1024,

@@ -8,7 +8,7 @@ use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::metrics;
 use crate::models::{Lease, Served};
-use crate::openai::take_messages;
+use crate::openai::{figures, take_messages};
 use crate::router::Outcome;
 use crate::{logprobs, sse};
 use axum::body::Body;
@@ -51,6 +51,7 @@ pub(crate) async fn infill(app: Arc<App>, mut fields: Fields) -> Outcome {
 /// Takes the fields that completions share, and answers.
 async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask) -> Outcome {
     crate::sampling::take(&mut fields, &mut ask.options)?;
+    crate::sampling::take_grammar(&mut fields, &mut ask)?;
     let served = ask.served.clone();
     if let Some(limit) = fields.take::<i64>("n_predict")? {
         ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -123,6 +124,7 @@ fn last(served: &Served, text: &str, end: &End) -> Value {
             "predicted_n": timings.decoded, "predicted_ms": predicted_ms,
             "predicted_per_second": rate(timings.decoded, predicted_ms),
         },
+        "welte": figures(end),
     })
 }
 
@@ -146,7 +148,8 @@ impl sse::Format for CompletionStream {
             Event::Text(text) | Event::Reasoning(text) => {
                 json!({ "index": index, "content": text, "stop": false })
             }
-            Event::Call { .. } => return Vec::new(),
+            Event::CallBegin(_) | Event::CallArguments(_) => return Vec::new(),
+            Event::CallEnd | Event::CallVoid => return Vec::new(),
             Event::End(end) => last(&self.served, "", &end),
         };
         let logprobs = std::mem::take(&mut self.logprobs);
@@ -254,7 +257,7 @@ pub(crate) async fn props(State(app): State<Arc<App>>, Query(asked): Asked) -> R
         },
         "total_slots": served.model.program().slots,
         "model_alias": served.id, "model_path": served.model.origin(),
-        "chat_template": served.model.chat_template_source(),
+        "chat_template": served.template_source,
         "bos_token": tokens.0, "eos_token": tokens.1,
         "build_info": concat!("welte ", env!("CARGO_PKG_VERSION")),
     }))

@@ -1,6 +1,7 @@
 //! The models that the server knows. They are loaded on demand, and unloaded when they are idle for long or when another
 //! one needs their memory; never while they serve.
 
+use crate::changing::Changing;
 use crate::engine::History;
 use crate::error::Failure;
 use crate::metrics::Metrics;
@@ -131,6 +132,7 @@ pub(crate) struct Served {
     pub(crate) model: Model,
     pub(crate) engine: Engine,
     pub(crate) template: Option<ChatTemplate>,
+    pub(crate) template_source: Option<String>,
     /// How the model writes calls and reasoning.
     pub(crate) format: Option<Format>,
     /// Control tokens that mark calls and reasoning.
@@ -141,6 +143,8 @@ pub(crate) struct Served {
     pub(crate) history: tokio::sync::Mutex<History>,
     /// Bytes per second that the device reads, if they are known.
     pub(crate) bandwidth: Option<f64>,
+    /// Lines of system prompts to leave out.
+    pub(crate) drop_changing: Vec<Changing>,
     /// Requests in the engine, by the numbers that the engine gave them.
     active: Mutex<BTreeMap<u64, Active>>,
 }
@@ -155,23 +159,28 @@ pub(crate) struct Active {
 
 impl Served {
     fn new(entry: &Entry, model: Model, options: &ServerOptions) -> Result<Served, welte::Error> {
-        let source = model.chat_template_source();
+        let source = options.chat_template.as_deref();
+        let source = source.or(model.chat_template_source());
         let format = source.map(Format::of_template);
         let controls = match (&format, model.tokenizer()) {
             (Some(format), Ok(tokenizer)) => format.control_tokens(tokenizer),
             _ => Vec::new(),
         };
-        let template = source.map(|_| model.chat_template()).transpose()?;
+        let template = source.map(|source| model.chat_template_from(source));
+        let template = template.transpose()?;
+        let template_source = source.map(str::to_string);
         Ok(Served {
             id: entry.id.clone(),
             engine: Engine::new(&model, &options.engine)?,
             template,
+            template_source,
             format,
             controls,
             created: entry.created,
             metrics: entry.metrics.clone(),
             history: tokio::sync::Mutex::default(),
             bandwidth: options.bandwidth.and_then(|of| of(model.device())),
+            drop_changing: options.drop_changing.clone(),
             active: Mutex::default(),
             model,
         })
@@ -207,11 +216,16 @@ struct State {
 }
 
 impl Entry {
-    fn new(source: &Source, keep_alive: Option<Duration>, released: &Arc<Notify>) -> Entry {
+    fn new(
+        name: String,
+        path: Option<String>,
+        keep_alive: Option<Duration>,
+        released: &Arc<Notify>,
+    ) -> Entry {
         Entry {
-            id: source.name.clone(),
+            id: name,
             created: app::unix_time().as_secs(),
-            path: source.path.clone(),
+            path,
             released: released.clone(),
             metrics: Arc::default(),
             state: Mutex::new(State {
@@ -308,7 +322,7 @@ impl Models {
         let released = Arc::default();
         let mut entries = Vec::new();
         for source in catalog.sources {
-            let entry = Entry::new(&source, options.keep_alive, &released);
+            let entry = Entry::new(source.name, source.path, options.keep_alive, &released);
             if let Some(model) = source.model {
                 let served = Served::new(&entry, model, options)?;
                 entry.state().served = Some(Arc::new(served));
@@ -346,7 +360,12 @@ impl Models {
         let path = path.display().to_string();
         let mut entries = self.entries();
         if entries.iter().all(|entry| entry.id != name) {
-            let entry = Entry::new(name.to_string(), Some(path), options.keep_alive);
+            let entry = Entry::new(
+                name.to_string(),
+                Some(path),
+                options.keep_alive,
+                &self.released,
+            );
             entries.push(Arc::new(entry));
         }
     }

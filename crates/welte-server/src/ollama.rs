@@ -6,6 +6,7 @@ use crate::ask::{Ask, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::{Entry, Lease, Served};
+use crate::openai::figures;
 use crate::router::Outcome;
 use crate::{keep_alive, logprobs, sampling, sse};
 use axum::extract::State;
@@ -13,7 +14,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use welte::{Logprobs, Message};
+use welte::{Constraint, Logprobs, Message};
 use welte_text::ToolCall;
 
 /// `POST /api/chat`
@@ -78,7 +79,17 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
 async fn take_common(app: &App, fields: &mut Fields) -> Result<(Ask, bool), Failure> {
     let served = lease(app, fields).await?;
     let mut ask = Ask::new(app, &served, app.id("ollama-"));
-    fields.only("format", &[json!("")])?;
+    match fields.take::<Value>("format")? {
+        None => {}
+        Some(Value::String(kind)) if kind.is_empty() => {}
+        Some(Value::String(kind)) if kind == "json" => {
+            ask.constrain(fields.name("format"), Constraint::Json)?;
+        }
+        Some(schema @ Value::Object(_)) => {
+            ask.constrain(fields.name("format"), Constraint::JsonSchema(schema))?;
+        }
+        Some(_) => return Err(fields.wrong("format", "must be \"json\" or a JSON schema")),
+    }
     logprobs::take(fields, &mut ask.options)?;
     if let Some(mut options) = fields.object("options")? {
         sampling::take(&mut options, &mut ask.options)?;
@@ -181,6 +192,7 @@ async fn answer(app: Arc<App>, ask: Ask, stream: bool, chat: bool) -> Outcome {
         chat,
         begun,
         logprobs: Vec::new(),
+        call: Default::default(),
     };
     if stream {
         return Ok(sse::response(answers, format, "application/x-ndjson"));
@@ -215,6 +227,8 @@ struct Lines {
     begun: Instant,
     /// Probabilities that the next line has.
     logprobs: Vec<Logprobs>,
+    /// Name and arguments of the call at hand.
+    call: (String, String),
 }
 
 impl Lines {
@@ -264,6 +278,7 @@ impl Lines {
         value["prompt_eval_duration"] = nanoseconds(timings.prompt).into();
         value["eval_count"] = end.outcome.tokens.len().into();
         value["eval_duration"] = nanoseconds(timings.generation).into();
+        value["welte"] = figures(end);
         self.with_probabilities(value, &whole.logprobs)
     }
 
@@ -289,7 +304,20 @@ impl sse::Format for Lines {
             }
             Event::Text(text) => self.part(&text, "", &[]),
             Event::Reasoning(text) => self.part("", &text, &[]),
-            Event::Call { name, arguments } => self.part("", "", &[(name, arguments)]),
+            Event::CallBegin(name) => {
+                self.call = (name, String::new());
+                return Vec::new();
+            }
+            Event::CallArguments(delta) => {
+                self.call.1.push_str(&delta);
+                return Vec::new();
+            }
+            // Arguments are an object here, which cannot be sent in parts.
+            Event::CallEnd => {
+                let call = std::mem::take(&mut self.call);
+                self.part("", "", &[call])
+            }
+            Event::CallVoid => return Vec::new(),
             Event::End(end) => self.last(&Whole::default(), &end),
         };
         let logprobs = std::mem::take(&mut self.logprobs);
@@ -395,7 +423,7 @@ pub(crate) async fn show(app: Arc<App>, mut fields: Fields) -> Outcome {
     );
     Ok(ok(&json!({
         "details": details(&served), "model_info": info, "capabilities": capabilities,
-        "template": served.model.chat_template_source(), "modified_at": time(served.created),
+        "template": served.template_source, "modified_at": time(served.created),
     })))
 }
 

@@ -135,6 +135,19 @@ const SAMPLING: &[Field] = &[
     ),
 ];
 
+const GRAMMAR: &[Field] = &[
+    (
+        "json_schema",
+        "object|boolean",
+        "a JSON schema of the answer",
+    ),
+    (
+        "grammar",
+        "string",
+        "a grammar of the answer in GBNF or Lark",
+    ),
+];
+
 const OPENAI: &[Field] = &[
     (
         "model",
@@ -171,7 +184,11 @@ const LABELS: &[Field] = &[
 
 const TOOLS: &[Field] = &[
     ("tools", "object[]", "functions that the model may call"),
-    ("tool_choice", "any", "auto or none"),
+    (
+        "tool_choice",
+        "any",
+        "auto, none, required, or a function that must be called",
+    ),
     (
         "parallel_tool_calls",
         "boolean",
@@ -197,7 +214,11 @@ const CHAT: &[Field] = &[
         "object",
         "variables of the chat template",
     ),
-    ("response_format", "object", "type: text"),
+    (
+        "response_format",
+        "object",
+        "type: text, json_object or json_schema",
+    ),
     (
         "logprobs",
         "boolean",
@@ -251,7 +272,11 @@ const CONVERSATION: &[Field] = &[
         "the stored response to continue",
     ),
     ("reasoning", "object", "effort: passed to the chat template"),
-    ("text", "object", "format: type text"),
+    (
+        "text",
+        "object",
+        "format: type text, json_object or json_schema",
+    ),
     ("truncation", "string", "disabled"),
 ];
 
@@ -315,7 +340,7 @@ const ANTHROPIC: &[Field] = &[
     (
         "tool_choice",
         "object",
-        "type: auto or none; disable_parallel_tool_use",
+        "type: auto, any, tool or none; disable_parallel_tool_use",
     ),
     ("thinking", "object", "type: enabled, adaptive or disabled"),
 ];
@@ -333,7 +358,7 @@ const OLLAMA: &[Field] = &[
     ("stream", "boolean", "false: send the whole answer at once"),
     ("think", "boolean|string", "whether to think, or how much"),
     ("options", "object", "sampling; num_predict and num_ctx"),
-    ("format", "any", "the empty string"),
+    ("format", "any", "json, or a JSON schema of the answer"),
     (
         "logprobs",
         "boolean",
@@ -490,7 +515,7 @@ const ENDPOINTS: &[Endpoint] = &[
             "/v1/chat/completions",
             "OpenAI",
             "Answer a conversation",
-            &[OPENAI, CHAT, TOOLS, SAMPLING, LABELS],
+            &[OPENAI, CHAT, TOOLS, SAMPLING, GRAMMAR, LABELS],
         )
     },
     Endpoint {
@@ -504,7 +529,7 @@ const ENDPOINTS: &[Endpoint] = &[
             "/v1/completions",
             "OpenAI",
             "Continue texts",
-            &[OPENAI, COMPLETION, SAMPLING, LABELS],
+            &[OPENAI, COMPLETION, SAMPLING, GRAMMAR, LABELS],
         )
     },
     Endpoint {

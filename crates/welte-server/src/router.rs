@@ -148,7 +148,7 @@ async fn body(app: &App, request: Request) -> Result<Bytes, Failure> {
     if announced > most as u64 {
         return Err(too_large());
     }
-    let read = tokio::time::timeout(doors::BODY_TIMEOUT, axum::body::to_bytes(body, most));
+    let read = tokio::time::timeout(app.options.body_timeout, axum::body::to_bytes(body, most));
     match read.await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) if is_limit(&error) => Err(too_large()),

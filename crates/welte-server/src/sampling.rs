@@ -1,9 +1,10 @@
 //! Sampling fields that several APIs share.
 
+use crate::ask::Ask;
 use crate::error::Failure;
 use crate::fields::Fields;
 use serde_json::{Number, Value};
-use welte::GenerateOptions;
+use welte::{Constraint, GenerateOptions};
 
 /// Takes the sampling fields that have the same name in several APIs.
 pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result<(), Failure> {
@@ -76,6 +77,18 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
         options.min_tokens = least;
     }
     Ok(())
+}
+
+/// Takes llama.cpp's fields of what the answer must look like.
+pub(crate) fn take_grammar(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
+    if let Some(schema) = fields.take("json_schema")? {
+        ask.constrain(fields.name("json_schema"), Constraint::JsonSchema(schema))?;
+    }
+    let grammar: Option<String> = fields.take("grammar")?;
+    match grammar.filter(|grammar| !grammar.is_empty()) {
+        Some(grammar) => ask.constrain(fields.name("grammar"), Constraint::grammar(grammar)),
+        None => Ok(()),
+    }
 }
 
 /// The most stop strings of a request.

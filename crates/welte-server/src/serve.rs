@@ -14,8 +14,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
 
-/// Slow clients have this long to send a request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest head of a request, in bytes.
 const LARGEST_HEAD: usize = 64 << 10;
 const MOST_HEADERS: usize = 100;
@@ -87,7 +85,7 @@ impl Server {
         let places = Arc::new(Semaphore::new(self.app.options.connections.max(1)));
         let mut http = hyper::server::conn::http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
+            .header_read_timeout(self.app.options.head_timeout)
             .max_buf_size(LARGEST_HEAD)
             .max_headers(MOST_HEADERS);
         loop {

@@ -328,12 +328,16 @@ async fn unknown_and_wrong_fields_are_named() {
         ("messages", json!(3), "messages"),
         (
             "response_format",
-            json!({ "type": "json_object" }),
+            json!({ "type": "yaml" }),
             "response_format.type",
         ),
         ("tool_choice", json!("required"), "tool_choice"),
         ("logit_bias", json!({ "x": 1 }), "logit_bias"),
         ("seed", json!(1.5), "seed"),
+        ("xtc_probability", json!(2), "xtc_probability"),
+        ("dry_base", json!(0.5), "dry_base"),
+        ("dry_sequence_breakers", json!(3), "dry_sequence_breakers"),
+        ("min_tokens", json!(-1), "min_tokens"),
         ("n", json!(-1), "n"),
         (
             "stream_options",
@@ -387,6 +391,32 @@ async fn unknown_and_wrong_fields_are_named() {
             .unwrap()
             .contains("512")
     );
+}
+
+#[tokio::test]
+async fn samplers_have_the_names_of_llama_cpp() {
+    let server = server();
+    let mut body =
+        json!({ "prompt": "Once upon a time", "n_predict": 30, "temperature": 1.2, "seed": 3 });
+    let plain = post(&server, "/completion", body.clone()).await.json();
+    let fields = json!({
+        "typical_p": 0.9, "top_n_sigma": 2.0, "xtc_probability": 0.9, "xtc_threshold": 0.05, "dynatemp_range": 0.5,
+        "dynatemp_exponent": 1.5, "dry_multiplier": 0.8, "dry_base": 1.75, "dry_allowed_length": 1,
+        "dry_penalty_last_n": -1, "dry_sequence_breakers": ["."], "min_tokens": 5,
+    });
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    let changed = post(&server, "/completion", body.clone()).await;
+    assert_eq!(changed.status, 200, "{}", changed.text);
+    assert_ne!(changed.json()["content"], plain["content"]);
+    let again = post(&server, "/completion", body).await;
+    assert_eq!(again.json()["content"], changed.json()["content"]);
+    // The first token of the plain answer ends one that may be empty.
+    let text = json!({ "content": plain["content"] });
+    let tokens = post(&server, "/tokenize", text).await.json()["tokens"].clone();
+    let ended = json!({ "prompt": "Once upon a time", "n_predict": 30, "temperature": 1.2, "seed": 3, "stop_token_ids": tokens });
+    let ended = post(&server, "/completion", ended).await.json();
+    assert!(ended["content"].as_str().unwrap().len() < plain["content"].as_str().unwrap().len());
 }
 
 #[tokio::test]

@@ -151,3 +151,60 @@ async fn large_heads_are_refused() {
     }
     assert!(server.get("/health").await.contains("200 OK"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_clients_are_let_go() {
+    let server = start(|options| {
+        options.head_timeout = Duration::from_millis(100);
+        options.body_timeout = Duration::from_millis(100);
+    })
+    .await;
+    let mut half_a_head = TcpStream::connect(server.address).await.unwrap();
+    half_a_head
+        .write_all(b"POST /completion HTTP/1.1\r\nhost: loc")
+        .await
+        .unwrap();
+    let mut half_a_body = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /completion HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{";
+    half_a_body.write_all(head.as_bytes()).await.unwrap();
+    let text = read(&mut half_a_body).await;
+    assert!(text.starts_with("HTTP/1.1 408"), "{text}");
+    assert!(text.contains("did not arrive in time"), "{text}");
+    read(&mut half_a_head).await;
+    assert!(server.get("/health").await.contains("200 OK"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_half_closed_connection_counts_as_left() {
+    let server = start(|_| ()).await;
+    let mut client = server.send("/completion", &endless(false)).await;
+    server.until(RUNNING, "1").await;
+    client.shutdown().await.unwrap();
+    server.until(RUNNING, "0").await;
+    server.until(ABORTED, "1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_heads_are_refused() {
+    let server = start(|_| ()).await;
+    for head in [
+        &b"\0\0\0\0\r\n\r\n"[..],
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"POST /completion HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"POST /completion HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n{}{}{}",
+        b"POST /completion HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+        b"GET http://example.org/ HTTP/1.1\r\nhost: example.org\r\nconnection: close\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\nconnection: close\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ] {
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client.write_all(head).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut text = Vec::new();
+        let _ = client.read_to_end(&mut text).await;
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.is_empty() || text.starts_with("HTTP/1.1 4"), "{text}");
+    }
+    assert!(server.get("/health").await.contains("200 OK"));
+}

@@ -269,7 +269,7 @@ async fn wrong_fields_are_named() {
         ("tool_choice", json!("required"), "tool_choice"),
         (
             "text",
-            json!({ "format": { "type": "json_object" } }),
+            json!({ "format": { "type": "yaml" } }),
             "text.format.type",
         ),
         ("reasoning", json!({ "depth": 1 }), "reasoning.depth"),

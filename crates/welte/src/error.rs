@@ -159,6 +159,16 @@ pub enum Error {
         /// Tokens that fit.
         context: usize,
     },
+    /// A model cannot guess for another one.
+    #[error("{draft} cannot draft for {model}: {problem}")]
+    Draft {
+        /// The draft model.
+        draft: String,
+        /// The model.
+        model: String,
+        /// Why not.
+        problem: String,
+    },
     /// There is nothing to continue.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

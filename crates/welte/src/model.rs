@@ -189,6 +189,12 @@ pub struct Model {
     pub(crate) inner: Arc<Inner>,
 }
 
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Model").field(&self.inner.origin).finish()
+    }
+}
+
 pub(crate) struct Inner {
     origin: String,
     spec: ModelSpec,

@@ -73,6 +73,18 @@ fn requests(model: &Model, random: &mut Random, count: usize) -> Vec<Request> {
         };
         // The spy tells requests apart by their seeds.
         options.sampling.seed = number + 1;
+        if random.once_in(8) {
+            let s = &mut options.sampling;
+            (s.dry_multiplier, s.dry_last_n) = (0.5 * random.below(3) as f32, 100);
+            (s.typical_p, s.top_n_sigma) = (0.9, 2.0 * random.below(2) as f32);
+            (s.xtc_probability, s.dynatemp_range) = (0.5, 0.3 * random.below(2) as f32);
+        }
+        // While these run, nobody speculates.
+        if number == 7 {
+            options.logprobs = Some(random.below(4) as u32);
+            options.prompt_logprobs = random.once_in(2).then_some(2);
+        }
+        options.min_tokens = random.below(2) as usize * 5;
         options.ignore_end = random.once_in(2);
         if model.tokenizer().is_ok() && random.once_in(2) {
             options.ignore_end = false;
@@ -109,13 +121,19 @@ fn constraint(random: &mut Random) -> Constraint {
     }
 }
 
-fn engine(model: &Model, watch: &Arc<Watch>, seed: u64, plain: bool) -> (Engine, welte::Driver) {
+fn engine(
+    model: &Model,
+    watch: &Arc<Watch>,
+    seed: u64,
+    plain: bool,
+    speculation: Speculation,
+) -> (Engine, welte::Driver) {
     let watch = watch.clone();
     let wrap = move |context| -> Box<dyn welte::Context> {
         Box::new(Spy::new(context, &watch, Some(seed), plain))
     };
     let options = with(EngineOptions::default(), |o| {
-        o.speculation = Speculation::Ngram;
+        o.speculation = speculation;
         // What pays depends on the machine.
         o.speculate_always = true;
         o.draft_max = [16, 5, 1][seed as usize % 3];
@@ -125,7 +143,7 @@ fn engine(model: &Model, watch: &Arc<Watch>, seed: u64, plain: bool) -> (Engine,
 
 /// Each request by itself, with nothing cached.
 fn alone(model: &Model, requests: Vec<Request>, watch: &Arc<Watch>) -> Vec<Case> {
-    let (engine, mut driver) = engine(model, watch, 1, false);
+    let (engine, mut driver) = engine(model, watch, 1, false, Speculation::Off);
     let mut cases = Vec::new();
     for request in requests {
         let lone = with(request.clone(), |r| {
@@ -320,7 +338,15 @@ fn round(source: &str, seed: u64, count: usize) {
     let lone: HashMap<(u64, u32), u64> = watch.logits.lock().unwrap().clone();
     let plain = seed % 4 == 3;
     let watch = Arc::new(Watch::default());
-    let (engine, mut driver) = engine(&model, &watch, seed, plain);
+    let speculation = match seed % 2 {
+        0 => Speculation::Ngram,
+        // The same weights in another format often agree.
+        _ => {
+            let (shape, _) = source.rsplit_once(':').unwrap();
+            Speculation::Model(load(&format!("{shape}:q5_0"), &small_pool(slots)))
+        }
+    };
+    let (engine, mut driver) = engine(&model, &watch, seed, plain, speculation);
     let counts = together(&cases, &engine, &mut driver, &mut random, count);
     is_clean(&engine, &mut driver);
     let seen = watch.logits.lock().unwrap();
@@ -336,7 +362,7 @@ fn round(source: &str, seed: u64, count: usize) {
     assert!(counts.complete > count / 3 && counts.left > 0 && counts.expired > 0);
     assert!(counts.cached > 0, "nothing was cached");
     let wrong = counts.drafted - counts.accepted;
-    assert!(counts.accepted > count && wrong > count, "{counts:?}");
+    assert!(counts.accepted > count && wrong > count / 2, "{counts:?}");
     assert!(plain || compared > 300, "only {compared} rows compared");
 }
 

@@ -9,7 +9,7 @@ use super::table::{Column, Figures, Table};
 use crate::args::BenchArgs;
 use std::process::ExitCode;
 use std::time::Instant;
-use welte::{Engine, EngineOptions, Model};
+use welte::{Engine, Model};
 
 /// The columns have the names that llama-batched-bench gives them.
 const COLUMNS: &[Column] = &[
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &BenchArgs, named: &str) -> anyhow::Result<ExitCode> {
     let longest = most(|s| s.prompt).saturating_add(most(|s| s.answer));
     let slots = most(|s| s.sequences);
     let (model, facts) = requests::load(args, named, longest, slots)?;
-    let engine = Engine::new(&model, &EngineOptions::default())?;
+    let engine = Engine::new(&model, &requests::plain())?;
     let mut table = Table::new(args.output, COLUMNS, facts.json());
     // Warm-up.
     measure(&engine, all[0])?;

@@ -4,7 +4,7 @@ use super::{Facts, SECONDS, facts};
 use crate::args::BenchArgs;
 use crate::{floor, source};
 use anyhow::Context;
-use welte::{Model, Request};
+use welte::{EngineOptions, Model, Request, Speculation};
 use welte_report::human;
 
 /// Positions of a page, at least.
@@ -22,7 +22,10 @@ pub(super) fn load(
         (args.n_depth.iter().any(|depth| *depth > 0), "-d"),
         (args.threads.len() > 1, "several values of -t"),
     ] {
-        anyhow::ensure!(!set, "{flag} cannot be used with --batched or --serve");
+        anyhow::ensure!(
+            !set,
+            "{flag} cannot be used with --batched, --serve or --speculative"
+        );
     }
     let context = longest.checked_add(2 * PAGE);
     let context = context.map(|n| n.next_multiple_of(PAGE));
@@ -43,6 +46,13 @@ pub(super) fn load(
         speed / 1e9
     );
     Ok((model, facts))
+}
+
+/// Options of an engine that guesses nothing: random text does not repeat itself as real text does.
+pub(super) fn plain() -> EngineOptions {
+    let mut options = EngineOptions::default();
+    options.speculation = Speculation::Off;
+    options
 }
 
 /// A request for `tokens` tokens. Each `number` has a prompt of its own.

@@ -10,7 +10,7 @@ use crate::args::BenchArgs;
 use anyhow::Context;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use welte::{Engine, EngineOptions, Error, Request};
+use welte::{Engine, Error, Request};
 use welte_report::load::{Point, svg};
 
 const COLUMNS: &[Column] = &[
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &BenchArgs, named: &str) -> anyhow::Result<ExitCode> {
     let (prompt, answer) = (one(&args.n_prompt, "-p")?, one(&args.n_gen, "-n")?);
     let longest = half_more(prompt).saturating_add(half_more(answer));
     let (model, facts) = requests::load(args, named, longest, args.parallel)?;
-    let mut options = EngineOptions::default();
+    let mut options = requests::plain();
     options.queue = args.requests as usize;
     let engine = Engine::new(&model, &options)?;
     let all: Vec<Request> = (0..args.requests)

@@ -188,12 +188,8 @@ impl Context for CudaContext {
         };
         let program = &self.loaded.program;
         self.checks.logprobs(program, queries, answers, outputs)?;
-        let vocab = program.vocab as usize;
-        let logits = self.outputs(outputs * vocab);
-        for (query, answer) in queries.iter().zip(answers) {
-            *answer = Logprobs::of(&logits[query.output as usize * vocab..][..vocab], query);
-        }
-        Ok(())
+        let answered = self.ask_logprobs(queries, answers);
+        self.done(answered)
     }
 
     fn chain(

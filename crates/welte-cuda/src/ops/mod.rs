@@ -9,6 +9,7 @@ pub(crate) mod experts;
 pub(crate) mod gemm;
 pub(crate) mod kv;
 pub(crate) mod library;
+pub(crate) mod logprobs;
 pub(crate) mod matmul;
 pub(crate) mod rope;
 pub(crate) mod sample;
@@ -130,6 +131,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         rope::catalogue(),
         attention::catalogue(),
         sample::catalogue(),
+        logprobs::catalogue(),
         experts::catalogue(),
         crate::floor::catalogue(),
         crate::persistent::catalogue(),

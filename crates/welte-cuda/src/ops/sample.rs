@@ -397,6 +397,7 @@ mod tests {
             history: &[1, 2, 3, 4, 5, 6],
             ends: &[8, 9],
             masked: false,
+            breakers: &[],
         });
         sampler.remember(7);
         assert!(sampler.take_changes().is_some());

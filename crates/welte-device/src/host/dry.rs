@@ -44,8 +44,8 @@ impl HostScratch {
             runs.push(run as u32);
         }
         // The token behind an earlier run would extend it.
-        for j in 1..count {
-            let run = (runs[j] as usize).min(most);
+        for (j, &run) in runs.iter().enumerate().skip(1) {
+            let run = (run as usize).min(most);
             if run < allowed {
                 continue;
             }

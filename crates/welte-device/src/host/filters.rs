@@ -58,7 +58,8 @@ impl HostScratch {
         let (total, entropy) = self.total_and_entropy();
         let HostScratch { work, order, .. } = self;
         // The surprise of a token less the entropy. Impossible tokens come last.
-        let off = |i: u32| (total.ln() - f64::from(work[i as usize]) - entropy).abs();
+        let typical = total.ln() - entropy;
+        let off = |i: u32| (typical - f64::from(work[i as usize])).abs();
         let by_typicality = |a: &u32, b: &u32| {
             let order = off(*a).total_cmp(&off(*b));
             order.then_with(|| by_value(work, *a, *b))
@@ -107,8 +108,14 @@ impl HostScratch {
         }
     }
 
-    /// XTC. Returns the distance of the likeliest token that is left.
-    pub(super) fn exclude_top_choices(&mut self, s: &Sampling, position: u32) -> f32 {
+    /// The distance of the likeliest token that is left: 0 unless typical-p or XTC has dropped the largest logit.
+    pub(super) fn largest(&self) -> f32 {
+        let values = self.order.iter().map(|i| self.work[*i as usize]);
+        values.fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    /// XTC.
+    pub(super) fn exclude_top_choices(&mut self, s: &Sampling, position: u32) {
         let applies =
             s.xtc_probability > 0.0 && chance(s.seed, position) < f64::from(s.xtc_probability);
         let HostScratch { work, order, .. } = self;
@@ -122,9 +129,6 @@ impl HostScratch {
                 order.retain(|i| by_value(work, *i, last) != Ordering::Less);
             }
         }
-        // Without XTC the largest logit is left, unless typical-p dropped it.
-        let values = order.iter().map(|i| work[*i as usize]);
-        values.fold(f32::NEG_INFINITY, f32::max)
     }
 
     /// The temperature for the tokens that are left, above 0.

@@ -175,11 +175,12 @@ impl HostScratch {
         self.keep_typical(s.typical_p);
         self.keep_top_p(s.top_p);
         if s.min_p > 0.0 {
-            let least = s.min_p.min(1.0).ln();
+            let (least, best) = (s.min_p.min(1.0).ln(), self.largest());
             let work = &self.work;
-            self.order.retain(|i| work[*i as usize] >= least);
+            self.order.retain(|i| work[*i as usize] - best >= least);
         }
-        let best = self.exclude_top_choices(s, position);
+        self.exclude_top_choices(s, position);
+        let best = self.largest();
         let temperature = self.temperature(s);
         let mut chosen = (f32::NEG_INFINITY, at);
         for &index in &self.order {

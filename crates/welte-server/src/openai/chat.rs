@@ -12,7 +12,7 @@ use crate::router::Outcome;
 use crate::{logprobs, sse};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use welte::Logprobs;
+use welte::{Constraint, Logprobs};
 
 pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_of(&mut fields).await?;
@@ -25,7 +25,7 @@ pub(crate) async fn chat(app: Arc<App>, mut fields: Fields) -> Outcome {
         ask.options.max_tokens = limit;
     }
     let variables = variables(&mut fields)?;
-    text_format(fields.object("response_format")?)?;
+    text_format(fields.object("response_format")?, &mut ask)?;
     logprobs::take(&mut fields, &mut ask.options)?;
     fields.only("store", &[json!(false)])?;
     fields.only("modalities", &[json!(["text"])])?;
@@ -97,18 +97,44 @@ pub(super) fn reasoning_effort(
     Ok(effort)
 }
 
-/// Checks the format of the answer's text.
-pub(super) fn text_format(format: Option<Fields>) -> Result<(), Failure> {
+/// Takes the format of the answer's text.
+pub(super) fn text_format(format: Option<Fields>, ask: &mut Ask) -> Result<(), Failure> {
     let Some(mut format) = format else {
         return Ok(());
     };
     let kind: String = format.need("type")?;
-    if kind != "text" {
-        let problem =
-            format!("{kind:?} needs constrained output, which is not supported yet; use \"text\"");
-        return Err(format.wrong("type", problem));
+    match kind.as_str() {
+        "text" => format.finish(),
+        "json_object" => {
+            // llama.cpp takes a schema here too.
+            let constraint = match format.take("schema")? {
+                Some(schema) => Constraint::JsonSchema(schema),
+                None => Constraint::Json,
+            };
+            ask.constrain(format.name("type"), constraint)?;
+            format.finish()
+        }
+        "json_schema" => {
+            // Responses have a level less than chats.
+            let mut inner = match format.object("json_schema")? {
+                Some(inner) => {
+                    format.finish()?;
+                    inner
+                }
+                None => format,
+            };
+            inner.ignore(&["name", "description"]);
+            // Every schema is enforced.
+            inner.take::<bool>("strict")?;
+            let schema = inner.need("schema")?;
+            ask.constrain(inner.name("schema"), Constraint::JsonSchema(schema))?;
+            inner.finish()
+        }
+        _ => {
+            let problem = format!("{kind:?} is none of text, json_object and json_schema");
+            Err(format.wrong("type", problem))
+        }
     }
-    format.finish()
 }
 
 fn choice(app: &App, served: &Served, index: usize, whole: &Whole) -> Result<Value, Failure> {
@@ -186,12 +212,17 @@ impl sse::Format for ChatStream {
             }
             Event::Text(text) => json!({ "content": text }),
             Event::Reasoning(text) => json!({ "reasoning_content": text, "reasoning": text }),
-            Event::Call { name, arguments } => {
-                let mut call = call_json(&self.app, &(name, arguments));
+            Event::CallBegin(name) => {
+                let mut call = call_json(&self.app, &(name, String::new()));
                 call["index"] = self.calls[index].into();
                 self.calls[index] += 1;
                 json!({ "tool_calls": [call] })
             }
+            Event::CallArguments(delta) => {
+                let number = self.calls[index].saturating_sub(1);
+                json!({ "tool_calls": [{ "index": number, "function": { "arguments": delta } }] })
+            }
+            Event::CallEnd | Event::CallVoid => return Vec::new(),
             Event::End(end) => {
                 let last = self.delta(index, json!({}), Some(finish_reason(&end)));
                 self.ends[index] = Some(end);

@@ -209,7 +209,8 @@ impl sse::Format for CompletionStream {
             Event::Text(text) | Event::Reasoning(text) => {
                 choice(index, &text, self.columns[index].take(), None)
             }
-            Event::Call { .. } => return Vec::new(),
+            Event::CallBegin(_) | Event::CallArguments(_) => return Vec::new(),
+            Event::CallEnd | Event::CallVoid => return Vec::new(),
             Event::End(end) => {
                 let logprobs = self.columns[index].take();
                 let last = choice(index, "", logprobs, Some(finish_reason(&end)));

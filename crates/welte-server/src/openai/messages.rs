@@ -1,6 +1,6 @@
 //! Messages, tools and choices of tools in OpenAI's form.
 
-use crate::ask::Ask;
+use crate::ask::{Ask, MustCall};
 use crate::error::Failure;
 use crate::fields::Fields;
 use serde_json::{Map, Value, json};
@@ -102,7 +102,8 @@ pub(super) fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
         let Some(inner) = tool.object("function")? else {
             return Err(tool.wrong("function", "is required"));
         };
-        ask.tools.push(function(inner)?);
+        let described = function(inner, ask)?;
+        ask.tools.push(described);
         tool.finish()?;
     }
     tool_choice(fields, ask)?;
@@ -110,8 +111,10 @@ pub(super) fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
 }
 
 /// A function that the model may call, in the form that chat templates read.
-pub(super) fn function(mut fields: Fields) -> Result<Value, Failure> {
-    fields.only("strict", &[json!(false)])?;
+pub(super) fn function(mut fields: Fields, ask: &mut Ask) -> Result<Value, Failure> {
+    if fields.take::<bool>("strict")? == Some(true) {
+        ask.strict.get_or_insert(fields.name("strict"));
+    }
     let mut description = Map::new();
     description.insert("name".to_string(), fields.need::<String>("name")?.into());
     if let Some(text) = fields.take::<String>("description")? {
@@ -129,11 +132,32 @@ pub(super) fn function(mut fields: Fields) -> Result<Value, Failure> {
 pub(super) fn tool_choice(fields: &mut Fields, ask: &mut Ask) -> Result<Value, Failure> {
     ask.one_call = fields.take::<bool>("parallel_tool_calls")? == Some(false);
     let choice = fields.take("tool_choice")?.unwrap_or_else(|| json!("auto"));
-    match choice.as_str() {
-        Some("auto") => {}
-        Some("none") => ask.tools.clear(),
+    let must_call = |name| {
+        Some(MustCall {
+            field: fields.name("tool_choice"),
+            name,
+        })
+    };
+    match &choice {
+        Value::String(kind) if kind == "auto" => {}
+        Value::String(kind) if kind == "none" => ask.tools.clear(),
+        Value::String(kind) if kind == "required" => ask.must_call = must_call(None),
+        Value::Object(_) => {
+            let mut named = Fields::of(choice.clone(), fields.name("tool_choice"))?;
+            named.only("type", &[json!("function")])?;
+            // Chats have a level more than responses.
+            let mut inner = match named.object("function")? {
+                Some(inner) => {
+                    named.finish()?;
+                    inner
+                }
+                None => named,
+            };
+            ask.must_call = must_call(Some(inner.need("name")?));
+            inner.finish()?;
+        }
         _ => {
-            let problem = format!("{choice} needs constrained output, which is not supported yet");
+            let problem = "must be auto, none, required or a function";
             return Err(fields.wrong("tool_choice", problem));
         }
     }

@@ -70,6 +70,7 @@ struct Streaming {
 /// Takes the fields that chats and completions share.
 fn take_common(fields: &mut Fields, ask: &mut Ask) -> Result<Streaming, Failure> {
     crate::sampling::take(fields, &mut ask.options)?;
+    crate::sampling::take_grammar(fields, ask)?;
     ask.choices = fields.take("n")?.unwrap_or(1);
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
     fields.ignore(&LABELS);
@@ -118,6 +119,10 @@ pub(crate) fn figures(end: &End) -> Value {
         "prompt_ms": timings.prompt.as_secs_f64() * 1e3,
         "queued_ms": timings.queued.as_secs_f64() * 1e3,
     });
+    if !end.changing.is_empty() {
+        let names = end.changing.iter().map(|kind| kind.name());
+        figures["changing_lines"] = names.collect();
+    }
     if !end.problems.is_empty() {
         figures["problems"] = json!(end.problems);
     }

@@ -14,9 +14,15 @@ pub struct CallFrame {
 }
 
 impl Format {
-    /// The frame of a call of one of these functions, given by names and schemas of their arguments. `None`: this syntax has no
-    /// JSON at the right place, or it has room for the arguments of one function only.
-    pub fn call_frame(&self, functions: &[(&str, &Value)]) -> Option<CallFrame> {
+    /// The frame of a call of one of these functions, given by names and schemas of their arguments, after this prompt.
+    /// `None`: this syntax has no JSON at the right place, or it has room for the arguments of one function only.
+    pub fn call_frame(&self, prompt: &str, functions: &[(&str, &Value)]) -> Option<CallFrame> {
+        let mut frame = self.bare_frame(functions)?;
+        frame.opening.insert_str(0, &self.leave_reasoning(prompt));
+        Some(frame)
+    }
+
+    fn bare_frame(&self, functions: &[(&str, &Value)]) -> Option<CallFrame> {
         let syntax = self.syntax;
         let mark = syntax.openings.first();
         let frame = |opening: &str, key, list| CallFrame {
@@ -60,6 +66,11 @@ impl Format {
         if self.syntax.channels {
             return "<|channel|>final<|message|>".to_string();
         }
+        self.leave_reasoning(prompt)
+    }
+
+    /// The mark that ends the reasoning, if the prompt has begun it.
+    fn leave_reasoning(&self, prompt: &str) -> String {
         match self.opens_reasoning(prompt) {
             true => format!("\n{}\n\n", self.reasoning.close),
             false => String::new(),
@@ -128,8 +139,8 @@ mod tests {
         let mut framed = Vec::new();
         for syntax in Syntax::all() {
             let format = Format::named(syntax.name).unwrap();
-            let one = format.call_frame(&[("second", &schema)]);
-            let two = format.call_frame(&[("first", &schema), ("second", &schema)]);
+            let one = format.call_frame("", &[("second", &schema)]);
+            let two = format.call_frame("", &[("first", &schema), ("second", &schema)]);
             framed.push((syntax.name, one.is_some(), two.is_some()));
             for frame in one.into_iter().chain(two) {
                 let call = |key: &str| format!(r#"{{"name": "second", "{key}": {{"a": 7}}}}"#);
@@ -168,8 +179,9 @@ mod tests {
         let schema = json!({ "$defs": { "x": { "type": "string" } }, "properties": { "a": { "$ref": "#/$defs/x" } } });
         let format = Format::named("hermes").unwrap();
         let frame = format
-            .call_frame(&[("f", &json!({})), ("g", &schema)])
+            .call_frame("<think>\n", &[("f", &json!({})), ("g", &schema)])
             .unwrap();
+        assert_eq!(frame.opening, "\n</think>\n\n<tool_call>\n");
         let pointer = frame.schema["$defs"]["1"]["properties"]["a"]["$ref"].as_str();
         let pointer = pointer.unwrap().strip_prefix('#').unwrap();
         assert_eq!(

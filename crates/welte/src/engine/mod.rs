@@ -147,13 +147,11 @@ impl Handle {
             store: disk.as_ref().map(Disk::monitor),
             shared: shared.clone(),
             thread: Mutex::default(),
-            speculation: options.speculation,
+            speculation: options.speculation.clone(),
             replaying: context.replays().map(|tools| tools.replaying()),
         };
         let (decode, prompt) = (model.inner.decode, model.inner.prompt);
-        let rows = model.rows_of(decode);
-        let speculator = draft::can_roll_back(program)
-            .then(|| Speculator::new(options.draft_max, rows, options.speculate_always));
+        let speculator = Speculator::of(model, options)?;
         let embed = model.inner.embed;
         let scheduler = Scheduler::new(
             shared.clone(),
@@ -292,7 +290,7 @@ impl Engine {
         let rows = self.model.rows_of(self.model.inner.decode);
         // What a guided sequence may say changes with every token.
         if sequence.guide.is_none() {
-            sequence.draft = Draft::new(self.handle.speculation, &request, sequence.most(), rows);
+            sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.most(), rows);
         }
         let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
         stream.number = self.handle.shared.push(sequence)?;

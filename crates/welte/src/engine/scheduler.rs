@@ -281,6 +281,7 @@ impl Scheduler {
                 draft: None,
             });
         }
+        self.totals[1] += self.picks.len() as u64;
         self.choose(context)?;
         self.settle();
         Ok(())
@@ -291,7 +292,7 @@ impl Scheduler {
         self.logprobs.clear();
         let mut outputs = 0;
         for sequence in self.running.iter().filter(|s| s.planned > 0) {
-            if let Some(top) = sequence.prompt_top {
+            if let Some(top) = sequence.prompt_top.filter(|_| sequence.is_scoring()) {
                 for (output, token) in (outputs..).zip(sequence.scored()) {
                     self.logprobs.ask(output, *token, top);
                 }
@@ -303,7 +304,10 @@ impl Scheduler {
             Err(error) => return self.fault(context, error),
         };
         for sequence in self.running.iter().filter(|s| s.planned > 0) {
-            let scored = sequence.prompt_top.map_or(0, |_| sequence.scored().len());
+            let scored = match sequence.is_scoring() {
+                true => sequence.scored().len(),
+                false => 0,
+            };
             let positions = sequence.computed + 1..;
             for (position, answer) in positions.zip(answers.by_ref().take(scored)) {
                 sequence.out.push_prompt(position, answer);

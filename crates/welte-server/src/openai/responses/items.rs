@@ -150,6 +150,8 @@ pub(super) fn messages<'a>(items: impl Iterator<Item = &'a Value>) -> Vec<Messag
                 }
                 answer(&mut all, |_| false).reasoning = reasoning;
             }
+            // The source of a malformed call follows as text.
+            Some("function_call") if item["status"] == "incomplete" => {}
             Some("function_call") => answer(&mut all, |_| true).tool_calls.push(ToolCall {
                 id: text("call_id"),
                 name: text("name"),

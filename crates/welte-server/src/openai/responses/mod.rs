@@ -86,7 +86,7 @@ pub(crate) async fn create(app: Arc<App>, mut fields: Fields) -> Outcome {
         "metadata": metadata, "model": served.id, "output": [],
         "parallel_tool_calls": !ask.one_call, "previous_response_id": conversation.previous,
         "reasoning": { "effort": conversation.effort, "summary": null }, "service_tier": "default",
-        "store": store, "temperature": sampling.temperature, "text": { "format": { "type": "text" } },
+        "store": store, "temperature": sampling.temperature, "text": { "format": conversation.format },
         "tool_choice": conversation.choice, "tools": conversation.tools, "top_logprobs": top.unwrap_or(0),
         "top_p": sampling.top_p, "truncation": "disabled", "usage": null,
     });
@@ -172,6 +172,8 @@ struct Conversation {
     /// The tools and the choice of tools, as they came.
     tools: Value,
     choice: Value,
+    /// The format of the text, as it came.
+    format: Value,
 }
 
 /// Takes the fields that make the prompt.
@@ -211,6 +213,7 @@ fn take_conversation(
     let choice = tool_choice(fields, ask)?;
     let mut variables = Map::new();
     let mut effort = None;
+    let mut format = json!({ "type": "text" });
     if let Some(mut reasoning) = fields.object("reasoning")? {
         effort = reasoning_effort(&mut reasoning, "effort", &mut variables)?;
         // Reasoning is sent as it is; there is no summary.
@@ -219,7 +222,12 @@ fn take_conversation(
         reasoning.finish()?;
     }
     if let Some(mut text) = fields.object("text")? {
-        super::chat::text_format(text.object("format")?)?;
+        let given: Option<Value> = text.take("format")?;
+        if let Some(given) = given {
+            format = given.clone();
+            let given = Fields::of(given, text.name("format"))?;
+            super::chat::text_format(Some(given), ask)?;
+        }
         text.only("verbosity", &[json!("medium")])?;
         text.finish()?;
     }
@@ -236,6 +244,7 @@ fn take_conversation(
         effort,
         tools,
         choice,
+        format,
     })
 }
 
@@ -252,7 +261,8 @@ fn take_tools(fields: &mut Fields, ask: &mut Ask) -> Result<Value, Failure> {
             let problem = format!("{kind:?} is not supported; use \"function\"");
             return Err(tool.wrong("type", problem));
         }
-        ask.tools.push(function(tool)?);
+        let described = function(tool, ask)?;
+        ask.tools.push(described);
     }
     Ok(tools)
 }

@@ -38,6 +38,10 @@ pub(super) struct Building {
 struct Open {
     kind: Kind,
     id: String,
+    /// Of a call.
+    call_id: String,
+    /// The function of a call.
+    name: String,
     text: String,
     /// Entries of its tokens, if they were asked for.
     logprobs: Vec<Value>,
@@ -47,6 +51,7 @@ struct Open {
 enum Kind {
     Message,
     Reasoning,
+    Call,
 }
 
 impl Kind {
@@ -55,33 +60,44 @@ impl Kind {
         match self {
             Kind::Message => "output_text",
             Kind::Reasoning => "reasoning_text",
+            Kind::Call => "function_call_arguments",
         }
     }
 }
 
 impl Open {
-    fn part(&self, text: &str) -> Value {
+    /// Its part with this text, or nothing: calls have no parts.
+    fn part(&self, text: &str) -> Option<Value> {
         match self.kind {
             Kind::Message => {
                 let logprobs = match text.is_empty() {
                     true => &[],
                     false => self.logprobs.as_slice(),
                 };
-                json!({
+                Some(json!({
                     "type": "output_text", "text": text, "annotations": [], "logprobs": logprobs,
-                })
+                }))
             }
-            Kind::Reasoning => json!({ "type": "reasoning_text", "text": text }),
+            Kind::Reasoning => Some(json!({ "type": "reasoning_text", "text": text })),
+            Kind::Call => None,
         }
     }
 
-    fn item(&self, status: &str, content: Value) -> Value {
+    fn item(&self, status: &str, text: &str) -> Value {
+        let content = match text.is_empty() {
+            true => json!([]),
+            false => self.part(text).into_iter().collect(),
+        };
         match self.kind {
             Kind::Message => json!({
                 "type": "message", "id": self.id, "status": status, "role": "assistant", "content": content,
             }),
             Kind::Reasoning => json!({
                 "type": "reasoning", "id": self.id, "status": status, "summary": [], "content": content,
+            }),
+            Kind::Call => json!({
+                "type": "function_call", "id": self.id, "call_id": self.call_id, "name": self.name,
+                "arguments": text, "status": status,
             }),
         }
     }
@@ -125,31 +141,43 @@ impl Building {
         event
     }
 
+    /// Begins an item. `name`: the function of a call.
+    fn begin_item(&mut self, kind: Kind, name: String) -> Vec<Value> {
+        let mut events = self.close("completed");
+        let (prefix, call_id) = match kind {
+            Kind::Message => ("msg_", String::new()),
+            Kind::Reasoning => ("rs_", String::new()),
+            Kind::Call => ("fc_", self.app.id("call_")),
+        };
+        let open = Open {
+            kind,
+            id: self.app.id(prefix),
+            call_id,
+            name,
+            text: String::new(),
+            logprobs: Vec::new(),
+        };
+        let item = open.item("in_progress", "");
+        let added = json!({ "output_index": self.output.len(), "item": item });
+        events.push(self.announce("response.output_item.added", added));
+        if let Some(part) = open.part("") {
+            let place = self.place(&open, json!({ "part": part }));
+            events.push(self.announce("response.content_part.added", place));
+        }
+        self.open = Some(open);
+        events
+    }
+
+    /// Appends to the item at hand, or to a new one if it is of another kind.
     fn grow(&mut self, kind: Kind, text: String) -> Vec<Value> {
         let mut events = Vec::new();
         if self.open.as_ref().is_none_or(|open| open.kind != kind) {
-            events = self.close("completed");
-            let prefix = match kind {
-                Kind::Message => "msg_",
-                Kind::Reasoning => "rs_",
-            };
-            let open = Open {
-                kind,
-                id: self.app.id(prefix),
-                text: String::new(),
-                logprobs: Vec::new(),
-            };
-            let (item, part) = (open.item("in_progress", json!([])), open.part(""));
-            let place = json!({ "output_index": self.output.len(), "item": item });
-            events.push(self.announce("response.output_item.added", place));
-            let place = self.place(&open.id, json!({ "part": part }));
-            events.push(self.announce("response.content_part.added", place));
-            self.open = Some(open);
+            events = self.begin_item(kind, String::new());
         }
         if let Some(mut open) = self.open.take() {
             open.text.push_str(&text);
             let logprobs = std::mem::take(&mut self.logprobs);
-            let mut delta = self.place(&open.id, json!({ "delta": text }));
+            let mut delta = self.place(&open, json!({ "delta": text }));
             if kind == Kind::Message {
                 delta["logprobs"] = logprobs.clone().into();
             }
@@ -161,10 +189,12 @@ impl Building {
         events
     }
 
-    /// Fields that say where a part is, with further ones.
-    fn place(&self, item: &str, fields: Value) -> Value {
-        let mut place =
-            json!({ "item_id": item, "output_index": self.output.len(), "content_index": 0 });
+    /// Fields that say where an item or its part is, with further ones.
+    fn place(&self, open: &Open, fields: Value) -> Value {
+        let mut place = json!({ "item_id": open.id, "output_index": self.output.len() });
+        if open.kind != Kind::Call {
+            place["content_index"] = 0.into();
+        }
         if let (Value::Object(place), Value::Object(fields)) = (&mut place, fields) {
             place.extend(fields);
         }
@@ -176,18 +206,19 @@ impl Building {
         let Some(open) = self.open.take() else {
             return Vec::new();
         };
-        let mut done = self.place(&open.id, json!({ "text": open.text }));
-        if open.kind == Kind::Message {
-            done["logprobs"] = open.logprobs.clone().into();
-        }
-        let part = open.part(&open.text);
-        let item = open.item(status, json!([part.clone()]));
+        let done = match open.kind {
+            Kind::Message => json!({ "text": open.text, "logprobs": open.logprobs }),
+            Kind::Reasoning => json!({ "text": open.text }),
+            Kind::Call => json!({ "name": open.name, "arguments": open.text }),
+        };
+        let done = self.place(&open, done);
         let name = format!("response.{}.done", open.kind.part());
-        let part = self.place(&open.id, json!({ "part": part }));
-        let mut events = vec![
-            self.announce(&name, done),
-            self.announce("response.content_part.done", part),
-        ];
+        let mut events = vec![self.announce(&name, done)];
+        if let Some(part) = open.part(&open.text) {
+            let part = self.place(&open, json!({ "part": part }));
+            events.push(self.announce("response.content_part.done", part));
+        }
+        let item = open.item(status, &open.text);
         events.push(self.item_done(item));
         events
     }
@@ -196,26 +227,6 @@ impl Building {
         let place = json!({ "output_index": self.output.len(), "item": item.clone() });
         self.output.push(item);
         self.announce("response.output_item.done", place)
-    }
-
-    fn call(&mut self, name: &str, arguments: &str) -> Vec<Value> {
-        let mut events = self.close("completed");
-        let (id, call_id, index) = (self.app.id("fc_"), self.app.id("call_"), self.output.len());
-        let item = |status: &str, arguments: &str| {
-            json!({
-                "type": "function_call", "id": id, "call_id": call_id, "name": name, "arguments": arguments,
-                "status": status,
-            })
-        };
-        let begun = json!({ "output_index": index, "item": item("in_progress", "") });
-        let delta = json!({ "item_id": id, "output_index": index, "delta": arguments });
-        let done =
-            json!({ "item_id": id, "output_index": index, "name": name, "arguments": arguments });
-        events.push(self.announce("response.output_item.added", begun));
-        events.push(self.announce("response.function_call_arguments.delta", delta));
-        events.push(self.announce("response.function_call_arguments.done", done));
-        events.push(self.item_done(item("completed", arguments)));
-        events
     }
 
     fn end(&mut self, end: &End) -> Vec<Value> {
@@ -280,7 +291,10 @@ impl Building {
             }
             Event::Text(text) => self.grow(Kind::Message, text),
             Event::Reasoning(text) => self.grow(Kind::Reasoning, text),
-            Event::Call { name, arguments } => self.call(&name, &arguments),
+            Event::CallBegin(name) => self.begin_item(Kind::Call, name),
+            Event::CallArguments(delta) => self.grow(Kind::Call, delta),
+            Event::CallEnd => self.close("completed"),
+            Event::CallVoid => self.close("incomplete"),
             Event::End(end) => self.end(&end),
         }
     }
@@ -344,10 +358,13 @@ mod tests {
             Event::Reasoning("let me ".into()),
             Event::Reasoning("think".into()),
             Event::Text("one moment".into()),
-            Event::Call {
-                name: "f".into(),
-                arguments: "{\"a\": 1}".into(),
-            },
+            Event::CallBegin("f".into()),
+            Event::CallArguments("{\"a\":".into()),
+            Event::CallArguments(" 1}".into()),
+            Event::CallEnd,
+            Event::CallBegin("g".into()),
+            Event::CallArguments("{".into()),
+            Event::CallVoid,
             Event::Text("done".into()),
         ] {
             events.extend(building.take(event));
@@ -358,7 +375,9 @@ mod tests {
         assert_eq!(output[0]["content"][0]["text"], "let me think");
         assert_eq!(output[1]["content"][0]["text"], "one moment");
         assert_eq!(output[2]["arguments"], "{\"a\": 1}");
-        assert_eq!(output[3]["content"][0]["text"], "done");
+        assert_eq!(output[2]["status"], "completed");
+        assert_eq!(output[3]["status"], "incomplete");
+        assert_eq!(output[4]["content"][0]["text"], "done");
         for (index, item) in output.as_array().unwrap().iter().enumerate() {
             let own = |event: &&Value| event["output_index"] == index;
             let own: Vec<&Value> = events.iter().filter(own).collect();

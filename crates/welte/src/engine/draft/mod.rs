@@ -3,16 +3,20 @@
 //! its noise depend on its own sequence only.
 
 mod costs;
+mod model;
 mod ngram;
 mod rate;
 mod synthetic;
 
 pub use synthetic::SyntheticDraft;
 
+use super::EngineOptions;
 use super::sequence::Sequence;
-use crate::Request;
+use crate::{Error, Model, Request};
 use costs::Curve;
+use model::DraftModel;
 use ngram::Ngram;
+use rate::Rate;
 use std::time::Duration;
 use synthetic::Synthetic;
 use welte_table::{CacheKind, CacheSpec, Program};
@@ -23,13 +27,14 @@ const MARGIN: f64 = 1.05;
 const LEAST: f64 = 0.02;
 /// After so many tokens without a round, one is tried as if it were cheap: costs may have changed.
 const PATIENCE: usize = 512;
-/// Guesses of such a trial.
+/// Guesses of such a trial, and the probability that it assumes of a draft model.
 const TRIAL: usize = 3;
+const HOPE: f64 = 0.7;
 /// The longest first chain, after which the cost of a step is known.
 const FIRST_CHAIN: usize = 8;
 
 /// Where guesses of the next tokens come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Speculation {
     /// There are none.
@@ -37,6 +42,8 @@ pub enum Speculation {
     /// What followed the last tokens where they occurred before, in prompt and answer.
     #[default]
     Ngram,
+    /// A smaller model with the same vocabulary, loaded with at least as many slots.
+    Model(Model),
 }
 
 /// What speculation did for a request.
@@ -74,13 +81,15 @@ pub(crate) struct Draft {
 
 enum Source {
     Ngram(Ngram),
+    /// The draft model of the engine, and how often it is right.
+    Model(Rate),
     Synthetic(Synthetic),
 }
 
 impl Draft {
     /// For a request of at most `most` tokens in all, verified in steps of at most `rows` rows. `None`: nothing is guessed.
     pub(crate) fn new(
-        speculation: Speculation,
+        speculation: &Speculation,
         request: &Request,
         most: usize,
         rows: usize,
@@ -90,6 +99,7 @@ impl Draft {
             (Some(draft), _) => Source::Synthetic(Synthetic::new(draft, request)),
             (None, Speculation::Off) => return None,
             (None, Speculation::Ngram) => Source::Ngram(Ngram::new(&request.prompt, most)),
+            (None, Speculation::Model(_)) => Source::Model(Rate::expected(HOPE)),
         };
         Some(Box::new(Draft {
             source,
@@ -103,7 +113,7 @@ impl Draft {
     pub(crate) fn push(&mut self, tokens: &[u32]) {
         match &mut self.source {
             Source::Ngram(ngram) => ngram.push(tokens),
-            Source::Synthetic(_) => {}
+            Source::Model(_) | Source::Synthetic(_) => {}
         }
     }
 
@@ -111,6 +121,7 @@ impl Draft {
     fn probability(&self, nth: usize) -> f64 {
         match &self.source {
             Source::Ngram(ngram) => ngram.probability(nth).unwrap_or(0.0),
+            Source::Model(rate) => rate.value(),
             Source::Synthetic(synthetic) => synthetic.probability(),
         }
     }
@@ -121,14 +132,33 @@ impl Draft {
         (self.wanted, self.agree) = (0, 1.0);
     }
 
-    /// Guesses `count` tokens that follow these.
+    /// True if the draft model guesses.
+    fn is_of_model(&self) -> bool {
+        matches!(self.source, Source::Model(_))
+    }
+
+    /// At most `count` guesses of what follows these tokens. Those of the draft model have been made.
     pub(crate) fn guess(&mut self, tokens: &[u32], count: usize) -> &[u32] {
-        self.tokens.clear();
         match &mut self.source {
-            Source::Ngram(ngram) => ngram.guess(tokens, count, &mut self.tokens),
-            Source::Synthetic(synthetic) => synthetic.guess(tokens, count, &mut self.tokens),
+            Source::Ngram(ngram) => {
+                self.tokens.clear();
+                ngram.guess(tokens, count, &mut self.tokens);
+            }
+            Source::Synthetic(synthetic) => {
+                self.tokens.clear();
+                synthetic.guess(tokens, count, &mut self.tokens);
+            }
+            Source::Model(_) => self.tokens.truncate(count),
         }
         &self.tokens
+    }
+
+    /// Takes note of how many guesses of the last step were right.
+    pub(crate) fn verified(&mut self, right: usize) {
+        if let Source::Model(rate) = &mut self.source {
+            let wrong = usize::from(right < self.tokens.len());
+            (0..right + wrong).for_each(|nth| rate.count(nth < right));
+        }
     }
 }
 
@@ -148,19 +178,52 @@ pub(crate) struct Speculator {
     idle: usize,
     /// Sequences in the order in which they were promised a row.
     promised: Vec<u32>,
+    /// The draft model, unless there is none or it has failed.
+    model: Option<DraftModel>,
 }
 
 impl Speculator {
-    /// For steps of at most so many rows.
-    pub(crate) fn new(most: usize, rows: usize, always: bool) -> Speculator {
+    /// For steps of at most `rows` rows and drafts of at most `most` guesses.
+    pub(crate) fn new(most: usize, rows: usize) -> Speculator {
         Speculator {
             most: most.min(rows.saturating_sub(1)),
-            always,
+            always: false,
             chain: Curve::new(rows),
             round: Curve::new(rows),
             guess: 0.0,
             idle: 0,
             promised: Vec::with_capacity(rows),
+            model: None,
+        }
+    }
+
+    /// For an engine of a model. `None`: wrong guesses would do harm.
+    pub(crate) fn of(model: &Model, options: &EngineOptions) -> Result<Option<Speculator>, Error> {
+        if !can_roll_back(model.program()) {
+            return Ok(None);
+        }
+        let rows = model.rows_of(model.inner.decode);
+        let mut speculator = Speculator::new(options.draft_max, rows);
+        speculator.always = options.speculate_always;
+        if let Speculation::Model(draft) = &options.speculation {
+            model::check(model, draft)?;
+            speculator.model = Some(DraftModel::new(draft, rows)?);
+        }
+        Ok(Some(speculator))
+    }
+
+    /// Lets the draft model guess as planned. True if the time that it took is that of guesses.
+    pub(crate) fn guess(&mut self, running: &mut [Sequence]) -> bool {
+        let Some(model) = &mut self.model else {
+            return true;
+        };
+        match model.guess(running) {
+            Ok(only) => only,
+            Err(_) => {
+                // Nobody depends on guesses.
+                self.model = None;
+                false
+            }
         }
     }
 
@@ -179,20 +242,29 @@ impl Speculator {
         self.idle += tokens;
     }
 
-    /// A step of so many rows verified guesses. `drafted` is the longest draft.
+    /// A step of so many rows verified guesses. `drafted` is the longest draft, `drafting` the time in which it was made.
     pub(crate) fn verified(
         &mut self,
         rows: usize,
         drafted: usize,
-        drafting: Duration,
+        drafting: Option<Duration>,
         verifying: Duration,
     ) {
         self.round.measure(rows, verifying.as_secs_f64());
-        if drafted > 0 {
+        if let (Some(drafting), 1..) = (drafting, drafted) {
             let each = drafting.as_secs_f64() / drafted as f64;
             self.guess += 0.25 * (each - self.guess);
         }
         self.idle = 0;
+    }
+
+    /// The probability that guess `nth` is right if those before it are.
+    fn chance(&self, draft: &Draft, nth: usize) -> f64 {
+        match &draft.source {
+            Source::Model(_) if self.model.is_none() => 0.0,
+            Source::Model(rate) if self.is_trial() => rate.value().max(HOPE),
+            _ => draft.probability(nth),
+        }
     }
 
     fn is_trial(&self) -> bool {
@@ -233,7 +305,7 @@ impl Speculator {
         let wanted = self.plain(sequences) * MARGIN;
         let (mut agree, mut expected) = (1.0, sequences as f64);
         for nth in 0..self.limit(remaining) {
-            agree *= draft.probability(nth);
+            agree *= self.chance(draft, nth);
             if agree < LEAST {
                 break;
             }
@@ -269,7 +341,7 @@ impl Speculator {
                 let decodes = sequence.is_decoding();
                 let draft = sequence.draft.as_mut();
                 let draft = draft.filter(|draft| decodes && draft.wanted < limit)?;
-                Some((at, draft.agree * draft.probability(draft.wanted), draft))
+                Some((at, draft.agree * self.chance(draft, draft.wanted), draft))
             });
             let next = candidates.max_by(|a, b| a.1.total_cmp(&b.1));
             let Some((at, agree, draft)) = next.filter(|next| next.1 >= LEAST) else {
@@ -307,16 +379,16 @@ mod tests {
             }),
             ..Request::new(vec![1])
         };
-        Draft::new(Speculation::Off, &request, 100, 16).unwrap()
+        Draft::new(&Speculation::Off, &request, 100, 16).unwrap()
     }
 
     /// A step of one row takes a second, and each further row `more`.
     fn speculator(more: f64) -> Speculator {
-        let mut speculator = Speculator::new(16, 16, false);
+        let mut speculator = Speculator::new(16, 16);
         speculator.decoded(1, 8, Duration::from_secs(1));
         for rows in 2..=16u32 {
             let took = Duration::from_secs_f64(1.0 + more * f64::from(rows - 1));
-            speculator.verified(rows as usize, 0, Duration::ZERO, took);
+            speculator.verified(rows as usize, 0, None, took);
         }
         speculator
     }
@@ -330,7 +402,7 @@ mod tests {
         assert!(!speculator(0.1).pays(&draft(0.8), 1, 1));
         assert!(speculator(0.1).pays(&draft(0.8), 2, 1));
         // Nothing is known yet.
-        assert!(!Speculator::new(16, 16, false).pays(&draft(1.0), 100, 1));
+        assert!(!Speculator::new(16, 16).pays(&draft(1.0), 100, 1));
     }
 
     #[test]
@@ -340,7 +412,7 @@ mod tests {
         assert!(!speculator.pays(&draft(0.8), 100, 1));
         speculator.decoded(1, 1, Duration::from_secs(1));
         assert!(speculator.pays(&draft(0.8), 100, 1));
-        speculator.verified(3, 2, Duration::ZERO, Duration::from_secs(3));
+        speculator.verified(3, 2, None, Duration::from_secs(3));
         assert!(!speculator.pays(&draft(0.8), 100, 1));
     }
 }

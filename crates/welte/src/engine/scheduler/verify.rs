@@ -21,12 +21,13 @@ impl Scheduler {
     /// Guesses as planned, and verifies the guesses by one step. Returns the tokens that it made.
     pub(super) fn verify(&mut self, context: &mut dyn Context) -> Result<usize, ContextLost> {
         let begun = Instant::now();
+        let speculator = self.speculator.as_mut();
+        let only_guesses = speculator.is_none_or(|s| s.guess(&mut self.running));
         self.rows.clear();
         self.picks.clear();
         let mut longest = 0;
         for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
             let guesses = sequence.planned - 1;
-            longest = longest.max(guesses);
             let (first, slot) = (sequence.computed, sequence.slot);
             let mut token = sequence.tokens[first];
             let mut row = |position: usize, draft: Option<u32>| {
@@ -51,6 +52,7 @@ impl Scheduler {
             for (position, guess) in (first..).zip(guessed) {
                 row(position, Some(*guess));
             }
+            longest = longest.max(guessed.len());
             row(first + guessed.len(), None);
             sequence.planned = guessed.len() + 1;
         }
@@ -64,6 +66,7 @@ impl Scheduler {
         }
         let verifying = begun.elapsed() - drafting;
         if let Some(speculator) = &mut self.speculator {
+            let drafting = only_guesses.then_some(drafting);
             speculator.verified(self.rows.len(), longest, drafting, verifying);
         }
         let mut chosen = &self.chosen[..];
@@ -74,6 +77,9 @@ impl Scheduler {
             let accepted = accept(sequence, own);
             tokens += accepted;
             if own.len() > 1 {
+                if let Some(draft) = &mut sequence.draft {
+                    draft.verified(accepted.saturating_sub(1));
+                }
                 sequence.out.report(|report| {
                     let figures = &mut report.speculated;
                     figures.rounds += 1;

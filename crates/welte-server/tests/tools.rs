@@ -1,0 +1,264 @@
+//! Answers that must have a form: schemas, grammars, and calls of tools.
+
+mod common;
+
+use axum::Router;
+use common::{post, server, with};
+use serde_json::{Value, json};
+
+/// Writes tools and calls as Hermes and Qwen do.
+const TEMPLATE: &str = r#"{%- if tools %}Tools: {% for tool in tools %}{{ tool | tojson }}{% endfor %}
+Call one by <tool_call>{"name": NAME, "arguments": {}}</tool_call>
+{% endif %}
+{%- for message in messages %}{{ message.role }}: {{ message.content }}
+{%- for call in message.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}
+{% endfor %}
+{%- if add_generation_prompt %}assistant: {% endif %}"#;
+
+fn with_tools() -> Router {
+    with(|options| options.chat_template = Some(TEMPLATE.to_string()))
+}
+
+fn question() -> Value {
+    json!([{ "role": "user", "content": "How many foxes are there?" }])
+}
+
+/// A schema that every answer meets after a few tokens.
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "animal": { "enum": ["fox", "bear"] },
+            "count": { "type": "integer", "minimum": 1, "maximum": 9 },
+        },
+        "required": ["animal", "count"], "additionalProperties": false,
+    })
+}
+
+fn check(text: &str) {
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert!(
+        value["animal"] == "fox" || value["animal"] == "bear",
+        "{text}"
+    );
+    assert!(
+        (1..10).contains(&value["count"].as_u64().unwrap()),
+        "{text}"
+    );
+    assert_eq!(value.as_object().unwrap().len(), 2);
+}
+
+fn tools() -> Value {
+    let function = |name: &str| {
+        json!({ "type": "function", "function": {
+            "name": name, "description": "Counts animals.", "parameters": schema(),
+        }})
+    };
+    json!([function("count_animals"), function("count_plants")])
+}
+
+#[tokio::test]
+async fn answers_meet_their_schema() {
+    let server = server();
+    for seed in 0..4 {
+        let format = json!({ "type": "json_schema", "json_schema": {
+            "name": "count", "strict": true, "schema": schema(),
+        }});
+        let body = json!({
+            "messages": question(), "temperature": 1.5, "seed": seed, "max_tokens": 100,
+            "response_format": format,
+        });
+        let chat = post(&server, "/v1/chat/completions", body).await.json();
+        let text = chat["choices"][0]["message"]["content"].as_str();
+        check(text.unwrap_or_else(|| panic!("{chat}")));
+        assert_eq!(chat["choices"][0]["finish_reason"], "stop");
+        let format = json!({ "type": "json_schema", "name": "count", "schema": schema() });
+        let body = json!({
+            "input": question(), "temperature": 1.5, "seed": seed, "max_output_tokens": 100,
+            "text": { "format": format },
+        });
+        let response = post(&server, "/v1/responses", body).await.json();
+        assert_eq!(response["output"][0]["content"][0]["text"], text.unwrap());
+        assert_eq!(
+            (&response["status"], &response["text"]["format"]),
+            (&json!("completed"), &format)
+        );
+        let options = json!({ "temperature": 1.5, "seed": seed, "num_predict": 100 });
+        let body = json!({
+            "model": "demo", "messages": question(), "options": options, "stream": false, "format": schema(),
+        });
+        let ollama = post(&server, "/api/chat", body).await.json();
+        assert_eq!(ollama["message"]["content"], text.unwrap());
+        let body =
+            json!({ "prompt": "Foxes: ", "n_predict": 100, "seed": seed, "json_schema": schema() });
+        let llama = post(&server, "/completion", body).await.json();
+        check(llama["content"].as_str().unwrap());
+        let body = json!({ "prompt": "Foxes: ", "max_tokens": 9, "seed": seed, "grammar": "root ::= [a-f]{3}" });
+        let completion = post(&server, "/v1/completions", body).await.json();
+        let text = completion["choices"][0]["text"].as_str().unwrap();
+        assert!(
+            text.len() == 3 && text.bytes().all(|b| (b'a'..=b'f').contains(&b)),
+            "{text}"
+        );
+    }
+    let body = json!({
+        "messages": question(), "temperature": 1.5, "max_tokens": 30,
+        "response_format": { "type": "json_object" },
+    });
+    let chat = post(&server, "/v1/chat/completions", body).await.json();
+    let text = chat["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(text.trim_start().starts_with('{'), "{text}");
+}
+
+#[tokio::test]
+async fn a_call_that_is_required_is_made() {
+    let server = with_tools();
+    for (choice, name) in [
+        (json!("required"), None),
+        (
+            json!({ "type": "function", "function": { "name": "count_plants" } }),
+            Some("count_plants"),
+        ),
+    ] {
+        let body = json!({
+            "messages": question(), "temperature": 1.5, "seed": 3, "max_tokens": 200, "tools": tools(),
+            "tool_choice": choice,
+        });
+        let whole = post(&server, "/v1/chat/completions", body.clone())
+            .await
+            .json();
+        assert_eq!(
+            whole["choices"][0]["finish_reason"], "tool_calls",
+            "{whole}"
+        );
+        let calls = &whole["choices"][0]["message"]["tool_calls"];
+        assert_eq!(calls.as_array().unwrap().len(), 1);
+        let function = calls[0]["function"].clone();
+        check(function["arguments"].as_str().unwrap());
+        assert!(
+            name.is_none_or(|name| function["name"] == name),
+            "{function}"
+        );
+        let mut streamed = body;
+        streamed["stream"] = true.into();
+        let events = post(&server, "/v1/chat/completions", streamed)
+            .await
+            .events();
+        let parts = |field: &str| -> String {
+            let part = |event: &Value| {
+                let call = event.pointer("/choices/0/delta/tool_calls/0/function")?;
+                Some(call[field].as_str()?.to_string())
+            };
+            events.iter().filter_map(part).collect()
+        };
+        assert_eq!(parts("name"), function["name"]);
+        assert_eq!(parts("arguments"), function["arguments"]);
+    }
+    let flat: Vec<Value> = tools()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| {
+            let mut function = tool["function"].clone();
+            function["type"] = "function".into();
+            function
+        })
+        .collect();
+    let body = json!({
+        "input": question(), "temperature": 1.5, "seed": 3, "max_output_tokens": 200, "tools": flat,
+        "tool_choice": { "type": "function", "name": "count_plants" },
+    });
+    let whole = post(&server, "/v1/responses", body.clone()).await.json();
+    let call = &whole["output"][0];
+    assert_eq!(
+        (&call["type"], &call["name"]),
+        (&json!("function_call"), &json!("count_plants"))
+    );
+    check(call["arguments"].as_str().unwrap());
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let events = post(&server, "/v1/responses", streamed).await.events();
+    let deltas: String = events.iter().filter_map(|e| e["delta"].as_str()).collect();
+    assert_eq!(deltas, call["arguments"]);
+    assert_eq!(events[events.len() - 1]["type"], "response.completed");
+    // The result goes back.
+    let body = json!({
+        "input": [{ "type": "function_call_output", "call_id": call["call_id"], "output": "7" }],
+        "previous_response_id": whole["id"], "max_output_tokens": 4, "tools": flat,
+    });
+    let next = post(&server, "/v1/responses", body).await;
+    assert_eq!(next.status, 200, "{}", next.text);
+    let tool = |tool: &Value| json!({ "name": tool["name"], "input_schema": tool["parameters"] });
+    let own: Vec<Value> = flat.iter().map(tool).collect();
+    let body = json!({
+        "model": "demo", "messages": question(), "temperature": 1.5, "seed": 3, "max_tokens": 200, "tools": own,
+        "tool_choice": { "type": "any" },
+    });
+    let message = post(&server, "/v1/messages", body).await.json();
+    assert_eq!(message["stop_reason"], "tool_use", "{message}");
+    check(&message["content"][0]["input"].to_string());
+}
+
+#[tokio::test]
+async fn what_cannot_be_enforced_is_refused() {
+    let (server, plain) = (with_tools(), server());
+    let chat = async |server: &Router, field: &str, value: Value, tools: Value| {
+        let mut body = json!({ "messages": question(), "max_tokens": 4, "tools": tools });
+        body[field] = value;
+        let reply = post(server, "/v1/chat/completions", body).await;
+        assert_eq!(reply.status, 400, "{}", reply.text);
+        reply.json()["error"].clone()
+    };
+    let schema_of =
+        |schema: Value| json!({ "type": "json_schema", "json_schema": { "schema": schema } });
+    let error = chat(
+        &server,
+        "response_format",
+        schema_of(json!({ "properties": { "a": { "not": { "type": "string" } } } })),
+        json!([]),
+    )
+    .await;
+    assert_eq!(error["param"], "response_format.json_schema.schema");
+    assert!(
+        error["message"].as_str().unwrap().contains("/properties/a"),
+        "{error}"
+    );
+    let error = chat(&server, "response_format", schema_of(schema()), tools()).await;
+    assert!(
+        error["message"].as_str().unwrap().contains("tools"),
+        "{error}"
+    );
+    let error = chat(
+        &server,
+        "response_format",
+        json!({ "type": "yaml" }),
+        json!([]),
+    )
+    .await;
+    assert_eq!(error["param"], "response_format.type");
+    let error = chat(&server, "grammar", json!("root ::= (\"a\""), json!([])).await;
+    assert_eq!(error["param"], "grammar");
+    let error = chat(&server, "tool_choice", json!("required"), json!([])).await;
+    assert_eq!(error["param"], "tool_choice");
+    let other = json!({ "type": "function", "function": { "name": "other" } });
+    let error = chat(&server, "tool_choice", other, tools()).await;
+    assert_eq!(error["param"], "tool_choice");
+    let error = chat(&server, "tool_choice", json!("sometimes"), tools()).await;
+    assert_eq!(error["param"], "tool_choice");
+    let error = chat(&plain, "tool_choice", json!("required"), tools()).await;
+    assert_eq!(error["param"], "tools");
+    let mut strict = tools();
+    strict[1]["function"]["strict"] = true.into();
+    let error = chat(&server, "tool_choice", json!("auto"), strict).await;
+    assert_eq!(error["param"], "tools[1].function.strict");
+    let mut body = json!({ "prompt": "a", "json_schema": schema() });
+    body["grammar"] = "root ::= \"a\"".into();
+    let reply = post(&plain, "/completion", body).await;
+    assert!(
+        reply.text.contains("cannot be combined with json_schema"),
+        "{}",
+        reply.text
+    );
+}
