@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Runs the official clients against `welte serve` with the bundled model.
 
-    pip install openai anthropic ollama
+    pip install openai anthropic ollama && npm install openai
     cargo build --release
-    tools/test-clients.py target/release/welte
+    NODE_PATH=node_modules tools/test-clients.py target/release/welte
 
-A client that is not installed is an error. `--only NAME` runs one of them.
+A client that is not installed is an error. `--only NAME` (repeatable) runs some of them. tools/test-clients installs everything
+and runs this script with every version that must work.
 """
 
 import argparse
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -101,7 +103,8 @@ def test_anthropic(url):
     import anthropic
 
     client = anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0)
-    ask = {"model": "demo", "messages": QUESTION, "max_tokens": 24, "temperature": 0}
+    # Newer clients know no sampling fields.
+    ask = {"model": "demo", "messages": QUESTION, "max_tokens": 24, "extra_body": {"temperature": 0}}
     whole = client.messages.create(**ask)
     check(whole.stop_reason == "max_tokens", f"the answer is {whole}")
     with client.messages.stream(**ask) as stream:
@@ -143,13 +146,18 @@ def test_ollama(url):
         sys.exit("error: ResponseError is missing")
 
 
-TESTS = {"openai": test_openai, "anthropic": test_anthropic, "ollama": test_ollama}
+def test_npm(url):
+    script = pathlib.Path(__file__).with_name("test-clients.mjs")
+    subprocess.run(["node", script, url, KEY], check=True)
+
+
+TESTS = {"openai": test_openai, "anthropic": test_anthropic, "ollama": test_ollama, "npm": test_npm}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("welte", help="the binary")
-    parser.add_argument("--only", choices=TESTS)
+    parser.add_argument("--only", choices=TESTS, action="append")
     args = parser.parse_args()
     command = [args.welte, "serve", "-m", "models/demo.gguf", "--port", "0", "--api-key", KEY]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -161,7 +169,7 @@ def main():
                 break
         check(url, "the server did not start")
         for name, test in TESTS.items():
-            if args.only in (None, name):
+            if not args.only or name in args.only:
                 test(url)
                 print(f"{name}: ok")
     finally:

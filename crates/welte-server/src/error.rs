@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 /// The APIs, which differ in the format of their errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +72,11 @@ impl Failure {
     }
 
     pub(crate) fn body(&self, api: Api) -> Value {
-        let (code, message) = (self.status.as_u16(), &self.message);
+        let (code, message) = (self.status.as_u16(), shortened(&self.message));
+        let field = self.field.as_deref().map(shortened);
         match api {
             Api::OpenAi => json!({"error": {
-                "message": message, "type": self.openai_type(), "param": self.field, "code": self.openai_code(),
+                "message": message, "type": self.openai_type(), "param": field, "code": self.openai_code(),
             }}),
             Api::Anthropic => json!({
                 "type": "error", "error": {"type": self.anthropic_type(), "message": message},
@@ -173,6 +175,14 @@ impl From<welte::Error> for Failure {
 impl From<welte_text::Error> for Failure {
     fn from(error: welte_text::Error) -> Failure {
         Failure::from(welte::Error::from(error))
+    }
+}
+
+/// A text without what follows the first 1000 bytes: a message may quote the request.
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.len() > 1000 {
+        true => format!("{}…", &text[..text.floor_char_boundary(1000)]).into(),
+        false => text.into(),
     }
 }
 

@@ -159,7 +159,9 @@ async fn many_clients_get_their_texts_and_leave_nothing_behind() {
             while Instant::now() < end {
                 turn = turn.wrapping_mul(29).wrapping_add(17 + client as usize);
                 let variant = turn % VARIANTS;
-                let leave = (turn / VARIANTS % 3 == 0).then_some(1 + turn / 7 % 20);
+                let leave = (turn / VARIANTS)
+                    .is_multiple_of(3)
+                    .then_some(1 + turn / 7 % 20);
                 let seen = ask(address, &body(variant), leave).await.unwrap();
                 if seen.status == 429 {
                     totals.refused.fetch_add(1, Ordering::Relaxed);

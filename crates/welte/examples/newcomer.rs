@@ -7,7 +7,8 @@
 
 use std::time::{Duration, Instant};
 use welte::{
-    Engine, EngineOptions, Error, LoadOptions, Model, PrefixStoreOptions, Request, Stream,
+    Engine, EngineOptions, Error, LoadOptions, Model, PrefixStoreOptions, Request, Speculation,
+    Stream,
 };
 
 /// Prompt of each running stream.
@@ -20,6 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut number = |default: usize| words.next().map_or(Ok(default), |word| word.parse());
     let (streams, prompt, tokens) = (number(16)?, number(16384)?, number(256)?);
     let mut how = EngineOptions::default();
+    // Random weights repeat themselves.
+    how.speculation = Speculation::Off;
     how.prefix_store = words.next().map(|folder| PrefixStoreOptions {
         dir: folder.into(),
         bytes: 64 << 30,

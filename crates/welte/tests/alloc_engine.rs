@@ -5,7 +5,7 @@ mod allocations;
 mod common;
 
 use common::*;
-use welte::{DeviceChoice, Engine, EngineOptions, Request, Stream, SyntheticDraft};
+use welte::{DeviceChoice, Engine, EngineOptions, Request, Speculation, Stream, SyntheticDraft};
 
 #[test]
 fn a_running_batch_allocates_nothing() {
@@ -15,15 +15,25 @@ fn a_running_batch_allocates_nothing() {
     });
     let model = load(TINY, &options);
     // Guesses are verified wherever there are any.
-    let how = with(EngineOptions::default(), |o| o.speculate_always = true);
-    let engine = Engine::new(&model, &how).unwrap();
-    for round in 0..2u64 {
+    let engine = |speculation| {
+        let how = with(EngineOptions::default(), |o| {
+            (o.speculation, o.speculate_always) = (speculation, true);
+        });
+        Engine::new(&model, &how).unwrap()
+    };
+    let (plain, drafting) = (
+        engine(Speculation::Off),
+        engine(Speculation::Model(model.clone())),
+    );
+    for round in 0..4u64 {
+        let by_model = round % 2 == 1;
+        let engine = if by_model { &drafting } else { &plain };
         let submit = |n: u64| {
             let mut request = Request::new(prompt(30 + 20 * n as usize, &model));
             request.options.max_tokens = 120;
             request.options.ignore_end = true;
             request.options.sampling = sampled(10 * round + n);
-            request.synthetic_draft = Some(SyntheticDraft {
+            request.synthetic_draft = (!by_model).then(|| SyntheticDraft {
                 agreement: 0.5,
                 ..SyntheticDraft::default()
             });

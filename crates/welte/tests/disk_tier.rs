@@ -115,6 +115,66 @@ fn another_engine_finds_the_prefix() {
     assert_eq!(rest[0].cached_tokens, 0);
 }
 
+/// Answers of the I/O thread go to the sequence that asked, and pages that were read count as used.
+#[test]
+fn two_prompts_are_restored_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = with_pool(2, 0);
+    let texts = [text(1, 200, &model), text(2, 330, &model)];
+    answers(&model, folder.path(), &[&texts[0], &texts[1]]);
+    let files = || {
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        entries.map(|entry| entry.unwrap().path())
+    };
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(5000);
+    for file in files() {
+        let file = std::fs::File::options().append(true).open(file).unwrap();
+        file.set_modified(old).unwrap();
+    }
+    // Both are there before the first turn.
+    let (engine, mut driver) =
+        Engine::without_thread(&model, &store(folder.path()), Box::new(|context| context)).unwrap();
+    let streams = texts.each_ref().map(|text| {
+        let request = request(text.clone(), 7);
+        engine.submit(request).unwrap()
+    });
+    while !driver.is_idle() {
+        driver.turn().unwrap();
+    }
+    let cached = streams.map(|stream| stream.complete().unwrap().1.cached_tokens);
+    assert_eq!(cached, [3 * PAGE, 5 * PAGE]);
+    drop((engine, driver));
+    let used = |path: &std::path::PathBuf| {
+        let modified = path.metadata().unwrap().modified().unwrap();
+        path.extension().is_some_and(|end| end == "page") && modified > old
+    };
+    assert_eq!(files().filter(used).count(), 8);
+}
+
+/// At its end an engine writes only what the store may hold: the pages nearest to the start of a text.
+#[test]
+fn a_small_store_keeps_the_start_of_a_text() {
+    let model = with_pool(1, 0);
+    let text = text(1, 400, &model);
+    let large = tempfile::tempdir().unwrap();
+    answers(&model, large.path(), &[&text]);
+    let entries = std::fs::read_dir(large.path()).unwrap();
+    let sizes = entries.map(|entry| entry.unwrap().metadata().unwrap().len());
+    let file = sizes.max().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = store(folder.path());
+    options.prefix_store.as_mut().unwrap().bytes = 3 * file + file / 2;
+    let ask = || {
+        let engine = Engine::new(&model, &options).unwrap();
+        let cached = answer(&engine, &text).cached_tokens;
+        engine.shutdown();
+        (cached, engine.prefix_store().unwrap())
+    };
+    let (_, status) = ask();
+    assert_eq!((status.pages_written, status.pages_lost), (3, 0));
+    assert_eq!(ask().0, 3 * PAGE);
+}
+
 #[test]
 fn a_store_needs_a_model_that_was_loaded_for_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -232,11 +292,10 @@ fn many_requests_with_a_store_get_the_tokens_of_a_request_alone() {
             }
         }
         for (text, stream) in streams {
-            assert_eq!(
-                stream.complete().unwrap().1.tokens,
-                expected[text],
-                "text {text}"
-            );
+            let outcome = stream.complete().unwrap().1;
+            assert_eq!(outcome.tokens, expected[text], "text {text}");
+            // Also of a request that was preempted and read its own pages.
+            assert!(outcome.cached_tokens < outcome.prompt_tokens);
         }
         engine.shutdown();
         let status = engine.prefix_store().unwrap();

@@ -154,6 +154,25 @@ fn stop_tokens_end_a_request_after_the_least_number(device: DeviceChoice) {
 }
 
 #[test]
+fn forced_tokens_have_their_entries() {
+    let model = demo(DeviceChoice::CPU);
+    let engine = Engine::new(&model, &EngineOptions::default()).unwrap();
+    let mut request = Request::new(model.encode("Once upon a time").unwrap());
+    // The text behind the first word is forced.
+    let texts = ["yes, that is how it was", "no, that is not how it was"];
+    let texts = texts.map(String::from).to_vec();
+    request.options.constraint = Some(welte::Constraint::Choice(texts));
+    request.options.logprobs = Some(2);
+    let mut stream = engine.submit(request).unwrap();
+    let tokens = tokens_of(&mut stream);
+    let answers = stream.take_logprobs();
+    let of: Vec<u32> = answers.iter().map(Logprobs::token).collect();
+    assert_eq!(of, tokens);
+    let chosen = answers.iter().filter(|a| a.top().len() == 2).count();
+    assert!(chosen > 0 && chosen < tokens.len(), "{answers:?}");
+}
+
+#[test]
 fn impossible_options_are_refused() {
     let model = tiny(DeviceChoice::CPU);
     let engine = Engine::new(&model, &EngineOptions::default()).unwrap();

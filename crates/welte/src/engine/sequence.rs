@@ -292,7 +292,9 @@ impl Sequence {
         for _ in 0..count {
             let forced = self.guide.as_ref().and_then(Guide::take_forced);
             let Some(token) = forced else { break };
-            if !self.append(token, None) {
+            // Nothing else could have come. Each token of the stream has its entry.
+            let certain = self.top.map(|_| Logprobs::new(token, 0.0));
+            if !self.append(token, certain.as_ref()) {
                 return false;
             }
         }

@@ -139,9 +139,34 @@ impl Shared {
     pub(crate) fn closed(&self, why: Option<String>) {
         let late = {
             let mut inbox = self.inbox();
-            inbox.closed = Some(why);
+            inbox.closed = Some(why.clone());
             std::mem::take(&mut inbox.arrivals)
         };
-        drop(late);
+        for mut sequence in late {
+            sequence.end = Some(Err(Error::EngineStopped { why: why.clone() }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::channel::{Channel, Next};
+    use crate::{LoadOptions, Model, Request};
+
+    #[test]
+    fn a_request_that_comes_too_late_learns_why() {
+        let mut options = LoadOptions::default();
+        options.context = 64;
+        let model = Model::load("synthetic:tiny:q8_0", &options, &mut |_| ()).unwrap();
+        let out = |most| Channel::new(most, Arc::default());
+        let sequence = Sequence::new(&model, &Request::new(vec![1]), out).unwrap();
+        let (out, shared) = (sequence.out.clone(), Arc::new(Shared::new(1, 1)));
+        shared.push(sequence).unwrap();
+        shared.closed(Some("a fault".to_string()));
+        let Some(Next::End(Err(error))) = out.next() else {
+            panic!("the request has not ended");
+        };
+        assert!(error.to_string().contains("a fault"), "{error}");
     }
 }

@@ -541,3 +541,23 @@ fn damaged_and_old_rates_are_not_used() {
     set_age(&path, 25 * 3600);
     assert_eq!(open(&folder).kept_rates(), Rates::default());
 }
+
+/// A store does not see what another process writes, so it lists the folder from time to time.
+#[test]
+fn files_of_another_process_count_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, bytes) = one_file(&folder);
+    let mut options = options(&folder);
+    options.bytes = 100 * bytes.len() as u64;
+    let mut store = PrefixStore::open(&options, layout(), DEVICE);
+    let mut other = open(&folder);
+    for text in 0..60 {
+        write(&mut other, &[1000 + text; 4]);
+    }
+    drop(other);
+    for text in 0..80 {
+        write(&mut store, &[2000 + text; 4]);
+    }
+    drop(store);
+    assert_eq!(files(&folder).len(), 100);
+}

@@ -207,7 +207,7 @@ impl Speculator {
         speculator.always = options.speculate_always;
         if let Speculation::Model(draft) = &options.speculation {
             model::check(model, draft)?;
-            speculator.model = Some(DraftModel::new(draft, rows)?);
+            speculator.model = Some(DraftModel::new(draft, model, rows)?);
         }
         Ok(Some(speculator))
     }

@@ -15,6 +15,8 @@ const HISTORY: usize = 1024;
 pub(crate) struct DraftModel {
     context: Box<dyn Context>,
     program: Arc<Program>,
+    /// Tokens of the other model. A vocabulary may be padded.
+    vocab: u32,
     decode: usize,
     prompt: usize,
     pools: Vec<PagePool>,
@@ -84,8 +86,8 @@ pub(crate) fn check(model: &Model, draft: &Model) -> Result<(), Error> {
 }
 
 impl DraftModel {
-    /// Makes a context. `rows`: the most guesses of a sequence.
-    pub(crate) fn new(draft: &Model, rows: usize) -> Result<DraftModel, Error> {
+    /// Makes a context, to guess for a model. `rows`: the most guesses of a sequence.
+    pub(crate) fn new(draft: &Model, model: &Model, rows: usize) -> Result<DraftModel, Error> {
         let context = draft.inner.loaded.context()?;
         let program = context.program().clone();
         let slot = |_| Slot {
@@ -101,6 +103,7 @@ impl DraftModel {
             told: false,
         };
         Ok(DraftModel {
+            vocab: model.vocab(),
             decode: draft.inner.decode,
             prompt: draft.inner.prompt,
             pools: program
@@ -156,13 +159,16 @@ impl DraftModel {
             });
         }
         let most = self.context.chain_slots().max(1);
-        let slots = &mut self.slots;
+        let (slots, vocab) = (&mut self.slots, self.vocab);
         for starts in self.starts.chunks(most) {
             self.context.chain(starts, &self.control, &mut |emitted| {
                 let slot = &mut slots[emitted.slot as usize];
-                slot.guesses.push(emitted.token);
                 slot.computed += 1;
-                true
+                let known = emitted.token < vocab;
+                if known {
+                    slot.guesses.push(emitted.token);
+                }
+                known
             })?;
         }
         for sequence in running.iter_mut().filter(|s| wants(s)) {
