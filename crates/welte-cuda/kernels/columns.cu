@@ -27,7 +27,10 @@ constexpr u32 TILE = 128, CHUNK = 128, THREADS = 256;
 constexpr u32 ACROSS = COLUMNS >= 64 ? 2 : 1; // warps that share matrix rows
 constexpr u32 WARP_N = 16 * ACROSS, WARP_COLUMNS = COLUMNS / ACROSS;
 constexpr u32 VALUES = WARP_N / 16 * (WARP_COLUMNS / 8); // of four sums, per thread
+constexpr u32 TOGETHER = WARP_COLUMNS >= 32 ? 4 : WARP_COLUMNS / 8; // of eight columns, whose products take turns
 constexpr u32 FLIGHT = 4; // blocks whose sums are loaded at once
+constexpr u32 UNROLLED = VALUES < 4 ? VALUES : 4;
+constexpr u32 PARTIAL = VALUES * THREADS; // sums of a tile, in fours
 constexpr u32 X_BYTES = COLUMNS * CHUNK * 2;
 
 // A chunk's part of plane P, per matrix row.
@@ -127,40 +130,46 @@ __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b
 #endif
 }
 
-// Stores the sums of a tile. The values that they are added to are all loaded first.
-__device__ __forceinline__ void store_sums(const GemmArgs& a, u32 first_n, u32 warp_n, u32 first_row, u32 live,
-                                           const float (&sums)[WARP_N / 16][WARP_COLUMNS / 8][4]) {
+// Adds the sums of the blocks that share a tile, in the order of k, and stores the results. `first` is this thread's first
+// value of the first block, `next` that of the second one; the others follow at `stride`. A loop with little code: it runs once per tile, and code that is
+// not in the instruction cache is slow.
+__device__ __forceinline__ void store_tile(const GemmArgs& a, const float4* first, const float4* next, u32 stride, u32 others, u32 first_n, u32 warp_n,
+                                           u32 first_row, u32 live) {
     const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    if (a.epilogue == ACT_MUL) {
+#pragma unroll UNROLLED
+    for (u32 v = 0; v < VALUES; v++) {
+        const u32 n = warp_n + v / (WARP_COLUMNS / 8) * 16, row = first_row + v % (WARP_COLUMNS / 8) * 8 + 2 * t;
+        float before[4] = {};
+        if (a.epilogue == ADD) {
 #pragma unroll
-        for (u32 i = 0; i < WARP_N / 16; i++)
+            for (u32 q = 0; q < 4; q++) {
+                const u32 r = row + q % 2, column = first_n + n + g + q / 2 * 8;
+                if (r < live && column < a.columns) before[q] = __ldcg(row_of_y(a, nullptr, r) + column);
+            }
+        }
+        const float4 mine = __ldcg(first + v * THREADS);
+        float s[4] = {mine.x, mine.y, mine.z, mine.w};
+        for (u32 o = 0; o < others; o += FLIGHT) {
+            float4 more[FLIGHT];
 #pragma unroll
-            for (u32 j = 0; j < WARP_COLUMNS / 8; j++) finish(a, nullptr, first_n, warp_n + 16 * i, first_row + 8 * j + 2 * t, live, sums[i][j]);
-        return;
+            for (u32 f = 0; f < FLIGHT; f++) more[f] = __ldcg(next + (u64)min(o + f, others - 1) * stride + v * THREADS);
+#pragma unroll
+            for (u32 f = 0; f < FLIGHT; f++) {
+                if (o + f >= others) continue;
+                s[0] += more[f].x, s[1] += more[f].y, s[2] += more[f].z, s[3] += more[f].w;
+            }
+        }
+        if (a.epilogue == ACT_MUL) {
+            finish(a, nullptr, first_n, n, row, live, s);
+            continue;
+        }
+#pragma unroll
+        for (u32 q = 0; q < 4; q++) {
+            const u32 r = row + q % 2, column = first_n + n + g + q / 2 * 8;
+            const float sum = __fmul_rn(s[q], a.scale);
+            if (r < live && column < a.columns) row_of_y(a, nullptr, r)[column] = a.epilogue == ADD ? __fadd_rn(before[q], sum) : sum;
+        }
     }
-    // Value q of four: matrix row g or g + 8 of sixteen, and one of two rows of y.
-    auto column_of = [&](u32 i, u32 q) { return first_n + warp_n + 16 * i + g + q / 2 * 8; };
-    auto row_of = [&](u32 j, u32 q) { return first_row + 8 * j + 2 * t + q % 2; };
-    float before[WARP_N / 16][WARP_COLUMNS / 8][4];
-#pragma unroll
-    for (u32 i = 0; i < WARP_N / 16; i++)
-#pragma unroll
-        for (u32 j = 0; j < WARP_COLUMNS / 8; j++)
-#pragma unroll
-            for (u32 q = 0; q < 4; q++) {
-                const bool wanted = a.epilogue == ADD && row_of(j, q) < live && column_of(i, q) < a.columns;
-                before[i][j][q] = wanted ? __ldcg(row_of_y(a, nullptr, row_of(j, q)) + column_of(i, q)) : 0.0f;
-            }
-#pragma unroll
-    for (u32 i = 0; i < WARP_N / 16; i++)
-#pragma unroll
-        for (u32 j = 0; j < WARP_COLUMNS / 8; j++)
-#pragma unroll
-            for (u32 q = 0; q < 4; q++) {
-                const float v = __fmul_rn(sums[i][j][q], a.scale);
-                if (row_of(j, q) >= live || column_of(i, q) >= a.columns) continue;
-                row_of_y(a, nullptr, row_of(j, q))[column_of(i, q)] = a.epilogue == ADD ? __fadd_rn(before[i][j][q], v) : v;
-            }
 }
 
 extern "C" __global__ void __launch_bounds__(256, RESIDENT) columns(const __grid_constant__ ColumnsArgs args) {
@@ -234,10 +243,9 @@ extern "C" __global__ void __launch_bounds__(256, RESIDENT) columns(const __grid
 #pragma unroll
             for (u32 j = 0; j < WARP_COLUMNS / 8; j++) sums[i][j][0] = sums[i][j][1] = sums[i][j][2] = sums[i][j][3] = 0.0f;
     };
-    auto store = [&](u32 tile) { store_sums(a, tile * per_tile, warp_n, args.first + warp_column, live, sums); };
     clear();
     const u32 first_tile = begin / chunks;
-    u32 tile = first_tile, chunk = begin % chunks, stage = 0, length = 0;
+    u32 tile = first_tile, chunk = begin % chunks, stage = 0;
     auto take_all = [&](const u8* weights, u32 chunk, uint4(&out)[WARP_N / 16][2][4]) {
 #pragma unroll
         for (u32 i = 0; i < WARP_N / 16; i++) {
@@ -263,68 +271,53 @@ extern "C" __global__ void __launch_bounds__(256, RESIDENT) columns(const __grid
 #pragma unroll
         for (u32 q = 0; q < 4; q++)
 #pragma unroll
-            for (u32 j = 0; j < WARP_COLUMNS / 8; j++) {
-                const uint4 b = *(const uint4*)(operands + q * (COLUMNS * 64) + j * 512);
+            for (u32 j = 0; j < WARP_COLUMNS / 8; j += TOGETHER) {
+                uint4 b[TOGETHER];
 #pragma unroll
-                for (u32 i = 0; i < WARP_N / 16; i++) {
-                    const uint4 low = wide[i][0][q], high = wide[i][1][q];
-                    multiply(sums[i][j], {low.x, high.x, low.y, high.y}, b.x, b.y);
-                    multiply(sums[i][j], {low.z, high.z, low.w, high.w}, b.z, b.w);
-                }
+                for (u32 c = 0; c < TOGETHER; c++) b[c] = *(const uint4*)(operands + q * (COLUMNS * 64) + (j + c) * 512);
+                // A product waits for the previous one with the same sums, so products with other sums come between.
+#pragma unroll
+                for (u32 i = 0; i < WARP_N / 16; i++)
+#pragma unroll
+                    for (u32 c = 0; c < TOGETHER; c++) {
+                        const uint4 low = wide[i][0][q], high = wide[i][1][q];
+                        multiply(sums[i][j + c], {low.x, high.x, low.y, high.y}, b[c].x, b[c].y);
+                    }
+#pragma unroll
+                for (u32 i = 0; i < WARP_N / 16; i++)
+#pragma unroll
+                    for (u32 c = 0; c < TOGETHER; c++) {
+                        const uint4 low = wide[i][0][q], high = wide[i][1][q];
+                        multiply(sums[i][j + c], {low.z, high.z, low.w, high.w}, b[c].z, b[c].w);
+                    }
             }
         if (EARLY) {
 #pragma unroll
             for (u32 i = 0; i < WARP_N / 16 * 8; i++) wide[i / 8][i / 4 % 2][i % 4] = later[i / 8][i / 4 % 2][i % 4];
         }
-        length++;
         if (chunk + 1 == chunks || unit + 1 == end) {
-            if (length == chunks) {
-                store(tile);
-            } else {
-                float4* const mine = args.partials + (block * 2 + (tile != first_tile)) * (VALUES * THREADS) + thread;
+            float4* const mine = args.partials + (block * 2 + (tile != first_tile)) * PARTIAL + thread;
 #pragma unroll
-                for (u32 v = 0; v < VALUES; v++) {
-                    const float(&s)[4] = sums[v / (WARP_COLUMNS / 8)][v % (WARP_COLUMNS / 8)];
-                    mine[v * THREADS] = make_float4(s[0], s[1], s[2], s[3]);
-                }
-                // The blocks that share the tile.
-                const u32 from = (u32)(((u64)(tile * chunks + 1) * blocks - 1) / units);
-                const u32 to = (u32)(((u64)(tile + 1) * chunks * blocks - 1) / units);
-                __threadfence();
-                __syncthreads();
-                if (thread == 0) arrived = atomicAdd(args.counters + tile, 1);
-                __syncthreads();
-                if (arrived == to - from) {
-                    __threadfence();
-                    clear();
-                    // Some sums of several blocks are in flight at once.
-                    const bool late = begin_of(from) < tile * chunks;
-                    for (u32 next = from; next <= to; next += FLIGHT) {
-                        const float4* theirs[FLIGHT];
-#pragma unroll
-                        for (u32 o = 0; o < FLIGHT; o++) {
-                            const u32 other = min(next + o, to);
-                            theirs[o] = args.partials + (other * 2 + (other == from && late)) * (VALUES * THREADS) + thread;
-                        }
-#pragma unroll
-                        for (u32 v = 0; v < VALUES; v++) {
-                            float(&s)[4] = sums[v / (WARP_COLUMNS / 8)][v % (WARP_COLUMNS / 8)];
-                            float4 more[FLIGHT];
-#pragma unroll
-                            for (u32 o = 0; o < FLIGHT; o++) more[o] = __ldcg(theirs[o] + v * THREADS);
-#pragma unroll
-                            for (u32 o = 0; o < FLIGHT; o++) {
-                                if (next + o > to) continue;
-                                s[0] += more[o].x, s[1] += more[o].y, s[2] += more[o].z, s[3] += more[o].w;
-                            }
-                        }
-                    }
-                    store(tile);
-                    if (thread == 0) args.counters[tile] = 0;
-                }
+            for (u32 v = 0; v < VALUES; v++) {
+                const float(&s)[4] = sums[v / (WARP_COLUMNS / 8)][v % (WARP_COLUMNS / 8)];
+                mine[v * THREADS] = make_float4(s[0], s[1], s[2], s[3]);
             }
             clear();
-            length = 0;
+            // The blocks that share the tile.
+            const u32 from = (u32)(((u64)(tile * chunks + 1) * blocks - 1) / units);
+            const u32 to = (u32)(((u64)(tile + 1) * chunks * blocks - 1) / units);
+            __threadfence();
+            __syncthreads();
+            if (thread == 0) arrived = atomicAdd(args.counters + tile, 1);
+            __syncthreads();
+            if (arrived == to - from) {
+                __threadfence();
+                // The first of them may have begun with another tile.
+                const float4* const first = args.partials + (from * 2 + (begin_of(from) / chunks != tile)) * PARTIAL + thread;
+                const float4* const next = args.partials + (u64)(from + 1) * 2 * PARTIAL + thread;
+                store_tile(a, first, next, 2 * PARTIAL, to - from, tile * per_tile, warp_n, args.first + warp_column, live);
+                if (thread == 0) args.counters[tile] = 0;
+            }
         }
         advance(tile, chunk, stage);
     }

@@ -168,9 +168,10 @@ impl Loaded for CudaProgram {
         let loaded = &*self.0;
         let gpu = &loaded.gpu.info;
         let persistent = loaded.replay == Replay::Persistent && loaded.recording.is_ok();
-        let family = match persistent && loaded.rows_agree() {
-            true => "persistent",
-            false => "launched",
+        let family = match (persistent && loaded.rows_agree(), loaded.decode) {
+            (true, _) => "persistent",
+            (false, Role::Batched) => "launched tensor-core",
+            (false, _) => "launched",
         };
         format!(
             "cuda sm_{} with {} multiprocessors, decoding by {family} kernels, kernels {}",

@@ -182,6 +182,35 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_slots_decides_the_products_of_decode_passes() {
+        let decode = |shape: &str, slots, replay| {
+            let checkpoint = Synthetic::parse(shape).unwrap();
+            let spec = welte_models::spec(&checkpoint).unwrap();
+            let compile = welte_models::CompileOptions {
+                context: 256,
+                decode_rows: slots,
+                slots,
+                ..Default::default()
+            };
+            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+            let planned = Planned::of(Arc::new(program), &h200(), &options(replay)).unwrap();
+            (planned.replaying().replay, planned.decode)
+        };
+        let (persistent, graph) = (Replay::Persistent, Replay::Graph);
+        let small = "qwen3-0.6b,layers=1:q4_0";
+        assert_eq!(decode(small, 1, persistent), (persistent, Role::Generated));
+        assert_eq!(decode(small, 16, persistent), (persistent, Role::Generated));
+        assert_eq!(decode(small, 17, persistent), (graph, Role::Batched));
+        assert_eq!(decode(small, 4, graph), (graph, Role::Generated));
+        assert_eq!(decode(small, 5, graph), (graph, Role::Batched));
+        // Shared memory has room for three rows.
+        let large = "qwen3-4b,layers=1:bf16";
+        assert_eq!(decode(large, 3, persistent), (persistent, Role::Generated));
+        assert_eq!(decode(large, 4, persistent), (graph, Role::Generated));
+        assert_eq!(decode(large, 5, persistent), (graph, Role::Batched));
+    }
+
+    #[test]
     fn recordings_are_part_of_the_memory_plan() {
         let planned = Planned::of(example(Format::F16), &h200(), &options(Replay::Graph)).unwrap();
         let entries = planned.memory().entries;

@@ -12,8 +12,8 @@ use welte_table::{Command, Format, Program, params};
 const TILE: u32 = 16;
 /// Flash decoding: warps per block and tiles in flight per warp. The first pair that fits shared memory is used.
 const RINGS: [(u32, u32); 4] = [(8, 2), (4, 2), (2, 2), (1, 2)];
-/// The first pair for programs with several slots: small blocks, of which several share a multiprocessor.
-const FIRST_BATCHED: usize = 1;
+/// The pairs for programs with several slots: small blocks, of which several share a multiprocessor.
+const RINGS_BATCHED: [(u32, u32); 4] = [(4, 3), (4, 2), (2, 2), (1, 2)];
 /// Flash decoding: warps per multiprocessor, as many as registers allow.
 const WARPS_PER_SM: u32 = 8;
 /// Bytes of shared memory that the system reserves per block.
@@ -101,11 +101,11 @@ struct Division {
 impl Division {
     /// As many splits as fill the GPU, and no more than the context has tiles for.
     fn of(kv: &KvShape, p: &params::Attention, role: Role, gpu: &GpuInfo) -> Division {
-        let (first_ring, least_tiles, most) = match role {
-            Role::Batched => (FIRST_BATCHED, LEAST_TILES_BATCHED, MOST_SPLITS_BATCHED),
-            _ => (0, LEAST_TILES, MOST_SPLITS),
+        let (rings, least_tiles, most) = match role {
+            Role::Batched => (&RINGS_BATCHED, LEAST_TILES_BATCHED, MOST_SPLITS_BATCHED),
+            _ => (&RINGS, LEAST_TILES, MOST_SPLITS),
         };
-        let ring = ring(kv, first_ring, gpu.shared_per_block);
+        let ring = ring(kv, rings, gpu.shared_per_block);
         let room = gpu.shared_per_sm / (decode_shared(kv, ring) + SYSTEM_SHARED);
         let resident = (WARPS_PER_SM / ring.0).min(room).max(1);
         let blocks = p.kv_heads.saturating_mul(units(p)).max(1);
@@ -285,9 +285,9 @@ fn decode_unit(kv: &KvShape, group: u32, division: &Division) -> Unit {
     }
 }
 
-fn ring(kv: &KvShape, first: usize, room: u32) -> (u32, u32) {
+fn ring(kv: &KvShape, rings: &[(u32, u32); 4], room: u32) -> (u32, u32) {
     let fits = |ring: &&(u32, u32)| decode_shared(kv, **ring) <= room;
-    *RINGS[first..].iter().find(fits).unwrap_or(&RINGS[3])
+    *rings.iter().find(fits).unwrap_or(&rings[3])
 }
 
 /// Shared memory: first the warps' rings, then their results, then the merge of the splits, all in the same place.
@@ -357,9 +357,9 @@ pub(crate) fn catalogue() -> Vec<Listed> {
             unit: prefill_unit(&kv, prefill_warps(&kv, 512, 227 << 10)),
             hot: false,
         });
-        for (first, least_tiles) in [(0, LEAST_TILES), (FIRST_BATCHED, LEAST_TILES_BATCHED)] {
+        for (rings, least_tiles) in [(&RINGS, LEAST_TILES), (&RINGS_BATCHED, LEAST_TILES_BATCHED)] {
             let division = Division {
-                ring: ring(&kv, first, 227 << 10),
+                ring: ring(&kv, rings, 227 << 10),
                 resident: 1,
                 least_tiles,
                 splits: 1,

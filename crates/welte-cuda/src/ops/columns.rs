@@ -24,8 +24,9 @@ const ALONE: u32 = 64;
 const FEWEST_STAGES: u32 = 2;
 const ENOUGH_STAGES: u32 = 3;
 const MOST_STAGES: u32 = 8;
-/// Bytes of shared memory that the system and the kernel reserve per block.
-const RESERVED: u32 = 1024 + 128;
+/// Bytes of shared memory per block besides the ring: the kernel's own, and what the system reserves beyond the block's limit.
+const STATIC_SHARED: u32 = 128;
+const SYSTEM_SHARED: u32 = 1024;
 
 /// `ColumnsArgs` of `columns.cu`.
 #[repr(C)]
@@ -51,9 +52,10 @@ fn stage(format: Format, columns: u32) -> u32 {
 /// too few stages would remain.
 fn stages(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
     let blocks = if columns < ALONE { 2 } else { 1 };
-    let room = (gpu.shared_per_sm / blocks).saturating_sub(RESERVED);
-    let beside = room.min(gpu.shared_per_block) / stage(format, columns);
-    let alone = gpu.shared_per_block.saturating_sub(RESERVED) / stage(format, columns);
+    let most = gpu.shared_per_block.saturating_sub(STATIC_SHARED);
+    let room = (gpu.shared_per_sm / blocks).saturating_sub(SYSTEM_SHARED + STATIC_SHARED);
+    let beside = room.min(most) / stage(format, columns);
+    let alone = most / stage(format, columns);
     let stages = if beside < ENOUGH_STAGES {
         alone
     } else {
@@ -260,7 +262,7 @@ mod tests {
                 for columns in widths(format, &gpu) {
                     let stages = stages(format, columns, &gpu);
                     let bytes = stages * stage(format, columns);
-                    assert!(stages >= FEWEST_STAGES && bytes + RESERVED <= block << 10);
+                    assert!(stages >= FEWEST_STAGES && bytes + STATIC_SHARED <= block << 10);
                 }
             }
         }

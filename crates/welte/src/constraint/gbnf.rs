@@ -285,3 +285,49 @@ impl<'a> Parser<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::to_lark;
+
+    #[test]
+    fn a_grammar_becomes_lark() {
+        let text = r#"
+# The answer.
+root ::= "a\"b" item* ( [^a-c\]] |
+   "x"{2,3} ) # of this form
+my-item ::= [\x41-Z\u00e9-] . | "" | item{2} item{1,}
+item ::= "\n" |
+"#;
+        let lark = r#"start: r0
+r0: "a\"b" r1* (/[^\x{61}-\x{63}\x{5d}]/ | "x"{2,3})
+r2: /[\x{41}-\x{5a}\x{e9}\x{2d}]/ /(?s:.)/ | "" | r1{2} r1{1,}
+r1: "\n" | ""
+"#;
+        assert_eq!(to_lark(text).unwrap(), lark);
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        for (text, problem) in [
+            ("root ::= \"a\"\n\nitem = 3", "line 3: expected \"::=\""),
+            ("root ::= (\"a\"", "line 1: expected \")\""),
+            ("root ::= [a", "line 1: a class without its closing ']'"),
+            ("root ::= \"\\q\"", "line 1: an unknown escape"),
+            (
+                "root ::= \"\\ud800\"",
+                "line 1: an escape without a character's number",
+            ),
+            ("root ::= \"a\"{x}", "line 1: {x} is no repetition"),
+            ("root ::= \"a\" }", "line 1: unexpected '}'"),
+            ("root ::= a", "the rule \"a\" is not defined"),
+            (
+                "root ::= \"a\"\nroot ::= \"b\"",
+                "line 2: the rule \"root\" is defined twice",
+            ),
+            ("", "there is no rule \"root\""),
+        ] {
+            assert_eq!(to_lark(text).unwrap_err(), problem, "{text}");
+        }
+    }
+}

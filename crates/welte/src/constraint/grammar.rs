@@ -164,3 +164,59 @@ impl Matching {
         Ok(Progress { forced, mask })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::time::{Duration, Instant};
+
+    /// Prints how long masks of a vocabulary of 151,936 tokens take. `cargo test -p welte --lib -- --ignored masks_take`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn masks_take() {
+        let checkpoint = crate::open("synthetic:qwen3-4b:q4_0").unwrap();
+        let tokenizer = Arc::new(crate::tokenizer(checkpoint.as_ref()).unwrap());
+        let begun = Instant::now();
+        let vocab = tokenizer.vocab_size() as u32;
+        let grammars = Grammars::new(&tokenizer, vocab, tokenizer.end_tokens()).unwrap();
+        println!("{vocab} tokens: prepared in {:?}", begun.elapsed());
+        let item = json!({
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 40},
+                "count": {"type": "integer", "minimum": 0, "maximum": 100_000},
+                "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}},
+            },
+            "required": ["name", "count"],
+        });
+        for constraint in [
+            Constraint::JsonSchema(json!({"type": "array", "items": item, "minItems": 100})),
+            Constraint::Json,
+            Constraint::Regex("[a-z0-9 ]{1000,}".into()),
+            Constraint::grammar("root ::= ([a-z]+ \" \" [0-9]{1,3} \"\\n\"){100,}".into()),
+        ] {
+            let begun = Instant::now();
+            let mut matching = grammars.compile(&constraint, true).unwrap();
+            let mut progress = matching.start().unwrap();
+            println!("{}: compiled in {:?}", constraint.kind(), begun.elapsed());
+            let mut times: Vec<Duration> = Vec::new();
+            let mut state = 1u64;
+            while let (Some(mask), true) = (&progress.mask, times.len() < 2000) {
+                let allowed = mask.to_list();
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                let token = allowed[(state >> 33) as usize % allowed.len()];
+                let begun = Instant::now();
+                progress = matching.take(token).unwrap();
+                times.push(begun.elapsed());
+            }
+            times.sort_unstable();
+            let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+            let (half, most, worst) = (at(0.5), at(0.99), at(1.0));
+            println!(
+                "  {} tokens: p50 {half:?}, p99 {most:?}, max {worst:?}",
+                times.len()
+            );
+        }
+    }
+}

@@ -21,7 +21,7 @@ struct Shared {
 }
 
 struct State {
-    /// Chosen tokens that the thread has not seen. There is at most one.
+    /// The chosen token that the thread has not followed yet.
     token: Option<u32>,
     /// Tokens without an alternative that the scheduler has not taken. Room for as many as the answer may have.
     forced: Vec<u32>,
@@ -56,6 +56,11 @@ impl Shared {
 }
 
 impl State {
+    /// True while the thread works out what comes next.
+    fn is_open(&self) -> bool {
+        self.token.is_some() || self.position.is_none() && self.taken == self.forced.len()
+    }
+
     /// Puts the mask on the board, if both are there.
     fn publish(&self) {
         if let (Some((board, slot)), Some(position)) = (&self.place, self.position) {
@@ -177,13 +182,6 @@ impl Guide {
         let token = state.forced.get(state.taken).copied()?;
         state.taken += 1;
         Some(token)
-    }
-}
-
-impl State {
-    /// True while the thread works.
-    fn is_open(&self) -> bool {
-        self.token.is_some() || self.position.is_none() && self.taken == self.forced.len()
     }
 }
 
