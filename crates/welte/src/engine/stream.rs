@@ -271,6 +271,10 @@ impl Stream {
         let begun = report.admitted.map(|_| report.first.unwrap_or(ended));
         let model = self.engine.model();
         let bytes = (1..=decoded).map(|i| model.bytes_per_token(self.prompt + i));
+        let bytes = bytes.fold(0, u64::saturating_add);
+        // A right guess needs no step of its own.
+        let steps = decoded.saturating_sub(report.speculated.accepted);
+        let bytes = u128::from(bytes) * steps as u128 / decoded.max(1) as u128;
         self.outcome = Some(Outcome {
             tokens: std::mem::take(&mut self.text.generated),
             stop,
@@ -279,7 +283,7 @@ impl Stream {
                 prompt: between(report.admitted, begun),
                 generation: between(report.first, Some(ended)),
                 first_token: between(Some(self.started), report.first),
-                bytes: bytes.fold(0, u64::saturating_add),
+                bytes: bytes as u64,
                 decoded,
             },
             prompt_tokens: self.prompt,
