@@ -16,7 +16,7 @@ fn with_pool(slots: u32, positions: u32) -> Model {
     load(
         TINY,
         &with(options(DeviceChoice::CPU), |o| {
-            o.slots = slots;
+            (o.slots, o.context) = (slots, 512);
             o.cache_positions = positions;
             o.prefix_store = true;
         }),

@@ -396,7 +396,7 @@ mod tests {
             bias: &[(3, 1.5), (50, 1.0), (3, -2.0)],
             history: &[1, 2, 3, 4, 5, 6],
             ends: &[8, 9],
-            masked: false,
+            masked: true,
             breakers: &[],
         });
         sampler.remember(7);
