@@ -137,12 +137,12 @@ impl Shared {
 
     /// The thread has ended: no request can come any more, and those that have just come end.
     pub(crate) fn closed(&self, why: Option<String>) {
-        let late = {
+        let mut late = {
             let mut inbox = self.inbox();
             inbox.closed = Some(why.clone());
             std::mem::take(&mut inbox.arrivals)
         };
-        for mut sequence in late {
+        for sequence in &mut late {
             sequence.end = Some(Err(Error::EngineStopped { why: why.clone() }));
         }
     }
