@@ -156,8 +156,10 @@ mod tests {
 
     #[test]
     fn a_request_that_comes_too_late_learns_why() {
-        let mut options = LoadOptions::default();
-        options.context = 64;
+        let options = LoadOptions {
+            context: 64,
+            ..LoadOptions::default()
+        };
         let model = Model::load("synthetic:tiny:q8_0", &options, &mut |_| ()).unwrap();
         let out = |most| Channel::new(most, Arc::default());
         let sequence = Sequence::new(&model, &Request::new(vec![1]), out).unwrap();
