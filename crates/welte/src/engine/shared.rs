@@ -137,12 +137,12 @@ impl Shared {
 
     /// The thread has ended: no request can come any more, and those that have just come end.
     pub(crate) fn closed(&self, why: Option<String>) {
-        let late = {
+        let mut late = {
             let mut inbox = self.inbox();
             inbox.closed = Some(why.clone());
             std::mem::take(&mut inbox.arrivals)
         };
-        for mut sequence in late {
+        for sequence in &mut late {
             sequence.end = Some(Err(Error::EngineStopped { why: why.clone() }));
         }
     }
@@ -156,8 +156,10 @@ mod tests {
 
     #[test]
     fn a_request_that_comes_too_late_learns_why() {
-        let mut options = LoadOptions::default();
-        options.context = 64;
+        let options = LoadOptions {
+            context: 64,
+            ..LoadOptions::default()
+        };
         let model = Model::load("synthetic:tiny:q8_0", &options, &mut |_| ()).unwrap();
         let out = |most| Channel::new(most, Arc::default());
         let sequence = Sequence::new(&model, &Request::new(vec![1]), out).unwrap();
