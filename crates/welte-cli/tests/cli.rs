@@ -207,7 +207,7 @@ fn inspect_shows_rows_and_caches() {
     let text = out(&output);
     for line in [
         "\ndecode: up to 16 rows, ",
-        "\nprompt: up to 512 rows, 1 output, ",
+        "\nprompt: up to 512 rows, 16 outputs, ",
         "\ncontext of 512 positions, pages of ",
         " keys and values, 8 layers, ",
     ] {

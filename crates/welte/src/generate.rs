@@ -29,8 +29,7 @@ pub struct GenerateOptions {
     pub stop_tokens: Vec<u32>,
     /// No end token and none of `stop_tokens` is chosen before so many tokens. Stop strings still count.
     pub min_tokens: usize,
-    /// Report the probability of each generated token and of this many likeliest ones, at most 20. A token that a
-    /// constraint forces is not chosen: it has the probability 1 and no likeliest ones.
+    /// Report the probability of each generated token and of this many likeliest ones, at most 20.
     pub logprobs: Option<u32>,
     /// The same for the tokens of the prompt from the second on. Such a request does not use the prefix cache.
     pub prompt_logprobs: Option<u32>,

@@ -154,11 +154,11 @@ fn stop_tokens_end_a_request_after_the_least_number(device: DeviceChoice) {
 }
 
 #[test]
-fn forced_tokens_have_their_entries() {
+fn constrained_tokens_have_the_probabilities_of_free_ones() {
     let model = demo(DeviceChoice::CPU);
     let engine = Engine::new(&model, &EngineOptions::default()).unwrap();
     let mut request = Request::new(model.encode("Once upon a time").unwrap());
-    // The text behind the first word is forced.
+    // Only one token is possible behind the first word. Without probabilities it would be taken without a choice.
     let texts = ["yes, that is how it was", "no, that is not how it was"];
     let texts = texts.map(String::from).to_vec();
     request.options.constraint = Some(welte::Constraint::Choice(texts));
@@ -168,8 +168,8 @@ fn forced_tokens_have_their_entries() {
     let answers = stream.take_logprobs();
     let of: Vec<u32> = answers.iter().map(Logprobs::token).collect();
     assert_eq!(of, tokens);
-    let chosen = answers.iter().filter(|a| a.top().len() == 2).count();
-    assert!(chosen > 0 && chosen < tokens.len(), "{answers:?}");
+    assert!(answers.iter().all(|a| a.top().len() == 2), "{answers:?}");
+    assert!(answers.iter().all(|a| a.logprob() < 0.0 && a.logprob().is_finite()));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use anyhow::Context;
 use welte::{EngineOptions, Model, Request, Speculation};
 use welte_report::human;
 
-/// Positions of a page, at least.
+/// Positions of a page, as models are compiled.
 const PAGE: u32 = 64;
 
 /// Loads the model with slots for sequences of at most `longest` tokens. Each has its pages, one for the copy of a

@@ -131,7 +131,7 @@ impl Sequence {
             logprobs: options.logprobs.map_or(0, |_| budget),
             prompt_logprobs: options.prompt_logprobs.map_or(0, |_| prompt.len()),
         };
-        // A forced token has no logits.
+        // A forced token has no logits, so where probabilities are wanted every token is chosen.
         let forces = options.logprobs.is_none();
         let guide = options.constraint.as_ref();
         let guide = guide.map(|c| Guide::start(model, c, prompt.len(), budget, forces));
@@ -292,9 +292,7 @@ impl Sequence {
         for _ in 0..count {
             let forced = self.guide.as_ref().and_then(Guide::take_forced);
             let Some(token) = forced else { break };
-            // Nothing else could have come. Each token of the stream has its entry.
-            let certain = self.top.map(|_| Logprobs::new(token, 0.0));
-            if !self.append(token, certain.as_ref()) {
+            if !self.append(token, None) {
                 return false;
             }
         }

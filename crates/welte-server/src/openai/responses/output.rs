@@ -131,7 +131,7 @@ impl Building {
         response
     }
 
-    /// An event. Fields that are null are left out.
+    /// An event with its number.
     fn announce(&mut self, kind: &str, fields: Value) -> Value {
         let mut event = json!({ "type": kind, "sequence_number": self.events });
         self.events += 1;
