@@ -25,6 +25,7 @@ fn a_running_batch_allocates_nothing() {
         engine(Speculation::Off),
         engine(Speculation::Model(model.clone())),
     );
+    let mut preemptions = 0;
     for round in 0..4u64 {
         let by_model = round % 2 == 1;
         let engine = if by_model { &drafting } else { &plain };
@@ -55,11 +56,13 @@ fn a_running_batch_allocates_nothing() {
         });
         assert_eq!((tokens, allocated), (4 * 118, 0));
         let outcomes = streams.into_iter().map(|s| s.complete().unwrap().1);
-        let (mut preemptions, mut drafted) = (0, 0);
+        let mut drafted = 0;
         for outcome in outcomes {
             preemptions += outcome.preemptions;
             drafted += outcome.speculated.drafted;
         }
-        assert!(preemptions > 0 && drafted > 0, "{preemptions} {drafted}");
+        assert!(drafted > 0);
     }
+    // Right guesses free pages early, so a round with a draft model may preempt nobody.
+    assert!(preemptions > 0);
 }
