@@ -65,7 +65,7 @@ pub(crate) fn speculation_line(outcome: &Outcome) {
         eprintln!(
             "speculation: {} of {} right in {} of {:.1} ms, {:.1} ms of these for guessing",
             s.accepted,
-            count(s.drafted as u64, "guess"),
+            count(s.drafted as u64, "guessed token"),
             count(s.rounds as u64, "round"),
             (s.drafting + s.verifying).as_secs_f64() * 1e3,
             s.drafting.as_secs_f64() * 1e3,

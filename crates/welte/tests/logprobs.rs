@@ -169,7 +169,11 @@ fn constrained_tokens_have_the_probabilities_of_free_ones() {
     let of: Vec<u32> = answers.iter().map(Logprobs::token).collect();
     assert_eq!(of, tokens);
     assert!(answers.iter().all(|a| a.top().len() == 2), "{answers:?}");
-    assert!(answers.iter().all(|a| a.logprob() < 0.0 && a.logprob().is_finite()));
+    assert!(
+        answers
+            .iter()
+            .all(|a| a.logprob() < 0.0 && a.logprob().is_finite())
+    );
 }
 
 #[test]

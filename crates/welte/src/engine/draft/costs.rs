@@ -1,11 +1,21 @@
 //! What steps cost, measured as they run.
 
-/// The share of a measured time in its moving average.
-const NEW: f64 = 0.25;
-/// A time counts as at most this multiple of the average: the system may have been elsewhere.
+/// Shares of a shorter and of a longer time in the estimate. Other work on the machine makes times longer, never shorter.
+const SHORTER: f64 = 0.5;
+const LONGER: f64 = 0.1;
+/// A time counts as at most this multiple of the estimate.
 const MOST: f64 = 2.0;
 /// What a further row costs before that is known, as a share of a step of one row.
 const SLOPE: f64 = 0.04;
+
+/// An estimate after a further measurement; 0: there was none.
+pub(crate) fn smoothed(before: f64, measured: f64) -> f64 {
+    match before {
+        0.0 => measured,
+        _ if measured < before => before + SHORTER * (measured - before),
+        _ => before + LONGER * (measured.min(MOST * before) - before),
+    }
+}
 
 /// Seconds of a step by its number of rows. Numbers that were not measured are estimated from their neighbours.
 pub(crate) struct Curve {
@@ -25,13 +35,18 @@ impl Curve {
 
     /// A step of so many rows took so long.
     pub(crate) fn measure(&mut self, rows: usize, seconds: f64) {
-        let Some(average) = self.measured.get_mut(rows) else {
-            return;
-        };
-        *average = match *average {
-            0.0 => seconds,
-            before => before + NEW * (seconds.min(MOST * before) - before),
-        };
+        if let Some(known) = self.measured.get_mut(rows) {
+            *known = smoothed(*known, seconds);
+            self.estimate();
+        }
+    }
+
+    /// Forgets the times of steps of more rows.
+    pub(crate) fn forget_above(&mut self, rows: usize) {
+        self.measured
+            .iter_mut()
+            .skip(rows + 1)
+            .for_each(|known| *known = 0.0);
         self.estimate();
     }
 
@@ -44,19 +59,22 @@ impl Curve {
     }
 
     fn estimate(&mut self) {
-        let mut below = None;
+        let mut below: Option<(usize, f64)> = None;
+        let mut slope = None;
         for rows in 1..self.measured.len() {
             let mut measured = (rows..).zip(self.measured[rows..].iter().copied());
             let above = measured.find(|(_, seconds)| *seconds > 0.0);
             self.estimates[rows] = match (below, above) {
                 (_, Some((at, seconds))) if at == rows => {
+                    let rise = below.map(|(a, low)| (seconds - low) / (at - a) as f64);
+                    slope = rise.map(|rise| rise.max(0.0));
                     below = above;
                     seconds
                 }
                 (Some((a, low)), Some((b, high))) => {
                     low + (high - low) * (rows - a) as f64 / (b - a) as f64
                 }
-                (Some((a, low)), None) => low * (1.0 + SLOPE * (rows - a) as f64),
+                (Some((a, low)), None) => low + slope.unwrap_or(SLOPE * low) * (rows - a) as f64,
                 (None, Some((_, high))) => high,
                 (None, None) => 0.0,
             };
@@ -87,9 +105,11 @@ mod tests {
         assert!((curve.at(6) - 1.2).abs() < 1e-9);
         curve.measure(5, 3.0);
         assert!((curve.at(3) - 2.0).abs() < 1e-9);
-        assert!(curve.at(6) > 3.0 && curve.at(6) < 3.2);
+        assert!((curve.at(7) - 4.0).abs() < 1e-9);
         assert_eq!(curve.at(17), f64::INFINITY);
         assert!((curve.hoped(6) - 1.2).abs() < 1e-9);
+        curve.forget_above(4);
+        assert!((curve.at(6) - 1.2).abs() < 1e-9);
     }
 
     #[test]
@@ -98,7 +118,7 @@ mod tests {
         curve.measure(1, 1.0);
         curve.measure(1, 1000.0);
         assert!(curve.at(1) < 1.3);
-        (0..50).for_each(|_| curve.measure(1, 2.0));
+        (0..100).for_each(|_| curve.measure(1, 2.0));
         assert!((curve.at(1) - 2.0).abs() < 1e-3);
     }
 }

@@ -25,8 +25,10 @@ use welte_table::{CacheKind, CacheSpec, Program};
 const MARGIN: f64 = 1.05;
 /// The least probability of a guess, given those before it, at which it is worth a row.
 const LEAST: f64 = 0.02;
-/// After so many tokens without a round, one is tried as if it were cheap: costs may have changed.
-const PATIENCE: usize = 512;
+/// After so many tokens without a round, one is tried as if it were cheap: costs may have changed, or were measured badly.
+/// The number doubles with each trial, up to the second one.
+const PATIENCE: usize = 32;
+const MOST_PATIENCE: usize = 512;
 /// Guesses of such a trial, and the probability that it assumes of a draft model.
 const TRIAL: usize = 3;
 const HOPE: f64 = 0.7;
@@ -176,6 +178,8 @@ pub(crate) struct Speculator {
     guess: f64,
     /// Tokens since the last round.
     idle: usize,
+    /// Tokens without a round after which one is tried.
+    patience: usize,
     /// Sequences in the order in which they were promised a row.
     promised: Vec<u32>,
     /// The draft model, unless there is none or it has failed.
@@ -192,6 +196,7 @@ impl Speculator {
             round: Curve::new(rows),
             guess: 0.0,
             idle: 0,
+            patience: PATIENCE,
             promised: Vec::with_capacity(rows),
             model: None,
         }
@@ -251,9 +256,18 @@ impl Speculator {
         verifying: Duration,
     ) {
         self.round.measure(rows, verifying.as_secs_f64());
-        if let (Some(drafting), 1..) = (drafting, drafted) {
+        if drafted == 0 {
+            return;
+        }
+        let is_trial = self.is_trial();
+        if let Some(drafting) = drafting {
             let each = drafting.as_secs_f64() / drafted as f64;
-            self.guess += 0.25 * (each - self.guess);
+            let before = if is_trial { 0.0 } else { self.guess };
+            self.guess = costs::smoothed(before, each);
+        }
+        if is_trial {
+            self.round.forget_above(rows);
+            self.patience = MOST_PATIENCE.min(2 * self.patience);
         }
         self.idle = 0;
     }
@@ -268,7 +282,7 @@ impl Speculator {
     }
 
     fn is_trial(&self) -> bool {
-        self.idle > PATIENCE
+        self.idle > self.patience
     }
 
     /// Guesses of a sequence that has so many tokens to come.
@@ -284,12 +298,12 @@ impl Speculator {
 
     /// Tokens per second of a round with so many rows and guesses in the longest draft.
     fn speed(&self, expected: f64, rows: usize, drafted: usize) -> f64 {
-        let step = match self.is_trial() {
+        let seconds = match self.is_trial() {
             _ if self.always => 1.0,
             true => self.round.hoped(rows),
-            false => self.round.at(rows),
+            false => self.round.at(rows) + self.guess * drafted as f64,
         };
-        expected / (step + self.guess * drafted as f64)
+        expected / seconds
     }
 
     /// Tokens per second of plain decoding.
@@ -388,7 +402,7 @@ mod tests {
         speculator.decoded(1, 8, Duration::from_secs(1));
         for rows in 2..=16u32 {
             let took = Duration::from_secs_f64(1.0 + more * f64::from(rows - 1));
-            speculator.verified(rows as usize, 0, None, took);
+            speculator.verified(rows as usize, 1, None, took);
         }
         speculator
     }
