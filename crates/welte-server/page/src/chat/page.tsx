@@ -128,6 +128,7 @@ function chooseModel(id: string): void {
 function Conversation() {
   const view = useRef<HTMLElement>(null);
   const atEnd = useRef(true);
+  const lastTop = useRef(0);
   const [away, setAway] = useState(false);
   const list = path.value;
   const id = route.value.chat;
@@ -139,7 +140,11 @@ function Conversation() {
 
   const onScroll = () => {
     const { scrollTop, scrollHeight, clientHeight } = view.current!;
-    atEnd.current = scrollHeight - scrollTop - clientHeight < 60;
+    // Text may arrive before the event of its scrolling, so only a reader who scrolls up leaves the end.
+    const up = scrollTop < lastTop.current;
+    lastTop.current = scrollTop;
+    if (scrollHeight - scrollTop - clientHeight < 60) atEnd.current = true;
+    else if (up) atEnd.current = false;
     setAway(!atEnd.current);
   };
 
