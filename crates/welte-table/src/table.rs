@@ -526,6 +526,29 @@ pub struct Sampling {
 }
 
 impl Sampling {
+    /// The most likely token, without filters or penalties: the default.
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repeat_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        penalty_last_n: 64,
+        seed: 0,
+        typical_p: 1.0,
+        top_n_sigma: 0.0,
+        xtc_probability: 0.0,
+        xtc_threshold: 0.1,
+        dynatemp_range: 0.0,
+        dynatemp_exponent: 1.0,
+        dry_multiplier: 0.0,
+        dry_base: 1.75,
+        dry_allowed_length: 2,
+        dry_last_n: u32::MAX,
+    };
+
     /// True if tokens that occurred before are penalised one by one.
     pub fn has_penalties(&self) -> bool {
         let neutral = (1.0, 0.0, 0.0);
@@ -554,26 +577,6 @@ impl Sampling {
 
 impl Default for Sampling {
     fn default() -> Self {
-        Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repeat_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            penalty_last_n: 64,
-            seed: 0,
-            typical_p: 1.0,
-            top_n_sigma: 0.0,
-            xtc_probability: 0.0,
-            xtc_threshold: 0.1,
-            dynatemp_range: 0.0,
-            dynatemp_exponent: 1.0,
-            dry_multiplier: 0.0,
-            dry_base: 1.75,
-            dry_allowed_length: 2,
-            dry_last_n: u32::MAX,
-        }
+        Sampling::GREEDY
     }
 }

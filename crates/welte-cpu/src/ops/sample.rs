@@ -294,27 +294,7 @@ mod literal_tests {
     use welte_device::noise;
     use welte_table::Sampling;
 
-    const GREEDY: Sampling = Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repeat_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
-        penalty_last_n: 64,
-        seed: 0,
-        typical_p: 1.0,
-        top_n_sigma: 0.0,
-        xtc_probability: 0.0,
-        xtc_threshold: 0.1,
-        dynatemp_range: 0.0,
-        dynatemp_exponent: 1.0,
-        dry_multiplier: 0.0,
-        dry_base: 1.75,
-        dry_allowed_length: 2,
-        dry_last_n: u32::MAX,
-    };
+    const GREEDY: Sampling = Sampling::GREEDY;
     const DRAW: Sampling = Sampling {
         temperature: 1.0,
         ..GREEDY

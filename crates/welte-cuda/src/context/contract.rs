@@ -200,11 +200,7 @@ impl Context for CudaContext {
     ) -> Result<(), DeviceError> {
         let most = self.chain_slots();
         self.checks.chain(&self.loaded.program, starts, most)?;
-        let by_host = starts.iter().any(|start| self.is_left_to_host(start.slot));
-        let made = match by_host {
-            true => self.chain_by_steps(starts, control, emit),
-            false => self.chain_of_slots(starts, control, emit),
-        };
+        let made = self.chain_of_slots(starts, control, emit);
         // The outputs belonged to the chain.
         self.last = (DECODE, 0);
         self.done(made)

@@ -4,7 +4,7 @@
 use super::slots::Running;
 use super::{CudaContext, DECODE, floats_of};
 use crate::Error;
-use welte_device::{ChainStart, Control, Emitted, Pick, is_token};
+use welte_device::{Control, Emitted, Pick, is_token};
 
 impl CudaContext {
     /// True if the host chooses the slot's tokens.
@@ -46,22 +46,8 @@ impl CudaContext {
         token
     }
 
-    /// Decodes a checked chain by a step and a choice per token.
-    pub(super) fn chain_by_steps(
-        &mut self,
-        starts: &[ChainStart],
-        control: &Control,
-        emit: &mut dyn FnMut(Emitted) -> bool,
-    ) -> Result<(), Error> {
-        let mut running = std::mem::take(&mut self.running);
-        running.clear();
-        running.extend(starts.iter().map(Running::new));
-        let result = self.run_by_steps(&mut running, control, emit);
-        self.running = running;
-        result
-    }
-
-    fn run_by_steps(
+    /// Decodes a chain by a step and a choice per token.
+    pub(super) fn run_by_steps(
         &mut self,
         running: &mut Vec<Running>,
         control: &Control,

@@ -32,7 +32,7 @@ impl Running {
 }
 
 impl CudaContext {
-    /// Decodes a checked chain. Slots leave it one after the other. The last one goes on alone.
+    /// Decodes a checked chain.
     pub(super) fn chain_of_slots(
         &mut self,
         starts: &[ChainStart],
@@ -42,11 +42,16 @@ impl CudaContext {
         let mut running = std::mem::take(&mut self.running);
         running.clear();
         running.extend(starts.iter().map(Running::new));
-        let result = self.run_slots(&mut running, control, emit);
+        let by_host = starts.iter().any(|start| self.is_left_to_host(start.slot));
+        let result = match by_host {
+            true => self.run_by_steps(&mut running, control, emit),
+            false => self.run_slots(&mut running, control, emit),
+        };
         self.running = running;
         result
     }
 
+    /// Slots leave the chain one after the other. The last one goes on alone.
     fn run_slots(
         &mut self,
         running: &mut Vec<Running>,

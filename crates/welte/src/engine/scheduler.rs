@@ -39,6 +39,14 @@ struct PassSpec {
     outputs: usize,
 }
 
+/// What was done since the start.
+#[derive(Default)]
+struct Totals {
+    prompt_tokens: u64,
+    generated_tokens: u64,
+    decode_steps: u64,
+}
+
 /// Everything that decides what happens next.
 pub(crate) struct Scheduler {
     shared: Arc<Shared>,
@@ -62,8 +70,7 @@ pub(crate) struct Scheduler {
     picks: Vec<Pick>,
     chosen: Vec<u32>,
     logprobs: LogprobQueries,
-    /// Tokens of prompts, tokens generated, and steps of decoding since the start.
-    totals: [u64; 3],
+    totals: Totals,
 }
 
 impl Scheduler {
@@ -101,7 +108,7 @@ impl Scheduler {
             picks: Vec::with_capacity(slots.max(decode.rows)),
             chosen: Vec::with_capacity(slots.max(decode.rows)),
             logprobs: LogprobQueries::with_room(slots.max(prompt.outputs)),
-            totals: [0; 3],
+            totals: Totals::default(),
             shared,
         }
     }
@@ -249,7 +256,7 @@ impl Scheduler {
         }
         let took = begun.elapsed();
         self.pace.prompted(self.rows.len(), took);
-        self.totals[0] += self.rows.len() as u64;
+        self.totals.prompt_tokens += self.rows.len() as u64;
         if let Some(disk) = &mut self.pages.disk {
             disk.computed(self.rows.len(), took);
         }
@@ -281,7 +288,7 @@ impl Scheduler {
                 draft: None,
             });
         }
-        self.totals[1] += self.picks.len() as u64;
+        self.totals.generated_tokens += self.picks.len() as u64;
         self.choose(context)?;
         self.settle();
         Ok(())
@@ -432,8 +439,8 @@ impl Scheduler {
                 tokens.div_ceil(sequences)
             };
             let step = begun.elapsed() / steps as u32;
-            self.totals[1] += tokens as u64;
-            self.totals[2] += steps as u64;
+            self.totals.generated_tokens += tokens as u64;
+            self.totals.decode_steps += steps as u64;
             self.pace.decoded(step);
             if let Some(speculator) = self.speculator.as_mut().filter(|_| !drafts) {
                 speculator.decoded(sequences, tokens, step);

@@ -27,7 +27,7 @@ impl Scheduler {
             Ok(vectors) => vectors,
             Err(error) => return self.fault(context, error),
         };
-        self.totals[0] += self.rows.len() as u64;
+        self.totals.prompt_tokens += self.rows.len() as u64;
         let mut vectors = vectors.chunks_exact((vectors.len() / self.outputs.len().max(1)).max(1));
         for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
             sequence.computed += std::mem::take(&mut sequence.planned);

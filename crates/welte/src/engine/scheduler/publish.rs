@@ -21,11 +21,9 @@ impl Scheduler {
         let wanted = self.shared.inbox().snapshot_wanted.take();
         if let Some(mut snapshot) = wanted {
             snapshot.fill(&self.running, &self.waiting, &self.pages);
-            [
-                snapshot.prompt_tokens,
-                snapshot.generated_tokens,
-                snapshot.decode_steps,
-            ] = self.totals;
+            snapshot.prompt_tokens = self.totals.prompt_tokens;
+            snapshot.generated_tokens = self.totals.generated_tokens;
+            snapshot.decode_steps = self.totals.decode_steps;
             self.shared.inbox().snapshot = Some(snapshot);
         }
     }
