@@ -206,6 +206,7 @@ __device__ __forceinline__ void put(float *y, const float4 &x, float factor) {
 struct Partials {
     float4 *sums;  // [head][split][HEAD_DIM / 4]
     float2 *heads; // [head][split]: maximum, sum of weights
+    const float *sinks; // of these heads; may be null
 };
 
 // Adds the splits in order; the last block calls it. The threads form `parts` groups. Each group takes every parts-th split
@@ -234,7 +235,7 @@ __device__ void merge(const Partials &p, u32 mine, u32 splits, u32 active, float
             if (s < active) weights[h * splits + s] = weight;
         }
         total = warp_sum(total);
-        if (t % 32 == 0) shares[h] = 1.0f / total;
+        if (t % 32 == 0) shares[h] = 1.0f / (total + sink_weight(p.sinks, h, largest));
     }
     for (u32 base = 0; base < columns; base += THREADS) {
         u32 column = base + t % (columns < THREADS ? columns : THREADS), part = parts > 1 ? t / columns : 0;
@@ -354,13 +355,15 @@ __device__ void attend(const AttentionArgs &a, u8 *shared, const Row &at, u32 ro
             of[2] = power(of[0] - largest);
             total += of[1] * of[2];
         }
+        // The sink counts once: here, or where the splits are merged.
+        if (s.active == 1 && t < mine) total += sink_weight(a.sinks, head + t, largest);
         heads[t] = make_float2(largest, total);
     }
     __syncthreads();
     constexpr u32 D4 = HEAD_DIM / 4;
     float *y = a.y + (u64)row * a.y_stride + (u64)head * HEAD_DIM;
     u64 first = ((u64)row * a.heads + head) * a.splits, all = (u64)a.rows * a.heads * a.splits;
-    Partials p = {(float4 *)a.partials + first * D4, (float2 *)(a.partials + all * HEAD_DIM) + first};
+    Partials p = {(float4 *)a.partials + first * D4, (float2 *)(a.partials + all * HEAD_DIM) + first, a.sinks ? a.sinks + head : nullptr};
     for (u32 i = t; i < mine * D4; i += THREADS) {
         u32 h = i / D4, d = i % D4;
         float4 sum = make_float4(0, 0, 0, 0);

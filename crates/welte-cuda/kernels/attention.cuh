@@ -10,6 +10,7 @@ struct AttentionArgs {
     Kv kv;
     float *partials; // [row][head][split][HEAD_DIM] sums, then [row][head][split] maximum and sum of weights
     u32 *counters;   // [row][group of heads], zero between kernels
+    const float *sinks; // a score per head without a value; may be null
     u32 heads;
     u32 q_stride;
     u32 y_stride;
@@ -35,6 +36,11 @@ __device__ __forceinline__ float q_factor(const AttentionArgs &a) {
 
 __device__ __forceinline__ float capped(const AttentionArgs &a, float score) {
     return a.softcap == 0.0f ? score : a.softcap * LOG2E * tanhf(score / a.softcap);
+}
+
+// What a head's sink adds to its sum of weights, which are relative to the score `largest`.
+__device__ __forceinline__ float sink_weight(const float *sinks, u32 head, float largest) {
+    return sinks ? exp2f(sinks[head] * LOG2E - largest) : 0.0f;
 }
 
 __device__ __forceinline__ u32 pack(float a, float b) {

@@ -61,6 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_plain(const __gr
                 if (t + j * THREADS < HEAD_DIM) sums[j] += weights[i] * element(v, t + j * THREADS);
         }
     }
+    total += sink_weight(a.sinks, head, largest);
 #pragma unroll
     for (u32 j = 0; j < PER_THREAD; ++j)
         if (t + j * THREADS < HEAD_DIM) a.y[(u64)row * a.y_stride + head * HEAD_DIM + t + j * THREADS] = sums[j] / total;

@@ -320,7 +320,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
             u32 row = first_row + warp_row + m * 16 + lane / 4 + r * 8;
             if (row >= live) continue;
             float *y = a.y + (u64)row * a.y_stride + head * HEAD_DIM + lane % 4 * 2;
-            float share = 1.0f / total;
+            float share = 1.0f / (total + sink_weight(a.sinks, head, tile[m].largest[r]));
 #pragma unroll
             for (u32 n = 0; n < TILES_V; ++n)
                 if (n * 8 < HEAD_DIM) {

@@ -45,13 +45,13 @@ extern "C" __global__ void __launch_bounds__(256) add(const __grid_constant__ Ba
 
 extern "C" __global__ void __launch_bounds__(256) scale(const __grid_constant__ BasicArgs a) {
     each(a, [&](const float *, float *y, u32 i) {
-        float v = y[i] * a.a;
+        float v = a.a == 0.0f ? 0.0f : y[i] * a.a; // unwritten memory may hold anything
         y[i] = a.b != 0.0f ? a.b * tanhf(v / a.b) : v;
     });
 }
 
 extern "C" __global__ void __launch_bounds__(256) act_mul(const __grid_constant__ BasicArgs a) {
-    each(a, [&](const float *x, float *y, u32 i) { y[i] = activate(a.act, x[i]) * x[a.n + i]; });
+    each(a, [&](const float *x, float *y, u32 i) { y[i] = gated(a.act, x[i], x[a.n + i]); });
 }
 
 // Activations 0, 1 and 2, 4 sigmoid, 5 none.

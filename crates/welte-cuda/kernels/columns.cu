@@ -160,7 +160,7 @@ __device__ __forceinline__ void store_tile(const GemmArgs& a, const float4* firs
             }
         }
         if (a.epilogue == ACT_MUL) {
-            finish(a, nullptr, first_n, n, row, live, s);
+            finish(a, nullptr, nullptr, first_n, n, row, live, s);
             continue;
         }
 #pragma unroll

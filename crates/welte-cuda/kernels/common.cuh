@@ -64,9 +64,21 @@ constexpr float TINY = 1e-30f;
 
 __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
-// Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf).
+// Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf). `gated` knows a clamped one as well.
+constexpr u32 CLAMPED = 3;
+
 __device__ __forceinline__ float activate(u32 act, float x) {
     if (act == 0) return x / (1.0f + __expf(-x));
     if (act == 1) return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
     return 0.5f * x * (1.0f + erff(x * 0.7071067812f));
+}
+
+// act(gate) * up. Explicit rounding keeps the compiler from fusing the product with an addition.
+__device__ __forceinline__ float gated(u32 act, float gate, float up) {
+    if (act == CLAMPED) {
+        gate = fminf(gate, 7.0f);
+        up = fminf(fmaxf(up, -7.0f), 7.0f);
+        return __fmul_rn(gate / (1.0f + __expf(-1.702f * gate)), __fadd_rn(up, 1.0f));
+    }
+    return __fmul_rn(activate(act, gate), up);
 }

@@ -10,6 +10,7 @@ struct RouteArgs {
     const Step* step;
     const float* x;
     float* y; // numbers, then shares
+    const float* scales; // of all experts; may be null
     u32 experts;
     u32 used;
     u32 renormalise;
@@ -82,7 +83,10 @@ extern "C" __global__ void __launch_bounds__(32) route(const __grid_constant__ R
     }
     // The sum is complete only now.
     __syncwarp();
-    for (u32 slot = lane; slot < a.used; slot += 32) shares[slot] = shares[slot] / sum * a.scale;
+    for (u32 slot = lane; slot < a.used; slot += 32) {
+        const float own = a.scales ? a.scales[min(__float_as_uint(numbers[slot]), a.experts - 1)] : 1.0f;
+        shares[slot] = shares[slot] / sum * (a.scale * own);
+    }
 }
 
 struct GroupArgs {

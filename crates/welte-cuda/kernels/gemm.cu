@@ -42,9 +42,11 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     // Rows beyond the last repeat it; they are not stored.
     for (u32 i = thread; i < TILE_ROWS; i += 256) entries[i] = list[tile_of.first + min(i, tile_of.count - 1)];
     __syncthreads();
+    const float* const bias = bias_of(a, tile_of.expert);
     const u32 first_row = 0, first_weight = tile_of.expert * (a.epilogue == ACT_MUL ? 2 : 1) * a.columns;
 #else
     const u32* const entries = nullptr;
+    const float* const bias = nullptr;
     const u32 first_row = blockIdx.x * TILE_ROWS, first_weight = 0;
 #endif
     const u32 per_tile = a.epilogue == ACT_MUL ? TILE_N / 2 : TILE_N;
@@ -156,6 +158,6 @@ extern "C" __global__ void __launch_bounds__(256, 2) gemm(const __grid_constant_
     for (u32 i = 0; i < WARP_N / 16; i++)
 #pragma unroll
         for (u32 j = 0; j < WARP_ROWS / 8; j++) {
-            finish(a, entries, first_n, warp_n + 16 * i, first_row + warp_row + 8 * j + 2 * (lane % 4), live, sums[i][j]);
+            finish(a, entries, bias, first_n, warp_n + 16 * i, first_row + warp_row + 8 * j + 2 * (lane % 4), live, sums[i][j]);
         }
 }

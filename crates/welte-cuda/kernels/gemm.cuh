@@ -24,6 +24,7 @@ struct GemmArgs {
     const u32* groups; // written by experts.cu: the tiles and their entries
     u32 used;          // experts per row
     u32 sharing;       // entries that share a row of x
+    const float* bias; // of all experts; may be null
 #endif
 };
 
@@ -55,24 +56,36 @@ __device__ __forceinline__ u32 matrix_row(const GemmArgs& a, u32 first, u32 r) {
     return r % 16 < 8 ? row : a.columns + row;
 }
 
+// The tile's biases; null if there are none.
+__device__ __forceinline__ const float* bias_of(const GemmArgs& a, u32 expert) {
+#if EXPERTS
+    return a.bias ? a.bias + (u64)expert * (a.epilogue == ACT_MUL ? 2 : 1) * a.columns : nullptr;
+#else
+    return nullptr;
+#endif
+}
+
 // Stores a thread's four sums: matrix rows g and g + 8 of sixteen, which begin at `first` within the tile, for two
-// consecutive rows of y from `row` on.
-__device__ __forceinline__ void finish(const GemmArgs& a, const u32* entries, u32 first_n, u32 first, u32 row, u32 live,
-                                       const float sums[4]) {
+// consecutive rows of y from `row` on. `bias` may be null.
+__device__ __forceinline__ void finish(const GemmArgs& a, const u32* entries, const float* bias, u32 first_n, u32 first, u32 row,
+                                       u32 live, const float sums[4]) {
     const u32 g = threadIdx.x % 32 / 4;
 #pragma unroll
     for (u32 q = 0; q < 4; q++) {
         const u32 r = row + q % 2;
         // Explicit rounding keeps the compiler from fusing operations. The bits are then those of cuBLASLt with the same
         // epilogue, and for ACT_MUL with act_mul after it.
-        const float v = __fmul_rn(sums[q], a.scale);
+        float v = __fmul_rn(sums[q], a.scale);
         if (a.epilogue == ACT_MUL) {
             const u32 column = first_n + first / 2 + g;
             if (q >= 2 || r >= live || column >= a.columns) continue;
-            row_of_y(a, entries, r)[column] = __fmul_rn(activate(a.act, v), __fmul_rn(sums[(q + 2) % 4], a.scale));
+            float up = __fmul_rn(sums[(q + 2) % 4], a.scale);
+            if (bias) v = __fadd_rn(v, bias[column]), up = __fadd_rn(up, bias[a.columns + column]);
+            row_of_y(a, entries, r)[column] = gated(a.act, v, up);
         } else {
             const u32 column = first_n + first + g + q / 2 * 8;
             if (r >= live || column >= a.columns) continue;
+            if (bias) v = __fadd_rn(v, bias[column]);
             float* y = row_of_y(a, entries, r) + column;
             *y = a.epilogue == ADD ? __fadd_rn(*y, v) : v;
         }

@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(256 + WIDENERS, 1) gemm_wide(const 
     for (u32 i = 0; i < SUMS; i++) wgmma_settled(s[i]);
 
 #pragma unroll
-    for (u32 j = 0; j < SUMS / 4; j++) finish(a, nullptr, first_n, 16 * warp, first_row + 8 * j + 2 * (lane % 4), live, s + 4 * j);
+    for (u32 j = 0; j < SUMS / 4; j++) finish(a, nullptr, nullptr, first_n, 16 * warp, first_row + 8 * j + 2 * (lane % 4), live, s + 4 * j);
 }
 
 #endif

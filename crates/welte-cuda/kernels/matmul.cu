@@ -39,6 +39,7 @@ struct MatmulArgs {
     const float* choice; // expert numbers, then shares
     u32 choice_stride;
     u32 experts;
+    const float* bias; // of all experts; may be null
 #endif
 };
 
@@ -236,16 +237,33 @@ __device__ __forceinline__ void multiply(const u8* const p[2][MOST_PLANES], cons
 
 __device__ __forceinline__ u32 first_row(const MatmulArgs& a) { return USED ? blockIdx.y : a.first; }
 
+#if USED
+// Adds the biases of output `row`: to gate and up of the expert in `slot`, or to the sum of all experts, each times its share.
+__device__ __forceinline__ void add_biases(const MatmulArgs& a, const u32* chosen, u32 slot, u32 row, float& v, float& up) {
+    if (!a.bias) return;
+    if (OUTPUT == 2) {
+        const float* bias = a.bias + (size_t)chosen[slot] * 2 * a.n + row;
+        v += bias[0], up += bias[a.n];
+        return;
+    }
+#pragma unroll
+    for (u32 i = 0; i < USED; i++) v = fmaf(__uint_as_float(chosen[USED + i]), a.bias[(size_t)chosen[i] * a.n + row], v);
+}
+#endif
+
 // Stores a complete value of row r of a group, for column c; with OUTPUT 2, gate and up.
-__device__ __forceinline__ void finish(const MatmulArgs& a, u32 group, u32 r, u32 c, float v, float up, float by) {
+__device__ __forceinline__ void finish(const MatmulArgs& a, const u32* chosen, u32 group, u32 r, u32 c, float v, float up, float by) {
     u32 slot = ROWS_BY_EXPERT ? group / groups_of(a) : 0;
     u32 row = (group - slot * groups_of(a)) * OUTPUTS + (OUTPUT == 2 ? r / 2 : r);
     if (row >= a.n) return;
     float* y = a.y + (size_t)(first_row(a) + c) * a.y_stride + slot * a.n + row;
     if (NORM) v *= by, up *= by;
+#if USED
+    add_biases(a, chosen, slot, row, v, up);
+#endif
     if (OUTPUT == 0) *y = v;
     if (OUTPUT == 1) atomicAdd(y, v); // the only addition to this element, so the order cannot matter
-    if (OUTPUT == 2) *y = activate(a.act, v) * up;
+    if (OUTPUT == 2) *y = gated(a.act, v, up);
 }
 
 // Multiplies a share. `at` is where the ring's next stage begins.
@@ -295,8 +313,8 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
                     if (c < rows) {
                         u32 of = share.first_group + group;
                         float by = M == 1 ? only : norm_factor(sums, c, a.eps, a.k);
-                        finish(a, of, row, c, acc[0][c], acc[1][c], by);
-                        if (OUTPUT != 2) finish(a, of, row + 1, c, acc[1][c], 0.0f, by);
+                        finish(a, stream.chosen, of, row, c, acc[0][c], acc[1][c], by);
+                        if (OUTPUT != 2) finish(a, stream.chosen, of, row + 1, c, acc[1][c], 0.0f, by);
                     }
                 } else {
                     float* to = open + ((warp * 2 + began) * M + c) * ROWS + row;
@@ -325,7 +343,7 @@ __device__ __forceinline__ void run(const MatmulArgs& a, const Planes& planes, c
             v += more[0];
             if (OUTPUT == 2) up += more[1];
         }
-        finish(a, share.first_group + group, r, c, v, up, norm_factor(sums, c, a.eps, a.k));
+        finish(a, stream.chosen, share.first_group + group, r, c, v, up, norm_factor(sums, c, a.eps, a.k));
     }
 }
 

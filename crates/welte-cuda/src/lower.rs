@@ -6,46 +6,7 @@ use crate::load::Placed;
 use crate::ops::Role;
 use crate::{Error, GpuInfo, ops};
 use std::sync::Arc;
-use welte_table::{
-    BufferRef, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program, WeightId, params,
-};
-
-/// Whether this device runs the command as it is. It has every op in every format, fused ones included, but lacks some of
-/// their options.
-pub(crate) fn supports(command: &Command) -> bool {
-    lacking(command).next().is_none()
-}
-
-/// The features that a program needs and this device lacks, as text; `None` if it lacks nothing.
-pub(crate) fn missing(program: &Program) -> Option<String> {
-    let commands = program.passes.iter().flat_map(|pass| &pass.commands);
-    let mut needed: Vec<&str> = commands.flat_map(lacking).collect();
-    needed.sort_unstable();
-    needed.dedup();
-    (!needed.is_empty()).then(|| needed.join(", "))
-}
-
-/// The features that a command needs and this device lacks.
-fn lacking(command: &Command) -> impl Iterator<Item = &'static str> {
-    let given = |role: usize| command.weights[role] != NO_WEIGHT;
-    let act = match command.op {
-        Op::ActMul => params::ActMul::of(&command.params).act,
-        Op::NormMatmulActMul => params::NormMatmulActMul::of(&command.params).act,
-        Op::ExpertsActMul => params::ExpertsActMul::of(&command.params).act,
-        _ => 0,
-    };
-    let experts = matches!(command.op, Op::ExpertsActMul | Op::ExpertsAdd);
-    [
-        (command.op == Op::Attention && given(0), "attention sinks"),
-        (experts && given(1), "biases of experts"),
-        (act > LAST_ACT, "a clamped activation"),
-    ]
-    .into_iter()
-    .filter_map(|(needed, what)| needed.then_some(what))
-}
-
-/// The highest-numbered activation that the kernels support.
-const LAST_ACT: u32 = 2;
+use welte_table::{BufferRef, Format, NO_WEIGHT, Pass, PassKind, Program, WeightId};
 
 /// Device addresses of a context's memory.
 #[derive(Clone, Debug, Default)]

@@ -10,7 +10,13 @@ pub(crate) fn norm(x: &[f32], weight: Option<&[f32]>, eps: f32) -> Vec<f32> {
 }
 
 /// The ids of the best experts as bits, then their weights.
-pub(crate) fn route(logits: &[f32], used: usize, renormalise: bool, scale: f32) -> Vec<f32> {
+pub(crate) fn route(
+    logits: &[f32],
+    used: usize,
+    renormalise: bool,
+    scale: f32,
+    scales: Option<&[f32]>,
+) -> Vec<f32> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let exps: Vec<f32> = logits.iter().map(|x| (x - largest).exp()).collect();
     let mut order: Vec<usize> = (0..logits.len()).collect();
@@ -21,7 +27,8 @@ pub(crate) fn route(logits: &[f32], used: usize, renormalise: bool, scale: f32) 
         false => exps.iter().sum(),
     };
     let ids = order.iter().map(|&i| f32::from_bits(i as u32));
-    let shares = order.iter().map(|&i| exps[i] / sum * scale);
+    let scaled = |i: usize| scales.map_or(scale, |scales| scale * scales[i]);
+    let shares = order.iter().map(|&i| exps[i] / sum * scaled(i));
     ids.chain(shares).collect()
 }
 
@@ -161,10 +168,18 @@ mod tests {
     #[test]
     fn experts_are_ranked() {
         let bits = |values: &[f32]| values[..2].iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        let chosen = route(&[1.0, 3.0, 3.0, 0.0], 2, true, 2.0);
+        let chosen = route(&[1.0, 3.0, 3.0, 0.0], 2, true, 2.0, None);
         assert_eq!(bits(&chosen), [1, 2]);
         assert_eq!(chosen[2..], [1.0, 1.0]);
-        let shares = route(&[0.0, 0.0, 0.0, 0.0], 2, false, 1.0);
+        let scaled = route(
+            &[1.0, 3.0, 3.0, 0.0],
+            2,
+            true,
+            2.0,
+            Some(&[9.0, 4.0, 0.5, 9.0]),
+        );
+        assert_eq!(scaled[2..], [4.0, 0.5]);
+        let shares = route(&[0.0, 0.0, 0.0, 0.0], 2, false, 1.0, None);
         assert_eq!(bits(&shares), [0, 1]);
         assert_eq!(shares[2..], [0.25, 0.25]);
     }

@@ -108,7 +108,7 @@ impl<'a> Execution<'a> {
                 let p = params::Scale::of(words);
                 let mut y = self.read(a, p.y_stride, row, p.n);
                 for v in &mut y {
-                    *v *= p.scale;
+                    *v = if p.scale == 0.0 { 0.0 } else { *v * p.scale };
                     if p.cap != 0.0 {
                         *v = p.cap * (*v / p.cap).tanh();
                     }
@@ -154,7 +154,8 @@ impl<'a> Execution<'a> {
             Op::Route => {
                 let p = params::Route::of(words);
                 let x = self.read(a, p.x_stride, row, p.experts);
-                let choice = route(&x, p.used as usize, p.renormalise != 0, p.scale);
+                let (used, renormalise) = (p.used as usize, p.renormalise != 0);
+                let choice = route(&x, used, renormalise, p.scale, self.weight(0));
                 self.write(b, p.y_stride, row, &choice);
             }
             Op::ExpertsActMul => {

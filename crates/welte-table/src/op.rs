@@ -106,7 +106,8 @@ macro_rules! ops {
 ops! {
     /// `x[r] = scale * table[token[r]]`
     Embed "embed": weights ["table"] reads ["tokens"] writes ["x"] { n: u32, k: u32, scale: f32, x_stride: u32 }
-    /// RMS norm of `groups` vectors of `dim` per row: `y = x / sqrt(mean(x^2) + eps) * weight` (`y` may be `x`)
+    /// RMS norm of `groups` vectors of `dim` per row: `y = x / sqrt(mean(x^2) + eps) * weight` (`y` may be `x`; `weight` is
+    /// optional)
     Norm "norm": weights ["weight"] reads ["x"] writes ["y"] { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
     /// `y[r] = W x[r]`
     Matmul "matmul": weights ["matrix"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }
@@ -125,7 +126,7 @@ ops! {
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
     /// `y += x`
     Add "add": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
-    /// `y *= scale`, then `y = cap * tanh(y / cap)` if cap is not 0
+    /// `y *= scale`, then `y = cap * tanh(y / cap)` if cap is not 0. A scale of 0 gives 0 whatever `y` was.
     Scale "scale": weights [] reads [] writes ["y"] { n: u32, scale: f32, cap: f32, y_stride: u32 }
     /// Copies the rows that the step chose as outputs, in their order, to the first rows of `y`. Later commands run on
     /// these output rows.
@@ -152,8 +153,8 @@ ops! {
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
     /// Chooses the `used` best of `experts` by their logits `x`. `y` gets their numbers (as bits), best first, the lowest
     /// number on a tie; then their weights: softmax over all experts, divided by the sum of the chosen ones if
-    /// `renormalise`, times `scale`.
-    Route "route": weights [] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32 }
+    /// `renormalise`, times `scale`, times the expert's value in `scales` (optional).
+    Route "route": weights ["scales"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32 }
     /// `y[r][i] = act(gate x[r]) * up x[r]` for the `used` experts that `choice` names; the matrix holds for each expert
     /// `n` rows of gate, then `n` of up, and `bias` (optional) as many values, which are added before `act`.
     ExpertsActMul "experts_act_mul": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }

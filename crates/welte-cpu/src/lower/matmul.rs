@@ -104,6 +104,7 @@ impl Lowering<'_> {
             used,
             renormalise: p.renormalise != 0,
             scale: p.scale,
+            scales: self.floats(l.command.weights[0], experts)?,
         }));
         Ok(())
     }

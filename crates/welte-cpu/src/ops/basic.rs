@@ -255,7 +255,12 @@ impl Scale {
         // SAFETY: the row lies in y.
         let y = unsafe { self.y.row_mut(row, self.n) };
         for y in y {
-            *y *= self.scale;
+            // Unwritten memory may hold anything, NaN included.
+            *y = if self.scale == 0.0 {
+                0.0
+            } else {
+                *y * self.scale
+            };
             if self.cap != 0.0 {
                 *y = self.cap * (*y / self.cap).tanh();
             }

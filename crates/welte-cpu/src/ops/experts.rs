@@ -14,6 +14,8 @@ pub(crate) struct Route {
     pub(crate) used: usize,
     pub(crate) renormalise: bool,
     pub(crate) scale: f32,
+    /// A factor per expert, if any.
+    pub(crate) scales: Floats,
 }
 
 impl Route {
@@ -40,7 +42,12 @@ impl Route {
             true => shares.iter().sum(),
             false => x.iter().map(|x| (x - largest).exp()).sum(),
         };
-        shares.iter_mut().for_each(|s| *s = *s / sum * self.scale);
+        // SAFETY: there is a factor for every expert.
+        let scales = unsafe { self.scales.get(self.experts) };
+        for (id, share) in ids.iter().zip(shares) {
+            let own = scales.map_or(1.0, |scales| scales[id.to_bits() as usize]);
+            *share = *share / sum * (self.scale * own);
+        }
     }
 }
 

@@ -243,7 +243,7 @@ template <class V> __device__ __forceinline__ float norm_factor(const float (&sq
 // The final result of a row. `before` is the value that it is added to.
 template <class V> __device__ __forceinline__ float result(const float (*parts)[OUTPUTS], u32 row, float factor, float before) {
     float v = sum_slices(parts, row) * factor;
-    if constexpr (V::output == Output::ActMul) v = activate(V::act, v) * (sum_slices(parts, OUTPUTS / 2 + row) * factor);
+    if constexpr (V::output == Output::ActMul) v = gated(V::act, v, sum_slices(parts, OUTPUTS / 2 + row) * factor);
     if constexpr (V::output == Output::Add || V::bias) v += before;
     if constexpr (V::output == Output::Logits) {
         v *= V::scale;

@@ -190,6 +190,7 @@ struct RouteArgs {
     step: u64,
     x: u64,
     y: u64,
+    scales: u64,
     experts: u32,
     used: u32,
     renormalise: u32,
@@ -210,6 +211,7 @@ fn route(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, E
         step: cx.step,
         x: cx.buffer(command.buffers[0]),
         y: cx.buffer(command.buffers[1]),
+        scales: cx.vector(command.weights[0]),
         experts: p.experts,
         used: p.used,
         renormalise: p.renormalise,
@@ -246,6 +248,7 @@ struct VectorArgs {
     choice: u64,
     choice_stride: u32,
     experts: u32,
+    bias: u64,
 }
 
 /// Matrix-vector products for up to `rows` rows.
@@ -274,6 +277,7 @@ fn generated(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32) -> Resu
         choice: cx.buffer(command.buffers[1]),
         choice_stride: job.choice_stride,
         experts: job.experts,
+        bias: cx.vector(command.weights[1]),
     };
     Ok(Node::Kernel(Launch {
         unit: product.unit(&plan),
@@ -337,6 +341,7 @@ struct TileArgs {
     groups: u64,
     used: u32,
     sharing: u32,
+    bias: u64,
 }
 
 /// `CombineArgs` of experts.cu.
@@ -392,7 +397,7 @@ fn prompt(cx: &Lowering<'_>, command: &Command, job: &Job, rows: u32, most: u32)
             args(&group),
         ),
         prepare(cx, command, job, &private, rows, most),
-        product(cx, job, &private, rows, tile, tiles, y),
+        product(cx, command, job, &private, rows, tile, tiles),
     ];
     if !job.act_mul {
         let combine = CombineArgs {
@@ -453,13 +458,14 @@ fn scale(job: &Job) -> f32 {
 
 fn product(
     cx: &Lowering<'_>,
+    command: &Command,
     job: &Job,
     private: &Private,
     rows: u32,
     tile: Tile,
     tiles: u32,
-    y: u64,
 ) -> Node {
+    let y = cx.buffer(command.buffers[2]);
     let (to, y_stride, epilogue, per_tile) = match job.act_mul {
         true => (y, job.y_stride, Epilogue::ActMul, tile.n / 2),
         false => (private.parts, job.used * job.n, Epilogue::Store, tile.n),
@@ -483,6 +489,7 @@ fn product(
         groups: private.groups,
         used: job.used,
         sharing: if job.act_mul { job.used } else { 1 },
+        bias: cx.vector(command.weights[1]),
     };
     Node::Kernel(Launch {
         unit: tile.experts_unit(job.weight.format),

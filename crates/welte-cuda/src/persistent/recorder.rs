@@ -504,6 +504,9 @@ impl Recorder<'_> {
         if rope.buffers[0] != qkv || r.layer != a.layer || r.heads != a.heads {
             return Err("attention over something else than what was appended".to_string());
         }
+        if command.weights[0] != NO_WEIGHT {
+            return Err("attention sinks".to_string());
+        }
         let jobs = AttentionJobs::of(&a, r.rot, self.blocks)?;
         let freqs = rope.weights[0];
         let which = match self.freqs.iter().position(|known| *known == freqs) {
