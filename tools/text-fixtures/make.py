@@ -14,7 +14,7 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 import sentencepiece
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 CORPUS = """
 A fox lived by the river, and every morning she went down to drink. The water was cold; it tasted of stones and snow.
@@ -140,6 +140,29 @@ def sentence_piece(prefix):
     }
 
 
+def listed_pieces():
+    """Gemma 4: characters, byte tokens and listed merges. The reference splits where the published tokenizer.json does."""
+    spaces = normalizers.Replace(" ", "\u2581")
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    trained = Tokenizer(models.BPE())
+    trained.normalizer = spaces
+    trained.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+"), "isolated")
+    trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=specials + bytes_, limit_alphabet=120, show_progress=False)
+    trained.train_from_iterator([CORPUS, "a\n\nb\n\n\nc\n\n" * 5], trainer)
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(merge) for merge in model["merges"]]
+    tokenizer = Tokenizer(models.BPE(model["vocab"], merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = spaces
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in specials])
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    kinds = [2 if t == "<unk>" else 3 if t in specials else 6 if t in bytes_ else 1 for t in tokens]
+    texts = [text for text in TEXTS if encodable(text)] + ["<bos><|turn>user\nHi\n\n\nthere<turn|>\n"]
+    cases = [{"text": text, "ids": tokenizer.encode(text).ids} for text in texts]
+    return {"tokens": tokens, "token_types": kinds, "merges": [" ".join(merge) for merge in merges], "cases": cases}
+
+
 def templates(folder):
     def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
         return json.dumps(
@@ -183,6 +206,7 @@ def main():
         write(folder / f"bpe-{pre}.json", byte_level(pre))
     write(folder / "sentencepiece.json", sentence_piece(True))
     write(folder / "sentencepiece-no-prefix.json", sentence_piece(False))
+    write(folder / "listed-pieces.json", listed_pieces())
     write(folder / "rendered.json", templates(folder))
 
 

@@ -1,9 +1,9 @@
 //! Compiles a spec to a program: weights, buffers, caches and passes.
 
 use crate::arch::{Architecture, unsupported};
-use crate::emit::{Emitter, LayerCache, Places, Set};
+use crate::emit::{Emitter, LayerCache, PerLayerSet, Places, Set};
 use crate::weights::{Weights, collect};
-use crate::{Error, ModelSpec};
+use crate::{Error, LayerShape, ModelSpec};
 use welte_formats::Checkpoint;
 use welte_table::{
     BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
@@ -128,11 +128,11 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     bounded("embed_rows", options.embed_rows, 0, 1 << 16)?;
     let problem = match options.kv_format {
         Format::F16 => None,
-        Format::Q8_0 if spec.head_dim.is_multiple_of(32) => None,
-        Format::Q8_0 => Some(format!(
-            "Q8_0 needs a head size divisible by 32; it is {}",
-            spec.head_dim
-        )),
+        Format::Q8_0 => {
+            let mut sizes = (0..spec.layers as usize).map(|i| spec.shape(i).head_dim);
+            let odd = sizes.find(|size| !size.is_multiple_of(32));
+            odd.map(|size| format!("Q8_0 needs a head size divisible by 32; it is {size}"))
+        }
         other => Some(format!("is {}; must be F16 or Q8_0", other.name())),
     };
     match problem {
@@ -144,7 +144,8 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     }
 }
 
-/// One cache for all layers with the same head count, head size and window, and each layer's place in its cache.
+/// One cache for all layers with the same head count, head size and window, and each layer's place in its cache. A layer
+/// without keys and values of its own has the place of the layer that it shares.
 fn caches(
     spec: &ModelSpec,
     options: &CompileOptions,
@@ -152,10 +153,17 @@ fn caches(
 ) -> Result<(Vec<CacheSpec>, Vec<LayerCache>), Error> {
     let mut shapes: Vec<(u32, u32, u32)> = Vec::new();
     let mut counts: Vec<u32> = Vec::new();
-    let mut places = Vec::with_capacity(spec.layers as usize);
-    for layer in 0..spec.layers {
-        let window = spec.windows.get(layer as usize).copied().unwrap_or(0);
-        let shape = (spec.kv_heads, spec.head_dim, window);
+    let mut places: Vec<(usize, u32)> = Vec::with_capacity(spec.layers as usize);
+    for layer in 0..spec.layers as usize {
+        if let Some(place) = places.get(spec.kv_source(layer)) {
+            places.push(*place);
+            continue;
+        }
+        let window = spec.windows.get(layer).copied().unwrap_or(0);
+        let LayerShape {
+            kv_heads, head_dim, ..
+        } = spec.shape(layer);
+        let shape = (kv_heads, head_dim, window);
         let cache = shapes.iter().position(|s| *s == shape).unwrap_or_else(|| {
             shapes.push(shape);
             counts.push(0);
@@ -246,15 +254,31 @@ impl Buffers {
         let open = |l: &crate::weights::Layer| {
             l.gate_up.len() > 1 || !l.gate_up_bias.is_empty() || l.ffn_norm.is_none()
         };
+        let widest = |width: &dyn Fn(LayerShape) -> u32| {
+            let layers = 0..spec.layers as usize;
+            layers.map(|i| width(spec.shape(i))).max().unwrap_or(1)
+        };
+        let ffn = widest(&|s| s.ffn);
+        let beside = spec.experts.filter(|e| e.beside);
+        let inputs = match spec.per_layer_width {
+            0 => None,
+            width => Some(PerLayerSet {
+                inputs: add("per_layer", spec.layers * width),
+                context: add("per_layer_context", spec.layers * width),
+                gate: add("per_layer_gate", width),
+            }),
+        };
         Set {
             x: add("x", spec.dim),
-            qkv: add("qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_dim),
-            attn: add("attn", spec.heads * spec.head_dim),
-            h: add(
-                "h",
-                spec.experts
-                    .map_or(spec.ffn, |e| spec.ffn.max(e.used * e.ffn)),
+            qkv: add(
+                "qkv",
+                widest(&|s| (spec.heads + 2 * s.kv_heads) * s.head_dim),
             ),
+            attn: add("attn", widest(&|s| spec.heads * s.head_dim)),
+            h: add("h", spec.experts.map_or(ffn, |e| ffn.max(e.used * e.ffn))),
+            per_layer: inputs,
+            dense: beside.map(|_| add("dense", spec.dim)),
+            mixed: beside.map(|_| add("mixed", spec.dim)),
             router: spec.experts.map(|e| add("router", e.count)),
             choice: spec.experts.map(|e| add("choice", 2 * e.used)),
             norm: (spec.post_norm || spec.experts.is_some() || weights.layers.iter().any(mixed))
@@ -263,7 +287,7 @@ impl Buffers {
                 .layers
                 .iter()
                 .any(open)
-                .then(|| add("gate_up", 2 * spec.ffn)),
+                .then(|| add("gate_up", 2 * ffn)),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The forward pass of every architecture and every pass.
 
-use crate::weights::{ExpertWeights, Layer, Piece, Weights};
-use crate::{Experts, LayerRope, ModelSpec, QkNorm};
+mod gemma4;
+
+use crate::weights::{ExpertWeights, Layer, Piece, RopeConstants, Weights};
+use crate::{Experts, LayerRope, LayerShape, ModelSpec, QkNorm, Rope};
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
     params as p,
@@ -17,6 +19,22 @@ pub(crate) struct Set {
     pub(crate) choice: Option<BufferRef>,
     pub(crate) norm: Option<BufferRef>,
     pub(crate) gate_up: Option<BufferRef>,
+    pub(crate) per_layer: Option<PerLayerSet>,
+    /// The output of a dense part beside experts.
+    pub(crate) dense: Option<BufferRef>,
+    /// The output of experts beside a dense part.
+    pub(crate) mixed: Option<BufferRef>,
+}
+
+/// The buffers of embeddings per layer.
+#[derive(Clone, Copy)]
+pub(crate) struct PerLayerSet {
+    /// The inputs of all layers, one after the other.
+    pub(crate) inputs: BufferRef,
+    /// The part of them that depends on the stream.
+    pub(crate) context: BufferRef,
+    /// A layer's gate.
+    pub(crate) gate: BufferRef,
 }
 
 /// Where a layer's keys and values are stored.
@@ -124,13 +142,15 @@ impl<'a> Emitter<'a> {
             &[self.places.tokens, self.set.x],
             embed.words(),
         );
+        self.per_layer_inputs();
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
             self.attention(i, layer);
             match (&layer.experts, spec.experts) {
-                (Some(weights), Some(experts)) => self.experts(layer, weights, experts),
-                _ => self.feed_forward(layer),
+                (Some(weights), Some(experts)) => self.experts(i, layer, weights, experts),
+                _ => self.feed_forward(i, layer),
             }
+            self.per_layer(i, layer);
         }
         self.label.clear();
     }
@@ -191,9 +211,16 @@ impl<'a> Emitter<'a> {
     /// x += output(attention(rope(qkv(norm(x)))))
     fn attention(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
-        let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let LayerShape {
+            kv_heads, head_dim, ..
+        } = spec.shape(index);
+        let heads = spec.heads;
         let q = heads * head_dim;
-        let stride = (heads + 2 * kv_heads) * head_dim;
+        let own = spec.kv_source(index) == index;
+        let stride = match own {
+            true => (heads + 2 * kv_heads) * head_dim,
+            false => q,
+        };
         self.projections(
             "qkv",
             &layer.qkv,
@@ -203,7 +230,13 @@ impl<'a> Emitter<'a> {
             stride,
         );
         let cache = self.places.caches[index];
-        self.rope_append(index, layer, cache);
+        match own {
+            true => {
+                self.values(index);
+                self.rope_append(index, layer, cache);
+            }
+            false => self.rope_queries(index, layer),
+        }
         let attention = p::Attention {
             layer: cache.layer,
             heads,
@@ -229,7 +262,10 @@ impl<'a> Emitter<'a> {
     /// Norms and rotates queries and keys, and stores keys and values.
     fn rope_append(&mut self, index: usize, layer: &Layer, cache: LayerCache) {
         let (spec, qkv) = (self.spec, self.set.qkv);
-        let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let LayerShape {
+            kv_heads, head_dim, ..
+        } = spec.shape(index);
+        let heads = spec.heads;
         let stride = (heads + 2 * kv_heads) * head_dim;
         let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
         let kind = spec.layer_ropes.get(index);
@@ -266,10 +302,7 @@ impl<'a> Emitter<'a> {
             self.push("append", Op::KvAppend, &[], &buffers, params.words());
             return;
         }
-        let (rope, rope_constants) = match (kind, &spec.local_rope) {
-            (LayerRope::Local, Some(rope)) => (rope, self.weights.local_rope_constants),
-            _ => (&spec.rope, self.weights.rope_constants),
-        };
+        let (rope, rope_constants) = self.rope_of(kind);
         let params = p::RopeAppend {
             layer: cache.layer,
             heads,
@@ -297,6 +330,38 @@ impl<'a> Emitter<'a> {
             &[qkv, cache.buffer],
             params.words(),
         );
+    }
+
+    /// A layer's rope and its constants.
+    fn rope_of(&self, kind: LayerRope) -> (&'a Rope, RopeConstants) {
+        match (kind, &self.spec.local_rope) {
+            (LayerRope::Local, Some(rope)) => (rope, self.weights.local_rope_constants),
+            _ => (&self.spec.rope, self.weights.rope_constants),
+        }
+    }
+
+    /// y = norm(x), both as wide as the stream.
+    fn norm(&mut self, what: &str, weight: WeightId, x: BufferRef, y: BufferRef) {
+        let dim = self.spec.dim;
+        let params = p::Norm {
+            dim,
+            groups: 1,
+            eps: self.spec.eps,
+            x_stride: dim,
+            y_stride: dim,
+        };
+        self.push(what, Op::Norm, &[weight], &[x, y], params.words());
+    }
+
+    /// y += x, both as wide as the stream.
+    fn add(&mut self, what: &str, x: BufferRef, y: BufferRef) {
+        let dim = self.spec.dim;
+        let params = p::Add {
+            n: dim,
+            x_stride: dim,
+            y_stride: dim,
+        };
+        self.push(what, Op::Add, &[], &[x, y], params.words());
     }
 
     /// x += W y, or x += norm(W y).
@@ -327,28 +392,24 @@ impl<'a> Emitter<'a> {
         };
         self.push(what, Op::Matmul, &[weight], &[y, place], params.words());
         self.biases(&format!("{what} bias"), bias, place, dim);
-        let params = p::Norm {
-            dim,
-            groups: 1,
-            eps: self.spec.eps,
-            x_stride: dim,
-            y_stride: dim,
-        };
-        let label = format!("{what} norm");
-        self.push(&label, Op::Norm, &[norm], &[place, place], params.words());
-        let params = p::Add {
-            n: dim,
-            x_stride: dim,
-            y_stride: dim,
-        };
-        let label = format!("{what} sum");
-        self.push(&label, Op::Add, &[], &[place, x], params.words());
+        self.norm(&format!("{what} norm"), norm, place, place);
+        self.add(&format!("{what} sum"), place, x);
     }
 
     /// x += down(act(gate(norm(x))) * up(norm(x)))
-    fn feed_forward(&mut self, layer: &Layer) {
+    fn feed_forward(&mut self, index: usize, layer: &Layer) {
+        self.gate_up(index, layer);
+        let ffn = self.spec.shape(index).ffn;
+        if let Some(down) = layer.down {
+            let down = (down, layer.down_bias.as_slice(), layer.post_ffn_norm);
+            self.add_to_stream("down", down, self.set.h, ffn);
+        }
+    }
+
+    /// h = act(gate(norm(x))) * up(norm(x))
+    fn gate_up(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
-        let (dim, ffn, act) = (spec.dim, spec.ffn, spec.act.word());
+        let (dim, ffn, act) = (spec.dim, spec.shape(index).ffn, spec.act.word());
         match (
             layer.gate_up.as_slice(),
             layer.gate_up_bias.is_empty(),
@@ -400,30 +461,29 @@ impl<'a> Emitter<'a> {
                 }
             }
         }
-        if let Some(down) = layer.down {
-            let down = (down, layer.down_bias.as_slice(), layer.post_ffn_norm);
-            self.add_to_stream("down", down, set.h, ffn);
-        }
     }
 
     /// x += sum over the chosen experts of share * down(act(gate(norm(x))) * up(norm(x)))
-    fn experts(&mut self, layer: &Layer, weights: &ExpertWeights, e: Experts) {
+    fn experts(&mut self, index: usize, layer: &Layer, weights: &ExpertWeights, e: Experts) {
         let (spec, set) = (self.spec, self.set);
-        let dim = spec.dim;
+        if let Some(beside) = &weights.beside {
+            return self.experts_beside(index, layer, weights, beside, e);
+        }
+        let Some(normed) = set.norm else { return };
+        if let Some(norm) = layer.ffn_norm {
+            self.norm("experts' norm", norm, set.x, normed);
+        }
+        self.router(weights, e, 1.0, NO_WEIGHT);
+        self.chosen_experts(weights, e, spec.act.word(), set.x);
+    }
+
+    /// Chooses experts by the router's product with the normed row, times `scale`. The choice's shares are multiplied by
+    /// the experts' `scales`, if given.
+    fn router(&mut self, weights: &ExpertWeights, e: Experts, scale: f32, scales: WeightId) {
+        let (dim, set) = (self.spec.dim, self.set);
         let (Some(normed), Some(router), Some(choice)) = (set.norm, set.router, set.choice) else {
             return;
         };
-        if let Some(norm) = layer.ffn_norm {
-            let params = p::Norm {
-                dim,
-                groups: 1,
-                eps: spec.eps,
-                x_stride: dim,
-                y_stride: dim,
-            };
-            let buffers = [set.x, normed];
-            self.push("experts' norm", Op::Norm, &[norm], &buffers, params.words());
-        }
         let params = p::Matmul {
             n: e.count,
             k: dim,
@@ -434,6 +494,15 @@ impl<'a> Emitter<'a> {
         let matrix = [weights.router];
         self.push("router", Op::Matmul, &matrix, &buffers, params.words());
         self.biases("router bias", &weights.router_bias, router, e.count);
+        if scale != 1.0 {
+            let params = p::Scale {
+                n: e.count,
+                scale,
+                cap: 0.0,
+                y_stride: e.count,
+            };
+            self.push("router scale", Op::Scale, &[], &[router], params.words());
+        }
         let params = p::Route {
             experts: e.count,
             used: e.used,
@@ -442,13 +511,22 @@ impl<'a> Emitter<'a> {
             x_stride: e.count,
             y_stride: 2 * e.used,
         };
-        self.push("route", Op::Route, &[], &[router, choice], params.words());
+        let buffers = [router, choice];
+        self.push("route", Op::Route, &[scales], &buffers, params.words());
+    }
+
+    /// y += the chosen experts' outputs for the normed row.
+    fn chosen_experts(&mut self, weights: &ExpertWeights, e: Experts, act: u32, y: BufferRef) {
+        let (dim, set) = (self.spec.dim, self.set);
+        let (Some(normed), Some(choice)) = (set.norm, set.choice) else {
+            return;
+        };
         let params = p::ExpertsActMul {
             n: e.ffn,
             k: dim,
             experts: e.count,
             used: e.used,
-            act: spec.act.word(),
+            act,
             x_stride: dim,
             choice_stride: 2 * e.used,
             y_stride: e.used * e.ffn,
@@ -473,7 +551,7 @@ impl<'a> Emitter<'a> {
             "experts' down",
             Op::ExpertsAdd,
             &[weights.down, weights.down_bias.unwrap_or(NO_WEIGHT)],
-            &[set.h, choice, set.x],
+            &[set.h, choice, y],
             params.words(),
         );
     }

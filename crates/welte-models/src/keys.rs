@@ -79,6 +79,35 @@ impl<'a> Keys<'a> {
             .ok_or_else(|| self.error(key, "is not a number from 0 to 4294967295"))
     }
 
+    /// A list of one number from 1 to `most` per layer; `None` if the value is missing or no list.
+    pub(crate) fn each(
+        &self,
+        key: &str,
+        layers: u32,
+        most: u32,
+    ) -> Result<Option<Vec<u32>>, Error> {
+        let Some(Value::Array(list)) = self.value(key) else {
+            return Ok(None);
+        };
+        if list.len() != layers as usize {
+            let problem = format!("has {} entries for {layers} layers", list.len());
+            return Err(self.error(key, problem));
+        }
+        let number = |value: &Value| match value {
+            Value::U64(v) => u32::try_from(*v).ok(),
+            Value::I64(v) => u32::try_from(*v).ok(),
+            _ => None,
+        };
+        let known = |value| number(value).filter(|v| (1..=most).contains(v));
+        let all: Option<Vec<u32>> = list.iter().map(known).collect();
+        all.map(Some).ok_or_else(|| {
+            self.error(
+                key,
+                format!("has an entry that is no number from 1 to {most}"),
+            )
+        })
+    }
+
     /// A number from 1 to `most`; an error if it is missing and has no default.
     pub(crate) fn size(&self, key: &str, default: Option<u32>, most: u32) -> Result<u32, Error> {
         let number = self

@@ -16,4 +16,6 @@ mod weights;
 pub use arch::supported;
 pub use compile::{CompileOptions, compile};
 pub use error::Error;
-pub use spec::{Act, Biases, Experts, LayerRope, ModelSpec, QkNorm, Rope, Scaling, spec};
+pub use spec::{
+    Act, Biases, Experts, LayerRope, LayerShape, ModelSpec, QkNorm, Rope, Scaling, spec,
+};

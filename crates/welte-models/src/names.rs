@@ -29,6 +29,8 @@ pub(crate) struct Names {
     pub(crate) router: &'static str,
     /// Gate, up and down: each a tensor of all experts, or one tensor per expert with `[]` for its number.
     pub(crate) experts: [&'static str; 3],
+    /// Gate and up of all experts as one tensor, each expert's gate rows before its up rows.
+    pub(crate) experts_gate_up: &'static str,
     /// Norm of the feed-forward output, before it is added.
     pub(crate) post_ffn_norm: &'static str,
     pub(crate) final_norm: &'static str,
@@ -60,6 +62,7 @@ pub(crate) const GGUF: Names = Names {
         "blk.{}.ffn_up_exps",
         "blk.{}.ffn_down_exps",
     ],
+    experts_gate_up: "blk.{}.ffn_gate_up_exps",
     post_ffn_norm: "blk.{}.post_ffw_norm",
     final_norm: "output_norm",
     head: "output",
@@ -95,6 +98,7 @@ pub(crate) const HUGGING_FACE: Names = Names {
         "model.layers.{}.mlp.experts.[].up_proj",
         "model.layers.{}.mlp.experts.[].down_proj",
     ],
+    experts_gate_up: "model.layers.{}.mlp.experts.gate_up_proj",
     post_ffn_norm: "model.layers.{}.post_feedforward_layernorm",
     final_norm: "model.norm",
     head: "lm_head",
@@ -106,6 +110,18 @@ pub(crate) const HUGGING_FACE: Names = Names {
 pub(crate) const HUGGING_FACE_POST: Names = Names {
     ffn_norm: "model.layers.{}.pre_feedforward_layernorm",
     ..HUGGING_FACE
+};
+
+/// Gemma 4 keeps the router and the experts beside the dense part.
+pub(crate) const HUGGING_FACE_GEMMA4: Names = Names {
+    router: "model.layers.{}.router.proj",
+    experts: [
+        "model.layers.{}.experts.gate_proj",
+        "model.layers.{}.experts.up_proj",
+        "model.layers.{}.experts.down_proj",
+    ],
+    experts_gate_up: "model.layers.{}.experts.gate_up_proj",
+    ..HUGGING_FACE_POST
 };
 
 /// Mixtral names its experts differently.
@@ -166,6 +182,16 @@ pub(crate) fn weight(template: &str, layer: u32) -> String {
     format!("{}.weight", template.replace("{}", &layer.to_string()))
 }
 
+/// The full name of a stack of experts. Some checkpoints have it without `.weight`.
+pub(crate) fn stack(checkpoint: &dyn Checkpoint, template: &str, layer: u32) -> String {
+    let plain = template.replace("{}", &layer.to_string());
+    let known = checkpoint.tensor(&resolve(checkpoint, &plain)).is_some();
+    match known {
+        true => plain,
+        false => weight(template, layer),
+    }
+}
+
 /// The full name of a bias.
 pub(crate) fn bias(template: &str, layer: u32) -> String {
     format!("{}.bias", template.replace("{}", &layer.to_string()))
@@ -190,6 +216,7 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "multi_modal_projector.",
         "embed_vision.",
         "audio_tower.",
+        "embed_audio.",
     ]
     .iter()
     .any(|s| name.starts_with(s))

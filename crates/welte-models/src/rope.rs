@@ -119,6 +119,17 @@ fn hugging_face_scaling(
     match keys.text(&type_key)? {
         None | Some("default") => Ok(Scaling::None),
         Some("linear") => linear(keys.positive(&field("factor"), None)?),
+        Some("proportional") => {
+            let key = field("partial_rotary_factor");
+            let part = keys.positive(&key, Some(1.0))?;
+            if part > 1.0 {
+                return Err(keys.error(&key, format!("is {part}; must be at most 1")));
+            }
+            Ok(Scaling::Proportional {
+                part: part as f32,
+                factor: keys.positive(&field("factor"), Some(1.0))? as f32,
+            })
+        }
         Some("llama3") => {
             let low = keys.positive(&field("low_freq_factor"), None)?;
             let high_key = field("high_freq_factor");
@@ -212,7 +223,7 @@ fn unknown(keys: &Keys<'_>, key: &str, name: &str) -> Error {
     keys.error(
         key,
         format!(
-            "the rope scaling '{name}' is not supported; supported are: none, linear, llama3, yarn, longrope"
+            "the rope scaling '{name}' is not supported; supported are: none, linear, llama3, yarn, longrope, proportional"
         ),
     )
 }
@@ -231,6 +242,14 @@ pub(crate) fn frequencies(
     let scaled: Vec<f64> = match rope.scaling {
         Scaling::None => plain,
         Scaling::Linear { factor } => plain.iter().map(|f| f / f64::from(factor)).collect(),
+        Scaling::Proportional { part, factor } => {
+            let rotated = (f64::from(part) * f64::from(rope.rot) / 2.0).floor() as usize;
+            let one = |(i, f): (usize, &f64)| match i < rotated {
+                true => f / f64::from(factor),
+                false => 0.0,
+            };
+            plain.iter().enumerate().map(one).collect()
+        }
         Scaling::Llama3 {
             factor,
             low,

@@ -51,6 +51,13 @@ pub enum Scaling {
         high: f32,
         original: u32,
     },
+    /// The first pairs of a head are rotated, as if all were; the others are not.
+    Proportional {
+        /// The share of pairs that are rotated.
+        part: f32,
+        /// Divides the frequencies.
+        factor: f32,
+    },
     /// YaRN: a ramp between kept and divided frequencies, and a larger magnitude.
     Yarn {
         factor: f32,
@@ -72,6 +79,7 @@ impl fmt::Display for Scaling {
         match self {
             Scaling::None => write!(f, "not scaled"),
             Scaling::Linear { factor } => write!(f, "scaled by {factor}"),
+            Scaling::Proportional { part, .. } => write!(f, "{part} of each head"),
             Scaling::Llama3 {
                 factor, original, ..
             } => write!(f, "Llama 3 scaling by {factor} from {original} positions"),
@@ -134,6 +142,19 @@ pub struct Experts {
     pub renormalise: bool,
     /// Factor of the shares.
     pub scale: f32,
+    /// A dense feed-forward part runs beside the experts. Each of the two has norms of its own.
+    pub beside: bool,
+}
+
+/// The sizes that may differ from layer to layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerShape {
+    /// Key and value heads.
+    pub kv_heads: u32,
+    /// Elements of a head.
+    pub head_dim: u32,
+    /// Width of the dense feed-forward part.
+    pub ffn: u32,
 }
 
 /// The matrices with a bias.
@@ -169,6 +190,18 @@ pub struct ModelSpec {
     pub head_dim: u32,
     /// Width of the feed-forward part in layers without experts.
     pub ffn: u32,
+    /// The sizes of each layer, if they differ. Then `kv_heads`, `head_dim` and `ffn` are those of no layer in particular.
+    pub layer_shapes: Vec<LayerShape>,
+    /// The layer whose keys and values each layer attends to. Empty: its own.
+    pub kv_sources: Vec<u32>,
+    /// The layers whose values are their keys before norm and rope. Empty: none.
+    pub values_are_keys: Vec<bool>,
+    /// Each head of the values is normed, without a weight.
+    pub value_norm: bool,
+    /// Width of the embedding that each token has for each layer; 0 is none.
+    pub per_layer_width: u32,
+    /// The output of each layer is multiplied by a number.
+    pub layer_scalars: bool,
     /// The experts, if any.
     pub experts: Option<Experts>,
     /// The layers with experts.
@@ -240,7 +273,15 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         None,
         MOST_HEADS,
     )?;
-    let kv_heads = size(
+    // Where a list is allowed, `finish` reads it.
+    let widest = |gguf: &str, hf: &str, default, most| {
+        let key = keys.name(gguf, hf);
+        match keys.each(&key, layers, most)? {
+            Some(list) if arch.lists => Ok(list.into_iter().max().unwrap_or(0)),
+            _ => keys.size(&key, default, most),
+        }
+    };
+    let kv_heads = widest(
         "attention.head_count_kv",
         "num_key_value_heads",
         Some(heads),
@@ -266,7 +307,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
             format!("differs from the key size {head_dim}, which is not supported"),
         ));
     }
-    let ffn = size("feed_forward_length", "intermediate_size", None, MOST_FFN)?;
+    let ffn = widest("feed_forward_length", "intermediate_size", None, MOST_FFN)?;
     let context = size(
         "context_length",
         "max_position_embeddings",
@@ -294,6 +335,12 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         kv_heads,
         head_dim,
         ffn,
+        layer_shapes: Vec::new(),
+        kv_sources: Vec::new(),
+        values_are_keys: Vec::new(),
+        value_norm: false,
+        per_layer_width: 0,
+        layer_scalars: false,
         experts: experts(&keys, arch, &said)?,
         expert_layers: Vec::new(),
         vocab,
@@ -347,7 +394,9 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ));
     }
     let count = keys.size(&key, None, MOST_EXPERTS)?;
-    let used_key = keys.name("expert_used_count", "num_experts_per_tok");
+    let hf = ["num_experts_per_tok", "top_k_experts"];
+    let hf = hf.iter().find(|k| keys.value(k).is_some());
+    let used_key = keys.name("expert_used_count", hf.unwrap_or(&"num_experts_per_tok"));
     let used = keys.size(&used_key, None, count)?;
     // Some checkpoints give the width of an expert. In others it is the width of the feed-forward part.
     let own = keys.name("expert_feed_forward_length", "moe_intermediate_size");
@@ -361,6 +410,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ffn: keys.size(&key, None, MOST_FFN)?,
         renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
+        beside: false,
     }))
 }
 
@@ -428,25 +478,72 @@ fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
 }
 
 impl ModelSpec {
+    /// The sizes of a layer.
+    pub fn shape(&self, layer: usize) -> LayerShape {
+        let common = LayerShape {
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            ffn: self.ffn,
+        };
+        self.layer_shapes.get(layer).copied().unwrap_or(common)
+    }
+
+    /// The layer whose keys and values a layer attends to.
+    pub fn kv_source(&self, layer: usize) -> usize {
+        self.kv_sources.get(layer).map_or(layer, |i| *i as usize)
+    }
+
     /// The number of parameters, without biases.
     pub fn parameters(&self) -> u64 {
-        let [dim, ffn, vocab] = [self.dim, self.ffn, self.vocab].map(u64::from);
-        let q = u64::from(self.heads) * u64::from(self.head_dim);
-        let kv = u64::from(self.kv_heads) * u64::from(self.head_dim);
-        let qk_norms = match self.qk_norm {
-            QkNorm::None => 0,
-            QkNorm::Head => 2 * u64::from(self.head_dim),
-            QkNorm::Row => q + kv,
+        let [dim, vocab] = [self.dim, self.vocab].map(u64::from);
+        let attention = |layer: usize| {
+            let shape = self.shape(layer);
+            let head = u64::from(shape.head_dim);
+            let q = u64::from(self.heads) * head;
+            let own = self.kv_source(layer) == layer;
+            let kv = if own {
+                u64::from(shape.kv_heads) * head
+            } else {
+                0
+            };
+            let values_are_keys = self.values_are_keys.get(layer).copied().unwrap_or(false);
+            let projections = 2 * q + if values_are_keys { kv } else { 2 * kv };
+            let norms = match self.qk_norm {
+                QkNorm::None => 0,
+                QkNorm::Head => {
+                    if own {
+                        2 * head
+                    } else {
+                        head
+                    }
+                }
+                QkNorm::Row => q + kv,
+            };
+            dim * projections + norms
         };
         let each = 2 * dim;
-        let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm)) + qk_norms;
-        let mixed = self.expert_layers.iter().filter(|e| **e).count() as u64;
-        let mixture = self.experts.map_or(0, |e| {
-            u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim)
-        });
-        let parts = mixed * mixture + (u64::from(self.layers) - mixed) * 3 * dim * ffn;
-        u64::from(self.layers) * (2 * dim * (q + kv) + norms)
-            + parts
+        let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm));
+        let dense = |layer: usize| 3 * dim * u64::from(self.shape(layer).ffn);
+        let mixture = |layer: usize, e: Experts| {
+            let experts = u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim);
+            // Three norms, the scale of the router's input, and the scales of the experts.
+            let beside = dense(layer) + 4 * dim + u64::from(e.count);
+            experts + if e.beside { beside } else { 0 }
+        };
+        let part = |layer: usize| match self.experts {
+            Some(e) if self.expert_layers.get(layer) == Some(&true) => mixture(layer, e),
+            _ => dense(layer),
+        };
+        let layers = u64::from(self.layers);
+        let width = u64::from(self.per_layer_width);
+        let per_layer = match width {
+            0 => 0,
+            _ => layers * width * (vocab + 3 * dim) + layers * dim + width,
+        };
+        let all = 0..self.layers as usize;
+        all.map(|i| attention(i) + norms + part(i)).sum::<u64>()
+            + per_layer
+            + layers * u64::from(self.layer_scalars)
             + dim * vocab * if self.tied { 1 } else { 2 }
             + dim
     }
@@ -514,6 +611,25 @@ impl ModelSpec {
         if let Some(rope) = &self.local_rope {
             let text = format!("theta {}, {}", rope.theta, rope.scaling);
             facts.push(fact("rope of windowed layers", text));
+        }
+        if !self.layer_shapes.is_empty() {
+            let each = |shape: &LayerShape| format!("{} of {}", shape.kv_heads, shape.head_dim);
+            let mut kinds: Vec<String> = self.layer_shapes.iter().map(each).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            facts.push(fact("heads of keys and values by layer", kinds.join(", ")));
+        }
+        let shared = (0..self.layers as usize).filter(|i| self.kv_source(*i) != *i);
+        match shared.count() {
+            0 => (),
+            n => facts.push(fact(
+                "layers without keys and values of their own",
+                n.to_string(),
+            )),
+        }
+        if self.per_layer_width > 0 {
+            let width = self.per_layer_width.to_string();
+            facts.push(fact("width of the embeddings per layer", width));
         }
         if self.sinks {
             facts.push(fact("attention sinks", "one per head".into()));

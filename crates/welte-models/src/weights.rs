@@ -1,5 +1,9 @@
 //! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
+mod gemma4;
+
+pub(crate) use gemma4::{Beside, PerLayerLayer, PerLayerWeights, scalar_name};
+
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
 use crate::{Error, Experts, ModelSpec, QkNorm, Rope, Scaling, rope};
@@ -33,8 +37,11 @@ pub(crate) struct Layer {
     pub(crate) down: Option<WeightId>,
     pub(crate) down_bias: Vec<Piece>,
     pub(crate) post_ffn_norm: Option<WeightId>,
-    /// Replace gate, up and down.
+    /// Replace gate, up and down, or run beside them.
     pub(crate) experts: Option<ExpertWeights>,
+    pub(crate) per_layer: Option<PerLayerLayer>,
+    /// Factor of the layer's output.
+    pub(crate) scalar: f32,
 }
 
 /// The weights of a layer's experts. Each matrix contains all experts.
@@ -45,6 +52,7 @@ pub(crate) struct ExpertWeights {
     pub(crate) gate_up_bias: Option<WeightId>,
     pub(crate) down: WeightId,
     pub(crate) down_bias: Option<WeightId>,
+    pub(crate) beside: Option<Beside>,
 }
 
 /// Rope's constants: inverse frequencies, and the magnitude of rotated pairs.
@@ -60,6 +68,7 @@ pub(crate) struct Weights {
     pub(crate) rope_constants: RopeConstants,
     /// For layers with an attention window.
     pub(crate) local_rope_constants: RopeConstants,
+    pub(crate) per_layer: Option<PerLayerWeights>,
     pub(crate) layers: Vec<Layer>,
     pub(crate) final_norm: WeightId,
     pub(crate) head: WeightId,
@@ -100,6 +109,7 @@ pub(crate) fn collect(
         Some(rope) => c.rope_constants("rope frequencies of windowed layers", rope, context)?,
         None => rope_constants,
     };
+    let per_layer = c.per_layer(spec)?;
     let mut layers = Vec::new();
     for i in 0..spec.layers {
         layers.push(layer(&mut c, spec, names, i)?);
@@ -122,6 +132,7 @@ pub(crate) fn collect(
             embed,
             rope_constants,
             local_rope_constants,
+            per_layer,
             layers,
             final_norm,
             head,
@@ -131,8 +142,12 @@ pub(crate) fn collect(
 }
 
 fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Result<Layer, Error> {
-    let (q, kv) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
-    let (dim, ffn, b) = (spec.dim, spec.ffn, spec.biases);
+    let shape = spec.shape(i as usize);
+    let (head_dim, ffn) = (shape.head_dim, shape.ffn);
+    let (q, kv) = (spec.heads * head_dim, shape.kv_heads * head_dim);
+    let (dim, b) = (spec.dim, spec.biases);
+    let own_kv = spec.kv_source(i as usize) == i as usize;
+    let values_are_keys = spec.values_are_keys.get(i as usize) == Some(&true);
     let label = |what: &str| format!("layer {i} {what}");
     let w = |template: &str| weight(template, i);
     let one = |on: bool, template: &str, n: u32| [(on, bias(template, i), n)];
@@ -145,12 +160,20 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     };
     let (qk, q_width, k_width) = match spec.qk_norm {
         QkNorm::None => (false, 0, 0),
-        QkNorm::Head => (true, spec.head_dim, spec.head_dim),
+        QkNorm::Head => (true, head_dim, head_dim),
         QkNorm::Row => (true, q, kv),
     };
     let qkv = match c.has(&w(names.qkv)) {
         true => vec![(w(names.qkv), q + 2 * kv)],
-        false => vec![(w(names.q), q), (w(names.k), kv), (w(names.v), kv)],
+        false => {
+            let all = [(w(names.q), q), (w(names.k), kv), (w(names.v), kv)];
+            let stored = match (own_kv, values_are_keys) {
+                (false, _) => 1,
+                (true, true) => 2,
+                (true, false) => 3,
+            };
+            all.into_iter().take(stored).collect()
+        }
     };
     let gate_up = match c.has(&w(names.gate)) {
         false if c.has(&w(names.gate_up)) => vec![(w(names.gate_up), 2 * ffn)],
@@ -159,7 +182,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let (pre, post) = (spec.pre_norm, spec.post_norm);
     let mixed = spec.expert_layers.get(i as usize).copied();
     let experts = spec.experts.filter(|_| mixed.unwrap_or(false));
-    let plain = experts.is_none();
+    let plain = experts.is_none_or(|e| e.beside);
     Ok(Layer {
         attn_norm: norm(c, pre, "attention norm", names.attn_norm, dim)?,
         qkv: c.joined(&label("qkv"), &qkv, dim)?,
@@ -172,7 +195,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             ],
         )?,
         q_norm: norm(c, qk, "query norm", names.q_norm, q_width)?,
-        k_norm: norm(c, qk, "key norm", names.k_norm, k_width)?,
+        k_norm: norm(c, qk && own_kv, "key norm", names.k_norm, k_width)?,
         o: c.matrix(
             &label("attention output"),
             Usage::Matrix,
@@ -213,6 +236,11 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         experts: match experts {
             Some(e) => Some(c.experts(&label, names, i, spec, e)?),
             None => None,
+        },
+        per_layer: c.per_layer_of(&label, i, spec)?,
+        scalar: match spec.layer_scalars {
+            true => c.scalar(i)?,
+            false => 1.0,
         },
     })
 }
@@ -326,7 +354,11 @@ impl Collector<'_> {
         )?;
         let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
         let router_bias = [(biases.router, bias(names.router, layer), e.count)];
-        let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
+        let joined = names::stack(self.checkpoint, names.experts_gate_up, layer);
+        let pair = match self.has(&joined) {
+            true => vec![(names.experts_gate_up, 2 * e.ffn)],
+            false => vec![(gate.as_str(), e.ffn), (up, e.ffn)],
+        };
         let one = [(down.as_str(), dim)];
         let mut vectors = |what: &str, vectors: &[(&str, u32)]| match biases.experts {
             true => self
@@ -343,6 +375,10 @@ impl Collector<'_> {
             gate_up_bias,
             down: self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
             down_bias,
+            beside: match e.beside {
+                true => Some(self.beside(label, layer, spec, e)?),
+                false => None,
+            },
         })
     }
 
@@ -395,7 +431,8 @@ impl Collector<'_> {
                     true => (*rows, 0),
                     false => (rows * experts, rows * expert),
                 };
-                let name = weight(&template.replace("[]", &expert.to_string()), layer);
+                let template = template.replace("[]", &expert.to_string());
+                let name = names::stack(self.checkpoint, &template, layer);
                 let info = self.tensor(&name, all, k)?;
                 let format = *stored.get_or_insert(info.format);
                 if format != info.format {
@@ -534,6 +571,13 @@ impl Collector<'_> {
         }
         if spec.tied {
             spare.push(names::resolve(self.checkpoint, &weight(names.head, 0)));
+        }
+        for i in 0..spec.layers {
+            if spec.kv_source(i as usize) != i as usize {
+                // Published checkpoints have these tensors, although no layer uses them.
+                let unused = [names.k, names.v, names.k_norm].map(|name| weight(name, i));
+                spare.extend(unused.map(|name| names::resolve(self.checkpoint, &name)));
+            }
         }
         let is_part = Keys::new(self.checkpoint, "").is_part();
         for t in self.checkpoint.tensors() {

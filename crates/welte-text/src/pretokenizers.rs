@@ -187,6 +187,14 @@ pub fn named(name: &str) -> Result<&'static PreTokenizer, Error> {
         })
 }
 
+/// Separates runs of newlines from everything else.
+pub(crate) fn newlines() -> Result<PreTokenizerWrapper, Error> {
+    let pattern = SplitPattern::Regex(r"\n+".to_owned());
+    let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+        .map_err(|error| Error::Backend(error.to_string()))?;
+    Ok(PreTokenizerWrapper::Split(split))
+}
+
 impl PreTokenizer {
     /// Splits by the regexes, then maps bytes to the byte alphabet.
     pub(crate) fn build(&self) -> Result<PreTokenizerWrapper, Error> {

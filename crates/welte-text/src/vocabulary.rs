@@ -47,7 +47,8 @@ impl TokenType {
 /// The fields `tokenizer.ggml.*` of a GGUF file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
-    /// `model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE) or `bert` (WordPiece).
+    /// `model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE with scores), `gemma4` (the same with listed merges) or
+    /// `bert` (WordPiece).
     pub model: String,
     /// `pre`: the pre-tokenizer of byte-level BPE.
     pub pre: Option<String>,
@@ -293,30 +294,18 @@ impl Vocabulary {
     fn sentence_piece(&self) -> Result<Parts, Error> {
         let ids = self.ids();
         let merges = self.scored_merges(&ids);
-        let byte_fallback = (0..=255).all(|byte| ids.contains_key(&byte_token(byte)));
-        let mut builder = BPE::builder()
-            .vocab_and_merges(ids, merges)
-            .byte_fallback(byte_fallback)
-            .fuse_unk(true);
-        if let Some(unknown) = self.unknown_text(Some(0)) {
-            builder = builder.unk_token(unknown);
-        }
-        let model = builder
-            .build()
-            .map_err(|error| Error::field("tokenizer.ggml.tokens", error.to_string()))?;
+        let id_or = |id: Option<u32>, default: u32| {
+            id.or(Some(default).filter(|&id| (id as usize) < self.tokens.len()))
+        };
+        let model = self.spelled(ids, merges, Some(0))?;
         let space_prefix = self.add_space_prefix.unwrap_or(true);
-        let replace =
-            Replace::new(" ", SPACE).map_err(|error| Error::Backend(error.to_string()))?;
-        let mut steps = vec![NormalizerWrapper::Replace(replace)];
+        let mut steps = vec![spaces()?];
         if space_prefix {
             steps.insert(
                 0,
                 NormalizerWrapper::Prepend(Prepend::new(SPACE.to_owned())),
             );
         }
-        let id_or = |id: Option<u32>, default: u32| {
-            id.or(Some(default).filter(|&id| (id as usize) < self.tokens.len()))
-        };
         Ok(Parts {
             kind: Kind::SentencePiece,
             model: ModelWrapper::BPE(model),
@@ -332,6 +321,42 @@ impl Vocabulary {
                 .collect(),
             space_prefix,
         })
+    }
+
+    /// Gemma 4: spelt like SentencePiece, with listed merges. Nothing merges across the end of a run of newlines.
+    fn listed_pieces(&self) -> Result<Parts, Error> {
+        let ids = self.ids();
+        let merges = self.listed_merges(&ids)?;
+        let model = self.spelled(ids, merges, None)?;
+        Ok(Parts {
+            kind: Kind::SentencePiece,
+            model: ModelWrapper::BPE(model),
+            normalizer: Some(spaces()?),
+            pre_tokenizer: Some(pretokenizers::newlines()?),
+            // Gemma needs its first token. llama.cpp adds it whatever the file says.
+            prefix: self.bos.into_iter().collect(),
+            suffix: self
+                .eos
+                .filter(|_| self.add_eos == Some(true))
+                .into_iter()
+                .collect(),
+            space_prefix: false,
+        })
+    }
+
+    /// BPE over characters. Characters that the vocabulary lacks become bytes, if it has tokens for all bytes.
+    fn spelled(&self, ids: Vocab, merges: Merges, unknown: Option<usize>) -> Result<BPE, Error> {
+        let byte_fallback = (0..=255).all(|byte| ids.contains_key(&byte_token(byte)));
+        let mut builder = BPE::builder()
+            .vocab_and_merges(ids, merges)
+            .byte_fallback(byte_fallback)
+            .fuse_unk(true);
+        if let Some(unknown) = self.unknown_text(unknown) {
+            builder = builder.unk_token(unknown);
+        }
+        builder
+            .build()
+            .map_err(|error| Error::field("tokenizer.ggml.tokens", error.to_string()))
     }
 
     /// GGUF marks the beginnings of words, the model needs their continuations marked.
@@ -387,6 +412,12 @@ impl Vocabulary {
     }
 }
 
+/// Spaces are spelt `▁`.
+fn spaces() -> Result<NormalizerWrapper, Error> {
+    let replace = Replace::new(" ", SPACE).map_err(|error| Error::Backend(error.to_string()))?;
+    Ok(NormalizerWrapper::Replace(replace))
+}
+
 impl Tokenizer {
     /// A tokenizer from the fields of a GGUF file.
     pub fn from_vocabulary(vocabulary: Vocabulary) -> Result<Tokenizer, Error> {
@@ -394,19 +425,19 @@ impl Tokenizer {
         let parts = match vocabulary.model.as_str() {
             "gpt2" => vocabulary.byte_level()?,
             "llama" => vocabulary.sentence_piece()?,
+            "gemma4" => vocabulary.listed_pieces()?,
             "bert" => vocabulary.word_piece()?,
             other => {
                 return Err(Error::UnknownModel {
                     name: shortened(other),
-                    known: "gpt2, llama, bert".to_owned(),
+                    known: "gpt2, llama, gemma4, bert".to_owned(),
                 });
             }
         };
         let added = vocabulary.added();
-        let sentence_piece = parts.kind == Kind::SentencePiece;
-        let default = |id: u32| {
-            Some(id).filter(|&id| sentence_piece && (id as usize) < vocabulary.tokens.len())
-        };
+        let scored = vocabulary.model == "llama";
+        let default =
+            |id: u32| Some(id).filter(|&id| scored && (id as usize) < vocabulary.tokens.len());
         let bos = vocabulary.bos.or(default(1));
         let eos = vocabulary.eos.or(default(2));
         let types = (0..vocabulary.tokens.len())

@@ -165,6 +165,36 @@ fn sentence_piece_gives_the_reference_ids() {
 }
 
 #[test]
+fn listed_pieces_give_the_reference_ids() {
+    let fixture = fixture("listed-pieces.json");
+    let texts = |field: &str| -> Vec<String> {
+        let list = fixture[field].as_array().unwrap();
+        list.iter().map(|v| v.as_str().unwrap().into()).collect()
+    };
+    let kinds = fixture["token_types"].as_array().unwrap();
+    let tokenizer = Tokenizer::from_vocabulary(Vocabulary {
+        model: "gemma4".into(),
+        tokens: texts("tokens"),
+        merges: texts("merges"),
+        token_types: kinds.iter().map(|k| k.as_i64().unwrap() as i32).collect(),
+        bos: Some(2),
+        eos: Some(1),
+        ..Vocabulary::default()
+    })
+    .unwrap();
+    for (text, ids) in cases(&fixture) {
+        let got = tokenizer.encode(&text, false, true).unwrap();
+        assert_eq!(got, ids, "{text:?}");
+        let plain = tokenizer.encode(&text, false, false).unwrap();
+        assert_eq!(tokenizer.decode(&plain), text.replace('\u{2581}', " "));
+    }
+    let with = tokenizer.encode("fox", true, false).unwrap();
+    assert_eq!(tokenizer.token_text(with[0]), "<bos>");
+    let breaks = tokenizer.encode("a\n\n\nb", false, false).unwrap();
+    assert_eq!(breaks.len(), 3, "a run of newlines is one token");
+}
+
+#[test]
 fn control_tokens_in_a_text_are_parsed_only_on_request() {
     let (vocabulary, _) = sentence_piece("sentencepiece.json");
     let tokenizer = Tokenizer::from_vocabulary(vocabulary).unwrap();

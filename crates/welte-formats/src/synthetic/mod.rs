@@ -1,10 +1,11 @@
 //! Synthetic models: real shapes, random weights from a seed, no download.
 
 mod fill;
+mod gemma4;
 mod shape;
 mod vocabulary;
 
-pub use shape::{Family, Llama3Scaling, NAMES, Shape};
+pub use shape::{Family, Gemma4, Llama3Scaling, NAMES, Shape};
 
 use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, gguf, quantize};
@@ -133,6 +134,9 @@ impl Synthetic {
     }
 
     fn lay_out(&mut self, shape: &Shape, recipe: Recipe) {
+        if let Family::Gemma4(own) = &shape.family {
+            return gemma4::lay_out(self, shape, own, recipe);
+        }
         let Shape {
             dim,
             heads,
@@ -197,7 +201,7 @@ impl Synthetic {
             };
             vector(format!("blk.{layer}.{ffn_norm}.weight"), dim, Fill::Norm);
             match shape.family {
-                Family::Llama => {}
+                Family::Llama | Family::Gemma4(_) => {}
                 Family::Qwen2 => {
                     for (part, k) in [("q", q), ("k", kv), ("v", kv)] {
                         vector(format!("blk.{layer}.attn_{part}.bias"), k, Fill::Bias);
@@ -427,8 +431,11 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         let factor = shape.scaling.map_or(32.0, |s| s.factor);
         metadata.insert(key("factor"), Value::F64(factor.into()));
     }
+    if let Family::Gemma4(own) = &shape.family {
+        gemma4::describe(&mut metadata, shape, own);
+    }
     let pre = match shape.family {
-        Family::Llama | Family::Gemma3 => "llama-bpe",
+        Family::Llama | Family::Gemma3 | Family::Gemma4(_) => "llama-bpe",
         Family::GptOss => "gpt-4o",
         _ => "qwen2",
     };

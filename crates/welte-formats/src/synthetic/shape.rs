@@ -13,8 +13,25 @@ pub enum Family {
     Qwen3Moe,
     /// Norms on q and k and after each part; a window in five of six layers.
     Gemma3,
+    /// Embeddings per layer, or experts beside a dense part; head sizes that differ by layer.
+    Gemma4(Gemma4),
     /// Experts, attention sinks, biases on all matrices; a window in every second layer.
     GptOss,
+}
+
+/// The sizes that only Gemma 4 has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gemma4 {
+    /// Width of the embeddings per layer; 0 is none.
+    pub per_layer: usize,
+    /// The last layers, which share keys and values of earlier ones.
+    pub shared: usize,
+    /// Key and value heads of full layers.
+    pub full_kv_heads: usize,
+    /// Full layers have no values of their own.
+    pub values_are_keys: bool,
+    /// Width of the dense part beside experts.
+    pub dense: usize,
 }
 
 /// The frequency scaling of Llama 3.1 and later.
@@ -57,13 +74,15 @@ pub struct Shape {
 }
 
 /// The names of shapes.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 15] = [
     "qwen3-0.6b",
     "qwen3-4b",
     "qwen3-8b",
     "qwen3-30b-a3b",
     "qwen3-moe-small",
     "gemma-3-1b",
+    "gemma4-e4b",
+    "gemma4-26b-a4b",
     "gpt-oss-20b",
     "gpt-oss-small",
     "llama-1b",
@@ -174,6 +193,31 @@ const GPT_OSS: Shape = Shape {
     scaling: None,
 };
 
+const GEMMA4_E4B: Shape = Shape {
+    family: Family::Gemma4(Gemma4 {
+        per_layer: 256,
+        shared: 18,
+        full_kv_heads: 2,
+        values_are_keys: false,
+        dense: 0,
+    }),
+    layers: 42,
+    dim: 2560,
+    heads: 8,
+    kv_heads: 2,
+    head_dim: 256,
+    ffn: 10_240,
+    experts: 0,
+    used: 0,
+    vocab: 262_144,
+    context: 131_072,
+    window: 512,
+    tied: true,
+    rope_base: 1e6,
+    norm_epsilon: 1e-6,
+    scaling: None,
+};
+
 impl Shape {
     /// A shape by name. `custom` starts from `tiny`.
     pub fn named(name: &str) -> Option<Shape> {
@@ -205,6 +249,25 @@ impl Shape {
                 rope_base: 1e6,
                 norm_epsilon: 1e-6,
                 scaling: None,
+            },
+            "gemma4-e4b" => GEMMA4_E4B,
+            "gemma4-26b-a4b" => Shape {
+                family: Family::Gemma4(Gemma4 {
+                    per_layer: 0,
+                    shared: 0,
+                    full_kv_heads: 2,
+                    values_are_keys: true,
+                    dense: 2112,
+                }),
+                layers: 30,
+                dim: 2816,
+                heads: 16,
+                kv_heads: 8,
+                ffn: 704,
+                experts: 128,
+                used: 8,
+                window: 1024,
+                ..GEMMA4_E4B
             },
             "gpt-oss-20b" => GPT_OSS,
             // The same experts in fewer layers; the smaller vocabulary keeps the head's share of the work.
@@ -304,6 +367,15 @@ impl Shape {
                 self.heads, self.kv_heads
             ));
         }
+        if let Family::Gemma4(own) = self.family
+            && own.shared + 6 > self.layers
+            && own.shared > 0
+        {
+            return Err(format!(
+                "layers={} leaves no layer of each kind beside the {} that share keys and values",
+                self.layers, own.shared
+            ));
+        }
         if !self.head_dim.is_multiple_of(2) {
             return Err(format!("head_dim={} is odd", self.head_dim));
         }
@@ -329,13 +401,18 @@ impl Shape {
             Family::Qwen3 => "qwen3",
             Family::Qwen3Moe => "qwen3moe",
             Family::Gemma3 => "gemma3",
+            Family::Gemma4(_) => "gemma4",
             Family::GptOss => "gpt-oss",
         }
     }
 
     /// True if feed-forward parts are experts.
     pub(super) fn has_experts(&self) -> bool {
-        matches!(self.family, Family::Qwen3Moe | Family::GptOss)
+        match self.family {
+            Family::Qwen3Moe | Family::GptOss => true,
+            Family::Gemma4(_) => self.experts > 0,
+            _ => false,
+        }
     }
 
     /// The factor by which each wavelength of a head is stretched (`rope_freqs.weight`). gpt-oss scales differently.

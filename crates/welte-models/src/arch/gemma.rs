@@ -16,6 +16,7 @@ pub(super) const GEMMA: Architecture = Architecture {
     gguf_interleaved: false,
     qk_norm: QkNorm::None,
     experts: false,
+    lists: false,
     windows: |_, layers| Ok(vec![0; layers as usize]),
     finish: common,
 };
@@ -76,11 +77,15 @@ pub(super) const GEMMA3: Architecture = Architecture {
 
 fn common(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     spec.act = Act::GeluTanh;
-    spec.embedding_scale = (spec.dim as f32).sqrt();
+    scaled_embedding(spec);
     // GGUF converters have already added 1 to the weights.
     spec.norm_add = if keys.is_gguf() { 0.0 } else { 1.0 };
     spec.tied = true;
     Ok(())
+}
+
+pub(super) fn scaled_embedding(spec: &mut ModelSpec) {
+    spec.embedding_scale = (spec.dim as f32).sqrt();
 }
 
 fn scale_scores(spec: &mut ModelSpec, keys: &Keys<'_>, largest: u32) -> Result<(), Error> {

@@ -15,6 +15,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
     gguf_interleaved: false,
     qk_norm: QkNorm::None,
     experts: true,
+    lists: false,
     windows,
     finish: |spec, keys| {
         let experts = keys.name("expert_count", "num_local_experts");

@@ -13,6 +13,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     gguf_interleaved: true,
     qk_norm: QkNorm::None,
     experts: true,
+    lists: false,
     windows,
     finish: |_, _| Ok(()),
 };

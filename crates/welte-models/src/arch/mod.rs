@@ -1,6 +1,7 @@
 //! The architectures, one file each, and their list.
 
 mod gemma;
+mod gemma4;
 mod gpt_oss;
 mod llama;
 mod mixtral;
@@ -33,13 +34,15 @@ pub(crate) struct Architecture {
     pub(crate) qk_norm: QkNorm,
     /// Feed-forward parts may be mixtures of experts.
     pub(crate) experts: bool,
+    /// Numbers of key and value heads and widths of feed-forward parts may be lists, which `finish` reads.
+    pub(crate) lists: bool,
     /// The attention window of each layer; 0 is none.
     pub(crate) windows: fn(&Keys<'_>, u32) -> Result<Vec<u32>, Error>,
     /// Corrects the spec where the common reading is wrong.
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 12] = [
+const ALL: [&Architecture; 13] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -48,6 +51,7 @@ const ALL: [&Architecture; 12] = [
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma4::GEMMA4,
     &phi3::PHI3,
     &olmo2::OLMO2,
     &smollm3::SMOLLM3,

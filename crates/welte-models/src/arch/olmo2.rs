@@ -12,6 +12,7 @@ pub(super) const OLMO2: Architecture = Architecture {
     gguf_interleaved: false,
     qk_norm: QkNorm::Row,
     experts: false,
+    lists: false,
     windows: |_, layers| Ok(vec![0; layers as usize]),
     finish: |spec, _| {
         spec.pre_norm = false;

@@ -12,6 +12,7 @@ pub(super) const PHI3: Architecture = Architecture {
     gguf_interleaved: false,
     qk_norm: QkNorm::None,
     experts: false,
+    lists: false,
     windows: llama::windows,
     finish: |_, _| Ok(()),
 };

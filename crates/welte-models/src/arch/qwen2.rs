@@ -13,6 +13,7 @@ pub(super) const QWEN2: Architecture = Architecture {
     gguf_interleaved: false,
     qk_norm: QkNorm::None,
     experts: false,
+    lists: false,
     windows,
     finish: |_, _| Ok(()),
 };

@@ -12,6 +12,7 @@ pub(super) const QWEN3: Architecture = Architecture {
     gguf_interleaved: false,
     qk_norm: QkNorm::Head,
     experts: false,
+    lists: false,
     windows: qwen2::windows,
     finish: |_, _| Ok(()),
 };

@@ -14,6 +14,7 @@ pub(super) const SMOLLM3: Architecture = Architecture {
     gguf_interleaved: true,
     qk_norm: QkNorm::None,
     experts: false,
+    lists: false,
     windows: qwen2::windows,
     finish: |spec, keys| {
         let key = "no_rope_layers";

@@ -1,0 +1,236 @@
+//! Parts of the forward pass that only Gemma 4 has.
+
+use super::{Emitter, at};
+use crate::weights::{Beside, ExpertWeights, Layer};
+use crate::{Experts, LayerRope, LayerShape};
+use welte_table::{NO_WEIGHT, Op, params as p};
+
+impl Emitter<'_> {
+    /// inputs = (embeddings of all layers + norm(projection(x) / sqrt(dim))) / sqrt(2)
+    pub(super) fn per_layer_inputs(&mut self) {
+        let (spec, set) = (self.spec, self.set);
+        let (Some(weights), Some(buffers)) = (&self.weights.per_layer, set.per_layer) else {
+            return;
+        };
+        let (dim, width) = (spec.dim, spec.per_layer_width);
+        let all = spec.layers * width;
+        let embed = p::Embed {
+            n: spec.vocab,
+            k: all,
+            scale: (width as f32).sqrt(),
+            x_stride: all,
+        };
+        self.push(
+            "embeddings per layer",
+            Op::Embed,
+            &[weights.embed],
+            &[self.places.tokens, buffers.inputs],
+            embed.words(),
+        );
+        let projection = p::Matmul {
+            n: all,
+            k: dim,
+            x_stride: dim,
+            y_stride: all,
+        };
+        self.push(
+            "projection to all layers",
+            Op::Matmul,
+            &[weights.projection],
+            &[set.x, buffers.context],
+            projection.words(),
+        );
+        // The norm of v / sqrt(dim) is the norm of v with dim times the epsilon.
+        let norm = p::Norm {
+            dim: width,
+            groups: spec.layers,
+            eps: spec.eps * dim as f32,
+            x_stride: all,
+            y_stride: all,
+        };
+        self.push(
+            "norm of the projection",
+            Op::Norm,
+            &[weights.norm],
+            &[buffers.context, buffers.context],
+            norm.words(),
+        );
+        let sum = p::Add {
+            n: all,
+            x_stride: all,
+            y_stride: all,
+        };
+        let operands = [buffers.context, buffers.inputs];
+        self.push("inputs per layer", Op::Add, &[], &operands, sum.words());
+        let half = p::Scale {
+            n: all,
+            scale: std::f32::consts::FRAC_1_SQRT_2,
+            cap: 0.0,
+            y_stride: all,
+        };
+        let operands = [buffers.inputs];
+        self.push("inputs' scale", Op::Scale, &[], &operands, half.words());
+    }
+
+    /// x += norm(projection(act(gate(x)) * input)), then x *= the layer's factor.
+    pub(super) fn per_layer(&mut self, index: usize, layer: &Layer) {
+        let (spec, set) = (self.spec, self.set);
+        let (dim, width) = (spec.dim, spec.per_layer_width);
+        if let (Some(weights), Some(buffers), Some(place)) =
+            (&layer.per_layer, set.per_layer, set.norm)
+        {
+            let all = spec.layers * width;
+            let input = at(buffers.inputs, index as u32 * width);
+            let gate = p::Matmul {
+                n: width,
+                k: dim,
+                x_stride: dim,
+                y_stride: width,
+            };
+            self.push(
+                "gate of its embedding",
+                Op::Matmul,
+                &[weights.gate],
+                &[set.x, buffers.gate],
+                gate.words(),
+            );
+            let gated = p::Gate {
+                n: width,
+                gates: width,
+                act: spec.act.word(),
+                x_stride: width,
+                y_stride: all,
+            };
+            let operands = [buffers.gate, input];
+            self.push("gated embedding", Op::Gate, &[], &operands, gated.words());
+            let projection = p::Matmul {
+                n: dim,
+                k: width,
+                x_stride: all,
+                y_stride: dim,
+            };
+            self.push(
+                "projection of its embedding",
+                Op::Matmul,
+                &[weights.projection],
+                &[input, place],
+                projection.words(),
+            );
+            self.norm("norm of its embedding", weights.norm, place, place);
+            self.add("sum with its embedding", place, set.x);
+        }
+        if layer.scalar != 1.0 {
+            let scale = p::Scale {
+                n: dim,
+                scale: layer.scalar,
+                cap: 0.0,
+                y_stride: dim,
+            };
+            self.push("output scale", Op::Scale, &[], &[set.x], scale.words());
+        }
+    }
+
+    /// Norms the values of each head without a weight, or makes them from the keys.
+    pub(super) fn values(&mut self, index: usize) {
+        let (spec, qkv) = (self.spec, self.set.qkv);
+        let from_keys = spec.values_are_keys.get(index) == Some(&true);
+        if !spec.value_norm {
+            return;
+        }
+        let LayerShape {
+            kv_heads, head_dim, ..
+        } = spec.shape(index);
+        let stride = (spec.heads + 2 * kv_heads) * head_dim;
+        let [keys, values] = [spec.heads, spec.heads + kv_heads].map(|h| at(qkv, h * head_dim));
+        let norm = p::Norm {
+            dim: head_dim,
+            groups: kv_heads,
+            eps: spec.eps,
+            x_stride: stride,
+            y_stride: stride,
+        };
+        let source = if from_keys { keys } else { values };
+        let operands = [source, values];
+        self.push(
+            "value norm",
+            Op::Norm,
+            &[NO_WEIGHT],
+            &operands,
+            norm.words(),
+        );
+    }
+
+    /// Norms and rotates the queries of a layer without keys and values of its own.
+    pub(super) fn rope_queries(&mut self, index: usize, layer: &Layer) {
+        let (spec, qkv) = (self.spec, self.set.qkv);
+        let (heads, head_dim) = (spec.heads, spec.shape(index).head_dim);
+        let stride = heads * head_dim;
+        if let Some(weight) = layer.q_norm {
+            let norm = p::Norm {
+                dim: head_dim,
+                groups: heads,
+                eps: spec.eps,
+                x_stride: stride,
+                y_stride: stride,
+            };
+            self.push("query norm", Op::Norm, &[weight], &[qkv, qkv], norm.words());
+        }
+        let kind = spec.layer_ropes.get(index).copied();
+        let (rope, constants) = self.rope_of(kind.unwrap_or(LayerRope::Main));
+        let params = p::Rope {
+            heads,
+            head_dim,
+            rot: rope.rot,
+            interleaved: rope.interleaved.into(),
+            magnitude: constants.magnitude,
+            y_stride: stride,
+        };
+        let weights = [constants.freqs];
+        self.push("rope", Op::Rope, &weights, &[qkv], params.words());
+    }
+
+    /// x += norm(norm(dense part) + norm(experts)). The router and the experts read x, each with a norm of its own.
+    pub(super) fn experts_beside(
+        &mut self,
+        index: usize,
+        layer: &Layer,
+        weights: &ExpertWeights,
+        beside: &Beside,
+        e: Experts,
+    ) {
+        let (spec, set) = (self.spec, self.set);
+        let (Some(normed), Some(dense), Some(mixed)) = (set.norm, set.dense, set.mixed) else {
+            return;
+        };
+        let (dim, ffn) = (spec.dim, spec.shape(index).ffn);
+        self.gate_up(index, layer);
+        if let Some(down) = layer.down {
+            let params = p::Matmul {
+                n: dim,
+                k: ffn,
+                x_stride: ffn,
+                y_stride: dim,
+            };
+            self.push("down", Op::Matmul, &[down], &[set.h, dense], params.words());
+        }
+        self.norm("norm after dense", beside.dense_norm, dense, dense);
+        self.norm("router norm", beside.router_norm, set.x, normed);
+        let scale = 1.0 / (dim as f32).sqrt();
+        self.router(weights, e, scale, beside.scales);
+        self.norm("experts' norm", beside.norm, set.x, normed);
+        let zero = p::Scale {
+            n: dim,
+            scale: 0.0,
+            cap: 0.0,
+            y_stride: dim,
+        };
+        self.push("no experts yet", Op::Scale, &[], &[mixed], zero.words());
+        self.chosen_experts(weights, e, spec.act.word(), mixed);
+        self.norm("norm after experts", beside.mixed_norm, mixed, mixed);
+        self.add("dense and experts", mixed, dense);
+        if let Some(norm) = layer.post_ffn_norm {
+            self.norm("feed-forward norm after", norm, dense, dense);
+        }
+        self.add("feed-forward sum", dense, set.x);
+    }
+}

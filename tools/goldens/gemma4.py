@@ -1,0 +1,169 @@
+"""Writes small Gemma 4 models with transformers' logits.
+
+    python3 tools/goldens/gemma4.py crates/welte/tests/goldens
+
+They go to gemma4, listed in gemma4.json as the other goldens are in index.json: directories as transformers saves them (BF16) and GGUF files
+in F32 and Q8_0, each with embeddings per layer, shared keys and values and double-wide layers, and with experts beside a dense part and keys
+as values. The window is shorter than the prompt, and full layers have larger heads than windowed ones.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from make import KEPT, PROMPT, VOCAB, logits, stored
+from transformers import Gemma4ForCausalLM, Gemma4TextConfig
+
+WINDOWED, FULL = "sliding_attention", "full_attention"
+COMMON = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 32, "vocab_size": VOCAB, "sliding_window": 8,
+          "vocab_size_per_layer_input": VOCAB, "max_position_embeddings": 512, "final_logit_softcapping": 20.0, "bos_token_id": 0,
+          "eos_token_id": 1, "pad_token_id": None, "attn_implementation": "eager", "experts_implementation": "eager",
+          "rope_parameters": {FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0},
+                              WINDOWED: {"rope_type": "default", "rope_theta": 1000.0}}}
+# Layers 4 to 6 share the keys and values of layers 3 and 2.
+EFFECTIVE = COMMON | {"num_hidden_layers": 7, "num_key_value_heads": 2, "global_head_dim": 64, "hidden_size_per_layer_input": 32,
+                      "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
+                      "layer_types": [WINDOWED, WINDOWED, FULL, WINDOWED, WINDOWED, FULL, FULL]}
+MIXTURE = COMMON | {"num_hidden_layers": 3, "num_key_value_heads": 2, "num_global_key_value_heads": 1, "global_head_dim": 64,
+                    "attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+                    "moe_intermediate_size": 32, "layer_types": [WINDOWED, FULL, FULL]}
+NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+         "post_feedforward_layernorm": "post_ffw_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+         "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
+         "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
+         "post_per_layer_input_norm": "post_norm", "post_feedforward_layernorm_1": "post_ffw_norm_1",
+         "post_feedforward_layernorm_2": "post_ffw_norm_2", "pre_feedforward_layernorm_2": "pre_ffw_norm_2", "router.proj": "ffn_gate_inp"}
+# Names whose last part is no kind of weight.
+WHOLE = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
+         "experts.gate_up_proj": "ffn_gate_up_exps.weight", "experts.down_proj": "ffn_down_exps.weight"}
+OUTER = {"embed_tokens": "token_embd", "norm": "output_norm", "embed_tokens_per_layer": "per_layer_token_embd",
+         "per_layer_model_projection": "per_layer_model_proj", "per_layer_projection_norm": "per_layer_proj_norm"}
+
+
+def build(config, seed):
+    model = Gemma4ForCausalLM(Gemma4TextConfig(**config))
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in [*model.named_parameters(), *model.named_buffers()]:
+            random = torch.randn(p.shape, generator=g)
+            if name.endswith("layer_scalar"):
+                p.copy_(0.8 + 0.1 * random)
+            elif name.endswith(("router.scale", "per_expert_scale")) or "norm" in name:
+                p.copy_(1 + 0.2 * random)
+            elif "embed_tokens_per_layer" in name:
+                p.copy_(0.2 * random)
+            elif "embed_tokens" in name:
+                p.copy_(0.3 * random)
+            elif "router.proj" in name:
+                p.copy_(2 * random)
+            elif "inv_freq" not in name and "embed_scale" not in name:
+                p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
+    return model.float().eval()
+
+
+def gguf_name(name):
+    name = name.removeprefix("model.")
+    if not name.startswith("layers."):
+        stem, _, kind = name.rpartition(".")
+        return f"{OUTER[stem]}.{kind}"
+    _, layer, rest = name.split(".", 2)
+    if rest in WHOLE:
+        return f"blk.{layer}.{WHOLE[rest]}"
+    stem, _, kind = rest.rpartition(".")
+    return f"blk.{layer}.{NAMES[stem]}.{kind}"
+
+
+def write_gguf(path, model, kind):
+    """Stores the matrices in a format, and puts what was stored back into the model."""
+    c = model.config
+    swa = [t == WINDOWED for t in c.layer_types]
+    shapes = [c.per_layer_config[i] for i in range(c.num_hidden_layers)]
+    w = gguf.GGUFWriter(path, "gemma4")
+    w.add_name(f"golden gemma4 {kind}")
+    w.add_context_length(512)
+    w.add_embedding_length(c.hidden_size)
+    w.add_block_count(c.num_hidden_layers)
+    shared = c.num_hidden_layers - c.num_kv_shared_layers
+    widths = [c.intermediate_size * (2 if c.use_double_wide_mlp and i >= shared else 1) for i in range(c.num_hidden_layers)]
+    w.add_feed_forward_length(widths if c.use_double_wide_mlp else widths[0])
+    w.add_head_count(c.num_attention_heads)
+    kv = [s.num_key_value_heads for s in shapes]
+    w.add_head_count_kv(kv if len(set(kv)) > 1 else kv[0])
+    large, small = (max(s.head_dim for s in shapes), min(s.head_dim for s in shapes))
+    w.add_key_length(large)
+    w.add_value_length(large)
+    w.add_key_length_swa(small)
+    w.add_value_length_swa(small)
+    w.add_rope_dimension_count(large)
+    w.add_rope_dimension_count_swa(small)
+    w.add_rope_freq_base(c.rope_parameters[FULL]["rope_theta"])
+    w.add_rope_freq_base_swa(c.rope_parameters[WINDOWED]["rope_theta"])
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_sliding_window(c.sliding_window)
+    w.add_sliding_window_pattern(swa)
+    w.add_shared_kv_layers(c.num_kv_shared_layers)
+    w.add_embedding_length_per_layer_input(c.hidden_size_per_layer_input)
+    w.add_final_logit_softcapping(c.final_logit_softcapping)
+    w.add_vocab_size(VOCAB)
+    if c.enable_moe_block:
+        w.add_expert_count(c.num_experts)
+        w.add_expert_used_count(c.top_k_experts)
+        w.add_expert_feed_forward_length(c.moe_intermediate_size)
+    turned = int(large * c.rope_parameters[FULL]["partial_rotary_factor"] / 2)
+    w.add_tensor("rope_freqs.weight", np.array([1.0] * turned + [1e30] * (large // 2 - turned), np.float32))
+    buffers = [(name, b) for name, b in model.named_buffers() if name.endswith("layer_scalar")]
+    for name, p in [*model.named_parameters(), *buffers]:
+        value = p.detach().numpy().copy()
+        if value.ndim == 1 or "router" in name or kind == "F32":
+            w.add_tensor(gguf_name(name), value)
+            continue
+        data, decoded = stored(value, kind)
+        w.add_tensor(gguf_name(name), data, raw_dtype=gguf.GGMLQuantizationType[kind])
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(decoded))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def main():
+    out = Path(sys.argv[1])
+    folder = out / "gemma4"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    index = []
+
+    def keep(model, name, path, kind):
+        prompt = np.random.default_rng(600 + len(index)).integers(2, VOCAB, PROMPT).tolist()
+        values = logits(model, prompt)
+        values.tofile(folder / f"{name}.f32")
+        index.append({"name": f"gemma4/{name}", "path": f"gemma4/{path}", "logits": f"gemma4/{name}.f32", "architecture": "gemma4",
+                      "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
+        print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+
+    for i, (what, config) in enumerate((("effective", EFFECTIVE), ("mixture", MIXTURE))):
+        model = build(config, 90 + i).to(torch.bfloat16)
+        model.save_pretrained(folder / what)
+        (folder / what / "generation_config.json").unlink(missing_ok=True)
+        if what == "mixture":  # the way the published checkpoints say it
+            path = folder / what / "config.json"
+            said = json.loads(path.read_text())
+            del said["per_layer_config"]
+            said |= {key: config[key] for key in ("global_head_dim", "num_global_key_value_heads")}
+            path.write_text(json.dumps(said, indent=1) + "\n")
+        keep(model.float(), what, what, "BF16")
+        for kind in ("F32", "Q8_0"):
+            model = build(config, 92 + i)
+            path = f"{what}-{kind.lower()}.gguf"
+            write_gguf(folder / path, model, kind)
+            keep(model, path.removesuffix(".gguf"), path, kind)
+    (out / "gemma4.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")
+
+
+if __name__ == "__main__":
+    main()
