@@ -83,6 +83,7 @@ impl Lowering<'_> {
             Op::Norm => self.norm(l),
             Op::Bias => self.bias(l),
             Op::ActMul => self.act_mul(l),
+            Op::Gate => self.gate(l),
             Op::Add => self.add(l),
             Op::Scale => self.scale(l),
             Op::SelectRows => self.select_rows(l, pass.outputs as usize),
@@ -96,6 +97,7 @@ impl Lowering<'_> {
             Op::RopeAppend => self.rope_append(l),
             Op::Attention => self.attention(l),
             Op::ShortConv => self.short_conv(l),
+            Op::GatedDelta => self.gated_delta(l),
         }
     }
 
