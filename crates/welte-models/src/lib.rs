@@ -17,5 +17,6 @@ pub use arch::supported;
 pub use compile::{CompileOptions, compile};
 pub use error::Error;
 pub use spec::{
-    Act, Biases, Experts, LayerRope, LayerShape, ModelSpec, QkNorm, Rope, Scaling, spec,
+    Act, Biases, Experts, LayerRope, LayerShape, ModelSpec, NormKind, PositionScale, QkNorm, Rope,
+    Scaling, spec,
 };

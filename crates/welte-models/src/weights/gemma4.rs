@@ -1,6 +1,6 @@
 //! Weights that only Gemma 4 has: embeddings per layer, factors of layers, and experts beside a dense part.
 
-use super::Collector;
+use super::{Collector, NormWeights};
 use crate::names::{self, weight};
 use crate::{Error, Experts, ModelSpec};
 use welte_formats::checkpoint::Dialect;
@@ -22,21 +22,21 @@ pub(crate) struct PerLayerLayer {
     pub(crate) gate: WeightId,
     pub(crate) projection: WeightId,
     /// The norm of the output, before it is added.
-    pub(crate) norm: WeightId,
+    pub(crate) norm: NormWeights,
 }
 
 /// The weights around experts that run beside a dense part.
 pub(crate) struct Beside {
     /// The weight of the router's norm.
-    pub(crate) router_norm: WeightId,
+    pub(crate) router_norm: NormWeights,
     /// A factor per expert.
     pub(crate) scales: WeightId,
     /// The norm of the experts' input.
-    pub(crate) norm: WeightId,
+    pub(crate) norm: NormWeights,
     /// The norm of the dense part's output.
-    pub(crate) dense_norm: WeightId,
+    pub(crate) dense_norm: NormWeights,
     /// The norm of the experts' output.
-    pub(crate) mixed_norm: WeightId,
+    pub(crate) mixed_norm: NormWeights,
 }
 
 /// The names in one dialect.
@@ -99,6 +99,11 @@ fn of(dialect: Dialect) -> &'static Names {
     }
 }
 
+/// A norm without a bias.
+fn plain(weight: WeightId) -> NormWeights {
+    NormWeights { weight, bias: None }
+}
+
 impl Collector<'_> {
     fn gemma4(&self) -> &'static Names {
         of(self.checkpoint.dialect())
@@ -151,7 +156,7 @@ impl Collector<'_> {
         Ok(Some(PerLayerLayer {
             gate,
             projection,
-            norm,
+            norm: plain(norm),
         }))
     }
 
@@ -168,11 +173,23 @@ impl Collector<'_> {
         let mut vector =
             |what: &str, name: String, k: u32| self.vector(&label(what), &[(name, k)], 0.0);
         Ok(Beside {
-            router_norm: vector("router norm", full(names.router_norm), dim)?,
+            router_norm: plain(vector("router norm", full(names.router_norm), dim)?),
             scales: vector("experts' scales", full(names.scales), e.count)?,
-            norm: vector("experts' norm", weight(names.experts_norm, layer), dim)?,
-            dense_norm: vector("norm after dense", weight(names.dense_norm, layer), dim)?,
-            mixed_norm: vector("norm after experts", weight(names.mixed_norm, layer), dim)?,
+            norm: plain(vector(
+                "experts' norm",
+                weight(names.experts_norm, layer),
+                dim,
+            )?),
+            dense_norm: plain(vector(
+                "norm after dense",
+                weight(names.dense_norm, layer),
+                dim,
+            )?),
+            mixed_norm: plain(vector(
+                "norm after experts",
+                weight(names.mixed_norm, layer),
+                dim,
+            )?),
         })
     }
 
