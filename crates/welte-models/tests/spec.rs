@@ -290,6 +290,7 @@ fn experts_are_read_where_an_architecture_may_have_them() {
         ffn: 96,
         renormalise: false,
         scale: 1.0,
+        beside: false,
     };
     assert_eq!(plain.experts, Some(expected));
     assert_eq!(plain.expert_layers, [true, true, true]);

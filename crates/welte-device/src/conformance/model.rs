@@ -102,6 +102,8 @@ pub struct Experts {
     pub renormalise: u32,
     pub act: u32,
     pub bias: bool,
+    /// Shares are multiplied by a value per expert, and the norm has no weight.
+    pub scales: bool,
 }
 
 pub const ATTENTION: Attention = Attention {
@@ -145,6 +147,7 @@ pub const EXPERTS: Experts = Experts {
     renormalise: 1,
     act: 0,
     bias: false,
+    scales: false,
 };
 
 impl Model {
@@ -309,6 +312,7 @@ impl Experts {
             renormalise: n.pick(&[0, 1]),
             act: n.pick(&[0, 1, 2]),
             bias: false,
+            scales: experts % 3 == 0,
         }
     }
 

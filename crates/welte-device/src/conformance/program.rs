@@ -689,7 +689,10 @@ impl Emit<'_> {
             unreachable!("sized by this layer");
         };
         let (x, dim, vocab) = (places.x, self.m.dim, self.m.vocab);
-        let norm = self.vector("experts norm", dim);
+        let norm = match e.scales {
+            true => NO_WEIGHT,
+            false => self.vector("experts norm", dim),
+        };
         let p = params::Norm {
             dim,
             groups: 1,
@@ -720,7 +723,11 @@ impl Emit<'_> {
             x_stride: router.stride,
             y_stride: choice.stride,
         };
-        self.push(Op::Route, &[], &[router.at, choice.at], p.words());
+        let scales = match e.scales {
+            true => self.vector("experts scales", experts),
+            false => NO_WEIGHT,
+        };
+        self.push(Op::Route, &[scales], &[router.at, choice.at], p.words());
         let all = 2 * e.hidden * experts;
         let matrix = self.weight("experts gate and up", all, dim);
         let bias = self.expert_bias(e, "gate and up", all, if e.act == 3 { 40.0 } else { 1.0 });
