@@ -264,10 +264,7 @@ fn forms_of_parts(device: DeviceChoice) {
         assert!(answer.ends_with(end), "{answer} {:?}", outcome.tokens);
         marked += usize::from(controls == 3);
     }
-    assert!(
-        repeated > 0 && (1..12).contains(&marked),
-        "{repeated}, {marked}"
-    );
+    assert!(repeated > 0 && marked > 0, "{repeated}, {marked}");
     // What comes may not contain the marks, and may end at any place.
     for seed in 0..12 {
         let free = Constraint::Without(vec!["the".into(), " a".into(), "\n".into()]);

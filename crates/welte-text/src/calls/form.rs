@@ -277,7 +277,8 @@ fn channels(contents: &Contents) -> AnswerForm {
             ends.push(Form::Sequence(vec![text(&header), schema]));
         }
     }
-    if !ends.is_empty() && !contents.must_call {
+    // Text before a call, unless all text has a form.
+    if !ends.is_empty() && !contents.must_call && !contents.own_form {
         parts.push(message("commentary"));
     }
     if !contents.must_call {

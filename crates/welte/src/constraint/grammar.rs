@@ -267,6 +267,10 @@ mod tests {
             Constraint::JsonSchema(json!({"type": "array", "items": item, "minItems": 100})),
             Constraint::Json,
             Constraint::Regex("[a-z0-9 ]{1000,}".into()),
+            Constraint::Until {
+                mark: "</think>".into(),
+                without: vec!["<tool_call>".into()],
+            },
             Constraint::grammar("root ::= ([a-z]+ \" \" [0-9]{1,3} \"\\n\"){100,}".into()),
         ] {
             let begun = Instant::now();
