@@ -288,6 +288,108 @@ ws    ::= " "?
     }
 }
 
+/// Free text up to a mark, then a form; a mark that is a control token; and text without marks.
+fn forms_of_parts(device: DeviceChoice) {
+    let model = model(device);
+    let engine = model.engine().unwrap();
+    let schema = json!({ "type": "object", "properties": { "n": { "enum": [1, 2] } }, "required": ["n"], "additionalProperties": false });
+    let text = |text: &str| Constraint::Text(text.into());
+    let (mut repeated, mut marked) = (0, 0);
+    for seed in 0..12 {
+        let form = Constraint::Sequence(vec![
+            Constraint::Until {
+                mark: "e".into(),
+                without: vec!["a".into(), "in".into()],
+            },
+            Constraint::OneOf(vec![text(""), Constraint::Regex("[ \\n]{1,3}".into())]),
+            Constraint::JsonSchema(schema.clone()),
+            Constraint::Repeated(Box::new(Constraint::Choice(vec![
+                ";x".into(),
+                ";yy".into(),
+            ]))),
+            text("</done>"),
+        ]);
+        let (answer, outcome) = answer(&engine, form, seed);
+        if !is_finished(&outcome) {
+            continue;
+        }
+        let (before, rest) = answer.split_once('e').unwrap();
+        assert!(!before.contains('a') && !before.contains("in"), "{answer}");
+        let rest = rest.strip_suffix("</done>").unwrap();
+        let (object, more) = rest.split_at(rest.find('}').unwrap() + 1);
+        validate(&schema, object).unwrap();
+        assert_eq!(more.replace(";x", "").replace(";yy", ""), "", "{answer}");
+        repeated += usize::from(!more.is_empty());
+        // Control tokens are not printed, but they separate the parts.
+        let form = Constraint::Sequence(vec![
+            Constraint::Until {
+                mark: "<|im_start|>b".into(),
+                without: Vec::new(),
+            },
+            text("c<|im_start|>"),
+            Constraint::OneOf(vec![text("d"), text("<|im_start|>e")]),
+        ]);
+        let mut request = request(&model, form, seed);
+        request.options.bias = vec![(1, 30.0)];
+        let (answer, outcome) = engine.submit(request).unwrap().complete().unwrap();
+        assert!(is_finished(&outcome));
+        let controls = outcome.tokens.iter().filter(|token| **token == 1).count();
+        let end = ["bcd", "bce"][controls - 2];
+        assert!(answer.ends_with(end), "{answer} {:?}", outcome.tokens);
+        marked += usize::from(controls == 3);
+    }
+    assert!(repeated > 0 && marked > 0, "{repeated}, {marked}");
+    // What comes may not contain the marks, and may end at any place.
+    for seed in 0..12 {
+        let free = Constraint::Without(vec!["the".into(), " a".into(), "\n".into()]);
+        let (answer, _) = answer(&engine, free, seed);
+        for mark in ["the", " a", "\n"] {
+            assert!(!answer.contains(mark), "{answer}");
+        }
+    }
+    // Text in which a mark begins an object of a schema.
+    let call = Constraint::Sequence(vec![
+        Constraint::Until {
+            mark: "e".into(),
+            without: Vec::new(),
+        },
+        Constraint::JsonSchema(schema.clone()),
+    ]);
+    let form = Constraint::Sequence(vec![
+        Constraint::Repeated(Box::new(call)),
+        Constraint::Without(vec!["e".into()]),
+    ]);
+    for seed in 0..12 {
+        let (answer, outcome) = answer(&engine, form.clone(), seed);
+        let mut rest = answer.as_str();
+        while let Some((_, after)) = rest.split_once('e') {
+            let Some(end) = after.find('}') else {
+                assert!(!is_finished(&outcome), "{answer}");
+                break;
+            };
+            let (object, more) = after.split_at(end + 1);
+            validate(&schema, object).unwrap();
+            rest = more;
+        }
+    }
+    for refused in [
+        Constraint::OneOf(Vec::new()),
+        Constraint::Until {
+            mark: String::new(),
+            without: Vec::new(),
+        },
+        Constraint::Sequence(vec![Constraint::JsonSchema(json!({ "not": {} }))]),
+        Constraint::Repeated(Box::new(Constraint::Regex("(".into()))),
+        Constraint::Without(vec!["x".repeat(2 << 20)]),
+    ] {
+        let error = engine
+            .submit(request(&model, refused, 1))
+            .map(|_| ())
+            .unwrap_err();
+        assert!(matches!(error, Error::Constraint { .. }), "{error}");
+    }
+}
+
 /// A schema of one value is forced as a whole: the answer costs no choice, and equals the one that is chosen token by token.
 fn the_end_of_the_constraint_ends_the_answer(device: DeviceChoice) {
     let model = model(device);
@@ -433,6 +535,7 @@ on_devices!(
     every_finished_answer_satisfies_its_schema,
     guesses_change_no_answer,
     texts_of_every_kind,
+    forms_of_parts,
     the_end_of_the_constraint_ends_the_answer,
     settings_do_not_break_a_constraint,
     refusals,
