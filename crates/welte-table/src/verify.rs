@@ -261,7 +261,7 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     check_overlap(c, &list)
 }
 
-/// What is read must not be what is written, but for a norm in place.
+/// What is read must not be what is written, but for a norm in place. Different columns of the same rows may be.
 fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
     for r in list.iter().filter(|a| !a.writes) {
         for w in list
@@ -269,12 +269,28 @@ fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
             .filter(|a| a.writes && a.at.buffer == r.at.buffer)
         {
             let in_place = c.op == Op::Norm && r.at == w.at && r.extent == w.extent;
-            ensure(in_place, || {
+            ensure(in_place || apart(r, w), || {
                 format!("'{}' and '{}' are in the same buffer", r.role, w.role)
             })?;
         }
     }
     Ok(())
+}
+
+/// Whether two operands cover different columns of the same rows. Each lies within its row (`check_ranges`).
+fn apart(a: &Access, b: &Access) -> bool {
+    let columns = |access: &Access| match access.extent {
+        Extent::Rows { width, stride } if stride > 0 => {
+            let first = u64::from(access.at.offset) / 4;
+            Some((first / stride, first % stride, width, stride))
+        }
+        _ => None,
+    };
+    let (Some(a), Some(b)) = (columns(a), columns(b)) else {
+        return false;
+    };
+    let disjoint = a.1.saturating_add(a.2) <= b.1 || b.1.saturating_add(b.2) <= a.1;
+    a.3 == b.3 && a.0 == b.0 && disjoint
 }
 
 fn check_ranges(program: &Program, c: &Command, rows: u32, pass: &Pass) -> Result<(), String> {

@@ -2,6 +2,7 @@
 
 mod gemma;
 mod gpt_oss;
+mod lfm2;
 mod llama;
 mod mixtral;
 mod olmo2;
@@ -9,6 +10,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_next;
 mod smollm3;
 
 use crate::names::Names;
@@ -39,11 +41,14 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 12] = [
+const ALL: [&Architecture; 15] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &qwen3_moe::QWEN3_MOE,
+    &qwen3_next::QWEN3_NEXT,
+    &qwen3_next::QWEN3_5,
+    &lfm2::LFM2,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,
