@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use crate::ops::attention::Attention;
-use crate::ops::basic::{self, ActMul, Add, Bias, Embed, Gate, Norm, Scale};
+use crate::ops::basic::{
+    self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
+};
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::gated_delta::GatedDelta;
 use crate::ops::matmul::{Matmul, Prepare};
@@ -37,6 +39,9 @@ pub(crate) enum Phase {
     Angles(RopeTable),
     Embed(Embed),
     Norm(Norm),
+    LayerNorm(LayerNorm),
+    PositionScale(PositionScale),
+    Act(Act),
     Prepare(Prepare),
     Matmul(Matmul),
     Bias(Bias),
@@ -136,6 +141,9 @@ impl Phase {
                 Phase::Angles(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Embed(p) => some.for_each(|row| p.run(row)),
                 Phase::Norm(p) => some.for_each(|row| p.run(row)),
+                Phase::LayerNorm(p) => some.for_each(|row| p.run(row)),
+                Phase::PositionScale(p) => some.for_each(|row| p.run(state, row)),
+                Phase::Act(p) => some.for_each(|row| p.run(row)),
                 Phase::Prepare(p) => some.for_each(|row| p.run(row, scratch)),
                 Phase::Bias(p) => some.for_each(|row| p.run(row)),
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),

@@ -3,7 +3,7 @@
 use crate::arch::{Architecture, unsupported};
 use crate::emit::{Emitter, LayerCache, Places, Set};
 use crate::weights::{Weights, collect};
-use crate::{Error, LayerKind, ModelSpec};
+use crate::{Error, LayerKind, ModelSpec, NormKind};
 use welte_formats::Checkpoint;
 use welte_table::{
     BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
@@ -84,6 +84,7 @@ pub fn compile(
         caches: &layer_caches,
         logits,
         chosen,
+        context: options.context,
     };
     let emit = |kind, set, rows, outputs| {
         Emitter::new(spec, &weights, &list, set, &places).pass(kind, rows, outputs)
@@ -307,9 +308,12 @@ impl Buffers {
         };
         // Parts of different formats cannot be fused into one command, so their norm and their result need buffers.
         let mixed = |l: &crate::weights::Layer| l.qkv.len() > 1 || l.gate_up.len() > 1;
-        let open = |l: &crate::weights::Layer| {
-            l.gate_up.len() > 1 || !l.gate_up_bias.is_empty() || l.ffn_norm.is_none()
-        };
+        let open = |l: &crate::weights::Layer| l.has_open_gate(spec);
+        let normed = spec.post_norm
+            || spec.experts.is_some()
+            || spec.parallel
+            || spec.norm != NormKind::Rms
+            || spec.residual_scale != 1.0;
         let shared = spec.experts.and_then(|e| e.shared);
         Set {
             x: add("x", spec.dim),
@@ -326,8 +330,7 @@ impl Buffers {
             ),
             router: spec.experts.map(|e| add("router", e.count)),
             choice: spec.experts.map(|e| add("choice", 2 * e.used)),
-            norm: (spec.post_norm || spec.experts.is_some() || weights.layers.iter().any(mixed))
-                .then(|| add("norm", spec.dim)),
+            norm: (normed || weights.layers.iter().any(mixed)).then(|| add("norm", spec.dim)),
             gate_up: weights
                 .layers
                 .iter()

@@ -88,8 +88,8 @@ pub(crate) const GGUF: Names = Names {
     rope_factors: "rope_freqs",
 };
 
-/// Names with the norm before the feed-forward part called the norm after attention.
-pub(crate) const GGUF_LATE_NORM: Names = Names {
+/// Names where the norm before the feed-forward part is called the norm after attention.
+pub(crate) const GGUF_POST_ATTENTION: Names = Names {
     ffn_norm: "blk.{}.post_attention_norm",
     ..GGUF
 };

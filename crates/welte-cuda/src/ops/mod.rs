@@ -47,7 +47,10 @@ macro_rules! family {
         match $command.op {
             Op::Embed => embed::$function($($argument),*),
             Op::Norm
+            | Op::LayerNorm
+            | Op::PositionScale
             | Op::Bias
+            | Op::Act
             | Op::ActMul
             | Op::Gate
             | Op::Add

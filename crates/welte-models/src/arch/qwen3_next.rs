@@ -11,7 +11,7 @@ pub(super) const QWEN3_NEXT: Architecture = Architecture {
     name: "qwen3next",
     gguf: &["qwen3next"],
     hugging_face: &["qwen3_next"],
-    gguf_names: names::GGUF_LATE_NORM,
+    gguf_names: names::GGUF_POST_ATTENTION,
     finish: |spec, keys| finish(spec, keys, false),
     ..qwen3_moe::QWEN3_MOE
 };

@@ -13,8 +13,8 @@ impl Emitter<'_> {
         };
         let stride = 3 * dim;
         let [b, c, v] = [0, dim, 2 * dim].map(|column| at(set.qkv, column));
-        let norm = layer.attn_norm;
-        self.projections("convolution in", &layer.qkv, &[], norm, set.qkv, stride);
+        let input = (set.x, layer.attn_norm);
+        self.projections("convolution in", &layer.qkv, &[], input, set.qkv, stride);
         let gate = |y_stride: u32| p::Gate {
             n: dim,
             gates: dim,

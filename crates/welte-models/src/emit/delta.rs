@@ -17,9 +17,9 @@ impl Emitter<'_> {
             return;
         };
         let (channels, values, stride) = (d.channels(), d.values(), d.width());
-        let projections = (layer.qkv.as_slice(), layer.qkv_bias.as_slice());
-        let (pieces, bias) = projections;
-        self.projections("delta in", pieces, bias, layer.attn_norm, set.qkv, stride);
+        let (pieces, bias) = (layer.qkv.as_slice(), layer.qkv_bias.as_slice());
+        let input = (set.x, layer.attn_norm);
+        self.projections("delta in", pieces, bias, input, set.qkv, stride);
         let cache = self.places.caches[index];
         let conv = p::ShortConv {
             layer: cache.layer,
