@@ -517,6 +517,21 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             let floats = keys.checked_mul(q.value_dim.into());
             recurrent_cache(program, c, q.layer, floats)
         }
+        Op::Mamba2 => {
+            let q = p::Mamba2::of(words);
+            ensure(q.groups > 0 && q.heads.is_multiple_of(q.groups), || {
+                format!("{} heads in {} groups", q.heads, q.groups)
+            })?;
+            ensure(q.heads > 0 && q.key_dim > 0 && q.value_dim > 0, || {
+                "an empty head".into()
+            })?;
+            for weight in 0..3 {
+                vector(program, c, weight, q.heads)?;
+            }
+            let keys = u64::from(q.heads) * u64::from(q.key_dim);
+            let floats = keys.checked_mul(q.value_dim.into());
+            recurrent_cache(program, c, q.layer, floats)
+        }
         Op::Add | Op::SelectRows => Ok(()),
     }
 }
