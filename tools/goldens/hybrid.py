@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 import torch
 import transformers as t
-from make import KEPT, PROMPT, VOCAB, logits
+from make import KEPT, PROMPT, VOCAB, logits, swap
 from safetensors.torch import load_file, save_file
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
@@ -29,12 +29,20 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 
            "experts_implementation": "eager"}
 
 
-def build(arch, seed):
+def build(arch, seed, experts=0):
     """A random model, with weights that spread the logits over several units."""
     if arch == "qwen3next":
         model = t.Qwen3NextForCausalLM(t.Qwen3NextConfig(**COMMON | DELTA | EXPERTS))
     elif arch == "qwen35":
         model = t.Qwen3_5ForCausalLM(t.Qwen3_5TextConfig(**COMMON | DELTA))
+    elif arch == "granitehybrid":
+        common = {k: v for k, v in COMMON.items() if k != "head_dim"}
+        kinds = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
+        model = t.GraniteMoeHybridForCausalLM(t.GraniteMoeHybridConfig(**common | {
+            "layer_types": kinds, "num_local_experts": experts, "num_experts_per_tok": 2, "shared_intermediate_size": 96,
+            "intermediate_size": 32, "mamba_n_heads": 4, "mamba_d_state": 48, "mamba_d_head": 32, "embedding_multiplier": 2.0,
+            "logits_scaling": 0.5, "residual_multiplier": 0.4, "attention_multiplier": 0.1, "experts_implementation": "eager",
+            "pad_token_id": 0}))
     elif arch == "lfm2":
         common = {k: v for k, v in COMMON.items() if k not in ("rms_norm_eps", "head_dim")}
         kinds = ["conv", "conv", "full_attention", "conv"]
@@ -48,11 +56,13 @@ def build(arch, seed):
         for name, p in model.named_parameters():
             random = torch.randn(p.shape, generator=g)
             if "norm" in name:
-                p.copy_((1 if "linear_attn" in name or arch == "lfm2" else 0) + 0.2 * random)
+                p.copy_((1 if "linear_attn" in name or arch in ("lfm2", "granitehybrid") else 0) + 0.2 * random)
             elif name.endswith("A_log"):
                 p.copy_(0.7 * random)
             elif name.endswith("dt_bias"):
                 p.copy_(-1 + random)
+            elif name.endswith((".D", "conv1d.bias")):
+                p.copy_(0.5 * random)
             elif "conv1d" in name or "conv.conv" in name:
                 p.copy_(0.6 * random)
             elif "embed" in name:
@@ -102,7 +112,9 @@ def write_gguf(path, arch, model):
     w.add_block_count(c.num_hidden_layers)
     w.add_head_count(c.num_attention_heads)
     w.add_vocab_size(VOCAB)
-    if arch == "lfm2":
+    if arch == "granitehybrid":
+        granite_keys(w, c)
+    elif arch == "lfm2":
         w.add_feed_forward_length(model.model.layers[0].feed_forward.w1.weight.shape[0])
         w.add_head_count_kv([0 if kind == "conv" else c.num_key_value_heads for kind in c.layer_types])
         w.add_rope_freq_base(c.rope_parameters["rope_theta"])
@@ -121,7 +133,9 @@ def write_gguf(path, arch, model):
 
     for name, p in model.named_parameters():
         value = p.detach().numpy().copy()
-        if arch == "lfm2":
+        if arch == "granitehybrid":
+            value = granite_tensor(name.removeprefix("model."), value, put)
+        elif arch == "lfm2":
             value = lfm2_tensor(name.removeprefix("model."), value, put)
         else:
             value = qwen_tensor(arch, c, name.removeprefix("model."), value, put)
@@ -151,6 +165,61 @@ def lfm2_tensor(name, value, put):
     if rest == "conv.conv":
         return put(name, value[:, 0], "F32")[:, None]
     return put(name, value, "F32" if value.ndim == 1 else "Q8_0")
+
+
+GRANITE_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+                 "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+                 "mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out", "mamba.norm": "ssm_norm",
+                 "shared_mlp.output_linear": "ffn_down"}
+
+
+def granite_keys(w, c):
+    """Keys of a model without experts."""
+    w.add_feed_forward_length(c.shared_intermediate_size)
+    w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
+    w.add_head_count_kv([0 if kind == "linear_attention" else c.num_key_value_heads for kind in c.layer_types])
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_rope_freq_base(10000.0)
+    w.add_embedding_scale(c.embedding_multiplier)
+    w.add_residual_scale(c.residual_multiplier)
+    w.add_attention_scale(c.attention_multiplier)
+    w.add_logit_scale(c.logits_scaling)
+    w.add_ssm_conv_kernel(c.mamba_d_conv)
+    w.add_ssm_state_size(c.mamba_d_state)
+    w.add_ssm_group_count(c.mamba_n_groups)
+    w.add_ssm_inner_size(c.mamba_n_heads * c.mamba_d_head)
+    w.add_ssm_time_step_rank(c.mamba_n_heads)
+
+
+def granite_tensor(name, value, put):
+    """Stores a tensor, and gives what is stored."""
+    stem, _, kind = name.rpartition(".")
+    if stem in ("embed_tokens", "norm", "lm_head"):
+        gg = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}[stem]
+        return put(f"{gg}.weight", value, "F32" if value.ndim == 1 else "Q8_0")
+    _, i, rest = name.split(".", 2)
+    block, half = f"blk.{i}.", len(value) // 2
+    if rest == "mamba.A_log":
+        put(block + "ssm_a", -np.exp(value)[:, None], "F32")
+    elif rest == "mamba.D":
+        put(block + "ssm_d", value[:, None], "F32")
+    elif rest == "mamba.dt_bias":
+        put(block + "ssm_dt.bias", value, "F32")
+    elif rest == "mamba.conv1d.weight":
+        put(block + "ssm_conv1d.weight", value[:, 0], "F32")
+    elif rest == "mamba.conv1d.bias":
+        put(block + "ssm_conv1d.bias", value, "F32")
+    elif rest == "mamba.norm.weight":
+        put(block + "ssm_norm.weight", value[None], "F32")
+    elif rest == "shared_mlp.input_linear.weight":
+        return np.concatenate([put(f"{block}ffn_{part}.weight", rows) for part, rows in (("gate", value[:half]), ("up", value[half:]))])
+    else:
+        part = rest.removesuffix("." + kind)
+        if part in ("self_attn.q_proj", "self_attn.k_proj"):
+            heads = COMMON["num_attention_heads"] if "q_proj" in part else COMMON["num_key_value_heads"]
+            return swap(put(f"{block}{GRANITE_NAMES[part]}.{kind}", swap(value, heads)), heads, back=True)
+        return put(f"{block}{GRANITE_NAMES[part]}.{kind}", value, "F32" if value.ndim == 1 else "Q8_0")
+    return value
 
 
 def qwen_keys(w, arch, c):
@@ -256,7 +325,7 @@ def publish(path):
 def main():
     out = Path(sys.argv[1])
     index = []
-    for a, arch in enumerate(["qwen3next", "qwen35", "qwen35moe", "lfm2"]):
+    for a, arch in enumerate(["qwen3next", "qwen35", "qwen35moe", "lfm2", "granitehybrid"]):
         folder = out / arch
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -269,7 +338,7 @@ def main():
                           "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
             print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
 
-        model = build(arch, 90 + a).to(torch.bfloat16)
+        model = build(arch, 90 + a, experts=4).to(torch.bfloat16)
         model.save_pretrained(folder / "hf")
         (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
         if arch == "qwen35moe":

@@ -149,7 +149,7 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
 }
 
 /// One cache for all attention layers with the same head count, head size and window, one for the inputs of all
-/// convolutions, one for all states of the delta rule, and each layer's place in its caches.
+/// convolutions, one for all states, and each layer's place in its caches.
 fn caches(
     spec: &ModelSpec,
     options: &CompileOptions,
@@ -222,7 +222,15 @@ fn caches(
         .delta
         .map(|d| ((d.taps - 1) * d.channels(), d.values() * d.key_dim));
     let conv = (spec.conv_taps > 1).then(|| ((spec.conv_taps - 1) * spec.dim, 0));
-    for (kind, floats) in [(LayerKind::Delta, delta), (LayerKind::Conv, conv)] {
+    let mamba = spec
+        .mamba
+        .map(|m| ((m.taps - 1) * m.channels(), m.values() * m.key_dim));
+    let kinds = [
+        (LayerKind::Delta, delta),
+        (LayerKind::Conv, conv),
+        (LayerKind::Mamba, mamba),
+    ];
+    for (kind, floats) in kinds {
         let layers = (0..spec.layers).filter(|layer| spec.kind(*layer) == kind);
         let count = layers.clone().count() as u32;
         let Some((convolution, state)) = floats.filter(|_| count > 0) else {
@@ -318,10 +326,7 @@ impl Buffers {
         Set {
             x: add("x", spec.dim),
             qkv: add("qkv", spec.projected_width()),
-            attn: add(
-                "attn",
-                (spec.heads * spec.head_dim).max(spec.delta.map_or(0, |d| d.values())),
-            ),
+            attn: add("attn", spec.mixed_width()),
             h: add(
                 "h",
                 spec.experts

@@ -2,6 +2,7 @@
 
 mod conv;
 mod delta;
+mod mamba;
 
 use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, SharedWeights, Weights};
 use crate::{Experts, LayerRope, ModelSpec, NormKind, QkNorm, SharedExpert};
@@ -141,10 +142,14 @@ impl<'a> Emitter<'a> {
         );
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
-            match (&layer.delta, spec.delta, layer.conv) {
-                (Some(weights), Some(delta), _) => self.delta(i, layer, weights, delta),
-                (_, _, Some(kernel)) => self.conv(i, layer, kernel),
-                _ => self.attention(i, layer),
+            if let (Some(weights), Some(delta)) = (&layer.delta, spec.delta) {
+                self.delta(i, layer, weights, delta);
+            } else if let (Some(weights), Some(mamba)) = (&layer.mamba, spec.mamba) {
+                self.mamba(i, layer, weights, mamba);
+            } else if let Some(kernel) = layer.conv {
+                self.conv(i, layer, kernel);
+            } else {
+                self.attention(i, layer);
             }
             match (&layer.experts, spec.experts) {
                 (Some(weights), Some(experts)) => self.experts(layer, weights, experts),

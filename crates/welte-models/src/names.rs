@@ -145,6 +145,23 @@ pub(crate) const HUGGING_FACE_POST: Names = Names {
     ..HUGGING_FACE
 };
 
+/// Granite 4 has a shared expert in every layer, which is the feed-forward part of models without other experts.
+pub(crate) const HUGGING_FACE_GRANITE_HYBRID: Names = Names {
+    gate_up: "model.layers.{}.shared_mlp.input_linear",
+    down: "model.layers.{}.shared_mlp.output_linear",
+    shared_expert: [
+        "model.layers.{}.shared_mlp.gate",
+        "model.layers.{}.shared_mlp.up",
+        "model.layers.{}.shared_mlp.output_linear",
+    ],
+    router: "model.layers.{}.block_sparse_moe.router.layer",
+    fused_experts: [
+        "model.layers.{}.block_sparse_moe.input_linear.weight",
+        "model.layers.{}.block_sparse_moe.output_linear.weight",
+    ],
+    ..HUGGING_FACE
+};
+
 /// LFM2 names its norms and the feed-forward part differently.
 pub(crate) const HUGGING_FACE_LFM2: Names = Names {
     attn_norm: "model.layers.{}.operator_norm",

@@ -183,6 +183,8 @@ pub enum LayerKind {
     Delta,
     /// A short convolution between two gates.
     Conv,
+    /// A short convolution, then the state space model of Mamba-2.
+    Mamba,
 }
 
 /// The layers with the gated delta rule.
@@ -200,6 +202,40 @@ pub struct Delta {
     pub taps: u32,
     /// Value head `h` has key head `h % key_heads`; otherwise neighbours share a key head.
     pub tiled: bool,
+}
+
+/// The layers with the state space model of Mamba-2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mamba {
+    /// Groups of heads that share keys and queries.
+    pub groups: u32,
+    /// Heads.
+    pub heads: u32,
+    /// Elements of a key and of a query.
+    pub key_dim: u32,
+    /// Elements of a head's input.
+    pub value_dim: u32,
+    /// Taps of the convolution over inputs, keys and queries.
+    pub taps: u32,
+    /// The convolution has a bias.
+    pub bias: bool,
+}
+
+impl Mamba {
+    /// Values of a row of the result.
+    pub(crate) fn values(&self) -> u32 {
+        self.heads * self.value_dim
+    }
+
+    /// Channels of the convolution: inputs, keys and queries.
+    pub(crate) fn channels(&self) -> u32 {
+        self.values() + 2 * self.groups * self.key_dim
+    }
+
+    /// Floats of a row of all projections: the gate, the channels, a time step of every head.
+    pub(crate) fn width(&self) -> u32 {
+        self.values() + self.channels() + self.heads
+    }
 }
 
 impl Delta {
@@ -251,6 +287,8 @@ pub struct ModelSpec {
     pub delta: Option<Delta>,
     /// Taps of the convolutions between gates; 0 without such layers.
     pub conv_taps: u32,
+    /// The layers with the state space model, if any.
+    pub mamba: Option<Mamba>,
     /// Width of the residual stream.
     pub dim: u32,
     /// Query heads.
@@ -407,6 +445,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         layer_kinds: vec![LayerKind::Attention; layers as usize],
         delta: None,
         conv_taps: 0,
+        mamba: None,
         dim,
         heads,
         kv_heads,
@@ -585,13 +624,22 @@ impl ModelSpec {
     pub(crate) fn projected_width(&self) -> u32 {
         let conv = if self.conv_taps > 0 { 3 * self.dim } else { 0 };
         let delta = self.delta.map_or(0, |d| d.width());
-        self.attention_width().max(delta).max(conv)
+        let mamba = self.mamba.map_or(0, |m| m.width());
+        self.attention_width().max(delta).max(conv).max(mamba)
     }
 
     /// Channels of the widest convolution.
     pub(crate) fn channels(&self) -> u32 {
         let conv = if self.conv_taps > 0 { self.dim } else { 0 };
-        self.delta.map_or(0, |d| d.channels()).max(conv)
+        let mamba = self.mamba.map_or(0, |m| m.channels());
+        self.delta.map_or(0, |d| d.channels()).max(conv).max(mamba)
+    }
+
+    /// Values that a layer's mixer yields before its output matrix.
+    pub(crate) fn mixed_width(&self) -> u32 {
+        let delta = self.delta.map_or(0, |d| d.values());
+        let mamba = self.mamba.map_or(0, |m| m.values());
+        (self.heads * self.head_dim).max(delta).max(mamba)
     }
 
     /// Floats of a row of queries, keys and values, and of the gates of the output.
@@ -627,11 +675,17 @@ impl ModelSpec {
             let kernel = u64::from(d.channels()) * u64::from(d.taps);
             each + dim * (width + values) + kernel + 2 * heads + u64::from(d.value_dim)
         });
+        let mamba = self.mamba.map_or(0, |m| {
+            let [width, values, heads] = [m.width(), m.values(), m.heads].map(u64::from);
+            let kernel = u64::from(m.channels()) * u64::from(m.taps);
+            each + dim * (width + values) + kernel + 3 * heads + values
+        });
         let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
         let mixers = (0..self.layers).map(|layer| match self.kind(layer) {
             LayerKind::Attention => 2 * dim * (q + kv) + gate + norms,
             LayerKind::Delta => delta,
             LayerKind::Conv => conv,
+            LayerKind::Mamba => mamba,
         });
         mixers.sum::<u64>() + parts + dim * vocab * if self.tied { 1 } else { 2 } + dim
     }
@@ -719,6 +773,18 @@ impl ModelSpec {
         if self.conv_taps > 0 {
             let text = format!("{} layers, {} taps", count(LayerKind::Conv), self.conv_taps);
             facts.push(fact("convolutions", text));
+        }
+        if let Some(m) = self.mamba {
+            let text = format!(
+                "{} layers, {} heads of {} x {} in {} groups, {} taps",
+                count(LayerKind::Mamba),
+                m.heads,
+                m.key_dim,
+                m.value_dim,
+                m.groups,
+                m.taps
+            );
+            facts.push(fact("Mamba-2", text));
         }
         if let Some(d) = self.delta {
             let text = format!(

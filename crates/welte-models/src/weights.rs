@@ -1,6 +1,7 @@
 //! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
 mod delta;
+mod mamba;
 
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
@@ -8,6 +9,7 @@ use crate::{
     Error, Experts, LayerKind, ModelSpec, NormKind, QkNorm, Rope, Scaling, SharedExpert, rope,
 };
 pub(crate) use delta::DeltaWeights;
+pub(crate) use mamba::MambaWeights;
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -76,6 +78,8 @@ pub(crate) struct Layer {
     pub(crate) experts: Option<ExpertWeights>,
     /// Of layers with the gated delta rule. Their projections are `qkv` and `o`.
     pub(crate) delta: Option<DeltaWeights>,
+    /// Of layers with the state space model. Their projections are `qkv` and `o`.
+    pub(crate) mamba: Option<MambaWeights>,
     /// The kernel of a convolution between gates. Its projections are `qkv` and `o`.
     pub(crate) conv: Option<WeightId>,
 }
@@ -221,12 +225,18 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
     let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
     let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
-    let (qkv, o_name, o_width) = match (&delta, conv) {
-        (Some((d, names)), _) => (delta::rows(c, names, i, d), w(names.out), d.values()),
-        (None, Some([project, _, out])) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
-        (None, None) => (attention_rows(c, spec, names, i), w(names.o), q),
+    let mamba = spec.mamba.filter(|_| spec.kind(i) == LayerKind::Mamba);
+    let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint)));
+    let (qkv, o_name, o_width) = match (&delta, &mamba, conv) {
+        (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
+        (_, Some((m, names)), _) => {
+            let rows = vec![Rows::all(w(names.project), m.width())];
+            (rows, w(names.out), m.values())
+        }
+        (_, _, Some([project, _, out])) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
+        _ => (attention_rows(c, spec, names, i), w(names.o), q),
     };
-    let qk = qk && delta.is_none() && conv.is_none();
+    let qk = qk && spec.kind(i) == LayerKind::Attention;
     let gate_up = match c.has(&w(names.gate)) {
         _ if !spec.gated => vec![(w(names.up), ffn)],
         false if c.has(&w(names.gate_up)) => vec![(w(names.gate_up), 2 * ffn)],
@@ -297,6 +307,10 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         },
         delta: match &delta {
             Some((d, names)) => Some(delta::collect(c, names, i, d)?),
+            None => None,
+        },
+        mamba: match &mamba {
+            Some((m, names)) => Some(mamba::collect(c, names, i, m)?),
             None => None,
         },
         conv: match conv {
@@ -502,6 +516,7 @@ impl Collector<'_> {
         })
     }
 
+    /// The expert that every token uses. Gate and up may be one tensor.
     fn shared_expert(
         &mut self,
         label: &dyn Fn(&str) -> String,
@@ -511,7 +526,10 @@ impl Collector<'_> {
         shared: SharedExpert,
     ) -> Result<SharedWeights, Error> {
         let [gate, up, down] = names.shared_expert.map(|name| weight(name, layer));
-        let pair = [(gate, shared.ffn), (up, shared.ffn)];
+        let pair = match self.has(&gate) {
+            false => vec![(weight(names.gate_up, layer), 2 * shared.ffn)],
+            true => vec![(gate, shared.ffn), (up, shared.ffn)],
+        };
         let score = weight(names.shared_gate, layer);
         let what = label("shared expert's down");
         Ok(SharedWeights {

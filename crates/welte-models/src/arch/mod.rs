@@ -7,6 +7,7 @@ mod exaone4;
 mod gemma;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod hunyuan;
 mod lfm2;
 mod llama;
@@ -50,7 +51,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 24] = [
+const ALL: [&Architecture; 25] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -58,6 +59,7 @@ const ALL: [&Architecture; 24] = [
     &qwen3_next::QWEN3_NEXT,
     &qwen3_next::QWEN3_5,
     &lfm2::LFM2,
+    &granite_hybrid::GRANITE_HYBRID,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,

@@ -7,7 +7,7 @@ use welte_table::{Op, params as p};
 
 /// Added to the sum of squares of queries and keys.
 const LENGTH_EPS: f32 = 1e-6;
-const SILU: u32 = 0;
+pub(super) const SILU: u32 = 0;
 
 impl Emitter<'_> {
     /// x += output(norm(delta rule(conv(q, k, v), b, a)) * silu(gate)), all of norm(x).

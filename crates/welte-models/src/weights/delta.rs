@@ -145,10 +145,33 @@ impl Collector<'_> {
         Ok(self.push(vector(label, n * taps, info.name, n)))
     }
 
+    /// A value of every head.
+    pub(super) fn per_head(
+        &mut self,
+        label: &str,
+        name: &str,
+        heads: u32,
+    ) -> Result<WeightId, Error> {
+        let (n, k) = self.row_or_column(name, heads);
+        let info = self.tensor(name, n, k)?;
+        Ok(self.push(vector(label, heads, info.name, n)))
+    }
+
+    /// The shape of a vector. GGUF files keep some as columns.
+    fn row_or_column(&self, name: &str, k: u32) -> (u32, u32) {
+        let name = names::resolve(self.checkpoint, name);
+        let info = self.checkpoint.tensor(&name);
+        match info.is_some_and(|info| info.k == 1) {
+            true => (k, 1),
+            false => (1, k),
+        }
+    }
+
     /// The factors of the decay. Hugging Face checkpoints hold the logarithms of their negatives.
-    fn decay(&mut self, label: &str, name: &str, heads: u32) -> Result<WeightId, Error> {
-        let info = self.tensor(name, 1, heads)?;
-        let mut spec = vector(label, heads, info.name, 1);
+    pub(super) fn decay(&mut self, label: &str, name: &str, heads: u32) -> Result<WeightId, Error> {
+        let (n, k) = self.row_or_column(name, heads);
+        let info = self.tensor(name, n, k)?;
+        let mut spec = vector(label, heads, info.name, n);
         if self.checkpoint.dialect() == Dialect::HuggingFace {
             let weight = WeightRows {
                 spec: &spec,
