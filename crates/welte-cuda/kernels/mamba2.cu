@@ -1,11 +1,5 @@
-// The state space model of Mamba-2. A block takes 32 columns of one head's state, for all rows of one slot. It keeps them in
-// registers from row to row, so a row's bits do not depend on the number of rows.
-#include "common.cuh"
-
-constexpr u32 THREADS = 128;
-constexpr u32 PARTS = 4; // threads that share a column; each has every fourth element of the key
-constexpr u32 EACH = (KEY_DIM + PARTS - 1) / PARTS;
-constexpr u32 COLUMNS = THREADS / PARTS;
+// The state space model of Mamba-2 (state.cuh: how the work is cut).
+#include "state.cuh"
 
 struct MambaArgs {
     const Step *step;
@@ -41,17 +35,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2(const __grid_consta
         // The state before position 0 is zero, whatever the page holds.
         bool zero = row.position == 0;
         if (zero || !held) {
-#pragma unroll
-            for (u32 i = 0; i < EACH; ++i) {
-                u32 k = i * PARTS + part;
-                s[i] = own && !zero && k < KEY_DIM ? state[(u64)k * a.value_dim] : 0.0f;
-            }
+            load_column(s, state, a.value_dim, part, own && !zero);
             held = true;
         }
         const float *x = a.x + (u64)r * a.x_stride, *key = x + values + (u64)(head / (a.heads / a.groups)) * KEY_DIM;
         const float *query = key + (u64)a.groups * KEY_DIM;
         float dt = a.dt[(u64)r * a.dt_stride + head] + a.dt_bias[head];
-        float time = fmaxf(dt, 0.0f) + log1pf(expf(-fabsf(dt))), kept = expf(a.decay[head] * time);
+        float time = softplus(dt), kept = expf(a.decay[head] * time);
         float input = own ? x[(u64)head * a.value_dim + column] : 0.0f, answer = 0;
 #pragma unroll
         for (u32 i = 0; i < EACH; ++i) {
@@ -61,14 +51,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) mamba2(const __grid_consta
                 answer += s[i] * query[at];
             }
         }
-        answer += __shfl_xor_sync(~0u, answer, 1);
-        answer += __shfl_xor_sync(~0u, answer, 2);
+        answer = column_sum(answer);
         if (own && part == 0) a.y[(u64)r * a.y_stride + (u64)head * a.value_dim + column] = answer + a.skip[head] * input;
     }
-    if (!own || !held) return;
-#pragma unroll
-    for (u32 i = 0; i < EACH; ++i) {
-        u32 k = i * PARTS + part;
-        if (k < KEY_DIM) state[(u64)k * a.value_dim] = s[i];
-    }
+    if (own && held) store_column(s, state, a.value_dim, part);
 }
