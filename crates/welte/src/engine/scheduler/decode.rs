@@ -35,7 +35,7 @@ impl Scheduler {
                 speculator.decoded(sequences, tokens, step);
             }
         }
-        self.settle();
+        self.settle(context);
         Ok(())
     }
 
