@@ -1,7 +1,7 @@
 //! Compiles a spec to a program: weights, buffers, caches and passes.
 
 use crate::arch::{Architecture, unsupported};
-use crate::emit::{Emitter, LayerCache, Places, Set};
+use crate::emit::{Emitter, LatentBuffers, LayerCache, Places, Set};
 use crate::weights::{Weights, collect};
 use crate::{Error, ModelSpec, NormKind};
 use welte_formats::Checkpoint;
@@ -250,14 +250,20 @@ impl Buffers {
             || spec.parallel
             || spec.norm != NormKind::Rms
             || spec.residual_scale != 1.0;
+        let shared = spec.experts.and_then(|e| e.shared);
+        let qkv = match spec.latent {
+            Some(l) => l.inputs(spec),
+            None => (spec.heads + 2 * spec.kv_heads) * spec.head_dim,
+        };
         Set {
             x: add("x", spec.dim),
-            qkv: add("qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_dim),
+            qkv: add("qkv", qkv),
             attn: add("attn", spec.heads * spec.head_dim),
             h: add(
                 "h",
                 spec.experts
-                    .map_or(spec.ffn, |e| spec.ffn.max(e.used * e.ffn)),
+                    .map_or(spec.ffn, |e| spec.ffn.max(e.used * e.ffn))
+                    .max(shared.map_or(0, |s| s.ffn)),
             ),
             router: spec.experts.map(|e| add("router", e.count)),
             choice: spec.experts.map(|e| add("choice", 2 * e.used)),
@@ -266,7 +272,14 @@ impl Buffers {
                 .layers
                 .iter()
                 .any(open)
-                .then(|| add("gate_up", 2 * spec.ffn)),
+                .then_some(spec.ffn)
+                .max(shared.map(|s| s.ffn))
+                .map(|ffn| add("gate_up", 2 * ffn)),
+            shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
+            latent: spec.latent.map(|l| LatentBuffers {
+                heads: add("heads", spec.heads * l.query().max(l.value)),
+                queries: add("queries", spec.heads * l.width()),
+            }),
         }
     }
 }

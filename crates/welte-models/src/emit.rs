@@ -1,11 +1,17 @@
 //! The forward pass of every architecture and every pass.
 
-use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, Weights};
-use crate::{Experts, LayerRope, ModelSpec, NormKind, QkNorm};
+mod latent;
+
+use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, SharedWeights, Weights};
+use crate::{Experts, LayerRope, ModelSpec, NormKind, QkNorm, SharedExpert};
+pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
     params as p,
 };
+
+/// Activations of `gate` beyond those of [`Act`](crate::Act).
+const SIGMOID: u32 = 4;
 
 /// The buffers of one scratch set.
 pub(crate) struct Set {
@@ -17,6 +23,10 @@ pub(crate) struct Set {
     pub(crate) choice: Option<BufferRef>,
     pub(crate) norm: Option<BufferRef>,
     pub(crate) gate_up: Option<BufferRef>,
+    /// The score of the shared expert's gate.
+    pub(crate) shared_gate: Option<BufferRef>,
+    /// For attention over latents.
+    pub(crate) latent: Option<LatentBuffers>,
 }
 
 /// Where a layer's keys and values are stored.
@@ -128,7 +138,13 @@ impl<'a> Emitter<'a> {
         );
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
-            self.attention(i, layer);
+            match (&layer.latent, spec.latent, self.set.latent) {
+                (Some(weights), Some(l), Some(buffers)) => {
+                    let cache = self.places.caches[i];
+                    self.latent_attention(layer, weights, l, cache, buffers);
+                }
+                _ => self.attention(i, layer),
+            }
             match (&layer.experts, spec.experts) {
                 (Some(weights), Some(experts)) => self.experts(layer, weights, experts),
                 _ => self.feed_forward(i, layer),
@@ -210,7 +226,7 @@ impl<'a> Emitter<'a> {
         );
         let cache = self.places.caches[index];
         self.rope_append(index, layer, cache);
-        self.position_scale(q, stride);
+        self.position_scale(set.qkv, q, stride);
         let attention = p::Attention {
             layer: cache.layer,
             heads,
@@ -234,8 +250,8 @@ impl<'a> Emitter<'a> {
     }
 
     /// Queries grow with their position. Up to the original context the factor is 1.
-    fn position_scale(&mut self, n: u32, stride: u32) {
-        let (context, qkv) = (self.places.context, self.set.qkv);
+    fn position_scale(&mut self, queries: BufferRef, n: u32, stride: u32) {
+        let context = self.places.context;
         let scale = self.spec.position_scale;
         let Some(scale) = scale.filter(|s| context > s.original) else {
             return;
@@ -250,7 +266,7 @@ impl<'a> Emitter<'a> {
             "query scale",
             Op::PositionScale,
             &[],
-            &[qkv],
+            &[queries],
             params.words(),
         );
     }
@@ -526,8 +542,13 @@ impl<'a> Emitter<'a> {
             scale: e.scale,
             x_stride: e.count,
             y_stride: 2 * e.used,
+            scoring: e.scoring as u32,
+            groups: e.groups.map_or(1, |g| g.count),
+            used_groups: e.groups.map_or(1, |g| g.used),
+            group_top: e.groups.map_or(1, |g| g.top),
         };
-        self.push("route", Op::Route, &[], &[router, choice], params.words());
+        let bias = [weights.choice_bias.unwrap_or(NO_WEIGHT)];
+        self.push("route", Op::Route, &bias, &[router, choice], params.words());
         let params = p::ExpertsActMul {
             n: e.ffn,
             k: dim,
@@ -561,6 +582,54 @@ impl<'a> Emitter<'a> {
             &[set.h, choice, set.x],
             params.words(),
         );
+        if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
+            self.shared_expert(weights, shared, normed);
+        }
+    }
+
+    /// x += down(act(gate(normed)) * up(normed)), scaled by sigmoid(score(normed)) if the expert is gated.
+    fn shared_expert(&mut self, weights: &SharedWeights, e: SharedExpert, normed: BufferRef) {
+        let (spec, set) = (self.spec, self.set);
+        let (dim, Some(gate_up)) = (spec.dim, set.gate_up) else {
+            return;
+        };
+        let matmul = |n: u32, y_stride: u32| p::Matmul {
+            n,
+            k: dim,
+            x_stride: dim,
+            y_stride,
+        };
+        for piece in &weights.gate_up {
+            let params = matmul(piece.n, 2 * e.ffn);
+            let buffers = [normed, at(gate_up, piece.at)];
+            let what = "shared expert's gate and up";
+            self.push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
+        }
+        let params = p::ActMul {
+            n: e.ffn,
+            act: spec.act.word(),
+            x_stride: 2 * e.ffn,
+            y_stride: e.ffn,
+        };
+        let what = "shared expert's activation";
+        let buffers = [gate_up, set.h];
+        self.push(what, Op::ActMul, &[], &buffers, params.words());
+        if let (Some(score), Some(to)) = (weights.gate, set.shared_gate) {
+            let params = matmul(1, 1).words();
+            let what = "shared expert's score";
+            self.push(what, Op::Matmul, &[score], &[normed, to], params);
+            let params = p::Gate {
+                n: e.ffn,
+                gates: 1,
+                act: SIGMOID,
+                x_stride: 1,
+                y_stride: e.ffn,
+            };
+            let what = "shared expert's gate";
+            self.push(what, Op::Gate, &[], &[to, set.h], params.words());
+        }
+        let down = (weights.down, [].as_slice(), None);
+        self.add_to_stream("shared expert's down", down, set.h, e.ffn);
     }
 
     /// y = W norm(x) + bias, for one matrix, or for several that fill one row of `y`. Without a norm: y = W x + bias.

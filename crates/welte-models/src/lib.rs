@@ -17,6 +17,6 @@ pub use arch::supported;
 pub use compile::{CompileOptions, compile};
 pub use error::Error;
 pub use spec::{
-    Act, Biases, Experts, LayerRope, ModelSpec, NormKind, PositionScale, QkNorm, Rope, Scaling,
-    spec,
+    Act, Biases, Experts, Groups, Latent, LayerRope, ModelSpec, NormKind, PositionScale, QkNorm,
+    Rope, Scaling, Scoring, SharedExpert, spec,
 };

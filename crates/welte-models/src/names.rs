@@ -27,6 +27,13 @@ pub(crate) struct Names {
     pub(crate) down: &'static str,
     /// The matrix that scores the experts.
     pub(crate) router: &'static str,
+    /// The full names of tensors with gate and up of all experts, one expert after the other, and with down.
+    pub(crate) fused_experts: [&'static str; 2],
+    /// Gate, up and down of the expert that every token uses, and the row that scores its gate.
+    pub(crate) shared_expert: [&'static str; 3],
+    pub(crate) shared_gate: &'static str,
+    /// The full name of the bias of the experts' choice.
+    pub(crate) choice_bias: &'static str,
     /// Gate, up and down: each a tensor of all experts, or one tensor per expert with `[]` for its number.
     pub(crate) experts: [&'static str; 3],
     /// Norm of the feed-forward output, before it is added.
@@ -55,6 +62,17 @@ pub(crate) const GGUF: Names = Names {
     gate_up: "blk.{}.ffn_up",
     down: "blk.{}.ffn_down",
     router: "blk.{}.ffn_gate_inp",
+    fused_experts: [
+        "blk.{}.ffn_gate_up_exps.weight",
+        "blk.{}.ffn_down_exps.weight",
+    ],
+    shared_expert: [
+        "blk.{}.ffn_gate_shexp",
+        "blk.{}.ffn_up_shexp",
+        "blk.{}.ffn_down_shexp",
+    ],
+    shared_gate: "blk.{}.ffn_gate_inp_shexp",
+    choice_bias: "blk.{}.exp_probs_b.bias",
     experts: [
         "blk.{}.ffn_gate_exps",
         "blk.{}.ffn_up_exps",
@@ -90,6 +108,17 @@ pub(crate) const HUGGING_FACE: Names = Names {
     gate_up: "model.layers.{}.mlp.gate_up_proj",
     down: "model.layers.{}.mlp.down_proj",
     router: "model.layers.{}.mlp.gate",
+    fused_experts: [
+        "model.layers.{}.mlp.experts.gate_up_proj",
+        "model.layers.{}.mlp.experts.down_proj",
+    ],
+    shared_expert: [
+        "model.layers.{}.mlp.shared_expert.gate_proj",
+        "model.layers.{}.mlp.shared_expert.up_proj",
+        "model.layers.{}.mlp.shared_expert.down_proj",
+    ],
+    shared_gate: "model.layers.{}.mlp.shared_expert_gate",
+    choice_bias: "model.layers.{}.mlp.gate.e_score_correction_bias",
     experts: [
         "model.layers.{}.mlp.experts.[].gate_proj",
         "model.layers.{}.mlp.experts.[].up_proj",
@@ -159,6 +188,17 @@ pub(crate) fn experts(checkpoint: &dyn Checkpoint, names: &Names, layer: u32) ->
         Some(_) => stacked,
         None => own,
     }
+}
+
+/// Tensors of layers that guess tokens ahead. Their layers follow the others.
+pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
+    let number = ["blk.", "model.layers."]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix));
+    let number = number.and_then(|rest| rest.split_once('.'));
+    let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
+    let drafts = layers..layers.saturating_add(drafts);
+    number.is_some_and(|n| drafts.contains(&n))
 }
 
 /// The full name of a weight.

@@ -1,8 +1,11 @@
 //! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
+mod latent;
+
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{Error, Experts, ModelSpec, NormKind, QkNorm, Rope, Scaling, rope};
+use crate::{Error, Experts, ModelSpec, NormKind, QkNorm, Rope, Scaling, SharedExpert, rope};
+pub(crate) use latent::LatentWeights;
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -42,6 +45,8 @@ pub(crate) struct Layer {
     pub(crate) down: Option<WeightId>,
     pub(crate) down_bias: Vec<Piece>,
     pub(crate) post_ffn_norm: Option<NormWeights>,
+    /// Of attention over latents. Their output is `o`.
+    pub(crate) latent: Option<LatentWeights>,
     /// Replace gate, up and down.
     pub(crate) experts: Option<ExpertWeights>,
 }
@@ -61,10 +66,21 @@ impl Layer {
 pub(crate) struct ExpertWeights {
     pub(crate) router: WeightId,
     pub(crate) router_bias: Vec<Piece>,
+    /// Of the choice.
+    pub(crate) choice_bias: Option<WeightId>,
     pub(crate) gate_up: WeightId,
     pub(crate) gate_up_bias: Option<WeightId>,
     pub(crate) down: WeightId,
     pub(crate) down_bias: Option<WeightId>,
+    pub(crate) shared: Option<SharedWeights>,
+}
+
+/// The weights of the expert that every token uses.
+pub(crate) struct SharedWeights {
+    pub(crate) gate_up: Vec<Piece>,
+    pub(crate) down: WeightId,
+    /// The row that scores its gate.
+    pub(crate) gate: Option<WeightId>,
 }
 
 /// Rope's constants: inverse frequencies, and the magnitude of rotated pairs.
@@ -175,7 +191,9 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         QkNorm::Head => (true, spec.head_dim, spec.head_dim),
         QkNorm::Row => (true, q, kv),
     };
+    let o_width = spec.latent.map_or(q, |l| spec.heads * l.value);
     let qkv = match c.has(&w(names.qkv)) {
+        _ if spec.latent.is_some() => Vec::new(),
         true => vec![(w(names.qkv), q + 2 * kv)],
         false => vec![(w(names.q), q), (w(names.k), kv), (w(names.v), kv)],
     };
@@ -206,8 +224,12 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             Usage::Matrix,
             &w(names.o),
             dim,
-            q,
+            o_width,
         )?,
+        latent: match spec.latent {
+            Some(l) => Some(latent::collect(c, spec, l, i)?),
+            None => None,
+        },
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
         sinks: match spec.sinks {
             true => {
@@ -388,15 +410,68 @@ impl Collector<'_> {
                 .map(Some),
             false => Ok(None),
         };
+        let fused = names
+            .fused_experts
+            .map(|name| name.replace("{}", &layer.to_string()));
+        let fused = Some(fused).filter(|names| self.has(&names[0]));
+        let shared = match e.shared {
+            Some(shared) => Some(self.shared_expert(label, names, layer, dim, shared)?),
+            None => None,
+        };
         let gate_up_bias = vectors("experts' gate and up bias", &pair)?;
         let down_bias = vectors("experts' down bias", &one)?;
         Ok(ExpertWeights {
             router,
             router_bias: self.biases(&label("router bias"), &router_bias)?,
-            gate_up: self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            choice_bias: match e.choice_bias {
+                true => {
+                    let name = names.choice_bias.replace("{}", &layer.to_string());
+                    Some(self.vector(&label("bias of the choice"), &[(name, e.count)], 0.0)?)
+                }
+                false => None,
+            },
+            gate_up: match &fused {
+                Some([name, _]) => {
+                    let (what, n) = (label("experts' gate and up"), 2 * e.ffn * e.count);
+                    self.matrix(&what, Usage::Matrix, name, n, dim)?
+                }
+                None => self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            },
             gate_up_bias,
-            down: self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            down: match &fused {
+                Some([_, name]) => {
+                    let what = label("experts' down");
+                    self.matrix(&what, Usage::Matrix, name, dim * e.count, e.ffn)?
+                }
+                None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            },
             down_bias,
+            shared,
+        })
+    }
+
+    fn shared_expert(
+        &mut self,
+        label: &dyn Fn(&str) -> String,
+        names: &Names,
+        layer: u32,
+        dim: u32,
+        shared: SharedExpert,
+    ) -> Result<SharedWeights, Error> {
+        let [gate, up, down] = names.shared_expert.map(|name| weight(name, layer));
+        let pair = [(gate, shared.ffn), (up, shared.ffn)];
+        let score = weight(names.shared_gate, layer);
+        let what = label("shared expert's down");
+        Ok(SharedWeights {
+            gate_up: self.joined(&label("shared expert's gate and up"), &pair, dim)?,
+            down: self.matrix(&what, Usage::Matrix, &down, dim, shared.ffn)?,
+            gate: match shared.gated {
+                true => {
+                    let what = label("shared expert's score");
+                    Some(self.matrix(&what, Usage::Matrix, &score, 1, dim)?)
+                }
+                false => None,
+            },
         })
     }
 
@@ -593,7 +668,8 @@ impl Collector<'_> {
         for t in self.checkpoint.tensors() {
             let known = self.used.contains(&t.name) || spare.contains(&t.name);
             let constant = !spec.xielu.is_empty() && t.name.contains(".mlp.act_fn.");
-            let other = is_part && names::is_of_other_modality(&t.name);
+            let other = is_part && names::is_of_other_modality(&t.name)
+                || names::is_of_draft_layer(&t.name, spec.layers, spec.draft_layers);
             if !known && !constant && !other && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "is not part of the architecture '{}' with {} layers; ignoring it would give wrong output",

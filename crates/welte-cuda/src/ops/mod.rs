@@ -8,6 +8,7 @@ pub(crate) mod embed;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;
 pub(crate) mod gemm;
+pub(crate) mod heads;
 pub(crate) mod kv;
 pub(crate) mod library;
 pub(crate) mod logprobs;
@@ -57,6 +58,7 @@ macro_rules! family {
             | Op::Scale
             | Op::SelectRows
             | Op::Pool => basic::$function($($argument),*),
+            Op::HeadsMatmul => heads::$function($($argument),*),
             Op::GatedDelta => gated_delta::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
@@ -135,6 +137,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         embed::catalogue(),
         basic::catalogue(),
         conv::catalogue(),
+        heads::catalogue(),
         gated_delta::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
