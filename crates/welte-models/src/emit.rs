@@ -1,5 +1,7 @@
 //! The forward pass of every architecture and every pass.
 
+mod conv;
+mod delta;
 mod latent;
 
 use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, SharedWeights, Weights};
@@ -12,6 +14,7 @@ use welte_table::{
 
 /// Activations of `gate` beyond those of [`Act`](crate::Act).
 const SIGMOID: u32 = 4;
+const NO_ACT: u32 = 5;
 
 /// The buffers of one scratch set.
 pub(crate) struct Set {
@@ -27,6 +30,8 @@ pub(crate) struct Set {
     pub(crate) shared_gate: Option<BufferRef>,
     /// For attention over latents.
     pub(crate) latent: Option<LatentBuffers>,
+    /// Queries, keys and values after the convolution of a delta layer.
+    pub(crate) convolved: Option<BufferRef>,
 }
 
 /// Where a layer's keys and values are stored.
@@ -36,6 +41,8 @@ pub(crate) struct LayerCache {
     pub(crate) buffer: BufferRef,
     /// The layer's number within the cache.
     pub(crate) layer: u32,
+    /// The cache of the state of a delta layer, whose other cache is that of its convolution.
+    pub(crate) state: BufferRef,
 }
 
 /// The buffers that all passes share.
@@ -138,8 +145,11 @@ impl<'a> Emitter<'a> {
         );
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
-            match (&layer.latent, spec.latent, self.set.latent) {
-                (Some(weights), Some(l), Some(buffers)) => {
+            let latent = layer.latent.as_ref().zip(spec.latent).zip(self.set.latent);
+            match (&layer.delta, spec.delta, layer.conv, latent) {
+                (Some(weights), Some(delta), ..) => self.delta(i, layer, weights, delta),
+                (_, _, Some(kernel), _) => self.conv(i, layer, kernel),
+                (.., Some(((weights, l), buffers))) => {
                     let cache = self.places.caches[i];
                     self.latent_attention(layer, weights, l, cache, buffers);
                 }
@@ -215,7 +225,7 @@ impl<'a> Emitter<'a> {
         let (spec, set) = (self.spec, self.set);
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
         let q = heads * head_dim;
-        let stride = (heads + 2 * kv_heads) * head_dim;
+        let stride = spec.attention_width();
         self.projections(
             "qkv",
             &layer.qkv,
@@ -245,6 +255,17 @@ impl<'a> Emitter<'a> {
             &[set.qkv, cache.buffer, set.attn],
             attention.words(),
         );
+        if spec.attention_gate {
+            let gate = p::Gate {
+                n: q,
+                gates: q,
+                act: SIGMOID,
+                x_stride: stride,
+                y_stride: q,
+            };
+            let buffers = [at(set.qkv, q + 2 * kv_heads * head_dim), set.attn];
+            self.push("attention gate", Op::Gate, &[], &buffers, gate.words());
+        }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("attention output", out, set.attn, q);
     }
@@ -275,7 +296,7 @@ impl<'a> Emitter<'a> {
     fn rope_append(&mut self, index: usize, layer: &Layer, cache: LayerCache) {
         let (spec, qkv) = (self.spec, self.set.qkv);
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
-        let stride = (heads + 2 * kv_heads) * head_dim;
+        let stride = spec.attention_width();
         let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
         let kind = spec.layer_ropes.get(index);
         let kind = kind.copied().unwrap_or(LayerRope::Main);

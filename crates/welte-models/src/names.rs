@@ -36,6 +36,8 @@ pub(crate) struct Names {
     pub(crate) choice_bias: &'static str,
     /// Gate, up and down: each a tensor of all experts, or one tensor per expert with `[]` for its number.
     pub(crate) experts: [&'static str; 3],
+    /// Projections before a convolution, its kernel, and the projection after it.
+    pub(crate) conv: [&'static str; 3],
     /// Norm of the feed-forward output, before it is added.
     pub(crate) post_ffn_norm: &'static str,
     pub(crate) final_norm: &'static str,
@@ -77,6 +79,11 @@ pub(crate) const GGUF: Names = Names {
         "blk.{}.ffn_gate_exps",
         "blk.{}.ffn_up_exps",
         "blk.{}.ffn_down_exps",
+    ],
+    conv: [
+        "blk.{}.shortconv.in_proj",
+        "blk.{}.shortconv.conv",
+        "blk.{}.shortconv.out_proj",
     ],
     post_ffn_norm: "blk.{}.post_ffw_norm",
     final_norm: "output_norm",
@@ -124,6 +131,11 @@ pub(crate) const HUGGING_FACE: Names = Names {
         "model.layers.{}.mlp.experts.[].up_proj",
         "model.layers.{}.mlp.experts.[].down_proj",
     ],
+    conv: [
+        "model.layers.{}.conv.in_proj",
+        "model.layers.{}.conv.conv",
+        "model.layers.{}.conv.out_proj",
+    ],
     post_ffn_norm: "model.layers.{}.post_feedforward_layernorm",
     final_norm: "model.norm",
     head: "lm_head",
@@ -135,6 +147,26 @@ pub(crate) const HUGGING_FACE: Names = Names {
 pub(crate) const HUGGING_FACE_POST: Names = Names {
     ffn_norm: "model.layers.{}.pre_feedforward_layernorm",
     ..HUGGING_FACE
+};
+
+/// LFM2 names its norms and the feed-forward part differently.
+pub(crate) const HUGGING_FACE_LFM2: Names = Names {
+    attn_norm: "model.layers.{}.operator_norm",
+    q_norm: "model.layers.{}.self_attn.q_layernorm",
+    k_norm: "model.layers.{}.self_attn.k_layernorm",
+    o: "model.layers.{}.self_attn.out_proj",
+    ffn_norm: "model.layers.{}.ffn_norm",
+    gate: "model.layers.{}.feed_forward.w1",
+    up: "model.layers.{}.feed_forward.w3",
+    down: "model.layers.{}.feed_forward.w2",
+    final_norm: "model.embedding_norm",
+    ..HUGGING_FACE
+};
+
+/// LFM2's GGUF files call the last norm that of the embedding.
+pub(crate) const GGUF_LFM2: Names = Names {
+    final_norm: "token_embd_norm",
+    ..GGUF
 };
 
 /// Mixtral names its experts differently.
@@ -190,17 +222,6 @@ pub(crate) fn experts(checkpoint: &dyn Checkpoint, names: &Names, layer: u32) ->
     }
 }
 
-/// Tensors of layers that guess tokens ahead. Their layers follow the others.
-pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
-    let number = ["blk.", "model.layers."]
-        .iter()
-        .find_map(|prefix| name.strip_prefix(prefix));
-    let number = number.and_then(|rest| rest.split_once('.'));
-    let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
-    let drafts = layers..layers.saturating_add(drafts);
-    number.is_some_and(|n| drafts.contains(&n))
-}
-
 /// The full name of a weight.
 pub(crate) fn weight(template: &str, layer: u32) -> String {
     format!("{}.weight", template.replace("{}", &layer.to_string()))
@@ -222,6 +243,18 @@ pub(crate) fn is_leftover(name: &str) -> bool {
     .any(|s| name.ends_with(s))
 }
 
+/// Tensors of layers that guess tokens ahead. They follow the other layers, or have a prefix of
+/// their own.
+pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
+    let number = ["blk.", "model.layers."]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix));
+    let number = number.and_then(|rest| rest.split_once('.'));
+    let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
+    let drafts = layers..layers.saturating_add(drafts);
+    number.map_or(name.starts_with("mtp."), |n| drafts.contains(&n))
+}
+
 /// Tensors of the vision and audio parts of a multimodal checkpoint.
 pub(crate) fn is_of_other_modality(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
@@ -230,6 +263,7 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "multi_modal_projector.",
         "embed_vision.",
         "audio_tower.",
+        "visual.",
     ]
     .iter()
     .any(|s| name.starts_with(s))

@@ -1,10 +1,14 @@
 //! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
+mod delta;
 mod latent;
 
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{Error, Experts, ModelSpec, NormKind, QkNorm, Rope, Scaling, SharedExpert, rope};
+use crate::{
+    Error, Experts, LayerKind, ModelSpec, NormKind, QkNorm, Rope, Scaling, SharedExpert, rope,
+};
+pub(crate) use delta::DeltaWeights;
 pub(crate) use latent::LatentWeights;
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
@@ -16,6 +20,31 @@ pub(crate) struct Piece {
     pub(crate) weight: WeightId,
     pub(crate) n: u32,
     pub(crate) at: u32,
+}
+
+/// Rows of a tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    /// The tensor's name.
+    pub(crate) tensor: String,
+    /// The tensor's rows.
+    pub(crate) of: u32,
+    /// The first row taken.
+    pub(crate) first: u32,
+    /// Rows taken.
+    pub(crate) rows: u32,
+}
+
+impl Rows {
+    /// All rows of a tensor.
+    pub(crate) fn all(tensor: String, rows: u32) -> Rows {
+        Rows {
+            tensor,
+            of: rows,
+            first: 0,
+            rows,
+        }
+    }
 }
 
 /// The weights of a norm of the stream.
@@ -49,6 +78,10 @@ pub(crate) struct Layer {
     pub(crate) latent: Option<LatentWeights>,
     /// Replace gate, up and down.
     pub(crate) experts: Option<ExpertWeights>,
+    /// Of layers with the gated delta rule. Their projections are `qkv` and `o`.
+    pub(crate) delta: Option<DeltaWeights>,
+    /// The kernel of a convolution between gates. Its projections are `qkv` and `o`.
+    pub(crate) conv: Option<WeightId>,
 }
 
 impl Layer {
@@ -191,12 +224,16 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         QkNorm::Head => (true, spec.head_dim, spec.head_dim),
         QkNorm::Row => (true, q, kv),
     };
-    let o_width = spec.latent.map_or(q, |l| spec.heads * l.value);
-    let qkv = match c.has(&w(names.qkv)) {
-        _ if spec.latent.is_some() => Vec::new(),
-        true => vec![(w(names.qkv), q + 2 * kv)],
-        false => vec![(w(names.q), q), (w(names.k), kv), (w(names.v), kv)],
+    let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
+    let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
+    let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
+    let (qkv, o_name, o_width) = match (&delta, conv, spec.latent) {
+        (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
+        (None, Some([project, _, out]), _) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
+        (None, None, Some(l)) => (Vec::new(), w(names.o), spec.heads * l.value),
+        (None, None, None) => (attention_rows(c, spec, names, i), w(names.o), q),
     };
+    let qk = qk && delta.is_none() && conv.is_none();
     let gate_up = match c.has(&w(names.gate)) {
         _ if !spec.gated => vec![(w(names.up), ffn)],
         false if c.has(&w(names.gate_up)) => vec![(w(names.gate_up), 2 * ffn)],
@@ -208,7 +245,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let plain = experts.is_none();
     Ok(Layer {
         attn_norm: norm(c, pre, "attention norm", names.attn_norm)?,
-        qkv: c.joined(&label("qkv"), &qkv, dim)?,
+        qkv: c.joined_rows(&label("qkv"), &qkv, dim)?,
         qkv_bias: c.biases(
             &label("qkv bias"),
             &[
@@ -222,7 +259,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         o: c.matrix(
             &label("attention output"),
             Usage::Matrix,
-            &w(names.o),
+            &o_name,
             dim,
             o_width,
         )?,
@@ -269,7 +306,40 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             Some(e) => Some(c.experts(&label, names, i, spec, e)?),
             None => None,
         },
+        delta: match &delta {
+            Some((d, names)) => Some(delta::collect(c, names, i, d)?),
+            None => None,
+        },
+        conv: match conv {
+            Some([_, kernel, _]) => {
+                let what = label("convolution");
+                Some(c.kernel(&what, &w(kernel), dim, spec.conv_taps)?)
+            }
+            None => None,
+        },
     })
+}
+
+/// The rows of queries, keys and values, and of the gates of the output. Each head's gate follows its query in the file.
+fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Vec<Rows> {
+    let (q, kv) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
+    let w = |template: &str| weight(template, i);
+    if c.has(&w(names.qkv)) {
+        return vec![Rows::all(w(names.qkv), q + 2 * kv)];
+    }
+    let heads = |part: u32| {
+        (0..spec.heads).map(move |head| Rows {
+            tensor: w(names.q),
+            of: 2 * q,
+            first: (2 * head + part) * spec.head_dim,
+            rows: spec.head_dim,
+        })
+    };
+    let keys_and_values = [Rows::all(w(names.k), kv), Rows::all(w(names.v), kv)];
+    match spec.attention_gate {
+        true => heads(0).chain(keys_and_values).chain(heads(1)).collect(),
+        false => [vec![Rows::all(w(names.q), q)], keys_and_values.into()].concat(),
+    }
 }
 
 impl Collector<'_> {
@@ -401,6 +471,10 @@ impl Collector<'_> {
             dim,
         )?;
         let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
+        let fused = names
+            .fused_experts
+            .map(|name| name.replace("{}", &layer.to_string()));
+        let fused = Some(fused).filter(|names| self.has(&names[0]));
         let router_bias = [(biases.router, bias(names.router, layer), e.count)];
         let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
         let one = [(down.as_str(), dim)];
@@ -587,14 +661,21 @@ impl Collector<'_> {
         tensors: &[(String, u32)],
         k: u32,
     ) -> Result<Vec<Piece>, Error> {
+        let rows = tensors.iter().map(|(name, n)| Rows::all(name.clone(), *n));
+        self.joined_rows(label, &rows.collect::<Vec<_>>(), k)
+    }
+
+    /// Stacked rows of matrices. Neighbours of one format become one weight.
+    fn joined_rows(&mut self, label: &str, rows: &[Rows], k: u32) -> Result<Vec<Piece>, Error> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0;
-        for (name, n) in tensors {
-            let info = self.tensor(name, *n, k)?;
+        for rows in rows {
+            let n = &rows.rows;
+            let info = self.tensor(&rows.tensor, rows.of, k)?;
             let format = info.format;
             let part = Part {
                 tensor: info.name,
-                first_row: 0,
+                first_row: rows.first,
                 rows: *n,
             };
             let previous = pieces

@@ -12,6 +12,7 @@ pub(crate) mod heads;
 pub(crate) mod kv;
 pub(crate) mod library;
 pub(crate) mod logprobs;
+pub(crate) mod mamba2;
 pub(crate) mod matmul;
 pub(crate) mod rope;
 pub(crate) mod sample;
@@ -60,6 +61,7 @@ macro_rules! family {
             | Op::Pool => basic::$function($($argument),*),
             Op::HeadsMatmul => heads::$function($($argument),*),
             Op::GatedDelta => gated_delta::$function($($argument),*),
+            Op::Mamba2 => mamba2::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
                 if $role == Role::Generated =>
@@ -139,6 +141,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         conv::catalogue(),
         heads::catalogue(),
         gated_delta::catalogue(),
+        mamba2::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
         columns::catalogue(),

@@ -290,7 +290,7 @@ impl Scheduler {
         }
         self.totals.generated_tokens += self.picks.len() as u64;
         self.choose(context)?;
-        self.settle();
+        self.settle(context);
         Ok(())
     }
 
@@ -336,7 +336,7 @@ impl Scheduler {
         for sequence in &mut self.running {
             sequence.computed += std::mem::take(&mut sequence.planned);
         }
-        self.settle();
+        self.settle(context);
         Ok(())
     }
 
@@ -365,7 +365,10 @@ impl Scheduler {
                 }
                 false => left,
             };
-            let (first, count) = (sequence.computed, run.min(left));
+            let first = sequence.computed;
+            let count = run
+                .min(left)
+                .min(self.pages.next_checkpoint(sequence) - first);
             let tokens = &sequence.tokens[first..first + count];
             let row = |(position, &token): (usize, &u32)| Row {
                 token,
@@ -446,7 +449,7 @@ impl Scheduler {
                 speculator.decoded(sequences, tokens, step);
             }
         }
-        self.settle();
+        self.settle(context);
         Ok(())
     }
 
@@ -618,9 +621,9 @@ impl Scheduler {
     }
 
     /// After a step: full pages go to the prefix tree, needless ones back to the pools, and what has ended leaves.
-    fn settle(&mut self) {
+    fn settle(&mut self, context: &mut dyn Context) {
         for sequence in &mut self.running {
-            self.pages.settle(sequence);
+            self.pages.settle(context, sequence);
         }
         self.retire();
     }
