@@ -471,10 +471,6 @@ impl Collector<'_> {
             dim,
         )?;
         let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
-        let fused = names
-            .fused_experts
-            .map(|name| name.replace("{}", &layer.to_string()));
-        let fused = Some(fused).filter(|names| self.has(&names[0]));
         let router_bias = [(biases.router, bias(names.router, layer), e.count)];
         let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
         let one = [(down.as_str(), dim)];
@@ -484,6 +480,8 @@ impl Collector<'_> {
                 .map(Some),
             false => Ok(None),
         };
+        let gate_up_bias = vectors("experts' gate and up bias", &pair)?;
+        let down_bias = vectors("experts' down bias", &one)?;
         let fused = names
             .fused_experts
             .map(|name| name.replace("{}", &layer.to_string()));
@@ -492,8 +490,6 @@ impl Collector<'_> {
             Some(shared) => Some(self.shared_expert(label, names, layer, dim, shared)?),
             None => None,
         };
-        let gate_up_bias = vectors("experts' gate and up bias", &pair)?;
-        let down_bias = vectors("experts' down bias", &one)?;
         Ok(ExpertWeights {
             router,
             router_bias: self.biases(&label("router bias"), &router_bias)?,
