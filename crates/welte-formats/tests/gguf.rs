@@ -452,8 +452,12 @@ fn wrong_fields_are_named() {
         &["tensor a", "twice"],
     );
     refused(
-        &raw().tensor("a", &[256], 17, 0).data(512).bytes(),
-        &["tensor a", "IQ2_XS", "Q4_0", "MXFP4"],
+        &raw()
+            .tensor("a", &[256], 24, 0)
+            .tensor("b", &[256], 0, 256)
+            .data(2048)
+            .bytes(),
+        &["tensor a", "I8", "Q4_0", "MXFP4", "1 of 2 are I8"],
     );
     refused(
         &raw().tensor("a", &[256], 77, 0).data(512).bytes(),

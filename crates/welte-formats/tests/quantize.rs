@@ -95,7 +95,7 @@ fn tolerance(format: Format) -> f32 {
         Format::F8_E4M3 => 0.07,
         Format::Q3_K => 0.4,
         Format::Q2_K => 0.6,
-        Format::Affine(_) => panic!("no recipe makes these"),
+        Format::Affine(_) | Format::Integers(_) => panic!("no recipe makes these"),
     }
 }
 

@@ -274,11 +274,18 @@ pub(crate) fn more_bits(layer: usize, layers: usize) -> bool {
 /// The wanted format if it can store rows of `k` elements, else the nearest in size that can.
 pub(crate) fn fitting(wanted: Format, k: usize) -> Format {
     let narrow = match wanted {
-        Format::Q2_K | Format::Q3_K => Format::Q4_0,
+        Format::Q2_K | Format::Q3_K | Format::TQ1_0 | Format::TQ2_0 => Format::Q4_0,
         Format::Q4_K => Format::Q5_0,
         Format::Q5_K => Format::Q5_1,
         Format::Q6_K => Format::Q8_0,
-        Format::IQ4_XS => Format::IQ4_NL,
+        Format::IQ4_XS
+        | Format::IQ1_S
+        | Format::IQ1_M
+        | Format::IQ2_XXS
+        | Format::IQ2_XS
+        | Format::IQ2_S
+        | Format::IQ3_XXS
+        | Format::IQ3_S => Format::IQ4_NL,
         other => other,
     };
     let fits = |format: &Format| k.is_multiple_of(format.block());
