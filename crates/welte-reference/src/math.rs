@@ -9,6 +9,13 @@ pub(crate) fn norm(x: &[f32], weight: Option<&[f32]>, eps: f32) -> Vec<f32> {
     normed.collect()
 }
 
+/// `(x - mean) / sqrt(variance + eps) * weight + bias`
+pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f32> {
+    let mean = x.iter().sum::<f32>() / x.len() as f32;
+    let centred: Vec<f32> = x.iter().map(|v| v - mean).collect();
+    biased(norm(&centred, Some(weight), eps), bias)
+}
+
 /// The ids of the best experts as bits, then their weights.
 pub(crate) fn route(logits: &[f32], used: usize, renormalise: bool, scale: f32) -> Vec<f32> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -68,8 +75,42 @@ fn gated(act: u32, gate: f32, up: f32) -> f32 {
     }
 }
 
+/// An activation without a gate. `constants` are those of xIELU.
+pub(crate) fn act(act: u32, x: f32, [a, b, c, d]: [f32; 4]) -> f32 {
+    match act {
+        4 => x.max(0.0).powi(2),
+        5 if x > 0.0 => a * x * x + c * x,
+        5 => b * (x.min(d).exp_m1() - x) + c * x,
+        _ => gated(act, x, 1.0),
+    }
+}
+
 pub(crate) fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
+}
+
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// `ln(1 + e^x)`, without overflow.
+pub(crate) fn softplus(x: f32) -> f32 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// What a gate multiplies by: activations 0, 1 and 2, 4 sigmoid, 5 none.
+pub(crate) fn gate_value(act: u32, x: f32) -> f32 {
+    match act {
+        4 => sigmoid(x),
+        5 => x,
+        _ => gated(act, x, 1.0),
+    }
+}
+
+/// The vector divided by `sqrt(sum of squares + eps)`.
+pub(crate) fn scaled(x: &[f32], eps: f32) -> Vec<f32> {
+    let length = (dot(x, x) + eps).sqrt();
+    x.iter().map(|v| v / length).collect()
 }
 
 /// The error function: its integral by Simpson's rule. Beyond 6 it is 1 in f32.
@@ -120,6 +161,18 @@ mod tests {
             let got = act_mul(act, &[gate, up])[0];
             assert!((got - want).abs() < 1e-5, "{act}: {got}, not {want}");
         }
+    }
+
+    #[test]
+    fn gates_match_tables() {
+        for (act, want) in [(0, 0.731_058_6), (4, 0.731_058_6), (5, 1.0)] {
+            assert!((gate_value(act, 1.0) - want).abs() < 1e-6, "{act}");
+        }
+        assert!((gate_value(4, -2.0) - 0.119_202_9).abs() < 1e-6);
+        for (x, want) in [(0.0, 0.693_147_2), (-30.0, 9.357_623e-14), (90.0, 90.0)] {
+            assert!((softplus(x) - want).abs() <= 1e-6 * want, "{x}");
+        }
+        assert_eq!(scaled(&[3.0, 0.0], 16.0), [0.6, 0.0]);
     }
 
     #[test]

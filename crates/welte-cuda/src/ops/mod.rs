@@ -6,6 +6,7 @@ pub(crate) mod columns;
 pub(crate) mod conv;
 pub(crate) mod embed;
 pub(crate) mod experts;
+pub(crate) mod gated_delta;
 pub(crate) mod gemm;
 pub(crate) mod kv;
 pub(crate) mod library;
@@ -45,9 +46,18 @@ macro_rules! family {
     ($command:expr, $role:expr, $function:ident ( $($argument:expr),* )) => {
         match $command.op {
             Op::Embed => embed::$function($($argument),*),
-            Op::Norm | Op::Bias | Op::ActMul | Op::Add | Op::Scale | Op::SelectRows | Op::Pool => {
-                basic::$function($($argument),*)
-            }
+            Op::Norm
+            | Op::LayerNorm
+            | Op::PositionScale
+            | Op::Bias
+            | Op::Act
+            | Op::ActMul
+            | Op::Gate
+            | Op::Add
+            | Op::Scale
+            | Op::SelectRows
+            | Op::Pool => basic::$function($($argument),*),
+            Op::GatedDelta => gated_delta::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
                 if $role == Role::Generated =>
@@ -125,6 +135,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         embed::catalogue(),
         basic::catalogue(),
         conv::catalogue(),
+        gated_delta::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
         columns::catalogue(),
