@@ -13,7 +13,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let inspection = match Model::inspect(&source, &args.load.options()?) {
         Err(welte::Error::Model(error)) if error.is_of_contents() => {
             println!("{}\n", Model::survey(&source)?);
-            return Err(error.into());
+            return Err(welte::Error::Model(error).into());
         }
         other => other?,
     };

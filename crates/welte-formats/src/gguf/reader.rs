@@ -102,12 +102,15 @@ impl Gguf {
                     let problem = format!("must be {} numbers in F32", info.stack);
                     return Err(scale.wrong(path, problem));
                 }
-                let number = self
-                    .tensors
-                    .list()
-                    .iter()
-                    .position(|t| t.name == scale.name);
-                place.factors = number.map(|i| (self.places[i].part, self.places[i].start));
+                let mut all = self.tensors.list().iter().zip(&self.places);
+                let found = all.find(|(t, _)| t.name == scale.name);
+                let (part, start) = found.map_or((0, 0), |(_, at)| (at.part, at.start));
+                let factors = self.maps[part].get(start..start + 4 * info.stack);
+                let mut factors = factors.unwrap_or(&[]).as_chunks().0.iter();
+                if !factors.all(|factor| f32::from_le_bytes(*factor).is_finite()) {
+                    return Err(scale.wrong(path, "has a number that is not finite"));
+                }
+                place.factors = Some((part, start));
                 info.format = Format::NVFP4_F32;
             }
             if !joined.add(info.clone()) {

@@ -443,7 +443,8 @@ impl Parts {
         };
         let word = word(&maps[zeros.file], zeros, index)?;
         let mask = 0xff >> (8 - self.bits);
-        Some((word >> (place * self.bits as u32)) + self.above & mask)
+        let stored = word >> (place * self.bits as u32) & mask;
+        Some((stored + self.above) & mask)
     }
 }
 

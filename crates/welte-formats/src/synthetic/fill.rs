@@ -6,7 +6,7 @@
 use crate::quant::integers::joined_head;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use welte_table::{Format, Integers};
+use welte_table::{Format, GroupScale, Integers};
 
 /// Step of the counter (the golden ratio, odd).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -262,13 +262,18 @@ fn factors(factor: f32, out: &mut [u8]) {
     }
 }
 
-/// Integers: groups with zero points around the middle.
+/// Integers: zero points lie above or below the middle of the range. Without them, scales get a random sign; otherwise all rows
+/// share the half step between zero point and middle.
 fn groups(integers: Integers, deviation: f32, out: &mut [u8]) {
     let count = (2 * integers.middle()) as f32;
     let scale = deviation / ((count * count + 2.0) / 12.0).sqrt();
     for block in out.chunks_exact_mut(Format::Integers(integers).block_bytes()) {
-        let above = block[0] & 1;
-        let zero = integers.middle() as f32 - f32::from(above);
-        block[..4].copy_from_slice(&joined_head(integers, scale, zero));
+        let odd = block[0] & 1 != 0;
+        let zero = integers.middle() - usize::from(odd);
+        let head = match integers.scale() {
+            GroupScale::F32 if odd => joined_head(integers, -scale, 0.0),
+            _ => joined_head(integers, scale, zero as f32),
+        };
+        block[..4].copy_from_slice(&head);
     }
 }

@@ -3,7 +3,7 @@
 use tempfile::TempDir;
 
 /// A tensor: name, type, shape, bytes.
-pub type Tensor<'a> = (&'a str, &'a str, &'a [usize], Vec<u8>);
+pub(crate) type Tensor<'a> = (&'a str, &'a str, &'a [usize], Vec<u8>);
 
 fn safetensors(tensors: &[Tensor<'_>]) -> Vec<u8> {
     let (mut head, mut data) = (Vec::new(), Vec::<u8>::new());
@@ -23,7 +23,7 @@ fn safetensors(tensors: &[Tensor<'_>]) -> Vec<u8> {
 }
 
 /// A directory with these contents of `quantization_config` and these tensors.
-pub fn directory_of(model: &str, quantization: &str, tensors: &[Tensor<'_>]) -> TempDir {
+pub(crate) fn directory_of(model: &str, quantization: &str, tensors: &[Tensor<'_>]) -> TempDir {
     let made = TempDir::new().unwrap();
     let config =
         format!(r#"{{"model_type": "{model}", "quantization_config": {{{quantization}}}}}"#);
@@ -34,12 +34,12 @@ pub fn directory_of(model: &str, quantization: &str, tensors: &[Tensor<'_>]) -> 
 }
 
 #[track_caller]
-pub fn holds(error: &str, parts: &[&str]) {
+pub(crate) fn holds(error: &str, parts: &[&str]) {
     for part in parts {
         assert!(error.contains(part), "{error:?} lacks {part:?}");
     }
 }
 
-pub fn floats(values: &[f32]) -> Vec<u8> {
+pub(crate) fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
