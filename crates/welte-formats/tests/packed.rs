@@ -163,8 +163,7 @@ fn damaged_modules_are_refused() {
     refused(GPTQ, &infinite, &["x.weight", "scale", "damaged"]);
 }
 
-const PACK: &str = r#""quant_method": "compressed-tensors", "format": "pack-quantized",
-    "config_groups": {"group_0": {"weights": {"num_bits": 4}}}"#;
+const PACK: &str = r#""quant_method": "compressed-tensors", "format": "pack-quantized""#;
 
 #[test]
 fn damaged_rows_are_refused() {
@@ -177,23 +176,31 @@ fn damaged_rows_are_refused() {
         )
     };
     let scales = || ("x.weight_scale", "F16", &[2usize, 1] as &[usize], halves(2));
-    let shape = |k: u64| {
-        let bytes: Vec<u8> = [2, k].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let shape = |n: u64, k: u64| {
+        let bytes: Vec<u8> = [n, k].iter().flat_map(|v| v.to_le_bytes()).collect();
         ("x.weight_shape", "I64", &[2usize] as &[usize], bytes)
     };
-    assert!(open(directory_of("x", PACK, &[words(), scales(), shape(32)]).path()).is_ok());
+    assert!(open(directory_of("x", PACK, &[words(), scales(), shape(2, 32)]).path()).is_ok());
     refused(
         PACK,
-        &[words(), scales(), shape(33)],
-        &["x.weight_shape", "at most 32"],
+        &[words(), scales(), shape(2, 33)],
+        &["x.weight_shape", "4 or 8 bits as 4 I32"],
     );
     refused(
         PACK,
-        &[words()],
+        &[words(), scales(), shape(3, 32)],
+        &["x.weight_shape", "2 rows"],
+    );
+    refused(
+        PACK,
+        &[words(), scales()],
+        &["x.weight_packed", "x.weight_shape is missing"],
+    );
+    refused(
+        PACK,
+        &[words(), shape(2, 32)],
         &["x.weight_packed", "x.weight_scale is missing"],
     );
-    let five = PACK.replace("\"num_bits\": 4", "\"num_bits\": 5");
-    refused(&five, &[words(), scales()], &["num_bits", "is 5", "4, 8"]);
     let bytes = ("x.weight", "I8", &[2usize, 32] as &[usize], vec![0; 64]);
     let zeros = (
         "x.weight_zero_point",

@@ -160,23 +160,15 @@ impl Quantised<'_> {
         bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0))
     }
 
-    /// Bits of an integer, where the tensors do not tell.
-    fn bits(&self, order: Order) -> Result<usize, Error> {
-        let (key, known): (&str, &[u64]) = match order {
-            Order::Bytes => return Ok(8),
-            Order::Awq => ("bits", &[4]),
-            Order::Gptq => ("bits", &[4, 8]),
-            Order::Rows => ("config_groups.group_0.weights.num_bits", &[4, 8]),
-        };
+    /// Bits of an integer, as the configuration says.
+    fn bits(&self, known: &[u64]) -> Result<usize, Error> {
         let listed: Vec<String> = known.iter().map(u64::to_string).collect();
-        match self.metadata.get(&format!("quantization_config.{key}")) {
-            Some(Value::U64(bits)) if known.contains(bits) => Ok(*bits as usize),
-            Some(Value::U64(bits)) => {
-                let problem = format!("is {bits}; supported are {}", listed.join(", "));
-                Err(self.wrong(key, problem))
-            }
-            _ => Err(self.wrong(key, format!("must be one of {}", listed.join(", ")))),
-        }
+        let problem = match self.metadata.get("quantization_config.bits") {
+            Some(Value::U64(bits)) if known.contains(bits) => return Ok(*bits as usize),
+            Some(Value::U64(bits)) => format!("is {bits}; supported are {}", listed.join(", ")),
+            _ => format!("must be one of {}", listed.join(", ")),
+        };
+        Err(self.wrong("bits", problem))
     }
 
     fn joined(
@@ -186,8 +178,6 @@ impl Quantised<'_> {
         order: Order,
     ) -> Result<(TensorInfo, Data), Error> {
         let files = self.files;
-        let bits = self.bits(order)?;
-        let per = 32 / bits;
         let wrong = |tensor: &Stored, problem: String| Err(files.wrong(tensor, problem));
         let ints = [Dtype::I32, Dtype::U32];
         let [down, width] = integers.shape[..] else {
@@ -195,21 +185,19 @@ impl Quantised<'_> {
             return wrong(integers, problem);
         };
         if order != Order::Bytes && !ints.contains(&integers.dtype) {
-            return wrong(
-                integers,
-                format!("has type {:?}, expected I32", integers.dtype),
-            );
+            let problem = format!("has type {:?}, expected I32", integers.dtype);
+            return wrong(integers, problem);
         }
-        let (n, mut k) = match order {
-            Order::Awq => (width.saturating_mul(per), down),
-            Order::Gptq => (width, down.saturating_mul(per)),
-            Order::Rows => (down, width.saturating_mul(per)),
-            Order::Bytes => (down, width),
+        let (bits, n, k) = match order {
+            Order::Awq => (self.bits(&[4])?, width.saturating_mul(8), down),
+            Order::Gptq => {
+                let bits = self.bits(&[4, 8])?;
+                (bits, width, down.saturating_mul(32 / bits))
+            }
+            Order::Rows => self.shape(module, integers, down, width)?,
+            Order::Bytes => (8, down, width),
         };
-        if let (Order::Rows, Some(shape)) = (order, files.tensor(&format!("{module}.weight_shape")))
-        {
-            k = self.width(shape, n, k)?;
-        }
+        let per = 32 / bits;
         if n == 0 || k == 0 {
             return wrong(integers, format!("is empty ({n} x {k})"));
         }
@@ -303,27 +291,38 @@ impl Quantised<'_> {
         Ok((info, Data::Packed(parts)))
     }
 
-    /// The number of inputs: rows of I32 may end with unused integers.
-    fn width(&self, shape: &Stored, n: usize, most: usize) -> Result<usize, Error> {
+    /// Bits, rows and elements per row, from a tensor with the last two. Rows of I32 may end with unused integers.
+    fn shape(
+        &self,
+        module: &str,
+        integers: &Stored,
+        rows: usize,
+        width: usize,
+    ) -> Result<(usize, usize, usize), Error> {
+        let name = format!("{module}.weight_shape");
+        let Some(shape) = self.files.tensor(&name) else {
+            let problem = format!("has no shape: {name} is missing");
+            return Err(self.files.wrong(integers, problem));
+        };
         let size = shape.dtype.bitsize() / 8;
         let Place { file, start } = shape.place;
         let read = |i: usize| {
             let at = start + i * size;
-            let bytes = self.files.maps[file].get(at..at + size)?;
-            let number = bytes
-                .iter()
-                .rev()
-                .fold(0, |n, byte| n << 8 | u64::from(*byte));
-            usize::try_from(number).ok()
+            let bytes = self.files.maps[file].get(at..at + size)?.iter().rev();
+            usize::try_from(bytes.fold(0, |n, byte| n << 8 | u64::from(*byte))).ok()
         };
-        let integers = matches!(shape.dtype, Dtype::I32 | Dtype::I64);
-        match (integers && shape.shape == [2]).then(|| Some((read(0)?, read(1)?))) {
-            Some(Some((rows, k))) if rows == n && k <= most && most - k < 8 => Ok(k),
-            _ => {
-                let problem = format!("must be two integers, {n} and at most {most}");
-                Err(self.files.wrong(shape, problem))
-            }
-        }
+        let is_shape = matches!(shape.dtype, Dtype::I32 | Dtype::I64) && shape.shape == [2];
+        let sizes = is_shape.then(|| Some((read(0)?, read(1)?))).flatten();
+        let found = sizes.filter(|(n, _)| *n == rows).and_then(|(n, k)| {
+            let fits = |bits: &usize| k.div_ceil(32 / bits) == width;
+            Some((Integers::BITS.into_iter().find(fits)?, n, k))
+        });
+        found.ok_or_else(|| {
+            let problem = format!(
+                "must be two integers: {rows} rows, and as many elements of 4 or 8 bits as {width} I32 hold"
+            );
+            self.files.wrong(shape, problem)
+        })
     }
 
     /// The place of the groups of all inputs, unless the inputs of each group are neighbours and in order.
