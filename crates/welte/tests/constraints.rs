@@ -8,8 +8,8 @@ mod schemas;
 use common::*;
 use serde_json::{Value, json};
 use welte::{
-    Constraint, DeviceChoice, Engine, Error, LoadOptions, Model, Outcome, Request, Sampling,
-    StopReason, Stream,
+    Constraint, DeviceChoice, Engine, EngineOptions, Error, LoadOptions, Model, Outcome, Request,
+    Sampling, Speculation, StopReason, Stream, SyntheticDraft,
 };
 
 fn model(device: DeviceChoice) -> Model {
@@ -99,6 +99,56 @@ fn every_finished_answer_satisfies_its_schema(device: DeviceChoice) {
         finished * 4 >= accepted * 3,
         "only {finished} of {accepted} finished"
     );
+}
+
+/// Guesses within a constraint change no token, in chains and in steps that verify.
+fn guesses_change_no_answer(device: DeviceChoice) {
+    let model = model(device);
+    let engine = |speculation: Speculation, always: bool| {
+        let options = with(EngineOptions::default(), |o| {
+            (o.speculation, o.speculate_always) = (speculation, always);
+        });
+        Engine::new(&model, &options).unwrap()
+    };
+    let (plain, guesses) = (
+        engine(Speculation::Off, false),
+        engine(Speculation::Ngram, true),
+    );
+    let mut random = Random(9);
+    let (mut accepted, mut refused) = (0, 0);
+    for seed in 0..60 {
+        let schema = match seed % 3 {
+            0 => schemas::schema(&mut random),
+            _ => json!({"type": "array", "minItems": 6, "maxItems": 12, "items": {
+                "type": "object",
+                "properties": {"colour": {"enum": ["red", "dark red"]}, "n": {"type": "integer", "maximum": 9}},
+                "required": ["colour", "n"],
+                "additionalProperties": false,
+            }}),
+        };
+        let mut request = request(&model, Constraint::JsonSchema(schema.clone()), seed);
+        request.options.max_tokens = 120;
+        if seed % 4 == 0 {
+            request.options.sampling.frequency_penalty = 0.3;
+            request.options.sampling.penalty_last_n = 64;
+        }
+        let Ok(stream) = plain.submit(request.clone()) else {
+            continue;
+        };
+        let (text, outcome) = stream.complete().unwrap();
+        request.synthetic_draft = (seed % 5 == 0).then(|| SyntheticDraft {
+            answer: outcome.tokens.clone(),
+            agreement: 0.8,
+            ..SyntheticDraft::default()
+        });
+        let (same, guessed) = guesses.submit(request).unwrap().complete().unwrap();
+        assert_eq!(same, text, "{schema}");
+        assert_eq!(guessed.tokens, outcome.tokens, "{schema}");
+        accepted += guessed.speculated.accepted;
+        refused += guessed.speculated.drafted - guessed.speculated.accepted;
+    }
+    println!("{accepted} guesses accepted, {refused} refused");
+    assert!(accepted > 100 && refused > 20, "{accepted} {refused}");
 }
 
 fn texts_of_every_kind(device: DeviceChoice) {
@@ -307,6 +357,7 @@ fn refusals(device: DeviceChoice) {
 
 on_devices!(
     every_finished_answer_satisfies_its_schema,
+    guesses_change_no_answer,
     texts_of_every_kind,
     the_end_of_the_constraint_ends_the_answer,
     settings_do_not_break_a_constraint,

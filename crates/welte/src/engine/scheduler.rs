@@ -107,7 +107,7 @@ impl Scheduler {
             starts: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots.max(decode.rows)),
             chosen: Vec::with_capacity(slots.max(decode.rows)),
-            logprobs: LogprobQueries::with_room(slots.max(prompt.outputs)),
+            logprobs: LogprobQueries::with_room(slots.max(prompt.outputs).max(decode.rows)),
             totals: Totals::default(),
             shared,
         }
@@ -473,10 +473,9 @@ impl Scheduler {
         self.starts.clear();
         let drafts = self.plan_drafts();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
-        // Each token of a guided sequence has a mask of its own.
-        let guided = self.running.iter().any(|s| s.guide.is_some());
+        let single = filling || self.wants_logprobs() || !self.guides_keep_up();
         let speculator = self.speculator.as_ref();
-        let mut common = match filling || guided || self.wants_logprobs() {
+        let mut common = match single {
             _ if drafts => usize::MAX,
             true => 1,
             false => speculator.map_or(usize::MAX, Speculator::longest_chain),
@@ -500,6 +499,9 @@ impl Scheduler {
         for sequence in self.running.iter_mut().filter(|s| s.is_decoding()) {
             let steps = sequence.longest_chain(drafts).min(common);
             sequence.planned = steps;
+            if let Some(guide) = &sequence.guide {
+                guide.set_chains(!drafts && steps > 1);
+            }
             self.starts.push(ChainStart {
                 slot: sequence.slot,
                 token: sequence.tokens[sequence.computed],
@@ -545,9 +547,11 @@ impl Scheduler {
             let Some(sequence) = running else {
                 return false;
             };
-            tokens += 1;
-            sequence.computed += 1;
-            let goes_on = sequence.take(emitted.token);
+            tokens += usize::from(is_token(emitted.token));
+            let goes_on = sequence.take_of_chain(emitted.token);
+            if sequence.has_forced_run() {
+                control.stop();
+            }
             // A slot is free, or somebody has waited too long.
             if waits && !goes_on || deadline.is_some_and(|at| Instant::now() >= at) {
                 control.stop();
