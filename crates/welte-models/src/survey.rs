@@ -72,7 +72,7 @@ pub fn survey(checkpoint: &dyn Checkpoint) -> Survey {
     let nearest = Nearest {
         name: one.name,
         missing: missing.cloned().collect(),
-        obstacle: obstacle.map(|error| error.to_string()),
+        obstacle: obstacle.map(|error| cut(&error.to_string(), 5 * SHOWN)),
     };
     for pattern in &mut tensors {
         pattern.known = names.contains(&pattern.name);
@@ -136,11 +136,15 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// A hostile text must not fill the terminal.
 fn plain(text: &str) -> String {
+    cut(text, SHOWN)
+}
+
+/// A hostile text must not fill the terminal.
+fn cut(text: &str, most: usize) -> String {
     text.chars()
         .filter(|c| !c.is_control())
-        .take(SHOWN)
+        .take(most)
         .collect()
 }
 
