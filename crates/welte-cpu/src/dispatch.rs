@@ -7,6 +7,7 @@ use crate::ops::basic::{
 };
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::gated_delta::GatedDelta;
+use crate::ops::mamba2::Mamba2;
 use crate::ops::matmul::{Matmul, Prepare};
 use crate::ops::output_rows::{Pool, SelectRows};
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
@@ -53,6 +54,7 @@ pub(crate) enum Phase {
     Merge(Attention),
     ShortConv(ShortConv),
     GatedDelta(GatedDelta),
+    Mamba2(Mamba2),
     ActMul(ActMul),
     Gate(Gate),
     Add(Add),
@@ -120,6 +122,7 @@ impl Phase {
             },
             Phase::ShortConv(p) => p.chunks(),
             Phase::GatedDelta(p) => p.chunks(),
+            Phase::Mamba2(p) => p.chunks(),
             Phase::ExpertsMatmul(p) => p.chunks(rows),
             Phase::Group(..) => 1,
             Phase::Scan(p) => p.chunks(state, rows),
@@ -150,6 +153,7 @@ impl Phase {
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
                 Phase::ShortConv(p) => p.run(state, rows, chunk),
                 Phase::GatedDelta(p) => p.run(state, rows, chunk),
+                Phase::Mamba2(p) => p.run(state, rows, chunk),
                 Phase::ActMul(p) => some.for_each(|row| p.run(row)),
                 Phase::Gate(p) => some.for_each(|row| p.run(row)),
                 Phase::Add(p) => some.for_each(|row| p.run(row)),

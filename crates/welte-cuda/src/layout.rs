@@ -262,15 +262,24 @@ mod tests {
             ),
             (Format::IQ1_S, include_str!("../kernels/format/iq1_s.cuh")),
             (Format::IQ1_M, include_str!("../kernels/format/iq1_m.cuh")),
-            (Format::IQ2_XXS, include_str!("../kernels/format/iq2_xxs.cuh")),
+            (
+                Format::IQ2_XXS,
+                include_str!("../kernels/format/iq2_xxs.cuh"),
+            ),
             (Format::IQ2_XS, include_str!("../kernels/format/iq2_xs.cuh")),
             (Format::IQ2_S, include_str!("../kernels/format/iq2_s.cuh")),
-            (Format::IQ3_XXS, include_str!("../kernels/format/iq3_xxs.cuh")),
+            (
+                Format::IQ3_XXS,
+                include_str!("../kernels/format/iq3_xxs.cuh"),
+            ),
             (Format::IQ3_S, include_str!("../kernels/format/iq3_s.cuh")),
             (Format::TQ1_0, include_str!("../kernels/format/tq1_0.cuh")),
             (Format::TQ2_0, include_str!("../kernels/format/tq2_0.cuh")),
             (Format::NVFP4, include_str!("../kernels/format/nvfp4.cuh")),
-            (Format::NVFP4_F32, include_str!("../kernels/format/nvfp4_f32.cuh")),
+            (
+                Format::NVFP4_F32,
+                include_str!("../kernels/format/nvfp4_f32.cuh"),
+            ),
         ] {
             let elements = list(planes(format).iter().map(|p| p.elements).collect());
             let bytes = list(planes(format).iter().map(|p| p.bytes).collect());

@@ -101,6 +101,7 @@ impl Lowering<'_> {
             Op::Attention => self.attention(l),
             Op::ShortConv => self.short_conv(l),
             Op::GatedDelta => self.gated_delta(l),
+            Op::Mamba2 => self.mamba2(l),
         }
     }
 
