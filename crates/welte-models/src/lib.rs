@@ -11,6 +11,7 @@ mod keys;
 mod names;
 mod rope;
 mod spec;
+mod survey;
 mod weights;
 
 pub use arch::supported;
@@ -20,3 +21,4 @@ pub use spec::{
     Act, Biases, Delta, Experts, Groups, Latent, LayerKind, LayerRope, Mamba, ModelSpec, NormKind,
     PositionScale, QkNorm, Rope, Scaling, Scoring, SharedExpert, spec,
 };
+pub use survey::{Nearest, Pattern, Survey, survey};
