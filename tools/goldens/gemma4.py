@@ -3,7 +3,7 @@
     python3 tools/goldens/gemma4.py crates/welte/tests/goldens
 
 They go to gemma4, listed in gemma4.json as the other goldens are in index.json: directories as transformers saves them (BF16) and GGUF files
-in F32 and Q8_0, each with embeddings per layer, shared keys and values and double-wide layers, and with experts beside a dense part and keys
+in F32 and F16, each with embeddings per layer, shared keys and values and double-wide layers, and with experts beside a dense part and keys
 as values. The window is shorter than the prompt, and full layers have larger heads than windowed ones.
 """
 
@@ -48,10 +48,13 @@ def build(config, seed):
     model = Gemma4ForCausalLM(Gemma4TextConfig(**config))
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, p in [*model.named_parameters(), *model.named_buffers()]:
+        scalars = [(name, b) for name, b in model.named_buffers() if name.endswith("layer_scalar")]
+        for name, p in [*model.named_parameters(), *scalars]:
             random = torch.randn(p.shape, generator=g)
             if name.endswith("layer_scalar"):
                 p.copy_(0.8 + 0.1 * random)
+            elif "q_norm" in name:  # carries the scale of the scores, which are not scaled otherwise
+                p.copy_(0.25 * (1 + 0.2 * random))
             elif name.endswith(("router.scale", "per_expert_scale")) or "norm" in name:
                 p.copy_(1 + 0.2 * random)
             elif "embed_tokens_per_layer" in name:
@@ -60,7 +63,7 @@ def build(config, seed):
                 p.copy_(0.3 * random)
             elif "router.proj" in name:
                 p.copy_(2 * random)
-            elif "inv_freq" not in name and "embed_scale" not in name:
+            else:
                 p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
     return model.float().eval()
 
@@ -156,8 +159,10 @@ def main():
             del said["per_layer_config"]
             said |= {key: config[key] for key in ("global_head_dim", "num_global_key_value_heads")}
             path.write_text(json.dumps(said, indent=1) + "\n")
-        keep(model.float(), what, what, "BF16")
-        for kind in ("F32", "Q8_0"):
+        # Read again in float32: rope's frequencies are not stored, and must not be rounded.
+        model = Gemma4ForCausalLM.from_pretrained(folder / what, dtype=torch.float32, attn_implementation="eager")
+        keep(model.eval(), what, what, "BF16")
+        for kind in ("F32", "F16"):
             model = build(config, 92 + i)
             path = f"{what}-{kind.lower()}.gguf"
             write_gguf(folder / path, model, kind)

@@ -155,7 +155,9 @@ def listed_pieces():
     tokenizer = Tokenizer(models.BPE(model["vocab"], merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.normalizer = spaces
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in specials])
+    # Files mark <unk> as unknown, which is not parsed in a text.
+    parsed = [text for text in specials if text != "<unk>"]
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in parsed])
     tokens = sorted(model["vocab"], key=model["vocab"].get)
     kinds = [2 if t == "<unk>" else 3 if t in specials else 6 if t in bytes_ else 1 for t in tokens]
     texts = [text for text in TEXTS if encodable(text)] + ["<bos><|turn>user\nHi\n\n\nthere<turn|>\n"]

@@ -135,8 +135,8 @@ pub trait Context: Send {
     /// [`SKIPPED`] and leaves no trace.
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error>;
 
-    /// [`Context::step`], then [`Context::sample`]. A device may leave the output rows in its own memory, so nothing else
-    /// can be asked of them.
+    /// [`Context::step`], then [`Context::sample`]. A device may leave the output rows in its own memory, so only
+    /// [`Context::logprobs`] can be asked of them.
     fn step_and_sample(
         &mut self,
         pass: usize,

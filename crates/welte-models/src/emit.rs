@@ -1,13 +1,24 @@
 //! The forward pass of every architecture and every pass.
 
+mod conv;
+mod delta;
 mod gemma4;
+mod latent;
+mod mamba;
 
-use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, RopeConstants, Weights};
-use crate::{Experts, LayerRope, LayerShape, ModelSpec, NormKind, QkNorm, Rope};
+use crate::weights::{
+    ExpertWeights, Layer, NormWeights, Piece, RopeConstants, SharedWeights, Weights,
+};
+use crate::{Experts, LayerRope, LayerShape, ModelSpec, NormKind, QkNorm, Rope, SharedExpert};
+pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
     params as p,
 };
+
+/// Activations of `gate` beyond those of [`Act`](crate::Act).
+const SIGMOID: u32 = 4;
+const NO_ACT: u32 = 5;
 
 /// The buffers of one scratch set.
 pub(crate) struct Set {
@@ -24,6 +35,12 @@ pub(crate) struct Set {
     pub(crate) dense: Option<BufferRef>,
     /// The output of experts beside a dense part.
     pub(crate) mixed: Option<BufferRef>,
+    /// The score of the shared expert's gate.
+    pub(crate) shared_gate: Option<BufferRef>,
+    /// For attention over latents.
+    pub(crate) latent: Option<LatentBuffers>,
+    /// Queries, keys and values after the convolution of a delta layer.
+    pub(crate) convolved: Option<BufferRef>,
 }
 
 /// The buffers of embeddings per layer.
@@ -44,6 +61,8 @@ pub(crate) struct LayerCache {
     pub(crate) buffer: BufferRef,
     /// The layer's number within the cache.
     pub(crate) layer: u32,
+    /// The cache of the state of a delta layer, whose other cache is that of its convolution.
+    pub(crate) state: BufferRef,
 }
 
 /// The buffers that all passes share.
@@ -147,7 +166,19 @@ impl<'a> Emitter<'a> {
         self.per_layer_inputs();
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
-            self.attention(i, layer);
+            let latent = layer.latent.as_ref().zip(spec.latent).zip(self.set.latent);
+            if let (Some(weights), Some(delta)) = (&layer.delta, spec.delta) {
+                self.delta(i, layer, weights, delta);
+            } else if let (Some(weights), Some(mamba)) = (&layer.mamba, spec.mamba) {
+                self.mamba(i, layer, weights, mamba);
+            } else if let Some(kernel) = layer.conv {
+                self.conv(i, layer, kernel);
+            } else if let Some(((weights, l), buffers)) = latent {
+                let cache = self.places.caches[i];
+                self.latent_attention(layer, weights, l, cache, buffers);
+            } else {
+                self.attention(i, layer);
+            }
             match (&layer.experts, spec.experts) {
                 (Some(weights), Some(experts)) => self.experts(i, layer, weights, experts),
                 _ => self.feed_forward(i, layer),
@@ -223,10 +254,7 @@ impl<'a> Emitter<'a> {
         let heads = spec.heads;
         let q = heads * head_dim;
         let own = spec.kv_source(index) == index;
-        let stride = match own {
-            true => (heads + 2 * kv_heads) * head_dim,
-            false => q,
-        };
+        let stride = spec.attention_width(index);
         self.projections(
             "qkv",
             &layer.qkv,
@@ -243,7 +271,7 @@ impl<'a> Emitter<'a> {
             }
             false => self.rope_queries(index, layer),
         }
-        self.position_scale(q, stride);
+        self.position_scale(set.qkv, q, stride);
         let attention = p::Attention {
             layer: cache.layer,
             heads,
@@ -262,13 +290,24 @@ impl<'a> Emitter<'a> {
             &[set.qkv, cache.buffer, set.attn],
             attention.words(),
         );
+        if spec.attention_gate {
+            let gate = p::Gate {
+                n: q,
+                gates: q,
+                act: SIGMOID,
+                x_stride: stride,
+                y_stride: q,
+            };
+            let buffers = [at(set.qkv, q + 2 * kv_heads * head_dim), set.attn];
+            self.push("attention gate", Op::Gate, &[], &buffers, gate.words());
+        }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("attention output", out, set.attn, q);
     }
 
     /// Queries grow with their position. Up to the original context the factor is 1.
-    fn position_scale(&mut self, n: u32, stride: u32) {
-        let (context, qkv) = (self.places.context, self.set.qkv);
+    fn position_scale(&mut self, queries: BufferRef, n: u32, stride: u32) {
+        let context = self.places.context;
         let scale = self.spec.position_scale;
         let Some(scale) = scale.filter(|s| context > s.original) else {
             return;
@@ -283,7 +322,7 @@ impl<'a> Emitter<'a> {
             "query scale",
             Op::PositionScale,
             &[],
-            &[qkv],
+            &[queries],
             params.words(),
         );
     }
@@ -295,7 +334,7 @@ impl<'a> Emitter<'a> {
             kv_heads, head_dim, ..
         } = spec.shape(index);
         let heads = spec.heads;
-        let stride = (heads + 2 * kv_heads) * head_dim;
+        let stride = spec.attention_width(index);
         let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
         let kind = spec.layer_ropes.get(index);
         let kind = kind.copied().unwrap_or(LayerRope::Main);
@@ -598,9 +637,14 @@ impl<'a> Emitter<'a> {
             scale: e.scale,
             x_stride: e.count,
             y_stride: 2 * e.used,
+            scoring: e.scoring as u32,
+            groups: e.groups.map_or(1, |g| g.count),
+            used_groups: e.groups.map_or(1, |g| g.used),
+            group_top: e.groups.map_or(1, |g| g.top),
         };
         let buffers = [router, choice];
-        self.push("route", Op::Route, &[scales], &buffers, params.words());
+        let vectors = [weights.choice_bias.unwrap_or(NO_WEIGHT), scales];
+        self.push("route", Op::Route, &vectors, &buffers, params.words());
     }
 
     /// y += the chosen experts' outputs for the normed row.
@@ -642,6 +686,54 @@ impl<'a> Emitter<'a> {
             &[set.h, choice, y],
             params.words(),
         );
+        if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
+            self.shared_expert(weights, shared, normed);
+        }
+    }
+
+    /// x += down(act(gate(normed)) * up(normed)), scaled by sigmoid(score(normed)) if the expert is gated.
+    fn shared_expert(&mut self, weights: &SharedWeights, e: SharedExpert, normed: BufferRef) {
+        let (spec, set) = (self.spec, self.set);
+        let (dim, Some(gate_up)) = (spec.dim, set.gate_up) else {
+            return;
+        };
+        let matmul = |n: u32, y_stride: u32| p::Matmul {
+            n,
+            k: dim,
+            x_stride: dim,
+            y_stride,
+        };
+        for piece in &weights.gate_up {
+            let params = matmul(piece.n, 2 * e.ffn);
+            let buffers = [normed, at(gate_up, piece.at)];
+            let what = "shared expert's gate and up";
+            self.push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
+        }
+        let params = p::ActMul {
+            n: e.ffn,
+            act: spec.act.word(),
+            x_stride: 2 * e.ffn,
+            y_stride: e.ffn,
+        };
+        let what = "shared expert's activation";
+        let buffers = [gate_up, set.h];
+        self.push(what, Op::ActMul, &[], &buffers, params.words());
+        if let (Some(score), Some(to)) = (weights.gate, set.shared_gate) {
+            let params = matmul(1, 1).words();
+            let what = "shared expert's score";
+            self.push(what, Op::Matmul, &[score], &[normed, to], params);
+            let params = p::Gate {
+                n: e.ffn,
+                gates: 1,
+                act: SIGMOID,
+                x_stride: 1,
+                y_stride: e.ffn,
+            };
+            let what = "shared expert's gate";
+            self.push(what, Op::Gate, &[], &[to, set.h], params.words());
+        }
+        let down = (weights.down, [].as_slice(), None);
+        self.add_to_stream("shared expert's down", down, set.h, e.ffn);
     }
 
     /// y = W norm(x) + bias, for one matrix, or for several that fill one row of `y`. Without a norm: y = W x + bias.

@@ -1,12 +1,20 @@
 //! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
+mod delta;
 mod gemma4;
+mod latent;
+mod mamba;
 
 pub(crate) use gemma4::{Beside, PerLayerLayer, PerLayerWeights, scalar_name};
 
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{Error, Experts, ModelSpec, NormKind, QkNorm, Rope, Scaling, rope};
+use crate::{
+    Error, Experts, LayerKind, ModelSpec, NormKind, QkNorm, Rope, Scaling, SharedExpert, rope,
+};
+pub(crate) use delta::DeltaWeights;
+pub(crate) use latent::LatentWeights;
+pub(crate) use mamba::MambaWeights;
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -17,6 +25,31 @@ pub(crate) struct Piece {
     pub(crate) weight: WeightId,
     pub(crate) n: u32,
     pub(crate) at: u32,
+}
+
+/// Rows of a tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    /// The tensor's name.
+    pub(crate) tensor: String,
+    /// The tensor's rows.
+    pub(crate) of: u32,
+    /// The first row taken.
+    pub(crate) first: u32,
+    /// Rows taken.
+    pub(crate) rows: u32,
+}
+
+impl Rows {
+    /// All rows of a tensor.
+    pub(crate) fn all(tensor: String, rows: u32) -> Rows {
+        Rows {
+            tensor,
+            of: rows,
+            first: 0,
+            rows,
+        }
+    }
 }
 
 /// The weights of a norm of the stream.
@@ -46,11 +79,19 @@ pub(crate) struct Layer {
     pub(crate) down: Option<WeightId>,
     pub(crate) down_bias: Vec<Piece>,
     pub(crate) post_ffn_norm: Option<NormWeights>,
+    /// Of attention over latents. Their output is `o`.
+    pub(crate) latent: Option<LatentWeights>,
     /// Replace gate, up and down, or run beside them.
     pub(crate) experts: Option<ExpertWeights>,
     pub(crate) per_layer: Option<PerLayerLayer>,
     /// Factor of the layer's output.
     pub(crate) scalar: f32,
+    /// Of layers with the gated delta rule. Their projections are `qkv` and `o`.
+    pub(crate) delta: Option<DeltaWeights>,
+    /// Of layers with the state space model. Their projections are `qkv` and `o`.
+    pub(crate) mamba: Option<MambaWeights>,
+    /// The kernel of a convolution between gates. Its projections are `qkv` and `o`.
+    pub(crate) conv: Option<WeightId>,
 }
 
 impl Layer {
@@ -68,11 +109,22 @@ impl Layer {
 pub(crate) struct ExpertWeights {
     pub(crate) router: WeightId,
     pub(crate) router_bias: Vec<Piece>,
+    /// Of the choice.
+    pub(crate) choice_bias: Option<WeightId>,
     pub(crate) gate_up: WeightId,
     pub(crate) gate_up_bias: Option<WeightId>,
     pub(crate) down: WeightId,
     pub(crate) down_bias: Option<WeightId>,
     pub(crate) beside: Option<Beside>,
+    pub(crate) shared: Option<SharedWeights>,
+}
+
+/// The weights of the expert that every token uses.
+pub(crate) struct SharedWeights {
+    pub(crate) gate_up: Vec<Piece>,
+    pub(crate) down: WeightId,
+    /// The row that scores its gate.
+    pub(crate) gate: Option<WeightId>,
 }
 
 /// Rope's constants: inverse frequencies, and the magnitude of rotated pairs.
@@ -170,7 +222,6 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let (q, kv) = (spec.heads * head_dim, shape.kv_heads * head_dim);
     let (dim, b) = (spec.dim, spec.biases);
     let own_kv = spec.kv_source(i as usize) == i as usize;
-    let values_are_keys = spec.values_are_keys.get(i as usize) == Some(&true);
     let label = |what: &str| format!("layer {i} {what}");
     let w = |template: &str| weight(template, i);
     let one = |on: bool, template: &str, n: u32| [(on, bias(template, i), n)];
@@ -190,18 +241,22 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         QkNorm::Head => (true, head_dim, head_dim),
         QkNorm::Row => (true, q, kv),
     };
-    let qkv = match c.has(&w(names.qkv)) {
-        true => vec![(w(names.qkv), q + 2 * kv)],
-        false => {
-            let all = [(w(names.q), q), (w(names.k), kv), (w(names.v), kv)];
-            let stored = match (own_kv, values_are_keys) {
-                (false, _) => 1,
-                (true, true) => 2,
-                (true, false) => 3,
-            };
-            all.into_iter().take(stored).collect()
+    let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
+    let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
+    let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
+    let mamba = spec.mamba.filter(|_| spec.kind(i) == LayerKind::Mamba);
+    let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint)));
+    let (qkv, o_name, o_width) = match (&delta, &mamba, conv, spec.latent) {
+        (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
+        (_, Some((m, names)), ..) => {
+            let rows = vec![Rows::all(w(names.project), m.width())];
+            (rows, w(names.out), m.values())
         }
+        (_, _, Some([project, _, out]), _) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
+        (.., Some(l)) => (Vec::new(), w(names.o), spec.heads * l.value),
+        _ => (attention_rows(c, spec, names, i), w(names.o), q),
     };
+    let qk = qk && spec.kind(i) == LayerKind::Attention;
     let gate_up = match c.has(&w(names.gate)) {
         _ if !spec.gated => vec![(w(names.up), ffn)],
         false if c.has(&w(names.gate_up)) => vec![(w(names.gate_up), 2 * ffn)],
@@ -213,7 +268,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let plain = experts.is_none_or(|e| e.beside);
     Ok(Layer {
         attn_norm: norm(c, pre, "attention norm", names.attn_norm)?,
-        qkv: c.joined(&label("qkv"), &qkv, dim)?,
+        qkv: c.joined_rows(&label("qkv"), &qkv, dim)?,
         qkv_bias: c.biases(
             &label("qkv bias"),
             &[
@@ -227,10 +282,14 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         o: c.matrix(
             &label("attention output"),
             Usage::Matrix,
-            &w(names.o),
+            &o_name,
             dim,
-            q,
+            o_width,
         )?,
+        latent: match spec.latent {
+            Some(l) => Some(latent::collect(c, spec, l, i)?),
+            None => None,
+        },
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
         sinks: match spec.sinks {
             true => {
@@ -275,7 +334,56 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             true => c.scalar(i)?,
             false => 1.0,
         },
+        delta: match &delta {
+            Some((d, names)) => Some(delta::collect(c, names, i, d)?),
+            None => None,
+        },
+        mamba: match &mamba {
+            Some((m, names)) => Some(mamba::collect(c, names, i, m)?),
+            None => None,
+        },
+        conv: match conv {
+            Some([_, kernel, _]) => {
+                let what = label("convolution");
+                Some(c.kernel(&what, &w(kernel), dim, spec.conv_taps)?)
+            }
+            None => None,
+        },
     })
+}
+
+/// The rows of queries, keys and values, and of the gates of the output. Each head's gate follows its query in the file.
+fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Vec<Rows> {
+    let shape = spec.shape(i as usize);
+    let head_dim = shape.head_dim;
+    let (q, kv) = (spec.heads * head_dim, shape.kv_heads * head_dim);
+    let w = |template: &str| weight(template, i);
+    if c.has(&w(names.qkv)) {
+        return vec![Rows::all(w(names.qkv), q + 2 * kv)];
+    }
+    let heads = |part: u32| {
+        (0..spec.heads).map(move |head| Rows {
+            tensor: w(names.q),
+            of: 2 * q,
+            first: (2 * head + part) * head_dim,
+            rows: head_dim,
+        })
+    };
+    let keys_and_values = [Rows::all(w(names.k), kv), Rows::all(w(names.v), kv)];
+    match spec.attention_gate {
+        true => heads(0).chain(keys_and_values).chain(heads(1)).collect(),
+        false => {
+            let own = spec.kv_source(i as usize) == i as usize;
+            let stored = match (own, spec.values_are_keys.get(i as usize)) {
+                (false, _) => 0,
+                (true, Some(true)) => 1,
+                (true, _) => 2,
+            };
+            let queries = [Rows::all(w(names.q), q)];
+            let rest = keys_and_values.into_iter().take(stored);
+            queries.into_iter().chain(rest).collect()
+        }
+    }
 }
 
 impl Collector<'_> {
@@ -408,11 +516,7 @@ impl Collector<'_> {
         )?;
         let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
         let router_bias = [(biases.router, bias(names.router, layer), e.count)];
-        let joined = names::stack(self.checkpoint, names.experts_gate_up, layer);
-        let pair = match self.has(&joined) {
-            true => vec![(names.experts_gate_up, 2 * e.ffn)],
-            false => vec![(gate.as_str(), e.ffn), (up, e.ffn)],
-        };
+        let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
         let one = [(down.as_str(), dim)];
         let mut vectors = |what: &str, vectors: &[(&str, u32)]| match biases.experts {
             true => self
@@ -422,15 +526,72 @@ impl Collector<'_> {
         };
         let gate_up_bias = vectors("experts' gate and up bias", &pair)?;
         let down_bias = vectors("experts' down bias", &one)?;
+        let fused = names
+            .fused_experts
+            .map(|name| name.replace("{}", &layer.to_string()));
+        let fused = Some(fused).filter(|names| self.has(&names[0]));
+        let shared = match e.shared {
+            Some(shared) => Some(self.shared_expert(label, names, layer, dim, shared)?),
+            None => None,
+        };
         Ok(ExpertWeights {
             router,
             router_bias: self.biases(&label("router bias"), &router_bias)?,
-            gate_up: self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            choice_bias: match e.choice_bias {
+                true => {
+                    let name = names.choice_bias.replace("{}", &layer.to_string());
+                    Some(self.vector(&label("bias of the choice"), &[(name, e.count)], 0.0)?)
+                }
+                false => None,
+            },
+            gate_up: match &fused {
+                Some([name, _]) => {
+                    let (what, n) = (label("experts' gate and up"), 2 * e.ffn * e.count);
+                    self.matrix(&what, Usage::Matrix, name, n, dim)?
+                }
+                None => self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            },
             gate_up_bias,
-            down: self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            down: match &fused {
+                Some([_, name]) => {
+                    let what = label("experts' down");
+                    self.matrix(&what, Usage::Matrix, name, dim * e.count, e.ffn)?
+                }
+                None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            },
             down_bias,
             beside: match e.beside {
                 true => Some(self.beside(label, layer, spec, e)?),
+                false => None,
+            },
+            shared,
+        })
+    }
+
+    /// The expert that every token uses. Gate and up may be one tensor.
+    fn shared_expert(
+        &mut self,
+        label: &dyn Fn(&str) -> String,
+        names: &Names,
+        layer: u32,
+        dim: u32,
+        shared: SharedExpert,
+    ) -> Result<SharedWeights, Error> {
+        let [gate, up, down] = names.shared_expert.map(|name| weight(name, layer));
+        let pair = match self.has(&gate) {
+            false => vec![(weight(names.gate_up, layer), 2 * shared.ffn)],
+            true => vec![(gate, shared.ffn), (up, shared.ffn)],
+        };
+        let score = weight(names.shared_gate, layer);
+        let what = label("shared expert's down");
+        Ok(SharedWeights {
+            gate_up: self.joined(&label("shared expert's gate and up"), &pair, dim)?,
+            down: self.matrix(&what, Usage::Matrix, &down, dim, shared.ffn)?,
+            gate: match shared.gated {
+                true => {
+                    let what = label("shared expert's score");
+                    Some(self.matrix(&what, Usage::Matrix, &score, 1, dim)?)
+                }
                 false => None,
             },
         })
@@ -485,8 +646,7 @@ impl Collector<'_> {
                     true => (*rows, 0),
                     false => (rows * experts, rows * expert),
                 };
-                let template = template.replace("[]", &expert.to_string());
-                let name = names::stack(self.checkpoint, &template, layer);
+                let name = weight(&template.replace("[]", &expert.to_string()), layer);
                 let info = self.tensor(&name, all, k)?;
                 let format = *stored.get_or_insert(info.format);
                 if format != info.format {
@@ -549,14 +709,21 @@ impl Collector<'_> {
         tensors: &[(String, u32)],
         k: u32,
     ) -> Result<Vec<Piece>, Error> {
+        let rows = tensors.iter().map(|(name, n)| Rows::all(name.clone(), *n));
+        self.joined_rows(label, &rows.collect::<Vec<_>>(), k)
+    }
+
+    /// Stacked rows of matrices. Neighbours of one format become one weight.
+    fn joined_rows(&mut self, label: &str, rows: &[Rows], k: u32) -> Result<Vec<Piece>, Error> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0;
-        for (name, n) in tensors {
-            let info = self.tensor(name, *n, k)?;
+        for rows in rows {
+            let n = &rows.rows;
+            let info = self.tensor(&rows.tensor, rows.of, k)?;
             let format = info.format;
             let part = Part {
                 tensor: info.name,
-                first_row: 0,
+                first_row: rows.first,
                 rows: *n,
             };
             let previous = pieces
@@ -637,7 +804,8 @@ impl Collector<'_> {
         for t in self.checkpoint.tensors() {
             let known = self.used.contains(&t.name) || spare.contains(&t.name);
             let constant = !spec.xielu.is_empty() && t.name.contains(".mlp.act_fn.");
-            let other = is_part && names::is_of_other_modality(&t.name);
+            let other = is_part && names::is_of_other_modality(&t.name)
+                || names::is_of_draft_layer(&t.name, spec.layers, spec.draft_layers);
             if !known && !constant && !other && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "is not part of the architecture '{}' with {} layers; ignoring it would give wrong output",

@@ -73,6 +73,32 @@ impl<'a> Execution<'a> {
                     .collect();
                 self.write(b, p.y_stride, row, &y);
             }
+            Op::HeadsMatmul => {
+                let p = params::HeadsMatmul::of(words);
+                let (n, k, tail) = (p.n as usize, p.k as usize, p.tail as usize);
+                for (head, matrix) in self.matrix().chunks(n * k).enumerate() {
+                    let place = |at: BufferRef, distance: u32| BufferRef {
+                        offset: at.offset + 4 * distance * head as u32,
+                        ..at
+                    };
+                    let x = self.read(place(a, p.x_head), p.x_stride, row, p.k + p.tail);
+                    let (x, kept) = x.split_at(k);
+                    let mut y = kept.to_vec();
+                    match p.transposed {
+                        0 => y.extend(multiply(matrix, x)),
+                        _ => {
+                            y.resize(tail + n, 0.0);
+                            for (x, from) in x.iter().zip(matrix.chunks(n)) {
+                                y[tail..]
+                                    .iter_mut()
+                                    .zip(from)
+                                    .for_each(|(y, w)| *y += x * w);
+                            }
+                        }
+                    }
+                    self.write(place(b, p.y_head), p.y_stride, row, &y);
+                }
+            }
             Op::PositionScale => {
                 let p = params::PositionScale::of(words);
                 let whole = self.rows[row].position / p.original;
@@ -176,11 +202,11 @@ impl<'a> Execution<'a> {
                 self.write(b, p.y_stride, row, &y);
             }
             Op::GatedDelta => self.gated_delta(row),
+            Op::Mamba2 => self.mamba2(row),
             Op::Route => {
                 let p = params::Route::of(words);
                 let x = self.read(a, p.x_stride, row, p.experts);
-                let (used, renormalise) = (p.used as usize, p.renormalise != 0);
-                let choice = route(&x, used, renormalise, p.scale, self.weight(0));
+                let choice = route(&x, &p, self.weight(0), self.weight(1));
                 self.write(b, p.y_stride, row, &choice);
             }
             Op::ExpertsActMul => {
@@ -412,6 +438,43 @@ impl<'a> Execution<'a> {
                 let cells = s.iter_mut().skip(i).step_by(value_dim);
                 cells.zip(&k).for_each(|(s, k)| *s += k * change);
                 answers.push(column(s, i, &q) / (key_dim as f32).sqrt());
+            }
+        }
+        self.memory.buffers[state][at].copy_from_slice(&bytes(&matrices));
+        self.write(y, p.y_stride, row, &answers);
+    }
+
+    fn mamba2(&mut self, row: usize) {
+        let [x, dt, y, state] = self.command.buffers;
+        let p = params::Mamba2::of(&self.command.params);
+        let (heads, groups) = (p.heads as usize, p.groups as usize);
+        let (key_dim, value_dim) = (p.key_dim as usize, p.value_dim as usize);
+        let at = self.state_at(p.layer, self.rows[row].slot);
+        let state = state.buffer as usize;
+        let mut matrices = floats(&self.memory.buffers[state][at.clone()]);
+        // The state before position 0 is zero, whatever the page held before.
+        if self.rows[row].position == 0 {
+            matrices.fill(0.0);
+        }
+        let width = p.heads * p.value_dim + 2 * p.groups * p.key_dim;
+        let x = self.read(x, p.x_stride, row, width);
+        let (inputs, rest) = x.split_at(heads * value_dim);
+        let (keys, queries) = rest.split_at(groups * key_dim);
+        let dt = self.read(dt, p.dt_stride, row, p.heads);
+        let [decay, dt_bias, skip] = [0, 1, 2].map(|role| self.weight(role).unwrap_or(&[]));
+        let mut answers = Vec::with_capacity(heads * value_dim);
+        for (head, s) in matrices.chunks_mut(key_dim * value_dim).enumerate() {
+            let group = head / (heads / groups) * key_dim;
+            let (k, q) = (&keys[group..][..key_dim], &queries[group..][..key_dim]);
+            let time = softplus(dt[head] + dt_bias[head]);
+            let kept = (decay[head] * time).exp();
+            for (i, input) in inputs[head * value_dim..][..value_dim].iter().enumerate() {
+                let cells = s.iter_mut().skip(i).step_by(value_dim);
+                let products = cells.zip(k).zip(q).map(|((s, k), q)| {
+                    *s = *s * kept + k * (time * input);
+                    *s * q
+                });
+                answers.push(products.sum::<f32>() + skip[head] * input);
             }
         }
         self.memory.buffers[state][at].copy_from_slice(&bytes(&matrices));

@@ -115,6 +115,10 @@ ops! {
     LayerNorm "layer_norm": weights ["weight", "bias"] reads ["x"] writes ["y"] { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
     /// `y[r] = W x[r]`
     Matmul "matmul": weights ["matrix"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }
+    /// A matrix for each of `heads` heads. Head `h` of a row of `x` begins at `h * x_head` with `k` values, then `tail` values;
+    /// head `h` of `y` begins at `h * y_head` with the tail, then `W_h` times the `k` values. `matrices` holds `n` rows of `k` for
+    /// each head or, if `transposed`, `k` rows of `n`.
+    HeadsMatmul "heads_matmul": weights ["matrices"] reads ["x"] writes ["y"] { heads: u32, n: u32, k: u32, tail: u32, transposed: u32, x_head: u32, y_head: u32, x_stride: u32, y_stride: u32 }
     /// `y[r] += bias`
     Bias "bias": weights ["bias"] reads [] writes ["y"] { n: u32, y_stride: u32 }
     /// Rotates the first `rot` elements of each of `heads` heads in place by the row's position times the constant
@@ -156,13 +160,21 @@ ops! {
     /// yields `y = q S`. S is zero before position 0. Value head `h` has key head `h % key_heads` if `tiled`, otherwise
     /// `h / (heads / key_heads)`. `layer` counts within the cache.
     GatedDelta "gated_delta": weights ["decay", "dt_bias"] reads ["x", "gates"] writes ["y", "state"] { layer: u32, key_heads: u32, heads: u32, key_dim: u32, value_dim: u32, tiled: u32, eps: f32, x_stride: u32, gates_stride: u32, y_stride: u32 }
+    /// State space model (Mamba-2) of `heads` heads over their own sequence. A row of `x` holds the inputs of all heads, `value_dim`
+    /// each, then keys and queries (B and C) of `groups` groups, `key_dim` each; a row of `dt` holds a value of every head. The
+    /// state S of a head is a matrix of `key_dim` rows of `value_dim`. Each position computes `t = softplus(dt + dt_bias)`, does
+    /// `S = exp(decay * t) S + k (t * x)`, and yields `y = q S + skip * x`. S is zero before position 0. Neighbouring heads
+    /// share a group. `layer` counts within the cache.
+    Mamba2 "mamba2": weights ["decay", "dt_bias", "skip"] reads ["x", "dt"] writes ["y", "state"] { layer: u32, groups: u32, heads: u32, key_dim: u32, value_dim: u32, x_stride: u32, dt_stride: u32, y_stride: u32 }
     /// Replaces each row's token by its next one, chosen by the sampling state of the row's slot (temperature 0: argmax, the
     /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
-    /// Chooses the `used` best of `experts` by their logits `x`. `y` gets their numbers (as bits), best first, the lowest
-    /// number on a tie; then their weights: softmax over all experts, divided by the sum of the chosen ones if
-    /// `renormalise`, times `scale`, times the expert's value in `scales` (optional).
-    Route "route": weights ["scales"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32 }
+    /// Chooses the `used` best of `experts` by their scores: `scoring` 0: softmax of the logits `x` over all experts, 1: their
+    /// sigmoid. `bias` (optional) is added to the scores for the choice only. With `groups` above 1, only experts of the
+    /// `used_groups` best groups can be chosen. A group's score is the sum of its `group_top` (1 or 2) best. `y` gets the
+    /// experts' numbers (as bits), best first, the lowest number on a tie; then their weights: the scores, divided by the sum of
+    /// the chosen ones if `renormalise`, times `scale`, times the expert's value in `scales` (optional).
+    Route "route": weights ["bias", "scales"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32, scoring: u32, groups: u32, used_groups: u32, group_top: u32 }
     /// `y[r][i] = act(gate x[r]) * up x[r]` for the `used` experts that `choice` names; the matrix holds for each expert
     /// `n` rows of gate, then `n` of up, and `bias` (optional) as many values, which are added before `act`.
     ExpertsActMul "experts_act_mul": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
@@ -201,6 +213,7 @@ impl Op {
                 | Op::Attention
                 | Op::ShortConv
                 | Op::GatedDelta
+                | Op::Mamba2
                 | Op::SelectRows
                 | Op::Pool
         )

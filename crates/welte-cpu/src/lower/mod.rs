@@ -82,6 +82,7 @@ impl Lowering<'_> {
             Op::Embed => self.embed(l),
             Op::Norm => self.norm(l),
             Op::LayerNorm => self.layer_norm(l),
+            Op::HeadsMatmul => self.heads_matmul(l),
             Op::PositionScale => self.position_scale(l),
             Op::Act => self.act(l),
             Op::Bias => self.bias(l),
@@ -101,6 +102,7 @@ impl Lowering<'_> {
             Op::Attention => self.attention(l),
             Op::ShortConv => self.short_conv(l),
             Op::GatedDelta => self.gated_delta(l),
+            Op::Mamba2 => self.mamba2(l),
         }
     }
 

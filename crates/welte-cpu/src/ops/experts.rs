@@ -6,7 +6,10 @@ use super::{Bytes, FloatRows, Floats, activate_and_multiply};
 use crate::kernels::Kernel;
 use std::ops::Range;
 
-/// Chooses the best experts by softmax, with their shares.
+/// The most experts that [`Route`] can choose from: it scores them in an array on the stack.
+pub(crate) const MOST_EXPERTS: usize = 1024;
+
+/// Chooses the best experts, with their shares.
 pub(crate) struct Route {
     pub(crate) x: FloatRows,
     pub(crate) y: FloatRows,
@@ -16,12 +19,24 @@ pub(crate) struct Route {
     pub(crate) scale: f32,
     /// A factor per expert, if any.
     pub(crate) scales: Floats,
+    /// Scores are sigmoids; otherwise they are shares of a softmax.
+    pub(crate) sigmoid: bool,
+    /// Added to the scores for the choice.
+    pub(crate) bias: Floats,
+    pub(crate) groups: usize,
+    pub(crate) used_groups: usize,
+    /// A group is rated by its best expert, or by its two best.
+    pub(crate) group_top: usize,
 }
 
 impl Route {
     /// # Safety
     /// See `super`.
     pub(crate) unsafe fn run(&self, row: usize) {
+        if self.sigmoid || self.groups > 1 || !self.bias.0.is_null() {
+            // SAFETY: promised by the caller.
+            return unsafe { self.run_scored(row) };
+        }
         // SAFETY: both rows lie in their buffers, and are apart.
         let (x, y) = unsafe {
             (
@@ -42,11 +57,96 @@ impl Route {
             true => shares.iter().sum(),
             false => x.iter().map(|x| (x - largest).exp()).sum(),
         };
+        self.scale_shares(ids, shares, sum);
+    }
+}
+
+impl Route {
+    /// The choice by scores.
+    ///
+    /// # Safety
+    /// See `super`.
+    unsafe fn run_scored(&self, row: usize) {
+        // SAFETY: both rows lie in their buffers, and are apart; the bias has a value for each expert.
+        let (x, y, bias) = unsafe {
+            (
+                self.x.row(row, self.experts),
+                self.y.row_mut(row, 2 * self.used),
+                self.bias.get(self.experts),
+            )
+        };
+        let mut choice = [0.0; MOST_EXPERTS];
+        let choice = &mut choice[..self.experts];
+        let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let all: f32 = match self.sigmoid {
+            true => 1.0,
+            false => x.iter().map(|x| (x - largest).exp()).sum(),
+        };
+        let score = |x: f32| match self.sigmoid {
+            true => 1.0 / (1.0 + (-x).exp()),
+            false => (x - largest).exp() / all,
+        };
+        for (choice, x) in choice.iter_mut().zip(x) {
+            *choice = score(*x);
+        }
+        for (choice, bias) in choice.iter_mut().zip(bias.unwrap_or(&[])) {
+            *choice += bias;
+        }
+        if bias.is_none() && self.groups == 1 {
+            // Scores may round different logits to the same value.
+            choice.copy_from_slice(x);
+        }
+        self.close_groups(choice);
+        let (ids, shares) = y.split_at_mut(self.used);
+        let mut before = usize::MAX;
+        for (id, share) in ids.iter_mut().zip(&mut *shares) {
+            let next = best_after(choice, before);
+            *id = f32::from_bits(next as u32);
+            *share = score(x[next]);
+            before = next;
+        }
+        let sum = match self.renormalise {
+            true => shares.iter().sum::<f32>().max(1e-20),
+            false => 1.0,
+        };
+        self.scale_shares(ids, shares, sum);
+    }
+
+    /// Divides the shares by their sum, and multiplies them by the factors of all experts and of each.
+    fn scale_shares(&self, ids: &[f32], shares: &mut [f32], sum: f32) {
         // SAFETY: there is a factor for every expert.
         let scales = unsafe { self.scales.get(self.experts) };
         for (id, share) in ids.iter().zip(shares) {
             let own = scales.map_or(1.0, |scales| scales[id.to_bits() as usize]);
             *share = *share / sum * (self.scale * own);
+        }
+    }
+
+    /// Makes the experts of all but the best groups come last.
+    fn close_groups(&self, choice: &mut [f32]) {
+        if self.groups == 1 {
+            return;
+        }
+        let size = self.experts / self.groups;
+        let mut ratings = [0.0; MOST_EXPERTS];
+        let ratings = &mut ratings[..self.groups];
+        for (rating, group) in ratings.iter_mut().zip(choice.chunks(size)) {
+            let best = best_after(group, usize::MAX);
+            *rating = match self.group_top {
+                1 => group[best],
+                _ => group[best] + group[best_after(group, best)],
+            };
+        }
+        let mut open = 0u64;
+        let mut before = usize::MAX;
+        for _ in 0..self.used_groups {
+            before = best_after(ratings, before);
+            open |= 1 << before;
+        }
+        for (index, group) in choice.chunks_mut(size).enumerate() {
+            if open & 1 << index == 0 {
+                group.fill(f32::NEG_INFINITY);
+            }
         }
     }
 }

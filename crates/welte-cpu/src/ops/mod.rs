@@ -15,6 +15,8 @@ pub(crate) mod basic;
 pub(crate) mod cache;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;
+pub(crate) mod heads;
+pub(crate) mod mamba2;
 pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;
 pub(crate) mod output_rows;

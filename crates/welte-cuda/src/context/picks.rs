@@ -39,6 +39,7 @@ impl CudaContext {
             outputs.len()
         };
         self.last = (pass, count);
+        self.stays = true;
         self.cancel_word.set_flag(0);
         loop {
             self.upload_samplers(picks)?;
@@ -68,8 +69,6 @@ impl CudaContext {
             let mut parts = picks.chunks(most).zip(tokens.chunks_mut(most));
             parts.try_for_each(|(picks, tokens)| self.pick(picks, tokens))?;
         }
-        // The host has no outputs.
-        self.last = (pass, 0);
         Ok(())
     }
 

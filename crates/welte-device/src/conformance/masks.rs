@@ -157,9 +157,10 @@ pub fn masks_of_guesses(device: &dyn Device, _oracle: &dyn Device) {
             let mut agrees = true;
             for nth in 1..=count {
                 let position = row.position + 1;
-                let mask = match n.below(8) {
+                let mask = match n.below(16) {
                     0 => vec![0],
-                    _ => random_mask(n, vocab),
+                    1 => random_mask(n, vocab),
+                    _ => (0..vocab.div_ceil(32)).map(|_| n.next() as u32).collect(),
                 };
                 let only = n.below(vocab);
                 let allowed = |token: u32| match nth % 3 {
@@ -185,7 +186,7 @@ pub fn masks_of_guesses(device: &dyn Device, _oracle: &dyn Device) {
                 } else {
                     NO_TOKEN
                 };
-                let guess = match n.below(6) {
+                let guess = match n.below(12) {
                     0 => n.below(vocab),
                     _ => token,
                 };
@@ -216,7 +217,7 @@ pub fn masks_of_guesses(device: &dyn Device, _oracle: &dyn Device) {
         done.expect("a valid step");
         assert_eq!(tokens, wanted, "turn {turn}: {picks:?}");
     }
-    assert!(whole > 10 && none > 5, "{whole} {none}");
+    assert!(whole > 20 && none > 5, "{whole} {none}");
 }
 
 fn cold() -> Sampling {

@@ -17,6 +17,18 @@ pub enum Family {
     Gemma4(Gemma4),
     /// Experts, attention sinks, biases on all matrices; a window in every second layer.
     GptOss,
+    /// The gated delta rule in three of four layers, gated attention in the others.
+    Qwen35,
+}
+
+/// The layers with the gated delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct DeltaShape {
+    pub key_heads: usize,
+    pub heads: usize,
+    /// Elements of a key and of a value.
+    pub dim: usize,
 }
 
 /// The sizes that only Gemma 4 has.
@@ -66,6 +78,7 @@ pub struct Shape {
     pub context: usize,
     /// Window of windowed layers, in positions.
     pub window: usize,
+    pub delta: DeltaShape,
     /// The output matrix is the token embedding.
     pub tied: bool,
     pub rope_base: f32,
@@ -74,7 +87,9 @@ pub struct Shape {
 }
 
 /// The names of shapes.
-pub const NAMES: [&str; 15] = [
+pub const NAMES: [&str; 17] = [
+    "qwen3.5-4b",
+    "qwen3.5-small",
     "qwen3-0.6b",
     "qwen3-4b",
     "qwen3-8b",
@@ -106,6 +121,7 @@ const fn qwen3(layers: usize, dim: usize, heads: usize, ffn: usize, tied: bool) 
         vocab: 151_936,
         context: 40_960,
         window: 0,
+        delta: SMALL_DELTA,
         tied,
         rope_base: 1e6,
         norm_epsilon: 1e-6,
@@ -134,6 +150,7 @@ const fn llama3(
         vocab: 128_256,
         context: 131_072,
         window: 0,
+        delta: SMALL_DELTA,
         tied,
         rope_base: 5e5,
         norm_epsilon: 1e-5,
@@ -145,6 +162,13 @@ const fn llama3(
         }),
     }
 }
+
+/// Heads that fit `TINY`.
+const SMALL_DELTA: DeltaShape = DeltaShape {
+    key_heads: 2,
+    heads: 4,
+    dim: 32,
+};
 
 /// For tests and examples: loads immediately.
 const TINY: Shape = Shape {
@@ -160,6 +184,7 @@ const TINY: Shape = Shape {
     vocab: 1024,
     context: 4096,
     window: 128,
+    delta: SMALL_DELTA,
     tied: true,
     rope_base: 1e4,
     norm_epsilon: 1e-5,
@@ -172,6 +197,21 @@ const MIXTURE: Shape = Shape {
     experts: 128,
     used: 8,
     ..qwen3(48, 2048, 32, 768, false)
+};
+
+const QWEN35: Shape = Shape {
+    family: Family::Qwen35,
+    kv_heads: 4,
+    head_dim: 256,
+    vocab: 248_320,
+    context: 262_144,
+    rope_base: 1e7,
+    delta: DeltaShape {
+        key_heads: 16,
+        heads: 32,
+        dim: 128,
+    },
+    ..qwen3(32, 2560, 16, 9216, true)
 };
 
 const GPT_OSS: Shape = Shape {
@@ -187,6 +227,7 @@ const GPT_OSS: Shape = Shape {
     vocab: 201_088,
     context: 131_072,
     window: 128,
+    delta: SMALL_DELTA,
     tied: false,
     rope_base: 1.5e5,
     norm_epsilon: 1e-5,
@@ -216,6 +257,7 @@ const GEMMA4_E4B: Shape = Shape {
     rope_base: 1e6,
     norm_epsilon: 1e-6,
     scaling: None,
+    delta: SMALL_DELTA,
 };
 
 impl Shape {
@@ -226,6 +268,13 @@ impl Shape {
             "qwen3-4b" => qwen3(36, 2560, 32, 9728, true),
             "qwen3-8b" => qwen3(36, 4096, 32, 12_288, false),
             "qwen3-30b-a3b" => MIXTURE,
+            "qwen3.5-4b" => QWEN35,
+            // The same layers, but fewer; the smaller vocabulary keeps the head's share of the work.
+            "qwen3.5-small" => Shape {
+                layers: 4,
+                vocab: 32_000,
+                ..QWEN35
+            },
             // The same experts in fewer layers; the smaller vocabulary keeps the head's share of the work.
             "qwen3-moe-small" => Shape {
                 layers: 5,
@@ -245,6 +294,7 @@ impl Shape {
                 vocab: 262_144,
                 context: 32_768,
                 window: 512,
+                delta: SMALL_DELTA,
                 tied: true,
                 rope_base: 1e6,
                 norm_epsilon: 1e-6,
@@ -312,13 +362,14 @@ impl Shape {
                     "qwen3" => Family::Qwen3,
                     "qwen3moe" => Family::Qwen3Moe,
                     "gemma3" => Family::Gemma3,
+                    "qwen35" => Family::Qwen35,
                     "gpt-oss" => {
                         self.tied = false;
                         Family::GptOss
                     }
                     _ => {
                         return Err(format!(
-                            "arch={value}: expected llama, qwen2, qwen3, qwen3moe, gemma3 or gpt-oss"
+                            "arch={value}: expected llama, qwen2, qwen3, qwen3moe, qwen35, gemma3 or gpt-oss"
                         ));
                     }
                 }
@@ -403,7 +454,21 @@ impl Shape {
             Family::Gemma3 => "gemma3",
             Family::Gemma4(_) => "gemma4",
             Family::GptOss => "gpt-oss",
+            Family::Qwen35 => "qwen35",
         }
+    }
+
+    /// Every so many layers, one has attention; the others have the gated delta rule.
+    pub(super) fn interval(&self) -> usize {
+        match self.family {
+            Family::Qwen35 => self.layers.clamp(1, 4),
+            _ => 1,
+        }
+    }
+
+    /// True if the layer has the gated delta rule.
+    pub(super) fn is_delta(&self, layer: usize) -> bool {
+        !(layer + 1).is_multiple_of(self.interval())
     }
 
     /// True if feed-forward parts are experts.

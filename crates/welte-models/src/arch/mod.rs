@@ -2,13 +2,18 @@
 
 mod apertus;
 mod cohere2;
+mod deepseek2;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
 mod gemma;
 mod gemma4;
+mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod hunyuan;
+mod lfm2;
 mod llama;
 mod ministral3;
 mod mixtral;
@@ -17,6 +22,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_next;
 mod seed_oss;
 mod smollm3;
 mod starcoder2;
@@ -51,11 +57,15 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 22] = [
+const ALL: [&Architecture; 29] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &qwen3_moe::QWEN3_MOE,
+    &qwen3_next::QWEN3_NEXT,
+    &qwen3_next::QWEN3_5,
+    &lfm2::LFM2,
+    &granite_hybrid::GRANITE_HYBRID,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,
@@ -74,6 +84,9 @@ const ALL: [&Architecture; 22] = [
     &hunyuan::HUNYUAN,
     &apertus::APERTUS,
     &granite::GRANITE,
+    &glm4_moe::GLM4_MOE,
+    &ernie4_5_moe::ERNIE4_5_MOE,
+    &deepseek2::DEEPSEEK2,
 ];
 
 /// The names of supported architectures in checkpoints.
@@ -94,6 +107,10 @@ impl Architecture {
             Dialect::Gguf => &self.gguf_names,
             Dialect::HuggingFace => &self.hugging_face_names,
         }
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = &'static Architecture> {
+        ALL.into_iter()
     }
 
     /// The architecture with this name in a [`ModelSpec`].

@@ -1,5 +1,6 @@
 //! The compiler and the matcher of llguidance, behind the few calls that the engine makes.
 
+use super::form::Controls;
 use super::{Constraint, Source};
 use crate::Error;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -22,6 +23,7 @@ const LEXER_STATES: usize = 50_000;
 pub(crate) struct Grammars {
     factory: ParserFactory,
     ends: Vec<u32>,
+    controls: Controls,
 }
 
 /// The vocabulary for the matcher.
@@ -82,10 +84,14 @@ impl Grammars {
         let words: Vec<Vec<u8>> = (0..vocab)
             .map(|token| match (token as usize) < tokenizer.vocab_size() {
                 true if !tokenizer.is_control(token) => tokenizer.token_bytes(token).to_vec(),
-                // Never part of an answer, except for end tokens.
+                // No text. A form may name them by number.
                 _ => Vec::new(),
             })
             .collect();
+        let controls = (0..vocab.min(tokenizer.vocab_size() as u32))
+            .filter(|token| tokenizer.is_control(*token))
+            .map(|token| (tokenizer.token_text(token).to_string(), token));
+        let controls = Controls::new(controls.collect());
         let trie = TokTrie::from(&TokRxInfo::new(vocab, end), &words).with_eos_tokens(&ends);
         let tokenizer = tokenizer.clone();
         let environment: TokEnv = Arc::new(Vocabulary { trie, tokenizer });
@@ -104,12 +110,16 @@ impl Grammars {
         limits.step_max_items = STEP_ITEMS;
         limits.max_lexer_states = LEXER_STATES;
         limits.verbose_errors = false;
-        Ok(Grammars { factory, ends })
+        Ok(Grammars {
+            factory,
+            ends,
+            controls,
+        })
     }
 
     /// Compiles a constraint. `forces`: find tokens without an alternative, so that these need not be chosen.
     pub(crate) fn compile(&self, constraint: &Constraint, forces: bool) -> Result<Matching, Error> {
-        let grammar = match constraint.source()? {
+        let grammar = match constraint.source(&self.controls)? {
             Source::Schema(schema) => GrammarWithLexer::from_json_schema(schema),
             Source::Regex(regex) => GrammarWithLexer::from_regex(&regex),
             Source::Lark(lark) => GrammarWithLexer::from_lark(lark),
@@ -257,6 +267,10 @@ mod tests {
             Constraint::JsonSchema(json!({"type": "array", "items": item, "minItems": 100})),
             Constraint::Json,
             Constraint::Regex("[a-z0-9 ]{1000,}".into()),
+            Constraint::Until {
+                mark: "</think>".into(),
+                without: vec!["<tool_call>".into()],
+            },
             Constraint::grammar("root ::= ([a-z]+ \" \" [0-9]{1,3} \"\\n\"){100,}".into()),
         ] {
             let begun = Instant::now();

@@ -28,7 +28,7 @@ impl Scheduler {
         self.check_guesses();
         let longest = self.rows_of_guesses();
         let drafting = begun.elapsed();
-        if let Err(error) = self.step_over_guesses(context) {
+        if let Err(error) = self.step_and_sample(context) {
             return self.fault(context, error).map(|()| 0);
         }
         let verifying = begun.elapsed() - drafting;
@@ -77,21 +77,6 @@ impl Scheduler {
             sequence.planned = guessed.len() + 1;
         }
         longest
-    }
-
-    /// Runs the planned rows and chooses a token for each. Probabilities need the rows' logits.
-    fn step_over_guesses(&mut self, context: &mut dyn Context) -> Result<(), welte_device::Error> {
-        let logits = self.wants_logprobs();
-        let pass = self.decode.index;
-        let (rows, picks, chosen) = (&self.rows, &self.picks, &mut self.chosen);
-        chosen.clear();
-        chosen.resize(picks.len(), 0);
-        if logits {
-            context.step(pass, rows, &[])?;
-            context.sample(picks, chosen)
-        } else {
-            context.step_and_sample(pass, rows, &[], picks, chosen)
-        }
     }
 
     /// Asks for the probabilities of the tokens that follow right guesses, where they are wanted.
