@@ -78,6 +78,8 @@ const SOURCES: &[(&str, &str)] = sources![
     "persistent/start.cuh",
     "persistent/stream.cuh",
     "persistent/tile.cuh",
+    "persistent/tensor.cuh",
+    "persistent/rows_tensor.cuh",
     "prepare.cu",
     "ptx.cuh",
     "quantise.cuh",
