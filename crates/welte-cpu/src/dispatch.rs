@@ -2,8 +2,13 @@
 #![allow(unsafe_code)]
 
 use crate::ops::attention::Attention;
-use crate::ops::basic::{self, ActMul, Add, Bias, Embed, Norm, Scale};
+use crate::ops::basic::{
+    self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
+};
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
+use crate::ops::gated_delta::GatedDelta;
+use crate::ops::heads::HeadsMatmul;
+use crate::ops::mamba2::Mamba2;
 use crate::ops::matmul::{Matmul, Prepare};
 use crate::ops::output_rows::{Pool, SelectRows};
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
@@ -36,6 +41,10 @@ pub(crate) enum Phase {
     Angles(RopeTable),
     Embed(Embed),
     Norm(Norm),
+    LayerNorm(LayerNorm),
+    HeadsMatmul(HeadsMatmul),
+    PositionScale(PositionScale),
+    Act(Act),
     Prepare(Prepare),
     Matmul(Matmul),
     Bias(Bias),
@@ -46,7 +55,10 @@ pub(crate) enum Phase {
     /// Merges the partial results of the attention phase before it, if that was split.
     Merge(Attention),
     ShortConv(ShortConv),
+    GatedDelta(GatedDelta),
+    Mamba2(Mamba2),
     ActMul(ActMul),
+    Gate(Gate),
     Add(Add),
     Scale(Scale),
     SelectRows(SelectRows),
@@ -111,6 +123,9 @@ impl Phase {
                 None => 0,
             },
             Phase::ShortConv(p) => p.chunks(),
+            Phase::HeadsMatmul(p) => p.chunks(rows),
+            Phase::GatedDelta(p) => p.chunks(),
+            Phase::Mamba2(p) => p.chunks(),
             Phase::ExpertsMatmul(p) => p.chunks(rows),
             Phase::Group(..) => 1,
             Phase::Scan(p) => p.chunks(state, rows),
@@ -132,12 +147,19 @@ impl Phase {
                 Phase::Angles(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Embed(p) => some.for_each(|row| p.run(row)),
                 Phase::Norm(p) => some.for_each(|row| p.run(row)),
+                Phase::LayerNorm(p) => some.for_each(|row| p.run(row)),
+                Phase::HeadsMatmul(p) => p.run(rows, chunk),
+                Phase::PositionScale(p) => some.for_each(|row| p.run(state, row)),
+                Phase::Act(p) => some.for_each(|row| p.run(row)),
                 Phase::Prepare(p) => some.for_each(|row| p.run(row, scratch)),
                 Phase::Bias(p) => some.for_each(|row| p.run(row)),
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
                 Phase::ShortConv(p) => p.run(state, rows, chunk),
+                Phase::GatedDelta(p) => p.run(state, rows, chunk),
+                Phase::Mamba2(p) => p.run(state, rows, chunk),
                 Phase::ActMul(p) => some.for_each(|row| p.run(row)),
+                Phase::Gate(p) => some.for_each(|row| p.run(row)),
                 Phase::Add(p) => some.for_each(|row| p.run(row)),
                 Phase::Scale(p) => some.for_each(|row| p.run(row)),
                 Phase::SelectRows(p) => some.for_each(|output| p.run(state, output)),

@@ -85,6 +85,8 @@ pub struct CudaContext {
     serial: u32,
     /// Pass and number of output rows of the last step.
     last: (usize, usize),
+    /// They are in device memory only.
+    stays: bool,
     replay: Replay,
     profile: Option<Vec<Profile>>,
     last_step: Timeline,
@@ -202,6 +204,7 @@ impl CudaContext {
             picked: Vec::with_capacity(decode_rows),
             serial: 0,
             last: (DECODE, 0),
+            stays: false,
             replay: Replay::Launches,
             profile: None,
             last_step: Timeline::default(),
@@ -308,6 +311,7 @@ impl CudaContext {
             self.clear_rows_fault()?;
         }
         self.last = (pass, count);
+        self.stays = false;
         let ready = &self.passes[pass];
         let (source, values) = (ready.result, count * ready.width as usize);
         loop {
@@ -344,7 +348,7 @@ impl CudaContext {
     ) -> Result<(), Error> {
         let sizes = &self.loaded.sizes;
         let step_rows = sizes.step_rows as usize;
-        let head = |live: usize| [live as u32, 0, 0, 0, 0, 0, 0, 0];
+        let head = |live: usize| [live as u32, 0, 0, left, 0, 0, 0, 0];
         let image = &mut self.step_image;
         image[..STEP_HEAD].copy_from_slice(bytes_of(&head(outputs.len())));
         image[STEP_HEAD..][..size_of_val(outputs)].copy_from_slice(bytes_of_all(outputs));

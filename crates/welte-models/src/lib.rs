@@ -1,7 +1,7 @@
 //! Model specs, and the one forward pass for all of them.
 //!
 //! [`spec`] reads a checkpoint's metadata into a [`ModelSpec`]. [`compile`] turns it into a [`welte_table::Program`]
-//! with one table per pass. Neither reads weights, except a few rope factors.
+//! with one table per pass. Neither reads weights, except a few rope factors and decays.
 
 mod arch;
 mod compile;
@@ -11,9 +11,14 @@ mod keys;
 mod names;
 mod rope;
 mod spec;
+mod survey;
 mod weights;
 
 pub use arch::supported;
 pub use compile::{CompileOptions, compile};
 pub use error::Error;
-pub use spec::{Act, Biases, Experts, LayerRope, ModelSpec, QkNorm, Rope, Scaling, spec};
+pub use spec::{
+    Act, Biases, Delta, Experts, Groups, Latent, LayerKind, LayerRope, Mamba, ModelSpec, NormKind,
+    PositionScale, QkNorm, Rope, Scaling, Scoring, SharedExpert, spec,
+};
+pub use survey::{Nearest, Pattern, Survey, survey};

@@ -18,6 +18,10 @@ pub enum Act {
     Gelu,
     /// `g * sigmoid(1.702 g) * (u + 1)` with clamped gate `g` and up `u`.
     Clamped,
+    /// `relu(x)^2`, without a gate only.
+    Relu2,
+    /// xIELU, without a gate only. Its constants are weights of each layer.
+    Xielu,
 }
 
 impl Act {
@@ -32,6 +36,8 @@ impl Act {
             Act::GeluTanh => "GELU by tanh",
             Act::Gelu => "GELU",
             Act::Clamped => "clamped SiLU",
+            Act::Relu2 => "squared ReLU",
+            Act::Xielu => "xIELU",
         }
     }
 }
@@ -110,6 +116,27 @@ pub enum LayerRope {
     Local,
 }
 
+/// The norm of the stream of hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// RMS norm.
+    Rms,
+    /// Layer norm.
+    Layer {
+        /// It adds a bias.
+        bias: bool,
+    },
+}
+
+/// Queries grow with their position: by `1 + beta * ln(1 + floor(position / original))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PositionScale {
+    /// How fast.
+    pub beta: f32,
+    /// The original context, in positions.
+    pub original: u32,
+}
+
 /// The norm of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
@@ -119,6 +146,26 @@ pub enum QkNorm {
     Head,
     /// Over all heads of a row together.
     Row,
+}
+
+/// How experts are scored by their logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scoring {
+    /// Softmax over all experts.
+    Softmax,
+    /// The sigmoid of each.
+    Sigmoid,
+}
+
+/// Experts in groups of one size. Tokens use experts of the best groups only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// The number of groups.
+    pub count: u32,
+    /// Groups used per token.
+    pub used: u32,
+    /// A group is rated by the sum of its best experts, this many.
+    pub top: u32,
 }
 
 /// A mixture of experts as feed-forward part.
@@ -134,6 +181,132 @@ pub struct Experts {
     pub renormalise: bool,
     /// Factor of the shares.
     pub scale: f32,
+    /// The scores.
+    pub scoring: Scoring,
+    /// A bias is added to the scores for the choice.
+    pub choice_bias: bool,
+    /// The groups, if there are several.
+    pub groups: Option<Groups>,
+    /// An expert that every token uses, if any.
+    pub shared: Option<SharedExpert>,
+}
+
+/// The expert that every token uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpert {
+    /// Its width.
+    pub ffn: u32,
+    /// Its output is scaled by a sigmoid gate of its own.
+    pub gated: bool,
+}
+
+/// Attention over latents, from which keys and values of all heads are made. The cache holds one latent and one rotated key
+/// per position: [`ModelSpec::head_dim`] values of one head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Size of the latent of queries, if they have one.
+    pub query_rank: Option<u32>,
+    /// Size of the latent.
+    pub rank: u32,
+    /// Rotated elements of a query, and of the key that all heads share.
+    pub rope: u32,
+    /// Elements of a query and of a key that are not rotated.
+    pub plain: u32,
+    /// Elements of a head's value.
+    pub value: u32,
+}
+
+impl Latent {
+    /// Elements of a query.
+    pub fn query(&self) -> u32 {
+        self.plain + self.rope
+    }
+
+    /// Elements of a position in the cache: the rotated part of the key, then the latent.
+    pub fn width(&self) -> u32 {
+        self.rope + self.rank
+    }
+}
+
+/// What mixes positions in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerKind {
+    /// Attention.
+    Attention,
+    /// A short convolution, then the gated delta rule.
+    Delta,
+    /// A short convolution between two gates.
+    Conv,
+    /// A short convolution, then the state space model of Mamba-2.
+    Mamba,
+}
+
+/// The layers with the gated delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// Heads of queries and keys.
+    pub key_heads: u32,
+    /// Heads of values.
+    pub heads: u32,
+    /// Elements of a query and of a key.
+    pub key_dim: u32,
+    /// Elements of a value.
+    pub value_dim: u32,
+    /// Taps of the convolution over queries, keys and values.
+    pub taps: u32,
+    /// Value head `h` has key head `h % key_heads`; otherwise neighbours share a key head.
+    pub tiled: bool,
+}
+
+/// The layers with the state space model of Mamba-2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mamba {
+    /// Groups of heads that share keys and queries.
+    pub groups: u32,
+    /// Heads.
+    pub heads: u32,
+    /// Elements of a key and of a query.
+    pub key_dim: u32,
+    /// Elements of a head's input.
+    pub value_dim: u32,
+    /// Taps of the convolution over inputs, keys and queries.
+    pub taps: u32,
+    /// The convolution has a bias.
+    pub bias: bool,
+}
+
+impl Mamba {
+    /// Values of a row of the result.
+    pub(crate) fn values(&self) -> u32 {
+        self.heads * self.value_dim
+    }
+
+    /// Channels of the convolution: inputs, keys and queries.
+    pub(crate) fn channels(&self) -> u32 {
+        self.values() + 2 * self.groups * self.key_dim
+    }
+
+    /// Floats of a row of all projections: the gate, the channels, a time step of every head.
+    pub(crate) fn width(&self) -> u32 {
+        self.values() + self.channels() + self.heads
+    }
+}
+
+impl Delta {
+    /// Values of a row of the result.
+    pub(crate) fn values(&self) -> u32 {
+        self.heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub(crate) fn channels(&self) -> u32 {
+        2 * self.key_heads * self.key_dim + self.values()
+    }
+
+    /// Floats of a row of all projections: the channels, the gate, b and a of every head.
+    pub(crate) fn width(&self) -> u32 {
+        self.channels() + self.values() + 2 * self.heads
+    }
 }
 
 /// The matrices with a bias.
@@ -147,6 +320,7 @@ pub struct Biases {
     pub gate: bool,
     pub up: bool,
     pub down: bool,
+    pub head: bool,
     pub router: bool,
     /// Gate, up and down of the experts.
     pub experts: bool,
@@ -159,6 +333,16 @@ pub struct ModelSpec {
     pub architecture: String,
     /// Layers.
     pub layers: u32,
+    /// Layers of the checkpoint after those, which guess tokens ahead. They are not computed.
+    pub draft_layers: u32,
+    /// What mixes positions in each layer.
+    pub layer_kinds: Vec<LayerKind>,
+    /// The layers with the gated delta rule, if any.
+    pub delta: Option<Delta>,
+    /// Taps of the convolutions between gates; 0 without such layers.
+    pub conv_taps: u32,
+    /// The layers with the state space model, if any.
+    pub mamba: Option<Mamba>,
     /// Width of the residual stream.
     pub dim: u32,
     /// Query heads.
@@ -179,8 +363,18 @@ pub struct ModelSpec {
     pub context: u32,
     /// The epsilon of every norm.
     pub eps: f32,
+    /// The norm of the stream.
+    pub norm: NormKind,
     /// Activation.
     pub act: Act,
+    /// The feed-forward part multiplies the activation of a gate. Otherwise it is `down(act(up(x)))`.
+    pub gated: bool,
+    /// Constants of each layer's xIELU: those of the op `act`.
+    pub xielu: Vec<[f32; 4]>,
+    /// Attention and feed-forward parts read the same norm.
+    pub parallel: bool,
+    /// Factor of what attention and feed-forward parts add to the stream.
+    pub residual_scale: f32,
     /// Rope.
     pub rope: Rope,
     /// Rope of layers with an attention window, if different.
@@ -189,6 +383,12 @@ pub struct ModelSpec {
     pub layer_ropes: Vec<LayerRope>,
     /// The norm of queries and keys.
     pub qk_norm: QkNorm,
+    /// Attention over latents, if any. [`ModelSpec::kv_heads`] is then 1.
+    pub latent: Option<Latent>,
+    /// Queries and keys are normed after rope.
+    pub qk_norm_late: bool,
+    /// How queries grow with the position.
+    pub position_scale: Option<PositionScale>,
     /// Attention and feed-forward parts norm their input.
     pub pre_norm: bool,
     /// Attention and feed-forward parts norm their output before it is added.
@@ -207,6 +407,8 @@ pub struct ModelSpec {
     pub attention_scale: f32,
     /// Each head has an attention sink.
     pub sinks: bool,
+    /// The output of attention is scaled by a sigmoid gate for each value.
+    pub attention_gate: bool,
     /// Soft cap of the attention scores; 0 is none.
     pub attention_softcap: f32,
     /// Factor of the logits.
@@ -216,11 +418,11 @@ pub struct ModelSpec {
 }
 
 // Real models stay far below these bounds. Values within them never overflow 64 bits or exhaust memory.
-const MOST_LAYERS: u32 = 1024;
-const MOST_HEADS: u32 = 1024;
-const MOST_HEAD_DIM: u32 = 1024;
+pub(crate) const MOST_LAYERS: u32 = 1024;
+pub(crate) const MOST_HEADS: u32 = 1024;
+pub(crate) const MOST_HEAD_DIM: u32 = 1024;
 const MOST_DIM: u32 = 1 << 16;
-const MOST_FFN: u32 = 1 << 20;
+pub(crate) const MOST_FFN: u32 = 1 << 20;
 const MOST_EXPERTS: u32 = 1024;
 const MOST_VOCAB: u32 = 1 << 22;
 const MOST_CONTEXT: u32 = 1 << 30;
@@ -228,7 +430,16 @@ const MOST_CONTEXT: u32 = 1 << 30;
 /// Reads the spec from a checkpoint's metadata and its list of tensors.
 pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let (arch, said) = Architecture::of(checkpoint)?;
-    let keys = Keys::new(checkpoint, &said);
+    read(checkpoint, arch, &said)
+}
+
+/// Reads a checkpoint that calls its architecture `said` as this architecture.
+pub(crate) fn read(
+    checkpoint: &dyn Checkpoint,
+    arch: &'static Architecture,
+    said: &str,
+) -> Result<ModelSpec, Error> {
+    let keys = Keys::new(checkpoint, said);
     let names = arch.names(checkpoint.dialect());
     let size = |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), default, most);
 
@@ -253,30 +464,50 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
             format!("is {kv_heads}, which does not divide {heads} heads"),
         ));
     }
-    let head_dim = size(
-        "attention.key_length",
-        "head_dim",
-        Some(dim / heads),
-        MOST_HEAD_DIM,
-    )?;
+    // With latents, `finish` reads the sizes of heads.
+    let latent = keys.name("attention.kv_lora_rank", "kv_lora_rank");
+    let latent = keys.value(&latent).is_some();
+    let head_dim = match latent {
+        true => size(
+            "rope.dimension_count",
+            "qk_rope_head_dim",
+            None,
+            MOST_HEAD_DIM,
+        )?,
+        false => size(
+            "attention.key_length",
+            "head_dim",
+            Some(dim / heads),
+            MOST_HEAD_DIM,
+        )?,
+    };
     let value_key = keys.name("attention.value_length", "head_dim");
-    if keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
+    if !latent && keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
         return Err(keys.error(
             &value_key,
             format!("differs from the key size {head_dim}, which is not supported"),
         ));
     }
-    let ffn = size("feed_forward_length", "intermediate_size", None, MOST_FFN)?;
+    // Models with experts in every layer may lack the key.
+    let expert = keys.name("expert_feed_forward_length", "moe_intermediate_size");
+    let ffn = size(
+        "feed_forward_length",
+        "intermediate_size",
+        keys.u32(&expert)?,
+        MOST_FFN,
+    )?;
     let context = size(
         "context_length",
         "max_position_embeddings",
         None,
         MOST_CONTEXT,
     )?;
-    let eps_key = keys.name("attention.layer_norm_rms_epsilon", "rms_norm_eps");
-    let eps = keys.positive(&eps_key, (!keys.is_gguf()).then_some(1e-6))?;
+    let eps = epsilon(&keys)?;
     let vocab = vocabulary(&keys, &weight(names.embed, 0))?;
-    let rot = rotated(&keys, head_dim)?;
+    let rot = match latent {
+        true => head_dim,
+        false => rotated(&keys, head_dim)?,
+    };
     let has = |name: String| {
         let name = resolve(checkpoint, &name);
         checkpoint.tensor(&name).is_some()
@@ -289,21 +520,34 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let mut spec = ModelSpec {
         architecture: arch.name.into(),
         layers,
+        draft_layers: 0,
+        layer_kinds: vec![LayerKind::Attention; layers as usize],
+        delta: None,
+        conv_taps: 0,
+        mamba: None,
         dim,
         heads,
         kv_heads,
         head_dim,
         ffn,
-        experts: experts(&keys, arch, &said)?,
+        experts: experts(&keys, arch, said)?,
         expert_layers: Vec::new(),
         vocab,
         context,
         eps: eps as f32,
+        norm: NormKind::Rms,
         act: activation(&keys)?,
+        gated: true,
+        xielu: Vec::new(),
+        parallel: false,
+        residual_scale: 1.0,
         rope: rope::read(&keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
         local_rope: None,
         layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
+        latent: None,
+        qk_norm_late: false,
+        position_scale: None,
         pre_norm: true,
         post_norm: false,
         norm_add: 0.0,
@@ -315,6 +559,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
             gate: has(bias(names.gate, 0)),
             up: has(bias(names.up, 0)),
             down: has(bias(names.down, 0)),
+            head: false,
             router: false,
             experts: false,
         },
@@ -323,6 +568,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         windows: (arch.windows)(&keys, layers)?,
         attention_scale: 1.0 / (head_dim as f32).sqrt(),
         sinks: false,
+        attention_gate: false,
         attention_softcap: 0.0,
         logit_scale: 1.0,
         logit_softcap: 0.0,
@@ -334,7 +580,12 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
 
 /// The experts, if the checkpoint has any.
 fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Experts>, Error> {
-    let hf = ["num_local_experts", "num_experts"];
+    let hf = [
+        "num_local_experts",
+        "num_experts",
+        "n_routed_experts",
+        "moe_num_experts",
+    ];
     let hf = hf.iter().find(|k| keys.value(k).is_some());
     let key = keys.name("expert_count", hf.unwrap_or(&"num_experts"));
     if keys.u32(&key)?.unwrap_or(0) == 0 {
@@ -347,7 +598,9 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ));
     }
     let count = keys.size(&key, None, MOST_EXPERTS)?;
-    let used_key = keys.name("expert_used_count", "num_experts_per_tok");
+    let hf = ["num_experts_per_tok", "moe_k"];
+    let hf = hf.iter().find(|k| keys.value(k).is_some());
+    let used_key = keys.name("expert_used_count", hf.unwrap_or(&"num_experts_per_tok"));
     let used = keys.size(&used_key, None, count)?;
     // Some checkpoints give the width of an expert. In others it is the width of the feed-forward part.
     let own = keys.name("expert_feed_forward_length", "moe_intermediate_size");
@@ -361,7 +614,29 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ffn: keys.size(&key, None, MOST_FFN)?,
         renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
+        scoring: Scoring::Softmax,
+        choice_bias: false,
+        groups: None,
+        shared: None,
     }))
+}
+
+/// The epsilon of the norms. Configurations of models with layer norms have their own names for it.
+fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
+    let known = match keys.is_gguf() {
+        true => [
+            "attention.layer_norm_rms_epsilon",
+            "attention.layer_norm_epsilon",
+        ]
+        .map(|name| keys.name(name, ""))
+        .to_vec(),
+        false => ["rms_norm_eps", "layer_norm_eps", "norm_epsilon"]
+            .map(String::from)
+            .to_vec(),
+    };
+    let found = known.iter().find(|key| keys.value(key).is_some());
+    let key = found.or(known.first()).map_or("", String::as_str);
+    keys.positive(key, (!keys.is_gguf()).then_some(1e-6))
 }
 
 fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
@@ -418,6 +693,7 @@ fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
     }
     match keys.text("hidden_act")? {
         None | Some("silu" | "swish") => Ok(Act::Silu),
+        Some("xielu") => Ok(Act::Xielu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Act::GeluTanh),
         Some("gelu") => Ok(Act::Gelu),
         Some(_) => Err(keys.error(
@@ -428,6 +704,40 @@ fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
 }
 
 impl ModelSpec {
+    /// What mixes positions in a layer.
+    pub(crate) fn kind(&self, layer: u32) -> LayerKind {
+        let kind = self.layer_kinds.get(layer as usize).copied();
+        kind.unwrap_or(LayerKind::Attention)
+    }
+
+    /// Floats of the widest row that a mixer's first projection yields.
+    pub(crate) fn projected_width(&self) -> u32 {
+        let conv = if self.conv_taps > 0 { 3 * self.dim } else { 0 };
+        let delta = self.delta.map_or(0, |d| d.width());
+        let mamba = self.mamba.map_or(0, |m| m.width());
+        self.attention_width().max(delta).max(conv).max(mamba)
+    }
+
+    /// Channels of the widest convolution.
+    pub(crate) fn channels(&self) -> u32 {
+        let conv = if self.conv_taps > 0 { self.dim } else { 0 };
+        let mamba = self.mamba.map_or(0, |m| m.channels());
+        self.delta.map_or(0, |d| d.channels()).max(conv).max(mamba)
+    }
+
+    /// Values that a layer's mixer yields before its output matrix.
+    pub(crate) fn mixed_width(&self) -> u32 {
+        let delta = self.delta.map_or(0, |d| d.values());
+        let mamba = self.mamba.map_or(0, |m| m.values());
+        (self.heads * self.head_dim).max(delta).max(mamba)
+    }
+
+    /// Floats of a row of queries, keys and values, and of the gates of the output.
+    pub(crate) fn attention_width(&self) -> u32 {
+        let gates = u32::from(self.attention_gate) * self.heads;
+        (self.heads + 2 * self.kv_heads + gates) * self.head_dim
+    }
+
     /// The number of parameters, without biases.
     pub fn parameters(&self) -> u64 {
         let [dim, ffn, vocab] = [self.dim, self.ffn, self.vocab].map(u64::from);
@@ -440,15 +750,47 @@ impl ModelSpec {
         };
         let each = 2 * dim;
         let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm)) + qk_norms;
+        let matrices = 2 + u64::from(self.gated);
         let mixed = self.expert_layers.iter().filter(|e| **e).count() as u64;
         let mixture = self.experts.map_or(0, |e| {
-            u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim)
+            let shared = e
+                .shared
+                .map_or(0, |s| 3 * dim * u64::from(s.ffn) + dim * u64::from(s.gated));
+            u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim) + shared
         });
-        let parts = mixed * mixture + (u64::from(self.layers) - mixed) * 3 * dim * ffn;
-        u64::from(self.layers) * (2 * dim * (q + kv) + norms)
-            + parts
-            + dim * vocab * if self.tied { 1 } else { 2 }
-            + dim
+        let parts = mixed * mixture + (u64::from(self.layers) - mixed) * matrices * dim * ffn;
+        let attention = match self.latent {
+            None => 2 * dim * (q + kv),
+            Some(l) => {
+                let [width, rank, value] = [l.width(), l.rank, l.value].map(u64::from);
+                let [heads, query] = [self.heads, l.query()].map(u64::from);
+                let queries = match l.query_rank.map(u64::from) {
+                    Some(rank) => rank * (dim + 1 + heads * query),
+                    None => dim * heads * query,
+                };
+                let ups = heads * rank * (u64::from(l.plain) + value);
+                queries + dim * width + rank + ups + dim * heads * value
+            }
+        };
+        let gate = u64::from(self.attention_gate) * dim * q;
+        let delta = self.delta.map_or(0, |d| {
+            let [width, values, heads] = [d.width(), d.values(), d.heads].map(u64::from);
+            let kernel = u64::from(d.channels()) * u64::from(d.taps);
+            each + dim * (width + values) + kernel + 2 * heads + u64::from(d.value_dim)
+        });
+        let mamba = self.mamba.map_or(0, |m| {
+            let [width, values, heads] = [m.width(), m.values(), m.heads].map(u64::from);
+            let kernel = u64::from(m.channels()) * u64::from(m.taps);
+            each + dim * (width + values) + kernel + 3 * heads + values
+        });
+        let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
+        let mixers = (0..self.layers).map(|layer| match self.kind(layer) {
+            LayerKind::Attention => attention + gate + norms,
+            LayerKind::Delta => delta,
+            LayerKind::Conv => conv,
+            LayerKind::Mamba => mamba,
+        });
+        mixers.sum::<u64>() + parts + dim * vocab * if self.tied { 1 } else { 2 } + dim
     }
 
     /// The facts that `welte inspect` shows, as names and values.
@@ -499,6 +841,38 @@ impl ModelSpec {
             QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
             QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
         }
+        if let NormKind::Layer { bias } = self.norm {
+            let text = match bias {
+                true => "with bias",
+                false => "without bias",
+            };
+            facts.push(fact("layer norm", text.into()));
+        }
+        if self.parallel {
+            facts.push(fact("attention and feed-forward", "in parallel".into()));
+        }
+        if let Some(scale) = &self.position_scale {
+            let (beta, original) = (scale.beta, scale.original);
+            let text = format!("by {beta} from {original} positions");
+            facts.push(fact("queries grow", text));
+        }
+        if let Some(l) = self.latent {
+            let text = format!(
+                "latent {}, rotated {}, queries of {}, values of {}",
+                l.rank,
+                l.rope,
+                l.query(),
+                l.value
+            );
+            facts.push(fact("attention over latents", text));
+        }
+        if let Some(shared) = self.experts.and_then(|e| e.shared) {
+            facts.push(fact("shared expert", shared.ffn.to_string()));
+        }
+        if self.draft_layers > 0 {
+            let text = format!("{} (not used)", self.draft_layers);
+            facts.push(fact("layers that guess ahead", text));
+        }
         if !self.pre_norm || self.post_norm {
             let norms = match self.pre_norm {
                 true => "before and after each part",
@@ -514,6 +888,35 @@ impl ModelSpec {
         if let Some(rope) = &self.local_rope {
             let text = format!("theta {}, {}", rope.theta, rope.scaling);
             facts.push(fact("rope of windowed layers", text));
+        }
+        let count = |kind| self.layer_kinds.iter().filter(|k| **k == kind).count();
+        if self.conv_taps > 0 {
+            let text = format!("{} layers, {} taps", count(LayerKind::Conv), self.conv_taps);
+            facts.push(fact("convolutions", text));
+        }
+        if let Some(m) = self.mamba {
+            let text = format!(
+                "{} layers, {} heads of {} x {} in {} groups, {} taps",
+                count(LayerKind::Mamba),
+                m.heads,
+                m.key_dim,
+                m.value_dim,
+                m.groups,
+                m.taps
+            );
+            facts.push(fact("Mamba-2", text));
+        }
+        if let Some(d) = self.delta {
+            let text = format!(
+                "{} layers, {} heads of {} x {} ({} for keys), {} taps",
+                count(LayerKind::Delta),
+                d.heads,
+                d.key_dim,
+                d.value_dim,
+                d.key_heads,
+                d.taps
+            );
+            facts.push(fact("gated delta rule", text));
         }
         if self.sinks {
             facts.push(fact("attention sinks", "one per head".into()));

@@ -1,8 +1,17 @@
 //! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
+mod delta;
+mod latent;
+mod mamba;
+
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{Error, Experts, ModelSpec, QkNorm, Rope, Scaling, rope};
+use crate::{
+    Error, Experts, LayerKind, ModelSpec, NormKind, QkNorm, Rope, Scaling, SharedExpert, rope,
+};
+pub(crate) use delta::DeltaWeights;
+pub(crate) use latent::LatentWeights;
+pub(crate) use mamba::MambaWeights;
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -15,9 +24,42 @@ pub(crate) struct Piece {
     pub(crate) at: u32,
 }
 
+/// Rows of a tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    /// The tensor's name.
+    pub(crate) tensor: String,
+    /// The tensor's rows.
+    pub(crate) of: u32,
+    /// The first row taken.
+    pub(crate) first: u32,
+    /// Rows taken.
+    pub(crate) rows: u32,
+}
+
+impl Rows {
+    /// All rows of a tensor.
+    pub(crate) fn all(tensor: String, rows: u32) -> Rows {
+        Rows {
+            tensor,
+            of: rows,
+            first: 0,
+            rows,
+        }
+    }
+}
+
+/// The weights of a norm of the stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormWeights {
+    pub(crate) weight: WeightId,
+    /// Of a layer norm with bias.
+    pub(crate) bias: Option<WeightId>,
+}
+
 /// The weights of one layer. Q, K and V of one format form one piece, and so do gate and up.
 pub(crate) struct Layer {
-    pub(crate) attn_norm: Option<WeightId>,
+    pub(crate) attn_norm: Option<NormWeights>,
     pub(crate) qkv: Vec<Piece>,
     pub(crate) qkv_bias: Vec<Piece>,
     pub(crate) q_norm: Option<WeightId>,
@@ -25,26 +67,57 @@ pub(crate) struct Layer {
     pub(crate) o: WeightId,
     pub(crate) o_bias: Vec<Piece>,
     pub(crate) sinks: Option<WeightId>,
-    pub(crate) post_attn_norm: Option<WeightId>,
-    pub(crate) ffn_norm: Option<WeightId>,
+    pub(crate) post_attn_norm: Option<NormWeights>,
+    /// None if the layer has no such norm, or if both parts read the norm before attention.
+    pub(crate) ffn_norm: Option<NormWeights>,
     pub(crate) gate_up: Vec<Piece>,
     pub(crate) gate_up_bias: Vec<Piece>,
     /// None in layers with experts.
     pub(crate) down: Option<WeightId>,
     pub(crate) down_bias: Vec<Piece>,
-    pub(crate) post_ffn_norm: Option<WeightId>,
+    pub(crate) post_ffn_norm: Option<NormWeights>,
+    /// Of attention over latents. Their output is `o`.
+    pub(crate) latent: Option<LatentWeights>,
     /// Replace gate, up and down.
     pub(crate) experts: Option<ExpertWeights>,
+    /// Of layers with the gated delta rule. Their projections are `qkv` and `o`.
+    pub(crate) delta: Option<DeltaWeights>,
+    /// Of layers with the state space model. Their projections are `qkv` and `o`.
+    pub(crate) mamba: Option<MambaWeights>,
+    /// The kernel of a convolution between gates. Its projections are `qkv` and `o`.
+    pub(crate) conv: Option<WeightId>,
+}
+
+impl Layer {
+    /// Gate and up are not one command that norms its input and multiplies.
+    pub(crate) fn has_open_gate(&self, spec: &ModelSpec) -> bool {
+        let fused = self.gate_up.len() <= 1
+            && self.gate_up_bias.is_empty()
+            && self.ffn_norm.is_some()
+            && spec.norm == NormKind::Rms;
+        spec.gated && !fused
+    }
 }
 
 /// The weights of a layer's experts. Each matrix contains all experts.
 pub(crate) struct ExpertWeights {
     pub(crate) router: WeightId,
     pub(crate) router_bias: Vec<Piece>,
+    /// Of the choice.
+    pub(crate) choice_bias: Option<WeightId>,
     pub(crate) gate_up: WeightId,
     pub(crate) gate_up_bias: Option<WeightId>,
     pub(crate) down: WeightId,
     pub(crate) down_bias: Option<WeightId>,
+    pub(crate) shared: Option<SharedWeights>,
+}
+
+/// The weights of the expert that every token uses.
+pub(crate) struct SharedWeights {
+    pub(crate) gate_up: Vec<Piece>,
+    pub(crate) down: WeightId,
+    /// The row that scores its gate.
+    pub(crate) gate: Option<WeightId>,
 }
 
 /// Rope's constants: inverse frequencies, and the magnitude of rotated pairs.
@@ -61,8 +134,9 @@ pub(crate) struct Weights {
     /// For layers with an attention window.
     pub(crate) local_rope_constants: RopeConstants,
     pub(crate) layers: Vec<Layer>,
-    pub(crate) final_norm: WeightId,
+    pub(crate) final_norm: NormWeights,
     pub(crate) head: WeightId,
+    pub(crate) head_bias: Vec<Piece>,
 }
 
 struct Collector<'a> {
@@ -104,8 +178,7 @@ pub(crate) fn collect(
     for i in 0..spec.layers {
         layers.push(layer(&mut c, spec, names, i)?);
     }
-    let final_norm = [(weight(names.final_norm, 0), spec.dim)];
-    let final_norm = c.vector("final norm", &final_norm, spec.norm_add)?;
+    let final_norm = c.norm("final norm", names.final_norm, 0, spec)?;
     let head = match spec.tied {
         true => embed,
         false => c.matrix(
@@ -116,6 +189,8 @@ pub(crate) fn collect(
             spec.dim,
         )?,
     };
+    let head_bias = [(spec.biases.head, bias(names.head, 0), spec.vocab)];
+    let head_bias = c.biases("head bias", &head_bias)?;
     c.refuse_unused(spec, names)?;
     Ok((
         Weights {
@@ -125,6 +200,7 @@ pub(crate) fn collect(
             layers,
             final_norm,
             head,
+            head_bias,
         },
         c.list,
     ))
@@ -136,7 +212,11 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let label = |what: &str| format!("layer {i} {what}");
     let w = |template: &str| weight(template, i);
     let one = |on: bool, template: &str, n: u32| [(on, bias(template, i), n)];
-    let norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str, k: u32| match on {
+    let norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str| match on {
+        true => c.norm(&label(what), template, i, spec).map(Some),
+        false => Ok(None),
+    };
+    let head_norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str, k: u32| match on {
         true => {
             let tensor = [(w(template), k)];
             c.vector(&label(what), &tensor, spec.norm_add).map(Some)
@@ -148,11 +228,24 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         QkNorm::Head => (true, spec.head_dim, spec.head_dim),
         QkNorm::Row => (true, q, kv),
     };
-    let qkv = match c.has(&w(names.qkv)) {
-        true => vec![(w(names.qkv), q + 2 * kv)],
-        false => vec![(w(names.q), q), (w(names.k), kv), (w(names.v), kv)],
+    let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
+    let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
+    let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
+    let mamba = spec.mamba.filter(|_| spec.kind(i) == LayerKind::Mamba);
+    let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint)));
+    let (qkv, o_name, o_width) = match (&delta, &mamba, conv, spec.latent) {
+        (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
+        (_, Some((m, names)), ..) => {
+            let rows = vec![Rows::all(w(names.project), m.width())];
+            (rows, w(names.out), m.values())
+        }
+        (_, _, Some([project, _, out]), _) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
+        (.., Some(l)) => (Vec::new(), w(names.o), spec.heads * l.value),
+        _ => (attention_rows(c, spec, names, i), w(names.o), q),
     };
+    let qk = qk && spec.kind(i) == LayerKind::Attention;
     let gate_up = match c.has(&w(names.gate)) {
+        _ if !spec.gated => vec![(w(names.up), ffn)],
         false if c.has(&w(names.gate_up)) => vec![(w(names.gate_up), 2 * ffn)],
         _ => vec![(w(names.gate), ffn), (w(names.up), ffn)],
     };
@@ -161,8 +254,8 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let experts = spec.experts.filter(|_| mixed.unwrap_or(false));
     let plain = experts.is_none();
     Ok(Layer {
-        attn_norm: norm(c, pre, "attention norm", names.attn_norm, dim)?,
-        qkv: c.joined(&label("qkv"), &qkv, dim)?,
+        attn_norm: norm(c, pre, "attention norm", names.attn_norm)?,
+        qkv: c.joined_rows(&label("qkv"), &qkv, dim)?,
         qkv_bias: c.biases(
             &label("qkv bias"),
             &[
@@ -171,15 +264,19 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
                 (b.v, bias(names.v, i), kv),
             ],
         )?,
-        q_norm: norm(c, qk, "query norm", names.q_norm, q_width)?,
-        k_norm: norm(c, qk, "key norm", names.k_norm, k_width)?,
+        q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
+        k_norm: head_norm(c, qk, "key norm", names.k_norm, k_width)?,
         o: c.matrix(
             &label("attention output"),
             Usage::Matrix,
-            &w(names.o),
+            &o_name,
             dim,
-            q,
+            o_width,
         )?,
+        latent: match spec.latent {
+            Some(l) => Some(latent::collect(c, spec, l, i)?),
+            None => None,
+        },
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
         sinks: match spec.sinks {
             true => {
@@ -188,8 +285,13 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             }
             false => None,
         },
-        post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm, dim)?,
-        ffn_norm: norm(c, pre, "feed-forward norm", names.ffn_norm, dim)?,
+        post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm)?,
+        ffn_norm: norm(
+            c,
+            pre && !spec.parallel,
+            "feed-forward norm",
+            names.ffn_norm,
+        )?,
         gate_up: match plain {
             true => c.joined(&label("gate and up"), &gate_up, dim)?,
             false => Vec::new(),
@@ -199,7 +301,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             &[
                 (b.gate, bias(names.gate, i), ffn),
                 (b.up, bias(names.up, i), ffn),
-            ],
+            ][usize::from(!spec.gated)..],
         )?,
         down: match plain {
             true => {
@@ -209,12 +311,49 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             false => None,
         },
         down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
-        post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm, dim)?,
+        post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm)?,
         experts: match experts {
             Some(e) => Some(c.experts(&label, names, i, spec, e)?),
             None => None,
         },
+        delta: match &delta {
+            Some((d, names)) => Some(delta::collect(c, names, i, d)?),
+            None => None,
+        },
+        mamba: match &mamba {
+            Some((m, names)) => Some(mamba::collect(c, names, i, m)?),
+            None => None,
+        },
+        conv: match conv {
+            Some([_, kernel, _]) => {
+                let what = label("convolution");
+                Some(c.kernel(&what, &w(kernel), dim, spec.conv_taps)?)
+            }
+            None => None,
+        },
     })
+}
+
+/// The rows of queries, keys and values, and of the gates of the output. Each head's gate follows its query in the file.
+fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Vec<Rows> {
+    let (q, kv) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
+    let w = |template: &str| weight(template, i);
+    if c.has(&w(names.qkv)) {
+        return vec![Rows::all(w(names.qkv), q + 2 * kv)];
+    }
+    let heads = |part: u32| {
+        (0..spec.heads).map(move |head| Rows {
+            tensor: w(names.q),
+            of: 2 * q,
+            first: (2 * head + part) * spec.head_dim,
+            rows: spec.head_dim,
+        })
+    };
+    let keys_and_values = [Rows::all(w(names.k), kv), Rows::all(w(names.v), kv)];
+    match spec.attention_gate {
+        true => heads(0).chain(keys_and_values).chain(heads(1)).collect(),
+        false => [vec![Rows::all(w(names.q), q)], keys_and_values.into()].concat(),
+    }
 }
 
 impl Collector<'_> {
@@ -245,6 +384,27 @@ impl Collector<'_> {
             source: Source::Constant(values),
         });
         Ok(RopeConstants { freqs, magnitude })
+    }
+
+    /// A norm of the stream.
+    fn norm(
+        &mut self,
+        label: &str,
+        template: &str,
+        layer: u32,
+        spec: &ModelSpec,
+    ) -> Result<NormWeights, Error> {
+        let tensor = [(weight(template, layer), spec.dim)];
+        let shift = [(bias(template, layer), spec.dim)];
+        Ok(NormWeights {
+            weight: self.vector(label, &tensor, spec.norm_add)?,
+            bias: match spec.norm {
+                NormKind::Layer { bias: true } => {
+                    Some(self.vector(&format!("{label} bias"), &shift, 0.0)?)
+                }
+                _ => None,
+            },
+        })
     }
 
     fn fault(&self, name: &str, problem: String) -> Error {
@@ -336,13 +496,70 @@ impl Collector<'_> {
         };
         let gate_up_bias = vectors("experts' gate and up bias", &pair)?;
         let down_bias = vectors("experts' down bias", &one)?;
+        let fused = names
+            .fused_experts
+            .map(|name| name.replace("{}", &layer.to_string()));
+        let fused = Some(fused).filter(|names| self.has(&names[0]));
+        let shared = match e.shared {
+            Some(shared) => Some(self.shared_expert(label, names, layer, dim, shared)?),
+            None => None,
+        };
         Ok(ExpertWeights {
             router,
             router_bias: self.biases(&label("router bias"), &router_bias)?,
-            gate_up: self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            choice_bias: match e.choice_bias {
+                true => {
+                    let name = names.choice_bias.replace("{}", &layer.to_string());
+                    Some(self.vector(&label("bias of the choice"), &[(name, e.count)], 0.0)?)
+                }
+                false => None,
+            },
+            gate_up: match &fused {
+                Some([name, _]) => {
+                    let (what, n) = (label("experts' gate and up"), 2 * e.ffn * e.count);
+                    self.matrix(&what, Usage::Matrix, name, n, dim)?
+                }
+                None => self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            },
             gate_up_bias,
-            down: self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            down: match &fused {
+                Some([_, name]) => {
+                    let what = label("experts' down");
+                    self.matrix(&what, Usage::Matrix, name, dim * e.count, e.ffn)?
+                }
+                None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            },
             down_bias,
+            shared,
+        })
+    }
+
+    /// The expert that every token uses. Gate and up may be one tensor.
+    fn shared_expert(
+        &mut self,
+        label: &dyn Fn(&str) -> String,
+        names: &Names,
+        layer: u32,
+        dim: u32,
+        shared: SharedExpert,
+    ) -> Result<SharedWeights, Error> {
+        let [gate, up, down] = names.shared_expert.map(|name| weight(name, layer));
+        let pair = match self.has(&gate) {
+            false => vec![(weight(names.gate_up, layer), 2 * shared.ffn)],
+            true => vec![(gate, shared.ffn), (up, shared.ffn)],
+        };
+        let score = weight(names.shared_gate, layer);
+        let what = label("shared expert's down");
+        Ok(SharedWeights {
+            gate_up: self.joined(&label("shared expert's gate and up"), &pair, dim)?,
+            down: self.matrix(&what, Usage::Matrix, &down, dim, shared.ffn)?,
+            gate: match shared.gated {
+                true => {
+                    let what = label("shared expert's score");
+                    Some(self.matrix(&what, Usage::Matrix, &score, 1, dim)?)
+                }
+                false => None,
+            },
         })
     }
 
@@ -458,14 +675,21 @@ impl Collector<'_> {
         tensors: &[(String, u32)],
         k: u32,
     ) -> Result<Vec<Piece>, Error> {
+        let rows = tensors.iter().map(|(name, n)| Rows::all(name.clone(), *n));
+        self.joined_rows(label, &rows.collect::<Vec<_>>(), k)
+    }
+
+    /// Stacked rows of matrices. Neighbours of one format become one weight.
+    fn joined_rows(&mut self, label: &str, rows: &[Rows], k: u32) -> Result<Vec<Piece>, Error> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0;
-        for (name, n) in tensors {
-            let info = self.tensor(name, *n, k)?;
+        for rows in rows {
+            let n = &rows.rows;
+            let info = self.tensor(&rows.tensor, rows.of, k)?;
             let format = info.format;
             let part = Part {
                 tensor: info.name,
-                first_row: 0,
+                first_row: rows.first,
                 rows: *n,
             };
             let previous = pieces
@@ -538,8 +762,10 @@ impl Collector<'_> {
         let is_part = Keys::new(self.checkpoint, "").is_part();
         for t in self.checkpoint.tensors() {
             let known = self.used.contains(&t.name) || spare.contains(&t.name);
-            let other = is_part && names::is_of_other_modality(&t.name);
-            if !known && !other && !names::is_leftover(&t.name) {
+            let constant = !spec.xielu.is_empty() && t.name.contains(".mlp.act_fn.");
+            let other = is_part && names::is_of_other_modality(&t.name)
+                || names::is_of_draft_layer(&t.name, spec.layers, spec.draft_layers);
+            if !known && !constant && !other && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "is not part of the architecture '{}' with {} layers; ignoring it would give wrong output",
                     spec.architecture, spec.layers

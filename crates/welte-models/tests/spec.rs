@@ -5,7 +5,8 @@ mod common;
 use common::{Fake, Recipe};
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{
-    Act, CompileOptions, Error, Experts, LayerRope, ModelSpec, QkNorm, Scaling, compile, spec,
+    Act, CompileOptions, Error, Experts, LayerRope, ModelSpec, QkNorm, Scaling, Scoring, compile,
+    spec,
 };
 use welte_table::Format;
 
@@ -285,11 +286,15 @@ fn experts_are_read_where_an_architecture_may_have_them() {
     };
     let plain = qwen(&[]).unwrap();
     let expected = Experts {
+        shared: None,
         count: 8,
         used: 2,
         ffn: 96,
         renormalise: false,
         scale: 1.0,
+        scoring: Scoring::Softmax,
+        choice_bias: false,
+        groups: None,
     };
     assert_eq!(plain.experts, Some(expected));
     assert_eq!(plain.expert_layers, [true, true, true]);
@@ -324,6 +329,7 @@ fn experts_are_read_where_an_architecture_may_have_them() {
     )
     .unwrap();
     let expected = Experts {
+        shared: None,
         used: 3,
         // Files that do not name the experts' own width use that of the feed-forward part, and all renormalise.
         ffn: 512,

@@ -1,6 +1,9 @@
 //! The ops, one row after the other.
 
-use crate::math::{act_mul, add, biased, dot, multiply, norm, route, silu, unit};
+use crate::math::{
+    act, act_mul, add, biased, dot, gate_value, layer_norm, multiply, norm, route, scaled, sigmoid,
+    silu, softplus, unit,
+};
 use std::ops::Range;
 use welte_formats::quant;
 use welte_table::{
@@ -59,6 +62,57 @@ impl<'a> Execution<'a> {
                     .flat_map(|x| norm(x, self.weight(0), p.eps))
                     .collect();
                 self.write(b, p.y_stride, row, &y);
+            }
+            Op::LayerNorm => {
+                let p = params::LayerNorm::of(words);
+                let x = self.read(a, p.x_stride, row, p.dim * p.groups);
+                let groups = x.chunks(p.dim as usize);
+                let (weight, bias) = (self.matrix(), self.weight(1));
+                let y: Vec<f32> = groups
+                    .flat_map(|x| layer_norm(x, weight, bias, p.eps))
+                    .collect();
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::HeadsMatmul => {
+                let p = params::HeadsMatmul::of(words);
+                let (n, k, tail) = (p.n as usize, p.k as usize, p.tail as usize);
+                for (head, matrix) in self.matrix().chunks(n * k).enumerate() {
+                    let place = |at: BufferRef, distance: u32| BufferRef {
+                        offset: at.offset + 4 * distance * head as u32,
+                        ..at
+                    };
+                    let x = self.read(place(a, p.x_head), p.x_stride, row, p.k + p.tail);
+                    let (x, kept) = x.split_at(k);
+                    let mut y = kept.to_vec();
+                    match p.transposed {
+                        0 => y.extend(multiply(matrix, x)),
+                        _ => {
+                            y.resize(tail + n, 0.0);
+                            for (x, from) in x.iter().zip(matrix.chunks(n)) {
+                                y[tail..]
+                                    .iter_mut()
+                                    .zip(from)
+                                    .for_each(|(y, w)| *y += x * w);
+                            }
+                        }
+                    }
+                    self.write(place(b, p.y_head), p.y_stride, row, &y);
+                }
+            }
+            Op::PositionScale => {
+                let p = params::PositionScale::of(words);
+                let whole = self.rows[row].position / p.original;
+                let factor = 1.0 + p.beta * (1.0 + whole as f32).ln();
+                let y = self.read(a, p.y_stride, row, p.n);
+                let y: Vec<f32> = y.iter().map(|v| v * factor).collect();
+                self.write(a, p.y_stride, row, &y);
+            }
+            Op::Act => {
+                let p = params::Act::of(words);
+                let y = self.read(a, p.y_stride, row, p.n);
+                let constants = [p.a, p.b, p.c, p.d];
+                let y: Vec<f32> = y.iter().map(|v| act(p.act, *v, constants)).collect();
+                self.write(a, p.y_stride, row, &y);
             }
             Op::Matmul => {
                 let p = params::Matmul::of(words);
@@ -137,10 +191,22 @@ impl<'a> Execution<'a> {
                 self.write(c, p.y_stride, row, &y);
             }
             Op::ShortConv => self.short_conv(row),
+            Op::Gate => {
+                let p = params::Gate::of(words);
+                let gates = self.read(a, p.x_stride, row, p.gates);
+                let mut y = self.read(b, p.y_stride, row, p.n);
+                let each = (p.n / p.gates) as usize;
+                for (y, gate) in y.chunks_mut(each).zip(gates) {
+                    y.iter_mut().for_each(|y| *y *= gate_value(p.act, gate));
+                }
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::GatedDelta => self.gated_delta(row),
+            Op::Mamba2 => self.mamba2(row),
             Op::Route => {
                 let p = params::Route::of(words);
                 let x = self.read(a, p.x_stride, row, p.experts);
-                let choice = route(&x, p.used as usize, p.renormalise != 0, p.scale);
+                let choice = route(&x, &p, self.weight(0));
                 self.write(b, p.y_stride, row, &choice);
             }
             Op::ExpertsActMul => {
@@ -331,6 +397,88 @@ impl<'a> Execution<'a> {
             .collect();
         self.memory.buffers[state][at].copy_from_slice(&bytes(&inputs[n..]));
         self.write(y, p.y_stride, row, &values);
+    }
+
+    fn gated_delta(&mut self, row: usize) {
+        let [x, gates, y, state] = self.command.buffers;
+        let p = params::GatedDelta::of(&self.command.params);
+        let (heads, key_heads) = (p.heads as usize, p.key_heads as usize);
+        let (key_dim, value_dim) = (p.key_dim as usize, p.value_dim as usize);
+        let at = self.state_at(p.layer, self.rows[row].slot);
+        let state = state.buffer as usize;
+        let mut matrices = floats(&self.memory.buffers[state][at.clone()]);
+        // The state before position 0 is zero, whatever the page held before.
+        if self.rows[row].position == 0 {
+            matrices.fill(0.0);
+        }
+        let width = 2 * p.key_heads * p.key_dim + p.heads * p.value_dim;
+        let x = self.read(x, p.x_stride, row, width);
+        let (queries, rest) = x.split_at(key_heads * key_dim);
+        let (keys, values) = rest.split_at(key_heads * key_dim);
+        let gates = self.read(gates, p.gates_stride, row, 2 * p.heads);
+        let (b, a) = gates.split_at(heads);
+        let (decay, dt_bias) = (self.matrix(), self.weight(1).unwrap_or(&[]));
+        let mut answers = Vec::with_capacity(heads * value_dim);
+        for (head, s) in matrices.chunks_mut(key_dim * value_dim).enumerate() {
+            let key_head = match p.tiled {
+                1 => head % key_heads,
+                _ => head / (heads / key_heads),
+            };
+            let of = |all: &[f32]| scaled(&all[key_head * key_dim..][..key_dim], p.eps);
+            let (k, q) = (of(keys), of(queries));
+            let v = &values[head * value_dim..][..value_dim];
+            let kept = (decay[head] * softplus(a[head] + dt_bias[head])).exp();
+            s.iter_mut().for_each(|s| *s *= kept);
+            let column = |s: &[f32], i: usize, by: &[f32]| -> f32 {
+                let column = s.iter().skip(i).step_by(value_dim);
+                column.zip(by).map(|(s, by)| s * by).sum()
+            };
+            for i in 0..value_dim {
+                let change = sigmoid(b[head]) * (v[i] - column(s, i, &k));
+                let cells = s.iter_mut().skip(i).step_by(value_dim);
+                cells.zip(&k).for_each(|(s, k)| *s += k * change);
+                answers.push(column(s, i, &q) / (key_dim as f32).sqrt());
+            }
+        }
+        self.memory.buffers[state][at].copy_from_slice(&bytes(&matrices));
+        self.write(y, p.y_stride, row, &answers);
+    }
+
+    fn mamba2(&mut self, row: usize) {
+        let [x, dt, y, state] = self.command.buffers;
+        let p = params::Mamba2::of(&self.command.params);
+        let (heads, groups) = (p.heads as usize, p.groups as usize);
+        let (key_dim, value_dim) = (p.key_dim as usize, p.value_dim as usize);
+        let at = self.state_at(p.layer, self.rows[row].slot);
+        let state = state.buffer as usize;
+        let mut matrices = floats(&self.memory.buffers[state][at.clone()]);
+        // The state before position 0 is zero, whatever the page held before.
+        if self.rows[row].position == 0 {
+            matrices.fill(0.0);
+        }
+        let width = p.heads * p.value_dim + 2 * p.groups * p.key_dim;
+        let x = self.read(x, p.x_stride, row, width);
+        let (inputs, rest) = x.split_at(heads * value_dim);
+        let (keys, queries) = rest.split_at(groups * key_dim);
+        let dt = self.read(dt, p.dt_stride, row, p.heads);
+        let [decay, dt_bias, skip] = [0, 1, 2].map(|role| self.weight(role).unwrap_or(&[]));
+        let mut answers = Vec::with_capacity(heads * value_dim);
+        for (head, s) in matrices.chunks_mut(key_dim * value_dim).enumerate() {
+            let group = head / (heads / groups) * key_dim;
+            let (k, q) = (&keys[group..][..key_dim], &queries[group..][..key_dim]);
+            let time = softplus(dt[head] + dt_bias[head]);
+            let kept = (decay[head] * time).exp();
+            for (i, input) in inputs[head * value_dim..][..value_dim].iter().enumerate() {
+                let cells = s.iter_mut().skip(i).step_by(value_dim);
+                let products = cells.zip(k).zip(q).map(|((s, k), q)| {
+                    *s = *s * kept + k * (time * input);
+                    *s * q
+                });
+                answers.push(products.sum::<f32>() + skip[head] * input);
+            }
+        }
+        self.memory.buffers[state][at].copy_from_slice(&bytes(&matrices));
+        self.write(y, p.y_stride, row, &answers);
     }
 
     /// The values of the command's weight `role`, if it has that weight.

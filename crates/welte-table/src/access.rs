@@ -61,6 +61,31 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let width = heads(q.groups, q.dim);
             vec![rows(width, q.x_stride), rows(width, q.y_stride)]
         }
+        Op::LayerNorm => {
+            let q = p::LayerNorm::of(words);
+            let width = heads(q.groups, q.dim);
+            vec![rows(width, q.x_stride), rows(width, q.y_stride)]
+        }
+        Op::HeadsMatmul => {
+            let q = p::HeadsMatmul::of(words);
+            let width = |values: u32, distance: u32| {
+                heads(q.heads.saturating_sub(1), distance)
+                    .saturating_add(w(values))
+                    .saturating_add(w(q.tail))
+            };
+            vec![
+                rows(width(q.k, q.x_head), q.x_stride),
+                rows(width(q.n, q.y_head), q.y_stride),
+            ]
+        }
+        Op::PositionScale => {
+            let q = p::PositionScale::of(words);
+            vec![rows(w(q.n), q.y_stride)]
+        }
+        Op::Act => {
+            let q = p::Act::of(words);
+            vec![rows(w(q.n), q.y_stride)]
+        }
         Op::Matmul => {
             let q = p::Matmul::of(words);
             vec![rows(w(q.k), q.x_stride), rows(w(q.n), q.y_stride)]
@@ -115,6 +140,32 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let q = p::ShortConv::of(words);
             let n = w(q.n);
             vec![rows(n, q.x_stride), rows(n, q.y_stride), Extent::Cache]
+        }
+        Op::Gate => {
+            let q = p::Gate::of(words);
+            vec![rows(w(q.gates), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
+        Op::GatedDelta => {
+            let q = p::GatedDelta::of(words);
+            let values = heads(q.heads, q.value_dim);
+            let keys = heads(q.key_heads, q.key_dim).saturating_mul(2);
+            vec![
+                rows(keys.saturating_add(values), q.x_stride),
+                rows(2 * w(q.heads), q.gates_stride),
+                rows(values, q.y_stride),
+                Extent::Cache,
+            ]
+        }
+        Op::Mamba2 => {
+            let q = p::Mamba2::of(words);
+            let values = heads(q.heads, q.value_dim);
+            let keys = heads(q.groups, q.key_dim).saturating_mul(2);
+            vec![
+                rows(values.saturating_add(keys), q.x_stride),
+                rows(w(q.heads), q.dt_stride),
+                rows(values, q.y_stride),
+                Extent::Cache,
+            ]
         }
         Op::Sample => {
             let q = p::Sample::of(words);

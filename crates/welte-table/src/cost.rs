@@ -73,6 +73,18 @@ fn flops(c: &Command) -> u64 {
             let q = p::Norm::of(words);
             mul(q.groups, q.dim).saturating_mul(4)
         }
+        Op::LayerNorm => {
+            let q = p::LayerNorm::of(words);
+            mul(q.groups, q.dim).saturating_mul(7)
+        }
+        Op::HeadsMatmul => {
+            let q = p::HeadsMatmul::of(words);
+            mul(q.n, q.k)
+                .saturating_mul(2)
+                .saturating_mul(q.heads.into())
+        }
+        Op::PositionScale => p::PositionScale::of(words).n.into(),
+        Op::Act => 8 * u64::from(p::Act::of(words).n),
         Op::Matmul => {
             let q = p::Matmul::of(words);
             mul(q.n, q.k).saturating_mul(2)
@@ -127,6 +139,21 @@ fn flops(c: &Command) -> u64 {
             let q = p::ShortConv::of(words);
             mul(q.n, q.taps).saturating_mul(2)
         }
+        Op::Gate => 5 * u64::from(p::Gate::of(words).n),
+        Op::GatedDelta => {
+            // Decay, what the key recalls, the update, and the answer to the query: 7 operations per float of the state.
+            let q = p::GatedDelta::of(words);
+            mul(q.heads, q.key_dim)
+                .saturating_mul(q.value_dim.into())
+                .saturating_mul(7)
+        }
+        Op::Mamba2 => {
+            // Decay, the update, and the answer to the query: 5 operations per float of the state.
+            let q = p::Mamba2::of(words);
+            mul(q.heads, q.key_dim)
+                .saturating_mul(q.value_dim.into())
+                .saturating_mul(5)
+        }
         Op::Pool => p::Pool::of(words).n.into(),
         Op::KvAppend | Op::Attention | Op::SelectRows => 0,
     }
@@ -165,11 +192,13 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
                     .saturating_mul(q.head_dim.into()),
             }
         }
-        (Op::ShortConv, CacheKind::Recurrent { floats, .. }) => Cost {
-            // The state is read and written once for each row.
-            bytes: (rows.len() as u64).saturating_mul(8 * u64::from(floats)),
-            flops: 0,
-        },
+        (Op::ShortConv | Op::GatedDelta | Op::Mamba2, CacheKind::Recurrent { floats, .. }) => {
+            Cost {
+                // The state is read and written once for each row.
+                bytes: (rows.len() as u64).saturating_mul(8 * u64::from(floats)),
+                flops: 0,
+            }
+        }
         _ => Cost::default(),
     }
 }

@@ -103,18 +103,28 @@ macro_rules! ops {
 // buffer reference's byte offset points into the first row. The number of rows comes from the step. A matrix has
 // `n` output rows of `k` elements. Optional weights may be `NO_WEIGHT`. Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf);
 // 3 is clamped: with gate at most 7 and up within 7 of 0, `gate * sigmoid(1.702 gate) * (up + 1)` in place of `act(gate) * up`.
+// `act` has no gate: it takes 0 to 2, 4: `relu(y)^2`, and 5, xIELU: `a y^2 + c y` if y > 0, else `b (e^min(y, d) - 1 - y) + c y`.
 ops! {
     /// `x[r] = scale * table[token[r]]`
     Embed "embed": weights ["table"] reads ["tokens"] writes ["x"] { n: u32, k: u32, scale: f32, x_stride: u32 }
     /// RMS norm of `groups` vectors of `dim` per row: `y = x / sqrt(mean(x^2) + eps) * weight` (`y` may be `x`)
     Norm "norm": weights ["weight"] reads ["x"] writes ["y"] { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
+    /// Layer norm of `groups` vectors of `dim` per row: `y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` (`y` may
+    /// be `x`; `bias` is optional).
+    LayerNorm "layer_norm": weights ["weight", "bias"] reads ["x"] writes ["y"] { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
     /// `y[r] = W x[r]`
     Matmul "matmul": weights ["matrix"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }
+    /// A matrix for each of `heads` heads. Head `h` of a row of `x` begins at `h * x_head` with `k` values, then `tail` values;
+    /// head `h` of `y` begins at `h * y_head` with the tail, then `W_h` times the `k` values. `matrices` holds `n` rows of `k` for
+    /// each head or, if `transposed`, `k` rows of `n`.
+    HeadsMatmul "heads_matmul": weights ["matrices"] reads ["x"] writes ["y"] { heads: u32, n: u32, k: u32, tail: u32, transposed: u32, x_head: u32, y_head: u32, x_stride: u32, y_stride: u32 }
     /// `y[r] += bias`
     Bias "bias": weights ["bias"] reads [] writes ["y"] { n: u32, y_stride: u32 }
     /// Rotates the first `rot` elements of each of `heads` heads in place by the row's position times the constant
     /// inverse frequencies (`freqs`, rot/2 values, already scaled). `interleaved` 1: pairs (2i, 2i+1); 0: (i, i + rot/2).
     Rope "rope": weights ["freqs"] reads [] writes ["y"] { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32 }
+    /// `y *= 1 + beta * ln(1 + floor(position / original))`
+    PositionScale "position_scale": weights [] reads [] writes ["y"] { n: u32, beta: f32, original: u32, y_stride: u32 }
     /// Stores each row's keys and values at its slot and position.
     KvAppend "kv_append": weights [] reads ["k", "v"] writes ["kv"] { layer: u32, kv_heads: u32, head_dim: u32, k_stride: u32, v_stride: u32 }
     /// Causal attention of each row over its own sequence: positions 0..=position, or the last `window` of them if
@@ -123,6 +133,8 @@ ops! {
     Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
     /// `y = act(gate) * up`, gate being the first `n` of the row of `x` and up the next `n`
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
+    /// `y = act(y)`; `a` to `d` are the constants of xIELU, otherwise 0.
+    Act "act": weights [] reads [] writes ["y"] { n: u32, act: u32, a: f32, b: f32, c: f32, d: f32, y_stride: u32 }
     /// `y += x`
     Add "add": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
     /// `y *= scale`, then `y = cap * tanh(y / cap)` if cap is not 0
@@ -137,13 +149,31 @@ ops! {
     /// x[position - (taps - 1) + j][c])`. `state` holds the last `taps - 1` inputs of a sequence, oldest first, as rows of `n`.
     /// Inputs before position 0 are zero. `act` 0: none, 1: SiLU. `layer` counts within the cache.
     ShortConv "short_conv": weights ["kernel", "bias"] reads ["x"] writes ["y", "state"] { layer: u32, n: u32, taps: u32, act: u32, x_stride: u32, y_stride: u32 }
+    /// `y[i] *= act(x[i / (n / gates)])`: each of `gates` values scales `n / gates` neighbours. Act as above, and 4 sigmoid, 5 none;
+    /// not 3.
+    Gate "gate": weights [] reads ["x"] writes ["y"] { n: u32, gates: u32, act: u32, x_stride: u32, y_stride: u32 }
+    /// Gated delta rule of `heads` value heads over their own sequence. A row of `x` holds queries and keys of `key_heads` heads,
+    /// then values; a row of `gates` holds b, then a, of every value head. Queries and keys are divided by
+    /// `sqrt(sum of squares + eps)`, queries also by `sqrt(key_dim)`. The state S of a head is a matrix of `key_dim` rows of
+    /// `value_dim`. Each position does `S *= exp(decay * softplus(a + dt_bias))`, then `S += k (sigmoid(b) * (v - k S))`, and
+    /// yields `y = q S`. S is zero before position 0. Value head `h` has key head `h % key_heads` if `tiled`, otherwise
+    /// `h / (heads / key_heads)`. `layer` counts within the cache.
+    GatedDelta "gated_delta": weights ["decay", "dt_bias"] reads ["x", "gates"] writes ["y", "state"] { layer: u32, key_heads: u32, heads: u32, key_dim: u32, value_dim: u32, tiled: u32, eps: f32, x_stride: u32, gates_stride: u32, y_stride: u32 }
+    /// State space model (Mamba-2) of `heads` heads over their own sequence. A row of `x` holds the inputs of all heads, `value_dim`
+    /// each, then keys and queries (B and C) of `groups` groups, `key_dim` each; a row of `dt` holds a value of every head. The
+    /// state S of a head is a matrix of `key_dim` rows of `value_dim`. Each position computes `t = softplus(dt + dt_bias)`, does
+    /// `S = exp(decay * t) S + k (t * x)`, and yields `y = q S + skip * x`. S is zero before position 0. Neighbouring heads
+    /// share a group. `layer` counts within the cache.
+    Mamba2 "mamba2": weights ["decay", "dt_bias", "skip"] reads ["x", "dt"] writes ["y", "state"] { layer: u32, groups: u32, heads: u32, key_dim: u32, value_dim: u32, x_stride: u32, dt_stride: u32, y_stride: u32 }
     /// Replaces each row's token by its next one, chosen by the sampling state of the row's slot (temperature 0: argmax, the
     /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
-    /// Chooses the `used` best of `experts` by their logits `x`. `y` gets their numbers (as bits), best first, the lowest
-    /// number on a tie; then their weights: softmax over all experts, divided by the sum of the chosen ones if
-    /// `renormalise`, times `scale`.
-    Route "route": weights [] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32 }
+    /// Chooses the `used` best of `experts` by their scores: `scoring` 0: softmax of the logits `x` over all experts, 1: their
+    /// sigmoid. `bias` (optional) is added to the scores for the choice only. With `groups` above 1, only experts of the
+    /// `used_groups` best groups can be chosen. A group's score is the sum of its `group_top` (1 or 2) best. `y` gets the
+    /// experts' numbers (as bits), best first, the lowest number on a tie; then their weights: the scores, divided by the sum of
+    /// the chosen ones if `renormalise`, times `scale`.
+    Route "route": weights ["bias"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32, scoring: u32, groups: u32, used_groups: u32, group_top: u32 }
     /// `y[r][i] = act(gate x[r]) * up x[r]` for the `used` experts that `choice` names; the matrix holds for each expert
     /// `n` rows of gate, then `n` of up, and `bias` (optional) as many values, which are added before `act`.
     ExpertsActMul "experts_act_mul": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }
@@ -177,9 +207,12 @@ impl Op {
             Op::Embed
                 | Op::Rope
                 | Op::RopeAppend
+                | Op::PositionScale
                 | Op::KvAppend
                 | Op::Attention
                 | Op::ShortConv
+                | Op::GatedDelta
+                | Op::Mamba2
                 | Op::SelectRows
                 | Op::Pool
         )

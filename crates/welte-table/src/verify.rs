@@ -218,8 +218,10 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     let used = c.op.weights().len();
     for (i, id) in c.weights.iter().enumerate() {
         let optional = match c.op {
-            Op::RopeAppend | Op::ExpertsActMul | Op::ExpertsAdd | Op::ShortConv => i > 0,
-            Op::Attention => true,
+            Op::LayerNorm | Op::RopeAppend | Op::ExpertsActMul | Op::ExpertsAdd | Op::ShortConv => {
+                i > 0
+            }
+            Op::Attention | Op::Route => true,
             _ => false,
         };
         match (i < used, *id) {
@@ -261,20 +263,37 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     check_overlap(c, &list)
 }
 
-/// What is read must not be what is written, but for a norm in place.
+/// What is read must not be what is written, but for a norm in place. Different columns of the same rows may be.
 fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
     for r in list.iter().filter(|a| !a.writes) {
         for w in list
             .iter()
             .filter(|a| a.writes && a.at.buffer == r.at.buffer)
         {
-            let in_place = c.op == Op::Norm && r.at == w.at && r.extent == w.extent;
-            ensure(in_place, || {
+            let norm = matches!(c.op, Op::Norm | Op::LayerNorm);
+            let in_place = norm && r.at == w.at && r.extent == w.extent;
+            ensure(in_place || apart(r, w), || {
                 format!("'{}' and '{}' are in the same buffer", r.role, w.role)
             })?;
         }
     }
     Ok(())
+}
+
+/// Whether two operands cover different columns of the same rows. Each lies within its row (`check_ranges`).
+fn apart(a: &Access, b: &Access) -> bool {
+    let columns = |access: &Access| match access.extent {
+        Extent::Rows { width, stride } if stride > 0 => {
+            let first = u64::from(access.at.offset) / 4;
+            Some((first / stride, first % stride, width, stride))
+        }
+        _ => None,
+    };
+    let (Some(a), Some(b)) = (columns(a), columns(b)) else {
+        return false;
+    };
+    let disjoint = a.1.saturating_add(a.2) <= b.1 || b.1.saturating_add(b.2) <= a.1;
+    a.3 == b.3 && a.0 == b.0 && disjoint
 }
 
 fn check_ranges(program: &Program, c: &Command, rows: u32, pass: &Pass) -> Result<(), String> {
@@ -344,6 +363,47 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(q.dim > 0 && q.groups > 0, || "an empty norm".into())?;
             finite(&[q.eps])
         }
+        Op::LayerNorm => {
+            let q = p::LayerNorm::of(words);
+            vector(program, c, 0, q.dim)?;
+            optional_vector(program, c, 1, q.dim)?;
+            ensure(q.dim > 0 && q.groups > 0, || "an empty norm".into())?;
+            finite(&[q.eps])
+        }
+        Op::HeadsMatmul => {
+            let q = p::HeadsMatmul::of(words);
+            let all = q.heads.checked_mul(q.n).and_then(|n| n.checked_mul(q.k));
+            vector(program, c, 0, all.ok_or("n is too large")?)?;
+            ensure(q.heads > 0, || "no heads".into())?;
+            ensure(q.transposed <= 1, || {
+                format!("transposed is {}", q.transposed)
+            })?;
+            let apart = |values: u32, distance: u32| {
+                u64::from(values) + u64::from(q.tail) <= u64::from(distance)
+            };
+            ensure(apart(q.k, q.x_head) && apart(q.n, q.y_head), || {
+                format!(
+                    "heads of {} and {} values and a tail of {} overlap",
+                    q.k, q.n, q.tail
+                )
+            })
+        }
+        Op::PositionScale => {
+            let q = p::PositionScale::of(words);
+            ensure(q.original > 0, || "no original length".into())?;
+            finite(&[q.beta])
+        }
+        Op::Act => {
+            let q = p::Act::of(words);
+            ensure(matches!(q.act, 0..=2 | 4 | 5), || {
+                format!("activation {} needs a gate or is unknown", q.act)
+            })?;
+            let constants = [q.a, q.b, q.c, q.d];
+            finite(&constants)?;
+            ensure(q.act == 5 || constants == [0.0; 4], || {
+                "its activation has no constants".into()
+            })
+        }
         Op::Matmul => {
             let q = p::Matmul::of(words);
             matrix(program, c, q.n, q.k)
@@ -371,6 +431,11 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(q.renormalise <= 1, || {
                 format!("renormalise is {}", q.renormalise)
             })?;
+            ensure(q.scoring <= 1, || {
+                format!("scoring {} is unknown", q.scoring)
+            })?;
+            optional_vector(program, c, 0, q.experts)?;
+            route_groups(&q)?;
             finite(&[q.scale])
         }
         Op::ExpertsActMul => {
@@ -447,28 +512,103 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             )?;
             optional_vector(program, c, 1, q.n)?;
             let floats = u64::from(q.taps - 1) * u64::from(q.n);
-            match program.cache_of(c).map(|cache| cache.kind) {
-                Some(CacheKind::Recurrent {
-                    layers,
-                    floats: known,
-                }) => {
-                    ensure(q.layer < layers, || {
-                        format!("layer {} of {layers}", q.layer)
-                    })?;
-                    ensure(floats == u64::from(known), || {
-                        format!("a state of {floats} floats, the cache has {known}")
-                    })
-                }
-                _ => Err("its state is not in a recurrent cache".into()),
+            recurrent_cache(program, c, q.layer, Some(floats))
+        }
+        Op::Gate => {
+            let q = p::Gate::of(words);
+            ensure(q.gates > 0 && q.n.is_multiple_of(q.gates), || {
+                format!("{} gates for {} values", q.gates, q.n)
+            })?;
+            ensure(q.act <= 5 && q.act != 3, || {
+                format!("activation {} does not gate", q.act)
+            })
+        }
+        Op::GatedDelta => {
+            let q = p::GatedDelta::of(words);
+            ensure(
+                q.key_heads > 0 && q.heads.is_multiple_of(q.key_heads),
+                || format!("{} value heads over {} key heads", q.heads, q.key_heads),
+            )?;
+            ensure(q.heads > 0 && q.key_dim > 0 && q.value_dim > 0, || {
+                "an empty head".into()
+            })?;
+            ensure(q.tiled <= 1, || format!("tiled is {}", q.tiled))?;
+            finite(&[q.eps])?;
+            vector(program, c, 0, q.heads)?;
+            vector(program, c, 1, q.heads)?;
+            let keys = u64::from(q.heads) * u64::from(q.key_dim);
+            let floats = keys.checked_mul(q.value_dim.into());
+            recurrent_cache(program, c, q.layer, floats)
+        }
+        Op::Mamba2 => {
+            let q = p::Mamba2::of(words);
+            ensure(q.groups > 0 && q.heads.is_multiple_of(q.groups), || {
+                format!("{} heads in {} groups", q.heads, q.groups)
+            })?;
+            ensure(q.heads > 0 && q.key_dim > 0 && q.value_dim > 0, || {
+                "an empty head".into()
+            })?;
+            for weight in 0..3 {
+                vector(program, c, weight, q.heads)?;
             }
+            let keys = u64::from(q.heads) * u64::from(q.key_dim);
+            let floats = keys.checked_mul(q.value_dim.into());
+            recurrent_cache(program, c, q.layer, floats)
         }
         Op::Add | Op::SelectRows => Ok(()),
+    }
+}
+
+/// Checks that the command's state is in a recurrent cache of this shape. `floats` is `None` if it overflows.
+fn recurrent_cache(
+    program: &Program,
+    c: &Command,
+    layer: u32,
+    floats: Option<u64>,
+) -> Result<(), String> {
+    let floats = floats.ok_or("its state is too large")?;
+    match program.cache_of(c).map(|cache| cache.kind) {
+        Some(CacheKind::Recurrent {
+            layers,
+            floats: known,
+        }) => {
+            ensure(layer < layers, || format!("layer {layer} of {layers}"))?;
+            ensure(floats == u64::from(known), || {
+                format!("a state of {floats} floats, the cache has {known}")
+            })
+        }
+        _ => Err("its state is not in a recurrent cache".into()),
     }
 }
 
 fn finite(values: &[f32]) -> Result<(), String> {
     ensure(values.iter().all(|v| v.is_finite()), || {
         "a parameter is not finite".into()
+    })
+}
+
+/// Groups have one size, and those that are used hold enough experts.
+fn route_groups(q: &p::Route) -> Result<(), String> {
+    if q.groups == 1 {
+        return ensure((q.used_groups, q.group_top) == (1, 1), || {
+            "one group, of which one is used by its best expert".into()
+        });
+    }
+    let fits = (2..=64).contains(&q.groups)
+        && q.experts.is_multiple_of(q.groups)
+        && (1..=q.groups).contains(&q.used_groups);
+    ensure(fits, || {
+        format!(
+            "{} of {} groups of {} experts",
+            q.used_groups, q.groups, q.experts
+        )
+    })?;
+    let size = q.experts / q.groups;
+    ensure((1..=size.min(2)).contains(&q.group_top), || {
+        format!("groups of {size} rated by {} experts", q.group_top)
+    })?;
+    ensure(q.used <= size * q.used_groups, || {
+        format!("{} experts of {} groups of {size}", q.used, q.used_groups)
     })
 }
 

@@ -98,8 +98,17 @@ fn parameters_at_their_limits() {
         ("the last activation", |p| set(p, Op::ActMul, "act", 3)),
         ("the first activation", |p| set(p, Op::ActMul, "act", 0)),
         ("all experts", |p| {
-            set(p, Op::Route, "used", 2);
+            command(p, Op::Route).weights[0] = NO_WEIGHT;
             set(p, Op::Route, "experts", 2);
+            set(p, Op::Route, "groups", 1);
+            set(p, Op::Route, "group_top", 1);
+        }),
+        ("one group", |p| {
+            set(p, Op::Route, "groups", 1);
+            set(p, Op::Route, "group_top", 1);
+        }),
+        ("a group rated by its best expert", |p| {
+            set(p, Op::Route, "group_top", 1)
         }),
         ("no renormalisation", |p| {
             set(p, Op::Route, "renormalise", 0)
@@ -124,12 +133,21 @@ fn parameters_at_their_limits() {
             };
             p.buffers[STATE as usize].bytes = 2 * 32;
         }),
+        ("a gate for each value, or one for all", |p| {
+            set(p, Op::Gate, "gates", 1);
+            set(p, Op::Gate, "act", 5);
+        }),
+        ("heads of values in turn", |p| {
+            set(p, Op::GatedDelta, "tiled", 1)
+        }),
         ("no optional weights", |p| {
             command(p, Op::Attention).weights[0] = NO_WEIGHT;
+            command(p, Op::Route).weights[0] = NO_WEIGHT;
             command(p, Op::ShortConv).weights[1] = NO_WEIGHT;
             command(p, Op::ExpertsActMul).weights[1] = NO_WEIGHT;
             command(p, Op::ExpertsAdd).weights[1] = NO_WEIGHT;
             command(p, Op::RopeAppend).weights[1..].fill(NO_WEIGHT);
+            command(p, Op::LayerNorm).weights[1] = NO_WEIGHT;
         }),
         ("a norm in place", |p| {
             let c = command(p, Op::Norm);
@@ -155,7 +173,7 @@ fn parameters_at_their_limits() {
                 let heads = pass.commands.iter_mut().filter(|c| c.op == Op::NormMatmul);
                 heads
                     .filter(|c| c.weights[0] == 0)
-                    .for_each(|c| c.weights[0] = 15);
+                    .for_each(|c| c.weights[0] = 18);
             }
         }),
         ("one row whose stride is too small", |p| {
@@ -182,14 +200,69 @@ fn parameters_at_their_limits() {
         ("activation 2 is unknown", |p| {
             set(p, Op::ShortConv, "act", 2)
         }),
-        ("3 of 2 experts", |p| {
-            set(p, Op::Route, "used", 3);
-            set(p, Op::Route, "experts", 2);
+        ("activation 3 does not gate", |p| set(p, Op::Gate, "act", 3)),
+        ("activation 6 does not gate", |p| set(p, Op::Gate, "act", 6)),
+        ("3 gates for 8 values", |p| set(p, Op::Gate, "gates", 3)),
+        ("0 gates for 8 values", |p| set(p, Op::Gate, "gates", 0)),
+        ("tiled is 2", |p| set(p, Op::GatedDelta, "tiled", 2)),
+        ("an empty head", |p| set(p, Op::GatedDelta, "value_dim", 0)),
+        ("2 value heads over 3 key heads", |p| {
+            set(p, Op::GatedDelta, "key_heads", 3)
+        }),
+        ("2 value heads over 0 key heads", |p| {
+            set(p, Op::GatedDelta, "key_heads", 0)
+        }),
+        ("2 heads in 3 groups", |p| set(p, Op::Mamba2, "groups", 3)),
+        ("an empty head", |p| set(p, Op::Mamba2, "key_dim", 0)),
+        ("5 of 4 experts", |p| set(p, Op::Route, "used", 5)),
+        ("scoring 2 is unknown", |p| set(p, Op::Route, "scoring", 2)),
+        ("one group, of which one is used", |p| {
+            set(p, Op::Route, "groups", 1)
+        }),
+        ("1 of 3 groups of 4 experts", |p| {
+            set(p, Op::Route, "groups", 3)
+        }),
+        ("3 of 2 groups of 4 experts", |p| {
+            set(p, Op::Route, "used_groups", 3)
+        }),
+        ("0 of 2 groups of 4 experts", |p| {
+            set(p, Op::Route, "used_groups", 0)
+        }),
+        ("1 of 0 groups of 4 experts", |p| {
+            set(p, Op::Route, "groups", 0)
+        }),
+        ("groups of 2 rated by 3 experts", |p| {
+            set(p, Op::Route, "group_top", 3)
+        }),
+        ("groups of 2 rated by 0 experts", |p| {
+            set(p, Op::Route, "group_top", 0)
+        }),
+        ("3 experts of 1 groups of 2", |p| {
+            set(p, Op::Route, "used", 3)
         }),
         ("0 of 4 experts", |p| set(p, Op::Route, "used", 0)),
         ("0 of 4 experts", |p| set(p, Op::ExpertsActMul, "used", 0)),
         ("0 of 4 experts", |p| set(p, Op::ExpertsAdd, "used", 0)),
         ("renormalise is 2", |p| set(p, Op::Route, "renormalise", 2)),
+        ("activation 3 needs a gate", |p| set(p, Op::Act, "act", 3)),
+        ("activation 6 needs a gate or is unknown", |p| {
+            set(p, Op::Act, "act", 6)
+        }),
+        ("its activation has no constants", |p| {
+            set(p, Op::Act, "act", 1)
+        }),
+        ("transposed is 2", |p| {
+            set(p, Op::HeadsMatmul, "transposed", 2)
+        }),
+        ("heads of 2 and 3 values and a tail of 1 overlap", |p| {
+            set(p, Op::HeadsMatmul, "x_head", 2)
+        }),
+        ("heads of 2 and 3 values and a tail of 1 overlap", |p| {
+            set(p, Op::HeadsMatmul, "y_head", 3)
+        }),
+        ("no original length", |p| {
+            set(p, Op::PositionScale, "original", 0)
+        }),
         ("pooling 3 is unknown", |p| set(p, Op::Pool, "kind", 3)),
         ("normalise is 2", |p| set(p, Op::Pool, "normalise", 2)),
         ("1 taps; at least 2", |p| set(p, Op::ShortConv, "taps", 1)),
@@ -198,10 +271,16 @@ fn parameters_at_their_limits() {
         ("cannot rotate 6 of 4", |p| set(p, Op::RopeAppend, "rot", 6)),
         ("interleaved is 2", |p| set(p, Op::Rope, "interleaved", 2)),
         ("an empty norm", |p| set(p, Op::Norm, "groups", 0)),
+        ("an empty norm", |p| set(p, Op::LayerNorm, "groups", 0)),
         ("layer 1 of 1", |p| set(p, Op::Attention, "layer", 1)),
         ("layer 1 of 1", |p| set(p, Op::KvAppend, "layer", 1)),
         ("layer 1 of 1", |p| set(p, Op::RopeAppend, "layer", 1)),
         ("layer 1 of 1", |p| set(p, Op::ShortConv, "layer", 1)),
+        ("layer 1 of 1", |p| set(p, Op::GatedDelta, "layer", 1)),
+        ("layer 1 of 1", |p| set(p, Op::Mamba2, "layer", 1)),
+        ("a state of 8 floats, the cache has 16", |p| {
+            set(p, Op::GatedDelta, "key_dim", 1)
+        }),
         ("a state of 8 floats, the cache has 16", |p| {
             set(p, Op::ShortConv, "taps", 2);
             p.weights[8].k = 16;
@@ -245,6 +324,10 @@ fn parameters_at_their_limits() {
     for (op, name) in [
         (Op::Embed, "scale"),
         (Op::Norm, "eps"),
+        (Op::LayerNorm, "eps"),
+        (Op::PositionScale, "beta"),
+        (Op::Act, "a"),
+        (Op::Act, "d"),
         (Op::NormMatmul, "eps"),
         (Op::NormMatmulActMul, "eps"),
         (Op::Route, "scale"),
@@ -280,6 +363,7 @@ fn shapes_of_weights_are_those_of_the_command() {
         (Op::Embed, "n"),
         (Op::Embed, "k"),
         (Op::Norm, "dim"),
+        (Op::LayerNorm, "dim"),
         (Op::Matmul, "n"),
         (Op::Matmul, "k"),
         (Op::Bias, "n"),
@@ -296,6 +380,11 @@ fn shapes_of_weights_are_those_of_the_command() {
         (Op::ExpertsAdd, "k"),
         (Op::ExpertsAdd, "experts"),
         (Op::ShortConv, "n"),
+        (Op::Route, "experts"),
+        (Op::HeadsMatmul, "heads"),
+        (Op::HeadsMatmul, "n"),
+        (Op::HeadsMatmul, "k"),
+        (Op::GatedDelta, "heads"),
     ] {
         let mut p = every_op();
         let words = command(&mut p, op).params;
@@ -451,6 +540,9 @@ fn operands_are_in_their_places() {
         ("its state is not in a recurrent cache", |p| {
             command(p, Op::ShortConv).buffers[2] = at(KV, 0)
         }),
+        ("its state is not in a recurrent cache", |p| {
+            command(p, Op::GatedDelta).buffers[3] = at(KV, 0)
+        }),
         ("'kv' starts at 4", |p| {
             command(p, Op::Attention).buffers[1].offset = 4
         }),
@@ -518,7 +610,8 @@ fn passes_take_and_yield_what_their_kind_says() {
             p.passes[2].labels.push(String::new());
         }),
         ("decode must end in sample", |p| {
-            p.passes[0].commands.swap(19, 20)
+            let last = p.passes[0].commands.len() - 1;
+            p.passes[0].commands.swap(last - 1, last)
         }),
         ("prompt: embed on output rows", |p| {
             let embed = p.passes[1].commands[0];

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Replay};
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
-use welte_models::{CompileOptions, ModelSpec};
+use welte_models::{CompileOptions, ModelSpec, Survey};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, cost};
 use welte_text::{ChatTemplate, Message, Tokenizer};
 
@@ -40,6 +40,9 @@ pub struct LoadOptions {
     pub slots: u32,
     /// Positions in the caches, shared by all sequences; 0: as many as all slots need for their whole context.
     pub cache_positions: u32,
+    /// States that are kept of earlier sequences, so that requests with the same prefix go on from there. Only for models
+    /// with recurrent state.
+    pub checkpoints: u32,
     /// Compute vectors of texts too, if the model takes them from the last token.
     pub embeddings: bool,
     /// Engines of this model may have a prefix store ([`EngineOptions::prefix_store`]). The load then samples the weights,
@@ -67,6 +70,7 @@ impl Default for LoadOptions {
             decode_rows: CompileOptions::default().decode_rows,
             slots: 1,
             cache_positions: 0,
+            checkpoints: CompileOptions::default().checkpoints,
             embeddings: false,
             prefix_store: false,
             max_chain: 256,
@@ -233,6 +237,12 @@ impl Model {
     /// Compiles the model of a source and plans its memory, reading headers only.
     pub fn inspect(source: &str, options: &LoadOptions) -> Result<Inspection, Error> {
         inspect(open(source)?, options)
+    }
+
+    /// What a source contains, beside the tensors of the most similar architecture. It also works for models that cannot be
+    /// compiled.
+    pub fn survey(source: &str) -> Result<Survey, Error> {
+        Ok(welte_models::survey(open(source)?.as_ref()))
     }
 
     /// Loads a model from a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`. `progress` is called as
@@ -608,6 +618,7 @@ fn plan_on(
         kv_format: options.kv_format,
         slots,
         pages: options.cache_positions.div_ceil(defaults.page),
+        checkpoints: options.checkpoints,
         decode_rows: options.decode_rows.max(slots),
         prompt_rows,
         embed_rows: match options.embeddings && pools_last(checkpoint, spec) {

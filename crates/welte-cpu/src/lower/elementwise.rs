@@ -5,7 +5,10 @@ use super::{Lowered, Lowering};
 use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::Bytes;
-use crate::ops::basic::{ActMul, Add, Bias, Embed, Norm, Scale};
+use crate::ops::basic::{
+    Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
+};
+use crate::ops::heads::HeadsMatmul;
 use crate::ops::output_rows::{Pool, Pooling, SelectRows};
 use crate::ops::sample::{self, Sample};
 use crate::unsupported;
@@ -73,6 +76,70 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    pub(super) fn layer_norm(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::LayerNorm::of(&l.command.params);
+        let (dim, groups) = (p.dim as usize, p.groups as usize);
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::LayerNorm(LayerNorm {
+            x: self.float_rows(x, p.x_stride, dim * groups, l.rows)?,
+            y: self.float_rows(y, p.y_stride, dim * groups, l.rows)?,
+            dim,
+            groups,
+            eps: p.eps,
+            weight: self.floats(l.command.weights[0], dim)?,
+            bias: self.floats(l.command.weights[1], dim)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn heads_matmul(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::HeadsMatmul::of(&l.command.params);
+        let [heads, n, k, tail] = [p.heads, p.n, p.k, p.tail].map(|v| v as usize);
+        let (x_head, y_head) = (p.x_head as usize, p.y_head as usize);
+        let [x, y, ..] = l.command.buffers;
+        if heads == 0 || k + tail > x_head || tail + n > y_head {
+            return Err(unsupported("heads that overlap"));
+        }
+        let width = |values: usize, distance: usize| (heads - 1) * distance + values + tail;
+        l.phases.push(Phase::HeadsMatmul(HeadsMatmul {
+            x: self.float_rows(x, p.x_stride, width(k, x_head), l.rows)?,
+            y: self.float_rows(y, p.y_stride, width(n, y_head), l.rows)?,
+            matrices: self.floats(l.command.weights[0], heads * n * k)?,
+            heads,
+            n,
+            k,
+            tail,
+            transposed: p.transposed == 1,
+            x_head,
+            y_head,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn act(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Act::of(&l.command.params);
+        let n = p.n as usize;
+        l.phases.push(Phase::Act(Act {
+            y: self.float_rows(l.command.buffers[0], p.y_stride, n, l.rows)?,
+            n,
+            act: p.act,
+            constants: [p.a, p.b, p.c, p.d],
+        }));
+        Ok(())
+    }
+
+    pub(super) fn position_scale(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::PositionScale::of(&l.command.params);
+        let n = p.n as usize;
+        l.phases.push(Phase::PositionScale(PositionScale {
+            y: self.float_rows(l.command.buffers[0], p.y_stride, n, l.rows)?,
+            n,
+            beta: p.beta,
+            original: p.original,
+        }));
+        Ok(())
+    }
+
     pub(super) fn bias(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
         let p = params::Bias::of(&l.command.params);
         let n = p.n as usize;
@@ -92,6 +159,20 @@ impl Lowering<'_> {
             x: self.float_rows(x, p.x_stride, 2 * n, l.rows)?,
             y: self.float_rows(y, p.y_stride, n, l.rows)?,
             n,
+            act: p.act,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn gate(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Gate::of(&l.command.params);
+        let (n, gates) = (p.n as usize, p.gates as usize);
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::Gate(Gate {
+            x: self.float_rows(x, p.x_stride, gates, l.rows)?,
+            y: self.float_rows(y, p.y_stride, n, l.rows)?,
+            n,
+            gates,
             act: p.act,
         }));
         Ok(())

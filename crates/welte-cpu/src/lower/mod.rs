@@ -81,8 +81,13 @@ impl Lowering<'_> {
         match l.command.op {
             Op::Embed => self.embed(l),
             Op::Norm => self.norm(l),
+            Op::LayerNorm => self.layer_norm(l),
+            Op::HeadsMatmul => self.heads_matmul(l),
+            Op::PositionScale => self.position_scale(l),
+            Op::Act => self.act(l),
             Op::Bias => self.bias(l),
             Op::ActMul => self.act_mul(l),
+            Op::Gate => self.gate(l),
             Op::Add => self.add(l),
             Op::Scale => self.scale(l),
             Op::SelectRows => self.select_rows(l, pass.outputs as usize),
@@ -96,6 +101,8 @@ impl Lowering<'_> {
             Op::RopeAppend => self.rope_append(l),
             Op::Attention => self.attention(l),
             Op::ShortConv => self.short_conv(l),
+            Op::GatedDelta => self.gated_delta(l),
+            Op::Mamba2 => self.mamba2(l),
         }
     }
 

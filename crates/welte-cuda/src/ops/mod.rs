@@ -6,10 +6,13 @@ pub(crate) mod columns;
 pub(crate) mod conv;
 pub(crate) mod embed;
 pub(crate) mod experts;
+pub(crate) mod gated_delta;
 pub(crate) mod gemm;
+pub(crate) mod heads;
 pub(crate) mod kv;
 pub(crate) mod library;
 pub(crate) mod logprobs;
+pub(crate) mod mamba2;
 pub(crate) mod matmul;
 pub(crate) mod rope;
 pub(crate) mod sample;
@@ -45,9 +48,20 @@ macro_rules! family {
     ($command:expr, $role:expr, $function:ident ( $($argument:expr),* )) => {
         match $command.op {
             Op::Embed => embed::$function($($argument),*),
-            Op::Norm | Op::Bias | Op::ActMul | Op::Add | Op::Scale | Op::SelectRows | Op::Pool => {
-                basic::$function($($argument),*)
-            }
+            Op::Norm
+            | Op::LayerNorm
+            | Op::PositionScale
+            | Op::Bias
+            | Op::Act
+            | Op::ActMul
+            | Op::Gate
+            | Op::Add
+            | Op::Scale
+            | Op::SelectRows
+            | Op::Pool => basic::$function($($argument),*),
+            Op::HeadsMatmul => heads::$function($($argument),*),
+            Op::GatedDelta => gated_delta::$function($($argument),*),
+            Op::Mamba2 => mamba2::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
                 if $role == Role::Generated =>
@@ -125,6 +139,9 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         embed::catalogue(),
         basic::catalogue(),
         conv::catalogue(),
+        heads::catalogue(),
+        gated_delta::catalogue(),
+        mamba2::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
         columns::catalogue(),

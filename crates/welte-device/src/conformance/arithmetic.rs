@@ -3,7 +3,9 @@
 
 use super::case::{Case, Commands, bits, chain, poison, start, tokens_of};
 use super::made::Numbers;
-use super::model::{ATTENTION, Attention, CONV, DENSE, Dense, EXPERTS, Experts, Layer, Model};
+use super::model::{
+    ATTENTION, Attention, CONV, DELTA, DENSE, Delta, Dense, EXPERTS, Experts, Layer, Model,
+};
 use crate::{Context, Device};
 use std::collections::BTreeMap;
 use welte_table::{BufferId, Format, PassKind, Program, Row};
@@ -25,7 +27,10 @@ fn models() -> impl Iterator<Item = Model> {
     let formats = Format::ALL.into_iter().enumerate();
     let formats = formats.filter(|(i, f)| match f {
         Format::Affine(_) => i.is_multiple_of(9),
+        Format::Integers(_) => i.is_multiple_of(7),
         Format::Q2_K | Format::Q5_K | Format::IQ4_XS => false,
+        Format::IQ1_M | Format::IQ2_XXS | Format::IQ2_XS | Format::IQ3_S => false,
+        Format::TQ1_0 | Format::NVFP4 => false,
         _ => true,
     });
     formats.enumerate().map(|(i, (_, format))| model(i, format))
@@ -61,6 +66,10 @@ fn model(i: usize, format: Format) -> Model {
     let last = match i % 3 {
         0 => Layer::Experts(experts),
         1 => Layer::Attention(windowed),
+        _ if i % 2 == 0 => Layer::Delta(Delta {
+            mamba: i % 4 == 0,
+            ..DELTA
+        }),
         _ => Layer::Conv(CONV),
     };
     let mut layers = vec![

@@ -34,7 +34,10 @@ pub struct Model {
 pub enum Layer {
     Attention(Attention),
     Dense(Dense),
+    Ungated(Ungated),
+    Heads(Heads),
     Conv(Conv),
+    Delta(Delta),
     Experts(Experts),
 }
 
@@ -52,6 +55,8 @@ pub struct Attention {
     pub sinks: bool,
     pub bias: bool,
     pub qk_norm: bool,
+    /// Queries grow with the position.
+    pub position_scale: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +65,45 @@ pub struct Dense {
     pub act: u32,
 }
 
+/// A layer norm, a matrix, an activation without a gate, and a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Ungated {
+    pub hidden: u32,
+    pub act: u32,
+    pub bias: bool,
+}
+
+/// A projection, a matrix for each head, and a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    pub heads: u32,
+    pub n: u32,
+    pub k: u32,
+    pub tail: u32,
+    pub transposed: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Conv {
     pub channels: u32,
     pub taps: u32,
     pub act: u32,
     pub bias: bool,
+}
+
+/// The gated delta rule, gated after a norm of each head.
+#[derive(Clone, Copy, Debug)]
+pub struct Delta {
+    pub key_heads: u32,
+    pub heads: u32,
+    pub key_dim: u32,
+    pub value_dim: u32,
+    pub tiled: u32,
+    /// Activation of the gate, and values that share one.
+    pub act: u32,
+    pub shared: u32,
+    /// The state space model of Mamba-2 in place of the delta rule.
+    pub mamba: bool,
 }
 
 /// The experts' logits are looked up by token, so that every device has the same bits and makes the same choice.
@@ -77,6 +115,12 @@ pub struct Experts {
     pub renormalise: u32,
     pub act: u32,
     pub bias: bool,
+    /// 0: softmax, 1: sigmoid.
+    pub scoring: u32,
+    /// A bias of the choice.
+    pub choice_bias: bool,
+    /// Groups, used groups, and the experts that rate a group.
+    pub groups: (u32, u32, u32),
 }
 
 pub const ATTENTION: Attention = Attention {
@@ -91,6 +135,7 @@ pub const ATTENTION: Attention = Attention {
     sinks: false,
     bias: false,
     qk_norm: true,
+    position_scale: false,
 };
 
 pub const DENSE: Dense = Dense { hidden: 96, act: 0 };
@@ -102,6 +147,17 @@ pub const CONV: Conv = Conv {
     bias: true,
 };
 
+pub const DELTA: Delta = Delta {
+    key_heads: 2,
+    heads: 4,
+    key_dim: 32,
+    value_dim: 24,
+    tiled: 0,
+    act: 0,
+    shared: 1,
+    mamba: false,
+};
+
 pub const EXPERTS: Experts = Experts {
     hidden: 48,
     experts: 6,
@@ -109,6 +165,9 @@ pub const EXPERTS: Experts = Experts {
     renormalise: 1,
     act: 0,
     bias: false,
+    scoring: 0,
+    choice_bias: false,
+    groups: (1, 1, 1),
 };
 
 impl Model {
@@ -148,7 +207,7 @@ impl Model {
         let n = &mut Numbers(seed);
         let kv_format = n.pick(&[Format::F16, Format::Q8_0]);
         let layers = (0..n.pick(&[1, 2, 4]))
-            .map(|i| match (i, n.below(6)) {
+            .map(|i| match (i, n.below(8)) {
                 (0, _) | (_, 0..=2) => Layer::Attention(Attention::ugly(n, kv_format)),
                 (_, 3) => Layer::Conv(Conv {
                     channels: n.pick(&[1, 19, 48]),
@@ -156,7 +215,19 @@ impl Model {
                     act: n.pick(&[0, 1]),
                     bias: n.pick(&[false, true]),
                 }),
+                (_, 6) => Layer::Heads(Heads {
+                    heads: n.pick(&[1, 3, 8]),
+                    n: n.pick(&[1, 37, 130]),
+                    k: n.pick(&[1, 20, 33]),
+                    tail: n.pick(&[0, 0, 6]),
+                    transposed: n.pick(&[false, true]),
+                }),
                 (_, 4) => Layer::Experts(Experts::ugly(n)),
+                (_, 5) => Layer::Ungated(Ungated {
+                    hidden: n.pick(&[1, 30, 48]),
+                    act: n.pick(&[0, 1, 2, 4, 5]),
+                    bias: n.pick(&[false, true]),
+                }),
                 _ => Layer::Dense(Dense {
                     hidden: n.pick(&[1, 30, 48]),
                     act: n.pick(&[0, 1, 2, 3]),
@@ -183,7 +254,8 @@ impl Model {
 
     /// Sequences have recurrent state.
     pub fn has_state(&self) -> bool {
-        self.layers.iter().any(|l| matches!(l, Layer::Conv(_)))
+        let state = |l: &Layer| matches!(l, Layer::Conv(_) | Layer::Delta(_));
+        self.layers.iter().any(state)
     }
 
     /// A device may begin without these features. It says so in `Device::missing`.
@@ -191,8 +263,10 @@ impl Model {
         let optional = |layer: &Layer| match layer {
             Layer::Attention(a) => a.sinks,
             Layer::Dense(d) => d.act == 3,
-            Layer::Conv(_) => true,
-            Layer::Experts(e) => e.bias || e.act == 3,
+            Layer::Ungated(_) | Layer::Heads(_) => false,
+            Layer::Conv(_) | Layer::Delta(_) => true,
+            // Experts may need widths divisible by 16.
+            Layer::Experts(e) => e.bias || e.act == 3 || !self.dim.is_multiple_of(16),
         };
         self.embed_rows > 0 || self.layers.iter().any(optional)
     }
@@ -217,6 +291,7 @@ impl Attention {
             sinks: n.pick(&[false, false, true]),
             bias: n.pick(&[false, true]),
             qk_norm: n.pick(&[false, true]),
+            position_scale: n.pick(&[false, false, true]),
         }
     }
 
@@ -226,16 +301,62 @@ impl Attention {
     }
 }
 
+impl Heads {
+    /// Floats from one head to the next, before and after the product.
+    pub fn distances(&self) -> (u32, u32) {
+        (self.k + self.tail + 1, self.n + self.tail)
+    }
+}
+
+impl Delta {
+    pub fn ugly(n: &mut Numbers) -> Delta {
+        let key_heads = n.pick(&[1, 2, 3]);
+        let heads = key_heads * n.pick(&[1, 2, 3]);
+        let value_dim = n.pick(&[1, 7, 32, 80, 130]);
+        let act = n.pick(&[0, 1, 2, 4, 5]);
+        Delta {
+            key_heads,
+            heads,
+            key_dim: n.pick(&[1, 6, 33, 64, 128]),
+            value_dim,
+            tiled: n.below(2),
+            act,
+            shared: n.pick(&[1, value_dim, heads * value_dim]),
+            mamba: n.pick(&[false, true]),
+        }
+    }
+
+    /// Floats of a row of queries, keys and values.
+    pub fn width(&self) -> u32 {
+        2 * self.key_heads * self.key_dim + self.heads * self.value_dim
+    }
+
+    /// Values of a row of the result.
+    pub fn values(&self) -> u32 {
+        self.heads * self.value_dim
+    }
+}
+
 impl Experts {
     pub fn ugly(n: &mut Numbers) -> Experts {
         let experts = n.pick(&[1, 3, 8, 33, 130]);
+        let groups = match experts {
+            8 => n.pick(&[(1, 1, 1), (2, 1, 2), (4, 3, 1)]),
+            33 => n.pick(&[(1, 1, 1), (3, 2, 2), (11, 7, 1)]),
+            130 => n.pick(&[(1, 1, 1), (13, 4, 2), (26, 7, 1)]),
+            _ => (1, 1, 1),
+        };
+        let most = experts / groups.0 * groups.1;
         Experts {
             hidden: n.pick(&[16, 48, 80]),
             experts,
-            used: n.pick(&[1, 2, 5, 8]).min(experts),
+            used: n.pick(&[1, 2, 5, 8]).min(most),
             renormalise: n.pick(&[0, 1]),
             act: n.pick(&[0, 1, 2]),
             bias: false,
+            scoring: n.pick(&[0, 1]),
+            choice_bias: n.pick(&[false, true]),
+            groups,
         }
     }
 

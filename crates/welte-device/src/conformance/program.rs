@@ -1,7 +1,7 @@
 //! The program and the checkpoint of a model.
 
 use super::made::{Made, Numbers};
-use super::model::{Attention, Conv, Dense, Experts, Layer, Model};
+use super::model::{Attention, Conv, Delta, Dense, Experts, Heads, Layer, Model, Ungated};
 use welte_table::*;
 
 /// An intermediate buffer and the distance of its rows, which is more than their width.
@@ -23,6 +23,9 @@ struct Places {
     choice: Option<Place>,
     mixed: Option<Place>,
     convolved: Option<Place>,
+    /// b, a and the gate of a delta layer.
+    rates: Option<Place>,
+    opened: Option<Place>,
     chosen: Place,
     pooled: Option<Place>,
     logits: Place,
@@ -202,9 +205,12 @@ pub fn make(m: &Model) -> (Program, Made) {
         match (layer, cache_of[i]) {
             (Layer::Attention(a), Some((cache, layer))) => emit.attention(a, cache, layer),
             (Layer::Conv(c), Some((cache, layer))) => emit.conv(c, cache, layer),
+            (Layer::Delta(d), Some((cache, layer))) => emit.delta(d, cache, layer),
             (Layer::Experts(e), _) => emit.experts(e),
             (Layer::Dense(d), _) => emit.dense(d),
-            _ => unreachable!("attention and convolutions have caches"),
+            (Layer::Ungated(d), _) => emit.ungated(d),
+            (Layer::Heads(h), _) => emit.heads(h),
+            _ => unreachable!("these layers have caches"),
         }
     }
     let norm = b.weight("final norm", Format::F32, 1, m.dim, Usage::Vector);
@@ -310,11 +316,16 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
     });
     let gated = widest(&|l| match l {
         Layer::Dense(d) => d.hidden,
+        Layer::Ungated(d) => d.hidden,
         Layer::Experts(e) => e.used * e.hidden,
         _ => 0,
     });
     let experts = widest(&|l| match l {
         Layer::Experts(e) => e.experts,
+        _ => 0,
+    });
+    let normed = widest(&|l| match l {
+        Layer::Experts(_) | Layer::Ungated(_) => m.dim,
         _ => 0,
     });
     let choice = widest(&|l| match l {
@@ -323,6 +334,22 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
     });
     let channels = widest(&|l| match l {
         Layer::Conv(c) => c.channels,
+        Layer::Delta(d) => d.width(),
+        Layer::Heads(h) => h.heads * h.distances().0,
+        _ => 0,
+    });
+    let convolved = widest(&|l| match l {
+        Layer::Conv(c) => c.channels,
+        Layer::Delta(d) => d.width(),
+        Layer::Heads(h) => h.heads * h.distances().1,
+        _ => 0,
+    });
+    let rates = widest(&|l| match l {
+        Layer::Delta(d) => 2 * d.heads,
+        _ => 0,
+    });
+    let opened = widest(&|l| match l {
+        Layer::Delta(d) => d.values() / d.shared,
         _ => 0,
     });
     Places {
@@ -330,11 +357,13 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         qkv: sized("qkv", qkv, 1),
         attended: sized("attended", attended, 2),
         gated: sized("gated", gated, 5),
-        normed: sized("normed", if experts > 0 { m.dim } else { 0 }, 1),
+        normed: sized("normed", normed, 1),
         router: sized("router", experts, 2),
         choice: sized("choice", choice, 1),
         mixed: sized("mixed", channels, 3),
-        convolved: sized("convolved", channels, 1),
+        convolved: sized("convolved", convolved, 1),
+        rates: sized("rates", rates, 2),
+        opened: sized("opened", opened, 1),
         x: b.place("x", rows, m.dim, 3),
         chosen: b.place("chosen", outputs, m.dim, 1),
         pooled: (m.embed_rows > 0).then(|| b.place("pooled", m.embed_rows, m.dim, 0)),
@@ -358,6 +387,10 @@ fn caches(m: &Model, b: &mut Builder) -> (Vec<CacheSpec>, Vec<Option<CachePlace>
         Layer::Conv(c) => Some(CacheKind::Recurrent {
             layers: 0,
             floats: (c.taps - 1) * c.channels,
+        }),
+        Layer::Delta(d) => Some(CacheKind::Recurrent {
+            layers: 0,
+            floats: d.heads * d.key_dim * d.value_dim,
         }),
         _ => None,
     };
@@ -495,6 +528,15 @@ impl Emit<'_> {
             qkv_stride: qkv.stride,
         };
         self.push(Op::RopeAppend, &weights, &[qkv.at, cache], p.words());
+        if a.position_scale {
+            let p = params::PositionScale {
+                n: a.heads * a.head_dim,
+                beta: 0.3,
+                original: 5,
+                y_stride: qkv.stride,
+            };
+            self.push(Op::PositionScale, &[], &[qkv.at], p.words());
+        }
         let sinks = self.optional(a.sinks, "sinks", a.heads);
         let p = params::Attention {
             layer,
@@ -531,6 +573,71 @@ impl Emit<'_> {
         self.add("down", d.hidden, gated);
     }
 
+    fn ungated(&mut self, d: &Ungated) {
+        let (Some(hidden), Some(normed)) = (self.places.gated, self.places.normed) else {
+            unreachable!("sized by this layer");
+        };
+        let (x, k) = (self.places.x, self.m.dim);
+        let norm = self.vector("up norm", k);
+        let bias = self.optional(d.bias, "up bias", k);
+        let p = params::LayerNorm {
+            dim: k,
+            groups: 1,
+            eps: EPS,
+            x_stride: x.stride,
+            y_stride: normed.stride,
+        };
+        let buffers = [x.at, normed.at];
+        self.push(Op::LayerNorm, &[norm, bias], &buffers, p.words());
+        let matrix = self.weight("up", d.hidden, k);
+        let p = params::Matmul {
+            n: d.hidden,
+            k,
+            x_stride: normed.stride,
+            y_stride: hidden.stride,
+        };
+        let buffers = [normed.at, hidden.at];
+        self.push(Op::Matmul, &[matrix], &buffers, p.words());
+        let [a, b, c, e] = match d.act {
+            5 => [0.8, 0.6, 0.5, -1e-6],
+            _ => [0.0; 4],
+        };
+        let p = params::Act {
+            n: d.hidden,
+            act: d.act,
+            a,
+            b,
+            c,
+            d: e,
+            y_stride: hidden.stride,
+        };
+        self.push(Op::Act, &[], &[hidden.at], p.words());
+        self.add("down", d.hidden, hidden);
+    }
+
+    fn heads(&mut self, h: &Heads) {
+        let (Some(from), Some(to)) = (self.places.mixed, self.places.convolved) else {
+            unreachable!("sized by this layer");
+        };
+        let (x_head, y_head) = h.distances();
+        self.project("heads in", h.heads * x_head, from);
+        let matrices = self.vector("heads", h.heads * h.n * h.k);
+        let p = params::HeadsMatmul {
+            heads: h.heads,
+            n: h.n,
+            k: h.k,
+            tail: h.tail,
+            transposed: h.transposed.into(),
+            x_head,
+            y_head,
+            x_stride: from.stride,
+            y_stride: to.stride,
+        };
+        let buffers = [from.at, to.at];
+        self.push(Op::HeadsMatmul, &[matrices], &buffers, p.words());
+        self.add("heads out", h.heads * y_head, to);
+    }
+
     fn conv(&mut self, c: &Conv, cache: BufferRef, layer: u32) {
         let (Some(mixed), Some(convolved)) = (self.places.mixed, self.places.convolved) else {
             unreachable!("sized by this layer");
@@ -549,6 +656,76 @@ impl Emit<'_> {
         let buffers = [mixed.at, convolved.at, cache];
         self.push(Op::ShortConv, &[kernel, bias], &buffers, p.words());
         self.add("conv out", c.channels, convolved);
+    }
+
+    /// The delta rule, a norm of each head, and a gate.
+    fn delta(&mut self, d: &Delta, cache: BufferRef, layer: u32) {
+        let places = self.places;
+        let (Some(mixed), Some(ruled), Some(rates), Some(opened)) =
+            (places.mixed, places.convolved, places.rates, places.opened)
+        else {
+            unreachable!("sized by this layer");
+        };
+        self.project("delta in", d.width(), mixed);
+        self.project("delta rates", 2 * d.heads, rates);
+        let gates = d.values() / d.shared;
+        self.project("delta gate", gates, opened);
+        // Decays are negative.
+        let values: Vec<f32> = (0..d.heads).map(|i| -0.1 - 0.2 * (i % 5) as f32).collect();
+        let name = format!("{}delta decay", self.name);
+        let shape = (1, d.heads);
+        let decay = self
+            .b
+            .weight_of(&name, Format::F32, shape, Usage::Vector, 0.0, &values);
+        let dt_bias = self.vector("delta dt bias", d.heads);
+        let p = params::GatedDelta {
+            layer,
+            key_heads: d.key_heads,
+            heads: d.heads,
+            key_dim: d.key_dim,
+            value_dim: d.value_dim,
+            tiled: d.tiled,
+            eps: 1e-6,
+            x_stride: mixed.stride,
+            gates_stride: rates.stride,
+            y_stride: ruled.stride,
+        };
+        let buffers = [mixed.at, rates.at, ruled.at, cache];
+        if d.mamba {
+            let skip = self.vector("mamba skip", d.heads);
+            let p = params::Mamba2 {
+                layer,
+                groups: d.key_heads,
+                heads: d.heads,
+                key_dim: d.key_dim,
+                value_dim: d.value_dim,
+                x_stride: mixed.stride,
+                dt_stride: rates.stride,
+                y_stride: ruled.stride,
+            };
+            let weights = [decay, dt_bias, skip];
+            self.push(Op::Mamba2, &weights, &buffers, p.words());
+        } else {
+            self.push(Op::GatedDelta, &[decay, dt_bias], &buffers, p.words());
+        }
+        let norm = self.vector("delta norm", d.value_dim);
+        let p = params::Norm {
+            dim: d.value_dim,
+            groups: d.heads,
+            eps: EPS,
+            x_stride: ruled.stride,
+            y_stride: ruled.stride,
+        };
+        self.push(Op::Norm, &[norm], &[ruled.at, ruled.at], p.words());
+        let p = params::Gate {
+            n: d.values(),
+            gates,
+            act: d.act,
+            x_stride: opened.stride,
+            y_stride: ruled.stride,
+        };
+        self.push(Op::Gate, &[], &[opened.at, ruled.at], p.words());
+        self.add("delta out", d.values(), ruled);
     }
 
     fn experts(&mut self, e: &Experts) {
@@ -589,8 +766,14 @@ impl Emit<'_> {
             scale: 1.25,
             x_stride: router.stride,
             y_stride: choice.stride,
+            scoring: e.scoring,
+            groups: e.groups.0,
+            used_groups: e.groups.1,
+            group_top: e.groups.2,
         };
-        self.push(Op::Route, &[], &[router.at, choice.at], p.words());
+        let bias = self.optional(e.choice_bias, "choice bias", experts);
+        let buffers = [router.at, choice.at];
+        self.push(Op::Route, &[bias], &buffers, p.words());
         let all = 2 * e.hidden * experts;
         let matrix = self.weight("experts gate and up", all, dim);
         let bias = self.expert_bias(e, "gate and up", all, if e.act == 3 { 40.0 } else { 1.0 });

@@ -1,15 +1,30 @@
 //! The architectures, one file each, and their list.
 
+mod apertus;
+mod cohere2;
+mod deepseek2;
+mod ernie4_5;
+mod ernie4_5_moe;
+mod exaone4;
 mod gemma;
+mod glm4_moe;
 mod gpt_oss;
+mod granite;
+mod granite_hybrid;
+mod hunyuan;
+mod lfm2;
 mod llama;
+mod ministral3;
 mod mixtral;
 mod olmo2;
 mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_next;
+mod seed_oss;
 mod smollm3;
+mod starcoder2;
 
 use crate::names::Names;
 use crate::{Error, ModelSpec, QkNorm, keys::Keys};
@@ -39,11 +54,15 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 12] = [
+const ALL: [&Architecture; 28] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &qwen3_moe::QWEN3_MOE,
+    &qwen3_next::QWEN3_NEXT,
+    &qwen3_next::QWEN3_5,
+    &lfm2::LFM2,
+    &granite_hybrid::GRANITE_HYBRID,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,
@@ -52,6 +71,18 @@ const ALL: [&Architecture; 12] = [
     &olmo2::OLMO2,
     &smollm3::SMOLLM3,
     &gpt_oss::GPT_OSS,
+    &ministral3::MINISTRAL3,
+    &cohere2::COHERE2,
+    &starcoder2::STARCODER2,
+    &exaone4::EXAONE4,
+    &seed_oss::SEED_OSS,
+    &ernie4_5::ERNIE4_5,
+    &hunyuan::HUNYUAN,
+    &apertus::APERTUS,
+    &granite::GRANITE,
+    &glm4_moe::GLM4_MOE,
+    &ernie4_5_moe::ERNIE4_5_MOE,
+    &deepseek2::DEEPSEEK2,
 ];
 
 /// The names of supported architectures in checkpoints.
@@ -72,6 +103,10 @@ impl Architecture {
             Dialect::Gguf => &self.gguf_names,
             Dialect::HuggingFace => &self.hugging_face_names,
         }
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = &'static Architecture> {
+        ALL.into_iter()
     }
 
     /// The architecture with this name in a [`ModelSpec`].
@@ -116,6 +151,25 @@ fn layer_types(keys: &Keys<'_>, layers: u32, window: u32) -> Result<Option<Vec<u
         )),
     });
     each.collect::<Result<_, _>>().map(Some)
+}
+
+/// Windows as `layer_types` lists them, otherwise in all layers except every `every`th. Without a window's size: none.
+fn windowed_but_every(keys: &Keys<'_>, layers: u32, every: u32) -> Result<Vec<u32>, Error> {
+    let window = keys
+        .u32(&keys.name("attention.sliding_window", "sliding_window"))?
+        .unwrap_or(0);
+    if let Some(list) = layer_types(keys, layers, window)? {
+        return Ok(list);
+    }
+    if window == 0 {
+        return Ok(vec![0; layers as usize]);
+    }
+    let every = match keys.is_gguf() {
+        true => every,
+        false => keys.size("sliding_window_pattern", Some(every), layers.max(every))?,
+    };
+    let each = |i| if (i + 1) % every == 0 { 0 } else { window };
+    Ok((0..layers).map(each).collect())
 }
 
 pub(crate) fn unsupported(checkpoint: &dyn Checkpoint, name: &str) -> Error {

@@ -26,6 +26,7 @@ pub(crate) const CHOSEN: u32 = 10;
 pub(crate) const TOKENS: u32 = 11;
 pub(crate) const KV: u32 = 12;
 pub(crate) const STATE: u32 = 13;
+pub(crate) const DELTA: u32 = 14;
 
 /// Weights: numbers in `weights()`.
 const TABLE: u32 = 0;
@@ -43,6 +44,9 @@ const EXPERTS_UP_BIAS: u32 = 11;
 const EXPERTS_DOWN: u32 = 12;
 const EXPERTS_DOWN_BIAS: u32 = 13;
 const HEAD_NORM: u32 = 14;
+const DECAY: u32 = 15;
+const ROUTE_BIAS: u32 = 16;
+const MATRICES: u32 = 17;
 
 fn weights() -> Vec<WeightSpec> {
     let of = |(name, n, k, usage): (&str, u32, u32, Usage)| WeightSpec {
@@ -74,6 +78,9 @@ fn weights() -> Vec<WeightSpec> {
         ("experts' down", 32, 6, Usage::Matrix),
         ("experts' down bias", 1, 32, Usage::Vector),
         ("head norm", 1, 4, Usage::Vector),
+        ("decay", 1, 2, Usage::Vector),
+        ("route bias", 1, 4, Usage::Vector),
+        ("matrices", 1, 12, Usage::Vector),
     ]
     .map(of)
     .into();
@@ -151,6 +158,39 @@ fn decode() -> Vec<Command> {
         eps: 1e-6,
         x_stride: 8,
         y_stride: 8,
+    };
+    let layer_norm = p::LayerNorm {
+        dim: 8,
+        groups: 1,
+        eps: 1e-6,
+        x_stride: 8,
+        y_stride: 8,
+    };
+    let heads_matmul = p::HeadsMatmul {
+        heads: 2,
+        n: 3,
+        k: 2,
+        tail: 1,
+        transposed: 1,
+        x_head: 4,
+        y_head: 4,
+        x_stride: 16,
+        y_stride: 8,
+    };
+    let position_scale = p::PositionScale {
+        n: 8,
+        beta: 0.5,
+        original: 16,
+        y_stride: 16,
+    };
+    let act = p::Act {
+        n: 6,
+        act: 5,
+        a: 0.5,
+        b: 0.25,
+        c: 0.5,
+        d: -1e-6,
+        y_stride: 6,
     };
     let matmul = |n, k| {
         p::Matmul {
@@ -233,6 +273,35 @@ fn decode() -> Vec<Command> {
         x_stride: 8,
         y_stride: 8,
     };
+    let gate = p::Gate {
+        n: 8,
+        gates: 4,
+        act: 4,
+        x_stride: 4,
+        y_stride: 8,
+    };
+    let delta = p::GatedDelta {
+        layer: 0,
+        key_heads: 1,
+        heads: 2,
+        key_dim: 2,
+        value_dim: 4,
+        tiled: 0,
+        eps: 1e-6,
+        x_stride: 12,
+        gates_stride: 4,
+        y_stride: 8,
+    };
+    let mamba = p::Mamba2 {
+        layer: 0,
+        groups: 1,
+        heads: 2,
+        key_dim: 2,
+        value_dim: 4,
+        x_stride: 12,
+        dt_stride: 4,
+        y_stride: 8,
+    };
     let route = p::Route {
         experts: 4,
         used: 2,
@@ -240,6 +309,10 @@ fn decode() -> Vec<Command> {
         scale: 1.0,
         x_stride: 4,
         y_stride: 4,
+        scoring: 1,
+        groups: 2,
+        used_groups: 1,
+        group_top: 2,
     };
     let experts_up = p::ExpertsActMul {
         n: 6,
@@ -291,12 +364,20 @@ fn decode() -> Vec<Command> {
             }
             .words(),
         ),
+        command(Op::LayerNorm, &[NORM, NORM], &[x, x], layer_norm.words()),
         command(Op::Rope, &[FREQS], &[qkv], rope.words()),
+        command(Op::PositionScale, &[], &[qkv], position_scale.words()),
         command(
             Op::KvAppend,
             &[],
             &[at(QKV, 32), at(QKV, 48), kv],
             kv_append.words(),
+        ),
+        command(
+            Op::HeadsMatmul,
+            &[MATRICES],
+            &[qkv, at(ATTN, 0)],
+            heads_matmul.words(),
         ),
         command(
             Op::Attention,
@@ -312,6 +393,7 @@ fn decode() -> Vec<Command> {
             norm_matmul.words(),
         ),
         command(Op::ActMul, &[], &[at(GATE_UP, 0), h], act_mul.words()),
+        command(Op::Act, &[], &[h], act.words()),
         command(
             Op::NormMatmulActMul,
             &[GATE_UP_MATRIX, NORM],
@@ -327,12 +409,30 @@ fn decode() -> Vec<Command> {
             conv.words(),
         ),
         command(
+            Op::GatedDelta,
+            &[DECAY, DECAY],
+            &[at(GATE_UP, 0), at(ROUTER, 0), t, at(DELTA, 0)],
+            delta.words(),
+        ),
+        command(
+            Op::Mamba2,
+            &[DECAY, DECAY, DECAY],
+            &[at(GATE_UP, 0), at(ROUTER, 0), t, at(DELTA, 0)],
+            mamba.words(),
+        ),
+        command(Op::Gate, &[], &[at(ROUTER, 0), t], gate.words()),
+        command(
             Op::Matmul,
             &[ROUTER_MATRIX],
             &[x, at(ROUTER, 0)],
             matmul(4, 8),
         ),
-        command(Op::Route, &[], &[at(ROUTER, 0), choice], route.words()),
+        command(
+            Op::Route,
+            &[ROUTE_BIAS],
+            &[at(ROUTER, 0), choice],
+            route.words(),
+        ),
         command(
             Op::ExpertsActMul,
             &[EXPERTS_UP, EXPERTS_UP_BIAS],
@@ -407,6 +507,8 @@ pub(crate) fn every_op() -> Program {
             ("kv", Class::Cache, 2 * 4 * 16 * 8),
             // 2 pages of two inputs of 8 floats.
             ("state", Class::Cache, 2 * 2 * 32),
+            // 2 pages of two heads of 2 x 4 floats.
+            ("delta", Class::Cache, 2 * 2 * 32),
         ]
         .map(buffer)
         .into(),
@@ -426,6 +528,15 @@ pub(crate) fn every_op() -> Program {
             CacheSpec {
                 name: "state".into(),
                 buffer: STATE,
+                pages: 2,
+                kind: CacheKind::Recurrent {
+                    layers: 1,
+                    floats: 16,
+                },
+            },
+            CacheSpec {
+                name: "delta".into(),
+                buffer: DELTA,
                 pages: 2,
                 kind: CacheKind::Recurrent {
                     layers: 1,

@@ -39,7 +39,7 @@ impl Scheduler {
             }
             sequence.end = Some(Ok(Finish::Length));
         }
-        self.settle();
+        self.settle(context);
         Ok(())
     }
 

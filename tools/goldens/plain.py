@@ -1,0 +1,352 @@
+"""Writes the goldens of the plain architectures that came later: a directory in BF16 and a GGUF file in Q8_0 each.
+
+    python3 plain.py crates/welte/tests/goldens [architecture ...]          needs torch, transformers, gguf, numpy
+
+The names of tensors in GGUF are those of the gguf package. `plain.json` lists the files.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import transformers as t
+
+from make import KEPT, LLAMA3, ORIGINAL, PROMPT, SMALL, THETA, VOCAB, WINDOW, logits, stored, swap
+
+ROPE = {"rope_type": "default", "rope_theta": THETA}
+YARN = {"rope_type": "yarn", "rope_theta": THETA, "factor": 4.0, "original_max_position_embeddings": 8, "beta_fast": 32.0,
+        "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+FOUR = {"num_hidden_layers": 4}
+TYPES = ["sliding_attention"] * 3 + ["full_attention"]
+
+
+def without(common, *names):
+    return {k: v for k, v in common.items() if k not in names}
+
+
+def ministral3(c):
+    return t.Ministral3ForCausalLM(t.Ministral3Config(**c, rope_parameters=dict(YARN)))
+
+
+def cohere2(c):
+    c = without(c, "rms_norm_eps", "head_dim")
+    return t.Cohere2ForCausalLM(t.Cohere2Config(**c | FOUR, rope_parameters=ROPE, sliding_window=WINDOW, layer_norm_eps=1e-5, logit_scale=0.5))
+
+
+def starcoder2(c):
+    c = without(c, "rms_norm_eps", "head_dim")
+    return t.Starcoder2ForCausalLM(t.Starcoder2Config(**c, rope_parameters=ROPE, norm_epsilon=1e-5, sliding_window=2 * WINDOW))
+
+
+def olmo3(c):
+    scaled = {"rope_type": "yarn", "rope_theta": THETA, "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
+    kinds = {"full_attention": scaled, "sliding_attention": ROPE}
+    return t.Olmo3ForCausalLM(t.Olmo3Config(**without(c, "head_dim") | FOUR, rope_parameters=kinds, sliding_window=WINDOW, layer_types=TYPES))
+
+
+def exaone4(c):
+    return t.Exaone4ForCausalLM(t.Exaone4Config(**c | FOUR, rope_parameters=ROPE, sliding_window=WINDOW, layer_types=TYPES))
+
+
+def seed_oss(c):
+    return t.SeedOssForCausalLM(t.SeedOssConfig(**c, rope_parameters=ROPE, attention_bias=True, attention_out_bias=False))
+
+
+def ernie4_5(c):
+    return t.Ernie4_5ForCausalLM(t.Ernie4_5Config(**c, rope_parameters=ROPE, use_bias=False))
+
+
+def hunyuan(c):
+    rope = {"rope_type": "dynamic", "rope_theta": THETA, "alpha": 50.0, "factor": 1.0}
+    return t.HunYuanDenseV1ForCausalLM(t.HunYuanDenseV1Config(**c, rope_parameters=rope))
+
+
+def apertus(c):
+    return t.ApertusForCausalLM(t.ApertusConfig(**without(c, "head_dim"), rope_parameters=dict(LLAMA3, rope_theta=THETA)))
+
+
+def granite(c):
+    return t.GraniteForCausalLM(t.GraniteConfig(**without(c, "head_dim"), rope_parameters=ROPE, embedding_multiplier=3.0,
+                                                attention_multiplier=0.2, residual_multiplier=0.5, logits_scaling=0.8))
+
+
+MIXED = {"num_hidden_layers": 3, "moe_intermediate_size": 32, "intermediate_size": 64, "num_experts_per_tok": 3,
+         "experts_implementation": "eager"}
+LATENT = {"num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32}
+GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "n_shared_experts": 2}
+
+
+def glm4_moe(c):
+    rope = dict(ROPE, partial_rotary_factor=0.5)
+    return t.Glm4MoeForCausalLM(t.Glm4MoeConfig(**c | MIXED | GROUPS | {"topk_group": 3}, rope_parameters=rope, first_k_dense_replace=1,
+                                                use_qk_norm=True, attention_bias=True, routed_scaling_factor=1.5, num_mtp_layers=0))
+
+
+def ernie4_5_moe(c):
+    shape = {k: v for k, v in MIXED.items() if k != "num_experts_per_tok"}
+    return t.Ernie4_5_MoeForCausalLM(t.Ernie4_5_MoeConfig(**without(c, "head_dim") | shape, rope_parameters=ROPE, moe_k=3, moe_num_experts=8,
+                                                          moe_num_shared_experts=2, moe_layer_start_index=1))
+
+
+def latent_yarn(scale):
+    return {"rope_type": "yarn", "rope_theta": THETA, "factor": 8.0, "original_max_position_embeddings": 16, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale": scale, "mscale_all_dim": scale}
+
+
+def deepseek_v2(c):
+    return t.DeepseekV2ForCausalLM(t.DeepseekV2Config(**without(c, "head_dim") | MIXED | LATENT | GROUPS, q_lora_rank=None, first_k_dense_replace=1,
+                                                      topk_method="group_limited_greedy", rope_parameters=latent_yarn(0.707),
+                                                      routed_scaling_factor=2.0))
+
+
+def deepseek_v3(c):
+    return t.DeepseekV3ForCausalLM(t.DeepseekV3Config(**without(c, "head_dim") | MIXED | LATENT | GROUPS, q_lora_rank=32, first_k_dense_replace=1,
+                                                      rope_parameters=latent_yarn(1.0), routed_scaling_factor=2.5))
+
+
+def glm4_moe_lite(c):
+    return t.Glm4MoeLiteForCausalLM(t.Glm4MoeLiteConfig(**without(c, "head_dim") | MIXED | LATENT | GROUPS | {"n_group": 1, "topk_group": 1},
+                                                        q_lora_rank=32, rope_parameters=ROPE, routed_scaling_factor=1.8))
+
+
+def mistral4(c):
+    rope = dict(latent_yarn(1.0), original_max_position_embeddings=8, llama_4_scaling_beta=0.1,
+                partial_rotary_factor=LATENT["qk_rope_head_dim"] / (LATENT["qk_rope_head_dim"] + LATENT["qk_nope_head_dim"]))
+    return t.Mistral4ForCausalLM(t.Mistral4Config(**without(c, "head_dim") | MIXED | LATENT | GROUPS | {"n_group": 1, "topk_group": 1, "n_shared_experts": 1},
+                                                  q_lora_rank=32, rope_parameters=rope, first_k_dense_replace=0))
+
+
+# How each is made, the name of its architecture in GGUF, and whether GGUF keeps the rows of Q and K in pairs.
+MODELS = {
+    "ministral3": (ministral3, "MISTRAL3", True),
+    "cohere2": (cohere2, "COHERE2", False),
+    "starcoder2": (starcoder2, "STARCODER2", False),
+    "olmo3": (olmo3, "OLMO2", False),
+    "exaone4": (exaone4, "EXAONE4", False),
+    "seed_oss": (seed_oss, "SEED_OSS", False),
+    "ernie4_5": (ernie4_5, "ERNIE4_5", False),
+    "hunyuan": (hunyuan, "HUNYUAN_DENSE", False),
+    "apertus": (apertus, "APERTUS", False),
+    "granite": (granite, "GRANITE", True),
+    "glm4_moe": (glm4_moe, "GLM4_MOE", False),
+    "ernie4_5_moe": (ernie4_5_moe, "ERNIE4_5_MOE", False),
+    "deepseek_v2": (deepseek_v2, "DEEPSEEK2", False),
+    "deepseek_v3": (deepseek_v3, "DEEPSEEK2", False),
+    "glm4_moe_lite": (glm4_moe_lite, "DEEPSEEK2", False),
+    "mistral4": (mistral4, "MISTRAL4", False),
+}
+
+
+def build(name, seed):
+    common = dict(SMALL, vocab_size=VOCAB, max_position_embeddings=512, rms_norm_eps=1e-5, attn_implementation="eager",
+                  bos_token_id=0, eos_token_id=1, pad_token_id=0)
+    torch.manual_seed(seed)
+    model = MODELS[name][0](common)
+    g = torch.Generator().manual_seed(seed)
+    tied = getattr(model.config, "tie_word_embeddings", False)
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            random = torch.randn(p.shape, generator=g)
+            if "norm" in key:
+                p.copy_((0 if key.endswith("bias") else 1) + 0.2 * random)
+            elif "e_score_correction_bias" in key:
+                p.copy_(0.1 * random)
+            elif "act_fn" in key:
+                p.copy_(0.5 * random)
+            elif key.endswith("bias"):
+                p.copy_(0.5 * random)
+            elif "embed" in key:
+                p.copy_(random * (0.3 if tied else 1.0))
+            elif "lm_head" in key:
+                p.copy_(random * 2.5 / p.shape[1] ** 0.5)
+            else:
+                p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
+        for key, b in model.named_buffers():
+            if "e_score_correction_bias" in key:
+                b.copy_(0.1 * torch.randn(b.shape, generator=g))
+    return model.float().eval()
+
+
+def metadata(w, name, model):
+    """What a converter writes about the model."""
+    c = model.config
+    head_dim = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    w.add_name(f"golden {name}")
+    w.add_context_length(512)
+    w.add_embedding_length(c.hidden_size)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_feed_forward_length(c.intermediate_size)
+    w.add_head_count(c.num_attention_heads)
+    if name in LATENTS:
+        w.add_head_count_kv(1)
+        w.add_key_length(c.kv_lora_rank + c.qk_rope_head_dim)
+        w.add_value_length(c.kv_lora_rank)
+        w.add_rope_dimension_count(c.qk_rope_head_dim)
+    else:
+        w.add_head_count_kv(c.num_key_value_heads)
+        w.add_key_length(head_dim)
+        w.add_value_length(head_dim)
+        w.add_rope_dimension_count(head_dim // 2 if name == "glm4_moe" else head_dim)
+    w.add_rope_freq_base(THETA * 50.0 ** (head_dim / (head_dim - 2)) if name == "hunyuan" else THETA)
+    if name in ("cohere2", "starcoder2"):
+        w.add_layer_norm_eps(1e-5)
+    else:
+        w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_vocab_size(VOCAB)
+    if getattr(c, "sliding_window", None):
+        w.add_sliding_window(c.sliding_window)
+    if name == "ministral3":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(YARN["factor"])
+        w.add_rope_scaling_orig_ctx_len(YARN["original_max_position_embeddings"])
+        w.add_rope_scaling_yarn_beta_fast(YARN["beta_fast"])
+        w.add_rope_scaling_yarn_beta_slow(YARN["beta_slow"])
+        w.add_rope_scaling_yarn_log_mul(YARN["mscale_all_dim"])
+        w.add_attn_temperature_scale(YARN["llama_4_scaling_beta"])
+    if name == "olmo3":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(4.0)
+        w.add_rope_scaling_orig_ctx_len(ORIGINAL)
+    if name == "cohere2":
+        w.add_logit_scale(c.logit_scale)
+    if name == "granite":
+        w.add_embedding_scale(c.embedding_multiplier)
+        w.add_attention_scale(c.attention_multiplier)
+        w.add_residual_scale(c.residual_multiplier)
+        w.add_logit_scale(c.logits_scaling)
+    if name == "apertus":
+        parts = [layer.mlp.act_fn for layer in model.model.layers]
+        w.add_xielu_alpha_p([p.alpha_p.item() for p in parts])
+        w.add_xielu_alpha_n([p.alpha_n.item() for p in parts])
+        w.add_xielu_beta([p.beta.item() for p in parts])
+        w.add_xielu_eps([p.eps.item() for p in parts])
+        from make import rope_factors
+        c.head_dim = head_dim
+        w.add_tensor("rope_freqs.weight", rope_factors(c))
+
+
+    e = getattr(c, "n_routed_experts", None) or getattr(c, "moe_num_experts", None)
+    if e:
+        w.add_expert_count(e)
+        w.add_expert_used_count(getattr(c, "moe_k", None) or c.num_experts_per_tok)
+        w.add_expert_feed_forward_length(c.moe_intermediate_size)
+        w.add_leading_dense_block_count(0 if name == "mistral4" else 1)
+    if name == "ernie4_5_moe":
+        w.add_interleave_moe_layer_step(1)
+        w.add_expert_shared_feed_forward_length(c.moe_intermediate_size * c.moe_num_shared_experts)
+    elif e:
+        w.add_expert_shared_count(c.n_shared_experts)
+        w.add_expert_group_count(c.n_group)
+        w.add_expert_group_used_count(c.topk_group)
+        w.add_expert_weights_scale(c.routed_scaling_factor)
+        w.add_expert_weights_norm(name != "deepseek_v2")
+        softmax = name in ("deepseek_v2", "mistral4")
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if softmax else gguf.ExpertGatingFuncType.SIGMOID)
+    if name in LATENTS:
+        if c.q_lora_rank:
+            w.add_q_lora_rank(c.q_lora_rank)
+        w.add_kv_lora_rank(c.kv_lora_rank)
+        w.add_key_length_mla(c.qk_nope_head_dim + c.qk_rope_head_dim)
+        w.add_value_length_mla(c.v_head_dim)
+        rope = c.rope_parameters
+        if rope["rope_type"] == "yarn":
+            w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+            w.add_rope_scaling_factor(rope["factor"])
+            w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+            # The converter of DeepSeek writes a tenth of the weight.
+            w.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"] * (1.0 if name == "mistral4" else 0.1))
+        if name == "mistral4":
+            w.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+
+
+LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4")
+
+
+def parts_of(key, value, c):
+    """The tensors that GGUF splits one into, as views of its values."""
+    block = f"blk.{key.split('.')[2]}"
+    if "kv_b_proj" in key:
+        heads = value.reshape(c.num_attention_heads, c.qk_nope_head_dim + c.v_head_dim, c.kv_lora_rank)
+        keys, values = heads[:, :c.qk_nope_head_dim], heads[:, c.qk_nope_head_dim:]
+        return [(f"{block}.attn_k_b.weight", keys.swapaxes(1, 2)), (f"{block}.attn_v_b.weight", values)]
+    half = value.shape[1] // 2
+    if "gate_up" in key:
+        return [(f"{block}.ffn_gate_exps.weight", value[:, :half]), (f"{block}.ffn_up_exps.weight", value[:, half:])]
+    return [(f"{block}.ffn_down_exps.weight", value)]
+
+
+def write_gguf(path, name, model, kind="Q8_0"):
+    """Stores the model's matrices in a format, and puts what was stored back into the model."""
+    _, arch, paired = MODELS[name]
+    arch, c = gguf.MODEL_ARCH[arch], model.config
+    names = gguf.get_tensor_name_map(arch, c.num_hidden_layers)
+    w = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    metadata(w, name, model)
+    for key, b in [*model.named_buffers(), *model.named_parameters()]:
+        if "e_score_correction_bias" in key:
+            w.add_tensor(f"blk.{key.split('.')[2]}.exp_probs_b.bias", b.detach().float().numpy().reshape(-1))
+    for key, p in model.named_parameters():
+        if ".experts." in key or "kv_b_proj" in key:
+            value = p.detach().numpy().copy()
+            for own, rows in parts_of(key, value, c):
+                data, decoded = stored(np.ascontiguousarray(rows), kind)
+                w.add_tensor(own, data, raw_dtype=gguf.GGMLQuantizationType[kind])
+                rows[...] = decoded
+            with torch.no_grad():
+                p.copy_(torch.from_numpy(value))
+            continue
+        if "act_fn" in key or "e_score" in key or key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False):
+            continue
+        value = p.detach().numpy().copy()
+        own = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        assert own, key
+        heads = {"q_proj": c.num_attention_heads, "k_proj": c.num_key_value_heads}.get(key.split(".")[-2])
+        if value.ndim == 1:
+            w.add_tensor(own, value)
+            continue
+        if paired and heads:
+            value = swap(value, heads)
+        data, decoded = stored(value, kind)
+        w.add_tensor(own, data, raw_dtype=gguf.GGMLQuantizationType[kind])
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(swap(decoded, heads, back=True) if paired and heads else decoded))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def main():
+    out, wanted = Path(sys.argv[1]), sys.argv[2:] or list(MODELS)
+    path = out / "plain.json"
+    known = json.loads(path.read_text()) if path.exists() else []
+    index = {entry["name"]: entry for entry in known}
+    for name in wanted:
+        seed = list(MODELS).index(name)
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        prompt = np.random.default_rng(300 + seed).integers(2, VOCAB, PROMPT).tolist()
+
+        def keep(model, kind, path):
+            values = logits(model, prompt)
+            stem = path.removesuffix(".gguf")
+            values.tofile(folder / f"{stem}.f32")
+            index[f"{name}/{stem}"] = {"name": f"{name}/{stem}", "path": f"{name}/{path}", "logits": f"{name}/{stem}.f32",
+                                       "architecture": name, "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB}
+            print(name, stem, f"std {values.std():.2f} range {np.ptp(values):.1f}")
+
+        model = build(name, 400 + seed).to(torch.bfloat16)
+        model.save_pretrained(folder / "hf")
+        (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
+        keep(model.float(), "BF16", "hf")
+        model = build(name, 500 + seed)
+        write_gguf(folder / "q8_0.gguf", name, model)
+        keep(model, "Q8_0", "q8_0.gguf")
+    path.write_text(json.dumps(list(index.values())).replace("}, {", "},\n{") + "\n")
+
+
+if __name__ == "__main__":
+    main()
