@@ -4,6 +4,8 @@ mod float8;
 mod gpt_oss;
 mod mlx;
 mod mxfp4;
+mod nvfp4;
+mod packed;
 
 use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value, mapped};
@@ -53,6 +55,10 @@ enum Data {
     Mxfp4(mxfp4::Parts),
     /// MLX's separate integers, scales and biases.
     Mlx(mlx::Parts),
+    /// NVFP4 with separate scales and a factor.
+    Nvfp4(nvfp4::Parts),
+    /// Separate integers, scales and zero points of AWQ, GPTQ and compressed-tensors.
+    Packed(packed::Parts),
     /// Floats that are not contiguous.
     Strided(gpt_oss::Strided),
 }
@@ -108,6 +114,17 @@ impl Directory {
             metadata: &self.metadata,
             files,
         };
+        if let Some(found) = nvfp4::taken(files, tensor)? {
+            return Ok(found);
+        }
+        let packed = packed::Quantised {
+            config: &self.path.join(CONFIG),
+            metadata: &self.metadata,
+            files,
+        };
+        if let Some(found) = packed.taken(tensor)? {
+            return Ok(found);
+        }
         if float8::is_part(files, tensor)?
             || mxfp4::is_part(files, tensor)
             || quantised.is_part(tensor)?
@@ -229,12 +246,13 @@ impl Stored {
     /// Rows and elements per row, or an error. Stacked matrices (experts) become one matrix with the rows of all.
     fn matrix(&self) -> Result<(usize, usize), String> {
         let (n, k) = match self.shape[..] {
+            [] => (1, 1),
             [k] => (1, k),
             [n, k] => (n, k),
             [stack, n, k] => (stack.checked_mul(n).unwrap_or(0), k),
             _ => {
                 return Err(format!(
-                    "has {} dimensions; 1 to 3 are supported",
+                    "has {} dimensions; at most 3 are supported",
                     self.shape.len()
                 ));
             }
@@ -270,6 +288,10 @@ impl Checkpoint for Directory {
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
         let path = self.path.as_path();
         let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
+        let damaged = || {
+            let problem = "has a scale that is no number or negative: the model is damaged; download it again";
+            tensor.wrong(path, problem)
+        };
         let found = match self.data[number] {
             Data::Plain(Place { file, start }) => {
                 mapped::rows(&self.maps[file], tensor, start, rows).map(Cow::Borrowed)
@@ -280,6 +302,14 @@ impl Checkpoint for Directory {
             }
             Data::Mxfp4(parts) => mxfp4::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
             Data::Strided(parts) => gpt_oss::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
+            Data::Nvfp4(parts) => {
+                let rows = nvfp4::rows(&self.maps, parts, tensor, rows);
+                Some(Cow::Owned(rows.ok_or_else(damaged)?))
+            }
+            Data::Packed(parts) => {
+                let rows = packed::rows(&self.maps, parts, tensor, rows);
+                Some(Cow::Owned(rows.ok_or_else(damaged)?))
+            }
             Data::Mlx(parts) => mlx::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
         };
         found.ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
@@ -342,8 +372,25 @@ fn config(directory: &Path) -> Result<Metadata, Error> {
     }
 }
 
-/// The supported values of `quant_method`: F8_E4M3 with scales, or MXFP4.
-const METHODS: [&str; 4] = ["fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4"];
+/// The supported values of `quant_method`.
+const METHODS: [&str; 7] = [
+    "fp8",
+    "fbgemm_fp8",
+    "compressed-tensors",
+    "mxfp4",
+    "awq",
+    "gptq",
+    "modelopt",
+];
+/// The supported values of compressed-tensors' `format`.
+const COMPRESSED: [&str; 6] = [
+    "float-quantized",
+    "naive-quantized",
+    "pack-quantized",
+    "int-quantized",
+    "nvfp4-pack-quantized",
+    "mixed-precision",
+];
 
 /// Refuses quantisation methods that are not supported.
 fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
@@ -365,10 +412,7 @@ fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     };
     said(METHOD, &METHODS)?;
     if metadata.get(METHOD) == Some(&Value::String("compressed-tensors".into())) {
-        said(
-            "quantization_config.format",
-            &["float-quantized", "naive-quantized"],
-        )?;
+        said("quantization_config.format", &COMPRESSED)?;
     }
     Ok(())
 }

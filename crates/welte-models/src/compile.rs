@@ -1,7 +1,7 @@
 //! Compiles a spec to a program: weights, buffers, caches and passes.
 
 use crate::arch::{Architecture, unsupported};
-use crate::emit::{Emitter, LayerCache, Places, Set};
+use crate::emit::{Emitter, LatentBuffers, LayerCache, Places, Set};
 use crate::weights::{Weights, collect};
 use crate::{Error, LayerKind, ModelSpec, NormKind};
 use welte_formats::Checkpoint;
@@ -323,9 +323,13 @@ impl Buffers {
             || spec.norm != NormKind::Rms
             || spec.residual_scale != 1.0;
         let shared = spec.experts.and_then(|e| e.shared);
+        let qkv = match spec.latent {
+            Some(l) => l.inputs(spec),
+            None => spec.projected_width(),
+        };
         Set {
             x: add("x", spec.dim),
-            qkv: add("qkv", spec.projected_width()),
+            qkv: add("qkv", qkv),
             attn: add("attn", spec.mixed_width()),
             h: add(
                 "h",
@@ -344,6 +348,10 @@ impl Buffers {
                 .max(shared.map(|s| s.ffn))
                 .map(|ffn| add("gate_up", 2 * ffn)),
             shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
+            latent: spec.latent.map(|l| LatentBuffers {
+                heads: add("heads", spec.heads * l.query().max(l.value)),
+                queries: add("queries", spec.heads * l.width()),
+            }),
             convolved: Some(spec.channels())
                 .filter(|n| *n > 0)
                 .map(|n| add("convolved", n)),

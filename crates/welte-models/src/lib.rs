@@ -11,12 +11,14 @@ mod keys;
 mod names;
 mod rope;
 mod spec;
+mod survey;
 mod weights;
 
 pub use arch::supported;
 pub use compile::{CompileOptions, compile};
 pub use error::Error;
 pub use spec::{
-    Act, Biases, Delta, Experts, LayerKind, LayerRope, Mamba, ModelSpec, NormKind, PositionScale,
-    QkNorm, Rope, Scaling, SharedExpert, spec,
+    Act, Biases, Delta, Experts, Groups, Latent, LayerKind, LayerRope, Mamba, ModelSpec, NormKind,
+    PositionScale, QkNorm, Rope, Scaling, Scoring, SharedExpert, spec,
 };
+pub use survey::{Nearest, Pattern, Survey, survey};

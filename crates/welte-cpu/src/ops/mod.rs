@@ -15,6 +15,7 @@ pub(crate) mod basic;
 pub(crate) mod cache;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;
+pub(crate) mod heads;
 pub(crate) mod mamba2;
 pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;

@@ -8,6 +8,7 @@ pub(crate) mod embed;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;
 pub(crate) mod gemm;
+pub(crate) mod heads;
 pub(crate) mod kv;
 pub(crate) mod library;
 pub(crate) mod logprobs;
@@ -58,6 +59,7 @@ macro_rules! family {
             | Op::Scale
             | Op::SelectRows
             | Op::Pool => basic::$function($($argument),*),
+            Op::HeadsMatmul => heads::$function($($argument),*),
             Op::GatedDelta => gated_delta::$function($($argument),*),
             Op::Mamba2 => mamba2::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
@@ -137,6 +139,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         embed::catalogue(),
         basic::catalogue(),
         conv::catalogue(),
+        heads::catalogue(),
         gated_delta::catalogue(),
         mamba2::catalogue(),
         matmul::catalogue(),

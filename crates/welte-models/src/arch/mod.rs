@@ -2,9 +2,12 @@
 
 mod apertus;
 mod cohere2;
+mod deepseek2;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
 mod gemma;
+mod glm4_moe;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
@@ -51,7 +54,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 25] = [
+const ALL: [&Architecture; 28] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -77,6 +80,9 @@ const ALL: [&Architecture; 25] = [
     &hunyuan::HUNYUAN,
     &apertus::APERTUS,
     &granite::GRANITE,
+    &glm4_moe::GLM4_MOE,
+    &ernie4_5_moe::ERNIE4_5_MOE,
+    &deepseek2::DEEPSEEK2,
 ];
 
 /// The names of supported architectures in checkpoints.
@@ -97,6 +103,10 @@ impl Architecture {
             Dialect::Gguf => &self.gguf_names,
             Dialect::HuggingFace => &self.hugging_face_names,
         }
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = &'static Architecture> {
+        ALL.into_iter()
     }
 
     /// The architecture with this name in a [`ModelSpec`].
