@@ -12,7 +12,7 @@ mod verify;
 
 use super::channel::Finish;
 use super::disk::Disk;
-use super::draft::Speculator;
+use super::draft::{Speculator, can_roll_back};
 use super::logprobs::LogprobQueries;
 use super::pace::Pace;
 use super::pages::Pages;
@@ -56,6 +56,8 @@ pub(crate) struct Scheduler {
     embed: Option<PassSpec>,
     pages: Pages,
     pace: Pace,
+    /// A step may be repeated: no recurrent state goes on twice.
+    repeats: bool,
     /// `None`: nothing is guessed.
     speculator: Option<Speculator>,
     /// Requests without a slot, in no order.
@@ -98,6 +100,7 @@ impl Scheduler {
             embed: embed.map(pass),
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
+            repeats: can_roll_back(program),
             speculator,
             waiting: Vec::with_capacity(shared.most),
             running: Vec::with_capacity(slots),

@@ -83,7 +83,9 @@ impl Scheduler {
             .running
             .iter()
             .filter_map(|s| Some((s, s.guide.as_ref()?)));
-        guided.all(|(sequence, guide)| !sequence.stalled && guide.delay() <= patience)
+        // A late mask makes a sequence repeat its step.
+        guided
+            .all(|(sequence, guide)| self.repeats && !sequence.stalled && guide.delay() <= patience)
     }
 
     /// Has the guesses for guided sequences checked. What is not checked in time is not verified.
