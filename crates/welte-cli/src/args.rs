@@ -1,6 +1,8 @@
 //! Every flag. Flags that llama.cpp has too are named alike.
 
 use crate::constraint::ConstraintArgs;
+use crate::embed::EmbedArgs;
+use crate::rerank::RerankArgs;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -41,6 +43,10 @@ pub(crate) enum Command {
     Profile(ProfileArgs),
     /// Score a text
     Perplexity(PerplexityArgs),
+    /// Print the vectors of texts
+    Embed(EmbedArgs),
+    /// Order documents by their relevance for a query
+    Rerank(RerankArgs),
     /// Encode text as tokens
     Tokenize(TokenizeArgs),
     /// Store a model's weights in another format

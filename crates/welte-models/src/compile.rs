@@ -3,7 +3,7 @@
 use crate::arch::{Architecture, unsupported};
 use crate::emit::{Emitter, LayerCache, Places, Set};
 use crate::weights::{Weights, collect};
-use crate::{Error, ModelSpec};
+use crate::{Error, ModelSpec, Pooling};
 use welte_formats::Checkpoint;
 use welte_table::{
     BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
@@ -30,6 +30,10 @@ pub struct CompileOptions {
     pub prompt_outputs: u32,
     /// The most rows of an embed step; 0 for no embed pass.
     pub embed_rows: u32,
+    /// The rows of a text that make its vector.
+    pub pooling: Pooling,
+    /// The embed pass yields the logits of these two tokens, or the scores of the checkpoint's classifier.
+    pub score_tokens: Option<[u32; 2]>,
 }
 
 impl Default for CompileOptions {
@@ -44,6 +48,8 @@ impl Default for CompileOptions {
             prompt_rows: 512,
             prompt_outputs: 1,
             embed_rows: 0,
+            pooling: Pooling::Last,
+            score_tokens: None,
         }
     }
 }
@@ -59,7 +65,7 @@ pub fn compile(
         .ok_or_else(|| unsupported(checkpoint, &spec.architecture))?;
     check(spec, options)?;
     let names = arch.names(checkpoint.dialect());
-    let (weights, list) = collect(spec, checkpoint, names, options.context)?;
+    let (weights, list) = collect(spec, checkpoint, names, options)?;
     let mut buffers = Buffers::default();
     let outputs = options.prompt_outputs.clamp(1, options.prompt_rows);
     let shared_rows = options.prompt_rows.max(options.embed_rows);
@@ -81,6 +87,11 @@ pub fn compile(
         caches: &layer_caches,
         logits,
         chosen,
+        pooling: options.pooling,
+        scores: weights.scores.map(|_| {
+            let bytes = 8 * u64::from(outputs.max(options.embed_rows));
+            buffers.add("prompt.scores", Class::ScratchPrompt, bytes)
+        }),
     };
     let emit = |kind, set, rows, outputs| {
         Emitter::new(spec, &weights, &list, set, &places).pass(kind, rows, outputs)
@@ -126,6 +137,9 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     bounded("prompt_rows", options.prompt_rows, 1, 1 << 16)?;
     bounded("prompt_outputs", options.prompt_outputs, 1, 4096)?;
     bounded("embed_rows", options.embed_rows, 0, 1 << 16)?;
+    for token in options.score_tokens.into_iter().flatten() {
+        bounded("score_tokens", token, 0, spec.vocab - 1)?;
+    }
     let problem = match options.kv_format {
         Format::F16 => None,
         Format::Q8_0 if spec.head_dim.is_multiple_of(32) => None,

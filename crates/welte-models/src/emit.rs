@@ -1,7 +1,7 @@
 //! The forward pass of every architecture and every pass.
 
 use crate::weights::{ExpertWeights, Layer, Piece, Weights};
-use crate::{Experts, LayerRope, ModelSpec, QkNorm};
+use crate::{Experts, LayerRope, ModelSpec, Pooling, QkNorm};
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
     params as p,
@@ -36,6 +36,10 @@ pub(crate) struct Places<'a> {
     pub(crate) logits: BufferRef,
     /// Hidden states of the output rows of a prompt or embed pass.
     pub(crate) chosen: BufferRef,
+    /// The rows that an embed pass pools.
+    pub(crate) pooling: Pooling,
+    /// What an embed pass yields in place of hidden states.
+    pub(crate) scores: Option<BufferRef>,
 }
 
 /// Emits one pass.
@@ -165,7 +169,7 @@ impl<'a> Emitter<'a> {
         (vocab, logits)
     }
 
-    /// The normed hidden state of each chosen row, scaled to length 1.
+    /// The pooled hidden states of each chosen row's sequence, or its two scores.
     fn pooled(&mut self) -> (u32, BufferRef) {
         let (dim, x, chosen) = (self.spec.dim, self.set.x, self.places.chosen);
         let norm = p::Norm {
@@ -179,13 +183,24 @@ impl<'a> Emitter<'a> {
         self.push("final norm", Op::Norm, &weight, &[x, x], norm.words());
         let pool = p::Pool {
             n: dim,
-            kind: 0,
-            normalise: 1,
+            kind: self.places.pooling.word(),
+            normalise: 0,
             x_stride: dim,
             y_stride: dim,
         };
         self.push("pooled", Op::Pool, &[], &[x, chosen], pool.words());
-        (dim, chosen)
+        let (Some(matrix), Some(scores)) = (self.weights.scores, self.places.scores) else {
+            return (dim, chosen);
+        };
+        let matmul = p::Matmul {
+            n: 2,
+            k: dim,
+            x_stride: dim,
+            y_stride: 2,
+        };
+        let buffers = [chosen, scores];
+        self.push("scores", Op::Matmul, &[matrix], &buffers, matmul.words());
+        (2, scores)
     }
 
     /// x += output(attention(rope(qkv(norm(x)))))

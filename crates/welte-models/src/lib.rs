@@ -11,9 +11,11 @@ mod keys;
 mod names;
 mod rope;
 mod spec;
+mod vectors;
 mod weights;
 
 pub use arch::supported;
 pub use compile::{CompileOptions, compile};
 pub use error::Error;
 pub use spec::{Act, Biases, Experts, LayerRope, ModelSpec, QkNorm, Rope, Scaling, spec};
+pub use vectors::{Pooling, VectorSettings, vector_settings};

@@ -2,7 +2,7 @@
 
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{Error, Experts, ModelSpec, QkNorm, Rope, Scaling, rope};
+use crate::{CompileOptions, Error, Experts, ModelSpec, QkNorm, Rope, Scaling, rope};
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -63,7 +63,12 @@ pub(crate) struct Weights {
     pub(crate) layers: Vec<Layer>,
     pub(crate) final_norm: WeightId,
     pub(crate) head: WeightId,
+    /// The two rows that score a pair of texts, in programs that do.
+    pub(crate) scores: Option<WeightId>,
 }
+
+/// The matrix that llama.cpp's converter puts into rerankers.
+const CLASSIFIER: &str = "cls.output";
 
 struct Collector<'a> {
     checkpoint: &'a dyn Checkpoint,
@@ -71,13 +76,14 @@ struct Collector<'a> {
     used: HashSet<String>,
 }
 
-/// Collects a model's weights for this context length.
+/// Collects a model's weights.
 pub(crate) fn collect(
     spec: &ModelSpec,
     checkpoint: &dyn Checkpoint,
     names: &Names,
-    context: u32,
+    options: &CompileOptions,
 ) -> Result<(Weights, Vec<WeightSpec>), Error> {
+    let context = options.context;
     let mut c = Collector {
         checkpoint,
         list: Vec::new(),
@@ -116,6 +122,10 @@ pub(crate) fn collect(
             spec.dim,
         )?,
     };
+    let scores = match options.score_tokens {
+        Some(tokens) => Some(c.scores(spec, names, tokens)?),
+        None => None,
+    };
     c.refuse_unused(spec, names)?;
     Ok((
         Weights {
@@ -125,6 +135,7 @@ pub(crate) fn collect(
             layers,
             final_norm,
             head,
+            scores,
         },
         c.list,
     ))
@@ -425,6 +436,38 @@ impl Collector<'_> {
         }))
     }
 
+    /// The checkpoint's classifier of two rows, or two rows of the head.
+    fn scores(
+        &mut self,
+        spec: &ModelSpec,
+        names: &Names,
+        tokens: [u32; 2],
+    ) -> Result<WeightId, Error> {
+        let own = weight(CLASSIFIER, 0);
+        if self.has(&own) {
+            return self.matrix("scores", Usage::Matrix, &own, 2, spec.dim);
+        }
+        let head = match spec.tied {
+            true => names.embed,
+            false => names.head,
+        };
+        let info = self.tensor(&weight(head, 0), spec.vocab, spec.dim)?;
+        let part = |token| Part {
+            tensor: info.name.clone(),
+            first_row: token,
+            rows: 1,
+        };
+        Ok(self.push(WeightSpec {
+            name: "scores".into(),
+            format: info.format,
+            n: 2,
+            k: spec.dim,
+            usage: Usage::Matrix,
+            add: 0.0,
+            source: Source::Parts(tokens.map(part).to_vec()),
+        }))
+    }
+
     /// Concatenated vectors, with `add` added to each value.
     fn vector(
         &mut self,
@@ -535,6 +578,8 @@ impl Collector<'_> {
         if spec.tied {
             spare.push(names::resolve(self.checkpoint, &weight(names.head, 0)));
         }
+        // Programs that score nothing do without it.
+        spare.push(weight(CLASSIFIER, 0));
         let is_part = Keys::new(self.checkpoint, "").is_part();
         for t in self.checkpoint.tensors() {
             let known = self.used.contains(&t.name) || spare.contains(&t.name);

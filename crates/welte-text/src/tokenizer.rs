@@ -197,6 +197,16 @@ impl Tokenizer {
         Ok(tokens.map(|token| token.id).collect())
     }
 
+    /// Cuts tokens that [`Tokenizer::encode`] put special tokens around. The ones at the end stay.
+    pub fn truncate(&self, tokens: &mut Vec<u32>, most: usize) {
+        if tokens.len() <= most {
+            return;
+        }
+        let suffix = &self.parts.suffix;
+        tokens.truncate(most.saturating_sub(suffix.len()));
+        tokens.extend(suffix.iter().take(most));
+    }
+
     /// True if answers come in channels ([`crate::Channels`]). Their marks are printed.
     pub fn has_channels(&self) -> bool {
         self.channels

@@ -34,10 +34,16 @@ pub enum Error {
     #[error("the deadline passed before the request could begin")]
     Deadline,
     /// The model gives no vectors of texts.
-    #[error(
-        "{origin} gives no embeddings: it was loaded without them, or it does not take them from the last token"
-    )]
+    #[error("{origin} gives no embeddings: it was loaded without them, or it scores pairs of texts")]
     NoEmbeddings {
+        /// Which model.
+        origin: String,
+    },
+    /// The model gives no scores of pairs of texts.
+    #[error(
+        "{origin} gives no scores: it was loaded without them, or it is no reranker (its vocabulary lacks yes and no)"
+    )]
+    NoScores {
         /// Which model.
         origin: String,
     },

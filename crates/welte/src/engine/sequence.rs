@@ -90,7 +90,9 @@ impl Sequence {
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        if prompt.len() >= context {
+        // A text of which only a vector is wanted may fill the context.
+        let needed = prompt.len() + usize::from(options.max_tokens > 0);
+        if needed > context {
             return Err(Error::ContextFull {
                 prompt: prompt.len(),
                 context,
