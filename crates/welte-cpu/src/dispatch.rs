@@ -3,9 +3,11 @@
 
 use crate::ops::attention::Attention;
 use crate::ops::basic::{self, ActMul, Add, Bias, Embed, Norm, Scale};
+use crate::ops::encode_attention::EncodeAttention;
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::matmul::{Matmul, Prepare};
 use crate::ops::output_rows::{Pool, SelectRows};
+use crate::ops::positions::AddPosition;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::Sample;
 use crate::ops::short_conv::ShortConv;
@@ -45,6 +47,8 @@ pub(crate) enum Phase {
     Attention(Attention),
     /// Merges the partial results of the attention phase before it, if that was split.
     Merge(Attention),
+    EncodeAttention(EncodeAttention),
+    AddPosition(AddPosition),
     ShortConv(ShortConv),
     ActMul(ActMul),
     Add(Add),
@@ -110,6 +114,7 @@ impl Phase {
                 Some(_) => p.kv_heads.min(MERGE_CHUNKS),
                 None => 0,
             },
+            Phase::EncodeAttention(p) => p.items(rows),
             Phase::ShortConv(p) => p.chunks(),
             Phase::ExpertsMatmul(p) => p.chunks(rows),
             Phase::Group(..) => 1,
@@ -136,6 +141,8 @@ impl Phase {
                 Phase::Bias(p) => some.for_each(|row| p.run(row)),
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
+                Phase::EncodeAttention(p) => p.item(state, rows, chunk, scratch),
+                Phase::AddPosition(p) => some.for_each(|row| p.run(state, row)),
                 Phase::ShortConv(p) => p.run(state, rows, chunk),
                 Phase::ActMul(p) => some.for_each(|row| p.run(row)),
                 Phase::Add(p) => some.for_each(|row| p.run(row)),

@@ -121,6 +121,12 @@ ops! {
     /// `window` is not 0. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
     /// that has no value.
     Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
+    /// Attention without a cache: each row sees all rows of its run, or those at most `window` rows away if `window` is not
+    /// 0. A run is neighbouring rows of one slot. `qkv` rows hold q (heads), k (kv_heads), v (kv_heads) one after the other.
+    EncodeAttention "encode_attention": weights [] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32 }
+    /// `x[r] += positions[offset + position % period] + types[position / period]`: tables of `k` values per entry, as vectors.
+    /// `types` is optional.
+    AddPosition "add_position": weights ["positions", "types"] reads [] writes ["x"] { k: u32, period: u32, offset: u32, x_stride: u32 }
     /// `y = act(gate) * up`, gate being the first `n` of the row of `x` and up the next `n`
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
     /// `y += x`
@@ -179,6 +185,8 @@ impl Op {
                 | Op::RopeAppend
                 | Op::KvAppend
                 | Op::Attention
+                | Op::EncodeAttention
+                | Op::AddPosition
                 | Op::ShortConv
                 | Op::SelectRows
                 | Op::Pool

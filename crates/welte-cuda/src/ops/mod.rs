@@ -5,6 +5,7 @@ pub(crate) mod basic;
 pub(crate) mod columns;
 pub(crate) mod conv;
 pub(crate) mod embed;
+pub(crate) mod encode;
 pub(crate) mod experts;
 pub(crate) mod gemm;
 pub(crate) mod kv;
@@ -49,6 +50,7 @@ macro_rules! family {
                 basic::$function($($argument),*)
             }
             Op::ShortConv => conv::$function($($argument),*),
+            Op::EncodeAttention | Op::AddPosition => encode::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
                 if $role == Role::Generated =>
             {
@@ -125,6 +127,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         embed::catalogue(),
         basic::catalogue(),
         conv::catalogue(),
+        encode::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
         columns::catalogue(),
