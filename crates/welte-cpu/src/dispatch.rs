@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use crate::ops::attention::Attention;
-use crate::ops::basic::{self, ActMul, Add, Bias, Embed, Norm, Scale};
+use crate::ops::basic::{
+    self, Act, ActMul, Add, Bias, Embed, LayerNorm, Norm, PositionScale, Scale,
+};
 use crate::ops::encode_attention::EncodeAttention;
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::matmul::{Matmul, Prepare};
@@ -38,6 +40,9 @@ pub(crate) enum Phase {
     Angles(RopeTable),
     Embed(Embed),
     Norm(Norm),
+    LayerNorm(LayerNorm),
+    PositionScale(PositionScale),
+    Act(Act),
     Prepare(Prepare),
     Matmul(Matmul),
     Bias(Bias),
@@ -137,6 +142,9 @@ impl Phase {
                 Phase::Angles(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Embed(p) => some.for_each(|row| p.run(row)),
                 Phase::Norm(p) => some.for_each(|row| p.run(row)),
+                Phase::LayerNorm(p) => some.for_each(|row| p.run(row)),
+                Phase::PositionScale(p) => some.for_each(|row| p.run(state, row)),
+                Phase::Act(p) => some.for_each(|row| p.run(row)),
                 Phase::Prepare(p) => some.for_each(|row| p.run(row, scratch)),
                 Phase::Bias(p) => some.for_each(|row| p.run(row)),
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),

@@ -1,4 +1,4 @@
-// The small ops: norm, bias, act_mul, add, scale, select_rows, pool. Block (row, stretch) takes a stretch of one row.
+// The small ops: norm, layer_norm, position_scale, bias, act, act_mul, add, scale, select_rows, pool. Block (row, stretch) takes a stretch of one row.
 #include "common.cuh"
 
 struct BasicArgs {
@@ -7,13 +7,16 @@ struct BasicArgs {
     float *y;
     const float *weight; // norm: may be null; bias
     u32 n;               // values per row; norm: per group
-    u32 groups;
+    u32 groups;          // position_scale: the original length
     u32 x_stride;
     u32 y_stride;
     u32 single; // not 0: only one row is live
     u32 act;
-    float a; // norm: eps; scale: factor
+    float a; // norm: eps; scale: factor; position_scale: beta; act: constants of xIELU in a to d
     float b; // scale: cap
+    float c;
+    float d;
+    const float *bias; // layer_norm: may be null
 };
 
 #define STRETCH 1024 // values per block of 256 threads
@@ -52,6 +55,27 @@ extern "C" __global__ void __launch_bounds__(256) scale(const __grid_constant__ 
 
 extern "C" __global__ void __launch_bounds__(256) act_mul(const __grid_constant__ BasicArgs a) {
     each(a, [&](const float *x, float *y, u32 i) { y[i] = activate(a.act, x[i]) * x[a.n + i]; });
+}
+
+extern "C" __global__ void __launch_bounds__(256) act(const __grid_constant__ BasicArgs a) {
+    each(a, [&](const float *, float *y, u32 i) {
+        float v = y[i];
+        if (a.act == 4) {
+            v = fmaxf(v, 0.0f);
+            y[i] = v * v;
+        } else if (a.act == 5) {
+            y[i] = v > 0.0f ? a.a * v * v + a.c * v : a.b * (expm1f(fminf(v, a.d)) - v) + a.c * v;
+        } else {
+            y[i] = activate(a.act, v);
+        }
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(256) position_scale(const __grid_constant__ BasicArgs a) {
+    each(a, [&](const float *, float *y, u32 i) {
+        u32 whole = a.step->rows[blockIdx.x].position / a.groups;
+        y[i] *= 1.0f + a.a * logf(1.0f + (float)whole);
+    });
 }
 
 // The sum of a value over all threads of a block of 256.
@@ -117,6 +141,22 @@ extern "C" __global__ void __launch_bounds__(256) pool(const __grid_constant__ O
     if (!a.normalise) return;
     float length = fmaxf(sqrtf(block_sum(squares, sums)), 1e-12f);
     for (u32 i = threadIdx.x; i < a.n; i += 256) y[i] = y[i] / length;
+}
+
+// Layer norm: one block per vector.
+extern "C" __global__ void __launch_bounds__(256) layer_norm(const __grid_constant__ BasicArgs a) {
+    __shared__ float sums[8], squares[8];
+    grid_release();
+    grid_wait();
+    if (a.step->ended || blockIdx.x >= live_rows(a)) return;
+    const float *x = a.x + (u64)blockIdx.x * a.x_stride + (u64)blockIdx.y * a.n;
+    float *y = a.y + (u64)blockIdx.x * a.y_stride + (u64)blockIdx.y * a.n;
+    float sum = 0;
+    for (u32 i = threadIdx.x; i < a.n; i += 256) sum += x[i];
+    float mean = block_sum(sum, sums) / (float)a.n, square = 0;
+    for (u32 i = threadIdx.x; i < a.n; i += 256) square += (x[i] - mean) * (x[i] - mean);
+    float factor = 1.0f / sqrtf(block_sum(square, squares) / (float)a.n + a.a);
+    for (u32 i = threadIdx.x; i < a.n; i += 256) y[i] = (x[i] - mean) * factor * a.weight[i] + (a.bias ? a.bias[i] : 0.0f);
 }
 
 // Norm of long vectors: one block each.

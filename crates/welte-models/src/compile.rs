@@ -3,7 +3,7 @@
 use crate::arch::{Architecture, unsupported};
 use crate::emit::{Emitter, LayerCache, Places, Set};
 use crate::weights::{Weights, collect};
-use crate::{Error, ModelSpec, Pooling};
+use crate::{Error, ModelSpec, NormKind, Pooling};
 use welte_formats::Checkpoint;
 use welte_table::{
     BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
@@ -92,6 +92,7 @@ pub fn compile(
             let bytes = 8 * u64::from(outputs.max(options.embed_rows));
             buffers.add("prompt.scores", Class::ScratchPrompt, bytes)
         }),
+        context: options.context,
     };
     let emit = |kind, set, rows, outputs| {
         Emitter::new(spec, &weights, &list, set, &places).pass(kind, rows, outputs)
@@ -257,9 +258,12 @@ impl Buffers {
         };
         // Parts of different formats cannot be fused into one command, so their norm and their result need buffers.
         let mixed = |l: &crate::weights::Layer| l.qkv.len() > 1 || l.gate_up.len() > 1;
-        let open = |l: &crate::weights::Layer| {
-            l.gate_up.len() > 1 || !l.gate_up_bias.is_empty() || l.ffn_norm.is_none()
-        };
+        let open = |l: &crate::weights::Layer| l.has_open_gate(spec);
+        let normed = spec.post_norm
+            || spec.experts.is_some()
+            || spec.parallel
+            || spec.norm != NormKind::Rms
+            || spec.residual_scale != 1.0;
         Set {
             x: add("x", spec.dim),
             qkv: add("qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_dim),
@@ -271,8 +275,7 @@ impl Buffers {
             ),
             router: spec.experts.map(|e| add("router", e.count)),
             choice: spec.experts.map(|e| add("choice", 2 * e.used)),
-            norm: (spec.post_norm || spec.experts.is_some() || weights.layers.iter().any(mixed))
-                .then(|| add("norm", spec.dim)),
+            norm: (normed || weights.layers.iter().any(mixed)).then(|| add("norm", spec.dim)),
             gate_up: weights
                 .layers
                 .iter()

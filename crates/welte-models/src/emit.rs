@@ -1,7 +1,7 @@
 //! The forward pass of every architecture and every pass.
 
-use crate::weights::{ExpertWeights, Layer, Piece, Weights};
-use crate::{Experts, LayerRope, ModelSpec, Pooling, QkNorm};
+use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, Weights};
+use crate::{Experts, LayerRope, ModelSpec, NormKind, Pooling, QkNorm};
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
     params as p,
@@ -40,6 +40,8 @@ pub(crate) struct Places<'a> {
     pub(crate) pooling: Pooling,
     /// What an embed pass yields in place of hidden states.
     pub(crate) scores: Option<BufferRef>,
+    /// The most positions per sequence.
+    pub(crate) context: u32,
 }
 
 /// Emits one pass.
@@ -133,7 +135,7 @@ impl<'a> Emitter<'a> {
             self.attention(i, layer);
             match (&layer.experts, spec.experts) {
                 (Some(weights), Some(experts)) => self.experts(layer, weights, experts),
-                _ => self.feed_forward(layer),
+                _ => self.feed_forward(i, layer),
             }
         }
         self.label.clear();
@@ -143,20 +145,32 @@ impl<'a> Emitter<'a> {
     fn head(&mut self, x: BufferRef) -> (u32, BufferRef) {
         let (spec, weights, logits) = (self.spec, self.weights, self.places.logits);
         let (dim, vocab) = (spec.dim, spec.vocab);
-        let head = p::NormMatmul {
-            n: vocab,
-            k: dim,
-            eps: spec.eps,
-            x_stride: dim,
-            y_stride: vocab,
-        };
-        self.push(
-            "head",
-            Op::NormMatmul,
-            &[weights.head, weights.final_norm],
-            &[x, logits],
-            head.words(),
-        );
+        match spec.norm {
+            NormKind::Rms => {
+                let head = p::NormMatmul {
+                    n: vocab,
+                    k: dim,
+                    eps: spec.eps,
+                    x_stride: dim,
+                    y_stride: vocab,
+                };
+                let matrices = [weights.head, weights.final_norm.weight];
+                let buffers = [x, logits];
+                self.push("head", Op::NormMatmul, &matrices, &buffers, head.words());
+            }
+            NormKind::Layer { .. } => {
+                self.norm("final norm", weights.final_norm, x, x);
+                let head = p::Matmul {
+                    n: vocab,
+                    k: dim,
+                    x_stride: dim,
+                    y_stride: vocab,
+                };
+                let matrix = [weights.head];
+                self.push("head", Op::Matmul, &matrix, &[x, logits], head.words());
+            }
+        }
+        self.biases("head bias", &weights.head_bias, logits, vocab);
         if spec.logit_scale != 1.0 || spec.logit_softcap != 0.0 {
             let scale = p::Scale {
                 n: vocab,
@@ -172,15 +186,7 @@ impl<'a> Emitter<'a> {
     /// The pooled hidden states of each chosen row's sequence, or its two scores.
     fn pooled(&mut self) -> (u32, BufferRef) {
         let (dim, x, chosen) = (self.spec.dim, self.set.x, self.places.chosen);
-        let norm = p::Norm {
-            dim,
-            groups: 1,
-            eps: self.spec.eps,
-            x_stride: dim,
-            y_stride: dim,
-        };
-        let weight = [self.weights.final_norm];
-        self.push("final norm", Op::Norm, &weight, &[x, x], norm.words());
+        self.norm("final norm", self.weights.final_norm, x, x);
         let pool = p::Pool {
             n: dim,
             kind: self.places.pooling.word(),
@@ -213,12 +219,13 @@ impl<'a> Emitter<'a> {
             "qkv",
             &layer.qkv,
             &layer.qkv_bias,
-            layer.attn_norm,
+            (set.x, layer.attn_norm),
             set.qkv,
             stride,
         );
         let cache = self.places.caches[index];
         self.rope_append(index, layer, cache);
+        self.position_scale(q, stride);
         let attention = p::Attention {
             layer: cache.layer,
             heads,
@@ -241,6 +248,28 @@ impl<'a> Emitter<'a> {
         self.add_to_stream("attention output", out, set.attn, q);
     }
 
+    /// Queries grow with their position. Up to the original context the factor is 1.
+    fn position_scale(&mut self, n: u32, stride: u32) {
+        let (context, qkv) = (self.places.context, self.set.qkv);
+        let scale = self.spec.position_scale;
+        let Some(scale) = scale.filter(|s| context > s.original) else {
+            return;
+        };
+        let params = p::PositionScale {
+            n,
+            beta: scale.beta,
+            original: scale.original,
+            y_stride: stride,
+        };
+        self.push(
+            "query scale",
+            Op::PositionScale,
+            &[],
+            &[qkv],
+            params.words(),
+        );
+    }
+
     /// Norms and rotates queries and keys, and stores keys and values.
     fn rope_append(&mut self, index: usize, layer: &Layer, cache: LayerCache) {
         let (spec, qkv) = (self.spec, self.set.qkv);
@@ -249,27 +278,29 @@ impl<'a> Emitter<'a> {
         let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
         let kind = spec.layer_ropes.get(index);
         let kind = kind.copied().unwrap_or(LayerRope::Main);
-        let separate = spec.qk_norm == QkNorm::Row || kind == LayerRope::None;
-        if separate {
-            let parts = [("query norm", 0, heads), ("key norm", k, kv_heads)];
-            for ((what, from, count), norm) in parts.into_iter().zip([layer.q_norm, layer.k_norm]) {
-                let Some(norm) = norm else { continue };
-                let (dim, groups) = match spec.qk_norm {
-                    QkNorm::Row => (count * head_dim, 1),
-                    _ => (head_dim, count),
-                };
-                let params = p::Norm {
-                    dim,
-                    groups,
-                    eps: spec.eps,
-                    x_stride: stride,
-                    y_stride: stride,
-                };
-                let place = at(qkv, from);
-                self.push(what, Op::Norm, &[norm], &[place, place], params.words());
-            }
+        let late = spec.qk_norm_late && kind != LayerRope::None;
+        let separate = spec.qk_norm == QkNorm::Row || kind == LayerRope::None || late;
+        if separate && !late {
+            self.head_norms(layer, k, stride);
         }
-        if kind == LayerRope::None {
+        let (rope, rope_constants) = match (kind, &spec.local_rope) {
+            (LayerRope::Local, Some(rope)) => (rope, self.weights.local_rope_constants),
+            _ => (&spec.rope, self.weights.rope_constants),
+        };
+        if late {
+            let params = p::Rope {
+                heads: heads + kv_heads,
+                head_dim,
+                rot: rope.rot,
+                interleaved: rope.interleaved.into(),
+                magnitude: rope_constants.magnitude,
+                y_stride: stride,
+            };
+            let freqs = [rope_constants.freqs];
+            self.push("rope", Op::Rope, &freqs, &[qkv], params.words());
+            self.head_norms(layer, k, stride);
+        }
+        if late || kind == LayerRope::None {
             let params = p::KvAppend {
                 layer: cache.layer,
                 kv_heads,
@@ -281,10 +312,6 @@ impl<'a> Emitter<'a> {
             self.push("append", Op::KvAppend, &[], &buffers, params.words());
             return;
         }
-        let (rope, rope_constants) = match (kind, &spec.local_rope) {
-            (LayerRope::Local, Some(rope)) => (rope, self.weights.local_rope_constants),
-            _ => (&spec.rope, self.weights.rope_constants),
-        };
         let params = p::RopeAppend {
             layer: cache.layer,
             heads,
@@ -314,16 +341,70 @@ impl<'a> Emitter<'a> {
         );
     }
 
-    /// x += W y, or x += norm(W y).
+    /// Norms queries and keys in place; keys begin at element `k` of a row.
+    fn head_norms(&mut self, layer: &Layer, k: u32, stride: u32) {
+        let spec = self.spec;
+        let parts = [
+            ("query norm", 0, spec.heads),
+            ("key norm", k, spec.kv_heads),
+        ];
+        for ((what, from, count), norm) in parts.into_iter().zip([layer.q_norm, layer.k_norm]) {
+            let Some(norm) = norm else { continue };
+            let (dim, groups) = match spec.qk_norm {
+                QkNorm::Row => (count * spec.head_dim, 1),
+                _ => (spec.head_dim, count),
+            };
+            let params = p::Norm {
+                dim,
+                groups,
+                eps: spec.eps,
+                x_stride: stride,
+                y_stride: stride,
+            };
+            let place = at(self.set.qkv, from);
+            self.push(what, Op::Norm, &[norm], &[place, place], params.words());
+        }
+    }
+
+    /// y = norm(x), a norm of the stream's width; y may be x.
+    fn norm(&mut self, what: &str, norm: NormWeights, x: BufferRef, y: BufferRef) {
+        let (dim, eps) = (self.spec.dim, self.spec.eps);
+        match self.spec.norm {
+            NormKind::Rms => {
+                let params = p::Norm {
+                    dim,
+                    groups: 1,
+                    eps,
+                    x_stride: dim,
+                    y_stride: dim,
+                };
+                self.push(what, Op::Norm, &[norm.weight], &[x, y], params.words());
+            }
+            NormKind::Layer { .. } => {
+                let params = p::LayerNorm {
+                    dim,
+                    groups: 1,
+                    eps,
+                    x_stride: dim,
+                    y_stride: dim,
+                };
+                let weights = [norm.weight, norm.bias.unwrap_or(NO_WEIGHT)];
+                self.push(what, Op::LayerNorm, &weights, &[x, y], params.words());
+            }
+        }
+    }
+
+    /// x += W y, or x += norm(W y); what is added is scaled.
     fn add_to_stream(
         &mut self,
         what: &str,
-        (weight, bias, norm): (WeightId, &[Piece], Option<WeightId>),
+        (weight, bias, norm): (WeightId, &[Piece], Option<NormWeights>),
         y: BufferRef,
         k: u32,
     ) {
-        let (dim, x) = (self.spec.dim, self.set.x);
-        let (Some(norm), Some(place)) = (norm, self.set.norm) else {
+        let (dim, x, scale) = (self.spec.dim, self.set.x, self.spec.residual_scale);
+        let place = self.set.norm.filter(|_| norm.is_some() || scale != 1.0);
+        let Some(place) = place else {
             let params = p::MatmulAdd {
                 n: dim,
                 k,
@@ -342,15 +423,19 @@ impl<'a> Emitter<'a> {
         };
         self.push(what, Op::Matmul, &[weight], &[y, place], params.words());
         self.biases(&format!("{what} bias"), bias, place, dim);
-        let params = p::Norm {
-            dim,
-            groups: 1,
-            eps: self.spec.eps,
-            x_stride: dim,
-            y_stride: dim,
-        };
-        let label = format!("{what} norm");
-        self.push(&label, Op::Norm, &[norm], &[place, place], params.words());
+        if let Some(norm) = norm {
+            self.norm(&format!("{what} norm"), norm, place, place);
+        }
+        if scale != 1.0 {
+            let params = p::Scale {
+                n: dim,
+                scale,
+                cap: 0.0,
+                y_stride: dim,
+            };
+            let label = format!("{what} scale");
+            self.push(&label, Op::Scale, &[], &[place], params.words());
+        }
         let params = p::Add {
             n: dim,
             x_stride: dim,
@@ -360,26 +445,33 @@ impl<'a> Emitter<'a> {
         self.push(&label, Op::Add, &[], &[place, x], params.words());
     }
 
-    /// x += down(act(gate(norm(x))) * up(norm(x)))
-    fn feed_forward(&mut self, layer: &Layer) {
+    /// x += down(act(gate(norm(x))) * up(norm(x))), or x += down(act(up(norm(x)))) without a gate.
+    fn feed_forward(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
         let (dim, ffn, act) = (spec.dim, spec.ffn, spec.act.word());
-        match (
-            layer.gate_up.as_slice(),
-            layer.gate_up_bias.is_empty(),
-            set.gate_up,
-        ) {
-            (pieces, open, Some(gate_up))
-                if pieces.len() > 1 || !open || layer.ffn_norm.is_none() =>
-            {
-                self.projections(
-                    "gate and up",
-                    pieces,
-                    &layer.gate_up_bias,
-                    layer.ffn_norm,
-                    gate_up,
-                    2 * ffn,
-                );
+        // In a parallel block the norm before attention is still in its buffer.
+        let input = match (spec.parallel, set.norm) {
+            (true, Some(normed)) => (normed, None),
+            _ => (set.x, layer.ffn_norm),
+        };
+        let (pieces, bias) = (layer.gate_up.as_slice(), layer.gate_up_bias.as_slice());
+        match set.gate_up {
+            _ if !spec.gated => {
+                self.projections("up", pieces, bias, input, set.h, ffn);
+                let [a, b, c, d] = spec.xielu.get(index).copied().unwrap_or_default();
+                let act = p::Act {
+                    n: ffn,
+                    act,
+                    a,
+                    b,
+                    c,
+                    d,
+                    y_stride: ffn,
+                };
+                self.push("activation", Op::Act, &[], &[set.h], act.words());
+            }
+            Some(gate_up) if layer.has_open_gate(spec) => {
+                self.projections("gate and up", pieces, bias, input, gate_up, 2 * ffn);
                 let act = p::ActMul {
                     n: ffn,
                     act,
@@ -394,7 +486,7 @@ impl<'a> Emitter<'a> {
                     act.words(),
                 );
             }
-            (pieces, ..) => {
+            _ => {
                 let fused = p::NormMatmulActMul {
                     n: ffn,
                     k: dim,
@@ -404,7 +496,8 @@ impl<'a> Emitter<'a> {
                     y_stride: ffn,
                 };
                 for piece in pieces {
-                    let weights = [piece.weight, layer.ffn_norm.unwrap_or(NO_WEIGHT)];
+                    let norm = layer.ffn_norm.map_or(NO_WEIGHT, |norm| norm.weight);
+                    let weights = [piece.weight, norm];
                     self.push(
                         "gate and up",
                         Op::NormMatmulActMul,
@@ -429,15 +522,7 @@ impl<'a> Emitter<'a> {
             return;
         };
         if let Some(norm) = layer.ffn_norm {
-            let params = p::Norm {
-                dim,
-                groups: 1,
-                eps: spec.eps,
-                x_stride: dim,
-                y_stride: dim,
-            };
-            let buffers = [set.x, normed];
-            self.push("experts' norm", Op::Norm, &[norm], &buffers, params.words());
+            self.norm("experts' norm", norm, set.x, normed);
         }
         let params = p::Matmul {
             n: e.count,
@@ -493,53 +578,42 @@ impl<'a> Emitter<'a> {
         );
     }
 
-    /// y = W norm(x) + bias, for one matrix, or for several that fill one row of `y`.
+    /// y = W norm(x) + bias, for one matrix, or for several that fill one row of `y`. Without a norm: y = W x + bias.
     fn projections(
         &mut self,
         what: &str,
         pieces: &[Piece],
         bias: &[Piece],
-        norm: Option<WeightId>,
+        (x, norm): (BufferRef, Option<NormWeights>),
         y: BufferRef,
         stride: u32,
     ) {
-        let (dim, eps, x) = (self.spec.dim, self.spec.eps, self.set.x);
+        let (dim, eps) = (self.spec.dim, self.spec.eps);
+        // Only one RMS norm and one matrix can be fused, and the two parts of a parallel block share a norm.
+        let separate = pieces.len() > 1 || self.spec.parallel || self.spec.norm != NormKind::Rms;
         let matmul = |piece: &Piece| p::Matmul {
             n: piece.n,
             k: dim,
             x_stride: dim,
             y_stride: stride,
         };
-        match (pieces, norm, self.set.norm) {
-            (_, None, _) => {
+        match (norm, self.set.norm) {
+            (None, _) => {
                 for piece in pieces {
                     let buffers = [x, at(y, piece.at)];
                     let params = matmul(piece).words();
                     self.push(what, Op::Matmul, &[piece.weight], &buffers, params);
                 }
             }
-            ([_, _, ..], Some(norm), Some(normed)) => {
-                let params = p::Norm {
-                    dim,
-                    groups: 1,
-                    eps,
-                    x_stride: dim,
-                    y_stride: dim,
-                };
-                self.push(
-                    &format!("{what} norm"),
-                    Op::Norm,
-                    &[norm],
-                    &[x, normed],
-                    params.words(),
-                );
+            (Some(norm), Some(normed)) if separate => {
+                self.norm(&format!("{what} norm"), norm, x, normed);
                 for piece in pieces {
                     let buffers = [normed, at(y, piece.at)];
                     let params = matmul(piece).words();
                     self.push(what, Op::Matmul, &[piece.weight], &buffers, params);
                 }
             }
-            (_, Some(norm), _) => {
+            (Some(norm), _) => {
                 for piece in pieces {
                     let params = p::NormMatmul {
                         n: piece.n,
@@ -551,7 +625,7 @@ impl<'a> Emitter<'a> {
                     self.push(
                         what,
                         Op::NormMatmul,
-                        &[piece.weight, norm],
+                        &[piece.weight, norm.weight],
                         &[x, at(y, piece.at)],
                         params.words(),
                     );

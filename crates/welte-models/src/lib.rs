@@ -17,5 +17,8 @@ mod weights;
 pub use arch::supported;
 pub use compile::{CompileOptions, compile};
 pub use error::Error;
-pub use spec::{Act, Biases, Experts, LayerRope, ModelSpec, QkNorm, Rope, Scaling, spec};
+pub use spec::{
+    Act, Biases, Experts, LayerRope, ModelSpec, NormKind, PositionScale, QkNorm, Rope, Scaling,
+    spec,
+};
 pub use vectors::{Pooling, VectorSettings, vector_settings};

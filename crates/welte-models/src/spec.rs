@@ -18,6 +18,10 @@ pub enum Act {
     Gelu,
     /// `g * sigmoid(1.702 g) * (u + 1)` with clamped gate `g` and up `u`.
     Clamped,
+    /// `relu(x)^2`, without a gate only.
+    Relu2,
+    /// xIELU, without a gate only. Its constants are weights of each layer.
+    Xielu,
 }
 
 impl Act {
@@ -32,6 +36,8 @@ impl Act {
             Act::GeluTanh => "GELU by tanh",
             Act::Gelu => "GELU",
             Act::Clamped => "clamped SiLU",
+            Act::Relu2 => "squared ReLU",
+            Act::Xielu => "xIELU",
         }
     }
 }
@@ -110,6 +116,27 @@ pub enum LayerRope {
     Local,
 }
 
+/// The norm of the stream of hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// RMS norm.
+    Rms,
+    /// Layer norm.
+    Layer {
+        /// It adds a bias.
+        bias: bool,
+    },
+}
+
+/// Queries grow with their position: by `1 + beta * ln(1 + floor(position / original))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PositionScale {
+    /// How fast.
+    pub beta: f32,
+    /// The original context, in positions.
+    pub original: u32,
+}
+
 /// The norm of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
@@ -147,6 +174,7 @@ pub struct Biases {
     pub gate: bool,
     pub up: bool,
     pub down: bool,
+    pub head: bool,
     pub router: bool,
     /// Gate, up and down of the experts.
     pub experts: bool,
@@ -179,8 +207,18 @@ pub struct ModelSpec {
     pub context: u32,
     /// The epsilon of every norm.
     pub eps: f32,
+    /// The norm of the stream.
+    pub norm: NormKind,
     /// Activation.
     pub act: Act,
+    /// The feed-forward part multiplies the activation of a gate. Otherwise it is `down(act(up(x)))`.
+    pub gated: bool,
+    /// Constants of each layer's xIELU: those of the op `act`.
+    pub xielu: Vec<[f32; 4]>,
+    /// Attention and feed-forward parts read the same norm.
+    pub parallel: bool,
+    /// Factor of what attention and feed-forward parts add to the stream.
+    pub residual_scale: f32,
     /// Rope.
     pub rope: Rope,
     /// Rope of layers with an attention window, if different.
@@ -189,6 +227,10 @@ pub struct ModelSpec {
     pub layer_ropes: Vec<LayerRope>,
     /// The norm of queries and keys.
     pub qk_norm: QkNorm,
+    /// Queries and keys are normed after rope.
+    pub qk_norm_late: bool,
+    /// How queries grow with the position.
+    pub position_scale: Option<PositionScale>,
     /// Attention and feed-forward parts norm their input.
     pub pre_norm: bool,
     /// Attention and feed-forward parts norm their output before it is added.
@@ -273,8 +315,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         None,
         MOST_CONTEXT,
     )?;
-    let eps_key = keys.name("attention.layer_norm_rms_epsilon", "rms_norm_eps");
-    let eps = keys.positive(&eps_key, (!keys.is_gguf()).then_some(1e-6))?;
+    let eps = epsilon(&keys)?;
     let vocab = vocabulary(&keys, &weight(names.embed, 0))?;
     let rot = rotated(&keys, head_dim)?;
     let has = |name: String| {
@@ -299,11 +340,18 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         vocab,
         context,
         eps: eps as f32,
+        norm: NormKind::Rms,
         act: activation(&keys)?,
+        gated: true,
+        xielu: Vec::new(),
+        parallel: false,
+        residual_scale: 1.0,
         rope: rope::read(&keys, rot, keys.is_gguf() && arch.gguf_interleaved, context)?,
         local_rope: None,
         layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
+        qk_norm_late: false,
+        position_scale: None,
         pre_norm: true,
         post_norm: false,
         norm_add: 0.0,
@@ -315,6 +363,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
             gate: has(bias(names.gate, 0)),
             up: has(bias(names.up, 0)),
             down: has(bias(names.down, 0)),
+            head: false,
             router: false,
             experts: false,
         },
@@ -362,6 +411,24 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
     }))
+}
+
+/// The epsilon of the norms. Configurations of models with layer norms have their own names for it.
+fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
+    let known = match keys.is_gguf() {
+        true => [
+            "attention.layer_norm_rms_epsilon",
+            "attention.layer_norm_epsilon",
+        ]
+        .map(|name| keys.name(name, ""))
+        .to_vec(),
+        false => ["rms_norm_eps", "layer_norm_eps", "norm_epsilon"]
+            .map(String::from)
+            .to_vec(),
+    };
+    let found = known.iter().find(|key| keys.value(key).is_some());
+    let key = found.or(known.first()).map_or("", String::as_str);
+    keys.positive(key, (!keys.is_gguf()).then_some(1e-6))
 }
 
 fn vocabulary(keys: &Keys<'_>, embed: &str) -> Result<u32, Error> {
@@ -418,6 +485,7 @@ fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
     }
     match keys.text("hidden_act")? {
         None | Some("silu" | "swish") => Ok(Act::Silu),
+        Some("xielu") => Ok(Act::Xielu),
         Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Act::GeluTanh),
         Some("gelu") => Ok(Act::Gelu),
         Some(_) => Err(keys.error(
@@ -440,11 +508,12 @@ impl ModelSpec {
         };
         let each = 2 * dim;
         let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm)) + qk_norms;
+        let matrices = 2 + u64::from(self.gated);
         let mixed = self.expert_layers.iter().filter(|e| **e).count() as u64;
         let mixture = self.experts.map_or(0, |e| {
             u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim)
         });
-        let parts = mixed * mixture + (u64::from(self.layers) - mixed) * 3 * dim * ffn;
+        let parts = mixed * mixture + (u64::from(self.layers) - mixed) * matrices * dim * ffn;
         u64::from(self.layers) * (2 * dim * (q + kv) + norms)
             + parts
             + dim * vocab * if self.tied { 1 } else { 2 }
@@ -498,6 +567,21 @@ impl ModelSpec {
             QkNorm::None => (),
             QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
             QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
+        }
+        if let NormKind::Layer { bias } = self.norm {
+            let text = match bias {
+                true => "with bias",
+                false => "without bias",
+            };
+            facts.push(fact("layer norm", text.into()));
+        }
+        if self.parallel {
+            facts.push(fact("attention and feed-forward", "in parallel".into()));
+        }
+        if let Some(scale) = &self.position_scale {
+            let (beta, original) = (scale.beta, scale.original);
+            let text = format!("by {beta} from {original} positions");
+            facts.push(fact("queries grow", text));
         }
         if !self.pre_norm || self.post_norm {
             let norms = match self.pre_norm {

@@ -2,7 +2,7 @@
 
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{CompileOptions, Error, Experts, ModelSpec, QkNorm, Rope, Scaling, rope};
+use crate::{CompileOptions, Error, Experts, ModelSpec, NormKind, QkNorm, Rope, rope, Scaling};
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -15,9 +15,17 @@ pub(crate) struct Piece {
     pub(crate) at: u32,
 }
 
+/// The weights of a norm of the stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormWeights {
+    pub(crate) weight: WeightId,
+    /// Of a layer norm with bias.
+    pub(crate) bias: Option<WeightId>,
+}
+
 /// The weights of one layer. Q, K and V of one format form one piece, and so do gate and up.
 pub(crate) struct Layer {
-    pub(crate) attn_norm: Option<WeightId>,
+    pub(crate) attn_norm: Option<NormWeights>,
     pub(crate) qkv: Vec<Piece>,
     pub(crate) qkv_bias: Vec<Piece>,
     pub(crate) q_norm: Option<WeightId>,
@@ -25,16 +33,28 @@ pub(crate) struct Layer {
     pub(crate) o: WeightId,
     pub(crate) o_bias: Vec<Piece>,
     pub(crate) sinks: Option<WeightId>,
-    pub(crate) post_attn_norm: Option<WeightId>,
-    pub(crate) ffn_norm: Option<WeightId>,
+    pub(crate) post_attn_norm: Option<NormWeights>,
+    /// None if the layer has no such norm, or if both parts read the norm before attention.
+    pub(crate) ffn_norm: Option<NormWeights>,
     pub(crate) gate_up: Vec<Piece>,
     pub(crate) gate_up_bias: Vec<Piece>,
     /// None in layers with experts.
     pub(crate) down: Option<WeightId>,
     pub(crate) down_bias: Vec<Piece>,
-    pub(crate) post_ffn_norm: Option<WeightId>,
+    pub(crate) post_ffn_norm: Option<NormWeights>,
     /// Replace gate, up and down.
     pub(crate) experts: Option<ExpertWeights>,
+}
+
+impl Layer {
+    /// Gate and up are not one command that norms its input and multiplies.
+    pub(crate) fn has_open_gate(&self, spec: &ModelSpec) -> bool {
+        let fused = self.gate_up.len() <= 1
+            && self.gate_up_bias.is_empty()
+            && self.ffn_norm.is_some()
+            && spec.norm == NormKind::Rms;
+        spec.gated && !fused
+    }
 }
 
 /// The weights of a layer's experts. Each matrix contains all experts.
@@ -61,10 +81,11 @@ pub(crate) struct Weights {
     /// For layers with an attention window.
     pub(crate) local_rope_constants: RopeConstants,
     pub(crate) layers: Vec<Layer>,
-    pub(crate) final_norm: WeightId,
+    pub(crate) final_norm: NormWeights,
     pub(crate) head: WeightId,
     /// The two rows that score a pair of texts, in programs that do.
     pub(crate) scores: Option<WeightId>,
+    pub(crate) head_bias: Vec<Piece>,
 }
 
 /// The matrix that llama.cpp's converter puts into rerankers.
@@ -110,8 +131,7 @@ pub(crate) fn collect(
     for i in 0..spec.layers {
         layers.push(layer(&mut c, spec, names, i)?);
     }
-    let final_norm = [(weight(names.final_norm, 0), spec.dim)];
-    let final_norm = c.vector("final norm", &final_norm, spec.norm_add)?;
+    let final_norm = c.norm("final norm", names.final_norm, 0, spec)?;
     let head = match spec.tied {
         true => embed,
         false => c.matrix(
@@ -126,6 +146,8 @@ pub(crate) fn collect(
         Some(tokens) => Some(c.scores(spec, names, tokens)?),
         None => None,
     };
+    let head_bias = [(spec.biases.head, bias(names.head, 0), spec.vocab)];
+    let head_bias = c.biases("head bias", &head_bias)?;
     c.refuse_unused(spec, names)?;
     Ok((
         Weights {
@@ -135,7 +157,7 @@ pub(crate) fn collect(
             layers,
             final_norm,
             head,
-            scores,
+    scores, head_bias,
         },
         c.list,
     ))
@@ -147,7 +169,11 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let label = |what: &str| format!("layer {i} {what}");
     let w = |template: &str| weight(template, i);
     let one = |on: bool, template: &str, n: u32| [(on, bias(template, i), n)];
-    let norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str, k: u32| match on {
+    let norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str| match on {
+        true => c.norm(&label(what), template, i, spec).map(Some),
+        false => Ok(None),
+    };
+    let head_norm = |c: &mut Collector<'_>, on: bool, what: &str, template: &str, k: u32| match on {
         true => {
             let tensor = [(w(template), k)];
             c.vector(&label(what), &tensor, spec.norm_add).map(Some)
@@ -164,6 +190,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         false => vec![(w(names.q), q), (w(names.k), kv), (w(names.v), kv)],
     };
     let gate_up = match c.has(&w(names.gate)) {
+        _ if !spec.gated => vec![(w(names.up), ffn)],
         false if c.has(&w(names.gate_up)) => vec![(w(names.gate_up), 2 * ffn)],
         _ => vec![(w(names.gate), ffn), (w(names.up), ffn)],
     };
@@ -172,7 +199,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let experts = spec.experts.filter(|_| mixed.unwrap_or(false));
     let plain = experts.is_none();
     Ok(Layer {
-        attn_norm: norm(c, pre, "attention norm", names.attn_norm, dim)?,
+        attn_norm: norm(c, pre, "attention norm", names.attn_norm)?,
         qkv: c.joined(&label("qkv"), &qkv, dim)?,
         qkv_bias: c.biases(
             &label("qkv bias"),
@@ -182,8 +209,8 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
                 (b.v, bias(names.v, i), kv),
             ],
         )?,
-        q_norm: norm(c, qk, "query norm", names.q_norm, q_width)?,
-        k_norm: norm(c, qk, "key norm", names.k_norm, k_width)?,
+        q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
+        k_norm: head_norm(c, qk, "key norm", names.k_norm, k_width)?,
         o: c.matrix(
             &label("attention output"),
             Usage::Matrix,
@@ -199,8 +226,13 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             }
             false => None,
         },
-        post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm, dim)?,
-        ffn_norm: norm(c, pre, "feed-forward norm", names.ffn_norm, dim)?,
+        post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm)?,
+        ffn_norm: norm(
+            c,
+            pre && !spec.parallel,
+            "feed-forward norm",
+            names.ffn_norm,
+        )?,
         gate_up: match plain {
             true => c.joined(&label("gate and up"), &gate_up, dim)?,
             false => Vec::new(),
@@ -210,7 +242,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             &[
                 (b.gate, bias(names.gate, i), ffn),
                 (b.up, bias(names.up, i), ffn),
-            ],
+            ][usize::from(!spec.gated)..],
         )?,
         down: match plain {
             true => {
@@ -220,7 +252,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             false => None,
         },
         down_bias: c.biases(&label("down bias"), &one(b.down, names.down, dim))?,
-        post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm, dim)?,
+        post_ffn_norm: norm(c, post, "norm after feed-forward", names.post_ffn_norm)?,
         experts: match experts {
             Some(e) => Some(c.experts(&label, names, i, spec, e)?),
             None => None,
@@ -256,6 +288,27 @@ impl Collector<'_> {
             source: Source::Constant(values),
         });
         Ok(RopeConstants { freqs, magnitude })
+    }
+
+    /// A norm of the stream.
+    fn norm(
+        &mut self,
+        label: &str,
+        template: &str,
+        layer: u32,
+        spec: &ModelSpec,
+    ) -> Result<NormWeights, Error> {
+        let tensor = [(weight(template, layer), spec.dim)];
+        let shift = [(bias(template, layer), spec.dim)];
+        Ok(NormWeights {
+            weight: self.vector(label, &tensor, spec.norm_add)?,
+            bias: match spec.norm {
+                NormKind::Layer { bias: true } => {
+                    Some(self.vector(&format!("{label} bias"), &shift, 0.0)?)
+                }
+                _ => None,
+            },
+        })
     }
 
     fn fault(&self, name: &str, problem: String) -> Error {

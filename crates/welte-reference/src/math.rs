@@ -9,6 +9,13 @@ pub(crate) fn norm(x: &[f32], weight: Option<&[f32]>, eps: f32) -> Vec<f32> {
     normed.collect()
 }
 
+/// `(x - mean) / sqrt(variance + eps) * weight + bias`
+pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f32> {
+    let mean = x.iter().sum::<f32>() / x.len() as f32;
+    let centred: Vec<f32> = x.iter().map(|v| v - mean).collect();
+    biased(norm(&centred, Some(weight), eps), bias)
+}
+
 /// The ids of the best experts as bits, then their weights.
 pub(crate) fn route(logits: &[f32], used: usize, renormalise: bool, scale: f32) -> Vec<f32> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -65,6 +72,16 @@ fn gated(act: u32, gate: f32, up: f32) -> f32 {
             let gate = gate.min(7.0);
             gate / (1.0 + (-1.702 * gate).exp()) * (up.clamp(-7.0, 7.0) + 1.0)
         }
+    }
+}
+
+/// An activation without a gate. `constants` are those of xIELU.
+pub(crate) fn act(act: u32, x: f32, [a, b, c, d]: [f32; 4]) -> f32 {
+    match act {
+        4 => x.max(0.0).powi(2),
+        5 if x > 0.0 => a * x * x + c * x,
+        5 => b * (x.min(d).exp_m1() - x) + c * x,
+        _ => gated(act, x, 1.0),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The ops, one row after the other.
 
-use crate::math::{act_mul, add, biased, dot, multiply, norm, route, silu, unit};
+use crate::math::{act, act_mul, add, biased, dot, layer_norm, multiply, norm, route, silu, unit};
 use std::ops::Range;
 use welte_formats::quant;
 use welte_table::{
@@ -59,6 +59,31 @@ impl<'a> Execution<'a> {
                     .flat_map(|x| norm(x, self.weight(0), p.eps))
                     .collect();
                 self.write(b, p.y_stride, row, &y);
+            }
+            Op::LayerNorm => {
+                let p = params::LayerNorm::of(words);
+                let x = self.read(a, p.x_stride, row, p.dim * p.groups);
+                let groups = x.chunks(p.dim as usize);
+                let (weight, bias) = (self.matrix(), self.weight(1));
+                let y: Vec<f32> = groups
+                    .flat_map(|x| layer_norm(x, weight, bias, p.eps))
+                    .collect();
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::PositionScale => {
+                let p = params::PositionScale::of(words);
+                let whole = self.rows[row].position / p.original;
+                let factor = 1.0 + p.beta * (1.0 + whole as f32).ln();
+                let y = self.read(a, p.y_stride, row, p.n);
+                let y: Vec<f32> = y.iter().map(|v| v * factor).collect();
+                self.write(a, p.y_stride, row, &y);
+            }
+            Op::Act => {
+                let p = params::Act::of(words);
+                let y = self.read(a, p.y_stride, row, p.n);
+                let constants = [p.a, p.b, p.c, p.d];
+                let y: Vec<f32> = y.iter().map(|v| act(p.act, *v, constants)).collect();
+                self.write(a, p.y_stride, row, &y);
             }
             Op::Matmul => {
                 let p = params::Matmul::of(words);

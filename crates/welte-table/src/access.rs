@@ -61,6 +61,19 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let width = heads(q.groups, q.dim);
             vec![rows(width, q.x_stride), rows(width, q.y_stride)]
         }
+        Op::LayerNorm => {
+            let q = p::LayerNorm::of(words);
+            let width = heads(q.groups, q.dim);
+            vec![rows(width, q.x_stride), rows(width, q.y_stride)]
+        }
+        Op::PositionScale => {
+            let q = p::PositionScale::of(words);
+            vec![rows(w(q.n), q.y_stride)]
+        }
+        Op::Act => {
+            let q = p::Act::of(words);
+            vec![rows(w(q.n), q.y_stride)]
+        }
         Op::Matmul => {
             let q = p::Matmul::of(words);
             vec![rows(w(q.k), q.x_stride), rows(w(q.n), q.y_stride)]

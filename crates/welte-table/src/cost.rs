@@ -74,6 +74,12 @@ fn flops(c: &Command) -> u64 {
             let q = p::Norm::of(words);
             mul(q.groups, q.dim).saturating_mul(4)
         }
+        Op::LayerNorm => {
+            let q = p::LayerNorm::of(words);
+            mul(q.groups, q.dim).saturating_mul(7)
+        }
+        Op::PositionScale => p::PositionScale::of(words).n.into(),
+        Op::Act => 8 * u64::from(p::Act::of(words).n),
         Op::Matmul => {
             let q = p::Matmul::of(words);
             mul(q.n, q.k).saturating_mul(2)

@@ -103,11 +103,15 @@ macro_rules! ops {
 // buffer reference's byte offset points into the first row. The number of rows comes from the step. A matrix has
 // `n` output rows of `k` elements. Optional weights may be `NO_WEIGHT`. Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf);
 // 3 is clamped: with gate at most 7 and up within 7 of 0, `gate * sigmoid(1.702 gate) * (up + 1)` in place of `act(gate) * up`.
+// `act` has no gate: it takes 0 to 2, 4: `relu(y)^2`, and 5, xIELU: `a y^2 + c y` if y > 0, else `b (e^min(y, d) - 1 - y) + c y`.
 ops! {
     /// `x[r] = scale * table[token[r]]`
     Embed "embed": weights ["table"] reads ["tokens"] writes ["x"] { n: u32, k: u32, scale: f32, x_stride: u32 }
     /// RMS norm of `groups` vectors of `dim` per row: `y = x / sqrt(mean(x^2) + eps) * weight` (`y` may be `x`)
     Norm "norm": weights ["weight"] reads ["x"] writes ["y"] { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
+    /// Layer norm of `groups` vectors of `dim` per row: `y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias` (`y` may
+    /// be `x`; `bias` is optional).
+    LayerNorm "layer_norm": weights ["weight", "bias"] reads ["x"] writes ["y"] { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
     /// `y[r] = W x[r]`
     Matmul "matmul": weights ["matrix"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }
     /// `y[r] += bias`
@@ -115,6 +119,8 @@ ops! {
     /// Rotates the first `rot` elements of each of `heads` heads in place by the row's position times the constant
     /// inverse frequencies (`freqs`, rot/2 values, already scaled). `interleaved` 1: pairs (2i, 2i+1); 0: (i, i + rot/2).
     Rope "rope": weights ["freqs"] reads [] writes ["y"] { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32 }
+    /// `y *= 1 + beta * ln(1 + floor(position / original))`
+    PositionScale "position_scale": weights [] reads [] writes ["y"] { n: u32, beta: f32, original: u32, y_stride: u32 }
     /// Stores each row's keys and values at its slot and position.
     KvAppend "kv_append": weights [] reads ["k", "v"] writes ["kv"] { layer: u32, kv_heads: u32, head_dim: u32, k_stride: u32, v_stride: u32 }
     /// Causal attention of each row over its own sequence: positions 0..=position, or the last `window` of them if
@@ -129,6 +135,8 @@ ops! {
     AddPosition "add_position": weights ["positions", "types"] reads [] writes ["x"] { k: u32, period: u32, offset: u32, x_stride: u32 }
     /// `y = act(gate) * up`, gate being the first `n` of the row of `x` and up the next `n`
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
+    /// `y = act(y)`; `a` to `d` are the constants of xIELU, otherwise 0.
+    Act "act": weights [] reads [] writes ["y"] { n: u32, act: u32, a: f32, b: f32, c: f32, d: f32, y_stride: u32 }
     /// `y += x`
     Add "add": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
     /// `y *= scale`, then `y = cap * tanh(y / cap)` if cap is not 0
@@ -183,6 +191,7 @@ impl Op {
             Op::Embed
                 | Op::Rope
                 | Op::RopeAppend
+                | Op::PositionScale
                 | Op::KvAppend
                 | Op::Attention
                 | Op::EncodeAttention

@@ -215,8 +215,12 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     let used = c.op.weights().len();
     for (i, id) in c.weights.iter().enumerate() {
         let optional = match c.op {
-            Op::RopeAppend | Op::ExpertsActMul | Op::ExpertsAdd | Op::ShortConv => i > 0,
-            Op::AddPosition => i > 0,
+            Op::LayerNorm
+            | Op::AddPosition
+            | Op::RopeAppend
+            | Op::ExpertsActMul
+            | Op::ExpertsAdd
+            | Op::ShortConv => i > 0,
             Op::Attention => true,
             _ => false,
         };
@@ -266,7 +270,8 @@ fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
             .iter()
             .filter(|a| a.writes && a.at.buffer == r.at.buffer)
         {
-            let in_place = c.op == Op::Norm && r.at == w.at && r.extent == w.extent;
+            let norm = matches!(c.op, Op::Norm | Op::LayerNorm);
+            let in_place = norm && r.at == w.at && r.extent == w.extent;
             ensure(in_place, || {
                 format!("'{}' and '{}' are in the same buffer", r.role, w.role)
             })?;
@@ -341,6 +346,29 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             vector(program, c, 0, q.dim)?;
             ensure(q.dim > 0 && q.groups > 0, || "an empty norm".into())?;
             finite(&[q.eps])
+        }
+        Op::LayerNorm => {
+            let q = p::LayerNorm::of(words);
+            vector(program, c, 0, q.dim)?;
+            optional_vector(program, c, 1, q.dim)?;
+            ensure(q.dim > 0 && q.groups > 0, || "an empty norm".into())?;
+            finite(&[q.eps])
+        }
+        Op::PositionScale => {
+            let q = p::PositionScale::of(words);
+            ensure(q.original > 0, || "no original length".into())?;
+            finite(&[q.beta])
+        }
+        Op::Act => {
+            let q = p::Act::of(words);
+            ensure(matches!(q.act, 0..=2 | 4 | 5), || {
+                format!("activation {} needs a gate or is unknown", q.act)
+            })?;
+            let constants = [q.a, q.b, q.c, q.d];
+            finite(&constants)?;
+            ensure(q.act == 5 || constants == [0.0; 4], || {
+                "its activation has no constants".into()
+            })
         }
         Op::Matmul => {
             let q = p::Matmul::of(words);

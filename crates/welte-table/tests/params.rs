@@ -14,6 +14,9 @@ fn round_trip(op: Op, w: &Params) -> Params {
     match op {
         Op::Embed => p::Embed::of(w).words(),
         Op::Norm => p::Norm::of(w).words(),
+        Op::LayerNorm => p::LayerNorm::of(w).words(),
+        Op::PositionScale => p::PositionScale::of(w).words(),
+        Op::Act => p::Act::of(w).words(),
         Op::Matmul => p::Matmul::of(w).words(),
         Op::Bias => p::Bias::of(w).words(),
         Op::Rope => p::Rope::of(w).words(),

@@ -130,6 +130,7 @@ fn parameters_at_their_limits() {
             command(p, Op::ExpertsActMul).weights[1] = NO_WEIGHT;
             command(p, Op::ExpertsAdd).weights[1] = NO_WEIGHT;
             command(p, Op::RopeAppend).weights[1..].fill(NO_WEIGHT);
+            command(p, Op::LayerNorm).weights[1] = NO_WEIGHT;
         }),
         ("a norm in place", |p| {
             let c = command(p, Op::Norm);
@@ -190,6 +191,16 @@ fn parameters_at_their_limits() {
         ("0 of 4 experts", |p| set(p, Op::ExpertsActMul, "used", 0)),
         ("0 of 4 experts", |p| set(p, Op::ExpertsAdd, "used", 0)),
         ("renormalise is 2", |p| set(p, Op::Route, "renormalise", 2)),
+        ("activation 3 needs a gate", |p| set(p, Op::Act, "act", 3)),
+        ("activation 6 needs a gate or is unknown", |p| {
+            set(p, Op::Act, "act", 6)
+        }),
+        ("its activation has no constants", |p| {
+            set(p, Op::Act, "act", 1)
+        }),
+        ("no original length", |p| {
+            set(p, Op::PositionScale, "original", 0)
+        }),
         ("pooling 3 is unknown", |p| set(p, Op::Pool, "kind", 3)),
         ("normalise is 2", |p| set(p, Op::Pool, "normalise", 2)),
         ("1 taps; at least 2", |p| set(p, Op::ShortConv, "taps", 1)),
@@ -198,6 +209,7 @@ fn parameters_at_their_limits() {
         ("cannot rotate 6 of 4", |p| set(p, Op::RopeAppend, "rot", 6)),
         ("interleaved is 2", |p| set(p, Op::Rope, "interleaved", 2)),
         ("an empty norm", |p| set(p, Op::Norm, "groups", 0)),
+        ("an empty norm", |p| set(p, Op::LayerNorm, "groups", 0)),
         ("layer 1 of 1", |p| set(p, Op::Attention, "layer", 1)),
         ("layer 1 of 1", |p| set(p, Op::KvAppend, "layer", 1)),
         ("layer 1 of 1", |p| set(p, Op::RopeAppend, "layer", 1)),
@@ -245,6 +257,10 @@ fn parameters_at_their_limits() {
     for (op, name) in [
         (Op::Embed, "scale"),
         (Op::Norm, "eps"),
+        (Op::LayerNorm, "eps"),
+        (Op::PositionScale, "beta"),
+        (Op::Act, "a"),
+        (Op::Act, "d"),
         (Op::NormMatmul, "eps"),
         (Op::NormMatmulActMul, "eps"),
         (Op::Route, "scale"),
@@ -280,6 +296,7 @@ fn shapes_of_weights_are_those_of_the_command() {
         (Op::Embed, "n"),
         (Op::Embed, "k"),
         (Op::Norm, "dim"),
+        (Op::LayerNorm, "dim"),
         (Op::Matmul, "n"),
         (Op::Matmul, "k"),
         (Op::Bias, "n"),
@@ -518,7 +535,8 @@ fn passes_take_and_yield_what_their_kind_says() {
             p.passes[2].labels.push(String::new());
         }),
         ("decode must end in sample", |p| {
-            p.passes[0].commands.swap(19, 20)
+            let last = p.passes[0].commands.len() - 1;
+            p.passes[0].commands.swap(last - 1, last)
         }),
         ("prompt: embed on output rows", |p| {
             let embed = p.passes[1].commands[0];

@@ -5,7 +5,7 @@ use super::{Lowered, Lowering};
 use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::Bytes;
-use crate::ops::basic::{ActMul, Add, Bias, Embed, Norm, Scale};
+use crate::ops::basic::{Act, ActMul, Add, Bias, Embed, LayerNorm, Norm, PositionScale, Scale};
 use crate::ops::output_rows::{Pool, Pooling, SelectRows};
 use crate::ops::sample::{self, Sample};
 use crate::unsupported;
@@ -69,6 +69,46 @@ impl Lowering<'_> {
             groups,
             eps: p.eps,
             weight: self.floats(l.command.weights[0], dim)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn layer_norm(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::LayerNorm::of(&l.command.params);
+        let (dim, groups) = (p.dim as usize, p.groups as usize);
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::LayerNorm(LayerNorm {
+            x: self.float_rows(x, p.x_stride, dim * groups, l.rows)?,
+            y: self.float_rows(y, p.y_stride, dim * groups, l.rows)?,
+            dim,
+            groups,
+            eps: p.eps,
+            weight: self.floats(l.command.weights[0], dim)?,
+            bias: self.floats(l.command.weights[1], dim)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn act(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Act::of(&l.command.params);
+        let n = p.n as usize;
+        l.phases.push(Phase::Act(Act {
+            y: self.float_rows(l.command.buffers[0], p.y_stride, n, l.rows)?,
+            n,
+            act: p.act,
+            constants: [p.a, p.b, p.c, p.d],
+        }));
+        Ok(())
+    }
+
+    pub(super) fn position_scale(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::PositionScale::of(&l.command.params);
+        let n = p.n as usize;
+        l.phases.push(Phase::PositionScale(PositionScale {
+            y: self.float_rows(l.command.buffers[0], p.y_stride, n, l.rows)?,
+            n,
+            beta: p.beta,
+            original: p.original,
         }));
         Ok(())
     }

@@ -81,6 +81,9 @@ impl Lowering<'_> {
         match l.command.op {
             Op::Embed => self.embed(l),
             Op::Norm => self.norm(l),
+            Op::LayerNorm => self.layer_norm(l),
+            Op::PositionScale => self.position_scale(l),
+            Op::Act => self.act(l),
             Op::Bias => self.bias(l),
             Op::ActMul => self.act_mul(l),
             Op::Add => self.add(l),

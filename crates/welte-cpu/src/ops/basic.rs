@@ -1,6 +1,6 @@
 //! Embedding, norm and elementwise ops.
 
-use super::{Bytes, FloatRows, Floats, gated, widest};
+use super::{Bytes, FloatRows, Floats, State, activate, exp_not_positive, gated, widest};
 use crate::kernels::Kernel;
 use welte_formats::quant;
 use welte_table::Format;
@@ -100,6 +100,59 @@ pub(crate) unsafe fn normalise(x: *const f32, y: *mut f32, n: usize, eps: f32, w
     }
 }
 
+pub(crate) struct LayerNorm {
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
+    pub(crate) dim: usize,
+    pub(crate) groups: usize,
+    pub(crate) eps: f32,
+    pub(crate) weight: Floats,
+    pub(crate) bias: Floats,
+}
+
+impl LayerNorm {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        for group in 0..self.groups {
+            // SAFETY: the group lies in the row. x and y may be the same place: y is written only after x was copied to
+            // it, and no slice of x lives then.
+            unsafe {
+                let x = self.x.start.add(row * self.x.stride + group * self.dim);
+                let y = self.y.start.add(row * self.y.stride + group * self.dim);
+                std::ptr::copy(x, y, self.dim);
+                let y = std::slice::from_raw_parts_mut(y, self.dim);
+                let mean = sum(y) / self.dim as f32;
+                y.iter_mut().for_each(|v| *v -= mean);
+                let scale = 1.0 / (squares(y) / self.dim as f32 + self.eps).sqrt();
+                if let Some(weight) = self.weight.get(self.dim) {
+                    weighted_in_place(y, scale, weight);
+                }
+                if let Some(bias) = self.bias.get(self.dim) {
+                    y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+                }
+            }
+        }
+    }
+}
+
+widest! {
+    /// The sum, in 16 lanes.
+    fn sum(x: &[f32]) -> f32 {
+        let mut lanes = [0.0f32; 16];
+        let (whole, rest) = x.as_chunks::<16>();
+        for x in whole {
+            for (lane, v) in lanes.iter_mut().zip(x) {
+                *lane += v;
+            }
+        }
+        for (lane, v) in lanes.iter_mut().zip(rest) {
+            *lane += v;
+        }
+        lanes.iter().sum()
+    }
+}
+
 widest! {
     /// The sum of squares, in 16 lanes.
     fn squares(x: &[f32]) -> f32 {
@@ -178,6 +231,64 @@ impl ActMul {
                 *y.add(i) = gated(self.act, *x.add(i), *x.add(self.n + i));
             }
         }
+    }
+}
+
+pub(crate) struct Act {
+    pub(crate) y: FloatRows,
+    pub(crate) n: usize,
+    pub(crate) act: u32,
+    /// Of xIELU.
+    pub(crate) constants: [f32; 4],
+}
+
+impl Act {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        // SAFETY: the row lies in y.
+        let y = unsafe { self.y.row_mut(row, self.n) };
+        let [a, b, c, d] = self.constants;
+        match self.act {
+            4 => y.iter_mut().for_each(|y| *y = y.max(0.0) * y.max(0.0)),
+            5 => y.iter_mut().for_each(|y| {
+                *y = match *y > 0.0 {
+                    true => a * *y * *y + c * *y,
+                    false => b * (exp_not_positive(y.min(d)) - 1.0 - *y) + c * *y,
+                }
+            }),
+            act => activate_all(act, y),
+        }
+    }
+}
+
+widest! {
+    fn activate_all(act: u32, y: &mut [f32]) {
+        // The branch is outside the loops, so that the compiler vectorises them.
+        match act {
+            0 => y.iter_mut().for_each(|y| *y = activate(0, *y)),
+            1 => y.iter_mut().for_each(|y| *y = activate(1, *y)),
+            _ => y.iter_mut().for_each(|y| *y = activate(2, *y)),
+        }
+    }
+}
+
+pub(crate) struct PositionScale {
+    pub(crate) y: FloatRows,
+    pub(crate) n: usize,
+    pub(crate) beta: f32,
+    pub(crate) original: u32,
+}
+
+impl PositionScale {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, state: &State, row: usize) {
+        let whole = state.rows[row].position / self.original;
+        let factor = 1.0 + self.beta * (1.0 + whole as f32).ln();
+        // SAFETY: the row lies in y.
+        let y = unsafe { self.y.row_mut(row, self.n) };
+        y.iter_mut().for_each(|v| *v *= factor);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The small ops: norm, bias, act_mul, add, scale, select_rows, pool.
+//! The small ops: norm, layer_norm, position_scale, bias, act, act_mul, add, scale, select_rows, pool.
 
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
@@ -28,6 +28,9 @@ struct Args {
     act: u32,
     a: f32,
     b: f32,
+    c: f32,
+    d: f32,
+    bias: u64,
 }
 
 /// `OutputArgs` of `basic.cu`.
@@ -123,7 +126,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     let [first, second, ..] = command.buffers;
     let weight = cx.vector(command.weights[0]);
     let (x, y) = match command.op {
-        Op::Bias | Op::Scale => (0, cx.buffer(first)),
+        Op::Bias | Op::Scale | Op::Act | Op::PositionScale => (0, cx.buffer(first)),
         _ => (cx.buffer(first), cx.buffer(second)),
     };
     let a = Args {
@@ -148,6 +151,40 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             } else {
                 launch("norm_short", rows, groups.div_ceil(THREADS / 32), a)
             }
+        }
+        Op::LayerNorm => {
+            let p = params::LayerNorm::of(words);
+            let (n, groups) = (p.dim, p.groups);
+            let (x_stride, y_stride) = (p.x_stride, p.y_stride);
+            let bias = cx.vector(command.weights[1]);
+            #[rustfmt::skip]
+            let a = Args { n, groups, x_stride, y_stride, a: p.eps, bias, ..a };
+            launch("layer_norm", rows, groups, a)
+        }
+        Op::PositionScale => {
+            let p = params::PositionScale::of(words);
+            let a = Args {
+                n: p.n,
+                groups: p.original,
+                y_stride: p.y_stride,
+                a: p.beta,
+                ..a
+            };
+            stretched("position_scale", p.n, a)
+        }
+        Op::Act => {
+            let p = params::Act::of(words);
+            let a = Args {
+                n: p.n,
+                y_stride: p.y_stride,
+                act: p.act,
+                a: p.a,
+                b: p.b,
+                c: p.c,
+                d: p.d,
+                ..a
+            };
+            stretched("act", p.n, a)
         }
         Op::Bias => {
             let params::Bias { n, y_stride } = params::Bias::of(words);

@@ -46,9 +46,16 @@ macro_rules! family {
     ($command:expr, $role:expr, $function:ident ( $($argument:expr),* )) => {
         match $command.op {
             Op::Embed => embed::$function($($argument),*),
-            Op::Norm | Op::Bias | Op::ActMul | Op::Add | Op::Scale | Op::SelectRows | Op::Pool => {
-                basic::$function($($argument),*)
-            }
+            Op::Norm
+            | Op::LayerNorm
+            | Op::PositionScale
+            | Op::Bias
+            | Op::Act
+            | Op::ActMul
+            | Op::Add
+            | Op::Scale
+            | Op::SelectRows
+            | Op::Pool => basic::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
             Op::EncodeAttention | Op::AddPosition => encode::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul

@@ -34,6 +34,7 @@ pub struct Model {
 pub enum Layer {
     Attention(Attention),
     Dense(Dense),
+    Ungated(Ungated),
     Conv(Conv),
     Experts(Experts),
 }
@@ -52,12 +53,22 @@ pub struct Attention {
     pub sinks: bool,
     pub bias: bool,
     pub qk_norm: bool,
+    /// Queries grow with the position.
+    pub position_scale: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Dense {
     pub hidden: u32,
     pub act: u32,
+}
+
+/// A layer norm, a matrix, an activation without a gate, and a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Ungated {
+    pub hidden: u32,
+    pub act: u32,
+    pub bias: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +102,7 @@ pub const ATTENTION: Attention = Attention {
     sinks: false,
     bias: false,
     qk_norm: true,
+    position_scale: false,
 };
 
 pub const DENSE: Dense = Dense { hidden: 96, act: 0 };
@@ -148,7 +160,7 @@ impl Model {
         let n = &mut Numbers(seed);
         let kv_format = n.pick(&[Format::F16, Format::Q8_0]);
         let layers = (0..n.pick(&[1, 2, 4]))
-            .map(|i| match (i, n.below(6)) {
+            .map(|i| match (i, n.below(7)) {
                 (0, _) | (_, 0..=2) => Layer::Attention(Attention::ugly(n, kv_format)),
                 (_, 3) => Layer::Conv(Conv {
                     channels: n.pick(&[1, 19, 48]),
@@ -157,6 +169,11 @@ impl Model {
                     bias: n.pick(&[false, true]),
                 }),
                 (_, 4) => Layer::Experts(Experts::ugly(n)),
+                (_, 5) => Layer::Ungated(Ungated {
+                    hidden: n.pick(&[1, 30, 48]),
+                    act: n.pick(&[0, 1, 2, 4, 5]),
+                    bias: n.pick(&[false, true]),
+                }),
                 _ => Layer::Dense(Dense {
                     hidden: n.pick(&[1, 30, 48]),
                     act: n.pick(&[0, 1, 2, 3]),
@@ -191,8 +208,10 @@ impl Model {
         let optional = |layer: &Layer| match layer {
             Layer::Attention(a) => a.sinks,
             Layer::Dense(d) => d.act == 3,
+            Layer::Ungated(_) => false,
             Layer::Conv(_) => true,
-            Layer::Experts(e) => e.bias || e.act == 3,
+            // Experts may need widths divisible by 16.
+            Layer::Experts(e) => e.bias || e.act == 3 || !self.dim.is_multiple_of(16),
         };
         self.embed_rows > 0 || self.layers.iter().any(optional)
     }
@@ -217,6 +236,7 @@ impl Attention {
             sinks: n.pick(&[false, false, true]),
             bias: n.pick(&[false, true]),
             qk_norm: n.pick(&[false, true]),
+            position_scale: n.pick(&[false, false, true]),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The program and the checkpoint of a model.
 
 use super::made::{Made, Numbers};
-use super::model::{Attention, Conv, Dense, Experts, Layer, Model};
+use super::model::{Attention, Conv, Dense, Experts, Layer, Model, Ungated};
 use welte_table::*;
 
 /// An intermediate buffer and the distance of its rows, which is more than their width.
@@ -204,6 +204,7 @@ pub fn make(m: &Model) -> (Program, Made) {
             (Layer::Conv(c), Some((cache, layer))) => emit.conv(c, cache, layer),
             (Layer::Experts(e), _) => emit.experts(e),
             (Layer::Dense(d), _) => emit.dense(d),
+            (Layer::Ungated(d), _) => emit.ungated(d),
             _ => unreachable!("attention and convolutions have caches"),
         }
     }
@@ -310,11 +311,16 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
     });
     let gated = widest(&|l| match l {
         Layer::Dense(d) => d.hidden,
+        Layer::Ungated(d) => d.hidden,
         Layer::Experts(e) => e.used * e.hidden,
         _ => 0,
     });
     let experts = widest(&|l| match l {
         Layer::Experts(e) => e.experts,
+        _ => 0,
+    });
+    let normed = widest(&|l| match l {
+        Layer::Experts(_) | Layer::Ungated(_) => m.dim,
         _ => 0,
     });
     let choice = widest(&|l| match l {
@@ -330,7 +336,7 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         qkv: sized("qkv", qkv, 1),
         attended: sized("attended", attended, 2),
         gated: sized("gated", gated, 5),
-        normed: sized("normed", if experts > 0 { m.dim } else { 0 }, 1),
+        normed: sized("normed", normed, 1),
         router: sized("router", experts, 2),
         choice: sized("choice", choice, 1),
         mixed: sized("mixed", channels, 3),
@@ -495,6 +501,15 @@ impl Emit<'_> {
             qkv_stride: qkv.stride,
         };
         self.push(Op::RopeAppend, &weights, &[qkv.at, cache], p.words());
+        if a.position_scale {
+            let p = params::PositionScale {
+                n: a.heads * a.head_dim,
+                beta: 0.3,
+                original: 5,
+                y_stride: qkv.stride,
+            };
+            self.push(Op::PositionScale, &[], &[qkv.at], p.words());
+        }
         let sinks = self.optional(a.sinks, "sinks", a.heads);
         let p = params::Attention {
             layer,
@@ -529,6 +544,48 @@ impl Emit<'_> {
         let (weights, buffers) = ([matrix, norm], [x.at, gated.at]);
         self.push(Op::NormMatmulActMul, &weights, &buffers, p.words());
         self.add("down", d.hidden, gated);
+    }
+
+    fn ungated(&mut self, d: &Ungated) {
+        let (Some(hidden), Some(normed)) = (self.places.gated, self.places.normed) else {
+            unreachable!("sized by this layer");
+        };
+        let (x, k) = (self.places.x, self.m.dim);
+        let norm = self.vector("up norm", k);
+        let bias = self.optional(d.bias, "up bias", k);
+        let p = params::LayerNorm {
+            dim: k,
+            groups: 1,
+            eps: EPS,
+            x_stride: x.stride,
+            y_stride: normed.stride,
+        };
+        let buffers = [x.at, normed.at];
+        self.push(Op::LayerNorm, &[norm, bias], &buffers, p.words());
+        let matrix = self.weight("up", d.hidden, k);
+        let p = params::Matmul {
+            n: d.hidden,
+            k,
+            x_stride: normed.stride,
+            y_stride: hidden.stride,
+        };
+        let buffers = [normed.at, hidden.at];
+        self.push(Op::Matmul, &[matrix], &buffers, p.words());
+        let [a, b, c, e] = match d.act {
+            5 => [0.8, 0.6, 0.5, -1e-6],
+            _ => [0.0; 4],
+        };
+        let p = params::Act {
+            n: d.hidden,
+            act: d.act,
+            a,
+            b,
+            c,
+            d: e,
+            y_stride: hidden.stride,
+        };
+        self.push(Op::Act, &[], &[hidden.at], p.words());
+        self.add("down", d.hidden, hidden);
     }
 
     fn conv(&mut self, c: &Conv, cache: BufferRef, layer: u32) {

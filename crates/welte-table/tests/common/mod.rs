@@ -152,6 +152,28 @@ fn decode() -> Vec<Command> {
         x_stride: 8,
         y_stride: 8,
     };
+    let layer_norm = p::LayerNorm {
+        dim: 8,
+        groups: 1,
+        eps: 1e-6,
+        x_stride: 8,
+        y_stride: 8,
+    };
+    let position_scale = p::PositionScale {
+        n: 8,
+        beta: 0.5,
+        original: 16,
+        y_stride: 16,
+    };
+    let act = p::Act {
+        n: 6,
+        act: 5,
+        a: 0.5,
+        b: 0.25,
+        c: 0.5,
+        d: -1e-6,
+        y_stride: 6,
+    };
     let matmul = |n, k| {
         p::Matmul {
             n,
@@ -291,7 +313,9 @@ fn decode() -> Vec<Command> {
             }
             .words(),
         ),
+        command(Op::LayerNorm, &[NORM, NORM], &[x, x], layer_norm.words()),
         command(Op::Rope, &[FREQS], &[qkv], rope.words()),
+        command(Op::PositionScale, &[], &[qkv], position_scale.words()),
         command(
             Op::KvAppend,
             &[],
@@ -312,6 +336,7 @@ fn decode() -> Vec<Command> {
             norm_matmul.words(),
         ),
         command(Op::ActMul, &[], &[at(GATE_UP, 0), h], act_mul.words()),
+        command(Op::Act, &[], &[h], act.words()),
         command(
             Op::NormMatmulActMul,
             &[GATE_UP_MATRIX, NORM],
