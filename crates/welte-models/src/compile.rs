@@ -1,6 +1,7 @@
 //! Compiles a spec to a program: weights, buffers, caches and passes.
 
 use crate::arch::{Architecture, unsupported};
+use crate::encoder;
 use crate::emit::{Emitter, LayerCache, Places, Set};
 use crate::weights::{Weights, collect};
 use crate::{Error, ModelSpec, NormKind, Pooling};
@@ -34,6 +35,8 @@ pub struct CompileOptions {
     pub pooling: Pooling,
     /// The embed pass yields the logits of these two tokens, or the scores of the checkpoint's classifier.
     pub score_tokens: Option<[u32; 2]>,
+    /// The pass of an encoder yields the scores of its classifier.
+    pub scores: bool,
 }
 
 impl Default for CompileOptions {
@@ -50,6 +53,7 @@ impl Default for CompileOptions {
             embed_rows: 0,
             pooling: Pooling::Last,
             score_tokens: None,
+            scores: false,
         }
     }
 }
@@ -65,6 +69,9 @@ pub fn compile(
         .ok_or_else(|| unsupported(checkpoint, &spec.architecture))?;
     check(spec, options)?;
     let names = arch.names(checkpoint.dialect());
+    if spec.encoder.is_some() {
+        return encoder::compile(spec, checkpoint, names, options);
+    }
     let (weights, list) = collect(spec, checkpoint, names, options)?;
     let mut buffers = Buffers::default();
     let outputs = options.prompt_outputs.clamp(1, options.prompt_rows);
@@ -93,6 +100,7 @@ pub fn compile(
             buffers.add("prompt.scores", Class::ScratchPrompt, bytes)
         }),
         context: options.context,
+        results: &[],
     };
     let emit = |kind, set, rows, outputs| {
         Emitter::new(spec, &weights, &list, set, &places).pass(kind, rows, outputs)
@@ -225,10 +233,14 @@ fn caches(
 }
 
 #[derive(Default)]
-struct Buffers(Vec<BufferSpec>);
+pub(crate) struct Buffers(Vec<BufferSpec>);
 
 impl Buffers {
-    fn add(&mut self, name: &str, class: Class, bytes: u64) -> BufferRef {
+    pub(crate) fn into_list(self) -> Vec<BufferSpec> {
+        self.0
+    }
+
+    pub(crate) fn add(&mut self, name: &str, class: Class, bytes: u64) -> BufferRef {
         self.0.push(BufferSpec {
             name: name.into(),
             class,
@@ -241,7 +253,7 @@ impl Buffers {
     }
 
     /// A scratch set: each intermediate once, reused by all layers.
-    fn set(
+    pub(crate) fn set(
         &mut self,
         name: &str,
         class: Class,

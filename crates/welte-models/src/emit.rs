@@ -1,5 +1,7 @@
 //! The forward pass of every architecture and every pass.
 
+mod encoder;
+
 use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, Weights};
 use crate::{Experts, LayerRope, ModelSpec, NormKind, Pooling, QkNorm};
 use welte_table::{
@@ -40,6 +42,8 @@ pub(crate) struct Places<'a> {
     pub(crate) pooling: Pooling,
     /// What an embed pass yields in place of hidden states.
     pub(crate) scores: Option<BufferRef>,
+    /// The results of an encoder's matrices after pooling.
+    pub(crate) results: &'a [BufferRef],
     /// The most positions per sequence.
     pub(crate) context: u32,
 }
@@ -130,6 +134,9 @@ impl<'a> Emitter<'a> {
             &[self.places.tokens, self.set.x],
             embed.words(),
         );
+        if spec.encoder.is_some() {
+            self.embeddings();
+        }
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
             self.attention(i, layer);
@@ -154,12 +161,15 @@ impl<'a> Emitter<'a> {
                     x_stride: dim,
                     y_stride: vocab,
                 };
-                let matrices = [weights.head, weights.final_norm.weight];
+                let norm = weights.final_norm.map_or(NO_WEIGHT, |norm| norm.weight);
+                let matrices = [weights.head, norm];
                 let buffers = [x, logits];
                 self.push("head", Op::NormMatmul, &matrices, &buffers, head.words());
             }
             NormKind::Layer { .. } => {
-                self.norm("final norm", weights.final_norm, x, x);
+                if let Some(norm) = weights.final_norm {
+                    self.norm("final norm", norm, x, x);
+                }
                 let head = p::Matmul {
                     n: vocab,
                     k: dim,
@@ -186,7 +196,9 @@ impl<'a> Emitter<'a> {
     /// The pooled hidden states of each chosen row's sequence, or its two scores.
     fn pooled(&mut self) -> (u32, BufferRef) {
         let (dim, x, chosen) = (self.spec.dim, self.set.x, self.places.chosen);
-        self.norm("final norm", self.weights.final_norm, x, x);
+        if let Some(norm) = self.weights.final_norm {
+            self.norm("final norm", norm, x, x);
+        }
         let pool = p::Pool {
             n: dim,
             kind: self.places.pooling.word(),
@@ -196,7 +208,7 @@ impl<'a> Emitter<'a> {
         };
         self.push("pooled", Op::Pool, &[], &[x, chosen], pool.words());
         let (Some(matrix), Some(scores)) = (self.weights.scores, self.places.scores) else {
-            return (dim, chosen);
+            return self.dense_steps(chosen);
         };
         let matmul = p::Matmul {
             n: 2,
@@ -223,6 +235,20 @@ impl<'a> Emitter<'a> {
             set.qkv,
             stride,
         );
+        match spec.encoder {
+            Some(_) => self.encode_attention(index, layer),
+            None => self.cached_attention(index, layer),
+        }
+        let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
+        self.add_to_stream("attention output", out, set.attn, q);
+    }
+
+    /// Stores keys and values, and attends to those of the sequence.
+    fn cached_attention(&mut self, index: usize, layer: &Layer) {
+        let (spec, set) = (self.spec, self.set);
+        let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let q = heads * head_dim;
+        let stride = (heads + 2 * kv_heads) * head_dim;
         let cache = self.places.caches[index];
         self.rope_append(index, layer, cache);
         self.position_scale(q, stride);
@@ -244,8 +270,6 @@ impl<'a> Emitter<'a> {
             &[set.qkv, cache.buffer, set.attn],
             attention.words(),
         );
-        let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
-        self.add_to_stream("attention output", out, set.attn, q);
     }
 
     /// Queries grow with their position. Up to the original context the factor is 1.
@@ -403,7 +427,9 @@ impl<'a> Emitter<'a> {
         k: u32,
     ) {
         let (dim, x, scale) = (self.spec.dim, self.set.x, self.spec.residual_scale);
+        let sums = self.encoder().is_some_and(|e| e.norms_sums);
         let place = self.set.norm.filter(|_| norm.is_some() || scale != 1.0);
+        let place = place.filter(|_| !sums);
         let Some(place) = place else {
             let params = p::MatmulAdd {
                 n: dim,
@@ -413,6 +439,9 @@ impl<'a> Emitter<'a> {
             };
             self.push(what, Op::MatmulAdd, &[weight], &[y, x], params.words());
             self.biases(&format!("{what} bias"), bias, x, dim);
+            if let Some(norm) = norm.filter(|_| sums) {
+                self.norm(&format!("{what} norm"), norm, x, x);
+            }
             return;
         };
         let params = p::Matmul {

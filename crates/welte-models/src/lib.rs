@@ -6,6 +6,7 @@
 mod arch;
 mod compile;
 mod emit;
+mod encoder;
 mod error;
 mod keys;
 mod names;
@@ -16,6 +17,7 @@ mod weights;
 
 pub use arch::supported;
 pub use compile::{CompileOptions, compile};
+pub use encoder::{Dense, Encoder, Positions, segments};
 pub use error::Error;
 pub use spec::{
     Act, Biases, Experts, LayerRope, ModelSpec, NormKind, PositionScale, QkNorm, Rope, Scaling,

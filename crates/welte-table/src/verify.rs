@@ -361,7 +361,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         }
         Op::Act => {
             let q = p::Act::of(words);
-            ensure(matches!(q.act, 0..=2 | 4 | 5), || {
+            ensure(matches!(q.act, 0..=2 | 4..=6), || {
                 format!("activation {} needs a gate or is unknown", q.act)
             })?;
             let constants = [q.a, q.b, q.c, q.d];

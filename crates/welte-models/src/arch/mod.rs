@@ -1,9 +1,11 @@
 //! The architectures, one file each, and their list.
 
+mod bert;
 mod gemma;
 mod gpt_oss;
 mod llama;
 mod mixtral;
+mod modernbert;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -39,7 +41,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 12] = [
+const ALL: [&Architecture; 18] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -52,6 +54,12 @@ const ALL: [&Architecture; 12] = [
     &olmo2::OLMO2,
     &smollm3::SMOLLM3,
     &gpt_oss::GPT_OSS,
+    &bert::BERT,
+    &bert::ROBERTA,
+    &bert::NOMIC_BERT,
+    &bert::JINA_V3,
+    &modernbert::MODERNBERT,
+    &gemma::EMBEDDING_GEMMA,
 ];
 
 /// The names of supported architectures in checkpoints.
