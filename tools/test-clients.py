@@ -88,8 +88,11 @@ def responses(client):
     check(client.responses.retrieve(second.id) == second, "the stored response differs")
     count = client.responses.input_tokens.count(model="demo", input="Tell me a story about a fox.")
     check(count.input_tokens == whole.usage.input_tokens, f"{count.input_tokens} tokens were counted")
-    background = client.responses.create(**ask, input="Hello", background=True)
-    check(client.responses.cancel(background.id).status in ("cancelled", "incomplete"), "it cannot be cancelled")
+    # Long enough to be cancelled while it runs.
+    long = {**ask, "max_output_tokens": 400, "extra_body": {"ignore_eos": True}}
+    background = client.responses.create(**long, input="Hello", background=True)
+    cancelled = client.responses.cancel(background.id)
+    check(cancelled.status in ("cancelled", "incomplete"), f"the cancelled response is {cancelled}")
     client.responses.delete(second.id)
     try:
         client.responses.retrieve(second.id)

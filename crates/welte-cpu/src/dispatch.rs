@@ -3,10 +3,11 @@
 
 use crate::ops::attention::Attention;
 use crate::ops::basic::{
-    self, Act, ActMul, Add, Bias, Embed, LayerNorm, Norm, PositionScale, Scale,
+    self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
 };
 use crate::ops::encode_attention::EncodeAttention;
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
+use crate::ops::gated_delta::GatedDelta;
 use crate::ops::matmul::{Matmul, Prepare};
 use crate::ops::output_rows::{Pool, SelectRows};
 use crate::ops::positions::AddPosition;
@@ -55,7 +56,9 @@ pub(crate) enum Phase {
     EncodeAttention(EncodeAttention),
     AddPosition(AddPosition),
     ShortConv(ShortConv),
+    GatedDelta(GatedDelta),
     ActMul(ActMul),
+    Gate(Gate),
     Add(Add),
     Scale(Scale),
     SelectRows(SelectRows),
@@ -121,6 +124,7 @@ impl Phase {
             },
             Phase::EncodeAttention(p) => p.items(rows),
             Phase::ShortConv(p) => p.chunks(),
+            Phase::GatedDelta(p) => p.chunks(),
             Phase::ExpertsMatmul(p) => p.chunks(rows),
             Phase::Group(..) => 1,
             Phase::Scan(p) => p.chunks(state, rows),
@@ -152,7 +156,9 @@ impl Phase {
                 Phase::EncodeAttention(p) => p.item(state, rows, chunk, scratch),
                 Phase::AddPosition(p) => some.for_each(|row| p.run(state, row)),
                 Phase::ShortConv(p) => p.run(state, rows, chunk),
+                Phase::GatedDelta(p) => p.run(state, rows, chunk),
                 Phase::ActMul(p) => some.for_each(|row| p.run(row)),
+                Phase::Gate(p) => some.for_each(|row| p.run(row)),
                 Phase::Add(p) => some.for_each(|row| p.run(row)),
                 Phase::Scale(p) => some.for_each(|row| p.run(row)),
                 Phase::SelectRows(p) => some.for_each(|output| p.run(state, output)),

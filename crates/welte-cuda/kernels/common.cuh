@@ -31,7 +31,8 @@ struct Step {
     u32 live;    // rows in flight
     u32 ended;   // not 0: the chain is over, and every kernel returns at once
     u32 stopped; // rows of a chain that make no more tokens
-    u32 pad[5];
+    u32 chained; // not 0: a step of a chain, whose rows have a RowState
+    u32 pad[4];
     Row rows[1]; // actually as many as the largest pass takes
 };
 
@@ -40,6 +41,11 @@ struct RowState {
     u32 serial; // of the next token; numbers the mailbox's entries
     u32 left;   // tokens that the row may still make. At 0 it has stopped: its last step is repeated, without effect
 };
+
+// True if the row of a chain has stopped. Its last step is repeated, so it must not advance the state of its sequence again.
+__device__ __forceinline__ bool has_stopped(const Step *step, const RowState *states, u32 row) {
+    return step->chained && states[row].left == 0;
+}
 
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll

@@ -4,6 +4,7 @@
 
 struct ConvArgs {
     const Step *step;
+    const RowState *states;
     const float *kernel; // [channel][tap], the last tap for the row itself
     const float *bias;   // may be null
     const float *x;
@@ -25,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) short_conv(const __grid_consta
     if (a.step->ended || c >= a.n) return;
     const float *kernel = a.kernel + (u64)c * a.taps;
     for (u32 r = 0; r < a.step->live; ++r) {
+        if (has_stopped(a.step, a.states, r)) continue;
         Row row = a.step->rows[r];
         float *state = a.state + (u64)a.pages[row.slot] * kept * a.n + c;
         float x = a.x[(u64)r * a.x_stride + c], v = a.bias ? a.bias[c] : 0.0f;

@@ -344,7 +344,7 @@ impl CudaContext {
     ) -> Result<(), Error> {
         let sizes = &self.loaded.sizes;
         let step_rows = sizes.step_rows as usize;
-        let head = |live: usize| [live as u32, 0, 0, 0, 0, 0, 0, 0];
+        let head = |live: usize| [live as u32, 0, 0, left, 0, 0, 0, 0];
         let image = &mut self.step_image;
         image[..STEP_HEAD].copy_from_slice(bytes_of(&head(outputs.len())));
         image[STEP_HEAD..][..size_of_val(outputs)].copy_from_slice(bytes_of_all(outputs));

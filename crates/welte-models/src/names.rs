@@ -66,8 +66,8 @@ pub(crate) const GGUF: Names = Names {
     rope_factors: "rope_freqs",
 };
 
-/// In gpt-oss, the norm before the feed-forward part is called the norm after attention.
-pub(crate) const GGUF_GPT_OSS: Names = Names {
+/// Names where the norm before the feed-forward part is called the norm after attention.
+pub(crate) const GGUF_POST_ATTENTION: Names = Names {
     ffn_norm: "blk.{}.post_attention_norm",
     ..GGUF
 };

@@ -28,7 +28,13 @@ pub(crate) fn read(
             "rope_parameters.full_attention.rope_theta",
         ]),
     };
-    let theta = keys.positive(&theta_key, Some(10000.0))?;
+    let mut theta = keys.positive(&theta_key, Some(10000.0))?;
+    let alpha = first(&["rope_scaling.alpha", "rope_parameters.alpha"]);
+    if !keys.is_gguf() && keys.value(&alpha).is_some() && rot > 2 {
+        // Hunyuan's fixed stretch of the base. GGUF converters have already applied it.
+        let pairs = f64::from(rot) / f64::from(rot - 2);
+        theta *= keys.positive(&alpha, None)?.powf(pairs);
+    }
     let scaling = if keys.is_gguf() {
         gguf_scaling(keys, context)?
     } else {
@@ -80,6 +86,8 @@ fn gguf_scaling(keys: &Keys<'_>, context: u32) -> Result<Scaling, Error> {
         Some("yarn") => {
             let factor = at_least_one(keys, &name("rope.scaling.factor"))?;
             let attention = keys.positive(&name("rope.scaling.attn_factor"), Some(1.0))?;
+            let all = keys.f64(&name("rope.scaling.yarn_log_multiplier"))?;
+            let all = yarn_magnitude(factor, all.unwrap_or(0.0));
             Ok(Scaling::Yarn {
                 factor: factor as f32,
                 original: keys.size(
@@ -89,7 +97,7 @@ fn gguf_scaling(keys: &Keys<'_>, context: u32) -> Result<Scaling, Error> {
                 )?,
                 beta_fast: keys.positive(&name("rope.scaling.yarn_beta_fast"), Some(32.0))? as f32,
                 beta_slow: keys.positive(&name("rope.scaling.yarn_beta_slow"), Some(1.0))? as f32,
-                magnitude: (attention * (0.1 * factor.ln() + 1.0)) as f32,
+                magnitude: (attention * yarn_magnitude(factor, 1.0) / all) as f32,
                 truncate: true,
             })
         }
@@ -118,6 +126,7 @@ fn hugging_face_scaling(
     ]);
     match keys.text(&type_key)? {
         None | Some("default") => Ok(Scaling::None),
+        Some("dynamic") if keys.value(&field("alpha")).is_some() => Ok(Scaling::None),
         Some("linear") => linear(keys.positive(&field("factor"), None)?),
         Some("llama3") => {
             let low = keys.positive(&field("low_freq_factor"), None)?;
@@ -137,14 +146,13 @@ fn hugging_face_scaling(
             })
         }
         Some("yarn") => {
-            for unsupported in ["mscale", "mscale_all_dim"] {
-                let key = field(unsupported);
-                if keys.value(&key).is_some() {
-                    return Err(keys.error(&key, "is not supported"));
-                }
-            }
             let factor = at_least_one(keys, &field("factor"))?;
-            let plain = 0.1 * factor.ln() + 1.0;
+            let scale =
+                |name: &str| -> Result<f64, Error> { Ok(keys.f64(&field(name))?.unwrap_or(0.0)) };
+            let plain = match (scale("mscale")?, scale("mscale_all_dim")?) {
+                (0.0, _) | (_, 0.0) => yarn_magnitude(factor, 1.0),
+                (own, all) => yarn_magnitude(factor, own) / yarn_magnitude(factor, all),
+            };
             Ok(Scaling::Yarn {
                 factor: factor as f32,
                 original: keys.size(
@@ -181,6 +189,11 @@ fn hugging_face_scaling(
         }
         Some(other) => Err(unknown(keys, &type_key, other)),
     }
+}
+
+/// YaRN's magnitude for a factor of the context, with the weight `scale`.
+pub(crate) fn yarn_magnitude(factor: f64, scale: f64) -> f64 {
+    0.1 * scale * factor.ln() + 1.0
 }
 
 /// LongRoPE's magnitude for a context stretched by this factor.

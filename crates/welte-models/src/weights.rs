@@ -682,8 +682,9 @@ impl Collector<'_> {
             let known = self.used.contains(&t.name)
                 || spare.contains(&t.name)
                 || spec.encoder.is_some() && encoder::is_spare(&t.name);
+            let constant = !spec.xielu.is_empty() && t.name.contains(".mlp.act_fn.");
             let other = is_part && names::is_of_other_modality(&t.name);
-            if !known && !other && !names::is_leftover(&t.name) {
+            if !known && !constant && !other && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "is not part of the architecture '{}' with {} layers; ignoring it would give wrong output",
                     spec.architecture, spec.layers

@@ -275,10 +275,6 @@ fn what_is_wrong_is_named() {
         let fake = directory("yarn", &[("factor", float(factor))]);
         refused(&fake, &["rope_scaling.factor", "must be at least 1"]);
     }
-    for key in ["mscale", "mscale_all_dim"] {
-        let fake = directory("yarn", &[("factor", float(2.0)), (key, float(1.0))]);
-        refused(&fake, &[key, "is not supported"]);
-    }
     for high in [0.5, 1.0] {
         let values = [
             ("factor", float(8.0)),

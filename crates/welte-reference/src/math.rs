@@ -90,6 +90,30 @@ pub(crate) fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
 }
 
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// `ln(1 + e^x)`, without overflow.
+pub(crate) fn softplus(x: f32) -> f32 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+/// What a gate multiplies by: activations 0, 1 and 2, 4 sigmoid, 5 none.
+pub(crate) fn gate_value(act: u32, x: f32) -> f32 {
+    match act {
+        4 => sigmoid(x),
+        5 => x,
+        _ => gated(act, x, 1.0),
+    }
+}
+
+/// The vector divided by `sqrt(sum of squares + eps)`.
+pub(crate) fn scaled(x: &[f32], eps: f32) -> Vec<f32> {
+    let length = (dot(x, x) + eps).sqrt();
+    x.iter().map(|v| v / length).collect()
+}
+
 /// The error function: its integral by Simpson's rule. Beyond 6 it is 1 in f32.
 fn erf(x: f32) -> f32 {
     const INTERVALS: u32 = 400;
@@ -138,6 +162,18 @@ mod tests {
             let got = act_mul(act, &[gate, up])[0];
             assert!((got - want).abs() < 1e-5, "{act}: {got}, not {want}");
         }
+    }
+
+    #[test]
+    fn gates_match_tables() {
+        for (act, want) in [(0, 0.731_058_6), (4, 0.731_058_6), (5, 1.0)] {
+            assert!((gate_value(act, 1.0) - want).abs() < 1e-6, "{act}");
+        }
+        assert!((gate_value(4, -2.0) - 0.119_202_9).abs() < 1e-6);
+        for (x, want) in [(0.0, 0.693_147_2), (-30.0, 9.357_623e-14), (90.0, 90.0)] {
+            assert!((softplus(x) - want).abs() <= 1e-6 * want, "{x}");
+        }
+        assert_eq!(scaled(&[3.0, 0.0], 16.0), [0.6, 0.0]);
     }
 
     #[test]

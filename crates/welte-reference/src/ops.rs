@@ -1,6 +1,9 @@
 //! The ops, one row after the other.
 
-use crate::math::{act, act_mul, add, biased, dot, layer_norm, multiply, norm, route, silu, unit};
+use crate::math::{
+    act, act_mul, add, biased, dot, gate_value, layer_norm, multiply, norm, route, scaled, sigmoid,
+    silu, softplus, unit,
+};
 use std::ops::Range;
 use welte_formats::quant;
 use welte_table::{
@@ -183,6 +186,17 @@ impl<'a> Execution<'a> {
                 self.write(a, p.x_stride, row, &x);
             }
             Op::ShortConv => self.short_conv(row),
+            Op::Gate => {
+                let p = params::Gate::of(words);
+                let gates = self.read(a, p.x_stride, row, p.gates);
+                let mut y = self.read(b, p.y_stride, row, p.n);
+                let each = (p.n / p.gates) as usize;
+                for (y, gate) in y.chunks_mut(each).zip(gates) {
+                    y.iter_mut().for_each(|y| *y *= gate_value(p.act, gate));
+                }
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::GatedDelta => self.gated_delta(row),
             Op::Route => {
                 let p = params::Route::of(words);
                 let x = self.read(a, p.x_stride, row, p.experts);
@@ -414,6 +428,51 @@ impl<'a> Execution<'a> {
             .collect();
         self.memory.buffers[state][at].copy_from_slice(&bytes(&inputs[n..]));
         self.write(y, p.y_stride, row, &values);
+    }
+
+    fn gated_delta(&mut self, row: usize) {
+        let [x, gates, y, state] = self.command.buffers;
+        let p = params::GatedDelta::of(&self.command.params);
+        let (heads, key_heads) = (p.heads as usize, p.key_heads as usize);
+        let (key_dim, value_dim) = (p.key_dim as usize, p.value_dim as usize);
+        let at = self.state_at(p.layer, self.rows[row].slot);
+        let state = state.buffer as usize;
+        let mut matrices = floats(&self.memory.buffers[state][at.clone()]);
+        // The state before position 0 is zero, whatever the page held before.
+        if self.rows[row].position == 0 {
+            matrices.fill(0.0);
+        }
+        let width = 2 * p.key_heads * p.key_dim + p.heads * p.value_dim;
+        let x = self.read(x, p.x_stride, row, width);
+        let (queries, rest) = x.split_at(key_heads * key_dim);
+        let (keys, values) = rest.split_at(key_heads * key_dim);
+        let gates = self.read(gates, p.gates_stride, row, 2 * p.heads);
+        let (b, a) = gates.split_at(heads);
+        let (decay, dt_bias) = (self.matrix(), self.weight(1).unwrap_or(&[]));
+        let mut answers = Vec::with_capacity(heads * value_dim);
+        for (head, s) in matrices.chunks_mut(key_dim * value_dim).enumerate() {
+            let key_head = match p.tiled {
+                1 => head % key_heads,
+                _ => head / (heads / key_heads),
+            };
+            let of = |all: &[f32]| scaled(&all[key_head * key_dim..][..key_dim], p.eps);
+            let (k, q) = (of(keys), of(queries));
+            let v = &values[head * value_dim..][..value_dim];
+            let kept = (decay[head] * softplus(a[head] + dt_bias[head])).exp();
+            s.iter_mut().for_each(|s| *s *= kept);
+            let column = |s: &[f32], i: usize, by: &[f32]| -> f32 {
+                let column = s.iter().skip(i).step_by(value_dim);
+                column.zip(by).map(|(s, by)| s * by).sum()
+            };
+            for i in 0..value_dim {
+                let change = sigmoid(b[head]) * (v[i] - column(s, i, &k));
+                let cells = s.iter_mut().skip(i).step_by(value_dim);
+                cells.zip(&k).for_each(|(s, k)| *s += k * change);
+                answers.push(column(s, i, &q) / (key_dim as f32).sqrt());
+            }
+        }
+        self.memory.buffers[state][at].copy_from_slice(&bytes(&matrices));
+        self.write(y, p.y_stride, row, &answers);
     }
 
     /// The values of the command's weight `role`, if it has that weight.

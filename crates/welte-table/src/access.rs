@@ -139,6 +139,21 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let n = w(q.n);
             vec![rows(n, q.x_stride), rows(n, q.y_stride), Extent::Cache]
         }
+        Op::Gate => {
+            let q = p::Gate::of(words);
+            vec![rows(w(q.gates), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
+        Op::GatedDelta => {
+            let q = p::GatedDelta::of(words);
+            let values = heads(q.heads, q.value_dim);
+            let keys = heads(q.key_heads, q.key_dim).saturating_mul(2);
+            vec![
+                rows(keys.saturating_add(values), q.x_stride),
+                rows(2 * w(q.heads), q.gates_stride),
+                rows(values, q.y_stride),
+                Extent::Cache,
+            ]
+        }
         Op::Sample => {
             let q = p::Sample::of(words);
             vec![rows(w(q.n), q.logits_stride), Extent::Tokens]

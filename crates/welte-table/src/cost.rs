@@ -134,6 +134,14 @@ fn flops(c: &Command) -> u64 {
             let q = p::ShortConv::of(words);
             mul(q.n, q.taps).saturating_mul(2)
         }
+        Op::Gate => 5 * u64::from(p::Gate::of(words).n),
+        Op::GatedDelta => {
+            // Decay, what the key recalls, the update, and the answer to the query: 7 operations per float of the state.
+            let q = p::GatedDelta::of(words);
+            mul(q.heads, q.key_dim)
+                .saturating_mul(q.value_dim.into())
+                .saturating_mul(7)
+        }
         Op::Pool => p::Pool::of(words).n.into(),
         Op::AddPosition => 2 * u64::from(p::AddPosition::of(words).k),
         Op::KvAppend | Op::Attention | Op::EncodeAttention | Op::SelectRows => 0,
@@ -173,7 +181,7 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
                     .saturating_mul(q.head_dim.into()),
             }
         }
-        (Op::ShortConv, CacheKind::Recurrent { floats, .. }) => Cost {
+        (Op::ShortConv | Op::GatedDelta, CacheKind::Recurrent { floats, .. }) => Cost {
             // The state is read and written once for each row.
             bytes: (rows.len() as u64).saturating_mul(8 * u64::from(floats)),
             flops: 0,

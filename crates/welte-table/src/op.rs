@@ -151,6 +151,16 @@ ops! {
     /// x[position - (taps - 1) + j][c])`. `state` holds the last `taps - 1` inputs of a sequence, oldest first, as rows of `n`.
     /// Inputs before position 0 are zero. `act` 0: none, 1: SiLU. `layer` counts within the cache.
     ShortConv "short_conv": weights ["kernel", "bias"] reads ["x"] writes ["y", "state"] { layer: u32, n: u32, taps: u32, act: u32, x_stride: u32, y_stride: u32 }
+    /// `y[i] *= act(x[i / (n / gates)])`: each of `gates` values scales `n / gates` neighbours. Act as above, and 4 sigmoid, 5 none;
+    /// not 3.
+    Gate "gate": weights [] reads ["x"] writes ["y"] { n: u32, gates: u32, act: u32, x_stride: u32, y_stride: u32 }
+    /// Gated delta rule of `heads` value heads over their own sequence. A row of `x` holds queries and keys of `key_heads` heads,
+    /// then values; a row of `gates` holds b, then a, of every value head. Queries and keys are divided by
+    /// `sqrt(sum of squares + eps)`, queries also by `sqrt(key_dim)`. The state S of a head is a matrix of `key_dim` rows of
+    /// `value_dim`. Each position does `S *= exp(decay * softplus(a + dt_bias))`, then `S += k (sigmoid(b) * (v - k S))`, and
+    /// yields `y = q S`. S is zero before position 0. Value head `h` has key head `h % key_heads` if `tiled`, otherwise
+    /// `h / (heads / key_heads)`. `layer` counts within the cache.
+    GatedDelta "gated_delta": weights ["decay", "dt_bias"] reads ["x", "gates"] writes ["y", "state"] { layer: u32, key_heads: u32, heads: u32, key_dim: u32, value_dim: u32, tiled: u32, eps: f32, x_stride: u32, gates_stride: u32, y_stride: u32 }
     /// Replaces each row's token by its next one, chosen by the sampling state of the row's slot (temperature 0: argmax, the
     /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
@@ -197,6 +207,7 @@ impl Op {
                 | Op::EncodeAttention
                 | Op::AddPosition
                 | Op::ShortConv
+                | Op::GatedDelta
                 | Op::SelectRows
                 | Op::Pool
         )

@@ -496,22 +496,57 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             )?;
             optional_vector(program, c, 1, q.n)?;
             let floats = u64::from(q.taps - 1) * u64::from(q.n);
-            match program.cache_of(c).map(|cache| cache.kind) {
-                Some(CacheKind::Recurrent {
-                    layers,
-                    floats: known,
-                }) => {
-                    ensure(q.layer < layers, || {
-                        format!("layer {} of {layers}", q.layer)
-                    })?;
-                    ensure(floats == u64::from(known), || {
-                        format!("a state of {floats} floats, the cache has {known}")
-                    })
-                }
-                _ => Err("its state is not in a recurrent cache".into()),
-            }
+            recurrent_cache(program, c, q.layer, Some(floats))
+        }
+        Op::Gate => {
+            let q = p::Gate::of(words);
+            ensure(q.gates > 0 && q.n.is_multiple_of(q.gates), || {
+                format!("{} gates for {} values", q.gates, q.n)
+            })?;
+            ensure(q.act <= 5 && q.act != 3, || {
+                format!("activation {} does not gate", q.act)
+            })
+        }
+        Op::GatedDelta => {
+            let q = p::GatedDelta::of(words);
+            ensure(
+                q.key_heads > 0 && q.heads.is_multiple_of(q.key_heads),
+                || format!("{} value heads over {} key heads", q.heads, q.key_heads),
+            )?;
+            ensure(q.heads > 0 && q.key_dim > 0 && q.value_dim > 0, || {
+                "an empty head".into()
+            })?;
+            ensure(q.tiled <= 1, || format!("tiled is {}", q.tiled))?;
+            finite(&[q.eps])?;
+            vector(program, c, 0, q.heads)?;
+            vector(program, c, 1, q.heads)?;
+            let keys = u64::from(q.heads) * u64::from(q.key_dim);
+            let floats = keys.checked_mul(q.value_dim.into());
+            recurrent_cache(program, c, q.layer, floats)
         }
         Op::Add | Op::SelectRows => Ok(()),
+    }
+}
+
+/// Checks that the command's state is in a recurrent cache of this shape. `floats` is `None` if it overflows.
+fn recurrent_cache(
+    program: &Program,
+    c: &Command,
+    layer: u32,
+    floats: Option<u64>,
+) -> Result<(), String> {
+    let floats = floats.ok_or("its state is too large")?;
+    match program.cache_of(c).map(|cache| cache.kind) {
+        Some(CacheKind::Recurrent {
+            layers,
+            floats: known,
+        }) => {
+            ensure(layer < layers, || format!("layer {layer} of {layers}"))?;
+            ensure(floats == u64::from(known), || {
+                format!("a state of {floats} floats, the cache has {known}")
+            })
+        }
+        _ => Err("its state is not in a recurrent cache".into()),
     }
 }
 

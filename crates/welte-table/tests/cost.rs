@@ -168,6 +168,29 @@ fn small_ops() {
     // 4 taps of 32 channels; x and y.
     let got = of(Op::ShortConv, conv.words(), &[vector(128)]);
     assert_eq!(got, (512 + 256, 256));
+    let gate = p::Gate {
+        n: 32,
+        gates: 4,
+        act: 4,
+        x_stride: 4,
+        y_stride: 32,
+    };
+    assert_eq!(of(Op::Gate, gate.words(), &[]), (16 + 128, 160));
+    let delta = p::GatedDelta {
+        layer: 0,
+        key_heads: 2,
+        heads: 4,
+        key_dim: 8,
+        value_dim: 16,
+        tiled: 0,
+        eps: 1e-6,
+        x_stride: 96,
+        gates_stride: 8,
+        y_stride: 64,
+    };
+    // Decays and biases of 4 heads; queries, keys and values; b and a; y.
+    let got = of(Op::GatedDelta, delta.words(), &[vector(4), vector(4)]);
+    assert_eq!(got, (32 + 384 + 32 + 256, 7 * 4 * 8 * 16));
     let sample = p::Sample {
         n: 100,
         logits_stride: 100,

@@ -23,6 +23,8 @@ fn round_trip(op: Op, w: &Params) -> Params {
         Op::KvAppend => p::KvAppend::of(w).words(),
         Op::Attention => p::Attention::of(w).words(),
         Op::ActMul => p::ActMul::of(w).words(),
+        Op::Gate => p::Gate::of(w).words(),
+        Op::GatedDelta => p::GatedDelta::of(w).words(),
         Op::Add => p::Add::of(w).words(),
         Op::Scale => p::Scale::of(w).words(),
         Op::SelectRows => p::SelectRows::of(w).words(),

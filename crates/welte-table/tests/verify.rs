@@ -124,6 +124,13 @@ fn parameters_at_their_limits() {
             };
             p.buffers[STATE as usize].bytes = 2 * 32;
         }),
+        ("a gate for each value, or one for all", |p| {
+            set(p, Op::Gate, "gates", 1);
+            set(p, Op::Gate, "act", 5);
+        }),
+        ("heads of values in turn", |p| {
+            set(p, Op::GatedDelta, "tiled", 1)
+        }),
         ("no optional weights", |p| {
             command(p, Op::Attention).weights[0] = NO_WEIGHT;
             command(p, Op::ShortConv).weights[1] = NO_WEIGHT;
@@ -156,7 +163,7 @@ fn parameters_at_their_limits() {
                 let heads = pass.commands.iter_mut().filter(|c| c.op == Op::NormMatmul);
                 heads
                     .filter(|c| c.weights[0] == 0)
-                    .for_each(|c| c.weights[0] = 15);
+                    .for_each(|c| c.weights[0] = 16);
             }
         }),
         ("one row whose stride is too small", |p| {
@@ -182,6 +189,18 @@ fn parameters_at_their_limits() {
         }),
         ("activation 2 is unknown", |p| {
             set(p, Op::ShortConv, "act", 2)
+        }),
+        ("activation 3 does not gate", |p| set(p, Op::Gate, "act", 3)),
+        ("activation 6 does not gate", |p| set(p, Op::Gate, "act", 6)),
+        ("3 gates for 8 values", |p| set(p, Op::Gate, "gates", 3)),
+        ("0 gates for 8 values", |p| set(p, Op::Gate, "gates", 0)),
+        ("tiled is 2", |p| set(p, Op::GatedDelta, "tiled", 2)),
+        ("an empty head", |p| set(p, Op::GatedDelta, "value_dim", 0)),
+        ("2 value heads over 3 key heads", |p| {
+            set(p, Op::GatedDelta, "key_heads", 3)
+        }),
+        ("2 value heads over 0 key heads", |p| {
+            set(p, Op::GatedDelta, "key_heads", 0)
         }),
         ("3 of 2 experts", |p| {
             set(p, Op::Route, "used", 3);
@@ -214,6 +233,10 @@ fn parameters_at_their_limits() {
         ("layer 1 of 1", |p| set(p, Op::KvAppend, "layer", 1)),
         ("layer 1 of 1", |p| set(p, Op::RopeAppend, "layer", 1)),
         ("layer 1 of 1", |p| set(p, Op::ShortConv, "layer", 1)),
+        ("layer 1 of 1", |p| set(p, Op::GatedDelta, "layer", 1)),
+        ("a state of 8 floats, the cache has 16", |p| {
+            set(p, Op::GatedDelta, "key_dim", 1)
+        }),
         ("a state of 8 floats, the cache has 16", |p| {
             set(p, Op::ShortConv, "taps", 2);
             p.weights[8].k = 16;
@@ -313,6 +336,7 @@ fn shapes_of_weights_are_those_of_the_command() {
         (Op::ExpertsAdd, "k"),
         (Op::ExpertsAdd, "experts"),
         (Op::ShortConv, "n"),
+        (Op::GatedDelta, "heads"),
     ] {
         let mut p = every_op();
         let words = command(&mut p, op).params;
@@ -467,6 +491,9 @@ fn operands_are_in_their_places() {
         }),
         ("its state is not in a recurrent cache", |p| {
             command(p, Op::ShortConv).buffers[2] = at(KV, 0)
+        }),
+        ("its state is not in a recurrent cache", |p| {
+            command(p, Op::GatedDelta).buffers[3] = at(KV, 0)
         }),
         ("'kv' starts at 4", |p| {
             command(p, Op::Attention).buffers[1].offset = 4

@@ -42,9 +42,15 @@ fn goldens(architecture: &str) -> Vec<Golden> {
         let list: Vec<serde_json::Value> = serde_json::from_str(&text).expect("the index is JSON");
         list
     };
-    let index = ["index.json", "formats.json", "mlx.json", "gpt-oss.json"]
-        .map(list)
-        .concat();
+    let index = [
+        "index.json",
+        "formats.json",
+        "mlx.json",
+        "gpt-oss.json",
+        "plain.json",
+    ]
+    .map(list)
+    .concat();
     let text =
         |entry: &serde_json::Value, key: &str| entry[key].as_str().expect("a text").to_owned();
     let number =
@@ -328,5 +334,6 @@ macro_rules! architectures {
 
 architectures! {
     llama 14, qwen2 14, qwen3 14, gemma 2, gemma2 2, gemma3 2, phi3 2, olmo2 2, smollm3 2, qwen3moe 2, mixtral 2,
-    formats 7, mlx 8, gpt_oss 4,
+    formats 7, mlx 8, gpt_oss 4, ministral3 2, cohere2 2, starcoder2 2, olmo3 2, exaone4 2, seed_oss 2, ernie4_5 2,
+    hunyuan 2, apertus 2, granite 2,
 }

@@ -6,6 +6,7 @@ use crate::kernels::Kernel;
 use crate::ops::attention::{self, Attention};
 use crate::ops::encode_attention::{self, EncodeAttention};
 use crate::ops::positions::AddPosition;
+use crate::ops::gated_delta::GatedDelta;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::short_conv::ShortConv;
 use crate::ops::{FloatRows, attention_prompt};
@@ -180,6 +181,31 @@ impl Lowering<'_> {
             silu: p.act == 1,
             layer: p.layer as usize,
             cache: self.state_cache(l.command, p.layer, (taps - 1) * n)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn gated_delta(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::GatedDelta::of(&l.command.params);
+        let (key_heads, heads) = (p.key_heads as usize, p.heads as usize);
+        let (key_dim, value_dim) = (p.key_dim as usize, p.value_dim as usize);
+        let values = heads * value_dim;
+        let [x, gates, y, _] = l.command.buffers;
+        let width = 2 * key_heads * key_dim + values;
+        l.phases.push(Phase::GatedDelta(GatedDelta {
+            x: self.float_rows(x, p.x_stride, width, l.rows)?,
+            gates: self.float_rows(gates, p.gates_stride, 2 * heads, l.rows)?,
+            y: self.float_rows(y, p.y_stride, values, l.rows)?,
+            decay: self.floats(l.command.weights[0], heads)?,
+            dt_bias: self.floats(l.command.weights[1], heads)?,
+            key_heads,
+            heads,
+            key_dim,
+            value_dim,
+            tiled: p.tiled == 1,
+            eps: p.eps,
+            layer: p.layer as usize,
+            cache: self.state_cache(l.command, p.layer, values * key_dim)?,
         }));
         Ok(())
     }

@@ -5,7 +5,9 @@ use super::{Lowered, Lowering};
 use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::Bytes;
-use crate::ops::basic::{Act, ActMul, Add, Bias, Embed, LayerNorm, Norm, PositionScale, Scale};
+use crate::ops::basic::{
+    Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
+};
 use crate::ops::output_rows::{Pool, Pooling, SelectRows};
 use crate::ops::sample::{self, Sample};
 use crate::unsupported;
@@ -132,6 +134,20 @@ impl Lowering<'_> {
             x: self.float_rows(x, p.x_stride, 2 * n, l.rows)?,
             y: self.float_rows(y, p.y_stride, n, l.rows)?,
             n,
+            act: p.act,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn gate(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Gate::of(&l.command.params);
+        let (n, gates) = (p.n as usize, p.gates as usize);
+        let [x, y, ..] = l.command.buffers;
+        l.phases.push(Phase::Gate(Gate {
+            x: self.float_rows(x, p.x_stride, gates, l.rows)?,
+            y: self.float_rows(y, p.y_stride, n, l.rows)?,
+            n,
+            gates,
             act: p.act,
         }));
         Ok(())

@@ -86,6 +86,7 @@ impl Lowering<'_> {
             Op::Act => self.act(l),
             Op::Bias => self.bias(l),
             Op::ActMul => self.act_mul(l),
+            Op::Gate => self.gate(l),
             Op::Add => self.add(l),
             Op::Scale => self.scale(l),
             Op::SelectRows => self.select_rows(l, pass.outputs as usize),
@@ -101,6 +102,7 @@ impl Lowering<'_> {
             Op::EncodeAttention => self.encode_attention(l),
             Op::AddPosition => self.add_position(l),
             Op::ShortConv => self.short_conv(l),
+            Op::GatedDelta => self.gated_delta(l),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Embedding, norm and elementwise ops.
 
-use super::{Bytes, FloatRows, Floats, State, activate, exp_not_positive, gated, widest};
+use super::{
+    Bytes, FloatRows, Floats, State, activate, exp_not_positive, gate_value, gated, widest,
+};
 use crate::kernels::Kernel;
 use welte_formats::quant;
 use welte_table::Format;
@@ -290,6 +292,45 @@ impl PositionScale {
         // SAFETY: the row lies in y.
         let y = unsafe { self.y.row_mut(row, self.n) };
         y.iter_mut().for_each(|v| *v *= factor);
+    }
+}
+
+pub(crate) struct Gate {
+    pub(crate) x: FloatRows,
+    pub(crate) y: FloatRows,
+    pub(crate) n: usize,
+    pub(crate) gates: usize,
+    pub(crate) act: u32,
+}
+
+impl Gate {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, row: usize) {
+        // SAFETY: the rows lie in their buffers, which differ.
+        let (x, y) = unsafe { (self.x.row(row, self.gates), self.y.row_mut(row, self.n)) };
+        if self.gates == self.n {
+            return multiply_gates(self.act, x, y);
+        }
+        for (y, x) in y.chunks_mut(self.n / self.gates).zip(x) {
+            let gate = gate_value(self.act, *x);
+            y.iter_mut().for_each(|y| *y *= gate);
+        }
+    }
+}
+
+widest! {
+    /// `y *= act(x)`.
+    fn multiply_gates(act: u32, x: &[f32], y: &mut [f32]) {
+        // The branch is outside the loops, so that the compiler vectorises them.
+        let all = y.iter_mut().zip(x);
+        match act {
+            0 => all.for_each(|(y, x)| *y *= gate_value(0, *x)),
+            1 => all.for_each(|(y, x)| *y *= gate_value(1, *x)),
+            4 => all.for_each(|(y, x)| *y *= gate_value(4, *x)),
+            5 => all.for_each(|(y, x)| *y *= x),
+            _ => all.for_each(|(y, x)| *y *= gate_value(2, *x)),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod basic;
 pub(crate) mod cache;
 pub(crate) mod encode_attention;
 pub(crate) mod experts;
+pub(crate) mod gated_delta;
 pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;
 pub(crate) mod output_rows;
@@ -110,6 +111,16 @@ fn activate(act: u32, x: f32) -> f32 {
         0 => x * sigmoid(x),
         1 => x * sigmoid(2.0 * 0.797_884_6 * (x + 0.044_715 * x * x * x)),
         _ => 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+    }
+}
+
+/// What a gate multiplies by: activations 0, 1 and 2, 4 sigmoid, 5 none.
+#[inline(always)]
+fn gate_value(act: u32, x: f32) -> f32 {
+    match act {
+        4 => sigmoid(x),
+        5 => x,
+        _ => activate(act, x),
     }
 }
 

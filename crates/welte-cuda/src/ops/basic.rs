@@ -1,4 +1,4 @@
-//! The small ops: norm, layer_norm, position_scale, bias, act, act_mul, add, scale, select_rows, pool.
+//! The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, scale, select_rows, pool.
 
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
@@ -193,6 +193,14 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
         Op::ActMul => {
             let p = params::ActMul::of(words);
             act_mul(cx.step, x, y, p.n, p.x_stride, p.y_stride, p.act, rows)
+        }
+        Op::Gate => {
+            let p = params::Gate::of(words);
+            let (n, act) = (p.n, p.act);
+            let (x_stride, y_stride) = (p.x_stride, p.y_stride);
+            #[rustfmt::skip]
+            let a = Args { n, groups: n / p.gates, act, x_stride, y_stride, ..a };
+            stretched("gate", n, a)
         }
         Op::Add => {
             let p = params::Add::of(words);

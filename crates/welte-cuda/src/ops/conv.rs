@@ -14,6 +14,7 @@ const THREADS: u32 = 256;
 #[derive(Clone, Copy)]
 struct ConvArgs {
     step: u64,
+    states: u64,
     kernel: u64,
     bias: u64,
     x: u64,
@@ -45,6 +46,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, _rows: u32) -> Result<
         shared: 0,
         args: args(&ConvArgs {
             step: cx.step,
+            states: cx.places.states,
             kernel: cx.vector(command.weights[0]),
             bias: cx.vector(command.weights[1]),
             x: cx.buffer(x),

@@ -7,6 +7,7 @@ pub(crate) mod conv;
 pub(crate) mod embed;
 pub(crate) mod encode;
 pub(crate) mod experts;
+pub(crate) mod gated_delta;
 pub(crate) mod gemm;
 pub(crate) mod kv;
 pub(crate) mod library;
@@ -52,10 +53,12 @@ macro_rules! family {
             | Op::Bias
             | Op::Act
             | Op::ActMul
+            | Op::Gate
             | Op::Add
             | Op::Scale
             | Op::SelectRows
             | Op::Pool => basic::$function($($argument),*),
+            Op::GatedDelta => gated_delta::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
             Op::EncodeAttention | Op::AddPosition => encode::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
@@ -135,6 +138,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         basic::catalogue(),
         conv::catalogue(),
         encode::catalogue(),
+        gated_delta::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
         columns::catalogue(),

@@ -118,6 +118,7 @@ pub fn make(c: &Config) -> (Program, Made) {
         window_cache: false,
         softcap: c.softcap,
         sinks: false,
+        position_scale: false,
         bias: c.bias,
         qk_norm: c.qk_norm,
     });

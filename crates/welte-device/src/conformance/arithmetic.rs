@@ -3,7 +3,9 @@
 
 use super::case::{Case, Commands, bits, chain, poison, start, tokens_of};
 use super::made::Numbers;
-use super::model::{ATTENTION, Attention, CONV, DENSE, Dense, EXPERTS, Experts, Layer, Model};
+use super::model::{
+    ATTENTION, Attention, CONV, DELTA, DENSE, Dense, EXPERTS, Experts, Layer, Model,
+};
 use crate::{Context, Device};
 use std::collections::BTreeMap;
 use welte_table::{BufferId, Format, PassKind, Program, Row};
@@ -61,6 +63,7 @@ fn model(i: usize, format: Format) -> Model {
     let last = match i % 3 {
         0 => Layer::Experts(experts),
         1 => Layer::Attention(windowed),
+        _ if i % 2 == 0 => Layer::Delta(DELTA),
         _ => Layer::Conv(CONV),
     };
     let mut layers = vec![

@@ -1,9 +1,12 @@
 //! Caches: page lists, copies of pages, windows that reuse pages, recurrent state, layers of different shapes.
 
-use super::case::{Case, Commands, Pair, bits, difference, mixed_rows, poison, rows, tolerance};
+use super::case::{
+    Case, Commands, Pair, bits, chain, difference, mixed_rows, poison, rows, set_slot, start,
+    tokens_of, tolerance,
+};
 use super::made::Numbers;
-use super::model::{ATTENTION, Attention, CONV, Conv, DENSE, Layer, Model};
-use crate::{Checks, Context, Device};
+use super::model::{ATTENTION, Attention, CONV, Conv, DELTA, DENSE, Delta, Layer, Model};
+use crate::{Checks, Context, Device, SlotState};
 use welte_table::{CacheKind, Format, PassKind, Row};
 
 /// A layer over the whole context, and one with a window and a cache of its own.
@@ -294,17 +297,18 @@ fn fill_page(pair: &mut Pair<'_>, cache: usize, page: u32, value: f32) {
 /// Recurrent state: any cut of a prompt, rows of several slots, a checkpoint that is restored, a new sequence in a
 /// used slot.
 pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
-    for taps in [2, 3, 4, 9] {
-        let conv = Conv { taps, ..CONV };
+    let convolutions = [2, 3, 4, 9].map(|taps| Layer::Conv(Conv { taps, ..CONV }));
+    let deltas = [0, 1].map(|tiled| Layer::Delta(Delta { tiled, ..DELTA }));
+    for (seed, state) in (32..).zip(convolutions.into_iter().chain(deltas)) {
         let model = Model {
             layers: vec![
-                Layer::Conv(conv),
+                state,
                 Layer::Attention(ATTENTION),
-                Layer::Conv(conv),
+                state,
                 Layer::Dense(DENSE),
             ],
             slots: 3,
-            ..Model::small(30 + u64::from(taps))
+            ..Model::small(seed)
         };
         let Some(case) = Case::new(device, &model, Commands::Supported) else {
             return;
@@ -324,10 +328,7 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
             let wanted = wanted.get_or_insert_with(|| last.clone());
             // Pieces of one row are decode steps, whose arithmetic is another one.
             let (off, most) = (difference(&last, wanted), tolerance(&model, 12));
-            assert!(
-                off <= most,
-                "{taps} taps in pieces {pieces:?}: off by {off}"
-            );
+            assert!(off <= most, "{state:?} in pieces {pieces:?}: off by {off}");
         }
         let mut pair = case.pair(device, oracle);
         let mut next = vec![0; 3];
@@ -345,7 +346,42 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
             .collect();
         pair.step(PassKind::Decode, &each, &[], tolerance(&model, 3));
         checkpoints(&mut pair, &model, &whole);
+        stopped_slots(device, &case);
     }
+}
+
+/// A slot that stops in a chain keeps the state after its last token, while the other slots go on.
+fn stopped_slots(device: &dyn Device, case: &Case) {
+    let mut context = case.open(device);
+    if context.chain_slots() < 2 {
+        return;
+    }
+    let cache = case.recurrent();
+    let starts = [start(0, 3, 0, 6), start(1, 9, 0, 6)];
+    let alone = tokens_of(&chain(context.as_mut(), &starts[..1]), 0, 1);
+    // The first slot ends at the first token that it has not made before.
+    let fresh = |i: &usize| *i > 0 && !alone[..*i].contains(&alone[*i]);
+    let Some(last) = (0..4).find(fresh) else {
+        return;
+    };
+    let shorter = start(0, 3, 0, last as u32 + 1);
+    chain(context.as_mut(), &[shorter]);
+    let mut page = vec![0; case.page_bytes(cache)];
+    let mut state = |context: &mut dyn Context| {
+        let read = context.read_page(cache, 0, &mut page);
+        read.expect("a page");
+        page.clone()
+    };
+    let want = state(context.as_mut());
+    let mut together = case.open(device);
+    let ends = SlotState {
+        ends: &[alone[last]],
+        ..SlotState::default()
+    };
+    set_slot(together.as_mut(), 0, ends);
+    let emitted = chain(together.as_mut(), &starts);
+    assert_eq!(tokens_of(&emitted, 0, 1), alone[..=last]);
+    assert!(state(together.as_mut()) == want, "a state that went on");
 }
 
 /// One step of one slot's rows: a single row in the decode pass, several in the prompt pass. Returns the last logits.

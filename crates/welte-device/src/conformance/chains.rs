@@ -2,7 +2,7 @@
 
 use super::case::{Case, Commands, bits, chain, rows, set_slot, start, tokens_of};
 use super::made::Numbers;
-use super::model::{CONV, Layer, Model};
+use super::model::{CONV, DELTA, Layer, Model};
 use crate::{ChainStart, Context, Control, Device, Emitted, Pick, SlotState};
 use std::sync::mpsc;
 use welte_table::{Format, PassKind, Row, Sampling};
@@ -71,7 +71,11 @@ pub fn chains(device: &dyn Device, oracle: &dyn Device) {
         splits(device, &Case::required(device, &model));
     }
     let model = Model {
-        layers: [Model::small(1).layers, vec![Layer::Conv(CONV)]].concat(),
+        layers: [
+            Model::small(1).layers,
+            vec![Layer::Conv(CONV), Layer::Delta(DELTA)],
+        ]
+        .concat(),
         ..Model::small(12)
     };
     if let Some(case) = Case::new(device, &model, Commands::Supported) {

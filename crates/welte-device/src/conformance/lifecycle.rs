@@ -1,7 +1,7 @@
 //! From plan to release: weights, memory, several contexts, profiles.
 
 use super::case::{Case, Commands, chain, start, tokens_of};
-use super::model::{CONV, EXPERTS, Layer, Model};
+use super::model::{CONV, DELTA, EXPERTS, Layer, Model};
 use crate::{Device, Progress};
 use std::sync::Arc;
 use welte_table::{Class, Format, Op, Part, Program, Row, Source, cost};
@@ -18,7 +18,11 @@ pub fn allocated(device: &dyn Device, _oracle: &dyn Device) {
     let rich = Model {
         layers: [
             small.layers.clone(),
-            vec![Layer::Conv(CONV), Layer::Experts(EXPERTS)],
+            vec![
+                Layer::Conv(CONV),
+                Layer::Delta(DELTA),
+                Layer::Experts(EXPERTS),
+            ],
         ]
         .concat(),
         embed_rows: 9,

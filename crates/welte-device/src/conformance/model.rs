@@ -36,6 +36,7 @@ pub enum Layer {
     Dense(Dense),
     Ungated(Ungated),
     Conv(Conv),
+    Delta(Delta),
     Experts(Experts),
 }
 
@@ -79,6 +80,19 @@ pub struct Conv {
     pub bias: bool,
 }
 
+/// The gated delta rule, gated after a norm of each head.
+#[derive(Clone, Copy, Debug)]
+pub struct Delta {
+    pub key_heads: u32,
+    pub heads: u32,
+    pub key_dim: u32,
+    pub value_dim: u32,
+    pub tiled: u32,
+    /// Activation of the gate, and values that share one.
+    pub act: u32,
+    pub shared: u32,
+}
+
 /// The experts' logits are looked up by token, so that every device has the same bits and makes the same choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Experts {
@@ -112,6 +126,16 @@ pub const CONV: Conv = Conv {
     taps: 4,
     act: 1,
     bias: true,
+};
+
+pub const DELTA: Delta = Delta {
+    key_heads: 2,
+    heads: 4,
+    key_dim: 32,
+    value_dim: 24,
+    tiled: 0,
+    act: 0,
+    shared: 1,
 };
 
 pub const EXPERTS: Experts = Experts {
@@ -200,7 +224,8 @@ impl Model {
 
     /// Sequences have recurrent state.
     pub fn has_state(&self) -> bool {
-        self.layers.iter().any(|l| matches!(l, Layer::Conv(_)))
+        let state = |l: &Layer| matches!(l, Layer::Conv(_) | Layer::Delta(_));
+        self.layers.iter().any(state)
     }
 
     /// A device may begin without these features. It says so in `Device::missing`.
@@ -209,7 +234,7 @@ impl Model {
             Layer::Attention(a) => a.sinks,
             Layer::Dense(d) => d.act == 3,
             Layer::Ungated(_) => false,
-            Layer::Conv(_) => true,
+            Layer::Conv(_) | Layer::Delta(_) => true,
             // Experts may need widths divisible by 16.
             Layer::Experts(e) => e.bias || e.act == 3 || !self.dim.is_multiple_of(16),
         };
@@ -243,6 +268,34 @@ impl Attention {
     /// Floats of a row of queries, keys and values.
     pub fn width(&self) -> u32 {
         (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+}
+
+impl Delta {
+    pub fn ugly(n: &mut Numbers) -> Delta {
+        let key_heads = n.pick(&[1, 2, 3]);
+        let heads = key_heads * n.pick(&[1, 2, 3]);
+        let value_dim = n.pick(&[1, 7, 32, 80, 130]);
+        let act = n.pick(&[0, 1, 2, 4, 5]);
+        Delta {
+            key_heads,
+            heads,
+            key_dim: n.pick(&[1, 6, 33, 64, 128]),
+            value_dim,
+            tiled: n.below(2),
+            act,
+            shared: n.pick(&[1, value_dim, heads * value_dim]),
+        }
+    }
+
+    /// Floats of a row of queries, keys and values.
+    pub fn width(&self) -> u32 {
+        2 * self.key_heads * self.key_dim + self.heads * self.value_dim
+    }
+
+    /// Values of a row of the result.
+    pub fn values(&self) -> u32 {
+        self.heads * self.value_dim
     }
 }
 

@@ -1,7 +1,7 @@
 //! The program and the checkpoint of a model.
 
 use super::made::{Made, Numbers};
-use super::model::{Attention, Conv, Dense, Experts, Layer, Model, Ungated};
+use super::model::{Attention, Conv, Delta, Dense, Experts, Layer, Model, Ungated};
 use welte_table::*;
 
 /// An intermediate buffer and the distance of its rows, which is more than their width.
@@ -23,6 +23,9 @@ struct Places {
     choice: Option<Place>,
     mixed: Option<Place>,
     convolved: Option<Place>,
+    /// b, a and the gate of a delta layer.
+    rates: Option<Place>,
+    opened: Option<Place>,
     chosen: Place,
     pooled: Option<Place>,
     logits: Place,
@@ -202,10 +205,11 @@ pub fn make(m: &Model) -> (Program, Made) {
         match (layer, cache_of[i]) {
             (Layer::Attention(a), Some((cache, layer))) => emit.attention(a, cache, layer),
             (Layer::Conv(c), Some((cache, layer))) => emit.conv(c, cache, layer),
+            (Layer::Delta(d), Some((cache, layer))) => emit.delta(d, cache, layer),
             (Layer::Experts(e), _) => emit.experts(e),
             (Layer::Dense(d), _) => emit.dense(d),
             (Layer::Ungated(d), _) => emit.ungated(d),
-            _ => unreachable!("attention and convolutions have caches"),
+            _ => unreachable!("these layers have caches"),
         }
     }
     let norm = b.weight("final norm", Format::F32, 1, m.dim, Usage::Vector);
@@ -329,6 +333,15 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
     });
     let channels = widest(&|l| match l {
         Layer::Conv(c) => c.channels,
+        Layer::Delta(d) => d.width(),
+        _ => 0,
+    });
+    let rates = widest(&|l| match l {
+        Layer::Delta(d) => 2 * d.heads,
+        _ => 0,
+    });
+    let opened = widest(&|l| match l {
+        Layer::Delta(d) => d.values() / d.shared,
         _ => 0,
     });
     Places {
@@ -341,6 +354,8 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         choice: sized("choice", choice, 1),
         mixed: sized("mixed", channels, 3),
         convolved: sized("convolved", channels, 1),
+        rates: sized("rates", rates, 2),
+        opened: sized("opened", opened, 1),
         x: b.place("x", rows, m.dim, 3),
         chosen: b.place("chosen", outputs, m.dim, 1),
         pooled: (m.embed_rows > 0).then(|| b.place("pooled", m.embed_rows, m.dim, 0)),
@@ -364,6 +379,10 @@ fn caches(m: &Model, b: &mut Builder) -> (Vec<CacheSpec>, Vec<Option<CachePlace>
         Layer::Conv(c) => Some(CacheKind::Recurrent {
             layers: 0,
             floats: (c.taps - 1) * c.channels,
+        }),
+        Layer::Delta(d) => Some(CacheKind::Recurrent {
+            layers: 0,
+            floats: d.heads * d.key_dim * d.value_dim,
         }),
         _ => None,
     };
@@ -606,6 +625,60 @@ impl Emit<'_> {
         let buffers = [mixed.at, convolved.at, cache];
         self.push(Op::ShortConv, &[kernel, bias], &buffers, p.words());
         self.add("conv out", c.channels, convolved);
+    }
+
+    /// The delta rule, a norm of each head, and a gate.
+    fn delta(&mut self, d: &Delta, cache: BufferRef, layer: u32) {
+        let places = self.places;
+        let (Some(mixed), Some(ruled), Some(rates), Some(opened)) =
+            (places.mixed, places.convolved, places.rates, places.opened)
+        else {
+            unreachable!("sized by this layer");
+        };
+        self.project("delta in", d.width(), mixed);
+        self.project("delta rates", 2 * d.heads, rates);
+        let gates = d.values() / d.shared;
+        self.project("delta gate", gates, opened);
+        // Decays are negative.
+        let values: Vec<f32> = (0..d.heads).map(|i| -0.1 - 0.2 * (i % 5) as f32).collect();
+        let name = format!("{}delta decay", self.name);
+        let shape = (1, d.heads);
+        let decay = self
+            .b
+            .weight_of(&name, Format::F32, shape, Usage::Vector, 0.0, &values);
+        let dt_bias = self.vector("delta dt bias", d.heads);
+        let p = params::GatedDelta {
+            layer,
+            key_heads: d.key_heads,
+            heads: d.heads,
+            key_dim: d.key_dim,
+            value_dim: d.value_dim,
+            tiled: d.tiled,
+            eps: 1e-6,
+            x_stride: mixed.stride,
+            gates_stride: rates.stride,
+            y_stride: ruled.stride,
+        };
+        let buffers = [mixed.at, rates.at, ruled.at, cache];
+        self.push(Op::GatedDelta, &[decay, dt_bias], &buffers, p.words());
+        let norm = self.vector("delta norm", d.value_dim);
+        let p = params::Norm {
+            dim: d.value_dim,
+            groups: d.heads,
+            eps: EPS,
+            x_stride: ruled.stride,
+            y_stride: ruled.stride,
+        };
+        self.push(Op::Norm, &[norm], &[ruled.at, ruled.at], p.words());
+        let p = params::Gate {
+            n: d.values(),
+            gates,
+            act: d.act,
+            x_stride: opened.stride,
+            y_stride: ruled.stride,
+        };
+        self.push(Op::Gate, &[], &[opened.at, ruled.at], p.words());
+        self.add("delta out", d.values(), ruled);
     }
 
     fn experts(&mut self, e: &Experts) {

@@ -2,7 +2,7 @@
 //! alternate windows. Gemma 2 caps scores and logits. Gemma 3 norms queries and keys, and its windowed layers have a
 //! rope base of their own.
 
-use super::{Architecture, layer_types};
+use super::{Architecture, windowed_but_every};
 use crate::encoder::{self, Encoder};
 use crate::keys::Keys;
 use crate::spec::{Act, LayerRope, Rope, Scaling};
@@ -26,7 +26,7 @@ pub(super) const GEMMA2: Architecture = Architecture {
     gguf: &["gemma2"],
     hugging_face: &["gemma2"],
     hugging_face_names: names::HUGGING_FACE_POST,
-    windows: |keys, layers| windows(keys, layers, 2),
+    windows: |keys, layers| windowed_but_every(keys, layers, 2),
     finish: |spec, keys| {
         common(spec, keys)?;
         spec.post_norm = true;
@@ -47,7 +47,7 @@ pub(super) const GEMMA3: Architecture = Architecture {
     gguf: &["gemma3"],
     hugging_face: &["gemma3_text", "gemma3"],
     qk_norm: QkNorm::Head,
-    windows: |keys, layers| windows(keys, layers, 6),
+    windows: |keys, layers| windowed_but_every(keys, layers, 6),
     finish: |spec, keys| {
         common(spec, keys)?;
         spec.post_norm = true;
@@ -118,20 +118,4 @@ fn scale_scores(spec: &mut ModelSpec, keys: &Keys<'_>, largest: u32) -> Result<(
     let by = keys.positive(&keys.name("", "query_pre_attn_scalar"), Some(each.into()))?;
     spec.attention_scale = 1.0 / (by as f32).sqrt();
     Ok(())
-}
-
-/// All layers have the window except every `every`th.
-fn windows(keys: &Keys<'_>, layers: u32, every: u32) -> Result<Vec<u32>, Error> {
-    let window = keys
-        .u32(&keys.name("attention.sliding_window", "sliding_window"))?
-        .unwrap_or(0);
-    if let Some(list) = layer_types(keys, layers, window)? {
-        return Ok(list);
-    }
-    let every = match keys.is_gguf() {
-        true => every,
-        false => keys.size("sliding_window_pattern", Some(every), layers.max(every))?,
-    };
-    let each = |i| if (i + 1) % every == 0 { 0 } else { window };
-    Ok((0..layers).map(each).collect())
 }

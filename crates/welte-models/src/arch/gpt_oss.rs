@@ -10,7 +10,7 @@ pub(super) const GPT_OSS: Architecture = Architecture {
     name: "gpt-oss",
     gguf: &["gpt-oss"],
     hugging_face: &["gpt_oss"],
-    gguf_names: names::GGUF_GPT_OSS,
+    gguf_names: names::GGUF_POST_ATTENTION,
     hugging_face_names: names::HUGGING_FACE_GPT_OSS,
     gguf_interleaved: false,
     qk_norm: QkNorm::None,

@@ -1,9 +1,16 @@
 //! The architectures, one file each, and their list.
 
+mod apertus;
 mod bert;
+mod cohere2;
+mod ernie4_5;
+mod exaone4;
 mod gemma;
 mod gpt_oss;
+mod granite;
+mod hunyuan;
 mod llama;
+mod ministral3;
 mod mixtral;
 mod modernbert;
 mod olmo2;
@@ -11,7 +18,9 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod seed_oss;
 mod smollm3;
+mod starcoder2;
 
 use crate::names::Names;
 use crate::{Error, ModelSpec, QkNorm, keys::Keys};
@@ -41,7 +50,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 18] = [
+const ALL: [&Architecture; 27] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -60,6 +69,15 @@ const ALL: [&Architecture; 18] = [
     &bert::JINA_V3,
     &modernbert::MODERNBERT,
     &gemma::EMBEDDING_GEMMA,
+    &ministral3::MINISTRAL3,
+    &cohere2::COHERE2,
+    &starcoder2::STARCODER2,
+    &exaone4::EXAONE4,
+    &seed_oss::SEED_OSS,
+    &ernie4_5::ERNIE4_5,
+    &hunyuan::HUNYUAN,
+    &apertus::APERTUS,
+    &granite::GRANITE,
 ];
 
 /// The names of supported architectures in checkpoints.
@@ -124,6 +142,25 @@ fn layer_types(keys: &Keys<'_>, layers: u32, window: u32) -> Result<Option<Vec<u
         )),
     });
     each.collect::<Result<_, _>>().map(Some)
+}
+
+/// Windows as `layer_types` lists them, otherwise in all layers except every `every`th. Without a window's size: none.
+fn windowed_but_every(keys: &Keys<'_>, layers: u32, every: u32) -> Result<Vec<u32>, Error> {
+    let window = keys
+        .u32(&keys.name("attention.sliding_window", "sliding_window"))?
+        .unwrap_or(0);
+    if let Some(list) = layer_types(keys, layers, window)? {
+        return Ok(list);
+    }
+    if window == 0 {
+        return Ok(vec![0; layers as usize]);
+    }
+    let every = match keys.is_gguf() {
+        true => every,
+        false => keys.size("sliding_window_pattern", Some(every), layers.max(every))?,
+    };
+    let each = |i| if (i + 1) % every == 0 { 0 } else { window };
+    Ok((0..layers).map(each).collect())
 }
 
 pub(crate) fn unsupported(checkpoint: &dyn Checkpoint, name: &str) -> Error {

@@ -18,7 +18,8 @@ async function start(device) {
     let log = "";
     child.stderr.on("data", (data) => {
       log += data;
-      const found = /listening at (http:\S+)/.exec(log);
+      // The line may arrive in pieces.
+      const found = /listening at (http:\S+)\n/.exec(log);
       if (found) resolve(found[1]);
     });
     child.on("error", reject);
@@ -46,12 +47,12 @@ after(async () => {
 
 /** Runs a test with a fresh profile. Afterwards the console must be empty. */
 function check(name, path, work, server = () => fast) {
-  test(name, { timeout: 90_000 }, async () => {
+  test(name, { timeout: 180_000 }, async () => {
     const { url } = server();
     const context = await browser.newContext({ viewport: { width: 1200, height: 800 } });
     const problems = [];
     context.on("page", (page) => {
-      page.setDefaultTimeout(30_000);
+      page.setDefaultTimeout(60_000);
       page.on("pageerror", (error) => problems.push(String(error)));
       page.on("console", (message) => {
         if (["error", "warning"].includes(message.type())) problems.push(message.text());

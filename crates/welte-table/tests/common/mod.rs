@@ -26,6 +26,7 @@ pub(crate) const CHOSEN: u32 = 10;
 pub(crate) const TOKENS: u32 = 11;
 pub(crate) const KV: u32 = 12;
 pub(crate) const STATE: u32 = 13;
+pub(crate) const DELTA: u32 = 14;
 
 /// Weights: numbers in `weights()`.
 const TABLE: u32 = 0;
@@ -43,6 +44,7 @@ const EXPERTS_UP_BIAS: u32 = 11;
 const EXPERTS_DOWN: u32 = 12;
 const EXPERTS_DOWN_BIAS: u32 = 13;
 const HEAD_NORM: u32 = 14;
+const DECAY: u32 = 15;
 
 fn weights() -> Vec<WeightSpec> {
     let of = |(name, n, k, usage): (&str, u32, u32, Usage)| WeightSpec {
@@ -74,6 +76,7 @@ fn weights() -> Vec<WeightSpec> {
         ("experts' down", 32, 6, Usage::Matrix),
         ("experts' down bias", 1, 32, Usage::Vector),
         ("head norm", 1, 4, Usage::Vector),
+        ("decay", 1, 2, Usage::Vector),
     ]
     .map(of)
     .into();
@@ -255,6 +258,25 @@ fn decode() -> Vec<Command> {
         x_stride: 8,
         y_stride: 8,
     };
+    let gate = p::Gate {
+        n: 8,
+        gates: 4,
+        act: 4,
+        x_stride: 4,
+        y_stride: 8,
+    };
+    let delta = p::GatedDelta {
+        layer: 0,
+        key_heads: 1,
+        heads: 2,
+        key_dim: 2,
+        value_dim: 4,
+        tiled: 0,
+        eps: 1e-6,
+        x_stride: 12,
+        gates_stride: 4,
+        y_stride: 8,
+    };
     let route = p::Route {
         experts: 4,
         used: 2,
@@ -352,6 +374,13 @@ fn decode() -> Vec<Command> {
             conv.words(),
         ),
         command(
+            Op::GatedDelta,
+            &[DECAY, DECAY],
+            &[at(GATE_UP, 0), at(ROUTER, 0), t, at(DELTA, 0)],
+            delta.words(),
+        ),
+        command(Op::Gate, &[], &[at(ROUTER, 0), t], gate.words()),
+        command(
             Op::Matmul,
             &[ROUTER_MATRIX],
             &[x, at(ROUTER, 0)],
@@ -432,6 +461,8 @@ pub(crate) fn every_op() -> Program {
             ("kv", Class::Cache, 2 * 4 * 16 * 8),
             // 2 pages of two inputs of 8 floats.
             ("state", Class::Cache, 2 * 2 * 32),
+            // 2 pages of two heads of 2 x 4 floats.
+            ("delta", Class::Cache, 2 * 2 * 32),
         ]
         .map(buffer)
         .into(),
@@ -451,6 +482,15 @@ pub(crate) fn every_op() -> Program {
             CacheSpec {
                 name: "state".into(),
                 buffer: STATE,
+                pages: 2,
+                kind: CacheKind::Recurrent {
+                    layers: 1,
+                    floats: 16,
+                },
+            },
+            CacheSpec {
+                name: "delta".into(),
+                buffer: DELTA,
                 pages: 2,
                 kind: CacheKind::Recurrent {
                     layers: 1,

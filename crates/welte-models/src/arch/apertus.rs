@@ -1,0 +1,95 @@
+//! Apertus: queries and keys are normed per head, and the feed-forward part has no gate. Its activation, xIELU, has two
+//! learned constants per layer.
+
+use super::{Architecture, llama};
+use crate::keys::Keys;
+use crate::names::{self, Names};
+use crate::spec::Act;
+use crate::{Error, QkNorm};
+use welte_formats::checkpoint::Value;
+use welte_formats::quant;
+
+pub(super) const APERTUS: Architecture = Architecture {
+    name: "apertus",
+    gguf: &["apertus"],
+    hugging_face: &["apertus"],
+    hugging_face_names: Names {
+        attn_norm: "model.layers.{}.attention_layernorm",
+        ffn_norm: "model.layers.{}.feedforward_layernorm",
+        ..names::HUGGING_FACE
+    },
+    gguf_interleaved: false,
+    qk_norm: QkNorm::Head,
+    experts: false,
+    finish: |spec, keys| {
+        if !keys.is_gguf() && spec.act != Act::Xielu {
+            return Err(keys.error("hidden_act", "must be xielu"));
+        }
+        spec.act = Act::Xielu;
+        spec.gated = false;
+        spec.xielu = (0..spec.layers)
+            .map(|layer| constants(keys, layer, spec.layers))
+            .collect::<Result<_, _>>()?;
+        Ok(())
+    },
+    ..llama::LLAMA
+};
+
+/// The constants of a layer, as the op `act` takes them. Checkpoints contain them before the softplus.
+fn constants(keys: &Keys<'_>, layer: u32, layers: u32) -> Result<[f32; 4], Error> {
+    let value = |name: &str, default: Option<f64>| match keys.is_gguf() {
+        true => listed(keys, &format!("xielu.{name}"), layer, layers, default),
+        false => stored(keys, name, layer, default),
+    };
+    let (positive, negative) = (value("alpha_p", None)?, value("alpha_n", None)?);
+    let (beta, eps) = (value("beta", Some(0.5))?, value("eps", Some(-1e-6))?);
+    let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
+    let constants = [softplus(positive), beta + softplus(negative), beta, eps];
+    Ok(constants.map(|c| c as f32))
+}
+
+/// A number from a list in the metadata of a GGUF file, with one entry per layer.
+fn listed(
+    keys: &Keys<'_>,
+    key: &str,
+    layer: u32,
+    layers: u32,
+    default: Option<f64>,
+) -> Result<f64, Error> {
+    let entry = match keys.value(key) {
+        Some(Value::Array(list)) if list.len() == layers as usize => list.get(layer as usize),
+        Some(Value::Array(list)) => {
+            let problem = format!("has {} entries for {layers} layers", list.len());
+            return Err(keys.error(key, problem));
+        }
+        other => other,
+    };
+    match entry {
+        Some(Value::F64(v)) if v.is_finite() => Ok(*v),
+        Some(_) => Err(keys.error(key, "is not a finite number for each layer")),
+        None => default.ok_or_else(|| keys.error(key, "is missing")),
+    }
+}
+
+/// A number from a tensor of the layer's activation.
+fn stored(keys: &Keys<'_>, name: &str, layer: u32, default: Option<f64>) -> Result<f64, Error> {
+    let checkpoint = keys.checkpoint;
+    let name = format!("model.layers.{layer}.mlp.act_fn.{name}");
+    let fault = |problem: String| Error::Tensor {
+        origin: checkpoint.origin().into(),
+        name: name.clone(),
+        problem,
+    };
+    let Some(info) = checkpoint.tensor(&name) else {
+        return default.ok_or_else(|| fault("is missing".into()));
+    };
+    if (info.n, info.k) != (1, 1) {
+        return Err(fault(format!("is {} x {}, expected 1 x 1", info.n, info.k)));
+    }
+    let mut value = [0.0];
+    quant::decode(info.format, &checkpoint.rows(info, 0, 1)?, &mut value);
+    match value[0].is_finite() {
+        true => Ok(value[0].into()),
+        false => Err(fault("is not finite".into())),
+    }
+}

@@ -1,0 +1,15 @@
+//! ERNIE 4.5: Llama with rope over neighbouring elements.
+
+use super::{Architecture, llama};
+
+pub(super) const ERNIE4_5: Architecture = Architecture {
+    name: "ernie4_5",
+    gguf: &["ernie4_5"],
+    hugging_face: &["ernie4_5"],
+    experts: false,
+    finish: |spec, _| {
+        spec.rope.interleaved = true;
+        Ok(())
+    },
+    ..llama::LLAMA
+};

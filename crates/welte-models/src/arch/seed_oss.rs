@@ -1,0 +1,14 @@
+//! Seed-OSS: biases on Q, K and V.
+
+use super::{Architecture, llama};
+use crate::names;
+
+pub(super) const SEED_OSS: Architecture = Architecture {
+    name: "seed_oss",
+    gguf: &["seed_oss"],
+    hugging_face: &["seed_oss"],
+    gguf_names: names::GGUF_POST_ATTENTION,
+    gguf_interleaved: false,
+    experts: false,
+    ..llama::LLAMA
+};
