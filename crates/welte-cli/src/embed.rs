@@ -73,8 +73,7 @@ pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
         let Some((embedding, tokens, id)) = begun.pop_front() else {
             break;
         };
-        let mut line =
-            json!({ "index": index, "embedding": embedding.wait()?, "tokens": tokens });
+        let mut line = json!({ "index": index, "embedding": embedding.wait()?, "tokens": tokens });
         if let Some(id) = id {
             line["id"] = id.clone();
         }

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &RerankArgs) -> anyhow::Result<ExitCode> {
             && let Some(document) = rest.next()
         {
             let pair = model.encode_pair(query, &document.text, &args.instruction)?;
-            let tokens = pair.len();
+            let tokens = pair.tokens.len();
             begun.push_back((engine.score(pair, None)?, tokens));
         }
         let Some((score, tokens)) = begun.pop_front() else {

@@ -1,8 +1,8 @@
 //! Compiles a spec to a program: weights, buffers, caches and passes.
 
 use crate::arch::{Architecture, unsupported};
-use crate::encoder;
 use crate::emit::{Emitter, LayerCache, Places, Set};
+use crate::encoder;
 use crate::weights::{Weights, collect};
 use crate::{Error, ModelSpec, NormKind, Pooling};
 use welte_formats::Checkpoint;

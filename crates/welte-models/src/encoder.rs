@@ -145,7 +145,9 @@ pub(crate) fn dense(keys: &Keys<'_>) -> Result<Vec<Dense>, Error> {
                 problem: "is missing".into(),
             })?;
             let key = format!("sentence_transformers.dense.{i}.activation_function");
-            let class = keys.text(&key)?.unwrap_or("torch.nn.modules.activation.Tanh");
+            let class = keys
+                .text(&key)?
+                .unwrap_or("torch.nn.modules.activation.Tanh");
             let tanh = match class.rsplit('.').next() {
                 Some("Tanh") => true,
                 Some("Identity") => false,
@@ -218,7 +220,7 @@ pub(crate) fn collect_own(
     let types = match encoder.types {
         0 => None,
         types => {
-            let used = segments(spec, options);
+            let used = spec.segments(options.scores);
             let name = weight(names.types, 0);
             Some(c.flat("segments", &name, types, used, dim)?)
         }
@@ -261,12 +263,11 @@ pub(crate) fn collect_own(
     Ok(own)
 }
 
-/// ModernBERT has another name for it.
+/// ModernBERT and nomic-bert have other names for it.
 fn embedding_norm(c: &Collector<'_>, names: &EncoderNames) -> &'static str {
-    match c.has(&weight("embeddings.norm", 0)) {
-        true => "embeddings.norm",
-        false => names.embedding_norm,
-    }
+    let others = ["embeddings.norm", "emb_ln"];
+    let found = others.into_iter().find(|name| c.has(&weight(name, 0)));
+    found.unwrap_or(names.embedding_norm)
 }
 
 /// The matrices of the classifier.
@@ -304,20 +305,24 @@ fn scores(
             label,
         })
     };
-    Ok(vec![step(first, dim, Some(act), norm)?, step(last, 1, None, "")?])
+    Ok(vec![
+        step(first, dim, Some(act), norm)?,
+        step(last, 1, None, "")?,
+    ])
 }
 
 /// Positions of a segment.
 pub(crate) fn period(spec: &ModelSpec, options: &CompileOptions) -> u32 {
-    options.context / segments(spec, options)
+    options.context / spec.segments(options.scores)
 }
 
-/// Segments of a text: a pair of texts has two, if the model distinguishes them.
-pub fn segments(spec: &ModelSpec, options: &CompileOptions) -> u32 {
-    let types = spec.encoder.as_ref().map_or(1, |e| e.types.max(1));
-    match options.scores {
-        true => types.min(2),
-        false => 1,
+impl ModelSpec {
+    /// Segments of a text: a pair of texts has two, if the model distinguishes them.
+    pub fn segments(&self, scores: bool) -> u32 {
+        match &self.encoder {
+            Some(encoder) if scores && encoder.positions.is_some() => encoder.types.clamp(1, 2),
+            _ => 1,
+        }
     }
 }
 
@@ -329,6 +334,17 @@ pub(crate) fn compile(
     options: &CompileOptions,
 ) -> Result<Program, Error> {
     let rows = options.embed_rows.max(1);
+    let table = spec.encoder.as_ref().and_then(|e| e.positions);
+    if let Some(table) = table.filter(|table| period(spec, options) > table.count) {
+        return Err(Error::Option {
+            option: "context",
+            problem: format!(
+                "is {}; the model knows {} positions",
+                period(spec, options),
+                table.count
+            ),
+        });
+    }
     let (weights, list) = collect(spec, checkpoint, names, options)?;
     let mut buffers = crate::compile::Buffers::default();
     let tokens = buffers.add("tokens", Class::Tables, 4 * u64::from(rows));

@@ -17,7 +17,7 @@ mod weights;
 
 pub use arch::supported;
 pub use compile::{CompileOptions, compile};
-pub use encoder::{Dense, Encoder, Positions, segments};
+pub use encoder::{Dense, Encoder, Positions};
 pub use error::Error;
 pub use spec::{
     Act, Biases, Experts, LayerRope, ModelSpec, NormKind, PositionScale, QkNorm, Rope, Scaling,

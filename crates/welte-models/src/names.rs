@@ -146,6 +146,8 @@ pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
     Some(name.to_string())
         .filter(known)
         .or_else(|| LANGUAGE_MODEL.map(other).into_iter().find(known))
+        // A checkpoint without a head may have no prefix.
+        .or_else(|| name.strip_prefix("model.").map(String::from).filter(known))
         .or_else(|| {
             let within = |model: &str| format!("{model}{name}");
             ENCODER.map(within).into_iter().find(known)

@@ -60,6 +60,8 @@ pub struct VectorSettings {
     pub default_prompt: Option<String>,
     /// Tokens of the longest text that the model was made for.
     pub longest: Option<u32>,
+    /// The pooling of a classifier, if the checkpoint names it.
+    pub score_pooling: Option<Pooling>,
 }
 
 /// Reads what a checkpoint says about vectors.
@@ -121,6 +123,9 @@ fn sentence_transformers(keys: &Keys<'_>) -> Result<VectorSettings, Error> {
         normalise: !modules || keys.bool(&key("normalize"))?.unwrap_or(false),
         prompts: prompts.collect(),
         default_prompt: keys.text(&key("default_prompt_name"))?.map(str::to_string),
+        score_pooling: keys
+            .text("classifier_pooling")?
+            .and_then(Pooling::from_name),
         longest: keys
             .u32(&key("max_seq_length"))?
             .filter(|longest| *longest > 0),

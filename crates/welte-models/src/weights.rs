@@ -3,7 +3,7 @@
 use crate::encoder::{self, EncoderWeights};
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{CompileOptions, Error, Experts, ModelSpec, NormKind, QkNorm, Rope, rope, Scaling};
+use crate::{CompileOptions, Error, Experts, ModelSpec, NormKind, QkNorm, Rope, Scaling, rope};
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};

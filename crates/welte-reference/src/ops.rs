@@ -385,7 +385,10 @@ impl<'a> Execution<'a> {
         let last = last.unwrap_or(row);
         let (first, last) = match p.window as usize {
             0 => (first, last),
-            window => (first.max(row.saturating_sub(window)), last.min(row + window)),
+            window => (
+                first.max(row.saturating_sub(window)),
+                last.min(row + window),
+            ),
         };
         let width = (p.heads + 2 * p.kv_heads) * p.head_dim;
         let part = |other: usize, at: usize| {
@@ -400,7 +403,9 @@ impl<'a> Execution<'a> {
         let mut y = vec![0.0; dim];
         for (other, weight) in (first..=last).zip(weights) {
             let v = part(other, heads + kv_heads + kv_head);
-            y.iter_mut().zip(v).for_each(|(y, v)| *y += weight / sum * v);
+            y.iter_mut()
+                .zip(v)
+                .for_each(|(y, v)| *y += weight / sum * v);
         }
         y
     }

@@ -103,7 +103,7 @@ macro_rules! ops {
 // buffer reference's byte offset points into the first row. The number of rows comes from the step. A matrix has
 // `n` output rows of `k` elements. Optional weights may be `NO_WEIGHT`. Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf);
 // 3 is clamped: with gate at most 7 and up within 7 of 0, `gate * sigmoid(1.702 gate) * (up + 1)` in place of `act(gate) * up`.
-// `act` has no gate: it takes 0 to 2, 4: `relu(y)^2`, and 5, xIELU: `a y^2 + c y` if y > 0, else `b (e^min(y, d) - 1 - y) + c y`.
+// `act` has no gate: it takes 0 to 2, 4: `relu(y)^2`, and 5, xIELU: `a y^2 + c y` if y > 0, else `b (e^min(y, d) - 1 - y) + c y`; 6: tanh.
 ops! {
     /// `x[r] = scale * table[token[r]]`
     Embed "embed": weights ["table"] reads ["tokens"] writes ["x"] { n: u32, k: u32, scale: f32, x_stride: u32 }

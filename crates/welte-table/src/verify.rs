@@ -467,10 +467,20 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
                 NO_WEIGHT => 1,
                 _ => program.context.div_ceil(q.period.max(1)),
             };
-            optional_vector(program, c, 1, q.k.checked_mul(types).ok_or("k is too large")?)?;
+            optional_vector(
+                program,
+                c,
+                1,
+                q.k.checked_mul(types).ok_or("k is too large")?,
+            )?;
             ensure(
                 u64::from(program.context) <= u64::from(q.period) * u64::from(types),
-                || format!("a period of {}, the context is {}", q.period, program.context),
+                || {
+                    format!(
+                        "a period of {}, the context is {}",
+                        q.period, program.context
+                    )
+                },
             )
         }
         Op::Sample => {

@@ -34,15 +34,21 @@ pub enum Error {
     #[error("the deadline passed before the request could begin")]
     Deadline,
     /// The model gives no vectors of texts.
-    #[error("{origin} gives no embeddings: it was loaded without them, or it scores pairs of texts")]
+    #[error(
+        "{origin} gives no embeddings: it was loaded without them, or it scores pairs of texts"
+    )]
     NoEmbeddings {
         /// Which model.
         origin: String,
     },
+    /// The model generates no text.
+    #[error("{origin} generates no text: it computes vectors of texts, or scores of pairs")]
+    NoText {
+        /// Which model.
+        origin: String,
+    },
     /// The model gives no scores of pairs of texts.
-    #[error(
-        "{origin} gives no scores: it was loaded without them, or it is no reranker (its vocabulary lacks yes and no)"
-    )]
+    #[error("{origin} gives no scores: it was loaded without them, or it is no reranker")]
     NoScores {
         /// Which model.
         origin: String,

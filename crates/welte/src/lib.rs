@@ -52,7 +52,7 @@ pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, StopReason, Timings};
 pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
 pub use perplexity::{Perplexity, perplexity};
-pub use rerank::{RERANK_INSTRUCTION, Score};
+pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
 pub use session::Session;
 pub use stepper::Stepper;
 pub use text::tokenizer;

@@ -220,6 +220,8 @@ pub(crate) struct Inner {
     pub(crate) embed: Option<usize>,
     /// The embed pass yields scores.
     pub(crate) scores: bool,
+    /// Segments of a text, each of which may have the whole context.
+    pub(crate) segments: u32,
     vectors: VectorSettings,
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
     /// Made for the first constraint.
@@ -301,8 +303,13 @@ impl Model {
                 problem: format!("it has no {} pass", kind.name()),
             })
         };
-        let (decode, prompt) = (pass(PassKind::Decode)?, pass(PassKind::Prompt)?);
         let embed = plan.program.pass(PassKind::Embed);
+        let (decode, prompt) = match (&spec.encoder, embed) {
+            // It has no other pass, and refuses requests for text.
+            (Some(_), Some(embed)) => (embed, embed),
+            _ => (pass(PassKind::Decode)?, pass(PassKind::Prompt)?),
+        };
+        let segments = spec.segments(options.scores);
         let vectors = welte_models::vector_settings(checkpoint.as_ref())?;
         let prefix_store = options.prefix_store;
         let fingerprint = prefix_store.then(|| fingerprint(checkpoint.as_ref(), &spec));
@@ -321,6 +328,7 @@ impl Model {
                 prompt,
                 embed,
                 scores: options.scores,
+                segments,
                 vectors,
                 tokenizer: side.tokenizer.map(Arc::new),
                 grammars: OnceLock::new(),
@@ -379,7 +387,7 @@ impl Model {
 
     /// Positions that a sequence can have.
     pub fn context(&self) -> usize {
-        self.program().context as usize
+        (self.program().context / self.inner.segments) as usize
     }
 
     /// Size of the vocabulary as the model computes it.
@@ -401,6 +409,11 @@ impl Model {
     /// True if it was loaded to score pairs of texts.
     pub fn scores_pairs(&self) -> bool {
         self.inner.scores && self.inner.embed.is_some()
+    }
+
+    /// True if it computes vectors or scores only, and no text.
+    pub fn is_encoder(&self) -> bool {
+        self.inner.spec.encoder.is_some()
     }
 
     /// What the checkpoint says about vectors of texts.
@@ -625,6 +638,9 @@ fn plan_on(
     spec: &ModelSpec,
     options: &LoadOptions,
 ) -> Result<Plan, Error> {
+    if spec.encoder.is_some() {
+        return plan_encoder(device, checkpoint, spec, options);
+    }
     let context = match options.context {
         0 => spec.context.clamp(1, DEFAULT_CONTEXT),
         n => n,
@@ -655,7 +671,54 @@ fn plan_on(
         prompt_outputs: options.decode_rows.max(slots),
         ..defaults
     };
-    let mut program = welte_models::compile(spec, checkpoint, &compile)?;
+    let program = welte_models::compile(spec, checkpoint, &compile)?;
+    plan_program(device, checkpoint, program)
+}
+
+/// The program of an encoder: a step holds the whole text of each sequence.
+fn plan_encoder(
+    device: &dyn Device,
+    checkpoint: &dyn Checkpoint,
+    spec: &ModelSpec,
+    options: &LoadOptions,
+) -> Result<Plan, Error> {
+    let settings = welte_models::vector_settings(checkpoint)?;
+    let context = match options.context {
+        0 => {
+            let longest = settings.longest.unwrap_or(DEFAULT_CONTEXT);
+            longest.min(spec.context).max(1)
+        }
+        n => n,
+    };
+    let rows = match options.prompt_rows {
+        0 => device.info().prompt_rows,
+        n => n,
+    };
+    let pooling = match options.scores {
+        true => settings.score_pooling.unwrap_or(Pooling::First),
+        false => options
+            .pooling
+            .or(settings.pooling)
+            .unwrap_or(Pooling::Mean),
+    };
+    let compile = CompileOptions {
+        context: context.saturating_mul(spec.segments(options.scores)),
+        slots: options.slots.max(1),
+        embed_rows: rows.max(context),
+        pooling,
+        scores: options.scores,
+        ..CompileOptions::default()
+    };
+    let program = welte_models::compile(spec, checkpoint, &compile)?;
+    plan_program(device, checkpoint, program)
+}
+
+/// What the device will allocate for a program.
+fn plan_program(
+    device: &dyn Device,
+    checkpoint: &dyn Checkpoint,
+    mut program: Program,
+) -> Result<Plan, Error> {
     let origin = || checkpoint.origin().to_string();
     let unsupported = |what| Error::Unsupported {
         origin: origin(),

@@ -27,15 +27,21 @@ pub(crate) fn score_tokens(tokenizer: Option<&Tokenizer>) -> Option<[u32; 2]> {
 }
 
 impl Model {
-    /// The prompt that makes the model judge whether a document answers a query. A prompt that does not fit in the context
-    /// loses the end of the document.
+    /// The tokens by which the model judges whether a document answers a query. Encoders take no instruction. Tokens that
+    /// do not fit in the context are cut from the end of the document.
     pub fn encode_pair(
         &self,
         query: &str,
         document: &str,
         instruction: &str,
-    ) -> Result<Vec<u32>, Error> {
+    ) -> Result<Pair, Error> {
         let tokenizer = self.tokenizer()?;
+        if self.is_encoder() {
+            let (mut tokens, second) = tokenizer.encode_pair(query, document)?;
+            tokenizer.truncate(&mut tokens, self.context());
+            let second = Some(second);
+            return Ok(Pair { tokens, second });
+        }
         let marks = |text: &str| tokenizer.encode(text, false, true);
         // The texts of a caller contain no marks.
         let pair = format!("<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}");
@@ -43,8 +49,18 @@ impl Model {
         let after = marks(AFTER)?;
         tokens.truncate(self.context().saturating_sub(1 + after.len()));
         tokens.extend(after);
-        Ok(tokens)
+        let second = None;
+        Ok(Pair { tokens, second })
     }
+}
+
+/// A query and a document as tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The tokens of both, and those around them.
+    pub tokens: Vec<u32>,
+    /// Where the document begins, in encoders.
+    pub second: Option<usize>,
 }
 
 /// The score of a pair that is being computed: a future. Dropping it ends the request.
@@ -66,23 +82,24 @@ impl Future for Score {
     }
 }
 
-/// The probability of yes beside no.
+/// The probability of yes, beside no if that has a logit.
 fn score(logits: &[f32]) -> f32 {
     match logits {
+        [yes] => 1.0 / (1.0 + (-yes).exp()),
         [yes, no] => 1.0 / (1.0 + (no - yes).exp()),
         _ => f32::NAN,
     }
 }
 
 impl Engine {
-    /// Begins to score the tokens of [`Model::encode_pair`]: from 0 to 1, larger for better documents. The model must have
+    /// Begins to score a pair of [`Model::encode_pair`]: from 0 to 1, larger for better documents. The model must have
     /// been loaded with [`LoadOptions::scores`](crate::LoadOptions::scores).
-    pub fn score(&self, tokens: Vec<u32>, deadline: Option<Instant>) -> Result<Score, Error> {
+    pub fn score(&self, pair: Pair, deadline: Option<Instant>) -> Result<Score, Error> {
         if !self.model().scores_pairs() {
             let origin = self.model().origin().to_string();
             return Err(Error::NoScores { origin });
         }
-        Ok(Score(self.values(tokens, deadline)?))
+        Ok(Score(self.values(pair.tokens, pair.second, deadline)?))
     }
 }
 
@@ -95,5 +112,6 @@ mod tests {
         assert_eq!(score(&[1.5, 1.5]), 0.5);
         assert!((score(&[2.0, 0.0]) - 0.880_797).abs() < 1e-6);
         assert_eq!(score(&[-200.0, 200.0]), 0.0);
+        assert_eq!(score(&[0.0]), 0.5);
     }
 }

@@ -261,9 +261,5 @@ mod x86 {
     }
 
     kernel!(AVX2, Avx2, "avx2,fma,f16c");
-    kernel!(
-        AVX512,
-        Avx512,
-        "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
-    );
+    kernel!(AVX512, Avx512, "avx512f,avx512bw,avx512vl,avx2,fma,f16c");
 }

@@ -52,8 +52,9 @@ pub(super) const JINA_V3: Architecture = Architecture {
     gguf: &["jina-bert-v3"],
     hugging_face: &["jina_embeddings_v3"],
     hugging_face_names: Names {
-        up: "layers.{}.mlp.fc1",
-        down: "layers.{}.mlp.fc2",
+        qkv: "encoder.layers.{}.mixer.Wqkv",
+        o: "encoder.layers.{}.mixer.out_proj",
+        up: "encoder.layers.{}.mlp.fc1",
         ..HUGGING_FACE_ROPE
     },
     finish: common,
@@ -81,15 +82,13 @@ const HUGGING_FACE: Names = Names {
 
 const HUGGING_FACE_ROPE: Names = Names {
     embed: "embeddings.word_embeddings",
-    q: "layers.{}.self_attn.q_proj",
-    k: "layers.{}.self_attn.k_proj",
-    v: "layers.{}.self_attn.v_proj",
-    o: "layers.{}.self_attn.o_proj",
-    post_attn_norm: "layers.{}.post_attention_layernorm",
-    gate: "layers.{}.mlp.gate_proj",
-    up: "layers.{}.mlp.up_proj",
-    down: "layers.{}.mlp.down_proj",
-    post_ffn_norm: "layers.{}.post_mlp_layernorm",
+    qkv: "encoder.layers.{}.attn.Wqkv",
+    o: "encoder.layers.{}.attn.out_proj",
+    post_attn_norm: "encoder.layers.{}.norm1",
+    gate: "encoder.layers.{}.mlp.fc12",
+    up: "encoder.layers.{}.mlp.fc11",
+    down: "encoder.layers.{}.mlp.fc2",
+    post_ffn_norm: "encoder.layers.{}.norm2",
     ..names::HUGGING_FACE
 };
 
@@ -103,7 +102,10 @@ fn learned(spec: &mut ModelSpec, keys: &Keys<'_>, first: u32) -> Result<(), Erro
     };
     let count = spec.context.checked_sub(first).filter(|count| *count > 0);
     let count = count.ok_or_else(|| {
-        keys.error(&key, format!("is {}; the first position is {first}", spec.context))
+        keys.error(
+            &key,
+            format!("is {}; the first position is {first}", spec.context),
+        )
     })?;
     spec.context = count;
     if let Some(encoder) = &mut spec.encoder {

@@ -46,7 +46,10 @@ fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
         });
         return Ok(each.collect());
     }
-    let every = keys.name("attention.sliding_window_pattern", "global_attn_every_n_layers");
+    let every = keys.name(
+        "attention.sliding_window_pattern",
+        "global_attn_every_n_layers",
+    );
     let every = keys.size(&every, Some(3), layers.max(3))?;
     let each = |layer: u32| match layer.is_multiple_of(every) {
         true => 0,

@@ -1,8 +1,8 @@
 //! The parts of the forward pass that only encoders have.
 
 use super::{Emitter, at};
-use crate::encoder::Encoder;
 use crate::LayerRope;
+use crate::encoder::Encoder;
 use crate::weights::Layer;
 use welte_table::{BufferRef, NO_WEIGHT, Op, params as p};
 
@@ -47,9 +47,7 @@ impl Emitter<'_> {
         let kind = spec.layer_ropes.get(index).copied();
         let rope = match (kind, &spec.local_rope) {
             (Some(LayerRope::None), _) => None,
-            (Some(LayerRope::Local), Some(rope)) => {
-                Some((rope, self.weights.local_rope_constants))
-            }
+            (Some(LayerRope::Local), Some(rope)) => Some((rope, self.weights.local_rope_constants)),
             _ => Some((&spec.rope, self.weights.rope_constants)),
         };
         if let Some((rope, constants)) = rope {

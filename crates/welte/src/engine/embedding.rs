@@ -94,15 +94,16 @@ impl Engine {
             let origin = self.model.origin().to_string();
             return Err(Error::NoEmbeddings { origin });
         }
-        let mut embedding = self.values(tokens, deadline)?;
+        let mut embedding = self.values(tokens, None, deadline)?;
         embedding.normalise = true;
         Ok(embedding)
     }
 
-    /// Begins to compute what the embed pass yields for a text.
+    /// Begins to compute what the embed pass yields for a text, or for two of which the second one begins at `second`.
     pub(crate) fn values(
         &self,
         tokens: Vec<u32>,
+        second: Option<usize>,
         deadline: Option<Instant>,
     ) -> Result<Embedding, Error> {
         let size = self.model.embed_width().unwrap_or(0);
@@ -113,6 +114,9 @@ impl Engine {
         let out = |most| Channel::new(most, Arc::default()).with_vector(size);
         let mut sequence = Sequence::new(&self.model, &request, out)?;
         sequence.embeds = true;
+        if let Some(second) = second.filter(|_| self.model.inner.segments > 1) {
+            sequence.second = (second, self.model.context() as u32);
+        }
         let out = sequence.out.clone();
         self.handle.shared.push(sequence)?;
         Ok(Embedding {

@@ -59,10 +59,11 @@ impl Scheduler {
                 true if rest.len() > left => continue,
                 _ => rest.len().min(left),
             };
-            let rows = rest[..count].iter().zip(sequence.computed as u32..);
+            let rows = rest[..count].iter().zip(sequence.computed..);
+            let (second, skipped) = sequence.second;
             self.rows.extend(rows.map(|(&token, position)| Row {
                 token,
-                position,
+                position: position as u32 + if position < second { 0 } else { skipped },
                 slot: sequence.slot,
             }));
             if count > 0 && count == rest.len() {
