@@ -523,6 +523,9 @@ pub(crate) struct ServeArgs {
     /// billing, times or ids (repeatable, or separated by commas)
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) drop_changing: Vec<Changing>,
+    /// Score pairs of texts at /v1/rerank, in place of embeddings, with models whose files do not say that they are rerankers
+    #[arg(long, visible_alias = "rerank")]
+    pub(crate) reranking: bool,
     /// Seconds that an answer may take, waiting included (0: no limit)
     #[arg(long, default_value_t = 600, value_name = "S")]
     pub(crate) timeout: u64,

@@ -95,6 +95,18 @@ fn gguf(keys: &Keys<'_>) -> Result<VectorSettings, Error> {
     })
 }
 
+/// True if the model was saved with a classifier.
+fn classifies(keys: &Keys<'_>) -> bool {
+    let classifies = |name: &Value| match name {
+        Value::String(name) => name.ends_with("ForSequenceClassification"),
+        _ => false,
+    };
+    match keys.value("architectures") {
+        Some(Value::Array(names)) => names.iter().any(classifies),
+        _ => false,
+    }
+}
+
 fn sentence_transformers(keys: &Keys<'_>) -> Result<VectorSettings, Error> {
     let key = |name: &str| format!("sentence_transformers.{name}");
     if let Some(module) = keys.text(&key("module"))? {
@@ -119,7 +131,7 @@ fn sentence_transformers(keys: &Keys<'_>) -> Result<VectorSettings, Error> {
     let modules = keys.value(&key("dense")).is_some();
     Ok(VectorSettings {
         pooling,
-        scores: false,
+        scores: classifies(keys),
         normalise: !modules || keys.bool(&key("normalize"))?.unwrap_or(false),
         prompts: prompts.collect(),
         default_prompt: keys.text(&key("default_prompt_name"))?.map(str::to_string),

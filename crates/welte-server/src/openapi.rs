@@ -403,6 +403,27 @@ const OLLAMA_GENERATE: &[Field] = &[
     ("context", "integer[]", "none"),
 ];
 
+const RERANK: &[Field] = &[
+    (
+        "model",
+        "string",
+        "the model's name; without it, the default model",
+    ),
+    ("query", "!string", ""),
+    (
+        "documents",
+        "!any[]",
+        "texts, or objects whose field `text` is one",
+    ),
+    ("top_n", "integer", "return the best documents only"),
+    ("return_documents", "boolean", ""),
+    (
+        "instruction",
+        "string",
+        "what makes a document relevant, for models that take an instruction",
+    ),
+];
+
 const OLLAMA_EMBED: &[Field] = &[
     ("model", "!string", "the model's name"),
     ("input", "!string|string[]", "the texts"),
@@ -603,6 +624,14 @@ const ENDPOINTS: &[Endpoint] = &[
             "Vectors of texts",
             &[EMBEDDINGS],
         )
+    },
+    Endpoint {
+        answer: &[("results", "object[]", ""), ("usage", "object", "")],
+        ..post("/v1/rerank", "llama.cpp", "Order documents", &[RERANK])
+    },
+    Endpoint {
+        answer: &[("results", "object[]", ""), ("usage", "object", "")],
+        ..post("/rerank", "llama.cpp", "Order documents", &[RERANK])
     },
     Endpoint {
         answer: &[("data", "object[]", "")],

@@ -276,8 +276,11 @@ impl Model {
     ) -> Result<Model, Error> {
         let start = Instant::now();
         let side = text::TextSide::of(checkpoint.as_ref())?;
+        let scores = options.scores
+            || options.embeddings && welte_models::vector_settings(checkpoint.as_ref())?.scores;
         let options = &LoadOptions {
-            score_tokens: match options.scores {
+            scores,
+            score_tokens: match scores {
                 true => rerank::score_tokens(side.tokenizer.as_ref()),
                 false => None,
             },
