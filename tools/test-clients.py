@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the official clients against `welte serve` with the bundled model.
 
-    pip install openai anthropic ollama && npm install openai
+    pip install openai anthropic ollama schemathesis && npm install openai
     cargo build --release
     NODE_PATH=node_modules tools/test-clients.py target/release/welte
 
@@ -15,6 +15,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 QUESTION = [{"role": "user", "content": "Tell me a story about a fox."}]
 KEY = "test-key"
@@ -115,6 +116,10 @@ def test_anthropic(url):
         final = stream.get_final_message()
     check(streamed == whole.content[0].text, f"streamed {streamed!r} in place of {whole.content[0].text!r}")
     check(final.usage.output_tokens == whole.usage.output_tokens, "usage differs")
+    schema = {"type": "object", "properties": {"fox": {"type": "boolean"}}, "required": ["fox"], "additionalProperties": False}
+    form = {"temperature": 0, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    formed = client.messages.create(**{**ask, "extra_body": form}).content[0].text
+    check(json.loads(formed)["fox"] in (True, False), f"the answer is {formed}")
     count = client.messages.count_tokens(model="demo", messages=QUESTION).input_tokens
     check(count > 5, f"{count} tokens were counted")
     try:
@@ -154,7 +159,23 @@ def test_npm(url):
     subprocess.run(["node", script, url, KEY], check=True)
 
 
-TESTS = {"openai": test_openai, "anthropic": test_anthropic, "ollama": test_ollama, "npm": test_npm}
+def test_schemathesis(url):
+    """Bodies that schemathesis derives from /openapi.json, for 60 seconds: no 5xx, and answers of the form that it promises."""
+    program = pathlib.Path(sys.executable).with_name("schemathesis")
+    checks = "not_a_server_error,content_type_conformance,response_schema_conformance"
+    command = [program, "run", url + "/openapi.json", "-H", f"authorization: Bearer {KEY}", "--checks", checks,
+               "--phases", "coverage,fuzzing", "--max-time", "60", "--max-examples", "30", "--request-timeout", "60",
+               "--suppress-health-check", "all", "--warnings", "off", "--continue-on-failure"]
+    # These two change the hub's cache of this machine.
+    for path in ["/api/pull", "/api/delete"]:
+        command += ["--exclude-path", path]
+    # It writes a cache into its folder.
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(command, check=True, cwd=folder)
+
+
+TESTS = {"openai": test_openai, "anthropic": test_anthropic, "ollama": test_ollama, "npm": test_npm,
+         "schemathesis": test_schemathesis}
 
 
 def main():
@@ -162,7 +183,7 @@ def main():
     parser.add_argument("welte", help="the binary")
     parser.add_argument("--only", choices=TESTS, action="append")
     args = parser.parse_args()
-    command = [args.welte, "serve", "-m", "models/demo.gguf", "--port", "0", "--api-key", KEY]
+    command = [args.welte, "serve", "-m", "models/demo.gguf", "--port", "0", "--api-key", KEY, "--timeout", "30"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         url = None

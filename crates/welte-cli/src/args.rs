@@ -503,6 +503,9 @@ pub(crate) struct ServeArgs {
     /// Positions in the caches, shared by all requests (0: enough for all of them)
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) cache_positions: u32,
+    /// States kept of earlier requests, to go on from their prefixes; only for models with recurrent state
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub(crate) checkpoints: u32,
     /// Requests that may wait; further ones are refused
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) queue: u32,

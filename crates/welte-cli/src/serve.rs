@@ -26,6 +26,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     load.slots = args.parallel;
     (load.embeddings, load.scores) = (!args.reranking, args.reranking);
     load.cache_positions = args.cache_positions;
+    load.checkpoints = args.checkpoints;
     load.prefix_store = args.prefix.prefix_cache.is_some();
     let (catalog, first) = catalog::of(args, &load)?;
     if let Some(model) = &first {

@@ -15,7 +15,7 @@ use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
-    Profile, SlotState, is_token,
+    Profile, SKIPPED, SlotState, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -299,7 +299,7 @@ impl Context for CpuContext {
         let vocab = program.vocab as usize;
         for (nth, pick) in picks.iter().enumerate() {
             if Pick::is_skipped(picks, tokens, nth) {
-                tokens[nth] = Pick::SKIPPED;
+                tokens[nth] = SKIPPED;
                 continue;
             }
             let (row, slot) = (pick.output as usize, pick.slot as usize);

@@ -8,6 +8,7 @@ use crate::ops::basic::{
 use crate::ops::encode_attention::EncodeAttention;
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::gated_delta::GatedDelta;
+use crate::ops::mamba2::Mamba2;
 use crate::ops::matmul::{Matmul, Prepare};
 use crate::ops::output_rows::{Pool, SelectRows};
 use crate::ops::positions::AddPosition;
@@ -57,6 +58,7 @@ pub(crate) enum Phase {
     AddPosition(AddPosition),
     ShortConv(ShortConv),
     GatedDelta(GatedDelta),
+    Mamba2(Mamba2),
     ActMul(ActMul),
     Gate(Gate),
     Add(Add),
@@ -125,6 +127,7 @@ impl Phase {
             Phase::EncodeAttention(p) => p.items(rows),
             Phase::ShortConv(p) => p.chunks(),
             Phase::GatedDelta(p) => p.chunks(),
+            Phase::Mamba2(p) => p.chunks(),
             Phase::ExpertsMatmul(p) => p.chunks(rows),
             Phase::Group(..) => 1,
             Phase::Scan(p) => p.chunks(state, rows),
@@ -157,6 +160,7 @@ impl Phase {
                 Phase::AddPosition(p) => some.for_each(|row| p.run(state, row)),
                 Phase::ShortConv(p) => p.run(state, rows, chunk),
                 Phase::GatedDelta(p) => p.run(state, rows, chunk),
+                Phase::Mamba2(p) => p.run(state, rows, chunk),
                 Phase::ActMul(p) => some.for_each(|row| p.run(row)),
                 Phase::Gate(p) => some.for_each(|row| p.run(row)),
                 Phase::Add(p) => some.for_each(|row| p.run(row)),

@@ -1,11 +1,5 @@
-// The gated delta rule. A block takes 32 columns of one value head's state, for all rows of one slot. It keeps them in registers
-// from row to row, so a row's bits do not depend on the number of rows.
-#include "common.cuh"
-
-constexpr u32 THREADS = 128;
-constexpr u32 PARTS = 4; // threads that share a column; each has every fourth element of the key
-constexpr u32 EACH = (KEY_DIM + PARTS - 1) / PARTS;
-constexpr u32 COLUMNS = THREADS / PARTS;
+// The gated delta rule (state.cuh: how the work is cut).
+#include "state.cuh"
 
 struct DeltaArgs {
     const Step *step;
@@ -27,12 +21,6 @@ struct DeltaArgs {
     u32 y_stride;
 };
 
-// The sum over the threads that share a column.
-__device__ __forceinline__ float column_sum(float v) {
-    v += __shfl_xor_sync(~0u, v, 1);
-    return v + __shfl_xor_sync(~0u, v, 2);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_constant__ DeltaArgs a) {
     __shared__ float key[KEY_DIM], query[KEY_DIM], sums[2][THREADS / 32];
     grid_release();
@@ -50,11 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_c
         // The state before position 0 is zero, whatever the page holds.
         bool zero = row.position == 0;
         if (zero || !held) {
-#pragma unroll
-            for (u32 i = 0; i < EACH; ++i) {
-                u32 k = i * PARTS + part;
-                s[i] = own && !zero && k < KEY_DIM ? state[(u64)k * a.value_dim] : 0.0f;
-            }
+            load_column(s, state, a.value_dim, part, own && !zero);
             held = true;
         }
         const float *x = a.x + (u64)r * a.x_stride, *q = x + (u64)key_head * KEY_DIM, *k = q + (u64)a.key_heads * KEY_DIM;
@@ -78,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_c
         __syncthreads();
         const float *gates = a.gates + (u64)r * a.gates_stride;
         float dt = gates[a.heads + head] + a.dt_bias[head];
-        float kept = expf(a.decay[head] * (fmaxf(dt, 0.0f) + log1pf(expf(-fabsf(dt)))));
+        float kept = expf(a.decay[head] * softplus(dt));
         float rate = 1.0f / (1.0f + expf(-gates[head]));
         float value = own ? x[2 * (u64)a.key_heads * KEY_DIM + (u64)head * a.value_dim + column] : 0.0f;
         float recalled = 0, answer = 0;
@@ -100,10 +84,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated_delta(const __grid_c
         answer = column_sum(answer);
         if (own && part == 0) a.y[(u64)r * a.y_stride + (u64)head * a.value_dim + column] = answer;
     }
-    if (!own || !held) return;
-#pragma unroll
-    for (u32 i = 0; i < EACH; ++i) {
-        u32 k = i * PARTS + part;
-        if (k < KEY_DIM) state[(u64)k * a.value_dim] = s[i];
-    }
+    if (own && held) store_column(s, state, a.value_dim, part);
 }

@@ -69,7 +69,7 @@ struct SampleArgs {
     u32 *tokens;
     u64 *mailbox;
     const u32 *cancel;
-    const u32 *masks; // in the host's memory: per slot the position for which the mask is valid, and from word 4 on a bit per token
+    const u32 *masks; // in the host's memory: `MASK_DEPTH` per slot, each with its position and from word 4 on a bit per token
     const u32 *fault; // not null: where a kernel says that the logits are invalid
     u64 sampler_bytes; // from one slot's sampler to the next
     u32 n;
@@ -78,7 +78,7 @@ struct SampleArgs {
     u32 shift; // fraction bits of a probability; a sum of n fits 62 bits
     u32 row;   // of the step: the launch's first
     u32 stride; // from one row's logits to the next
-    u32 mask_stride; // words from one slot's mask to the next
+    u32 mask_stride; // words from one mask to the next
     u32 patience_us; // for a mask
 };
 
@@ -222,11 +222,12 @@ __device__ void adjust(const Sampler &s, const Sampler *sampler, float *values, 
 // In place of a token (`welte_device::NO_TOKEN`, `NO_MASK`).
 #define NO_TOKEN 0xffffffffu
 #define NO_MASK 0xfffffffeu
+// Masks of a slot (`welte_device::MaskBoard::DEPTH`).
+#define MASK_DEPTH 8
 
-// Waits for the mask of the row's next position. False if it does not come in time, or if the host ends the chain.
-__device__ bool await_mask(const SampleArgs &a, Scratch &sh, const u32 *mask) {
+// Waits for the mask of a position. False if it does not come in time, or if the host ends the chain.
+__device__ bool await_mask(const SampleArgs &a, Scratch &sh, const u32 *mask, u32 position) {
     if (threadIdx.x == 0) {
-        u32 position = a.step->rows[a.row].position + 1;
         u64 patience = (u64)a.patience_us * 1000, begun = 0;
         bool came = true;
         while (load_system(mask) != position) {
@@ -247,8 +248,10 @@ __device__ bool await_mask(const SampleArgs &a, Scratch &sh, const u32 *mask) {
 
 // Gives the tokens of the block's slice that the mask does not allow minus infinity. A slice begins at a multiple of 4.
 __device__ void apply_mask(const SampleArgs &a, Scratch &sh, float *values, u32 from, u32 count) {
-    const u32 *mask = a.masks + (u64)a.step->rows[a.row].slot * a.mask_stride;
-    bool came = await_mask(a, sh, mask);
+    const auto &row = a.step->rows[a.row];
+    u32 position = row.position + 1;
+    const u32 *mask = a.masks + ((u64)row.slot * MASK_DEPTH + position % MASK_DEPTH) * a.mask_stride;
+    bool came = await_mask(a, sh, mask, position);
     for (u32 i = threadIdx.x; i < count; i += THREADS) {
         u32 token = from + i;
         if (!came || !(load_system(mask + 4 + token / 32) >> token % 32 & 1)) values[i] = -__int_as_float(0x7f800000);

@@ -85,6 +85,8 @@ pub struct CudaContext {
     serial: u32,
     /// Pass and number of output rows of the last step.
     last: (usize, usize),
+    /// They are in device memory only.
+    stays: bool,
     replay: Replay,
     profile: Option<Vec<Profile>>,
     last_step: Timeline,
@@ -202,6 +204,7 @@ impl CudaContext {
             picked: Vec::with_capacity(decode_rows),
             serial: 0,
             last: (DECODE, 0),
+            stays: false,
             replay: Replay::Launches,
             profile: None,
             last_step: Timeline::default(),
@@ -308,6 +311,7 @@ impl CudaContext {
             self.clear_rows_fault()?;
         }
         self.last = (pass, count);
+        self.stays = false;
         let ready = &self.passes[pass];
         let (source, values) = (ready.result, count * ready.width as usize);
         loop {

@@ -11,7 +11,9 @@ use std::time::Instant;
 use welte_cuda::CudaContext;
 use welte_device::conformance::made::{Made, Numbers};
 use welte_device::conformance::{model, program};
-use welte_device::{ChainStart, Context, Control, Pick, Progress, Replay, ReplayTools, SlotState};
+use welte_device::{
+    ChainStart, Context, Control, NO_MASK, Pick, Progress, Replay, ReplayTools, SlotState,
+};
 use welte_table::*;
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -342,6 +344,68 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A mask of about half of the tokens, another one for each position.
+fn mask(position: u32, vocab: u32) -> Vec<u32> {
+    let mut n = Numbers(u64::from(position) + 100);
+    (0..vocab.div_ceil(32)).map(|_| n.next() as u32).collect()
+}
+
+/// Masks are written while the kernel computes. The last one never comes, and the chain ends.
+#[test]
+#[ignore = "needs a GPU"]
+fn tokens_are_chosen_within_their_masks() {
+    if !gpu() {
+        return;
+    }
+    let config = config(13);
+    let (program, checkpoint) = make(&config);
+    let allows = |position: u32, token: u32| {
+        let words = mask(position, config.vocab);
+        words[token as usize / 32] >> (token % 32) & 1 == 1
+    };
+    let count = long(80);
+    let mut context = load(&program, &checkpoint);
+    let masks = context.masks();
+    for sampling in samplings() {
+        let state = SlotState {
+            sampling,
+            masked: true,
+            ..SlotState::default()
+        };
+        context.set_slot(1, &state).unwrap();
+        let allow = |position: u32| masks.allow(1, position, &mask(position, config.vocab));
+        allow(1);
+        let mut go_on = |tokens: &[u32]| {
+            if tokens.len() < count {
+                allow(tokens.len() as u32 + 1);
+            }
+            true
+        };
+        let row = start(3, 1);
+        let control = Control::default();
+        let tokens = chain_while(&mut context, row, count + 9, &control, &mut go_on);
+        assert_eq!(replaying(&context), (Replay::Persistent, None));
+        assert_eq!((tokens.len(), tokens[count]), (count + 1, NO_MASK));
+        for (position, token) in (1..).zip(&tokens[..count]) {
+            assert!(allows(position, *token), "{token} at {position}");
+        }
+        // The step may be repeated, and the best allowed token wins.
+        let at = Row {
+            token: tokens[count - 1],
+            position: count as u32,
+            slot: 1,
+        };
+        allow(at.position + 1);
+        let token = chain_of(&mut context, at, 1)[0];
+        if sampling == Sampling::default() {
+            let all = logits(&mut context);
+            let allowed = (0..config.vocab).filter(|token| allows(at.position + 1, *token));
+            let best = allowed.max_by(|a, b| all[*a as usize].total_cmp(&all[*b as usize]));
+            assert_eq!(Some(token), best);
+        }
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub use error::Error;
 pub use host::{HostScratch, HostSlot, argmax};
 pub use id::{DeviceId, DeviceInfo};
 pub use logprobs::{LogprobQuery, Logprobs};
-pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, is_token};
+pub use mask::{MaskBoard, MaskMemory, NO_MASK, NO_TOKEN, SKIPPED, is_token};
 pub use noise::{chance, noise};
 pub use options::{DeviceOptions, Replay, Replaying};
 pub use plan::{Plan, Progress};
@@ -123,7 +123,7 @@ pub trait Context: Send {
     /// is then empty); of other passes those of the rows that `outputs` names in ascending order, which may be none.
     fn step(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) -> Result<&[f32], Error>;
 
-    /// Sets a slot's sampling state and takes its mask away. Longer lists than [`SlotState::MOST_BIASES`] and [`SlotState::MOST_ENDS`] are
+    /// Sets a slot's sampling state and takes its masks away. Longer lists than [`SlotState::MOST_BIASES`] and [`SlotState::MOST_ENDS`] are
     /// refused, so that nothing is allocated. Tokens that [`Context::sample`] and [`Context::chain`] choose join its history.
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error>;
 
@@ -132,11 +132,11 @@ pub trait Context: Send {
 
     /// Chooses tokens from the logits of the last step, in the order of `picks`. A slot's mask may leave it without a token: then
     /// it gets [`NO_TOKEN`] or [`NO_MASK`], which does not join its history. A pick that is skipped ([`Pick::draft`]) gets
-    /// [`Pick::SKIPPED`] and leaves no trace.
+    /// [`SKIPPED`] and leaves no trace.
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), Error>;
 
-    /// [`Context::step`], then [`Context::sample`]. A device may leave the output rows in its own memory, so nothing else
-    /// can be asked of them.
+    /// [`Context::step`], then [`Context::sample`]. A device may leave the output rows in its own memory, so only
+    /// [`Context::logprobs`] can be asked of them.
     fn step_and_sample(
         &mut self,
         pass: usize,

@@ -1,6 +1,5 @@
 //! Masks: which tokens a slot may choose next. Another thread writes them while the device computes.
 
-use crate::Pick;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -8,20 +7,24 @@ use std::time::{Duration, Instant};
 pub const NO_TOKEN: u32 = u32::MAX;
 /// In place of a token: the mask of this position did not come in time. The step may be repeated.
 pub const NO_MASK: u32 = u32::MAX - 1;
+/// In place of a token: a guess before it was wrong, so the pick was skipped ([`Pick::draft`](crate::Pick::draft)).
+pub const SKIPPED: u32 = u32::MAX - 2;
 
-/// True for a token, false for [`NO_TOKEN`], [`NO_MASK`] and [`Pick::SKIPPED`].
+/// True for a token, false for [`NO_TOKEN`], [`NO_MASK`] and [`SKIPPED`].
 pub fn is_token(token: u32) -> bool {
-    token < Pick::SKIPPED
+    token < SKIPPED
 }
 
 /// The memory of a [`MaskBoard`]. A device may own it, so that its kernels can read masks where they are written.
 pub type MaskMemory = Box<dyn AsRef<[AtomicU32]> + Send + Sync>;
 
-/// The masks of a context, one per slot. A mask is valid for one position; whoever chooses the token of that position waits
-/// for it, at most [`MaskBoard::PATIENCE`].
+/// The masks of a context. A mask is valid for one position of a slot; whoever chooses the token of that position waits for
+/// it, at most [`MaskBoard::PATIENCE`]. A slot has masks for [`MaskBoard::DEPTH`] consecutive positions at a time, so that
+/// guesses can be verified.
 ///
-/// Each slot has [`MaskBoard::stride`] words: the position, then, from word [`MaskBoard::HEAD`] on, a bit per token, lowest
-/// first. The words of the mask are written before its position.
+/// A mask has [`MaskBoard::stride`] words: its position, then, from word [`MaskBoard::HEAD`] on, a bit per token, lowest
+/// first. The words of the mask are written before its position. Mask `position % DEPTH` of the slot's masks is the one of
+/// a position.
 pub struct MaskBoard {
     memory: MaskMemory,
     slots: usize,
@@ -38,19 +41,21 @@ impl std::fmt::Debug for MaskBoard {
 const NOWHERE: u32 = u32::MAX;
 
 impl MaskBoard {
-    /// Words before a slot's mask.
+    /// Words before the bits of a mask.
     pub const HEAD: usize = 4;
+    /// Masks of a slot.
+    pub const DEPTH: usize = 8;
     /// How long a choice waits for its mask.
     pub const PATIENCE: Duration = Duration::from_millis(20);
 
-    /// Words of a slot.
+    /// Words of a mask and its position.
     pub fn stride(vocab: usize) -> usize {
         MaskBoard::HEAD + vocab.div_ceil(32).next_multiple_of(4)
     }
 
     /// Words of all slots.
     pub fn words(slots: usize, vocab: usize) -> usize {
-        slots * MaskBoard::stride(vocab)
+        slots * MaskBoard::DEPTH * MaskBoard::stride(vocab)
     }
 
     /// A board in the host's memory.
@@ -77,33 +82,54 @@ impl MaskBoard {
         self.vocab.div_ceil(32)
     }
 
-    fn slot(&self, slot: u32) -> &[AtomicU32] {
+    /// The masks of a slot.
+    fn slot(&self, slot: u32) -> std::slice::ChunksExact<'_, AtomicU32> {
         let stride = MaskBoard::stride(self.vocab);
-        &(*self.memory).as_ref()[slot as usize * stride..][..stride]
+        let words = stride * MaskBoard::DEPTH;
+        (&(*self.memory).as_ref()[slot as usize * words..][..words]).chunks_exact(stride)
+    }
+
+    /// The words of the mask of a position.
+    fn place(&self, slot: u32, position: u32) -> &[AtomicU32] {
+        let nth = position as usize % MaskBoard::DEPTH;
+        let mut masks = self.slot(slot);
+        masks.nth(nth).unwrap_or_default()
     }
 
     /// Allows the tokens whose bits are set as the token at a position of a slot. The mask may be shorter than the
-    /// vocabulary; further tokens are not allowed then. A slot's next mask may be written as soon as the token of its last one
-    /// has been chosen.
+    /// vocabulary; further tokens are not allowed then. It replaces the slot's mask of [`MaskBoard::DEPTH`] positions before,
+    /// whose token must have been chosen.
     pub fn allow(&self, slot: u32, position: u32, mask: &[u32]) {
-        let words = self.slot(slot);
+        let mask = mask.iter().copied().chain(std::iter::repeat(0));
+        self.write(slot, position, mask);
+    }
+
+    /// As [`MaskBoard::allow`], for a single token.
+    pub fn allow_only(&self, slot: u32, position: u32, token: u32) {
+        let of_token = |word: u32| u32::from(word == token / 32) << (token % 32);
+        self.write(slot, position, (0..).map(of_token));
+    }
+
+    fn write(&self, slot: u32, position: u32, mask: impl Iterator<Item = u32>) {
+        let words = self.place(slot, position);
         words[0].store(NOWHERE, Ordering::Relaxed);
         fence(Ordering::Release);
-        let mask = mask.iter().copied().chain(std::iter::repeat(0));
         for (word, bits) in words[MaskBoard::HEAD..].iter().zip(mask) {
             word.store(bits, Ordering::Relaxed);
         }
         words[0].store(position, Ordering::Release);
     }
 
-    /// Takes a slot's mask away.
+    /// Takes a slot's masks away.
     pub fn clear(&self, slot: u32) {
-        self.slot(slot)[0].store(NOWHERE, Ordering::Release);
+        for words in self.slot(slot) {
+            words[0].store(NOWHERE, Ordering::Release);
+        }
     }
 
     /// Waits for the mask of a position. `None` if it does not come in time. For devices.
     pub fn wait(&self, slot: u32, position: u32) -> Option<&[AtomicU32]> {
-        let words = self.slot(slot);
+        let words = self.place(slot, position);
         let mut begun = None;
         while words[0].load(Ordering::Acquire) != position {
             let now = Instant::now();

@@ -1,5 +1,6 @@
 //! Slots: what a caller sets, and what chains take and emit.
 
+use crate::SKIPPED;
 use std::sync::atomic::{AtomicBool, Ordering};
 use welte_table::Sampling;
 
@@ -44,15 +45,12 @@ pub struct Pick {
 }
 
 impl Pick {
-    /// The token of a pick that was skipped.
-    pub const SKIPPED: u32 = u32::MAX - 2;
-
     /// True if pick `nth` is skipped. `tokens` are those of the picks before it.
     pub fn is_skipped(picks: &[Pick], tokens: &[u32], nth: usize) -> bool {
         let earlier = picks[..nth].iter().zip(&tokens[..nth]).rev();
         let mut earlier = earlier.filter(|(pick, _)| pick.slot == picks[nth].slot);
         let rejected = |(pick, token): (&Pick, &u32)| {
-            *token == Pick::SKIPPED || pick.draft.is_some_and(|draft| draft != *token)
+            *token == SKIPPED || pick.draft.is_some_and(|draft| draft != *token)
         };
         earlier.next().is_some_and(rejected)
     }

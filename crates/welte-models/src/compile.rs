@@ -4,7 +4,7 @@ use crate::arch::{Architecture, unsupported};
 use crate::emit::{Emitter, LayerCache, Places, Set};
 use crate::encoder;
 use crate::weights::{Weights, collect};
-use crate::{Error, ModelSpec, NormKind, Pooling};
+use crate::{Error, LayerKind, ModelSpec, NormKind, Pooling};
 use welte_formats::Checkpoint;
 use welte_table::{
     BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
@@ -21,6 +21,8 @@ pub struct CompileOptions {
     pub page: u32,
     /// Pages of each attention cache. 0: enough for the whole context of every slot.
     pub pages: u32,
+    /// States of sequences that are kept beside those of the slots, to go on from there. Unused without recurrent state.
+    pub checkpoints: u32,
     /// `F16` or `Q8_0`.
     pub kv_format: Format,
     /// The most rows of a decode step.
@@ -46,6 +48,7 @@ impl Default for CompileOptions {
             slots: 1,
             page: 64,
             pages: 0,
+            checkpoints: 8,
             kv_format: Format::F16,
             decode_rows: 16,
             prompt_rows: 512,
@@ -167,7 +170,8 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     }
 }
 
-/// One cache for all layers with the same head count, head size and window, and each layer's place in its cache.
+/// One cache for all attention layers with the same head count, head size and window, one for the inputs of all
+/// convolutions, one for all states, and each layer's place in its caches.
 fn caches(
     spec: &ModelSpec,
     options: &CompileOptions,
@@ -177,6 +181,10 @@ fn caches(
     let mut counts: Vec<u32> = Vec::new();
     let mut places = Vec::with_capacity(spec.layers as usize);
     for layer in 0..spec.layers {
+        if spec.kind(layer) != LayerKind::Attention {
+            places.push(None);
+            continue;
+        }
         let window = spec.windows.get(layer as usize).copied().unwrap_or(0);
         let shape = (spec.kv_heads, spec.head_dim, window);
         let cache = shapes.iter().position(|s| *s == shape).unwrap_or_else(|| {
@@ -184,7 +192,7 @@ fn caches(
             counts.push(0);
             shapes.len() - 1
         });
-        places.push((cache, counts[cache]));
+        places.push(Some((cache, counts[cache])));
         counts[cache] += 1;
     }
     let too_large = |option, problem: String| Error::Option { option, problem };
@@ -221,15 +229,79 @@ fn caches(
         cache.buffer = buffers.add(&cache.name, Class::Cache, bytes).buffer;
         caches.push(cache);
     }
-    let place = |(cache, layer): (usize, u32)| LayerCache {
-        buffer: BufferRef {
-            buffer: caches[cache].buffer,
-            offset: 0,
-        },
-        layer,
+    let mut layer_caches: Vec<Option<LayerCache>> = Vec::new();
+    for place in places {
+        layer_caches.push(place.map(|(cache, layer)| LayerCache {
+            buffer: BufferRef {
+                buffer: caches[cache].buffer,
+                offset: 0,
+            },
+            layer,
+            state: BufferRef::NONE,
+        }));
+    }
+    let delta = spec
+        .delta
+        .map(|d| ((d.taps - 1) * d.channels(), d.values() * d.key_dim));
+    let conv = (spec.conv_taps > 1).then(|| ((spec.conv_taps - 1) * spec.dim, 0));
+    let mamba = spec
+        .mamba
+        .map(|m| ((m.taps - 1) * m.channels(), m.values() * m.key_dim));
+    let kinds = [
+        (LayerKind::Delta, delta),
+        (LayerKind::Conv, conv),
+        (LayerKind::Mamba, mamba),
+    ];
+    for (kind, floats) in kinds {
+        let layers = (0..spec.layers).filter(|layer| spec.kind(*layer) == kind);
+        let count = layers.clone().count() as u32;
+        let Some((convolution, state)) = floats.filter(|_| count > 0) else {
+            continue;
+        };
+        let mut add = |name: &str, floats: u32| match floats {
+            0 => Ok(BufferRef::NONE),
+            floats => {
+                let layers = count;
+                let kind = CacheKind::Recurrent { layers, floats };
+                let cache = recurrent_cache(name, kind, options, buffers)?;
+                let buffer = cache.buffer;
+                caches.push(cache);
+                Ok(BufferRef { buffer, offset: 0 })
+            }
+        };
+        let (buffer, state) = (add("convolution", convolution)?, add("state", state)?);
+        for (number, layer) in (0..).zip(layers) {
+            layer_caches[layer as usize] = Some(LayerCache {
+                buffer,
+                layer: number,
+                state,
+            });
+        }
+    }
+    Ok((caches, layer_caches.into_iter().flatten().collect()))
+}
+
+/// A cache of recurrent state: a page for each slot and for each checkpoint.
+fn recurrent_cache(
+    name: &str,
+    kind: CacheKind,
+    options: &CompileOptions,
+    buffers: &mut Buffers,
+) -> Result<CacheSpec, Error> {
+    let too_large = || Error::Option {
+        option: "checkpoints",
+        problem: "makes the cache too large".into(),
     };
-    let layer_caches = places.into_iter().map(place).collect();
-    Ok((caches, layer_caches))
+    let pages = options.slots.checked_add(options.checkpoints);
+    let mut cache = CacheSpec {
+        name: name.to_string(),
+        buffer: 0,
+        pages: pages.ok_or_else(too_large)?,
+        kind,
+    };
+    let bytes = cache.bytes(options.page).ok_or_else(too_large)?;
+    cache.buffer = buffers.add(name, Class::Cache, bytes).buffer;
+    Ok(cache)
 }
 
 #[derive(Default)]
@@ -276,14 +348,16 @@ impl Buffers {
             || spec.parallel
             || spec.norm != NormKind::Rms
             || spec.residual_scale != 1.0;
+        let shared = spec.experts.and_then(|e| e.shared);
         Set {
             x: add("x", spec.dim),
-            qkv: add("qkv", (spec.heads + 2 * spec.kv_heads) * spec.head_dim),
-            attn: add("attn", spec.heads * spec.head_dim),
+            qkv: add("qkv", spec.projected_width()),
+            attn: add("attn", spec.mixed_width()),
             h: add(
                 "h",
                 spec.experts
-                    .map_or(spec.ffn, |e| spec.ffn.max(e.used * e.ffn)),
+                    .map_or(spec.ffn, |e| spec.ffn.max(e.used * e.ffn))
+                    .max(shared.map_or(0, |s| s.ffn)),
             ),
             router: spec.experts.map(|e| add("router", e.count)),
             choice: spec.experts.map(|e| add("choice", 2 * e.used)),
@@ -292,7 +366,13 @@ impl Buffers {
                 .layers
                 .iter()
                 .any(open)
-                .then(|| add("gate_up", 2 * spec.ffn)),
+                .then_some(spec.ffn)
+                .max(shared.map(|s| s.ffn))
+                .map(|ffn| add("gate_up", 2 * ffn)),
+            shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
+            convolved: Some(spec.channels())
+                .filter(|n| *n > 0)
+                .map(|n| add("convolved", n)),
         }
     }
 }

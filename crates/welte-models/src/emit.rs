@@ -1,13 +1,20 @@
 //! The forward pass of every architecture and every pass.
 
+mod conv;
+mod delta;
 mod encoder;
+mod mamba;
 
-use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, Weights};
-use crate::{Experts, LayerRope, ModelSpec, NormKind, Pooling, QkNorm};
+use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, SharedWeights, Weights};
+use crate::{Experts, LayerRope, ModelSpec, NormKind, Pooling, QkNorm, SharedExpert};
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
     params as p,
 };
+
+/// Activations of `gate` beyond those of [`Act`](crate::Act).
+const SIGMOID: u32 = 4;
+const NO_ACT: u32 = 5;
 
 /// The buffers of one scratch set.
 pub(crate) struct Set {
@@ -19,6 +26,10 @@ pub(crate) struct Set {
     pub(crate) choice: Option<BufferRef>,
     pub(crate) norm: Option<BufferRef>,
     pub(crate) gate_up: Option<BufferRef>,
+    /// The score of the shared expert's gate.
+    pub(crate) shared_gate: Option<BufferRef>,
+    /// Queries, keys and values after the convolution of a delta layer.
+    pub(crate) convolved: Option<BufferRef>,
 }
 
 /// Where a layer's keys and values are stored.
@@ -28,6 +39,8 @@ pub(crate) struct LayerCache {
     pub(crate) buffer: BufferRef,
     /// The layer's number within the cache.
     pub(crate) layer: u32,
+    /// The cache of the state of a delta layer, whose other cache is that of its convolution.
+    pub(crate) state: BufferRef,
 }
 
 /// The buffers that all passes share.
@@ -139,7 +152,15 @@ impl<'a> Emitter<'a> {
         }
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
-            self.attention(i, layer);
+            if let (Some(weights), Some(delta)) = (&layer.delta, spec.delta) {
+                self.delta(i, layer, weights, delta);
+            } else if let (Some(weights), Some(mamba)) = (&layer.mamba, spec.mamba) {
+                self.mamba(i, layer, weights, mamba);
+            } else if let Some(kernel) = layer.conv {
+                self.conv(i, layer, kernel);
+            } else {
+                self.attention(i, layer);
+            }
             match (&layer.experts, spec.experts) {
                 (Some(weights), Some(experts)) => self.experts(layer, weights, experts),
                 _ => self.feed_forward(i, layer),
@@ -226,7 +247,7 @@ impl<'a> Emitter<'a> {
         let (spec, set) = (self.spec, self.set);
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
         let q = heads * head_dim;
-        let stride = (heads + 2 * kv_heads) * head_dim;
+        let stride = spec.attention_width();
         self.projections(
             "qkv",
             &layer.qkv,
@@ -248,7 +269,7 @@ impl<'a> Emitter<'a> {
         let (spec, set) = (self.spec, self.set);
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
         let q = heads * head_dim;
-        let stride = (heads + 2 * kv_heads) * head_dim;
+        let stride = spec.attention_width();
         let cache = self.places.caches[index];
         self.rope_append(index, layer, cache);
         self.position_scale(q, stride);
@@ -270,6 +291,17 @@ impl<'a> Emitter<'a> {
             &[set.qkv, cache.buffer, set.attn],
             attention.words(),
         );
+        if spec.attention_gate {
+            let gate = p::Gate {
+                n: q,
+                gates: q,
+                act: SIGMOID,
+                x_stride: stride,
+                y_stride: q,
+            };
+            let buffers = [at(set.qkv, q + 2 * kv_heads * head_dim), set.attn];
+            self.push("attention gate", Op::Gate, &[], &buffers, gate.words());
+        }
     }
 
     /// Queries grow with their position. Up to the original context the factor is 1.
@@ -298,7 +330,7 @@ impl<'a> Emitter<'a> {
     fn rope_append(&mut self, index: usize, layer: &Layer, cache: LayerCache) {
         let (spec, qkv) = (self.spec, self.set.qkv);
         let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
-        let stride = (heads + 2 * kv_heads) * head_dim;
+        let stride = spec.attention_width();
         let (k, v) = (heads * head_dim, (heads + kv_heads) * head_dim);
         let kind = spec.layer_ropes.get(index);
         let kind = kind.copied().unwrap_or(LayerRope::Main);
@@ -605,6 +637,54 @@ impl<'a> Emitter<'a> {
             &[set.h, choice, set.x],
             params.words(),
         );
+        if let (Some(weights), Some(shared)) = (&weights.shared, e.shared) {
+            self.shared_expert(weights, shared, normed);
+        }
+    }
+
+    /// x += down(act(gate(normed)) * up(normed)), scaled by sigmoid(score(normed)) if the expert is gated.
+    fn shared_expert(&mut self, weights: &SharedWeights, e: SharedExpert, normed: BufferRef) {
+        let (spec, set) = (self.spec, self.set);
+        let (dim, Some(gate_up)) = (spec.dim, set.gate_up) else {
+            return;
+        };
+        let matmul = |n: u32, y_stride: u32| p::Matmul {
+            n,
+            k: dim,
+            x_stride: dim,
+            y_stride,
+        };
+        for piece in &weights.gate_up {
+            let params = matmul(piece.n, 2 * e.ffn);
+            let buffers = [normed, at(gate_up, piece.at)];
+            let what = "shared expert's gate and up";
+            self.push(what, Op::Matmul, &[piece.weight], &buffers, params.words());
+        }
+        let params = p::ActMul {
+            n: e.ffn,
+            act: spec.act.word(),
+            x_stride: 2 * e.ffn,
+            y_stride: e.ffn,
+        };
+        let what = "shared expert's activation";
+        let buffers = [gate_up, set.h];
+        self.push(what, Op::ActMul, &[], &buffers, params.words());
+        if let (Some(score), Some(to)) = (weights.gate, set.shared_gate) {
+            let params = matmul(1, 1).words();
+            let what = "shared expert's score";
+            self.push(what, Op::Matmul, &[score], &[normed, to], params);
+            let params = p::Gate {
+                n: e.ffn,
+                gates: 1,
+                act: SIGMOID,
+                x_stride: 1,
+                y_stride: e.ffn,
+            };
+            let what = "shared expert's gate";
+            self.push(what, Op::Gate, &[], &[to, set.h], params.words());
+        }
+        let down = (weights.down, [].as_slice(), None);
+        self.add_to_stream("shared expert's down", down, set.h, e.ffn);
     }
 
     /// y = W norm(x) + bias, for one matrix, or for several that fill one row of `y`. Without a norm: y = W x + bias.

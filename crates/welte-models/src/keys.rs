@@ -53,20 +53,25 @@ impl<'a> Keys<'a> {
                 .contains_key("text_config.hidden_size")
     }
 
-    /// An unsigned number. A list of equal numbers (one per layer) counts as one.
+    /// An unsigned number. A list of equal numbers (one per layer) counts as one. Zeros in it stand for layers that lack
+    /// the part.
     pub(crate) fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
         let one = match value {
-            Value::Array(list) => match list.split_first() {
-                Some((first, rest)) if rest.iter().all(|v| v == first) => first,
-                _ => {
-                    return Err(
-                        self.error(key, "differs from layer to layer, which is not supported")
-                    );
+            Value::Array(list) => {
+                let zero = |v: &&Value| matches!(v, Value::U64(0) | Value::I64(0));
+                let mut rest = list.iter().filter(|v| !zero(v));
+                match rest.next().or(list.first()) {
+                    Some(first) if rest.all(|v| v == first) => first,
+                    _ => {
+                        return Err(
+                            self.error(key, "differs from layer to layer, which is not supported")
+                        );
+                    }
                 }
-            },
+            }
             other => other,
         };
         let number = match one {

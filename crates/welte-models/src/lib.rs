@@ -1,7 +1,7 @@
 //! Model specs, and the one forward pass for all of them.
 //!
 //! [`spec`] reads a checkpoint's metadata into a [`ModelSpec`]. [`compile`] turns it into a [`welte_table::Program`]
-//! with one table per pass. Neither reads weights, except a few rope factors.
+//! with one table per pass. Neither reads weights, except a few rope factors and decays.
 
 mod arch;
 mod compile;
@@ -20,7 +20,7 @@ pub use compile::{CompileOptions, compile};
 pub use encoder::{Dense, Encoder, Positions};
 pub use error::Error;
 pub use spec::{
-    Act, Biases, Experts, LayerRope, ModelSpec, NormKind, PositionScale, QkNorm, Rope, Scaling,
-    spec,
+    Act, Biases, Delta, Experts, LayerKind, LayerRope, Mamba, ModelSpec, NormKind, PositionScale,
+    QkNorm, Rope, Scaling, SharedExpert, spec,
 };
 pub use vectors::{Pooling, VectorSettings, vector_settings};

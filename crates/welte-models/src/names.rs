@@ -29,6 +29,13 @@ pub(crate) struct Names {
     pub(crate) router: &'static str,
     /// Gate, up and down: each a tensor of all experts, or one tensor per expert with `[]` for its number.
     pub(crate) experts: [&'static str; 3],
+    /// Projections before a convolution, its kernel, and the projection after it.
+    pub(crate) conv: [&'static str; 3],
+    /// The full names of tensors with gate and up of all experts, one expert after the other, and with down.
+    pub(crate) fused_experts: [&'static str; 2],
+    /// Gate, up and down of the expert that every token uses, and the row that scores its gate.
+    pub(crate) shared_expert: [&'static str; 3],
+    pub(crate) shared_gate: &'static str,
     /// Norm of the feed-forward output, before it is added.
     pub(crate) post_ffn_norm: &'static str,
     pub(crate) final_norm: &'static str,
@@ -60,6 +67,21 @@ pub(crate) const GGUF: Names = Names {
         "blk.{}.ffn_up_exps",
         "blk.{}.ffn_down_exps",
     ],
+    conv: [
+        "blk.{}.shortconv.in_proj",
+        "blk.{}.shortconv.conv",
+        "blk.{}.shortconv.out_proj",
+    ],
+    fused_experts: [
+        "blk.{}.ffn_gate_up_exps.weight",
+        "blk.{}.ffn_down_exps.weight",
+    ],
+    shared_expert: [
+        "blk.{}.ffn_gate_shexp",
+        "blk.{}.ffn_up_shexp",
+        "blk.{}.ffn_down_shexp",
+    ],
+    shared_gate: "blk.{}.ffn_gate_inp_shexp",
     post_ffn_norm: "blk.{}.post_ffw_norm",
     final_norm: "output_norm",
     head: "output",
@@ -95,6 +117,21 @@ pub(crate) const HUGGING_FACE: Names = Names {
         "model.layers.{}.mlp.experts.[].up_proj",
         "model.layers.{}.mlp.experts.[].down_proj",
     ],
+    conv: [
+        "model.layers.{}.conv.in_proj",
+        "model.layers.{}.conv.conv",
+        "model.layers.{}.conv.out_proj",
+    ],
+    fused_experts: [
+        "model.layers.{}.mlp.experts.gate_up_proj",
+        "model.layers.{}.mlp.experts.down_proj",
+    ],
+    shared_expert: [
+        "model.layers.{}.mlp.shared_expert.gate_proj",
+        "model.layers.{}.mlp.shared_expert.up_proj",
+        "model.layers.{}.mlp.shared_expert.down_proj",
+    ],
+    shared_gate: "model.layers.{}.mlp.shared_expert_gate",
     post_ffn_norm: "model.layers.{}.post_feedforward_layernorm",
     final_norm: "model.norm",
     head: "lm_head",
@@ -106,6 +143,43 @@ pub(crate) const HUGGING_FACE: Names = Names {
 pub(crate) const HUGGING_FACE_POST: Names = Names {
     ffn_norm: "model.layers.{}.pre_feedforward_layernorm",
     ..HUGGING_FACE
+};
+
+/// Granite 4 has a shared expert in every layer, which is the feed-forward part of models without other experts.
+pub(crate) const HUGGING_FACE_GRANITE_HYBRID: Names = Names {
+    gate_up: "model.layers.{}.shared_mlp.input_linear",
+    down: "model.layers.{}.shared_mlp.output_linear",
+    shared_expert: [
+        "model.layers.{}.shared_mlp.gate",
+        "model.layers.{}.shared_mlp.up",
+        "model.layers.{}.shared_mlp.output_linear",
+    ],
+    router: "model.layers.{}.block_sparse_moe.router.layer",
+    fused_experts: [
+        "model.layers.{}.block_sparse_moe.input_linear.weight",
+        "model.layers.{}.block_sparse_moe.output_linear.weight",
+    ],
+    ..HUGGING_FACE
+};
+
+/// LFM2 names its norms and the feed-forward part differently.
+pub(crate) const HUGGING_FACE_LFM2: Names = Names {
+    attn_norm: "model.layers.{}.operator_norm",
+    q_norm: "model.layers.{}.self_attn.q_layernorm",
+    k_norm: "model.layers.{}.self_attn.k_layernorm",
+    o: "model.layers.{}.self_attn.out_proj",
+    ffn_norm: "model.layers.{}.ffn_norm",
+    gate: "model.layers.{}.feed_forward.w1",
+    up: "model.layers.{}.feed_forward.w3",
+    down: "model.layers.{}.feed_forward.w2",
+    final_norm: "model.embedding_norm",
+    ..HUGGING_FACE
+};
+
+/// LFM2's GGUF files call the last norm that of the embedding.
+pub(crate) const GGUF_LFM2: Names = Names {
+    final_norm: "token_embd_norm",
+    ..GGUF
 };
 
 /// Mixtral names its experts differently.
@@ -191,6 +265,14 @@ pub(crate) fn is_leftover(name: &str) -> bool {
     .any(|s| name.ends_with(s))
 }
 
+/// Tensors of layers that guess tokens ahead. In Hugging Face checkpoints they have a prefix of their own.
+pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
+    let number = name.strip_prefix("blk.").and_then(|n| n.split_once('.'));
+    let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
+    let drafts = layers..layers.saturating_add(drafts);
+    number.map_or(name.starts_with("mtp."), |n| drafts.contains(&n))
+}
+
 /// Tensors of the vision and audio parts of a multimodal checkpoint.
 pub(crate) fn is_of_other_modality(name: &str) -> bool {
     let name = name.strip_prefix("model.").unwrap_or(name);
@@ -199,6 +281,7 @@ pub(crate) fn is_of_other_modality(name: &str) -> bool {
         "multi_modal_projector.",
         "embed_vision.",
         "audio_tower.",
+        "visual.",
     ]
     .iter()
     .any(|s| name.starts_with(s))

@@ -165,6 +165,98 @@ pub struct Experts {
     pub renormalise: bool,
     /// Factor of the shares.
     pub scale: f32,
+    /// An expert that every token uses, if any.
+    pub shared: Option<SharedExpert>,
+}
+
+/// The expert that every token uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpert {
+    /// Its width.
+    pub ffn: u32,
+    /// Its output is scaled by a sigmoid gate of its own.
+    pub gated: bool,
+}
+
+/// What mixes positions in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerKind {
+    /// Attention.
+    Attention,
+    /// A short convolution, then the gated delta rule.
+    Delta,
+    /// A short convolution between two gates.
+    Conv,
+    /// A short convolution, then the state space model of Mamba-2.
+    Mamba,
+}
+
+/// The layers with the gated delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// Heads of queries and keys.
+    pub key_heads: u32,
+    /// Heads of values.
+    pub heads: u32,
+    /// Elements of a query and of a key.
+    pub key_dim: u32,
+    /// Elements of a value.
+    pub value_dim: u32,
+    /// Taps of the convolution over queries, keys and values.
+    pub taps: u32,
+    /// Value head `h` has key head `h % key_heads`; otherwise neighbours share a key head.
+    pub tiled: bool,
+}
+
+/// The layers with the state space model of Mamba-2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mamba {
+    /// Groups of heads that share keys and queries.
+    pub groups: u32,
+    /// Heads.
+    pub heads: u32,
+    /// Elements of a key and of a query.
+    pub key_dim: u32,
+    /// Elements of a head's input.
+    pub value_dim: u32,
+    /// Taps of the convolution over inputs, keys and queries.
+    pub taps: u32,
+    /// The convolution has a bias.
+    pub bias: bool,
+}
+
+impl Mamba {
+    /// Values of a row of the result.
+    pub(crate) fn values(&self) -> u32 {
+        self.heads * self.value_dim
+    }
+
+    /// Channels of the convolution: inputs, keys and queries.
+    pub(crate) fn channels(&self) -> u32 {
+        self.values() + 2 * self.groups * self.key_dim
+    }
+
+    /// Floats of a row of all projections: the gate, the channels, a time step of every head.
+    pub(crate) fn width(&self) -> u32 {
+        self.values() + self.channels() + self.heads
+    }
+}
+
+impl Delta {
+    /// Values of a row of the result.
+    pub(crate) fn values(&self) -> u32 {
+        self.heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys and values.
+    pub(crate) fn channels(&self) -> u32 {
+        2 * self.key_heads * self.key_dim + self.values()
+    }
+
+    /// Floats of a row of all projections: the channels, the gate, b and a of every head.
+    pub(crate) fn width(&self) -> u32 {
+        self.channels() + self.values() + 2 * self.heads
+    }
 }
 
 /// The matrices with a bias.
@@ -193,6 +285,16 @@ pub struct ModelSpec {
     pub architecture: String,
     /// Layers.
     pub layers: u32,
+    /// Layers of the checkpoint after those, which guess tokens ahead. They are not computed.
+    pub draft_layers: u32,
+    /// What mixes positions in each layer.
+    pub layer_kinds: Vec<LayerKind>,
+    /// The layers with the gated delta rule, if any.
+    pub delta: Option<Delta>,
+    /// Taps of the convolutions between gates; 0 without such layers.
+    pub conv_taps: u32,
+    /// The layers with the state space model, if any.
+    pub mamba: Option<Mamba>,
     /// Width of the residual stream.
     pub dim: u32,
     /// Query heads.
@@ -255,6 +357,8 @@ pub struct ModelSpec {
     pub attention_scale: f32,
     /// Each head has an attention sink.
     pub sinks: bool,
+    /// The output of attention is scaled by a sigmoid gate for each value.
+    pub attention_gate: bool,
     /// Soft cap of the attention scores; 0 is none.
     pub attention_softcap: f32,
     /// Factor of the logits.
@@ -267,10 +371,10 @@ pub struct ModelSpec {
 
 // Real models stay far below these bounds. Values within them never overflow 64 bits or exhaust memory.
 const MOST_LAYERS: u32 = 1024;
-const MOST_HEADS: u32 = 1024;
-const MOST_HEAD_DIM: u32 = 1024;
+pub(crate) const MOST_HEADS: u32 = 1024;
+pub(crate) const MOST_HEAD_DIM: u32 = 1024;
 const MOST_DIM: u32 = 1 << 16;
-const MOST_FFN: u32 = 1 << 20;
+pub(crate) const MOST_FFN: u32 = 1 << 20;
 const MOST_EXPERTS: u32 = 1024;
 const MOST_VOCAB: u32 = 1 << 22;
 const MOST_CONTEXT: u32 = 1 << 30;
@@ -316,7 +420,14 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
             format!("differs from the key size {head_dim}, which is not supported"),
         ));
     }
-    let ffn = size("feed_forward_length", "intermediate_size", None, MOST_FFN)?;
+    // Models with experts in every layer may lack the key.
+    let expert = keys.name("expert_feed_forward_length", "moe_intermediate_size");
+    let ffn = size(
+        "feed_forward_length",
+        "intermediate_size",
+        keys.u32(&expert)?,
+        MOST_FFN,
+    )?;
     let context = size(
         "context_length",
         "max_position_embeddings",
@@ -338,6 +449,11 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let mut spec = ModelSpec {
         architecture: arch.name.into(),
         layers,
+        draft_layers: 0,
+        layer_kinds: vec![LayerKind::Attention; layers as usize],
+        delta: None,
+        conv_taps: 0,
+        mamba: None,
         dim,
         heads,
         kv_heads,
@@ -381,6 +497,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         windows: (arch.windows)(&keys, layers)?,
         attention_scale: 1.0 / (head_dim as f32).sqrt(),
         sinks: false,
+        attention_gate: false,
         attention_softcap: 0.0,
         logit_scale: 1.0,
         logit_softcap: 0.0,
@@ -420,6 +537,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ffn: keys.size(&key, None, MOST_FFN)?,
         renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
+        shared: None,
     }))
 }
 
@@ -506,6 +624,40 @@ fn activation(keys: &Keys<'_>) -> Result<Act, Error> {
 }
 
 impl ModelSpec {
+    /// What mixes positions in a layer.
+    pub(crate) fn kind(&self, layer: u32) -> LayerKind {
+        let kind = self.layer_kinds.get(layer as usize).copied();
+        kind.unwrap_or(LayerKind::Attention)
+    }
+
+    /// Floats of the widest row that a mixer's first projection yields.
+    pub(crate) fn projected_width(&self) -> u32 {
+        let conv = if self.conv_taps > 0 { 3 * self.dim } else { 0 };
+        let delta = self.delta.map_or(0, |d| d.width());
+        let mamba = self.mamba.map_or(0, |m| m.width());
+        self.attention_width().max(delta).max(conv).max(mamba)
+    }
+
+    /// Channels of the widest convolution.
+    pub(crate) fn channels(&self) -> u32 {
+        let conv = if self.conv_taps > 0 { self.dim } else { 0 };
+        let mamba = self.mamba.map_or(0, |m| m.channels());
+        self.delta.map_or(0, |d| d.channels()).max(conv).max(mamba)
+    }
+
+    /// Values that a layer's mixer yields before its output matrix.
+    pub(crate) fn mixed_width(&self) -> u32 {
+        let delta = self.delta.map_or(0, |d| d.values());
+        let mamba = self.mamba.map_or(0, |m| m.values());
+        (self.heads * self.head_dim).max(delta).max(mamba)
+    }
+
+    /// Floats of a row of queries, keys and values, and of the gates of the output.
+    pub(crate) fn attention_width(&self) -> u32 {
+        let gates = u32::from(self.attention_gate) * self.heads;
+        (self.heads + 2 * self.kv_heads + gates) * self.head_dim
+    }
+
     /// The number of parameters, without biases.
     pub fn parameters(&self) -> u64 {
         let [dim, ffn, vocab] = [self.dim, self.ffn, self.vocab].map(u64::from);
@@ -521,13 +673,31 @@ impl ModelSpec {
         let matrices = 2 + u64::from(self.gated);
         let mixed = self.expert_layers.iter().filter(|e| **e).count() as u64;
         let mixture = self.experts.map_or(0, |e| {
-            u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim)
+            let shared = e
+                .shared
+                .map_or(0, |s| 3 * dim * u64::from(s.ffn) + dim * u64::from(s.gated));
+            u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim) + shared
         });
         let parts = mixed * mixture + (u64::from(self.layers) - mixed) * matrices * dim * ffn;
-        u64::from(self.layers) * (2 * dim * (q + kv) + norms)
-            + parts
-            + dim * vocab * if self.tied { 1 } else { 2 }
-            + dim
+        let gate = u64::from(self.attention_gate) * dim * q;
+        let delta = self.delta.map_or(0, |d| {
+            let [width, values, heads] = [d.width(), d.values(), d.heads].map(u64::from);
+            let kernel = u64::from(d.channels()) * u64::from(d.taps);
+            each + dim * (width + values) + kernel + 2 * heads + u64::from(d.value_dim)
+        });
+        let mamba = self.mamba.map_or(0, |m| {
+            let [width, values, heads] = [m.width(), m.values(), m.heads].map(u64::from);
+            let kernel = u64::from(m.channels()) * u64::from(m.taps);
+            each + dim * (width + values) + kernel + 3 * heads + values
+        });
+        let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
+        let mixers = (0..self.layers).map(|layer| match self.kind(layer) {
+            LayerKind::Attention => 2 * dim * (q + kv) + gate + norms,
+            LayerKind::Delta => delta,
+            LayerKind::Conv => conv,
+            LayerKind::Mamba => mamba,
+        });
+        mixers.sum::<u64>() + parts + dim * vocab * if self.tied { 1 } else { 2 } + dim
     }
 
     /// The facts that `welte inspect` shows, as names and values.
@@ -608,6 +778,42 @@ impl ModelSpec {
         if let Some(rope) = &self.local_rope {
             let text = format!("theta {}, {}", rope.theta, rope.scaling);
             facts.push(fact("rope of windowed layers", text));
+        }
+        let count = |kind| self.layer_kinds.iter().filter(|k| **k == kind).count();
+        if self.conv_taps > 0 {
+            let text = format!("{} layers, {} taps", count(LayerKind::Conv), self.conv_taps);
+            facts.push(fact("convolutions", text));
+        }
+        if let Some(m) = self.mamba {
+            let text = format!(
+                "{} layers, {} heads of {} x {} in {} groups, {} taps",
+                count(LayerKind::Mamba),
+                m.heads,
+                m.key_dim,
+                m.value_dim,
+                m.groups,
+                m.taps
+            );
+            facts.push(fact("Mamba-2", text));
+        }
+        if let Some(d) = self.delta {
+            let text = format!(
+                "{} layers, {} heads of {} x {} ({} for keys), {} taps",
+                count(LayerKind::Delta),
+                d.heads,
+                d.key_dim,
+                d.value_dim,
+                d.key_heads,
+                d.taps
+            );
+            facts.push(fact("gated delta rule", text));
+        }
+        if let Some(shared) = self.experts.and_then(|e| e.shared) {
+            facts.push(fact("shared expert", shared.ffn.to_string()));
+        }
+        if self.draft_layers > 0 {
+            let text = format!("{} (not used)", self.draft_layers);
+            facts.push(fact("layers that guess ahead", text));
         }
         if self.sinks {
             facts.push(fact("attention sinks", "one per head".into()));

@@ -1,9 +1,17 @@
 //! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
+mod delta;
+mod mamba;
+
 use crate::encoder::{self, EncoderWeights};
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
-use crate::{CompileOptions, Error, Experts, ModelSpec, NormKind, QkNorm, Rope, Scaling, rope};
+use crate::{
+    CompileOptions, Error, Experts, LayerKind, ModelSpec, NormKind, QkNorm, Rope, Scaling,
+    SharedExpert, rope,
+};
+pub(crate) use delta::DeltaWeights;
+pub(crate) use mamba::MambaWeights;
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
@@ -14,6 +22,31 @@ pub(crate) struct Piece {
     pub(crate) weight: WeightId,
     pub(crate) n: u32,
     pub(crate) at: u32,
+}
+
+/// Rows of a tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Rows {
+    /// The tensor's name.
+    pub(crate) tensor: String,
+    /// The tensor's rows.
+    pub(crate) of: u32,
+    /// The first row taken.
+    pub(crate) first: u32,
+    /// Rows taken.
+    pub(crate) rows: u32,
+}
+
+impl Rows {
+    /// All rows of a tensor.
+    pub(crate) fn all(tensor: String, rows: u32) -> Rows {
+        Rows {
+            tensor,
+            of: rows,
+            first: 0,
+            rows,
+        }
+    }
 }
 
 /// The weights of a norm of the stream.
@@ -45,6 +78,12 @@ pub(crate) struct Layer {
     pub(crate) post_ffn_norm: Option<NormWeights>,
     /// Replace gate, up and down.
     pub(crate) experts: Option<ExpertWeights>,
+    /// Of layers with the gated delta rule. Their projections are `qkv` and `o`.
+    pub(crate) delta: Option<DeltaWeights>,
+    /// Of layers with the state space model. Their projections are `qkv` and `o`.
+    pub(crate) mamba: Option<MambaWeights>,
+    /// The kernel of a convolution between gates. Its projections are `qkv` and `o`.
+    pub(crate) conv: Option<WeightId>,
 }
 
 impl Layer {
@@ -66,6 +105,15 @@ pub(crate) struct ExpertWeights {
     pub(crate) gate_up_bias: Option<WeightId>,
     pub(crate) down: WeightId,
     pub(crate) down_bias: Option<WeightId>,
+    pub(crate) shared: Option<SharedWeights>,
+}
+
+/// The weights of the expert that every token uses.
+pub(crate) struct SharedWeights {
+    pub(crate) gate_up: Vec<Piece>,
+    pub(crate) down: WeightId,
+    /// The row that scores its gate.
+    pub(crate) gate: Option<WeightId>,
 }
 
 /// Rope's constants: inverse frequencies, and the magnitude of rotated pairs.
@@ -198,10 +246,21 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         QkNorm::Head => (true, spec.head_dim, spec.head_dim),
         QkNorm::Row => (true, q, kv),
     };
-    let qkv = match c.has(&w(names.qkv)) {
-        true => vec![(w(names.qkv), q + 2 * kv)],
-        false => vec![(w(names.q), q), (w(names.k), kv), (w(names.v), kv)],
+    let delta = spec.delta.filter(|_| spec.kind(i) == LayerKind::Delta);
+    let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
+    let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
+    let mamba = spec.mamba.filter(|_| spec.kind(i) == LayerKind::Mamba);
+    let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint)));
+    let (qkv, o_name, o_width) = match (&delta, &mamba, conv) {
+        (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
+        (_, Some((m, names)), _) => {
+            let rows = vec![Rows::all(w(names.project), m.width())];
+            (rows, w(names.out), m.values())
+        }
+        (_, _, Some([project, _, out])) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
+        _ => (attention_rows(c, spec, names, i), w(names.o), q),
     };
+    let qk = qk && spec.kind(i) == LayerKind::Attention;
     let gate_up = match c.has(&w(names.gate)) {
         _ if !spec.gated => vec![(w(names.up), ffn)],
         false if c.has(&w(names.gate_up)) => vec![(w(names.gate_up), 2 * ffn)],
@@ -222,16 +281,16 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let plain = experts.is_none();
     Ok(Layer {
         attn_norm: norm(c, pre && !normed, "attention norm", names.attn_norm)?,
-        qkv: c.joined(&label("qkv"), &qkv, dim)?,
+        qkv: c.joined_rows(&label("qkv"), &qkv, dim)?,
         qkv_bias: c.biases(&label("qkv bias"), &qkv_bias)?,
         q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
         k_norm: head_norm(c, qk, "key norm", names.k_norm, k_width)?,
         o: c.matrix(
             &label("attention output"),
             Usage::Matrix,
-            &w(names.o),
+            &o_name,
             dim,
-            q,
+            o_width,
         )?,
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
         sinks: match spec.sinks {
@@ -272,7 +331,44 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             Some(e) => Some(c.experts(&label, names, i, spec, e)?),
             None => None,
         },
+        delta: match &delta {
+            Some((d, names)) => Some(delta::collect(c, names, i, d)?),
+            None => None,
+        },
+        mamba: match &mamba {
+            Some((m, names)) => Some(mamba::collect(c, names, i, m)?),
+            None => None,
+        },
+        conv: match conv {
+            Some([_, kernel, _]) => {
+                let what = label("convolution");
+                Some(c.kernel(&what, &w(kernel), dim, spec.conv_taps)?)
+            }
+            None => None,
+        },
     })
+}
+
+/// The rows of queries, keys and values, and of the gates of the output. Each head's gate follows its query in the file.
+fn attention_rows(c: &Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Vec<Rows> {
+    let (q, kv) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
+    let w = |template: &str| weight(template, i);
+    if c.has(&w(names.qkv)) {
+        return vec![Rows::all(w(names.qkv), q + 2 * kv)];
+    }
+    let heads = |part: u32| {
+        (0..spec.heads).map(move |head| Rows {
+            tensor: w(names.q),
+            of: 2 * q,
+            first: (2 * head + part) * spec.head_dim,
+            rows: spec.head_dim,
+        })
+    };
+    let keys_and_values = [Rows::all(w(names.k), kv), Rows::all(w(names.v), kv)];
+    match spec.attention_gate {
+        true => heads(0).chain(keys_and_values).chain(heads(1)).collect(),
+        false => [vec![Rows::all(w(names.q), q)], keys_and_values.into()].concat(),
+    }
 }
 
 impl Collector<'_> {
@@ -408,6 +504,10 @@ impl Collector<'_> {
             dim,
         )?;
         let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
+        let fused = names
+            .fused_experts
+            .map(|name| name.replace("{}", &layer.to_string()));
+        let fused = Some(fused).filter(|names| self.has(&names[0]));
         let router_bias = [(biases.router, bias(names.router, layer), e.count)];
         let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
         let one = [(down.as_str(), dim)];
@@ -419,13 +519,59 @@ impl Collector<'_> {
         };
         let gate_up_bias = vectors("experts' gate and up bias", &pair)?;
         let down_bias = vectors("experts' down bias", &one)?;
+        let shared = match e.shared {
+            Some(shared) => Some(self.shared_expert(label, names, layer, dim, shared)?),
+            None => None,
+        };
         Ok(ExpertWeights {
+            shared,
             router,
             router_bias: self.biases(&label("router bias"), &router_bias)?,
-            gate_up: self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            gate_up: match &fused {
+                Some([name, _]) => {
+                    let (what, n) = (label("experts' gate and up"), 2 * e.ffn * e.count);
+                    self.matrix(&what, Usage::Matrix, name, n, dim)?
+                }
+                None => self.stacked(&label("experts' gate and up"), layer, &pair, dim, e.count)?,
+            },
             gate_up_bias,
-            down: self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            down: match &fused {
+                Some([_, name]) => {
+                    let what = label("experts' down");
+                    self.matrix(&what, Usage::Matrix, name, dim * e.count, e.ffn)?
+                }
+                None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
+            },
             down_bias,
+        })
+    }
+
+    /// The expert that every token uses. Gate and up may be one tensor.
+    fn shared_expert(
+        &mut self,
+        label: &dyn Fn(&str) -> String,
+        names: &Names,
+        layer: u32,
+        dim: u32,
+        shared: SharedExpert,
+    ) -> Result<SharedWeights, Error> {
+        let [gate, up, down] = names.shared_expert.map(|name| weight(name, layer));
+        let pair = match self.has(&gate) {
+            false => vec![(weight(names.gate_up, layer), 2 * shared.ffn)],
+            true => vec![(gate, shared.ffn), (up, shared.ffn)],
+        };
+        let score = weight(names.shared_gate, layer);
+        let what = label("shared expert's down");
+        Ok(SharedWeights {
+            gate_up: self.joined(&label("shared expert's gate and up"), &pair, dim)?,
+            down: self.matrix(&what, Usage::Matrix, &down, dim, shared.ffn)?,
+            gate: match shared.gated {
+                true => {
+                    let what = label("shared expert's score");
+                    Some(self.matrix(&what, Usage::Matrix, &score, 1, dim)?)
+                }
+                false => None,
+            },
         })
     }
 
@@ -598,14 +744,21 @@ impl Collector<'_> {
         tensors: &[(String, u32)],
         k: u32,
     ) -> Result<Vec<Piece>, Error> {
+        let rows = tensors.iter().map(|(name, n)| Rows::all(name.clone(), *n));
+        self.joined_rows(label, &rows.collect::<Vec<_>>(), k)
+    }
+
+    /// Stacked rows of matrices. Neighbours of one format become one weight.
+    fn joined_rows(&mut self, label: &str, rows: &[Rows], k: u32) -> Result<Vec<Piece>, Error> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = 0;
-        for (name, n) in tensors {
-            let info = self.tensor(name, *n, k)?;
+        for rows in rows {
+            let n = &rows.rows;
+            let info = self.tensor(&rows.tensor, rows.of, k)?;
             let format = info.format;
             let part = Part {
                 tensor: info.name,
-                first_row: 0,
+                first_row: rows.first,
                 rows: *n,
             };
             let previous = pieces
@@ -683,7 +836,8 @@ impl Collector<'_> {
                 || spare.contains(&t.name)
                 || spec.encoder.is_some() && encoder::is_spare(&t.name);
             let constant = !spec.xielu.is_empty() && t.name.contains(".mlp.act_fn.");
-            let other = is_part && names::is_of_other_modality(&t.name);
+            let other = is_part && names::is_of_other_modality(&t.name)
+                || names::is_of_draft_layer(&t.name, spec.layers, spec.draft_layers);
             if !known && !constant && !other && !names::is_leftover(&t.name) {
                 let problem = format!(
                     "is not part of the architecture '{}' with {} layers; ignoring it would give wrong output",

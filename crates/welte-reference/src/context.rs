@@ -8,7 +8,7 @@ use std::time::Instant;
 use welte_device::timeline::Timeline;
 use welte_device::{
     ChainStart, Checks, Context, Control, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick,
-    Profile, SlotState, StepPlan, is_token,
+    Profile, SKIPPED, SlotState, StepPlan, is_token,
 };
 use welte_table::{BufferId, Class, Op, PassKind, Program, Row};
 
@@ -236,7 +236,7 @@ impl Context for ReferenceContext {
         self.checks.picks(&self.program, picks, tokens, logits)?;
         for (nth, pick) in picks.iter().enumerate() {
             tokens[nth] = match Pick::is_skipped(picks, tokens, nth) {
-                true => Pick::SKIPPED,
+                true => SKIPPED,
                 false => self.choose(pick.output as usize, pick.slot, pick.position),
             };
         }

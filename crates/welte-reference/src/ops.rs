@@ -197,6 +197,7 @@ impl<'a> Execution<'a> {
                 self.write(b, p.y_stride, row, &y);
             }
             Op::GatedDelta => self.gated_delta(row),
+            Op::Mamba2 => self.mamba2(row),
             Op::Route => {
                 let p = params::Route::of(words);
                 let x = self.read(a, p.x_stride, row, p.experts);
@@ -474,6 +475,43 @@ impl<'a> Execution<'a> {
                 let cells = s.iter_mut().skip(i).step_by(value_dim);
                 cells.zip(&k).for_each(|(s, k)| *s += k * change);
                 answers.push(column(s, i, &q) / (key_dim as f32).sqrt());
+            }
+        }
+        self.memory.buffers[state][at].copy_from_slice(&bytes(&matrices));
+        self.write(y, p.y_stride, row, &answers);
+    }
+
+    fn mamba2(&mut self, row: usize) {
+        let [x, dt, y, state] = self.command.buffers;
+        let p = params::Mamba2::of(&self.command.params);
+        let (heads, groups) = (p.heads as usize, p.groups as usize);
+        let (key_dim, value_dim) = (p.key_dim as usize, p.value_dim as usize);
+        let at = self.state_at(p.layer, self.rows[row].slot);
+        let state = state.buffer as usize;
+        let mut matrices = floats(&self.memory.buffers[state][at.clone()]);
+        // The state before position 0 is zero, whatever the page held before.
+        if self.rows[row].position == 0 {
+            matrices.fill(0.0);
+        }
+        let width = p.heads * p.value_dim + 2 * p.groups * p.key_dim;
+        let x = self.read(x, p.x_stride, row, width);
+        let (inputs, rest) = x.split_at(heads * value_dim);
+        let (keys, queries) = rest.split_at(groups * key_dim);
+        let dt = self.read(dt, p.dt_stride, row, p.heads);
+        let [decay, dt_bias, skip] = [0, 1, 2].map(|role| self.weight(role).unwrap_or(&[]));
+        let mut answers = Vec::with_capacity(heads * value_dim);
+        for (head, s) in matrices.chunks_mut(key_dim * value_dim).enumerate() {
+            let group = head / (heads / groups) * key_dim;
+            let (k, q) = (&keys[group..][..key_dim], &queries[group..][..key_dim]);
+            let time = softplus(dt[head] + dt_bias[head]);
+            let kept = (decay[head] * time).exp();
+            for (i, input) in inputs[head * value_dim..][..value_dim].iter().enumerate() {
+                let cells = s.iter_mut().skip(i).step_by(value_dim);
+                let products = cells.zip(k).zip(q).map(|((s, k), q)| {
+                    *s = *s * kept + k * (time * input);
+                    *s * q
+                });
+                answers.push(products.sum::<f32>() + skip[head] * input);
             }
         }
         self.memory.buffers[state][at].copy_from_slice(&bytes(&matrices));

@@ -6,7 +6,7 @@ use crate::ask::{self, Ask, MustCall, Prompt};
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
 use crate::models::Lease;
-use crate::openai::figures;
+use crate::openai::{figures, text_format};
 use crate::router::Outcome;
 use crate::{sampling, sse};
 use serde_json::{Map, Value, json};
@@ -25,6 +25,10 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
     }
     let stream: bool = fields.take("stream")?.unwrap_or(false);
     fields.ignore(&["metadata", "service_tier"]);
+    if let Some(mut config) = fields.object("output_config")? {
+        text_format(config.object("format")?, &mut ask)?;
+        config.finish()?;
+    }
     conversation(&mut fields, &mut ask)?;
     fields.finish()?;
     let id = ask.id.clone();
@@ -110,6 +114,9 @@ fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
         tool.only("type", &[json!("custom")])?;
         tool.ignore(&["cache_control"]);
         let name: String = tool.need("name")?;
+        if tool.take::<bool>("strict")? == Some(true) {
+            ask.strict.push((name.clone(), tool.name("strict")));
+        }
         let description: String = tool.take("description")?.unwrap_or_default();
         let schema: Map<String, Value> = tool.need("input_schema")?;
         tool.finish()?;

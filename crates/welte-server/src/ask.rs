@@ -5,13 +5,12 @@ use crate::app::App;
 use crate::changing::{self, Changing};
 use crate::error::Failure;
 use crate::models::{Active, Lease, Served};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 use welte::{Constraint, GenerateOptions, Message, Request};
 use welte_text::RenderOptions;
-use welte_text::calls::{CallParser, Tool};
 
 /// What to continue.
 pub(crate) enum Prompt {
@@ -78,10 +77,10 @@ pub(crate) struct Ask {
     pub(crate) one_call: bool,
     /// The answer must be a call.
     pub(crate) must_call: Option<MustCall>,
-    /// The first field that asks for exact arguments.
-    pub(crate) strict: Option<String>,
+    /// Functions whose arguments must fit their schemas, with the fields that ask for it.
+    pub(crate) strict: Vec<(String, String)>,
     /// The field that asks for the constraint.
-    constrained_by: Option<String>,
+    pub(crate) constrained_by: Option<String>,
     /// Reuse what earlier requests computed.
     pub(crate) cache: bool,
 }
@@ -97,12 +96,10 @@ pub(crate) struct MustCall {
 /// An encoded prompt.
 struct Encoded {
     tokens: Vec<u32>,
-    /// The text that a template rendered.
-    rendered: Option<String>,
-    /// The end of the prompt, which is the beginning of the answer.
-    opening: String,
     /// Replaces that of the options.
     constraint: Option<Constraint>,
+    /// How to take the answer apart.
+    parsing: Option<Parsing>,
 }
 
 /// The most answers to one request.
@@ -122,7 +119,7 @@ impl Ask {
             tools: Vec::new(),
             one_call: false,
             must_call: None,
-            strict: None,
+            strict: Vec::new(),
             constrained_by: None,
             cache: true,
         }
@@ -147,21 +144,9 @@ impl Ask {
         for prompt in &self.prompts {
             let Encoded {
                 tokens,
-                rendered,
-                opening,
                 constraint,
+                parsing,
             } = self.encode(prompt)?;
-            let tools = self.tools.iter().filter_map(Tool::from_json).collect();
-            let parsing = match (rendered, served.format) {
-                // A constrained answer is neither reasoning nor a call.
-                _ if self.constrained_by.is_some() => None,
-                (Some(rendered), Some(format)) => Some(Parsing {
-                    parser: CallParser::after_prompt(format, tools, &rendered),
-                    opening,
-                    one_call: self.one_call,
-                }),
-                _ => None,
-            };
             for choice in 0..self.choices {
                 let mut request = Request::new(tokens.clone());
                 request.options = self.options.clone();
@@ -201,12 +186,7 @@ impl Ask {
                 let refused = &self.served.metrics.refused;
                 refused.fetch_add(1, Ordering::Relaxed);
             }
-            welte::Error::Constraint { .. } => {
-                let must_call = self.must_call.as_ref().map(|must| &must.field);
-                if let Some(field) = self.constrained_by.as_ref().or(must_call) {
-                    return Failure::field(field, error);
-                }
-            }
+            welte::Error::Constraint { .. } => return Failure::field(self.form_field(), error),
             _ => {}
         }
         error.into()
@@ -229,55 +209,6 @@ impl Ask {
         Ok(())
     }
 
-    /// How the answer begins after a rendered prompt, and the constraint of a call.
-    fn opening(&self, rendered: &str) -> Result<(String, Option<Constraint>), Failure> {
-        let Some(format) = self.served.format else {
-            return Ok((String::new(), None));
-        };
-        let Some(must) = &self.must_call else {
-            if let (Some(field), false) = (&self.strict, self.tools.is_empty()) {
-                let problem =
-                    "only calls that tool_choice requires have exact arguments; leave it out";
-                return Err(Failure::field(field, problem));
-            }
-            let opening = match self.constrained_by {
-                Some(_) => format.answer_opening(rendered),
-                None => String::new(),
-            };
-            return Ok((opening, None));
-        };
-        let any = json!({ "type": "object" });
-        let function = |tool: &'_ Value| {
-            let name = tool["function"]["name"].as_str()?.to_string();
-            let schema = tool["function"].get("parameters").unwrap_or(&any).clone();
-            Some((name, schema))
-        };
-        let functions: Vec<(String, Value)> = self.tools.iter().filter_map(function).collect();
-        let wanted = |(name, _): &&(String, Value)| must.name.as_ref().is_none_or(|n| n == name);
-        let functions: Vec<(&str, &Value)> = functions
-            .iter()
-            .filter(wanted)
-            .map(|(name, schema)| (name.as_str(), schema))
-            .collect();
-        if functions.is_empty() {
-            return Err(Failure::field(
-                &must.field,
-                "needs a tool that may be called",
-            ));
-        }
-        let Some(frame) = format.call_frame(rendered, &functions) else {
-            let syntax = format.syntax.name;
-            let problem = match functions.len() {
-                1 => format!(
-                    "calls cannot be forced in this model's syntax ({syntax}); use \"auto\""
-                ),
-                _ => format!("this model's syntax ({syntax}) needs the name of the function"),
-            };
-            return Err(Failure::field(&must.field, problem));
-        };
-        Ok((frame.opening, Some(Constraint::JsonSchema(frame.schema))))
-    }
-
     fn encode(&self, prompt: &Prompt) -> Result<Encoded, Failure> {
         let served = &self.served;
         match prompt {
@@ -285,30 +216,19 @@ impl Ask {
                 messages,
                 variables,
             } => {
-                if let (Some(field), false) = (&self.constrained_by, self.tools.is_empty()) {
-                    let problem = "cannot be combined with tools; use tool_choice \"none\"";
-                    return Err(Failure::field(field, problem));
-                }
-                let mut variables = variables.clone();
-                if self.constrained_by.is_some() || self.must_call.is_some() {
-                    // The answer begins at once.
-                    variables.entry("enable_thinking").or_insert(false.into());
-                }
-                let rendered = render(served, messages, &variables, &self.tools)?;
-                let (opening, constraint) = self.opening(&rendered)?;
-                let text = format!("{rendered}{opening}");
+                let rendered = render(served, messages, variables, &self.tools)?;
+                let shape = self.shape(&rendered, variables)?;
+                let text = format!("{rendered}{}", shape.opening);
                 Ok(Encoded {
                     tokens: served.model.encode_rendered(&text)?,
-                    rendered: Some(rendered),
-                    opening,
-                    constraint,
+                    constraint: shape.constraint,
+                    parsing: shape.parsing,
                 })
             }
             prompt => Ok(Encoded {
                 tokens: prompt.encode(served)?,
-                rendered: None,
-                opening: String::new(),
                 constraint: None,
+                parsing: None,
             }),
         }
     }

@@ -51,7 +51,7 @@ impl Fields {
         };
         match serde_json::from_value(value) {
             Ok(value) => Ok(Some(value)),
-            Err(error) => Err(self.wrong(field, error)),
+            Err(error) => Err(self.wrong(field, in_words(&error.to_string()))),
         }
     }
 
@@ -105,6 +105,22 @@ impl Fields {
     }
 }
 
+/// A message of the JSON parser without names of Rust's types.
+fn in_words(message: &str) -> String {
+    let Some((found, expected)) = message.split_once("expected ") else {
+        return message.to_string();
+    };
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a map" => "an object",
+        "a sequence" => "a list",
+        other => other,
+    };
+    format!("{found}expected {expected}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,7 +130,10 @@ mod tests {
     fn errors_name_the_field() {
         let mut body = Fields::parse(br#"{"a": "x", "b": [{"c": 1, "d": null}], "e": 2}"#).unwrap();
         let error = body.take::<f32>("a").unwrap_err();
-        assert!(error.message.starts_with("a: invalid type"), "{error}");
+        assert_eq!(
+            error.message,
+            "a: invalid type: string \"x\", expected a number"
+        );
         let mut inner = body.objects("b").unwrap().remove(0);
         assert_eq!(
             inner.need::<u32>("f").unwrap_err().message,

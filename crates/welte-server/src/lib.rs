@@ -13,6 +13,7 @@ mod embeddings;
 mod engine;
 mod error;
 mod fields;
+mod form;
 mod health;
 #[cfg(feature = "hub")]
 mod hub;

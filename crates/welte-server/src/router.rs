@@ -29,7 +29,7 @@ pub(crate) type Outcome = Result<Response, Failure>;
 /// A method, a path, and what answers.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
-/// All endpoints. `openapi.rs` describes each of them.
+/// All endpoints. `openapi/` describes each of them.
 fn routes() -> Vec<Route> {
     let routes = vec![
         ("get", "/health", get(health::health)),

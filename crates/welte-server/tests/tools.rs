@@ -201,6 +201,164 @@ async fn a_call_that_is_required_is_made() {
     check(&message["content"][0]["input"].to_string());
 }
 
+/// A template with these marks, and with an end of the prompt.
+fn template(marks: &str, end: &str) -> String {
+    let messages =
+        "{%- for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}";
+    let tools =
+        "{%- if tools %}Tools: {% for tool in tools %}{{ tool | tojson }}{% endfor %}\n{% endif %}";
+    format!("{{#- {marks} -#}}{tools}{messages}assistant: {end}")
+}
+
+/// Tokens `{` and `<` of the bundled model.
+const BRACE: &str = "93";
+const LESS: &str = "30";
+
+/// The model begins a call or not. Once it has, the call is complete and its arguments fit.
+#[tokio::test]
+async fn strict_calls_fit_whenever_the_model_makes_one() {
+    let mut strict = tools();
+    strict[0]["function"]["strict"] = true.into();
+    strict[1]["function"]["strict"] = true.into();
+    let llama = with(|options| options.chat_template = Some(template("<|python_tag|>", "")));
+    let (mut calls, mut texts) = (0, 0);
+    for seed in 0..6 {
+        let mut body = json!({
+            "messages": question(), "temperature": 1.5, "seed": seed, "max_tokens": 120, "tools": strict,
+        });
+        if seed % 2 == 0 {
+            body["logit_bias"] = json!({ BRACE: 30 });
+        }
+        let chat = post(&llama, "/v1/chat/completions", body.clone())
+            .await
+            .json();
+        let message = &chat["choices"][0]["message"];
+        match chat["choices"][0]["finish_reason"].as_str().unwrap() {
+            "tool_calls" => {
+                calls += 1;
+                for call in message["tool_calls"].as_array().unwrap() {
+                    check(call["function"]["arguments"].as_str().unwrap());
+                }
+            }
+            "length" if seed % 2 == 0 => {}
+            _ => {
+                texts += 1;
+                assert!(message.get("tool_calls").is_none(), "{chat}");
+                assert!(
+                    !message["content"].as_str().unwrap().starts_with('{'),
+                    "{chat}"
+                );
+            }
+        }
+        assert!(chat["welte"].get("problems").is_none(), "{chat}");
+        body["stream"] = true.into();
+        let events = post(&llama, "/v1/chat/completions", body).await.events();
+        let arguments: String = events
+            .iter()
+            .filter_map(|event| {
+                let call = event.pointer("/choices/0/delta/tool_calls/0/function")?;
+                call["arguments"].as_str()
+            })
+            .collect();
+        let whole = &message["tool_calls"][0]["function"]["arguments"];
+        if message["tool_calls"]
+            .as_array()
+            .is_some_and(|calls| calls.len() == 1)
+        {
+            assert_eq!(arguments, whole.as_str().unwrap());
+        }
+    }
+    assert!(calls > 0 && texts > 0, "{calls} calls, {texts} texts");
+    // In Hermes' syntax the mark may come at any place.
+    let hermes = with_tools();
+    let body = json!({
+        "model": "demo", "messages": question(), "temperature": 1.5, "seed": 1, "max_tokens": 100,
+        "tools": [{ "name": "count_animals", "input_schema": schema(), "strict": true }],
+    });
+    let message = post(&hermes, "/v1/messages", body).await;
+    assert_eq!(message.status, 200, "{}", message.text);
+}
+
+/// The answer is a call, or a text that fits the format.
+#[tokio::test]
+async fn tools_and_a_format_go_together() {
+    let server = with_tools();
+    let number =
+        json!({ "type": "json_schema", "json_schema": { "schema": { "enum": [1, 22, 333] } } });
+    let (mut calls, mut texts) = (0, 0);
+    for seed in 0..8 {
+        let mut body = json!({
+            "messages": question(), "temperature": 1.0, "seed": seed, "max_tokens": 200, "tools": tools(),
+            "response_format": number,
+        });
+        if seed % 2 == 0 {
+            body["logit_bias"] = json!({ LESS: 30 });
+        }
+        let chat = post(&server, "/v1/chat/completions", body).await.json();
+        let message = &chat["choices"][0]["message"];
+        match chat["choices"][0]["finish_reason"].as_str().unwrap() {
+            "tool_calls" => calls += 1,
+            "stop" => {
+                let text = message["content"].as_str().unwrap();
+                assert!(["1", "22", "333"].contains(&text), "{chat}");
+                texts += 1;
+            }
+            _ => assert!(seed % 2 == 0, "{chat}"),
+        }
+    }
+    assert!(calls > 0 && texts > 0, "{calls} calls, {texts} texts");
+}
+
+/// Reasoning comes before the form where the template has marks for it.
+#[tokio::test]
+async fn reasoning_comes_before_a_form() {
+    let format = json!({ "type": "json_schema", "json_schema": { "schema": schema() } });
+    let body = json!({
+        "messages": question(), "temperature": 1.0, "seed": 3, "max_tokens": 60, "response_format": format,
+    });
+    let text = |chat: &Value| {
+        chat["choices"][0]["message"]["content"]
+            .as_str()
+            .unwrap()
+            .to_string()
+    };
+    // The prompt opens the reasoning: the model does not know how to end it.
+    let opens = "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}";
+    let thinking = with(|options| options.chat_template = Some(template("", opens)));
+    let chat = post(&thinking, "/v1/chat/completions", body.clone())
+        .await
+        .json();
+    assert_eq!(chat["choices"][0]["finish_reason"], "length", "{chat}");
+    assert_eq!(text(&chat), "");
+    let reasoning = chat["choices"][0]["message"]["reasoning_content"].as_str();
+    assert!(reasoning.unwrap().len() > 20, "{chat}");
+    // With reasoning off nothing comes before the form.
+    let mut off = body.clone();
+    off["chat_template_kwargs"] = json!({ "enable_thinking": false });
+    let chat = post(&thinking, "/v1/chat/completions", off.clone())
+        .await
+        .json();
+    check(&text(&chat));
+    let mut off = body.clone();
+    off["reasoning_effort"] = "none".into();
+    let chat = post(&thinking, "/v1/chat/completions", off).await.json();
+    check(&text(&chat));
+    // The model may begin the reasoning itself.
+    let may = with(|options| options.chat_template = Some(template("<think></think>", "")));
+    for (token, thinks) in [(BRACE, false), (LESS, true)] {
+        let mut body = body.clone();
+        body["logit_bias"] = json!({ token: 30 });
+        let chat = post(&may, "/v1/chat/completions", body).await.json();
+        match thinks {
+            true => assert!(
+                chat["choices"][0]["message"]["reasoning_content"].is_string(),
+                "{chat}"
+            ),
+            false => check(&text(&chat)),
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_enforced_is_refused() {
     let (server, plain) = (with_tools(), server());
@@ -225,11 +383,6 @@ async fn what_cannot_be_enforced_is_refused() {
         error["message"].as_str().unwrap().contains("/properties/a"),
         "{error}"
     );
-    let error = chat(&server, "response_format", schema_of(schema()), tools()).await;
-    assert!(
-        error["message"].as_str().unwrap().contains("tools"),
-        "{error}"
-    );
     let error = chat(
         &server,
         "response_format",
@@ -251,7 +404,14 @@ async fn what_cannot_be_enforced_is_refused() {
     assert_eq!(error["param"], "tools");
     let mut strict = tools();
     strict[1]["function"]["strict"] = true.into();
-    let error = chat(&server, "tool_choice", json!("auto"), strict).await;
+    strict[1]["function"]["parameters"]["properties"]["count"]["not"] = json!({});
+    let error = chat(&server, "tool_choice", json!("auto"), strict.clone()).await;
+    assert_eq!(error["param"], "tools[1].function.strict");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("/properties/count/not"), "{message}");
+    let gemma = with(|options| options.chat_template = Some(template("<start_of_turn>", "")));
+    strict[1]["function"]["parameters"] = schema();
+    let error = chat(&gemma, "tool_choice", json!("auto"), strict).await;
     assert_eq!(error["param"], "tools[1].function.strict");
     let mut body = json!({ "prompt": "a", "json_schema": schema() });
     body["grammar"] = "root ::= \"a\"".into();

@@ -154,6 +154,17 @@ pub fn accesses(c: &Command) -> Vec<Access> {
                 Extent::Cache,
             ]
         }
+        Op::Mamba2 => {
+            let q = p::Mamba2::of(words);
+            let values = heads(q.heads, q.value_dim);
+            let keys = heads(q.groups, q.key_dim).saturating_mul(2);
+            vec![
+                rows(values.saturating_add(keys), q.x_stride),
+                rows(w(q.heads), q.dt_stride),
+                rows(values, q.y_stride),
+                Extent::Cache,
+            ]
+        }
         Op::Sample => {
             let q = p::Sample::of(words);
             vec![rows(w(q.n), q.logits_stride), Extent::Tokens]

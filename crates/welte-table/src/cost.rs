@@ -142,6 +142,13 @@ fn flops(c: &Command) -> u64 {
                 .saturating_mul(q.value_dim.into())
                 .saturating_mul(7)
         }
+        Op::Mamba2 => {
+            // Decay, the update, and the answer to the query: 5 operations per float of the state.
+            let q = p::Mamba2::of(words);
+            mul(q.heads, q.key_dim)
+                .saturating_mul(q.value_dim.into())
+                .saturating_mul(5)
+        }
         Op::Pool => p::Pool::of(words).n.into(),
         Op::AddPosition => 2 * u64::from(p::AddPosition::of(words).k),
         Op::KvAppend | Op::Attention | Op::EncodeAttention | Op::SelectRows => 0,
@@ -181,11 +188,13 @@ pub fn of_context(c: &Command, program: &Program, rows: &[Row]) -> Cost {
                     .saturating_mul(q.head_dim.into()),
             }
         }
-        (Op::ShortConv | Op::GatedDelta, CacheKind::Recurrent { floats, .. }) => Cost {
-            // The state is read and written once for each row.
-            bytes: (rows.len() as u64).saturating_mul(8 * u64::from(floats)),
-            flops: 0,
-        },
+        (Op::ShortConv | Op::GatedDelta | Op::Mamba2, CacheKind::Recurrent { floats, .. }) => {
+            Cost {
+                // The state is read and written once for each row.
+                bytes: (rows.len() as u64).saturating_mul(8 * u64::from(floats)),
+                flops: 0,
+            }
+        }
         _ => Cost::default(),
     }
 }

@@ -161,6 +161,12 @@ ops! {
     /// yields `y = q S`. S is zero before position 0. Value head `h` has key head `h % key_heads` if `tiled`, otherwise
     /// `h / (heads / key_heads)`. `layer` counts within the cache.
     GatedDelta "gated_delta": weights ["decay", "dt_bias"] reads ["x", "gates"] writes ["y", "state"] { layer: u32, key_heads: u32, heads: u32, key_dim: u32, value_dim: u32, tiled: u32, eps: f32, x_stride: u32, gates_stride: u32, y_stride: u32 }
+    /// State space model (Mamba-2) of `heads` heads over their own sequence. A row of `x` holds the inputs of all heads, `value_dim`
+    /// each, then keys and queries (B and C) of `groups` groups, `key_dim` each; a row of `dt` holds a value of every head. The
+    /// state S of a head is a matrix of `key_dim` rows of `value_dim`. Each position computes `t = softplus(dt + dt_bias)`, does
+    /// `S = exp(decay * t) S + k (t * x)`, and yields `y = q S + skip * x`. S is zero before position 0. Neighbouring heads
+    /// share a group. `layer` counts within the cache.
+    Mamba2 "mamba2": weights ["decay", "dt_bias", "skip"] reads ["x", "dt"] writes ["y", "state"] { layer: u32, groups: u32, heads: u32, key_dim: u32, value_dim: u32, x_stride: u32, dt_stride: u32, y_stride: u32 }
     /// Replaces each row's token by its next one, chosen by the sampling state of the row's slot (temperature 0: argmax, the
     /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
@@ -208,6 +214,7 @@ impl Op {
                 | Op::AddPosition
                 | Op::ShortConv
                 | Op::GatedDelta
+                | Op::Mamba2
                 | Op::SelectRows
                 | Op::Pool
         )

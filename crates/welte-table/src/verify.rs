@@ -263,7 +263,7 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     check_overlap(c, &list)
 }
 
-/// What is read must not be what is written, but for a norm in place.
+/// What is read must not be what is written, but for a norm in place. Different columns of the same rows may be.
 fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
     for r in list.iter().filter(|a| !a.writes) {
         for w in list
@@ -272,12 +272,28 @@ fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
         {
             let norm = matches!(c.op, Op::Norm | Op::LayerNorm);
             let in_place = norm && r.at == w.at && r.extent == w.extent;
-            ensure(in_place, || {
+            ensure(in_place || apart(r, w), || {
                 format!("'{}' and '{}' are in the same buffer", r.role, w.role)
             })?;
         }
     }
     Ok(())
+}
+
+/// Whether two operands cover different columns of the same rows. Each lies within its row (`check_ranges`).
+fn apart(a: &Access, b: &Access) -> bool {
+    let columns = |access: &Access| match access.extent {
+        Extent::Rows { width, stride } if stride > 0 => {
+            let first = u64::from(access.at.offset) / 4;
+            Some((first / stride, first % stride, width, stride))
+        }
+        _ => None,
+    };
+    let (Some(a), Some(b)) = (columns(a), columns(b)) else {
+        return false;
+    };
+    let disjoint = a.1.saturating_add(a.2) <= b.1 || b.1.saturating_add(b.2) <= a.1;
+    a.3 == b.3 && a.0 == b.0 && disjoint
 }
 
 fn check_ranges(program: &Program, c: &Command, rows: u32, pass: &Pass) -> Result<(), String> {
@@ -530,6 +546,21 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             finite(&[q.eps])?;
             vector(program, c, 0, q.heads)?;
             vector(program, c, 1, q.heads)?;
+            let keys = u64::from(q.heads) * u64::from(q.key_dim);
+            let floats = keys.checked_mul(q.value_dim.into());
+            recurrent_cache(program, c, q.layer, floats)
+        }
+        Op::Mamba2 => {
+            let q = p::Mamba2::of(words);
+            ensure(q.groups > 0 && q.heads.is_multiple_of(q.groups), || {
+                format!("{} heads in {} groups", q.heads, q.groups)
+            })?;
+            ensure(q.heads > 0 && q.key_dim > 0 && q.value_dim > 0, || {
+                "an empty head".into()
+            })?;
+            for weight in 0..3 {
+                vector(program, c, weight, q.heads)?;
+            }
             let keys = u64::from(q.heads) * u64::from(q.key_dim);
             let floats = keys.checked_mul(q.value_dim.into());
             recurrent_cache(program, c, q.layer, floats)

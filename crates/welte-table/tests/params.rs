@@ -26,6 +26,7 @@ fn round_trip(op: Op, w: &Params) -> Params {
         Op::Attention => p::Attention::of(w).words(),
         Op::ActMul => p::ActMul::of(w).words(),
         Op::Gate => p::Gate::of(w).words(),
+        Op::Mamba2 => p::Mamba2::of(w).words(),
         Op::GatedDelta => p::GatedDelta::of(w).words(),
         Op::Add => p::Add::of(w).words(),
         Op::Scale => p::Scale::of(w).words(),

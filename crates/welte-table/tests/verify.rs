@@ -202,6 +202,8 @@ fn parameters_at_their_limits() {
         ("2 value heads over 0 key heads", |p| {
             set(p, Op::GatedDelta, "key_heads", 0)
         }),
+        ("2 heads in 3 groups", |p| set(p, Op::Mamba2, "groups", 3)),
+        ("an empty head", |p| set(p, Op::Mamba2, "key_dim", 0)),
         ("3 of 2 experts", |p| {
             set(p, Op::Route, "used", 3);
             set(p, Op::Route, "experts", 2);
@@ -241,6 +243,7 @@ fn parameters_at_their_limits() {
         ("layer 1 of 1", |p| set(p, Op::RopeAppend, "layer", 1)),
         ("layer 1 of 1", |p| set(p, Op::ShortConv, "layer", 1)),
         ("layer 1 of 1", |p| set(p, Op::GatedDelta, "layer", 1)),
+        ("layer 1 of 1", |p| set(p, Op::Mamba2, "layer", 1)),
         ("a state of 8 floats, the cache has 16", |p| {
             set(p, Op::GatedDelta, "key_dim", 1)
         }),

@@ -71,6 +71,8 @@ pub struct Channels {
     header: String,
     /// Text that may be the beginning of a mark.
     held: String,
+    /// The final message is the last one: it contains no marks.
+    ends_with_final: bool,
 }
 
 impl Default for Channels {
@@ -83,6 +85,7 @@ impl Default for Channels {
             recipient: None,
             header: String::new(),
             held: String::new(),
+            ends_with_final: false,
         }
     }
 }
@@ -98,8 +101,22 @@ impl Channels {
         said(self.finish_pieces())
     }
 
+    /// From now on the final message is the last one, whatever it contains.
+    pub(crate) fn end_with_final(&mut self) {
+        self.ends_with_final = true;
+    }
+
     /// As [`Channels::push`], with the messages told apart.
     pub(crate) fn push_pieces(&mut self, text: &str) -> Vec<Piece> {
+        if self.ends_with_final
+            && self.part == Part::Body
+            && self.channel == FINAL
+            && self.message > 0
+        {
+            let mut pieces = Vec::new();
+            self.take(text, &mut pieces);
+            return pieces;
+        }
         self.held.push_str(text);
         let mut pieces = Vec::new();
         loop {

@@ -40,6 +40,9 @@ pub struct LoadOptions {
     pub slots: u32,
     /// Positions in the caches, shared by all sequences; 0: as many as all slots need for their whole context.
     pub cache_positions: u32,
+    /// States that are kept of earlier sequences, so that requests with the same prefix go on from there. Only for models
+    /// with recurrent state.
+    pub checkpoints: u32,
     /// Compute vectors of texts too, unless the checkpoint says that the model only scores pairs of texts.
     pub embeddings: bool,
     /// The rows of a text that make its vector; `None`: as the checkpoint says, else the last row.
@@ -73,6 +76,7 @@ impl Default for LoadOptions {
             decode_rows: CompileOptions::default().decode_rows,
             slots: 1,
             cache_positions: 0,
+            checkpoints: CompileOptions::default().checkpoints,
             embeddings: false,
             pooling: None,
             scores: false,
@@ -665,6 +669,7 @@ fn plan_on(
         kv_format: options.kv_format,
         slots,
         pages: options.cache_positions.div_ceil(defaults.page),
+        checkpoints: options.checkpoints,
         decode_rows: options.decode_rows.max(slots),
         prompt_rows,
         embed_rows,

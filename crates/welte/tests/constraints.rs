@@ -5,23 +5,33 @@ mod common;
 #[path = "common/schemas.rs"]
 mod schemas;
 
-use common::*;
+use common::{Random, load, on_devices, with};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use welte::{
-    Constraint, DeviceChoice, Engine, Error, LoadOptions, Model, Outcome, Request, Sampling,
-    StopReason, Stream,
+    Constraint, DeviceChoice, Engine, EngineOptions, Error, LoadOptions, Model, Outcome, Request,
+    Sampling, Speculation, StopReason, Stream, SyntheticDraft,
 };
+use welte_formats::{Checkpoint, Dialect, Metadata, TensorInfo};
+use welte_table::Format;
 
-fn model(device: DeviceChoice) -> Model {
+fn demo_path() -> String {
     let folder = std::env::var("CARGO_MANIFEST_DIR");
     let folder = folder.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
-    let options = with(LoadOptions::default(), |o| {
+    format!("{folder}/../../models/demo.gguf")
+}
+
+fn options(device: DeviceChoice) -> LoadOptions {
+    with(LoadOptions::default(), |o| {
         o.device = device;
         o.context = 512;
         o.threads = Some(2);
         o.slots = 8;
-    });
-    load(&format!("{folder}/../../models/demo.gguf"), &options)
+    })
+}
+
+fn model(device: DeviceChoice) -> Model {
+    load(&demo_path(), &options(device))
 }
 
 /// A request whose tokens are close to random: the temperature is high, and the prompt does not ask for the format.
@@ -57,7 +67,69 @@ fn validate(schema: &Value, text: &str) -> Result<(), String> {
 }
 
 fn every_finished_answer_satisfies_its_schema(device: DeviceChoice) {
-    let model = model(device);
+    satisfy_schemas(&model(device), &[]);
+}
+
+/// The bundled model with random weights: it keeps its vocabulary, and the scales of its blocks.
+struct RandomWeights(Box<dyn Checkpoint>);
+
+impl Checkpoint for RandomWeights {
+    fn origin(&self) -> &str {
+        "random weights"
+    }
+
+    fn dialect(&self) -> Dialect {
+        self.0.dialect()
+    }
+
+    fn metadata(&self) -> &Metadata {
+        self.0.metadata()
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        self.0.tensors()
+    }
+
+    fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.0.tensor(name)
+    }
+
+    fn rows(
+        &self,
+        tensor: &TensorInfo,
+        first: usize,
+        rows: usize,
+    ) -> Result<Cow<'_, [u8]>, welte_formats::Error> {
+        let mut bytes = self.0.rows(tensor, first, rows)?.into_owned();
+        if tensor.format == Format::Q8_0 {
+            let name = tensor.name.bytes().map(u64::from);
+            let seed = name.fold(first as u64, |seed, byte| seed * 31 % (1 << 40) + byte);
+            let mut random = Random(seed);
+            for block in bytes.chunks_mut(34) {
+                block[2..].fill_with(|| random.below(255).wrapping_sub(127) as u8);
+            }
+        }
+        Ok(Cow::Owned(bytes))
+    }
+}
+
+#[test]
+fn answers_of_random_weights_satisfy_their_schemas() {
+    let checkpoint = RandomWeights(welte::open(&demo_path()).unwrap());
+    let options = options(DeviceChoice::CPU);
+    let model = Model::from_checkpoint(Box::new(checkpoint), &options, &mut |_| ()).unwrap();
+    // Random weights seldom end a string or a list.
+    let closes = |token: &u32| {
+        let text = model.tokenizer().unwrap().token_bytes(*token);
+        text.iter().any(|byte| b"\"]}".contains(byte))
+    };
+    let closing = (0..model.vocab()).filter(closes).take(1000);
+    let bias: Vec<(u32, f32)> = closing.map(|token| (token, 9.0)).collect();
+    assert!(bias.len() > 3);
+    satisfy_schemas(&model, &bias);
+}
+
+fn satisfy_schemas(model: &Model, bias: &[(u32, f32)]) {
     let engine = model.engine().unwrap();
     let mut random = Random(7);
     let (mut accepted, mut finished, mut refused) = (0, 0, Vec::new());
@@ -80,7 +152,9 @@ fn every_finished_answer_satisfies_its_schema(device: DeviceChoice) {
     for seed in 0..340 {
         let schema = schemas::schema(&mut random);
         let constraint = Constraint::JsonSchema(schema.clone());
-        match engine.submit(request(&model, constraint, seed)) {
+        let mut request = request(model, constraint, seed);
+        request.options.bias = bias.to_vec();
+        match engine.submit(request) {
             Ok(stream) => {
                 accepted += 1;
                 flights.push((schema, stream));
@@ -99,6 +173,56 @@ fn every_finished_answer_satisfies_its_schema(device: DeviceChoice) {
         finished * 4 >= accepted * 3,
         "only {finished} of {accepted} finished"
     );
+}
+
+/// Guesses within a constraint change no token, in chains and in steps that verify.
+fn guesses_change_no_answer(device: DeviceChoice) {
+    let model = model(device);
+    let engine = |speculation: Speculation, always: bool| {
+        let options = with(EngineOptions::default(), |o| {
+            (o.speculation, o.speculate_always) = (speculation, always);
+        });
+        Engine::new(&model, &options).unwrap()
+    };
+    let (plain, guesses) = (
+        engine(Speculation::Off, false),
+        engine(Speculation::Ngram, true),
+    );
+    let mut random = Random(9);
+    let (mut accepted, mut refused) = (0, 0);
+    for seed in 0..60 {
+        let schema = match seed % 3 {
+            0 => schemas::schema(&mut random),
+            _ => json!({"type": "array", "minItems": 6, "maxItems": 12, "items": {
+                "type": "object",
+                "properties": {"colour": {"enum": ["red", "dark red"]}, "n": {"type": "integer", "maximum": 9}},
+                "required": ["colour", "n"],
+                "additionalProperties": false,
+            }}),
+        };
+        let mut request = request(&model, Constraint::JsonSchema(schema.clone()), seed);
+        request.options.max_tokens = 120;
+        if seed % 4 == 0 {
+            request.options.sampling.frequency_penalty = 0.3;
+            request.options.sampling.penalty_last_n = 64;
+        }
+        let Ok(stream) = plain.submit(request.clone()) else {
+            continue;
+        };
+        let (text, outcome) = stream.complete().unwrap();
+        request.synthetic_draft = (seed % 5 == 0).then(|| SyntheticDraft {
+            answer: outcome.tokens.clone(),
+            agreement: 0.8,
+            ..SyntheticDraft::default()
+        });
+        let (same, guessed) = guesses.submit(request).unwrap().complete().unwrap();
+        assert_eq!(same, text, "{schema}");
+        assert_eq!(guessed.tokens, outcome.tokens, "{schema}");
+        accepted += guessed.speculated.accepted;
+        refused += guessed.speculated.drafted - guessed.speculated.accepted;
+    }
+    println!("{accepted} guesses accepted, {refused} refused");
+    assert!(accepted > 100 && refused > 20, "{accepted} {refused}");
 }
 
 fn texts_of_every_kind(device: DeviceChoice) {
@@ -161,6 +285,108 @@ ws    ::= " "?
                 serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
             assert!(value.is_object(), "{text}");
         }
+    }
+}
+
+/// Free text up to a mark, then a form; a mark that is a control token; and text without marks.
+fn forms_of_parts(device: DeviceChoice) {
+    let model = model(device);
+    let engine = model.engine().unwrap();
+    let schema = json!({ "type": "object", "properties": { "n": { "enum": [1, 2] } }, "required": ["n"], "additionalProperties": false });
+    let text = |text: &str| Constraint::Text(text.into());
+    let (mut repeated, mut marked) = (0, 0);
+    for seed in 0..12 {
+        let form = Constraint::Sequence(vec![
+            Constraint::Until {
+                mark: "e".into(),
+                without: vec!["a".into(), "in".into()],
+            },
+            Constraint::OneOf(vec![text(""), Constraint::Regex("[ \\n]{1,3}".into())]),
+            Constraint::JsonSchema(schema.clone()),
+            Constraint::Repeated(Box::new(Constraint::Choice(vec![
+                ";x".into(),
+                ";yy".into(),
+            ]))),
+            text("</done>"),
+        ]);
+        let (answer, outcome) = answer(&engine, form, seed);
+        if !is_finished(&outcome) {
+            continue;
+        }
+        let (before, rest) = answer.split_once('e').unwrap();
+        assert!(!before.contains('a') && !before.contains("in"), "{answer}");
+        let rest = rest.strip_suffix("</done>").unwrap();
+        let (object, more) = rest.split_at(rest.find('}').unwrap() + 1);
+        validate(&schema, object).unwrap();
+        assert_eq!(more.replace(";x", "").replace(";yy", ""), "", "{answer}");
+        repeated += usize::from(!more.is_empty());
+        // Control tokens are not printed, but they separate the parts.
+        let form = Constraint::Sequence(vec![
+            Constraint::Until {
+                mark: "<|im_start|>b".into(),
+                without: Vec::new(),
+            },
+            text("c<|im_start|>"),
+            Constraint::OneOf(vec![text("d"), text("<|im_start|>e")]),
+        ]);
+        let mut request = request(&model, form, seed);
+        request.options.bias = vec![(1, 30.0)];
+        let (answer, outcome) = engine.submit(request).unwrap().complete().unwrap();
+        assert!(is_finished(&outcome));
+        let controls = outcome.tokens.iter().filter(|token| **token == 1).count();
+        let end = ["bcd", "bce"][controls - 2];
+        assert!(answer.ends_with(end), "{answer} {:?}", outcome.tokens);
+        marked += usize::from(controls == 3);
+    }
+    assert!(repeated > 0 && marked > 0, "{repeated}, {marked}");
+    // What comes may not contain the marks, and may end at any place.
+    for seed in 0..12 {
+        let free = Constraint::Without(vec!["the".into(), " a".into(), "\n".into()]);
+        let (answer, _) = answer(&engine, free, seed);
+        for mark in ["the", " a", "\n"] {
+            assert!(!answer.contains(mark), "{answer}");
+        }
+    }
+    // Text in which a mark begins an object of a schema.
+    let call = Constraint::Sequence(vec![
+        Constraint::Until {
+            mark: "e".into(),
+            without: Vec::new(),
+        },
+        Constraint::JsonSchema(schema.clone()),
+    ]);
+    let form = Constraint::Sequence(vec![
+        Constraint::Repeated(Box::new(call)),
+        Constraint::Without(vec!["e".into()]),
+    ]);
+    for seed in 0..12 {
+        let (answer, outcome) = answer(&engine, form.clone(), seed);
+        let mut rest = answer.as_str();
+        while let Some((_, after)) = rest.split_once('e') {
+            let Some(end) = after.find('}') else {
+                assert!(!is_finished(&outcome), "{answer}");
+                break;
+            };
+            let (object, more) = after.split_at(end + 1);
+            validate(&schema, object).unwrap();
+            rest = more;
+        }
+    }
+    for refused in [
+        Constraint::OneOf(Vec::new()),
+        Constraint::Until {
+            mark: String::new(),
+            without: Vec::new(),
+        },
+        Constraint::Sequence(vec![Constraint::JsonSchema(json!({ "not": {} }))]),
+        Constraint::Repeated(Box::new(Constraint::Regex("(".into()))),
+        Constraint::Without(vec!["x".repeat(2 << 20)]),
+    ] {
+        let error = engine
+            .submit(request(&model, refused, 1))
+            .map(|_| ())
+            .unwrap_err();
+        assert!(matches!(error, Error::Constraint { .. }), "{error}");
     }
 }
 
@@ -307,7 +533,9 @@ fn refusals(device: DeviceChoice) {
 
 on_devices!(
     every_finished_answer_satisfies_its_schema,
+    guesses_change_no_answer,
     texts_of_every_kind,
+    forms_of_parts,
     the_end_of_the_constraint_ends_the_answer,
     settings_do_not_break_a_constraint,
     refusals,

@@ -3,11 +3,15 @@
 mod common;
 
 use common::*;
-use welte::{DeviceChoice, Engine, EngineOptions, Logprobs, Model, Request, StopReason, Stream};
+use welte::{
+    DeviceChoice, Engine, EngineOptions, Logprobs, Model, Request, StopReason, Stream,
+    SyntheticDraft,
+};
 
 on_devices!(
     probabilities_are_those_of_the_logits,
     asking_changes_no_text,
+    guesses_change_no_probability,
     stop_tokens_end_a_request_after_the_least_number,
 );
 
@@ -123,6 +127,40 @@ fn asking_changes_no_text(device: DeviceChoice) {
     }
     count += stream.take_logprobs().len();
     assert_eq!(count, want.len());
+}
+
+fn guesses_change_no_probability(device: DeviceChoice) {
+    let options = with(options(device), |o| o.slots = 2);
+    let model = load(TINY, &options);
+    let options = with(EngineOptions::default(), |o| o.speculate_always = true);
+    let engine = Engine::new(&model, &options).unwrap();
+    let mut plain = request(&model, 40, 7);
+    plain.options.logprobs = Some(3);
+    plain.speculate = false;
+    let mut stream = engine.submit(plain.clone()).unwrap();
+    let tokens = tokens_of(&mut stream);
+    let want = stream.take_logprobs().to_vec();
+    let mut guessed = plain.clone();
+    guessed.speculate = true;
+    guessed.synthetic_draft = Some(SyntheticDraft {
+        answer: tokens.clone(),
+        agreement: 0.7,
+        ..SyntheticDraft::default()
+    });
+    // Another request guesses, too, and wants no probabilities.
+    let mut beside = guessed.clone();
+    beside.options.logprobs = None;
+    let mut streams = [guessed, beside].map(|request| engine.submit(request).unwrap());
+    for stream in &mut streams {
+        assert_eq!(tokens_of(stream), tokens);
+    }
+    assert_eq!(streams[0].take_logprobs(), want);
+    assert!(streams[1].take_logprobs().is_empty());
+    for stream in &streams {
+        let figures = stream.outcome().unwrap().speculated;
+        let wrong = figures.drafted - figures.accepted;
+        assert!(figures.accepted > 0 && wrong > 0, "{figures:?}");
+    }
 }
 
 fn stop_tokens_end_a_request_after_the_least_number(device: DeviceChoice) {

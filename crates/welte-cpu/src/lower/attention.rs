@@ -6,6 +6,7 @@ use crate::kernels::Kernel;
 use crate::ops::attention::{self, Attention};
 use crate::ops::encode_attention::{self, EncodeAttention};
 use crate::ops::gated_delta::GatedDelta;
+use crate::ops::mamba2::Mamba2;
 use crate::ops::positions::AddPosition;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::short_conv::ShortConv;
@@ -204,6 +205,30 @@ impl Lowering<'_> {
             value_dim,
             tiled: p.tiled == 1,
             eps: p.eps,
+            layer: p.layer as usize,
+            cache: self.state_cache(l.command, p.layer, values * key_dim)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn mamba2(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::Mamba2::of(&l.command.params);
+        let (groups, heads) = (p.groups as usize, p.heads as usize);
+        let (key_dim, value_dim) = (p.key_dim as usize, p.value_dim as usize);
+        let values = heads * value_dim;
+        let [x, dt, y, _] = l.command.buffers;
+        let weight = |role: usize| self.floats(l.command.weights[role], heads);
+        l.phases.push(Phase::Mamba2(Mamba2 {
+            x: self.float_rows(x, p.x_stride, values + 2 * groups * key_dim, l.rows)?,
+            dt: self.float_rows(dt, p.dt_stride, heads, l.rows)?,
+            y: self.float_rows(y, p.y_stride, values, l.rows)?,
+            decay: weight(0)?,
+            dt_bias: weight(1)?,
+            skip: weight(2)?,
+            groups,
+            heads,
+            key_dim,
+            value_dim,
             layer: p.layer as usize,
             cache: self.state_cache(l.command, p.layer, values * key_dim)?,
         }));

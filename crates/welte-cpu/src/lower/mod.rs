@@ -103,6 +103,7 @@ impl Lowering<'_> {
             Op::AddPosition => self.add_position(l),
             Op::ShortConv => self.short_conv(l),
             Op::GatedDelta => self.gated_delta(l),
+            Op::Mamba2 => self.mamba2(l),
         }
     }
 

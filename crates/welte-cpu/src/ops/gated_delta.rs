@@ -70,7 +70,7 @@ impl GatedDelta {
 }
 
 /// `ln(1 + e^x)`.
-fn softplus(x: f32) -> f32 {
+pub(super) fn softplus(x: f32) -> f32 {
     x.max(0.0) + exp_not_positive(-x.abs()).ln_1p()
 }
 

@@ -136,8 +136,8 @@ impl Context for CudaContext {
     fn sample(&mut self, picks: &[Pick], tokens: &mut [u32]) -> Result<(), DeviceError> {
         let (pass, outputs) = self.last;
         let logits = match self.passes[pass].kind {
-            PassKind::Decode | PassKind::Prompt => outputs,
-            PassKind::Embed => 0,
+            PassKind::Decode | PassKind::Prompt if !self.stays => outputs,
+            _ => 0,
         };
         self.checks
             .picks(&self.loaded.program, picks, tokens, logits)?;

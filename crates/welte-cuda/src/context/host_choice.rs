@@ -4,7 +4,7 @@
 use super::slots::Running;
 use super::{CudaContext, DECODE, floats_of};
 use crate::Error;
-use welte_device::{Control, Emitted, Pick, is_token};
+use welte_device::{Control, Emitted, Pick, SKIPPED, is_token};
 
 impl CudaContext {
     /// True if the host chooses the slot's tokens.
@@ -20,7 +20,7 @@ impl CudaContext {
     ) -> Result<(), Error> {
         for (nth, pick) in picks.iter().enumerate() {
             if Pick::is_skipped(picks, tokens, nth) {
-                tokens[nth] = Pick::SKIPPED;
+                tokens[nth] = SKIPPED;
             } else if self.is_left_to_host(pick.slot) {
                 tokens[nth] = self.pick_on_host(pick);
             } else {

@@ -2,7 +2,7 @@
 
 use super::{CudaContext, DECODE};
 use crate::Error;
-use welte_device::{Pick, is_token};
+use welte_device::{Pick, SKIPPED, is_token};
 use welte_table::Row;
 
 impl CudaContext {
@@ -39,6 +39,7 @@ impl CudaContext {
             outputs.len()
         };
         self.last = (pass, count);
+        self.stays = true;
         self.cancel_word.set_flag(0);
         loop {
             self.upload_samplers(picks)?;
@@ -68,8 +69,6 @@ impl CudaContext {
             let mut parts = picks.chunks(most).zip(tokens.chunks_mut(most));
             parts.try_for_each(|(picks, tokens)| self.pick(picks, tokens))?;
         }
-        // The host has no outputs.
-        self.last = (pass, 0);
         Ok(())
     }
 
@@ -85,12 +84,11 @@ impl CudaContext {
             && self.are_independent(picks)
     }
 
-    /// True if no slot with penalties or a mask is picked for twice.
+    /// True if no slot with penalties is picked for twice.
     fn are_independent(&self, picks: &[Pick]) -> bool {
         picks.iter().enumerate().all(|(nth, pick)| {
             let slot = &self.slots[pick.slot as usize];
-            !(slot.looks_back() || slot.is_masked())
-                || picks[..nth].iter().all(|other| other.slot != pick.slot)
+            !slot.looks_back() || picks[..nth].iter().all(|other| other.slot != pick.slot)
         })
     }
 
@@ -135,7 +133,7 @@ impl CudaContext {
             let slot = &mut self.slots[pick.slot as usize];
             if Pick::is_skipped(picks, tokens, nth) {
                 // The device has its token in the history.
-                tokens[nth] = Pick::SKIPPED;
+                tokens[nth] = SKIPPED;
                 slot.mark_changed();
             } else if is_token(tokens[nth]) {
                 slot.remember(tokens[nth]);

@@ -6,7 +6,7 @@ use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
 use welte_table::{Command, params};
 
-/// `THREADS` and `COLUMNS` of `gated_delta.cu`.
+/// `THREADS` and `COLUMNS` of `state.cuh`.
 const THREADS: u32 = 128;
 const COLUMNS: u32 = 32;
 

@@ -12,6 +12,7 @@ pub(crate) mod gemm;
 pub(crate) mod kv;
 pub(crate) mod library;
 pub(crate) mod logprobs;
+pub(crate) mod mamba2;
 pub(crate) mod matmul;
 pub(crate) mod rope;
 pub(crate) mod sample;
@@ -59,6 +60,7 @@ macro_rules! family {
             | Op::SelectRows
             | Op::Pool => basic::$function($($argument),*),
             Op::GatedDelta => gated_delta::$function($($argument),*),
+            Op::Mamba2 => mamba2::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
             Op::EncodeAttention | Op::AddPosition => encode::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
@@ -139,6 +141,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         conv::catalogue(),
         encode::catalogue(),
         gated_delta::catalogue(),
+        mamba2::catalogue(),
         matmul::catalogue(),
         gemm::catalogue(),
         columns::catalogue(),

@@ -308,11 +308,6 @@ impl Sampler {
         self.words[at::LAST_N] > 0 && !(repeat == 1.0 && frequency == 0.0 && presence == 0.0)
     }
 
-    /// Whether choices wait for a mask, which is valid for one position.
-    pub(crate) fn is_masked(&self) -> bool {
-        self.words[at::MASKED] != 0
-    }
-
     /// Notes that the device's history may differ. It does not matter where the device never reads it.
     pub(crate) fn mark_changed(&mut self) {
         self.changed |= self.looks_back();

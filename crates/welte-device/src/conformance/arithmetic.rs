@@ -4,7 +4,7 @@
 use super::case::{Case, Commands, bits, chain, poison, start, tokens_of};
 use super::made::Numbers;
 use super::model::{
-    ATTENTION, Attention, CONV, DELTA, DENSE, Dense, EXPERTS, Experts, Layer, Model,
+    ATTENTION, Attention, CONV, DELTA, DENSE, Delta, Dense, EXPERTS, Experts, Layer, Model,
 };
 use crate::{Context, Device};
 use std::collections::BTreeMap;
@@ -63,7 +63,10 @@ fn model(i: usize, format: Format) -> Model {
     let last = match i % 3 {
         0 => Layer::Experts(experts),
         1 => Layer::Attention(windowed),
-        _ if i % 2 == 0 => Layer::Delta(DELTA),
+        _ if i % 2 == 0 => Layer::Delta(Delta {
+            mamba: i % 4 == 0,
+            ..DELTA
+        }),
         _ => Layer::Conv(CONV),
     };
     let mut layers = vec![

@@ -1,8 +1,8 @@
 //! Probabilities of tokens, against the oracle.
 
-use super::case::{Case, refused};
+use super::case::{Case, refused, set_slot};
 use super::made::Numbers;
-use crate::{Context, Device, LogprobQuery, Logprobs};
+use crate::{Context, Device, LogprobQuery, Logprobs, Pick, SlotState};
 use welte_table::Row;
 
 /// The largest difference between a device's logarithm and the oracle's, for logarithms down to -64. Below, it is this
@@ -54,6 +54,11 @@ pub fn logprobs(device: &dyn Device, oracle: &dyn Device) {
                 let alone = ask(context.as_mut(), &[row], &[alone])[0];
                 assert_eq!(alone, *got, "alone and together: {what}");
             }
+            let sampled = ask_sampled(context.as_mut(), &rows, &queries);
+            assert_eq!(
+                sampled, got,
+                "vocabulary {vocab}, turn {turn}: after sampling"
+            );
         }
     }
     refusals(device);
@@ -66,6 +71,27 @@ fn ask(context: &mut dyn Context, rows: &[Row], queries: &[LogprobQuery]) -> Vec
     context
         .logprobs(queries, &mut answers)
         .expect("valid queries");
+    answers
+}
+
+/// The answers after a step that has sampled for each of these rows.
+fn ask_sampled(context: &mut dyn Context, rows: &[Row], queries: &[LogprobQuery]) -> Vec<Logprobs> {
+    let pick = |(output, row): (u32, &Row)| Pick {
+        output,
+        slot: row.slot,
+        position: row.position + 1,
+        draft: None,
+    };
+    let picks: Vec<Pick> = (0..).zip(rows).map(pick).collect();
+    for row in rows {
+        set_slot(context, row.slot, SlotState::default());
+    }
+    let mut tokens = vec![0; picks.len()];
+    let sampled = context.step_and_sample(0, rows, &[], &picks, &mut tokens);
+    sampled.expect("a valid step");
+    let mut answers = vec![Logprobs::default(); queries.len()];
+    let answered = context.logprobs(queries, &mut answers);
+    answered.expect("valid queries");
     answers
 }
 

@@ -3,7 +3,7 @@
 use super::case::{Case, chain, set_slot, start, tokens_of};
 use super::made::Numbers;
 use super::sampling::{choose_plainly, random_state};
-use crate::{Context, Control, Device, NO_MASK, NO_TOKEN, Pick, SlotState};
+use crate::{Context, Control, Device, MaskBoard, NO_MASK, NO_TOKEN, Pick, SKIPPED, SlotState};
 use std::sync::mpsc;
 use welte_table::{Row, Sampling};
 
@@ -120,6 +120,104 @@ pub fn masks_in_chains(device: &dyn Device, _oracle: &dyn Device) {
     history(context);
     from_another_thread(context);
     beside_others(context);
+}
+
+/// Rows of guesses, each with a mask of its own: every token is chosen within the mask of its position.
+pub fn masks_of_guesses(device: &dyn Device, _oracle: &dyn Device) {
+    const SLOTS: u32 = 2;
+    const MOST: u32 = MaskBoard::DEPTH as u32;
+    let n = &mut Numbers(12);
+    let vocab = 70;
+    let table: Vec<Vec<f32>> = (0..vocab).map(|_| n.logits(vocab)).collect();
+    let case = Case::look_up(device, &table, SLOTS * MOST, 1000);
+    let mut context = case.open(device);
+    let masks = context.masks();
+    let (mut whole, mut none) = (0, 0);
+    for turn in 0..60 {
+        let (mut rows, mut picks, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+        for slot in 0..SLOTS {
+            let (mut sampling, bias, mut history) = random_state(n, vocab);
+            if turn % 2 == 0 {
+                sampling.penalty_last_n = 0;
+            }
+            let state = SlotState {
+                sampling,
+                bias: &bias,
+                history: &history,
+                masked: true,
+                ..SlotState::default()
+            };
+            set_slot(context.as_mut(), slot, state);
+            let mut row = Row {
+                token: n.below(vocab),
+                position: n.below(900),
+                slot,
+            };
+            let count = 1 + n.below(MOST);
+            let mut agrees = true;
+            for nth in 1..=count {
+                let position = row.position + 1;
+                let mask = match n.below(16) {
+                    0 => vec![0],
+                    1 => random_mask(n, vocab),
+                    _ => (0..vocab.div_ceil(32)).map(|_| n.next() as u32).collect(),
+                };
+                let only = n.below(vocab);
+                let allowed = |token: u32| match nth % 3 {
+                    0 => token == only,
+                    _ => mask
+                        .get(token as usize / 32)
+                        .is_some_and(|w| w >> (token % 32) & 1 == 1),
+                };
+                match nth % 3 {
+                    0 => masks.allow_only(slot, position, only),
+                    _ => masks.allow(slot, position, &mask),
+                }
+                let mut logits = table[row.token as usize].clone();
+                for (token, logit) in (0..).zip(&mut logits) {
+                    if !allowed(token) {
+                        *logit = f32::NEG_INFINITY;
+                    }
+                }
+                let token = choose_plainly(&logits, &sampling, &bias, &history, position);
+                let value = logits[token as usize] + biases_of(&bias, token);
+                let chosen = if value > f32::NEG_INFINITY {
+                    token
+                } else {
+                    NO_TOKEN
+                };
+                let guess = match n.below(12) {
+                    0 => n.below(vocab),
+                    _ => token,
+                };
+                let draft = (nth < count).then_some(guess);
+                picks.push(Pick {
+                    output: rows.len() as u32,
+                    slot,
+                    position,
+                    draft,
+                });
+                rows.push(row);
+                wanted.push(if agrees { chosen } else { SKIPPED });
+                if agrees && chosen != NO_TOKEN {
+                    history.push(chosen);
+                }
+                none += u32::from(agrees && chosen == NO_TOKEN);
+                agrees &= chosen == guess;
+                row = Row {
+                    token: guess,
+                    position,
+                    slot,
+                };
+            }
+            whole += u32::from(agrees && count > 1);
+        }
+        let mut tokens = vec![0; picks.len()];
+        let done = context.step_and_sample(0, &rows, &[], &picks, &mut tokens);
+        done.expect("a valid step");
+        assert_eq!(tokens, wanted, "turn {turn}: {picks:?}");
+    }
+    assert!(whole > 20 && none > 5, "{whole} {none}");
 }
 
 fn cold() -> Sampling {

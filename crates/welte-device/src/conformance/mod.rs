@@ -30,7 +30,7 @@ pub use chains::{chains, control, slots_in_a_chain, stops};
 pub use encoders::encoders;
 pub use lifecycle::{allocated, profiles, shared, weights};
 pub use logprobs::logprobs;
-pub use masks::{masks, masks_in_chains};
+pub use masks::{masks, masks_in_chains, masks_of_guesses};
 pub use ops::{contexts, experts, formats, ops, unfused};
 pub use requests::{faults, limits};
 pub use sampling::{choices, drafts, extended_sampling, sampling};
@@ -51,7 +51,8 @@ macro_rules! conformance_tests {
             decode_arithmetic prompt_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads
-            sampling extended_sampling choices drafts masks masks_in_chains logprobs
+            sampling extended_sampling choices drafts masks masks_in_chains masks_of_guesses
+            logprobs
             faults limits
             allocated shared profiles weights);
     };

@@ -93,6 +93,8 @@ pub struct Delta {
     /// Activation of the gate, and values that share one.
     pub act: u32,
     pub shared: u32,
+    /// The state space model of Mamba-2 in place of the delta rule.
+    pub mamba: bool,
 }
 
 /// The experts' logits are looked up by token, so that every device has the same bits and makes the same choice.
@@ -138,6 +140,7 @@ pub const DELTA: Delta = Delta {
     tiled: 0,
     act: 0,
     shared: 1,
+    mamba: false,
 };
 
 pub const EXPERTS: Experts = Experts {
@@ -287,6 +290,7 @@ impl Delta {
             tiled: n.below(2),
             act,
             shared: n.pick(&[1, value_dim, heads * value_dim]),
+            mamba: n.pick(&[false, true]),
         }
     }
 

@@ -692,7 +692,23 @@ impl Emit<'_> {
             y_stride: ruled.stride,
         };
         let buffers = [mixed.at, rates.at, ruled.at, cache];
-        self.push(Op::GatedDelta, &[decay, dt_bias], &buffers, p.words());
+        if d.mamba {
+            let skip = self.vector("mamba skip", d.heads);
+            let p = params::Mamba2 {
+                layer,
+                groups: d.key_heads,
+                heads: d.heads,
+                key_dim: d.key_dim,
+                value_dim: d.value_dim,
+                x_stride: mixed.stride,
+                dt_stride: rates.stride,
+                y_stride: ruled.stride,
+            };
+            let weights = [decay, dt_bias, skip];
+            self.push(Op::Mamba2, &weights, &buffers, p.words());
+        } else {
+            self.push(Op::GatedDelta, &[decay, dt_bias], &buffers, p.words());
+        }
         let norm = self.vector("delta norm", d.value_dim);
         let p = params::Norm {
             dim: d.value_dim,

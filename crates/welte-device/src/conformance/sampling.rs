@@ -2,7 +2,7 @@
 
 use super::case::{Case, chain, set_slot, start, tokens_of};
 use super::made::Numbers;
-use crate::{ChainStart, Context, Device, Pick, SlotState, noise};
+use crate::{ChainStart, Context, Device, Pick, SKIPPED, SlotState, noise};
 use welte_table::{Row, Sampling};
 
 /// Logits that favour 2, then 1, then 3, then 0, whatever the last token is. A chain shows how choices change.
@@ -556,7 +556,7 @@ pub fn drafts(device: &dyn Device, _oracle: &dyn Device) {
                         position: position + 1,
                         draft: (nth + 1 < count).then_some(guess),
                     });
-                    wanted.push(if agrees { chosen } else { Pick::SKIPPED });
+                    wanted.push(if agrees { chosen } else { SKIPPED });
                     skipped += u32::from(!agrees);
                     if agrees {
                         history.push(chosen);

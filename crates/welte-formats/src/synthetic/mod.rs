@@ -4,7 +4,7 @@ mod fill;
 mod shape;
 mod vocabulary;
 
-pub use shape::{Family, Llama3Scaling, NAMES, Shape};
+pub use shape::{DeltaShape, Family, Llama3Scaling, NAMES, Shape};
 
 use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, gguf, quantize};
@@ -12,6 +12,9 @@ use fill::Fill;
 use std::borrow::Cow;
 use std::path::Path;
 use welte_table::Format;
+
+/// Taps of convolutions.
+const TAPS: usize = 4;
 
 /// The approximate number of bytes made at a time when writing a file.
 const PIECE: usize = 32 << 20;
@@ -150,6 +153,10 @@ impl Synthetic {
             false => 0,
         };
         let gpt_oss = shape.family == Family::GptOss;
+        let gated = shape.family == Family::Qwen35;
+        let delta = shape.delta;
+        let values = delta.heads * delta.dim;
+        let channels = 2 * delta.key_heads * delta.dim + values;
         // Adds `stack` matrices as one tensor.
         let mut stacked = |name: String, stack: usize, n: usize, k: usize, important: bool| {
             let format = recipe.format(important, stack > 1, k);
@@ -167,10 +174,18 @@ impl Synthetic {
             let mut matrix = |part: &str, n: usize, k: usize, important: bool| {
                 stacked(name(part), 1, n, k, important);
             };
-            matrix("attn_q", q, dim, false);
-            matrix("attn_k", kv, dim, false);
-            matrix("attn_v", kv, dim, more);
-            matrix("attn_output", dim, q, false);
+            if shape.is_delta(layer) {
+                matrix("attn_qkv", channels, dim, more);
+                matrix("attn_gate", values, dim, false);
+                matrix("ssm_beta", delta.heads, dim, false);
+                matrix("ssm_alpha", delta.heads, dim, false);
+                matrix("ssm_out", dim, values, false);
+            } else {
+                matrix("attn_q", q * if gated { 2 } else { 1 }, dim, false);
+                matrix("attn_k", kv, dim, false);
+                matrix("attn_v", kv, dim, more);
+                matrix("attn_output", dim, q, false);
+            }
             if experts == 0 {
                 matrix("ffn_gate", ffn, dim, false);
                 matrix("ffn_up", ffn, dim, false);
@@ -190,7 +205,7 @@ impl Synthetic {
         vector("output_norm.weight".to_string(), dim, Fill::Norm);
         for layer in 0..layers {
             vector(format!("blk.{layer}.attn_norm.weight"), dim, Fill::Norm);
-            let ffn_norm = if gpt_oss {
+            let ffn_norm = if gpt_oss || gated {
                 "post_attention_norm"
             } else {
                 "ffn_norm"
@@ -216,7 +231,16 @@ impl Synthetic {
                         vector(format!("blk.{layer}.{part}"), k, Fill::Bias);
                     }
                 }
-                Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 => {
+                Family::Qwen35 if shape.is_delta(layer) => {
+                    let name = |part: &str| format!("blk.{layer}.{part}");
+                    // Sequences forget within some to some hundred positions.
+                    let decay = |i: usize| -0.02 * (1 + i % 8) as f32;
+                    let decays = (0..delta.heads).map(decay).collect();
+                    vector(name("ssm_a"), delta.heads, Fill::Given(decays));
+                    vector(name("ssm_dt.bias"), delta.heads, Fill::Bias);
+                    vector(name("ssm_norm.weight"), delta.dim, Fill::Norm);
+                }
+                Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 | Family::Qwen35 => {
                     for part in ["q", "k"] {
                         let name = format!("blk.{layer}.attn_{part}_norm.weight");
                         vector(name, head_dim, Fill::Norm);
@@ -234,6 +258,10 @@ impl Synthetic {
                 let name = format!("blk.{layer}.ffn_{part}_exps.bias");
                 self.add(name, Format::F32, 1, experts, k, Fill::Bias);
             }
+        }
+        for layer in (0..layers).filter(|layer| shape.is_delta(*layer)) {
+            let name = format!("blk.{layer}.ssm_conv1d.weight");
+            self.add(name, Format::F32, 1, channels, TAPS, Fill::Matrix);
         }
         let mut vector =
             |name: String, k: usize, fill: Fill| self.add(name, Format::F32, 1, 1, k, fill);
@@ -390,7 +418,13 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         ("attention.head_count_kv", shape.kv_heads),
         ("attention.key_length", shape.head_dim),
         ("attention.value_length", shape.head_dim),
-        ("rope.dimension_count", shape.head_dim),
+        (
+            "rope.dimension_count",
+            match shape.family {
+                Family::Qwen35 => shape.head_dim / 4,
+                _ => shape.head_dim,
+            },
+        ),
         ("vocab_size", shape.vocab),
     ] {
         metadata.insert(format!("{architecture}.{key}"), Value::U64(value as u64));
@@ -416,6 +450,14 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
             ("rope.scaling.original_context_length", 4096),
         ],
         Family::Gemma3 => &[("attention.sliding_window", shape.window)],
+        Family::Qwen35 => &[
+            ("full_attention_interval", shape.interval()),
+            ("ssm.conv_kernel", TAPS),
+            ("ssm.state_size", shape.delta.dim),
+            ("ssm.group_count", shape.delta.key_heads),
+            ("ssm.time_step_rank", shape.delta.heads),
+            ("ssm.inner_size", shape.delta.heads * shape.delta.dim),
+        ],
         _ => &[],
     };
     for (key, value) in own {
@@ -430,6 +472,7 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
     let pre = match shape.family {
         Family::Llama | Family::Gemma3 => "llama-bpe",
         Family::GptOss => "gpt-4o",
+        Family::Qwen35 => "qwen35",
         _ => "qwen2",
     };
     vocabulary::add(&mut metadata, pre, shape.vocab);

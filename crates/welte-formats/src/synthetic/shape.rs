@@ -15,6 +15,18 @@ pub enum Family {
     Gemma3,
     /// Experts, attention sinks, biases on all matrices; a window in every second layer.
     GptOss,
+    /// The gated delta rule in three of four layers, gated attention in the others.
+    Qwen35,
+}
+
+/// The layers with the gated delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct DeltaShape {
+    pub key_heads: usize,
+    pub heads: usize,
+    /// Elements of a key and of a value.
+    pub dim: usize,
 }
 
 /// The frequency scaling of Llama 3.1 and later.
@@ -49,6 +61,7 @@ pub struct Shape {
     pub context: usize,
     /// Window of windowed layers, in positions.
     pub window: usize,
+    pub delta: DeltaShape,
     /// The output matrix is the token embedding.
     pub tied: bool,
     pub rope_base: f32,
@@ -57,7 +70,9 @@ pub struct Shape {
 }
 
 /// The names of shapes.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 15] = [
+    "qwen3.5-4b",
+    "qwen3.5-small",
     "qwen3-0.6b",
     "qwen3-4b",
     "qwen3-8b",
@@ -87,6 +102,7 @@ const fn qwen3(layers: usize, dim: usize, heads: usize, ffn: usize, tied: bool) 
         vocab: 151_936,
         context: 40_960,
         window: 0,
+        delta: SMALL_DELTA,
         tied,
         rope_base: 1e6,
         norm_epsilon: 1e-6,
@@ -115,6 +131,7 @@ const fn llama3(
         vocab: 128_256,
         context: 131_072,
         window: 0,
+        delta: SMALL_DELTA,
         tied,
         rope_base: 5e5,
         norm_epsilon: 1e-5,
@@ -126,6 +143,13 @@ const fn llama3(
         }),
     }
 }
+
+/// Heads that fit `TINY`.
+const SMALL_DELTA: DeltaShape = DeltaShape {
+    key_heads: 2,
+    heads: 4,
+    dim: 32,
+};
 
 /// For tests and examples: loads immediately.
 const TINY: Shape = Shape {
@@ -141,6 +165,7 @@ const TINY: Shape = Shape {
     vocab: 1024,
     context: 4096,
     window: 128,
+    delta: SMALL_DELTA,
     tied: true,
     rope_base: 1e4,
     norm_epsilon: 1e-5,
@@ -153,6 +178,21 @@ const MIXTURE: Shape = Shape {
     experts: 128,
     used: 8,
     ..qwen3(48, 2048, 32, 768, false)
+};
+
+const QWEN35: Shape = Shape {
+    family: Family::Qwen35,
+    kv_heads: 4,
+    head_dim: 256,
+    vocab: 248_320,
+    context: 262_144,
+    rope_base: 1e7,
+    delta: DeltaShape {
+        key_heads: 16,
+        heads: 32,
+        dim: 128,
+    },
+    ..qwen3(32, 2560, 16, 9216, true)
 };
 
 const GPT_OSS: Shape = Shape {
@@ -168,6 +208,7 @@ const GPT_OSS: Shape = Shape {
     vocab: 201_088,
     context: 131_072,
     window: 128,
+    delta: SMALL_DELTA,
     tied: false,
     rope_base: 1.5e5,
     norm_epsilon: 1e-5,
@@ -182,6 +223,13 @@ impl Shape {
             "qwen3-4b" => qwen3(36, 2560, 32, 9728, true),
             "qwen3-8b" => qwen3(36, 4096, 32, 12_288, false),
             "qwen3-30b-a3b" => MIXTURE,
+            "qwen3.5-4b" => QWEN35,
+            // The same layers, but fewer; the smaller vocabulary keeps the head's share of the work.
+            "qwen3.5-small" => Shape {
+                layers: 4,
+                vocab: 32_000,
+                ..QWEN35
+            },
             // The same experts in fewer layers; the smaller vocabulary keeps the head's share of the work.
             "qwen3-moe-small" => Shape {
                 layers: 5,
@@ -201,6 +249,7 @@ impl Shape {
                 vocab: 262_144,
                 context: 32_768,
                 window: 512,
+                delta: SMALL_DELTA,
                 tied: true,
                 rope_base: 1e6,
                 norm_epsilon: 1e-6,
@@ -249,13 +298,14 @@ impl Shape {
                     "qwen3" => Family::Qwen3,
                     "qwen3moe" => Family::Qwen3Moe,
                     "gemma3" => Family::Gemma3,
+                    "qwen35" => Family::Qwen35,
                     "gpt-oss" => {
                         self.tied = false;
                         Family::GptOss
                     }
                     _ => {
                         return Err(format!(
-                            "arch={value}: expected llama, qwen2, qwen3, qwen3moe, gemma3 or gpt-oss"
+                            "arch={value}: expected llama, qwen2, qwen3, qwen3moe, qwen35, gemma3 or gpt-oss"
                         ));
                     }
                 }
@@ -330,7 +380,21 @@ impl Shape {
             Family::Qwen3Moe => "qwen3moe",
             Family::Gemma3 => "gemma3",
             Family::GptOss => "gpt-oss",
+            Family::Qwen35 => "qwen35",
         }
+    }
+
+    /// Every so many layers, one has attention; the others have the gated delta rule.
+    pub(super) fn interval(&self) -> usize {
+        match self.family {
+            Family::Qwen35 => self.layers.clamp(1, 4),
+            _ => 1,
+        }
+    }
+
+    /// True if the layer has the gated delta rule.
+    pub(super) fn is_delta(&self, layer: usize) -> bool {
+        !(layer + 1).is_multiple_of(self.interval())
     }
 
     /// True if feed-forward parts are experts.

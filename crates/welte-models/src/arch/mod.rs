@@ -8,7 +8,9 @@ mod exaone4;
 mod gemma;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod hunyuan;
+mod lfm2;
 mod llama;
 mod ministral3;
 mod mixtral;
@@ -18,6 +20,7 @@ mod phi3;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
+mod qwen3_next;
 mod seed_oss;
 mod smollm3;
 mod starcoder2;
@@ -50,11 +53,15 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 27] = [
+const ALL: [&Architecture; 31] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
     &qwen3_moe::QWEN3_MOE,
+    &qwen3_next::QWEN3_NEXT,
+    &qwen3_next::QWEN3_5,
+    &lfm2::LFM2,
+    &granite_hybrid::GRANITE_HYBRID,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,

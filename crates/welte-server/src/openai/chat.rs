@@ -98,7 +98,7 @@ pub(super) fn reasoning_effort(
 }
 
 /// Takes the format of the answer's text.
-pub(super) fn text_format(format: Option<Fields>, ask: &mut Ask) -> Result<(), Failure> {
+pub(crate) fn text_format(format: Option<Fields>, ask: &mut Ask) -> Result<(), Failure> {
     let Some(mut format) = format else {
         return Ok(());
     };

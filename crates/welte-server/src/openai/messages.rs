@@ -112,11 +112,12 @@ pub(super) fn tools(fields: &mut Fields, ask: &mut Ask) -> Result<(), Failure> {
 
 /// A function that the model may call, in the form that chat templates read.
 pub(super) fn function(mut fields: Fields, ask: &mut Ask) -> Result<Value, Failure> {
+    let name: String = fields.need("name")?;
     if fields.take::<bool>("strict")? == Some(true) {
-        ask.strict.get_or_insert(fields.name("strict"));
+        ask.strict.push((name.clone(), fields.name("strict")));
     }
     let mut description = Map::new();
-    description.insert("name".to_string(), fields.need::<String>("name")?.into());
+    description.insert("name".to_string(), name.into());
     if let Some(text) = fields.take::<String>("description")? {
         description.insert("description".to_string(), text.into());
     }

@@ -5,7 +5,7 @@ mod completions;
 mod messages;
 mod responses;
 
-pub(crate) use chat::chat;
+pub(crate) use chat::{chat, text_format};
 pub(crate) use completions::{completions, prompts};
 pub(crate) use messages::messages as take_messages;
 pub(crate) use responses::{

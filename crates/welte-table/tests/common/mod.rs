@@ -297,6 +297,16 @@ fn decode() -> Vec<Command> {
         gates_stride: 4,
         y_stride: 8,
     };
+    let mamba = p::Mamba2 {
+        layer: 0,
+        groups: 1,
+        heads: 2,
+        key_dim: 2,
+        value_dim: 4,
+        x_stride: 12,
+        dt_stride: 4,
+        y_stride: 8,
+    };
     let route = p::Route {
         experts: 4,
         used: 2,
@@ -410,6 +420,12 @@ fn decode() -> Vec<Command> {
             &[DECAY, DECAY],
             &[at(GATE_UP, 0), at(ROUTER, 0), t, at(DELTA, 0)],
             delta.words(),
+        ),
+        command(
+            Op::Mamba2,
+            &[DECAY, DECAY, DECAY],
+            &[at(GATE_UP, 0), at(ROUTER, 0), t, at(DELTA, 0)],
+            mamba.words(),
         ),
         command(Op::Gate, &[], &[at(ROUTER, 0), t], gate.words()),
         command(

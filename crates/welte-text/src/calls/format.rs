@@ -64,6 +64,8 @@ pub struct Format {
     pub syntax: &'static Syntax,
     /// How it writes reasoning.
     pub reasoning: &'static Reasoning,
+    /// The template contains the mark that opens reasoning, so the model may reason.
+    pub template_reasons: bool,
 }
 
 const fn token(mark: &'static str, start: Start) -> Opening {
@@ -149,16 +151,19 @@ const MISTRAL: Named = Named {
     begin: &[],
     separator: "[ARGS]",
     id: &["[CALL_ID]"],
+    numbered: false,
 };
 const DEEPSEEK: Named = Named {
     begin: &["<｜tool▁call▁begin｜>"],
     separator: "<｜tool▁sep｜>",
     id: &[],
+    numbered: false,
 };
 const KIMI: Named = Named {
     begin: &["<|tool_call_begin|>"],
     separator: "<|tool_call_argument_begin|>",
     id: &[],
+    numbered: true,
 };
 
 /// All syntaxes. A template gets the first that fits, so special ones come before general ones.
@@ -404,9 +409,11 @@ impl Format {
     pub fn of_template(template: &str) -> Format {
         let syntax = SYNTAXES.iter().find(|syntax| syntax.fits(template));
         let reasoning = REASONINGS.iter().find(|r| template.contains(r.in_template));
+        let reasoning = reasoning.unwrap_or(&REASONINGS[REASONINGS.len() - 1]);
         Format {
             syntax: syntax.unwrap_or(&SYNTAXES[SYNTAXES.len() - 1]),
-            reasoning: reasoning.unwrap_or(&REASONINGS[REASONINGS.len() - 1]),
+            reasoning,
+            template_reasons: template.contains(reasoning.open),
         }
     }
 
@@ -415,6 +422,7 @@ impl Format {
         Some(Format {
             syntax: Syntax::named(name)?,
             reasoning: Reasoning::named(name).or_else(|| Reasoning::named("think"))?,
+            template_reasons: false,
         })
     }
 

@@ -52,6 +52,10 @@ impl Default for HarmonyParser {
 }
 
 impl HarmonyParser {
+    pub(super) fn plain_text(&mut self) {
+        self.channels.end_with_final();
+    }
+
     pub(super) fn push(&mut self, text: &str, out: &mut Output) {
         for c in text.chars() {
             self.at += c.len_utf8();

@@ -17,7 +17,7 @@
 
 mod body;
 mod envelope;
-mod forced;
+mod form;
 mod format;
 mod gemma;
 mod harmony;
@@ -30,7 +30,7 @@ mod pythonic;
 mod schema;
 mod xml;
 
-pub use forced::CallFrame;
+pub use form::{AnswerForm, Contents, Form};
 pub use format::{Format, Reasoning, Syntax};
 pub use output::{Answer, Call, Event, Problem};
 pub use schema::Tool;
@@ -84,6 +84,15 @@ impl CallParser {
     /// Hands out each call only when it is complete, so that a malformed call leaves no events but its problem and text.
     pub fn whole_calls(mut self) -> CallParser {
         self.output.hold_calls();
+        self
+    }
+
+    /// Takes everything behind the first visible text as text: an answer whose text has a form of its own may contain marks.
+    pub fn plain_text(mut self) -> CallParser {
+        match &mut self.syntax {
+            SyntaxParser::Marks(marks) => marks.plain_text(),
+            SyntaxParser::Harmony(harmony) => harmony.plain_text(),
+        }
         self
     }
 

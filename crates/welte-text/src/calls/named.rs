@@ -15,6 +15,8 @@ pub(super) struct Named {
     pub(super) separator: &'static str,
     /// Between the name and an identifier of the call, which is skipped.
     pub(super) id: &'static [&'static str],
+    /// Names are `functions.NAME:NUMBER`.
+    pub(super) numbered: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,6 +45,8 @@ pub(super) struct MarkParser {
     trim: bool,
     /// Nothing visible has come since the answer, the reasoning or a call ended.
     fresh: bool,
+    /// Behind visible text everything is text.
+    plain_text: bool,
     /// Bytes taken so far.
     at: usize,
     /// The source of the call in progress, and where it begins.
@@ -54,7 +56,9 @@ pub(super) struct MarkParser {
 
 impl MarkParser {
     pub(super) fn new(format: Format, calls: bool, in_reasoning: bool) -> MarkParser {
-        let Format { syntax, reasoning } = format;
+        let Format {
+            syntax, reasoning, ..
+        } = format;
         let openings: &[Opening] = if calls { syntax.openings } else { &[] };
         let marks = openings.iter().map(|opening| opening.mark);
         let tokens = openings.iter().filter(|opening| opening.is_token);
@@ -78,10 +82,15 @@ impl MarkParser {
             space: String::new(),
             trim: in_reasoning,
             fresh: true,
+            plain_text: false,
             at: 0,
             source: String::new(),
             start: 0,
         }
+    }
+
+    pub(super) fn plain_text(&mut self) {
+        self.plain_text = true;
     }
 
     pub(super) fn push(&mut self, text: &str, tools: &[Tool], out: &mut Output) {
@@ -115,7 +124,14 @@ impl MarkParser {
     }
 
     fn text(&mut self, c: char, tools: &[Tool], out: &mut Output) {
-        let Format { syntax, reasoning } = self.format;
+        if self.plain_text && !self.fresh {
+            let held = self.until.rest();
+            held.chars().for_each(|c| self.show(c, out));
+            return self.show(c, out);
+        }
+        let Format {
+            syntax, reasoning, ..
+        } = self.format;
         if let Some(start) = syntax.bare
             && !tools.is_empty()
             && self.fresh

@@ -33,6 +33,11 @@ impl Types {
         self == Types::TEXT
     }
 
+    /// A string is allowed.
+    pub(super) fn allows_text(self) -> bool {
+        self.overlaps(Types::TEXT)
+    }
+
     fn named(name: &Json) -> Types {
         match name.as_str() {
             Some("string") => Types::TEXT,

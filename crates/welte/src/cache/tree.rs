@@ -332,8 +332,9 @@ impl PrefixTree {
     }
 
     /// Leaves a sequence's pages in the tree, which takes references of its own. `keys` are the keys of all positions
-    /// that are in the caches (the last sampled token is not). A running sequence leaves its full pages. A `finished` one
-    /// also leaves its partial last page and the page of its recurrent state; it must not write them again.
+    /// that are in the caches (the last sampled token is not). A running sequence leaves its full pages, but nothing if
+    /// there are recurrent caches. A `finished` one also leaves its partial last page and the page of its recurrent state;
+    /// it must not write them again. A checkpoint is left like this too.
     ///
     /// Nodes that exist stay as they are, but take pages that they lack. A list may hold `NO_PAGE`, or be too short,
     /// where the node exists or where the page is outside the window. Where a page that every hit needs is missing, the

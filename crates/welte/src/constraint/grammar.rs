@@ -1,5 +1,6 @@
 //! The compiler and the matcher of llguidance, behind the few calls that the engine makes.
 
+use super::form::Controls;
 use super::{Constraint, Source};
 use crate::Error;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
@@ -22,6 +23,7 @@ const LEXER_STATES: usize = 50_000;
 pub(crate) struct Grammars {
     factory: ParserFactory,
     ends: Vec<u32>,
+    controls: Controls,
 }
 
 /// The vocabulary for the matcher.
@@ -60,6 +62,7 @@ pub(crate) struct Progress {
 }
 
 /// A compiled constraint, and how much of an answer it has seen.
+#[derive(Clone)]
 pub(crate) struct Matching {
     matcher: Matcher,
     end: u32,
@@ -81,10 +84,14 @@ impl Grammars {
         let words: Vec<Vec<u8>> = (0..vocab)
             .map(|token| match (token as usize) < tokenizer.vocab_size() {
                 true if !tokenizer.is_control(token) => tokenizer.token_bytes(token).to_vec(),
-                // Never part of an answer, except for end tokens.
+                // No text. A form may name them by number.
                 _ => Vec::new(),
             })
             .collect();
+        let controls = (0..vocab.min(tokenizer.vocab_size() as u32))
+            .filter(|token| tokenizer.is_control(*token))
+            .map(|token| (tokenizer.token_text(token).to_string(), token));
+        let controls = Controls::new(controls.collect());
         let trie = TokTrie::from(&TokRxInfo::new(vocab, end), &words).with_eos_tokens(&ends);
         let tokenizer = tokenizer.clone();
         let environment: TokEnv = Arc::new(Vocabulary { trie, tokenizer });
@@ -103,12 +110,16 @@ impl Grammars {
         limits.step_max_items = STEP_ITEMS;
         limits.max_lexer_states = LEXER_STATES;
         limits.verbose_errors = false;
-        Ok(Grammars { factory, ends })
+        Ok(Grammars {
+            factory,
+            ends,
+            controls,
+        })
     }
 
     /// Compiles a constraint. `forces`: find tokens without an alternative, so that these need not be chosen.
     pub(crate) fn compile(&self, constraint: &Constraint, forces: bool) -> Result<Matching, Error> {
-        let grammar = match constraint.source()? {
+        let grammar = match constraint.source(&self.controls)? {
             Source::Schema(schema) => GrammarWithLexer::from_json_schema(schema),
             Source::Regex(regex) => GrammarWithLexer::from_regex(&regex),
             Source::Lark(lark) => GrammarWithLexer::from_lark(lark),
@@ -134,21 +145,83 @@ impl Grammars {
 impl Matching {
     /// What may come first.
     pub(crate) fn start(&mut self) -> Result<Progress, String> {
-        self.progress()
+        let forced = self.forced();
+        self.progress(forced)
     }
 
-    /// Takes the next token of the answer.
-    pub(crate) fn take(&mut self, token: u32) -> Result<Progress, String> {
-        let taken = self.matcher.consume_token(token);
-        taken.map_err(|error| error.to_string())?;
-        self.progress()
+    /// Takes the next tokens of the answer, at least one. Those that a token forces may follow it, or some of them if they
+    /// are the last ones.
+    pub(crate) fn take(&mut self, tokens: &[u32]) -> Result<Progress, String> {
+        let (mut rest, mut forced) = (tokens, Vec::new());
+        while let Some((token, after)) = rest.split_first() {
+            if !forced.is_empty() {
+                return Err("a token differs from the one that is forced".into());
+            }
+            let taken = self.matcher.consume_token(*token);
+            taken.map_err(|error| error.to_string())?;
+            forced = self.forced();
+            let same = forced.iter().zip(after).take_while(|(a, b)| a == b);
+            let same = same.count();
+            forced.drain(..same);
+            rest = &after[same..];
+        }
+        self.progress(forced)
     }
 
-    fn progress(&mut self) -> Result<Progress, String> {
-        let mut forced = match self.forces {
+    /// Follows guesses of the next tokens as far as the constraint allows them, and the tokens that are forced after them.
+    /// Each is told with the mask of the token after it. `mask` is that of the first guess. Ends when `tell` returns false.
+    /// The matching itself stays where it is.
+    pub(crate) fn check(
+        &self,
+        guesses: &[u32],
+        mask: &[u32],
+        mut tell: impl FnMut(u32, &[u32]) -> bool,
+    ) {
+        let mut ahead = self.clone();
+        let mut mask = mask.to_vec();
+        let mut rest = guesses;
+        while let Some((guess, after)) = rest.split_first() {
+            let word = mask.get(*guess as usize / 32).copied().unwrap_or(0);
+            if word >> (guess % 32) & 1 == 0 {
+                return;
+            }
+            let Ok(progress) = ahead.take(&[*guess]) else {
+                return;
+            };
+            let mut token = *guess;
+            for next in &progress.forced {
+                mask.fill(0);
+                if let Some(word) = mask.get_mut(*next as usize / 32) {
+                    *word = 1 << (next % 32);
+                }
+                if !tell(token, &mask) {
+                    return;
+                }
+                token = *next;
+            }
+            let (Some(next), Some(others)) =
+                (progress.mask, after.strip_prefix(&progress.forced[..]))
+            else {
+                return;
+            };
+            mask.clear();
+            mask.extend_from_slice(next.as_slice());
+            if !tell(token, &mask) {
+                return;
+            }
+            rest = others;
+        }
+    }
+
+    fn forced(&mut self) -> Vec<u32> {
+        match self.forces {
             true => self.matcher.consume_ff_tokens(),
             false => Vec::new(),
-        };
+        }
+    }
+
+    /// What follows, if these tokens come next.
+    fn progress(&mut self, mut forced: Vec<u32>) -> Result<Progress, String> {
         if self.matcher.is_stopped() {
             if let Some(error) = self.matcher.get_error() {
                 return Err(error);
@@ -194,6 +267,10 @@ mod tests {
             Constraint::JsonSchema(json!({"type": "array", "items": item, "minItems": 100})),
             Constraint::Json,
             Constraint::Regex("[a-z0-9 ]{1000,}".into()),
+            Constraint::Until {
+                mark: "</think>".into(),
+                without: vec!["<tool_call>".into()],
+            },
             Constraint::grammar("root ::= ([a-z]+ \" \" [0-9]{1,3} \"\\n\"){100,}".into()),
         ] {
             let begun = Instant::now();
@@ -207,7 +284,7 @@ mod tests {
                 state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
                 let token = allowed[(state >> 33) as usize % allowed.len()];
                 let begun = Instant::now();
-                progress = matching.take(token).unwrap();
+                progress = matching.take(&[token]).unwrap();
                 times.push(begun.elapsed());
             }
             times.sort_unstable();

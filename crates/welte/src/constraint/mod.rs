@@ -1,6 +1,7 @@
 //! Constraints: what an answer must look like. A constraint is compiled before its request is accepted; what cannot be
 //! enforced is refused.
 
+mod form;
 mod gbnf;
 mod grammar;
 mod schema;
@@ -8,6 +9,7 @@ mod schema;
 pub(crate) use grammar::{Grammars, Matching, Progress};
 
 use crate::Error;
+use form::Controls;
 use serde_json::Value;
 
 /// What an answer must look like. Text before or after it is not allowed; the answer ends with an end token as soon as
@@ -37,6 +39,23 @@ pub enum Constraint {
     Gbnf(String),
     /// One of these texts.
     Choice(Vec<String>),
+    /// Exactly this text. Where it spells a control token, the answer has this token.
+    Text(String),
+    /// Any text up to the first mark, and the mark. A mark may be a control token.
+    Until {
+        /// The mark.
+        mark: String,
+        /// Marks that the text must not contain.
+        without: Vec<String>,
+    },
+    /// Any text that contains none of these marks.
+    Without(Vec<String>),
+    /// One after the other.
+    Sequence(Vec<Constraint>),
+    /// One of these.
+    OneOf(Vec<Constraint>),
+    /// Any number of times, also never.
+    Repeated(Box<Constraint>),
 }
 
 /// The largest source of a constraint, in bytes.
@@ -60,12 +79,37 @@ impl Constraint {
             Constraint::Lark(_) => "Lark grammar",
             Constraint::Gbnf(_) => "GBNF grammar",
             Constraint::Choice(_) => "choice",
+            Constraint::Text(_)
+            | Constraint::Until { .. }
+            | Constraint::Without(_)
+            | Constraint::Sequence(_)
+            | Constraint::OneOf(_)
+            | Constraint::Repeated(_) => "form",
+        }
+    }
+
+    /// The size of its source, in bytes.
+    fn size(&self) -> usize {
+        let texts = |texts: &[String]| texts.iter().map(|text| text.len() + 1).sum();
+        match self {
+            Constraint::JsonSchema(schema) => schema.to_string().len(),
+            Constraint::Json => 0,
+            Constraint::Regex(text)
+            | Constraint::Lark(text)
+            | Constraint::Gbnf(text)
+            | Constraint::Text(text) => text.len(),
+            Constraint::Choice(all) | Constraint::Without(all) => texts(all),
+            Constraint::Until { mark, without } => mark.len() + texts(without),
+            Constraint::Sequence(all) | Constraint::OneOf(all) => {
+                all.iter().map(|one| one.size() + 1).sum()
+            }
+            Constraint::Repeated(one) => one.size(),
         }
     }
 
     /// Checks what can be checked without a model: sizes and keywords. Compiling finds the rest.
     pub fn check(&self) -> Result<(), Error> {
-        self.source().map(|_| ())
+        self.source(&Controls::default()).map(|_| ())
     }
 
     fn refused(&self, problem: impl Into<String>) -> Error {
@@ -76,14 +120,9 @@ impl Constraint {
         }
     }
 
-    /// What the grammar compiler reads.
-    fn source(&self) -> Result<Source, Error> {
-        let size = match self {
-            Constraint::JsonSchema(schema) => schema.to_string().len(),
-            Constraint::Json => 0,
-            Constraint::Regex(text) | Constraint::Lark(text) | Constraint::Gbnf(text) => text.len(),
-            Constraint::Choice(texts) => texts.iter().map(|text| text.len() + 1).sum(),
-        };
+    /// What the grammar compiler reads, for a vocabulary with these control tokens.
+    fn source(&self, controls: &Controls) -> Result<Source, Error> {
+        let size = self.size();
         if size > LARGEST {
             return Err(self.refused(format!("it has {size} bytes; the most are {LARGEST}")));
         }
@@ -102,6 +141,12 @@ impl Constraint {
                 Source::Lark(gbnf::to_lark(text).map_err(|problem| self.refused(problem))?)
             }
             Constraint::Choice(texts) => Source::Lark(self.alternatives(texts)?),
+            Constraint::Text(_)
+            | Constraint::Until { .. }
+            | Constraint::Without(_)
+            | Constraint::Sequence(_)
+            | Constraint::OneOf(_)
+            | Constraint::Repeated(_) => Source::Lark(form::to_lark(self, controls)?),
         })
     }
 

@@ -4,8 +4,11 @@
 use crate::constraint::{Matching, Progress};
 use crate::{Constraint, Error, Model};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use welte_device::MaskBoard;
+
+/// What is left of a long delay after each further token.
+const FADES: f32 = 0.9;
 
 /// The scheduler's end. Dropping it ends the thread.
 pub(crate) struct Guide {
@@ -21,16 +24,30 @@ struct Shared {
 }
 
 struct State {
-    /// The chosen token that the thread has not followed yet.
-    token: Option<u32>,
+    /// The last tokens, which the thread has not followed yet.
+    told: Vec<u32>,
     /// Tokens without an alternative that the scheduler has not taken. Room for as many as the answer may have.
     forced: Vec<u32>,
     /// How many of them it has taken.
     taken: usize,
+    /// Position of the first of them, or of the token with the mask if there are none.
+    first: u32,
     /// What may follow the forced tokens.
     mask: Vec<u32>,
     /// Position of the mask's token, once the mask is there.
     position: Option<u32>,
+    /// Guesses of the token with the mask and those after it, which the thread is to check.
+    guesses: Vec<u32>,
+    /// Which guesses these are: the thread's answer may come when others were made.
+    round: u64,
+    /// True until all of them are checked.
+    checking: bool,
+    /// Guesses that are allowed, and forced tokens among them. The masks of the tokens after them are on the board.
+    checked: Vec<u32>,
+    /// A chain chooses the forced tokens too, each by a mask of its own.
+    chains: bool,
+    /// How long masks take, lately at most.
+    delay: Duration,
     /// Where masks go while the sequence has a slot.
     place: Option<(Arc<MaskBoard>, u32)>,
     failed: Option<String>,
@@ -58,14 +75,43 @@ impl Shared {
 impl State {
     /// True while the thread works out what comes next.
     fn is_open(&self) -> bool {
-        self.token.is_some() || self.position.is_none() && self.taken == self.forced.len()
+        !self.told.is_empty() || self.position.is_none() && self.taken == self.forced.len()
     }
 
-    /// Puts the mask on the board, if both are there.
+    /// Puts the mask on the board, if both are there. A chain needs the masks of the forced tokens first.
     fn publish(&self) {
-        if let (Some((board, slot)), Some(position)) = (&self.place, self.position) {
+        let ahead = self.forced.len() - self.taken;
+        if self.chains && ahead > 0 {
+            (0..MaskBoard::DEPTH).for_each(|nth| self.publish_nth(nth));
+        } else if let (Some((board, slot)), Some(position)) = (&self.place, self.position) {
             board.allow(*slot, position, &self.mask);
         }
+    }
+
+    /// Puts the mask of a forced token that is to come, or the one after them, on the board.
+    fn publish_nth(&self, nth: usize) {
+        let Some((board, slot)) = &self.place else {
+            return;
+        };
+        let nth = self.taken + nth;
+        let position = self.first + nth as u32;
+        if let Some(token) = self.forced.get(nth) {
+            board.allow_only(*slot, position, *token);
+        } else if self.position == Some(position) {
+            board.allow(*slot, position, &self.mask);
+        }
+    }
+
+    /// Notes that a guess is allowed. The token with the mask has this position. False if no more are wanted.
+    fn allow(&mut self, round: u64, position: u32, guess: u32, next: &[u32]) -> bool {
+        if self.closed || self.round != round || self.checked.len() == Guide::MOST_GUESSES {
+            return false;
+        }
+        self.checked.push(guess);
+        if let Some((board, slot)) = &self.place {
+            board.allow(*slot, position + self.checked.len() as u32, next);
+        }
+        true
     }
 
     /// Takes what follows `length` tokens in all.
@@ -76,11 +122,16 @@ impl State {
                 let room = self.forced.capacity();
                 self.forced.extend(forced.iter().take(room));
                 self.taken = 0;
+                self.first = length as u32;
                 if let Some(mask) = mask {
                     let words = mask.as_slice();
                     self.mask.clear();
                     self.mask.extend_from_slice(words);
                     self.position = Some((length + forced.len()) as u32);
+                }
+                // Guesses that were wrong have left masks.
+                if let Some((board, slot)) = &self.place {
+                    board.clear(*slot);
                 }
                 self.publish();
             }
@@ -90,6 +141,9 @@ impl State {
 }
 
 impl Guide {
+    /// The most guesses: there are masks for them and for the token after them.
+    pub(crate) const MOST_GUESSES: usize = MaskBoard::DEPTH - 1;
+
     /// Compiles a constraint and starts to follow it. `prompt` is the number of tokens before the answer, `budget` of those in it.
     pub(crate) fn start(
         model: &Model,
@@ -101,11 +155,18 @@ impl Guide {
         let mut matching = model.grammars()?.compile(constraint, forces)?;
         let words = model.vocab().div_ceil(32) as usize;
         let mut state = State {
-            token: None,
+            told: Vec::with_capacity(MaskBoard::DEPTH),
             forced: Vec::with_capacity(budget.max(1)),
             taken: 0,
+            first: 0,
             mask: Vec::with_capacity(words + 1),
             position: None,
+            guesses: Vec::with_capacity(Guide::MOST_GUESSES),
+            round: 0,
+            checking: false,
+            checked: Vec::with_capacity(Guide::MOST_GUESSES),
+            chains: false,
+            delay: Duration::ZERO,
             place: None,
             failed: None,
             closed: false,
@@ -129,13 +190,68 @@ impl Guide {
         Ok(Guide { shared })
     }
 
-    /// Tells the token that was chosen within the mask.
-    pub(crate) fn tell(&self, token: u32) {
+    /// Tells the token that was chosen within the mask, or guesses that were right and the token after them.
+    pub(crate) fn tell(&self, tokens: &[u32]) {
         let mut state = self.shared.state();
-        state.token = Some(token);
+        if state.taken < state.forced.len() {
+            // A chain has chosen a forced token.
+            state.taken += tokens.len();
+            state.publish_nth(MaskBoard::DEPTH - 1);
+            return;
+        }
+        state.told.extend_from_slice(tokens);
         state.position = None;
+        state.guesses.clear();
         drop(state);
         self.shared.told.notify_one();
+    }
+
+    /// Has guesses checked. The sequence is about to choose, so its mask is there.
+    pub(crate) fn propose(&self, guesses: &[u32]) {
+        let mut state = self.shared.state();
+        let most = guesses.len().min(Guide::MOST_GUESSES);
+        state.guesses.clear();
+        state.guesses.extend_from_slice(&guesses[..most]);
+        state.checked.clear();
+        state.checking = true;
+        state.round += 1;
+        drop(state);
+        self.shared.told.notify_one();
+    }
+
+    /// Replaces guesses by those of them that are allowed, with forced tokens among them: as many as were checked after
+    /// waiting for a while, at most `most`. Returns how many guesses are left, and whether the next one is not allowed.
+    pub(crate) fn checked(
+        &self,
+        patience: Duration,
+        most: usize,
+        guesses: &mut Vec<u32>,
+    ) -> (usize, bool) {
+        let state = self.shared.state();
+        let answered = &self.shared.answered;
+        let waited = answered.wait_timeout_while(state, patience, |state| state.checking);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let whole = !state.checking && state.checked.len() < Guide::MOST_GUESSES;
+        let refused = whole && !state.checked.starts_with(guesses);
+        let pairs = guesses.iter().zip(&state.checked).take(most);
+        let left = pairs.take_while(|(a, b)| a == b).count();
+        state.checking = false;
+        // Nobody reads what comes later.
+        state.round += 1;
+        let kept = state.checked.len().min(most);
+        guesses.clear();
+        guesses.extend_from_slice(&state.checked[..kept]);
+        (left, refused)
+    }
+
+    /// Prepares for a chain of several steps, or for single choices. The sequence is about to choose.
+    pub(crate) fn set_chains(&self, chains: bool) {
+        self.shared.state().chains = chains;
+    }
+
+    /// How long its masks take.
+    pub(crate) fn delay(&self) -> Duration {
+        self.shared.state().delay
     }
 
     /// The sequence has a slot from now on: masks go to the board.
@@ -150,10 +266,10 @@ impl Guide {
         self.shared.state().place = None;
     }
 
-    /// True if tokens without an alternative come next.
-    pub(crate) fn has_forced(&self) -> bool {
+    /// How many tokens without an alternative come next, as far as is known.
+    pub(crate) fn forced(&self) -> usize {
         let state = self.shared.state();
-        state.taken < state.forced.len()
+        state.forced.len() - state.taken
     }
 
     /// What the sequence may do next, after waiting for a while if that is not known yet.
@@ -197,25 +313,42 @@ impl Drop for Guide {
 
 /// The guide's thread. `length` is the number of tokens before the first one that is told.
 fn follow(shared: &Shared, mut matching: Matching, mut length: usize) {
+    let (mut tokens, mut mask) = (Vec::new(), Vec::new());
     let mut state = shared.state();
     loop {
-        while state.token.is_none() && !state.closed {
+        while state.told.is_empty() && state.guesses.is_empty() && !state.closed {
             let waited = shared.told.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        let Some(token) = state.token.filter(|_| !state.closed) else {
+        if state.closed {
             return;
-        };
-        drop(state);
-        let progress = matching.take(token);
-        length += 1;
-        let forced = progress
-            .as_ref()
-            .map_or(0, |progress| progress.forced.len());
-        state = shared.state();
-        state.token = None;
-        state.follow(length, progress);
-        length += forced;
+        }
+        tokens.clear();
+        if state.told.is_empty() {
+            tokens.append(&mut state.guesses);
+            mask.clone_from(&state.mask);
+            let (round, position) = (state.round, state.position.unwrap_or(0));
+            drop(state);
+            matching.check(&tokens, &mask, |token, next| {
+                shared.state().allow(round, position, token, next)
+            });
+            state = shared.state();
+            state.checking &= state.round != round;
+        } else {
+            tokens.extend_from_slice(&state.told);
+            drop(state);
+            let begun = Instant::now();
+            let progress = matching.take(&tokens);
+            length += tokens.len();
+            let forced = progress
+                .as_ref()
+                .map_or(0, |progress| progress.forced.len());
+            state = shared.state();
+            state.told.clear();
+            state.delay = begun.elapsed().max(state.delay.mul_f32(FADES));
+            state.follow(length, progress);
+            length += forced;
+        }
         shared.answered.notify_one();
         if state.failed.is_some() {
             return;

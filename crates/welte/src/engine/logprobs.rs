@@ -39,4 +39,9 @@ impl LogprobQueries {
         }
         Ok(&self.answers)
     }
+
+    /// The answers that were fetched last.
+    pub(crate) fn answers(&self) -> &[Logprobs] {
+        &self.answers
+    }
 }

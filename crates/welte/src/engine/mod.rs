@@ -292,10 +292,7 @@ impl Engine {
         let out = |room| Channel::new(room, cancelled.clone());
         let mut sequence = Sequence::new(&self.model, &request, out)?;
         let rows = self.model.rows_of(self.model.inner.decode);
-        // What a guided sequence may say changes with every token.
-        if sequence.guide.is_none() {
-            sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.most(), rows);
-        }
+        sequence.draft = Draft::new(&self.handle.speculation, &request, sequence.most(), rows);
         let mut stream = Stream::new(self, &sequence, request, cancelled.clone(), started);
         stream.number = self.handle.shared.push(sequence)?;
         Ok(stream)

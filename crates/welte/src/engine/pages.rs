@@ -6,6 +6,9 @@ use crate::cache::{GENERATED, NO_PAGE, PagePool, PrefixTree};
 use welte_device::{Context, Error};
 use welte_table::{CacheKind, Program};
 
+/// Positions between two checkpoints of recurrent state, if pages are not longer.
+const CHECKPOINT_EVERY: usize = 512;
+
 /// What the scheduler has to know of a cache.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -108,14 +111,16 @@ impl Pages {
     /// begin with the same tokens.
     pub(crate) fn would_share(&self, computing: &Sequence, waiting: &Sequence) -> bool {
         // The last token of a prompt is computed anyway.
-        let end = computing.computed / self.page * self.page + self.page;
+        let end = match self.has_states() {
+            true => self.next_checkpoint(computing),
+            false => computing.computed / self.page * self.page + self.page,
+        };
         let last = computing.target().min(waiting.target() - 1);
         computing.shared
             && waiting.shared
             && computing.is_filling()
             && end <= last
             && computing.keys[..end] == waiting.keys[..end]
-            && !self.kinds.iter().any(|k| matches!(k, Kind::Recurrent))
     }
 
     /// Gives a sequence the pages of its longest cached prefix of at most `limit` tokens.
@@ -246,11 +251,76 @@ impl Pages {
         }
     }
 
+    /// Where the next piece of a prompt must end at the latest, so that a checkpoint can be taken there.
+    pub(crate) fn next_checkpoint(&self, sequence: &Sequence) -> usize {
+        if !sequence.shared || !self.has_states() || sequence.generated() > 0 {
+            return usize::MAX;
+        }
+        let (every, last) = self.checkpoints(sequence);
+        let regular = sequence.computed / every * every + every;
+        match last > sequence.computed {
+            true => regular.min(last),
+            false => regular,
+        }
+    }
+
+    /// Checkpoints of a prompt: their regular distance, and the last position that an equal prompt can take over.
+    fn checkpoints(&self, sequence: &Sequence) -> (usize, usize) {
+        let every = CHECKPOINT_EVERY.next_multiple_of(self.page);
+        (every, (sequence.target() - 1) / self.page * self.page)
+    }
+
+    /// Leaves a prompt's pages in the tree, with a copy of the state at their end.
+    fn checkpoint(&mut self, context: &mut dyn Context, sequence: &mut Sequence) {
+        let (every, last) = self.checkpoints(sequence);
+        let computed = sequence.computed;
+        let due = computed.is_multiple_of(every) || computed == last;
+        if !due || computed == sequence.inserted || sequence.generated() > 0 {
+            return;
+        }
+        self.copies.fill(NO_PAGE);
+        let mut copied = true;
+        for cache in 0..self.kinds.len() {
+            if !matches!(self.kinds[cache], Kind::Recurrent) {
+                continue;
+            }
+            let own = sequence.lists[cache].first().copied();
+            if let (Some(own), Some(copy)) = (own, self.take(context, cache, true)) {
+                self.copies[cache] = copy;
+                // A fault of the device shows in the next step.
+                copied &= context.copy_page(cache, own, copy).is_ok();
+            } else {
+                copied = false;
+            }
+        }
+        if copied {
+            swap_states(&mut sequence.lists, &mut self.copies);
+            let keys = &sequence.keys[..computed];
+            self.tree
+                .insert(keys, &sequence.lists, true, &mut self.pools);
+            swap_states(&mut sequence.lists, &mut self.copies);
+            sequence.inserted = computed;
+        }
+        for (pool, copy) in self.pools.iter_mut().zip(&self.copies) {
+            if *copy != NO_PAGE {
+                pool.release(*copy);
+            }
+        }
+    }
+
+    fn has_states(&self) -> bool {
+        self.kinds
+            .iter()
+            .any(|kind| matches!(kind, Kind::Recurrent))
+    }
+
     /// After a step: leaves pages that have become full in the tree, and gives back those that are not needed.
-    pub(crate) fn settle(&mut self, sequence: &mut Sequence) {
+    pub(crate) fn settle(&mut self, context: &mut dyn Context, sequence: &mut Sequence) {
         self.trim(sequence);
         let full = sequence.computed / self.page * self.page;
-        if sequence.shared && full > sequence.inserted {
+        if sequence.shared && self.has_states() {
+            self.checkpoint(context, sequence);
+        } else if sequence.shared && full > sequence.inserted {
             let keys = &sequence.keys[..sequence.computed];
             let pools = &mut self.pools;
             self.tree.insert(keys, &sequence.lists, false, pools);
@@ -348,5 +418,14 @@ impl Pages {
             }
         }
         done
+    }
+}
+
+/// Exchanges the pages of recurrent caches: the first entries of the lists with those of `copies` that are pages.
+fn swap_states(lists: &mut [Vec<u32>], copies: &mut [u32]) {
+    for (list, copy) in lists.iter_mut().zip(copies) {
+        if let Some(own) = list.first_mut().filter(|_| *copy != NO_PAGE) {
+            std::mem::swap(own, copy);
+        }
     }
 }

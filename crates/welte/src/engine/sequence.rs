@@ -10,8 +10,13 @@ use crate::generate::check_options;
 use crate::{Error, GenerateOptions, Model, Request};
 use std::sync::Arc;
 use std::time::Instant;
-use welte_device::{Context, Error as DeviceError, Logprobs, NO_TOKEN, SlotState, is_token};
+use welte_device::{
+    Context, Error as DeviceError, Logprobs, NO_MASK, NO_TOKEN, SlotState, is_token,
+};
 use welte_table::Sampling;
+
+/// Forced tokens that a step over all of them makes sooner than a chain.
+const FORCED_RUN: usize = 4;
 
 /// A sequence. The caller allocates it with room for all its tokens and pages.
 pub(crate) struct Sequence {
@@ -216,7 +221,7 @@ impl Sequence {
 
     /// True if its complete prompt yields a token by choice.
     pub(crate) fn begins_by_choice(&self) -> bool {
-        self.remaining() > 0 && !self.guide.as_ref().is_some_and(Guide::has_forced)
+        self.remaining() > 0 && self.guide.as_ref().is_none_or(|guide| guide.forced() == 0)
     }
 
     /// The tokens to compute next: all those of one role.
@@ -273,6 +278,40 @@ impl Sequence {
 
     /// As [`Sequence::take`], with the token's probability.
     pub(crate) fn take_with(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
+        let goes_on = self.take_untold(token, logprobs);
+        if goes_on {
+            self.tell(&[token]);
+        }
+        goes_on
+    }
+
+    /// Takes a token that a chain has chosen. Returns false if the sequence leaves the chain: where it did not get a token,
+    /// it tries again, unless that is in vain.
+    pub(crate) fn take_of_chain(&mut self, token: u32) -> bool {
+        let forced = self.guide.as_ref().map_or(0, Guide::forced);
+        // A bias may forbid a forced token.
+        if token == NO_MASK || token == NO_TOKEN && forced > 0 {
+            return false;
+        }
+        self.computed += 1;
+        self.take(token)
+    }
+
+    /// True if so many forced tokens come next that a step over all of them is worth the end of a chain.
+    pub(crate) fn has_forced_run(&self) -> bool {
+        let forced = self.guide.as_ref().map_or(0, Guide::forced);
+        forced >= FORCED_RUN
+    }
+
+    /// Tells the guide the last tokens that were chosen, which [`Sequence::take_untold`] has taken.
+    pub(crate) fn tell(&self, tokens: &[u32]) {
+        if let Some(guide) = &self.guide {
+            guide.tell(tokens);
+        }
+    }
+
+    /// As [`Sequence::take_with`], but the guide does not learn of it.
+    pub(crate) fn take_untold(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
         if self.end.is_some() {
             return false;
         }
@@ -285,11 +324,7 @@ impl Sequence {
             self.end = Some(Err(Error::Guidance { problem }));
             return false;
         }
-        let goes_on = self.append(token, logprobs);
-        if let Some(guide) = self.guide.as_ref().filter(|_| goes_on) {
-            guide.tell(token);
-        }
-        goes_on
+        self.append(token, logprobs)
     }
 
     /// Takes at most `count` tokens that the guide forces. Returns false if the sequence ends.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use welte::{ChainStart, Context, Profile, timeline::Timeline};
 use welte_device::{
-    Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick, SlotState,
+    Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick, SKIPPED, SlotState,
 };
 use welte_table::{BufferId, Class, PassKind, Program, Row};
 
@@ -188,7 +188,7 @@ impl Context for Spy {
         self.stepped.retain(|_| {
             output += 1;
             let pick = chosen.clone().find(|(pick, _)| pick.output + 1 == output);
-            pick.is_none_or(|(_, token)| *token != Pick::SKIPPED)
+            pick.is_none_or(|(_, token)| *token != SKIPPED)
         });
         self.record();
         Ok(())

@@ -11,6 +11,7 @@ mod synthetic;
 pub use synthetic::SyntheticDraft;
 
 use super::EngineOptions;
+use super::guide::Guide;
 use super::sequence::Sequence;
 use crate::{Error, Model, Request};
 use costs::Curve;
@@ -75,6 +76,10 @@ pub(crate) struct Draft {
     source: Source,
     /// Guesses of the tokens after the last one.
     tokens: Vec<u32>,
+    /// How many of them the source has made. Others are forced by the sequence's constraint.
+    own: usize,
+    /// The constraint does not allow the next guess of the source.
+    refused: bool,
     /// Guesses that the next step is to verify.
     pub(crate) wanted: usize,
     /// The probability that all of them are right.
@@ -106,6 +111,8 @@ impl Draft {
         Some(Box::new(Draft {
             source,
             tokens: Vec::with_capacity(rows),
+            own: 0,
+            refused: false,
             wanted: 0,
             agree: 1.0,
         }))
@@ -139,8 +146,8 @@ impl Draft {
         matches!(self.source, Source::Model(_))
     }
 
-    /// At most `count` guesses of what follows these tokens. Those of the draft model have been made.
-    pub(crate) fn guess(&mut self, tokens: &[u32], count: usize) -> &[u32] {
+    /// Makes at most `count` guesses of what follows these tokens. Those of the draft model have been made.
+    pub(crate) fn guess(&mut self, tokens: &[u32], count: usize) {
         match &mut self.source {
             Source::Ngram(ngram) => {
                 self.tokens.clear();
@@ -152,13 +159,24 @@ impl Draft {
             }
             Source::Model(_) => self.tokens.truncate(count),
         }
+        (self.own, self.refused) = (self.tokens.len(), false);
+    }
+
+    /// The guesses of the last round.
+    pub(crate) fn guesses(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Replaces the guesses by at most `most` that a constraint allows, as far as its guide has checked them in time.
+    pub(crate) fn check(&mut self, guide: &Guide, patience: Duration, most: usize) {
+        (self.own, self.refused) = guide.checked(patience, most, &mut self.tokens);
     }
 
     /// Takes note of how many guesses of the last step were right.
     pub(crate) fn verified(&mut self, right: usize) {
         if let Source::Model(rate) = &mut self.source {
-            let wrong = usize::from(right < self.tokens.len());
+            let wrong = usize::from(right < self.own || self.refused);
+            let right = right.min(self.own);
             (0..right + wrong).for_each(|nth| rate.count(nth < right));
         }
     }
@@ -351,7 +369,11 @@ impl Speculator {
         while sequences + self.promised.len() < rows {
             let candidates = running.iter_mut().enumerate();
             let candidates = candidates.filter_map(|(at, sequence)| {
-                let limit = self.limit(sequence.remaining());
+                let most = match sequence.guide {
+                    Some(_) => Guide::MOST_GUESSES,
+                    None => usize::MAX,
+                };
+                let limit = self.limit(sequence.remaining()).min(most);
                 let decodes = sequence.is_decoding();
                 let draft = sequence.draft.as_mut();
                 let draft = draft.filter(|draft| decodes && draft.wanted < limit)?;

@@ -5,7 +5,7 @@ use crate::cache::{NO_PAGE, PagePool};
 use crate::engine::sequence::Sequence;
 use crate::{Error, Model};
 use std::sync::Arc;
-use welte_device::{ChainStart, Context, Control, Error as DeviceError};
+use welte_device::{ChainStart, Context, Control, Error as DeviceError, SlotState};
 use welte_table::{CacheKind, PassKind, Program, Row};
 
 /// Tokens of a sequence that the draft's penalties see.
@@ -145,7 +145,13 @@ impl DraftModel {
             // Only penalties look at the history.
             if !slot.told || state.sampling.penalty_last_n > 0 {
                 let history = &state.history[state.history.len().saturating_sub(HISTORY)..];
-                let state = welte_device::SlotState { history, ..state };
+                // The guide checks what is guessed.
+                let masked = false;
+                let state = SlotState {
+                    history,
+                    masked,
+                    ..state
+                };
                 self.context.set_slot(sequence.slot, &state)?;
                 slot.told = true;
             }

@@ -137,6 +137,7 @@ fn class(length: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     fn after(text: &[u32]) -> Ngram {
         let mut ngram = Ngram::new(&text[..1], text.len());
@@ -184,6 +185,49 @@ mod tests {
         text.push(7);
         ngram.push(&text);
         assert_eq!(ngram.probability(0), None);
+    }
+
+    /// Prints what an index of 100,000 tokens costs. `cargo test --release -p welte --lib -- --ignored index_costs`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn index_costs() {
+        const TOKENS: usize = 100_000;
+        const MORE: usize = 1000;
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            state >> 33
+        };
+        // Text repeats phrases now and then.
+        let mut text: Vec<u32> = Vec::new();
+        while text.len() < TOKENS + MORE {
+            let at = next() as usize % (text.len() + 1);
+            match next() % 4 {
+                0 => text.extend_from_within(at..(at + 20).min(text.len())),
+                _ => text.extend((0..20).map(|_| (next() % 30_000) as u32)),
+            }
+        }
+        let begun = Instant::now();
+        let mut ngram = Ngram::new(&text[..TOKENS], TOKENS + MORE);
+        let built = begun.elapsed();
+        let begun = Instant::now();
+        for end in TOKENS + 1..=TOKENS + MORE {
+            ngram.push(&text[..end]);
+        }
+        let pushed = begun.elapsed() / MORE as u32;
+        let mut guesses = Vec::with_capacity(16);
+        let (mut count, begun) = (0, Instant::now());
+        for _ in 0..MORE {
+            guesses.clear();
+            ngram.found = Some((TOKENS / 2, 8));
+            ngram.guess(std::hint::black_box(&text), 16, &mut guesses);
+            count += guesses.len();
+        }
+        let guessed = begun.elapsed() / MORE as u32;
+        println!(
+            "{TOKENS} tokens: built in {built:?}, a further token {pushed:?}, 16 guesses {guessed:?}"
+        );
+        assert_eq!(count, 16 * MORE);
     }
 
     #[test]

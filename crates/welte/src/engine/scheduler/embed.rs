@@ -42,7 +42,7 @@ impl Scheduler {
             }
             sequence.end = Some(Ok(Finish::Length));
         }
-        self.settle();
+        self.settle(context);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! Sequences with a guide: forced tokens are taken without a choice, and a choice waits for its mask.
 
-use super::super::guide::Advice;
 use super::{ContextLost, Scheduler};
 use crate::Error;
+use crate::engine::guide::Advice;
 use std::time::{Duration, Instant};
 use welte_device::Context;
 
@@ -71,5 +71,40 @@ impl Scheduler {
         }
         self.retire();
         Ok(())
+    }
+
+    /// True if chains may be long: all guided sequences are in the chain, and none of them makes the others wait.
+    pub(super) fn guides_keep_up(&self) -> bool {
+        let patience = match self.running.len() {
+            1 => IDLE_PATIENCE,
+            _ => PATIENCE,
+        };
+        let mut guided = self
+            .running
+            .iter()
+            .filter_map(|s| Some((s, s.guide.as_ref()?)));
+        guided.all(|(sequence, guide)| !sequence.stalled && guide.delay() <= patience)
+    }
+
+    /// Has the guesses for guided sequences checked. What is not checked in time is not verified.
+    pub(super) fn check_guesses(&mut self) {
+        let mut patience = IDLE_PATIENCE;
+        for sequence in self.running.iter().filter(|s| s.planned > 0) {
+            match (&sequence.guide, &sequence.draft) {
+                (Some(guide), Some(draft)) if !draft.guesses().is_empty() => {
+                    guide.propose(draft.guesses());
+                }
+                _ => patience = PATIENCE,
+            }
+        }
+        let begun = Instant::now();
+        for sequence in self.running.iter_mut().filter(|s| s.planned > 0) {
+            let most = sequence.planned - 1;
+            if let (Some(guide), Some(draft)) = (&sequence.guide, &mut sequence.draft)
+                && !draft.guesses().is_empty()
+            {
+                draft.check(guide, patience.saturating_sub(begun.elapsed()), most);
+            }
+        }
     }
 }

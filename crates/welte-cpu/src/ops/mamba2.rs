@@ -1,0 +1,113 @@
+//! The state space model of Mamba-2 over a recurrent state.
+
+use super::cache::StateCache;
+use super::gated_delta::softplus;
+use super::{FloatRows, Floats, State, widest};
+
+pub(crate) struct Mamba2 {
+    /// Inputs, keys, queries.
+    pub(crate) x: FloatRows,
+    /// A value of every head.
+    pub(crate) dt: FloatRows,
+    pub(crate) y: FloatRows,
+    pub(crate) decay: Floats,
+    pub(crate) dt_bias: Floats,
+    pub(crate) skip: Floats,
+    pub(crate) groups: usize,
+    pub(crate) heads: usize,
+    pub(crate) key_dim: usize,
+    pub(crate) value_dim: usize,
+    pub(crate) layer: usize,
+    pub(crate) cache: StateCache,
+}
+
+impl Mamba2 {
+    /// A chunk is a head: the rows of a sequence depend on each other, heads do not.
+    pub(crate) fn chunks(&self) -> usize {
+        self.heads
+    }
+
+    /// # Safety
+    /// See `super`; rows of a slot come in the order of their positions.
+    pub(crate) unsafe fn run(&self, state: &State, rows: usize, head: usize) {
+        let (keys, values) = (self.groups * self.key_dim, self.heads * self.value_dim);
+        let group = head / (self.heads / self.groups) * self.key_dim;
+        let cells = self.key_dim * self.value_dim;
+        for row in 0..rows {
+            let at = state.rows[row];
+            // SAFETY: rows lie in their buffers, the state in its cache; chunks use different heads.
+            unsafe {
+                let x = self.x.row(row, values + 2 * keys);
+                let dt = self.dt.row(row, self.heads);
+                let y = self
+                    .y
+                    .start
+                    .add(row * self.y.stride + head * self.value_dim);
+                let y = std::slice::from_raw_parts_mut(y, self.value_dim);
+                let s = self.cache.at(state, self.layer, at.slot as usize);
+                let s = std::slice::from_raw_parts_mut(s.add(head * cells), cells);
+                // The state before position 0 is zero, whatever the page held before.
+                if at.position == 0 {
+                    s.fill(0.0);
+                }
+                let of = |weight: Floats| weight.get(self.heads).map_or(0.0, |w| w[head]);
+                let time = softplus(dt[head] + of(self.dt_bias));
+                let step = Step {
+                    input: &x[head * self.value_dim..][..self.value_dim],
+                    key: &x[values + group..][..self.key_dim],
+                    query: &x[values + keys + group..][..self.key_dim],
+                    time,
+                    kept: (of(self.decay) * time).exp(),
+                    skip: of(self.skip),
+                };
+                advance(&step, s, y);
+            }
+        }
+    }
+}
+
+/// One position of one head.
+pub(crate) struct Step<'a> {
+    input: &'a [f32],
+    key: &'a [f32],
+    query: &'a [f32],
+    /// The factor of the input.
+    time: f32,
+    /// The part of the state that is kept.
+    kept: f32,
+    skip: f32,
+}
+
+widest! {
+    /// Advances the state `s` (a row per element of the key) by one position and answers the query.
+    fn advance(step: &Step<'_>, s: &mut [f32], y: &mut [f32]) {
+        let mut from = 0;
+        while from < y.len() {
+            from += match y.len() - from {
+                64.. => columns::<64>(step, s, y, from),
+                16.. => columns::<16>(step, s, y, from),
+                _ => columns::<1>(step, s, y, from),
+            };
+        }
+    }
+}
+
+/// `N` columns of the state from `from` on. Returns `N`.
+#[inline(always)]
+fn columns<const N: usize>(step: &Step<'_>, s: &mut [f32], y: &mut [f32], from: usize) -> usize {
+    let stride = y.len();
+    let inputs = &step.input[from..][..N];
+    let mut answer = [0.0f32; N];
+    for (i, (key, query)) in step.key.iter().zip(step.query).enumerate() {
+        let key = key * step.time;
+        let row = &mut s[i * stride + from..][..N];
+        for ((s, input), answer) in row.iter_mut().zip(inputs).zip(&mut answer) {
+            *s = *s * step.kept + key * input;
+            *answer += *s * query;
+        }
+    }
+    for ((y, input), answer) in y[from..][..N].iter_mut().zip(inputs).zip(&answer) {
+        *y = answer + step.skip * input;
+    }
+    N
+}

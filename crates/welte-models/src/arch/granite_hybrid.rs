@@ -1,0 +1,109 @@
+//! Granite 4: layers with the state space model of Mamba-2 beside attention without rope, Granite's factors, and a shared
+//! expert in every layer, which is the feed-forward part of models without other experts.
+
+use super::{Architecture, granite, llama};
+use crate::keys::Keys;
+use crate::spec::{LayerKind, LayerRope, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, Mamba, SharedExpert};
+use crate::{Error, ModelSpec, names};
+use welte_formats::checkpoint::Value;
+
+pub(super) const GRANITE_HYBRID: Architecture = Architecture {
+    name: "granitehybrid",
+    gguf: &["granitehybrid"],
+    hugging_face: &["granitemoehybrid"],
+    hugging_face_names: names::HUGGING_FACE_GRANITE_HYBRID,
+    experts: true,
+    finish,
+    ..llama::LLAMA
+};
+
+fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    granite::factors(spec, keys)?;
+    let shared = keys.name(
+        "expert_shared_feed_forward_length",
+        "shared_intermediate_size",
+    );
+    let shared = keys.size(&shared, Some(spec.ffn), MOST_FFN)?;
+    match &mut spec.experts {
+        Some(experts) => {
+            // What experts add is scaled like what other parts add.
+            experts.scale = spec.residual_scale;
+            experts.shared = Some(SharedExpert {
+                ffn: shared,
+                gated: false,
+            });
+        }
+        None => spec.ffn = shared,
+    }
+    spec.layer_kinds = kinds(keys, spec.layers)?;
+    let rope = match keys.is_gguf() {
+        true => keys
+            .bool(&keys.name("rope.scaling.finetuned", ""))?
+            .unwrap_or(false),
+        false => keys.text("position_embedding_type")? == Some("rope"),
+    };
+    if !rope {
+        spec.layer_ropes.fill(LayerRope::None);
+    }
+    spec.mamba = Some(mamba(keys)?);
+    Ok(())
+}
+
+fn mamba(keys: &Keys<'_>) -> Result<Mamba, Error> {
+    let size = |gguf: &str, hf: &str, most| keys.size(&keys.name(gguf, hf), None, most);
+    let heads_key = keys.name("ssm.time_step_rank", "mamba_n_heads");
+    let heads = keys.size(&heads_key, None, MOST_HEADS)?;
+    let values =
+        match keys.is_gguf() {
+            true => size("ssm.inner_size", "", MOST_HEADS * MOST_HEAD_DIM)?,
+            false => size("", "hidden_size", MOST_HEADS * MOST_HEAD_DIM)?
+                .saturating_mul(keys.size("mamba_expand", Some(2), 64)?),
+        };
+    if !values.is_multiple_of(heads) || values / heads > MOST_HEAD_DIM {
+        let problem = format!("is {heads}, which does not fit {values} values");
+        return Err(keys.error(&heads_key, problem));
+    }
+    let groups_key = keys.name("ssm.group_count", "mamba_n_groups");
+    let groups = keys.size(&groups_key, Some(1), heads)?;
+    if groups != 1 {
+        // The norm would have weights of its own for each group.
+        return Err(keys.error(&groups_key, format!("is {groups}; only 1 is supported")));
+    }
+    let taps_key = keys.name("ssm.conv_kernel", "mamba_d_conv");
+    let taps = keys.size(&taps_key, Some(4), 64)?;
+    if taps < 2 {
+        return Err(keys.error(&taps_key, "is 1; must be at least 2"));
+    }
+    Ok(Mamba {
+        groups,
+        heads,
+        key_dim: size("ssm.state_size", "mamba_d_state", MOST_HEAD_DIM)?,
+        value_dim: values / heads,
+        taps,
+        bias: keys.bool("mamba_conv_bias")?.unwrap_or(true),
+    })
+}
+
+/// GGUF files say by the heads of keys which layers have attention.
+fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
+    let key = keys.name("attention.head_count_kv", "layer_types");
+    let list: &[Value] = match keys.value(&key) {
+        Some(Value::Array(list)) => list,
+        _ => &[],
+    };
+    if list.len() != layers as usize {
+        let problem = format!("has {} entries for {layers} layers", list.len());
+        return Err(keys.error(&key, problem));
+    }
+    let each = list.iter().map(|value| match value {
+        Value::U64(0) | Value::I64(0) => Ok(LayerKind::Mamba),
+        Value::U64(_) | Value::I64(_) => Ok(LayerKind::Attention),
+        Value::String(s) if s == "mamba" || s == "linear_attention" => Ok(LayerKind::Mamba),
+        Value::String(s) if s == "attention" || s == "full_attention" => Ok(LayerKind::Attention),
+        _ => Err(keys.error(
+            &key,
+            "has an unknown type; supported are mamba and attention",
+        )),
+    });
+    each.collect()
+}

@@ -1,0 +1,73 @@
+//! LFM2: most layers have a short convolution between two gates, the others attention with norms of queries and keys.
+
+use super::Architecture;
+use crate::keys::Keys;
+use crate::spec::{LayerKind, MOST_FFN};
+use crate::{Error, ModelSpec, QkNorm, names};
+use welte_formats::checkpoint::Value;
+
+pub(super) const LFM2: Architecture = Architecture {
+    name: "lfm2",
+    gguf: &["lfm2"],
+    hugging_face: &["lfm2"],
+    gguf_names: names::GGUF_LFM2,
+    hugging_face_names: names::HUGGING_FACE_LFM2,
+    gguf_interleaved: false,
+    qk_norm: QkNorm::Head,
+    experts: false,
+    windows: |_, layers| Ok(vec![0; layers as usize]),
+    finish,
+};
+
+fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    if !keys.is_gguf() {
+        spec.eps = keys.positive("norm_eps", Some(1e-5))? as f32;
+    }
+    spec.layer_kinds = kinds(keys, spec.layers)?;
+    let taps = keys.name("shortconv.l_cache", "conv_L_cache");
+    spec.conv_taps = keys.size(&taps, Some(3), 64)?;
+    if spec.conv_taps < 2 {
+        return Err(keys.error(&taps, "is 1; must be at least 2"));
+    }
+    // The width in configurations is rounded by rules of its own.
+    let names = match keys.is_gguf() {
+        true => names::GGUF_LFM2,
+        false => names::HUGGING_FACE_LFM2,
+    };
+    let gate = names::resolve(keys.checkpoint, &names::weight(names.gate, 0));
+    if let Some(info) = keys.checkpoint.tensor(&gate)
+        && let Ok(ffn @ 1..=MOST_FFN) = u32::try_from(info.n)
+    {
+        spec.ffn = ffn;
+    }
+    Ok(())
+}
+
+/// Layers without heads of keys have convolutions in GGUF files. Configurations list the kinds, or the attention layers.
+fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
+    let kind = |attends: bool| match attends {
+        true => LayerKind::Attention,
+        false => LayerKind::Conv,
+    };
+    let all = keys.name("attention.head_count_kv", "layer_types");
+    if let Some(Value::Array(list)) = keys.value(&all) {
+        if list.len() != layers as usize {
+            let problem = format!("has {} entries for {layers} layers", list.len());
+            return Err(keys.error(&all, problem));
+        }
+        let problem = "has an unknown type; supported are conv and full_attention";
+        let each = list.iter().map(|value| match value {
+            Value::U64(heads) => Ok(kind(*heads > 0)),
+            Value::I64(heads) => Ok(kind(*heads > 0)),
+            Value::String(s) if s == "full_attention" => Ok(LayerKind::Attention),
+            Value::String(s) if s == "conv" => Ok(LayerKind::Conv),
+            _ => Err(keys.error(&all, problem)),
+        });
+        return each.collect();
+    }
+    let Some(Value::Array(attention)) = keys.value("full_attn_idxs") else {
+        return Ok(vec![LayerKind::Attention; layers as usize]);
+    };
+    let attends = |layer: u32| attention.contains(&Value::U64(layer.into()));
+    Ok((0..layers).map(|layer| kind(attends(layer))).collect())
+}

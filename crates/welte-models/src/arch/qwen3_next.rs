@@ -1,0 +1,142 @@
+//! Qwen3-Next and Qwen3.5: three of four layers have the gated delta rule. The others have attention whose output is gated,
+//! with rope for a quarter of each head. Norms multiply by `1 + w`. Models with experts have a shared one.
+
+use super::{Architecture, qwen3_moe};
+use crate::keys::Keys;
+use crate::spec::{Delta, LayerKind, MOST_FFN, MOST_HEAD_DIM, MOST_HEADS, SharedExpert};
+use crate::{Error, ModelSpec, names};
+use welte_formats::checkpoint::Value;
+
+pub(super) const QWEN3_NEXT: Architecture = Architecture {
+    name: "qwen3next",
+    gguf: &["qwen3next"],
+    hugging_face: &["qwen3_next"],
+    gguf_names: names::GGUF_POST_ATTENTION,
+    finish: |spec, keys| finish(spec, keys, false),
+    ..qwen3_moe::QWEN3_MOE
+};
+
+/// Its GGUF files hold the heads of values in another order: neighbours have different key heads.
+pub(super) const QWEN3_5: Architecture = Architecture {
+    name: "qwen35",
+    gguf: &["qwen35", "qwen35moe"],
+    hugging_face: &["qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"],
+    finish: |spec, keys| finish(spec, keys, keys.is_gguf()),
+    ..QWEN3_NEXT
+};
+
+fn finish(spec: &mut ModelSpec, keys: &Keys<'_>, tiled: bool) -> Result<(), Error> {
+    if spec.experts.is_some() {
+        (qwen3_moe::QWEN3_MOE.finish)(spec, keys)?;
+    }
+    leave_out_drafts(spec, keys)?;
+    // GGUF converters have already added 1 to the weights.
+    spec.norm_add = if keys.is_gguf() { 0.0 } else { 1.0 };
+    spec.attention_gate = true;
+    let rotated = [
+        "partial_rotary_factor",
+        "rope_parameters.partial_rotary_factor",
+    ];
+    if !keys.is_gguf() && rotated.iter().all(|key| keys.value(key).is_none()) {
+        spec.rope.rot = spec.head_dim / 4;
+    }
+    spec.layer_kinds = kinds(keys, spec.layers)?;
+    spec.delta = Some(delta(keys, tiled)?);
+    if let Some(experts) = &mut spec.experts {
+        let key = keys.name(
+            "expert_shared_feed_forward_length",
+            "shared_expert_intermediate_size",
+        );
+        experts.renormalise = keys.bool("norm_topk_prob")?.unwrap_or(true);
+        experts.shared = Some(SharedExpert {
+            ffn: keys.size(&key, Some(experts.ffn), MOST_FFN)?,
+            gated: true,
+        });
+    }
+    Ok(())
+}
+
+/// GGUF files count the layers that guess ahead among the layers.
+fn leave_out_drafts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let key = keys.name("nextn_predict_layers", "mtp_num_hidden_layers");
+    let drafts = keys.u32(&key)?.unwrap_or(0);
+    if keys.is_gguf() {
+        if drafts >= spec.layers {
+            let problem = format!("is {drafts} of {} layers", spec.layers);
+            return Err(keys.error(&key, problem));
+        }
+        spec.layers -= drafts;
+        let layers = spec.layers as usize;
+        spec.windows.truncate(layers);
+        spec.layer_ropes.truncate(layers);
+        spec.expert_layers.truncate(layers);
+    }
+    spec.draft_layers = drafts;
+    Ok(())
+}
+
+fn delta(keys: &Keys<'_>, tiled: bool) -> Result<Delta, Error> {
+    let size = |gguf: &str, hf: &str, most| keys.size(&keys.name(gguf, hf), None, most);
+    let key_heads = size("ssm.group_count", "linear_num_key_heads", MOST_HEADS)?;
+    let heads_key = keys.name("ssm.time_step_rank", "linear_num_value_heads");
+    let heads = keys.size(&heads_key, None, MOST_HEADS)?;
+    if !heads.is_multiple_of(key_heads) {
+        let problem = format!("is {heads}, which is no multiple of {key_heads} key heads");
+        return Err(keys.error(&heads_key, problem));
+    }
+    let value_dim = match keys.is_gguf() {
+        // The key holds the values of all heads.
+        true => {
+            let key = keys.name("ssm.inner_size", "");
+            let values = keys.size(&key, None, MOST_HEADS * MOST_HEAD_DIM)?;
+            if !values.is_multiple_of(heads) || values / heads > MOST_HEAD_DIM {
+                let problem = format!("is {values}, which does not fit {heads} heads");
+                return Err(keys.error(&key, problem));
+            }
+            values / heads
+        }
+        false => size("", "linear_value_head_dim", MOST_HEAD_DIM)?,
+    };
+    let taps_key = keys.name("ssm.conv_kernel", "linear_conv_kernel_dim");
+    let taps = keys.size(&taps_key, Some(4), 64)?;
+    if taps < 2 {
+        return Err(keys.error(&taps_key, "is 1; must be at least 2"));
+    }
+    Ok(Delta {
+        key_heads,
+        heads,
+        key_dim: size("ssm.state_size", "linear_key_head_dim", MOST_HEAD_DIM)?,
+        value_dim,
+        taps,
+        tiled,
+    })
+}
+
+/// The kind of each layer: by a list, or every fourth has attention.
+fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
+    let key = keys.name("attention.recurrent_layers", "layer_types");
+    let Some(Value::Array(list)) = keys.value(&key) else {
+        let key = keys.name("full_attention_interval", "full_attention_interval");
+        let every = keys.size(&key, Some(4), 1 << 16)?;
+        let kind = |i: u32| match (i + 1).is_multiple_of(every) {
+            true => LayerKind::Attention,
+            false => LayerKind::Delta,
+        };
+        return Ok((0..layers).map(kind).collect());
+    };
+    if list.len() < layers as usize {
+        let problem = format!("has {} entries for {layers} layers", list.len());
+        return Err(keys.error(&key, problem));
+    }
+    let kind = |value: &Value| match value {
+        Value::Bool(recurrent) if *recurrent => Ok(LayerKind::Delta),
+        Value::Bool(_) => Ok(LayerKind::Attention),
+        Value::String(s) if s == "linear_attention" => Ok(LayerKind::Delta),
+        Value::String(s) if s == "full_attention" => Ok(LayerKind::Attention),
+        _ => Err(keys.error(
+            &key,
+            "has an unknown type; supported are linear_attention and full_attention",
+        )),
+    };
+    list.iter().take(layers as usize).map(kind).collect()
+}

@@ -1,0 +1,82 @@
+//! Layers with the state space model of Mamba-2.
+
+use super::delta::SILU;
+use super::{Emitter, at};
+use crate::Mamba;
+use crate::weights::{Layer, MambaWeights};
+use welte_table::{NO_WEIGHT, Op, params as p};
+
+impl Emitter<'_> {
+    /// x += output(norm(model(conv(inputs, keys, queries), dt) * silu(gate))), all of norm(x).
+    pub(super) fn mamba(&mut self, index: usize, layer: &Layer, weights: &MambaWeights, m: Mamba) {
+        let set = self.set;
+        let Some(convolved) = set.convolved else {
+            return;
+        };
+        let (channels, values, stride) = (m.channels(), m.values(), m.width());
+        let input = (set.x, layer.attn_norm);
+        self.projections("mamba in", &layer.qkv, &[], input, set.qkv, stride);
+        let cache = self.places.caches[index];
+        let conv = p::ShortConv {
+            layer: cache.layer,
+            n: channels,
+            taps: m.taps,
+            act: 1,
+            x_stride: stride,
+            y_stride: channels,
+        };
+        let buffers = [at(set.qkv, values), convolved, cache.buffer];
+        let kernel = [weights.kernel, weights.conv_bias.unwrap_or(NO_WEIGHT)];
+        self.push(
+            "convolution",
+            Op::ShortConv,
+            &kernel,
+            &buffers,
+            conv.words(),
+        );
+        let model = p::Mamba2 {
+            layer: cache.layer,
+            groups: m.groups,
+            heads: m.heads,
+            key_dim: m.key_dim,
+            value_dim: m.value_dim,
+            x_stride: channels,
+            dt_stride: stride,
+            y_stride: values,
+        };
+        let buffers = [
+            convolved,
+            at(set.qkv, values + channels),
+            set.attn,
+            cache.state,
+        ];
+        let factors = [weights.decay, weights.dt_bias, weights.skip];
+        self.push("state space", Op::Mamba2, &factors, &buffers, model.words());
+        let gate = p::Gate {
+            n: values,
+            gates: values,
+            act: SILU,
+            x_stride: stride,
+            y_stride: values,
+        };
+        let buffers = [set.qkv, set.attn];
+        self.push("mamba gate", Op::Gate, &[], &buffers, gate.words());
+        let norm = p::Norm {
+            dim: values,
+            groups: 1,
+            eps: self.spec.eps,
+            x_stride: values,
+            y_stride: values,
+        };
+        let buffers = [set.attn, set.attn];
+        self.push(
+            "mamba norm",
+            Op::Norm,
+            &[weights.norm],
+            &buffers,
+            norm.words(),
+        );
+        let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
+        self.add_to_stream("mamba out", out, set.attn, values);
+    }
+}

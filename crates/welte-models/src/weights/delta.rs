@@ -1,0 +1,202 @@
+//! The weights of layers with the gated delta rule.
+
+use super::{Collector, Rows};
+use crate::{Delta, Error, names};
+use welte_formats::WeightRows;
+use welte_formats::checkpoint::{Checkpoint, Dialect};
+use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
+
+/// The weights beside the projections.
+pub(crate) struct DeltaWeights {
+    pub(crate) kernel: WeightId,
+    pub(crate) decay: WeightId,
+    pub(crate) dt_bias: WeightId,
+    pub(crate) norm: WeightId,
+}
+
+/// The names of the tensors, without `.weight`.
+pub(crate) struct DeltaNames {
+    /// Queries, keys and values; the gate.
+    qkv: &'static str,
+    gate: &'static str,
+    /// All four in one tensor, grouped by key head.
+    grouped: &'static str,
+    /// b and a of every head.
+    b: &'static str,
+    a: &'static str,
+    /// Both in one tensor, grouped by key head.
+    grouped_ba: &'static str,
+    kernel: &'static str,
+    /// The full names of the decay and of what is added to a.
+    decay: &'static str,
+    dt_bias: &'static str,
+    norm: &'static str,
+    pub(crate) out: &'static str,
+}
+
+const GGUF: DeltaNames = DeltaNames {
+    qkv: "blk.{}.attn_qkv",
+    gate: "blk.{}.attn_gate",
+    grouped: "blk.{}.ssm_in",
+    b: "blk.{}.ssm_beta",
+    a: "blk.{}.ssm_alpha",
+    grouped_ba: "blk.{}.ssm_ba",
+    kernel: "blk.{}.ssm_conv1d",
+    decay: "blk.{}.ssm_a",
+    dt_bias: "blk.{}.ssm_dt.bias",
+    norm: "blk.{}.ssm_norm",
+    out: "blk.{}.ssm_out",
+};
+
+const HUGGING_FACE: DeltaNames = DeltaNames {
+    qkv: "model.layers.{}.linear_attn.in_proj_qkv",
+    gate: "model.layers.{}.linear_attn.in_proj_z",
+    grouped: "model.layers.{}.linear_attn.in_proj_qkvz",
+    b: "model.layers.{}.linear_attn.in_proj_b",
+    a: "model.layers.{}.linear_attn.in_proj_a",
+    grouped_ba: "model.layers.{}.linear_attn.in_proj_ba",
+    kernel: "model.layers.{}.linear_attn.conv1d",
+    decay: "model.layers.{}.linear_attn.A_log",
+    dt_bias: "model.layers.{}.linear_attn.dt_bias",
+    norm: "model.layers.{}.linear_attn.norm",
+    out: "model.layers.{}.linear_attn.out_proj",
+};
+
+pub(super) fn names(checkpoint: &dyn Checkpoint) -> &'static DeltaNames {
+    match checkpoint.dialect() {
+        Dialect::Gguf => &GGUF,
+        Dialect::HuggingFace => &HUGGING_FACE,
+    }
+}
+
+/// The rows of all projections: queries, keys, values, the gate, b, a.
+pub(super) fn rows(c: &Collector<'_>, names: &DeltaNames, layer: u32, d: &Delta) -> Vec<Rows> {
+    let name = |template: &str| names::weight(template, layer);
+    let (keys, values) = (d.key_heads * d.key_dim, d.values());
+    // A group holds the parts of one key head, one after the other.
+    let groups = |tensor: &str, parts: &[u32]| {
+        let (tensor, group) = (name(tensor), parts.iter().sum::<u32>());
+        let mut rows = Vec::new();
+        for (i, part) in parts.iter().enumerate() {
+            let before: u32 = parts[..i].iter().sum();
+            rows.extend((0..d.key_heads).map(|head| Rows {
+                tensor: tensor.clone(),
+                of: group * d.key_heads,
+                first: head * group + before,
+                rows: *part,
+            }));
+        }
+        rows
+    };
+    let each = d.heads / d.key_heads;
+    let mut all = match c.has(&name(names.grouped)) {
+        true => {
+            let value = each * d.value_dim;
+            groups(names.grouped, &[d.key_dim, d.key_dim, value, value])
+        }
+        false => vec![
+            Rows::all(name(names.qkv), 2 * keys + values),
+            Rows::all(name(names.gate), values),
+        ],
+    };
+    all.extend(match c.has(&name(names.grouped_ba)) {
+        true => groups(names.grouped_ba, &[each, each]),
+        false => [names.b, names.a]
+            .map(|n| Rows::all(name(n), d.heads))
+            .into(),
+    });
+    all
+}
+
+/// The other weights.
+pub(super) fn collect(
+    c: &mut Collector<'_>,
+    names: &DeltaNames,
+    layer: u32,
+    d: &Delta,
+) -> Result<DeltaWeights, Error> {
+    let label = |what: &str| format!("layer {layer} {what}");
+    let full = |template: &str| template.replace("{}", &layer.to_string());
+    let norm = [(names::weight(names.norm, layer), d.value_dim)];
+    let dt_bias = [(full(names.dt_bias), d.heads)];
+    Ok(DeltaWeights {
+        kernel: c.kernel(
+            &label("convolution"),
+            &names::weight(names.kernel, layer),
+            d.channels(),
+            d.taps,
+        )?,
+        decay: c.decay(&label("decay"), &full(names.decay), d.heads)?,
+        dt_bias: c.vector(&label("time bias"), &dt_bias, 0.0)?,
+        norm: c.vector(&label("delta norm"), &norm, 0.0)?,
+    })
+}
+
+impl Collector<'_> {
+    /// The taps of every channel.
+    pub(super) fn kernel(
+        &mut self,
+        label: &str,
+        name: &str,
+        n: u32,
+        taps: u32,
+    ) -> Result<WeightId, Error> {
+        let info = self.tensor(name, n, taps)?;
+        Ok(self.push(vector(label, n * taps, info.name, n)))
+    }
+
+    /// A value of every head.
+    pub(super) fn per_head(
+        &mut self,
+        label: &str,
+        name: &str,
+        heads: u32,
+    ) -> Result<WeightId, Error> {
+        let (n, k) = self.row_or_column(name, heads);
+        let info = self.tensor(name, n, k)?;
+        Ok(self.push(vector(label, heads, info.name, n)))
+    }
+
+    /// The shape of a vector. GGUF files keep some as columns.
+    fn row_or_column(&self, name: &str, k: u32) -> (u32, u32) {
+        let name = names::resolve(self.checkpoint, name);
+        let info = self.checkpoint.tensor(&name);
+        match info.is_some_and(|info| info.k == 1) {
+            true => (k, 1),
+            false => (1, k),
+        }
+    }
+
+    /// The factors of the decay. Hugging Face checkpoints hold the logarithms of their negatives.
+    pub(super) fn decay(&mut self, label: &str, name: &str, heads: u32) -> Result<WeightId, Error> {
+        let (n, k) = self.row_or_column(name, heads);
+        let info = self.tensor(name, n, k)?;
+        let mut spec = vector(label, heads, info.name, n);
+        if self.checkpoint.dialect() == Dialect::HuggingFace {
+            let weight = WeightRows {
+                spec: &spec,
+                checkpoint: self.checkpoint,
+            };
+            let values = weight.values()?.iter().map(|v| -v.exp()).collect();
+            spec.source = Source::Constant(values);
+        }
+        Ok(self.push(spec))
+    }
+}
+
+/// The first rows of a tensor, joined end to end.
+fn vector(label: &str, k: u32, tensor: String, rows: u32) -> WeightSpec {
+    WeightSpec {
+        name: label.into(),
+        format: Format::F32,
+        n: 1,
+        k,
+        usage: Usage::Vector,
+        add: 0.0,
+        source: Source::Parts(vec![Part {
+            tensor,
+            first_row: 0,
+            rows,
+        }]),
+    }
+}

@@ -1,0 +1,80 @@
+//! The weights of layers with the state space model of Mamba-2.
+
+use super::{Collector, Piece};
+use crate::{Error, Mamba, names};
+use welte_formats::checkpoint::{Checkpoint, Dialect};
+use welte_table::WeightId;
+
+/// The weights beside the projections.
+pub(crate) struct MambaWeights {
+    pub(crate) kernel: WeightId,
+    pub(crate) conv_bias: Option<WeightId>,
+    pub(crate) decay: WeightId,
+    pub(crate) dt_bias: WeightId,
+    pub(crate) skip: WeightId,
+    pub(crate) norm: WeightId,
+}
+
+/// The names of the tensors.
+pub(crate) struct MambaNames {
+    /// The gate, inputs, keys, queries and time steps in one tensor.
+    pub(crate) project: &'static str,
+    kernel: &'static str,
+    /// Full names.
+    decay: &'static str,
+    dt_bias: &'static str,
+    skip: &'static str,
+    norm: &'static str,
+    pub(crate) out: &'static str,
+}
+
+const GGUF: MambaNames = MambaNames {
+    project: "blk.{}.ssm_in",
+    kernel: "blk.{}.ssm_conv1d",
+    decay: "blk.{}.ssm_a",
+    dt_bias: "blk.{}.ssm_dt.bias",
+    skip: "blk.{}.ssm_d",
+    norm: "blk.{}.ssm_norm",
+    out: "blk.{}.ssm_out",
+};
+
+const HUGGING_FACE: MambaNames = MambaNames {
+    project: "model.layers.{}.mamba.in_proj",
+    kernel: "model.layers.{}.mamba.conv1d",
+    decay: "model.layers.{}.mamba.A_log",
+    dt_bias: "model.layers.{}.mamba.dt_bias",
+    skip: "model.layers.{}.mamba.D",
+    norm: "model.layers.{}.mamba.norm",
+    out: "model.layers.{}.mamba.out_proj",
+};
+
+pub(super) fn names(checkpoint: &dyn Checkpoint) -> &'static MambaNames {
+    match checkpoint.dialect() {
+        Dialect::Gguf => &GGUF,
+        Dialect::HuggingFace => &HUGGING_FACE,
+    }
+}
+
+/// The weights beside the projections.
+pub(super) fn collect(
+    c: &mut Collector<'_>,
+    names: &MambaNames,
+    layer: u32,
+    m: &Mamba,
+) -> Result<MambaWeights, Error> {
+    let label = |what: &str| format!("layer {layer} {what}");
+    let full = |template: &str| template.replace("{}", &layer.to_string());
+    let kernel = names::weight(names.kernel, layer);
+    let bias = [(m.bias, names::bias(names.kernel, layer), m.channels())];
+    let bias: Vec<Piece> = c.biases(&label("convolution bias"), &bias)?;
+    let norm = [(names::weight(names.norm, layer), m.values())];
+    let dt_bias = [(full(names.dt_bias), m.heads)];
+    Ok(MambaWeights {
+        kernel: c.kernel(&label("convolution"), &kernel, m.channels(), m.taps)?,
+        conv_bias: bias.first().map(|piece| piece.weight),
+        decay: c.decay(&label("decay"), &full(names.decay), m.heads)?,
+        dt_bias: c.vector(&label("time bias"), &dt_bias, 0.0)?,
+        skip: c.per_head(&label("skip"), &full(names.skip), m.heads)?,
+        norm: c.vector(&label("mamba norm"), &norm, 0.0)?,
+    })
+}

@@ -1,0 +1,136 @@
+//! Models with recurrent layers: what their programs hold, and what is refused.
+
+mod common;
+
+use common::Fake;
+use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo, Value};
+use welte_formats::synthetic::Synthetic;
+use welte_models::{CompileOptions, LayerKind, ModelSpec, compile, spec};
+use welte_table::{CacheKind, Format, Op, Program, params, verify};
+
+fn gguf() -> Fake {
+    let made = Synthetic::parse("custom,arch=qwen35,layers=4:q8_0").unwrap();
+    Fake {
+        dialect: Dialect::Gguf,
+        metadata: made.metadata().clone(),
+        tensors: made.tensors().to_vec(),
+    }
+}
+
+fn program(fake: &Fake, options: &CompileOptions) -> (ModelSpec, Program) {
+    let spec = spec(fake).unwrap();
+    let program = compile(&spec, fake, options).unwrap();
+    verify(&program).unwrap();
+    (spec, program)
+}
+
+#[test]
+fn each_layer_has_the_caches_of_its_kind() {
+    let options = CompileOptions {
+        slots: 3,
+        checkpoints: 5,
+        ..CompileOptions::default()
+    };
+    let (spec, program) = program(&gguf(), &options);
+    use LayerKind::{Attention, Delta};
+    assert_eq!(spec.layer_kinds, [Delta, Delta, Delta, Attention]);
+    assert!(spec.attention_gate && spec.delta.unwrap().tiled);
+    assert_eq!(spec.rope.rot, 16);
+    let recurrent = |floats| CacheKind::Recurrent { layers: 3, floats };
+    // 2 x 2 heads of 32 for queries and keys, 4 of 32 for values: 3 earlier inputs; and 4 matrices of 32 x 32.
+    let caches: Vec<_> = program.caches.iter().map(|c| (c.kind, c.pages)).collect();
+    assert_eq!(caches[1], (recurrent(3 * 256), 8));
+    assert_eq!(caches[2], (recurrent(4 * 32 * 32), 8));
+    assert_eq!(program.caches[0].layers(), 1);
+    let commands = &program.passes[0].commands;
+    let rules = commands.iter().filter(|c| c.op == Op::GatedDelta);
+    let layers: Vec<u32> = rules
+        .map(|c| params::GatedDelta::of(&c.params).layer)
+        .collect();
+    assert_eq!(layers, [0, 1, 2]);
+}
+
+/// Each head's gate follows its query in the file. In the program all gates follow the values.
+#[test]
+fn the_gates_of_attention_are_columns_of_their_own() {
+    let (_, program) = program(&gguf(), &CompileOptions::default());
+    let commands = &program.passes[0].commands;
+    let attention = commands.iter().find(|c| c.op == Op::Attention).unwrap();
+    let gate = commands.iter().filter(|c| c.op == Op::Gate).nth(3).unwrap();
+    let stride = params::Attention::of(&attention.params).q_stride;
+    // 4 heads of 64, keys and values of 2 heads, 4 gates of 64.
+    assert_eq!(stride, 4 * 64 + 2 * 2 * 64 + 4 * 64);
+    assert_eq!(gate.buffers[0].offset, 4 * (4 * 64 + 2 * 2 * 64));
+    assert_eq!(gate.buffers[0].buffer, attention.buffers[0].buffer);
+    assert_eq!(params::Gate::of(&gate.params).act, 4);
+}
+
+#[test]
+fn layers_that_guess_ahead_are_left_out() {
+    let mut fake = gguf();
+    fake.set("qwen35.block_count", Value::U64(5));
+    fake.set("qwen35.nextn_predict_layers", Value::U64(1));
+    fake.tensors.push(TensorInfo {
+        name: "blk.4.nextn.enorm.weight".into(),
+        format: Format::F32,
+        n: 1,
+        k: 256,
+        stack: 1,
+    });
+    let (spec, _) = program(&fake, &CompileOptions::default());
+    assert_eq!((spec.layers, spec.draft_layers), (4, 1));
+    let unknown = TensorInfo {
+        name: "blk.5.nextn.enorm.weight".into(),
+        ..fake.tensors[fake.tensors.len() - 1].clone()
+    };
+    fake.tensors.push(unknown);
+    let spec = welte_models::spec(&fake).unwrap();
+    let error = compile(&spec, &fake, &CompileOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("blk.5.nextn"), "{error}");
+}
+
+#[test]
+fn keys_that_do_not_fit_are_named() {
+    for (key, value, problem) in [
+        (
+            "ssm.time_step_rank",
+            Value::U64(3),
+            "is 3, which is no multiple of 2",
+        ),
+        (
+            "ssm.inner_size",
+            Value::U64(130),
+            "is 130, which does not fit 4 heads",
+        ),
+        ("ssm.conv_kernel", Value::U64(1), "is 1; must be at least 2"),
+        ("ssm.state_size", Value::U64(0), "is 0; must be from 1"),
+        ("nextn_predict_layers", Value::U64(4), "is 4 of 4 layers"),
+        (
+            "full_attention_interval",
+            Value::U64(0),
+            "is 0; must be from 1",
+        ),
+        (
+            "attention.recurrent_layers",
+            Value::Array(vec![Value::Bool(true)]),
+            "has 1 entries for 4 layers",
+        ),
+    ] {
+        let mut fake = gguf();
+        fake.set(&format!("qwen35.{key}"), value);
+        let error = spec(&fake).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn too_many_checkpoints_are_refused() {
+    let fake = gguf();
+    let options = CompileOptions {
+        checkpoints: u32::MAX,
+        ..CompileOptions::default()
+    };
+    let spec = spec(&fake).unwrap();
+    let error = compile(&spec, &fake, &options).unwrap_err();
+    assert!(error.to_string().contains("checkpoints"), "{error}");
+}

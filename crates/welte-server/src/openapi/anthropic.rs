@@ -1,0 +1,55 @@
+//! Anthropic's API.
+
+use super::{EVENTS, Endpoint, Field, SAMPLING, post};
+
+const ANTHROPIC: &[Field] = &[
+    ("model", "!string", "the model's name"),
+    ("messages", "!object[]", "the conversation"),
+    ("system", "string|object[]", "the system message"),
+    ("tools", "object[]", "functions that the model may call"),
+    (
+        "tool_choice",
+        "object",
+        "type: auto, any, tool or none; disable_parallel_tool_use",
+    ),
+    ("thinking", "object", "type: enabled, adaptive or disabled"),
+];
+
+const MESSAGES: &[Field] = &[
+    ("max_tokens", "!integer", "the most tokens of the answer"),
+    ("stop_sequences", "string[]", "texts that end the answer"),
+    ("stream", "boolean", "send the answer as it is written"),
+    (
+        "output_config",
+        "object",
+        "format: type json_schema, and a schema of the answer",
+    ),
+    ("metadata", "object", "changes nothing"),
+    ("service_tier", "string", "changes nothing"),
+];
+
+pub(super) const ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        stream: EVENTS,
+        answer: &[
+            ("id", "string", ""),
+            ("content", "object[]", ""),
+            ("usage", "object", ""),
+        ],
+        ..post(
+            "/v1/messages",
+            "Anthropic",
+            "Answer a conversation",
+            &[ANTHROPIC, MESSAGES, SAMPLING],
+        )
+    },
+    Endpoint {
+        answer: &[("input_tokens", "integer", "")],
+        ..post(
+            "/v1/messages/count_tokens",
+            "Anthropic",
+            "Count the tokens of a prompt",
+            &[ANTHROPIC],
+        )
+    },
+];

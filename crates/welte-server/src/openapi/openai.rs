@@ -1,0 +1,298 @@
+//! OpenAI's API.
+
+use super::{EVENTS, Endpoint, Field, GRAMMAR, SAMPLING, get, post};
+
+const OPENAI: &[Field] = &[
+    (
+        "model",
+        "string",
+        "the model's name; without it, the default model",
+    ),
+    (
+        "n",
+        "integer",
+        "answers to each prompt, 1 to 64 in all; answer i has the seed seed + i",
+    ),
+    ("stream", "boolean", "send the answer as it is written"),
+    (
+        "stream_options",
+        "object",
+        "include_usage: send the usage at the end",
+    ),
+];
+
+/// Fields that OpenAI's endpoints share.
+const LABELS: &[Field] = &[
+    (
+        "cache_prompt",
+        "boolean",
+        "reuse what earlier requests computed; on by default",
+    ),
+    ("user", "string", "changes nothing"),
+    ("metadata", "object", "changes nothing"),
+    ("safety_identifier", "string", "changes nothing"),
+    ("prompt_cache_key", "string", "changes nothing"),
+    ("prompt_cache_retention", "string", "changes nothing"),
+    ("service_tier", "string", "changes nothing"),
+];
+
+const TOOLS: &[Field] = &[
+    ("tools", "object[]", "functions that the model may call"),
+    (
+        "tool_choice",
+        "any",
+        "auto, none, required, or a function that must be called",
+    ),
+    (
+        "parallel_tool_calls",
+        "boolean",
+        "false: end the answer after the first call",
+    ),
+];
+
+const CHAT: &[Field] = &[
+    ("messages", "!object[]", "the conversation"),
+    ("max_tokens", "integer", "the most tokens of the answer"),
+    (
+        "max_completion_tokens",
+        "integer",
+        "another name of max_tokens",
+    ),
+    (
+        "reasoning_effort",
+        "string",
+        "passed to the chat template; none: no thinking",
+    ),
+    (
+        "chat_template_kwargs",
+        "object",
+        "variables of the chat template",
+    ),
+    (
+        "response_format",
+        "object",
+        "type: text, json_object or json_schema",
+    ),
+    (
+        "logprobs",
+        "boolean",
+        "send the probabilities of the answer's tokens",
+    ),
+    (
+        "top_logprobs",
+        "integer",
+        "and of so many likeliest ones, at most 20",
+    ),
+    ("store", "boolean", "false"),
+    ("modalities", "string[]", "text"),
+];
+
+const COMPLETION: &[Field] = &[
+    (
+        "prompt",
+        "!any",
+        "a string, a list of tokens, or a list of these",
+    ),
+    (
+        "max_tokens",
+        "integer",
+        "the most tokens of each answer; 16 by default",
+    ),
+    ("echo", "boolean", "begin the answer with the prompt"),
+    (
+        "suffix",
+        "string",
+        "text behind the answer, for models that fill in the middle",
+    ),
+    (
+        "logprobs",
+        "integer",
+        "send the probabilities of the tokens, and of so many likeliest ones",
+    ),
+    ("best_of", "integer", "1"),
+];
+
+const CONVERSATION: &[Field] = &[
+    (
+        "model",
+        "string",
+        "the model's name; without it, the default model",
+    ),
+    ("input", "string|object[]", "text, or a list of items"),
+    ("instructions", "string", "the system message"),
+    (
+        "previous_response_id",
+        "string",
+        "the stored response to continue",
+    ),
+    ("reasoning", "object", "effort: passed to the chat template"),
+    (
+        "text",
+        "object",
+        "format: type text, json_object or json_schema",
+    ),
+    ("truncation", "string", "disabled"),
+];
+
+const RESPONSES: &[Field] = &[
+    (
+        "max_output_tokens",
+        "integer",
+        "the most tokens of the answer",
+    ),
+    ("stream", "boolean", "send the answer as it is written"),
+    ("stream_options", "object", "include_obfuscation: false"),
+    (
+        "store",
+        "boolean",
+        "keep the response for previous_response_id; on by default",
+    ),
+    (
+        "background",
+        "boolean",
+        "answer at once, and generate in the background",
+    ),
+    ("include", "string[]", "further parts of the output"),
+    (
+        "max_tool_calls",
+        "integer",
+        "changes nothing: there are no built-in tools",
+    ),
+    (
+        "top_logprobs",
+        "integer",
+        "send the probabilities of so many likeliest tokens",
+    ),
+    ("prompt_cache_options", "object", "changes nothing"),
+];
+
+const EMBEDDINGS: &[Field] = &[
+    (
+        "model",
+        "string",
+        "the model's name; without it, the default model",
+    ),
+    (
+        "input",
+        "!any",
+        "a string, a list of tokens, or a list of these",
+    ),
+    ("encoding_format", "string", "float or base64"),
+    (
+        "dimensions",
+        "integer",
+        "keep the first values only, and scale them to length 1",
+    ),
+    ("user", "string", "changes nothing"),
+];
+
+pub(super) const ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        stream: EVENTS,
+        answer: &[
+            ("id", "string", ""),
+            ("choices", "object[]", ""),
+            ("usage", "object", ""),
+        ],
+        ..post(
+            "/v1/chat/completions",
+            "OpenAI",
+            "Answer a conversation",
+            &[OPENAI, CHAT, TOOLS, SAMPLING, GRAMMAR, LABELS],
+        )
+    },
+    Endpoint {
+        stream: EVENTS,
+        answer: &[
+            ("id", "string", ""),
+            ("choices", "object[]", ""),
+            ("usage", "object", ""),
+        ],
+        ..post(
+            "/v1/completions",
+            "OpenAI",
+            "Continue texts",
+            &[OPENAI, COMPLETION, SAMPLING, GRAMMAR, LABELS],
+        )
+    },
+    Endpoint {
+        stream: EVENTS,
+        answer: &[
+            ("id", "string", ""),
+            ("output", "object[]", ""),
+            ("status", "string", ""),
+        ],
+        ..post(
+            "/v1/responses",
+            "OpenAI",
+            "Answer a conversation, and store it",
+            &[CONVERSATION, TOOLS, RESPONSES, SAMPLING, LABELS],
+        )
+    },
+    Endpoint {
+        answer: &[("input_tokens", "integer", "")],
+        ..post(
+            "/v1/responses/input_tokens",
+            "OpenAI",
+            "Count the tokens of a prompt",
+            &[CONVERSATION, TOOLS],
+        )
+    },
+    Endpoint {
+        query: &[
+            ("include", "string", "changes nothing"),
+            ("stream", "string", "false"),
+        ],
+        answer: &[
+            ("id", "string", ""),
+            ("output", "object[]", ""),
+            ("status", "string", ""),
+        ],
+        ..get("/v1/responses/{id}", "OpenAI", "A stored response")
+    },
+    Endpoint {
+        method: "delete",
+        answer: &[("deleted", "boolean", "")],
+        ..get("/v1/responses/{id}", "OpenAI", "Delete a stored response")
+    },
+    Endpoint {
+        method: "post",
+        answer: &[("id", "string", ""), ("status", "string", "")],
+        ..get(
+            "/v1/responses/{id}/cancel",
+            "OpenAI",
+            "End a background response",
+        )
+    },
+    Endpoint {
+        query: &[
+            ("limit", "integer", "1 to 100; 20 by default"),
+            ("order", "string", "asc or desc, which is the default"),
+            ("after", "string", "the id of the item before the first one"),
+            ("include", "string", "changes nothing"),
+        ],
+        answer: &[("data", "object[]", ""), ("has_more", "boolean", "")],
+        ..get(
+            "/v1/responses/{id}/input_items",
+            "OpenAI",
+            "The items that a stored response answers",
+        )
+    },
+    Endpoint {
+        answer: &[("data", "object[]", ""), ("usage", "object", "")],
+        ..post(
+            "/v1/embeddings",
+            "OpenAI",
+            "Vectors of texts",
+            &[EMBEDDINGS],
+        )
+    },
+    Endpoint {
+        answer: &[("data", "object[]", "")],
+        ..get("/v1/models", "OpenAI", "The models")
+    },
+    Endpoint {
+        answer: &[("id", "string", "")],
+        ..get("/v1/models/{id}", "OpenAI", "A model")
+    },
+];

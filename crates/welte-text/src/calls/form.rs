@@ -1,0 +1,588 @@
+//! The form of an answer: where its reasoning ends, how a call begins, and where JSON of a schema must follow.
+
+mod xml;
+
+use super::body::Start;
+use super::format::{Format, Opening};
+use super::named::Named;
+use serde_json::{Value, json};
+
+/// The form of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Form {
+    /// Exactly this text. It may spell control tokens.
+    Text(String),
+    /// Any text up to the first mark, and the mark.
+    Until {
+        /// The mark.
+        mark: String,
+        /// Marks that the text must not contain.
+        without: Vec<String>,
+    },
+    /// Any text without these marks.
+    Without(Vec<String>),
+    /// A text that this regular expression matches as a whole.
+    Pattern(String),
+    /// JSON of this schema.
+    Json(Value),
+    /// The form that the request gives its text.
+    Content,
+    /// One after the other.
+    Sequence(Vec<Form>),
+    /// One of these.
+    OneOf(Vec<Form>),
+    /// Any number of times, also never.
+    Repeated(Box<Form>),
+}
+
+/// What an answer may contain.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents<'a> {
+    /// Reasoning may come first.
+    pub reasoning: bool,
+    /// Functions that may be called, with the schemas of their arguments.
+    pub functions: &'a [(&'a str, &'a Value)],
+    /// The answer is one call.
+    pub must_call: bool,
+    /// Text has a form of its own, [`Form::Content`].
+    pub own_form: bool,
+}
+
+/// The form of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnswerForm {
+    /// The end of the prompt. [`CallParser`](super::CallParser) takes it as the beginning of the answer.
+    pub opening: String,
+    /// The rest of the answer.
+    pub form: Form,
+    /// The answer may contain reasoning.
+    pub reasons: bool,
+}
+
+/// Line breaks and spaces between the parts of an answer.
+const LAYOUT: &str = "[ \\n]{1,4}";
+
+/// Begins a message in channels after another one.
+const NEXT_MESSAGE: &str = "<|start|>assistant";
+
+impl Format {
+    /// The form of an answer after a rendered prompt. `None`: calls in this syntax cannot be given a form, or the schema of an
+    /// argument cannot be enforced in it.
+    pub fn answer_form(&self, prompt: &str, contents: &Contents) -> Option<AnswerForm> {
+        if self.syntax.channels {
+            return Some(channels(contents));
+        }
+        let opened = self.opens_reasoning(prompt);
+        let closed = prompt.trim_end().ends_with(self.reasoning.close);
+        let marks = |all: &[Opening]| all.iter().map(|opening| opening.mark.to_string()).collect();
+        let openings = match contents.functions.is_empty() {
+            true => &[],
+            false => self.syntax.openings,
+        };
+        let mut opening = String::new();
+        let mut parts = Vec::new();
+        let mut reasons = false;
+        if contents.reasoning && (opened || self.template_reasons && !closed) {
+            let tokens = openings.iter().filter(|opening| opening.is_token);
+            let mut reasoning = vec![Form::Until {
+                mark: self.reasoning.close.to_string(),
+                without: tokens.map(|opening| opening.mark.to_string()).collect(),
+            }];
+            reasoning.push(optional(Form::Pattern(LAYOUT.to_string())));
+            if !opened {
+                reasoning.insert(0, text(self.reasoning.open));
+            }
+            let reasoning = Form::Sequence(reasoning);
+            parts.push(match opened {
+                true => reasoning,
+                false => optional(reasoning),
+            });
+            reasons = true;
+        } else if opened {
+            opening = format!("\n{}\n\n", self.reasoning.close);
+        }
+        if openings.is_empty() && contents.functions.is_empty() {
+            parts.push(Form::Content);
+        } else if contents.must_call {
+            parts.push(self.one_call(contents.functions)?);
+        } else if contents.own_form {
+            let call = self.calls(contents.functions)?;
+            let calls = Form::Sequence(vec![call.clone(), Form::Repeated(Box::new(call))]);
+            parts.push(Form::OneOf(vec![calls, Form::Content]));
+        } else if self.syntax.bare.is_some() {
+            let call = self.calls(contents.functions)?;
+            // Whatever begins like a call must be one.
+            let prose = Form::Sequence(vec![
+                Form::Pattern("[^\\s{\\[]".to_string()),
+                Form::Without(marks(openings)),
+            ]);
+            parts.push(Form::OneOf(vec![call, prose, text("")]));
+        } else {
+            let mut without: Vec<String> = marks(openings);
+            without.push(self.reasoning.open.to_string());
+            let mut calls = Vec::new();
+            for opening in openings {
+                let Some(rest) = self.rest(opening, contents.functions) else {
+                    continue;
+                };
+                let others = without.iter().filter(|mark| *mark != opening.mark);
+                let until = Form::Until {
+                    mark: opening.mark.to_string(),
+                    without: others.cloned().collect(),
+                };
+                calls.push(Form::Sequence(vec![until, rest]));
+            }
+            if calls.is_empty() {
+                return None;
+            }
+            parts.push(Form::Repeated(Box::new(Form::OneOf(calls))));
+            parts.push(Form::Without(without));
+        }
+        Some(AnswerForm {
+            opening,
+            form: Form::Sequence(parts),
+            reasons,
+        })
+    }
+
+    /// A call of one of these functions, as the whole rest of the answer.
+    fn one_call(&self, functions: &[(&str, &Value)]) -> Option<Form> {
+        let opening = self.syntax.openings.first()?;
+        let mark = text(opening.mark);
+        Some(match opening.start {
+            Start::Llama if self.syntax.bare.is_some() => {
+                Form::Json(envelope(functions, "parameters", None))
+            }
+            Start::Json => Form::Sequence(vec![
+                mark,
+                text("\n"),
+                Form::Json(envelope(functions, "arguments", None)),
+            ]),
+            Start::Mistral(named) => Form::Sequence(vec![
+                mark,
+                Form::OneOf(vec![
+                    Form::Json(envelope(functions, "arguments", Some(1))),
+                    named_calls(named, functions, false),
+                ]),
+            ]),
+            Start::Section(named) => Form::Sequence(vec![
+                mark,
+                text(named.begin.first()?),
+                named_calls(named, functions, self.is_fenced()),
+            ]),
+            _ => Form::Sequence(vec![mark, self.rest(opening, functions)?]),
+        })
+    }
+
+    /// Arguments may be in a block of code, as DeepSeek's first models write them.
+    fn is_fenced(&self) -> bool {
+        self.syntax.closings.contains(&"```")
+    }
+
+    /// A block of calls, with its mark.
+    fn calls(&self, functions: &[(&str, &Value)]) -> Option<Form> {
+        let opening = self.syntax.openings.first()?;
+        if let (Start::Llama, Some(_)) = (opening.start, self.syntax.bare) {
+            let call = Form::Json(envelope(functions, "parameters", None));
+            let another = Form::Sequence(vec![text("; "), call.clone()]);
+            return Some(Form::Sequence(vec![
+                optional(text(opening.mark)),
+                call,
+                Form::Repeated(Box::new(another)),
+            ]));
+        }
+        let rest = self.rest(opening, functions)?;
+        let layout = optional(Form::Pattern(LAYOUT.to_string()));
+        Some(Form::Sequence(vec![text(opening.mark), rest, layout]))
+    }
+
+    /// A block of calls behind its mark.
+    fn rest(&self, opening: &Opening, functions: &[(&str, &Value)]) -> Option<Form> {
+        let line = || optional(text("\n"));
+        let closings: Vec<Form> = self.syntax.closings.iter().map(|mark| text(mark)).collect();
+        let closing = || {
+            let mut all = closings.clone();
+            all.push(text(""));
+            Form::OneOf(all)
+        };
+        let fenced = self.is_fenced();
+        Some(match opening.start {
+            Start::Json => {
+                let calls = Form::OneOf(vec![
+                    Form::Json(envelope(functions, "arguments", None)),
+                    Form::Json(envelope(functions, "arguments", Some(usize::MAX))),
+                ]);
+                let closing = match (opening.is_token, self.syntax.closings.first()) {
+                    // Behind a call without its closing mark another call could follow unseen.
+                    (false, Some(mark)) => text(mark),
+                    _ => closing(),
+                };
+                Form::Sequence(vec![line(), calls, line(), closing])
+            }
+            Start::Mistral(named) => Form::OneOf(vec![
+                Form::Json(envelope(functions, "arguments", Some(usize::MAX))),
+                named_calls(named, functions, fenced),
+            ]),
+            Start::Section(named) => {
+                let call = Form::Sequence(vec![
+                    text(named.begin.first()?),
+                    named_calls(named, functions, fenced),
+                    Form::Repeated(Box::new(Form::OneOf(closings))),
+                ]);
+                Form::Sequence(vec![call.clone(), Form::Repeated(Box::new(call))])
+            }
+            Start::Named(named) => Form::Sequence(vec![
+                named_calls(named, functions, fenced),
+                Form::Repeated(Box::new(Form::OneOf(closings))),
+            ]),
+            Start::XmlBlock(syntax) => {
+                let call = xml::calls(syntax, true, functions)?;
+                Form::Sequence(vec![call, line(), closing()])
+            }
+            Start::XmlCall(syntax) => xml::calls(syntax, false, functions)?,
+            Start::Llama | Start::Gemma(_) | Start::Python => return None,
+        })
+    }
+}
+
+/// An answer in channels: reasoning, then a call or text.
+fn channels(contents: &Contents) -> AnswerForm {
+    let message = |channel: &str| {
+        Form::Sequence(vec![
+            text(&format!("<|channel|>{channel}<|message|>")),
+            Form::Until {
+                mark: "<|end|>".to_string(),
+                without: Vec::new(),
+            },
+            text(NEXT_MESSAGE),
+        ])
+    };
+    let content = match contents.own_form {
+        true => Form::Content,
+        false => Form::Without(Vec::new()),
+    };
+    let answer = Form::Sequence(vec![text("<|channel|>final<|message|>"), content]);
+    let mut parts = Vec::new();
+    if contents.reasoning {
+        parts.push(message("analysis"));
+    }
+    let json = " <|constrain|>json<|message|>";
+    let mut ends: Vec<Form> = Vec::new();
+    for (name, schema) in contents.functions {
+        for header in [
+            format!("<|channel|>commentary to=functions.{name}{json}"),
+            format!(" to=functions.{name}<|channel|>commentary{json}"),
+        ] {
+            let schema = Form::Json((*schema).clone());
+            ends.push(Form::Sequence(vec![text(&header), schema]));
+        }
+    }
+    // Text before a call, unless all text has a form.
+    if !ends.is_empty() && !contents.must_call && !contents.own_form {
+        parts.push(message("commentary"));
+    }
+    if !contents.must_call {
+        ends.push(answer);
+    }
+    let mut form = vec![Form::OneOf(ends)];
+    if !parts.is_empty() {
+        form.insert(0, Form::Repeated(Box::new(Form::OneOf(parts))));
+    }
+    AnswerForm {
+        opening: String::new(),
+        form: Form::Sequence(form),
+        reasons: true,
+    }
+}
+
+fn text(text: &str) -> Form {
+    Form::Text(text.to_string())
+}
+
+fn optional(form: Form) -> Form {
+    Form::OneOf(vec![text(""), form])
+}
+
+/// A call of one of these functions: a name, a mark and JSON.
+fn named_calls(named: &Named, functions: &[(&str, &Value)], fenced: bool) -> Form {
+    let mut all = Vec::new();
+    for (name, schema) in functions {
+        let json = || Form::Json((*schema).clone());
+        all.push(match named.numbered {
+            true => Form::Sequence(vec![
+                text(&format!("functions.{name}:")),
+                Form::Pattern("[0-9]{1,4}".to_string()),
+                text(named.separator),
+                json(),
+            ]),
+            false => Form::Sequence(vec![text(&format!("{name}{}", named.separator)), json()]),
+        });
+        if fenced {
+            let begin = format!("function{}{name}\n```json\n", named.separator);
+            all.push(Form::Sequence(vec![text(&begin), json(), text("\n```")]));
+        }
+    }
+    Form::OneOf(all)
+}
+
+/// The schema of `{"name": ..., KEY: {...}}`, alone or in a list of at most this many.
+fn envelope(functions: &[(&str, &Value)], key: &str, list: Option<usize>) -> Value {
+    let mut definitions = serde_json::Map::new();
+    let mut calls = Vec::new();
+    for (index, (name, schema)) in functions.iter().enumerate() {
+        let mut schema = (*schema).clone();
+        let place = format!("#/$defs/{index}");
+        move_references(&mut schema, &place);
+        definitions.insert(index.to_string(), schema);
+        calls.push(json!({
+            "type": "object", "properties": { "name": { "const": name }, key: { "$ref": place } },
+            "required": ["name", key], "additionalProperties": false,
+        }));
+    }
+    let mut schema = match list {
+        Some(most) => {
+            let mut list = json!({ "type": "array", "items": { "anyOf": calls }, "minItems": 1 });
+            if most != usize::MAX {
+                list["maxItems"] = most.into();
+            }
+            list
+        }
+        None => json!({ "anyOf": calls }),
+    };
+    schema["$defs"] = definitions.into();
+    schema
+}
+
+/// Changes the references within a schema that now lies at `place`.
+fn move_references(schema: &mut Value, place: &str) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::String(text) if key == "$ref" && text.starts_with('#') => {
+                        text.replace_range(..1, place);
+                    }
+                    value => move_references(value, place),
+                }
+            }
+        }
+        Value::Array(all) => all
+            .iter_mut()
+            .for_each(|value| move_references(value, place)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Answer, CallParser, Syntax, Tool};
+    use super::*;
+
+    /// Chooses alternatives.
+    struct Choices(u64);
+
+    impl Choices {
+        fn below(&mut self, count: usize) -> usize {
+            self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (self.0 >> 33) as usize % count
+        }
+
+        /// A text of a form.
+        fn text(&mut self, form: &Form) -> String {
+            match form {
+                Form::Text(text) => text.clone(),
+                Form::Until { mark, .. } => format!("so {mark}"),
+                Form::Without(_) => ["", "Well", " well\n"][self.below(3)].to_string(),
+                Form::Pattern(pattern) => match pattern.as_str() {
+                    LAYOUT => "\n\n".to_string(),
+                    "[0-9]{1,4}" => self.below(20).to_string(),
+                    _ => "I".to_string(),
+                },
+                Form::Json(schema) => self.json(schema).to_string(),
+                Form::Content => "{\"a\": \"<think><tool_call>\"}".to_string(),
+                Form::Sequence(parts) => parts.iter().map(|part| self.text(part)).collect(),
+                Form::OneOf(parts) => {
+                    let index = self.below(parts.len());
+                    self.text(&parts[index])
+                }
+                Form::Repeated(part) => {
+                    let count = self.below(3);
+                    (0..count).map(|_| self.text(part)).collect()
+                }
+            }
+        }
+
+        /// A value of the arguments' schema, or an envelope.
+        fn json(&mut self, schema: &Value) -> Value {
+            if let Some(calls) = schema["anyOf"].as_array() {
+                let properties = &calls[self.below(calls.len())]["properties"];
+                let properties = properties.as_object().unwrap();
+                let key = properties.keys().find(|key| *key != "name").unwrap();
+                return json!({ "name": properties["name"]["const"], key: { "a": 7 } });
+            }
+            match schema["type"].as_str() {
+                Some("array") => json!([self.json(&schema["items"])]),
+                Some("object") => json!({ "a": 7 }),
+                _ => json!(7),
+            }
+        }
+    }
+
+    fn parse(format: Format, prompt: &str, own: bool, answer: &AnswerForm, text: &str) -> Answer {
+        let tools = ["first", "second"].map(|name| Tool {
+            name: name.into(),
+            parameters: schema(),
+        });
+        let parser = CallParser::after_prompt(format, tools.into(), prompt);
+        let parser = if own { parser.plain_text() } else { parser };
+        parser.parse(&format!("{}{text}", answer.opening))
+    }
+
+    fn schema() -> Value {
+        json!({
+            "type": "object", "properties": { "a": { "type": "integer" } }, "required": ["a"],
+        })
+    }
+
+    /// Whatever a form allows, the parser finds calls with these arguments, reasoning and text in it, and nothing malformed.
+    #[test]
+    fn every_text_of_a_form_is_taken_apart() {
+        let schema = schema();
+        let functions = [("first", &schema), ("second", &schema)];
+        let mut enforced = Vec::new();
+        for syntax in Syntax::all() {
+            for (must_call, own_form, opened, reasoning) in [
+                (true, false, false, false),
+                (true, false, true, true),
+                (false, true, false, true),
+                (false, true, true, true),
+                (false, false, false, true),
+                (false, false, true, false),
+            ] {
+                let mut format = Format::named(syntax.name).unwrap();
+                format.template_reasons = reasoning;
+                let prompt = match opened {
+                    true => format!("Hello.\n{}\n", format.reasoning.open),
+                    false => "Hello.\n".to_string(),
+                };
+                let contents = Contents {
+                    reasoning,
+                    functions: &functions,
+                    must_call,
+                    own_form,
+                };
+                let Some(answer) = format.answer_form(&prompt, &contents) else {
+                    continue;
+                };
+                enforced.push(syntax.name);
+                let (mut called, mut said) = (0, 0);
+                for seed in 0..200 {
+                    let text = Choices(seed).text(&answer.form);
+                    let parsed = parse(format, &prompt, own_form, &answer, &text);
+                    let case = format!("{} {contents:?} {text:?}: {parsed:?}", syntax.name);
+                    assert!(parsed.problems.is_empty(), "{case}");
+                    called += usize::from(!parsed.calls.is_empty());
+                    said += usize::from(!parsed.text.is_empty());
+                    assert!(!must_call || parsed.calls.len() == 1, "{case}");
+                    for call in &parsed.calls {
+                        assert!(["first", "second"].contains(&call.name.as_str()), "{case}");
+                        let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+                        assert_eq!(arguments, json!({ "a": 7 }), "{case}");
+                    }
+                    let own = "{\"a\": \"<think><tool_call>\"}";
+                    assert!(
+                        !own_form || !parsed.calls.is_empty() || parsed.text == own,
+                        "{case}"
+                    );
+                }
+                assert!(called > 20, "{}: {called} calls", syntax.name);
+                assert_eq!(said == 0, must_call, "{}", syntax.name);
+            }
+        }
+        enforced.dedup();
+        let missing: Vec<&str> = Syntax::all()
+            .iter()
+            .map(|syntax| syntax.name)
+            .filter(|name| !enforced.contains(name))
+            .collect();
+        let unsupported = ["gemma-4", "function-gemma", "lfm2", "gemma", "none"];
+        assert_eq!(missing, unsupported);
+    }
+
+    #[test]
+    fn reasoning_is_left_out_where_it_is_off() {
+        let format = Format::of_template("<think><tool_call>");
+        let form = |prompt: &str, reasoning| {
+            let contents = Contents {
+                reasoning,
+                functions: &[],
+                must_call: false,
+                own_form: true,
+            };
+            format.answer_form(prompt, &contents).unwrap()
+        };
+        let off = form("<think>\n", false);
+        assert_eq!(
+            (off.opening.as_str(), off.reasons),
+            ("\n</think>\n\n", false)
+        );
+        assert_eq!(off.form, Form::Sequence(vec![Form::Content]));
+        assert!(!form("<think>\n\n</think>\n\n", true).reasons);
+        assert!(form("<think>\n", true).reasons && form("Hello", true).reasons);
+        let plain = Format::of_template("<tool_call>");
+        let contents = Contents {
+            reasoning: true,
+            functions: &[],
+            must_call: false,
+            own_form: true,
+        };
+        assert!(!plain.answer_form("Hello", &contents).unwrap().reasons);
+    }
+
+    /// In XML only some schemas can be enforced.
+    #[test]
+    fn parameters_in_xml_have_their_schemas() {
+        let format = Format::named("qwen-xml").unwrap();
+        let form = |property: Value| {
+            let schema = json!({
+                "type": "object", "properties": { "p": property }, "required": ["p"],
+                "$defs": { "n": { "type": "integer" } },
+            });
+            let contents = Contents {
+                reasoning: false,
+                functions: &[("f", &schema)],
+                must_call: true,
+                own_form: false,
+            };
+            let answer = format.answer_form("", &contents)?;
+            Some(Choices(5).text(&answer.form))
+        };
+        let text = form(json!({ "type": "string" })).unwrap();
+        assert!(
+            text.contains("<function=f>") && text.contains("<parameter=p>\nso </parameter>"),
+            "{text}"
+        );
+        let text = form(json!({ "enum": ["red"], "type": "string" })).unwrap();
+        assert!(text.contains("<parameter=p>\nred"), "{text}");
+        let text = form(json!({ "$ref": "#/$defs/n" })).unwrap();
+        assert!(text.contains("<parameter=p>\n7"), "{text}");
+        let optional = json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] });
+        assert!(form(optional).is_some());
+        for refused in [
+            json!({ "type": "string", "pattern": "a+" }),
+            json!({ "anyOf": [{ "type": "string" }, { "type": "integer" }] }),
+            json!({}),
+        ] {
+            assert_eq!(form(refused), None);
+        }
+    }
+
+    #[test]
+    fn references_stay_within_their_schema() {
+        let schema = json!({ "$defs": { "x": { "type": "string" } }, "properties": { "a": { "$ref": "#/$defs/x" } } });
+        let schema = envelope(&[("f", &json!({})), ("g", &schema)], "arguments", None);
+        let pointer = schema["$defs"]["1"]["properties"]["a"]["$ref"].as_str();
+        let pointer = pointer.unwrap().strip_prefix('#').unwrap();
+        assert_eq!(schema.pointer(pointer), Some(&json!({ "type": "string" })));
+    }
+}

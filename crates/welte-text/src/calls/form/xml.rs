@@ -1,0 +1,158 @@
+//! The form of calls in XML. Strings stand as they are, and other values as JSON.
+
+use super::super::schema::Tool;
+use super::super::xml::Xml;
+use super::{Form, optional, text};
+use serde_json::{Map, Value};
+
+/// Keywords that say nothing about a value.
+const ANNOTATIONS: [&str; 6] = [
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "$comment",
+];
+
+/// Keywords of a function's schema that the form enforces.
+const OF_FUNCTIONS: [&str; 7] = [
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "$defs",
+    "definitions",
+    "$schema",
+];
+
+/// A call of one of these functions, behind the mark of the block (`block`) or the mark before the name. `None`: a schema cannot
+/// be enforced in this syntax.
+pub(super) fn calls(syntax: &Xml, block: bool, functions: &[(&str, &Value)]) -> Option<Form> {
+    let line = || optional(text("\n"));
+    let mut all = Vec::new();
+    for (name, schema) in functions {
+        let mut parts = Vec::new();
+        if block {
+            parts.extend([line(), text(syntax.call)]);
+        }
+        parts.push(text(&format!("{name}{}", syntax.name_end)));
+        if syntax.lines {
+            parts.push(line());
+        }
+        parts.extend(parameters(syntax, name, schema)?);
+        parts.push(text(syntax.ends.first()?));
+        all.push(Form::Sequence(parts));
+    }
+    Some(Form::OneOf(all))
+}
+
+fn parameters(syntax: &Xml, name: &str, schema: &Value) -> Option<Vec<Form>> {
+    let empty = Map::new();
+    let schema = schema.as_object()?;
+    let properties = match schema.get("properties") {
+        Some(properties) => properties.as_object()?,
+        None => &empty,
+    };
+    let known = |key: &String| {
+        let key = key.as_str();
+        OF_FUNCTIONS.contains(&key) || ANNOTATIONS.contains(&key)
+    };
+    let required = schema.get("required").and_then(Value::as_array);
+    let required: Vec<&str> = required
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let named = |key: &&str| properties.contains_key(*key);
+    if !schema.keys().all(known) || !required.iter().all(named) {
+        return None;
+    }
+    let tool = Tool {
+        name: name.to_string(),
+        parameters: Value::Object(schema.clone()),
+    };
+    let mut all = Vec::new();
+    for (key, property) in properties {
+        let parameter = parameter(syntax, &tool, key, property)?;
+        all.push(match required.contains(&key.as_str()) {
+            true => parameter,
+            false => optional(parameter),
+        });
+    }
+    Some(all)
+}
+
+fn parameter(syntax: &Xml, tool: &Tool, key: &str, schema: &Value) -> Option<Form> {
+    let line = || optional(text("\n"));
+    let types = tool.types(key);
+    let value = match text_form(schema, syntax) {
+        Some(value) => value,
+        None if types.allows_text() => return None,
+        None => {
+            let mut schema = schema.clone();
+            for definitions in ["$defs", "definitions"] {
+                if let (Some(all), Value::Object(schema)) =
+                    (tool.parameters.get(definitions), &mut schema)
+                {
+                    schema.insert(definitions.to_string(), all.clone());
+                }
+            }
+            Form::Sequence(vec![Form::Json(schema), line(), text(syntax.value_end)])
+        }
+    };
+    let quoted = syntax.key.ends_with('"');
+    let mut parts = vec![text(&format!(
+        "{}{key}{}",
+        syntax.key,
+        if quoted { "\"" } else { "" }
+    ))];
+    if quoted {
+        // DeepSeek says whether the value is a string.
+        let is_text = types.allows_text();
+        parts.push(optional(text(&format!(" string=\"{is_text}\""))));
+    }
+    parts.push(text(syntax.key_end));
+    if let Some(mark) = syntax.value {
+        parts.extend([line(), text(mark)]);
+    }
+    if syntax.lines {
+        parts.push(text("\n"));
+    }
+    parts.extend([value, line()]);
+    Some(Form::Sequence(parts))
+}
+
+/// The form of a string's value and the mark behind it. `None`: the schema allows other values, or strings that must look special.
+fn text_form(schema: &Value, syntax: &Xml) -> Option<Form> {
+    let schema = schema.as_object()?;
+    let only = |allowed: &[&str]| {
+        let mut keys = schema.keys().map(String::as_str);
+        keys.all(|key| allowed.contains(&key) || ANNOTATIONS.contains(&key))
+    };
+    let end = || Form::Until {
+        mark: syntax.value_end.to_string(),
+        without: Vec::new(),
+    };
+    let is_text = |schema: &Value| {
+        schema["type"] == "string" && text_form(schema, syntax).is_some_and(|form| form == end())
+    };
+    if let Some(Value::Array(union)) = schema.get("anyOf") {
+        // An optional string: the text "null" is no string.
+        let fits = |one: &Value| is_text(one) || *one == serde_json::json!({ "type": "null" });
+        return (only(&["anyOf"]) && union.iter().all(fits)).then(end);
+    }
+    if schema.get("type")? != "string" {
+        return None;
+    }
+    match schema.get("enum") {
+        Some(values) => {
+            let values: Option<Vec<&str>> = values.as_array()?.iter().map(Value::as_str).collect();
+            let line = optional(text("\n"));
+            let all = values?.iter().map(|value| text(value)).collect();
+            let fixed = Form::Sequence(vec![Form::OneOf(all), line, text(syntax.value_end)]);
+            only(&["type", "enum"]).then_some(fixed)
+        }
+        None => only(&["type"]).then(end),
+    }
+}

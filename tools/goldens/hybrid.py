@@ -1,0 +1,354 @@
+"""Writes small hybrid models with transformers' logits.
+
+    python3 tools/goldens/hybrid.py crates/welte/tests/goldens
+
+They go to a folder per architecture, listed in hybrid.json as the other goldens are in index.json: a directory as transformers
+saves it (BF16; the one with experts as published, in a multimodal checkpoint), and a GGUF file in Q8_0 with tensors as llama.cpp's converter names and orders them. Value heads outnumber key
+heads, so their order shows.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import transformers as t
+from make import KEPT, PROMPT, VOCAB, logits, swap
+from safetensors.torch import load_file, save_file
+
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+COMMON = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
+          "head_dim": 64, "vocab_size": VOCAB, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "attn_implementation": "eager",
+          "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None, "tie_word_embeddings": False}
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+         "rope_parameters": ROPE}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
+           "experts_implementation": "eager"}
+
+
+def build(arch, seed, experts=0):
+    """A random model, with weights that spread the logits over several units."""
+    if arch == "qwen3next":
+        model = t.Qwen3NextForCausalLM(t.Qwen3NextConfig(**COMMON | DELTA | EXPERTS))
+    elif arch == "qwen35":
+        model = t.Qwen3_5ForCausalLM(t.Qwen3_5TextConfig(**COMMON | DELTA))
+    elif arch == "granitehybrid":
+        common = {k: v for k, v in COMMON.items() if k != "head_dim"}
+        kinds = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
+        model = t.GraniteMoeHybridForCausalLM(t.GraniteMoeHybridConfig(**common | {
+            "layer_types": kinds, "num_local_experts": experts, "num_experts_per_tok": 2, "shared_intermediate_size": 96,
+            "intermediate_size": 32, "mamba_n_heads": 4, "mamba_d_state": 48, "mamba_d_head": 32, "embedding_multiplier": 2.0,
+            "logits_scaling": 0.5, "residual_multiplier": 0.4, "attention_multiplier": 0.1, "experts_implementation": "eager",
+            "pad_token_id": 0}))
+    elif arch == "lfm2":
+        common = {k: v for k, v in COMMON.items() if k not in ("rms_norm_eps", "head_dim")}
+        kinds = ["conv", "conv", "full_attention", "conv"]
+        model = t.Lfm2ForCausalLM(t.Lfm2Config(**common | {"tie_word_embeddings": True, "layer_types": kinds, "norm_eps": 1e-5,
+                                                           "pad_token_id": 0, "block_multiple_of": 32}))
+    else:
+        common = {k: v for k, v in COMMON.items() if k != "intermediate_size"}
+        model = t.Qwen3_5MoeForCausalLM(t.Qwen3_5MoeTextConfig(**common | DELTA | EXPERTS))
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            random = torch.randn(p.shape, generator=g)
+            if "norm" in name:
+                p.copy_((1 if "linear_attn" in name or arch in ("lfm2", "granitehybrid") else 0) + 0.2 * random)
+            elif name.endswith("A_log"):
+                p.copy_(0.7 * random)
+            elif name.endswith("dt_bias"):
+                p.copy_(-1 + random)
+            elif name.endswith((".D", "conv1d.bias")):
+                p.copy_(0.5 * random)
+            elif "conv1d" in name or "conv.conv" in name:
+                p.copy_(0.6 * random)
+            elif "embed" in name:
+                p.copy_(random * (0.3 if arch == "lfm2" else 1))
+            elif "lm_head" in name:
+                p.copy_(random * 2.5 / p.shape[1] ** 0.5)
+            else:
+                p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
+    return model.float().eval()
+
+
+NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "self_attn.q_proj": "attn_q",
+         "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+         "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "linear_attn.in_proj_qkv": "attn_qkv",
+         "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.in_proj_b": "ssm_beta",
+         "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+         "linear_attn.out_proj": "ssm_out", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+         "mlp.gate": "ffn_gate_inp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+         "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
+
+
+def value_rows(arch, c, name):
+    """The order of rows and of columns that the converter gives a tensor, or None."""
+    keys, heads, dim = c.linear_num_key_heads, c.linear_num_value_heads, c.linear_value_head_dim
+    order = np.arange(heads).reshape(keys, -1).T.ravel()
+    wide = (order[:, None] * dim + np.arange(dim)).ravel()
+    before = np.arange(2 * keys * c.linear_key_head_dim)
+    if arch == "qwen3next" or "linear_attn" not in name:
+        return None, None
+    part = name.split("linear_attn.")[1]
+    if part.startswith(("in_proj_qkv", "conv1d")):
+        return np.concatenate([before, len(before) + wide]), None
+    if part.startswith("in_proj_z"):
+        return wide, None
+    if part.startswith("out_proj"):
+        return None, wide
+    return (None, None) if part.startswith("norm") else (order, None)
+
+
+def write_gguf(path, arch, model):
+    """Stores the model's matrices in Q8_0, and puts what was stored back into the model."""
+    c = model.config
+    w = gguf.GGUFWriter(path, arch)
+    w.add_name(f"golden {arch} Q8_0")
+    w.add_context_length(512)
+    w.add_embedding_length(c.hidden_size)
+    w.add_block_count(c.num_hidden_layers)
+    w.add_head_count(c.num_attention_heads)
+    w.add_vocab_size(VOCAB)
+    if arch == "granitehybrid":
+        granite_keys(w, c)
+    elif arch == "lfm2":
+        w.add_feed_forward_length(model.model.layers[0].feed_forward.w1.weight.shape[0])
+        w.add_head_count_kv([0 if kind == "conv" else c.num_key_value_heads for kind in c.layer_types])
+        w.add_rope_freq_base(c.rope_parameters["rope_theta"])
+        w.add_layer_norm_rms_eps(c.norm_eps)
+        w.add_shortconv_l_cache(c.conv_L_cache)
+    else:
+        qwen_keys(w, arch, c)
+
+    def put(name, value, kind="Q8_0"):
+        """Stores values, and gives what is stored."""
+        value = np.ascontiguousarray(value, np.float32)
+        qtype = gguf.GGMLQuantizationType[kind]
+        data = value if kind == "F32" else gguf.quants.quantize(value, qtype)
+        w.add_tensor(name, data, raw_dtype=qtype)
+        return np.asarray(gguf.quants.dequantize(data, qtype), np.float32).reshape(value.shape)
+
+    for name, p in model.named_parameters():
+        value = p.detach().numpy().copy()
+        if arch == "granitehybrid":
+            value = granite_tensor(name.removeprefix("model."), value, put)
+        elif arch == "lfm2":
+            value = lfm2_tensor(name.removeprefix("model."), value, put)
+        else:
+            value = qwen_tensor(arch, c, name.removeprefix("model."), value, put)
+        with torch.no_grad():
+            p.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+LFM2_NAMES = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+              "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
+              "self_attn.k_layernorm": "attn_k_norm", "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv",
+              "conv.out_proj": "shortconv.out_proj", "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
+              "feed_forward.w2": "ffn_down"}
+
+
+def lfm2_tensor(name, value, put):
+    """Stores a tensor, and gives what is stored."""
+    stem, _, kind = name.rpartition(".")
+    if stem in ("embed_tokens", "embedding_norm"):
+        return put({"embed_tokens": "token_embd", "embedding_norm": "token_embd_norm"}[stem] + ".weight", value,
+                   "F32" if value.ndim == 1 else "Q8_0")
+    _, i, rest = stem.split(".", 2)
+    name = f"blk.{i}.{LFM2_NAMES[rest]}.{kind}"
+    if rest == "conv.conv":
+        return put(name, value[:, 0], "F32")[:, None]
+    return put(name, value, "F32" if value.ndim == 1 else "Q8_0")
+
+
+GRANITE_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+                 "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+                 "mamba.in_proj": "ssm_in", "mamba.out_proj": "ssm_out", "mamba.norm": "ssm_norm",
+                 "shared_mlp.output_linear": "ffn_down"}
+
+
+def granite_keys(w, c):
+    """Keys of a model without experts."""
+    w.add_feed_forward_length(c.shared_intermediate_size)
+    w.add_expert_shared_feed_forward_length(c.shared_intermediate_size)
+    w.add_head_count_kv([0 if kind == "linear_attention" else c.num_key_value_heads for kind in c.layer_types])
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    w.add_rope_freq_base(10000.0)
+    w.add_embedding_scale(c.embedding_multiplier)
+    w.add_residual_scale(c.residual_multiplier)
+    w.add_attention_scale(c.attention_multiplier)
+    w.add_logit_scale(c.logits_scaling)
+    w.add_ssm_conv_kernel(c.mamba_d_conv)
+    w.add_ssm_state_size(c.mamba_d_state)
+    w.add_ssm_group_count(c.mamba_n_groups)
+    w.add_ssm_inner_size(c.mamba_n_heads * c.mamba_d_head)
+    w.add_ssm_time_step_rank(c.mamba_n_heads)
+
+
+def granite_tensor(name, value, put):
+    """Stores a tensor, and gives what is stored."""
+    stem, _, kind = name.rpartition(".")
+    if stem in ("embed_tokens", "norm", "lm_head"):
+        gg = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}[stem]
+        return put(f"{gg}.weight", value, "F32" if value.ndim == 1 else "Q8_0")
+    _, i, rest = name.split(".", 2)
+    block, half = f"blk.{i}.", len(value) // 2
+    if rest == "mamba.A_log":
+        put(block + "ssm_a", -np.exp(value)[:, None], "F32")
+    elif rest == "mamba.D":
+        put(block + "ssm_d", value[:, None], "F32")
+    elif rest == "mamba.dt_bias":
+        put(block + "ssm_dt.bias", value, "F32")
+    elif rest == "mamba.conv1d.weight":
+        put(block + "ssm_conv1d.weight", value[:, 0], "F32")
+    elif rest == "mamba.conv1d.bias":
+        put(block + "ssm_conv1d.bias", value, "F32")
+    elif rest == "mamba.norm.weight":
+        put(block + "ssm_norm.weight", value[None], "F32")
+    elif rest == "shared_mlp.input_linear.weight":
+        return np.concatenate([put(f"{block}ffn_{part}.weight", rows) for part, rows in (("gate", value[:half]), ("up", value[half:]))])
+    else:
+        part = rest.removesuffix("." + kind)
+        if part in ("self_attn.q_proj", "self_attn.k_proj"):
+            heads = COMMON["num_attention_heads"] if "q_proj" in part else COMMON["num_key_value_heads"]
+            return swap(put(f"{block}{GRANITE_NAMES[part]}.{kind}", swap(value, heads)), heads, back=True)
+        return put(f"{block}{GRANITE_NAMES[part]}.{kind}", value, "F32" if value.ndim == 1 else "Q8_0")
+    return value
+
+
+def qwen_keys(w, arch, c):
+    if arch != "qwen35moe":
+        w.add_feed_forward_length(c.intermediate_size)
+    w.add_head_count_kv(c.num_key_value_heads)
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_rope_dimension_count(c.head_dim // 4)
+    w.add_rope_freq_base(ROPE["rope_theta"])
+    w.add_layer_norm_rms_eps(c.rms_norm_eps)
+    if arch != "qwen3next":
+        w.add_rope_dimension_sections([3, 3, 2, 0])
+    w.add_ssm_conv_kernel(c.linear_conv_kernel_dim)
+    w.add_ssm_state_size(c.linear_key_head_dim)
+    w.add_ssm_group_count(c.linear_num_key_heads)
+    w.add_ssm_time_step_rank(c.linear_num_value_heads)
+    w.add_ssm_inner_size(c.linear_value_head_dim * c.linear_num_value_heads)
+    w.add_full_attention_interval(4)
+    if arch != "qwen35":
+        w.add_expert_count(c.num_experts)
+        w.add_expert_used_count(c.num_experts_per_tok)
+        w.add_expert_feed_forward_length(c.moe_intermediate_size)
+        w.add_expert_shared_feed_forward_length(c.shared_expert_intermediate_size)
+
+
+def qwen_tensor(arch, c, name, value, put):
+    """Stores a tensor, and gives what is stored."""
+    def layer(i, rest, value):
+        block = f"blk.{i}."
+        if rest == "linear_attn.A_log":
+            put(block + "ssm_a", -np.exp(value), "F32")
+        elif rest == "linear_attn.dt_bias":
+            put(block + "ssm_dt.bias", value, "F32")
+        elif rest.startswith("linear_attn.conv1d"):
+            put(block + "ssm_conv1d.weight", value[:, 0], "F32")
+        elif rest.startswith("linear_attn.in_proj_qkvz"):
+            groups = c.linear_num_key_heads
+            each = c.linear_num_value_heads // groups * c.linear_value_head_dim
+            cut = np.cumsum([c.linear_key_head_dim, c.linear_key_head_dim, each])
+            parts = np.split(value.reshape(groups, -1, value.shape[1]), cut, axis=1)
+            flat = [p.reshape(-1, value.shape[1]) for p in parts]
+            qkv, gate = put(block + "attn_qkv.weight", np.concatenate(flat[:3])), put(block + "attn_gate.weight", flat[3])
+            back = [p.reshape(q.shape) for p, q in zip(np.split(qkv, np.cumsum([len(f) for f in flat[:2]])), parts)]
+            return np.concatenate([*back, gate.reshape(parts[3].shape)], axis=1).reshape(value.shape)
+        elif ".experts." in rest:
+            half = value.shape[1] // 2
+            parts = {"gate": value[:, :half], "up": value[:, half:]} if "gate_up" in rest else {"down": value}
+            for part, rows in parts.items():
+                rows[...] = put(f"{block}ffn_{part}_exps.weight", rows)
+        else:
+            stem, _, kind = rest.rpartition(".")
+            gg = f"{block}{NAMES[stem]}.{kind}"
+            if stem.endswith("norm"):
+                put(gg, value + (0 if stem == "linear_attn.norm" else 1), "F32")
+            elif stem == "mlp.shared_expert_gate":
+                put(gg, value[0], "F32")
+            else:
+                value = put(gg, value, "F32" if stem == "mlp.gate" else "Q8_0")
+        return value
+
+    stem, _, _ = name.rpartition(".")
+    if stem in ("embed_tokens", "lm_head"):
+        return put({"embed_tokens": "token_embd.weight", "lm_head": "output.weight"}[stem], value)
+    if stem == "norm":
+        put("output_norm.weight", value + 1, "F32")
+        return value
+    _, i, rest = name.split(".", 2)
+    rows, columns = value_rows(arch, c, name)
+    if rows is not None:
+        value[...] = value[rows]
+    if columns is not None:
+        value[...] = value[:, columns]
+    value = layer(i, rest, value)
+    if rows is not None:
+        value = value[np.argsort(rows)]
+    if columns is not None:
+        value = value[:, np.argsort(columns)]
+    return value
+
+
+def publish(path):
+    """Renames and stacks tensors as the published multimodal checkpoints have them, and adds tensors of other parts."""
+    stored, made = load_file(path / "model.safetensors"), {}
+    for name, value in stored.items():
+        name = name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name
+        if ".experts." not in name:
+            made[name] = value
+    for i in range(COMMON["num_hidden_layers"]):
+        experts = [[stored[f"model.layers.{i}.mlp.experts.{e}.{part}_proj.weight"] for part in ("gate", "up", "down")]
+                   for e in range(EXPERTS["num_experts"])]
+        stem = f"model.language_model.layers.{i}.mlp.experts."
+        made[stem + "gate_up_proj"] = torch.stack([torch.cat(e[:2]) for e in experts])
+        made[stem + "down_proj"] = torch.stack([e[2] for e in experts])
+    made |= {"model.visual.merger.norm.weight": torch.ones(8), "mtp.norm.weight": torch.ones(64)}
+    save_file(made, path / "model.safetensors", {"format": "pt"})
+    text = json.loads((path / "config.json").read_text())
+    config = {"architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe", "tie_word_embeddings": False,
+              "text_config": text | {"mtp_num_hidden_layers": 1}}
+    (path / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+def main():
+    out = Path(sys.argv[1])
+    index = []
+    for a, arch in enumerate(["qwen3next", "qwen35", "qwen35moe", "lfm2", "granitehybrid"]):
+        folder = out / arch
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        prompt = np.random.default_rng(700 + a).integers(2, VOCAB, PROMPT).tolist()
+
+        def keep(model, name, path, kind):
+            values = logits(model, prompt)
+            values.tofile(folder / f"{name}.f32")
+            index.append({"name": f"{arch}/{name}", "path": f"{arch}/{path}", "logits": f"{arch}/{name}.f32", "architecture": arch,
+                          "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
+            print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+
+        model = build(arch, 90 + a, experts=4).to(torch.bfloat16)
+        model.save_pretrained(folder / "hf")
+        (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
+        if arch == "qwen35moe":
+            publish(folder / "hf")
+        keep(model.float(), "hf", "hf", "BF16")
+        model = build(arch, 95 + a)
+        write_gguf(folder / "q8_0.gguf", arch, model)
+        keep(model, "q8_0", "q8_0.gguf", "Q8_0")
+    (out / "hybrid.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")
+
+
+if __name__ == "__main__":
+    main()
