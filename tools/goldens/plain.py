@@ -73,6 +73,52 @@ def granite(c):
                                                 attention_multiplier=0.2, residual_multiplier=0.5, logits_scaling=0.8))
 
 
+MIXED = {"num_hidden_layers": 3, "moe_intermediate_size": 32, "intermediate_size": 64, "num_experts_per_tok": 3,
+         "experts_implementation": "eager"}
+LATENT = {"num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32}
+GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "n_shared_experts": 2}
+
+
+def glm4_moe(c):
+    rope = dict(ROPE, partial_rotary_factor=0.5)
+    return t.Glm4MoeForCausalLM(t.Glm4MoeConfig(**c | MIXED | GROUPS | {"topk_group": 3}, rope_parameters=rope, first_k_dense_replace=1,
+                                                use_qk_norm=True, attention_bias=True, routed_scaling_factor=1.5, num_mtp_layers=0))
+
+
+def ernie4_5_moe(c):
+    shape = {k: v for k, v in MIXED.items() if k != "num_experts_per_tok"}
+    return t.Ernie4_5_MoeForCausalLM(t.Ernie4_5_MoeConfig(**without(c, "head_dim") | shape, rope_parameters=ROPE, moe_k=3, moe_num_experts=8,
+                                                          moe_num_shared_experts=2, moe_layer_start_index=1))
+
+
+def latent_yarn(scale):
+    return {"rope_type": "yarn", "rope_theta": THETA, "factor": 8.0, "original_max_position_embeddings": 16, "beta_fast": 32.0,
+            "beta_slow": 1.0, "mscale": scale, "mscale_all_dim": scale}
+
+
+def deepseek_v2(c):
+    return t.DeepseekV2ForCausalLM(t.DeepseekV2Config(**without(c, "head_dim") | MIXED | LATENT | GROUPS, q_lora_rank=None, first_k_dense_replace=1,
+                                                      topk_method="group_limited_greedy", rope_parameters=latent_yarn(0.707),
+                                                      routed_scaling_factor=2.0))
+
+
+def deepseek_v3(c):
+    return t.DeepseekV3ForCausalLM(t.DeepseekV3Config(**without(c, "head_dim") | MIXED | LATENT | GROUPS, q_lora_rank=32, first_k_dense_replace=1,
+                                                      rope_parameters=latent_yarn(1.0), routed_scaling_factor=2.5))
+
+
+def glm4_moe_lite(c):
+    return t.Glm4MoeLiteForCausalLM(t.Glm4MoeLiteConfig(**without(c, "head_dim") | MIXED | LATENT | GROUPS | {"n_group": 1, "topk_group": 1},
+                                                        q_lora_rank=32, rope_parameters=ROPE, routed_scaling_factor=1.8))
+
+
+def mistral4(c):
+    rope = dict(latent_yarn(1.0), original_max_position_embeddings=8, llama_4_scaling_beta=0.1,
+                partial_rotary_factor=LATENT["qk_rope_head_dim"] / (LATENT["qk_rope_head_dim"] + LATENT["qk_nope_head_dim"]))
+    return t.Mistral4ForCausalLM(t.Mistral4Config(**without(c, "head_dim") | MIXED | LATENT | GROUPS | {"n_group": 1, "topk_group": 1, "n_shared_experts": 1},
+                                                  q_lora_rank=32, rope_parameters=rope, first_k_dense_replace=0))
+
+
 # How each is made, the name of its architecture in GGUF, and whether GGUF keeps the rows of Q and K in pairs.
 MODELS = {
     "ministral3": (ministral3, "MISTRAL3", True),
@@ -85,6 +131,12 @@ MODELS = {
     "hunyuan": (hunyuan, "HUNYUAN_DENSE", False),
     "apertus": (apertus, "APERTUS", False),
     "granite": (granite, "GRANITE", True),
+    "glm4_moe": (glm4_moe, "GLM4_MOE", False),
+    "ernie4_5_moe": (ernie4_5_moe, "ERNIE4_5_MOE", False),
+    "deepseek_v2": (deepseek_v2, "DEEPSEEK2", False),
+    "deepseek_v3": (deepseek_v3, "DEEPSEEK2", False),
+    "glm4_moe_lite": (glm4_moe_lite, "DEEPSEEK2", False),
+    "mistral4": (mistral4, "MISTRAL4", False),
 }
 
 
@@ -100,6 +152,8 @@ def build(name, seed):
             random = torch.randn(p.shape, generator=g)
             if "norm" in key:
                 p.copy_((0 if key.endswith("bias") else 1) + 0.2 * random)
+            elif "e_score_correction_bias" in key:
+                p.copy_(0.1 * random)
             elif "act_fn" in key:
                 p.copy_(0.5 * random)
             elif key.endswith("bias"):
@@ -110,6 +164,9 @@ def build(name, seed):
                 p.copy_(random * 2.5 / p.shape[1] ** 0.5)
             else:
                 p.copy_(random * 1.3 / p.shape[-1] ** 0.5)
+        for key, b in model.named_buffers():
+            if "e_score_correction_bias" in key:
+                b.copy_(0.1 * torch.randn(b.shape, generator=g))
     return model.float().eval()
 
 
@@ -123,10 +180,16 @@ def metadata(w, name, model):
     w.add_block_count(c.num_hidden_layers)
     w.add_feed_forward_length(c.intermediate_size)
     w.add_head_count(c.num_attention_heads)
-    w.add_head_count_kv(c.num_key_value_heads)
-    w.add_key_length(head_dim)
-    w.add_value_length(head_dim)
-    w.add_rope_dimension_count(head_dim)
+    if name in LATENTS:
+        w.add_head_count_kv(1)
+        w.add_key_length(c.kv_lora_rank + c.qk_rope_head_dim)
+        w.add_value_length(c.kv_lora_rank)
+        w.add_rope_dimension_count(c.qk_rope_head_dim)
+    else:
+        w.add_head_count_kv(c.num_key_value_heads)
+        w.add_key_length(head_dim)
+        w.add_value_length(head_dim)
+        w.add_rope_dimension_count(head_dim // 2 if name == "glm4_moe" else head_dim)
     w.add_rope_freq_base(THETA * 50.0 ** (head_dim / (head_dim - 2)) if name == "hunyuan" else THETA)
     if name in ("cohere2", "starcoder2"):
         w.add_layer_norm_eps(1e-5)
@@ -165,6 +228,56 @@ def metadata(w, name, model):
         w.add_tensor("rope_freqs.weight", rope_factors(c))
 
 
+    e = getattr(c, "n_routed_experts", None) or getattr(c, "moe_num_experts", None)
+    if e:
+        w.add_expert_count(e)
+        w.add_expert_used_count(getattr(c, "moe_k", None) or c.num_experts_per_tok)
+        w.add_expert_feed_forward_length(c.moe_intermediate_size)
+        w.add_leading_dense_block_count(0 if name == "mistral4" else 1)
+    if name == "ernie4_5_moe":
+        w.add_interleave_moe_layer_step(1)
+        w.add_expert_shared_feed_forward_length(c.moe_intermediate_size * c.moe_num_shared_experts)
+    elif e:
+        w.add_expert_shared_count(c.n_shared_experts)
+        w.add_expert_group_count(c.n_group)
+        w.add_expert_group_used_count(c.topk_group)
+        w.add_expert_weights_scale(c.routed_scaling_factor)
+        w.add_expert_weights_norm(name != "deepseek_v2")
+        softmax = name in ("deepseek_v2", "mistral4")
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if softmax else gguf.ExpertGatingFuncType.SIGMOID)
+    if name in LATENTS:
+        if c.q_lora_rank:
+            w.add_q_lora_rank(c.q_lora_rank)
+        w.add_kv_lora_rank(c.kv_lora_rank)
+        w.add_key_length_mla(c.qk_nope_head_dim + c.qk_rope_head_dim)
+        w.add_value_length_mla(c.v_head_dim)
+        rope = c.rope_parameters
+        if rope["rope_type"] == "yarn":
+            w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+            w.add_rope_scaling_factor(rope["factor"])
+            w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+            # The converter of DeepSeek writes a tenth of the weight.
+            w.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"] * (1.0 if name == "mistral4" else 0.1))
+        if name == "mistral4":
+            w.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+
+
+LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4")
+
+
+def parts_of(key, value, c):
+    """The tensors that GGUF splits one into, as views of its values."""
+    block = f"blk.{key.split('.')[2]}"
+    if "kv_b_proj" in key:
+        heads = value.reshape(c.num_attention_heads, c.qk_nope_head_dim + c.v_head_dim, c.kv_lora_rank)
+        keys, values = heads[:, :c.qk_nope_head_dim], heads[:, c.qk_nope_head_dim:]
+        return [(f"{block}.attn_k_b.weight", keys.swapaxes(1, 2)), (f"{block}.attn_v_b.weight", values)]
+    half = value.shape[1] // 2
+    if "gate_up" in key:
+        return [(f"{block}.ffn_gate_exps.weight", value[:, :half]), (f"{block}.ffn_up_exps.weight", value[:, half:])]
+    return [(f"{block}.ffn_down_exps.weight", value)]
+
+
 def write_gguf(path, name, model, kind="Q8_0"):
     """Stores the model's matrices in a format, and puts what was stored back into the model."""
     _, arch, paired = MODELS[name]
@@ -172,8 +285,20 @@ def write_gguf(path, name, model, kind="Q8_0"):
     names = gguf.get_tensor_name_map(arch, c.num_hidden_layers)
     w = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     metadata(w, name, model)
+    for key, b in [*model.named_buffers(), *model.named_parameters()]:
+        if "e_score_correction_bias" in key:
+            w.add_tensor(f"blk.{key.split('.')[2]}.exp_probs_b.bias", b.detach().float().numpy().reshape(-1))
     for key, p in model.named_parameters():
-        if "act_fn" in key or key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False):
+        if ".experts." in key or "kv_b_proj" in key:
+            value = p.detach().numpy().copy()
+            for own, rows in parts_of(key, value, c):
+                data, decoded = stored(np.ascontiguousarray(rows), kind)
+                w.add_tensor(own, data, raw_dtype=gguf.GGMLQuantizationType[kind])
+                rows[...] = decoded
+            with torch.no_grad():
+                p.copy_(torch.from_numpy(value))
+            continue
+        if "act_fn" in key or "e_score" in key or key == "lm_head.weight" and getattr(c, "tie_word_embeddings", False):
             continue
         value = p.detach().numpy().copy()
         own = names.get_name(key, try_suffixes=(".weight", ".bias"))

@@ -8,6 +8,7 @@ use crate::ops::basic::{
 use crate::ops::encode_attention::EncodeAttention;
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::gated_delta::GatedDelta;
+use crate::ops::heads::HeadsMatmul;
 use crate::ops::mamba2::Mamba2;
 use crate::ops::matmul::{Matmul, Prepare};
 use crate::ops::output_rows::{Pool, SelectRows};
@@ -43,6 +44,7 @@ pub(crate) enum Phase {
     Embed(Embed),
     Norm(Norm),
     LayerNorm(LayerNorm),
+    HeadsMatmul(HeadsMatmul),
     PositionScale(PositionScale),
     Act(Act),
     Prepare(Prepare),
@@ -126,6 +128,7 @@ impl Phase {
             },
             Phase::EncodeAttention(p) => p.items(rows),
             Phase::ShortConv(p) => p.chunks(),
+            Phase::HeadsMatmul(p) => p.chunks(rows),
             Phase::GatedDelta(p) => p.chunks(),
             Phase::Mamba2(p) => p.chunks(),
             Phase::ExpertsMatmul(p) => p.chunks(rows),
@@ -150,6 +153,7 @@ impl Phase {
                 Phase::Embed(p) => some.for_each(|row| p.run(row)),
                 Phase::Norm(p) => some.for_each(|row| p.run(row)),
                 Phase::LayerNorm(p) => some.for_each(|row| p.run(row)),
+                Phase::HeadsMatmul(p) => p.run(rows, chunk),
                 Phase::PositionScale(p) => some.for_each(|row| p.run(state, row)),
                 Phase::Act(p) => some.for_each(|row| p.run(row)),
                 Phase::Prepare(p) => some.for_each(|row| p.run(row, scratch)),

@@ -1,5 +1,5 @@
-// The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, scale, select_rows, pool. Block (row, stretch) takes a
-// stretch of one row.
+// The small ops: norm, layer_norm, position_scale, bias, act, act_mul, gate, add, scale, select_rows, pool. Block (row, stretch)
+// takes a stretch of one row.
 #include "common.cuh"
 
 struct BasicArgs {
@@ -8,7 +8,7 @@ struct BasicArgs {
     float *y;
     const float *weight; // norm: may be null; bias
     u32 n;               // values per row; norm: per group
-    u32 groups;          // position_scale: the original length; gate: values per gate
+    u32 groups; // gate: values per gate; position_scale: the original length
     u32 x_stride;
     u32 y_stride;
     u32 single; // not 0: only one row is live
@@ -58,16 +58,6 @@ extern "C" __global__ void __launch_bounds__(256) act_mul(const __grid_constant_
     each(a, [&](const float *x, float *y, u32 i) { y[i] = activate(a.act, x[i]) * x[a.n + i]; });
 }
 
-// Activations 0, 1 and 2, 4 sigmoid, 5 none.
-__device__ __forceinline__ float gate_value(u32 act, float x) {
-    if (act == 4) return 1.0f / (1.0f + __expf(-x));
-    return act == 5 ? x : activate(act, x);
-}
-
-extern "C" __global__ void __launch_bounds__(256) gate(const __grid_constant__ BasicArgs a) {
-    each(a, [&](const float *x, float *y, u32 i) { y[i] *= gate_value(a.act, x[i / a.groups]); });
-}
-
 extern "C" __global__ void __launch_bounds__(256) act(const __grid_constant__ BasicArgs a) {
     each(a, [&](const float *, float *y, u32 i) {
         float v = y[i];
@@ -87,6 +77,16 @@ extern "C" __global__ void __launch_bounds__(256) position_scale(const __grid_co
         u32 whole = a.step->rows[blockIdx.x].position / a.groups;
         y[i] *= 1.0f + a.a * logf(1.0f + (float)whole);
     });
+}
+
+// Activations 0, 1 and 2, 4 sigmoid, 5 none.
+__device__ __forceinline__ float gate_value(u32 act, float x) {
+    if (act == 4) return 1.0f / (1.0f + __expf(-x));
+    return act == 5 ? x : activate(act, x);
+}
+
+extern "C" __global__ void __launch_bounds__(256) gate(const __grid_constant__ BasicArgs a) {
+    each(a, [&](const float *x, float *y, u32 i) { y[i] *= gate_value(a.act, x[i / a.groups]); });
 }
 
 // The sum of a value over all threads of a block of 256.

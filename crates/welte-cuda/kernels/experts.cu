@@ -16,6 +16,11 @@ struct RouteArgs {
     float scale;
     u32 x_stride;
     u32 y_stride;
+    const float* bias; // of the choice; may be null
+    u32 scoring;       // 0: softmax, 1: sigmoid
+    u32 groups;
+    u32 used_groups;
+    u32 group_top;
 };
 
 // A rank that is larger for experts chosen earlier: larger values first, then lower numbers.
@@ -83,6 +88,101 @@ extern "C" __global__ void __launch_bounds__(32) route(const __grid_constant__ R
     // The sum is complete only now.
     __syncwarp();
     for (u32 slot = lane; slot < a.used; slot += 32) shares[slot] = shares[slot] / sum * a.scale;
+}
+
+// The best rank of a warp.
+__device__ __forceinline__ u64 warp_best(u64 best) {
+#pragma unroll
+    for (u32 o = 16; o > 0; o >>= 1) {
+        const u64 other = __shfl_xor_sync(~0u, best, o);
+        best = other > best ? other : best;
+    }
+    return best;
+}
+
+constexpr u32 MOST_GROUPS = 64;
+
+// Scores by sigmoid, a bias of the choice, or groups. One warp per row.
+extern "C" __global__ void __launch_bounds__(32) route_scored(const __grid_constant__ RouteArgs a) {
+    __shared__ float choice[PER_LANE * 32]; // what the experts are chosen by
+    __shared__ u32 open[MOST_GROUPS];
+    grid_release();
+    grid_wait();
+    const u32 row = blockIdx.x, lane = threadIdx.x;
+    if (a.step->ended || row >= a.step->live) return;
+    const float* x = a.x + (u64)row * a.x_stride;
+    float largest = LEAST, sum = 0.0f;
+    for (u32 e = lane; e < a.experts; e += 32) largest = fmaxf(largest, __ldcg(x + e));
+    largest = warp_max(largest);
+    for (u32 e = lane; e < a.experts; e += 32) sum += expf(__ldcg(x + e) - largest);
+    sum = warp_sum(sum);
+    const auto score = [&](u32 e) {
+        const float v = __ldcg(x + e);
+        return a.scoring ? 1.0f / (1.0f + expf(-v)) : expf(v - largest) / sum;
+    };
+    // Scores may round different logits to the same value.
+    const bool by_logits = a.groups == 1 && !a.bias;
+    for (u32 e = lane; e < a.experts; e += 32)
+        choice[e] = by_logits ? __ldcg(x + e) : score(e) + (a.bias ? a.bias[e] : 0.0f);
+    __syncwarp();
+    const u32 size = a.experts / a.groups;
+    if (a.groups > 1) {
+        u64 ranks[MOST_GROUPS / 32]; // of this lane's groups; 0: already open, or no group
+#pragma unroll
+        for (u32 i = 0; i < MOST_GROUPS / 32; i++) {
+            const u32 group = i * 32 + lane;
+            ranks[i] = 0;
+            open[group] = 0;
+            if (group >= a.groups) continue;
+            float first = LEAST, second = LEAST;
+            for (u32 e = group * size; e < (group + 1) * size; e++) {
+                const float v = choice[e];
+                second = fmaxf(second, fminf(first, v));
+                first = fmaxf(first, v);
+            }
+            ranks[i] = rank_of(a.group_top == 1 ? first : first + second, group);
+        }
+        __syncwarp();
+        for (u32 n = 0; n < a.used_groups; n++) {
+            u64 mine = 0;
+#pragma unroll
+            for (u32 i = 0; i < MOST_GROUPS / 32; i++) mine = ranks[i] > mine ? ranks[i] : mine;
+            const u64 best = warp_best(mine);
+#pragma unroll
+            for (u32 i = 0; i < MOST_GROUPS / 32; i++) {
+                if (best && ranks[i] == best) ranks[i] = 0, open[i * 32 + lane] = 1;
+            }
+        }
+        __syncwarp();
+    }
+    u64 ranks[PER_LANE]; // 0: already chosen, or no expert of an open group
+#pragma unroll
+    for (u32 i = 0; i < PER_LANE; i++) {
+        const u32 e = i * 32 + lane;
+        const bool live = e < a.experts && (a.groups == 1 || open[e / size]);
+        ranks[i] = live ? rank_of(choice[e], e) : 0;
+    }
+    float* const numbers = a.y + (u64)row * a.y_stride;
+    float* const shares = numbers + a.used;
+    float total = 0.0f;
+    for (u32 slot = 0; slot < a.used; slot++) {
+        u64 mine = 0;
+#pragma unroll
+        for (u32 i = 0; i < PER_LANE; i++) mine = ranks[i] > mine ? ranks[i] : mine;
+        const u64 best = warp_best(mine);
+#pragma unroll
+        for (u32 i = 0; i < PER_LANE; i++) ranks[i] = ranks[i] == best ? 0 : ranks[i];
+        const u32 expert = min(0xffffffffu - (u32)best, a.experts - 1);
+        const float part = score(expert);
+        total += part;
+        if (lane == 0) {
+            numbers[slot] = __uint_as_float(expert);
+            shares[slot] = part;
+        }
+    }
+    __syncwarp();
+    const float by = a.renormalise ? a.scale / fmaxf(total, 1e-20f) : a.scale;
+    for (u32 slot = lane; slot < a.used; slot += 32) shares[slot] *= by;
 }
 
 struct GroupArgs {

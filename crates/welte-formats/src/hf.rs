@@ -237,12 +237,13 @@ impl Stored {
     /// Rows and elements per row, or an error. Stacked matrices (experts) become one matrix with the rows of all.
     fn matrix(&self) -> Result<(usize, usize), String> {
         let (n, k) = match self.shape[..] {
+            [] => (1, 1),
             [k] => (1, k),
             [n, k] => (n, k),
             [stack, n, k] => (stack.checked_mul(n).unwrap_or(0), k),
             _ => {
                 return Err(format!(
-                    "has {} dimensions; 1 to 3 are supported",
+                    "has {} dimensions; at most 3 are supported",
                     self.shape.len()
                 ));
             }

@@ -1,7 +1,7 @@
 //! Compiles a spec to a program: weights, buffers, caches and passes.
 
 use crate::arch::{Architecture, unsupported};
-use crate::emit::{Emitter, LayerCache, Places, Set};
+use crate::emit::{Emitter, LatentBuffers, LayerCache, Places, Set};
 use crate::encoder;
 use crate::weights::{Weights, collect};
 use crate::{Error, LayerKind, ModelSpec, NormKind, Pooling};
@@ -258,15 +258,17 @@ fn caches(
         let Some((convolution, state)) = floats.filter(|_| count > 0) else {
             continue;
         };
-        let mut add = |name: &str, floats: u32| match floats {
-            0 => Ok(BufferRef::NONE),
-            floats => {
-                let layers = count;
-                let kind = CacheKind::Recurrent { layers, floats };
-                let cache = recurrent_cache(name, kind, options, buffers)?;
-                let buffer = cache.buffer;
-                caches.push(cache);
-                Ok(BufferRef { buffer, offset: 0 })
+        let mut add = |name: &str, floats: u32| -> Result<BufferRef, Error> {
+            match floats {
+                0 => Ok(BufferRef::NONE),
+                floats => {
+                    let layers = count;
+                    let kind = CacheKind::Recurrent { layers, floats };
+                    let cache = recurrent_cache(name, kind, options, buffers)?;
+                    let buffer = cache.buffer;
+                    caches.push(cache);
+                    Ok(BufferRef { buffer, offset: 0 })
+                }
             }
         };
         let (buffer, state) = (add("convolution", convolution)?, add("state", state)?);
@@ -349,9 +351,13 @@ impl Buffers {
             || spec.norm != NormKind::Rms
             || spec.residual_scale != 1.0;
         let shared = spec.experts.and_then(|e| e.shared);
+        let qkv = match spec.latent {
+            Some(l) => l.inputs(spec),
+            None => spec.projected_width(),
+        };
         Set {
             x: add("x", spec.dim),
-            qkv: add("qkv", spec.projected_width()),
+            qkv: add("qkv", qkv),
             attn: add("attn", spec.mixed_width()),
             h: add(
                 "h",
@@ -370,6 +376,10 @@ impl Buffers {
                 .max(shared.map(|s| s.ffn))
                 .map(|ffn| add("gate_up", 2 * ffn)),
             shared_gate: shared.filter(|s| s.gated).map(|_| add("shared_gate", 1)),
+            latent: spec.latent.map(|l| LatentBuffers {
+                heads: add("heads", spec.heads * l.query().max(l.value)),
+                queries: add("queries", spec.heads * l.width()),
+            }),
             convolved: Some(spec.channels())
                 .filter(|n| *n > 0)
                 .map(|n| add("convolved", n)),

@@ -3,10 +3,12 @@
 mod conv;
 mod delta;
 mod encoder;
+mod latent;
 mod mamba;
 
 use crate::weights::{ExpertWeights, Layer, NormWeights, Piece, SharedWeights, Weights};
 use crate::{Experts, LayerRope, ModelSpec, NormKind, Pooling, QkNorm, SharedExpert};
+pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
     params as p,
@@ -28,6 +30,8 @@ pub(crate) struct Set {
     pub(crate) gate_up: Option<BufferRef>,
     /// The score of the shared expert's gate.
     pub(crate) shared_gate: Option<BufferRef>,
+    /// For attention over latents.
+    pub(crate) latent: Option<LatentBuffers>,
     /// Queries, keys and values after the convolution of a delta layer.
     pub(crate) convolved: Option<BufferRef>,
 }
@@ -152,12 +156,16 @@ impl<'a> Emitter<'a> {
         }
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
+            let latent = layer.latent.as_ref().zip(spec.latent).zip(self.set.latent);
             if let (Some(weights), Some(delta)) = (&layer.delta, spec.delta) {
                 self.delta(i, layer, weights, delta);
             } else if let (Some(weights), Some(mamba)) = (&layer.mamba, spec.mamba) {
                 self.mamba(i, layer, weights, mamba);
             } else if let Some(kernel) = layer.conv {
                 self.conv(i, layer, kernel);
+            } else if let Some(((weights, l), buffers)) = latent {
+                let cache = self.places.caches[i];
+                self.latent_attention(layer, weights, l, cache, buffers);
             } else {
                 self.attention(i, layer);
             }
@@ -272,7 +280,7 @@ impl<'a> Emitter<'a> {
         let stride = spec.attention_width();
         let cache = self.places.caches[index];
         self.rope_append(index, layer, cache);
-        self.position_scale(q, stride);
+        self.position_scale(set.qkv, q, stride);
         let attention = p::Attention {
             layer: cache.layer,
             heads,
@@ -305,8 +313,8 @@ impl<'a> Emitter<'a> {
     }
 
     /// Queries grow with their position. Up to the original context the factor is 1.
-    fn position_scale(&mut self, n: u32, stride: u32) {
-        let (context, qkv) = (self.places.context, self.set.qkv);
+    fn position_scale(&mut self, queries: BufferRef, n: u32, stride: u32) {
+        let context = self.places.context;
         let scale = self.spec.position_scale;
         let Some(scale) = scale.filter(|s| context > s.original) else {
             return;
@@ -321,7 +329,7 @@ impl<'a> Emitter<'a> {
             "query scale",
             Op::PositionScale,
             &[],
-            &[qkv],
+            &[queries],
             params.words(),
         );
     }
@@ -602,8 +610,13 @@ impl<'a> Emitter<'a> {
             scale: e.scale,
             x_stride: e.count,
             y_stride: 2 * e.used,
+            scoring: e.scoring as u32,
+            groups: e.groups.map_or(1, |g| g.count),
+            used_groups: e.groups.map_or(1, |g| g.used),
+            group_top: e.groups.map_or(1, |g| g.top),
         };
-        self.push("route", Op::Route, &[], &[router, choice], params.words());
+        let bias = [weights.choice_bias.unwrap_or(NO_WEIGHT)];
+        self.push("route", Op::Route, &bias, &[router, choice], params.words());
         let params = p::ExpertsActMul {
             n: e.ffn,
             k: dim,

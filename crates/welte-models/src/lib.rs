@@ -20,7 +20,7 @@ pub use compile::{CompileOptions, compile};
 pub use encoder::{Dense, Encoder, Positions};
 pub use error::Error;
 pub use spec::{
-    Act, Biases, Delta, Experts, LayerKind, LayerRope, Mamba, ModelSpec, NormKind, PositionScale,
-    QkNorm, Rope, Scaling, SharedExpert, spec,
+    Act, Biases, Delta, Experts, Groups, Latent, LayerKind, LayerRope, Mamba, ModelSpec, NormKind,
+    PositionScale, QkNorm, Rope, Scaling, Scoring, SharedExpert, spec,
 };
 pub use vectors::{Pooling, VectorSettings, vector_settings};

@@ -27,15 +27,17 @@ pub(crate) struct Names {
     pub(crate) down: &'static str,
     /// The matrix that scores the experts.
     pub(crate) router: &'static str,
-    /// Gate, up and down: each a tensor of all experts, or one tensor per expert with `[]` for its number.
-    pub(crate) experts: [&'static str; 3],
-    /// Projections before a convolution, its kernel, and the projection after it.
-    pub(crate) conv: [&'static str; 3],
     /// The full names of tensors with gate and up of all experts, one expert after the other, and with down.
     pub(crate) fused_experts: [&'static str; 2],
     /// Gate, up and down of the expert that every token uses, and the row that scores its gate.
     pub(crate) shared_expert: [&'static str; 3],
     pub(crate) shared_gate: &'static str,
+    /// The full name of the bias of the experts' choice.
+    pub(crate) choice_bias: &'static str,
+    /// Gate, up and down: each a tensor of all experts, or one tensor per expert with `[]` for its number.
+    pub(crate) experts: [&'static str; 3],
+    /// Projections before a convolution, its kernel, and the projection after it.
+    pub(crate) conv: [&'static str; 3],
     /// Norm of the feed-forward output, before it is added.
     pub(crate) post_ffn_norm: &'static str,
     pub(crate) final_norm: &'static str,
@@ -62,16 +64,6 @@ pub(crate) const GGUF: Names = Names {
     gate_up: "blk.{}.ffn_up",
     down: "blk.{}.ffn_down",
     router: "blk.{}.ffn_gate_inp",
-    experts: [
-        "blk.{}.ffn_gate_exps",
-        "blk.{}.ffn_up_exps",
-        "blk.{}.ffn_down_exps",
-    ],
-    conv: [
-        "blk.{}.shortconv.in_proj",
-        "blk.{}.shortconv.conv",
-        "blk.{}.shortconv.out_proj",
-    ],
     fused_experts: [
         "blk.{}.ffn_gate_up_exps.weight",
         "blk.{}.ffn_down_exps.weight",
@@ -82,6 +74,17 @@ pub(crate) const GGUF: Names = Names {
         "blk.{}.ffn_down_shexp",
     ],
     shared_gate: "blk.{}.ffn_gate_inp_shexp",
+    choice_bias: "blk.{}.exp_probs_b.bias",
+    experts: [
+        "blk.{}.ffn_gate_exps",
+        "blk.{}.ffn_up_exps",
+        "blk.{}.ffn_down_exps",
+    ],
+    conv: [
+        "blk.{}.shortconv.in_proj",
+        "blk.{}.shortconv.conv",
+        "blk.{}.shortconv.out_proj",
+    ],
     post_ffn_norm: "blk.{}.post_ffw_norm",
     final_norm: "output_norm",
     head: "output",
@@ -112,16 +115,6 @@ pub(crate) const HUGGING_FACE: Names = Names {
     gate_up: "model.layers.{}.mlp.gate_up_proj",
     down: "model.layers.{}.mlp.down_proj",
     router: "model.layers.{}.mlp.gate",
-    experts: [
-        "model.layers.{}.mlp.experts.[].gate_proj",
-        "model.layers.{}.mlp.experts.[].up_proj",
-        "model.layers.{}.mlp.experts.[].down_proj",
-    ],
-    conv: [
-        "model.layers.{}.conv.in_proj",
-        "model.layers.{}.conv.conv",
-        "model.layers.{}.conv.out_proj",
-    ],
     fused_experts: [
         "model.layers.{}.mlp.experts.gate_up_proj",
         "model.layers.{}.mlp.experts.down_proj",
@@ -132,6 +125,17 @@ pub(crate) const HUGGING_FACE: Names = Names {
         "model.layers.{}.mlp.shared_expert.down_proj",
     ],
     shared_gate: "model.layers.{}.mlp.shared_expert_gate",
+    choice_bias: "model.layers.{}.mlp.gate.e_score_correction_bias",
+    experts: [
+        "model.layers.{}.mlp.experts.[].gate_proj",
+        "model.layers.{}.mlp.experts.[].up_proj",
+        "model.layers.{}.mlp.experts.[].down_proj",
+    ],
+    conv: [
+        "model.layers.{}.conv.in_proj",
+        "model.layers.{}.conv.conv",
+        "model.layers.{}.conv.out_proj",
+    ],
     post_ffn_norm: "model.layers.{}.post_feedforward_layernorm",
     final_norm: "model.norm",
     head: "lm_head",
@@ -265,9 +269,13 @@ pub(crate) fn is_leftover(name: &str) -> bool {
     .any(|s| name.ends_with(s))
 }
 
-/// Tensors of layers that guess tokens ahead. In Hugging Face checkpoints they have a prefix of their own.
+/// Tensors of layers that guess tokens ahead. They follow the other layers, or have a prefix of
+/// their own.
 pub(crate) fn is_of_draft_layer(name: &str, layers: u32, drafts: u32) -> bool {
-    let number = name.strip_prefix("blk.").and_then(|n| n.split_once('.'));
+    let number = ["blk.", "model.layers."]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix));
+    let number = number.and_then(|rest| rest.split_once('.'));
     let number = number.and_then(|(number, _)| number.parse::<u32>().ok());
     let drafts = layers..layers.saturating_add(drafts);
     number.map_or(name.starts_with("mtp."), |n| drafts.contains(&n))

@@ -152,6 +152,26 @@ pub enum QkNorm {
     Row,
 }
 
+/// How experts are scored by their logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scoring {
+    /// Softmax over all experts.
+    Softmax,
+    /// The sigmoid of each.
+    Sigmoid,
+}
+
+/// Experts in groups of one size. Tokens use experts of the best groups only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// The number of groups.
+    pub count: u32,
+    /// Groups used per token.
+    pub used: u32,
+    /// A group is rated by the sum of its best experts, this many.
+    pub top: u32,
+}
+
 /// A mixture of experts as feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
@@ -165,6 +185,12 @@ pub struct Experts {
     pub renormalise: bool,
     /// Factor of the shares.
     pub scale: f32,
+    /// The scores.
+    pub scoring: Scoring,
+    /// A bias is added to the scores for the choice.
+    pub choice_bias: bool,
+    /// The groups, if there are several.
+    pub groups: Option<Groups>,
     /// An expert that every token uses, if any.
     pub shared: Option<SharedExpert>,
 }
@@ -176,6 +202,34 @@ pub struct SharedExpert {
     pub ffn: u32,
     /// Its output is scaled by a sigmoid gate of its own.
     pub gated: bool,
+}
+
+/// Attention over latents, from which keys and values of all heads are made. The cache holds one latent and one rotated key
+/// per position: [`ModelSpec::head_dim`] values of one head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Size of the latent of queries, if they have one.
+    pub query_rank: Option<u32>,
+    /// Size of the latent.
+    pub rank: u32,
+    /// Rotated elements of a query, and of the key that all heads share.
+    pub rope: u32,
+    /// Elements of a query and of a key that are not rotated.
+    pub plain: u32,
+    /// Elements of a head's value.
+    pub value: u32,
+}
+
+impl Latent {
+    /// Elements of a query.
+    pub fn query(&self) -> u32 {
+        self.plain + self.rope
+    }
+
+    /// Elements of a position in the cache: the rotated part of the key, then the latent.
+    pub fn width(&self) -> u32 {
+        self.rope + self.rank
+    }
 }
 
 /// What mixes positions in a layer.
@@ -335,6 +389,8 @@ pub struct ModelSpec {
     pub layer_ropes: Vec<LayerRope>,
     /// The norm of queries and keys.
     pub qk_norm: QkNorm,
+    /// Attention over latents, if any. [`ModelSpec::kv_heads`] is then 1.
+    pub latent: Option<Latent>,
     /// Queries and keys are normed after rope.
     pub qk_norm_late: bool,
     /// How queries grow with the position.
@@ -370,7 +426,7 @@ pub struct ModelSpec {
 }
 
 // Real models stay far below these bounds. Values within them never overflow 64 bits or exhaust memory.
-const MOST_LAYERS: u32 = 1024;
+pub(crate) const MOST_LAYERS: u32 = 1024;
 pub(crate) const MOST_HEADS: u32 = 1024;
 pub(crate) const MOST_HEAD_DIM: u32 = 1024;
 const MOST_DIM: u32 = 1 << 16;
@@ -407,14 +463,25 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
             format!("is {kv_heads}, which does not divide {heads} heads"),
         ));
     }
-    let head_dim = size(
-        "attention.key_length",
-        "head_dim",
-        Some(dim / heads),
-        MOST_HEAD_DIM,
-    )?;
+    // With latents, `finish` reads the sizes of heads.
+    let latent = keys.name("attention.kv_lora_rank", "kv_lora_rank");
+    let latent = keys.value(&latent).is_some();
+    let head_dim = match latent {
+        true => size(
+            "rope.dimension_count",
+            "qk_rope_head_dim",
+            None,
+            MOST_HEAD_DIM,
+        )?,
+        false => size(
+            "attention.key_length",
+            "head_dim",
+            Some(dim / heads),
+            MOST_HEAD_DIM,
+        )?,
+    };
     let value_key = keys.name("attention.value_length", "head_dim");
-    if keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
+    if !latent && keys.size(&value_key, Some(head_dim), MOST_HEAD_DIM)? != head_dim {
         return Err(keys.error(
             &value_key,
             format!("differs from the key size {head_dim}, which is not supported"),
@@ -436,7 +503,10 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     )?;
     let eps = epsilon(&keys)?;
     let vocab = vocabulary(&keys, &weight(names.embed, 0))?;
-    let rot = rotated(&keys, head_dim)?;
+    let rot = match latent {
+        true => head_dim,
+        false => rotated(&keys, head_dim)?,
+    };
     let has = |name: String| {
         let name = resolve(checkpoint, &name);
         checkpoint.tensor(&name).is_some()
@@ -474,6 +544,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         local_rope: None,
         layer_ropes: vec![LayerRope::Main; layers as usize],
         qk_norm: arch.qk_norm,
+        latent: None,
         qk_norm_late: false,
         position_scale: None,
         pre_norm: true,
@@ -510,7 +581,12 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
 
 /// The experts, if the checkpoint has any.
 fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Experts>, Error> {
-    let hf = ["num_local_experts", "num_experts"];
+    let hf = [
+        "num_local_experts",
+        "num_experts",
+        "n_routed_experts",
+        "moe_num_experts",
+    ];
     let hf = hf.iter().find(|k| keys.value(k).is_some());
     let key = keys.name("expert_count", hf.unwrap_or(&"num_experts"));
     if keys.u32(&key)?.unwrap_or(0) == 0 {
@@ -523,7 +599,9 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ));
     }
     let count = keys.size(&key, None, MOST_EXPERTS)?;
-    let used_key = keys.name("expert_used_count", "num_experts_per_tok");
+    let hf = ["num_experts_per_tok", "moe_k"];
+    let hf = hf.iter().find(|k| keys.value(k).is_some());
+    let used_key = keys.name("expert_used_count", hf.unwrap_or(&"num_experts_per_tok"));
     let used = keys.size(&used_key, None, count)?;
     // Some checkpoints give the width of an expert. In others it is the width of the feed-forward part.
     let own = keys.name("expert_feed_forward_length", "moe_intermediate_size");
@@ -537,6 +615,9 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         ffn: keys.size(&key, None, MOST_FFN)?,
         renormalise: keys.bool("norm_topk_prob")?.unwrap_or(true),
         scale: 1.0,
+        scoring: Scoring::Softmax,
+        choice_bias: false,
+        groups: None,
         shared: None,
     }))
 }
@@ -679,6 +760,19 @@ impl ModelSpec {
             u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim) + shared
         });
         let parts = mixed * mixture + (u64::from(self.layers) - mixed) * matrices * dim * ffn;
+        let attention = match self.latent {
+            None => 2 * dim * (q + kv),
+            Some(l) => {
+                let [width, rank, value] = [l.width(), l.rank, l.value].map(u64::from);
+                let [heads, query] = [self.heads, l.query()].map(u64::from);
+                let queries = match l.query_rank.map(u64::from) {
+                    Some(rank) => rank * (dim + 1 + heads * query),
+                    None => dim * heads * query,
+                };
+                let ups = heads * rank * (u64::from(l.plain) + value);
+                queries + dim * width + rank + ups + dim * heads * value
+            }
+        };
         let gate = u64::from(self.attention_gate) * dim * q;
         let delta = self.delta.map_or(0, |d| {
             let [width, values, heads] = [d.width(), d.values(), d.heads].map(u64::from);
@@ -692,7 +786,7 @@ impl ModelSpec {
         });
         let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
         let mixers = (0..self.layers).map(|layer| match self.kind(layer) {
-            LayerKind::Attention => 2 * dim * (q + kv) + gate + norms,
+            LayerKind::Attention => attention + gate + norms,
             LayerKind::Delta => delta,
             LayerKind::Conv => conv,
             LayerKind::Mamba => mamba,
@@ -763,6 +857,23 @@ impl ModelSpec {
             let text = format!("by {beta} from {original} positions");
             facts.push(fact("queries grow", text));
         }
+        if let Some(l) = self.latent {
+            let text = format!(
+                "latent {}, rotated {}, queries of {}, values of {}",
+                l.rank,
+                l.rope,
+                l.query(),
+                l.value
+            );
+            facts.push(fact("attention over latents", text));
+        }
+        if let Some(shared) = self.experts.and_then(|e| e.shared) {
+            facts.push(fact("shared expert", shared.ffn.to_string()));
+        }
+        if self.draft_layers > 0 {
+            let text = format!("{} (not used)", self.draft_layers);
+            facts.push(fact("layers that guess ahead", text));
+        }
         if !self.pre_norm || self.post_norm {
             let norms = match self.pre_norm {
                 true => "before and after each part",
@@ -807,13 +918,6 @@ impl ModelSpec {
                 d.taps
             );
             facts.push(fact("gated delta rule", text));
-        }
-        if let Some(shared) = self.experts.and_then(|e| e.shared) {
-            facts.push(fact("shared expert", shared.ffn.to_string()));
-        }
-        if self.draft_layers > 0 {
-            let text = format!("{} (not used)", self.draft_layers);
-            facts.push(fact("layers that guess ahead", text));
         }
         if self.sinks {
             facts.push(fact("attention sinks", "one per head".into()));

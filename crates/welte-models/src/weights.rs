@@ -1,6 +1,7 @@
 //! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
 mod delta;
+mod latent;
 mod mamba;
 
 use crate::encoder::{self, EncoderWeights};
@@ -11,6 +12,7 @@ use crate::{
     SharedExpert, rope,
 };
 pub(crate) use delta::DeltaWeights;
+pub(crate) use latent::LatentWeights;
 pub(crate) use mamba::MambaWeights;
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
@@ -76,6 +78,8 @@ pub(crate) struct Layer {
     pub(crate) down: Option<WeightId>,
     pub(crate) down_bias: Vec<Piece>,
     pub(crate) post_ffn_norm: Option<NormWeights>,
+    /// Of attention over latents. Their output is `o`.
+    pub(crate) latent: Option<LatentWeights>,
     /// Replace gate, up and down.
     pub(crate) experts: Option<ExpertWeights>,
     /// Of layers with the gated delta rule. Their projections are `qkv` and `o`.
@@ -101,6 +105,8 @@ impl Layer {
 pub(crate) struct ExpertWeights {
     pub(crate) router: WeightId,
     pub(crate) router_bias: Vec<Piece>,
+    /// Of the choice.
+    pub(crate) choice_bias: Option<WeightId>,
     pub(crate) gate_up: WeightId,
     pub(crate) gate_up_bias: Option<WeightId>,
     pub(crate) down: WeightId,
@@ -251,13 +257,14 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
     let mamba = spec.mamba.filter(|_| spec.kind(i) == LayerKind::Mamba);
     let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint)));
-    let (qkv, o_name, o_width) = match (&delta, &mamba, conv) {
+    let (qkv, o_name, o_width) = match (&delta, &mamba, conv, spec.latent) {
         (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
-        (_, Some((m, names)), _) => {
+        (_, Some((m, names)), ..) => {
             let rows = vec![Rows::all(w(names.project), m.width())];
             (rows, w(names.out), m.values())
         }
-        (_, _, Some([project, _, out])) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
+        (_, _, Some([project, _, out]), _) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
+        (.., Some(l)) => (Vec::new(), w(names.o), spec.heads * l.value),
         _ => (attention_rows(c, spec, names, i), w(names.o), q),
     };
     let qk = qk && spec.kind(i) == LayerKind::Attention;
@@ -292,6 +299,10 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             dim,
             o_width,
         )?,
+        latent: match spec.latent {
+            Some(l) => Some(latent::collect(c, spec, l, i)?),
+            None => None,
+        },
         o_bias: c.biases(&label("attention output bias"), &one(b.o, names.o, dim))?,
         sinks: match spec.sinks {
             true => {
@@ -504,10 +515,6 @@ impl Collector<'_> {
             dim,
         )?;
         let [gate, up, down] = &names::experts(self.checkpoint, names, layer);
-        let fused = names
-            .fused_experts
-            .map(|name| name.replace("{}", &layer.to_string()));
-        let fused = Some(fused).filter(|names| self.has(&names[0]));
         let router_bias = [(biases.router, bias(names.router, layer), e.count)];
         let pair = [(gate.as_str(), e.ffn), (up, e.ffn)];
         let one = [(down.as_str(), dim)];
@@ -519,14 +526,24 @@ impl Collector<'_> {
         };
         let gate_up_bias = vectors("experts' gate and up bias", &pair)?;
         let down_bias = vectors("experts' down bias", &one)?;
+        let fused = names
+            .fused_experts
+            .map(|name| name.replace("{}", &layer.to_string()));
+        let fused = Some(fused).filter(|names| self.has(&names[0]));
         let shared = match e.shared {
             Some(shared) => Some(self.shared_expert(label, names, layer, dim, shared)?),
             None => None,
         };
         Ok(ExpertWeights {
-            shared,
             router,
             router_bias: self.biases(&label("router bias"), &router_bias)?,
+            choice_bias: match e.choice_bias {
+                true => {
+                    let name = names.choice_bias.replace("{}", &layer.to_string());
+                    Some(self.vector(&label("bias of the choice"), &[(name, e.count)], 0.0)?)
+                }
+                false => None,
+            },
             gate_up: match &fused {
                 Some([name, _]) => {
                     let (what, n) = (label("experts' gate and up"), 2 * e.ffn * e.count);
@@ -543,6 +560,7 @@ impl Collector<'_> {
                 None => self.stacked(&label("experts' down"), layer, &one, e.ffn, e.count)?,
             },
             down_bias,
+            shared,
         })
     }
 

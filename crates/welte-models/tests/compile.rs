@@ -66,6 +66,7 @@ fn options() -> impl Strategy<Value = CompileOptions> {
                     slots,
                     page,
                     pages,
+                    checkpoints: pages,
                     kv_format: if q8 { Format::Q8_0 } else { Format::F16 },
                     decode_rows: decode,
                     prompt_rows: prompt,

@@ -5,7 +5,8 @@ mod common;
 use common::{Fake, Recipe};
 use welte_formats::checkpoint::{Dialect, Value};
 use welte_models::{
-    Act, CompileOptions, Error, Experts, LayerRope, ModelSpec, QkNorm, Scaling, compile, spec,
+    Act, CompileOptions, Error, Experts, LayerRope, ModelSpec, QkNorm, Scaling, Scoring, compile,
+    spec,
 };
 use welte_table::Format;
 
@@ -291,6 +292,9 @@ fn experts_are_read_where_an_architecture_may_have_them() {
         ffn: 96,
         renormalise: false,
         scale: 1.0,
+        scoring: Scoring::Softmax,
+        choice_bias: false,
+        groups: None,
     };
     assert_eq!(plain.experts, Some(expected));
     assert_eq!(plain.expert_layers, [true, true, true]);

@@ -1,5 +1,7 @@
 //! Functions of vectors, in f32.
 
+use welte_table::params;
+
 /// `x / sqrt(mean(x^2) + eps) * weight`
 pub(crate) fn norm(x: &[f32], weight: Option<&[f32]>, eps: f32) -> Vec<f32> {
     let mean = x.iter().map(|v| v * v).sum::<f32>() / x.len() as f32;
@@ -17,19 +19,46 @@ pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f
 }
 
 /// The ids of the best experts as bits, then their weights.
-pub(crate) fn route(logits: &[f32], used: usize, renormalise: bool, scale: f32) -> Vec<f32> {
+pub(crate) fn route(logits: &[f32], p: &params::Route, bias: Option<&[f32]>) -> Vec<f32> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let exps: Vec<f32> = logits.iter().map(|x| (x - largest).exp()).collect();
-    let mut order: Vec<usize> = (0..logits.len()).collect();
-    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
-    order.truncate(used);
-    let sum: f32 = match renormalise {
-        true => order.iter().map(|&i| exps[i]).sum(),
-        false => exps.iter().sum(),
+    let all: f32 = exps.iter().sum();
+    let scores: Vec<f32> = match p.scoring {
+        0 => exps.iter().map(|e| e / all).collect(),
+        _ => logits.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+    };
+    // Without a bias and groups the order is that of the logits, which scores may round to the same value.
+    let by_logits = bias.is_none() && p.groups == 1;
+    let choice = match by_logits {
+        true => logits.to_vec(),
+        false => biased(scores.clone(), bias),
+    };
+    let size = logits.len() / p.groups as usize;
+    let rating = |group: usize| {
+        let best = descending(&choice[group * size..][..size]);
+        let best = best.iter().take(p.group_top as usize);
+        best.map(|&i| choice[group * size + i]).sum::<f32>()
+    };
+    let ratings: Vec<f32> = (0..p.groups as usize).map(rating).collect();
+    let mut open = descending(&ratings);
+    open.truncate(p.used_groups as usize);
+    let mut order = descending(&choice);
+    order.retain(|i| open.contains(&(i / size)));
+    order.truncate(p.used as usize);
+    let sum: f32 = match p.renormalise {
+        0 => 1.0,
+        _ => order.iter().map(|&i| scores[i]).sum::<f32>().max(1e-20),
     };
     let ids = order.iter().map(|&i| f32::from_bits(i as u32));
-    let shares = order.iter().map(|&i| exps[i] / sum * scale);
+    let shares = order.iter().map(|&i| scores[i] / sum * p.scale);
     ids.chain(shares).collect()
+}
+
+/// The indices of the values, largest first, the lowest first on a tie.
+fn descending(values: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
+    order
 }
 
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -179,12 +208,47 @@ mod tests {
     #[test]
     fn experts_are_ranked() {
         let bits = |values: &[f32]| values[..2].iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        let chosen = route(&[1.0, 3.0, 3.0, 0.0], 2, true, 2.0);
+        let plain = params::Route {
+            experts: 4,
+            used: 2,
+            renormalise: 1,
+            scale: 2.0,
+            x_stride: 4,
+            y_stride: 4,
+            scoring: 0,
+            groups: 1,
+            used_groups: 1,
+            group_top: 1,
+        };
+        let chosen = route(&[1.0, 3.0, 3.0, 0.0], &plain, None);
         assert_eq!(bits(&chosen), [1, 2]);
         assert_eq!(chosen[2..], [1.0, 1.0]);
-        let shares = route(&[0.0, 0.0, 0.0, 0.0], 2, false, 1.0);
+        let all = params::Route {
+            renormalise: 0,
+            scale: 1.0,
+            ..plain
+        };
+        let shares = route(&[0.0, 0.0, 0.0, 0.0], &all, None);
         assert_eq!(bits(&shares), [0, 1]);
         assert_eq!(shares[2..], [0.25, 0.25]);
+        // The bias decides the choice, not the shares.
+        let sigmoid = params::Route { scoring: 1, ..all };
+        let biased = route(&[0.0; 4], &sigmoid, Some(&[0.0, 0.1, 0.0, 0.2]));
+        assert_eq!(bits(&biased), [3, 1]);
+        assert_eq!(biased[2..], [0.5, 0.5]);
+        // The best expert is in group 0, but group 1 has the larger sum.
+        let grouped = params::Route {
+            groups: 2,
+            group_top: 2,
+            ..sigmoid
+        };
+        let chosen = route(&[9.0, -9.0, 1.0, 2.0], &grouped, None);
+        assert_eq!(bits(&chosen), [3, 2]);
+        let best = params::Route {
+            group_top: 1,
+            ..grouped
+        };
+        assert_eq!(bits(&route(&[9.0, -9.0, 1.0, 2.0], &best, None)), [0, 1]);
     }
 
     #[test]

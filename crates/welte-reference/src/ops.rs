@@ -73,6 +73,32 @@ impl<'a> Execution<'a> {
                     .collect();
                 self.write(b, p.y_stride, row, &y);
             }
+            Op::HeadsMatmul => {
+                let p = params::HeadsMatmul::of(words);
+                let (n, k, tail) = (p.n as usize, p.k as usize, p.tail as usize);
+                for (head, matrix) in self.matrix().chunks(n * k).enumerate() {
+                    let place = |at: BufferRef, distance: u32| BufferRef {
+                        offset: at.offset + 4 * distance * head as u32,
+                        ..at
+                    };
+                    let x = self.read(place(a, p.x_head), p.x_stride, row, p.k + p.tail);
+                    let (x, kept) = x.split_at(k);
+                    let mut y = kept.to_vec();
+                    match p.transposed {
+                        0 => y.extend(multiply(matrix, x)),
+                        _ => {
+                            y.resize(tail + n, 0.0);
+                            for (x, from) in x.iter().zip(matrix.chunks(n)) {
+                                y[tail..]
+                                    .iter_mut()
+                                    .zip(from)
+                                    .for_each(|(y, w)| *y += x * w);
+                            }
+                        }
+                    }
+                    self.write(place(b, p.y_head), p.y_stride, row, &y);
+                }
+            }
             Op::PositionScale => {
                 let p = params::PositionScale::of(words);
                 let whole = self.rows[row].position / p.original;
@@ -201,7 +227,7 @@ impl<'a> Execution<'a> {
             Op::Route => {
                 let p = params::Route::of(words);
                 let x = self.read(a, p.x_stride, row, p.experts);
-                let choice = route(&x, p.used as usize, p.renormalise != 0, p.scale);
+                let choice = route(&x, &p, self.weight(0));
                 self.write(b, p.y_stride, row, &choice);
             }
             Op::ExpertsActMul => {

@@ -285,10 +285,14 @@ async fn tools_and_a_format_go_together() {
     let server = with_tools();
     let number =
         json!({ "type": "json_schema", "json_schema": { "schema": { "enum": [1, 22, 333] } } });
+    let mut strict = tools();
+    strict[0]["function"]["strict"] = true.into();
+    strict[1]["function"]["strict"] = true.into();
     let (mut calls, mut texts) = (0, 0);
     for seed in 0..8 {
         let mut body = json!({
-            "messages": question(), "temperature": 1.0, "seed": seed, "max_tokens": 200, "tools": tools(),
+            "messages": question(), "temperature": 1.0, "seed": seed, "max_tokens": 200, "tools": strict,
+            "parallel_tool_calls": false,
             "response_format": number,
         });
         if seed % 2 == 0 {

@@ -66,6 +66,18 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let width = heads(q.groups, q.dim);
             vec![rows(width, q.x_stride), rows(width, q.y_stride)]
         }
+        Op::HeadsMatmul => {
+            let q = p::HeadsMatmul::of(words);
+            let width = |values: u32, distance: u32| {
+                heads(q.heads.saturating_sub(1), distance)
+                    .saturating_add(w(values))
+                    .saturating_add(w(q.tail))
+            };
+            vec![
+                rows(width(q.k, q.x_head), q.x_stride),
+                rows(width(q.n, q.y_head), q.y_stride),
+            ]
+        }
         Op::PositionScale => {
             let q = p::PositionScale::of(words);
             vec![rows(w(q.n), q.y_stride)]

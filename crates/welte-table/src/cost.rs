@@ -78,6 +78,12 @@ fn flops(c: &Command) -> u64 {
             let q = p::LayerNorm::of(words);
             mul(q.groups, q.dim).saturating_mul(7)
         }
+        Op::HeadsMatmul => {
+            let q = p::HeadsMatmul::of(words);
+            mul(q.n, q.k)
+                .saturating_mul(2)
+                .saturating_mul(q.heads.into())
+        }
         Op::PositionScale => p::PositionScale::of(words).n.into(),
         Op::Act => 8 * u64::from(p::Act::of(words).n),
         Op::Matmul => {

@@ -114,6 +114,10 @@ ops! {
     LayerNorm "layer_norm": weights ["weight", "bias"] reads ["x"] writes ["y"] { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
     /// `y[r] = W x[r]`
     Matmul "matmul": weights ["matrix"] reads ["x"] writes ["y"] { n: u32, k: u32, x_stride: u32, y_stride: u32 }
+    /// A matrix for each of `heads` heads. Head `h` of a row of `x` begins at `h * x_head` with `k` values, then `tail` values;
+    /// head `h` of `y` begins at `h * y_head` with the tail, then `W_h` times the `k` values. `matrices` holds `n` rows of `k` for
+    /// each head or, if `transposed`, `k` rows of `n`.
+    HeadsMatmul "heads_matmul": weights ["matrices"] reads ["x"] writes ["y"] { heads: u32, n: u32, k: u32, tail: u32, transposed: u32, x_head: u32, y_head: u32, x_stride: u32, y_stride: u32 }
     /// `y[r] += bias`
     Bias "bias": weights ["bias"] reads [] writes ["y"] { n: u32, y_stride: u32 }
     /// Rotates the first `rot` elements of each of `heads` heads in place by the row's position times the constant
@@ -170,10 +174,12 @@ ops! {
     /// Replaces each row's token by its next one, chosen by the sampling state of the row's slot (temperature 0: argmax, the
     /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
-    /// Chooses the `used` best of `experts` by their logits `x`. `y` gets their numbers (as bits), best first, the lowest
-    /// number on a tie; then their weights: softmax over all experts, divided by the sum of the chosen ones if
-    /// `renormalise`, times `scale`.
-    Route "route": weights [] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32 }
+    /// Chooses the `used` best of `experts` by their scores: `scoring` 0: softmax of the logits `x` over all experts, 1: their
+    /// sigmoid. `bias` (optional) is added to the scores for the choice only. With `groups` above 1, only experts of the
+    /// `used_groups` best groups can be chosen. A group's score is the sum of its `group_top` (1 or 2) best. `y` gets the
+    /// experts' numbers (as bits), best first, the lowest number on a tie; then their weights: the scores, divided by the sum of
+    /// the chosen ones if `renormalise`, times `scale`.
+    Route "route": weights ["bias"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32, scoring: u32, groups: u32, used_groups: u32, group_top: u32 }
     /// `y[r][i] = act(gate x[r]) * up x[r]` for the `used` experts that `choice` names; the matrix holds for each expert
     /// `n` rows of gate, then `n` of up, and `bias` (optional) as many values, which are added before `act`.
     ExpertsActMul "experts_act_mul": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }

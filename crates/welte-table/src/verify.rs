@@ -221,7 +221,7 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
             | Op::ExpertsActMul
             | Op::ExpertsAdd
             | Op::ShortConv => i > 0,
-            Op::Attention => true,
+            Op::Attention | Op::Route => true,
             _ => false,
         };
         match (i < used, *id) {
@@ -370,6 +370,24 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(q.dim > 0 && q.groups > 0, || "an empty norm".into())?;
             finite(&[q.eps])
         }
+        Op::HeadsMatmul => {
+            let q = p::HeadsMatmul::of(words);
+            let all = q.heads.checked_mul(q.n).and_then(|n| n.checked_mul(q.k));
+            vector(program, c, 0, all.ok_or("n is too large")?)?;
+            ensure(q.heads > 0, || "no heads".into())?;
+            ensure(q.transposed <= 1, || {
+                format!("transposed is {}", q.transposed)
+            })?;
+            let apart = |values: u32, distance: u32| {
+                u64::from(values) + u64::from(q.tail) <= u64::from(distance)
+            };
+            ensure(apart(q.k, q.x_head) && apart(q.n, q.y_head), || {
+                format!(
+                    "heads of {} and {} values and a tail of {} overlap",
+                    q.k, q.n, q.tail
+                )
+            })
+        }
         Op::PositionScale => {
             let q = p::PositionScale::of(words);
             ensure(q.original > 0, || "no original length".into())?;
@@ -413,6 +431,11 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(q.renormalise <= 1, || {
                 format!("renormalise is {}", q.renormalise)
             })?;
+            ensure(q.scoring <= 1, || {
+                format!("scoring {} is unknown", q.scoring)
+            })?;
+            optional_vector(program, c, 0, q.experts)?;
+            route_groups(&q)?;
             finite(&[q.scale])
         }
         Op::ExpertsActMul => {
@@ -594,6 +617,31 @@ fn recurrent_cache(
 fn finite(values: &[f32]) -> Result<(), String> {
     ensure(values.iter().all(|v| v.is_finite()), || {
         "a parameter is not finite".into()
+    })
+}
+
+/// Groups have one size, and those that are used hold enough experts.
+fn route_groups(q: &p::Route) -> Result<(), String> {
+    if q.groups == 1 {
+        return ensure((q.used_groups, q.group_top) == (1, 1), || {
+            "one group, of which one is used by its best expert".into()
+        });
+    }
+    let fits = (2..=64).contains(&q.groups)
+        && q.experts.is_multiple_of(q.groups)
+        && (1..=q.groups).contains(&q.used_groups);
+    ensure(fits, || {
+        format!(
+            "{} of {} groups of {} experts",
+            q.used_groups, q.groups, q.experts
+        )
+    })?;
+    let size = q.experts / q.groups;
+    ensure((1..=size.min(2)).contains(&q.group_top), || {
+        format!("groups of {size} rated by {} experts", q.group_top)
+    })?;
+    ensure(q.used <= size * q.used_groups, || {
+        format!("{} experts of {} groups of {size}", q.used, q.used_groups)
     })
 }
 

@@ -232,6 +232,10 @@ fn small_ops() {
 #[test]
 fn of_experts_only_those_that_a_row_chose_are_counted() {
     let route = p::Route {
+        scoring: 0,
+        groups: 1,
+        used_groups: 1,
+        group_top: 1,
         experts: 8,
         used: 3,
         renormalise: 1,

@@ -98,8 +98,17 @@ fn parameters_at_their_limits() {
         ("the last activation", |p| set(p, Op::ActMul, "act", 3)),
         ("the first activation", |p| set(p, Op::ActMul, "act", 0)),
         ("all experts", |p| {
-            set(p, Op::Route, "used", 2);
+            command(p, Op::Route).weights[0] = NO_WEIGHT;
             set(p, Op::Route, "experts", 2);
+            set(p, Op::Route, "groups", 1);
+            set(p, Op::Route, "group_top", 1);
+        }),
+        ("one group", |p| {
+            set(p, Op::Route, "groups", 1);
+            set(p, Op::Route, "group_top", 1);
+        }),
+        ("a group rated by its best expert", |p| {
+            set(p, Op::Route, "group_top", 1)
         }),
         ("no renormalisation", |p| {
             set(p, Op::Route, "renormalise", 0)
@@ -133,6 +142,7 @@ fn parameters_at_their_limits() {
         }),
         ("no optional weights", |p| {
             command(p, Op::Attention).weights[0] = NO_WEIGHT;
+            command(p, Op::Route).weights[0] = NO_WEIGHT;
             command(p, Op::ShortConv).weights[1] = NO_WEIGHT;
             command(p, Op::ExpertsActMul).weights[1] = NO_WEIGHT;
             command(p, Op::ExpertsAdd).weights[1] = NO_WEIGHT;
@@ -163,7 +173,7 @@ fn parameters_at_their_limits() {
                 let heads = pass.commands.iter_mut().filter(|c| c.op == Op::NormMatmul);
                 heads
                     .filter(|c| c.weights[0] == 0)
-                    .for_each(|c| c.weights[0] = 16);
+                    .for_each(|c| c.weights[0] = 18);
             }
         }),
         ("one row whose stride is too small", |p| {
@@ -204,9 +214,31 @@ fn parameters_at_their_limits() {
         }),
         ("2 heads in 3 groups", |p| set(p, Op::Mamba2, "groups", 3)),
         ("an empty head", |p| set(p, Op::Mamba2, "key_dim", 0)),
-        ("3 of 2 experts", |p| {
-            set(p, Op::Route, "used", 3);
-            set(p, Op::Route, "experts", 2);
+        ("5 of 4 experts", |p| set(p, Op::Route, "used", 5)),
+        ("scoring 2 is unknown", |p| set(p, Op::Route, "scoring", 2)),
+        ("one group, of which one is used", |p| {
+            set(p, Op::Route, "groups", 1)
+        }),
+        ("1 of 3 groups of 4 experts", |p| {
+            set(p, Op::Route, "groups", 3)
+        }),
+        ("3 of 2 groups of 4 experts", |p| {
+            set(p, Op::Route, "used_groups", 3)
+        }),
+        ("0 of 2 groups of 4 experts", |p| {
+            set(p, Op::Route, "used_groups", 0)
+        }),
+        ("1 of 0 groups of 4 experts", |p| {
+            set(p, Op::Route, "groups", 0)
+        }),
+        ("groups of 2 rated by 3 experts", |p| {
+            set(p, Op::Route, "group_top", 3)
+        }),
+        ("groups of 2 rated by 0 experts", |p| {
+            set(p, Op::Route, "group_top", 0)
+        }),
+        ("3 experts of 1 groups of 2", |p| {
+            set(p, Op::Route, "used", 3)
         }),
         ("0 of 4 experts", |p| set(p, Op::Route, "used", 0)),
         ("0 of 4 experts", |p| set(p, Op::ExpertsActMul, "used", 0)),
@@ -225,6 +257,15 @@ fn parameters_at_their_limits() {
         ("the context is", |p| {
             // One segment.
             command(p, Op::AddPosition).weights[1] = NO_WEIGHT;
+        }),
+        ("transposed is 2", |p| {
+            set(p, Op::HeadsMatmul, "transposed", 2)
+        }),
+        ("heads of 2 and 3 values and a tail of 1 overlap", |p| {
+            set(p, Op::HeadsMatmul, "x_head", 2)
+        }),
+        ("heads of 2 and 3 values and a tail of 1 overlap", |p| {
+            set(p, Op::HeadsMatmul, "y_head", 3)
         }),
         ("no original length", |p| {
             set(p, Op::PositionScale, "original", 0)
@@ -350,6 +391,10 @@ fn shapes_of_weights_are_those_of_the_command() {
         (Op::ExpertsAdd, "k"),
         (Op::ExpertsAdd, "experts"),
         (Op::ShortConv, "n"),
+        (Op::Route, "experts"),
+        (Op::HeadsMatmul, "heads"),
+        (Op::HeadsMatmul, "n"),
+        (Op::HeadsMatmul, "k"),
         (Op::GatedDelta, "heads"),
     ] {
         let mut p = every_op();

@@ -8,6 +8,7 @@ use crate::ops::Bytes;
 use crate::ops::basic::{
     Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
 };
+use crate::ops::heads::HeadsMatmul;
 use crate::ops::output_rows::{Pool, Pooling, SelectRows};
 use crate::ops::sample::{self, Sample};
 use crate::unsupported;
@@ -87,6 +88,30 @@ impl Lowering<'_> {
             eps: p.eps,
             weight: self.floats(l.command.weights[0], dim)?,
             bias: self.floats(l.command.weights[1], dim)?,
+        }));
+        Ok(())
+    }
+
+    pub(super) fn heads_matmul(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::HeadsMatmul::of(&l.command.params);
+        let [heads, n, k, tail] = [p.heads, p.n, p.k, p.tail].map(|v| v as usize);
+        let (x_head, y_head) = (p.x_head as usize, p.y_head as usize);
+        let [x, y, ..] = l.command.buffers;
+        if heads == 0 || k + tail > x_head || tail + n > y_head {
+            return Err(unsupported("heads that overlap"));
+        }
+        let width = |values: usize, distance: usize| (heads - 1) * distance + values + tail;
+        l.phases.push(Phase::HeadsMatmul(HeadsMatmul {
+            x: self.float_rows(x, p.x_stride, width(k, x_head), l.rows)?,
+            y: self.float_rows(y, p.y_stride, width(n, y_head), l.rows)?,
+            matrices: self.floats(l.command.weights[0], heads * n * k)?,
+            heads,
+            n,
+            k,
+            tail,
+            transposed: p.transposed == 1,
+            x_head,
+            y_head,
         }));
         Ok(())
     }

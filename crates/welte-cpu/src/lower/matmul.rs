@@ -4,7 +4,9 @@ use super::{Lowered, Lowering, scratch_too_small};
 use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::basic::ActMul;
-use crate::ops::experts::{self, Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
+use crate::ops::experts::{
+    self, Combine, ExpertsMatmul, Groups, MOST_EXPERTS, PrepareEntries, Route,
+};
 use crate::ops::matmul::{Epilogue, FUSED_COLUMNS, Matmul, Prepare};
 use crate::ops::matmul_prompt;
 use crate::ops::{Bytes, Floats, MANY_ROWS};
@@ -93,8 +95,10 @@ impl Lowering<'_> {
     pub(super) fn route(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
         let p = params::Route::of(&l.command.params);
         let (experts, used) = (p.experts as usize, p.used as usize);
-        if used == 0 || used > experts {
-            return Err(unsupported("route to more experts than there are"));
+        if used == 0 || used > experts || experts > MOST_EXPERTS {
+            return Err(unsupported(format!(
+                "route to {used} of {experts} experts; there may be {MOST_EXPERTS}"
+            )));
         }
         let [x, y, ..] = l.command.buffers;
         l.phases.push(Phase::Route(Route {
@@ -104,6 +108,11 @@ impl Lowering<'_> {
             used,
             renormalise: p.renormalise != 0,
             scale: p.scale,
+            sigmoid: p.scoring == 1,
+            bias: self.floats(l.command.weights[0], experts)?,
+            groups: p.groups as usize,
+            used_groups: p.used_groups as usize,
+            group_top: p.group_top as usize,
         }));
         Ok(())
     }

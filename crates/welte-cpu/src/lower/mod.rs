@@ -82,6 +82,7 @@ impl Lowering<'_> {
             Op::Embed => self.embed(l),
             Op::Norm => self.norm(l),
             Op::LayerNorm => self.layer_norm(l),
+            Op::HeadsMatmul => self.heads_matmul(l),
             Op::PositionScale => self.position_scale(l),
             Op::Act => self.act(l),
             Op::Bias => self.bias(l),

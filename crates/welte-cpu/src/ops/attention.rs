@@ -11,7 +11,7 @@ use welte_table::Format;
 /// Positions of one split.
 pub(crate) const SPLIT: usize = 256;
 /// The largest head that the device supports.
-pub(crate) const MAX_HEAD_DIM: usize = 512;
+pub(crate) const MAX_HEAD_DIM: usize = 1024;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Attention {

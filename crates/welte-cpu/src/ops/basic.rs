@@ -276,25 +276,6 @@ widest! {
     }
 }
 
-pub(crate) struct PositionScale {
-    pub(crate) y: FloatRows,
-    pub(crate) n: usize,
-    pub(crate) beta: f32,
-    pub(crate) original: u32,
-}
-
-impl PositionScale {
-    /// # Safety
-    /// See `super`.
-    pub(crate) unsafe fn run(&self, state: &State, row: usize) {
-        let whole = state.rows[row].position / self.original;
-        let factor = 1.0 + self.beta * (1.0 + whole as f32).ln();
-        // SAFETY: the row lies in y.
-        let y = unsafe { self.y.row_mut(row, self.n) };
-        y.iter_mut().for_each(|v| *v *= factor);
-    }
-}
-
 pub(crate) struct Gate {
     pub(crate) x: FloatRows,
     pub(crate) y: FloatRows,
@@ -331,6 +312,25 @@ widest! {
             5 => all.for_each(|(y, x)| *y *= x),
             _ => all.for_each(|(y, x)| *y *= gate_value(2, *x)),
         }
+    }
+}
+
+pub(crate) struct PositionScale {
+    pub(crate) y: FloatRows,
+    pub(crate) n: usize,
+    pub(crate) beta: f32,
+    pub(crate) original: u32,
+}
+
+impl PositionScale {
+    /// # Safety
+    /// See `super`.
+    pub(crate) unsafe fn run(&self, state: &State, row: usize) {
+        let whole = state.rows[row].position / self.original;
+        let factor = 1.0 + self.beta * (1.0 + whole as f32).ln();
+        // SAFETY: the row lies in y.
+        let y = unsafe { self.y.row_mut(row, self.n) };
+        y.iter_mut().for_each(|v| *v *= factor);
     }
 }
 

@@ -6,7 +6,10 @@ use super::{Bytes, FloatRows, Floats, activate_and_multiply};
 use crate::kernels::Kernel;
 use std::ops::Range;
 
-/// Chooses the best experts by softmax, with their shares.
+/// The most experts that [`Route`] can choose from: it scores them in an array on the stack.
+pub(crate) const MOST_EXPERTS: usize = 1024;
+
+/// Chooses the best experts, with their shares.
 pub(crate) struct Route {
     pub(crate) x: FloatRows,
     pub(crate) y: FloatRows,
@@ -14,12 +17,24 @@ pub(crate) struct Route {
     pub(crate) used: usize,
     pub(crate) renormalise: bool,
     pub(crate) scale: f32,
+    /// Scores are sigmoids; otherwise they are shares of a softmax.
+    pub(crate) sigmoid: bool,
+    /// Added to the scores for the choice.
+    pub(crate) bias: Floats,
+    pub(crate) groups: usize,
+    pub(crate) used_groups: usize,
+    /// A group is rated by its best expert, or by its two best.
+    pub(crate) group_top: usize,
 }
 
 impl Route {
     /// # Safety
     /// See `super`.
     pub(crate) unsafe fn run(&self, row: usize) {
+        if self.sigmoid || self.groups > 1 || !self.bias.0.is_null() {
+            // SAFETY: promised by the caller.
+            return unsafe { self.run_scored(row) };
+        }
         // SAFETY: both rows lie in their buffers, and are apart.
         let (x, y) = unsafe {
             (
@@ -41,6 +56,86 @@ impl Route {
             false => x.iter().map(|x| (x - largest).exp()).sum(),
         };
         shares.iter_mut().for_each(|s| *s = *s / sum * self.scale);
+    }
+}
+
+impl Route {
+    /// The choice by scores.
+    ///
+    /// # Safety
+    /// See `super`.
+    unsafe fn run_scored(&self, row: usize) {
+        // SAFETY: both rows lie in their buffers, and are apart; the bias has a value for each expert.
+        let (x, y, bias) = unsafe {
+            (
+                self.x.row(row, self.experts),
+                self.y.row_mut(row, 2 * self.used),
+                self.bias.get(self.experts),
+            )
+        };
+        let mut choice = [0.0; MOST_EXPERTS];
+        let choice = &mut choice[..self.experts];
+        let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let all: f32 = match self.sigmoid {
+            true => 1.0,
+            false => x.iter().map(|x| (x - largest).exp()).sum(),
+        };
+        let score = |x: f32| match self.sigmoid {
+            true => 1.0 / (1.0 + (-x).exp()),
+            false => (x - largest).exp() / all,
+        };
+        for (choice, x) in choice.iter_mut().zip(x) {
+            *choice = score(*x);
+        }
+        for (choice, bias) in choice.iter_mut().zip(bias.unwrap_or(&[])) {
+            *choice += bias;
+        }
+        if bias.is_none() && self.groups == 1 {
+            // Scores may round different logits to the same value.
+            choice.copy_from_slice(x);
+        }
+        self.close_groups(choice);
+        let (ids, shares) = y.split_at_mut(self.used);
+        let mut before = usize::MAX;
+        for (id, share) in ids.iter_mut().zip(&mut *shares) {
+            let next = best_after(choice, before);
+            *id = f32::from_bits(next as u32);
+            *share = score(x[next]);
+            before = next;
+        }
+        let sum = match self.renormalise {
+            true => shares.iter().sum::<f32>().max(1e-20),
+            false => 1.0,
+        };
+        shares.iter_mut().for_each(|s| *s = *s / sum * self.scale);
+    }
+
+    /// Makes the experts of all but the best groups come last.
+    fn close_groups(&self, choice: &mut [f32]) {
+        if self.groups == 1 {
+            return;
+        }
+        let size = self.experts / self.groups;
+        let mut ratings = [0.0; MOST_EXPERTS];
+        let ratings = &mut ratings[..self.groups];
+        for (rating, group) in ratings.iter_mut().zip(choice.chunks(size)) {
+            let best = best_after(group, usize::MAX);
+            *rating = match self.group_top {
+                1 => group[best],
+                _ => group[best] + group[best_after(group, best)],
+            };
+        }
+        let mut open = 0u64;
+        let mut before = usize::MAX;
+        for _ in 0..self.used_groups {
+            before = best_after(ratings, before);
+            open |= 1 << before;
+        }
+        for (index, group) in choice.chunks_mut(size).enumerate() {
+            if open & 1 << index == 0 {
+                group.fill(f32::NEG_INFINITY);
+            }
+        }
     }
 }
 

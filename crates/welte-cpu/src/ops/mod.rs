@@ -16,6 +16,7 @@ pub(crate) mod cache;
 pub(crate) mod encode_attention;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;
+pub(crate) mod heads;
 pub(crate) mod mamba2;
 pub(crate) mod matmul;
 pub(crate) mod matmul_prompt;

@@ -196,6 +196,11 @@ struct RouteArgs {
     scale: f32,
     x_stride: u32,
     y_stride: u32,
+    bias: u64,
+    scoring: u32,
+    groups: u32,
+    used_groups: u32,
+    group_top: u32,
 }
 
 fn route(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
@@ -216,10 +221,16 @@ fn route(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, E
         scale: p.scale,
         x_stride: p.x_stride,
         y_stride: p.y_stride,
+        bias: cx.vector(command.weights[0]),
+        scoring: p.scoring,
+        groups: p.groups,
+        used_groups: p.used_groups,
+        group_top: p.group_top,
     };
+    let by_logits = p.scoring == 0 && p.groups == 1 && values.bias == 0;
     Ok(vec![Node::Kernel(Launch {
         unit: unit(p.experts),
-        function: "route",
+        function: if by_logits { "route" } else { "route_scored" },
         grid: [rows.max(1), 1, 1],
         by_rows: ByRows::Axis { axis: 0, per: 1 },
         block: 32,

@@ -9,6 +9,7 @@ pub(crate) mod encode;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;
 pub(crate) mod gemm;
+pub(crate) mod heads;
 pub(crate) mod kv;
 pub(crate) mod library;
 pub(crate) mod logprobs;
@@ -59,6 +60,7 @@ macro_rules! family {
             | Op::Scale
             | Op::SelectRows
             | Op::Pool => basic::$function($($argument),*),
+            Op::HeadsMatmul => heads::$function($($argument),*),
             Op::GatedDelta => gated_delta::$function($($argument),*),
             Op::Mamba2 => mamba2::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
@@ -140,6 +142,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         basic::catalogue(),
         conv::catalogue(),
         encode::catalogue(),
+        heads::catalogue(),
         gated_delta::catalogue(),
         mamba2::catalogue(),
         matmul::catalogue(),

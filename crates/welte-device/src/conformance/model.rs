@@ -37,6 +37,7 @@ pub enum Layer {
     Encode(Attention),
     Dense(Dense),
     Ungated(Ungated),
+    Heads(Heads),
     Conv(Conv),
     Delta(Delta),
     Experts(Experts),
@@ -74,6 +75,16 @@ pub struct Ungated {
     pub bias: bool,
 }
 
+/// A projection, a matrix for each head, and a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    pub heads: u32,
+    pub n: u32,
+    pub k: u32,
+    pub tail: u32,
+    pub transposed: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Conv {
     pub channels: u32,
@@ -106,6 +117,12 @@ pub struct Experts {
     pub renormalise: u32,
     pub act: u32,
     pub bias: bool,
+    /// 0: softmax, 1: sigmoid.
+    pub scoring: u32,
+    /// A bias of the choice.
+    pub choice_bias: bool,
+    /// Groups, used groups, and the experts that rate a group.
+    pub groups: (u32, u32, u32),
 }
 
 pub const ATTENTION: Attention = Attention {
@@ -150,6 +167,9 @@ pub const EXPERTS: Experts = Experts {
     renormalise: 1,
     act: 0,
     bias: false,
+    scoring: 0,
+    choice_bias: false,
+    groups: (1, 1, 1),
 };
 
 impl Model {
@@ -189,13 +209,20 @@ impl Model {
         let n = &mut Numbers(seed);
         let kv_format = n.pick(&[Format::F16, Format::Q8_0]);
         let layers = (0..n.pick(&[1, 2, 4]))
-            .map(|i| match (i, n.below(7)) {
+            .map(|i| match (i, n.below(8)) {
                 (0, _) | (_, 0..=2) => Layer::Attention(Attention::ugly(n, kv_format)),
                 (_, 3) => Layer::Conv(Conv {
                     channels: n.pick(&[1, 19, 48]),
                     taps: n.pick(&[2, 3, 5]),
                     act: n.pick(&[0, 1]),
                     bias: n.pick(&[false, true]),
+                }),
+                (_, 6) => Layer::Heads(Heads {
+                    heads: n.pick(&[1, 3, 8]),
+                    n: n.pick(&[1, 37, 130]),
+                    k: n.pick(&[1, 20, 33]),
+                    tail: n.pick(&[0, 0, 6]),
+                    transposed: n.pick(&[false, true]),
                 }),
                 (_, 4) => Layer::Experts(Experts::ugly(n)),
                 (_, 5) => Layer::Ungated(Ungated {
@@ -238,7 +265,7 @@ impl Model {
         let optional = |layer: &Layer| match layer {
             Layer::Attention(a) => a.sinks,
             Layer::Dense(d) => d.act == 3,
-            Layer::Ungated(_) => false,
+            Layer::Ungated(_) | Layer::Heads(_) => false,
             Layer::Conv(_) | Layer::Delta(_) | Layer::Encode(_) => true,
             // Experts may need widths divisible by 16.
             Layer::Experts(e) => e.bias || e.act == 3 || !self.dim.is_multiple_of(16),
@@ -276,6 +303,13 @@ impl Attention {
     }
 }
 
+impl Heads {
+    /// Floats from one head to the next, before and after the product.
+    pub fn distances(&self) -> (u32, u32) {
+        (self.k + self.tail + 1, self.n + self.tail)
+    }
+}
+
 impl Delta {
     pub fn ugly(n: &mut Numbers) -> Delta {
         let key_heads = n.pick(&[1, 2, 3]);
@@ -308,13 +342,23 @@ impl Delta {
 impl Experts {
     pub fn ugly(n: &mut Numbers) -> Experts {
         let experts = n.pick(&[1, 3, 8, 33, 130]);
+        let groups = match experts {
+            8 => n.pick(&[(1, 1, 1), (2, 1, 2), (4, 3, 1)]),
+            33 => n.pick(&[(1, 1, 1), (3, 2, 2), (11, 7, 1)]),
+            130 => n.pick(&[(1, 1, 1), (13, 4, 2), (26, 7, 1)]),
+            _ => (1, 1, 1),
+        };
+        let most = experts / groups.0 * groups.1;
         Experts {
             hidden: n.pick(&[16, 48, 80]),
             experts,
-            used: n.pick(&[1, 2, 5, 8]).min(experts),
+            used: n.pick(&[1, 2, 5, 8]).min(most),
             renormalise: n.pick(&[0, 1]),
             act: n.pick(&[0, 1, 2]),
             bias: false,
+            scoring: n.pick(&[0, 1]),
+            choice_bias: n.pick(&[false, true]),
+            groups,
         }
     }
 

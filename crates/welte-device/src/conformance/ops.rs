@@ -199,6 +199,7 @@ pub fn contexts(device: &dyn Device, oracle: &dyn Device) {
         (7, 1, 80, Format::F16, 64, 9, 0.0, false),
         (8, 1, 32, Format::Q8_0, 1, 0, 5.0, false),
         (12, 1, 256, Format::F16, 100, 250, 0.0, false),
+        (5, 1, 576, Format::F16, 16, 0, 0.0, false),
         (16, 2, 128, Format::F16, 16, 0, 0.0, true),
         (30, 1, 24, Format::F16, 7, 30, 0.0, false),
     ];

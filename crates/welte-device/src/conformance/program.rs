@@ -1,7 +1,7 @@
 //! The program and the checkpoint of a model.
 
 use super::made::{Made, Numbers};
-use super::model::{Attention, Conv, Delta, Dense, Experts, Layer, Model, Ungated};
+use super::model::{Attention, Conv, Delta, Dense, Experts, Heads, Layer, Model, Ungated};
 use welte_table::*;
 
 /// An intermediate buffer and the distance of its rows, which is more than their width.
@@ -210,6 +210,7 @@ pub fn make(m: &Model) -> (Program, Made) {
             (Layer::Experts(e), _) => emit.experts(e),
             (Layer::Dense(d), _) => emit.dense(d),
             (Layer::Ungated(d), _) => emit.ungated(d),
+            (Layer::Heads(h), _) => emit.heads(h),
             _ => unreachable!("these layers have caches"),
         }
     }
@@ -335,6 +336,13 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
     let channels = widest(&|l| match l {
         Layer::Conv(c) => c.channels,
         Layer::Delta(d) => d.width(),
+        Layer::Heads(h) => h.heads * h.distances().0,
+        _ => 0,
+    });
+    let convolved = widest(&|l| match l {
+        Layer::Conv(c) => c.channels,
+        Layer::Delta(d) => d.width(),
+        Layer::Heads(h) => h.heads * h.distances().1,
         _ => 0,
     });
     let rates = widest(&|l| match l {
@@ -354,7 +362,7 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         router: sized("router", experts, 2),
         choice: sized("choice", choice, 1),
         mixed: sized("mixed", channels, 3),
-        convolved: sized("convolved", channels, 1),
+        convolved: sized("convolved", convolved, 1),
         rates: sized("rates", rates, 2),
         opened: sized("opened", opened, 1),
         x: b.place("x", rows, m.dim, 3),
@@ -639,6 +647,29 @@ impl Emit<'_> {
         self.add("down", d.hidden, hidden);
     }
 
+    fn heads(&mut self, h: &Heads) {
+        let (Some(from), Some(to)) = (self.places.mixed, self.places.convolved) else {
+            unreachable!("sized by this layer");
+        };
+        let (x_head, y_head) = h.distances();
+        self.project("heads in", h.heads * x_head, from);
+        let matrices = self.vector("heads", h.heads * h.n * h.k);
+        let p = params::HeadsMatmul {
+            heads: h.heads,
+            n: h.n,
+            k: h.k,
+            tail: h.tail,
+            transposed: h.transposed.into(),
+            x_head,
+            y_head,
+            x_stride: from.stride,
+            y_stride: to.stride,
+        };
+        let buffers = [from.at, to.at];
+        self.push(Op::HeadsMatmul, &[matrices], &buffers, p.words());
+        self.add("heads out", h.heads * y_head, to);
+    }
+
     fn conv(&mut self, c: &Conv, cache: BufferRef, layer: u32) {
         let (Some(mixed), Some(convolved)) = (self.places.mixed, self.places.convolved) else {
             unreachable!("sized by this layer");
@@ -767,8 +798,14 @@ impl Emit<'_> {
             scale: 1.25,
             x_stride: router.stride,
             y_stride: choice.stride,
+            scoring: e.scoring,
+            groups: e.groups.0,
+            used_groups: e.groups.1,
+            group_top: e.groups.2,
         };
-        self.push(Op::Route, &[], &[router.at, choice.at], p.words());
+        let bias = self.optional(e.choice_bias, "choice bias", experts);
+        let buffers = [router.at, choice.at];
+        self.push(Op::Route, &[bias], &buffers, p.words());
         let all = 2 * e.hidden * experts;
         let matrix = self.weight("experts gate and up", all, dim);
         let bias = self.expert_bias(e, "gate and up", all, if e.act == 3 { 40.0 } else { 1.0 });

@@ -3,9 +3,12 @@
 mod apertus;
 mod bert;
 mod cohere2;
+mod deepseek2;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
 mod gemma;
+mod glm4_moe;
 mod gpt_oss;
 mod granite;
 mod granite_hybrid;
@@ -53,7 +56,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 31] = [
+const ALL: [&Architecture; 34] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -85,6 +88,9 @@ const ALL: [&Architecture; 31] = [
     &hunyuan::HUNYUAN,
     &apertus::APERTUS,
     &granite::GRANITE,
+    &glm4_moe::GLM4_MOE,
+    &ernie4_5_moe::ERNIE4_5_MOE,
+    &deepseek2::DEEPSEEK2,
 ];
 
 /// The names of supported architectures in checkpoints.

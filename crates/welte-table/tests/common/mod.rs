@@ -45,8 +45,10 @@ const EXPERTS_DOWN: u32 = 12;
 const EXPERTS_DOWN_BIAS: u32 = 13;
 const HEAD_NORM: u32 = 14;
 const DECAY: u32 = 15;
-const POSITIONS: u32 = 16;
-const SEGMENTS: u32 = 17;
+const ROUTE_BIAS: u32 = 16;
+const MATRICES: u32 = 17;
+const POSITIONS: u32 = 18;
+const SEGMENTS: u32 = 19;
 
 fn weights() -> Vec<WeightSpec> {
     let of = |(name, n, k, usage): (&str, u32, u32, Usage)| WeightSpec {
@@ -79,6 +81,8 @@ fn weights() -> Vec<WeightSpec> {
         ("experts' down bias", 1, 32, Usage::Vector),
         ("head norm", 1, 4, Usage::Vector),
         ("decay", 1, 2, Usage::Vector),
+        ("route bias", 1, 4, Usage::Vector),
+        ("matrices", 1, 12, Usage::Vector),
         ("positions", 1, 136, Usage::Vector),
         ("segments", 1, 16, Usage::Vector),
     ]
@@ -164,6 +168,17 @@ fn decode() -> Vec<Command> {
         groups: 1,
         eps: 1e-6,
         x_stride: 8,
+        y_stride: 8,
+    };
+    let heads_matmul = p::HeadsMatmul {
+        heads: 2,
+        n: 3,
+        k: 2,
+        tail: 1,
+        transposed: 1,
+        x_head: 4,
+        y_head: 4,
+        x_stride: 16,
         y_stride: 8,
     };
     let position_scale = p::PositionScale {
@@ -314,6 +329,10 @@ fn decode() -> Vec<Command> {
         scale: 1.0,
         x_stride: 4,
         y_stride: 4,
+        scoring: 1,
+        groups: 2,
+        used_groups: 1,
+        group_top: 2,
     };
     let experts_up = p::ExpertsActMul {
         n: 6,
@@ -387,6 +406,12 @@ fn decode() -> Vec<Command> {
             kv_append.words(),
         ),
         command(
+            Op::HeadsMatmul,
+            &[MATRICES],
+            &[qkv, at(ATTN, 0)],
+            heads_matmul.words(),
+        ),
+        command(
             Op::Attention,
             &[SINKS],
             &[qkv, kv, at(ATTN, 0)],
@@ -434,7 +459,12 @@ fn decode() -> Vec<Command> {
             &[x, at(ROUTER, 0)],
             matmul(4, 8),
         ),
-        command(Op::Route, &[], &[at(ROUTER, 0), choice], route.words()),
+        command(
+            Op::Route,
+            &[ROUTE_BIAS],
+            &[at(ROUTER, 0), choice],
+            route.words(),
+        ),
         command(
             Op::ExpertsActMul,
             &[EXPERTS_UP, EXPERTS_UP_BIAS],

@@ -382,6 +382,10 @@ mod tests {
     struct Choices(u64);
 
     impl Choices {
+        fn new(seed: u64) -> Choices {
+            Choices((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        }
+
         fn below(&mut self, count: usize) -> usize {
             self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             (self.0 >> 33) as usize % count
@@ -477,7 +481,7 @@ mod tests {
                 enforced.push(syntax.name);
                 let (mut called, mut said) = (0, 0);
                 for seed in 0..200 {
-                    let text = Choices(seed).text(&answer.form);
+                    let text = Choices::new(seed).text(&answer.form);
                     let parsed = parse(format, &prompt, own_form, &answer, &text);
                     let case = format!("{} {contents:?} {text:?}: {parsed:?}", syntax.name);
                     assert!(parsed.problems.is_empty(), "{case}");
@@ -555,7 +559,7 @@ mod tests {
                 own_form: false,
             };
             let answer = format.answer_form("", &contents)?;
-            Some(Choices(5).text(&answer.form))
+            Some(Choices::new(5).text(&answer.form))
         };
         let text = form(json!({ "type": "string" })).unwrap();
         assert!(

@@ -1,0 +1,201 @@
+//! DeepSeek V2 and V3, GLM-4.7 Flash, Mistral 4: attention over latent keys and values, and experts in groups beside a shared
+//! one. The first layers have no experts.
+
+use super::{Architecture, llama, ministral3};
+use crate::keys::Keys;
+use crate::names::{self, Names};
+use crate::rope::yarn_magnitude;
+use crate::spec::{Groups, MOST_FFN, MOST_LAYERS, Scaling, Scoring, SharedExpert};
+use crate::{Error, Latent, ModelSpec};
+use welte_formats::checkpoint::Value;
+
+pub(super) const DEEPSEEK2: Architecture = Architecture {
+    name: "deepseek2",
+    gguf: &["deepseek2", "mistral4"],
+    hugging_face: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4"],
+    hugging_face_names: HUGGING_FACE,
+    windows: |_, layers| Ok(vec![0; layers as usize]),
+    finish: |spec, keys| {
+        let l = latent(keys, spec)?;
+        spec.latent = Some(l);
+        // Each position has one key, which all heads share.
+        spec.kv_heads = 1;
+        spec.head_dim = l.width();
+        spec.rope.rot = l.rope;
+        spec.rope.interleaved = keys.bool("rope_interleave")?.unwrap_or(true);
+        spec.attention_scale = attention_scale(spec, keys, l)?;
+        experts(spec, keys)?;
+        ministral3::position_scale(spec, keys)
+    },
+    ..llama::LLAMA
+};
+
+/// Names with shared experts.
+pub(super) const HUGGING_FACE: Names = Names {
+    shared_expert: [
+        "model.layers.{}.mlp.shared_experts.gate_proj",
+        "model.layers.{}.mlp.shared_experts.up_proj",
+        "model.layers.{}.mlp.shared_experts.down_proj",
+    ],
+    ..names::HUGGING_FACE
+};
+
+fn latent(keys: &Keys<'_>, spec: &ModelSpec) -> Result<Latent, Error> {
+    let size = |gguf: &str, hf: &str| keys.size(&keys.name(gguf, hf), None, 1 << 14);
+    let either = |new: &str, old: &str, hf: &str| {
+        let known = keys.value(&keys.name(new, hf)).is_some();
+        size(if known { new } else { old }, hf)
+    };
+    let rope = size("rope.dimension_count", "qk_rope_head_dim")?;
+    let rank = size("attention.kv_lora_rank", "kv_lora_rank")?;
+    let key = keys.name("attention.key_length_mla", "qk_nope_head_dim");
+    let plain = either(
+        "attention.key_length_mla",
+        "attention.key_length",
+        "qk_nope_head_dim",
+    )?;
+    let plain = match keys.is_gguf() {
+        true => plain.checked_sub(rope).filter(|plain| *plain > 0),
+        false => Some(plain),
+    };
+    let plain =
+        plain.ok_or_else(|| keys.error(&key, format!("is not above the {rope} rotated")))?;
+    let query_rank = keys.u32(&keys.name("attention.q_lora_rank", "q_lora_rank"))?;
+    let l = Latent {
+        query_rank: query_rank.filter(|rank| *rank > 0),
+        rank,
+        rope,
+        plain,
+        value: either(
+            "attention.value_length_mla",
+            "attention.value_length",
+            "v_head_dim",
+        )?,
+    };
+    let widest = spec
+        .heads
+        .checked_mul(l.width().max(l.query()).max(l.value));
+    if l.width() > 1024 || !rope.is_multiple_of(2) || widest.is_none_or(|w| w > 1 << 20) {
+        let key = keys.name("attention.kv_lora_rank", "kv_lora_rank");
+        let problem = format!(
+            "is {rank}; with {rope} rotated elements (an even number) at most 1024 are supported"
+        );
+        return Err(keys.error(&key, problem));
+    }
+    Ok(l)
+}
+
+/// Scores are divided by the square root of a query's size. YaRN makes them larger.
+fn attention_scale(spec: &mut ModelSpec, keys: &Keys<'_>, l: Latent) -> Result<f32, Error> {
+    let plain = 1.0 / f64::from(l.query()).sqrt();
+    let Scaling::Yarn {
+        factor, magnitude, ..
+    } = &mut spec.rope.scaling
+    else {
+        return Ok(plain as f32);
+    };
+    let nested = ["rope_parameters", "rope_scaling"].map(|s| format!("{s}.mscale_all_dim"));
+    let weight = match keys.is_gguf() {
+        true => {
+            let key = keys.name("rope.scaling.yarn_log_multiplier", "");
+            let weight = keys.f64(&key)?.unwrap_or(0.0);
+            if weight != 0.0 {
+                // Converters assume that both weights of YaRN's magnitude are equal.
+                *magnitude = 1.0;
+            }
+            // Converters write a tenth of DeepSeek's weight.
+            match keys.text("general.architecture")? {
+                Some("mistral4") => weight,
+                _ => 10.0 * weight,
+            }
+        }
+        false => {
+            let known = nested.iter().find(|key| keys.value(key).is_some());
+            keys.f64(known.unwrap_or(&nested[0]))?.unwrap_or(0.0)
+        }
+    };
+    let stretch = yarn_magnitude((*factor).into(), weight);
+    Ok((plain * stretch * stretch) as f32)
+}
+
+/// Reads how experts are chosen, the shared expert, and which layers have experts.
+pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let Some(e) = &mut spec.experts else {
+        return Ok(());
+    };
+    let number = |gguf: &str, hf: &str| keys.u32(&keys.name(gguf, hf));
+    let said = keys.text("general.architecture")?.unwrap_or("");
+    let by_softmax = matches!(said, "deepseek_v2" | "mistral4");
+    let sigmoid = match keys.is_gguf() {
+        true => match number("expert_gating_func", "")? {
+            None | Some(0 | 1) => said == "glm4moe",
+            Some(2) => true,
+            Some(other) => {
+                let key = keys.name("expert_gating_func", "");
+                let problem = format!("is {other}; supported are 1 (softmax) and 2 (sigmoid)");
+                return Err(keys.error(&key, problem));
+            }
+        },
+        false => !by_softmax,
+    };
+    e.scoring = match sigmoid {
+        true => Scoring::Sigmoid,
+        false => Scoring::Softmax,
+    };
+    e.scale = keys
+        .f64(&keys.name("expert_weights_scale", "routed_scaling_factor"))?
+        .unwrap_or(1.0) as f32;
+    e.renormalise = keys
+        .bool(&keys.name("expert_weights_norm", "norm_topk_prob"))?
+        .unwrap_or(sigmoid || said == "mistral4");
+    let plain_layers = number("leading_dense_block_count", "first_k_dense_replace")?;
+    let plain_layers = plain_layers.unwrap_or(0).min(spec.layers);
+    spec.expert_layers = (0..spec.layers).map(|i| i >= plain_layers).collect();
+    if let Some(Value::Array(kinds)) = keys.value("mlp_layer_types") {
+        if kinds.len() != spec.layers as usize {
+            let problem = format!("has {} entries for {} layers", kinds.len(), spec.layers);
+            return Err(keys.error("mlp_layer_types", problem));
+        }
+        let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
+        spec.expert_layers = kinds.iter().map(sparse).collect();
+    }
+    // A bias of the choice is in all layers with experts or in none.
+    let names = match keys.is_gguf() {
+        true => names::GGUF.choice_bias,
+        false => names::HUGGING_FACE.choice_bias,
+    };
+    let first = spec.expert_layers.iter().position(|mixed| *mixed);
+    let name = first.map(|layer| names.replace("{}", &layer.to_string()));
+    let name = name.map(|name| names::resolve(keys.checkpoint, &name));
+    e.choice_bias = name.is_some_and(|name| keys.checkpoint.tensor(&name).is_some());
+    let count = number("expert_group_count", "n_group")?.unwrap_or(1);
+    let limited = match keys.text("topk_method")? {
+        Some("greedy") => false,
+        _ => count > 1,
+    };
+    if limited {
+        let key = keys.name("expert_group_used_count", "topk_group");
+        let used = keys.size(&key, None, count)?;
+        let size = e.count / count;
+        if count > 64 || !e.count.is_multiple_of(count) || size < 2 || e.used > used * size {
+            let key = keys.name("expert_group_count", "n_group");
+            let problem = format!("is {count}, which does not fit {} experts", e.count);
+            return Err(keys.error(&key, problem));
+        }
+        // DeepSeek V2 rates a group by its best expert.
+        let top = if sigmoid || said == "mistral4" { 2 } else { 1 };
+        e.groups = Some(Groups { count, used, top });
+    }
+    let shared = number("expert_shared_count", "n_shared_experts")?.unwrap_or(0);
+    if shared > 0 {
+        let ffn = shared.checked_mul(e.ffn).filter(|ffn| *ffn <= MOST_FFN);
+        let key = keys.name("expert_shared_count", "n_shared_experts");
+        e.shared = Some(SharedExpert {
+            ffn: ffn.ok_or_else(|| keys.error(&key, "makes the shared expert too wide"))?,
+            gated: false,
+        });
+    }
+    let drafts = number("nextn_predict_layers", "num_nextn_predict_layers")?.unwrap_or(0);
+    spec.draft_layers = drafts.min(MOST_LAYERS);
+    Ok(())
+}

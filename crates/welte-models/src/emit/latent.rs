@@ -1,0 +1,146 @@
+//! Attention over latent keys and values. The matrices that make keys and values of a latent are absorbed: queries are
+//! compared with latents, and values are made of the sum of latents.
+
+use super::{Emitter, LayerCache, at};
+use crate::weights::{LatentWeights, Layer};
+use crate::{Latent, ModelSpec};
+use welte_table::{BufferRef, Op, WeightId, params as p};
+
+/// The epsilon of the norms of latents.
+const EPS: f32 = 1e-6;
+
+/// The intermediates of one scratch set.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffers {
+    /// Queries, later values, of all heads.
+    pub(crate) heads: BufferRef,
+    /// Rotated part and latent of every query.
+    pub(crate) queries: BufferRef,
+}
+
+impl Latent {
+    /// Floats of a row of the projections of a layer's input.
+    pub(crate) fn inputs(&self, spec: &ModelSpec) -> u32 {
+        self.query_rank.unwrap_or(spec.heads * self.query()) + self.width()
+    }
+}
+
+impl Emitter<'_> {
+    /// x += output(values(attention(queries, latents)))
+    pub(super) fn latent_attention(
+        &mut self,
+        layer: &Layer,
+        weights: &LatentWeights,
+        l: Latent,
+        cache: LayerCache,
+        buffers: Buffers,
+    ) {
+        let (spec, set) = (self.spec, self.set);
+        let (heads, width, stride) = (spec.heads, l.width(), l.inputs(spec));
+        let input = (set.x, layer.attn_norm);
+        let inputs = &weights.inputs;
+        self.projections("queries and latent", inputs, &[], input, set.qkv, stride);
+        let (queries, query_stride) = match weights.queries {
+            Some((norm, up)) => {
+                let rank = stride - width;
+                self.latent_norm("norm of the queries' latent", norm, set.qkv, rank, stride);
+                let n = heads * l.query();
+                let params = p::Matmul {
+                    n,
+                    k: rank,
+                    x_stride: stride,
+                    y_stride: n,
+                };
+                let places = [set.qkv, buffers.heads];
+                self.push("queries", Op::Matmul, &[up], &places, params.words());
+                (buffers.heads, n)
+            }
+            None => (set.qkv, stride),
+        };
+        let key = at(set.qkv, stride - width);
+        let latent = at(key, l.rope);
+        self.latent_norm("norm of the latent", weights.norm, latent, l.rank, stride);
+        let params = p::HeadsMatmul {
+            heads,
+            n: l.rank,
+            k: l.plain,
+            tail: l.rope,
+            transposed: weights.transposed.into(),
+            x_head: l.query(),
+            y_head: width,
+            x_stride: query_stride,
+            y_stride: heads * width,
+        };
+        let places = [queries, buffers.queries];
+        let absorb = [weights.absorb];
+        let what = "queries to latent";
+        self.push(what, Op::HeadsMatmul, &absorb, &places, params.words());
+        self.latent_rope("rope of queries", buffers.queries, heads, heads * width);
+        self.latent_rope("rope of the key", key, 1, stride);
+        self.position_scale(buffers.queries, heads * width, heads * width);
+        let params = p::KvAppend {
+            layer: cache.layer,
+            kv_heads: 1,
+            head_dim: width,
+            k_stride: stride,
+            v_stride: stride,
+        };
+        let places = [key, key, cache.buffer];
+        self.push("append", Op::KvAppend, &[], &places, params.words());
+        let params = p::Attention {
+            layer: cache.layer,
+            heads,
+            kv_heads: 1,
+            head_dim: width,
+            scale: spec.attention_scale,
+            window: 0,
+            softcap: 0.0,
+            q_stride: heads * width,
+            y_stride: heads * width,
+        };
+        let places = [buffers.queries, cache.buffer, set.attn];
+        self.push("attention", Op::Attention, &[], &places, params.words());
+        let params = p::HeadsMatmul {
+            heads,
+            n: l.value,
+            k: l.rank,
+            tail: 0,
+            transposed: 0,
+            x_head: width,
+            y_head: l.value,
+            x_stride: heads * width,
+            y_stride: heads * l.value,
+        };
+        let places = [at(set.attn, l.rope), buffers.heads];
+        let values = [weights.values];
+        self.push("values", Op::HeadsMatmul, &values, &places, params.words());
+        let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
+        self.add_to_stream("attention output", out, buffers.heads, heads * l.value);
+    }
+
+    /// Norms `dim` values of each row in place.
+    fn latent_norm(&mut self, what: &str, norm: WeightId, place: BufferRef, dim: u32, stride: u32) {
+        let params = p::Norm {
+            dim,
+            groups: 1,
+            eps: EPS,
+            x_stride: stride,
+            y_stride: stride,
+        };
+        self.push(what, Op::Norm, &[norm], &[place, place], params.words());
+    }
+
+    /// Rotates the first elements of heads as wide as a key.
+    fn latent_rope(&mut self, what: &str, place: BufferRef, heads: u32, stride: u32) {
+        let (spec, constants) = (self.spec, self.weights.rope_constants);
+        let params = p::Rope {
+            heads,
+            head_dim: spec.head_dim,
+            rot: spec.rope.rot,
+            interleaved: spec.rope.interleaved.into(),
+            magnitude: constants.magnitude,
+            y_stride: stride,
+        };
+        self.push(what, Op::Rope, &[constants.freqs], &[place], params.words());
+    }
+}

@@ -1,0 +1,186 @@
+//! The weights of attention over latent keys and values.
+
+use super::{Collector, Piece};
+use crate::names::weight;
+use crate::{Error, Latent, ModelSpec};
+use welte_formats::checkpoint::Dialect;
+use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
+
+/// The weights of one layer, apart from its output. The projection of the layer's input yields the queries or their latent,
+/// then the rotated part of the key, then the latent of keys and values.
+pub(crate) struct LatentWeights {
+    pub(crate) inputs: Vec<Piece>,
+    /// The norm of the queries' latent, and the matrix that makes queries of it.
+    pub(crate) queries: Option<(WeightId, WeightId)>,
+    /// The norm of the latent of keys and values.
+    pub(crate) norm: WeightId,
+    /// For each head, from the plain part of a query to the latent.
+    pub(crate) absorb: WeightId,
+    /// Each matrix of `absorb` is stored transposed.
+    pub(crate) transposed: bool,
+    /// For each head, from the latent to values.
+    pub(crate) values: WeightId,
+}
+
+/// The tensors' names, without `.weight`.
+struct Names {
+    query: &'static str,
+    query_down: &'static str,
+    query_norm: &'static str,
+    query_up: &'static str,
+    down: &'static str,
+    norm: &'static str,
+    /// For each head, rows that make keys of the latent, then rows that make values.
+    up: &'static str,
+    /// The same in two tensors, that of keys transposed. GGUF only.
+    split_up: [&'static str; 2],
+}
+
+const GGUF: Names = Names {
+    query: "blk.{}.attn_q",
+    query_down: "blk.{}.attn_q_a",
+    query_norm: "blk.{}.attn_q_a_norm",
+    query_up: "blk.{}.attn_q_b",
+    down: "blk.{}.attn_kv_a_mqa",
+    norm: "blk.{}.attn_kv_a_norm",
+    up: "blk.{}.attn_kv_b",
+    split_up: ["blk.{}.attn_k_b", "blk.{}.attn_v_b"],
+};
+
+const HUGGING_FACE: Names = Names {
+    query: "model.layers.{}.self_attn.q_proj",
+    query_down: "model.layers.{}.self_attn.q_a_proj",
+    query_norm: "model.layers.{}.self_attn.q_a_layernorm",
+    query_up: "model.layers.{}.self_attn.q_b_proj",
+    down: "model.layers.{}.self_attn.kv_a_proj_with_mqa",
+    norm: "model.layers.{}.self_attn.kv_a_layernorm",
+    up: "model.layers.{}.self_attn.kv_b_proj",
+    split_up: [""; 2],
+};
+
+/// Collects the weights of a layer.
+pub(crate) fn collect(
+    c: &mut Collector<'_>,
+    spec: &ModelSpec,
+    l: Latent,
+    layer: u32,
+) -> Result<LatentWeights, Error> {
+    let names = match c.checkpoint.dialect() {
+        Dialect::Gguf => GGUF,
+        Dialect::HuggingFace => HUGGING_FACE,
+    };
+    let label = |what: &str| format!("layer {layer} {what}");
+    let w = |template: &str| weight(template, layer);
+    let (dim, heads) = (spec.dim, spec.heads);
+    let all = heads * l.query();
+    let first = match l.query_rank {
+        Some(rank) => (w(names.query_down), rank),
+        None => (w(names.query), all),
+    };
+    let mut inputs = c.joined(&label("queries"), std::slice::from_ref(&first), dim)?;
+    let down = w(names.down);
+    inputs.push(Piece {
+        weight: c.rows(
+            &label("latent"),
+            &down,
+            l.width(),
+            &[(l.rank, l.rope), (0, l.rank)],
+            dim,
+        )?,
+        n: l.width(),
+        at: first.1,
+    });
+    let queries = match l.query_rank {
+        Some(rank) => {
+            let norm = [(w(names.query_norm), rank)];
+            let (what, up) = (label("queries from latent"), w(names.query_up));
+            Some((
+                c.vector(&label("norm of the queries' latent"), &norm, 0.0)?,
+                c.matrix(&what, Usage::Matrix, &up, all, rank)?,
+            ))
+        }
+        None => None,
+    };
+    let norm = [(w(names.norm), l.rank)];
+    let norm = c.vector(&label("norm of the latent"), &norm, 0.0)?;
+    let [keys, values] = names.split_up.map(w);
+    let what = [label("keys from latent"), label("values from latent")];
+    let (absorb, values, transposed) = match c.has(&keys) {
+        true => {
+            let of_keys = [(0, heads * l.rank)];
+            let of_values = [(0, heads * l.value)];
+            let absorb = c.matrices(&what[0], &keys, heads * l.rank, &of_keys, l.plain)?;
+            let values = c.matrices(&what[1], &values, heads * l.value, &of_values, l.rank)?;
+            (absorb, values, false)
+        }
+        false => {
+            let (up, each) = (w(names.up), l.plain + l.value);
+            let of_keys: Vec<_> = (0..heads).map(|h| (h * each, l.plain)).collect();
+            let of_values: Vec<_> = (0..heads).map(|h| (h * each + l.plain, l.value)).collect();
+            let absorb = c.matrices(&what[0], &up, heads * each, &of_keys, l.rank)?;
+            let values = c.matrices(&what[1], &up, heads * each, &of_values, l.rank)?;
+            (absorb, values, true)
+        }
+    };
+    Ok(LatentWeights {
+        inputs,
+        queries,
+        norm,
+        absorb,
+        transposed,
+        values,
+    })
+}
+
+impl Collector<'_> {
+    /// Runs of rows (first row, rows) of a tensor of `n` rows of `k`, as one matrix.
+    fn rows(
+        &mut self,
+        label: &str,
+        tensor: &str,
+        n: u32,
+        runs: &[(u32, u32)],
+        k: u32,
+    ) -> Result<WeightId, Error> {
+        let info = self.tensor(tensor, n, k)?;
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format: info.format,
+            n: runs.iter().map(|run| run.1).sum(),
+            k,
+            usage: Usage::Matrix,
+            add: 0.0,
+            source: parts(&info.name, runs),
+        }))
+    }
+
+    /// Runs of rows of a tensor of `n` rows of `k`, as floats.
+    fn matrices(
+        &mut self,
+        label: &str,
+        tensor: &str,
+        n: u32,
+        runs: &[(u32, u32)],
+        k: u32,
+    ) -> Result<WeightId, Error> {
+        let info = self.tensor(tensor, n, k)?;
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format: Format::F32,
+            n: 1,
+            k: runs.iter().map(|run| run.1).sum::<u32>() * k,
+            usage: Usage::Vector,
+            add: 0.0,
+            source: parts(&info.name, runs),
+        }))
+    }
+}
+
+fn parts(tensor: &str, runs: &[(u32, u32)]) -> Source {
+    let part = |&(first_row, rows): &(u32, u32)| Part {
+        tensor: tensor.into(),
+        first_row,
+        rows,
+    };
+    Source::Parts(runs.iter().map(part).collect())
+}
