@@ -41,6 +41,19 @@ LATER = [
     (T.IQ4_XS, 136, [0], 12),
     (T.MXFP4, 17, [], 64),
 ]
+# The same once more. The blocks of formats with tables contain every entry of their table.
+TABLES = [
+    (T.TQ1_0, 54, [52], 12),
+    (T.TQ2_0, 66, [64], 12),
+    (T.NVFP4, 36, [], 24),
+    (T.IQ1_S, 50, [0], 65),
+    (T.IQ1_M, 56, [], 65),
+    (T.IQ2_XXS, 66, [0], 9),
+    (T.IQ2_XS, 74, [0], 17),
+    (T.IQ2_S, 82, [0], 33),
+    (T.IQ3_XXS, 98, [0], 9),
+    (T.IQ3_S, 110, [0], 9),
+]
 ENCODED = [T.F16, T.BF16, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q8_0]
 
 
@@ -79,6 +92,65 @@ def later(gauss):
     write("F8_E4M3", np.concatenate([scales.view(np.uint8), blocks], 1), decoded)
 
 
+def index_entries(name, blocks, first):
+    """Gives the entries of the blocks consecutive indices."""
+    per = 64 if name.startswith("IQ3") else 32
+    i = (first + np.arange(blocks.shape[0] * per)).reshape(-1, per)
+    low, high = (i & 255).astype(np.uint8), i >> 8
+    if name == "IQ2_XXS":
+        for j in range(32):
+            blocks[:, 2 + j // 4 * 8 + j % 4] = low[:, j]
+    elif name == "IQ2_XS":
+        signs = blocks[:, 2:66].copy().view("<u2") & 0xFE00
+        blocks[:, 2:66] = (signs | (i & 511)).astype("<u2").view(np.uint8)
+    elif name == "IQ2_S":
+        blocks[:, 2:34] = low
+        blocks[:, 66:74] = ((high & 3).reshape(-1, 8, 4) << np.array([0, 2, 4, 6])).sum(2)
+    elif name == "IQ3_XXS":
+        blocks[:, 2:66] = low
+    elif name == "IQ3_S":
+        blocks[:, 2:66] = low
+        blocks[:, 66:74] = ((high & 1).reshape(-1, 8, 8) << np.arange(8)).sum(2)
+    elif name == "IQ1_S":
+        blocks[:, 2:34] = low
+        rest = blocks[:, 34:50].copy().view("<u2") & 0xF000
+        blocks[:, 34:50] = (rest | ((high & 7).reshape(-1, 8, 4) << np.array([0, 3, 6, 9])).sum(2)).astype("<u2").view(np.uint8)
+    elif name == "IQ1_M":
+        blocks[:, :32] = low
+        blocks[:, 32:48] = (blocks[:, 32:48] & 0x88) | ((high & 7).reshape(-1, 16, 2) << np.array([0, 4])).sum(2)
+
+
+def tables(gauss):
+    random = np.random.default_rng(20261123)
+    for kind, block_bytes, halves, count in TABLES:
+        blocks = random_blocks(random, block_bytes, halves, count)
+        if kind == T.NVFP4:
+            blocks[:, :4] &= 0x7F
+            blocks[:2, :4] = [[0, 1, 7, 8], [0x7F, 0x7E, 0x38, 0x40]]
+        if kind == T.IQ1_M:
+            # The scale's f16 lies in four places.
+            sizes = (np.exp2(random.uniform(-14, 6, count)) * random.choice([-1, 1], count)).astype(np.float16).view(np.uint16)
+            words = blocks[:, 48:56].copy().view("<u2") & 0x0FFF
+            for j in range(4):
+                words[:, j] |= (sizes >> (4 * j) & 15) << 12
+            blocks[:, 48:56] = words.astype("<u2").view(np.uint8)
+        index_entries(kind.name, blocks, 3)
+        write(kind.name, blocks, gguf.quants.dequantize(blocks.reshape(1, -1), kind))
+    for kind in (T.TQ1_0, T.TQ2_0):
+        (OUT / f"{kind.name}.encoded").write_bytes(gguf.quants.quantize(gauss.reshape(1, -1), kind).tobytes())
+    # As safetensors have it: the factor of the matrix is apart, and torch multiplies.
+    blocks = random_blocks(random, 40, [], 24)
+    factors = np.exp2(random.uniform(-20, 2, (24, 1))).astype(np.float32)
+    blocks[:, :4] = factors.view(np.uint8)
+    blocks[:, 4:8] &= 0x7F
+    blocks[:, 4:8] -= blocks[:, 4:8] == 0x7F
+    scales = torch.from_numpy(blocks[:, 4:8].copy()).view(torch.float8_e4m3fn).float() * torch.from_numpy(factors)
+    low, high = blocks[:, 8:].reshape(-1, 4, 8) & 15, blocks[:, 8:].reshape(-1, 4, 8) >> 4
+    four = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+    values = torch.from_numpy(four[np.concatenate([low, high], 2)]) * scales[:, :, None]
+    write("NVFP4_F32", blocks, values.reshape(-1).numpy())
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(20240607)
@@ -100,6 +172,7 @@ def main():
     for kind in ENCODED:
         (OUT / f"{kind.name}.encoded").write_bytes(gguf.quants.quantize(gauss.reshape(1, -1), kind).tobytes())
     later(gauss)
+    tables(gauss)
 
 
 if __name__ == "__main__":

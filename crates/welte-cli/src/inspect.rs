@@ -1,4 +1,5 @@
-//! `welte inspect`: a model's description, memory plan and passes.
+//! `welte inspect`: a model's description, memory plan and passes. Of a model that is not supported, its contents beside those of the
+//! most similar architecture.
 
 use crate::args::{InspectArgs, Picture};
 use crate::source;
@@ -9,7 +10,13 @@ use welte_report::Header;
 
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<ExitCode> {
     let source = source::pick(args.load.model.as_deref(), args.source.as_deref())?;
-    let inspection = Model::inspect(&source, &args.load.options()?)?;
+    let inspection = match Model::inspect(&source, &args.load.options()?) {
+        Err(welte::Error::Model(error)) if error.is_of_contents() => {
+            println!("{}\n", Model::survey(&source)?);
+            return Err(welte::Error::Model(error).into());
+        }
+        other => other?,
+    };
     let header = Header {
         title: inspection.origin().to_string(),
         facts: inspection.facts(),

@@ -1,4 +1,9 @@
 // Moves encoded rows from the file's layout to the planes of a weight. Runs only at load.
+// Macros: FORMAT_FILE; TABLE if the format's file refers to entries of `table`.
+#ifdef TABLE
+#include "common.cuh"
+#include "generated.cuh"
+#endif
 #include "weights.cuh"
 
 struct RepackArgs {

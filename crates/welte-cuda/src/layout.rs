@@ -4,6 +4,7 @@
 //! `kernels/format/<format>.cuh` has the same numbers and reads a block from its planes.
 
 use crate::launch::{ByRows, Launch, Unit, args};
+use welte_formats::quant::grid;
 use welte_table::Format;
 
 /// One field of a format's blocks, gathered from a whole matrix: `[n][stride]`, with rows padded by zeros.
@@ -46,17 +47,31 @@ pub(crate) fn planes(format: Format) -> &'static [Plane] {
         Format::IQ4_XS => planes![32 / 16, 32 / 1, 256 / 2],
         Format::MXFP4 => planes![32 / 16, 32 / 1],
         Format::F8_E4M3 => planes![32 / 16, 32 / 16, 128 / 4],
-        Format::Affine(affine) => {
+        Format::IQ1_S => planes![32 / 8, 32 / 1, 256 / 2],
+        Format::IQ1_M => planes![32 / 8, 32 / 2, 256 / 2],
+        Format::IQ2_XXS | Format::IQ2_XS | Format::IQ2_S => {
+            planes![32 / 8, 32 / 4, 32 / 1, 256 / 2]
+        }
+        Format::IQ3_XXS | Format::IQ3_S => planes![32 / 16, 32 / 1, 256 / 2],
+        Format::TQ1_0 | Format::TQ2_0 => planes![32 / 8, 256 / 2],
+        Format::NVFP4 => planes![32 / 16, 32 / 2],
+        Format::NVFP4_F32 => planes![32 / 16, 32 / 2, 64 / 4],
+        Format::Affine(_) | Format::Integers(_) => {
+            let (bits, group) = match format {
+                Format::Affine(affine) => (affine.bits(), affine.group()),
+                Format::Integers(integers) => (integers.bits(), integers.group()),
+                _ => (4, format.block()),
+            };
             macro_rules! quants {
                 ($($plane:tt)*) => {
-                    match affine.group() {
+                    match group {
                         32 => planes![$($plane)*, 32 / 4],
                         64 => planes![$($plane)*, 64 / 4],
                         _ => planes![$($plane)*, 128 / 4],
                     }
                 };
             }
-            match affine.bits() {
+            match bits {
                 2 => quants!(32 / 8),
                 3 => quants!(32 / 8, 32 / 4),
                 4 => quants!(32 / 16),
@@ -85,6 +100,12 @@ pub(crate) fn format_defines(format: Format) -> Vec<(&'static str, String)> {
             ("GROUP", affine.group().to_string()),
             ("BF16", u32::from(affine.bf16()).to_string()),
         ],
+        Format::Integers(integers) => vec![
+            file("integers"),
+            ("BITS", integers.bits().to_string()),
+            ("GROUP", integers.group().to_string()),
+            ("KIND", (integers.scale() as u32).to_string()),
+        ],
         one => vec![file(&one.name().to_lowercase())],
     }
 }
@@ -94,6 +115,7 @@ pub(crate) fn listed() -> impl Iterator<Item = Format> {
     Format::ALL.into_iter().filter(|format| match format {
         Format::Affine(a) if a.bits() == 4 => a.bf16() == (a.group() == 64),
         Format::Affine(a) => a.bf16() && a.group() == 64,
+        Format::Integers(i) => i.group() == 32 << (i.scale() as usize),
         _ => true,
     })
 }
@@ -156,11 +178,20 @@ fn is_plain(format: Format, k: u32) -> bool {
 
 /// The unit that repacks a format.
 pub(crate) fn repack_unit(format: Format) -> Unit {
-    Unit {
+    let mut unit = Unit {
         file: "repack.cu",
         generated: String::new(),
         defines: format_defines(format),
+    };
+    if let Some(table) = grid::table(format) {
+        let entries: Vec<String> = table.iter().map(u16::to_string).collect();
+        unit.generated = format!(
+            "__device__ const u16 table[] = {{{}}};\n",
+            entries.join(",")
+        );
+        unit.defines.push(("TABLE", "1".to_string()));
     }
+    unit
 }
 
 #[cfg(test)]
@@ -176,10 +207,20 @@ mod tests {
                 .iter()
                 .map(|p| p.bytes * (block / p.elements).max(1))
                 .sum();
-            // Scales are widened from 6 to 8 bits.
             let wider = match format {
+                // Scales are widened from 6 to 8 bits.
                 Format::Q3_K => 4,
                 Format::IQ4_XS => 2,
+                // Numbers and signs in place of indices of entries.
+                Format::IQ1_S => 24,
+                Format::IQ1_M => 26,
+                Format::IQ2_XXS => 40,
+                Format::IQ2_XS => 32,
+                Format::IQ2_S => 24,
+                Format::IQ3_XXS => 40,
+                Format::IQ3_S => 28,
+                // Two bits for a number in base 3.
+                Format::TQ1_0 => 12,
                 _ => 0,
             };
             assert_eq!(bytes as usize, format.block_bytes() + wider, "{format:?}");
@@ -218,6 +259,26 @@ mod tests {
             (
                 Format::F8_E4M3,
                 include_str!("../kernels/format/f8_e4m3.cuh"),
+            ),
+            (Format::IQ1_S, include_str!("../kernels/format/iq1_s.cuh")),
+            (Format::IQ1_M, include_str!("../kernels/format/iq1_m.cuh")),
+            (
+                Format::IQ2_XXS,
+                include_str!("../kernels/format/iq2_xxs.cuh"),
+            ),
+            (Format::IQ2_XS, include_str!("../kernels/format/iq2_xs.cuh")),
+            (Format::IQ2_S, include_str!("../kernels/format/iq2_s.cuh")),
+            (
+                Format::IQ3_XXS,
+                include_str!("../kernels/format/iq3_xxs.cuh"),
+            ),
+            (Format::IQ3_S, include_str!("../kernels/format/iq3_s.cuh")),
+            (Format::TQ1_0, include_str!("../kernels/format/tq1_0.cuh")),
+            (Format::TQ2_0, include_str!("../kernels/format/tq2_0.cuh")),
+            (Format::NVFP4, include_str!("../kernels/format/nvfp4.cuh")),
+            (
+                Format::NVFP4_F32,
+                include_str!("../kernels/format/nvfp4_f32.cuh"),
             ),
         ] {
             let elements = list(planes(format).iter().map(|p| p.elements).collect());

@@ -4,6 +4,8 @@ mod float8;
 mod gpt_oss;
 mod mlx;
 mod mxfp4;
+mod nvfp4;
+mod packed;
 mod sentence;
 
 use crate::tensors::Tensors;
@@ -54,6 +56,10 @@ enum Data {
     Mxfp4(mxfp4::Parts),
     /// MLX's separate integers, scales and biases.
     Mlx(mlx::Parts),
+    /// NVFP4 with separate scales and a factor.
+    Nvfp4(nvfp4::Parts),
+    /// Separate integers, scales and zero points of AWQ, GPTQ and compressed-tensors.
+    Packed(packed::Parts),
     /// Floats that are not contiguous.
     Strided(gpt_oss::Strided),
 }
@@ -110,6 +116,17 @@ impl Directory {
             metadata: &self.metadata,
             files,
         };
+        if let Some(found) = nvfp4::taken(files, tensor)? {
+            return Ok(found);
+        }
+        let packed = packed::Quantised {
+            config: &self.path.join(CONFIG),
+            metadata: &self.metadata,
+            files,
+        };
+        if let Some(found) = packed.taken(tensor)? {
+            return Ok(found);
+        }
         if float8::is_part(files, tensor)?
             || mxfp4::is_part(files, tensor)
             || quantised.is_part(tensor)?
@@ -279,6 +296,10 @@ impl Checkpoint for Directory {
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
         let path = self.path.as_path();
         let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
+        let damaged = || {
+            let problem = "has a scale that is no number or negative: the model is damaged; download it again";
+            tensor.wrong(path, problem)
+        };
         let found = match self.data[number] {
             Data::Plain(Place { file, start }) => {
                 mapped::rows(&self.maps[file], tensor, start, rows).map(Cow::Borrowed)
@@ -289,6 +310,14 @@ impl Checkpoint for Directory {
             }
             Data::Mxfp4(parts) => mxfp4::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
             Data::Strided(parts) => gpt_oss::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
+            Data::Nvfp4(parts) => {
+                let rows = nvfp4::rows(&self.maps, parts, tensor, rows);
+                Some(Cow::Owned(rows.ok_or_else(damaged)?))
+            }
+            Data::Packed(parts) => {
+                let rows = packed::rows(&self.maps, parts, tensor, rows);
+                Some(Cow::Owned(rows.ok_or_else(damaged)?))
+            }
             Data::Mlx(parts) => mlx::rows(&self.maps, parts, tensor, rows).map(Cow::Owned),
         };
         found.ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
@@ -351,8 +380,25 @@ fn config(directory: &Path) -> Result<Metadata, Error> {
     }
 }
 
-/// The supported values of `quant_method`: F8_E4M3 with scales, or MXFP4.
-const METHODS: [&str; 4] = ["fp8", "fbgemm_fp8", "compressed-tensors", "mxfp4"];
+/// The supported values of `quant_method`.
+const METHODS: [&str; 7] = [
+    "fp8",
+    "fbgemm_fp8",
+    "compressed-tensors",
+    "mxfp4",
+    "awq",
+    "gptq",
+    "modelopt",
+];
+/// The supported values of compressed-tensors' `format`.
+const COMPRESSED: [&str; 6] = [
+    "float-quantized",
+    "naive-quantized",
+    "pack-quantized",
+    "int-quantized",
+    "nvfp4-pack-quantized",
+    "mixed-precision",
+];
 
 /// Refuses quantisation methods that are not supported.
 fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
@@ -374,10 +420,7 @@ fn refuse_methods(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     };
     said(METHOD, &METHODS)?;
     if metadata.get(METHOD) == Some(&Value::String("compressed-tensors".into())) {
-        said(
-            "quantization_config.format",
-            &["float-quantized", "naive-quantized"],
-        )?;
+        said("quantization_config.format", &COMPRESSED)?;
     }
     Ok(())
 }

@@ -70,10 +70,11 @@ pub fn requantised(input: &dyn Checkpoint, recipe: Recipe) -> Vec<TensorInfo> {
 
 fn check(input: &dyn Checkpoint, output: &Path) -> Result<(), Error> {
     let origin = Path::new(input.origin());
-    let affine = |t: &&TensorInfo| matches!(t.format, Format::Affine(_));
-    if let Some(tensor) = input.tensors().iter().find(affine) {
+    let foreign =
+        |t: &&TensorInfo| t.format.is_quantised() && crate::gguf::type_id(t.format).is_none();
+    if let Some(tensor) = input.tensors().iter().find(foreign) {
         let problem = format!(
-            "tensor {} is already quantised by MLX ({}); start from the original model",
+            "tensor {} is already quantised ({}), in a format that GGUF lacks; start from the original model",
             tensor.name,
             tensor.format.name()
         );

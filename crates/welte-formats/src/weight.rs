@@ -58,6 +58,13 @@ impl WeightRows<'_> {
                 let bytes = self.bytes(info, start, to - from)?;
                 if info.format == self.spec.format && self.spec.add == 0.0 {
                     found.push(bytes);
+                } else if !quant::has_encoder(self.spec.format) {
+                    let problem = format!(
+                        "{} cannot become {}",
+                        info.format.name(),
+                        self.spec.format.name()
+                    );
+                    return Err(self.wrong(problem));
                 } else {
                     let values = decode(info.format, &bytes, (to - from) * k);
                     found.push(Cow::Owned(self.encode(values, (to - from) * row_bytes)));

@@ -452,8 +452,12 @@ fn wrong_fields_are_named() {
         &["tensor a", "twice"],
     );
     refused(
-        &raw().tensor("a", &[256], 17, 0).data(512).bytes(),
-        &["tensor a", "IQ2_XS", "Q4_0", "MXFP4"],
+        &raw()
+            .tensor("a", &[256], 24, 0)
+            .tensor("b", &[256], 0, 256)
+            .data(2048)
+            .bytes(),
+        &["tensor a", "I8", "Q4_0", "MXFP4", "1 of 2 are I8"],
     );
     refused(
         &raw().tensor("a", &[256], 77, 0).data(512).bytes(),
@@ -639,4 +643,54 @@ proptest! {
     fn random_values_do_no_harm(kind in 0u32..14, value in prop::collection::vec(0u8..16, 0..120)) {
         exercise(&Raw::default().key("k", kind, &value).tensor("t", &[4], 0, 0).data(32).bytes());
     }
+}
+
+/// NVFP4 matrices have factors in tensors of their own: one for each stacked matrix.
+#[test]
+fn factors_join_their_matrix() {
+    let file = |factors: &[f32], kind: u32| {
+        let mut raw = Raw::default()
+            .tensor("a.weight", &[64, 2, 2], 40, 0)
+            .tensor("a.scale", &[factors.len() as u64], kind, 160)
+            .tensor("a.input_scale", &[1], 0, 192)
+            .tensor("b.weight", &[64], 40, 224)
+            .tensor("c.scale", &[1], 0, 288)
+            .data(320);
+        for (i, factor) in factors.iter().enumerate() {
+            raw.data[160 + 4 * i..][..4].copy_from_slice(&factor.to_le_bytes());
+        }
+        raw.bytes()
+    };
+    let directory = TempDir::new().unwrap();
+    let path = put(&directory, "a.gguf", &file(&[0.5, 3.0], 0));
+    let read = Gguf::open(&path).unwrap();
+    let found: Vec<_> = read
+        .tensors()
+        .iter()
+        .map(|t| (t.name.as_str(), t.format))
+        .collect();
+    let wanted = [
+        ("a.weight", Format::NVFP4_F32),
+        ("b.weight", Format::NVFP4),
+        ("c.scale", Format::F32),
+    ];
+    assert_eq!(found, wanted);
+    let tensor = read.tensor("a.weight").unwrap();
+    for row in 0..4 {
+        let block = read.rows(tensor, row, 1).unwrap();
+        assert_eq!(block[..4], [0.5f32, 3.0][row / 2].to_le_bytes());
+        assert!(
+            block[4..]
+                .iter()
+                .enumerate()
+                .all(|(i, byte)| *byte == (36 * row + i) as u8)
+        );
+    }
+    assert_eq!(read.rows(tensor, 1, 3).unwrap().len(), 3 * 40);
+    refused(&file(&[0.5], 0), &["tensor a.scale", "2 numbers", "F32"]);
+    refused(
+        &file(&[0.5, 1.0], 1),
+        &["tensor a.scale", "2 numbers", "F32"],
+    );
+    refused(&file(&[0.5, f32::NAN], 0), &["tensor a.scale", "finite"]);
 }

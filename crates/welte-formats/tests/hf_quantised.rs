@@ -1,42 +1,15 @@
 //! F8_E4M3 and MXFP4 weights in safetensors: what they are read as, and what is refused.
 
+mod common;
+
+use common::{Tensor, directory_of, floats, holds};
 use std::path::Path;
 use tempfile::TempDir;
 use welte_formats::{Checkpoint, open, quant};
 use welte_table::Format;
 
-/// A tensor: name, type, shape, bytes.
-type Tensor<'a> = (&'a str, &'a str, &'a [usize], Vec<u8>);
-
-fn safetensors(tensors: &[Tensor<'_>]) -> Vec<u8> {
-    let (mut head, mut data) = (Vec::new(), Vec::<u8>::new());
-    for (name, kind, shape, bytes) in tensors {
-        let from = data.len();
-        data.extend(bytes);
-        let to = data.len();
-        head.push(format!(
-            r#""{name}": {{"dtype": "{kind}", "shape": {shape:?}, "data_offsets": [{from}, {to}]}}"#
-        ));
-    }
-    let head = format!("{{{}}}", head.join(", "));
-    let mut out = (head.len() as u64).to_le_bytes().to_vec();
-    out.extend(head.as_bytes());
-    out.extend(data);
-    out
-}
-
 fn directory(quantization: &str, tensors: &[Tensor<'_>]) -> TempDir {
     directory_of("x", quantization, tensors)
-}
-
-fn directory_of(model: &str, quantization: &str, tensors: &[Tensor<'_>]) -> TempDir {
-    let made = TempDir::new().unwrap();
-    let config =
-        format!(r#"{{"model_type": "{model}", "quantization_config": {{{quantization}}}}}"#);
-    std::fs::write(made.path().join("config.json"), config).unwrap();
-    let path = made.path().join("model.safetensors");
-    std::fs::write(path, safetensors(tensors)).unwrap();
-    made
 }
 
 #[track_caller]
@@ -44,17 +17,6 @@ fn refused(quantization: &str, tensors: &[Tensor<'_>], parts: &[&str]) {
     let made = directory(quantization, tensors);
     let error = open(made.path()).err().expect("must be refused");
     holds(&error.to_string(), parts);
-}
-
-#[track_caller]
-fn holds(error: &str, parts: &[&str]) {
-    for part in parts {
-        assert!(error.contains(part), "{error:?} lacks {part:?}");
-    }
-}
-
-fn floats(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
 const FP8: &str = r#""quant_method": "fp8""#;
@@ -208,7 +170,7 @@ fn what_is_wrong_with_scales_is_named() {
 
 #[test]
 fn methods_that_are_not_known_are_named() {
-    for method in ["awq", "gptq", "bitsandbytes", "modelopt"] {
+    for method in ["aqlm", "hqq", "bitsandbytes", "quip"] {
         let config = format!(r#""quant_method": "{method}""#);
         let parts = [
             "config.json",
@@ -219,12 +181,12 @@ fn methods_that_are_not_known_are_named() {
         refused(&config, &[], &parts);
     }
     refused(
-        r#""quant_method": "compressed-tensors", "format": "pack-quantized""#,
+        r#""quant_method": "compressed-tensors", "format": "marlin-24""#,
         &[],
         &[
             "config.json",
             "quantization_config.format",
-            "pack-quantized",
+            "marlin-24",
             "float-quantized",
         ],
     );

@@ -173,8 +173,8 @@ fn wrong_configurations_are_named() {
             &["quantization.x.bits", "is 1"],
         ),
         (
-            r#""quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32}"#,
-            &["quantization_config.quant_method", "is gptq"],
+            r#""quantization_config": {"quant_method": "hqq", "bits": 4, "group_size": 32}"#,
+            &["quantization_config.quant_method", "is hqq"],
         ),
     ];
     for (quantization, parts) in cases {

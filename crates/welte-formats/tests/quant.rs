@@ -1,7 +1,7 @@
 //! The block formats against the gguf package's reference (fixtures by tools/quant-fixtures/make.py).
 
 use std::path::Path;
-use welte_formats::quant::{decode, encode};
+use welte_formats::quant::{decode, encode, has_encoder};
 use welte_table::Format;
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -22,8 +22,9 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 
 #[test]
 fn decodes_bit_for_bit_as_the_reference() {
-    // MLX's own formats have fixtures of theirs: tests/mlx.rs.
-    let here = |f: &Format| *f != Format::F32 && !matches!(f, Format::Affine(_));
+    // Formats of safetensors have fixtures of their own: tests/mlx.rs, tests/packed.rs.
+    let elsewhere = |f: &Format| matches!(f, Format::F32 | Format::Affine(_) | Format::Integers(_));
+    let here = |f: &Format| !elsewhere(f);
     for format in Format::ALL.into_iter().filter(here) {
         let bytes = fixture(&format!("{}.bytes", format.name()));
         let expected = floats(&fixture(&format!("{}.decoded", format.name())));
@@ -40,6 +41,14 @@ fn decodes_bit_for_bit_as_the_reference() {
     }
 }
 
+/// The formats with encoders, except the ternary ones, which keep little of ordinary values, and NVFP4, whose scales are
+/// neither larger than 448 nor smaller than 1/512.
+fn encoded() -> impl Iterator<Item = Format> {
+    let coarse = [Format::TQ1_0, Format::TQ2_0, Format::NVFP4];
+    let formats = Format::ALL.into_iter();
+    formats.filter(move |f| has_encoder(*f) && !coarse.contains(f))
+}
+
 fn there_and_back(format: Format, values: &[f32]) -> Vec<f32> {
     let mut bytes = vec![0xA5; format.bytes(values.len()).unwrap()];
     encode(format, values, &mut bytes);
@@ -51,8 +60,10 @@ fn there_and_back(format: Format, values: &[f32]) -> Vec<f32> {
 #[test]
 fn simple_formats_encode_byte_for_byte_as_the_reference() {
     let values = floats(&fixture("gauss.f32"));
-    use Format::{BF16, F8_E4M3, F16, MXFP4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-    for format in [F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, F8_E4M3] {
+    use Format::{BF16, F8_E4M3, F16, MXFP4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ1_0, TQ2_0};
+    for format in [
+        F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, MXFP4, F8_E4M3, TQ1_0, TQ2_0,
+    ] {
         let expected = fixture(&format!("{}.encoded", format.name()));
         let mut got = vec![0xA5; expected.len()];
         encode(format, &values, &mut got);
@@ -99,6 +110,7 @@ fn error_on_gaussian_values_is_within_bounds() {
         (Format::IQ4_XS, 0.0770),
         (Format::MXFP4, 0.1151),
         (Format::F8_E4M3, 0.0270),
+        (Format::NVFP4_F32, 0.0970),
     ] {
         for size in [1.0, 0.01, 300.0] {
             let scaled: Vec<f32> = values.iter().map(|v| v * size).collect();
@@ -145,7 +157,7 @@ fn k_formats_favour_large_values() {
 
 #[test]
 fn zeros_and_constants_come_back() {
-    for format in Format::ALL {
+    for format in encoded() {
         assert!(
             there_and_back(format, &[0.0; 512])
                 .iter()
@@ -171,7 +183,7 @@ fn zeros_and_constants_come_back() {
 
 #[test]
 fn unusable_values_are_tamed() {
-    for format in Format::ALL.into_iter().filter(|f| f.is_quantised()) {
+    for format in encoded().filter(|f| f.is_quantised()) {
         let mut values = gaussian(1024);
         values[3] = f32::NAN;
         values[300] = f32::INFINITY;
@@ -206,7 +218,7 @@ fn unusable_values_are_tamed() {
 
 #[test]
 fn tiny_values_do_no_harm() {
-    for format in Format::ALL {
+    for format in encoded() {
         for size in [1e-7, 1e-20, 1e-40] {
             let values: Vec<f32> = gaussian(512).iter().map(|v| v * size).collect();
             for (got, expected) in there_and_back(format, &values).iter().zip(&values) {
@@ -223,7 +235,7 @@ fn tiny_values_do_no_harm() {
 #[test]
 fn a_block_does_not_depend_on_its_neighbours() {
     let values = gaussian(1024);
-    for format in Format::ALL {
+    for format in encoded() {
         let mut whole = vec![0; format.bytes(values.len()).unwrap()];
         encode(format, &values, &mut whole);
         let mut block = vec![0; format.block_bytes()];
@@ -235,4 +247,18 @@ fn a_block_does_not_depend_on_its_neighbours() {
             assert_eq!(block, expected, "{}", format.name());
         }
     }
+}
+
+#[test]
+fn nvfp4_keeps_what_its_scales_reach() {
+    let values: Vec<f32> = gaussian(4096).iter().map(|v| v * 10.0).collect();
+    let back = there_and_back(Format::NVFP4, &values);
+    let error = rms(values.iter().zip(&back).map(|(a, b)| (a - b) / 10.0), 4096);
+    assert!(error < 0.0975, "{error}");
+    assert!(
+        there_and_back(Format::NVFP4, &[1e-6; 64])
+            .iter()
+            .all(|v| *v == 0.0)
+    );
+    assert_eq!(there_and_back(Format::NVFP4, &[1e6; 64]), [2688.0; 64]);
 }

@@ -259,17 +259,15 @@ fn caches(
             continue;
         };
         let mut add = |name: &str, floats: u32| -> Result<BufferRef, Error> {
-            match floats {
-                0 => Ok(BufferRef::NONE),
-                floats => {
-                    let layers = count;
-                    let kind = CacheKind::Recurrent { layers, floats };
-                    let cache = recurrent_cache(name, kind, options, buffers)?;
-                    let buffer = cache.buffer;
-                    caches.push(cache);
-                    Ok(BufferRef { buffer, offset: 0 })
-                }
+            if floats == 0 {
+                return Ok(BufferRef::NONE);
             }
+            let layers = count;
+            let kind = CacheKind::Recurrent { layers, floats };
+            let cache = recurrent_cache(name, kind, options, buffers)?;
+            let buffer = cache.buffer;
+            caches.push(cache);
+            Ok(BufferRef { buffer, offset: 0 })
         };
         let (buffer, state) = (add("convolution", convolution)?, add("state", state)?);
         for (number, layer) in (0..).zip(layers) {

@@ -45,3 +45,13 @@ pub enum Error {
     #[error(transparent)]
     Checkpoint(#[from] welte_formats::Error),
 }
+
+impl Error {
+    /// True if the checkpoint differs from every supported architecture: by its name, its keys or its tensors.
+    pub fn is_of_contents(&self) -> bool {
+        matches!(
+            self,
+            Error::Architecture { .. } | Error::Key { .. } | Error::Tensor { .. }
+        )
+    }
+}

@@ -12,6 +12,7 @@ mod keys;
 mod names;
 mod rope;
 mod spec;
+mod survey;
 mod vectors;
 mod weights;
 
@@ -23,4 +24,5 @@ pub use spec::{
     Act, Biases, Delta, Experts, Groups, Latent, LayerKind, LayerRope, Mamba, ModelSpec, NormKind,
     PositionScale, QkNorm, Rope, Scaling, Scoring, SharedExpert, spec,
 };
+pub use survey::{Nearest, Pattern, Survey, survey};
 pub use vectors::{Pooling, VectorSettings, vector_settings};

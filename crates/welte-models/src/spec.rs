@@ -438,7 +438,16 @@ const MOST_CONTEXT: u32 = 1 << 30;
 /// Reads the spec from a checkpoint's metadata and its list of tensors.
 pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
     let (arch, said) = Architecture::of(checkpoint)?;
-    let keys = Keys::new(checkpoint, &said);
+    read(checkpoint, arch, &said)
+}
+
+/// Reads a checkpoint that calls its architecture `said` as this architecture.
+pub(crate) fn read(
+    checkpoint: &dyn Checkpoint,
+    arch: &'static Architecture,
+    said: &str,
+) -> Result<ModelSpec, Error> {
+    let keys = Keys::new(checkpoint, said);
     let names = arch.names(checkpoint.dialect());
     let size = |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), default, most);
 
@@ -529,7 +538,7 @@ pub fn spec(checkpoint: &dyn Checkpoint) -> Result<ModelSpec, Error> {
         kv_heads,
         head_dim,
         ffn,
-        experts: experts(&keys, arch, &said)?,
+        experts: experts(&keys, arch, said)?,
         expert_layers: Vec::new(),
         vocab,
         context,

@@ -1,6 +1,6 @@
 //! How a weight matrix is stored: one row here, one file in `welte-formats`, one in each backend.
 
-use crate::Affine;
+use crate::{Affine, Integers};
 
 /// A storage format of weights (and of the KV cache, for `F16` and `Q8_0`).
 #[allow(non_camel_case_types, missing_docs)]
@@ -23,8 +23,22 @@ pub enum Format {
     IQ4_XS,
     MXFP4,
     F8_E4M3,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
+    TQ1_0,
+    TQ2_0,
+    NVFP4,
+    /// NVFP4 with an f32 factor per block: the factor of the whole matrix, which files store apart.
+    NVFP4_F32,
     /// Scale, bias and integers by group, as MLX quantises.
     Affine(Affine),
+    /// Scale, zero point and integers by group, as AWQ, GPTQ and compressed-tensors quantise.
+    Integers(Integers),
 }
 
 /// One row per format that is no family: name, elements per block, bytes per block.
@@ -65,9 +79,23 @@ rows! {
     IQ4_XS 256 136,
     MXFP4 32 17,
     F8_E4M3 128 132,
+    IQ1_S 256 50,
+    IQ1_M 256 56,
+    IQ2_XXS 256 66,
+    IQ2_XS 256 74,
+    IQ2_S 256 82,
+    IQ3_XXS 256 98,
+    IQ3_S 256 110,
+    TQ1_0 256 54,
+    TQ2_0 256 66,
+    NVFP4 64 36,
+    NVFP4_F32 64 40,
 }
 
-const COUNT: usize = ROWS.len() + Affine::ALL.len();
+/// Where the integers begin in `ALL`.
+const INTEGERS: usize = ROWS.len() + Affine::ALL.len();
+
+const COUNT: usize = INTEGERS + Integers::ALL.len();
 
 impl Format {
     /// Every format; `ALL[f.index()] == f`.
@@ -77,8 +105,10 @@ impl Format {
         while i < COUNT {
             all[i] = if i < ROWS.len() {
                 ROWS[i].0
-            } else {
+            } else if i < INTEGERS {
                 Format::Affine(Affine::ALL[i - ROWS.len()])
+            } else {
+                Format::Integers(Integers::ALL[i - INTEGERS])
             };
             i += 1;
         }
@@ -89,15 +119,17 @@ impl Format {
     pub const fn index(self) -> usize {
         match self {
             Format::Affine(affine) => ROWS.len() + affine.index(),
+            Format::Integers(integers) => INTEGERS + integers.index(),
             one => row_of(one),
         }
     }
 
     /// The name people know, as GGUF tools write it; `MLX4_64` for 4 bits in groups of 64 with scales in BF16,
-    /// `MLX4_64_F16` with scales in F16.
+    /// `MLX4_64_F16` with scales in F16; `INT4_64` for integers around the middle, `UINT4_64` with zero points.
     pub const fn name(self) -> &'static str {
         match self {
             Format::Affine(affine) => affine.name(),
+            Format::Integers(integers) => integers.name(),
             one => ROWS[row_of(one)].1,
         }
     }
@@ -113,6 +145,7 @@ impl Format {
     pub const fn block(self) -> usize {
         match self {
             Format::Affine(affine) => affine.group(),
+            Format::Integers(integers) => integers.group(),
             one => ROWS[row_of(one)].2,
         }
     }
@@ -121,6 +154,7 @@ impl Format {
     pub const fn block_bytes(self) -> usize {
         match self {
             Format::Affine(affine) => 4 + affine.group() * affine.bits() / 8,
+            Format::Integers(integers) => 4 + integers.group() * integers.bits() / 8,
             one => ROWS[row_of(one)].3,
         }
     }

@@ -23,6 +23,17 @@ fn blocks_are_as_large_as_their_definition_says() {
         (IQ4_XS, 256, 136),
         (MXFP4, 32, 17),
         (F8_E4M3, 128, 132),
+        (IQ1_S, 256, 50),
+        (IQ1_M, 256, 56),
+        (IQ2_XXS, 256, 66),
+        (IQ2_XS, 256, 74),
+        (IQ2_S, 256, 82),
+        (IQ3_XXS, 256, 98),
+        (IQ3_S, 256, 110),
+        (TQ1_0, 256, 54),
+        (TQ2_0, 256, 66),
+        (NVFP4, 64, 36),
+        (NVFP4_F32, 64, 40),
     ] {
         let name = format.name();
         assert_eq!(

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Replay};
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
-use welte_models::{CompileOptions, ModelSpec, Pooling, VectorSettings};
+use welte_models::{CompileOptions, ModelSpec, Pooling, Survey, VectorSettings};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, cost};
 use welte_text::{ChatTemplate, Message, Tokenizer};
 
@@ -251,6 +251,12 @@ impl Model {
     /// Compiles the model of a source and plans its memory, reading headers only.
     pub fn inspect(source: &str, options: &LoadOptions) -> Result<Inspection, Error> {
         inspect(open(source)?, options)
+    }
+
+    /// What a source contains, beside the tensors of the most similar architecture. It also works for models that cannot be
+    /// compiled.
+    pub fn survey(source: &str) -> Result<Survey, Error> {
+        Ok(welte_models::survey(open(source)?.as_ref()))
     }
 
     /// Loads a model from a GGUF file, a Hugging Face directory or `synthetic:SHAPE:FORMAT`. `progress` is called as

@@ -2,7 +2,7 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, ROWS, Scales, acts_bytes,
     layout_of, leftovers, place, tile_bytes,
 };
 use std::arch::x86_64::*;
@@ -193,7 +193,7 @@ unsafe fn halves(at: *const u8) -> __m256 {
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn eight(layout: Layout, at: *const u8) -> __m256 {
-    if !layout.bf16 {
+    if !layout.head.bf16() {
         // SAFETY: the caller's.
         return unsafe { halves(at) };
     }
@@ -240,7 +240,37 @@ unsafe fn heads<const F: usize>(layout: Layout, head: *const u8, half: usize) ->
             let small = _mm256_sllv_epi32(_mm256_set1_epi32(0x20_0000), small);
             return _mm256_castsi256_ps(_mm256_max_epi32(normal, small));
         }
-        eight(layout, head.add(half * 16))
+        let d = match const { Layout::of(Format::ALL[F]).head } {
+            Head::Float => _mm256_loadu_ps(head.add(half * 32).cast()),
+            _ => eight(layout, head.add(half * 16)),
+        };
+        times_factor::<F>(d)
+    }
+}
+
+/// The `dmin` of 8 rows with these `d`, from a block's part of a head. `half` selects the rows.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn minima<const F: usize>(
+    layout: Layout,
+    head: *const u8,
+    half: usize,
+    d: __m256,
+) -> __m256 {
+    // SAFETY: the caller's.
+    let stored = unsafe { eight(layout, head.add(HALVES + half * 16)) };
+    if layout.head.has_zero() {
+        return _mm256_mul_ps(d, _mm256_mul_ps(stored, _mm256_set1_ps(-1.0)));
+    }
+    times_factor::<F>(stored)
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn times_factor<const F: usize>(scales: __m256) -> __m256 {
+    match const { Layout::of(Format::ALL[F]).factor } {
+        1.0 => scales,
+        factor => _mm256_mul_ps(scales, _mm256_set1_ps(factor)),
     }
 }
 
@@ -340,6 +370,18 @@ unsafe fn scales<const F: usize>(
             }
             Scales::Halves => {
                 let scale = |h| _mm256_mul_ps(d, float(_mm256_cvtepi8_epi32(byte(h))));
+                ChunkScales {
+                    d: [scale(0), scale(1)],
+                    ..plain
+                }
+            }
+            Scales::Floats => {
+                // The bits of an E4M3 float in an f16 mean 1/256 of it.
+                let scale = |h| {
+                    let halves = _mm_slli_epi16(_mm_cvtepu8_epi16(byte(h)), 7);
+                    let scale = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0));
+                    _mm256_mul_ps(d, scale)
+                };
                 ChunkScales {
                     d: [scale(0), scale(1)],
                     ..plain
@@ -481,7 +523,7 @@ unsafe fn half_chunk<const F: usize, const M: usize>(
     unsafe {
         let d = heads::<F>(layout, head, half);
         let dmin = if layout.has_minima() {
-            eight(layout, head.add(HALVES + half * 16))
+            minima::<F>(layout, head, half, d)
         } else {
             d
         };
@@ -548,7 +590,7 @@ unsafe fn chunk<const F: usize>(
                 let sum = _mm256_fmadd_ps(to_float(whole), _mm256_mul_ps(d[0], s), sum);
                 _mm256_fnmadd_ps(m, float(first), sum)
             }
-            Scales::Halves => {
+            Scales::Halves | Scales::Floats => {
                 let low = to_float(_mm256_add_epi32(dots[0], word(first)));
                 let high = to_float(_mm256_add_epi32(dots[1], word(second)));
                 let both = _mm256_fmadd_ps(low, d[0], _mm256_mul_ps(high, d[1]));

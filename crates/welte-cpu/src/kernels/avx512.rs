@@ -2,7 +2,7 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, ROWS, Scales, acts_bytes,
     layout_of, tile_bytes,
 };
 use std::arch::x86_64::*;
@@ -141,7 +141,7 @@ pub(super) unsafe fn halves(at: *const u8) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn sixteen(layout: Layout, at: *const u8) -> __m512 {
-    if !layout.bf16 {
+    if !layout.head.bf16() {
         // SAFETY: the caller's.
         return unsafe { halves(at) };
     }
@@ -163,8 +163,44 @@ pub(super) unsafe fn heads<const F: usize>(layout: Layout, at: *const u8) -> __m
             let small = _mm512_sllv_epi32(_mm512_set1_epi32(0x20_0000), small);
             return _mm512_castsi512_ps(_mm512_max_epi32(normal, small));
         }
-        sixteen(layout, at)
+        let d = match const { Layout::of(Format::ALL[F]).head } {
+            Head::Float => _mm512_loadu_ps(at.cast()),
+            _ => sixteen(layout, at),
+        };
+        times_factor::<F>(d)
     }
+}
+
+/// The `dmin` of 16 rows with these `d`, from a block's part of a head.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn minima<const F: usize>(layout: Layout, head: *const u8, d: __m512) -> __m512 {
+    // SAFETY: the caller's.
+    let stored = unsafe { sixteen(layout, head.add(HALVES)) };
+    if layout.head.has_zero() {
+        return _mm512_mul_ps(d, _mm512_mul_ps(stored, _mm512_set1_ps(-1.0)));
+    }
+    times_factor::<F>(stored)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn times_factor<const F: usize>(scales: __m512) -> __m512 {
+    match const { Layout::of(Format::ALL[F]).factor } {
+        1.0 => scales,
+        factor => _mm512_mul_ps(scales, _mm512_set1_ps(factor)),
+    }
+}
+
+/// 16 positive E4M3 floats as f32.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn small_floats(at: *const u8) -> __m512 {
+    // SAFETY: the caller's.
+    let bytes = unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(at.cast())) };
+    // The same bits in an f16 mean 1/256 of it.
+    let halves = _mm512_cvtph_ps(_mm256_slli_epi16(bytes, 7));
+    _mm512_mul_ps(halves, _mm512_set1_ps(256.0))
 }
 
 /// 16 bytes, unsigned, as i32.
@@ -209,6 +245,14 @@ pub(super) unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
     let or = |a, b| _mm512_or_si512(a, b);
     // SAFETY: a chunk has `bits` vectors.
     unsafe {
+        // The lookup stays within 16 bytes: four tables side by side.
+        let value = |q| match const { Layout::of(Format::ALL[F]).codes } {
+            Some(codes) => {
+                let codes = _mm_loadu_si128(codes.as_ptr().cast());
+                _mm512_shuffle_epi8(_mm512_broadcast_i32x4(codes), q)
+            }
+            None => q,
+        };
         let v: [__m512i; 8] = std::array::from_fn(|i| load(q.add(64 * i.min(bits - 1))));
         match bits {
             2 => [
@@ -222,7 +266,8 @@ pub(super) unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
                 field::<6, 2, 0>(v[1]),
             ],
             3 => {
-                let (low, high) = (|v| field::<0, 3, 0>(v), |v| field::<3, 3, 0>(v));
+                let low = |v| value(field::<0, 3, 0>(v));
+                let high = |v| value(field::<3, 3, 0>(v));
                 let six = or(field::<6, 2, 0>(v[0]), field::<6, 1, 2>(v[2]));
                 let seven = or(field::<6, 2, 0>(v[1]), field::<7, 1, 2>(v[2]));
                 [
@@ -232,19 +277,11 @@ pub(super) unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
                     high(v[0]),
                     high(v[1]),
                     high(v[2]),
-                    six,
-                    seven,
+                    value(six),
+                    value(seven),
                 ]
             }
             4 => {
-                // The lookup stays within 16 bytes: four tables side by side.
-                let value = |q| match const { Layout::of(Format::ALL[F]).codes } {
-                    Some(codes) => {
-                        let codes = _mm_loadu_si128(codes.as_ptr().cast());
-                        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(codes), q)
-                    }
-                    None => q,
-                };
                 let low = |v| value(field::<0, 4, 0>(v));
                 let high = |v| value(field::<4, 4, 0>(v));
                 [
@@ -373,6 +410,13 @@ pub(super) unsafe fn scales<const F: usize>(
                     ..plain
                 }
             }
+            Scales::Floats => ChunkScales {
+                d: [
+                    _mm512_mul_ps(d, small_floats(subs)),
+                    _mm512_mul_ps(d, small_floats(subs.add(ROWS))),
+                ],
+                ..plain
+            },
             Scales::Pairs => {
                 let pairs = _mm256_loadu_si256(subs.cast());
                 ChunkScales {
@@ -463,7 +507,7 @@ unsafe fn block<const F: usize, const M: usize>(
     unsafe {
         let d = heads::<F>(layout, head);
         let dmin = if layout.has_minima() {
-            sixteen(layout, head.add(HALVES))
+            minima::<F>(layout, head, d)
         } else {
             d
         };
@@ -535,7 +579,7 @@ pub(super) unsafe fn chunk<const F: usize>(
                 let sum = _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum);
                 _mm512_fnmadd_ps(m, float(first), sum)
             }
-            Scales::Halves => {
+            Scales::Halves | Scales::Floats => {
                 let low = to_float(dot(word(first), &w[..4], act));
                 let high = to_float(dot(word(second), &w[4..], high));
                 let both = _mm512_fmadd_ps(low, d[0], _mm512_mul_ps(high, d[1]));

@@ -15,16 +15,18 @@
 //! "The others" are the groups that do not fit into one vector: 6 and 7, and with 5 bits also 5. [`leftovers`] lists
 //! where their bits lie. Most groups thus cost one or two instructions; only the others are assembled from pieces.
 //!
-//! Quants of 4 bits may be indices into a table of 16 values: see [`Layout::codes`].
+//! Quants of 3 or 4 bits may be indices into a table of 16 values: see [`Layout::codes`].
 //!
 //! Scales precede their quants, so that a matrix is one sequential stream. With scales in a separate array, throughput
 //! was little more than half. A tile is a sequence of records. A record starts with a head of 64 bytes: 16 f16 `d` of
-//! each of two blocks, or `d` and `dmin` of one block, or 16 exponents of each of four. The chunks of each block follow.
+//! each of two blocks, or `d` and `dmin` of one block, or 16 exponents of each of four, or 16 f32 `d` of one block. The
+//! chunks of each block follow.
 //! Sub-scales take 64 bytes before every two (or four) chunks. The last record may have fewer blocks.
 //!
 //! Floats: F32 and F16 lie as 16 rows per k, BF16 as 16 rows x 2 k; F8_E4M3 as 16 rows per k, 128 k behind 16 f32 scales.
 
-use welte_table::{Affine, Format};
+use welte_formats::quant::coded;
+use welte_table::{Affine, Format, GroupScale, Integers};
 
 /// Output rows of one tile.
 pub(super) const ROWS: usize = 16;
@@ -127,6 +129,8 @@ pub(super) enum Scales {
     SuperMin,
     /// Blocks of 256, sub-scales by half chunk: 16 i8. w = d sc (q - offset).
     Halves,
+    /// Blocks of 64, an f32 `d`, sub-scales by half chunk: 16 E4M3. w = d sc (q - offset).
+    Floats,
     /// Blocks of 256, sub-scales by chunk: 16 pairs of i8. w = d sc (q - offset). Sums by 16 fit into i16.
     Pairs,
     /// Blocks of 256, sub-scales by chunk: 16 pairs of u8 of scale (low nibble) and minimum (high).
@@ -147,18 +151,47 @@ pub(super) enum Correction {
     SumPair,
 }
 
+/// How `d` and `dmin` of a row are stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Head {
+    /// F16.
+    Half,
+    /// BF16.
+    BHalf,
+    /// F16; in place of `dmin` a zero point: dmin = -d zero.
+    HalfZero,
+    /// BF16 with a zero point.
+    BHalfZero,
+    /// An f32 `d`.
+    Float,
+}
+
+impl Head {
+    /// True if the 16-bit floats are BF16.
+    pub(super) const fn bf16(self) -> bool {
+        matches!(self, Head::BHalf | Head::BHalfZero)
+    }
+
+    /// True if zero points are stored.
+    pub(super) const fn has_zero(self) -> bool {
+        matches!(self, Head::HalfZero | Head::BHalfZero)
+    }
+}
+
 /// The packed form of a block format.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     pub(super) bits: usize,
     pub(super) offset: i32,
     pub(super) scales: Scales,
-    /// The values of 4-bit quants that are indices. The offset is included.
+    /// The values of 3-bit and 4-bit quants that are indices. The offset is included.
     pub(super) codes: Option<[u8; 16]>,
+    /// All scales and minima are multiplied by this power of two.
+    pub(super) factor: f32,
     /// Chunks of a block.
     pub(super) chunks: usize,
-    /// True if the scales are BF16, not F16.
-    pub(super) bf16: bool,
+    /// How `d` and `dmin` are stored.
+    pub(super) head: Head,
 }
 
 /// The layout of format F. If F represents a family, the layout is that of the member with its number of bits: code for a
@@ -166,8 +199,16 @@ pub(super) struct Layout {
 #[inline(always)]
 pub(super) const fn layout_of<const F: usize>(member: Format) -> Layout {
     match const { Format::ALL[F] } {
-        Format::Affine(_) => Layout::of(member),
+        Format::Affine(_) | Format::Integers(_) => Layout::of(member),
         _ => const { Layout::of(Format::ALL[F]) },
+    }
+}
+
+/// The format that stands for the integer formats of so many bits without zero points. The others are like affine ones.
+pub(super) const fn integers(bits: usize) -> usize {
+    match Integers::new(bits, 32, GroupScale::F32) {
+        Some(integers) => Format::Integers(integers).index(),
+        None => panic!("no such format"),
     }
 }
 
@@ -186,6 +227,20 @@ const UNEVEN: [u8; 16] = [
 /// Twice the values of MXFP4, plus 12.
 const DOUBLED: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
+/// The values of a format's codes plus an offset, and their factor.
+const fn coded(format: Format, offset: i32) -> (Option<[u8; 16]>, f32) {
+    let Some((values, factor)) = coded::values(format) else {
+        return (None, 1.0);
+    };
+    let mut codes = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        codes[i] = (values[i] as i32 + offset) as u8;
+        i += 1;
+    }
+    (Some(codes), factor)
+}
+
 impl Layout {
     /// The layout of a block format. Plain floats get an arbitrary one, which nobody reads.
     pub(super) const fn of(format: Format) -> Layout {
@@ -202,6 +257,14 @@ impl Layout {
             Format::IQ4_NL => (4, 128, Scales::Plain),
             Format::IQ4_XS => (4, 128, Scales::Super),
             Format::MXFP4 => (4, 12, Scales::Powers),
+            Format::IQ1_S => (2, 0, Scales::SuperMin),
+            Format::IQ1_M => (3, 9, Scales::Halves),
+            Format::IQ2_XXS => (3, 43, Scales::Super),
+            Format::IQ2_XS | Format::IQ2_S => (3, 43, Scales::Halves),
+            Format::IQ3_XXS => (4, 62, Scales::Super),
+            Format::IQ3_S => (4, 15, Scales::Super),
+            Format::TQ1_0 | Format::TQ2_0 => (2, 1, Scales::Plain),
+            Format::NVFP4 | Format::NVFP4_F32 => (4, 12, Scales::Floats),
             Format::Q8_0 | Format::F32 | Format::F16 | Format::BF16 | Format::F8_E4M3 => {
                 (8, 128, Scales::Plain)
             }
@@ -211,37 +274,72 @@ impl Layout {
                     offset: 0,
                     scales: Scales::PlainMin,
                     codes: None,
+                    factor: 1.0,
                     chunks: affine.group() / CHUNK,
-                    bf16: affine.bf16(),
+                    head: if affine.bf16() {
+                        Head::BHalf
+                    } else {
+                        Head::Half
+                    },
+                };
+            }
+            Format::Integers(integers) => {
+                let (offset, scales, head) = match integers.scale() {
+                    GroupScale::F32 => (integers.middle() as i32, Scales::Plain, Head::Float),
+                    GroupScale::BF16 => (0, Scales::PlainMin, Head::BHalfZero),
+                    GroupScale::F16 => (0, Scales::PlainMin, Head::HalfZero),
+                };
+                return Layout {
+                    bits: integers.bits(),
+                    offset,
+                    scales,
+                    codes: None,
+                    factor: 1.0,
+                    chunks: integers.group() / CHUNK,
+                    head,
                 };
             }
         };
-        let chunks = match scales {
-            Scales::Plain | Scales::PlainMin | Scales::Powers => 1,
-            _ => 8,
+        let (codes, factor) = match format {
+            Format::IQ4_NL | Format::IQ4_XS => (Some(UNEVEN), 1.0),
+            Format::MXFP4 => (Some(DOUBLED), 1.0),
+            // Quants of two bits are the values, apart from offset and minimum.
+            _ => match coded(format, offset) {
+                (_, factor) if bits == 2 => (None, factor),
+                known => known,
+            },
         };
         Layout {
             bits,
             offset,
             scales,
-            codes: match format {
-                Format::IQ4_NL | Format::IQ4_XS => Some(UNEVEN),
-                Format::MXFP4 => Some(DOUBLED),
-                _ => None,
+            codes,
+            factor,
+            chunks: match format.block() / CHUNK {
+                0 => 1,
+                chunks => chunks,
             },
-            chunks,
-            bf16: false,
+            head: match scales {
+                Scales::Floats => Head::Float,
+                _ => Head::Half,
+            },
         }
     }
 
     /// Bits of the values that the quants encode.
     #[cfg(target_arch = "x86_64")]
     pub(super) const fn value_bits(self) -> usize {
-        match (self.codes, self.offset) {
-            (Some(_), 128) => 8,
-            (Some(_), _) => 5,
-            (None, _) => self.bits,
+        let Some(codes) = self.codes else {
+            return self.bits;
+        };
+        let (mut most, mut i) = (0, 0);
+        while i < 16 {
+            if codes[i] > most {
+                most = codes[i];
+            }
+            i += 1;
         }
+        8 - most.leading_zeros() as usize
     }
 
     /// Bytes of the quants of one chunk of a tile.
@@ -285,6 +383,7 @@ impl Layout {
     pub(super) const fn head_size(self) -> usize {
         match self.scales {
             Scales::Powers => ROWS,
+            _ if matches!(self.head, Head::Float) => 4 * ROWS,
             _ if self.has_minima() => 2 * HALVES,
             _ => HALVES,
         }
@@ -335,7 +434,7 @@ impl Layout {
         match self.scales {
             Scales::Plain | Scales::Powers | Scales::Super => Correction::Offset,
             Scales::PlainMin | Scales::SuperMin => Correction::Sum,
-            Scales::Halves | Scales::Pairs => Correction::OffsetHalves,
+            Scales::Halves | Scales::Floats | Scales::Pairs => Correction::OffsetHalves,
             Scales::PairsMin => Correction::SumPair,
         }
     }

@@ -1,7 +1,7 @@
 //! Reads single rows back from packed tiles, so that a table that is also a matrix is stored once.
 
-use super::layout::{CHUNK, HALVES, ROWS, Scales, layout_of};
-use super::scalar::{half_at, power, quant, scale_at, word};
+use super::layout::{CHUNK, ROWS, Scales, layout_of};
+use super::scalar::{d_at, dmin_at, half_at, half_scale, quant, word};
 use welte_table::Format;
 
 /// Row `r` of a tile: the same floats that its encoded row decodes to.
@@ -34,12 +34,9 @@ fn blocks<const F: usize>(member: Format, tile: &[u8], r: usize, out: &mut [f32]
             &block[layout.sub_at(c % per)..],
             &block[layout.quants_at(c % per)..],
         );
-        let d = match layout.scales {
-            Scales::Powers => power(head[r]),
-            _ => scale_at(layout, head, 2 * r),
-        };
+        let d = d_at(layout, head, r);
         let dmin = if layout.has_minima() {
-            scale_at(layout, head, HALVES + 2 * r)
+            dmin_at(layout, head, r)
         } else {
             0.0
         };
@@ -50,7 +47,7 @@ fn blocks<const F: usize>(member: Format, tile: &[u8], r: usize, out: &mut [f32]
                 Scales::Super => (d * f32::from(subs[r] as i8), 0.0),
                 Scales::PlainMin => (d, -dmin),
                 Scales::SuperMin => (d * f32::from(subs[r]), dmin * f32::from(subs[ROWS + r])),
-                Scales::Halves => (d * f32::from(subs[h * ROWS + r] as i8), 0.0),
+                Scales::Halves | Scales::Floats => (d * half_scale(layout, subs, h, r), 0.0),
                 Scales::Pairs => (d * f32::from(subs[2 * r + h] as i8), 0.0),
                 Scales::PairsMin => {
                     let both = subs[2 * r + h];

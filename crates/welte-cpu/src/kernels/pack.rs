@@ -1,8 +1,9 @@
 //! Packing encoded rows into tiles (see `layout.rs` for where each bit goes).
 
 use super::layout::{
-    F8_BLOCK, F8_BYTES, HALVES, Layout, ROWS, Scales, layout_of, leftovers, place,
+    F8_BLOCK, F8_BYTES, HALVES, Head, Layout, ROWS, Scales, layout_of, leftovers, place,
 };
+use welte_formats::quant::coded;
 use welte_table::Format;
 
 /// Transposes 8 rows of 8 words, in plain code.
@@ -147,7 +148,42 @@ const fn needed(format: Format) -> (usize, usize) {
         Format::IQ4_XS => (0, 34),
         Format::MXFP4 => (1, 4),
         Format::Affine(affine) => (4, affine.group() * affine.bits() / 32),
+        Format::Integers(integers) => (4, integers.group() * integers.bits() / 32),
         Format::F32 | Format::F16 | Format::BF16 | Format::F8_E4M3 => (0, 0),
+        // Their blocks are unpacked first: see `coded_words`.
+        Format::IQ1_S
+        | Format::IQ1_M
+        | Format::IQ2_XXS
+        | Format::IQ2_XS
+        | Format::IQ2_S
+        | Format::IQ3_XXS
+        | Format::IQ3_S
+        | Format::TQ1_0
+        | Format::TQ2_0
+        | Format::NVFP4
+        | Format::NVFP4_F32 => (0, CODED_WORDS),
+    }
+}
+
+/// Words of an unpacked block: codes, scales, `d`.
+const CODED_WORDS: usize = 64 + 4 + 1;
+
+/// Words of one block of up to 16 rows, for formats that [`coded::unpack`] knows: four codes in a word, then four scales in
+/// a word, then `d`. Missing rows are zero.
+#[inline(always)]
+fn coded_words<const F: usize>(rows: &[&[u8]], at: usize, words: &mut [Lanes]) {
+    let format = const { Format::ALL[F] };
+    for r in 0..ROWS {
+        let Some(row) = rows.get(r) else {
+            words.iter_mut().for_each(|lanes| lanes[r] = 0);
+            continue;
+        };
+        let block = coded::unpack(format, &row[at..at + format.block_bytes()]);
+        let (codes, scales) = (block.codes.as_chunks().0, block.scales.as_chunks().0);
+        for (lanes, four) in words.iter_mut().zip(codes.iter().chain(scales)) {
+            lanes[r] = u32::from_le_bytes(*four);
+        }
+        words[CODED_WORDS - 1][r] = block.d;
     }
 }
 
@@ -161,19 +197,24 @@ fn blocks<const F: usize>(
     transpose: impl Fn(&[[u32; 8]; 8]) -> [[u32; 8]; 8],
 ) {
     let format = match const { Format::ALL[F] } {
-        Format::Affine(_) => member,
+        Format::Affine(_) | Format::Integers(_) => member,
         known => known,
     };
     let layout = layout_of::<F>(member);
     let (start, count) = needed(format);
     let (block, size) = (format.block(), format.block_bytes());
-    let mut words = [[0; ROWS]; 56];
+    let mut words = [[0; ROWS]; 72];
+    let coded = const { coded::values(Format::ALL[F]).is_some() };
     for b in 0..k / block {
         let (head_at, at) = (layout.head_at(b), layout.block_at(b));
         let (head, body) = tile[head_at..].split_at_mut(at - head_at);
         let body = &mut body[..layout.block_bytes()];
         let words = &mut words[..count.next_multiple_of(8)];
-        turn(rows, b * size + start, words, &transpose);
+        if coded {
+            coded_words::<F>(rows, b * size, words);
+        } else {
+            turn(rows, b * size + start, words, &transpose);
+        }
         for c in 0..layout.chunks {
             let groups = quants::<F>(words, c);
             let at = layout.quants_at(c);
@@ -189,6 +230,25 @@ fn blocks<const F: usize>(
         if layout.scales == Scales::Powers {
             for (r, out) in head[..layout.head_size()].iter_mut().enumerate() {
                 *out = rows.get(r).map_or(0, |row| row[b * size]);
+            }
+            continue;
+        }
+        if coded {
+            let d = &words[CODED_WORDS - 1];
+            if layout.head == Head::Float {
+                put(d, &mut head[..layout.head_size()]);
+                continue;
+            }
+            // `d` is the factor of the minima as well.
+            for part in head[..layout.head_size()].chunks_exact_mut(HALVES) {
+                put_halves(&d.map(|d| d as u16), part);
+            }
+            continue;
+        }
+        if layout.head == Head::Float {
+            for (r, out) in head.chunks_exact_mut(4).enumerate().take(ROWS) {
+                let row = rows.get(r).and_then(|row| row[b * size..].first_chunk());
+                out.copy_from_slice(row.unwrap_or(&[0; 4]));
             }
             continue;
         }
@@ -279,6 +339,10 @@ fn quants<const F: usize>(words: &[Lanes], c: usize) -> [Lanes; 8] {
                 twos(32 + c / 4 * 8 + g, 4),
             ),
             Format::Affine(affine) => stream(affine.bits(), &words[c * affine.bits()..], g),
+            Format::Integers(integers) => stream(integers.bits(), &words[c * integers.bits()..], g),
+            // The number, without the bit of its difference.
+            Format::IQ1_S => words[8 * c + g].map(|codes| codes & 0x0303_0303),
+            known if coded::values(known).is_some() => words[8 * c + g],
             _ => std::array::from_fn(|r| words[g][r] ^ 0x8080_8080),
         };
     }
@@ -320,6 +384,15 @@ fn sub_scales<const F: usize>(words: &[Lanes]) -> [Lanes; 4] {
             Format::Q2_K => words[i],
             Format::Q6_K => words[48 + i],
             Format::IQ4_XS => std::array::from_fn(|r| uneven_scales(words[0][r], words[1][r], i)),
+            Format::IQ1_S => std::array::from_fn(|r| ternary_scales(words, i, r)),
+            // Both halves of a chunk have the same scale.
+            Format::IQ2_XXS | Format::IQ3_XXS | Format::IQ3_S => match i {
+                0 | 1 => std::array::from_fn(|r| {
+                    even_bytes(words[64 + 2 * i][r]) | even_bytes(words[65 + 2 * i][r]) << 16
+                }),
+                _ => [0; ROWS],
+            },
+            known if coded::values(known).is_some() => words[64 + i],
             Format::Q3_K => std::array::from_fn(|r| {
                 let sub = six(words[24 + i % 2][r] >> (i / 2 * 4), words[26][r] >> (2 * i));
                 // Minus 32 in each byte.
@@ -337,6 +410,23 @@ fn sub_scales<const F: usize>(words: &[Lanes]) -> [Lanes; 4] {
         };
     }
     subs
+}
+
+/// Bytes 0 and 2 of a word, side by side.
+fn even_bytes(word: u32) -> u32 {
+    word & 0xff | word >> 8 & 0xff00
+}
+
+/// Four of the sub-scales of IQ1_S, in eighths: the scales of eight chunks, then their minima. An element is scale · (q - 1 ±
+/// 1/8), so the minimum is 7/8 or 9/8 of the scale.
+fn ternary_scales(words: &[Lanes], four: usize, r: usize) -> u32 {
+    (0..4).fold(0, |word, i| {
+        let chunk = four % 2 * 4 + i;
+        let scale = words[64 + chunk / 2][r] >> (16 * (chunk % 2)) & 0xff;
+        let below = words[8 * chunk][r] >> 2 & 1;
+        let eighths = if four < 2 { 8 } else { 7 + 2 * below };
+        word | (scale * eighths) << (8 * i)
+    })
 }
 
 /// Four of the sub-scales of IQ4_XS, from the words that hold their upper and their lower bits.

@@ -28,7 +28,7 @@ pub(super) const QUANTS: usize = CHUNK * ROWS;
 pub(super) const fn scale_vectors(layout: Layout) -> usize {
     match layout.scales {
         Scales::Plain | Scales::Powers | Scales::Super => 1,
-        Scales::PlainMin | Scales::SuperMin | Scales::Halves | Scales::Pairs => 2,
+        Scales::PlainMin | Scales::SuperMin | Scales::Halves | Scales::Floats | Scales::Pairs => 2,
         Scales::PairsMin => 4,
     }
 }
@@ -69,9 +69,9 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
 mod wide {
     use super::super::Call;
     use super::super::avx512::{
-        ChunkScales, Out, chunk, heads, load, scales, sixteen, store, unpack, walk,
+        ChunkScales, Out, chunk, heads, load, minima, scales, store, unpack, walk,
     };
-    use super::super::layout::{ACT, HALVES, acts_bytes, layout_of};
+    use super::super::layout::{ACT, acts_bytes, layout_of};
     use super::*;
     use std::arch::x86_64::*;
 
@@ -91,7 +91,7 @@ mod wide {
             for b in 0..k / CHUNK / layout.chunks {
                 let d = heads::<F>(layout, tile.add(layout.head_at(b)));
                 let dmin = if layout.has_minima() {
-                    sixteen(layout, tile.add(layout.head_at(b) + HALVES))
+                    minima::<F>(layout, tile.add(layout.head_at(b)), d)
                 } else {
                     d
                 };
@@ -105,7 +105,9 @@ mod wide {
                     let bits = |v| _mm512_castps_si512(v);
                     let all = match layout.scales {
                         Scales::Plain | Scales::Powers | Scales::Super => [bits(s.d[0]); 4],
-                        Scales::Halves => [bits(s.d[0]), bits(s.d[1]), s.pairs, s.pairs],
+                        Scales::Halves | Scales::Floats => {
+                            [bits(s.d[0]), bits(s.d[1]), s.pairs, s.pairs]
+                        }
                         Scales::Pairs => [bits(s.d[0]), s.pairs, s.pairs, s.pairs],
                         _ => [bits(s.d[0]), bits(s.m), s.pairs, s.pair_minima],
                     };
@@ -165,7 +167,7 @@ mod wide {
                         m: float(1),
                         ..plain
                     },
-                    Scales::Halves => ChunkScales {
+                    Scales::Halves | Scales::Floats => ChunkScales {
                         d: [float(0), float(1)],
                         ..plain
                     },

@@ -5,7 +5,7 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Layout, ROWS, Scales, acts_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, ROWS, Scales, acts_bytes,
     leftovers, place, tile_bytes,
 };
 use welte_table::Format;
@@ -52,9 +52,43 @@ pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
 
 /// A scale of a block.
 pub(super) fn scale_at(layout: Layout, bytes: &[u8], at: usize) -> f32 {
-    match layout.bf16 {
+    match layout.head.bf16() {
         true => f32::from_le_bytes([0, 0, bytes[at], bytes[at + 1]]),
         false => half_at(bytes, at),
+    }
+}
+
+/// A positive E4M3 float.
+pub(super) fn small_float(byte: u8) -> f32 {
+    // The same bits in an f16 mean 1/256 of it.
+    half::f16::from_bits(u16::from(byte) << 7).to_f32() * 256.0
+}
+
+/// The scale of the first 16 or last 16 elements of a chunk, without the block's.
+pub(super) fn half_scale(layout: Layout, subs: &[u8], half: usize, r: usize) -> f32 {
+    let scale = subs[half * ROWS + r];
+    match layout.scales {
+        Scales::Floats => small_float(scale),
+        _ => f32::from(scale as i8),
+    }
+}
+
+/// The `d` of a row's block.
+pub(super) fn d_at(layout: Layout, head: &[u8], r: usize) -> f32 {
+    let d = match layout.scales {
+        Scales::Powers => power(head[r]),
+        _ if layout.head == Head::Float => f32::from_le_bytes(word(head, 4 * r)),
+        _ => scale_at(layout, head, 2 * r),
+    };
+    d * layout.factor
+}
+
+/// The `dmin` of a row's block.
+pub(super) fn dmin_at(layout: Layout, head: &[u8], r: usize) -> f32 {
+    let dmin = scale_at(layout, head, HALVES + 2 * r);
+    match layout.head.has_zero() {
+        true => d_at(layout, head, r) * -dmin,
+        false => dmin * layout.factor,
     }
 }
 
@@ -150,11 +184,10 @@ fn scaled(
     sum: f32,
 ) -> f32 {
     let d = match layout.scales {
-        Scales::Powers => power(head[r]),
-        Scales::Super => half_at(head, 2 * r) * f32::from(subs[r] as i8),
-        _ => scale_at(layout, head, 2 * r),
+        Scales::Super => d_at(layout, head, r) * f32::from(subs[r] as i8),
+        _ => d_at(layout, head, r),
     };
-    let dmin = || scale_at(layout, head, HALVES + 2 * r);
+    let dmin = || dmin_at(layout, head, r);
     let s = f32::from_le_bytes(word(act, ACT_SCALE));
     let (first, second) = (word(act, ACT_FIRST), word(act, ACT_SECOND));
     let first_sum = f32::from_le_bytes(first);
@@ -172,8 +205,8 @@ fn scaled(
             let sum = ((dots[0] + dots[1]) as f32).mul_add(scale * s, sum);
             (-min).mul_add(first_sum, sum)
         }
-        Scales::Halves => {
-            let scale = |h: usize| d * f32::from(subs[h * ROWS + r] as i8);
+        Scales::Halves | Scales::Floats => {
+            let scale = |h: usize| d * half_scale(layout, subs, h, r);
             let low = (dots[0] + i32::from_le_bytes(first)) as f32;
             let high = (dots[1] + i32::from_le_bytes(second)) as f32;
             low.mul_add(scale(0), high * scale(1)).mul_add(s, sum)

@@ -3,6 +3,8 @@
 #include "blocks.cuh"
 #include "format/codebook.cuh"
 #include "format/k_head.cuh"
+#include "format/signed.cuh"
+#include "format/small_float.cuh"
 
 namespace f32 {
 #include "format/f32.cuh"
@@ -54,6 +56,39 @@ namespace mxfp4 {
 }
 namespace f8_e4m3 {
 #include "format/f8_e4m3.cuh"
+}
+namespace iq1_s {
+#include "format/iq1_s.cuh"
+}
+namespace iq1_m {
+#include "format/iq1_m.cuh"
+}
+namespace iq2_xxs {
+#include "format/iq2_xxs.cuh"
+}
+namespace iq2_xs {
+#include "format/iq2_xs.cuh"
+}
+namespace iq2_s {
+#include "format/iq2_s.cuh"
+}
+namespace iq3_xxs {
+#include "format/iq3_xxs.cuh"
+}
+namespace iq3_s {
+#include "format/iq3_s.cuh"
+}
+namespace tq1_0 {
+#include "format/tq1_0.cuh"
+}
+namespace tq2_0 {
+#include "format/tq2_0.cuh"
+}
+namespace nvfp4 {
+#include "format/nvfp4.cuh"
+}
+namespace nvfp4_f32 {
+#include "format/nvfp4_f32.cuh"
 }
 
 // The affine formats that the model uses: bits, group size, and whether scales are BF16.

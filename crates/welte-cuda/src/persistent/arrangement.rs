@@ -61,6 +61,8 @@ pub(super) fn staged_bytes(units: u32, unit: u32) -> u32 {
 pub(super) fn block_meta_bytes(format: Format) -> u32 {
     match format {
         Format::Q2_K | Format::Q3_K | Format::Q6_K => 16,
+        Format::IQ1_M | Format::IQ2_XS | Format::IQ2_S => 16,
+        Format::NVFP4 | Format::NVFP4_F32 => 16,
         _ => 8,
     }
 }

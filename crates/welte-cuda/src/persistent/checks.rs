@@ -2,7 +2,7 @@
 
 use super::MAX_CACHES;
 use crate::GpuInfo;
-use welte_table::{BufferRef, CacheKind, Format, Op, Pass, Program};
+use welte_table::{BufferRef, CacheKind, Format, Op, Pass, Program, WeightSpec};
 
 /// The oldest architecture with bulk copies into shared memory.
 const OLDEST_ARCH: u32 = 90;
@@ -23,6 +23,10 @@ pub(crate) fn possible(gpu: &GpuInfo) -> Result<(), String> {
 
 /// Checks the caches and the end of a decode pass. Returns where the logits are, and the size of the caches' heads.
 pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<(BufferRef, u32), String> {
+    let integers = |weight: &&WeightSpec| matches!(weight.format, Format::Integers(_));
+    if let Some(weight) = program.weights.iter().find(integers) {
+        return Err(format!("weights in {}", weight.format.name()));
+    }
     if program.caches.len() > MAX_CACHES {
         return Err(format!("more than {MAX_CACHES} caches"));
     }

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use welte_formats::checkpoint::Dialect;
+use welte_formats::synthetic::random_blocks;
 use welte_formats::{Checkpoint, Error, Metadata, TensorInfo, quant};
 use welte_table::Format;
 
@@ -78,7 +79,12 @@ impl Made {
     /// Adds a tensor of `n` rows of `k` values.
     pub fn add(&mut self, name: &str, format: Format, n: u32, k: u32, values: &[f32]) {
         let mut bytes = vec![0; format.bytes(values.len()).expect("whole blocks")];
-        quant::encode(format, values, &mut bytes);
+        if quant::has_encoder(format) {
+            quant::encode(format, values, &mut bytes);
+        } else {
+            let power = values.iter().map(|v| v * v).sum::<f32>() / values.len() as f32;
+            random_blocks(format, values.len() as u64, power.sqrt(), &mut bytes);
+        }
         self.bytes.insert(name.into(), bytes);
         self.tensors.push(TensorInfo {
             name: name.into(),

@@ -123,7 +123,19 @@ pub fn type_id(format: Format) -> Option<u32> {
         Format::IQ4_NL => 20,
         Format::IQ4_XS => 23,
         Format::MXFP4 => 39,
-        Format::F8_E4M3 | Format::Affine(_) => return None,
+        Format::IQ2_XXS => 16,
+        Format::IQ2_XS => 17,
+        Format::IQ3_XXS => 18,
+        Format::IQ1_S => 19,
+        Format::IQ3_S => 21,
+        Format::IQ2_S => 22,
+        Format::IQ1_M => 29,
+        Format::TQ1_0 => 34,
+        Format::TQ2_0 => 35,
+        Format::NVFP4 => 40,
+        Format::F8_E4M3 | Format::NVFP4_F32 | Format::Affine(_) | Format::Integers(_) => {
+            return None;
+        }
     })
 }
 
@@ -139,20 +151,15 @@ fn foreign_type(id: u32) -> String {
         5 => "Q4_3",
         9 => "Q8_1",
         15 => "Q8_K",
-        16 => "IQ2_XXS",
-        17 => "IQ2_XS",
-        18 => "IQ3_XXS",
-        19 => "IQ1_S",
-        21 => "IQ3_S",
-        22 => "IQ2_S",
         24 => "I8",
         25 => "I16",
         26 => "I32",
         27 => "I64",
         28 => "F64",
-        29 => "IQ1_M",
-        34 => "TQ1_0",
-        35 => "TQ2_0",
+        31 => "Q4_0_4_4",
+        32 => "Q4_0_4_8",
+        33 => "Q4_0_8_8",
+        41 => "Q1_0",
         _ => return format!("number {id}"),
     };
     name.to_string()

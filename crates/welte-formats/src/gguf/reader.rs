@@ -8,6 +8,8 @@ use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, mapped};
 use memmap2::Mmap;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use welte_table::Format;
 
@@ -22,8 +24,17 @@ pub struct Gguf {
     metadata: Metadata,
     kinds: Kinds,
     tensors: Tensors,
-    /// For each tensor, its part and the start of its data in that part.
-    places: Vec<(usize, usize)>,
+    places: Vec<Place>,
+}
+
+/// Where the data of a tensor lies.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The part of a split file, and the first byte in it.
+    part: usize,
+    start: usize,
+    /// Of NVFP4_F32, the place of the factors, which are a tensor of their own: one for each stacked matrix.
+    factors: Option<(usize, usize)>,
 }
 
 impl Gguf {
@@ -63,7 +74,75 @@ impl Gguf {
             );
             return Err(Error::malformed(path, "split.tensors.count", problem));
         }
+        gguf.join_factors()?;
         Ok(gguf)
+    }
+
+    /// Makes NVFP4_F32 of each NVFP4 matrix `X.weight` with factors in `X.scale`. Scales of activations are dropped.
+    fn join_factors(&mut self) -> Result<(), Error> {
+        let path = Path::new(&self.origin);
+        let mut joined = Tensors::default();
+        let mut places = Vec::new();
+        let named = |name: &str, part: &str| {
+            let stem = name.strip_suffix(part)?;
+            let weight = self.tensors.get(&format!("{stem}.weight"))?;
+            (weight.format == Format::NVFP4).then(|| format!("{stem}.scale"))
+        };
+        for (info, place) in self.tensors.list().iter().zip(&self.places) {
+            if [".scale", ".input_scale"]
+                .iter()
+                .any(|part| named(&info.name, part).is_some())
+            {
+                continue;
+            }
+            let (mut info, mut place) = (info.clone(), *place);
+            let scale = named(&info.name, ".weight").and_then(|name| self.tensors.get(&name));
+            if let Some(scale) = scale {
+                if scale.format != Format::F32 || scale.n * scale.k != info.stack {
+                    let problem = format!("must be {} numbers in F32", info.stack);
+                    return Err(scale.wrong(path, problem));
+                }
+                let mut all = self.tensors.list().iter().zip(&self.places);
+                let found = all.find(|(t, _)| t.name == scale.name);
+                let (part, start) = found.map_or((0, 0), |(_, at)| (at.part, at.start));
+                let factors = self.maps[part].get(start..start + 4 * info.stack);
+                let mut factors = factors.unwrap_or(&[]).as_chunks().0.iter();
+                if !factors.all(|factor| f32::from_le_bytes(*factor).is_finite()) {
+                    return Err(scale.wrong(path, "has a number that is not finite"));
+                }
+                place.factors = Some((part, start));
+                info.format = Format::NVFP4_F32;
+            }
+            if !joined.add(info.clone()) {
+                return Err(info.wrong(path, "appears twice"));
+            }
+            places.push(place);
+        }
+        (self.tensors, self.places) = (joined, places);
+        Ok(())
+    }
+
+    /// Rows of an NVFP4 matrix behind their factor. `None` beyond the end of the file.
+    fn with_factors(
+        &self,
+        tensor: &TensorInfo,
+        place: Place,
+        rows: Range<usize>,
+    ) -> Option<Vec<u8>> {
+        let (part, start) = place.factors?;
+        let bytes = Format::NVFP4.bytes(tensor.k)?;
+        let mut out = Vec::with_capacity(rows.len() * tensor.format.bytes(tensor.k)?);
+        for row in rows {
+            let at = start + 4 * (row / (tensor.n / tensor.stack));
+            let factor = self.maps[part].get(at..at + 4)?;
+            let from = place.start + row * bytes;
+            let blocks = self.maps[place.part].get(from..from + bytes)?;
+            for block in blocks.chunks_exact(Format::NVFP4.block_bytes()) {
+                out.extend_from_slice(factor);
+                out.extend_from_slice(block);
+            }
+        }
+        Some(out)
     }
 
     /// Adds the tensors of a part, and the metadata of the first.
@@ -73,7 +152,11 @@ impl Gguf {
             if !self.tensors.add(info.clone()) {
                 return Err(info.wrong(path, "appears twice"));
             }
-            self.places.push((number, start));
+            self.places.push(Place {
+                part: number,
+                start,
+                factors: None,
+            });
         }
         if number == 0 {
             self.metadata = part.head.metadata;
@@ -108,11 +191,14 @@ impl Checkpoint for Gguf {
     fn rows(&self, tensor: &TensorInfo, first: usize, rows: usize) -> Result<Cow<'_, [u8]>, Error> {
         let path = Path::new(&self.origin);
         let (number, rows) = self.tensors.rows(path, tensor, first, rows)?;
-        let (part, start) = self.places[number];
-        let found = mapped::rows(&self.maps[part], tensor, start, rows);
-        found
-            .map(Cow::Borrowed)
-            .ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
+        let place = self.places[number];
+        let found = match place.factors {
+            Some(_) => self.with_factors(tensor, place, rows).map(Cow::Owned),
+            None => {
+                mapped::rows(&self.maps[place.part], tensor, place.start, rows).map(Cow::Borrowed)
+            }
+        };
+        found.ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
     }
 
     fn kinds(&self) -> &Kinds {
@@ -126,6 +212,14 @@ struct Part {
     head: Head,
     /// Tensors and the start of their data in the file.
     tensors: Vec<(TensorInfo, usize)>,
+}
+
+/// The description of a tensor.
+enum Read {
+    /// A tensor, its offset in the data and its size in bytes.
+    Tensor(TensorInfo, u64, u64),
+    /// The name of a tensor with an unsupported type, and the type's id.
+    Foreign(String, u32),
 }
 
 /// Everything before the data.
@@ -321,14 +415,43 @@ impl<'a> Cursor<'a> {
         }
         self.enough("tensor count", tensors, 32)?;
         head.tensors.reserve_exact(tensors as usize);
+        let mut foreign: Vec<(String, u32)> = Vec::new();
         for number in 0..tensors {
-            head.tensors.push(self.tensor(number)?);
+            match self.tensor(number)? {
+                Read::Tensor(info, offset, bytes) => head.tensors.push((info, offset, bytes)),
+                Read::Foreign(name, id) => foreign.push((name, id)),
+            }
         }
-        Ok(head)
+        match foreign.is_empty() {
+            true => Ok(head),
+            false => Err(self.foreign(&foreign, tensors)),
+        }
+    }
+
+    /// An error about tensors with types that are not supported.
+    fn foreign(&self, foreign: &[(String, u32)], tensors: u64) -> Error {
+        let ours = Format::ALL.into_iter().filter(|f| type_id(*f).is_some());
+        let ours: Vec<&str> = ours.map(Format::name).collect();
+        let (name, id) = &foreign[0];
+        let mut others: BTreeMap<u32, usize> = BTreeMap::new();
+        for (_, id) in foreign {
+            *others.entry(*id).or_default() += 1;
+        }
+        let others: Vec<String> = others
+            .iter()
+            .map(|(id, count)| format!("{count} of {tensors} are {}", foreign_type(*id)))
+            .collect();
+        let problem = format!(
+            "has type {}; supported are {} ({})",
+            foreign_type(*id),
+            ours.join(", "),
+            others.join(", ")
+        );
+        self.wrong(&format!("tensor {name}"), problem)
     }
 
     /// The description of a tensor. Its position is checked later.
-    fn tensor(&mut self, number: u64) -> Result<(TensorInfo, u64, u64), Error> {
+    fn tensor(&mut self, number: u64) -> Result<Read, Error> {
         let name = self.text(&format!("tensor {number}"))?;
         let field = format!("tensor {name}");
         let dimensions = self.u32(&field)?;
@@ -350,18 +473,9 @@ impl<'a> Cursor<'a> {
         }
         let id = self.u32(&field)?;
         let offset = self.u64(&field)?;
-        let format = format_of(id).ok_or_else(|| {
-            let ours = Format::ALL.into_iter().filter(|f| type_id(*f).is_some());
-            let ours: Vec<&str> = ours.map(Format::name).collect();
-            self.wrong(
-                &field,
-                format!(
-                    "has type {}; supported are {}",
-                    foreign_type(id),
-                    ours.join(", ")
-                ),
-            )
-        })?;
+        let Some(format) = format_of(id) else {
+            return Ok(Read::Foreign(name, id));
+        };
         // Stacked matrices (experts) become one matrix with the rows of all.
         let [k, n, stack, _] = size;
         let n = n.checked_mul(stack).unwrap_or(0);
@@ -393,7 +507,7 @@ impl<'a> Cursor<'a> {
             k,
             stack,
         };
-        Ok((info, offset, bytes))
+        Ok(Read::Tensor(info, offset, bytes))
     }
 
     fn value(&mut self, key: &str, id: u32, depth: u32) -> Result<(Value, Kind), Error> {

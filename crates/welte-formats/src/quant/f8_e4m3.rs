@@ -3,10 +3,10 @@
 //! become this format when rows are read.
 
 /// The largest value.
-const LARGEST: f32 = 448.0;
+pub(super) const LARGEST: f32 = 448.0;
 
 /// A byte's value; 0x7f and 0xff are NaN.
-fn value(byte: u8) -> f32 {
+pub(super) fn value(byte: u8) -> f32 {
     let (exponent, mantissa) = (u32::from(byte >> 3) & 15, u32::from(byte & 7));
     let size = match (exponent, mantissa) {
         (0, m) => m as f32 / 512.0,
@@ -17,7 +17,7 @@ fn value(byte: u8) -> f32 {
 }
 
 /// The nearest byte, ties to even. Larger values become the largest.
-fn byte(x: f32) -> u8 {
+pub(super) fn byte(x: f32) -> u8 {
     let size = x.abs().min(LARGEST);
     let bits = size.to_bits();
     let near = if size < 1.0 / 64.0 {

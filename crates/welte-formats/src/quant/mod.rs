@@ -5,12 +5,23 @@
 
 mod affine;
 mod codebook;
+pub mod coded;
 mod f8_e4m3;
+pub mod grid;
 mod halves;
+pub mod integers;
+mod iq1_m;
+mod iq1_s;
+mod iq2_s;
+mod iq2_xs;
+mod iq2_xxs;
+mod iq3_s;
+mod iq3_xxs;
 mod iq4_nl;
 mod iq4_xs;
 mod mxfp4;
 mod nibbles;
+mod nvfp4;
 mod plain;
 mod q2_k;
 mod q3_k;
@@ -23,6 +34,8 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod search;
+mod tq1_0;
+mod tq2_0;
 
 use welte_table::Format;
 
@@ -52,11 +65,30 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
         Format::IQ4_XS => decode_blocks(bytes, out, iq4_xs::decode),
         Format::MXFP4 => decode_blocks(bytes, out, mxfp4::decode),
         Format::F8_E4M3 => decode_blocks(bytes, out, f8_e4m3::decode),
+        Format::IQ1_S
+        | Format::IQ1_M
+        | Format::IQ2_XXS
+        | Format::IQ2_XS
+        | Format::IQ2_S
+        | Format::IQ3_XXS
+        | Format::IQ3_S
+        | Format::TQ1_0
+        | Format::TQ2_0
+        | Format::NVFP4
+        | Format::NVFP4_F32 => coded::decode(format, bytes, out),
         Format::Affine(affine) => affine::decode(affine, bytes, out),
+        Format::Integers(member) => integers::decode(member, bytes, out),
     }
 }
 
-/// Encodes whole blocks, rounding to the nearest values of the format. Panics if the lengths disagree.
+/// True if [`encode`] knows the format. Good encoders of the formats with tables need to know how much each element
+/// matters, so we have none.
+pub fn has_encoder(format: Format) -> bool {
+    grid::table(format).is_none()
+}
+
+/// Encodes whole blocks, rounding to the nearest values of the format. Panics if the lengths disagree, or if the format has
+/// no encoder.
 pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
     assert_eq!(
         format.bytes(values.len()),
@@ -82,7 +114,19 @@ pub fn encode(format: Format, values: &[f32], out: &mut [u8]) {
         Format::IQ4_XS => encode_blocks(values, out, tamed(iq4_xs::encode)),
         Format::MXFP4 => encode_blocks(values, out, tamed(mxfp4::encode)),
         Format::F8_E4M3 => encode_blocks(values, out, tamed(f8_e4m3::encode)),
+        Format::TQ1_0 => encode_blocks(values, out, tamed(tq1_0::encode)),
+        Format::TQ2_0 => encode_blocks(values, out, tamed(tq2_0::encode)),
+        Format::NVFP4 => encode_blocks(values, out, tamed(nvfp4::encode)),
+        Format::NVFP4_F32 => encode_blocks(values, out, tamed(nvfp4::encode_f32)),
+        Format::IQ1_S
+        | Format::IQ1_M
+        | Format::IQ2_XXS
+        | Format::IQ2_XS
+        | Format::IQ2_S
+        | Format::IQ3_XXS
+        | Format::IQ3_S => panic!("{} has no encoder", format.name()),
         Format::Affine(affine) => affine::encode(affine, values, out),
+        Format::Integers(member) => integers::encode(member, values, out),
     }
 }
 

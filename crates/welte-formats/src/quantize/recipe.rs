@@ -29,10 +29,12 @@ pub enum Recipe {
     IQ4_NL,
     IQ4_XS,
     MXFP4_MOE,
+    TQ1_0,
+    TQ2_0,
 }
 
 /// One row per recipe: name, the format of most matrices, its number in `general.file_type`.
-const ROWS: [(Recipe, &str, Format, u32); 21] = [
+const ROWS: [(Recipe, &str, Format, u32); 23] = [
     (Recipe::F32, "F32", Format::F32, 0),
     (Recipe::F16, "F16", Format::F16, 1),
     (Recipe::BF16, "BF16", Format::BF16, 32),
@@ -54,6 +56,8 @@ const ROWS: [(Recipe, &str, Format, u32); 21] = [
     (Recipe::IQ4_NL, "IQ4_NL", Format::IQ4_NL, 25),
     (Recipe::IQ4_XS, "IQ4_XS", Format::IQ4_XS, 30),
     (Recipe::MXFP4_MOE, "MXFP4_MOE", Format::MXFP4, 38),
+    (Recipe::TQ1_0, "TQ1_0", Format::TQ1_0, 36),
+    (Recipe::TQ2_0, "TQ2_0", Format::TQ2_0, 37),
 ];
 
 /// Short names of the usual sizes.
@@ -133,6 +137,9 @@ impl Recipe {
             let eight = matches!(most, Format::Q8_0 | Format::MXFP4)
                 || !tensor.k.is_multiple_of(most.block());
             return if eight { Format::Q8_0 } else { Format::Q6_K };
+        }
+        if matches!(self, Recipe::TQ1_0 | Recipe::TQ2_0) && name == "token_embd.weight" {
+            return Format::Q4_K;
         }
         if self == Recipe::MXFP4_MOE && !name.contains("_exps.") {
             return Format::Q8_0;
@@ -274,11 +281,18 @@ pub(crate) fn more_bits(layer: usize, layers: usize) -> bool {
 /// The wanted format if it can store rows of `k` elements, else the nearest in size that can.
 pub(crate) fn fitting(wanted: Format, k: usize) -> Format {
     let narrow = match wanted {
-        Format::Q2_K | Format::Q3_K => Format::Q4_0,
+        Format::Q2_K | Format::Q3_K | Format::TQ1_0 | Format::TQ2_0 => Format::Q4_0,
         Format::Q4_K => Format::Q5_0,
         Format::Q5_K => Format::Q5_1,
         Format::Q6_K => Format::Q8_0,
-        Format::IQ4_XS => Format::IQ4_NL,
+        Format::IQ4_XS
+        | Format::IQ1_S
+        | Format::IQ1_M
+        | Format::IQ2_XXS
+        | Format::IQ2_XS
+        | Format::IQ2_S
+        | Format::IQ3_XXS
+        | Format::IQ3_S => Format::IQ4_NL,
         other => other,
     };
     let fits = |format: &Format| k.is_multiple_of(format.block());

@@ -3,9 +3,10 @@
 //! Every eight bytes are a hash of (seed, tensor, row) and a counter, so that any row can be made alone and is always
 //! the same.
 
+use crate::quant::integers::joined_head;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use welte_table::Format;
+use welte_table::{Format, GroupScale, Integers};
 
 /// Step of the counter (the golden ratio, odd).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -121,15 +122,29 @@ fn scales(format: Format) -> Scales {
         Format::IQ4_NL => (0, 67.44, None, true),
         Format::IQ4_XS => (0, 1246.3, None, true),
         Format::Q6_K => (208, 1365.7, None, true),
+        Format::IQ1_S => (0, 7.2, None, true),
+        Format::IQ2_XXS => (0, 53.14, None, true),
+        Format::IQ2_XS => (0, 55.87, None, true),
+        Format::IQ2_S => (0, 56.34, None, true),
+        Format::IQ3_XXS => (0, 142.3, None, true),
+        Format::IQ3_S => (0, 140.2, None, true),
+        Format::TQ1_0 => (52, 0.8172, None, true),
+        Format::TQ2_0 => (64, std::f32::consts::FRAC_1_SQRT_2, None, true),
         Format::Affine(affine) => {
             let count = (1 << affine.bits()) as f32;
             let deviation = ((count * count - 1.0) / 12.0).sqrt();
             (0, deviation, Some((2, (1.0 - count) / 2.0)), true)
         }
-        // Plain floats have no scales, and the other two none in F16. `blocks` handles them.
-        Format::F32 | Format::F16 | Format::BF16 | Format::MXFP4 | Format::F8_E4M3 => {
-            (0, 1.0, None, true)
-        }
+        // Plain floats have no scales, and the others none in one F16. `blocks` handles them.
+        Format::F32
+        | Format::F16
+        | Format::BF16
+        | Format::MXFP4
+        | Format::F8_E4M3
+        | Format::IQ1_M
+        | Format::NVFP4
+        | Format::NVFP4_F32
+        | Format::Integers(_) => (0, 1.0, None, true),
     };
     Scales {
         d,
@@ -139,7 +154,8 @@ fn scales(format: Format) -> Scales {
     }
 }
 
-fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
+/// Fills whole blocks of a block format with random values of this standard deviation; the same for the same `state`.
+pub fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
     let mut words = out.chunks_exact_mut(8);
     let mut count = 0;
     for (i, eight) in words.by_ref().enumerate() {
@@ -153,6 +169,15 @@ fn blocks(format: Format, state: u64, deviation: f32, out: &mut [u8]) {
     match format {
         Format::MXFP4 => return powers(deviation / 5.852, out),
         Format::F8_E4M3 => return small_floats(deviation / 100.06, out),
+        Format::IQ1_M => return scattered_scales(deviation / 7.19, out),
+        Format::NVFP4 => return small_scales(deviation / 2.926, out),
+        Format::Integers(member) => return groups(member, deviation, out),
+        Format::NVFP4_F32 => return factors(deviation / 4.289, out),
+        Format::TQ2_0 => {
+            // Encoders never produce 3.
+            out.iter_mut()
+                .for_each(|q| *q &= !((*q & *q >> 1 & 0x55) << 1));
+        }
         _ => {}
     }
     let scales = scales(format);
@@ -195,5 +220,60 @@ fn small_floats(scale: f32, out: &mut [u8]) {
         for v in block[4..].iter_mut().filter(|v| **v & 0x7f == 0x7f) {
             *v &= 0x80;
         }
+    }
+}
+
+/// IQ1_M: a scale's four parts are the top bits of four words.
+fn scattered_scales(scale: f32, out: &mut [u8]) {
+    let d = f16::from_f32(scale).to_bits();
+    for block in out.chunks_exact_mut(Format::IQ1_M.block_bytes()) {
+        for (i, word) in block[48..].chunks_exact_mut(2).enumerate() {
+            word[1] = word[1] & 15 | ((d >> (4 * i) & 15) << 4) as u8;
+        }
+    }
+}
+
+/// NVFP4: the two nearest scales are mixed to reach the deviation.
+fn small_scales(wanted: f32, out: &mut [u8]) {
+    let value = |byte: u8| {
+        let mut one = [0.0; 64];
+        let mut block = [0x22; 36];
+        block[..4].fill(byte);
+        crate::quant::decode(Format::NVFP4, &block, &mut one);
+        one[0]
+    };
+    let above = (1..0x7e).find(|byte| value(*byte) > wanted).unwrap_or(0x7e);
+    let (low, high) = (value(above - 1).powi(2), value(above).powi(2));
+    let share = (wanted * wanted - low) / (high - low);
+    for block in out.chunks_exact_mut(Format::NVFP4.block_bytes()) {
+        for scale in &mut block[..4] {
+            *scale = above - u8::from(f32::from(*scale) >= share * 256.0);
+        }
+    }
+}
+
+/// NVFP4_F32: scales from 1 to 1.875.
+fn factors(factor: f32, out: &mut [u8]) {
+    for block in out.chunks_exact_mut(Format::NVFP4_F32.block_bytes()) {
+        block[..4].copy_from_slice(&factor.to_le_bytes());
+        block[4..8]
+            .iter_mut()
+            .for_each(|scale| *scale = 0x38 | *scale & 7);
+    }
+}
+
+/// Integers: zero points lie above or below the middle of the range. Without them, scales get a random sign; otherwise all rows
+/// share the half step between zero point and middle.
+fn groups(integers: Integers, deviation: f32, out: &mut [u8]) {
+    let count = (2 * integers.middle()) as f32;
+    let scale = deviation / ((count * count + 2.0) / 12.0).sqrt();
+    for block in out.chunks_exact_mut(Format::Integers(integers).block_bytes()) {
+        let odd = block[0] & 1 != 0;
+        let zero = integers.middle() - usize::from(odd);
+        let head = match integers.scale() {
+            GroupScale::F32 if odd => joined_head(integers, -scale, 0.0),
+            _ => joined_head(integers, scale, zero as f32),
+        };
+        block[..4].copy_from_slice(&head);
     }
 }

@@ -4,6 +4,7 @@ mod fill;
 mod shape;
 mod vocabulary;
 
+pub use fill::blocks as random_blocks;
 pub use shape::{DeltaShape, Family, Llama3Scaling, NAMES, Shape};
 
 use crate::tensors::Tensors;

@@ -113,6 +113,10 @@ impl Architecture {
         }
     }
 
+    pub(crate) fn all() -> impl Iterator<Item = &'static Architecture> {
+        ALL.into_iter()
+    }
+
     /// The architecture with this name in a [`ModelSpec`].
     pub(crate) fn by_name(name: &str) -> Option<&'static Architecture> {
         ALL.into_iter().find(|a| a.name == name)

@@ -1,0 +1,97 @@
+//! What is reported of a checkpoint whose architecture is not known.
+
+mod common;
+
+use common::{Fake, Recipe};
+use welte_formats::checkpoint::{Dialect, Value};
+use welte_models::survey;
+use welte_table::Format;
+
+/// Llama's keys and tensors under another name, without norms of the feed-forward part, with gates.
+fn other(dialect: Dialect) -> Fake {
+    let recipe = Recipe {
+        architecture: "nimbus",
+        dialect,
+        ..Recipe::default()
+    };
+    let mut fake = recipe.build();
+    fake.tensors.retain(|t| !t.name.contains("ffn_norm"));
+    for layer in 0..3 {
+        let name = match dialect {
+            Dialect::Gguf => format!("blk.{layer}.attn_gate.weight"),
+            Dialect::HuggingFace => format!("model.layers.{layer}.self_attn.gate.weight"),
+        };
+        fake.add(&name, Format::Q4_K, 4, 256);
+    }
+    fake.set("nimbus.decay", Value::F64(0.5));
+    fake
+}
+
+#[test]
+fn tensors_are_told_apart_by_the_nearest_architecture() {
+    let found = survey(&other(Dialect::Gguf));
+    assert_eq!(found.architecture, "nimbus");
+    assert_eq!(found.nearest.name, "llama");
+    let pattern = |name: &str| found.tensors.iter().find(|t| t.name == name).expect(name);
+    let gates = pattern("blk.{}.attn_gate.weight");
+    assert_eq!((gates.count, gates.known), (3, false));
+    assert!(gates.kinds.iter().eq(["4 x 256 Q4_K"]));
+    let queries = pattern("blk.{}.attn_q.weight");
+    assert_eq!((queries.count, queries.known), (3, true));
+    let missing = &found.nearest.missing;
+    assert!(
+        missing.contains(&"blk.{}.ffn_norm.weight".to_string()),
+        "{missing:?}"
+    );
+    let obstacle = found.nearest.obstacle.as_deref().expect("an obstacle");
+    assert!(obstacle.contains("blk.0.ffn_norm.weight"), "{obstacle}");
+    let decay = ("nimbus.decay".to_string(), "0.5".to_string());
+    assert!(found.keys.contains(&decay), "{:?}", found.keys);
+    let text = found.to_string();
+    for part in [
+        "nimbus",
+        "llama",
+        "3 x blk.{}.attn_gate.weight",
+        "nimbus.decay = 0.5",
+        "ARCHITECTURE.md",
+    ] {
+        assert!(text.contains(part), "{text} lacks {part}");
+    }
+}
+
+#[test]
+fn directories_are_surveyed_too() {
+    let found = survey(&other(Dialect::HuggingFace));
+    let unknown: Vec<&str> = found
+        .tensors
+        .iter()
+        .filter(|t| !t.known)
+        .map(|t| t.name.as_str())
+        .collect();
+    assert_eq!(unknown, ["model.layers.{}.self_attn.gate.weight"]);
+    assert!(found.keys.iter().any(|(key, _)| key == "hidden_size"));
+}
+
+#[test]
+fn hostile_names_are_cut() {
+    let mut fake = other(Dialect::Gguf);
+    fake.set(
+        "general.architecture",
+        Value::String("\u{1b}[31m".repeat(1000)),
+    );
+    fake.add(&"\n1.".repeat(5000), Format::F32, 1, 1);
+    let text = survey(&fake).to_string();
+    assert!(!text.contains('\u{1b}'));
+    assert!(
+        text.lines().all(|line| line.chars().count() < 400),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_known_model_has_no_obstacle() {
+    let found = survey(&Recipe::default().build());
+    assert_eq!(found.nearest.name, "llama");
+    assert_eq!(found.nearest.obstacle, None);
+    assert!(found.tensors.iter().all(|t| t.known));
+}
