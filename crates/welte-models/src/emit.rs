@@ -253,7 +253,7 @@ impl<'a> Emitter<'a> {
     /// x += output(attention(rope(qkv(norm(x)))))
     fn attention(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
-        let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let (heads, head_dim) = (spec.heads, spec.head_dim);
         let q = heads * head_dim;
         let stride = spec.attention_width();
         self.projections(
