@@ -74,6 +74,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "gemm.cu",
     "gemm.cuh",
     "gemm_wide.cu",
+    "heads.cu",
     "kv.cuh",
     "logprobs.cu",
     "mamba2.cu",
