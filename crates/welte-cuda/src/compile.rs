@@ -34,6 +34,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "dequant.cu",
     "dequant.cuh",
     "embed.cu",
+    "encode.cu",
     "experts.cu",
     "format/affine.cuh",
     "format/bf16.cuh",

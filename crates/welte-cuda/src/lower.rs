@@ -20,6 +20,10 @@ pub(crate) fn supports(command: &Command) -> bool {
 pub(crate) fn missing(program: &Program) -> Option<String> {
     let commands = program.passes.iter().flat_map(|pass| &pass.commands);
     let mut needed: Vec<&str> = commands.flat_map(lacking).collect();
+    // A context samples from its first pass.
+    if program.pass(PassKind::Decode).is_none() {
+        needed.push("encoders");
+    }
     needed.sort_unstable();
     needed.dedup();
     (!needed.is_empty()).then(|| needed.join(", "))

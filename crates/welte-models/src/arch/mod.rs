@@ -1,6 +1,7 @@
 //! The architectures, one file each, and their list.
 
 mod apertus;
+mod bert;
 mod cohere2;
 mod deepseek2;
 mod ernie4_5;
@@ -16,6 +17,7 @@ mod lfm2;
 mod llama;
 mod ministral3;
 mod mixtral;
+mod modernbert;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -54,7 +56,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 28] = [
+const ALL: [&Architecture; 34] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -71,6 +73,12 @@ const ALL: [&Architecture; 28] = [
     &olmo2::OLMO2,
     &smollm3::SMOLLM3,
     &gpt_oss::GPT_OSS,
+    &bert::BERT,
+    &bert::ROBERTA,
+    &bert::NOMIC_BERT,
+    &bert::JINA_V3,
+    &modernbert::MODERNBERT,
+    &gemma::EMBEDDING_GEMMA,
     &ministral3::MINISTRAL3,
     &cohere2::COHERE2,
     &starcoder2::STARCODER2,
