@@ -1,6 +1,8 @@
 //! Every flag. Flags that llama.cpp has too are named alike.
 
 use crate::constraint::ConstraintArgs;
+use crate::embed::EmbedArgs;
+use crate::rerank::RerankArgs;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -41,6 +43,10 @@ pub(crate) enum Command {
     Profile(ProfileArgs),
     /// Score a text
     Perplexity(PerplexityArgs),
+    /// Print the vectors of texts
+    Embed(EmbedArgs),
+    /// Order documents by their relevance for a query
+    Rerank(RerankArgs),
     /// Encode text as tokens
     Tokenize(TokenizeArgs),
     /// Store a model's weights in another format
@@ -520,6 +526,9 @@ pub(crate) struct ServeArgs {
     /// billing, times or ids (repeatable, or separated by commas)
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(crate) drop_changing: Vec<Changing>,
+    /// Score pairs of texts at /v1/rerank, in place of embeddings, with models whose files do not say that they are rerankers
+    #[arg(long, visible_alias = "rerank")]
+    pub(crate) reranking: bool,
     /// Seconds that an answer may take, waiting included (0: no limit)
     #[arg(long, default_value_t = 600, value_name = "S")]
     pub(crate) timeout: u64,

@@ -13,6 +13,8 @@ pub(crate) fn fetch(command: &mut Command) -> anyhow::Result<()> {
         Command::Profile(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Tune(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Perplexity(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Embed(args) => (&args.load.hf_repo, &mut args.load.model),
+        Command::Rerank(args) => (&args.load.hf_repo, &mut args.load.model),
         Command::Bench(args) => (&args.hf_repo, &mut args.model),
         Command::Tokenize(args) => (&args.hf_repo, &mut args.model),
         _ => return Ok(()),

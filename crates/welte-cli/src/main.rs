@@ -6,6 +6,7 @@ mod catalog;
 mod chat;
 mod constraint;
 mod doctor;
+mod embed;
 mod figures;
 mod floor;
 mod hub;
@@ -16,10 +17,12 @@ mod perplexity;
 mod profile;
 mod quantize;
 mod remedy;
+mod rerank;
 mod run;
 mod serve;
 mod source;
 mod synth;
+mod texts;
 mod tokenize;
 mod tune;
 mod wrap;
@@ -57,6 +60,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => bench::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Perplexity(args) => perplexity::run(&args),
+        Command::Embed(args) => embed::run(&args),
+        Command::Rerank(args) => rerank::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Quantize(args) => quantize::run(&args),
         Command::Synth(args) => synth::run(&args),

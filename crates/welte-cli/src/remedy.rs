@@ -38,6 +38,8 @@ fn remedy(error: &Error) -> Option<String> {
         }
         Error::EmptyStopString => "remove the empty --stop",
         Error::EmptyBreaker => "remove the empty --dry-sequence-breaker",
+        Error::NoText { .. } => "use `welte embed` or `welte rerank`",
+        Error::NoScores { .. } => "name a reranker; `welte embed` has vectors of any model",
         Error::ContextFull { prompt, .. } => {
             let enough = prompt.saturating_add(256).next_multiple_of(256);
             return Some(format!("shorten the prompt, or try -c {enough}"));

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let mut options = options(args)?;
     let mut load = args.place.options()?;
     load.slots = args.parallel;
-    load.embeddings = true;
+    (load.embeddings, load.scores) = (!args.reranking, args.reranking);
     load.cache_positions = args.cache_positions;
     load.checkpoints = args.checkpoints;
     load.prefix_store = args.prefix.prefix_cache.is_some();

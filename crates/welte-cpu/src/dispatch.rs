@@ -5,12 +5,14 @@ use crate::ops::attention::Attention;
 use crate::ops::basic::{
     self, Act, ActMul, Add, Bias, Embed, Gate, LayerNorm, Norm, PositionScale, Scale,
 };
+use crate::ops::encode_attention::EncodeAttention;
 use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route};
 use crate::ops::gated_delta::GatedDelta;
 use crate::ops::heads::HeadsMatmul;
 use crate::ops::mamba2::Mamba2;
 use crate::ops::matmul::{Matmul, Prepare};
 use crate::ops::output_rows::{Pool, SelectRows};
+use crate::ops::positions::AddPosition;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::Sample;
 use crate::ops::short_conv::ShortConv;
@@ -54,6 +56,8 @@ pub(crate) enum Phase {
     Attention(Attention),
     /// Merges the partial results of the attention phase before it, if that was split.
     Merge(Attention),
+    EncodeAttention(EncodeAttention),
+    AddPosition(AddPosition),
     ShortConv(ShortConv),
     GatedDelta(GatedDelta),
     Mamba2(Mamba2),
@@ -122,6 +126,7 @@ impl Phase {
                 Some(_) => p.kv_heads.min(MERGE_CHUNKS),
                 None => 0,
             },
+            Phase::EncodeAttention(p) => p.items(rows),
             Phase::ShortConv(p) => p.chunks(),
             Phase::HeadsMatmul(p) => p.chunks(rows),
             Phase::GatedDelta(p) => p.chunks(),
@@ -155,6 +160,8 @@ impl Phase {
                 Phase::Bias(p) => some.for_each(|row| p.run(row)),
                 Phase::Rope(p) => some.for_each(|row| p.run(row)),
                 Phase::KvAppend(p) => some.for_each(|row| p.run(state, row)),
+                Phase::EncodeAttention(p) => p.item(state, rows, chunk, scratch),
+                Phase::AddPosition(p) => some.for_each(|row| p.run(state, row)),
                 Phase::ShortConv(p) => p.run(state, rows, chunk),
                 Phase::GatedDelta(p) => p.run(state, rows, chunk),
                 Phase::Mamba2(p) => p.run(state, rows, chunk),

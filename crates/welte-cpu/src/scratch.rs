@@ -6,7 +6,7 @@ use crate::memory::{Block, round_up};
 use crate::ops::experts::Groups;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
 use crate::ops::sample::{self, Samplers};
-use crate::ops::{MANY_ROWS, attention, attention_prompt, matmul_prompt};
+use crate::ops::{MANY_ROWS, attention, attention_prompt, encode_attention, matmul_prompt};
 use welte_device::{ChainStart, Checks, Error};
 use welte_table::{BufferId, Class, Command, Op, PassKind, Program, Row, WeightId, params};
 
@@ -26,7 +26,7 @@ pub(crate) fn first_list(program: &Program, buffer: BufferId) -> usize {
     entries * program.slots as usize
 }
 
-/// The most slots of a chain: verified programs begin with the decode pass.
+/// The most slots of a chain: verified programs begin with the decode pass, if they have one.
 pub(crate) fn chain_slots(program: &Program) -> usize {
     let rows = program.passes.first().map_or(1, |decode| decode.rows);
     program.slots.min(rows) as usize
@@ -184,6 +184,11 @@ impl Sizes {
                 }
                 let rope = rope_of(command).filter(|kind| !ropes.contains(kind));
                 ropes.extend(rope);
+                if command.op == Op::EncodeAttention {
+                    let dim = params::EncodeAttention::of(&command.params).head_dim as usize;
+                    let scratch = encode_attention::scratch_floats(dim) * 4;
+                    sizes.per_thread = sizes.per_thread.max(scratch);
+                }
                 if command.op == Op::Attention {
                     let p = params::Attention::of(&command.params);
                     let (heads, dim) = (p.heads as usize, p.head_dim as usize);

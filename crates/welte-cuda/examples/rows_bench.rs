@@ -11,7 +11,7 @@ use welte_device::{ChainStart, Context, Control, DeviceOptions, Replay, ReplayTo
 use welte_formats::synthetic::Synthetic;
 use welte_table::Row;
 
-const COUNTS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+const COUNTS: [u32; 12] = [1, 2, 3, 4, 5, 6, 8, 16, 32, 64, 128, 256];
 /// The most rows of a step whose logits are fetched.
 const FETCHED: u32 = 32;
 /// Steps of a trial, and trials.

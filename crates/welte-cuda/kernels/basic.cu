@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(256) act(const __grid_constant__ Ba
         } else if (a.act == 5) {
             y[i] = v > 0.0f ? a.a * v * v + a.c * v : a.b * (expm1f(fminf(v, a.d)) - v) + a.c * v;
         } else {
-            y[i] = activate(a.act, v);
+            y[i] = a.act == 6 ? tanhf(v) : activate(a.act, v);
         }
     });
 }

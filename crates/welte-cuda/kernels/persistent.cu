@@ -7,7 +7,7 @@
 #include "persistent/block.cuh"
 #include "sample.cuh"
 #include "persistent/embed.cuh"
-#include "persistent/product.cuh"
+#include "persistent/tensor.cuh"
 #include "persistent/attend.cuh"
 #include "persistent/choose.cuh"
 
@@ -33,7 +33,7 @@ struct ChainArgs {
 
 // The code that replays a variant.
 #define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, stalled)
-#define REPLAY_PRODUCT(V) product<V>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, stalled)
+#define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, stalled)
 #define REPLAY_LOGITS(V) best = REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attention<V>(w, s, a.caches[V::cache], a.exchange, in, turn, position, stalled)
 #define FILL_ROPE(V, rope) fill_angles<V>(s->angles, a.freqs[rope], position)

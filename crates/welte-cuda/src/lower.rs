@@ -8,6 +8,13 @@ use crate::{Error, GpuInfo, ops};
 use std::sync::Arc;
 use welte_table::{BufferRef, Format, NO_WEIGHT, Pass, PassKind, Program, WeightId};
 
+/// The features that a program needs and this device lacks, as text; `None` if it lacks nothing.
+pub(crate) fn missing(program: &Program) -> Option<String> {
+    // A context samples from its first pass.
+    let decodes = program.pass(PassKind::Decode).is_some();
+    (!decodes).then(|| "encoders".to_string())
+}
+
 /// Device addresses of a context's memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {

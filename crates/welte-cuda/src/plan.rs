@@ -3,7 +3,7 @@
 use crate::ops::Role;
 use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::Sizes;
-use crate::{Error, GpuInfo, load};
+use crate::{Error, GpuInfo, load, lower};
 use std::sync::Arc;
 use welte_device::{DeviceOptions, Replay, Replaying};
 use welte_table::{MemoryPlan, Program, verify};
@@ -55,6 +55,9 @@ impl Planned {
         options: &DeviceOptions,
     ) -> Result<Planned, Error> {
         verify(&program).map_err(Error::Program)?;
+        if let Some(what) = lower::missing(&program) {
+            return Err(Error::Program(format!("no kernel for {what}")));
+        }
         let inputs = Inputs {
             program: &program,
             gpu,

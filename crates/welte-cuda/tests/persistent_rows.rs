@@ -99,6 +99,8 @@ fn logits_of_all_rows_agree_with_the_reference() {
                 tied: i % 4 != 3,
                 window: if i % 3 == 2 { 100 } else { 0 },
                 softcap: if i == 5 { 20.0 } else { 0.0 },
+                // Long rows have several chunks in BF16.
+                hidden: if format == Format::BF16 { 10_760 } else { 768 },
                 act: [0, 1, 2][i % 3],
                 bias: i % 3 == 0,
                 ..config(200 + i as u64)
@@ -149,6 +151,8 @@ fn rows_have_the_bits_of_a_chain(replay: Replay) {
     let cases = [
         (Format::Q4_0, 512, 10_752),
         (Format::Q6_K, 768, 4096),
+        (Format::BF16, 320, 10_760),
+        (Format::BF16, 256, 5000),
         (Format::BF16, 256, 2560),
         (Format::Q4_0, 256, 768),
         (Format::Q4_0, 1024, 2560),

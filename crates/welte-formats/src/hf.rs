@@ -6,6 +6,7 @@ mod mlx;
 mod mxfp4;
 mod nvfp4;
 mod packed;
+mod sentence;
 
 use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, TextFiles, Value, mapped};
@@ -83,9 +84,10 @@ struct Files {
 impl Directory {
     /// Opens a directory with `config.json` and either `model.safetensors` or its index and all shards.
     pub fn open(path: &Path) -> Result<Directory, Error> {
-        let metadata = config(path)?;
+        let mut metadata = config(path)?;
         refuse_methods(&path.join(CONFIG), &metadata)?;
-        let files = Files::open(path)?;
+        let mut files = Files::open(path)?;
+        sentence::add(path, &mut metadata, &mut files)?;
         let mut directory = Directory {
             path: path.to_path_buf(),
             origin: path.display().to_string(),
@@ -146,6 +148,10 @@ impl Directory {
             }
             _ => {}
         }
+        // Old exporters of BERT store the numbers from 0 on.
+        if tensor.name.ends_with("embeddings.position_ids") {
+            return Ok(Vec::new());
+        }
         let format = files.float(tensor)?;
         let (n, k) = tensor.matrix().map_err(|p| files.wrong(tensor, p))?;
         let name = tensor.name.clone();
@@ -194,8 +200,14 @@ impl Files {
 
     /// Adds a safetensors file.
     fn add(&mut self, path: PathBuf) -> Result<(), Error> {
+        self.add_as(path, "")
+    }
+
+    /// Adds a safetensors file whose tensors get names that begin with `prefix`.
+    fn add_as(&mut self, path: PathBuf, prefix: &str) -> Result<(), Error> {
         let map = mapped::map(&path)?;
-        for tensor in header(&path, &map, self.maps.len())? {
+        for mut tensor in header(&path, &map, self.maps.len())? {
+            tensor.name.insert_str(0, prefix);
             let (name, number) = (tensor.name.clone(), self.stored.len());
             if self.by_name.insert(name, number).is_some() {
                 return Err(Error::malformed(

@@ -2,8 +2,9 @@
 
 use crate::arch::{Architecture, unsupported};
 use crate::emit::{Emitter, LatentBuffers, LayerCache, PerLayerSet, Places, Set};
+use crate::encoder;
 use crate::weights::{Weights, collect};
-use crate::{Error, LayerKind, LayerShape, ModelSpec, NormKind};
+use crate::{Error, LayerKind, LayerShape, ModelSpec, NormKind, Pooling};
 use welte_formats::Checkpoint;
 use welte_table::{
     BufferId, BufferRef, BufferSpec, CacheKind, CacheSpec, Class, Format, PassKind, Program, cost,
@@ -32,6 +33,12 @@ pub struct CompileOptions {
     pub prompt_outputs: u32,
     /// The most rows of an embed step; 0 for no embed pass.
     pub embed_rows: u32,
+    /// The rows of a text that make its vector.
+    pub pooling: Pooling,
+    /// The embed pass yields the logits of these two tokens, or the scores of the checkpoint's classifier.
+    pub score_tokens: Option<[u32; 2]>,
+    /// The pass of an encoder yields the scores of its classifier.
+    pub scores: bool,
 }
 
 impl Default for CompileOptions {
@@ -47,6 +54,9 @@ impl Default for CompileOptions {
             prompt_rows: 512,
             prompt_outputs: 1,
             embed_rows: 0,
+            pooling: Pooling::Last,
+            score_tokens: None,
+            scores: false,
         }
     }
 }
@@ -62,7 +72,10 @@ pub fn compile(
         .ok_or_else(|| unsupported(checkpoint, &spec.architecture))?;
     check(spec, options)?;
     let names = arch.names(checkpoint.dialect());
-    let (weights, list) = collect(spec, checkpoint, names, options.context)?;
+    if spec.encoder.is_some() {
+        return encoder::compile(spec, checkpoint, names, options);
+    }
+    let (weights, list) = collect(spec, checkpoint, names, options)?;
     let mut buffers = Buffers::default();
     let outputs = options.prompt_outputs.clamp(1, options.prompt_rows);
     let shared_rows = options.prompt_rows.max(options.embed_rows);
@@ -84,7 +97,13 @@ pub fn compile(
         caches: &layer_caches,
         logits,
         chosen,
+        pooling: options.pooling,
+        scores: weights.scores.map(|_| {
+            let bytes = 8 * u64::from(outputs.max(options.embed_rows));
+            buffers.add("prompt.scores", Class::ScratchPrompt, bytes)
+        }),
         context: options.context,
+        results: &[],
     };
     let emit = |kind, set, rows, outputs| {
         Emitter::new(spec, &weights, &list, set, &places).pass(kind, rows, outputs)
@@ -130,6 +149,9 @@ fn check(spec: &ModelSpec, options: &CompileOptions) -> Result<(), Error> {
     bounded("prompt_rows", options.prompt_rows, 1, 1 << 16)?;
     bounded("prompt_outputs", options.prompt_outputs, 1, 4096)?;
     bounded("embed_rows", options.embed_rows, 0, 1 << 16)?;
+    for token in options.score_tokens.into_iter().flatten() {
+        bounded("score_tokens", token, 0, spec.vocab - 1)?;
+    }
     let problem = match options.kv_format {
         Format::F16 => None,
         Format::Q8_0 => {
@@ -245,17 +267,15 @@ fn caches(
             continue;
         };
         let mut add = |name: &str, floats: u32| -> Result<BufferRef, Error> {
-            match floats {
-                0 => Ok(BufferRef::NONE),
-                floats => {
-                    let layers = count;
-                    let kind = CacheKind::Recurrent { layers, floats };
-                    let cache = recurrent_cache(name, kind, options, buffers)?;
-                    let buffer = cache.buffer;
-                    caches.push(cache);
-                    Ok(BufferRef { buffer, offset: 0 })
-                }
+            if floats == 0 {
+                return Ok(BufferRef::NONE);
             }
+            let layers = count;
+            let kind = CacheKind::Recurrent { layers, floats };
+            let cache = recurrent_cache(name, kind, options, buffers)?;
+            let buffer = cache.buffer;
+            caches.push(cache);
+            Ok(BufferRef { buffer, offset: 0 })
         };
         let (buffer, state) = (add("convolution", convolution)?, add("state", state)?);
         for (number, layer) in (0..).zip(layers) {
@@ -293,10 +313,14 @@ fn recurrent_cache(
 }
 
 #[derive(Default)]
-struct Buffers(Vec<BufferSpec>);
+pub(crate) struct Buffers(Vec<BufferSpec>);
 
 impl Buffers {
-    fn add(&mut self, name: &str, class: Class, bytes: u64) -> BufferRef {
+    pub(crate) fn into_list(self) -> Vec<BufferSpec> {
+        self.0
+    }
+
+    pub(crate) fn add(&mut self, name: &str, class: Class, bytes: u64) -> BufferRef {
         self.0.push(BufferSpec {
             name: name.into(),
             class,
@@ -309,7 +333,7 @@ impl Buffers {
     }
 
     /// A scratch set: each intermediate once, reused by all layers.
-    fn set(
+    pub(crate) fn set(
         &mut self,
         name: &str,
         class: Class,

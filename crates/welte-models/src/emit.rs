@@ -2,6 +2,7 @@
 
 mod conv;
 mod delta;
+mod encoder;
 mod gemma4;
 mod latent;
 mod mamba;
@@ -9,7 +10,9 @@ mod mamba;
 use crate::weights::{
     ExpertWeights, Layer, NormWeights, Piece, RopeConstants, SharedWeights, Weights,
 };
-use crate::{Experts, LayerRope, LayerShape, ModelSpec, NormKind, QkNorm, Rope, SharedExpert};
+use crate::{
+    Experts, LayerRope, LayerShape, ModelSpec, NormKind, Pooling, QkNorm, Rope, SharedExpert,
+};
 pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
     BufferRef, Command, Format, NO_WEIGHT, Op, Params, Pass, PassKind, WeightId, WeightSpec,
@@ -73,6 +76,12 @@ pub(crate) struct Places<'a> {
     pub(crate) logits: BufferRef,
     /// Hidden states of the output rows of a prompt or embed pass.
     pub(crate) chosen: BufferRef,
+    /// The rows that an embed pass pools.
+    pub(crate) pooling: Pooling,
+    /// What an embed pass yields in place of hidden states.
+    pub(crate) scores: Option<BufferRef>,
+    /// The results of an encoder's matrices after pooling.
+    pub(crate) results: &'a [BufferRef],
     /// The most positions per sequence.
     pub(crate) context: u32,
 }
@@ -163,6 +172,9 @@ impl<'a> Emitter<'a> {
             &[self.places.tokens, self.set.x],
             embed.words(),
         );
+        if spec.encoder.is_some() {
+            self.embeddings();
+        }
         self.per_layer_inputs();
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
@@ -201,12 +213,15 @@ impl<'a> Emitter<'a> {
                     x_stride: dim,
                     y_stride: vocab,
                 };
-                let matrices = [weights.head, weights.final_norm.weight];
+                let norm = weights.final_norm.map_or(NO_WEIGHT, |norm| norm.weight);
+                let matrices = [weights.head, norm];
                 let buffers = [x, logits];
                 self.push("head", Op::NormMatmul, &matrices, &buffers, head.words());
             }
             NormKind::Layer { .. } => {
-                self.norm("final norm", weights.final_norm, x, x);
+                if let Some(norm) = weights.final_norm {
+                    self.norm("final norm", norm, x, x);
+                }
                 let head = p::Matmul {
                     n: vocab,
                     k: dim,
@@ -230,30 +245,39 @@ impl<'a> Emitter<'a> {
         (vocab, logits)
     }
 
-    /// The normed hidden state of each chosen row, scaled to length 1.
+    /// The pooled hidden states of each chosen row's sequence, or its two scores.
     fn pooled(&mut self) -> (u32, BufferRef) {
         let (dim, x, chosen) = (self.spec.dim, self.set.x, self.places.chosen);
-        self.norm("final norm", self.weights.final_norm, x, x);
+        if let Some(norm) = self.weights.final_norm {
+            self.norm("final norm", norm, x, x);
+        }
         let pool = p::Pool {
             n: dim,
-            kind: 0,
-            normalise: 1,
+            kind: self.places.pooling.word(),
+            normalise: 0,
             x_stride: dim,
             y_stride: dim,
         };
         self.push("pooled", Op::Pool, &[], &[x, chosen], pool.words());
-        (dim, chosen)
+        let (Some(matrix), Some(scores)) = (self.weights.scores, self.places.scores) else {
+            return self.dense_steps(chosen);
+        };
+        let matmul = p::Matmul {
+            n: 2,
+            k: dim,
+            x_stride: dim,
+            y_stride: 2,
+        };
+        let buffers = [chosen, scores];
+        self.push("scores", Op::Matmul, &[matrix], &buffers, matmul.words());
+        (2, scores)
     }
 
     /// x += output(attention(rope(qkv(norm(x)))))
     fn attention(&mut self, index: usize, layer: &Layer) {
         let (spec, set) = (self.spec, self.set);
-        let LayerShape {
-            kv_heads, head_dim, ..
-        } = spec.shape(index);
-        let heads = spec.heads;
+        let (heads, head_dim) = (spec.heads, spec.shape(index).head_dim);
         let q = heads * head_dim;
-        let own = spec.kv_source(index) == index;
         let stride = spec.attention_width(index);
         self.projections(
             "qkv",
@@ -263,6 +287,24 @@ impl<'a> Emitter<'a> {
             set.qkv,
             stride,
         );
+        match spec.encoder {
+            Some(_) => self.encode_attention(index, layer),
+            None => self.cached_attention(index, layer),
+        }
+        let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
+        self.add_to_stream("attention output", out, set.attn, q);
+    }
+
+    /// Stores keys and values, and attends to those of the sequence.
+    fn cached_attention(&mut self, index: usize, layer: &Layer) {
+        let (spec, set) = (self.spec, self.set);
+        let LayerShape {
+            kv_heads, head_dim, ..
+        } = spec.shape(index);
+        let heads = spec.heads;
+        let q = heads * head_dim;
+        let own = spec.kv_source(index) == index;
+        let stride = spec.attention_width(index);
         let cache = self.places.caches[index];
         match own {
             true => {
@@ -301,8 +343,6 @@ impl<'a> Emitter<'a> {
             let buffers = [at(set.qkv, q + 2 * kv_heads * head_dim), set.attn];
             self.push("attention gate", Op::Gate, &[], &buffers, gate.words());
         }
-        let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
-        self.add_to_stream("attention output", out, set.attn, q);
     }
 
     /// Queries grow with their position. Up to the original context the factor is 1.
@@ -479,7 +519,9 @@ impl<'a> Emitter<'a> {
         k: u32,
     ) {
         let (dim, x, scale) = (self.spec.dim, self.set.x, self.spec.residual_scale);
+        let sums = self.encoder().is_some_and(|e| e.norms_sums);
         let place = self.set.norm.filter(|_| norm.is_some() || scale != 1.0);
+        let place = place.filter(|_| !sums);
         let Some(place) = place else {
             let params = p::MatmulAdd {
                 n: dim,
@@ -489,6 +531,9 @@ impl<'a> Emitter<'a> {
             };
             self.push(what, Op::MatmulAdd, &[weight], &[y, x], params.words());
             self.biases(&format!("{what} bias"), bias, x, dim);
+            if let Some(norm) = norm.filter(|_| sums) {
+                self.norm(&format!("{what} norm"), norm, x, x);
+            }
             return;
         };
         let params = p::Matmul {

@@ -6,19 +6,23 @@
 mod arch;
 mod compile;
 mod emit;
+mod encoder;
 mod error;
 mod keys;
 mod names;
 mod rope;
 mod spec;
 mod survey;
+mod vectors;
 mod weights;
 
 pub use arch::supported;
 pub use compile::{CompileOptions, compile};
+pub use encoder::{Dense, Encoder, Positions};
 pub use error::Error;
 pub use spec::{
     Act, Biases, Delta, Experts, Groups, Latent, LayerKind, LayerRope, LayerShape, Mamba,
     ModelSpec, NormKind, PositionScale, QkNorm, Rope, Scaling, Scoring, SharedExpert, spec,
 };
 pub use survey::{Nearest, Pattern, Survey, survey};
+pub use vectors::{Pooling, VectorSettings, vector_settings};

@@ -221,6 +221,9 @@ pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
 /// Prefixes of the language model's tensors in multimodal checkpoints, in place of `model.`.
 const LANGUAGE_MODEL: [&str; 2] = ["language_model.model.", "model.language_model."];
 
+/// Prefixes of an encoder's tensors in checkpoints with a classifier.
+const ENCODER: [&str; 3] = ["bert.", "roberta.", "model."];
+
 /// The name of a tensor in this checkpoint.
 pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
     let known = |name: &String| checkpoint.tensor(name).is_some();
@@ -231,6 +234,12 @@ pub(crate) fn resolve(checkpoint: &dyn Checkpoint, name: &str) -> String {
     Some(name.to_string())
         .filter(known)
         .or_else(|| LANGUAGE_MODEL.map(other).into_iter().find(known))
+        // A checkpoint without a head may have no prefix.
+        .or_else(|| name.strip_prefix("model.").map(String::from).filter(known))
+        .or_else(|| {
+            let within = |model: &str| format!("{model}{name}");
+            ENCODER.map(within).into_iter().find(known)
+        })
         .unwrap_or_else(|| name.to_string())
 }
 

@@ -1,6 +1,7 @@
 //! `ModelSpec`: a model as pure data.
 
 use crate::arch::{Architecture, unsupported};
+use crate::encoder::Encoder;
 use crate::keys::Keys;
 use crate::names::{bias, resolve, weight};
 use crate::{Error, rope};
@@ -22,6 +23,8 @@ pub enum Act {
     Relu2,
     /// xIELU, without a gate only. Its constants are weights of each layer.
     Xielu,
+    /// The hyperbolic tangent, without a gate only.
+    Tanh,
 }
 
 impl Act {
@@ -38,6 +41,7 @@ impl Act {
             Act::Clamped => "clamped SiLU",
             Act::Relu2 => "squared ReLU",
             Act::Xielu => "xIELU",
+            Act::Tanh => "tanh",
         }
     }
 }
@@ -334,6 +338,8 @@ impl Delta {
 #[allow(missing_docs)] // The fields are the usual names of the matrices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Biases {
+    /// Of one matrix for Q, K and V.
+    pub qkv: bool,
     pub q: bool,
     pub k: bool,
     pub v: bool,
@@ -448,6 +454,8 @@ pub struct ModelSpec {
     pub logit_scale: f32,
     /// Soft cap of the logits; 0 is none.
     pub logit_softcap: f32,
+    /// What an encoder has; `None` for decoders.
+    pub encoder: Option<Encoder>,
 }
 
 // Real models stay far below these bounds. Values within them never overflow 64 bits or exhaust memory.
@@ -599,6 +607,7 @@ pub(crate) fn read(
         post_norm: false,
         norm_add: 0.0,
         biases: Biases {
+            qkv: has(bias(names.qkv, 0)),
             q: has(bias(names.q, 0)),
             k: has(bias(names.k, 0)),
             v: has(bias(names.v, 0)),
@@ -619,6 +628,7 @@ pub(crate) fn read(
         attention_softcap: 0.0,
         logit_scale: 1.0,
         logit_softcap: 0.0,
+        encoder: None,
     };
     spec.expert_layers = vec![spec.experts.is_some(); layers as usize];
     (arch.finish)(&mut spec, &keys)?;

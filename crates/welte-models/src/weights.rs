@@ -7,16 +7,18 @@ mod mamba;
 
 pub(crate) use gemma4::{Beside, PerLayerLayer, PerLayerWeights, scalar_name};
 
+use crate::encoder::{self, EncoderWeights};
 use crate::keys::Keys;
 use crate::names::{self, Names, bias, weight};
 use crate::{
-    Error, Experts, LayerKind, ModelSpec, NormKind, QkNorm, Rope, Scaling, SharedExpert, rope,
+    CompileOptions, Error, Experts, LayerKind, ModelSpec, NormKind, QkNorm, Rope, Scaling,
+    SharedExpert, rope,
 };
 pub(crate) use delta::DeltaWeights;
 pub(crate) use latent::LatentWeights;
 pub(crate) use mamba::MambaWeights;
 use std::collections::HashSet;
-use welte_formats::checkpoint::{Checkpoint, TensorInfo};
+use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
 use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
 
 /// A weight that yields `n` neighbouring outputs, beginning at output `at`.
@@ -142,30 +144,39 @@ pub(crate) struct Weights {
     pub(crate) local_rope_constants: RopeConstants,
     pub(crate) per_layer: Option<PerLayerWeights>,
     pub(crate) layers: Vec<Layer>,
-    pub(crate) final_norm: NormWeights,
+    /// Encoders may have none.
+    pub(crate) final_norm: Option<NormWeights>,
     pub(crate) head: WeightId,
+    /// The two rows that score a pair of texts, in programs that do.
+    pub(crate) scores: Option<WeightId>,
+    /// Empty for decoders.
+    pub(crate) encoder: EncoderWeights,
     pub(crate) head_bias: Vec<Piece>,
 }
 
-struct Collector<'a> {
-    checkpoint: &'a dyn Checkpoint,
+/// The matrix that llama.cpp's converter puts into rerankers.
+const CLASSIFIER: &str = "cls.output";
+
+pub(crate) struct Collector<'a> {
+    pub(crate) checkpoint: &'a dyn Checkpoint,
     list: Vec<WeightSpec>,
     used: HashSet<String>,
 }
 
-/// Collects a model's weights for this context length.
+/// Collects a model's weights.
 pub(crate) fn collect(
     spec: &ModelSpec,
     checkpoint: &dyn Checkpoint,
     names: &Names,
-    context: u32,
+    options: &CompileOptions,
 ) -> Result<(Weights, Vec<WeightSpec>), Error> {
+    let context = options.context;
     let mut c = Collector {
         checkpoint,
         list: Vec::new(),
         used: HashSet::new(),
     };
-    let usage = if spec.tied {
+    let usage = if spec.tied && spec.encoder.is_none() {
         Usage::Both
     } else {
         Usage::Lookup
@@ -187,7 +198,14 @@ pub(crate) fn collect(
     for i in 0..spec.layers {
         layers.push(layer(&mut c, spec, names, i)?);
     }
-    let final_norm = c.norm("final norm", names.final_norm, 0, spec)?;
+    let final_norm = match &spec.encoder {
+        Some(encoder) if !encoder.final_norm => None,
+        _ => Some(c.norm("final norm", names.final_norm, 0, spec)?),
+    };
+    let encoder = match &spec.encoder {
+        Some(encoder) => encoder::collect_own(&mut c, spec, encoder, options)?,
+        None => EncoderWeights::default(),
+    };
     let head = match spec.tied {
         true => embed,
         false => c.matrix(
@@ -197,6 +215,10 @@ pub(crate) fn collect(
             spec.vocab,
             spec.dim,
         )?,
+    };
+    let scores = match options.score_tokens {
+        Some(tokens) => Some(c.scores(spec, names, tokens)?),
+        None => None,
     };
     let head_bias = [(spec.biases.head, bias(names.head, 0), spec.vocab)];
     let head_bias = c.biases("head bias", &head_bias)?;
@@ -210,7 +232,9 @@ pub(crate) fn collect(
             layers,
             final_norm,
             head,
+            scores,
             head_bias,
+            encoder,
         },
         c.list,
     ))
@@ -263,20 +287,22 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         _ => vec![(w(names.gate), ffn), (w(names.up), ffn)],
     };
     let (pre, post) = (spec.pre_norm, spec.post_norm);
+    let normed = i == 0 && spec.encoder.as_ref().is_some_and(|e| e.first_is_normed);
+    let qkv_bias = match b.qkv {
+        true => one(true, names.qkv, q + 2 * kv).to_vec(),
+        false => vec![
+            (b.q, bias(names.q, i), q),
+            (b.k, bias(names.k, i), kv),
+            (b.v, bias(names.v, i), kv),
+        ],
+    };
     let mixed = spec.expert_layers.get(i as usize).copied();
     let experts = spec.experts.filter(|_| mixed.unwrap_or(false));
     let plain = experts.is_none_or(|e| e.beside);
     Ok(Layer {
-        attn_norm: norm(c, pre, "attention norm", names.attn_norm)?,
+        attn_norm: norm(c, pre && !normed, "attention norm", names.attn_norm)?,
         qkv: c.joined_rows(&label("qkv"), &qkv, dim)?,
-        qkv_bias: c.biases(
-            &label("qkv bias"),
-            &[
-                (b.q, bias(names.q, i), q),
-                (b.k, bias(names.k, i), kv),
-                (b.v, bias(names.v, i), kv),
-            ],
-        )?,
+        qkv_bias: c.biases(&label("qkv bias"), &qkv_bias)?,
         q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
         k_norm: head_norm(c, qk && own_kv, "key norm", names.k_norm, k_width)?,
         o: c.matrix(
@@ -392,7 +418,11 @@ impl Collector<'_> {
         (self.list.len() - 1) as WeightId
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(crate) fn is_gguf(&self) -> bool {
+        self.checkpoint.dialect() == Dialect::Gguf
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
         let name = names::resolve(self.checkpoint, name);
         self.checkpoint.tensor(&name).is_some()
     }
@@ -417,7 +447,7 @@ impl Collector<'_> {
     }
 
     /// A norm of the stream.
-    fn norm(
+    pub(crate) fn norm(
         &mut self,
         label: &str,
         template: &str,
@@ -470,7 +500,7 @@ impl Collector<'_> {
         Ok(info.clone())
     }
 
-    fn matrix(
+    pub(crate) fn matrix(
         &mut self,
         label: &str,
         usage: Usage,
@@ -676,8 +706,65 @@ impl Collector<'_> {
         }))
     }
 
+    /// The first `used` of `rows` rows of a table, as one vector.
+    pub(crate) fn flat(
+        &mut self,
+        label: &str,
+        name: &str,
+        rows: u32,
+        used: u32,
+        k: u32,
+    ) -> Result<WeightId, Error> {
+        let part = Part {
+            tensor: self.tensor(name, rows, k)?.name,
+            first_row: 0,
+            rows: used.min(rows),
+        };
+        Ok(self.push(WeightSpec {
+            name: label.into(),
+            format: Format::F32,
+            n: 1,
+            k: used.min(rows) * k,
+            usage: Usage::Vector,
+            add: 0.0,
+            source: Source::Parts(vec![part]),
+        }))
+    }
+
+    /// The checkpoint's classifier of two rows, or two rows of the head.
+    fn scores(
+        &mut self,
+        spec: &ModelSpec,
+        names: &Names,
+        tokens: [u32; 2],
+    ) -> Result<WeightId, Error> {
+        let own = weight(CLASSIFIER, 0);
+        if self.has(&own) {
+            return self.matrix("scores", Usage::Matrix, &own, 2, spec.dim);
+        }
+        let head = match spec.tied {
+            true => names.embed,
+            false => names.head,
+        };
+        let info = self.tensor(&weight(head, 0), spec.vocab, spec.dim)?;
+        let part = |token| Part {
+            tensor: info.name.clone(),
+            first_row: token,
+            rows: 1,
+        };
+        Ok(self.push(WeightSpec {
+            name: "scores".into(),
+            format: info.format,
+            n: 2,
+            k: spec.dim,
+            usage: Usage::Matrix,
+            add: 0.0,
+            source: Source::Parts(tokens.map(part).to_vec()),
+        }))
+    }
+
     /// Concatenated vectors, with `add` added to each value.
-    fn vector(
+    pub(crate) fn vector(
         &mut self,
         label: &str,
         tensors: &[(String, u32)],
@@ -800,9 +887,13 @@ impl Collector<'_> {
                 spare.extend(unused.map(|name| names::resolve(self.checkpoint, &name)));
             }
         }
+        // Programs that score nothing do without it.
+        spare.push(weight(CLASSIFIER, 0));
         let is_part = Keys::new(self.checkpoint, "").is_part();
         for t in self.checkpoint.tensors() {
-            let known = self.used.contains(&t.name) || spare.contains(&t.name);
+            let known = self.used.contains(&t.name)
+                || spare.contains(&t.name)
+                || spec.encoder.is_some() && encoder::is_spare(&t.name);
             let constant = !spec.xielu.is_empty() && t.name.contains(".mlp.act_fn.");
             let other = is_part && names::is_of_other_modality(&t.name)
                 || names::is_of_draft_layer(&t.name, spec.layers, spec.draft_layers);

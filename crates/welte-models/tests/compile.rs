@@ -72,6 +72,7 @@ fn options() -> impl Strategy<Value = CompileOptions> {
                     prompt_rows: prompt,
                     prompt_outputs: outputs,
                     embed_rows: embed,
+                    ..CompileOptions::default()
                 }
             },
         )

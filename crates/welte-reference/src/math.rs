@@ -116,6 +116,7 @@ pub(crate) fn act(act: u32, x: f32, [a, b, c, d]: [f32; 4]) -> f32 {
         4 => x.max(0.0).powi(2),
         5 if x > 0.0 => a * x * x + c * x,
         5 => b * (x.min(d).exp_m1() - x) + c * x,
+        6 => x.tanh(),
         _ => gated(act, x, 1.0),
     }
 }

@@ -190,6 +190,27 @@ impl<'a> Execution<'a> {
                     .collect();
                 self.write(c, p.y_stride, row, &y);
             }
+            Op::EncodeAttention => {
+                let p = params::EncodeAttention::of(words);
+                let q = self.read(a, p.qkv_stride, row, p.heads * p.head_dim);
+                let heads = q.chunks(p.head_dim as usize).enumerate();
+                let y: Vec<f32> = heads
+                    .flat_map(|(head, q)| self.attend_run(&p, row, head, q))
+                    .collect();
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::AddPosition => {
+                let p = params::AddPosition::of(words);
+                let (k, position) = (p.k as usize, self.rows[row].position);
+                let mut x = self.read(a, p.x_stride, row, p.k);
+                let entries = [p.offset + position % p.period, position / p.period];
+                for (role, entry) in entries.into_iter().enumerate() {
+                    if let Some(table) = self.weight(role) {
+                        x = add(&x, &table[entry as usize * k..][..k]);
+                    }
+                }
+                self.write(a, p.x_stride, row, &x);
+            }
             Op::ShortConv => self.short_conv(row),
             Op::Gate => {
                 let p = params::Gate::of(words);
@@ -367,6 +388,48 @@ impl<'a> Execution<'a> {
         let mut y = vec![0.0; q.len()];
         for (position, weight) in (first..end).zip(weights) {
             let v = self.fetch(p.layer, 1, kv_head, row, position);
+            y.iter_mut()
+                .zip(v)
+                .for_each(|(y, v)| *y += weight / sum * v);
+        }
+        y
+    }
+
+    /// Softmax over the rows of the run that the row sees, then the weighted sum of their values.
+    fn attend_run(
+        &self,
+        p: &params::EncodeAttention,
+        row: usize,
+        head: usize,
+        q: &[f32],
+    ) -> Vec<f32> {
+        let (heads, kv_heads) = (p.heads as usize, p.kv_heads as usize);
+        let (dim, kv_head) = (p.head_dim as usize, head / (heads / kv_heads));
+        let slot = self.rows[row].slot;
+        let same = |other: &usize| self.rows[*other].slot == slot;
+        let first = (0..row).rev().take_while(same).last().unwrap_or(row);
+        let last = (row..self.rows.len()).take_while(same).last();
+        let last = last.unwrap_or(row);
+        let (first, last) = match p.window as usize {
+            0 => (first, last),
+            window => (
+                first.max(row.saturating_sub(window)),
+                last.min(row + window),
+            ),
+        };
+        let width = (p.heads + 2 * p.kv_heads) * p.head_dim;
+        let part = |other: usize, at: usize| {
+            let qkv = self.read(self.command.buffers[0], p.qkv_stride, other, width);
+            qkv[at * dim..(at + 1) * dim].to_vec()
+        };
+        let score = |other| dot(q, &part(other, heads + kv_head)) * p.scale;
+        let scores: Vec<f32> = (first..=last).map(score).collect();
+        let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weights: Vec<f32> = scores.iter().map(|s| (s - largest).exp()).collect();
+        let sum: f32 = weights.iter().sum();
+        let mut y = vec![0.0; dim];
+        for (other, weight) in (first..=last).zip(weights) {
+            let v = part(other, heads + kv_heads + kv_head);
             y.iter_mut()
                 .zip(v)
                 .for_each(|(y, v)| *y += weight / sum * v);

@@ -154,7 +154,9 @@ impl From<welte::Error> for Failure {
                     ..Failure::request(message)
                 };
             }
-            E::NoEmbeddings { .. } => StatusCode::BAD_REQUEST,
+            E::NoEmbeddings { .. } | E::NoScores { .. } | E::NoText { .. } => {
+                StatusCode::BAD_REQUEST
+            }
             E::EmptyStopString
             | E::EmptyBreaker
             | E::NoInfill { .. }

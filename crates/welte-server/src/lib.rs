@@ -25,6 +25,7 @@ mod ollama;
 mod openai;
 mod openapi;
 mod page;
+mod rerank;
 mod router;
 mod sampling;
 mod serve;

@@ -8,7 +8,7 @@ use crate::hub;
 use crate::models::Catalog;
 use crate::{
     ServerOptions, anthropic, doors, embeddings, engine, health, llama, ollama, openai, openapi,
-    page,
+    page, rerank,
 };
 use axum::Router;
 use axum::body::Bytes;
@@ -52,6 +52,8 @@ fn routes() -> Vec<Route> {
             get(openai::input_items),
         ),
         ("post", "/v1/embeddings", json(embeddings::openai)),
+        ("post", "/v1/rerank", json(rerank::rerank)),
+        ("post", "/rerank", json(rerank::rerank)),
         ("post", "/v1/messages", json(anthropic::messages)),
         (
             "post",

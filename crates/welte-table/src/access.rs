@@ -116,6 +116,16 @@ pub fn accesses(c: &Command) -> Vec<Access> {
                 rows(width, q.y_stride),
             ]
         }
+        Op::EncodeAttention => {
+            let q = p::EncodeAttention::of(words);
+            let y = heads(q.heads, q.head_dim);
+            let qkv = y.saturating_add(heads(q.kv_heads, q.head_dim).saturating_mul(2));
+            vec![rows(qkv, q.qkv_stride), rows(y, q.y_stride)]
+        }
+        Op::AddPosition => {
+            let q = p::AddPosition::of(words);
+            vec![rows(w(q.k), q.x_stride)]
+        }
         Op::ActMul => {
             let q = p::ActMul::of(words);
             vec![rows(2 * w(q.n), q.x_stride), rows(w(q.n), q.y_stride)]

@@ -32,6 +32,7 @@ pub fn of(c: &Command, weights: &[WeightSpec]) -> Cost {
         .filter_map(|id| weights.get(*id as usize))
         .map(|w| match c.op {
             Op::Embed => row_bytes(w.format, w.k),
+            Op::AddPosition => 4 * u64::from(p::AddPosition::of(&c.params).k),
             _ => chosen_share(c, stored_bytes(w)),
         })
         .fold(0, u64::saturating_add);
@@ -155,7 +156,8 @@ fn flops(c: &Command) -> u64 {
                 .saturating_mul(5)
         }
         Op::Pool => p::Pool::of(words).n.into(),
-        Op::KvAppend | Op::Attention | Op::SelectRows => 0,
+        Op::AddPosition => 2 * u64::from(p::AddPosition::of(words).k),
+        Op::KvAppend | Op::Attention | Op::EncodeAttention | Op::SelectRows => 0,
     }
 }
 

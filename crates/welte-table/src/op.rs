@@ -103,7 +103,7 @@ macro_rules! ops {
 // buffer reference's byte offset points into the first row. The number of rows comes from the step. A matrix has
 // `n` output rows of `k` elements. Optional weights may be `NO_WEIGHT`. Act: 0 SiLU, 1 GELU (tanh), 2 GELU (erf);
 // 3 is clamped: with gate at most 7 and up within 7 of 0, `gate * sigmoid(1.702 gate) * (up + 1)` in place of `act(gate) * up`.
-// `act` has no gate: it takes 0 to 2, 4: `relu(y)^2`, and 5, xIELU: `a y^2 + c y` if y > 0, else `b (e^min(y, d) - 1 - y) + c y`.
+// `act` has no gate: it takes 0 to 2, 4: `relu(y)^2`, and 5, xIELU: `a y^2 + c y` if y > 0, else `b (e^min(y, d) - 1 - y) + c y`; 6: tanh.
 ops! {
     /// `x[r] = scale * table[token[r]]`
     Embed "embed": weights ["table"] reads ["tokens"] writes ["x"] { n: u32, k: u32, scale: f32, x_stride: u32 }
@@ -132,6 +132,12 @@ ops! {
     /// `window` is not 0. `layer` counts within the cache. `sinks` (optional) adds one score per head to the softmax
     /// that has no value.
     Attention "attention": weights ["sinks"] reads ["q", "kv"] writes ["y"] { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
+    /// Attention without a cache: each row sees all rows of its run, or those at most `window` rows away if `window` is not
+    /// 0. A run is neighbouring rows of one slot. `qkv` rows hold q (heads), k (kv_heads), v (kv_heads) one after the other.
+    EncodeAttention "encode_attention": weights [] reads ["qkv"] writes ["y"] { heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, qkv_stride: u32, y_stride: u32 }
+    /// `x[r] += positions[offset + position % period] + types[position / period]`: tables of `k` values per entry, as vectors.
+    /// `types` is optional.
+    AddPosition "add_position": weights ["positions", "types"] reads [] writes ["x"] { k: u32, period: u32, offset: u32, x_stride: u32 }
     /// `y = act(gate) * up`, gate being the first `n` of the row of `x` and up the next `n`
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
     /// `y = act(y)`; `a` to `d` are the constants of xIELU, otherwise 0.
@@ -211,6 +217,8 @@ impl Op {
                 | Op::PositionScale
                 | Op::KvAppend
                 | Op::Attention
+                | Op::EncodeAttention
+                | Op::AddPosition
                 | Op::ShortConv
                 | Op::GatedDelta
                 | Op::Mamba2

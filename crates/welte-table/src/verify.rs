@@ -18,12 +18,9 @@ pub fn verify(program: &Program) -> Result<(), String> {
             "the tokens buffer must be of class tables and hold {most_rows} tokens"
         ));
     }
-    if program
-        .passes
-        .first()
-        .is_none_or(|p| p.kind != PassKind::Decode)
-    {
-        return Err("the first pass must be decode".into());
+    let kinds: Vec<PassKind> = program.passes.iter().map(|p| p.kind).collect();
+    if kinds.first() != Some(&PassKind::Decode) && kinds != [PassKind::Embed] {
+        return Err("the first pass must be decode, unless there is an embed pass only".into());
     }
     for kind in PassKind::ALL {
         let count = program.passes.iter().filter(|p| p.kind == kind).count();
@@ -218,9 +215,12 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     let used = c.op.weights().len();
     for (i, id) in c.weights.iter().enumerate() {
         let optional = match c.op {
-            Op::LayerNorm | Op::RopeAppend | Op::ExpertsActMul | Op::ExpertsAdd | Op::ShortConv => {
-                i > 0
-            }
+            Op::LayerNorm
+            | Op::AddPosition
+            | Op::RopeAppend
+            | Op::ExpertsActMul
+            | Op::ExpertsAdd
+            | Op::ShortConv => i > 0,
             Op::Attention | Op::Norm | Op::Route => true,
             _ => false,
         };
@@ -395,7 +395,7 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
         }
         Op::Act => {
             let q = p::Act::of(words);
-            ensure(matches!(q.act, 0..=2 | 4 | 5), || {
+            ensure(matches!(q.act, 0..=2 | 4..=6), || {
                 format!("activation {} needs a gate or is unknown", q.act)
             })?;
             let constants = [q.a, q.b, q.c, q.d];
@@ -489,6 +489,39 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(window == 0 || (1..=window).contains(&q.window), || {
                 format!("a window of {}, the cache keeps {window}", q.window)
             })
+        }
+        Op::EncodeAttention => {
+            let q = p::EncodeAttention::of(words);
+            ensure(q.kv_heads > 0 && q.heads.is_multiple_of(q.kv_heads), || {
+                format!("{} heads over {}", q.heads, q.kv_heads)
+            })?;
+            ensure(q.heads > 0 && q.head_dim > 0, || "no heads".into())?;
+            finite(&[q.scale])
+        }
+        Op::AddPosition => {
+            let q = p::AddPosition::of(words);
+            let entries = q.period.checked_add(q.offset);
+            let values = entries.and_then(|entries| entries.checked_mul(q.k));
+            vector(program, c, 0, values.ok_or("k is too large")?)?;
+            let types = match c.weights[1] {
+                NO_WEIGHT => 1,
+                _ => program.context.div_ceil(q.period.max(1)),
+            };
+            optional_vector(
+                program,
+                c,
+                1,
+                q.k.checked_mul(types).ok_or("k is too large")?,
+            )?;
+            ensure(
+                u64::from(program.context) <= u64::from(q.period) * u64::from(types),
+                || {
+                    format!(
+                        "a period of {}, the context is {}",
+                        q.period, program.context
+                    )
+                },
+            )
         }
         Op::Sample => {
             let n = p::Sample::of(words).n;

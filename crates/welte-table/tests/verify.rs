@@ -245,11 +245,18 @@ fn parameters_at_their_limits() {
         ("0 of 4 experts", |p| set(p, Op::ExpertsAdd, "used", 0)),
         ("renormalise is 2", |p| set(p, Op::Route, "renormalise", 2)),
         ("activation 3 needs a gate", |p| set(p, Op::Act, "act", 3)),
-        ("activation 6 needs a gate or is unknown", |p| {
-            set(p, Op::Act, "act", 6)
+        ("activation 7 needs a gate or is unknown", |p| {
+            set(p, Op::Act, "act", 7)
         }),
         ("its activation has no constants", |p| {
             set(p, Op::Act, "act", 1)
+        }),
+        ("2 heads over 0", |p| {
+            set(p, Op::EncodeAttention, "kv_heads", 0)
+        }),
+        ("the context is", |p| {
+            // One segment.
+            command(p, Op::AddPosition).weights[1] = NO_WEIGHT;
         }),
         ("transposed is 2", |p| {
             set(p, Op::HeadsMatmul, "transposed", 2)
@@ -326,6 +333,7 @@ fn parameters_at_their_limits() {
         (Op::Norm, "eps"),
         (Op::LayerNorm, "eps"),
         (Op::PositionScale, "beta"),
+        (Op::EncodeAttention, "scale"),
         (Op::Act, "a"),
         (Op::Act, "d"),
         (Op::NormMatmul, "eps"),
@@ -364,6 +372,9 @@ fn shapes_of_weights_are_those_of_the_command() {
         (Op::Embed, "k"),
         (Op::Norm, "dim"),
         (Op::LayerNorm, "dim"),
+        (Op::AddPosition, "k"),
+        (Op::AddPosition, "period"),
+        (Op::AddPosition, "offset"),
         (Op::Matmul, "n"),
         (Op::Matmul, "k"),
         (Op::Bias, "n"),
@@ -638,6 +649,10 @@ fn passes_take_and_yield_what_their_kind_says() {
         }),
         ("the first pass must be decode", |p| p.passes.swap(0, 1)),
         ("the first pass must be decode", |p| p.passes.clear()),
+        ("the first pass must be decode", |p| {
+            p.passes.truncate(2);
+            p.passes.remove(0);
+        }),
         ("2 prompt passes", |p| {
             let prompt = p.passes[1].clone();
             p.passes.push(prompt);
@@ -719,4 +734,11 @@ fn attention(p: &mut Program, format: Format, layers: u32, kv_heads: u32, head_d
         head_dim,
         window: 0,
     };
+}
+
+#[test]
+fn an_encoder_has_an_embed_pass_only() {
+    let mut program = every_op();
+    program.passes.retain(|pass| pass.kind == PassKind::Embed);
+    assert_eq!(verify(&program), Ok(()));
 }

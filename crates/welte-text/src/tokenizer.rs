@@ -197,6 +197,30 @@ impl Tokenizer {
         Ok(tokens.map(|token| token.id).collect())
     }
 
+    /// The tokens of two texts and those around them, and where the second text begins.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, usize), Error> {
+        let (mut tokens, suffix) = (self.encode(first, true, false)?, &self.parts.suffix);
+        // RoBERTa separates texts by two end tokens.
+        let doubled = suffix
+            .first()
+            .is_some_and(|id| self.token_text(*id) == "</s>");
+        tokens.extend(suffix.iter().filter(|_| doubled));
+        let at = tokens.len();
+        tokens.extend(self.encode(second, false, false)?);
+        tokens.extend(suffix);
+        Ok((tokens, at))
+    }
+
+    /// Cuts tokens that [`Tokenizer::encode`] put special tokens around. The ones at the end stay.
+    pub fn truncate(&self, tokens: &mut Vec<u32>, most: usize) {
+        if tokens.len() <= most {
+            return;
+        }
+        let suffix = &self.parts.suffix;
+        tokens.truncate(most.saturating_sub(suffix.len()));
+        tokens.extend(suffix.iter().take(most));
+    }
+
     /// True if answers come in channels ([`crate::Channels`]). Their marks are printed.
     pub fn has_channels(&self) -> bool {
         self.channels

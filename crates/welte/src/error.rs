@@ -35,9 +35,21 @@ pub enum Error {
     Deadline,
     /// The model gives no vectors of texts.
     #[error(
-        "{origin} gives no embeddings: it was loaded without them, or it does not take them from the last token"
+        "{origin} gives no embeddings: it was loaded without them, or it scores pairs of texts"
     )]
     NoEmbeddings {
+        /// Which model.
+        origin: String,
+    },
+    /// The model generates no text.
+    #[error("{origin} generates no text: it computes vectors of texts, or scores of pairs")]
+    NoText {
+        /// Which model.
+        origin: String,
+    },
+    /// The model gives no scores of pairs of texts.
+    #[error("{origin} gives no scores: it was loaded without them, or it is no reranker")]
+    NoScores {
         /// Which model.
         origin: String,
     },

@@ -30,6 +30,7 @@ mod error;
 mod generate;
 mod model;
 mod perplexity;
+mod rerank;
 mod session;
 mod stepper;
 mod text;
@@ -51,6 +52,7 @@ pub use error::Error;
 pub use generate::{GenerateOptions, Outcome, StopReason, Timings};
 pub use model::{DEFAULT_CONTEXT, Inspection, LoadOptions, Model, open};
 pub use perplexity::{Perplexity, perplexity};
+pub use rerank::{Pair, RERANK_INSTRUCTION, Score};
 pub use session::Session;
 pub use stepper::Stepper;
 pub use text::tokenizer;
@@ -58,5 +60,6 @@ pub use welte_device::{
     ChainStart, Context, DeviceId, DeviceInfo, DeviceOptions, DeviceReport, Logprobs, Profile,
     Progress, Replay, ReplayTools, Replaying, timeline,
 };
+pub use welte_models::{Pooling, VectorSettings};
 pub use welte_table::{Format, Sampling};
 pub use welte_text::{Channels, ChatTemplate, FINAL, Message, Said, Tokenizer};

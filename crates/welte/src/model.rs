@@ -4,14 +4,14 @@ use crate::cache::fingerprint;
 use crate::constraint::Grammars;
 use crate::devices::{KINDS, Kind, open_device};
 use crate::engine::Handle;
-use crate::{DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, text};
+use crate::{DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, rerank, text};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Replay};
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;
-use welte_models::{CompileOptions, ModelSpec, Survey};
+use welte_models::{CompileOptions, ModelSpec, Pooling, Survey, VectorSettings};
 use welte_table::{Format, MemoryPlan, PassKind, Program, Row, cost};
 use welte_text::{ChatTemplate, Message, Tokenizer};
 
@@ -43,8 +43,14 @@ pub struct LoadOptions {
     /// States that are kept of earlier sequences, so that requests with the same prefix go on from there. Only for models
     /// with recurrent state.
     pub checkpoints: u32,
-    /// Compute vectors of texts too, if the model takes them from the last token.
+    /// Compute vectors of texts too, unless the checkpoint says that the model only scores pairs of texts.
     pub embeddings: bool,
+    /// The rows of a text that make its vector; `None`: as the checkpoint says, else the last row.
+    pub pooling: Option<Pooling>,
+    /// Score pairs of texts in place of embeddings ([`Engine::score`]).
+    pub scores: bool,
+    /// The tokens for yes and no, whose logits are the scores.
+    pub(crate) score_tokens: Option<[u32; 2]>,
     /// Engines of this model may have a prefix store ([`EngineOptions::prefix_store`]). The load then samples the weights,
     /// so that stored pages are never used with other weights.
     pub prefix_store: bool,
@@ -72,6 +78,9 @@ impl Default for LoadOptions {
             cache_positions: 0,
             checkpoints: CompileOptions::default().checkpoints,
             embeddings: false,
+            pooling: None,
+            scores: false,
+            score_tokens: None,
             prefix_store: false,
             max_chain: 256,
             replay: Replay::default(),
@@ -213,6 +222,11 @@ pub(crate) struct Inner {
     pub(crate) prompt: usize,
     /// Index of the embed pass, if there is one.
     pub(crate) embed: Option<usize>,
+    /// The embed pass yields scores.
+    pub(crate) scores: bool,
+    /// Segments of a text, each of which may have the whole context.
+    pub(crate) segments: u32,
+    vectors: VectorSettings,
     pub(crate) tokenizer: Option<Arc<Tokenizer>>,
     /// Made for the first constraint.
     grammars: OnceLock<Result<Grammars, String>>,
@@ -272,6 +286,16 @@ impl Model {
     ) -> Result<Model, Error> {
         let start = Instant::now();
         let side = text::TextSide::of(checkpoint.as_ref())?;
+        let scores = options.scores
+            || options.embeddings && welte_models::vector_settings(checkpoint.as_ref())?.scores;
+        let options = &LoadOptions {
+            scores,
+            score_tokens: match scores {
+                true => rerank::score_tokens(side.tokenizer.as_ref()),
+                false => None,
+            },
+            ..options.clone()
+        };
         let Inspection {
             checkpoint,
             spec,
@@ -292,8 +316,14 @@ impl Model {
                 problem: format!("it has no {} pass", kind.name()),
             })
         };
-        let (decode, prompt) = (pass(PassKind::Decode)?, pass(PassKind::Prompt)?);
         let embed = plan.program.pass(PassKind::Embed);
+        let (decode, prompt) = match (&spec.encoder, embed) {
+            // It has no other pass, and refuses requests for text.
+            (Some(_), Some(embed)) => (embed, embed),
+            _ => (pass(PassKind::Decode)?, pass(PassKind::Prompt)?),
+        };
+        let segments = spec.segments(options.scores);
+        let vectors = welte_models::vector_settings(checkpoint.as_ref())?;
         let prefix_store = options.prefix_store;
         let fingerprint = prefix_store.then(|| fingerprint(checkpoint.as_ref(), &spec));
         let (memory, facts) = (plan.memory.clone(), plan.facts.clone());
@@ -310,6 +340,9 @@ impl Model {
                 decode,
                 prompt,
                 embed,
+                scores: options.scores,
+                segments,
+                vectors,
                 tokenizer: side.tokenizer.map(Arc::new),
                 grammars: OnceLock::new(),
                 template: side.template,
@@ -367,7 +400,7 @@ impl Model {
 
     /// Positions that a sequence can have.
     pub fn context(&self) -> usize {
-        self.program().context as usize
+        (self.program().context / self.inner.segments) as usize
     }
 
     /// Size of the vocabulary as the model computes it.
@@ -377,8 +410,28 @@ impl Model {
 
     /// Values of the vector of a text, if it was loaded for embeddings.
     pub fn embedding_size(&self) -> Option<usize> {
+        self.embed_width().filter(|_| !self.inner.scores)
+    }
+
+    /// Values that the embed pass yields for a text.
+    pub(crate) fn embed_width(&self) -> Option<usize> {
         let pass = self.program().passes.get(self.inner.embed?)?;
         Some(pass.width as usize)
+    }
+
+    /// True if it was loaded to score pairs of texts.
+    pub fn scores_pairs(&self) -> bool {
+        self.inner.scores && self.inner.embed.is_some()
+    }
+
+    /// True if it computes vectors or scores only, and no text.
+    pub fn is_encoder(&self) -> bool {
+        self.inner.spec.encoder.is_some()
+    }
+
+    /// What the checkpoint says about vectors of texts.
+    pub fn vector_settings(&self) -> &VectorSettings {
+        &self.inner.vectors
     }
 
     /// The device it runs on.
@@ -598,6 +651,9 @@ fn plan_on(
     spec: &ModelSpec,
     options: &LoadOptions,
 ) -> Result<Plan, Error> {
+    if spec.encoder.is_some() {
+        return plan_encoder(device, checkpoint, spec, options);
+    }
     let context = match options.context {
         0 => spec.context.clamp(1, DEFAULT_CONTEXT),
         n => n,
@@ -613,6 +669,7 @@ fn plan_on(
         n => n,
     };
     let prompt_rows = prompt_rows.clamp(1, context.max(1));
+    let (embed_rows, pooling) = embed_pass(checkpoint, options, context, prompt_rows)?;
     let compile = CompileOptions {
         context,
         kv_format: options.kv_format,
@@ -621,15 +678,61 @@ fn plan_on(
         checkpoints: options.checkpoints,
         decode_rows: options.decode_rows.max(slots),
         prompt_rows,
-        embed_rows: match options.embeddings && pools_last(checkpoint, spec) {
-            true => prompt_rows,
-            false => 0,
-        },
+        embed_rows,
+        pooling,
+        score_tokens: options.score_tokens,
         // Several prompts may end in one step. The logits have room for the rows of a decode step anyway.
         prompt_outputs: options.decode_rows.max(slots),
         ..defaults
     };
-    let mut program = welte_models::compile(spec, checkpoint, &compile)?;
+    let program = welte_models::compile(spec, checkpoint, &compile)?;
+    plan_program(device, checkpoint, program)
+}
+
+/// The program of an encoder: a step holds the whole text of each sequence.
+fn plan_encoder(
+    device: &dyn Device,
+    checkpoint: &dyn Checkpoint,
+    spec: &ModelSpec,
+    options: &LoadOptions,
+) -> Result<Plan, Error> {
+    let settings = welte_models::vector_settings(checkpoint)?;
+    let context = match options.context {
+        0 => {
+            let longest = settings.longest.unwrap_or(DEFAULT_CONTEXT);
+            longest.min(spec.context).max(1)
+        }
+        n => n,
+    };
+    let rows = match options.prompt_rows {
+        0 => device.info().prompt_rows,
+        n => n,
+    };
+    let pooling = match options.scores {
+        true => settings.score_pooling.unwrap_or(Pooling::First),
+        false => options
+            .pooling
+            .or(settings.pooling)
+            .unwrap_or(Pooling::Mean),
+    };
+    let compile = CompileOptions {
+        context: context.saturating_mul(spec.segments(options.scores)),
+        slots: options.slots.max(1),
+        embed_rows: rows.max(context),
+        pooling,
+        scores: options.scores,
+        ..CompileOptions::default()
+    };
+    let program = welte_models::compile(spec, checkpoint, &compile)?;
+    plan_program(device, checkpoint, program)
+}
+
+/// What the device will allocate for a program.
+fn plan_program(
+    device: &dyn Device,
+    checkpoint: &dyn Checkpoint,
+    mut program: Program,
+) -> Result<Plan, Error> {
     let origin = || checkpoint.origin().to_string();
     let unsupported = |what| Error::Unsupported {
         origin: origin(),
@@ -648,12 +751,31 @@ fn plan_on(
     Ok(device.plan(Arc::new(program))?)
 }
 
-/// True unless the checkpoint says that vectors of texts come from elsewhere than the last token.
-fn pools_last(checkpoint: &dyn Checkpoint, spec: &ModelSpec) -> bool {
-    // llama.cpp's numbers: 0 none, 1 the mean, 2 the first token, 3 the last one, 4 a score.
-    let key = format!("{}.pooling_type", spec.architecture);
-    let kind = checkpoint.metadata().get(&key);
-    kind.is_none_or(|kind| matches!(kind, Value::U64(0 | 3)))
+/// The rows of an embed step, 0 if the program has no embed pass, and what it pools.
+fn embed_pass(
+    checkpoint: &dyn Checkpoint,
+    options: &LoadOptions,
+    context: u32,
+    prompt_rows: u32,
+) -> Result<(u32, Pooling), Error> {
+    let none = (0, Pooling::Last);
+    if options.scores {
+        return match options.score_tokens {
+            Some(_) => Ok((prompt_rows, Pooling::Last)),
+            None => Ok(none),
+        };
+    }
+    if !options.embeddings {
+        return Ok(none);
+    }
+    let settings = welte_models::vector_settings(checkpoint)?;
+    let pooling = options.pooling.or(settings.pooling).unwrap_or_default();
+    Ok(match pooling {
+        _ if settings.scores => none,
+        Pooling::Last => (prompt_rows, pooling),
+        // All rows of a text must be in one step.
+        _ => (context, pooling),
+    })
 }
 
 /// Refuses a plan that exceeds the available memory, and says how long a context would fit. `plan_for` plans another

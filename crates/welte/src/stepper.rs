@@ -19,6 +19,10 @@ pub struct Stepper {
 
 impl Stepper {
     pub(crate) fn new(model: &Model) -> Result<Stepper, Error> {
+        if model.is_encoder() {
+            let origin = model.origin().to_string();
+            return Err(Error::NoText { origin });
+        }
         Ok(Stepper {
             model: model.clone(),
             device: model.inner.loaded.context()?,

@@ -68,7 +68,7 @@ fn what_cannot_be_embedded_is_refused() {
     assert!(matches!(embed(Vec::new()), Some(Error::EmptyPrompt)));
     assert!(matches!(embed(vec![1 << 30]), Some(Error::Token { .. })));
     assert!(matches!(
-        embed(text(256, 1)),
+        embed(text(257, 1)),
         Some(Error::ContextFull { .. })
     ));
     let past = Instant::now() - Duration::from_secs(1);

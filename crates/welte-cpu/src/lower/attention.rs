@@ -4,8 +4,10 @@ use super::{Lowered, Lowering, scratch_too_small};
 use crate::dispatch::Phase;
 use crate::kernels::Kernel;
 use crate::ops::attention::{self, Attention};
+use crate::ops::encode_attention::{self, EncodeAttention};
 use crate::ops::gated_delta::GatedDelta;
 use crate::ops::mamba2::Mamba2;
+use crate::ops::positions::AddPosition;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::short_conv::ShortConv;
 use crate::ops::{FloatRows, attention_prompt};
@@ -115,6 +117,51 @@ impl Lowering<'_> {
         };
         l.phases.push(Phase::Attention(attention));
         l.phases.push(Phase::Merge(attention));
+        Ok(())
+    }
+
+    pub(super) fn encode_attention(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::EncodeAttention::of(&l.command.params);
+        let (heads, kv_heads, head_dim) =
+            (p.heads as usize, p.kv_heads as usize, p.head_dim as usize);
+        if kv_heads == 0 || heads % kv_heads != 0 {
+            return Err(unsupported(
+                "attention with heads that do not fit each other",
+            ));
+        }
+        if encode_attention::scratch_floats(head_dim) * 4 > self.scratch.per_thread {
+            return Err(scratch_too_small());
+        }
+        let width = (heads + 2 * kv_heads) * head_dim;
+        let [qkv, y, ..] = l.command.buffers;
+        l.phases.push(Phase::EncodeAttention(EncodeAttention {
+            qkv: self.float_rows(qkv, p.qkv_stride, width, l.rows)?,
+            y: self.float_rows(y, p.y_stride, heads * head_dim, l.rows)?,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: p.scale,
+            window: p.window as usize,
+            kernel: encode_attention::kernel_for(self.inner.isa),
+        }));
+        Ok(())
+    }
+
+    pub(super) fn add_position(&self, l: &mut Lowered<'_>) -> Result<(), Error> {
+        let p = params::AddPosition::of(&l.command.params);
+        let (k, period, offset) = (p.k as usize, p.period as usize, p.offset as usize);
+        if period == 0 {
+            return Err(unsupported("positions without a period"));
+        }
+        let types = (self.program().context as usize).div_ceil(period);
+        l.phases.push(Phase::AddPosition(AddPosition {
+            x: self.float_rows(l.command.buffers[0], p.x_stride, k, l.rows)?,
+            k,
+            period,
+            offset,
+            positions: self.floats(l.command.weights[0], (period + offset) * k)?,
+            types: self.floats(l.command.weights[1], types * k)?,
+        }));
         Ok(())
     }
 

@@ -100,6 +100,8 @@ impl Lowering<'_> {
             Op::KvAppend => self.kv_append(l),
             Op::RopeAppend => self.rope_append(l),
             Op::Attention => self.attention(l),
+            Op::EncodeAttention => self.encode_attention(l),
+            Op::AddPosition => self.add_position(l),
             Op::ShortConv => self.short_conv(l),
             Op::GatedDelta => self.gated_delta(l),
             Op::Mamba2 => self.mamba2(l),

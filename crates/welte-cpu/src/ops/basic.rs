@@ -259,6 +259,7 @@ impl Act {
                     false => b * (exp_not_positive(y.min(d)) - 1.0 - *y) + c * *y,
                 }
             }),
+            6 => y.iter_mut().for_each(|y| *y = y.tanh()),
             act => activate_all(act, y),
         }
     }

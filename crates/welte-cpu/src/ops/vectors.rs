@@ -3,6 +3,8 @@
 // Other processors have no vectors yet.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 
+use half::f16;
+
 /// One vector of floats.
 pub(super) trait Lanes {
     /// Floats in it.
@@ -89,6 +91,68 @@ pub(super) trait Lanes {
             Self::mul(cap, signed)
         }
     }
+}
+
+/// One float, for processors without vectors.
+pub(super) struct Single;
+
+// SAFETY of each: addresses are the caller's.
+impl Lanes for Single {
+    const N: usize = 1;
+    type V = f32;
+
+    unsafe fn load(at: *const f32) -> f32 {
+        // SAFETY: the caller's.
+        unsafe { *at }
+    }
+    unsafe fn store(at: *mut f32, v: f32) {
+        // SAFETY: the caller's.
+        unsafe { *at = v }
+    }
+    unsafe fn splat(x: f32) -> f32 {
+        x
+    }
+    unsafe fn add(a: f32, b: f32) -> f32 {
+        a + b
+    }
+    unsafe fn sub(a: f32, b: f32) -> f32 {
+        a - b
+    }
+    unsafe fn mul(a: f32, b: f32) -> f32 {
+        a * b
+    }
+    unsafe fn div(a: f32, b: f32) -> f32 {
+        a / b
+    }
+    unsafe fn max(a: f32, b: f32) -> f32 {
+        if a > b { a } else { b }
+    }
+    unsafe fn fma(a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+    unsafe fn within(at: f32, low: f32, high: f32, x: f32, other: f32) -> f32 {
+        if low <= at && at <= high { x } else { other }
+    }
+    unsafe fn power(sum: f32) -> f32 {
+        f32::from_bits(sum.to_bits().wrapping_sub(0x4b40_0000 - 127) << 23)
+    }
+    unsafe fn widen_f16(at: *const u8) -> f32 {
+        // SAFETY: the caller's.
+        f16::to_f32(unsafe { at.cast::<f16>().read_unaligned() })
+    }
+    unsafe fn widen_i8(at: *const u8) -> f32 {
+        // SAFETY: the caller's.
+        f32::from(unsafe { *at.cast::<i8>() })
+    }
+    unsafe fn splat_f16(at: *const u8) -> f32 {
+        // SAFETY: the caller's.
+        unsafe { Self::widen_f16(at) }
+    }
+    unsafe fn sums(of: &[f32]) -> f32 {
+        of[0]
+    }
+    unsafe fn transpose(_: &mut [f32]) {}
+    unsafe fn fetch(_: *const u8) {}
 }
 
 #[cfg(target_arch = "x86_64")]

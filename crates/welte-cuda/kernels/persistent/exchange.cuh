@@ -22,18 +22,19 @@ __device__ __forceinline__ bool fresh(uint2 v, u32 tag) { return (((v.x ^ tag) |
 __device__ __forceinline__ bool fresh(uint4 v, u32 tag) { return (((v.x ^ tag) | (v.y ^ tag) | (v.z ^ tag) | (v.w ^ tag)) & 3) == 0; }
 __device__ __forceinline__ float value(u32 v) { return __uint_as_float(v & ~3u); }
 
-// Loads the quads (four floats) of `from` that belong to this lane: lane, lane + 32, ... below `quads`.
-template <u32 ROUNDS> __device__ __forceinline__ void request(const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
+// Loads the quads (four floats) of `from` that belong to this lane: lane, lane + LANES, ... below `quads`. Each LANES lanes may have
+// another `from`.
+template <u32 ROUNDS, u32 LANES = 32> __device__ __forceinline__ void request(const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) {
         got[r] = make_uint4(tag, tag, tag, tag);
-        if (lane + 32 * r < quads) got[r] = peek4(from + 4 * (lane + 32 * r));
+        if (lane + LANES * r < quads) got[r] = peek4(from + 4 * (lane + LANES * r));
     }
 }
 
 // Waits until all quads of a `request` are fresh. First the warp votes; only if a lane has a stale quad does any lane load again.
 // Without the vote a token takes a seventh longer (docs/persistent.md).
-template <u32 ROUNDS> __device__ __forceinline__ void await_fresh(WaitContext &w, const float *from, u32 tag, u32 lane, uint4 (&got)[ROUNDS]) {
+template <u32 ROUNDS, u32 LANES = 32> __device__ __forceinline__ void await_fresh(WaitContext &w, const float *from, u32 tag, u32 lane, uint4 (&got)[ROUNDS]) {
     bool there = true;
 #pragma unroll
     for (u32 r = 0; r < ROUNDS; r++) there &= fresh(got[r], tag);
@@ -45,7 +46,7 @@ template <u32 ROUNDS> __device__ __forceinline__ void await_fresh(WaitContext &w
         for (u32 r = 0; r < ROUNDS; r++)
             if (!fresh(got[r], tag)) {
                 all = false;
-                got[r] = peek4(from + 4 * (lane + 32 * r));
+                got[r] = peek4(from + 4 * (lane + LANES * r));
             }
         if (all || !keep_waiting(w, wait, PLACE_INPUT)) break;
     }
@@ -54,10 +55,10 @@ template <u32 ROUNDS> __device__ __forceinline__ void await_fresh(WaitContext &w
 
 // Requests quads and waits for them. The first load is delayed until the other blocks can have written them, because polling
 // competes with useful loads.
-template <u32 ROUNDS> __device__ __forceinline__ void receive(WaitContext &w, const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
+template <u32 ROUNDS, u32 LANES = 32> __device__ __forceinline__ void receive(WaitContext &w, const float *from, u32 tag, u32 lane, u32 quads, uint4 (&got)[ROUNDS]) {
     wait_ticks(w.product_end, w.poll_delay);
-    request(from, tag, lane, quads, got);
-    await_fresh(w, from, tag, lane, got);
+    request<ROUNDS, LANES>(from, tag, lane, quads, got);
+    await_fresh<ROUNDS, LANES>(w, from, tag, lane, got);
 }
 
 // ---- meeting ----

@@ -30,3 +30,38 @@ template <class V> struct Partition {
         return first < UNITS ? min(EACH, UNITS - first) : 0;
     }
 };
+
+// Where a BF16 product's chunks and pieces lie in a row of weights and in the vector (tensor.cuh).
+template <class V> struct Pieces {
+    static constexpr u32 CHUNKS = V::chunks;
+    static constexpr u32 UNITS = V::k / 8; // of eight elements
+    static constexpr u32 CHUNK = (UNITS + CHUNKS - 1) / CHUNKS, LAST = UNITS - (CHUNKS - 1) * CHUNK; // units of a chunk, and of the last one
+    static constexpr u32 EACH = (CHUNK + WARPS - 1) / WARPS; // of a piece; the last ones may have fewer
+    static constexpr u32 STEPS = (EACH + 7) / 8; // a step takes 64 elements of a piece
+    static constexpr bool EVEN = UNITS % (CHUNKS * WARPS) == 0, FULL = EVEN && EACH % 8 == 0;
+    static constexpr u32 BYTES = EACH * 32; // of a staged piece
+    static_assert(V::k % 8 == 0, "rows are whole units");
+    static_assert((CHUNKS - 1) * CHUNK < UNITS, "no chunk is empty");
+
+    // The first unit of a piece, and the number of its units.
+    __device__ static __forceinline__ u32 first(u32 chunk, u32 warp) { return chunk * CHUNK + warp * EACH; }
+    __device__ static __forceinline__ u32 units(u32 chunk, u32 warp) {
+        if constexpr (EVEN) return EACH;
+        u32 begin = warp * EACH, end = chunk + 1 == CHUNKS ? LAST : CHUNK;
+        return begin < end ? min(EACH, end - begin) : 0;
+    }
+};
+
+// What a warp stages at a time: one slice, or as many pieces as V::staged.
+template <class V, bool TENSOR = V::chunks != 0> struct Staging {
+    using P = Partition<V>;
+    static constexpr u32 PIECES = 1, QUADS = P::EACH * P::UNIT / 4, BYTES = P::BYTES;
+    __device__ static __forceinline__ u32 first(u32, u32 warp) { return warp * P::EACH * P::UNIT; }
+    __device__ static __forceinline__ u32 quads(u32, u32 warp) { return P::units(warp) * P::UNIT / 4; }
+};
+template <class V> struct Staging<V, true> {
+    using T = Pieces<V>;
+    static constexpr u32 PIECES = V::staged, QUADS = T::EACH * 2, BYTES = PIECES * T::BYTES;
+    __device__ static __forceinline__ u32 first(u32 chunk, u32 warp) { return T::first(chunk, warp) * 8; }
+    __device__ static __forceinline__ u32 quads(u32 chunk, u32 warp) { return T::units(chunk, warp) * 2; }
+};

@@ -223,6 +223,18 @@ __device__ __forceinline__ void multiply_slot(const LaneInput<V, V::Format::BLOC
     }
 }
 
+// Multiplies by lanes: block formats, F16 and F32.
+template <class V> struct LaneMultiplier {
+    LaneUnits<V> units;
+    LaneInput<V, V::Format::BLOCKS> x;
+
+    __device__ __forceinline__ void begin(u32 warp, u32 lane) { units.begin(warp, lane); }
+    __device__ __forceinline__ void load(const u8 *slice, u32) { x.load(slice, units); }
+    __device__ __forceinline__ void multiply(const u8 *slot, float *parts, u32 done, u32 here, u32 lane) const {
+        multiply_slot<V>(x, units, slot, parts, done, here, lane);
+    }
+};
+
 // The sum of all slices for a row.
 __device__ __forceinline__ float sum_slices(const float (*parts)[OUTPUTS], u32 row) {
     float sum[2] = {0.0f, 0.0f};
@@ -252,27 +264,25 @@ template <class V> __device__ __forceinline__ float result(const float (*parts)[
     return v;
 }
 
-// A whole product. The input comes from the exchange; the output goes to the exchange, or, if it is logits, to plain memory. Returns
+// A whole product; `Multiplier` is LaneMultiplier or TensorMultiplier. The input comes from the exchange; the output goes to the exchange, or, if it is logits, to plain memory. Returns
 // the largest logit that this thread has seen.
-template <class V>
+template <class V, class Multiplier>
 __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, float *exchange, float *logits, const Instruction &in, const Share &share,
                                        u32 turn, u32 &parity, u32 &half, bool stalled) {
     using L = Slot<V>;
-    using P = Partition<V>;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
-    u8 *slice = s->scratchpad + warp * P::BYTES;
+    u8 *slice = s->scratchpad + warp * Staging<V>::BYTES;
     STAMP(0);
     // Work that does not need the input is done before the wait for it: every block waits for what comes after.
-    LaneUnits<V> units;
-    units.begin(warp, lane);
+    Multiplier x;
+    x.begin(warp, lane);
     u32 first = opaque(share.first), count = opaque(share.rows), tag = opaque(tag_of(turn, in.writes_per_turn, in.writes));
     if (!(in.flags & REUSES_INPUT)) {
         parity ^= 1;
         stage<V>(w, in, exchange + in.input, tag_of(turn, in.reads_per_turn, in.reads), slice, warp, lane, &s->squares[parity][warp]);
     }
     STAMP(1);
-    LaneInput<V, V::Format::BLOCKS> x;
-    x.load(slice, units);
+    x.load(slice, lane);
     // The parts have two halves that are used in turn, so a segment need not wait until the one before is read.
     constexpr u32 ROOM = OUTPUTS / L::SETS, MOST = ROOM < CONSUMERS ? ROOM : CONSUMERS, SEGMENT = MOST / V::rows * V::rows;
     static_assert(SEGMENT > 0, "too little room for outputs");
@@ -289,7 +299,7 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
             // The slot's address does not depend on its arrival.
             const u8 *slot = ring.slot<V>();
             ring.wait(w);
-            multiply_slot<V>(x, units, slot, parts[warp], done, min((u32)V::rows, rows - done), lane);
+            x.multiply(slot, parts[warp], done, min((u32)V::rows, rows - done), lane);
             ring.release<V>(lane);
         }
         consumers_meet();

@@ -66,64 +66,83 @@ template <class V, u32 ROUNDS> __device__ __forceinline__ void store_quantised(u
     }
 }
 
-// Loads a warp's slice: 32 quads per round.
+// Stores quads of a piece as two BF16 parts (tensor.cuh): of each two elements the high parts, then the low parts. First the even quads,
+// then the odd ones.
+template <class V, u32 ROUNDS, u32 LANES> __device__ __forceinline__ void store_split(u8 *piece, u32 at, u32 quads, const float (&v)[ROUNDS][4]) {
+#pragma unroll
+    for (u32 r = 0; r < ROUNDS; r++) {
+        u32 words[4], quad = at + LANES * r;
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            float a = v[r][2 * i], b = v[r][2 * i + 1];
+            __nv_bfloat162 high = __floats2bfloat162_rn(a, b);
+            float2 of = __bfloat1622float2(high);
+            __nv_bfloat162 low = __floats2bfloat162_rn(a - of.x, b - of.y);
+            words[2 * i] = *(const u32 *)&high, words[2 * i + 1] = *(const u32 *)&low;
+        }
+        if (quad < quads) *(uint4 *)(piece + (quad % 2 * Pieces<V>::EACH + quad / 2) * 16) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+}
+
+// Loads a warp's slice, or its pieces of some chunks: the lanes divide the pieces among themselves.
 template <class V> struct SliceLoader {
-    using P = Partition<V>;
-    static constexpr u32 QUADS = P::EACH * P::UNIT / 4, ROUNDS = (QUADS + 31) / 32;
-    u32 first, quads;
+    using S = Staging<V>;
+    static constexpr u32 LANES = 32 / S::PIECES, ROUNDS = (S::QUADS + LANES - 1) / LANES;
+    u32 first, quads, at; // of the lane's piece: element of the vector, its quads, and the lane's first quad
     float4 weights[V::norm ? ROUNDS : 1];
 
-    __device__ __forceinline__ void begin(const Instruction &in, u32 warp, u32 lane) {
-        first = warp * P::EACH * P::UNIT, quads = P::units(warp) * P::UNIT / 4;
+    __device__ __forceinline__ void begin(const Instruction &in, u32 chunk, u32 warp, u32 lane) {
+        u32 mine = chunk + lane / LANES;
+        first = S::first(mine, warp), quads = S::quads(mine, warp), at = lane % LANES;
         if constexpr (V::norm) {
             const float *norm = (const float *)in.vectors[0];
 #pragma unroll
             for (u32 r = 0; r < ROUNDS; r++) {
                 weights[r] = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-                if (norm && lane + 32 * r < quads) weights[r] = __ldg((const float4 *)(norm + first) + lane + 32 * r);
+                if (norm && at + LANES * r < quads) weights[r] = __ldg((const float4 *)(norm + first) + at + LANES * r);
             }
         }
     }
 
-    __device__ __forceinline__ void apply_norm(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const;
+    // Multiplies the loaded values by the norm's weights; writes the sum of their squares to `squares`.
+    __device__ __forceinline__ void apply_norm(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 r = 0; r < ROUNDS; r++) {
+            bool live = at + LANES * r < quads;
+            v[r][0] = live ? value(got[r].x) : 0.0f, v[r][1] = live ? value(got[r].y) : 0.0f;
+            v[r][2] = live ? value(got[r].z) : 0.0f, v[r][3] = live ? value(got[r].w) : 0.0f;
+            if constexpr (V::norm) {
+                float g[4] = {weights[r].x, weights[r].y, weights[r].z, weights[r].w};
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    sum = fmaf(v[r][i], v[r][i], sum);
+                    v[r][i] *= g[i];
+                }
+            }
+        }
+        if constexpr (V::norm) {
+            sum = warp_sum(sum);
+            if (lane == 0) *squares = sum;
+        }
+    }
 };
 
 // Stages this warp's slice of `x` in `slice`, multiplied by the norm's weights; the norm's factor is applied to the results. Writes the
 // slice's sum of squares to `squares`.
 template <class V> __device__ __forceinline__ void stage(WaitContext &w, const Instruction &in, const float *x, u32 tag, u8 *slice, u32 warp, u32 lane, float *squares) {
-    constexpr u32 ROUNDS = SliceLoader<V>::ROUNDS;
-    SliceLoader<V> loader;
-    loader.begin(in, warp, lane);
+    using Loader = SliceLoader<V>;
+    constexpr u32 ROUNDS = Loader::ROUNDS;
+    Loader loader;
+    loader.begin(in, 0, warp, lane);
     uint4 got[ROUNDS];
     if (warp == 0 && lane == 0) w.s->signals.awaiting = V::attended ? AWAITS_INPUT | AWAITS_ATTENTION : AWAITS_INPUT;
-    receive<ROUNDS>(w, x + loader.first, tag, lane, loader.quads, got);
+    receive<ROUNDS, Loader::LANES>(w, x + loader.first, tag, loader.at, loader.quads, got);
     if (warp == 0 && lane == 0) w.s->signals.awaiting = 0;
     float v[ROUNDS][4];
     loader.apply_norm(got, lane, v, squares);
     if constexpr (V::Format::BLOCKS) store_quantised<V>(slice, lane, loader.quads, v);
+    else if constexpr (V::chunks != 0) store_split<V, ROUNDS, Loader::LANES>(slice + lane / Loader::LANES * Pieces<V>::BYTES, loader.at, loader.quads, v);
     else store_floats<V>(slice, lane, loader.quads, v);
     __syncwarp();
-}
-
-// Multiplies the loaded values by the norm's weights; writes the sum of their squares to `squares`.
-template <class V> __device__ __forceinline__ void SliceLoader<V>::apply_norm(const uint4 (&got)[ROUNDS], u32 lane, float (&v)[ROUNDS][4], float *squares) const {
-    float sum = 0.0f;
-#pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) {
-        bool live = lane + 32 * r < quads;
-        v[r][0] = live ? value(got[r].x) : 0.0f, v[r][1] = live ? value(got[r].y) : 0.0f;
-        v[r][2] = live ? value(got[r].z) : 0.0f, v[r][3] = live ? value(got[r].w) : 0.0f;
-        if constexpr (V::norm) {
-            float g[4] = {weights[r].x, weights[r].y, weights[r].z, weights[r].w};
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                sum = fmaf(v[r][i], v[r][i], sum);
-                v[r][i] *= g[i];
-            }
-        }
-    }
-    if constexpr (V::norm) {
-        sum = warp_sum(sum);
-        if (lane == 0) *squares = sum;
-    }
 }

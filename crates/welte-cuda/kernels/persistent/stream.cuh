@@ -28,16 +28,27 @@ template <class V> struct RowLayout {
     }
 };
 
+// Whether slots have a chunk of each line (partition.cuh), and not whole lines: in a step, where BF16 rows have several chunks.
+template <class V> constexpr bool BY_CHUNKS = IS_STEP && V::chunks > 1;
+// Bytes of a chunk of a BF16 row, and of the last one.
+template <class V> constexpr u32 CHUNK_BYTES = (V::k / 8 + V::chunks - 1) / V::chunks * 16;
+template <class V> constexpr u32 LAST_CHUNK_BYTES = V::k * 2 - (V::chunks - 1) * CHUNK_BYTES<V>;
+
+template <class V, bool CHUNKED = BY_CHUNKS<V>> constexpr u32 LINE_BYTES = RowLayout<V>::before(V::Format::PLANES);
+template <class V> constexpr u32 LINE_BYTES<V, true> = CHUNK_BYTES<V>;
+
 // The layout of a slot: plane after plane, of each V::rows rows and, where gate and up are multiplied together, as many rows of
 // `up`.
 template <class V> struct Slot : RowLayout<V> {
     using F = typename V::Format;
     static constexpr u32 SETS = V::output == Output::ActMul ? 2 : 1;
-    static constexpr u32 ROW = RowLayout<V>::before(F::PLANES);
+    static constexpr u32 ROW = LINE_BYTES<V>;
     static constexpr u32 BYTES = round_up(SETS * V::rows * ROW, 128);
     static_assert(BYTES * 3 <= RING_BYTES, "the ring is too small");
     // The rows of `up` follow n rows after those of the gate.
     static constexpr u64 MATRIX_ROWS = (u64)V::n * SETS;
+    // Rows whose results wait together in a step.
+    static constexpr u32 STEP_SEGMENT = OUTPUTS / SETS / (V::span * V::rows) * (V::span * V::rows);
 };
 
 __device__ __forceinline__ Signals load_signals(u32 signals) {
@@ -111,8 +122,34 @@ struct Streamer {
         }
     }
 
+    // Where the next slot goes.
+    struct Place {
+        u32 to, start, barrier; // of the ring, unwrapped
+    };
+
+    // Waits until the next slot, which gets so many bytes, may be requested. Returns false when the chain is over.
+    template <class V> __device__ __forceinline__ bool open_slot(u32 bytes, u32 max_in_flight, Place &place) {
+        constexpr u32 BYTES = Slot<V>::BYTES;
+        place.barrier = full + number % SLOTS * 8;
+        place.to = slot_offset(at, BYTES, size), place.start = place.to == at ? end_unwrapped : end_unwrapped + size - at;
+        if (!wait_for_room(place.start + BYTES)) return false;
+        if (released == number) oldest_start = place.start;
+        // Only the copies come after this wait: until they are issued too little is in flight.
+        mbarrier_expect(place.barrier, bytes);
+        s->slot_starts[number % SLOTS] = place.start;
+        throttle(max_in_flight);
+        return true;
+    }
+
+    // Called after the copies of a slot.
+    template <class V> __device__ __forceinline__ void close_slot(const Place &place) {
+        at = place.to + Slot<V>::BYTES, end_unwrapped = place.start + Slot<V>::BYTES;
+        number++, in_flight++;
+    }
+
     // Streams a block's rows of one instruction. `max_in_flight` counts slots.
     template <class V> __device__ __forceinline__ bool feed(const Instruction &in, Share share, u32 max_in_flight) {
+        if constexpr (BY_CHUNKS<V>) return feed_chunks<V>(in, share, max_in_flight);
         using L = Slot<V>;
         constexpr u32 PLANES = L::F::PLANES, COPIES = L::SETS * PLANES;
         // Plane after plane; within a plane gate and up in turn.
@@ -121,22 +158,40 @@ struct Streamer {
         for (u32 i = 0; i < COPIES; i++)
             from[i] = in.weight + L::MATRIX_ROWS * L::before(i / L::SETS) + (u64)(i % L::SETS * V::n + share.first) * L::stride(i / L::SETS);
         for (u32 row = 0; row < share.rows; row += V::rows) {
-            u32 rows = min((u32)V::rows, share.rows - row), barrier = full + number % SLOTS * 8;
-            u32 place = slot_offset(at, L::BYTES, size), start = place == at ? end_unwrapped : end_unwrapped + size - at;
-            if (!wait_for_room(start + L::BYTES)) return false;
-            if (released == number) oldest_start = start;
-            // Only the copies come after this wait: until they are issued too little is in flight.
-            mbarrier_expect(barrier, rows * L::SETS * L::ROW);
-            s->slot_starts[number % SLOTS] = start;
-            throttle(max_in_flight);
+            u32 rows = min((u32)V::rows, share.rows - row);
+            Place place;
+            if (!open_slot<V>(rows * L::SETS * L::ROW, max_in_flight, place)) return false;
 #pragma unroll
             for (u32 i = 0; i < COPIES; i++) {
                 u32 to = V::rows * (L::SETS * L::before(i / L::SETS) + i % L::SETS * L::stride(i / L::SETS)), bytes = rows * L::stride(i / L::SETS);
-                copy_bulk_by(policy, ring + place + to, (const void *)from[i], bytes, barrier);
+                copy_bulk_by(policy, ring + place.to + to, (const void *)from[i], bytes, place.barrier);
                 from[i] += bytes;
             }
-            at = place + L::BYTES, end_unwrapped = start + L::BYTES;
-            number++, in_flight++;
+            close_slot<V>(place);
+        }
+        return true;
+    }
+
+    // The same, one chunk of all rows after the other, as a step multiplies them: a copy for each line of a slot.
+    template <class V> __device__ __forceinline__ bool feed_chunks(const Instruction &in, Share share, u32 max_in_flight) {
+        using L = Slot<V>;
+        for (u32 begin = 0; begin < share.rows; begin += L::STEP_SEGMENT) {
+            u32 here = min(L::STEP_SEGMENT, share.rows - begin);
+            for (u32 chunk = 0; chunk < V::chunks; chunk++) {
+                u32 bytes = chunk + 1 == V::chunks ? LAST_CHUNK_BYTES<V> : CHUNK_BYTES<V>;
+                u64 from = in.weight + (u64)(share.first + begin) * L::stride(0) + chunk * CHUNK_BYTES<V>;
+                for (u32 row = 0; row < here; row += V::rows) {
+                    u32 rows = min((u32)V::rows, here - row);
+                    Place place;
+                    if (!open_slot<V>(rows * L::SETS * bytes, max_in_flight, place)) return false;
+#pragma unroll
+                    for (u32 i = 0; i < L::SETS * V::rows; i++)
+                        if (i % V::rows < rows)
+                            copy_bulk_by(policy, ring + place.to + i * L::ROW, (const void *)(from + (u64)(i / V::rows * V::n + i % V::rows) * L::stride(0)), bytes, place.barrier);
+                    from += (u64)rows * L::stride(0);
+                    close_slot<V>(place);
+                }
+            }
         }
         return true;
     }

@@ -22,9 +22,10 @@ template <class V> constexpr u32 ROWS_TOGETHER = V::Format::BLOCKS ? 2 : 1;
 // Bytes beside a block of a row: its scale and sum, or its scale and the sums of its halves.
 template <class F> constexpr u32 BLOCK_META_BYTES = F::HALVES ? 16 : 8;
 // Distance of two slices in bytes: neighbouring ones use different banks.
-template <class V, bool BLOCKS> constexpr u32 SLICE_BYTES_OF = (STAGED_UNITS<V> * 32 + 63) / 128 * 128 + 64;
-template <class V> constexpr u32 SLICE_BYTES_OF<V, true> = (STAGED_UNITS<V> * (64 + 2 * BLOCK_META_BYTES<typename V::Format>) + 63) / 128 * 128 + 64;
-template <class V> constexpr u32 SLICE_BYTES = SLICE_BYTES_OF<V, V::Format::BLOCKS>;
+template <class V, bool BLOCKS, bool TENSOR> constexpr u32 SLICE_BYTES_OF = (STAGED_UNITS<V> * 32 + 63) / 128 * 128 + 64;
+template <class V> constexpr u32 SLICE_BYTES_OF<V, false, true> = Staging<V>::BYTES;
+template <class V> constexpr u32 SLICE_BYTES_OF<V, true, false> = (STAGED_UNITS<V> * (64 + 2 * BLOCK_META_BYTES<typename V::Format>) + 63) / 128 * 128 + 64;
+template <class V> constexpr u32 SLICE_BYTES = SLICE_BYTES_OF<V, V::Format::BLOCKS, V::chunks != 0>;
 
 constexpr u32 TILE = 8;
 constexpr u32 GROUP_ROWS = 4;
@@ -69,6 +70,7 @@ template <class V> struct WarpTask {
     float *parts;       // of this warp, for the first row
     u32 done, here;     // rows of the matrix that are in `parts` already, and those wanted from the slots
     u32 slots;          // that have arrived
+    u32 chunk;          // of BF16 rows
     u32 warp, lane;
 
     static constexpr u32 ROW_PARTS = WARPS * OUTPUTS;

@@ -10,7 +10,7 @@ use crate::launch::{ByRows, Launch, args};
 use crate::lower::MAILBOX_SLOTS;
 use std::time::{Duration, Instant};
 use welte_device::{ChainStart, Control, Replay, is_token};
-use welte_table::{Op, Row};
+use welte_table::{CacheKind, CacheSpec, Op, Row};
 
 /// Tokens that may be enqueued beyond the last one seen. Enough to keep the GPU busy while the host is delayed; each costs
 /// a few microseconds per kernel after the chain has ended.
@@ -73,12 +73,19 @@ impl CudaContext {
         emit: &mut dyn FnMut(u32) -> bool,
     ) -> Result<(usize, bool), Error> {
         let slot = row.slot as usize;
-        let mode = self.mode();
+        let states = self.has_states();
+        let mode = match self.mode() {
+            Replay::Loop if states => Replay::Graph,
+            mode => mode,
+        };
         self.cancel_word.set_flag(0);
         self.upload_step(DECODE, &[row], &[], n as u32)?;
         let first = self.serial.wrapping_add(1);
         self.serial = self.serial.wrapping_add(n as u32);
-        let ahead = if self.profile.is_some() { 1 } else { AHEAD };
+        let ahead = match self.profile.is_some() || states {
+            true => 1,
+            false => AHEAD,
+        };
         let (mut launched, mut seen) = (0, 0);
         if mode == Replay::Loop {
             if let Some(graph) = &self.loop_graph {
@@ -97,7 +104,8 @@ impl CudaContext {
         let mut wait = Wait::new();
         let mut cut = false;
         let result = loop {
-            if control.is_stopped() {
+            // A state cannot go back, so a step in flight counts.
+            if control.is_stopped() && (!states || seen == launched) {
                 cut = true;
                 break Ok((seen, false));
             }
@@ -213,6 +221,12 @@ impl CudaContext {
             return Replay::Launches;
         }
         self.replay
+    }
+
+    /// Whether sequences have recurrent state.
+    pub(super) fn has_states(&self) -> bool {
+        let recurrent = |cache: &CacheSpec| matches!(cache.kind, CacheKind::Recurrent { .. });
+        self.loaded.program.caches.iter().any(recurrent)
     }
 
     /// Whether decode steps of one row are replayed by the graph.

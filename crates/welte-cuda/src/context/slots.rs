@@ -122,11 +122,14 @@ impl CudaContext {
         self.upload_step(DECODE, rows, &[], steps)?;
         self.clear_rows_fault()?;
         let first = self.serial.wrapping_add(1);
+        // A state cannot go back, so every step that is enqueued must count.
+        let states = self.has_states();
+        let ahead = if states { 1 } else { AHEAD };
         let (mut launched, mut seen) = (0, 0);
         let mut going_on = true;
         // Once a slot has stopped, the steps that are enqueued already are awaited. They repeat its last step without effect.
         while seen < launched || (going_on && launched < steps) {
-            while going_on && launched < steps && launched - seen < AHEAD {
+            while going_on && launched < steps && launched - seen < ahead {
                 self.launch_slots(rows)?;
                 launched += 1;
                 self.serial = self.serial.wrapping_add(count);
@@ -163,6 +166,7 @@ impl CudaContext {
                 going_on &= one.left > 0;
             }
             seen += 1;
+            going_on &= !(states && control.is_stopped());
         }
         Ok(())
     }
@@ -180,7 +184,7 @@ impl CudaContext {
     fn await_slot(&mut self, serial: u32, control: &Control) -> Result<Option<u32>, Error> {
         let mut wait = Wait::new();
         loop {
-            if control.is_stopped() {
+            if control.is_stopped() && !self.has_states() {
                 return Ok(None);
             }
             if let Some(token) = self.token(serial) {

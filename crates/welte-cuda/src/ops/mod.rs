@@ -5,6 +5,7 @@ pub(crate) mod basic;
 pub(crate) mod columns;
 pub(crate) mod conv;
 pub(crate) mod embed;
+pub(crate) mod encode;
 pub(crate) mod experts;
 pub(crate) mod gated_delta;
 pub(crate) mod gemm;
@@ -63,6 +64,7 @@ macro_rules! family {
             Op::GatedDelta => gated_delta::$function($($argument),*),
             Op::Mamba2 => mamba2::$function($($argument),*),
             Op::ShortConv => conv::$function($($argument),*),
+            Op::EncodeAttention | Op::AddPosition => encode::$function($($argument),*),
             Op::Matmul | Op::MatmulAdd | Op::NormMatmul | Op::NormMatmulActMul
                 if $role == Role::Generated =>
             {
@@ -139,6 +141,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         embed::catalogue(),
         basic::catalogue(),
         conv::catalogue(),
+        encode::catalogue(),
         heads::catalogue(),
         gated_delta::catalogue(),
         mamba2::catalogue(),

@@ -12,6 +12,12 @@ const MAX_EIGHTS_PER_LANE: u32 = 14;
 /// Two slots of floats in flight are about what the memory needs.
 const SLOT_BYTES: u32 = 24 << 10;
 const FLOAT_SLOT_BYTES: u32 = 20 << 10;
+/// A tile of a step's BF16 lines may be larger than a slot otherwise is, up to this.
+const MAX_TILE_BYTES: u32 = 32 << 10;
+/// Lines of such a tile (`persistent/rows_tensor.cuh`).
+pub(super) const TENSOR_LINES: u32 = 4;
+/// The longest BF16 rows for tensor cores: a lane's share of the input stays in registers.
+const MAX_TENSOR_K: u32 = 16_384;
 /// A slot takes at most one part in so many of a block's shared memory, so that the ring has several.
 const MIN_SLOTS_AND_REST: u32 = 9;
 /// Bytes that are in flight to a block before tuning, or two slots where those are more.
@@ -77,6 +83,56 @@ pub(super) fn tiles(line: u32, sets: u32, slot: u32, bytes_at_once: u32) -> (u32
     let lines = fitting(slot).unwrap_or(1).max(sets);
     let all = fitting(bytes_at_once).unwrap_or(1).min(TILE);
     (lines / sets, (all / lines).max(1))
+}
+
+/// How a BF16 product is divided (`Pieces` of `persistent/partition.cuh`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chunks {
+    /// Chunks of a row.
+    pub(super) count: u32,
+    /// Bytes of a chunk.
+    pub(super) bytes: u32,
+    /// Bytes of a staged piece: a warp's part of a chunk of the input.
+    pub(super) staged: u32,
+}
+
+impl Chunks {
+    /// `None`: lanes multiply the rows (`LaneMultiplier`). A tile has four lines of one chunk, two of two, or one of four: those that fit a slot.
+    pub(super) fn of(format: Format, k: u32) -> Option<Chunks> {
+        if format != Format::BF16 || k > MAX_TENSOR_K {
+            return None;
+        }
+        let count = match FLOAT_SLOT_BYTES / (2 * k).max(1) {
+            0 | 1 => 4,
+            2 | 3 => 2,
+            _ => 1,
+        };
+        let units = (k / 8).div_ceil(count);
+        Some(Chunks {
+            count,
+            bytes: units * 16,
+            staged: units.div_ceil(WARPS) * 32,
+        })
+    }
+
+    /// Rows (of each set) of a slot for a block's `share` rows: whole tiles of `tile` lines of `line` bytes where they fit.
+    pub(super) fn rows(
+        line: u32,
+        tile: u32,
+        sets: u32,
+        share: u32,
+        slot: u32,
+        outputs: u32,
+    ) -> u32 {
+        let fit = slot / line.max(1);
+        let lines = match fit / tile {
+            0 if tile * line <= MAX_TILE_BYTES => tile,
+            0 => fit,
+            tiles => tiles * tile,
+        };
+        let needed = (sets * share).next_multiple_of(tile);
+        (lines.min(needed) / sets).clamp(1, outputs / sets)
+    }
 }
 
 /// The shape of a product as one block sees it (`persistent/partition.cuh`).

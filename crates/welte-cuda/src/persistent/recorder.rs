@@ -1,8 +1,8 @@
 //! Recording: each command of the decode pass, or two that belong together, becomes one instruction.
 
 use super::arrangement::{
-    AttentionJobs, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, block_meta_bytes, row_bytes,
-    slot_limit, slots_in_flight, staged_bytes, tiles,
+    AttentionJobs, Chunks, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, TENSOR_LINES,
+    block_meta_bytes, row_bytes, slot_limit, slots_in_flight, staged_bytes, tiles,
 };
 use super::checks::{check_program, possible};
 use super::instruction::{Instruction, REUSES_INPUT};
@@ -344,7 +344,8 @@ impl Recorder<'_> {
         let row = sets * row_bytes(format, p.k);
         let slot = slot_limit(format, self.cx.gpu.shared_per_block);
         let blocks = format.rounds_activations();
-        // The bits of a product depend on the lanes, and with floats on the rows of a slot. So both kernels have the same.
+        let chunks = Chunks::of(format, p.k);
+        // The bits of a product depend on the lanes, and with F16 and F32 on the rows of a slot. So both kernels have the same.
         let outputs = if blocks { MAX_OUTPUTS } else { STEP_OUTPUTS };
         let fit = (slot / row.max(1)).clamp(1, outputs / sets);
         let shape = ProductShape::new(format, p.k, p.n.div_ceil(self.blocks), sets, fit)?;
@@ -357,11 +358,25 @@ impl Recorder<'_> {
         let (lanes, rows) = shape
             .arrange()
             .ok_or_else(|| format!("rows of {} elements", p.k))?;
-        let (rows, span) = match self.budget.is_step && blocks {
-            true => tiles(row / sets, sets, slot, self.budget.bytes_at_once),
-            false => (rows, 1),
+        let is_step = self.budget.is_step;
+        let (line, lanes, rows, span) = match chunks {
+            None if is_step && blocks => {
+                let (rows, span) = tiles(row / sets, sets, slot, self.budget.bytes_at_once);
+                (row / sets, lanes, rows, span)
+            }
+            None => (row / sets, lanes, rows, 1),
+            Some(chunks) => {
+                let (line, tile) = match is_step {
+                    true => (chunks.bytes, TENSOR_LINES),
+                    false => (row / sets, TENSOR_LINES / chunks.count),
+                };
+                let rows = Chunks::rows(line, tile, sets, shape.share, slot, self.budget.outputs);
+                (line, 8 * chunks.count, rows, 1)
+            }
         };
-        self.need(format, p.kind, &shape, rows * row, rows, span);
+        let staged = self.staged_chunks(chunks, p);
+        let slot = sets * rows * line;
+        self.need(format, p, &shape, slot, rows, span);
         let bias = self.bias_of(index, p);
         let last = self.commands.last().map(|last| &self.pass.commands[*last]);
         let attended = last.is_some_and(|c| c.op == Op::Attention && c.buffers[2] == p.input);
@@ -385,9 +400,11 @@ impl Recorder<'_> {
             cap,
             span,
             block_meta: block_meta_bytes(format),
+            chunks: chunks.map_or(0, |chunks| chunks.count),
+            staged,
         };
         let variant = self.variants.add(Variant::Product(format, constants));
-        let in_flight = slots_in_flight(rows * row);
+        let in_flight = slots_in_flight(slot);
         let entry = &mut self.in_flight[tuning_index(variant)];
         // Several variants may share an entry.
         *entry = if *entry == 0 {
@@ -419,9 +436,11 @@ impl Recorder<'_> {
     /// Notes which input is staged now. Returns the flag that says whether it was staged before.
     fn stage(&mut self, format: welte_table::Format, p: &Product) -> u32 {
         let blocks = format.rounds_activations();
-        let arrangement = match self.budget.is_step && blocks {
-            true => block_meta_bytes(format),
-            false => 0,
+        let chunks = Chunks::of(format, p.k);
+        let arrangement = match chunks {
+            Some(chunks) => chunks.count,
+            None if self.budget.is_step && blocks => block_meta_bytes(format),
+            None => 0,
         };
         let staged = StagedInput {
             input: p.input,
@@ -431,23 +450,39 @@ impl Recorder<'_> {
             arrangement,
         };
         let reused = self.staged.replace(staged) == Some(staged);
+        if self.staged_chunks(chunks, p) < chunks.map_or(0, |chunks| chunks.count) {
+            // Only the last chunk stays.
+            self.staged = None;
+        }
         if reused { REUSES_INPUT } else { 0 }
+    }
+
+    /// How many chunks of a BF16 product's input are staged together. In a step a long input is staged chunk by chunk, for more rows.
+    /// Several products may share a normed input, so that is staged whole.
+    fn staged_chunks(&self, chunks: Option<Chunks>, p: &Product) -> u32 {
+        match chunks {
+            None => 0,
+            Some(Chunks { count: 4, .. }) if self.budget.is_step && p.norm.is_none() => 1,
+            Some(chunks) => chunks.count,
+        }
     }
 
     /// Adds a product's needs of shared memory. `slot` has `rows` rows (of each set) in so many bytes.
     fn need(
         &mut self,
         format: welte_table::Format,
-        kind: Output,
+        p: &Product,
         shape: &ProductShape,
         slot: u32,
         rows: u32,
         span: u32,
     ) {
+        let chunks = Chunks::of(format, p.k);
+        let pieces = self.staged_chunks(chunks, p);
         let needs = &mut self.needs;
         needs.slot = needs.slot.max(slot);
         needs.span = needs.span.max(span);
-        let at_once = match kind {
+        let at_once = match p.kind {
             Output::Logits => rows * span,
             _ => shape.share.next_multiple_of(rows * span),
         };
@@ -456,6 +491,14 @@ impl Recorder<'_> {
         let units = shape.units.div_ceil(WARPS);
         let most = |to: &mut u32, bytes: u32| *to = (*to).max(WARPS * bytes);
         let scratchpad = &mut needs.scratchpad;
+        if let Some(chunks) = chunks {
+            let to = match self.budget.is_step {
+                true => &mut scratchpad.row,
+                false => &mut scratchpad.any,
+            };
+            most(to, pieces * chunks.staged);
+            return;
+        }
         match (self.budget.is_step, format.rounds_activations()) {
             (false, true) => most(&mut scratchpad.any, units * 48),
             (false, false) => most(&mut scratchpad.any, units * 32),

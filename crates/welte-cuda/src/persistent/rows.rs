@@ -1,6 +1,7 @@
 //! The decode pass for steps (`kernels/persistent_rows.cu`).
 
 use super::memory::{STEP_OUTPUTS, SharedMemoryBudget};
+use super::variants::Variant;
 use super::{Inputs, Recording, record};
 
 /// The most rows of a launch. A step with more rows takes several.
@@ -41,11 +42,22 @@ pub(crate) fn record_rows(cx: &Inputs<'_>) -> Result<Recording, String> {
         }
     }
     match best {
-        Ok(recording) if recording.rows < MIN_ROWS.min(slots) => Err(format!(
+        Ok(recording) if recording.rows < fewest_rows(&recording, slots) => Err(format!(
             "{slots} slots, and shared memory has room for {} at a time",
             recording.rows
         )),
         other => other,
+    }
+}
+
+/// The rows for which shared memory must have room. If all weights are BF16, launched kernels are faster as soon as a step of all slots
+/// takes a second launch.
+fn fewest_rows(recording: &Recording, slots: u32) -> u32 {
+    let mut variants = recording.variants.all.iter();
+    let in_one_launch = variants.all(|v| !matches!(v, Variant::Product(_, p) if p.chunks == 0));
+    match in_one_launch {
+        true => slots,
+        false => MIN_ROWS.min(slots),
     }
 }
 

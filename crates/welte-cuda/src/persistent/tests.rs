@@ -1,7 +1,7 @@
 //! What a recording promises, checked on decode passes of well-known shapes.
 
 use super::Recording;
-use super::arrangement::{AttentionJobs, TILE, row_bytes, slots_in_flight};
+use super::arrangement::{AttentionJobs, Chunks, TILE, row_bytes, slots_in_flight};
 use super::examples::{LLAMA_1B, LLAMA_8B, QWEN3_4B, Sizes, Way, one_row, program, several_rows};
 use super::instruction::REUSES_INPUT;
 use super::memory::MAX_OUTPUTS;
@@ -89,9 +89,12 @@ fn sets(product: &Product) -> u32 {
 }
 
 /// Bytes of a product's slot.
-fn slot_bytes(format: Format, product: &Product) -> u32 {
-    let bytes = sets(product) * product.rows * row_bytes(format, product.k);
-    bytes.next_multiple_of(128)
+fn slot_bytes(recording: &Recording, format: Format, product: &Product) -> u32 {
+    let line = match Chunks::of(format, product.k) {
+        Some(chunks) if recording.is_step => chunks.bytes,
+        _ => row_bytes(format, product.k),
+    };
+    (sets(product) * product.rows * line).next_multiple_of(128)
 }
 
 /// A macro that the kernel is compiled with.
@@ -114,7 +117,7 @@ fn the_rows_of_a_slot_can_be_published_together() {
         vocab: 32_000,
     };
     let mut checked = 0;
-    for format in [Format::Q2_K, Format::Q4_0, Format::F32] {
+    for format in [Format::Q2_K, Format::Q4_0, Format::F32, Format::BF16] {
         for (sms, way) in [8, 132]
             .into_iter()
             .flat_map(|sms| WAYS.map(|way| (sms, way)))
@@ -152,14 +155,17 @@ fn a_step_has_as_many_rows_as_shared_memory_has_room_for() {
     for (sizes, format, one, many) in [
         (LLAMA_1B, Format::Q4_0, 8, Some(8)),
         (QWEN3_4B, Format::Q8_0, 8, Some(8)),
-        (QWEN3_4B, Format::BF16, 3, None),
+        (QWEN3_4B, Format::BF16, 8, None),
+        (QWEN3_4B, Format::F16, 3, None),
         (LLAMA_8B, Format::Q4_0, 6, Some(6)),
-        (LLAMA_8B, Format::BF16, 2, None),
+        (LLAMA_8B, Format::BF16, 6, None),
     ] {
         let mut made = program(sizes, format, format);
         assert_eq!(rows(&made, all), Ok(one), "{format:?}");
         made.slots = 16;
         assert_eq!(rows(&made, all).ok(), many, "{format:?}");
+        made.slots = one;
+        assert_eq!(rows(&made, all), Ok(one), "{format:?}");
     }
     // Each row has an exchange of its own.
     let (one, eight) = (
@@ -178,7 +184,7 @@ fn an_input_is_staged_again_where_weights_need_another_arrangement() {
         (Format::Q4_0, Format::Q4_K, [true, true]),
         (Format::Q4_K, Format::Q6_K, [true, false]),
         (Format::BF16, Format::BF16, [true, true]),
-        (Format::BF16, Format::F16, [true, true]),
+        (Format::BF16, Format::F16, [false, false]),
         (Format::F32, Format::F16, [true, true]),
         (Format::Q4_0, Format::F16, [false, false]),
     ] {
@@ -230,7 +236,7 @@ fn a_tile_fits_the_ring_that_the_rows_leave() {
                 assert!(!tiled || span == 1 || lines * span <= TILE, "{product:?}");
                 assert!(!tiled || lines <= 2 * TILE, "{product:?}");
                 for rows in 1..=recording.rows {
-                    let needed = slot_bytes(format, &product) * 3.max(span + 1);
+                    let needed = slot_bytes(&recording, format, &product) * 3.max(span + 1);
                     assert!(ring(rows) >= needed, "{rows} rows: {product:?}");
                     checked += 1;
                 }
@@ -238,6 +244,35 @@ fn a_tile_fits_the_ring_that_the_rows_leave() {
         }
     }
     assert!(checked > 150, "{checked}");
+}
+
+/// Rows of a slot fill tiles of four lines, in chains and in steps.
+#[test]
+fn bf16_rows_are_divided_into_chunks() {
+    let chunks = |k: u32| Chunks::of(Format::BF16, k).map(|chunks| (chunks.count, chunks.bytes));
+    assert_eq!(chunks(2560), Some((1, 5120)));
+    assert_eq!(chunks(4096), Some((2, 4096)));
+    assert_eq!(chunks(5000), Some((2, 313 * 16)));
+    assert_eq!(chunks(14_336), Some((4, 7168)));
+    assert_eq!(chunks(28_672), None);
+    assert_eq!(Chunks::of(Format::F16, 4096), None);
+    for (sizes, way, tile) in [
+        (QWEN3_4B, WAYS[0], None),
+        (QWEN3_4B, WAYS[1], Some(4)),
+        (LLAMA_8B, WAYS[0], None),
+        (LLAMA_8B, WAYS[1], Some(4)),
+    ] {
+        let recording = way(&program(sizes, Format::BF16, Format::BF16), &h200()).unwrap();
+        for (_, product) in products(&recording) {
+            let lines = sets(&product) * product.rows;
+            let tile = tile.unwrap_or(4 / product.chunks);
+            assert!(lines > 0 && lines.is_multiple_of(tile), "{product:?}");
+            // Only a step stages the input of long rows, which has no norm, in pieces.
+            let whole = !recording.is_step || product.norm || product.chunks < 4;
+            let staged = if whole { product.chunks } else { 1 };
+            assert_eq!(product.staged, staged, "{product:?}");
+        }
+    }
 }
 
 #[test]
@@ -253,7 +288,10 @@ fn a_gpu_with_little_shared_memory_has_smaller_slots() {
         let recording = one_row(&program(sizes, format, Format::Q6_K), &gpu).unwrap();
         let ring = define(&recording, "RING_BYTES");
         let slots = products(&recording);
-        let slots: Vec<u32> = slots.iter().map(|(f, p)| slot_bytes(*f, p)).collect();
+        let slots: Vec<u32> = slots
+            .iter()
+            .map(|(f, p)| slot_bytes(&recording, *f, p))
+            .collect();
         assert!(slots.len() > 3 && slots.iter().all(|slot| slot * 3 <= ring));
         assert!(ring < 99 << 10, "{ring}");
     }

@@ -134,6 +134,10 @@ constants! {
         span: u32,
         /// Bytes that are kept beside a block of 32 activations, in a step of several rows.
         block_meta: u32,
+        /// Chunks of a BF16 row (`persistent/tensor.cuh`); 0: lanes multiply the rows.
+        chunks: u32,
+        /// Chunks of the input that are staged together.
+        staged: u32,
     }
 }
 

@@ -6,7 +6,7 @@ use super::case::{
 };
 use super::made::Numbers;
 use super::model::{ATTENTION, Attention, CONV, Conv, DELTA, DENSE, Delta, Layer, Model};
-use crate::{Checks, Context, Device, SlotState};
+use crate::{Checks, Context, Control, Device, Emitted, SlotState};
 use welte_table::{CacheKind, Format, PassKind, Row};
 
 /// A layer over the whole context, and one with a window and a cache of its own.
@@ -353,6 +353,7 @@ pub fn recurrent(device: &dyn Device, oracle: &dyn Device) {
         pair.step(PassKind::Decode, &each, &[], tolerance(&model, 3));
         checkpoints(&mut pair, &model, &whole);
         stopped_slots(device, &case);
+        cut_chains(device, &case);
     }
 }
 
@@ -388,6 +389,41 @@ fn stopped_slots(device: &dyn Device, case: &Case) {
     let emitted = chain(together.as_mut(), &starts);
     assert_eq!(tokens_of(&emitted, 0, 1), alone[..=last]);
     assert!(state(together.as_mut()) == want, "a state that went on");
+}
+
+/// A chain that is cut leaves the state after the last token that it emitted, less the one that is fed next.
+fn cut_chains(device: &dyn Device, case: &Case) {
+    let cache = case.recurrent();
+    let mut page = vec![0; case.page_bytes(cache)];
+    let mut state = |context: &mut dyn Context| {
+        let read = context.read_page(cache, 0, &mut page);
+        read.expect("a page");
+        page.clone()
+    };
+    for slots in 1..=2 {
+        for stops in [false, true] {
+            let mut context = case.open(device);
+            if context.chain_slots() < slots {
+                return;
+            }
+            let all = [start(0, 3, 0, 12), start(1, 9, 0, 12)];
+            let (control, mut made) = (Control::default(), 0);
+            let mut emit = |one: Emitted| {
+                made += u32::from(one.slot == 0);
+                if stops && made == 3 {
+                    control.stop();
+                }
+                stops || made < 3
+            };
+            let done = context.chain(&all[..slots], &control, &mut emit);
+            done.expect("a valid chain");
+            assert!((3..=4).contains(&made), "{made} tokens");
+            let got = state(context.as_mut());
+            let mut whole = case.open(device);
+            chain(whole.as_mut(), &[start(0, 3, 0, made)]);
+            assert!(got == state(whole.as_mut()), "a state that went on");
+        }
+    }
 }
 
 /// One step of one slot's rows: a single row in the decode pass, several in the prompt pass. Returns the last logits.

@@ -12,6 +12,7 @@ mod arithmetic;
 mod caches;
 mod case;
 mod chains;
+mod encoders;
 mod lifecycle;
 mod logprobs;
 pub mod made;
@@ -26,6 +27,7 @@ mod steps;
 pub use arithmetic::{decode_arithmetic, prompt_arithmetic};
 pub use caches::{page_transfer, pages, per_layer_heads, recurrent, windows};
 pub use chains::{chains, control, slots_in_a_chain, stops};
+pub use encoders::encoders;
 pub use lifecycle::{allocated, profiles, shared, weights};
 pub use logprobs::logprobs;
 pub use masks::{masks, masks_in_chains, masks_of_guesses};
@@ -45,7 +47,7 @@ macro_rules! conformance_tests {
     ([$(#[$attribute:meta])*] $device:expr, $oracle:expr) => {
         $crate::conformance_tests!(@each [$(#[$attribute])*] ($device) ($oracle)
             ops formats experts contexts unfused
-            batches outputs pooled
+            batches outputs pooled encoders
             decode_arithmetic prompt_arithmetic
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads

@@ -33,6 +33,8 @@ pub struct Model {
 #[derive(Clone, Copy, Debug)]
 pub enum Layer {
     Attention(Attention),
+    /// Attention of whole texts without a cache, and learned positions of two segments.
+    Encode(Attention),
     Dense(Dense),
     Ungated(Ungated),
     Heads(Heads),
@@ -267,7 +269,7 @@ impl Model {
             Layer::Attention(a) => a.sinks,
             Layer::Dense(d) => d.act == 3,
             Layer::Ungated(_) | Layer::Heads(_) => false,
-            Layer::Conv(_) | Layer::Delta(_) => true,
+            Layer::Conv(_) | Layer::Delta(_) | Layer::Encode(_) => true,
             // Experts may need widths divisible by 16.
             Layer::Experts(e) => e.bias || e.act == 3 || !self.dim.is_multiple_of(16),
         };

@@ -206,6 +206,7 @@ pub fn make(m: &Model) -> (Program, Made) {
             (Layer::Attention(a), Some((cache, layer))) => emit.attention(a, cache, layer),
             (Layer::Conv(c), Some((cache, layer))) => emit.conv(c, cache, layer),
             (Layer::Delta(d), Some((cache, layer))) => emit.delta(d, cache, layer),
+            (Layer::Encode(a), _) => emit.encode(a),
             (Layer::Experts(e), _) => emit.experts(e),
             (Layer::Dense(d), _) => emit.dense(d),
             (Layer::Ungated(d), _) => emit.ungated(d),
@@ -307,11 +308,11 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         width => Some(b.place(name, rows, width, gap)),
     };
     let qkv = widest(&|l| match l {
-        Layer::Attention(a) => a.width(),
+        Layer::Attention(a) | Layer::Encode(a) => a.width(),
         _ => 0,
     });
     let attended = widest(&|l| match l {
-        Layer::Attention(a) => a.heads * a.head_dim,
+        Layer::Attention(a) | Layer::Encode(a) => a.heads * a.head_dim,
         _ => 0,
     });
     let gated = widest(&|l| match l {
@@ -551,6 +552,37 @@ impl Emit<'_> {
         };
         let buffers = [qkv.at, cache, attended.at];
         self.push(Op::Attention, &[sinks], &buffers, p.words());
+        self.add("attention output", a.heads * a.head_dim, attended);
+    }
+
+    fn encode(&mut self, a: &Attention) {
+        let (Some(qkv), Some(attended)) = (self.places.qkv, self.places.attended) else {
+            unreachable!("sized by this layer");
+        };
+        let (x, dim, offset) = (self.places.x, self.m.dim, 3);
+        // The last position of a context with an odd number of positions is alone in its segment.
+        let period = self.m.context.div_ceil(2);
+        let positions = self.vector("positions", (offset + period) * dim);
+        let types = self.vector("segments", 2 * dim);
+        let p = params::AddPosition {
+            k: dim,
+            period,
+            offset,
+            x_stride: x.stride,
+        };
+        self.push(Op::AddPosition, &[positions, types], &[x.at], p.words());
+        self.project("qkv", a.width(), qkv);
+        let p = params::EncodeAttention {
+            heads: a.heads,
+            kv_heads: a.kv_heads,
+            head_dim: a.head_dim,
+            scale: 1.0 / (a.head_dim as f32).sqrt(),
+            window: a.window,
+            qkv_stride: qkv.stride,
+            y_stride: attended.stride,
+        };
+        let buffers = [qkv.at, attended.at];
+        self.push(Op::EncodeAttention, &[], &buffers, p.words());
         self.add("attention output", a.heads * a.head_dim, attended);
     }
 

@@ -3,6 +3,7 @@
 //! rope base of their own.
 
 use super::{Architecture, windowed_but_every};
+use crate::encoder::{self, Encoder};
 use crate::keys::Keys;
 use crate::spec::{Act, LayerRope, Rope, Scaling};
 use crate::{Error, ModelSpec, QkNorm, names};
@@ -62,6 +63,9 @@ pub(super) const GEMMA3: Architecture = Architecture {
             scaling: Scaling::None,
             ..spec.rope
         });
+        if keys.bool("use_bidirectional_attention")? == Some(true) {
+            bidirectional(spec, keys)?;
+        }
         spec.layer_ropes = spec
             .windows
             .iter()
@@ -74,6 +78,29 @@ pub(super) const GEMMA3: Architecture = Architecture {
     },
     ..GEMMA2
 };
+
+/// EmbeddingGemma in GGUF. Hugging Face calls it Gemma 3.
+pub(super) const EMBEDDING_GEMMA: Architecture = Architecture {
+    name: "gemma-embedding",
+    gguf: &["gemma-embedding"],
+    hugging_face: &[],
+    finish: |spec, keys| {
+        (GEMMA3.finish)(spec, keys)?;
+        bidirectional(spec, keys)
+    },
+    ..GEMMA3
+};
+
+/// Every row sees the whole text, or half the window to each side.
+fn bidirectional(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    spec.windows.iter_mut().for_each(|window| *window /= 2);
+    spec.encoder = Some(Encoder {
+        final_norm: true,
+        dense: encoder::dense(keys)?,
+        ..Encoder::default()
+    });
+    Ok(())
+}
 
 fn common(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     spec.act = Act::GeluTanh;

@@ -1,6 +1,7 @@
 //! The architectures, one file each, and their list.
 
 mod apertus;
+mod bert;
 mod cohere2;
 mod deepseek2;
 mod ernie4_5;
@@ -17,6 +18,7 @@ mod lfm2;
 mod llama;
 mod ministral3;
 mod mixtral;
+mod modernbert;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -57,7 +59,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 29] = [
+const ALL: [&Architecture; 35] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -75,6 +77,12 @@ const ALL: [&Architecture; 29] = [
     &olmo2::OLMO2,
     &smollm3::SMOLLM3,
     &gpt_oss::GPT_OSS,
+    &bert::BERT,
+    &bert::ROBERTA,
+    &bert::NOMIC_BERT,
+    &bert::JINA_V3,
+    &modernbert::MODERNBERT,
+    &gemma::EMBEDDING_GEMMA,
     &ministral3::MINISTRAL3,
     &cohere2::COHERE2,
     &starcoder2::STARCODER2,

@@ -28,7 +28,36 @@ const LLAMA: &[Field] = &[
     ("return_tokens", "boolean", "false"),
 ];
 
+const RERANK: &[Field] = &[
+    (
+        "model",
+        "string",
+        "the model's name; without it, the default model",
+    ),
+    ("query", "!string", ""),
+    (
+        "documents",
+        "!any[]",
+        "texts, or objects whose field `text` is one",
+    ),
+    ("top_n", "integer", "return the best documents only"),
+    ("return_documents", "boolean", ""),
+    (
+        "instruction",
+        "string",
+        "what makes a document relevant, for models that take an instruction",
+    ),
+];
+
 pub(super) const ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        answer: &[("results", "object[]", ""), ("usage", "object", "")],
+        ..post("/v1/rerank", "llama.cpp", "Order documents", &[RERANK])
+    },
+    Endpoint {
+        answer: &[("results", "object[]", ""), ("usage", "object", "")],
+        ..post("/rerank", "llama.cpp", "Order documents", &[RERANK])
+    },
     Endpoint {
         stream: EVENTS,
         answer: &[("content", "string", ""), ("stop", "boolean", "")],

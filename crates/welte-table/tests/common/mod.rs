@@ -47,6 +47,8 @@ const HEAD_NORM: u32 = 14;
 const DECAY: u32 = 15;
 const ROUTE_BIAS: u32 = 16;
 const MATRICES: u32 = 17;
+const POSITIONS: u32 = 18;
+const SEGMENTS: u32 = 19;
 
 fn weights() -> Vec<WeightSpec> {
     let of = |(name, n, k, usage): (&str, u32, u32, Usage)| WeightSpec {
@@ -81,6 +83,8 @@ fn weights() -> Vec<WeightSpec> {
         ("decay", 1, 2, Usage::Vector),
         ("route bias", 1, 4, Usage::Vector),
         ("matrices", 1, 12, Usage::Vector),
+        ("positions", 1, 136, Usage::Vector),
+        ("segments", 1, 16, Usage::Vector),
     ]
     .map(of)
     .into();
@@ -191,6 +195,22 @@ fn decode() -> Vec<Command> {
         c: 0.5,
         d: -1e-6,
         y_stride: 6,
+    };
+    let encode_attention = p::EncodeAttention {
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 4,
+        scale: 0.5,
+        window: 0,
+        qkv_stride: 16,
+        y_stride: 8,
+    };
+    // A context of two segments.
+    let add_position = p::AddPosition {
+        k: 8,
+        period: 16,
+        offset: 1,
+        x_stride: 8,
     };
     let matmul = |n, k| {
         p::Matmul {
@@ -367,6 +387,18 @@ fn decode() -> Vec<Command> {
         command(Op::LayerNorm, &[NORM, NORM], &[x, x], layer_norm.words()),
         command(Op::Rope, &[FREQS], &[qkv], rope.words()),
         command(Op::PositionScale, &[], &[qkv], position_scale.words()),
+        command(
+            Op::AddPosition,
+            &[POSITIONS, SEGMENTS],
+            &[x],
+            add_position.words(),
+        ),
+        command(
+            Op::EncodeAttention,
+            &[],
+            &[qkv, at(ATTN, 0)],
+            encode_attention.words(),
+        ),
         command(
             Op::KvAppend,
             &[],

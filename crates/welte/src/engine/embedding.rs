@@ -12,6 +12,9 @@ use std::time::Instant;
 /// The vector of a text that is being computed: a future. Dropping it ends the request.
 pub struct Embedding {
     out: Arc<Channel>,
+    /// Values to keep.
+    size: usize,
+    normalise: bool,
     /// The engine goes on while it is wanted.
     _engine: Engine,
 }
@@ -22,14 +25,39 @@ impl Embedding {
         self.result(self.out.next())
     }
 
+    /// Keeps the first `size` values only, for models that were trained for shorter vectors.
+    pub fn shortened(mut self, size: usize) -> Embedding {
+        self.size = size;
+        self
+    }
+
+    /// Leaves the vector as long as the model made it.
+    pub fn unnormalised(mut self) -> Embedding {
+        self.normalise = false;
+        self
+    }
+
     fn result(&self, next: Option<Next>) -> Result<Vec<f32>, Error> {
         match next {
-            Some(Next::End(Ok(Finish::Length))) => Ok(self.out.take_vector()),
+            Some(Next::End(Ok(Finish::Length))) => {
+                let mut vector = self.out.take_vector();
+                vector.truncate(self.size);
+                if self.normalise {
+                    normalise(&mut vector);
+                }
+                Ok(vector)
+            }
             Some(Next::End(Ok(Finish::Deadline))) => Err(Error::Deadline),
             Some(Next::End(Err(error))) => Err(error),
             _ => Err(Error::EngineStopped { why: None }),
         }
     }
+}
+
+/// Scales a vector to length 1.
+fn normalise(vector: &mut [f32]) {
+    let length = vector.iter().map(|v| v * v).sum::<f32>().sqrt().max(1e-12);
+    vector.iter_mut().for_each(|v| *v /= length);
 }
 
 impl Future for Embedding {
@@ -48,8 +76,8 @@ impl Drop for Embedding {
 }
 
 impl Engine {
-    /// Begins to compute the vector of a text: the model's last hidden state after its last token, of length 1. The vector
-    /// depends on the tokens alone. The model must have been loaded with
+    /// Begins to compute the vector of a text: the pooled last hidden states of its tokens, of length 1. The vector depends
+    /// on the tokens alone. The model must have been loaded with
     /// [`LoadOptions::embeddings`](crate::LoadOptions::embeddings).
     ///
     /// ```
@@ -62,10 +90,23 @@ impl Engine {
     /// # Ok(()) }
     /// ```
     pub fn embed(&self, tokens: Vec<u32>, deadline: Option<Instant>) -> Result<Embedding, Error> {
-        let Some(size) = self.model.embedding_size() else {
+        if self.model.embedding_size().is_none() {
             let origin = self.model.origin().to_string();
             return Err(Error::NoEmbeddings { origin });
-        };
+        }
+        let mut embedding = self.values(tokens, None, deadline)?;
+        embedding.normalise = true;
+        Ok(embedding)
+    }
+
+    /// Begins to compute what the embed pass yields for a text, or for two of which the second one begins at `second`.
+    pub(crate) fn values(
+        &self,
+        tokens: Vec<u32>,
+        second: Option<usize>,
+        deadline: Option<Instant>,
+    ) -> Result<Embedding, Error> {
+        let size = self.model.embed_width().unwrap_or(0);
         let mut request = Request::new(tokens);
         request.deadline = deadline;
         request.options.max_tokens = 0;
@@ -73,10 +114,15 @@ impl Engine {
         let out = |most| Channel::new(most, Arc::default()).with_vector(size);
         let mut sequence = Sequence::new(&self.model, &request, out)?;
         sequence.embeds = true;
+        if let Some(second) = second.filter(|_| self.model.inner.segments > 1) {
+            sequence.second = (second, self.model.context() as u32);
+        }
         let out = sequence.out.clone();
         self.handle.shared.push(sequence)?;
         Ok(Embedding {
             out,
+            size,
+            normalise: false,
             _engine: self.clone(),
         })
     }

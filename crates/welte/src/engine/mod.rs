@@ -284,6 +284,10 @@ impl Engine {
         request: Request,
         cancelled: Arc<AtomicBool>,
     ) -> Result<Stream, Error> {
+        if self.model.is_encoder() {
+            let origin = self.model.origin().to_string();
+            return Err(Error::NoText { origin });
+        }
         let started = Instant::now();
         let out = |room| Channel::new(room, cancelled.clone());
         let mut sequence = Sequence::new(&self.model, &request, out)?;

@@ -308,7 +308,8 @@ impl Pages {
         }
     }
 
-    fn has_states(&self) -> bool {
+    /// True if sequences have recurrent state, which cannot go back.
+    pub(crate) fn has_states(&self) -> bool {
         self.kinds
             .iter()
             .any(|kind| matches!(kind, Kind::Recurrent))

@@ -19,6 +19,7 @@ use super::pages::Pages;
 use super::sequence::Sequence;
 use super::shared::Shared;
 use crate::Error;
+use embed::pools_several;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,6 +55,8 @@ pub(crate) struct Scheduler {
     decode: PassSpec,
     prompt: PassSpec,
     embed: Option<PassSpec>,
+    /// All rows of a text are in one embed step.
+    whole_texts: bool,
     pages: Pages,
     pace: Pace,
     /// `None`: nothing is guessed.
@@ -92,10 +95,12 @@ impl Scheduler {
             outputs: program.passes[index].outputs as usize,
         };
         let (decode, prompt) = (pass(decode), pass(prompt));
+        let embed_rows = embed.map_or(0, |embed| pass(embed).rows);
         Scheduler {
             decode,
             prompt,
             embed: embed.map(pass),
+            whole_texts: embed.is_some_and(|embed| pools_several(&program.passes[embed])),
             pages: Pages::new(program, disk),
             pace: Pace::new(prompt.rows),
             speculator,
@@ -103,8 +108,8 @@ impl Scheduler {
             running: Vec::with_capacity(slots),
             free_slots: (0..program.slots).rev().collect(),
             short: false,
-            rows: Vec::with_capacity(decode.rows.max(prompt.rows)),
-            outputs: Vec::with_capacity(prompt.outputs),
+            rows: Vec::with_capacity(decode.rows.max(prompt.rows).max(embed_rows)),
+            outputs: Vec::with_capacity(prompt.outputs.max(slots)),
             starts: Vec::with_capacity(slots),
             picks: Vec::with_capacity(slots.max(decode.rows)),
             chosen: Vec::with_capacity(slots.max(decode.rows)),

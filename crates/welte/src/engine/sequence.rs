@@ -29,6 +29,8 @@ pub(crate) struct Sequence {
     pub(crate) shared: bool,
     /// Its vector is wanted in place of tokens.
     pub(crate) embeds: bool,
+    /// Where the second text of a pair begins, and what positions skip there.
+    pub(crate) second: (usize, u32),
     /// The longest chain.
     pub(crate) chain: usize,
     /// What follows its constraint, if it has one.
@@ -95,7 +97,9 @@ impl Sequence {
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        if prompt.len() >= context {
+        // A text of which only a vector is wanted may fill the context.
+        let needed = prompt.len() + usize::from(options.max_tokens > 0);
+        if needed > context {
             return Err(Error::ContextFull {
                 prompt: prompt.len(),
                 context,
@@ -149,6 +153,7 @@ impl Sequence {
             // Cached tokens have no logits.
             shared: request.prefix_cache && options.prompt_logprobs.is_none(),
             embeds: false,
+            second: (usize::MAX, 0),
             chain: options.chain.unwrap_or(longest).clamp(1, longest),
             guide,
             stalled: false,

@@ -3,7 +3,7 @@
 use super::{ContextLost, Scheduler};
 use crate::engine::channel::Finish;
 use welte_device::Context;
-use welte_table::Row;
+use welte_table::{Op, Pass, Row, params};
 
 impl Scheduler {
     /// One step over texts to embed. It uses the embed pass if a text ends in it, and else the prompt pass, which computes
@@ -15,7 +15,10 @@ impl Scheduler {
         let Some(embed) = self.embed else {
             return Ok(());
         };
-        self.plan_embeddings(self.budget().min(embed.rows).min(self.prompt.rows));
+        self.plan_embeddings(match self.whole_texts {
+            true => embed.rows,
+            false => self.budget().min(embed.rows).min(self.prompt.rows),
+        });
         if self.rows.is_empty() {
             return Ok(());
         }
@@ -43,18 +46,24 @@ impl Scheduler {
         Ok(())
     }
 
-    /// At most `budget` rows, in the order of admission. The last rows of texts are outputs.
+    /// At most `budget` rows, in the order of admission. The last rows of texts are outputs. Texts that must not be cut wait
+    /// until they fit.
     fn plan_embeddings(&mut self, budget: usize) {
         self.rows.clear();
         self.outputs.clear();
         let texts = |s: &&mut super::Sequence| s.embeds && s.is_filling();
         for sequence in self.running.iter_mut().filter(texts) {
             let rest = &sequence.tokens[sequence.computed..];
-            let count = rest.len().min(budget - self.rows.len());
-            let rows = rest[..count].iter().zip(sequence.computed as u32..);
+            let left = budget - self.rows.len();
+            let count = match self.whole_texts {
+                true if rest.len() > left => continue,
+                _ => rest.len().min(left),
+            };
+            let rows = rest[..count].iter().zip(sequence.computed..);
+            let (second, skipped) = sequence.second;
             self.rows.extend(rows.map(|(&token, position)| Row {
                 token,
-                position,
+                position: position as u32 + if position < second { 0 } else { skipped },
                 slot: sequence.slot,
             }));
             if count > 0 && count == rest.len() {
@@ -63,4 +72,10 @@ impl Scheduler {
             sequence.planned = count;
         }
     }
+}
+
+/// True if a vector is made of more than the last row of its text.
+pub(super) fn pools_several(pass: &Pass) -> bool {
+    let pool = pass.commands.iter().find(|c| c.op == Op::Pool);
+    pool.is_some_and(|c| params::Pool::of(&c.params).kind != 0)
 }

@@ -83,7 +83,9 @@ impl Scheduler {
             .running
             .iter()
             .filter_map(|s| Some((s, s.guide.as_ref()?)));
-        guided.all(|(sequence, guide)| !sequence.stalled && guide.delay() <= patience)
+        // A step that advances a state cannot be repeated when its mask was late.
+        let repeats = !self.pages.has_states();
+        guided.all(|(sequence, guide)| repeats && !sequence.stalled && guide.delay() <= patience)
     }
 
     /// Has the guesses for guided sequences checked. What is not checked in time is not verified.

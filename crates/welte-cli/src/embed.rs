@@ -1,0 +1,145 @@
+//! `welte embed`: vectors of texts, as JSON lines.
+
+use crate::args::LoadArgs;
+use crate::source;
+use crate::texts::{self, TextArgs};
+use anyhow::Context;
+use serde_json::json;
+use std::collections::VecDeque;
+use std::io::Write;
+use std::process::ExitCode;
+use welte::{Embedding, Model, Pooling};
+
+#[derive(clap::Args)]
+pub(crate) struct EmbedArgs {
+    /// A model (file, directory or synthetic:SHAPE:FORMAT) unless -m names it, and texts
+    #[arg(value_name = "[MODEL] TEXT")]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    texts: TextArgs,
+    /// Rows that make the vector: last, mean or cls [default: as the model says, else last]
+    #[arg(long, value_name = "KIND", value_parser = pooling)]
+    pooling: Option<Pooling>,
+    /// Scale vectors to length 1 [default: as the model says]
+    #[arg(long, alias = "normalize", conflicts_with = "no_normalise")]
+    normalise: bool,
+    /// Leave vectors as long as the model makes them
+    #[arg(long, alias = "no-normalize")]
+    no_normalise: bool,
+    /// Keep the first N values, for models that were trained for it (Matryoshka)
+    #[arg(long, value_name = "N")]
+    dimensions: Option<usize>,
+    /// Text to put before every text, such as an instruction
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_name")]
+    prefix: Option<String>,
+    /// Put this prompt of the model before every text, such as query or document
+    #[arg(long, value_name = "NAME")]
+    prompt_name: Option<String>,
+    /// Cut texts that do not fit in the context
+    #[arg(long)]
+    truncate: bool,
+}
+
+fn pooling(name: &str) -> Result<Pooling, String> {
+    let names = Pooling::ALL.map(Pooling::name).join(", ");
+    Pooling::from_name(name).ok_or_else(|| format!("use one of {names}"))
+}
+
+pub(crate) fn run(args: &EmbedArgs) -> anyhow::Result<ExitCode> {
+    let (source, words) = texts::split_words(args.load.model.as_deref(), &args.words)?;
+    let texts = args.texts.read(words)?;
+    let mut options = args.load.options()?;
+    (options.embeddings, options.pooling) = (true, args.pooling);
+    options.slots = args.texts.batch;
+    let model = source::load_with(&source, &options)?;
+    let shape = Shape::of(&model, args)?;
+    let prefix = prefix(&model, args)?;
+    let engine = model.engine()?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    // As many as the engine computes together, and as many that wait.
+    let mut begun = VecDeque::new();
+    let (mut texts, mut index) = (texts.iter(), 0);
+    loop {
+        while begun.len() < 2 * args.texts.batch as usize
+            && let Some(text) = texts.next()
+        {
+            let tokens = model.encode(&format!("{prefix}{}", text.text))?;
+            let tokens = texts::fit(&model, tokens, args.truncate)?;
+            let count = tokens.len();
+            begun.push_back((shape.apply(engine.embed(tokens, None)?), count, &text.id));
+        }
+        let Some((embedding, tokens, id)) = begun.pop_front() else {
+            break;
+        };
+        let mut line = json!({ "index": index, "embedding": embedding.wait()?, "tokens": tokens });
+        if let Some(id) = id {
+            line["id"] = id.clone();
+        }
+        writeln!(out, "{line}")?;
+        index += 1;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is done to every vector.
+struct Shape {
+    dimensions: usize,
+    normalise: bool,
+}
+
+impl Shape {
+    fn of(model: &Model, args: &EmbedArgs) -> anyhow::Result<Shape> {
+        let size = model.embedding_size();
+        let size = size.with_context(|| {
+            let origin = model.origin();
+            format!("{origin}: this model scores pairs of texts; use `welte rerank`")
+        })?;
+        let dimensions = args.dimensions.unwrap_or(size);
+        anyhow::ensure!(
+            (1..=size).contains(&dimensions),
+            "--dimensions {dimensions}: must be from 1 to {size}"
+        );
+        Ok(Shape {
+            dimensions,
+            normalise: match (args.normalise, args.no_normalise) {
+                (false, false) => model.vector_settings().normalise,
+                (normalise, _) => normalise,
+            },
+        })
+    }
+
+    fn apply(&self, embedding: Embedding) -> Embedding {
+        let embedding = embedding.shortened(self.dimensions);
+        match self.normalise {
+            true => embedding,
+            false => embedding.unnormalised(),
+        }
+    }
+}
+
+/// The text to put before every text.
+fn prefix(model: &Model, args: &EmbedArgs) -> anyhow::Result<String> {
+    if let Some(prefix) = &args.prefix {
+        return Ok(prefix.clone());
+    }
+    let settings = model.vector_settings();
+    let name = args.prompt_name.as_ref();
+    let Some(name) = name.or(settings.default_prompt.as_ref()) else {
+        return Ok(String::new());
+    };
+    let found = settings.prompts.iter().find(|(known, _)| known == name);
+    let found = found.with_context(|| {
+        let known: Vec<&str> = settings.prompts.iter().map(|(name, _)| &**name).collect();
+        match known.is_empty() {
+            true => format!("--prompt-name {name}: the model has no prompts; use --prefix TEXT"),
+            false => format!(
+                "--prompt-name {name}: the model's prompts are {}",
+                known.join(", ")
+            ),
+        }
+    })?;
+    Ok(found.1.clone())
+}

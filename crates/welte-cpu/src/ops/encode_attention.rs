@@ -1,0 +1,265 @@
+//! Attention of whole texts, without a cache. Queries lie in the lanes of vectors, so neither sums nor softmax cross lanes.
+//!
+//! Work is cut into items of one head and some rows. A row walks its run in blocks that begin at the run's first row, so its
+//! bits depend neither on the number of rows nor on the runs beside its own.
+
+use super::vectors::{Lanes, Single};
+use super::{FloatRows, State};
+use crate::kernels::Isa;
+use std::ops::Range;
+use welte_table::Row;
+
+/// Rows whose scores are kept at once.
+const BLOCK: usize = 64;
+/// Vectors of a strip of queries.
+const WIDE: usize = 2;
+/// The most queries of a strip.
+const MOST_LANES: usize = 32;
+/// Keys, or elements of values, that share the loads of a strip.
+const DEEP: usize = 4;
+/// The largest score before any is known; finite, so that masked scores weigh nothing.
+const LEAST: f32 = -1e30;
+
+/// Attention of the rows of an item that share a run: the rows, the run and the head.
+type Run = unsafe fn(&EncodeAttention, Range<usize>, Range<usize>, usize, *mut f32);
+
+#[derive(Clone, Copy)]
+pub(crate) struct EncodeAttention {
+    pub(crate) qkv: FloatRows,
+    pub(crate) y: FloatRows,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) scale: f32,
+    /// 0: none.
+    pub(crate) window: usize,
+    pub(crate) kernel: Kernel,
+}
+
+/// Attention on one instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    run: Run,
+    /// Queries of a strip.
+    lanes: usize,
+}
+
+/// The kernel for an instruction set of this processor.
+pub(crate) fn kernel_for(isa: Isa) -> Kernel {
+    #[cfg(target_arch = "x86_64")]
+    match isa {
+        Isa::Scalar => {}
+        Isa::Avx2 | Isa::Avx2Vnni => return x86::AVX2,
+        _ => return x86::AVX512,
+    }
+    let _ = isa;
+    Kernel {
+        run: attend::<Single>,
+        lanes: WIDE * Single::N,
+    }
+}
+
+/// Floats of a thread's scratch.
+pub(crate) fn scratch_floats(head_dim: usize) -> usize {
+    (2 * head_dim.next_multiple_of(DEEP) + BLOCK) * MOST_LANES
+}
+
+impl EncodeAttention {
+    /// The number of items.
+    pub(crate) fn items(&self, rows: usize) -> usize {
+        self.heads * rows.div_ceil(self.kernel.lanes)
+    }
+
+    /// One item.
+    ///
+    /// # Safety
+    /// See `super`; `scratch` holds [`scratch_floats`] of this thread's own.
+    pub(crate) unsafe fn item(&self, state: &State, rows: usize, item: usize, scratch: *mut f32) {
+        let (head, lanes) = (item % self.heads, self.kernel.lanes);
+        let from = item / self.heads * lanes;
+        let rows = &state.rows[..rows];
+        let mut at = from;
+        for part in rows[from..rows.len().min(from + lanes)].chunk_by(|a, b| a.slot == b.slot) {
+            let span = at..at + part.len();
+            at = span.end;
+            let run = run_of(rows, span.start);
+            // SAFETY: promised by the caller; the processor has what the kernel needs.
+            unsafe { (self.kernel.run)(self, span, run, head, scratch) };
+        }
+    }
+}
+
+/// The neighbouring rows of a row's slot.
+fn run_of(rows: &[Row], row: usize) -> Range<usize> {
+    let same = |other: &&Row| other.slot == rows[row].slot;
+    let before = rows[..row].iter().rev().take_while(same).count();
+    let from = rows[row..].iter().take_while(same).count();
+    row - before..row + from
+}
+
+/// Attention of `rows` over the rows of `run` that they see.
+///
+/// # Safety
+/// See `super`; the rows lie in the run; `scratch` holds [`scratch_floats`].
+#[inline(always)]
+unsafe fn attend<L: Lanes>(
+    a: &EncodeAttention,
+    rows: Range<usize>,
+    run: Range<usize>,
+    head: usize,
+    scratch: *mut f32,
+) {
+    let (dim, lanes) = (a.head_dim, WIDE * L::N);
+    let padded = dim.next_multiple_of(DEEP);
+    let kv_head = head / (a.heads / a.kv_heads);
+    let (k_at, v_at) = (
+        (a.heads + kv_head) * dim,
+        (a.heads + a.kv_heads + kv_head) * dim,
+    );
+    let (first, last) = match a.window {
+        0 => (run.start, run.end),
+        window => (
+            run.start.max(rows.start.saturating_sub(window)),
+            run.end.min(rows.end + window),
+        ),
+    };
+    // Blocks begin at fixed rows of the run, whatever the window leaves out.
+    let first = run.start + (first - run.start) / BLOCK * BLOCK;
+    // SAFETY: promised by the caller; every index is below its row's width or the scratch's size.
+    unsafe {
+        let queries = scratch;
+        let sums = queries.add(padded * lanes);
+        let scores = sums.add(padded * lanes);
+        for d in 0..dim {
+            for lane in 0..lanes {
+                let row = rows.start + lane;
+                let q = match row < rows.end {
+                    true => *a.qkv.start.add(row * a.qkv.stride + head * dim + d) * a.scale,
+                    false => 0.0,
+                };
+                *queries.add(d * lanes + lane) = q;
+            }
+        }
+        std::slice::from_raw_parts_mut(sums, padded * lanes).fill(0.0);
+        let mut largest = [L::splat(LEAST); WIDE];
+        let mut totals = [L::splat(0.0); WIDE];
+        let row_at = |row: usize, at: usize| a.qkv.start.add(row * a.qkv.stride + at).cast_const();
+        for block in (first..last).step_by(BLOCK) {
+            let held = BLOCK.min(last - block);
+            for j in (0..held).step_by(DEEP) {
+                // Rows past the end repeat the last one; their scores are not used.
+                let keys: [*const f32; DEEP] =
+                    std::array::from_fn(|i| row_at(block + (j + i).min(held - 1), k_at));
+                let mut dots = [[L::splat(0.0); WIDE]; DEEP];
+                for d in 0..dim {
+                    let q: [L::V; WIDE] =
+                        std::array::from_fn(|w| L::load(queries.add(d * lanes + w * L::N)));
+                    for (dots, key) in dots.iter_mut().zip(keys) {
+                        let key = L::splat(*key.add(d));
+                        for (dot, q) in dots.iter_mut().zip(q) {
+                            *dot = L::fma(q, key, *dot);
+                        }
+                    }
+                }
+                for (i, dots) in dots.into_iter().enumerate() {
+                    for (w, dot) in dots.into_iter().enumerate() {
+                        L::store(scores.add((j + i) * lanes + w * L::N), dot);
+                    }
+                }
+            }
+            if a.window > 0 {
+                for j in 0..held {
+                    for lane in 0..rows.len() {
+                        if (rows.start + lane).abs_diff(block + j) > a.window {
+                            *scores.add(j * lanes + lane) = f32::NEG_INFINITY;
+                        }
+                    }
+                }
+            }
+            for w in 0..WIDE {
+                let at = |j: usize| scores.add(j * lanes + w * L::N);
+                let before = largest[w];
+                for j in 0..held {
+                    largest[w] = L::max(L::load(at(j)), largest[w]);
+                }
+                let shrink = L::exp_not_positive(L::sub(before, largest[w]));
+                totals[w] = L::mul(totals[w], shrink);
+                for d in 0..dim {
+                    let sum = sums.add(d * lanes + w * L::N);
+                    L::store(sum, L::mul(L::load(sum), shrink));
+                }
+                for j in 0..held {
+                    let weight = L::exp_not_positive(L::sub(L::load(at(j)), largest[w]));
+                    totals[w] = L::add(totals[w], weight);
+                    L::store(at(j), weight);
+                }
+            }
+            for d in (0..dim).step_by(DEEP) {
+                let place = |i: usize, w: usize| sums.add((d + i) * lanes + w * L::N);
+                let mut sum: [[L::V; WIDE]; DEEP] =
+                    std::array::from_fn(|i| std::array::from_fn(|w| L::load(place(i, w))));
+                // The last elements of a head may be fewer.
+                let elements = DEEP.min(dim - d);
+                for j in 0..held {
+                    let value = row_at(block + j, v_at + d);
+                    let weights: [L::V; WIDE] =
+                        std::array::from_fn(|w| L::load(scores.add(j * lanes + w * L::N)));
+                    for (i, sum) in sum.iter_mut().enumerate() {
+                        let value = L::splat(*value.add(i.min(elements - 1)));
+                        for (sum, weight) in sum.iter_mut().zip(weights) {
+                            *sum = L::fma(value, weight, *sum);
+                        }
+                    }
+                }
+                for (i, sum) in sum.into_iter().enumerate() {
+                    for (w, sum) in sum.into_iter().enumerate() {
+                        L::store(place(i, w), sum);
+                    }
+                }
+            }
+        }
+        let mut divisors = [0.0; MOST_LANES];
+        for (w, total) in totals.into_iter().enumerate() {
+            L::store(divisors.as_mut_ptr().add(w * L::N), total);
+        }
+        for (lane, row) in rows.enumerate() {
+            let y = a.y.start.add(row * a.y.stride + head * dim);
+            for d in 0..dim {
+                *y.add(d) = *sums.add(d * lanes + lane) / divisors[lane];
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::super::vectors::{Avx2, Avx512};
+    use super::*;
+
+    macro_rules! kernel {
+        ($name:ident, $lanes:ty, $features:literal) => {
+            pub(super) const $name: Kernel = {
+                /// # Safety
+                /// As [`attend`]; the processor has the features.
+                #[target_feature(enable = $features)]
+                unsafe fn run(
+                    a: &EncodeAttention,
+                    rows: Range<usize>,
+                    run: Range<usize>,
+                    head: usize,
+                    scratch: *mut f32,
+                ) {
+                    // SAFETY: promised by the caller.
+                    unsafe { attend::<$lanes>(a, rows, run, head, scratch) }
+                }
+                Kernel {
+                    run,
+                    lanes: WIDE * <$lanes as Lanes>::N,
+                }
+            };
+        };
+    }
+
+    kernel!(AVX2, Avx2, "avx2,fma,f16c");
+    kernel!(AVX512, Avx512, "avx512f,avx512bw,avx512vl,avx2,fma,f16c");
+}

@@ -1,0 +1,114 @@
+// Encoders: attention over whole texts without a cache, and learned positions.
+#include "common.cuh"
+#include "softmax.cuh"
+
+#define THREADS 128
+
+struct EncodeArgs {
+    const Step *step;
+    const float *qkv; // rows of q (heads), k (kv_heads), v (kv_heads)
+    float *y;
+    u32 heads;
+    u32 kv_heads;
+    u32 head_dim;
+    u32 window; // 0: none
+    u32 qkv_stride;
+    u32 y_stride;
+    float scale;
+    u32 pad;
+};
+
+struct PositionArgs {
+    const Step *step;
+    float *x;
+    const float *positions;
+    const float *types; // may be null
+    u32 k;
+    u32 period;
+    u32 offset;
+    u32 x_stride;
+};
+
+#ifdef HEAD_DIM
+constexpr u32 PER_THREAD = (HEAD_DIM + THREADS - 1) / THREADS;
+
+// A block takes one head of one row, and walks the rows of its run, THREADS at a time. Grid: (rows, heads).
+extern "C" __global__ void __launch_bounds__(THREADS) encode_attention(const __grid_constant__ EncodeArgs a) {
+    __shared__ float q[HEAD_DIM];
+    __shared__ float weights[THREADS];
+    __shared__ float reduced[THREADS / 32];
+    __shared__ u32 run[2];
+    grid_release();
+    grid_wait();
+    u32 head = blockIdx.y, row = blockIdx.x, t = threadIdx.x, live = a.step->live;
+    if (a.step->ended || row >= live) return;
+    // The run ends where another slot begins.
+    if (t == 0) {
+        run[0] = 0;
+        run[1] = live;
+    }
+    __syncthreads();
+    u32 slot = a.step->rows[row].slot;
+    for (u32 r = t; r < live; r += THREADS) {
+        if (a.step->rows[r].slot == slot) continue;
+        if (r < row) atomicMax(&run[0], r + 1);
+        else atomicMin(&run[1], r);
+    }
+    __syncthreads();
+    u32 first = run[0], end = run[1];
+    if (a.window > 0) {
+        first = max(first, row > a.window ? row - a.window : 0);
+        end = min(end, row + a.window + 1);
+    }
+    u32 kv_head = head / (a.heads / a.kv_heads);
+    const float *k = a.qkv + (a.heads + kv_head) * HEAD_DIM, *v = k + a.kv_heads * HEAD_DIM;
+    for (u32 i = t; i < HEAD_DIM; i += THREADS)
+        q[i] = a.qkv[(u64)row * a.qkv_stride + head * HEAD_DIM + i] * a.scale * LOG2E;
+    float sums[PER_THREAD] = {}, largest = NEVER, total = 0;
+    for (u32 from = first; from < end; from += THREADS) {
+        __syncthreads();
+        u32 other = from + t;
+        float score = NEVER;
+        if (other < end) {
+            const float *key = k + (u64)other * a.qkv_stride;
+            score = 0;
+            for (u32 i = 0; i < HEAD_DIM; ++i) score += q[i] * key[i];
+        }
+        float m = warp_max(score);
+        if (t % 32 == 0) reduced[t / 32] = m;
+        __syncthreads();
+        float before = largest;
+#pragma unroll
+        for (u32 i = 0; i < THREADS / 32; ++i) largest = fmaxf(largest, reduced[i]);
+        float shrink = exp2f(before - largest);
+        weights[t] = exp2f(score - largest);
+        __syncthreads();
+        total *= shrink;
+#pragma unroll
+        for (u32 j = 0; j < PER_THREAD; ++j) sums[j] *= shrink;
+        u32 count = min((u32)THREADS, end - from);
+        for (u32 i = 0; i < count; ++i) {
+            const float *value = v + (u64)(from + i) * a.qkv_stride;
+            total += weights[i];
+#pragma unroll
+            for (u32 j = 0; j < PER_THREAD; ++j)
+                if (t + j * THREADS < HEAD_DIM) sums[j] += weights[i] * value[t + j * THREADS];
+        }
+    }
+#pragma unroll
+    for (u32 j = 0; j < PER_THREAD; ++j)
+        if (t + j * THREADS < HEAD_DIM) a.y[(u64)row * a.y_stride + head * HEAD_DIM + t + j * THREADS] = sums[j] / total;
+}
+#else
+// Grid: (rows, parts of a row).
+extern "C" __global__ void __launch_bounds__(THREADS) add_position(const __grid_constant__ PositionArgs a) {
+    grid_release();
+    grid_wait();
+    u32 row = blockIdx.x, i = blockIdx.y * THREADS + threadIdx.x;
+    if (a.step->ended || row >= a.step->live || i >= a.k) return;
+    u32 position = a.step->rows[row].position;
+    float v = a.x[(u64)row * a.x_stride + i] + a.positions[(u64)(a.offset + position % a.period) * a.k + i];
+    if (a.types) v += a.types[(u64)(position / a.period) * a.k + i];
+    a.x[(u64)row * a.x_stride + i] = v;
+}
+#endif

@@ -1,0 +1,82 @@
+//! Encoders: programs of one embed pass without caches, whose rows see their whole text.
+
+use super::case::{Case, Commands, bits, poison, tolerance};
+use super::made::Numbers;
+use super::model::{ATTENTION, Attention, DENSE, Layer, Model};
+use crate::Device;
+use std::sync::Arc;
+use welte_table::{PassKind, Row};
+
+/// Texts of all lengths beside each other, in all shapes of heads, with and without windows. The vector of a text has the
+/// same bits alone and beside others.
+pub fn encoders(device: &dyn Device, oracle: &dyn Device) {
+    // Heads, heads of keys, their size, the window.
+    let shapes = [
+        (1, 1, 32, 0),
+        (4, 4, 12, 0),
+        (6, 2, 64, 9),
+        (5, 1, 17, 1),
+        (2, 2, 128, 70),
+    ];
+    for (seed, (heads, kv_heads, head_dim, window)) in shapes.into_iter().enumerate() {
+        let attention = Attention {
+            heads,
+            kv_heads,
+            head_dim,
+            window,
+            ..ATTENTION
+        };
+        let model = Model {
+            layers: vec![Layer::Encode(attention), Layer::Dense(DENSE)],
+            dim: 40,
+            context: 401,
+            slots: 7,
+            embed_rows: 330,
+            pool: (1, 0),
+            ..Model::small(seed as u64 + 70)
+        };
+        let Some(mut case) = Case::new(device, &model, Commands::Supported) else {
+            return;
+        };
+        let mut program = (*case.program).clone();
+        program.passes.retain(|pass| pass.kind == PassKind::Embed);
+        assert!(program.caches.is_empty());
+        // A device may have the ops and yet want a decode pass.
+        if device.missing(&program).is_none() {
+            case.program = Arc::new(program);
+        }
+        let mut pair = case.pair(device, oracle);
+        let mut n = Numbers(seed as u64 + 7);
+        // One strip of a kernel, several of them, more than a block of keys, and runs that begin anywhere.
+        let lengths = [1, 2, 16, 33, 65, 5, 200];
+        let mut texts: Vec<Vec<Row>> = Vec::new();
+        for (slot, length) in lengths.into_iter().enumerate() {
+            let row = |at: u32| Row {
+                token: n.below(model.vocab),
+                // The second half of a pair is in the other segment.
+                position: if at < length / 2 { at } else { at + 201 },
+                slot: slot as u32,
+            };
+            texts.push((0..length).map(row).collect());
+        }
+        let ends: Vec<u32> = texts
+            .iter()
+            .scan(0, |end, text| {
+                *end += text.len() as u32;
+                Some(*end - 1)
+            })
+            .collect();
+        let rows = texts.concat();
+        let most = tolerance(&model, rows.len());
+        pair.both(poison);
+        let together = pair.step(PassKind::Embed, &rows, &ends, most);
+        pair.assert_same_memory("all texts", most);
+        let width = model.dim as usize;
+        for (text, want) in texts.iter().zip(together.chunks(width)) {
+            pair.both(poison);
+            let end = [text.len() as u32 - 1];
+            let alone = pair.step(PassKind::Embed, text, &end, most);
+            assert!(bits(&alone) == bits(want), "a text of {} rows", text.len());
+        }
+    }
+}

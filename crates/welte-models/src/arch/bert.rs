@@ -1,0 +1,146 @@
+//! Encoders of the BERT family: BERT, RoBERTa and XLM-R with learned positions; nomic-bert and Jina v3 with rope. Sums are
+//! layer-normed. BGE, E5, MiniLM and their rerankers are of this family.
+
+use super::Architecture;
+use crate::encoder::{self, Encoder, Positions, must_be};
+use crate::keys::Keys;
+use crate::names::{self, Names};
+use crate::spec::{Act, LayerRope, NormKind};
+use crate::{Error, ModelSpec, QkNorm};
+
+pub(super) const BERT: Architecture = Architecture {
+    name: "bert",
+    gguf: &["bert"],
+    hugging_face: &["bert"],
+    gguf_names: GGUF,
+    hugging_face_names: HUGGING_FACE,
+    gguf_interleaved: false,
+    qk_norm: QkNorm::None,
+    experts: false,
+    lists: false,
+    windows: |_, layers| Ok(vec![0; layers as usize]),
+    finish: |spec, keys| learned(spec, keys, 0),
+};
+
+/// Positions begin after the number of the padding token.
+pub(super) const ROBERTA: Architecture = Architecture {
+    name: "roberta",
+    gguf: &[],
+    hugging_face: &["roberta", "xlm-roberta", "camembert"],
+    finish: |spec, keys| {
+        let padding = keys.u32("pad_token_id")?.unwrap_or(1);
+        learned(spec, keys, padding.saturating_add(1))
+    },
+    ..BERT
+};
+
+pub(super) const NOMIC_BERT: Architecture = Architecture {
+    name: "nomic-bert",
+    gguf: &["nomic-bert"],
+    hugging_face: &["nomic_bert"],
+    hugging_face_names: HUGGING_FACE_ROPE,
+    finish: |spec, keys| {
+        common(spec, keys)?;
+        spec.act = Act::Silu;
+        spec.gated = true;
+        Ok(())
+    },
+    ..BERT
+};
+
+pub(super) const JINA_V3: Architecture = Architecture {
+    name: "jina-bert-v3",
+    gguf: &["jina-bert-v3"],
+    hugging_face: &["jina_embeddings_v3"],
+    hugging_face_names: Names {
+        qkv: "encoder.layers.{}.mixer.Wqkv",
+        o: "encoder.layers.{}.mixer.out_proj",
+        up: "encoder.layers.{}.mlp.fc1",
+        ..HUGGING_FACE_ROPE
+    },
+    finish: common,
+    ..BERT
+};
+
+const GGUF: Names = Names {
+    post_attn_norm: "blk.{}.attn_output_norm",
+    post_ffn_norm: "blk.{}.layer_output_norm",
+    ..names::GGUF
+};
+
+const HUGGING_FACE: Names = Names {
+    embed: "embeddings.word_embeddings",
+    q: "encoder.layer.{}.attention.self.query",
+    k: "encoder.layer.{}.attention.self.key",
+    v: "encoder.layer.{}.attention.self.value",
+    o: "encoder.layer.{}.attention.output.dense",
+    post_attn_norm: "encoder.layer.{}.attention.output.LayerNorm",
+    up: "encoder.layer.{}.intermediate.dense",
+    down: "encoder.layer.{}.output.dense",
+    post_ffn_norm: "encoder.layer.{}.output.LayerNorm",
+    ..names::HUGGING_FACE
+};
+
+const HUGGING_FACE_ROPE: Names = Names {
+    embed: "embeddings.word_embeddings",
+    qkv: "encoder.layers.{}.attn.Wqkv",
+    o: "encoder.layers.{}.attn.out_proj",
+    post_attn_norm: "encoder.layers.{}.norm1",
+    gate: "encoder.layers.{}.mlp.fc12",
+    up: "encoder.layers.{}.mlp.fc11",
+    down: "encoder.layers.{}.mlp.fc2",
+    post_ffn_norm: "encoder.layers.{}.norm2",
+    ..names::HUGGING_FACE
+};
+
+/// With a table of positions; `first` is the entry of the first position in Hugging Face checkpoints.
+fn learned(spec: &mut ModelSpec, keys: &Keys<'_>, first: u32) -> Result<(), Error> {
+    common(spec, keys)?;
+    must_be(keys, "position_embedding_type", "absolute")?;
+    let (first, key) = match keys.is_gguf() {
+        true => (0, keys.name("context_length", "")),
+        false => (first, "max_position_embeddings".to_string()),
+    };
+    let count = spec.context.checked_sub(first).filter(|count| *count > 0);
+    let count = count.ok_or_else(|| {
+        keys.error(
+            &key,
+            format!("is {}; the first position is {first}", spec.context),
+        )
+    })?;
+    spec.context = count;
+    if let Some(encoder) = &mut spec.encoder {
+        encoder.positions = Some(Positions { first, count });
+    }
+    spec.layer_ropes = vec![LayerRope::None; spec.layers as usize];
+    Ok(())
+}
+
+fn common(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    if keys.bool("is_decoder")? == Some(true) {
+        return Err(keys.error("is_decoder", "is true; only encoders are supported"));
+    }
+    spec.norm = NormKind::Layer { bias: true };
+    (spec.pre_norm, spec.post_norm) = (false, true);
+    (spec.gated, spec.tied) = (false, true);
+    if keys.is_gguf() {
+        spec.act = Act::Gelu;
+    }
+    let types = keys.name("token_type_count", "type_vocab_size");
+    let types = match keys.is_gguf() {
+        true => "tokenizer.ggml.token_type_count".to_string(),
+        false => types,
+    };
+    spec.encoder = Some(Encoder {
+        types: keys.u32(&types)?.unwrap_or(match keys.is_gguf() {
+            true => 1,
+            false => 2,
+        }),
+        embedding_norm: true,
+        norms_sums: true,
+        dense: encoder::dense(keys)?,
+        classifier: encoder::classifier(keys, Act::Tanh),
+        ..Encoder::default()
+    });
+    Ok(())
+}

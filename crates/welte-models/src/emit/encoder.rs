@@ -1,0 +1,125 @@
+//! The parts of the forward pass that only encoders have.
+
+use super::{Emitter, at};
+use crate::LayerRope;
+use crate::encoder::Encoder;
+use crate::weights::Layer;
+use welte_table::{BufferRef, NO_WEIGHT, Op, params as p};
+
+impl Emitter<'_> {
+    pub(super) fn encoder(&self) -> Option<&Encoder> {
+        self.spec.encoder.as_ref()
+    }
+
+    /// Adds positions and segments to the embeddings, and norms them.
+    pub(super) fn embeddings(&mut self) {
+        let (dim, x) = (self.spec.dim, self.set.x);
+        let own = &self.weights.encoder;
+        if let Some(positions) = own.positions {
+            let table = self.encoder().and_then(|e| e.positions);
+            let params = p::AddPosition {
+                k: dim,
+                period: self.places.context,
+                offset: table.map_or(0, |table| table.first),
+                x_stride: dim,
+            };
+            let weights = [positions, own.types.unwrap_or(NO_WEIGHT)];
+            self.push("positions", Op::AddPosition, &weights, &[x], params.words());
+        } else if let Some(types) = own.types {
+            // All rows are of the first segment.
+            let params = p::Bias {
+                n: dim,
+                y_stride: dim,
+            };
+            self.push("segment", Op::Bias, &[types], &[x], params.words());
+        }
+        if let Some(norm) = own.embedding_norm {
+            self.norm("embedding norm", norm, x, x);
+        }
+    }
+
+    /// Norms and rotates queries and keys, and lets each row see the whole text, or its window.
+    pub(super) fn encode_attention(&mut self, index: usize, layer: &Layer) {
+        let (spec, set) = (self.spec, self.set);
+        let (heads, kv_heads, head_dim) = (spec.heads, spec.kv_heads, spec.head_dim);
+        let stride = (heads + 2 * kv_heads) * head_dim;
+        self.head_norms(index, layer, heads * head_dim, stride);
+        let kind = spec.layer_ropes.get(index).copied();
+        let rope = match (kind, &spec.local_rope) {
+            (Some(LayerRope::None), _) => None,
+            (Some(LayerRope::Local), Some(rope)) => Some((rope, self.weights.local_rope_constants)),
+            _ => Some((&spec.rope, self.weights.rope_constants)),
+        };
+        if let Some((rope, constants)) = rope {
+            let params = p::Rope {
+                heads: heads + kv_heads,
+                head_dim,
+                rot: rope.rot,
+                interleaved: rope.interleaved.into(),
+                magnitude: constants.magnitude,
+                y_stride: stride,
+            };
+            let freqs = [constants.freqs];
+            self.push("rope", Op::Rope, &freqs, &[set.qkv], params.words());
+        }
+        let params = p::EncodeAttention {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: spec.attention_scale,
+            window: spec.windows.get(index).copied().unwrap_or(0),
+            qkv_stride: stride,
+            y_stride: heads * head_dim,
+        };
+        self.push(
+            "attention",
+            Op::EncodeAttention,
+            &[],
+            &[set.qkv, set.attn],
+            params.words(),
+        );
+    }
+
+    /// The matrices between the pooled state and the result.
+    pub(super) fn dense_steps(&mut self, from: BufferRef) -> (u32, BufferRef) {
+        let (mut width, mut x) = (self.spec.dim, from);
+        let weights = self.weights;
+        for (step, y) in weights.encoder.steps.iter().zip(self.places.results) {
+            let params = p::Matmul {
+                n: step.n,
+                k: step.k,
+                x_stride: step.k,
+                y_stride: step.n,
+            };
+            let buffers = [at(x, 0), *y];
+            let matrix = [step.matrix];
+            self.push(&step.label, Op::Matmul, &matrix, &buffers, params.words());
+            if let Some(bias) = step.bias {
+                let params = p::Bias {
+                    n: step.n,
+                    y_stride: step.n,
+                };
+                let label = format!("{} bias", step.label);
+                self.push(&label, Op::Bias, &[bias], &[*y], params.words());
+            }
+            if let Some(act) = step.act {
+                let params = p::Act {
+                    n: step.n,
+                    act: act.word(),
+                    a: 0.0,
+                    b: 0.0,
+                    c: 0.0,
+                    d: 0.0,
+                    y_stride: step.n,
+                };
+                let label = format!("{} activation", step.label);
+                self.push(&label, Op::Act, &[], &[*y], params.words());
+            }
+            if let Some(norm) = step.norm {
+                self.norm("classifier norm", norm, *y, *y);
+            }
+            (width, x) = (step.n, *y);
+        }
+        (width, x)
+    }
+}

@@ -1,0 +1,95 @@
+//! Documents in the order of their relevance for a query: `/v1/rerank` and `/rerank`, as llama.cpp and Jina have them.
+
+use crate::app::App;
+use crate::error::{Failure, ok};
+use crate::fields::Fields;
+use crate::models::Lease;
+use crate::router::Outcome;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use welte::Pair;
+
+/// The most documents of a request.
+const MOST_DOCUMENTS: usize = 2048;
+
+/// `POST /v1/rerank`
+pub(crate) async fn rerank(app: Arc<App>, mut fields: Fields) -> Outcome {
+    let served = app.lease_of(&mut fields).await?;
+    let query: String = fields.need("query")?;
+    let documents: Vec<Value> = fields.need("documents")?;
+    let documents = texts(&fields, &documents)?;
+    let instruction: Option<String> = fields.take("instruction")?;
+    let top: usize = fields.take("top_n")?.unwrap_or(usize::MAX);
+    let returns: bool = fields.take("return_documents")?.unwrap_or(false);
+    fields.finish()?;
+    if !served.model.scores_pairs() {
+        let message = format!("model {:?} is no reranker", served.id);
+        return Err(Failure::request(message));
+    }
+    let pairs = encode(&served, query, documents.clone(), instruction).await?;
+    let tokens: usize = pairs.iter().map(|pair| pair.tokens.len()).sum();
+    let counter = &served.metrics.prompt_tokens;
+    counter.fetch_add(tokens as u64, Ordering::Relaxed);
+    let deadline = app.options.timeout.map(|timeout| Instant::now() + timeout);
+    let mut scored = Vec::with_capacity(pairs.len());
+    // As many as the engine computes together, so that a large request does not fill its queue.
+    let together = served.model.program().slots.max(1) as usize;
+    for some in pairs.chunks(together) {
+        let begin = |pair: &Pair| served.engine.score(pair.clone(), deadline);
+        let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
+        for score in begun {
+            scored.push((scored.len(), score.await?));
+        }
+    }
+    scored.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let result = |(index, score): (usize, f32)| {
+        let mut result = json!({ "index": index, "relevance_score": score });
+        if returns {
+            result["document"] = json!({ "text": documents[index] });
+        }
+        result
+    };
+    let results: Vec<Value> = scored.into_iter().take(top).map(result).collect();
+    Ok(ok(&json!({
+        "object": "list", "model": served.id, "results": results,
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    })))
+}
+
+/// The documents: texts, or objects with a text.
+fn texts(fields: &Fields, documents: &[Value]) -> Result<Vec<String>, Failure> {
+    if documents.is_empty() || documents.len() > MOST_DOCUMENTS {
+        let problem = format!(
+            "must have 1 to {MOST_DOCUMENTS} texts, not {}",
+            documents.len()
+        );
+        return Err(fields.wrong("documents", problem));
+    }
+    let text = |(i, document): (usize, &Value)| {
+        let text = document.as_str().or_else(|| document["text"].as_str());
+        let problem = "must be a text, or an object whose field `text` is one";
+        text.map(str::to_string)
+            .ok_or_else(|| fields.wrong(&format!("documents[{i}]"), problem))
+    };
+    documents.iter().enumerate().map(text).collect()
+}
+
+async fn encode(
+    served: &Lease,
+    query: String,
+    documents: Vec<String>,
+    instruction: Option<String>,
+) -> Result<Vec<Pair>, Failure> {
+    let lease = served.clone();
+    let encode = move || {
+        let instruction = instruction.as_deref();
+        let instruction = instruction.unwrap_or(welte::RERANK_INSTRUCTION);
+        let pair = |text: &String| lease.model.encode_pair(&query, text, instruction);
+        let pairs: Result<Vec<Pair>, welte::Error> = documents.iter().map(pair).collect();
+        Ok(pairs?)
+    };
+    let encoded = tokio::task::spawn_blocking(encode).await;
+    encoded.unwrap_or_else(|error| Err(Failure::fault(&error)))
+}

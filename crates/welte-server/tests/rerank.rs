@@ -1,0 +1,97 @@
+//! Documents in the order of their relevance.
+
+mod common;
+
+use common::{post, with};
+use serde_json::json;
+use welte::{LoadOptions, Model};
+use welte_server::{ServerOptions, router};
+
+/// A small random reranker, and the tokenizer of another small model beside it.
+fn reranker() -> Model {
+    let root = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../welte/tests/goldens/encoders"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        let from = format!("{root}/bert-classifier/{file}");
+        std::fs::copy(from, folder.path().join(file)).unwrap();
+    }
+    let words: serde_json::Map<String, serde_json::Value> = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        .into_iter()
+        .chain(["fox", "bear", "snow", "a", "eats", "##s"])
+        .zip(0..)
+        .map(|(word, id)| (word.to_string(), json!(id)))
+        .collect();
+    let special = |id: u32, content: &str| json!({ "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true });
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [special(0, "[PAD]"), special(1, "[UNK]"), special(2, "[CLS]"), special(3, "[SEP]")],
+        "normalizer": { "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null, "lowercase": true },
+        "pre_tokenizer": { "type": "BertPreTokenizer" },
+        "post_processor": { "type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2] },
+        "decoder": { "type": "WordPiece", "prefix": "##", "cleanup": true },
+        "model": { "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": words },
+    });
+    std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let mut options = LoadOptions::default();
+    (options.device, options.slots) = ("cpu".parse().unwrap(), 2);
+    // The file says that it is a reranker.
+    options.embeddings = true;
+    Model::load(&folder.path().display().to_string(), &options, &mut |_| ()).unwrap()
+}
+
+#[tokio::test]
+async fn documents_are_in_order() {
+    let server = router(reranker(), ServerOptions::default()).unwrap();
+    let documents = json!(["a bear", { "text": "a fox eats" }, "snow", "fox fox fox"]);
+    let body = json!({ "query": "fox", "documents": documents, "return_documents": true });
+    let reply = post(&server, "/v1/rerank", body.clone()).await.json();
+    let results = reply["results"].as_array().unwrap();
+    let scores: Vec<f64> = results
+        .iter()
+        .map(|r| r["relevance_score"].as_f64().unwrap())
+        .collect();
+    assert_eq!(scores.len(), 4, "{reply}");
+    assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+    assert!(scores.iter().all(|s| (0.0..=1.0).contains(s)));
+    assert!(scores[0] > scores[3], "{scores:?}");
+    for result in results {
+        let index = result["index"].as_u64().unwrap() as usize;
+        let wanted = ["a bear", "a fox eats", "snow", "fox fox fox"][index];
+        assert_eq!(result["document"]["text"], wanted);
+    }
+    // [CLS] fox [SEP] a bear [SEP], and so on.
+    assert_eq!(reply["usage"]["prompt_tokens"], 6 + 7 + 5 + 7);
+    let mut best = body.clone();
+    (best["top_n"], best["return_documents"]) = (json!(1), json!(false));
+    let best = post(&server, "/rerank", best).await.json();
+    assert_eq!(best["results"].as_array().unwrap().len(), 1);
+    assert_eq!(best["results"][0]["index"], results[0]["index"]);
+    assert!(best["results"][0].get("document").is_none());
+    for (field, value) in [
+        ("documents", json!([])),
+        ("documents", json!([7])),
+        ("query", json!(7)),
+        ("colour", json!(1)),
+    ] {
+        let mut wrong = body.clone();
+        wrong[field] = value;
+        let reply = post(&server, "/v1/rerank", wrong).await;
+        assert_eq!(reply.status, 400, "{field}");
+        let said = reply.json()["error"]["message"].to_string();
+        assert!(said.contains(field), "{said}");
+    }
+    let body = json!({ "input": "a fox" });
+    assert_eq!(post(&server, "/v1/embeddings", body).await.status, 400);
+}
+
+#[tokio::test]
+async fn other_models_rerank_nothing() {
+    let server = with(|_| ());
+    let body = json!({ "query": "a", "documents": ["b"] });
+    let reply = post(&server, "/v1/rerank", body).await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.text.contains("no reranker"), "{}", reply.text);
+}

@@ -1,0 +1,136 @@
+//! Vectors and scores of encoders against transformers. The script in `tools/goldens` wrote the files.
+
+use serde_json::Value;
+use std::path::Path;
+use welte::{Error, LoadOptions, Model, Pair, Pooling, Request};
+
+/// The largest error of a value as a share of the largest value of its vector.
+const MOST: f32 = 2e-4;
+
+fn goldens() -> (&'static Path, Vec<Value>) {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens"));
+    let text = std::fs::read_to_string(folder.join("encoders.json")).unwrap();
+    (folder, serde_json::from_str(&text).unwrap())
+}
+
+fn load(path: &Path, device: &str, scores: bool, pooling: Option<Pooling>) -> Model {
+    let mut options = LoadOptions::default();
+    (options.device, options.threads) = (device.parse().unwrap(), Some(2));
+    (options.embeddings, options.scores, options.pooling) = (!scores, scores, pooling);
+    options.slots = 4;
+    Model::load(&path.display().to_string(), &options, &mut |_| ()).unwrap()
+}
+
+/// The error of a load that must be refused.
+fn refused(path: &Path, change: impl FnOnce(&mut LoadOptions)) -> String {
+    let mut options = LoadOptions::default();
+    change(&mut options);
+    let loaded = Model::load(&path.display().to_string(), &options, &mut |_| ());
+    loaded.err().unwrap().to_string()
+}
+
+fn floats(list: &Value) -> Vec<f32> {
+    let values = list.as_array().unwrap().iter();
+    values.map(|v| v.as_f64().unwrap() as f32).collect()
+}
+
+fn agree(device: &str) {
+    let (folder, goldens) = goldens();
+    assert!(goldens.len() >= 10);
+    for golden in goldens {
+        let name = golden["name"].as_str().unwrap();
+        let scores = golden["scores"].as_bool().unwrap();
+        let path = folder.join(golden["path"].as_str().unwrap());
+        let model = load(&path, device, scores, None);
+        let engine = model.engine().unwrap();
+        let texts = golden["texts"].as_array().unwrap().iter();
+        let begun: Vec<_> = texts
+            .map(|text| {
+                let tokens: Vec<u32> = floats(text).into_iter().map(|v| v as u32).collect();
+                let second = name.starts_with("bert").then_some(tokens.len() / 2);
+                match scores {
+                    true => Err(engine.score(Pair { tokens, second }, None).unwrap()),
+                    false => Ok(engine.embed(tokens, None).unwrap().unnormalised()),
+                }
+            })
+            .collect();
+        let wanted = golden["vectors"].as_array().unwrap();
+        for (at, (begun, want)) in begun.into_iter().zip(wanted).enumerate() {
+            let want = floats(want);
+            let got = match begun {
+                Ok(embedding) => embedding.wait().unwrap(),
+                Err(score) => vec![score.wait().unwrap()],
+            };
+            assert_eq!(got.len(), want.len(), "{name}");
+            let largest = want.iter().fold(0f32, |most, v| most.max(v.abs()));
+            let pairs = got.iter().zip(&want);
+            let off = pairs.map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+            assert!(
+                off <= MOST * largest,
+                "{name}, text {at} on {device}: off by {off} of {largest}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_cpu_agrees_with_transformers() {
+    agree("cpu");
+}
+
+#[test]
+fn the_reference_agrees_with_transformers() {
+    agree("reference");
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_gpu_agrees_with_transformers() {
+    agree("cuda");
+}
+
+#[test]
+fn an_encoder_generates_no_text() {
+    let model = load(&goldens().0.join("encoders/bert"), "cpu", false, None);
+    assert!(model.is_encoder() && !model.scores_pairs());
+    let engine = model.engine().unwrap();
+    let refused = engine.submit(Request::new(vec![5, 6])).err();
+    assert!(matches!(refused, Some(Error::NoText { .. })));
+    assert!(matches!(model.stepper().err(), Some(Error::NoText { .. })));
+}
+
+#[test]
+fn texts_have_at_most_the_models_positions() {
+    let path = goldens().0.join("encoders/bert");
+    let model = load(&path, "cpu", false, None);
+    assert_eq!(model.context(), 72);
+    let engine = model.engine().unwrap();
+    assert!(engine.embed(vec![7; 72], None).unwrap().wait().is_ok());
+    let longer = engine.embed(vec![7; 73], None).err();
+    assert!(matches!(longer, Some(Error::ContextFull { .. })));
+    let problem = refused(&path, |o| (o.context, o.embeddings) = (73, true));
+    assert!(
+        problem.contains("context") && problem.contains("72"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn pooling_can_be_chosen() {
+    let path = goldens().0.join("encoders/bert");
+    let vector = |pooling| {
+        let engine = load(&path, "cpu", false, pooling).engine().unwrap();
+        engine.embed(vec![9, 8, 7], None).unwrap().wait().unwrap()
+    };
+    assert_eq!(vector(None), vector(Some(Pooling::Mean)));
+    assert_ne!(vector(None), vector(Some(Pooling::First)));
+    let length: f32 = vector(None).iter().map(|v| v * v).sum();
+    assert!((length - 1.0).abs() < 1e-5, "{length}");
+}
+
+#[test]
+fn a_model_without_a_classifier_scores_nothing() {
+    let path = goldens().0.join("encoders/bert");
+    let problem = refused(&path, |o| o.scores = true);
+    assert!(problem.contains("classifier"), "{problem}");
+}
