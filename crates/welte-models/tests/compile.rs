@@ -524,7 +524,7 @@ fn what_is_wrong_is_named() {
         complaint(&|f| f.set("general.architecture", arch("mamba"))),
         &[
             "'mamba'",
-            "gemma, gemma2, gemma3, gemma3_text, gpt-oss, gpt_oss, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3",
+            "gemma2, gemma3, gemma3_text, gemma4, gemma4_text",
         ],
     );
     has(
