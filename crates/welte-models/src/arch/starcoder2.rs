@@ -18,6 +18,7 @@ pub(super) const STARCODER2: Architecture = Architecture {
     gguf_interleaved: false,
     qk_norm: QkNorm::None,
     experts: false,
+    lists: false,
     windows: llama::windows,
     finish: |spec, keys| {
         spec.norm = NormKind::Layer { bias: true };
