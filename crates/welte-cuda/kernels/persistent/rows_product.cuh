@@ -57,7 +57,6 @@ template <class V> struct RowByRowMultiplier {
     LaneUnits<V> units;
 
     __device__ __forceinline__ void begin(const WarpTask<V> &task) { units.begin(task.warp, task.lane); }
-    __device__ __forceinline__ void load(const WarpTask<V> &) {}
 
     __device__ __forceinline__ void multiply(const Ring &ring, const WarpTask<V> &task) const {
 #pragma unroll 1
@@ -108,7 +107,7 @@ __device__ __forceinline__ void multiply_rows(WaitContext &w, Shared *s, Ring &r
 #pragma unroll 1
         for (task.chunk = 0; task.chunk < PASSES<V>; task.chunk++) {
             if constexpr (STAGES_CHUNKS<V>) stage_rows<V>(w, s, a, in, task.chunk, parity, warp, lane);
-            multiplier.load(task);
+            if constexpr (V::chunks != 0) multiplier.load(task);
             for (task.done = 0; task.done < here; task.done += STEP) {
                 task.here = min(STEP, here - task.done);
                 task.slots = (task.here + V::rows - 1) / V::rows;
