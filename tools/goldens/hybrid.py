@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import transformers as t
 from make import KEPT, PROMPT, VOCAB, logits, swap
+from plain import clearest
 from safetensors.torch import load_file, save_file
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
@@ -25,7 +26,7 @@ COMMON = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "n
           "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None, "tie_word_embeddings": False}
 DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
          "rope_parameters": ROPE}
-EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
            "experts_implementation": "eager"}
 
 
@@ -338,13 +339,14 @@ def main():
                           "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
             print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
 
-        model = build(arch, 90 + a, experts=4).to(torch.bfloat16)
+        select = clearest if arch in ("qwen3next", "qwen35moe") else lambda make, prompt, first: make(first)
+        model = select(lambda s: build(arch, s, experts=4).to(torch.bfloat16).float(), prompt, 90 + a).to(torch.bfloat16)
         model.save_pretrained(folder / "hf")
         (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
         if arch == "qwen35moe":
             publish(folder / "hf")
         keep(model.float(), "hf", "hf", "BF16")
-        model = build(arch, 95 + a)
+        model = select(lambda s: build(arch, s), prompt, 95 + a)
         write_gguf(folder / "q8_0.gguf", arch, model)
         keep(model, "q8_0", "q8_0.gguf", "Q8_0")
     (out / "hybrid.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")

@@ -203,11 +203,10 @@ mod tests {
         assert_eq!(decode(small, 17, persistent), (graph, Role::Batched));
         assert_eq!(decode(small, 4, graph), (graph, Role::Generated));
         assert_eq!(decode(small, 5, graph), (graph, Role::Batched));
-        // Shared memory has room for three rows.
+        // Shared memory has room for eight rows.
         let large = "qwen3-4b,layers=1:bf16";
-        assert_eq!(decode(large, 3, persistent), (persistent, Role::Generated));
-        assert_eq!(decode(large, 4, persistent), (graph, Role::Generated));
-        assert_eq!(decode(large, 5, persistent), (graph, Role::Batched));
+        assert_eq!(decode(large, 8, persistent), (persistent, Role::Generated));
+        assert_eq!(decode(large, 9, persistent), (graph, Role::Batched));
     }
 
     #[test]

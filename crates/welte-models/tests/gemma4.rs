@@ -107,7 +107,7 @@ fn experts_run_beside_a_dense_part() {
     assert_eq!(count(&commands, Op::NormMatmulActMul), 1);
     assert_eq!(count(&commands, Op::ExpertsAdd), 1);
     let route = commands.iter().find(|c| c.op == Op::Route).unwrap();
-    let scales = &program.weights[route.weights[0] as usize];
+    let scales = &program.weights[route.weights[1] as usize];
     assert_eq!(scales.name, "layer 0 experts' scales");
     // Experts are added to zeros, not to the stream.
     let zero = commands

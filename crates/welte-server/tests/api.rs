@@ -686,6 +686,8 @@ async fn the_description_names_fields_that_the_server_knows() {
             ("tokens", json!([1])),
             ("input_prefix", json!("a")),
             ("input_suffix", json!("a")),
+            ("query", json!("a")),
+            ("documents", json!(["b"])),
             ("max_tokens", json!(1)),
             ("max_output_tokens", json!(1)),
             ("n_predict", json!(1)),

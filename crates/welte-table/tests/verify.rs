@@ -173,7 +173,7 @@ fn parameters_at_their_limits() {
                 let heads = pass.commands.iter_mut().filter(|c| c.op == Op::NormMatmul);
                 heads
                     .filter(|c| c.weights[0] == 0)
-                    .for_each(|c| c.weights[0] = 18);
+                    .for_each(|c| c.weights[0] = 20);
             }
         }),
         ("one row whose stride is too small", |p| {
@@ -501,8 +501,8 @@ fn weights_are_sound() {
 #[test]
 fn operands_are_in_their_places() {
     refused(&[
-        ("weight 'matrix' (15) does not exist", |p| {
-            command(p, Op::Matmul).weights[0] = 15
+        ("weight 'matrix' (20) does not exist", |p| {
+            command(p, Op::Matmul).weights[0] = 20
         }),
         ("it has no weight 1", |p| {
             command(p, Op::Matmul).weights[1] = 0
@@ -520,7 +520,7 @@ fn operands_are_in_their_places() {
             command(p, Op::Matmul).buffers[0] = BufferRef::NONE
         }),
         ("'x' has no buffer", |p| {
-            command(p, Op::Matmul).buffers[0].buffer = 14
+            command(p, Op::Matmul).buffers[0].buffer = 15
         }),
         ("'y' cannot be in 'kv'", |p| {
             command(p, Op::Matmul).buffers[1].buffer = KV
@@ -630,7 +630,7 @@ fn passes_take_and_yield_what_their_kind_says() {
             p.passes[1].labels.push(String::new());
         }),
         ("prompt: its result has no buffer", |p| {
-            p.passes[1].result.buffer = 14
+            p.passes[1].result.buffer = 15
         }),
         (
             "prompt: its result is not what its last command writes",
@@ -657,7 +657,7 @@ fn passes_take_and_yield_what_their_kind_says() {
             let prompt = p.passes[1].clone();
             p.passes.push(prompt);
         }),
-        ("the tokens buffer does not exist", |p| p.tokens = 14),
+        ("the tokens buffer does not exist", |p| p.tokens = 15),
         ("the tokens buffer must be of class tables", |p| {
             p.buffers[common::TOKENS as usize].class = Class::ScratchDecode
         }),
@@ -710,7 +710,7 @@ fn caches_are_sound() {
                 floats: u32::MAX,
             }
         }),
-        ("cache 'kv': it has no buffer", |p| p.caches[0].buffer = 14),
+        ("cache 'kv': it has no buffer", |p| p.caches[0].buffer = 15),
         ("its buffer 'x' is not of class cache", |p| {
             p.caches[0].buffer = X
         }),

@@ -1,0 +1,305 @@
+//! What follows from a spec: sizes of layers, parameters, a description.
+
+use super::*;
+
+impl ModelSpec {
+    /// The sizes of a layer.
+    pub fn shape(&self, layer: usize) -> LayerShape {
+        let common = LayerShape {
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            ffn: self.ffn,
+        };
+        self.layer_shapes.get(layer).copied().unwrap_or(common)
+    }
+
+    /// The layer whose keys and values a layer attends to.
+    pub fn kv_source(&self, layer: usize) -> usize {
+        self.kv_sources.get(layer).map_or(layer, |i| *i as usize)
+    }
+
+    /// What mixes positions in a layer.
+    pub(crate) fn kind(&self, layer: u32) -> LayerKind {
+        let kind = self.layer_kinds.get(layer as usize).copied();
+        kind.unwrap_or(LayerKind::Attention)
+    }
+
+    /// Floats of the widest row that a mixer's first projection yields.
+    pub(crate) fn projected_width(&self) -> u32 {
+        let conv = if self.conv_taps > 0 { 3 * self.dim } else { 0 };
+        let delta = self.delta.map_or(0, |d| d.width());
+        let mamba = self.mamba.map_or(0, |m| m.width());
+        let layers = 0..self.layers as usize;
+        let attention = layers.map(|i| self.attention_width(i)).max();
+        attention.unwrap_or(1).max(delta).max(conv).max(mamba)
+    }
+
+    /// Channels of the widest convolution.
+    pub(crate) fn channels(&self) -> u32 {
+        let conv = if self.conv_taps > 0 { self.dim } else { 0 };
+        let mamba = self.mamba.map_or(0, |m| m.channels());
+        self.delta.map_or(0, |d| d.channels()).max(conv).max(mamba)
+    }
+
+    /// Values that a layer's mixer yields before its output matrix.
+    pub(crate) fn mixed_width(&self) -> u32 {
+        let delta = self.delta.map_or(0, |d| d.values());
+        let mamba = self.mamba.map_or(0, |m| m.values());
+        let layers = 0..self.layers as usize;
+        let head_dim = layers.map(|i| self.shape(i).head_dim).max();
+        (self.heads * head_dim.unwrap_or(1)).max(delta).max(mamba)
+    }
+
+    /// Floats of a row of queries, of keys and values unless the layer shares them, and of the gates of the output.
+    pub(crate) fn attention_width(&self, layer: usize) -> u32 {
+        let shape = self.shape(layer);
+        let own = u32::from(self.kv_source(layer) == layer);
+        let gates = u32::from(self.attention_gate) * self.heads;
+        (self.heads + 2 * own * shape.kv_heads + gates) * shape.head_dim
+    }
+
+    /// The number of parameters, without biases.
+    pub fn parameters(&self) -> u64 {
+        let [dim, vocab] = [self.dim, self.vocab].map(u64::from);
+        let attention = |layer: usize| {
+            let shape = self.shape(layer);
+            let head = u64::from(shape.head_dim);
+            let q = u64::from(self.heads) * head;
+            let own = self.kv_source(layer) == layer;
+            let kv = if own {
+                u64::from(shape.kv_heads) * head
+            } else {
+                0
+            };
+            let values_are_keys = self.values_are_keys.get(layer).copied().unwrap_or(false);
+            let gates = u64::from(self.attention_gate) * q;
+            let projections = gates + 2 * q + if values_are_keys { kv } else { 2 * kv };
+            let norms = match self.qk_norm {
+                QkNorm::None => 0,
+                QkNorm::Head => {
+                    if own {
+                        2 * head
+                    } else {
+                        head
+                    }
+                }
+                QkNorm::Row => q + kv,
+            };
+            dim * projections + norms
+        };
+        let each = 2 * dim;
+        let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm));
+        let matrices = 2 + u64::from(self.gated);
+        let dense = |layer: usize| matrices * dim * u64::from(self.shape(layer).ffn);
+        let mixture = |layer: usize, e: Experts| {
+            let shared = e
+                .shared
+                .map_or(0, |s| 3 * dim * u64::from(s.ffn) + dim * u64::from(s.gated));
+            // Three norms, the scale of the router's input, and the scales of the experts.
+            let beside = match e.beside {
+                true => dense(layer) + 4 * dim + u64::from(e.count),
+                false => 0,
+            };
+            u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim) + shared + beside
+        };
+        let part = |layer: usize| match self.experts {
+            Some(e) if self.expert_layers.get(layer) == Some(&true) => mixture(layer, e),
+            _ => dense(layer),
+        };
+        let latent = self.latent.map(|l| {
+            let [width, rank, value] = [l.width(), l.rank, l.value].map(u64::from);
+            let [heads, query] = [self.heads, l.query()].map(u64::from);
+            let queries = match l.query_rank.map(u64::from) {
+                Some(rank) => rank * (dim + 1 + heads * query),
+                None => dim * heads * query,
+            };
+            let ups = heads * rank * (u64::from(l.plain) + value);
+            queries + dim * width + rank + ups + dim * heads * value
+        });
+        let delta = self.delta.map_or(0, |d| {
+            let [width, values, heads] = [d.width(), d.values(), d.heads].map(u64::from);
+            let kernel = u64::from(d.channels()) * u64::from(d.taps);
+            each + dim * (width + values) + kernel + 2 * heads + u64::from(d.value_dim)
+        });
+        let mamba = self.mamba.map_or(0, |m| {
+            let [width, values, heads] = [m.width(), m.values(), m.heads].map(u64::from);
+            let kernel = u64::from(m.channels()) * u64::from(m.taps);
+            each + dim * (width + values) + kernel + 3 * heads + values
+        });
+        let conv = each + dim * (4 * dim + u64::from(self.conv_taps));
+        let mixer = |layer: usize| match self.kind(layer as u32) {
+            LayerKind::Attention => latent.unwrap_or(attention(layer)) + norms,
+            LayerKind::Delta => delta,
+            LayerKind::Conv => conv,
+            LayerKind::Mamba => mamba,
+        };
+        let layers = u64::from(self.layers);
+        let width = u64::from(self.per_layer_width);
+        let per_layer = match width {
+            0 => 0,
+            _ => layers * width * (vocab + 3 * dim) + layers * dim + width,
+        };
+        let all = 0..self.layers as usize;
+        all.map(|i| mixer(i) + part(i)).sum::<u64>()
+            + per_layer
+            + layers * u64::from(self.layer_scalars)
+            + dim * vocab * if self.tied { 1 } else { 2 }
+            + dim
+    }
+
+    /// The facts that `welte inspect` shows, as names and values.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        let windowed = self.windows.iter().filter(|w| **w > 0).count();
+        let widest = self.windows.iter().max().copied().unwrap_or(0);
+        let fact = |name: &str, value: String| (name.to_string(), value);
+        let mut facts = vec![
+            fact("architecture", self.architecture.clone()),
+            fact(
+                "parameters",
+                format!("{:.2} M", self.parameters() as f64 / 1e6),
+            ),
+            fact("layers", self.layers.to_string()),
+            fact("width", self.dim.to_string()),
+            fact(
+                "heads",
+                format!(
+                    "{} ({} for keys and values) of {}",
+                    self.heads, self.kv_heads, self.head_dim
+                ),
+            ),
+            fact(
+                "feed-forward",
+                match self.experts {
+                    None => format!("{} ({})", self.ffn, self.act.name()),
+                    Some(e) => format!(
+                        "{} of {} experts of {} ({})",
+                        e.used,
+                        e.count,
+                        e.ffn,
+                        self.act.name()
+                    ),
+                },
+            ),
+            fact(
+                "vocabulary",
+                format!("{}{}", self.vocab, if self.tied { ", tied" } else { "" }),
+            ),
+            fact("trained context", self.context.to_string()),
+            fact(
+                "rope",
+                format!("theta {}, {}", self.rope.theta, self.rope.scaling),
+            ),
+        ];
+        match self.qk_norm {
+            QkNorm::None => (),
+            QkNorm::Head => facts.push(fact("query and key norm", "per head".into())),
+            QkNorm::Row => facts.push(fact("query and key norm", "per row".into())),
+        }
+        if let NormKind::Layer { bias } = self.norm {
+            let text = match bias {
+                true => "with bias",
+                false => "without bias",
+            };
+            facts.push(fact("layer norm", text.into()));
+        }
+        if self.parallel {
+            facts.push(fact("attention and feed-forward", "in parallel".into()));
+        }
+        if let Some(scale) = &self.position_scale {
+            let (beta, original) = (scale.beta, scale.original);
+            let text = format!("by {beta} from {original} positions");
+            facts.push(fact("queries grow", text));
+        }
+        if let Some(l) = self.latent {
+            let text = format!(
+                "latent {}, rotated {}, queries of {}, values of {}",
+                l.rank,
+                l.rope,
+                l.query(),
+                l.value
+            );
+            facts.push(fact("attention over latents", text));
+        }
+        if let Some(shared) = self.experts.and_then(|e| e.shared) {
+            facts.push(fact("shared expert", shared.ffn.to_string()));
+        }
+        if self.draft_layers > 0 {
+            let text = format!("{} (not used)", self.draft_layers);
+            facts.push(fact("layers that guess ahead", text));
+        }
+        if !self.pre_norm || self.post_norm {
+            let norms = match self.pre_norm {
+                true => "before and after each part",
+                false => "after each part",
+            };
+            facts.push(fact("norms", norms.into()));
+        }
+        let still = self.layer_ropes.iter().filter(|r| **r == LayerRope::None);
+        match still.count() {
+            0 => (),
+            n => facts.push(fact("layers without rope", n.to_string())),
+        }
+        if let Some(rope) = &self.local_rope {
+            let text = format!("theta {}, {}", rope.theta, rope.scaling);
+            facts.push(fact("rope of windowed layers", text));
+        }
+        if !self.layer_shapes.is_empty() {
+            let each = |shape: &LayerShape| format!("{} of {}", shape.kv_heads, shape.head_dim);
+            let mut kinds: Vec<String> = self.layer_shapes.iter().map(each).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            facts.push(fact("heads of keys and values by layer", kinds.join(", ")));
+        }
+        let shared = (0..self.layers as usize).filter(|i| self.kv_source(*i) != *i);
+        match shared.count() {
+            0 => (),
+            n => facts.push(fact(
+                "layers without keys and values of their own",
+                n.to_string(),
+            )),
+        }
+        if self.per_layer_width > 0 {
+            let width = self.per_layer_width.to_string();
+            facts.push(fact("width of the embeddings per layer", width));
+        }
+        let count = |kind| self.layer_kinds.iter().filter(|k| **k == kind).count();
+        if self.conv_taps > 0 {
+            let text = format!("{} layers, {} taps", count(LayerKind::Conv), self.conv_taps);
+            facts.push(fact("convolutions", text));
+        }
+        if let Some(m) = self.mamba {
+            let text = format!(
+                "{} layers, {} heads of {} x {} in {} groups, {} taps",
+                count(LayerKind::Mamba),
+                m.heads,
+                m.key_dim,
+                m.value_dim,
+                m.groups,
+                m.taps
+            );
+            facts.push(fact("Mamba-2", text));
+        }
+        if let Some(d) = self.delta {
+            let text = format!(
+                "{} layers, {} heads of {} x {} ({} for keys), {} taps",
+                count(LayerKind::Delta),
+                d.heads,
+                d.key_dim,
+                d.value_dim,
+                d.key_heads,
+                d.taps
+            );
+            facts.push(fact("gated delta rule", text));
+        }
+        if self.sinks {
+            facts.push(fact("attention sinks", "one per head".into()));
+        }
+        if windowed > 0 {
+            facts.push(fact(
+                "attention window",
+                format!("{widest} in {windowed} layers"),
+            ));
+        }
+        facts
+    }
+}
