@@ -86,7 +86,7 @@ impl MaskBoard {
     fn slot(&self, slot: u32) -> std::slice::ChunksExact<'_, AtomicU32> {
         let stride = MaskBoard::stride(self.vocab);
         let words = stride * MaskBoard::DEPTH;
-        (&(*self.memory).as_ref()[slot as usize * words..][..words]).chunks_exact(stride)
+        (*self.memory).as_ref()[slot as usize * words..][..words].chunks_exact(stride)
     }
 
     /// The words of the mask of a position.

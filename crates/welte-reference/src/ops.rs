@@ -496,8 +496,8 @@ impl<'a> Execution<'a> {
                 let column = s.iter().skip(i).step_by(value_dim);
                 column.zip(by).map(|(s, by)| s * by).sum()
             };
-            for i in 0..value_dim {
-                let change = sigmoid(b[head]) * (v[i] - column(s, i, &k));
+            for (i, value) in v.iter().enumerate() {
+                let change = sigmoid(b[head]) * (value - column(s, i, &k));
                 let cells = s.iter_mut().skip(i).step_by(value_dim);
                 cells.zip(&k).for_each(|(s, k)| *s += k * change);
                 answers.push(column(s, i, &q) / (key_dim as f32).sqrt());

@@ -66,8 +66,8 @@ fn model(i: usize, format: Format) -> Model {
     let last = match i % 3 {
         0 => Layer::Experts(experts),
         1 => Layer::Attention(windowed),
-        _ if i % 2 == 0 => Layer::Delta(Delta {
-            mamba: i % 4 == 0,
+        _ if i.is_multiple_of(2) => Layer::Delta(Delta {
+            mamba: i.is_multiple_of(4),
             ..DELTA
         }),
         _ => Layer::Conv(CONV),

@@ -359,7 +359,7 @@ impl Experts {
             renormalise: n.pick(&[0, 1]),
             act: n.pick(&[0, 1, 2]),
             bias: false,
-            scales: experts % 3 == 0,
+            scales: experts.is_multiple_of(3),
             scoring: n.pick(&[0, 1]),
             choice_bias: n.pick(&[false, true]),
             groups,
