@@ -9,7 +9,7 @@ struct AttentionArgs {
     float *y;
     Kv kv;
     float *partials; // [row][head][split][HEAD_DIM] sums, then [row][head][split] maximum and sum of weights
-    u32 *counters;   // [row][group of heads]; flash attention: [block of rows][head]; zero between kernels
+    u32 *counters;   // [row][group of heads], zero between kernels
     const float *sinks; // a score per head without a value; may be null
     u32 heads;
     u32 q_stride;
@@ -18,8 +18,8 @@ struct AttentionArgs {
     u32 window;
     float softcap;
     u32 single; // not 0: only one row is live
-    u32 splits; // the most of a context; flash attention: runs that have a block each, or 0
-    u32 rows;   // that `partials` has room for
+    u32 splits; // flash decoding: the most of a context
+    u32 rows;   // flash decoding: rows that `partials` has room for
     u32 first;  // flash decoding: row to start with
     u32 most;   // flash decoding: rows from there on
     u32 pad;

@@ -2,11 +2,7 @@
 // The block walks the context in steps of STEP positions and fetches one step ahead. q, k, v and the weights are f16; sums
 // are f32. Rows may belong to different sequences, and the block walks each of them in turn. On sm_90a the products are
 // asynchronous warp-group instructions, which read shared memory themselves; elsewhere they are warp instructions.
-//
-// A context consists of runs of RUN positions. Each run has sums of its own, which are added in order. With many rows a block
-// walks all runs. With few rows that would leave most of the GPU idle, so every run has a block, and the last of these
-// blocks adds the runs (`splits` is not 0). A row has the same bits either way.
-// Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, WARPS, TILES, RUN (a multiple of STEP).
+// Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, WARPS, TILES.
 #include "attention.cuh"
 
 #define STEP 64
@@ -20,8 +16,6 @@ constexpr u32 PART_BYTES = STEP * WIDE * 2;
 constexpr u32 RAW_BYTES = KV_Q8 ? STEP * KV_ROW : 0;
 constexpr bool WHOLE_PAGES = PAGE % STEP == 0;
 constexpr u32 BUFFERS = KV_Q8 ? 1 : 2;
-constexpr u32 NONE = 0xffffffffu;
-static_assert(RUN % STEP == 0, "a step lies in one run");
 // With wide heads or two tiles per warp, q does not stay in registers and is read again in every step.
 #define Q_STAYS (TILES == 1 && HEAD_DIM <= 128 && !WARP_GROUP)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && WARPS % 4 == 0 && TILES == 1 && (HEAD_DIM == 64 || HEAD_DIM == 128)
@@ -107,83 +101,11 @@ struct Fetch {
     }
 };
 
-// The sums of a row's runs: what the largest score and the sum of weights are so far.
-struct Runs {
-    float largest, total;
-
-    __device__ __forceinline__ void begin() { largest = NEVER, total = 0; }
-
-    // Adds a run. Sums so far then count `shrink` times, those of the run `grow` times (`added`).
-    __device__ __forceinline__ void add(float run_largest, float run_total, float &shrink, float &grow) {
-        float m = fmaxf(largest, run_largest), base = m == NEVER ? 0.0f : m;
-        shrink = power(largest - base), grow = power(run_largest - base);
-        total = fmaf(run_total, grow, __fmul_rn(total, shrink));
-        largest = m;
-    }
-
-    // What the sums of all runs are multiplied by in the end.
-    __device__ __forceinline__ float share(const AttentionArgs &a, u32 head) const { return 1.0f / (total + sink_weight(a.sinks, head, largest)); }
-
-    __device__ static __forceinline__ float added(float sum, float shrink, float of_run, float grow) { return fmaf(of_run, grow, __fmul_rn(sum, shrink)); }
-};
-
 // 16 rows of a warp. Lane (g, t) = (lane / 4, lane % 4) has rows g and g + 8.
 struct Tile {
-    // Of the present run.
     float o[TILES_V][4];
     float largest[2], total[2];
     int low[2], high[2]; // positions of this span that the rows attend to
-    // Of the runs before; their sums are in y.
-    Runs runs[2];
-    bool stored;
-
-    __device__ __forceinline__ void begin_run() {
-#pragma unroll
-        for (u32 n = 0; n < TILES_V; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
-        largest[0] = largest[1] = NEVER;
-        total[0] = total[1] = 0;
-    }
-
-    // The sum of weights of row r, in each of its four lanes.
-    __device__ __forceinline__ float whole_total(u32 r) const {
-        float all = total[r] + __shfl_xor_sync(~0u, total[r], 1);
-        return all + __shfl_xor_sync(~0u, all, 2);
-    }
-
-    // Ends the present run. `last`: y gets the result. `y` is where the lane's first sum of row g belongs.
-    __device__ __forceinline__ void end_run(const AttentionArgs &a, u32 head, float *y, u32 row, u32 live, bool last) {
-#pragma unroll
-        for (u32 r = 0; r < 2; ++r) {
-            float shrink, grow;
-            runs[r].add(largest[r], whole_total(r), shrink, grow);
-            if (row + r * 8 >= live) continue;
-            float share = runs[r].share(a, head), *to = y + r * 8 * (u64)a.y_stride;
-#pragma unroll
-            for (u32 n = 0; n < TILES_V; ++n)
-                if (n * 8 < HEAD_DIM)
-#pragma unroll
-                    for (u32 i = 0; i < 2; ++i) {
-                        float sum = Runs::added(stored ? to[n * 8 + i] : 0.0f, shrink, o[n][r * 2 + i], grow);
-                        to[n * 8 + i] = last ? sum * share : sum;
-                    }
-        }
-        stored = true;
-        begin_run();
-    }
-
-    // Stores the only run that this block has. `sums` and `heads` are row g's, `stride` and `rows` the distances of rows.
-    __device__ __forceinline__ void save(float *sums, float2 *heads, u64 stride, u64 rows, u32 row, u32 live, u32 t) const {
-#pragma unroll
-        for (u32 r = 0; r < 2; ++r) {
-            float all = whole_total(r);
-            if (row + r * 8 >= live) continue;
-            if (t == 0) heads[r * 8 * rows] = make_float2(largest[r], all);
-            float *to = sums + r * 8 * stride + t * 2;
-#pragma unroll
-            for (u32 n = 0; n < TILES_V; ++n)
-                if (n * 8 < HEAD_DIM) to[n * 8] = o[n][r * 2], to[n * 8 + 1] = o[n][r * 2 + 1];
-        }
-    }
 
     __device__ __forceinline__ void take(const AttentionArgs &a, float (&s)[STEP / 8][4], int at, u32 t, u32 (&p)[STEP / 16][4]) {
         bool edge = at < max(low[0], low[1]) || at + STEP - 1 > min(high[0], high[1]);
@@ -230,6 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
     extern __shared__ __align__(128) u8 dynamic[];
     u8 *shared = dynamic + (1024 - shared_address(dynamic) % 1024) % 1024;
     __shared__ u32 positions[ROWS], slots[ROWS];
+    constexpr u32 NONE = 0xffffffffu;
     u32 head = blockIdx.x, first_row = (gridDim.y - 1 - blockIdx.y) * ROWS, t = threadIdx.x;
     u32 lane = t % 32, warp_row = t / 32 * TILES * 16;
     u8 *parts = shared + ROWS * WIDE * 2;
@@ -245,17 +168,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
         bool there = first_row + i < live;
         slots[i] = there ? a.step->rows[first_row + i].slot : NONE;
         positions[i] = there ? a.step->rows[first_row + i].position : 0;
-    }
-    __syncthreads();
-    // The runs that rows of the block attend to.
-    u32 first_run = 0, runs = 1;
-    if (a.splits) {
-        u32 low = NONE, high = 0;
-        for (u32 i = lane; i < ROWS; i += 32)
-            if (slots[i] != NONE) low = min(low, first_position(a, positions[i])), high = max(high, positions[i]);
-        first_run = __reduce_min_sync(~0u, low) / RUN;
-        runs = __reduce_max_sync(~0u, high) / RUN - first_run + 1;
-        if (blockIdx.z < first_run || blockIdx.z >= first_run + runs) return;
     }
     float factor = q_factor(a);
 #pragma unroll 4
@@ -275,18 +187,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
     u32 q_regs[Q_STAYS ? STEPS_K : 1][4];
 #pragma unroll
     for (u32 m = 0; m < TILES; ++m) {
-        tile[m].begin_run();
-        tile[m].runs[0].begin();
-        tile[m].runs[1].begin();
-        tile[m].stored = false;
-    }
-    auto end_run = [&](bool last) {
 #pragma unroll
-        for (u32 m = 0; m < TILES; ++m) {
-            u32 row = first_row + warp_row + m * 16 + lane / 4;
-            tile[m].end_run(a, head, a.y + (u64)row * a.y_stride + head * HEAD_DIM + lane % 4 * 2, row, live, last);
-        }
-    };
+        for (u32 n = 0; n < TILES_V; ++n) tile[m].o[n][0] = tile[m].o[n][1] = tile[m].o[n][2] = tile[m].o[n][3] = 0;
+        tile[m].largest[0] = tile[m].largest[1] = NEVER;
+        tile[m].total[0] = tile[m].total[1] = 0;
+    }
     u32 q_address = shared_address(shared);
     auto load_q = [&](u32 (&r)[4], u32 m, u32 k) { load_matrices(r, q_address + at_chunk<ROWS>(warp_row + m * 16 + lane % 16, k * 2 + lane / 16)); };
     if constexpr (Q_STAYS)
@@ -326,10 +231,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
         most = __reduce_max_sync(~0u, most);
 
         u32 begin = span.low / STEP, end = span.high / STEP + 1;
-        if (a.splits) {
-            begin = max(begin, blockIdx.z * (RUN / STEP)), end = min(end, (blockIdx.z + 1) * (RUN / STEP));
-            if (begin >= end) continue;
-        }
         fetch.start(span, begin, 0);
         for (u32 step = begin; step < end; ++step) {
             u32 buffer = KV_Q8 ? 0 : (step - begin) & 1;
@@ -342,7 +243,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
                 __syncthreads();
             }
             if (step + 1 < end) fetch.start(span, step + 1, buffer ^ 1);
-            if (step > begin && step % (RUN / STEP) == 0) end_run(false);
             int at = step * STEP;
             u32 keys = shared_address(parts) + buffer * 2 * PART_BYTES, values = keys + PART_BYTES;
             u32 p[TILES][STEP / 16][4];
@@ -410,44 +310,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
         __syncthreads(); // before the next sequence's first step is fetched
     }
 
-    if (runs == 1) return end_run(true);
-    // Every run's sums, then every run's largest score and sum of weights.
-    u64 first = (u64)first_row * a.heads + head, room = (u64)a.rows * a.heads * a.splits;
-    float *sums = a.partials + first * a.splits * HEAD_DIM;
-    float2 *heads = (float2 *)(a.partials + room * HEAD_DIM) + first * a.splits;
-    u64 of_row = (u64)a.heads * a.splits; // runs from row to row
 #pragma unroll
-    for (u32 m = 0; m < TILES; ++m) {
-        u32 row = warp_row + m * 16 + lane / 4;
-        u64 at = row * of_row + blockIdx.z;
-        tile[m].save(sums + at * HEAD_DIM, heads + at, of_row * HEAD_DIM, of_row, first_row + row, live, lane % 4);
-    }
-    __threadfence();
-    __syncthreads();
-    u32 *counter = a.counters + blockIdx.y * gridDim.x + head;
-    __shared__ u32 arrived;
-    if (t == 0) arrived = atomicAdd(counter, 1);
-    __syncthreads();
-    if (arrived + 1 != runs) return;
-    __threadfence();
-    for (u32 i = t; i < min(ROWS, live - first_row) * (HEAD_DIM / 4); i += THREADS) {
-        u32 row = i / (HEAD_DIM / 4), column = i % (HEAD_DIM / 4) * 4;
-        Runs all;
-        all.begin();
-        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 4
-        for (u32 run = first_run; run < first_run + runs; ++run) {
-            u64 at = row * of_row + run;
-            float2 of = __ldcg(heads + at);
-            float4 x = __ldcg((const float4 *)(sums + at * HEAD_DIM + column));
-            float shrink, grow;
-            all.add(of.x, of.y, shrink, grow);
-            sum[0] = Runs::added(sum[0], shrink, x.x, grow), sum[1] = Runs::added(sum[1], shrink, x.y, grow);
-            sum[2] = Runs::added(sum[2], shrink, x.z, grow), sum[3] = Runs::added(sum[3], shrink, x.w, grow);
+    for (u32 m = 0; m < TILES; ++m)
+#pragma unroll
+        for (u32 r = 0; r < 2; ++r) {
+            float total = tile[m].total[r];
+            total += __shfl_xor_sync(~0u, total, 1);
+            total += __shfl_xor_sync(~0u, total, 2);
+            u32 row = first_row + warp_row + m * 16 + lane / 4 + r * 8;
+            if (row >= live) continue;
+            float *y = a.y + (u64)row * a.y_stride + head * HEAD_DIM + lane % 4 * 2;
+            float share = 1.0f / (total + sink_weight(a.sinks, head, tile[m].largest[r]));
+#pragma unroll
+            for (u32 n = 0; n < TILES_V; ++n)
+                if (n * 8 < HEAD_DIM) {
+                    y[n * 8] = tile[m].o[n][r * 2] * share;
+                    y[n * 8 + 1] = tile[m].o[n][r * 2 + 1] * share;
+                }
         }
-        float share = all.share(a, head), *y = a.y + (u64)(first_row + row) * a.y_stride + head * HEAD_DIM + column;
-#pragma unroll
-        for (u32 j = 0; j < 4; ++j) y[j] = sum[j] * share;
-    }
-    if (t == 0) *counter = 0;
 }

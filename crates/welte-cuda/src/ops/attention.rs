@@ -36,11 +36,6 @@ const PREFILL_WARPS: u32 = 4;
 const PREFILL_WARPS_MANY: u32 = 8;
 /// From this number of rows on, `PREFILL_WARPS_MANY` is used.
 const MANY_ROWS: u32 = 1536;
-/// Flash attention: positions of a run, whose sums are added up on their own. It decides bits.
-const RUN: u32 = 2048;
-/// Flash attention: with this many rows or fewer, every run has blocks of its own, if their sums fit in `RUN_BYTES`.
-const FEW_ROWS: u32 = 128;
-const RUN_BYTES: u64 = 64 << 20;
 /// Threads per block of the plain kernel.
 const PLAIN_THREADS: u32 = 128;
 
@@ -165,23 +160,8 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
             [launch(0)].into_iter().chain(more).collect()
         }
         Kind::Prefill => {
-            let few = few_rows(&kv, &p, rows);
-            let mut list = Vec::new();
-            if few > 0 {
-                let runs = runs(&kv);
-                let by_runs = Args {
-                    splits: runs,
-                    rows: few,
-                    ..a
-                };
-                let mut kernel = prefill(&kv, &p, few, &by_runs, cx.gpu);
-                kernel.grid[2] = runs;
-                list.push(launch(0, few, kernel));
-            }
-            if rows > few {
-                let some = rows.min(MANY_ROWS - 1);
-                list.push(launch(few + 1, some, prefill(&kv, &p, some, &a, cx.gpu)));
-            }
+            let some = prefill(&kv, &p, rows.min(MANY_ROWS - 1), &a, cx.gpu);
+            let mut list = vec![launch(0, MANY_ROWS - 1, some)];
             if rows >= MANY_ROWS {
                 list.push(launch(MANY_ROWS, rows, prefill(&kv, &p, rows, &a, cx.gpu)));
             }
@@ -238,25 +218,6 @@ fn prefill(kv: &KvShape, p: &params::Attention, rows: u32, a: &Args, gpu: &GpuIn
     }
 }
 
-/// Runs of the longest context.
-fn runs(kv: &KvShape) -> u32 {
-    kv.context.div_ceil(RUN)
-}
-
-/// Bytes of one row's sums of all runs.
-fn run_bytes(kv: &KvShape, p: &params::Attention) -> u64 {
-    u64::from(p.heads) * u64::from(runs(kv)) * (u64::from(p.head_dim) + 2) * 4
-}
-
-/// The most rows whose runs have blocks of their own; 0 if a context is one run.
-fn few_rows(kv: &KvShape, p: &params::Attention, rows: u32) -> u32 {
-    if runs(kv) < 2 {
-        return 0;
-    }
-    let fit = RUN_BYTES / run_bytes(kv, p).max(1);
-    rows.min(FEW_ROWS).min(fit as u32)
-}
-
 fn plain(kv: &KvShape, p: &params::Attention, rows: u32, a: &Args) -> Launch {
     Launch {
         unit: plain_unit(kv),
@@ -290,7 +251,6 @@ fn prefill_unit(kv: &KvShape, warps: u32) -> Unit {
     let mut defines = kv.defines();
     defines.push(("WARPS", warps.to_string()));
     defines.push(("TILES", "1".to_string()));
-    defines.push(("RUN", RUN.to_string()));
     Unit {
         file: "attention_prefill.cu",
         generated: String::new(),
@@ -344,41 +304,31 @@ fn decode_shared(kv: &KvShape, (warps, stages): (u32, u32)) -> u32 {
     (warps * stages * 2 * part).max(results).max(merge)
 }
 
-/// Private scratch of a command: partial results of splits or runs.
+/// Private scratch of a command: the splits' partial results.
 pub(crate) fn scratch(demand: &Demand<'_>, command: &Command) -> u64 {
     let p = params::Attention::of(&command.params);
-    match computed(demand, command) {
-        Some((Kind::Decode, kv)) => {
-            u64::from(demand.rows)
-                * u64::from(p.heads)
-                * u64::from(Division::of(&kv, &p, demand.role, demand.gpu).splits)
-                * (u64::from(p.head_dim) + 2)
-                * 4
-        }
-        Some((Kind::Prefill, kv)) => u64::from(few_rows(&kv, &p, demand.rows)) * run_bytes(&kv, &p),
-        _ => 0,
-    }
+    let Some(kv) = decoded(demand, command) else {
+        return 0;
+    };
+    let partials = u64::from(demand.rows) * u64::from(p.heads);
+    partials
+        * u64::from(Division::of(&kv, &p, demand.role, demand.gpu).splits)
+        * (u64::from(p.head_dim) + 2)
+        * 4
 }
 
-/// Bytes that are zero between commands: counts of finished splits or runs.
+/// Bytes that are zero between commands: counts of finished splits.
 pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
     let p = params::Attention::of(&command.params);
-    match computed(demand, command) {
-        Some((Kind::Decode, _)) => {
-            u64::from(demand.rows) * u64::from(p.kv_heads) * u64::from(units(&p)) * 4
-        }
-        Some((Kind::Prefill, kv)) => {
-            let blocks = few_rows(&kv, &p, demand.rows).div_ceil(PREFILL_WARPS * 16);
-            u64::from(blocks) * u64::from(p.heads) * 4
-        }
-        _ => 0,
-    }
+    let blocks = u64::from(p.kv_heads) * u64::from(units(&p));
+    decoded(demand, command).map_or(0, |_| u64::from(demand.rows) * blocks * 4)
 }
 
-/// The kernel of a command, and its cache.
-fn computed(demand: &Demand<'_>, command: &Command) -> Option<(Kind, KvShape)> {
+/// The cache of a command that flash decoding computes.
+fn decoded(demand: &Demand<'_>, command: &Command) -> Option<KvShape> {
     let kv = shape(demand.program, command).ok()?;
-    Some((kind(&kv, demand.role, demand.gpu.shared_per_block), kv))
+    let kind = kind(&kv, demand.role, demand.gpu.shared_per_block);
+    (kind == Kind::Decode).then_some(kv)
 }
 
 /// The units that tests compile.
