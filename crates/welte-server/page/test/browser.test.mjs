@@ -226,7 +226,7 @@ describe("versions", () => {
     await edited.getByRole("button", { name: "Edit message" }).click();
     await page.getByRole("textbox", { name: "Edit message" }).fill("Mine.");
     await page.getByRole("button", { name: "Save" }).click();
-    assert.equal(await page.locator("article.assistant").last().locator(".markdown").innerText(), "Mine.");
+    await page.locator("article.assistant").last().locator(".markdown", { hasText: /^Mine\.$/ }).waitFor();
     assert.equal(mock.requests.length, 3);
   });
 

@@ -254,7 +254,7 @@ fn operation(endpoint: &Endpoint) -> Value {
     };
     content.insert(kind.into(), json!({ "schema": answer(endpoint) }));
     if let Some(stream) = endpoint.stream {
-        content.insert(stream.into(), json!({ "schema": { "type": "string" } }));
+        content.insert(stream.into(), json!({}));
     }
     let error = json!({ "application/json": { "schema": { "$ref": ERROR } } });
     let mut operation = json!({
