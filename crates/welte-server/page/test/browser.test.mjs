@@ -36,6 +36,8 @@ function check(name, options, work) {
     try {
       const page = await context.newPage();
       await page.goto(mock.url);
+      // The page listens for keys once it has been painted.
+      await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50))));
       await work({ page, mock, context, expected });
       assert.deepEqual(problems, []);
     } finally {

@@ -87,6 +87,9 @@ async function finished(page) {
 
 /** Limits answers in the page's settings, so that the tests are short and repeatable. */
 async function configure(page, fields) {
+  // The page listens for keys once it has been painted.
+  await page.getByRole("textbox", { name: "Message", exact: true }).waitFor();
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50))));
   await page.keyboard.press("Control+,");
   for (const [label, value] of Object.entries(fields)) await page.getByLabel(label, { exact: true }).fill(value);
   await page.keyboard.press("Escape");
