@@ -27,6 +27,8 @@ pub(crate) enum Prompt {
         prefix: String,
         suffix: String,
         middle: String,
+        /// The field that has the suffix.
+        field: &'static str,
     },
 }
 
@@ -40,8 +42,13 @@ impl Prompt {
                 prefix,
                 suffix,
                 middle,
+                field,
             } => {
-                let mut tokens = served.model.encode_infill(prefix, suffix)?;
+                let tokens = served.model.encode_infill(prefix, suffix);
+                let mut tokens = tokens.map_err(|error| match error {
+                    welte::Error::NoInfill { .. } => Failure::field(*field, error),
+                    error => error.into(),
+                })?;
                 let tokenizer = served.model.tokenizer()?;
                 tokens.extend(tokenizer.encode(middle, false, false)?);
                 Ok(tokens)

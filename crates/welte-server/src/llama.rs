@@ -44,6 +44,7 @@ pub(crate) async fn infill(app: Arc<App>, mut fields: Fields) -> Outcome {
         prefix,
         suffix: fields.need("input_suffix")?,
         middle: fields.take("prompt")?.unwrap_or_default(),
+        field: "input_suffix",
     }];
     answer(app, fields, ask).await
 }

@@ -49,6 +49,12 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
     fields.only("template", &[json!("")])?;
     fields.only("images", &[json!([])])?;
     fields.only("context", &[json!([])])?;
+    let system = system.filter(|text| !text.is_empty());
+    let plain = raw || ask.served.template.is_none();
+    if system.is_some() && (plain || !suffix.is_empty()) {
+        let problem = "needs the chat template, which raw, suffix and models without one leave out";
+        return Err(fields.wrong("system", problem));
+    }
     fields.finish()?;
     if prompt.is_empty() {
         return Ok(loaded(&ask.served, false));
@@ -58,11 +64,12 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
             prefix: prompt,
             suffix,
             middle: String::new(),
+            field: "suffix",
         });
         return answer(app, ask, stream, false).await;
     }
     ask.prompts
-        .push(match raw || ask.served.template.is_none() {
+        .push(match plain {
             true => Prompt::Text(prompt),
             false => {
                 let system = system.map(|text| Message::new("system", text));
