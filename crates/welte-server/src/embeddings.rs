@@ -4,6 +4,7 @@ use crate::app::App;
 use crate::ask::Prompt;
 use crate::error::{Failure, ok};
 use crate::fields::Fields;
+use crate::length;
 use crate::models::Lease;
 use crate::router::Outcome;
 use crate::{ollama, openai};
@@ -117,10 +118,14 @@ impl Texts {
         let (lease, truncate, prompts) = (served.clone(), self.truncate, self.prompts);
         let encode = move || {
             let encode = |prompt: &Prompt| {
-                let mut tokens = prompt.encode(&lease)?;
-                if truncate {
-                    tokens.truncate(lease.model.context() - 1);
+                if !truncate {
+                    return prompt.encode(&lease);
                 }
+                let mut tokens = match prompt {
+                    Prompt::Text(text) => lease.model.encode(length::beginning(&lease, text)?)?,
+                    prompt => prompt.encode(&lease)?,
+                };
+                tokens.truncate(lease.model.context() - 1);
                 Ok(tokens)
             };
             prompts

@@ -68,18 +68,17 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
         });
         return answer(app, ask, stream, false).await;
     }
-    ask.prompts
-        .push(match plain {
-            true => Prompt::Text(prompt),
-            false => {
-                let system = system.map(|text| Message::new("system", text));
-                let user = Message::new("user", prompt);
-                Prompt::Chat {
-                    messages: system.into_iter().chain([user]).collect(),
-                    variables,
-                }
+    ask.prompts.push(match plain {
+        true => Prompt::Text(prompt),
+        false => {
+            let system = system.map(|text| Message::new("system", text));
+            let user = Message::new("user", prompt);
+            Prompt::Chat {
+                messages: system.into_iter().chain([user]).collect(),
+                variables,
             }
-        });
+        }
+    });
     answer(app, ask, stream, false).await
 }
 
@@ -124,8 +123,22 @@ pub(crate) async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failu
     Ok(served)
 }
 
+/// Options of Ollama's way to load a model. They change no answer.
+const LOADING: [&str; 9] = [
+    "num_gpu",
+    "num_thread",
+    "num_batch",
+    "num_keep",
+    "main_gpu",
+    "use_mmap",
+    "use_mlock",
+    "low_vram",
+    "numa",
+];
+
 /// Takes the context that a request needs. The server's own cannot be changed.
 pub(crate) fn take_context(options: &mut Fields, served: &Served) -> Result<(), Failure> {
+    options.ignore(&LOADING);
     let context = served.model.context();
     if let Some(asked) = options.take::<usize>("num_ctx")?
         && asked > context
