@@ -600,8 +600,13 @@ mod tests {
             text.contains("<function=f>") && text.contains("<parameter=p>\nso </parameter>"),
             "{text}"
         );
-        let text = form(json!({ "enum": ["red"], "type": "string" })).unwrap();
-        assert!(text.contains("<parameter=p>\nred"), "{text}");
+        for red in [
+            json!({ "enum": ["red"], "type": "string" }),
+            json!({ "enum": ["red"] }),
+        ] {
+            let text = form(red).unwrap();
+            assert!(text.contains("<parameter=p>\nred"), "{text}");
+        }
         let text = form(json!({ "$ref": "#/$defs/n" })).unwrap();
         assert!(text.contains("<parameter=p>\n7"), "{text}");
         let optional = json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] });

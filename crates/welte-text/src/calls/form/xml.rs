@@ -156,10 +156,11 @@ fn text_form(schema: &Value, syntax: &Xml) -> Option<Form> {
         let fits = |one: &Value| is_text(one) || *one == serde_json::json!({ "type": "null" });
         return (only(&["anyOf"]) && union.iter().all(fits)).then(end);
     }
-    if schema.get("type")? != "string" {
+    let (name, values) = (schema.get("type"), schema.get("enum"));
+    if name.or(values).is_none() || name.is_some_and(|name| name != "string") {
         return None;
     }
-    match schema.get("enum") {
+    match values {
         Some(values) => {
             let values: Option<Vec<&str>> = values.as_array()?.iter().map(Value::as_str).collect();
             let line = optional(text("\n"));
