@@ -24,7 +24,6 @@ const INT8_ACTS: f32 = 4e-2;
 struct Golden {
     name: String,
     path: PathBuf,
-    architecture: String,
     format: Format,
     prompt: Vec<u32>,
     first: usize,
@@ -57,10 +56,13 @@ fn goldens(architecture: &str) -> Vec<Golden> {
         |entry: &serde_json::Value, key: &str| entry[key].as_str().expect("a text").to_owned();
     let number =
         |entry: &serde_json::Value, key: &str| entry[key].as_u64().expect("a number") as usize;
-    let all = index.iter().map(|entry| Golden {
+    // Only this architecture's files are read: a bundle may carry a part of them.
+    let ours = index
+        .iter()
+        .filter(|entry| text(entry, "architecture") == architecture);
+    let all = ours.map(|entry| Golden {
         name: text(entry, "name"),
         path: folder.join(text(entry, "path")),
-        architecture: text(entry, "architecture"),
         format: Format::from_name(&text(entry, "format")).expect("a format"),
         prompt: entry["prompt"]
             .as_array()
@@ -76,8 +78,7 @@ fn goldens(architecture: &str) -> Vec<Golden> {
             .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
             .collect(),
     });
-    all.filter(|golden| golden.architecture == architecture)
-        .collect()
+    all.collect()
 }
 
 /// A device with its options, and how far its logits may be off by the arithmetic of its activations.

@@ -281,6 +281,8 @@ pub(super) fn bits(values: &[f32]) -> Vec<u32> {
 /// | a Q8_0 cache | at least 0.02: a value on the edge may be rounded to either side |
 /// | more than 16 rows | at least 0.02: activations may be rounded to 16 bits |
 /// | one hidden value | 0.1: the norm of a single value is its sign |
+/// | gated delta | at least 0.02: the norm of each head enlarges small sums |
+/// | a recurrent layer of one channel | 0.1: its input is one sum, whose terms may cancel |
 pub(super) fn tolerance(model: &Model, rows: usize) -> f32 {
     let weights = match model.format {
         Format::F32 | Format::F16 => 0.006,
@@ -295,9 +297,19 @@ pub(super) fn tolerance(model: &Model, rows: usize) -> f32 {
         Format::Q8_0 if attends => 0.02,
         _ => 0.0,
     };
+    let normed = model.layers.iter().any(|l| matches!(l, Layer::Delta(_)));
+    let normed = if normed { 0.02 } else { 0.0 };
     let many = if rows > 16 { 0.02 } else { 0.0 };
-    let single = if model.dim == 1 { 0.1 } else { 0.0 };
-    [weights, cache, many, single]
+    let narrow = |layer: &Layer| match layer {
+        Layer::Conv(conv) => conv.channels == 1,
+        Layer::Delta(delta) => delta.value_dim == 1,
+        _ => false,
+    };
+    let single = match model.dim == 1 || model.layers.iter().any(narrow) {
+        true => 0.1,
+        false => 0.0,
+    };
+    [weights, cache, normed, many, single]
         .into_iter()
         .fold(0.0, f32::max)
 }
