@@ -2,6 +2,7 @@
 """Compares `welte serve` with llama-server on the same file, one stream and many, and prints medians of ratios.
 
     tools/compare-server.py --welte target/release/welte --llama-server PATH -m models/demo.gguf --streams 1,32 --pairs 3
+    tools/compare-server.py --llama-server PATH -m qwen3-4b.gguf --device cuda --llama-args "-ngl 99 -fa on"
 
 Both servers run all the time, and one of them works at a time: A B B A. Each stream sends a prompt of its own and generates N tokens
 greedily. The figure is tokens of all streams per second, from the first request to the last piece, so it includes the prompts. Nothing
@@ -73,31 +74,34 @@ def main():
     parser.add_argument("--tokens", type=int, default=64, help="generated tokens of each stream")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--threads", default="2")
+    parser.add_argument("--device", default="cpu", help="of welte")
+    parser.add_argument("--llama-args", default="", help="further arguments of llama-server")
     args = parser.parse_args()
-    print("| file | streams | welte / llama-server: median (min-max) |\n|---|---:|---:|")
+    print("| file | streams | welte, tok/s | llama-server, tok/s | ratio: median (min-max) |\n|---|---:|---:|---:|---:|")
     for streams in map(int, args.streams.split(",")):
         context = args.prompt + args.tokens + 16
         ports = [free_port(), free_port()]
-        ours = [args.welte, "serve", "-m", args.model, "--device", "cpu", "-t", args.threads, "--spec", "off"]
+        ours = [args.welte, "serve", "-m", args.model, "--device", args.device, "-t", args.threads, "--spec", "off"]
         ours += ["-np", str(streams), "-c", str(context), "--port", str(ports[0])]
         theirs = [args.llama_server, "-m", args.model, "-t", args.threads, "-np", str(streams), "-c", str(context * streams)]
-        theirs += ["--port", str(ports[1]), "--no-webui"]
+        theirs += ["--port", str(ports[1]), "--no-webui", *args.llama_args.split()]
         servers = [start(command, "listening (at|on) http") for command in (ours, theirs)]
         try:
             for port in ports:
                 run(port, streams, args.prompt, args.tokens)
-            ratios = []
+            all_speeds = []
             for pair in range(args.pairs):
                 order = [0, 1] if pair % 2 == 0 else [1, 0]
                 speeds = {which: run(ports[which], streams, args.prompt, args.tokens) for which in order}
-                ratios.append(speeds[0] / speeds[1])
+                all_speeds.append((speeds[0], speeds[1]))
         finally:
             for server in servers:
                 server.terminate()
                 server.wait()
-        middle = statistics.median(ratios)
-        name = args.model.rsplit("/", 1)[-1]
-        print(f"| {name} | {streams} | {middle:.2f} ({min(ratios):.2f}-{max(ratios):.2f}) |", flush=True)
+        ratios = [ours / theirs for ours, theirs in all_speeds]
+        welte, llama = (statistics.median(column) for column in zip(*all_speeds))
+        name, ratio = args.model.rsplit("/", 1)[-1], statistics.median(ratios)
+        print(f"| {name} | {streams} | {welte:.1f} | {llama:.1f} | {ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f}) |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 use crate::changing::Changing;
 use crate::error::Failure;
+use crate::lines::{LimitedText, LineLimits};
 use crate::models::{Active, Lease};
 use futures_core::Stream;
 use std::collections::VecDeque;
@@ -72,6 +73,7 @@ pub(crate) struct Answer {
     stream: welte::Stream,
     parsing: Option<Parsing>,
     changing: Vec<Changing>,
+    lines: Option<LimitedText>,
     prompt_tokens: usize,
     started: Instant,
     last_piece: Option<Instant>,
@@ -102,6 +104,7 @@ impl Answer {
             stream,
             parsing,
             changing: Vec::new(),
+            lines: None,
             last_piece: None,
             ready: VecDeque::new(),
             calls: 0,
@@ -124,17 +127,32 @@ impl Answer {
         self
     }
 
+    /// As this answer, with limits of its lines.
+    pub(crate) fn with_lines(mut self, limits: Option<LineLimits>) -> Answer {
+        self.lines = limits.map(LimitedText::new);
+        self
+    }
+
     /// Tokens of its prompt.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    fn piece(&mut self, piece: String) {
+    fn piece(&mut self, mut piece: String) {
         let now = Instant::now();
         if let Some(last) = self.last_piece.replace(now) {
             self.served.metrics.piece(now - last);
         }
         self.take_logprobs();
+        if let Some(lines) = &mut self.lines {
+            piece = lines.push(&piece, now);
+            if lines.is_over() {
+                self.stream.cancel_handle().cancel();
+            }
+            if piece.is_empty() {
+                return;
+            }
+        }
         match &mut self.parsing {
             Some(parsing) => {
                 let events = parsing.parser.push(&piece);
@@ -195,13 +213,16 @@ impl Answer {
         self.take_logprobs();
         let events = self.parsing.as_mut().map(|parsing| parsing.parser.finish());
         self.take(events.unwrap_or_default());
+        let rest = self.lines.as_mut().map(LimitedText::finish);
+        let rest = rest.filter(|rest| !rest.is_empty());
+        self.ready.extend(rest.map(Event::Text));
         let Some(outcome) = self.stream.outcome().cloned() else {
             return Err(Failure::server("the engine gave no result"));
         };
         let limited = matches!(
             outcome.stop,
             StopReason::Length | StopReason::ContextFull | StopReason::Deadline
-        );
+        ) || self.lines.as_ref().is_some_and(LimitedText::is_over);
         let reason = match &outcome.stop {
             _ if limited => Reason::Length,
             // A client that has seen a part of a malformed call must not execute it.

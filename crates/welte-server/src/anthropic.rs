@@ -24,12 +24,18 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
         ask.options.stop = sampling::strings(&fields, "stop_sequences", stop)?;
     }
     let stream: bool = fields.take("stream")?.unwrap_or(false);
-    fields.ignore(&["metadata", "service_tier"]);
+    fields.ignore(&["metadata", "service_tier", "cache_control"]);
+    keeps_context(&mut fields)?;
+    let mut effort: Option<String> = None;
     if let Some(mut config) = fields.object("output_config")? {
         text_format(config.object("format")?, &mut ask)?;
+        effort = config.take("effort")?;
         config.finish()?;
     }
     conversation(&mut fields, &mut ask)?;
+    if let (Some(effort), Some(Prompt::Chat { variables, .. })) = (effort, ask.prompts.last_mut()) {
+        variables.insert("reasoning_effort".to_string(), effort.into());
+    }
     fields.finish()?;
     let id = ask.id.clone();
     let answers = ask.start(&app).await?;
@@ -61,10 +67,27 @@ pub(crate) async fn messages(app: Arc<App>, mut fields: Fields) -> Outcome {
 pub(crate) async fn count_tokens(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = lease(&app, &mut fields).await?;
     let mut ask = Ask::new(&app, &served, String::new());
+    fields.ignore(&["cache_control"]);
+    keeps_context(&mut fields)?;
     conversation(&mut fields, &mut ask)?;
     fields.finish()?;
     let count = ask::count(ask).await?;
     Ok(ok(&json!({ "input_tokens": count })))
+}
+
+/// Accepts rules for what to drop from the conversation if they drop nothing.
+fn keeps_context(fields: &mut Fields) -> Result<(), Failure> {
+    if let Some(mut management) = fields.object("context_management")? {
+        for mut edit in management.objects("edits")? {
+            edit.ignore(&["type"]);
+            if edit.need::<Value>("keep")? != "all" {
+                return Err(edit.wrong("keep", "only \"all\" is supported"));
+            }
+            edit.finish()?;
+        }
+        management.finish()?;
+    }
+    Ok(())
 }
 
 async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failure> {

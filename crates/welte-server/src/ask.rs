@@ -4,6 +4,8 @@ use crate::answer::{Answer, Parsing};
 use crate::app::App;
 use crate::changing::{self, Changing};
 use crate::error::Failure;
+use crate::length;
+use crate::lines::LineLimits;
 use crate::models::{Active, Lease, Served};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -27,6 +29,8 @@ pub(crate) enum Prompt {
         prefix: String,
         suffix: String,
         middle: String,
+        /// The field that has the suffix.
+        field: &'static str,
     },
 }
 
@@ -35,13 +39,24 @@ impl Prompt {
     pub(crate) fn encode(&self, served: &Served) -> Result<Vec<u32>, Failure> {
         match self {
             Prompt::Tokens(tokens) => Ok(tokens.clone()),
-            Prompt::Text(text) => Ok(served.model.encode(text)?),
+            Prompt::Text(text) => {
+                length::check(served, text)?;
+                Ok(served.model.encode(text)?)
+            }
             Prompt::Infill {
                 prefix,
                 suffix,
                 middle,
+                field,
             } => {
-                let mut tokens = served.model.encode_infill(prefix, suffix)?;
+                for part in [prefix, suffix, middle] {
+                    length::check(served, part)?;
+                }
+                let tokens = served.model.encode_infill(prefix, suffix);
+                let mut tokens = tokens.map_err(|error| match error {
+                    welte::Error::NoInfill { .. } => Failure::field(*field, error),
+                    error => error.into(),
+                })?;
                 let tokenizer = served.model.tokenizer()?;
                 tokens.extend(tokenizer.encode(middle, false, false)?);
                 Ok(tokens)
@@ -83,6 +98,7 @@ pub(crate) struct Ask {
     pub(crate) constrained_by: Option<String>,
     /// Reuse what earlier requests computed.
     pub(crate) cache: bool,
+    pub(crate) lines: Option<LineLimits>,
 }
 
 /// A call that the model must make.
@@ -122,6 +138,7 @@ impl Ask {
             strict: Vec::new(),
             constrained_by: None,
             cache: true,
+            lines: None,
         }
     }
 
@@ -173,7 +190,8 @@ impl Ask {
                     since: started,
                 };
                 let answer = Answer::new(served, stream, parsing.clone(), active);
-                answers.push(answer.with_changing(prompt.changing()));
+                let answer = answer.with_changing(prompt.changing());
+                answers.push(answer.with_lines(self.lines));
             }
         }
         Ok(answers)
@@ -219,6 +237,7 @@ impl Ask {
                 let rendered = render(served, messages, variables, &self.tools)?;
                 let shape = self.shape(&rendered, variables)?;
                 let text = format!("{rendered}{}", shape.opening);
+                length::check(served, &text)?;
                 Ok(Encoded {
                     tokens: served.model.encode_rendered(&text)?,
                     constraint: shape.constraint,

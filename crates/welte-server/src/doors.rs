@@ -35,6 +35,21 @@ pub(crate) async fn log(State(app): State<Arc<App>>, request: Request, next: Nex
     response
 }
 
+/// Errors that axum finds in a path or a query are plain text: they get the format of the API.
+pub(crate) async fn format_errors(request: Request, next: Next) -> Response {
+    let api = Api::of(request.uri().path());
+    let response = next.run(request).await;
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_text = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"));
+    if !is_text || !response.status().is_client_error() {
+        return response;
+    }
+    let status = response.status();
+    let message = axum::body::to_bytes(response.into_body(), 4096).await;
+    let message = String::from_utf8_lossy(&message.unwrap_or_default()).into_owned();
+    Failure::new(status, message).response(api)
+}
+
 /// Refuses requests from foreign web pages, without a key, and while the server is about to end.
 pub(crate) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match allow(&app, request.uri(), request.headers()) {

@@ -4,6 +4,7 @@ use crate::app::App;
 use crate::ask::Prompt;
 use crate::error::{Failure, ok};
 use crate::fields::Fields;
+use crate::length;
 use crate::models::Lease;
 use crate::router::Outcome;
 use crate::{ollama, openai};
@@ -117,10 +118,14 @@ impl Texts {
         let (lease, truncate, prompts) = (served.clone(), self.truncate, self.prompts);
         let encode = move || {
             let encode = |prompt: &Prompt| {
-                let mut tokens = prompt.encode(&lease)?;
-                if truncate {
-                    tokens.truncate(lease.model.context() - 1);
+                if !truncate {
+                    return prompt.encode(&lease);
                 }
+                let mut tokens = match prompt {
+                    Prompt::Text(text) => lease.model.encode(length::beginning(&lease, text)?)?,
+                    prompt => prompt.encode(&lease)?,
+                };
+                tokens.truncate(lease.model.context() - 1);
                 Ok(tokens)
             };
             prompts
@@ -137,24 +142,20 @@ impl Texts {
         // As many as the engine computes together, so that a large request does not fill its queue.
         let together = served.model.program().slots.max(1) as usize;
         for some in encoded.chunks(together) {
-            let begin = |text: &Vec<u32>| served.engine.embed(text.clone(), deadline);
+            let begin = |text: &Vec<u32>| {
+                let vector = served.engine.embed(text.clone(), deadline)?;
+                Ok::<_, Failure>(match self.dimensions {
+                    Some(size) => vector.shortened(size),
+                    None => vector,
+                })
+            };
             let begun: Vec<_> = some.iter().map(begin).collect::<Result<_, _>>()?;
             for embedding in begun {
                 vectors.push(embedding.await?);
             }
         }
-        if let Some(n) = self.dimensions {
-            vectors.iter_mut().for_each(|vector| shorten(vector, n));
-        }
         Ok((vectors, tokens))
     }
-}
-
-/// Keeps the first values, scaled to length 1.
-fn shorten(vector: &mut Vec<f32>, size: usize) {
-    vector.truncate(size);
-    let length = vector.iter().map(|v| v * v).sum::<f32>().sqrt().max(1e-12);
-    vector.iter_mut().for_each(|v| *v /= length);
 }
 
 /// Little-endian numbers as text.
@@ -184,12 +185,5 @@ mod tests {
         assert_eq!(base64(&[1.0]), "AACAPw==");
         assert_eq!(base64(&[1.0, -2.5]), "AACAPwAAIMA=");
         assert_eq!(base64(&[1.0, -2.5, 0.1]), "AACAPwAAIMDNzMw9");
-    }
-
-    #[test]
-    fn short_vectors_have_length_one() {
-        let mut vector = vec![3.0, 4.0, 12.0];
-        shorten(&mut vector, 2);
-        assert_eq!(vector, [0.6, 0.8]);
     }
 }

@@ -17,6 +17,8 @@ mod form;
 mod health;
 #[cfg(feature = "hub")]
 mod hub;
+mod length;
+mod lines;
 mod llama;
 mod logprobs;
 mod metrics;

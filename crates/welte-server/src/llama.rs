@@ -6,6 +6,7 @@ use crate::ask::{self, Ask, Prompt};
 use crate::engine::Asked;
 use crate::error::{Api, Failure, ok};
 use crate::fields::Fields;
+use crate::lines::LineLimits;
 use crate::metrics;
 use crate::models::{Lease, Served};
 use crate::openai::{figures, take_messages};
@@ -17,6 +18,7 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 use welte::Logprobs;
 
 /// `POST /completion`
@@ -44,6 +46,7 @@ pub(crate) async fn infill(app: Arc<App>, mut fields: Fields) -> Outcome {
         prefix,
         suffix: fields.need("input_suffix")?,
         middle: fields.take("prompt")?.unwrap_or_default(),
+        field: "input_suffix",
     }];
     answer(app, fields, ask).await
 }
@@ -51,14 +54,27 @@ pub(crate) async fn infill(app: Arc<App>, mut fields: Fields) -> Outcome {
 /// Takes the fields that completions share, and answers.
 async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask) -> Outcome {
     crate::sampling::take(&mut fields, &mut ask.options)?;
+    crate::sampling::take_samplers(&mut fields, &mut ask.options.sampling)?;
     crate::sampling::take_grammar(&mut fields, &mut ask)?;
     let served = ask.served.clone();
+    let time: Option<i64> = fields.take("t_max_predict_ms")?;
+    ask.lines = Some(LineLimits {
+        indent: fields.take("n_indent")?.unwrap_or(0),
+        time: time.and_then(|ms| Some(Duration::from_millis(u64::try_from(ms).ok()?))),
+    });
     if let Some(limit) = fields.take::<i64>("n_predict")? {
         ask.options.max_tokens = usize::try_from(limit).unwrap_or(usize::MAX);
     }
     ask.cache = fields.take("cache_prompt")?.unwrap_or(true);
     let stream: bool = fields.take("stream")?.unwrap_or(false);
-    fields.only("id_slot", &[json!(-1)])?;
+    // All slots share the prompt cache, and a prompt is never cut, so these change nothing.
+    fields.take::<i64>("id_slot")?;
+    fields.take::<i64>("n_keep")?;
+    fields.take::<i64>("t_max_prompt_ms")?;
+    for field in ["n_cmpl", "n"] {
+        fields.only(field, &[json!(1)])?;
+    }
+    let response_fields: Vec<String> = fields.take("response_fields")?.unwrap_or_default();
     if let Some(top) = fields.take::<u32>("n_probs")?.filter(|top| *top > 0) {
         ask.options.logprobs = Some(logprobs::checked(&fields, "n_probs", top)?);
     }
@@ -71,6 +87,7 @@ async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask) -> Outcome {
             CompletionStream {
                 served,
                 logprobs: Vec::new(),
+                response_fields,
             },
             "text/event-stream",
         ));
@@ -80,7 +97,17 @@ async fn answer(app: Arc<App>, mut fields: Fields, mut ask: Ask) -> Outcome {
         return Err(Failure::server("the engine gave no result"));
     };
     let value = last(&served, &whole.text, whole.end()?);
-    Ok(ok(&with_probabilities(value, &served, &whole.logprobs)))
+    let value = with_probabilities(value, &served, &whole.logprobs);
+    Ok(ok(&only_fields(value, &response_fields)))
+}
+
+/// The parts of a response at these paths, such as `timings/prompt_n`, under their paths. Without paths everything.
+fn only_fields(value: Value, paths: &[String]) -> Value {
+    if paths.is_empty() {
+        return value;
+    }
+    let at = |path: &String| Some((path.clone(), value.pointer(&format!("/{path}"))?.clone()));
+    Value::Object(paths.iter().filter_map(at).collect())
 }
 
 /// A string, or a list of tokens.
@@ -111,8 +138,9 @@ fn last(served: &Served, text: &str, end: &End) -> Value {
         Reason::Length => ("limit", ""),
         Reason::Stop | Reason::Calls => ("eos", ""),
     };
-    let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let rate = |tokens: usize, ms: f64| (ms > 0.0).then(|| tokens as f64 * 1e3 / ms);
+    let each = |tokens: usize, ms: f64| (tokens > 0).then(|| ms / tokens as f64);
     let (prompt_ms, predicted_ms) = (ms(timings.prompt), ms(timings.generation));
     let computed = outcome.prompt_tokens.saturating_sub(outcome.cached_tokens);
     json!({
@@ -121,8 +149,10 @@ fn last(served: &Served, text: &str, end: &End) -> Value {
         "tokens_cached": outcome.cached_tokens, "stop_type": kind, "stopping_word": word, "truncated": false,
         "timings": {
             "prompt_n": computed, "prompt_ms": prompt_ms, "prompt_per_second": rate(computed, prompt_ms),
+            "prompt_per_token_ms": each(computed, prompt_ms),
             "predicted_n": timings.decoded, "predicted_ms": predicted_ms,
             "predicted_per_second": rate(timings.decoded, predicted_ms),
+            "predicted_per_token_ms": each(timings.decoded, predicted_ms),
         },
         "welte": figures(end),
     })
@@ -132,6 +162,8 @@ struct CompletionStream {
     served: Lease,
     /// Probabilities that the next event has.
     logprobs: Vec<Logprobs>,
+    /// Of the last event.
+    response_fields: Vec<String>,
 }
 
 impl sse::Format for CompletionStream {
@@ -150,7 +182,10 @@ impl sse::Format for CompletionStream {
             }
             Event::CallBegin(_) | Event::CallArguments(_) => return Vec::new(),
             Event::CallEnd | Event::CallVoid => return Vec::new(),
-            Event::End(end) => last(&self.served, "", &end),
+            Event::End(end) => {
+                let value = last(&self.served, "", &end);
+                only_fields(value, &self.response_fields)
+            }
         };
         let logprobs = std::mem::take(&mut self.logprobs);
         vec![with_probabilities(value, &self.served, &logprobs)]
@@ -169,6 +204,9 @@ impl sse::Format for CompletionStream {
     }
 }
 
+/// The longest text that is turned into tokens on its own, in bytes.
+const MOST_TO_TOKENIZE: usize = 4 << 20;
+
 /// `POST /tokenize`
 pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
     let served = app.lease_of(&mut fields).await?;
@@ -176,6 +214,13 @@ pub(crate) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Outcome {
     let special = fields.take("add_special")?.unwrap_or(false);
     let parse = fields.take("parse_special")?.unwrap_or(true);
     let pieces: bool = fields.take("with_pieces")?.unwrap_or(false);
+    if content.len() > MOST_TO_TOKENIZE {
+        let problem = format!(
+            "has {} bytes, and {MOST_TO_TOKENIZE} is the limit",
+            content.len()
+        );
+        return Err(fields.wrong("content", problem));
+    }
     fields.finish()?;
     aside(move || {
         let tokenizer = served.model.tokenizer()?;

@@ -49,6 +49,12 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
     fields.only("template", &[json!("")])?;
     fields.only("images", &[json!([])])?;
     fields.only("context", &[json!([])])?;
+    let system = system.filter(|text| !text.is_empty());
+    let plain = raw || ask.served.template.is_none();
+    if system.is_some() && (plain || !suffix.is_empty()) {
+        let problem = "needs the chat template, which raw, suffix and models without one leave out";
+        return Err(fields.wrong("system", problem));
+    }
     fields.finish()?;
     if prompt.is_empty() {
         return Ok(loaded(&ask.served, false));
@@ -58,21 +64,21 @@ pub(crate) async fn generate(app: Arc<App>, mut fields: Fields) -> Outcome {
             prefix: prompt,
             suffix,
             middle: String::new(),
+            field: "suffix",
         });
         return answer(app, ask, stream, false).await;
     }
-    ask.prompts
-        .push(match raw || ask.served.template.is_none() {
-            true => Prompt::Text(prompt),
-            false => {
-                let system = system.map(|text| Message::new("system", text));
-                let user = Message::new("user", prompt);
-                Prompt::Chat {
-                    messages: system.into_iter().chain([user]).collect(),
-                    variables,
-                }
+    ask.prompts.push(match plain {
+        true => Prompt::Text(prompt),
+        false => {
+            let system = system.map(|text| Message::new("system", text));
+            let user = Message::new("user", prompt);
+            Prompt::Chat {
+                messages: system.into_iter().chain([user]).collect(),
+                variables,
             }
-        });
+        }
+    });
     answer(app, ask, stream, false).await
 }
 
@@ -117,8 +123,22 @@ pub(crate) async fn lease(app: &App, fields: &mut Fields) -> Result<Lease, Failu
     Ok(served)
 }
 
+/// Options of Ollama's way to load a model. They change no answer.
+const LOADING: [&str; 9] = [
+    "num_gpu",
+    "num_thread",
+    "num_batch",
+    "num_keep",
+    "main_gpu",
+    "use_mmap",
+    "use_mlock",
+    "low_vram",
+    "numa",
+];
+
 /// Takes the context that a request needs. The server's own cannot be changed.
 pub(crate) fn take_context(options: &mut Fields, served: &Served) -> Result<(), Failure> {
+    options.ignore(&LOADING);
     let context = served.model.context();
     if let Some(asked) = options.take::<usize>("num_ctx")?
         && asked > context

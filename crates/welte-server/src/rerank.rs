@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::error::{Failure, ok};
 use crate::fields::Fields;
+use crate::length;
 use crate::models::Lease;
 use crate::router::Outcome;
 use serde_json::{Value, json};
@@ -86,9 +87,12 @@ async fn encode(
     let encode = move || {
         let instruction = instruction.as_deref();
         let instruction = instruction.unwrap_or(welte::RERANK_INSTRUCTION);
-        let pair = |text: &String| lease.model.encode_pair(&query, text, instruction);
-        let pairs: Result<Vec<Pair>, welte::Error> = documents.iter().map(pair).collect();
-        Ok(pairs?)
+        length::check(&lease, &query)?;
+        let pair = |text: &String| {
+            length::check(&lease, text)?;
+            Ok(lease.model.encode_pair(&query, text, instruction)?)
+        };
+        documents.iter().map(pair).collect()
     };
     let encoded = tokio::task::spawn_blocking(encode).await;
     encoded.unwrap_or_else(|error| Err(Failure::fault(&error)))

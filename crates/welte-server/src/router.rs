@@ -14,7 +14,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, delete, get, on, post};
 use std::sync::Arc;
@@ -105,6 +105,7 @@ pub(crate) fn of_app(app: Arc<App>) -> Router {
     router
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn(doors::format_errors))
         .layer(from_fn_with_state(app.clone(), doors::check))
         .layer(doors::cors(&app.options))
         .layer(from_fn_with_state(app.clone(), doors::log))

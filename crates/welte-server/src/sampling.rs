@@ -4,7 +4,7 @@ use crate::ask::Ask;
 use crate::error::Failure;
 use crate::fields::Fields;
 use serde_json::{Number, Value};
-use welte::{Constraint, GenerateOptions};
+use welte::{Constraint, GenerateOptions, Sampling};
 
 /// Takes the sampling fields that have the same name in several APIs.
 pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result<(), Failure> {
@@ -75,6 +75,69 @@ pub(crate) fn take(fields: &mut Fields, options: &mut GenerateOptions) -> Result
     }
     if let Some(least) = fields.take("min_tokens")? {
         options.min_tokens = least;
+    }
+    Ok(())
+}
+
+/// llama.cpp's names of the steps of sampling, in the order of the steps.
+const SAMPLERS: [&str; 10] = [
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+    "infill",
+];
+
+/// The sampler `infill` drops tokens that are not nearly as probable as the likeliest one.
+const INFILL_MIN_P: f32 = 0.2;
+
+/// Takes llama.cpp's list of samplers: those that are not in it are switched off.
+pub(crate) fn take_samplers(fields: &mut Fields, s: &mut Sampling) -> Result<(), Failure> {
+    let Some(names) = fields.take::<Vec<String>>("samplers")? else {
+        return Ok(());
+    };
+    let place = |name: &String| {
+        let name = if name == "typical_p" { "typ_p" } else { name };
+        SAMPLERS.iter().position(|known| *known == name)
+    };
+    let wrong = || {
+        let problem = format!(
+            "must be names of this list in its order: {}",
+            SAMPLERS.join(", ")
+        );
+        fields.wrong("samplers", problem)
+    };
+    let places: Option<Vec<usize>> = names.iter().map(place).collect();
+    let places = places.filter(|places| places.is_sorted_by(|a, b| a < b));
+    let places = places.ok_or_else(wrong)?;
+    let off = |name: &str| places.iter().all(|place| SAMPLERS[*place] != name);
+    if off("penalties") {
+        (s.repeat_penalty, s.frequency_penalty, s.presence_penalty) = (1.0, 0.0, 0.0);
+    }
+    for (name, value, neutral) in [
+        ("dry", &mut s.dry_multiplier, 0.0),
+        ("top_n_sigma", &mut s.top_n_sigma, 0.0),
+        ("typ_p", &mut s.typical_p, 1.0),
+        ("top_p", &mut s.top_p, 1.0),
+        ("min_p", &mut s.min_p, 0.0),
+        ("xtc", &mut s.xtc_probability, 0.0),
+        ("temperature", &mut s.temperature, 1.0),
+        ("temperature", &mut s.dynatemp_range, 0.0),
+    ] {
+        if off(name) {
+            *value = neutral;
+        }
+    }
+    if off("top_k") {
+        s.top_k = 0;
+    }
+    if !off("infill") {
+        s.min_p = s.min_p.max(INFILL_MIN_P);
     }
     Ok(())
 }

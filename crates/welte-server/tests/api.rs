@@ -446,6 +446,54 @@ async fn malformed_bodies_are_refused() {
     assert_eq!(get(&server, "/../Cargo.toml").await.status, 404);
 }
 
+/// A text whose tokens would take gigabytes is refused early.
+#[tokio::test]
+async fn texts_far_beyond_the_context_are_refused_early() {
+    let server = server();
+    let long = "a ".repeat(3 << 20);
+    for (path, body) in [
+        ("/completion", json!({ "prompt": long })),
+        ("/v1/embeddings", json!({ "input": long })),
+        (
+            "/infill",
+            json!({ "input_prefix": "a", "input_suffix": long }),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": [{ "role": "user", "content": long }] }),
+        ),
+    ] {
+        let reply = post(&server, path, body).await;
+        assert_eq!(reply.status, 400, "{path}");
+        assert!(
+            reply.text.contains("the context holds 512"),
+            "{}",
+            reply.text
+        );
+    }
+    let reply = post(&server, "/tokenize", json!({ "content": long })).await;
+    assert!(
+        reply.text.contains("content: has 6291456"),
+        "{}",
+        reply.text
+    );
+    // A text that is cut has the vector of its beginning, however long the rest is.
+    let cut = async |text: &str| {
+        let body = json!({ "model": "demo", "input": text });
+        post(&server, "/api/embed", body).await.json()["embeddings"].clone()
+    };
+    assert_eq!(cut(&long).await, cut(&long[..20_000]).await);
+}
+
+/// Also errors that are found before an endpoint sees the request.
+#[tokio::test]
+async fn errors_in_paths_have_the_format_of_their_api() {
+    let reply = get(&server(), "/v1/models/%ff%fe").await;
+    assert_eq!(reply.status, 400);
+    let message = reply.json()["error"]["message"].to_string();
+    assert!(message.contains("UTF-8"), "{message}");
+}
+
 #[tokio::test]
 async fn keys_and_origins_are_checked() {
     let server = with(|options| options.api_keys = vec!["first".into(), "second".into()]);
@@ -724,13 +772,117 @@ async fn models_without_the_tokens_do_not_fill_in() {
     ] {
         let reply = post(&server, path, body).await;
         assert_eq!(reply.status, 400, "{path}: {}", reply.text);
-        assert!(
-            reply.text.contains("filling in the middle"),
-            "{}",
-            reply.text
-        );
+        let suffix = match path {
+            "/infill" => "input_suffix: ",
+            _ => "suffix: ",
+        };
+        let error = &reply.json()["error"];
+        let message = error["message"].as_str().or(error.as_str()).unwrap();
+        assert!(message.starts_with(suffix), "{message}");
+        assert!(message.contains("filling in the middle"), "{message}");
     }
+    let body = json!({ "model": "demo", "prompt": "a", "suffix": "b", "system": "c" });
+    let reply = post(&server, "/api/generate", body).await;
+    assert!(reply.text.contains("system: needs"), "{}", reply.text);
     let body = json!({ "input_prefix": "a", "input_suffix": "b", "input_extra": [{ "words": 1 }] });
     let reply = post(&server, "/infill", body).await;
     assert!(reply.text.contains("input_extra[0].text"), "{}", reply.text);
+}
+
+/// What llama.vim and llama.vscode send, apart from the fields of `/infill` itself.
+#[tokio::test]
+async fn editors_limit_completions_by_their_lines() {
+    let server = server();
+    let body = json!({
+        "prompt": "The fox", "id_slot": 0, "n_predict": 40, "ignore_eos": true, "stop": [], "n_indent": 0, "top_k": 40,
+        "top_p": 0.9, "samplers": ["top_k", "top_p", "infill"], "cache_prompt": true, "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 60_000, "seed": 2,
+        "response_fields": ["content", "timings/predicted_per_token_ms", "tokens_cached", "no/such"],
+    });
+    let whole = post(&server, "/completion", body.clone()).await.json();
+    let keys: Vec<&String> = whole.as_object().unwrap().keys().collect();
+    assert_eq!(
+        keys,
+        ["content", "timings/predicted_per_token_ms", "tokens_cached"]
+    );
+    // A line break has no indentation behind it.
+    let tokens = post(&server, "/tokenize", json!({ "content": "\n" })).await;
+    let line_break = tokens.json()["tokens"][0].to_string();
+    let mut indented = body.clone();
+    indented["n_indent"] = 4.into();
+    indented["logit_bias"] = json!({ &line_break: 20 });
+    indented["response_fields"] = json!([]);
+    for stream in [false, true] {
+        indented["stream"] = stream.into();
+        let reply = post(&server, "/completion", indented.clone()).await;
+        let last = match stream {
+            true => reply.events().pop().unwrap(),
+            false => reply.json(),
+        };
+        let text = match stream {
+            true => joined(&reply.events(), "/content"),
+            false => last["content"].as_str().unwrap().to_string(),
+        };
+        assert_eq!(last["stop_type"], "limit", "{last}");
+        assert!(last["tokens_predicted"].as_u64().unwrap() < 40, "{last}");
+        assert!(text.ends_with('\n'), "{text:?}");
+        assert_eq!(text.matches('\n').count(), 1, "{text:?}");
+    }
+    // The time of a completion counts once a line is complete.
+    let mut late = body.clone();
+    late["logit_bias"] = json!({ &line_break: 20 });
+    late["t_max_predict_ms"] = 0.into();
+    late["response_fields"] = json!([]);
+    let late = post(&server, "/completion", late).await.json();
+    assert_eq!(late["stop_type"], "limit", "{late}");
+    assert!(late["tokens_predicted"].as_u64().unwrap() < 40, "{late}");
+    // Without samplers the most likely token is nothing special, and the temperature does not count.
+    let mut none = body.clone();
+    none["samplers"] = json!([]);
+    none["temperature"] = 0.into();
+    let mut texts = Vec::new();
+    for seed in [5, 6] {
+        none["seed"] = seed.into();
+        let reply = post(&server, "/completion", none.clone()).await.json();
+        texts.push(reply["content"].to_string());
+    }
+    assert_ne!(texts[0], texts[1]);
+    for samplers in [json!(["top_p", "top_k"]), json!(["colour"]), json!("k")] {
+        let mut body = body.clone();
+        body["samplers"] = samplers;
+        let reply = post(&server, "/completion", body).await;
+        assert_eq!(reply.status, 400);
+        assert!(reply.text.contains("samplers: "), "{}", reply.text);
+    }
+}
+
+/// Fields that agents and front ends of other servers send.
+#[tokio::test]
+async fn fields_of_common_clients_are_known() {
+    let server = server();
+    let body = json!({
+        "model": "demo", "messages": question(), "max_tokens": 2, "metadata": { "user_id": "x" },
+        "system": [{ "type": "text", "text": "Be brief.", "cache_control": { "type": "ephemeral" } }],
+        "thinking": { "type": "adaptive" }, "cache_control": { "type": "ephemeral" },
+        "output_config": { "effort": "low" },
+        "context_management": { "edits": [{ "type": "clear_thinking_20251015", "keep": "all" }] },
+    });
+    let reply = post(&server, "/v1/messages?beta=true", body.clone()).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let mut drops = body;
+    drops["context_management"]["edits"][0]["keep"] =
+        json!({ "type": "thinking_turns", "value": 1 });
+    let reply = post(&server, "/v1/messages", drops).await;
+    assert!(
+        reply.text.contains("context_management.edits[0].keep"),
+        "{}",
+        reply.text
+    );
+    let options = json!({ "num_predict": 2, "num_gpu": 99, "num_thread": 4, "use_mmap": true, "num_ctx": 256 });
+    let body =
+        json!({ "model": "demo", "messages": question(), "stream": false, "options": options });
+    let reply = post(&server, "/api/chat", body).await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let body = json!({ "model": "demo", "input": "a", "options": { "num_thread": 4 } });
+    assert_eq!(post(&server, "/api/embed", body).await.status, 200);
 }

@@ -279,6 +279,43 @@ async fn strict_calls_fit_whenever_the_model_makes_one() {
     assert_eq!(message.status, 200, "{}", message.text);
 }
 
+/// Syntaxes that write values in other ways than JSON.
+#[tokio::test]
+async fn required_calls_fit_in_syntaxes_without_json() {
+    for marks in [
+        "<|tool_call>",
+        "<start_function_call>",
+        "<|tool_call_start|>",
+        "<start_of_turn>",
+        "<function=<parameter=",
+    ] {
+        let server = with(|options| options.chat_template = Some(template(marks, "")));
+        for seed in 0..2 {
+            let body = json!({
+                "messages": question(), "temperature": 1.5, "seed": seed, "max_tokens": 200, "tools": tools(),
+                "tool_choice": "required",
+            });
+            let chat = post(&server, "/v1/chat/completions", body).await.json();
+            let choice = &chat["choices"][0];
+            assert_eq!(choice["finish_reason"], "tool_calls", "{marks}: {chat}");
+            let calls = choice["message"]["tool_calls"].as_array().unwrap();
+            assert_eq!(calls.len(), 1, "{marks}: {chat}");
+            check(calls[0]["function"]["arguments"].as_str().unwrap());
+        }
+        // Calls that may come fit as well.
+        let mut strict = tools();
+        strict[0]["function"]["strict"] = true.into();
+        let body = json!({ "messages": question(), "max_tokens": 40, "seed": 1, "tools": strict });
+        let chat = post(&server, "/v1/chat/completions", body).await;
+        assert_eq!(chat.status, 200, "{marks}: {}", chat.text);
+        assert!(
+            chat.json()["welte"].get("problems").is_none(),
+            "{}",
+            chat.text
+        );
+    }
+}
+
 /// The answer is a call, or a text that fits the format.
 #[tokio::test]
 async fn tools_and_a_format_go_together() {
@@ -413,8 +450,11 @@ async fn what_cannot_be_enforced_is_refused() {
     assert_eq!(error["param"], "tools[1].function.strict");
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("/properties/count/not"), "{message}");
-    let gemma = with(|options| options.chat_template = Some(template("<start_of_turn>", "")));
+    // Gemma writes strings between marks, so their length cannot be enforced.
+    let gemma = with(|options| options.chat_template = Some(template("<|tool_call>", "")));
     strict[1]["function"]["parameters"] = schema();
+    strict[1]["function"]["parameters"]["properties"]["animal"] =
+        json!({ "type": "string", "maxLength": 4 });
     let error = chat(&gemma, "tool_choice", json!("auto"), strict).await;
     assert_eq!(error["param"], "tools[1].function.strict");
     let mut body = json!({ "prompt": "a", "json_schema": schema() });

@@ -22,7 +22,7 @@ function check(name, options, work) {
     /** Console messages that the test expects: the browser logs every failed request. */
     const expected = [];
     context.on("page", (page) => {
-      page.setDefaultTimeout(30_000);
+      page.setDefaultTimeout(100_000);
       page.on("pageerror", (error) => problems.push(String(error)));
       page.on("console", (message) => {
         const text = message.text();
@@ -36,8 +36,6 @@ function check(name, options, work) {
     try {
       const page = await context.newPage();
       await page.goto(mock.url);
-      // The page listens for keys once it has been painted.
-      await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50))));
       await work({ page, mock, context, expected });
       assert.deepEqual(problems, []);
     } finally {
@@ -68,6 +66,25 @@ async function inList(page, title, action) {
   await page.getByRole("button", { name: `${action} ${title}` }).click();
 }
 
+/** Whether the browser has saved a message with this text. */
+function isSaved(page, text) {
+  return page.evaluate(
+    (text) =>
+      new Promise((resolve, reject) => {
+        const opened = indexedDB.open("welte");
+        opened.onerror = () => reject(opened.error);
+        opened.onsuccess = () => {
+          const all = opened.result.transaction(["messages"]).objectStore("messages").getAll();
+          all.onsuccess = () => {
+            opened.result.close();
+            resolve(all.result.some((message) => message.text.includes(text)));
+          };
+        };
+      }),
+    text,
+  );
+}
+
 /** A promise with its resolve function. */
 function gate() {
   let open;
@@ -77,7 +94,7 @@ function gate() {
 
 /** Waits until a condition holds that the page does not show. */
 async function until(condition) {
-  for (let i = 0; i < 300; i += 1) {
+  for (let i = 0; i < 1800; i += 1) {
     if (await condition()) return;
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
@@ -108,11 +125,13 @@ describe("answers", () => {
 
   check("appear while they stream, and the view stays at their end", {}, async ({ page, mock }) => {
     const lines = Array.from({ length: 120 }, (_, i) => `line ${i}`).join("\n\n");
-    Object.assign(mock.behaviour, { answer: lines, pause: 5 });
+    const { promise, open } = gate();
+    Object.assign(mock.behaviour, { answer: lines, halt: { after: 200, until: promise } });
     await send(page, "count");
     await main(page).getByText("line 40", { exact: true }).waitFor();
     assert.equal(await page.getByRole("button", { name: "Stop" }).isVisible(), true);
     assert.equal(await main(page).getByText("line 119", { exact: true }).count(), 0);
+    open();
     await finished(page);
     const view = page.getByRole("main");
     const gap = () => view.evaluate((e) => e.scrollHeight - e.scrollTop - e.clientHeight);
@@ -123,11 +142,13 @@ describe("answers", () => {
   });
 
   check("stop when asked, and the server notices", {}, async ({ page, mock }) => {
-    mock.behaviour.pause = 30;
+    const { promise, open } = gate();
+    mock.behaviour.halt = { after: 12, until: promise };
     await send(page, "story");
     await answer(page).getByText("A fox kept").waitFor();
     await page.getByRole("button", { name: "Stop" }).click();
     await finished(page);
+    open();
     await until(() => mock.left.length === 1);
     assert.match(await answer(page).locator(".stats").innerText(), /stopped/);
     const text = await answer(page).locator(".markdown").innerText();
@@ -245,18 +266,39 @@ describe("versions", () => {
 
 describe("conversations", () => {
   check("outlive a reload, also in the middle of an answer", {}, async ({ page, mock }) => {
-    mock.behaviour.pause = 40;
+    // The page saves while text comes.
+    mock.behaviour.answer = `A fox sold three things. ${"And more. ".repeat(20_000)}`;
+    mock.behaviour.pause = 20;
     await send(page, "story");
-    await answer(page).getByText("three things").waitFor();
-    await page.waitForTimeout(1200);
+    await until(() => isSaved(page, "three things"));
     await field(page).fill("not sent yet");
     await page.reload();
     await main(page).getByText("The connection closed before the answer was complete.").waitFor();
     assert.match(await answer(page).locator(".markdown").innerText(), /three things/);
     assert.equal(await field(page).inputValue(), "not sent yet");
-    mock.behaviour.pause = 0;
+    delete mock.behaviour.answer;
+    delete mock.behaviour.pause;
     await answer(page).getByRole("button", { name: "Try again" }).click();
     await answer(page).getByText("See the map").waitFor();
+  });
+
+  check("that begin before the browser has read the old ones stay", {}, async ({ page, mock }) => {
+    mock.behaviour.answer = "short";
+    await page.addInitScript(() => {
+      const { transaction } = IDBDatabase.prototype;
+      IDBDatabase.prototype.transaction = function (...args) {
+        const made = transaction.apply(this, args);
+        const late = (done) => made.addEventListener("complete", () => setTimeout(() => ((window.read = true), done()), 1000));
+        if (args[1] === "readonly") Object.defineProperty(made, "oncomplete", { set: late });
+        return made;
+      };
+    });
+    await page.reload();
+    await send(page, "early");
+    await page.waitForFunction(() => window.read);
+    await finished(page);
+    assert.equal(await page.getByRole("link", { name: "early" }).count(), 1);
+    assert.equal(await answer(page).locator(".markdown").innerText(), "short");
   });
 
   check("are listed, named, found and deleted", {}, async ({ page, mock }) => {
@@ -390,12 +432,12 @@ describe("problems", () => {
   check("a busy server: the page counts down and tries again", {}, async ({ page, mock, expected }) => {
     expected.push(FAILED);
     // Long enough to be seen counting on a busy machine.
-    mock.behaviour.error = { status: 429, message: "the queue is full", headers: { "retry-after": "8" } };
+    mock.behaviour.error = { status: 429, message: "the queue is full", headers: { "retry-after": "30" } };
     await send(page, "story");
     const last = answer(page);
     await last.getByText("The server is busy.").waitFor();
     await last.getByText("the queue is full").waitFor();
-    assert.equal(await last.getByRole("button", { name: /Try again in [1-8] s/ }).isDisabled(), true);
+    assert.equal(await last.getByRole("button", { name: /Try again in [1-9]\d? s/ }).isDisabled(), true);
     delete mock.behaviour.error;
     await last.getByRole("button", { name: "Try again", exact: true }).click();
     await finished(page);
@@ -494,9 +536,9 @@ describe("keyboard and screen readers", () => {
   check("everything works without a mouse", {}, async ({ page, mock }) => {
     const { keyboard } = page;
     const focused = () => page.evaluate(() => document.activeElement.getAttribute("aria-label") ?? document.activeElement.textContent);
-    await field(page).waitFor();
-    assert.equal(await focused(), "Message");
-    mock.behaviour.pause = 30;
+    await until(async () => (await focused()) === "Message");
+    const { promise, open } = gate();
+    mock.behaviour.halt = { after: 12, until: promise };
     await keyboard.type("first line");
     await keyboard.press("Shift+Enter");
     await keyboard.type("second line");
@@ -505,12 +547,12 @@ describe("keyboard and screen readers", () => {
     assert.equal(mock.requests[0].messages[0].content, "first line\nsecond line");
     await keyboard.press("Escape");
     await finished(page);
-    mock.behaviour.pause = 0;
+    open();
 
     await keyboard.press("ArrowUp");
     await until(async () => (await focused()) === "Edit message");
     await keyboard.press("Escape");
-    assert.equal(await focused(), "Message");
+    await until(async () => (await focused()) === "Message");
     await keyboard.press("Alt+KeyR");
     await main(page).getByText("See the map").waitFor();
     await finished(page);
@@ -519,8 +561,9 @@ describe("keyboard and screen readers", () => {
     await keyboard.press("?");
     await page.getByRole("dialog", { name: "Keyboard shortcuts" }).waitFor();
     await keyboard.press("Escape");
+    await until(async () => (await page.getByRole("dialog").count()) === 0);
     await keyboard.press("/");
-    assert.equal(await focused(), "Message");
+    await until(async () => (await focused()) === "Message");
     await keyboard.press("Control+k");
     await until(async () => (await focused()) === "Search conversations");
     await keyboard.press("Control+b");
@@ -541,7 +584,7 @@ describe("keyboard and screen readers", () => {
     await keyboard.press("Shift+Tab");
     assert.equal((await focused()).trim(), "Go to the message field");
     await keyboard.press("Enter");
-    assert.equal(await focused(), "Message");
+    await until(async () => (await focused()) === "Message");
   });
 
   check("the focus follows the switch between versions", {}, async ({ page, mock }) => {

@@ -52,6 +52,7 @@ async function body(request) {
  * Starts the server. `behaviour` says how it answers:
  * - `answer`: text of the next answers, or a function of the request; `thinking`: text before it
  * - `pause`: milliseconds between tokens; `hold`: a promise to wait for before the first token
+ * - `halt`: `{after, until}`: wait for a promise after this many tokens
  * - `error`: `{status, message, headers}` in place of an answer
  * - `cut`: end the stream without a finish after this many tokens; `fail`: send an error after this many
  * - `key`: the API key that requests must carry
@@ -64,7 +65,7 @@ export async function startMock(port = 0) {
   const left = [];
 
   async function answer(request, response, settings) {
-    const { error, thinking = "", pause = 2, hold, cut, fail } = behaviour;
+    const { error, thinking = "", pause = 2, hold, halt, cut, fail } = behaviour;
     if (error) {
       send(response, error.status, { error: { message: error.message, type: "mock", code: null } }, error.headers);
       return;
@@ -84,6 +85,7 @@ export async function startMock(port = 0) {
     const tokens = [...pieces(thinking).map((piece) => ["reasoning_content", piece]), ...pieces(text).map((piece) => ["content", piece])];
     delta({ role: "assistant", content: "" });
     for (const [i, [name, piece]] of tokens.entries()) {
+      if (i === halt?.after) await halt.until;
       if (!open) return;
       if (i === cut) return void response.end();
       if (i === fail) {

@@ -52,7 +52,7 @@ function check(name, path, work, server = () => fast) {
     const context = await browser.newContext({ viewport: { width: 1200, height: 800 } });
     const problems = [];
     context.on("page", (page) => {
-      page.setDefaultTimeout(60_000);
+      page.setDefaultTimeout(150_000);
       page.on("pageerror", (error) => problems.push(String(error)));
       page.on("console", (message) => {
         if (["error", "warning"].includes(message.type())) problems.push(message.text());
@@ -87,9 +87,7 @@ async function finished(page) {
 
 /** Limits answers in the page's settings, so that the tests are short and repeatable. */
 async function configure(page, fields) {
-  // The page listens for keys once it has been painted.
   await page.getByRole("textbox", { name: "Message", exact: true }).waitFor();
-  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50))));
   await page.keyboard.press("Control+,");
   for (const [label, value] of Object.entries(fields)) await page.getByLabel(label, { exact: true }).fill(value);
   await page.keyboard.press("Escape");

@@ -34,6 +34,7 @@ pub(crate) async fn completions(app: Arc<App>, mut fields: Fields) -> Outcome {
                 prefix: std::mem::take(prefix),
                 suffix: suffix.clone(),
                 middle: String::new(),
+                field: "suffix",
             };
         }
     }

@@ -13,6 +13,12 @@ const ANTHROPIC: &[Field] = &[
         "type: auto, any, tool or none; disable_parallel_tool_use",
     ),
     ("thinking", "object", "type: enabled, adaptive or disabled"),
+    ("cache_control", "object", "changes nothing"),
+    (
+        "context_management",
+        "object",
+        "edits that keep everything: keep \"all\"",
+    ),
 ];
 
 const MESSAGES: &[Field] = &[
@@ -22,7 +28,7 @@ const MESSAGES: &[Field] = &[
     (
         "output_config",
         "object",
-        "format: type json_schema, and a schema of the answer",
+        "format: type json_schema, and a schema of the answer; effort: goes to the chat template",
     ),
     ("metadata", "object", "changes nothing"),
     ("service_tier", "string", "changes nothing"),

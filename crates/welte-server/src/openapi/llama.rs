@@ -19,7 +19,39 @@ const LLAMA: &[Field] = &[
         "reuse what earlier requests computed; on by default",
     ),
     ("stream", "boolean", "send the answer as it is written"),
-    ("id_slot", "integer", "-1"),
+    (
+        "id_slot",
+        "integer",
+        "changes nothing: all slots share the prompt cache",
+    ),
+    (
+        "n_keep",
+        "integer",
+        "changes nothing: a prompt is never cut",
+    ),
+    ("t_max_prompt_ms", "integer", "changes nothing"),
+    (
+        "t_max_predict_ms",
+        "integer",
+        "end after this time, once a line is complete; -1: no limit",
+    ),
+    (
+        "n_indent",
+        "integer",
+        "end at the first line that is indented less",
+    ),
+    (
+        "samplers",
+        "string[]",
+        "the steps of sampling to use; others are switched off",
+    ),
+    (
+        "response_fields",
+        "string[]",
+        "send these fields only; timings/prompt_n is a field within another one",
+    ),
+    ("n_cmpl", "integer", "1"),
+    ("n", "integer", "1"),
     (
         "n_probs",
         "integer",

@@ -1,7 +1,9 @@
 //! The form of an answer: where its reasoning ends, how a call begins, and where JSON of a schema must follow.
 
+mod values;
 mod xml;
 
+use self::values::Writing;
 use super::body::Start;
 use super::format::{Format, Opening};
 use super::named::Named;
@@ -111,9 +113,12 @@ impl Format {
             parts.push(Form::OneOf(vec![calls, Form::Content]));
         } else if self.syntax.bare.is_some() {
             let call = self.calls(contents.functions)?;
-            // Whatever begins like a call must be one.
+            // Whatever begins like a call must be one. No character of a mark of text comes first, or the rest of the mark
+            // could follow unseen.
+            let begins = openings.iter().filter(|opening| !opening.is_token);
+            let begins: String = begins.filter_map(|o| o.mark.chars().next()).collect();
             let prose = Form::Sequence(vec![
-                Form::Pattern("[^\\s{\\[]".to_string()),
+                Form::Pattern(format!("[^\\s{{\\[{begins}]")),
                 Form::Without(marks(openings)),
             ]);
             parts.push(Form::OneOf(vec![call, prose, text("")]));
@@ -153,6 +158,18 @@ impl Format {
             Start::Llama if self.syntax.bare.is_some() => {
                 Form::Json(envelope(functions, "parameters", None))
             }
+            Start::Llama => Form::Sequence(vec![
+                mark,
+                text("["),
+                values::call(Writing::Python, functions)?,
+                text("]"),
+            ]),
+            Start::Python => Form::Sequence(vec![
+                mark,
+                text("\n"),
+                values::call(Writing::Python, functions)?,
+                text("\n```"),
+            ]),
             Start::Json => Form::Sequence(vec![
                 mark,
                 text("\n"),
@@ -240,7 +257,22 @@ impl Format {
                 Form::Sequence(vec![call, line(), closing()])
             }
             Start::XmlCall(syntax) => xml::calls(syntax, false, functions)?,
-            Start::Llama | Start::Gemma(_) | Start::Python => return None,
+            Start::Gemma(quote) => Form::Sequence(vec![
+                values::call(Writing::Gemma(quote), functions)?,
+                closing(),
+            ]),
+            Start::Llama => {
+                let call = values::call(Writing::Python, functions)?;
+                let more = Form::Sequence(vec![text(", "), call.clone()]);
+                let more = Form::Repeated(Box::new(more));
+                Form::Sequence(vec![text("["), call, more, text("]"), closing()])
+            }
+            Start::Python => {
+                let call = values::call(Writing::Python, functions)?;
+                let line = Form::Sequence(vec![text("\n"), call]);
+                let more = Form::Repeated(Box::new(line.clone()));
+                Form::Sequence(vec![line, more, text("\n```")])
+            }
         })
     }
 }
@@ -400,6 +432,9 @@ mod tests {
                 Form::Pattern(pattern) => match pattern.as_str() {
                     LAYOUT => "\n\n".to_string(),
                     "[0-9]{1,4}" => self.below(20).to_string(),
+                    values::NAME => "b".to_string(),
+                    values::NUMBER => "-3.5".to_string(),
+                    text if text.contains(values::PYTHON_CHARACTER) => "\"it's\"".to_string(),
                     _ => "I".to_string(),
                 },
                 Form::Json(schema) => self.json(schema).to_string(),
@@ -509,8 +544,7 @@ mod tests {
             .map(|syntax| syntax.name)
             .filter(|name| !enforced.contains(name))
             .collect();
-        let unsupported = ["gemma-4", "function-gemma", "lfm2", "gemma", "none"];
-        assert_eq!(missing, unsupported);
+        assert_eq!(missing, ["none"]);
     }
 
     #[test]
@@ -566,8 +600,13 @@ mod tests {
             text.contains("<function=f>") && text.contains("<parameter=p>\nso </parameter>"),
             "{text}"
         );
-        let text = form(json!({ "enum": ["red"], "type": "string" })).unwrap();
-        assert!(text.contains("<parameter=p>\nred"), "{text}");
+        for red in [
+            json!({ "enum": ["red"], "type": "string" }),
+            json!({ "enum": ["red"] }),
+        ] {
+            let text = form(red).unwrap();
+            assert!(text.contains("<parameter=p>\nred"), "{text}");
+        }
         let text = form(json!({ "$ref": "#/$defs/n" })).unwrap();
         assert!(text.contains("<parameter=p>\n7"), "{text}");
         let optional = json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] });
@@ -578,6 +617,159 @@ mod tests {
             json!({}),
         ] {
             assert_eq!(form(refused), None);
+        }
+    }
+
+    /// Answers of a form with one function `f` that must be called, taken apart.
+    fn calls_of(syntax: &str, schema: &Value) -> Option<Vec<Value>> {
+        let format = Format::named(syntax).unwrap();
+        let contents = Contents {
+            reasoning: false,
+            functions: &[("f", schema)],
+            must_call: true,
+            own_form: false,
+        };
+        let answer = format.answer_form("", &contents)?;
+        let tool = Tool {
+            name: "f".into(),
+            parameters: schema.clone(),
+        };
+        let call = |seed| {
+            let text = Choices::new(seed).text(&answer.form);
+            let parsed = CallParser::after_prompt(format, vec![tool.clone()], "").parse(&text);
+            assert!(parsed.problems.is_empty(), "{text}: {parsed:?}");
+            assert_eq!(parsed.calls.len(), 1, "{text}");
+            serde_json::from_str(&parsed.calls[0].arguments).unwrap()
+        };
+        Some((0..300).map(call).collect())
+    }
+
+    /// Syntaxes that do not write JSON.
+    const LITERALS: [&str; 4] = ["gemma-4", "function-gemma", "lfm2", "gemma"];
+
+    #[test]
+    fn values_that_are_not_json_have_their_schemas() {
+        let schema = json!({
+            "type": "object", "additionalProperties": false, "required": ["n", "tags"],
+            "properties": {
+                "early": { "type": "boolean" },
+                "n": { "type": "integer", "minimum": 3, "description": "a number" },
+                "colour": { "enum": ["red", "it's a \"b\\\n", 4, null] },
+                "tags": { "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": 3 },
+                "place": { "$ref": "#/$defs/place" },
+                "either": { "type": ["string", "number"] },
+                "last": { "anyOf": [{ "const": "x" }, { "type": "null" }] },
+            },
+            "$defs": { "place": {
+                "type": "object", "properties": { "x": { "type": "number" }, "y": { "type": "number" } },
+            } },
+        });
+        for syntax in LITERALS {
+            let all = calls_of(syntax, &schema).unwrap();
+            let mut seen = std::collections::BTreeSet::new();
+            for call in &all {
+                let map = call.as_object().unwrap();
+                seen.extend(map.keys().cloned());
+                assert_eq!(call["n"], 7);
+                let tags = call["tags"].as_array().unwrap();
+                assert!((1..=3).contains(&tags.len()), "{call}");
+                assert!(tags.iter().all(Value::is_string), "{call}");
+                seen.insert(format!("{} tags", tags.len()));
+                let colours = [json!("red"), json!("it's a \"b\\\n"), json!(4), json!(null)];
+                let fits = |key: &str, fits: &dyn Fn(&Value) -> bool| map.get(key).is_none_or(fits);
+                assert!(fits("early", &Value::is_boolean), "{call}");
+                assert!(fits("colour", &|value| colours.contains(value)), "{call}");
+                assert!(fits("place", &Value::is_object), "{call}");
+                assert!(
+                    fits("either", &|value| value.is_string() || *value == 7),
+                    "{call}"
+                );
+                assert!(
+                    fits("last", &|value| value.is_null() || value == "x"),
+                    "{call}"
+                );
+                seen.insert(format!(
+                    "place {}",
+                    map.get("place").unwrap_or(&Value::Null)
+                ));
+            }
+            for some in [
+                "colour",
+                "early",
+                "either",
+                "last",
+                "n",
+                "place",
+                "1 tags",
+                "2 tags",
+                "3 tags",
+                "place {}",
+                "place {\"x\":7}",
+                "place {\"x\":7,\"y\":7}",
+                "place {\"y\":7}",
+            ] {
+                assert!(
+                    seen.contains(some),
+                    "{syntax}: {some} is missing in {seen:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn schemas_that_cannot_be_enforced_are_refused() {
+        let with = |property: Value| json!({ "type": "object", "properties": { "p": property } });
+        for syntax in LITERALS {
+            for schema in [
+                with(json!({ "type": "string", "pattern": "a+" })),
+                with(json!({ "type": "string", "format": "date" })),
+                with(json!({ "not": { "type": "string" } })),
+                with(json!({ "$ref": "#/properties/p" })),
+                with(json!({ "$ref": "other.json" })),
+                with(json!({ "enum": [] })),
+                with(json!({ "enum": [["a"]] })),
+                with(json!({ "type": "integer", "enum": ["a"] })),
+                with(json!({ "type": "array", "minItems": 100 })),
+                with(json!({ "type": "object", "patternProperties": {} })),
+                json!({ "type": "object", "properties": {}, "required": ["q"] }),
+                json!({ "type": "object", "properties": { "a b": {} } }),
+                json!({ "type": "array" }),
+            ] {
+                let refused = calls_of(syntax, &schema).is_none();
+                assert!(refused, "{syntax} does not refuse {schema}");
+            }
+        }
+        // Python's strings have lengths, Gemma's have not.
+        let short = with(json!({ "type": "string", "minLength": 2, "maxLength": 8 }));
+        assert!(calls_of("lfm2", &short).is_some() && calls_of("gemma-4", &short).is_none());
+    }
+
+    /// A form that grows with its schema ends somewhere.
+    #[test]
+    fn forms_have_a_limit() {
+        let mut schema = json!({ "type": "string" });
+        for _ in 0..4 {
+            let properties = (0..20).map(|i| (format!("p{i}"), schema.clone()));
+            let properties: serde_json::Map<String, Value> = properties.collect();
+            schema = json!({ "type": "object", "properties": properties });
+        }
+        for syntax in LITERALS {
+            assert!(calls_of(syntax, &schema).is_none(), "{syntax}");
+        }
+    }
+
+    #[test]
+    fn functions_without_a_schema_take_any_arguments() {
+        let names = Syntax::all().iter().map(|syntax| syntax.name);
+        let xml = ["qwen-xml", "glm", "minimax", "seed", "deepseek-v3.2"];
+        for syntax in names.filter(|name| LITERALS.contains(name) || xml.contains(name)) {
+            let any = calls_of(syntax, &json!({ "type": "object" })).unwrap();
+            let counts = any.iter().map(|call| call.as_object().unwrap().len());
+            assert!(any.contains(&json!({})), "{syntax}");
+            assert!(counts.max() > Some(0), "{syntax}");
+            let nothing = json!({ "type": "object", "additionalProperties": false });
+            let nothing = calls_of(syntax, &nothing).unwrap();
+            assert!(nothing.iter().all(|call| *call == json!({})), "{syntax}");
         }
     }
 

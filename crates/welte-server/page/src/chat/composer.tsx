@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { showToast } from "../announce";
 import { IconButton } from "../controls";
 import { bytes } from "../format";
@@ -29,7 +29,8 @@ export function Composer({ onSettings }: { onSettings: () => void }) {
   const busy = streaming.value !== undefined;
   const empty = text.trim() === "" && files.length === 0;
 
-  useEffect(() => {
+  // Before the page is painted, so that nothing is lost that somebody types or attaches at once.
+  useLayoutEffect(() => {
     setText(storedDraft(id));
     setFiles([]);
     // On a phone the keyboard would cover the conversation.

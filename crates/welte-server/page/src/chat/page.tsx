@@ -1,5 +1,5 @@
 import { effect, signal } from "@preact/signals";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { announcements, toast } from "../announce";
 import { IconButton } from "../controls";
 import { preferences, setPreferences } from "../preferences";
@@ -33,8 +33,9 @@ function showSidebar(open: boolean): void {
 }
 
 export function ChatPage() {
-  useEffect(() => {
-    void refreshModels();
+  useEffect(() => void refreshModels(), []);
+  // Before the page is painted, so that no key is lost.
+  useLayoutEffect(() => {
     addEventListener("keydown", onKeyDown);
     return () => removeEventListener("keydown", onKeyDown);
   }, []);

@@ -59,15 +59,26 @@ if (channel) {
   // Another tab changed a conversation.
   channel.onmessage = async ({ data: id }: MessageEvent<string>) => {
     await reloadChats();
-    const known = loaded.value.get(id);
-    const busy = [...answers.value.keys()].some((message) => known?.has(message));
-    if (known && !busy) setMessages(id, index(await db.loadMessages(id)));
+    const [known, before] = [loaded.value.get(id), changes.get(id)];
+    if (!known) return;
+    const list = await db.loadMessages(id);
+    const streams = [...answers.value.keys()].some((message) => known.has(message));
+    if (!streams && changes.get(id) === before) setMessages(id, index(list));
   };
 }
 
+/** How often this tab has changed each conversation. */
+const changes = new Map<string, number>();
+
 async function reloadChats(): Promise<void> {
   if (!persistent.value) return;
-  chats.value = (await db.loadChats()).sort((a, b) => b.updated - a.updated);
+  const before = new Map(changes);
+  const stored = await db.loadChats();
+  // What this tab has changed meanwhile is newer than what was read.
+  const changed = (id: string) => changes.get(id) !== before.get(id);
+  const own = chats.value.filter(({ id }) => changed(id));
+  const others = stored.filter(({ id }) => !changed(id));
+  chats.value = [...own, ...others].sort((a, b) => b.updated - a.updated);
 }
 
 function index(list: Message[]): Messages {
@@ -92,6 +103,7 @@ async function load(id: string): Promise<void> {
 
 /** Saves without blocking. A failure, such as a full disk, is shown; the conversation goes on in memory. */
 function saved(work: Promise<void>, id: string): void {
+  changes.set(id, (changes.get(id) ?? 0) + 1);
   work.then(
     () => channel?.postMessage(id),
     (error: unknown) => showToast(`The browser could not save the conversation: ${String(error)}`),

@@ -2,28 +2,18 @@
 
 use super::super::schema::Tool;
 use super::super::xml::Xml;
+use super::values::{ANNOTATIONS, NAME};
 use super::{Form, optional, text};
 use serde_json::{Map, Value};
 
-/// Keywords that say nothing about a value.
-const ANNOTATIONS: [&str; 6] = [
-    "title",
-    "description",
-    "default",
-    "examples",
-    "deprecated",
-    "$comment",
-];
-
 /// Keywords of a function's schema that the form enforces.
-const OF_FUNCTIONS: [&str; 7] = [
+const OF_FUNCTIONS: [&str; 6] = [
     "type",
     "properties",
     "required",
     "additionalProperties",
     "$defs",
     "definitions",
-    "$schema",
 ];
 
 /// A call of one of these functions, behind the mark of the block (`block`) or the mark before the name. `None`: a schema cannot
@@ -50,13 +40,17 @@ pub(super) fn calls(syntax: &Xml, block: bool, functions: &[(&str, &Value)]) -> 
 fn parameters(syntax: &Xml, name: &str, schema: &Value) -> Option<Vec<Form>> {
     let empty = Map::new();
     let schema = schema.as_object()?;
-    let properties = match schema.get("properties") {
-        Some(properties) => properties.as_object()?,
-        None => &empty,
-    };
     let known = |key: &String| {
         let key = key.as_str();
         OF_FUNCTIONS.contains(&key) || ANNOTATIONS.contains(&key)
+    };
+    let properties = match (schema.get("properties"), schema.get("additionalProperties")) {
+        (Some(properties), _) => properties.as_object()?,
+        (None, None | Some(Value::Bool(true))) if schema.keys().all(known) => {
+            return Some(vec![Form::Repeated(Box::new(any_parameter(syntax)))]);
+        }
+        (None, Some(Value::Bool(false))) => &empty,
+        (None, _) => return None,
     };
     let required = schema.get("required").and_then(Value::as_array);
     let required: Vec<&str> = required
@@ -123,6 +117,26 @@ fn parameter(syntax: &Xml, tool: &Tool, key: &str, schema: &Value) -> Option<For
     Some(Form::Sequence(parts))
 }
 
+/// A parameter without a schema.
+fn any_parameter(syntax: &Xml) -> Form {
+    let line = || optional(text("\n"));
+    let quoted = syntax.key.ends_with('"');
+    let mut parts = vec![text(syntax.key), Form::Pattern(NAME.to_string())];
+    if quoted {
+        parts.push(text("\""));
+    }
+    parts.push(text(syntax.key_end));
+    if let Some(mark) = syntax.value {
+        parts.extend([line(), text(mark)]);
+    }
+    parts.push(Form::Until {
+        mark: syntax.value_end.to_string(),
+        without: Vec::new(),
+    });
+    parts.push(line());
+    Form::Sequence(parts)
+}
+
 /// The form of a string's value and the mark behind it. `None`: the schema allows other values, or strings that must look special.
 fn text_form(schema: &Value, syntax: &Xml) -> Option<Form> {
     let schema = schema.as_object()?;
@@ -142,10 +156,11 @@ fn text_form(schema: &Value, syntax: &Xml) -> Option<Form> {
         let fits = |one: &Value| is_text(one) || *one == serde_json::json!({ "type": "null" });
         return (only(&["anyOf"]) && union.iter().all(fits)).then(end);
     }
-    if schema.get("type")? != "string" {
+    let (name, values) = (schema.get("type"), schema.get("enum"));
+    if name.or(values).is_none() || name.is_some_and(|name| name != "string") {
         return None;
     }
-    match schema.get("enum") {
+    match values {
         Some(values) => {
             let values: Option<Vec<&str>> = values.as_array()?.iter().map(Value::as_str).collect();
             let line = optional(text("\n"));
