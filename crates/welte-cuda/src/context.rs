@@ -25,7 +25,7 @@ use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{STATE_BYTES, STEP_HEAD};
-use logprobs::LogprobKernel;
+use logprobs::LogprobKernels;
 use persistent::Persistent;
 use ready::{Ready, ReadyPass, ready_passes};
 use rows::Rows;
@@ -63,7 +63,7 @@ pub struct CudaContext {
     checks: Checks,
     /// Samples for output rows.
     sample: SampleKernel,
-    logprobs: LogprobKernel,
+    logprobs: LogprobKernels,
     /// For slots whose tokens the host chooses.
     scratch: HostScratch,
     picks: Vec<Pick>,
@@ -171,6 +171,7 @@ impl CudaContext {
             kernel: loaded.kernel(&launch.launch(1))?,
             launch,
         };
+        let logprobs = LogprobKernels::new(loaded, &cx, decode.result, decode.width)?;
         let most_rows = program.most_rows() as usize;
         let decode_rows = program.passes[DECODE].rows as usize;
         let mut context = CudaContext {
@@ -179,7 +180,7 @@ impl CudaContext {
             loop_graph: None,
             loaded: loaded.clone(),
             passes,
-            persistent: Persistent::new(loaded, &cx, recording),
+            persistent: Persistent::new(loaded, &cx, recording, logprobs.ring()),
             rows: Rows::new(loaded, &cx, rows),
             note: None,
             buffers,
@@ -189,7 +190,7 @@ impl CudaContext {
             slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
             checks: Checks::new(program),
             sample,
-            logprobs: LogprobKernel::new(loaded, &gpu)?,
+            logprobs,
             scratch: HostScratch::new(vocab, program.context as usize),
             picks: Vec::with_capacity(decode_rows),
             chosen: Vec::with_capacity(decode_rows),
@@ -362,7 +363,7 @@ impl CudaContext {
             let states = image[sizes.states as usize..].chunks_exact_mut(STATE_BYTES);
             for (i, state) in (0..rows.len() as u32).zip(states) {
                 let serial = self.serial.wrapping_add(1 + i);
-                state.copy_from_slice(bytes_of(&[serial, left]));
+                state.copy_from_slice(bytes_of(&[serial, left, 0, 0]));
             }
             // Rows of a sequence that go by several launches are computed in the order of their positions.
             self.tokens.clear();
