@@ -9,7 +9,7 @@
 #include "persistent/embed.cuh"
 #include "persistent/tensor.cuh"
 #include "persistent/attend.cuh"
-#include "persistent/logprobs.cuh"
+#include "persistent/scores.cuh"
 
 struct ChainArgs {
     SampleArgs sample;

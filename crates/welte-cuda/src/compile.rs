@@ -88,7 +88,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "persistent/choose.cuh",
     "persistent/embed.cuh",
     "persistent/exchange.cuh",
-    "persistent/logprobs.cuh",
+    "persistent/scores.cuh",
     "persistent/formats.cuh",
     "persistent/partition.cuh",
     "persistent/product.cuh",

@@ -371,7 +371,7 @@ fn chains_report_the_probabilities_of_steps() {
                 ..SlotState::default()
             };
             context.set_slot(1, &state).unwrap();
-            let steps = 30;
+            let steps = long(30) as u32;
             let begin = ChainStart {
                 slot: 1,
                 token: 3,

@@ -8,7 +8,7 @@ __device__ __forceinline__ bool wants_largest_logit(const Sampler &s) {
     return !(s.temperature > 0.0f) && !has_penalties(s) && s.biases == 0 && !s.masked;
 }
 
-// Hands the token to the bookkeeper's warp, for its probability (persistent/logprobs.cuh). The block's logits are complete.
+// Hands the token to the bookkeeper's warp, for its probability (persistent/scores.cuh). The block's logits are complete.
 __device__ __forceinline__ void hand_to_scores(WaitContext &w, Shared *s, u32 token, u64 best) {
     s->scores.token = token;
     s->scores.largest = best ? value_of(best) : -__int_as_float(0x7f800000);
