@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::CudaContext;
+use super::ready::ReadyPass;
 use crate::Error;
 use crate::gpu::{HostBlock, Kernel};
 use crate::launch::bytes_of;
@@ -26,19 +27,17 @@ pub(super) struct LogprobKernels {
 }
 
 impl LogprobKernels {
-    /// The logits of the decode pass are at an address, `stride` apart.
     pub(super) fn new(
         loaded: &LoadedProgram,
         cx: &Lowering<'_>,
-        logits: u64,
-        stride: u32,
+        decode: &ReadyPass,
     ) -> Result<LogprobKernels, Error> {
         let block = |count: usize| {
             let bytes = count * size_of::<Answer>();
             HostBlock::new(cx.device, bytes, "answers about probabilities")
         };
         let (answers, ring) = (block(MOST_QUERIES)?, block(MAILBOX_SLOTS as usize)?);
-        let chain = ChainArgs::new(cx, logits, stride, ring.device());
+        let chain = ChainArgs::new(cx, decode.result, decode.width, ring.device());
         Ok(LogprobKernels {
             kernel: loaded.kernel(&Args::launch())?,
             of_chain: loaded.kernel(&chain.launch())?,
@@ -71,6 +70,9 @@ impl CudaContext {
         queries: &[LogprobQuery],
         answers: &mut [Logprobs],
     ) -> Result<(), Error> {
+        let Some(logprobs) = &self.logprobs else {
+            return Err(Error::Program("it generates no text".to_string()));
+        };
         self.gpu.current()?;
         let ready = &self.passes[self.last.0];
         let vocab = self.loaded.program.vocab;
@@ -78,21 +80,22 @@ impl CudaContext {
             .chunks(MOST_QUERIES)
             .zip(answers.chunks_mut(MOST_QUERIES))
         {
-            let LogprobKernels {
-                kernel,
-                answers: at,
-                ..
-            } = &self.logprobs;
-            let args = Args::new(ready.result, at.device(), vocab, ready.width, queries);
+            let args = Args::new(
+                ready.result,
+                logprobs.answers.device(),
+                vocab,
+                ready.width,
+                queries,
+            );
             // SAFETY: the arguments are those of the kernel. The outputs and the tokens were checked, and the context owns the
             // logits and the memory of the answers.
             unsafe {
                 let grid = [queries.len() as u32, 1, 1];
-                self.gpu.launch(kernel, grid, bytes_of(&args))?;
+                self.gpu.launch(&logprobs.kernel, grid, bytes_of(&args))?;
             }
             self.gpu.synchronise()?;
             for (nth, answer) in answers.iter_mut().enumerate() {
-                *answer = Answer::read(|word| at.word(nth * Answer::WORDS + word));
+                *answer = Answer::read(|word| logprobs.answers.word(nth * Answer::WORDS + word));
             }
         }
         Ok(())
@@ -101,26 +104,26 @@ impl CudaContext {
     /// Enqueues the probabilities of the tokens that a step of a chain chooses for these rows, if a slot reports them.
     pub(super) fn launch_chain_logprobs(&self, rows: &[Row]) -> Result<(), Error> {
         let reports = |row: &Row| self.slots[row.slot as usize].reports_logprobs();
-        if !rows.iter().any(reports) {
+        let Some(logprobs) = self.logprobs.as_ref().filter(|_| rows.iter().any(reports)) else {
             return Ok(());
-        }
-        let LogprobKernels {
-            of_chain, chain, ..
-        } = &self.logprobs;
+        };
         // SAFETY: the arguments are those of the kernel, and the context owns everything that they point to. The step has these
         // rows.
         unsafe {
             let grid = [rows.len() as u32, 1, 1];
-            self.gpu.launch(of_chain, grid, bytes_of(chain))
+            self.gpu
+                .launch(&logprobs.of_chain, grid, bytes_of(&logprobs.chain))
         }
     }
 
     /// The token of a number with its probability, if the slot reports it, once the device has made both.
     pub(super) fn reported(&self, slot: u32, serial: u32) -> Option<(u32, Option<Logprobs>)> {
         let token = self.token(serial)?;
-        match is_token(token) && self.slots[slot as usize].reports_logprobs() {
-            true => Some((token, Some(self.logprobs.of_token(serial)?))),
-            false => Some((token, None)),
+        match &self.logprobs {
+            Some(logprobs) if is_token(token) && self.slots[slot as usize].reports_logprobs() => {
+                Some((token, Some(logprobs.of_token(serial)?)))
+            }
+            _ => Some((token, None)),
         }
     }
 }
