@@ -43,6 +43,8 @@ fn shapes_of_later_families_compile() {
         ("glm-4.7-flash", 29943),
         ("phi-3.5-moe", 41872),
         ("qwen3.5-35b-a3b", 34660),
+        ("gemma-3n-e4b", 6834),
+        ("gemma-3n-small", 0),
         ("gemma4-e4b", 7463),
         ("gemma4-26b-a4b", 25233),
         ("lfm2-small", 0),

@@ -535,6 +535,14 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         let factor = shape.scaling.map_or(32.0, |s| s.factor);
         metadata.insert(key("factor"), Value::F64(factor.into()));
     }
+    if let Family::Qwen35 | Family::Qwen35Moe = shape.family {
+        // The rotated pairs of text and of the two dimensions of pictures.
+        let pairs = shape.head_dim / 8;
+        let sections = [2, 1, 0].map(|more| Value::U64(((pairs + more) / 3) as u64));
+        let sections = [sections.as_slice(), &[Value::U64(0)]].concat();
+        let key = format!("{architecture}.rope.dimension_sections");
+        metadata.insert(key, Value::Array(sections));
+    }
     match &shape.family {
         Family::Gemma4(own) => gemma4::describe(&mut metadata, shape, own),
         Family::Gemma3n(own) => gemma3n::describe(&mut metadata, shape, own),

@@ -634,9 +634,10 @@ impl Shape {
             },
             "gemma4-e4b" => GEMMA4_E4B,
             "gemma-3n-e4b" => GEMMA3N,
+            // llama.cpp shares keys and values from layer 20 on, whatever the file says.
             "gemma-3n-small" => Shape {
                 family: Family::Gemma3n(Gemma3n {
-                    shared: 5,
+                    shared: 0,
                     ..GEMMA3N_SIZES
                 }),
                 layers: 10,
