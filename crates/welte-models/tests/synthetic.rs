@@ -41,7 +41,7 @@ fn shapes_of_later_families_compile() {
         ("nemotron-h-8b", 8100),
         ("deepseek-v2-lite", 15706),
         ("glm-4.7-flash", 29943),
-        ("phi-3.5-moe", 41872),
+        ("phi-moe", 41872),
         ("qwen3.5-35b-a3b", 34660),
         ("gemma-3n-e4b", 6834),
         ("gemma-3n-small", 0),

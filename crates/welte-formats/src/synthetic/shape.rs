@@ -195,7 +195,7 @@ pub const NAMES: [&str; 36] = [
     "deepseek-v2-lite",
     "glm-4.7-flash",
     "glm-flash-small",
-    "phi-3.5-moe",
+    "phi-moe",
     "gemma4-small",
     "gemma4-moe-small",
     "qwen3-0.6b",
@@ -722,7 +722,8 @@ impl Shape {
                 vocab: 32_000,
                 ..GLM_FLASH
             },
-            "phi-3.5-moe" => Shape {
+            // Phi-3.5-MoE. For names with "phi-3" llama.cpp expects certain tokens.
+            "phi-moe" => Shape {
                 family: Family::PhiMoe,
                 layers: 32,
                 dim: 4096,
