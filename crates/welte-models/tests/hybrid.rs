@@ -214,6 +214,9 @@ fn configurations_of_nemotron_h_list_layers_by_letters_or_names() {
             ..Recipe::default()
         }
         .build();
+        let table = "model.embed_tokens.weight";
+        let tensor = fake.tensors.iter_mut().find(|t| t.name == table);
+        tensor.unwrap().name = "model.embeddings.weight".into();
         fake.set(key, value);
         for (key, value) in [
             ("mamba_num_heads", 4),

@@ -81,7 +81,7 @@ pub(super) fn describe(metadata: &mut Metadata, shape: &Shape, own: &Gemma3n) {
     put(pattern, Value::Array(windowed.collect()));
     // The first ten layers keep a twentieth of their activations.
     let cutoff = |layer| match layer < 10 {
-        true => Value::F64(1.644_853_6),
+        true => Value::F64(1.644_853_6f32.into()),
         false => Value::F64(f64::NEG_INFINITY),
     };
     let cutoffs = Value::Array(layers.map(cutoff).collect());
