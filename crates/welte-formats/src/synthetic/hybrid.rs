@@ -148,14 +148,7 @@ pub(super) fn describe(metadata: &mut Metadata, shape: &Shape, own: &Hybrid) {
         false => 0,
     };
     match own.alone {
-        true => {
-            put("feed_forward_length", each(&width));
-            // llama.cpp reads both names for these models.
-            put(
-                "attention.layer_norm_epsilon",
-                Value::F64(shape.norm_epsilon.into()),
-            );
-        }
+        true => put("feed_forward_length", each(&width)),
         false => put("feed_forward_length", number(own.dense)),
     }
     if own.pattern.contains('C') {

@@ -529,17 +529,6 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
     for (key, value) in own {
         metadata.insert(format!("{architecture}.{key}"), Value::U64(*value as u64));
     }
-    if matches!(shape.family, Family::Qwen35 | Family::Qwen35Moe) {
-        // Pairs that turn by time, height and width. In a text the three positions are the same.
-        let pairs = shape.head_dim / 8;
-        let third = pairs.div_ceil(3);
-        let sections = [third, third, pairs - 2 * third, 0];
-        let sections = sections.map(|pairs| Value::U64(pairs as u64));
-        metadata.insert(
-            format!("{architecture}.rope.dimension_sections"),
-            Value::Array(sections.into()),
-        );
-    }
     if shape.family == Family::GptOss {
         let key = |key: &str| format!("{architecture}.rope.scaling.{key}");
         metadata.insert(key("type"), text("yarn"));
