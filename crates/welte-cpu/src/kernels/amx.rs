@@ -163,7 +163,7 @@ pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
         }
         release();
         if first < call.rows {
-            wide::blocks::<F>(&call.from_row(first, stride));
+            wide::blocks::<F>(&call.rest(first, stride));
         }
     }
 }

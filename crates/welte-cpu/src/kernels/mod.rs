@@ -193,7 +193,7 @@ impl Call {
     /// # Safety
     /// There are that many rows.
     #[cfg(target_arch = "x86_64")]
-    unsafe fn from_row(&self, row: usize, stride: usize) -> Call {
+    unsafe fn rest(&self, row: usize, stride: usize) -> Call {
         // SAFETY: both stay within the buffers of the call.
         let (acts, out) = unsafe {
             (
