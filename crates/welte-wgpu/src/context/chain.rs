@@ -1,0 +1,134 @@
+//! Chains. Where every slot takes the largest logit, steps run ahead of the host: the GPU chooses the tokens and feeds them back.
+
+use super::{DECODE, WgpuContext};
+use crate::plan::IN_FLIGHT;
+use std::collections::VecDeque;
+use welte_device::{ChainStart, Control, Emitted, Error, is_token};
+use welte_table::{CacheKind, Row};
+use wgpu::{MapMode, SubmissionIndex};
+
+type Emit<'a> = &'a mut dyn FnMut(Emitted) -> bool;
+
+impl WgpuContext {
+    /// Decodes checked slots until all have stopped.
+    pub(super) fn run_chain(
+        &mut self,
+        starts: &[ChainStart],
+        control: &Control,
+        emit: Emit<'_>,
+    ) -> Result<(), Error> {
+        self.live.clear();
+        self.live.extend(starts.iter().filter(|s| s.steps > 0));
+        while !self.live.is_empty() && !control.is_stopped() {
+            self.begin_live();
+            let slots = self.live.iter().map(|start| start.slot as usize);
+            let greedy = slots
+                .into_iter()
+                .all(|slot| self.slots[slot].is_plain_argmax());
+            if greedy && self.profile.is_none() {
+                self.steps_ahead(control, emit)?;
+            } else {
+                self.replay(usize::MAX, true)?;
+                for row in 0..self.live.len() {
+                    let start = self.live[row];
+                    let token = self.choose(row, start.slot, start.position + 1);
+                    self.advance(row, token, emit);
+                }
+            }
+            self.live.retain(|start| start.steps > 0);
+        }
+        // The outputs belonged to the chain.
+        self.step.logits = 0;
+        Ok(())
+    }
+
+    /// Makes a step of the live slots.
+    fn begin_live(&mut self) {
+        let mut rows = std::mem::take(&mut self.step.rows);
+        rows.clear();
+        rows.extend(self.live.iter().map(|start| Row {
+            token: start.token,
+            position: start.position,
+            slot: start.slot,
+        }));
+        self.begin(DECODE, &rows, &[]);
+        self.step.rows = rows;
+    }
+
+    /// Emits a live slot's token. A slot that stops has no steps left.
+    fn advance(&mut self, row: usize, token: u32, emit: Emit<'_>) {
+        let start = &mut self.live[row];
+        let position = start.position + 1;
+        let wanted = emit(Emitted {
+            slot: start.slot,
+            position,
+            token,
+        });
+        let ended = !is_token(token) || self.slots[start.slot as usize].ends_at(token);
+        start.token = token;
+        start.position = position;
+        start.steps = match wanted && !ended {
+            true => start.steps - 1,
+            false => 0,
+        };
+    }
+
+    /// Steps of the live slots, some of them in flight, until one slot stops.
+    fn steps_ahead(&mut self, control: &Control, emit: Emit<'_>) -> Result<(), Error> {
+        let fewest = self.live.iter().map(|start| start.steps).min().unwrap_or(0);
+        // A step too many would change recurrent state. In a cache of attention it writes beyond the end, which is not read.
+        let has_state = |kind| matches!(kind, CacheKind::Recurrent { .. });
+        let ahead = match self.program().caches.iter().any(|c| has_state(c.kind)) {
+            true => 1,
+            false => IN_FLIGHT,
+        };
+        let mut flying: VecDeque<(usize, SubmissionIndex)> = VecDeque::with_capacity(IN_FLIGHT);
+        let mut submitted = 0;
+        let mut stopped = false;
+        loop {
+            stopped = stopped || control.is_stopped();
+            while !stopped && submitted < fewest && flying.len() < ahead {
+                let place = submitted as usize % IN_FLIGHT;
+                flying.push_back((place, self.submit_step(place)));
+                submitted += 1;
+            }
+            let Some((place, index)) = flying.pop_front() else {
+                return Ok(());
+            };
+            self.gpu().wait(index)?;
+            for row in 0..self.live.len() {
+                let token = self.token(place, row)?;
+                let start = self.live[row];
+                if start.steps == 0 || control.is_stopped() && row == 0 && stopped {
+                    continue;
+                }
+                self.slots[start.slot as usize].remember(token);
+                self.advance(row, token, emit);
+            }
+            self.tokens[place].unmap();
+            stopped = stopped || self.live.iter().any(|start| start.steps == 0);
+        }
+    }
+
+    /// Submits a step whose tokens the GPU feeds back, and maps them.
+    fn submit_step(&self, place: usize) -> SubmissionIndex {
+        let mut encoder = self.encoder();
+        self.record(&mut encoder, usize::MAX, true);
+        let tokens = self.sizes.places[self.program().tokens as usize].unwrap_or(0);
+        let bytes = self.live.len() as u64 * 4;
+        encoder.copy_buffer_to_buffer(&self.arena, tokens, &self.tokens[place], 0, bytes);
+        let index = self.gpu().submit(encoder);
+        self.tokens[place].map_async(MapMode::Read, ..bytes, |_| {});
+        index
+    }
+
+    /// The token of a row of a step that has come back.
+    fn token(&self, place: usize, row: usize) -> Result<u32, Error> {
+        let at = row as u64 / 2 * 8;
+        let end = (self.live.len() as u64 * 4).min(at + 8);
+        let view = self.tokens[place].get_mapped_range(at..end);
+        let view = view.map_err(|error| self.gpu().failed(error.to_string()))?;
+        let (words, _) = view.as_chunks::<4>();
+        Ok(u32::from_ne_bytes(words[row % 2]))
+    }
+}
