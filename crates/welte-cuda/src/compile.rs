@@ -75,6 +75,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "gemm.cuh",
     "gemm_wide.cu",
     "heads.cu",
+    "streams.cu",
     "kv.cuh",
     "logprobs.cu",
     "mamba2.cu",

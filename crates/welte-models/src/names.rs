@@ -190,9 +190,46 @@ pub(crate) const HUGGING_FACE_LFM2: Names = Names {
     ..HUGGING_FACE
 };
 
+/// LFM2 with experts.
+pub(crate) const HUGGING_FACE_LFM2_MOE: Names = Names {
+    router: "model.layers.{}.feed_forward.gate",
+    choice_bias: "model.layers.{}.feed_forward.expert_bias",
+    experts: [
+        "model.layers.{}.feed_forward.experts.[].w1",
+        "model.layers.{}.feed_forward.experts.[].w3",
+        "model.layers.{}.feed_forward.experts.[].w2",
+    ],
+    fused_experts: [
+        "model.layers.{}.feed_forward.experts.gate_up_proj",
+        "model.layers.{}.feed_forward.experts.down_proj",
+    ],
+    ..HUGGING_FACE_LFM2
+};
+
 /// LFM2's GGUF files call the last norm that of the embedding.
 pub(crate) const GGUF_LFM2: Names = Names {
     final_norm: "token_embd_norm",
+    ..GGUF
+};
+
+/// Nemotron-H calls whatever a layer has its mixer, and norms its input once.
+pub(crate) const HUGGING_FACE_NEMOTRON_H: Names = Names {
+    embed: "model.embeddings",
+    attn_norm: "model.layers.{}.norm",
+    q: "model.layers.{}.mixer.q_proj",
+    k: "model.layers.{}.mixer.k_proj",
+    v: "model.layers.{}.mixer.v_proj",
+    o: "model.layers.{}.mixer.o_proj",
+    ffn_norm: "model.layers.{}.norm",
+    up: "model.layers.{}.mixer.up_proj",
+    down: "model.layers.{}.mixer.down_proj",
+    final_norm: "model.norm_f",
+    ..HUGGING_FACE
+};
+
+/// The norm of a layer has the same name in every layer.
+pub(crate) const GGUF_NEMOTRON_H: Names = Names {
+    ffn_norm: "blk.{}.attn_norm",
     ..GGUF
 };
 
@@ -218,8 +255,13 @@ pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
     ..HUGGING_FACE
 };
 
-/// Prefixes of the language model's tensors in multimodal checkpoints, in place of `model.`.
-const LANGUAGE_MODEL: [&str; 2] = ["language_model.model.", "model.language_model."];
+/// Prefixes in place of `model.`, most of them in multimodal checkpoints.
+const LANGUAGE_MODEL: [&str; 3] = [
+    "language_model.model.",
+    "model.language_model.",
+    // Nemotron-H
+    "backbone.",
+];
 
 /// Prefixes of an encoder's tensors in checkpoints with a classifier.
 const ENCODER: [&str; 3] = ["bert.", "roberta.", "model."];

@@ -142,6 +142,18 @@ ops! {
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
     /// `y = act(y)`; `a` to `d` are the constants of xIELU, otherwise 0.
     Act "act": weights [] reads [] writes ["y"] { n: u32, act: u32, a: f32, b: f32, c: f32, d: f32, y_stride: u32 }
+    /// `y = x * weight` (`y` may be `x`; without a weight it is a copy).
+    Multiply "multiply": weights ["weight"] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
+    /// `y = max(y - (mean(y) + deviations * standard deviation(y)), 0)`: keeps what stands out.
+    Cutoff "cutoff": weights [] reads [] writes ["y"] { n: u32, deviations: f32, y_stride: u32 }
+    /// Gives each of `groups` vectors of `dim` in a row of `y` the mean square of the row's `x`:
+    /// `y *= sqrt(mean(x^2) / max(mean(y^2), 1e-5))`.
+    MatchSquares "match_squares": weights [] reads ["x"] writes ["y"] { dim: u32, groups: u32, x_stride: u32, y_stride: u32 }
+    /// AltUp's prediction. A row of `y` holds `streams` vectors of `dim`, a row of `x` a value for each of them:
+    /// `y[i] += sum over j of c[i][j] * y[j]`, with `c = coefficients * tanh(scale * x)`.
+    AltUpPredict "altup_predict": weights ["coefficients"] reads ["x"] writes ["y"] { dim: u32, streams: u32, scale: f32, x_stride: u32, y_stride: u32 }
+    /// AltUp's correction by the row `now`: `y[i] += (1 + c[i]) * (now - y[0])`, with `c = coefficients * tanh(scale * x)`.
+    AltUpCorrect "altup_correct": weights ["coefficients"] reads ["now", "x"] writes ["y"] { dim: u32, streams: u32, scale: f32, now_stride: u32, x_stride: u32, y_stride: u32 }
     /// `y += x`
     Add "add": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
     /// `y *= scale`, then `y = cap * tanh(y / cap)` if cap is not 0. A scale of 0 gives 0 whatever `y` was.
@@ -176,11 +188,12 @@ ops! {
     /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
     /// Chooses the `used` best of `experts` by their scores: `scoring` 0: softmax of the logits `x` over all experts, 1: their
-    /// sigmoid. `bias` (optional) is added to the scores for the choice only. With `groups` above 1, only experts of the
+    /// sigmoid, 2: softmax over the experts not yet chosen whose logit is within `margin * max(|x|, m)` of the best one's, `m`
+    /// (SparseMixer; without bias, groups and `renormalise`). `bias` (optional) is added to the scores for the choice only. With `groups` above 1, only experts of the
     /// `used_groups` best groups can be chosen. A group's score is the sum of its `group_top` (1 or 2) best. `y` gets the
     /// experts' numbers (as bits), best first, the lowest number on a tie; then their weights: the scores, divided by the sum of
     /// the chosen ones if `renormalise`, times `scale`, times the expert's value in `scales` (optional).
-    Route "route": weights ["bias", "scales"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32, scoring: u32, groups: u32, used_groups: u32, group_top: u32 }
+    Route "route": weights ["bias", "scales"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32, scoring: u32, groups: u32, used_groups: u32, group_top: u32, margin: f32 }
     /// `y[r][i] = act(gate x[r]) * up x[r]` for the `used` experts that `choice` names; the matrix holds for each expert
     /// `n` rows of gate, then `n` of up, and `bias` (optional) as many values, which are added before `act`.
     ExpertsActMul "experts_act_mul": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }

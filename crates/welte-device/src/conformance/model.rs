@@ -40,6 +40,7 @@ pub enum Layer {
     Heads(Heads),
     Conv(Conv),
     Delta(Delta),
+    Streams(Streams),
     Experts(Experts),
 }
 
@@ -85,6 +86,15 @@ pub struct Heads {
     pub transposed: bool,
 }
 
+/// A projection to several streams, which predict each other and are corrected by a sparse vector.
+#[derive(Clone, Copy, Debug)]
+pub struct Streams {
+    pub streams: u32,
+    pub deviations: f32,
+    /// The vector is multiplied by a weight.
+    pub weighted: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Conv {
     pub channels: u32,
@@ -119,7 +129,7 @@ pub struct Experts {
     pub bias: bool,
     /// Shares are multiplied by a value per expert, and the norm has no weight.
     pub scales: bool,
-    /// 0: softmax, 1: sigmoid.
+    /// 0: softmax, 1: sigmoid, 2: SparseMixer, which has no bias, no groups and no `renormalise`.
     pub scoring: u32,
     /// A bias of the choice.
     pub choice_bias: bool,
@@ -269,7 +279,7 @@ impl Model {
             Layer::Attention(a) => a.sinks,
             Layer::Dense(d) => d.act == 3,
             Layer::Ungated(_) | Layer::Heads(_) => false,
-            Layer::Conv(_) | Layer::Delta(_) | Layer::Encode(_) => true,
+            Layer::Conv(_) | Layer::Delta(_) | Layer::Encode(_) | Layer::Streams(_) => true,
             // Experts may need widths divisible by 16.
             Layer::Experts(e) => e.bias || e.act == 3 || !self.dim.is_multiple_of(16),
         };
@@ -303,6 +313,16 @@ impl Attention {
     /// Floats of a row of queries, keys and values.
     pub fn width(&self) -> u32 {
         (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+}
+
+impl Streams {
+    pub fn ugly(n: &mut Numbers) -> Streams {
+        Streams {
+            streams: n.pick(&[1, 2, 4, 8]),
+            deviations: n.pick(&[-0.5, 0.0, 0.7, 1.6]),
+            weighted: n.pick(&[false, true]),
+        }
     }
 }
 
@@ -352,16 +372,19 @@ impl Experts {
             _ => (1, 1, 1),
         };
         let most = experts / groups.0 * groups.1;
+        let plain = groups == (1, 1, 1);
+        let scoring = n.pick(&[0, 1, if plain { 2 } else { 1 }]);
+        let mixer = scoring == 2;
         Experts {
             hidden: n.pick(&[16, 48, 80]),
             experts,
             used: n.pick(&[1, 2, 5, 8]).min(most),
-            renormalise: n.pick(&[0, 1]),
+            renormalise: if mixer { 0 } else { n.pick(&[0, 1]) },
             act: n.pick(&[0, 1, 2]),
             bias: false,
             scales: experts.is_multiple_of(3),
-            scoring: n.pick(&[0, 1]),
-            choice_bias: n.pick(&[false, true]),
+            scoring,
+            choice_bias: !mixer && n.pick(&[false, true]),
             groups,
         }
     }
