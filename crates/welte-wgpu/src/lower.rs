@@ -325,9 +325,7 @@ impl Lowering<'_> {
                 kernel: kernels::argmax(),
                 grid: [1, 1],
             },
-            Op::NormMatmul | Op::NormMatmulActMul | Op::RopeAppend => {
-                unreachable!("declined by `supports`, and `load` checks it")
-            }
+            other => unreachable!("{}: `load` refuses what has no kernel", other.name()),
         }
     }
 
@@ -339,7 +337,41 @@ impl Lowering<'_> {
 
 /// True if there is a kernel for the op.
 pub(crate) fn has_kernel(op: Op) -> bool {
-    !matches!(op, Op::NormMatmul | Op::NormMatmulActMul | Op::RopeAppend)
+    matches!(
+        op,
+        Op::Embed
+            | Op::Norm
+            | Op::LayerNorm
+            | Op::Matmul
+            | Op::MatmulAdd
+            | Op::HeadsMatmul
+            | Op::Bias
+            | Op::Rope
+            | Op::PositionScale
+            | Op::KvAppend
+            | Op::Attention
+            | Op::EncodeAttention
+            | Op::AddPosition
+            | Op::ActMul
+            | Op::Act
+            | Op::Add
+            | Op::Scale
+            | Op::SelectRows
+            | Op::Pool
+            | Op::ShortConv
+            | Op::Gate
+            | Op::GatedDelta
+            | Op::Mamba2
+            | Op::Sample
+            | Op::Route
+            | Op::ExpertsActMul
+            | Op::ExpertsAdd
+    )
+}
+
+/// True if `legalize` makes ops of it that have kernels.
+pub(crate) fn is_split(op: Op) -> bool {
+    matches!(op, Op::NormMatmul | Op::NormMatmulActMul | Op::RopeAppend)
 }
 
 /// So many workgroups in two dimensions, each below the limit of 65,535.

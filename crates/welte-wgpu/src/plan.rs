@@ -3,6 +3,7 @@
 use crate::gpu::Gpu;
 use crate::kernels::MOST_EXPERTS;
 use crate::layout::{Stored, together};
+use crate::lower;
 use welte_device::{HostScratch, HostSlot, MaskBoard};
 use welte_table::{CacheKind, Class, MemoryPlan, Op, Program, WeightId, params};
 
@@ -160,6 +161,9 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     }
     let commands = program.passes.iter().flat_map(|pass| &pass.commands);
     for command in commands {
+        if !lower::has_kernel(command.op) && !lower::is_split(command.op) {
+            return Some(format!("a kernel for {}", command.op.name()));
+        }
         let experts = match command.op {
             Op::Route => params::Route::of(&command.params).experts,
             _ => 0,
