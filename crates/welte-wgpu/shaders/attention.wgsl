@@ -2,6 +2,7 @@
 // first of these positions, so the order of sums depends on the row alone.
 var<workgroup> query: array<f32, HEAD_DIM>;
 var<workgroup> share: array<f32, WG>;
+var<workgroup> places: array<u32, WG>;
 var<workgroup> value_sum: array<f32, HEAD_DIM>;
 
 fn attend(row: u32, head: u32, kv_head: u32, q: u32, y: u32, t: u32, first: u32, end: u32, scale: f32, softcap: f32, sink: f32) {
@@ -21,6 +22,7 @@ fn attend(row: u32, head: u32, kv_head: u32, q: u32, y: u32, t: u32, first: u32,
         var score = LOWEST;
         if position < end {
             let at = key_place(row, kv_head, position);
+            places[t] = value_place(row, kv_head, position);
             var sum = 0.0;
             for (var i = 0u; i < HEAD_DIM; i++) {
                 sum += query[i] * element(at, i);
@@ -43,7 +45,7 @@ fn attend(row: u32, head: u32, kv_head: u32, q: u32, y: u32, t: u32, first: u32,
         for (var i = t; i < HEAD_DIM; i += WG) {
             var sum = value_sum[i] * kept;
             for (var j = 0u; j < count; j++) {
-                sum += share[j] * element(value_place(row, kv_head, step + j), i);
+                sum += share[j] * element(places[j], i);
             }
             value_sum[i] = sum;
         }

@@ -19,6 +19,12 @@ struct Place {
     page: u32,
     entries: u32,
     lists: u32,
+    // Intermediates of this command alone.
+    scratch: u32,
+    // Of a context: how many there are, and their positions.
+    splits: u32,
+    split: u32,
+    spare: u32,
 }
 
 struct Command {

@@ -1,4 +1,4 @@
-// RMS norm, or layer norm if CENTRED: a workgroup for each group of a row.
+// RMS norm, or layer norm if CENTRED: a workgroup for each group of a row. WEIGHT is the number of the weight that multiplies.
 struct Params { dim: u32, groups: u32, eps: f32, x_stride: u32, y_stride: u32 }
 
 @compute @workgroup_size(WG)
@@ -22,8 +22,12 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     let scale = 1.0 / sqrt(sum_of_all(t, squares) / f32(p.dim) + p.eps);
     for (var i = t; i < p.dim; i += WG) {
         var value = (float_at(x + i) - mean) * scale;
-        if has(0u) {
-            value *= vector0(i);
+        if has(WEIGHT) {
+            if WEIGHT == 0u {
+                value *= vector0(i);
+            } else {
+                value *= weight1[i];
+            }
         }
         if CENTRED && has(1u) {
             value += weight1[i];

@@ -4,12 +4,6 @@ fn width() -> u32 {
     return command.p.heads * (command.p.rot / 2u);
 }
 
-// The angle less whole turns. The first two parts of a turn have few bits, so their multiples are exact.
-fn within_a_turn(angle: f32) -> f32 {
-    let turns = round(angle * 0.15915494309);
-    return ((angle - turns * 6.28125) - turns * 0.0019350051879882812) - turns * 3.0199159819567529e-7;
-}
-
 fn each(row: u32, index: u32) {
     let p = command.p;
     let half = p.rot / 2u;
@@ -22,11 +16,5 @@ fn each(row: u32, index: u32) {
         first = y + 2u * i;
         second = y + 2u * i + 1u;
     }
-    let angle = within_a_turn(f32(position_of(row)) * vector0(i));
-    let c = cos(angle) * p.magnitude;
-    let s = sin(angle) * p.magnitude;
-    let a = float_at(first);
-    let b = float_at(second);
-    put(first, a * c - b * s);
-    put(second, a * s + b * c);
+    rotate(first, second, row, i, p.magnitude);
 }

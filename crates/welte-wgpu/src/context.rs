@@ -53,6 +53,8 @@ struct Step {
     values: Vec<f32>,
     /// Output rows from which tokens may be chosen.
     logits: usize,
+    /// The tokens of a step of a chain.
+    tokens: Vec<u32>,
     /// The step state on its way to the GPU.
     words: Vec<u8>,
     /// Number, begin and end of each command, if the step was profiled.
@@ -116,6 +118,7 @@ impl WgpuContext {
             rows: Vec::with_capacity(rows),
             values: Vec::with_capacity(most),
             words: Vec::with_capacity(sizes.state as usize),
+            tokens: Vec::with_capacity(rows),
             ..Step::default()
         };
         Ok(WgpuContext {
@@ -162,7 +165,7 @@ impl WgpuContext {
             PassKind::Decode => rows.len(),
             PassKind::Prompt | PassKind::Embed => outputs.len(),
         };
-        (step.logits, step.values) = (0, std::mem::take(&mut step.values));
+        step.logits = 0;
         step.values.clear();
         step.words.clear();
         let tokens = rows.iter().flat_map(|row| row.token.to_ne_bytes());
@@ -201,7 +204,7 @@ impl WgpuContext {
                 let [x, y] = launch.grid;
                 recording.set_pipeline(&launch.pipeline);
                 recording.set_bind_group(0, &launch.bind, &[]);
-                recording.dispatch_workgroups(x, y, rows as u32);
+                recording.dispatch_workgroups(x, y, (rows as u32).div_ceil(launch.rows));
             }
         }
     }
@@ -265,7 +268,7 @@ impl WgpuContext {
                 let [x, y] = launch.grid;
                 recording.set_pipeline(&launch.pipeline);
                 recording.set_bind_group(0, &launch.bind, &[]);
-                recording.dispatch_workgroups(x, y, rows as u32);
+                recording.dispatch_workgroups(x, y, (rows as u32).div_ceil(launch.rows));
             }
             drop(recording);
             let begin = begun.elapsed().as_nanos() as u64;

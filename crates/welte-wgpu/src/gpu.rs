@@ -24,6 +24,12 @@ pub(crate) mod binding {
     pub(crate) const WEIGHTS: u32 = 3;
     pub(crate) const CACHE: u32 = 6;
     pub(crate) const PAGES: u32 = 7;
+    /// The arena and the first weight again, as words of 16 bytes.
+    pub(crate) const MEM4: u32 = 8;
+    pub(crate) const WEIGHT4: u32 = 9;
+    pub(crate) const COUNT: u32 = 10;
+    /// Those that are storage buffers.
+    pub(crate) const STORAGE: u32 = 9;
 }
 
 /// How long a submission may take before the GPU counts as stuck.
@@ -59,9 +65,10 @@ impl Gpu {
         let unavailable = |why: String| Error::Unavailable { device: id, why };
         let adapter = adapter::open(api, ordinal)?;
         let (info, limits) = (adapter.get_info(), adapter.limits());
-        if limits.max_storage_buffers_per_shader_stage < 7 {
-            let most = limits.max_storage_buffers_per_shader_stage;
-            let why = format!("its kernels may have {most} buffers; 7 are needed");
+        let most = limits.max_storage_buffers_per_shader_stage;
+        if most < binding::STORAGE {
+            let needed = binding::STORAGE;
+            let why = format!("its kernels may have {most} buffers; {needed} are needed");
             return Err(unavailable(why));
         }
         let binding = limits
@@ -198,10 +205,11 @@ impl Gpu {
 
     /// A bind group. Bindings that a command does not have get an empty buffer.
     pub(crate) fn bind(&self, bound: &[(u32, BindingResource<'_>)]) -> BindGroup {
-        let entries: Vec<BindGroupEntry<'_>> = (0..=binding::PAGES)
+        let entries: Vec<BindGroupEntry<'_>> = (0..binding::COUNT)
             .map(|number| {
                 let given = bound.iter().find(|(at, _)| *at == number);
-                let nothing = &self.nothing[usize::from(number == binding::CACHE)];
+                let written = matches!(number, binding::MEM4 | binding::CACHE);
+                let nothing = &self.nothing[usize::from(written)];
                 BindGroupEntry {
                     binding: number,
                     resource: given.map_or(nothing.as_entire_binding(), |(_, r)| r.clone()),
@@ -265,10 +273,10 @@ fn layout_entries() -> Vec<BindGroupLayoutEntry> {
     let reads = BufferBindingType::Storage { read_only: true };
     let kind = |number: u32| match number {
         binding::COMMAND => BufferBindingType::Uniform,
-        binding::MEM | binding::CACHE => writes,
+        binding::MEM | binding::MEM4 | binding::CACHE => writes,
         _ => reads,
     };
-    (0..=binding::PAGES)
+    (0..binding::COUNT)
         .map(|number| BindGroupLayoutEntry {
             binding: number,
             visibility: ShaderStages::COMPUTE,

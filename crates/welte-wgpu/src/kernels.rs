@@ -111,29 +111,82 @@ fn loader(format: Format) -> &'static [&'static str] {
     }
 }
 
-/// `norm`, or `layer_norm` if it subtracts the mean.
-pub(crate) fn norm(centred: bool) -> Kernel {
-    Kernel::new("norm", &[shader!("reduce"), shader!("norm")]).with("CENTRED", flag(centred))
+/// What `norm.wgsl` subtracts, and which of the command's weights multiplies.
+fn norm_of(centred: bool, weight: u32) -> Kernel {
+    Kernel::new("norm", &[shader!("reduce"), shader!("norm")])
+        .with("CENTRED", flag(centred))
+        .with("WEIGHT", &format!("{weight}u"))
 }
 
-fn product(name: &str, source: &'static str, format: Format) -> Kernel {
+/// `norm`, or `layer_norm` if it subtracts the mean.
+pub(crate) fn norm(centred: bool) -> Kernel {
+    norm_of(centred, 0)
+}
+
+/// The norm before a product, whose weight is the command's second one.
+pub(crate) fn norm_before() -> Kernel {
+    norm_of(false, 1)
+}
+
+/// Rows and outputs of a workgroup of `matmul_tile`.
+pub(crate) const TILE_ROWS: u32 = 32;
+pub(crate) const TILE_OUTPUTS: u32 = 64;
+
+/// What multiplies 32 weights at once.
+fn wide_loader(format: Format) -> Option<&'static str> {
+    Some(match format {
+        Format::F16 => shader!("wide/f16"),
+        Format::BF16 => shader!("wide/bf16"),
+        Format::Q4_0 => shader!("wide/q4_0"),
+        Format::Q8_0 => shader!("wide/q8_0"),
+        Format::Q4_K => shader!("wide/q4_k"),
+        Format::Q6_K => shader!("wide/q6_k"),
+        _ => return None,
+    })
+}
+
+/// True if products of rows of `k` weights load 32 at once. The activations must begin at a multiple of 16 bytes.
+pub(crate) fn is_wide(format: Format, k: u32) -> bool {
+    k.is_multiple_of(32) && wide_loader(format).is_some()
+}
+
+fn product(name: &str, source: &'static str, format: Format, wide: bool) -> Kernel {
+    let wide = wide_loader(format).filter(|_| wide);
     // Rows of floats need not be whole units.
     let padded = flag(!format.is_quantised());
-    let kernel = Kernel::new(name, &[shader!("matmul"), source]);
+    let mut kernel = Kernel::new(name, &[shader!("matmul"), source]);
+    match wide {
+        Some(loader) => {
+            kernel.name += " wide";
+            kernel.pieces.extend([shader!("matmul_wide"), loader]);
+        }
+        None => kernel.pieces.push(shader!("matmul_units")),
+    }
     kernel.with("PADDED", padded).loading(format)
 }
 
 /// `matmul`, or `matmul_add`.
-pub(crate) fn matmul(format: Format, adds: bool) -> Kernel {
-    product("matmul", shader!("matmul_row"), format).with("ADDS", flag(adds))
+pub(crate) fn matmul(format: Format, adds: bool, wide: bool) -> Kernel {
+    product("matmul", shader!("matmul_row"), format, wide).with("ADDS", flag(adds))
+}
+
+/// The same over many rows.
+pub(crate) fn matmul_tile(format: Format, adds: bool) -> Kernel {
+    let kernel = Kernel::new("matmul_tile", &[shader!("matmul_tile")]).loading(format);
+    kernel.with("ADDS", flag(adds))
+}
+
+/// The product of `norm_matmul_act_mul`.
+pub(crate) fn matmul_act_mul(format: Format, wide: bool) -> Kernel {
+    product("matmul_act_mul", shader!("matmul_act_mul"), format, wide)
 }
 
 pub(crate) fn experts_act_mul(format: Format) -> Kernel {
-    product("experts_act_mul", shader!("experts_act_mul"), format)
+    product("experts_act_mul", shader!("experts_act_mul"), format, false)
 }
 
 pub(crate) fn experts_add(format: Format) -> Kernel {
-    product("experts_add", shader!("experts_add"), format)
+    product("experts_add", shader!("experts_add"), format, false)
 }
 
 pub(crate) fn embed(format: Format) -> Kernel {
@@ -141,7 +194,25 @@ pub(crate) fn embed(format: Format) -> Kernel {
 }
 
 pub(crate) fn kv_append(format: Format) -> Kernel {
-    Kernel::each("kv_append", shader!("kv_append")).caching(format)
+    let mut kernel = Kernel::each("kv_append", shader!("kv_append"));
+    kernel.pieces.push(shader!("cache_write"));
+    kernel.caching(format)
+}
+
+pub(crate) fn rope() -> Kernel {
+    let mut kernel = Kernel::each("rope", shader!("rope"));
+    kernel.pieces.push(shader!("rotate"));
+    kernel
+}
+
+pub(crate) fn rope_append(format: Format) -> Kernel {
+    let pieces = [
+        shader!("reduce"),
+        shader!("rotate"),
+        shader!("cache_write"),
+        shader!("rope_append"),
+    ];
+    Kernel::new("rope_append", &pieces).caching(format)
 }
 
 pub(crate) fn attention(format: Format, head_dim: u32) -> Kernel {
@@ -153,6 +224,25 @@ pub(crate) fn attention(format: Format, head_dim: u32) -> Kernel {
     ];
     let kernel = Kernel::new("attention", &pieces).caching(format);
     kernel.with("HEAD_DIM", &format!("{head_dim}u"))
+}
+
+/// Attention over an F16 cache, for heads of whole octets.
+pub(crate) fn attention_wide(head_dim: u32) -> Kernel {
+    let pieces = [
+        shader!("reduce"),
+        shader!("attention_split"),
+        shader!("attention_wide"),
+    ];
+    let kernel = Kernel::new("attention_wide", &pieces).caching(Format::F16);
+    kernel.with("HEAD_DIM", &format!("{head_dim}u"))
+}
+
+/// Joins the splits of `attention_wide`.
+pub(crate) fn attention_merge() -> Kernel {
+    Kernel::new(
+        "attention_merge",
+        &[shader!("attention_split"), shader!("attention_merge")],
+    )
 }
 
 pub(crate) fn encode_attention(head_dim: u32) -> Kernel {
@@ -220,7 +310,6 @@ pub(crate) mod source {
     pub(crate) const HEADS_MATMUL: &str = shader!("heads_matmul");
     pub(crate) const MAMBA2: &str = shader!("mamba2");
     pub(crate) const POSITION_SCALE: &str = shader!("position_scale");
-    pub(crate) const ROPE: &str = shader!("rope");
     pub(crate) const SCALE: &str = shader!("scale");
     pub(crate) const SELECT_ROWS: &str = shader!("select_rows");
     pub(crate) const SHORT_CONV: &str = shader!("short_conv");

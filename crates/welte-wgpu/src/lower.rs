@@ -6,7 +6,8 @@ use crate::load::Weights;
 use crate::plan::{COMMAND_BYTES, STATE_HEAD, Sizes};
 use welte_device::Error;
 use welte_table::{
-    BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, Program, params,
+    BufferRef, CacheKind, CacheSpec, Command, Format, NO_WEIGHT, Op, Pass, PassKind, Program,
+    params,
 };
 use wgpu::{BindGroup, BindingResource, Buffer, BufferBinding, ComputePipeline};
 
@@ -18,6 +19,8 @@ pub(crate) struct Launch {
     pub(crate) bind: BindGroup,
     /// Workgroups in two dimensions; the third has the live rows.
     pub(crate) grid: [u32; 2],
+    /// Rows of a workgroup.
+    pub(crate) rows: u32,
 }
 
 /// A pass whose commands are lowered.
@@ -48,6 +51,10 @@ struct Place {
     page: u32,
     entries: u32,
     lists: u32,
+    scratch: u32,
+    splits: u32,
+    split: u32,
+    spare: u32,
 }
 
 impl Place {
@@ -67,16 +74,37 @@ impl Place {
             self.page,
             self.entries,
             self.lists,
+            self.scratch,
+            self.splits,
+            self.split,
+            self.spare,
         ];
         let words = place.iter().chain(params);
         words.flat_map(|word| word.to_ne_bytes()).collect()
     }
 }
 
-/// What runs a command, over which grid.
+/// One launch of a command, before its parts are joined.
 struct Run {
     kernel: Kernel,
     grid: [u32; 2],
+    rows: u32,
+    place: Place,
+    params: [u32; 16],
+    /// Of the first weight.
+    piece: usize,
+}
+
+/// The command that is lowered, with what its kernels depend on.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    command: &'a Command,
+    /// Rows that the pass may have at this command.
+    rows: u32,
+    /// Products have many rows, as those of prompts before their outputs are chosen.
+    tiled: bool,
+    cache: Option<&'a CacheSpec>,
+    splits: bool,
 }
 
 impl Lowering<'_> {
@@ -91,39 +119,36 @@ impl Lowering<'_> {
     /// Lowers a pass. `commands` is the buffer of its parameters.
     pub(crate) fn pass(&self, pass: &Pass, commands: &Buffer) -> Result<LoweredPass, Error> {
         let mut launches = Vec::new();
-        for (index, command) in (0..).zip(&pass.commands) {
-            for piece in 0..self.pieces(command) {
+        for (index, command) in pass.commands.iter().enumerate() {
+            let decodes = pass.kind == PassKind::Decode;
+            let chosen = pass.outputs_from().is_some_and(|from| index >= from);
+            let task = Task {
+                command,
+                rows: pass.rows_at(index),
+                tiled: !decodes && !chosen,
+                cache: self.program().cache_of(command),
+                splits: decodes,
+            };
+            for run in self.runs(task) {
                 let at = launches.len() as u64 * COMMAND_BYTES;
-                launches.push(self.launch(index, command, piece, commands, at)?);
+                launches.push(self.launch(index as u32, task, run, commands, at)?);
             }
         }
         Ok(LoweredPass { launches })
     }
 
-    fn pieces(&self, command: &Command) -> usize {
-        match command.weights[0] {
-            NO_WEIGHT => 1,
-            id => self.weights.weights[id as usize].pieces.len(),
-        }
-    }
-
     fn launch(
         &self,
         index: u32,
-        command: &Command,
-        piece: usize,
+        task: Task<'_>,
+        run: Run,
         commands: &Buffer,
         at: u64,
     ) -> Result<Launch, Error> {
-        let gpu = self.gpu();
-        let mut place = Place {
-            operands: command.buffers.map(|buffer| self.word(buffer)),
-            outputs: STATE_HEAD as u32 + 3 * self.program().most_rows(),
-            page: self.program().page,
-            ..Place::default()
-        };
+        let (gpu, command) = (self.gpu(), task.command);
         let mut bound: Vec<(u32, BindingResource<'_>)> = vec![
             (binding::MEM, self.arena.as_entire_binding()),
+            (binding::MEM4, self.arena.as_entire_binding()),
             (binding::PAGES, self.pages.as_entire_binding()),
         ];
         // The last command of a decode step makes the state of the next one.
@@ -136,22 +161,18 @@ impl Lowering<'_> {
             if id == NO_WEIGHT {
                 continue;
             }
-            place.flags |= 1 << role;
             let pieces = &self.weights.weights[id as usize].pieces;
-            let (rows, buffer) = &pieces[if role == 0 { piece } else { 0 }];
-            if role == 0 {
-                (place.first, place.count) = (rows.first, rows.rows);
-            }
+            let (_, buffer) = &pieces[if role == 0 { run.piece } else { 0 }];
             let number = binding::WEIGHTS + role as u32;
             bound.push((number, buffer.as_entire_binding()));
+            if role == 0 {
+                bound.push((binding::WEIGHT4, buffer.as_entire_binding()));
+            }
         }
-        let rows = place.count;
-        let cache = self.program().cache_of(command);
-        if let Some(cache) = cache {
-            bound.push((binding::CACHE, self.layer(command, cache, &mut place)));
+        if let Some(cache) = task.cache {
+            bound.push((binding::CACHE, self.layer(command, cache).1));
         }
-        let run = self.run(command, cache, &mut place, rows);
-        let bytes = place.bytes(&command.params);
+        let bytes = run.place.bytes(&run.params);
         gpu.queue.write_buffer(commands, at, &bytes);
         let parameters = BufferBinding {
             buffer: commands,
@@ -164,7 +185,39 @@ impl Lowering<'_> {
             pipeline: gpu.pipeline(&run.kernel)?,
             bind: gpu.bind(&bound),
             grid: run.grid,
+            rows: run.rows,
         })
+    }
+
+    /// What every launch of a command knows, with all rows of the first weight's piece.
+    fn place(&self, task: Task<'_>, piece: usize) -> Place {
+        let command = task.command;
+        let mut place = Place {
+            operands: command.buffers.map(|buffer| self.word(buffer)),
+            outputs: STATE_HEAD as u32 + 3 * self.program().most_rows(),
+            page: self.program().page,
+            scratch: (self.sizes.scratch / 4) as u32,
+            splits: 1,
+            ..Place::default()
+        };
+        for (role, id) in command.weights.into_iter().enumerate() {
+            if id != NO_WEIGHT {
+                place.flags |= 1 << role;
+            }
+        }
+        if let Some(weight) = self.weights.weights.get(command.weights[0] as usize) {
+            let (rows, _) = &weight.pieces[piece];
+            (place.first, place.count) = (rows.first, rows.rows);
+        }
+        if let Some(cache) = task.cache {
+            let number = self.program().caches.iter();
+            let number = number.take_while(|c| c.buffer != cache.buffer).count();
+            place.pages = cache.pages;
+            place.entries = cache.entries(self.program());
+            place.lists = self.sizes.lists[number];
+            place.first = self.layer(command, cache).0;
+        }
+        place
     }
 
     /// The first word of an operand in the arena; 0 for a cache.
@@ -176,19 +229,9 @@ impl Lowering<'_> {
         }
     }
 
-    /// The part of a cache that holds the command's layer.
-    fn layer<'b>(
-        &'b self,
-        command: &Command,
-        cache: &CacheSpec,
-        place: &mut Place,
-    ) -> BindingResource<'b> {
+    /// The part of a cache that holds the command's layer, and where the layer begins in it.
+    fn layer<'b>(&'b self, command: &Command, cache: &CacheSpec) -> (u32, BindingResource<'b>) {
         let program = self.program();
-        let number = program.caches.iter().position(|c| c.buffer == cache.buffer);
-        let number = number.unwrap_or(0);
-        place.pages = cache.pages;
-        place.entries = cache.entries(program);
-        place.lists = self.sizes.lists[number];
         let bytes = cache.bytes(program.page).unwrap_or(0) / u64::from(cache.layers().max(1));
         // The first parameter of every op with a cache.
         let begin = bytes * u64::from(command.params[0]);
@@ -197,70 +240,226 @@ impl Lowering<'_> {
             CacheKind::Attention { .. } => 2,
             CacheKind::Recurrent { .. } => 4,
         };
-        place.first = ((begin - offset) / unit) as u32;
         let buffer = self.caches[cache.buffer as usize]
             .as_ref()
             .expect("every cache has a buffer");
-        let size = (begin + bytes - offset).next_multiple_of(4);
-        BindingResource::Buffer(BufferBinding {
+        // Kernels may see it as words of 16 bytes.
+        let size = (begin + bytes - offset).next_multiple_of(16);
+        let binding = BufferBinding {
             buffer,
             offset,
-            size: std::num::NonZero::new(size),
-        })
+            size: std::num::NonZero::new(size.min(buffer.size() - offset)),
+        };
+        let first = ((begin - offset) / unit) as u32;
+        (first, BindingResource::Buffer(binding))
     }
 
-    /// The kernel and grid of a command, with `rows` rows of its first weight.
-    fn run(
+    /// The launches of a command.
+    fn runs(&self, task: Task<'_>) -> Vec<Run> {
+        let command = task.command;
+        let pieces = match self.weights.weights.get(command.weights[0] as usize) {
+            Some(weight) => weight.pieces.len(),
+            None => 1,
+        };
+        let words = &command.params;
+        let mut runs = Vec::new();
+        match command.op {
+            Op::NormMatmul => {
+                let p = params::NormMatmul::of(words);
+                runs.push(self.norm_to_scratch(task, p.k, p.eps, p.x_stride));
+                let product = params::Matmul {
+                    n: p.n,
+                    k: p.k,
+                    x_stride: p.k,
+                    y_stride: p.y_stride,
+                };
+                runs.extend((0..pieces).map(|piece| {
+                    let mut place = self.place(task, piece);
+                    place.operands[0] = place.scratch;
+                    self.product(task, place, piece, product)
+                }));
+            }
+            Op::NormMatmulActMul => {
+                let p = params::NormMatmulActMul::of(words);
+                runs.push(self.norm_to_scratch(task, p.k, p.eps, p.x_stride));
+                let mut place = self.place(task, 0);
+                if !task.tiled && pieces == 1 {
+                    let wide =
+                        kernels::is_wide(command.format, p.k) && place.scratch.is_multiple_of(4);
+                    runs.push(Run {
+                        kernel: kernels::matmul_act_mul(command.format, wide),
+                        grid: plane(p.n.div_ceil(2)),
+                        rows: 1,
+                        place,
+                        params: *words,
+                        piece: 0,
+                    });
+                    return runs;
+                }
+                let both = place.scratch + task.rows * p.k;
+                let product = params::Matmul {
+                    n: 2 * p.n,
+                    k: p.k,
+                    x_stride: p.k,
+                    y_stride: 2 * p.n,
+                };
+                runs.extend((0..pieces).map(|piece| {
+                    let mut place = self.place(task, piece);
+                    (place.operands[0], place.operands[1]) = (place.scratch, both);
+                    self.product(task, place, piece, product)
+                }));
+                let act = params::ActMul {
+                    n: p.n,
+                    act: p.act,
+                    x_stride: 2 * p.n,
+                    y_stride: p.y_stride,
+                };
+                place.operands[0] = both;
+                let kernel = Kernel::each(Op::ActMul.name(), source::ACT_MUL);
+                runs.push(Run {
+                    kernel,
+                    grid: [p.n.div_ceil(WORKGROUP), 1],
+                    rows: 1,
+                    place,
+                    params: act.words(),
+                    piece: 0,
+                });
+            }
+            Op::Matmul | Op::MatmulAdd => {
+                let p = params::Matmul::of(words);
+                runs.extend(
+                    (0..pieces).map(|piece| self.product(task, self.place(task, piece), piece, p)),
+                );
+            }
+            Op::Attention => self.attention(task, &mut runs),
+            _ => runs.extend((0..pieces).map(|piece| {
+                let mut place = self.place(task, piece);
+                let (kernel, grid) = self.simple(command, task.cache, &mut place);
+                Run {
+                    kernel,
+                    grid,
+                    rows: 1,
+                    place,
+                    params: *words,
+                    piece,
+                }
+            })),
+        }
+        runs
+    }
+
+    /// The RMS norm of a row of `k` values, to the scratch; its weight is the command's second one.
+    fn norm_to_scratch(&self, task: Task<'_>, k: u32, eps: f32, x_stride: u32) -> Run {
+        let norm = params::Norm {
+            dim: k,
+            groups: 1,
+            eps,
+            x_stride,
+            y_stride: k,
+        };
+        let mut place = self.place(task, 0);
+        place.operands[1] = place.scratch;
+        Run {
+            kernel: kernels::norm_before(),
+            grid: [1, 1],
+            rows: 1,
+            place,
+            params: norm.words(),
+            piece: 0,
+        }
+    }
+
+    /// A product of a piece of the command's matrix with the rows at the first operand.
+    fn product(&self, task: Task<'_>, place: Place, piece: usize, p: params::Matmul) -> Run {
+        let adds = task.command.op == Op::MatmulAdd;
+        let format = task.command.format;
+        let aligned = place.operands[0].is_multiple_of(4) && p.x_stride.is_multiple_of(4);
+        let (kernel, grid, rows) = match task.tiled {
+            true => {
+                let outputs = place.count.div_ceil(kernels::TILE_OUTPUTS);
+                let kernel = kernels::matmul_tile(format, adds);
+                (kernel, plane(outputs), kernels::TILE_ROWS)
+            }
+            false => {
+                let wide = aligned && kernels::is_wide(format, p.k);
+                let kernel = kernels::matmul(format, adds, wide);
+                (kernel, plane(place.count.div_ceil(4)), 1)
+            }
+        };
+        Run {
+            kernel,
+            grid,
+            rows,
+            place,
+            params: p.words(),
+            piece,
+        }
+    }
+
+    fn attention(&self, task: Task<'_>, runs: &mut Vec<Run>) {
+        let p = params::Attention::of(&task.command.params);
+        let mut place = self.place(task, 0);
+        let (format, head_dim) = attention_cache(task.cache);
+        let wide = format == Format::F16 && head_dim.is_multiple_of(8) && head_dim <= 8 * WORKGROUP;
+        let run = |kernel, grid, place| Run {
+            kernel,
+            grid,
+            rows: 1,
+            place,
+            params: task.command.params,
+            piece: 0,
+        };
+        if !wide {
+            let kernel = kernels::attention(format, head_dim);
+            runs.push(run(kernel, [p.heads, 1], place));
+            return;
+        }
+        if task.splits {
+            (place.splits, place.split) = splits(self.program());
+        }
+        let kernel = kernels::attention_wide(head_dim);
+        runs.push(run(kernel, [p.heads, place.splits], place));
+        if place.splits > 1 {
+            runs.push(run(kernels::attention_merge(), [p.heads, 1], place));
+        }
+    }
+
+    /// The kernel and grid of a command that is one launch for each piece of its weight.
+    fn simple(
         &self,
         command: &Command,
         cache: Option<&CacheSpec>,
         place: &mut Place,
-        rows: u32,
-    ) -> Run {
+    ) -> (Kernel, [u32; 2]) {
         let (words, format) = (&command.params, command.format);
-        let each = |name: &str, source: &'static str, width: u32| Run {
-            kernel: Kernel::each(name, source),
-            grid: [width.div_ceil(WORKGROUP), 1],
+        let across = |width: u32| [width.div_ceil(WORKGROUP), 1];
+        let each = |name: &str, source: &'static str, width: u32| {
+            (Kernel::each(name, source), across(width))
         };
-        let stateful = |name: &str, source: &'static str, width: u32| Run {
-            kernel: kernels::recurrent(name, source),
-            grid: [width.div_ceil(WORKGROUP), 1],
+        let stateful = |name: &str, source: &'static str, width: u32| {
+            (kernels::recurrent(name, source), across(width))
         };
-        let (kv_format, head_dim) = match cache.map(|cache| cache.kind) {
-            Some(CacheKind::Attention {
-                format, head_dim, ..
-            }) => (format, head_dim),
-            _ => (Format::F16, 1),
-        };
+        let rows = place.count;
+        let (kv_format, _) = attention_cache(cache);
         let name = command.op.name();
         match command.op {
-            Op::Embed => Run {
-                kernel: kernels::embed(self.stored(command)),
-                grid: [params::Embed::of(words).k.div_ceil(8 * WORKGROUP), 1],
-            },
-            Op::Norm | Op::LayerNorm => Run {
-                kernel: kernels::norm(command.op == Op::LayerNorm),
-                grid: [params::Norm::of(words).groups, 1],
-            },
-            Op::Matmul | Op::MatmulAdd => Run {
-                kernel: kernels::matmul(format, command.op == Op::MatmulAdd),
-                grid: plane(rows.div_ceil(4)),
-            },
+            Op::Embed => (
+                kernels::embed(self.stored(command)),
+                [params::Embed::of(words).k.div_ceil(8 * WORKGROUP), 1],
+            ),
+            Op::Norm | Op::LayerNorm => (
+                kernels::norm(command.op == Op::LayerNorm),
+                [params::Norm::of(words).groups, 1],
+            ),
             Op::ExpertsActMul => {
                 let p = params::ExpertsActMul::of(words);
                 (place.first, place.count) = (place.first / (2 * p.n), rows / (2 * p.n));
-                Run {
-                    kernel: kernels::experts_act_mul(format),
-                    grid: [p.n.div_ceil(2), p.used],
-                }
+                (kernels::experts_act_mul(format), [p.n.div_ceil(2), p.used])
             }
             Op::ExpertsAdd => {
                 let p = params::ExpertsAdd::of(words);
                 (place.first, place.count) = (place.first / p.n, rows / p.n);
-                Run {
-                    kernel: kernels::experts_add(format),
-                    grid: [p.n.div_ceil(4), 1],
-                }
+                (kernels::experts_add(format), [p.n.div_ceil(4), 1])
             }
             Op::HeadsMatmul => {
                 let p = params::HeadsMatmul::of(words);
@@ -269,7 +468,7 @@ impl Lowering<'_> {
             Op::Bias => each(name, source::BIAS, params::Bias::of(words).n),
             Op::Rope => {
                 let p = params::Rope::of(words);
-                each(name, source::ROPE, p.heads * (p.rot / 2))
+                (kernels::rope(), across(p.heads * (p.rot / 2)))
             }
             Op::PositionScale => {
                 let n = params::PositionScale::of(words).n;
@@ -278,21 +477,14 @@ impl Lowering<'_> {
             Op::KvAppend => {
                 let p = params::KvAppend::of(words);
                 let width = 2 * p.kv_heads * p.head_dim / kv_format.block() as u32;
-                Run {
-                    kernel: kernels::kv_append(kv_format),
-                    grid: [width.div_ceil(WORKGROUP), 1],
-                }
+                (
+                    kernels::kv_append(kv_format),
+                    [width.div_ceil(WORKGROUP), 1],
+                )
             }
-            Op::Attention => Run {
-                kernel: kernels::attention(kv_format, head_dim),
-                grid: [params::Attention::of(words).heads, 1],
-            },
             Op::EncodeAttention => {
                 let p = params::EncodeAttention::of(words);
-                Run {
-                    kernel: kernels::encode_attention(p.head_dim),
-                    grid: [p.heads, 1],
-                }
+                (kernels::encode_attention(p.head_dim), [p.heads, 1])
             }
             Op::AddPosition => each(name, source::ADD_POSITION, params::AddPosition::of(words).k),
             Op::ActMul => each(name, source::ACT_MUL, params::ActMul::of(words).n),
@@ -301,10 +493,7 @@ impl Lowering<'_> {
             Op::Scale => each(name, source::SCALE, params::Scale::of(words).n),
             Op::SelectRows => each(name, source::SELECT_ROWS, params::SelectRows::of(words).n),
             Op::Gate => each(name, source::GATE, params::Gate::of(words).n),
-            Op::Pool => Run {
-                kernel: kernels::pool(),
-                grid: [1, 1],
-            },
+            Op::Pool => (kernels::pool(), [1, 1]),
             Op::ShortConv => stateful(name, source::SHORT_CONV, params::ShortConv::of(words).n),
             Op::Mamba2 => {
                 let p = params::Mamba2::of(words);
@@ -312,19 +501,17 @@ impl Lowering<'_> {
             }
             Op::GatedDelta => {
                 let p = params::GatedDelta::of(words);
-                Run {
-                    kernel: kernels::gated_delta(p.key_dim),
-                    grid: [p.heads, 1],
-                }
+                (kernels::gated_delta(p.key_dim), [p.heads, 1])
             }
-            Op::Route => Run {
-                kernel: kernels::route(),
-                grid: [1, 1],
-            },
-            Op::Sample => Run {
-                kernel: kernels::argmax(),
-                grid: [1, 1],
-            },
+            Op::Route => (kernels::route(), [1, 1]),
+            Op::RopeAppend => {
+                let p = params::RopeAppend::of(words);
+                (
+                    kernels::rope_append(kv_format),
+                    [p.heads + 2 * p.kv_heads, 1],
+                )
+            }
+            Op::Sample => (kernels::argmax(), [1, 1]),
             other => unreachable!("{}: `load` refuses what has no kernel", other.name()),
         }
     }
@@ -366,12 +553,10 @@ pub(crate) fn has_kernel(op: Op) -> bool {
             | Op::Route
             | Op::ExpertsActMul
             | Op::ExpertsAdd
+            | Op::NormMatmul
+            | Op::NormMatmulActMul
+            | Op::RopeAppend
     )
-}
-
-/// True if `legalize` makes ops of it that have kernels.
-pub(crate) fn is_split(op: Op) -> bool {
-    matches!(op, Op::NormMatmul | Op::NormMatmulActMul | Op::RopeAppend)
 }
 
 /// So many workgroups in two dimensions, each below the limit of 65,535.
@@ -380,5 +565,51 @@ fn plane(count: u32) -> [u32; 2] {
     match count > WIDE {
         true => [WIDE, count.div_ceil(WIDE)],
         false => [count, 1],
+    }
+}
+
+/// Format and head size of an attention cache.
+fn attention_cache(cache: Option<&CacheSpec>) -> (Format, u32) {
+    match cache.map(|cache| cache.kind) {
+        Some(CacheKind::Attention {
+            format, head_dim, ..
+        }) => (format, head_dim),
+        _ => (Format::F16, 1),
+    }
+}
+
+/// How many splits a context has when it is decoded, and their positions.
+pub(crate) fn splits(program: &Program) -> (u32, u32) {
+    const LEAST: u32 = 256;
+    const MOST: u32 = 64;
+    let split = program.context.div_ceil(MOST).next_multiple_of(LEAST);
+    (program.context.div_ceil(split).max(1), split)
+}
+
+/// The most launches of a command whose weight has so many pieces.
+pub(crate) fn most_launches(op: Op, pieces: usize) -> usize {
+    match op {
+        Op::NormMatmul => pieces + 1,
+        Op::NormMatmulActMul => pieces + 2,
+        Op::Attention => 2,
+        _ => pieces,
+    }
+}
+
+/// Bytes of scratch that a command takes for `rows` rows.
+pub(crate) fn scratch(program: &Program, command: &Command, decodes: bool, rows: u32) -> u64 {
+    let floats = |row: u64| 4 * u64::from(rows) * row;
+    match command.op {
+        Op::NormMatmul => floats(params::NormMatmul::of(&command.params).k.into()),
+        Op::NormMatmulActMul => {
+            let p = params::NormMatmulActMul::of(&command.params);
+            floats(u64::from(p.k) + 2 * u64::from(p.n))
+        }
+        Op::Attention if decodes => {
+            let p = params::Attention::of(&command.params);
+            let partial = u64::from(p.heads) * (u64::from(p.head_dim) + 2);
+            floats(partial * u64::from(splits(program).0))
+        }
+        _ => 0,
     }
 }

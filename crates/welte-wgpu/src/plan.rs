@@ -5,7 +5,7 @@ use crate::kernels::MOST_EXPERTS;
 use crate::layout::{Stored, together};
 use crate::lower;
 use welte_device::{HostScratch, HostSlot, MaskBoard};
-use welte_table::{CacheKind, Class, MemoryPlan, Op, Program, WeightId, params};
+use welte_table::{CacheKind, Class, Command, MemoryPlan, Op, PassKind, Program, params};
 
 /// Bytes from one command's parameters to the next: the largest alignment that a GPU may ask for.
 pub(crate) const COMMAND_BYTES: u64 = 256;
@@ -23,6 +23,8 @@ pub(crate) struct Sizes {
     pub(crate) arena: u64,
     /// Where a page on its way from one place to another lies in the arena, and its room.
     pub(crate) passage: u64,
+    /// Where intermediates of one command lie in the arena.
+    pub(crate) scratch: u64,
     /// By cache: where its page lists begin, in words.
     pub(crate) lists: Vec<u32>,
     pub(crate) pages: u64,
@@ -55,6 +57,13 @@ impl Sizes {
             Some(aligned(runs.bytes))
         });
         arena += runs.max().unwrap_or(0).max(COMMAND_BYTES);
+        let scratch = arena;
+        let used = program.passes.iter().flat_map(|pass| {
+            let decodes = pass.kind == PassKind::Decode;
+            let commands = pass.commands.iter().enumerate();
+            commands.map(move |(i, c)| lower::scratch(program, c, decodes, pass.rows_at(i)))
+        });
+        arena = arena.saturating_add(aligned(used.max().unwrap_or(0)));
         let mut lists = Vec::new();
         let mut pages = 0;
         for cache in &program.caches {
@@ -62,14 +71,18 @@ impl Sizes {
             pages += cache.entries(program) * program.slots;
         }
         let rows = program.most_rows() as usize;
-        let launches = |weight: WeightId| match program.weights.get(weight as usize) {
-            Some(spec) => Stored::of(spec, together(program, weight), binding)
-                .pieces
-                .len(),
-            None => 1,
+        let launches = |command: &Command| {
+            let weight = command.weights[0];
+            let pieces = match program.weights.get(weight as usize) {
+                Some(spec) => Stored::of(spec, together(program, weight), binding)
+                    .pieces
+                    .len(),
+                None => 1,
+            };
+            lower::most_launches(command.op, pieces)
         };
         let commands = program.passes.iter().map(|pass| {
-            let launches = pass.commands.iter().map(|c| launches(c.weights[0]));
+            let launches = pass.commands.iter().map(launches);
             launches.sum::<usize>() as u64 * COMMAND_BYTES
         });
         let results = program.passes.iter();
@@ -84,6 +97,7 @@ impl Sizes {
             caches,
             arena,
             passage,
+            scratch,
             lists,
             pages: 4 * u64::from(pages).max(4),
             state: 4 * (STATE_HEAD + 4 * rows) as u64,
@@ -161,7 +175,7 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     }
     let commands = program.passes.iter().flat_map(|pass| &pass.commands);
     for command in commands {
-        if !lower::has_kernel(command.op) && !lower::is_split(command.op) {
+        if !lower::has_kernel(command.op) {
             return Some(format!("a kernel for {}", command.op.name()));
         }
         let experts = match command.op {
@@ -186,8 +200,9 @@ pub(crate) fn missing(program: &Program, gpu: &Gpu) -> Option<String> {
     None
 }
 
+/// Kernels may see a cache as words of 16 bytes.
 fn words(bytes: u64) -> u64 {
-    bytes.next_multiple_of(4).max(16)
+    bytes.next_multiple_of(16).max(16)
 }
 
 fn aligned(bytes: u64) -> u64 {

@@ -5,7 +5,7 @@ use crate::plan::IN_FLIGHT;
 use std::collections::VecDeque;
 use welte_device::{ChainStart, Control, Emitted, Error, is_token};
 use welte_table::{CacheKind, Row};
-use wgpu::{MapMode, SubmissionIndex};
+use wgpu::SubmissionIndex;
 
 type Emit<'a> = &'a mut dyn FnMut(Emitted) -> bool;
 
@@ -84,10 +84,10 @@ impl WgpuContext {
         };
         let mut flying: VecDeque<(usize, SubmissionIndex)> = VecDeque::with_capacity(IN_FLIGHT);
         let mut submitted = 0;
-        let mut stopped = false;
+        let mut last = false;
         loop {
-            stopped = stopped || control.is_stopped();
-            while !stopped && submitted < fewest && flying.len() < ahead {
+            last = last || control.is_stopped();
+            while !last && submitted < fewest && flying.len() < ahead {
                 let place = submitted as usize % IN_FLIGHT;
                 flying.push_back((place, self.submit_step(place)));
                 submitted += 1;
@@ -95,40 +95,39 @@ impl WgpuContext {
             let Some((place, index)) = flying.pop_front() else {
                 return Ok(());
             };
-            self.gpu().wait(index)?;
+            self.read_tokens(place, index)?;
             for row in 0..self.live.len() {
-                let token = self.token(place, row)?;
                 let start = self.live[row];
-                if start.steps == 0 || control.is_stopped() && row == 0 && stopped {
-                    continue;
+                // Tokens that were made after the request to stop are left out.
+                if start.steps > 0 && !control.is_stopped() {
+                    let token = self.step.tokens[row];
+                    self.slots[start.slot as usize].remember(token);
+                    self.advance(row, token, emit);
                 }
-                self.slots[start.slot as usize].remember(token);
-                self.advance(row, token, emit);
             }
-            self.tokens[place].unmap();
-            stopped = stopped || self.live.iter().any(|start| start.steps == 0);
+            last = last || self.live.iter().any(|start| start.steps == 0);
         }
     }
 
-    /// Submits a step whose tokens the GPU feeds back, and maps them.
+    /// Submits a step whose tokens the GPU feeds back.
     fn submit_step(&self, place: usize) -> SubmissionIndex {
         let mut encoder = self.encoder();
         self.record(&mut encoder, usize::MAX, true);
         let tokens = self.sizes.places[self.program().tokens as usize].unwrap_or(0);
         let bytes = self.live.len() as u64 * 4;
         encoder.copy_buffer_to_buffer(&self.arena, tokens, &self.tokens[place], 0, bytes);
-        let index = self.gpu().submit(encoder);
-        self.tokens[place].map_async(MapMode::Read, ..bytes, |_| {});
-        index
+        self.gpu().submit(encoder)
     }
 
-    /// The token of a row of a step that has come back.
-    fn token(&self, place: usize, row: usize) -> Result<u32, Error> {
-        let at = row as u64 / 2 * 8;
-        let end = (self.live.len() as u64 * 4).min(at + 8);
-        let view = self.tokens[place].get_mapped_range(at..end);
-        let view = view.map_err(|error| self.gpu().failed(error.to_string()))?;
-        let (words, _) = view.as_chunks::<4>();
-        Ok(u32::from_ne_bytes(words[row % 2]))
+    /// Waits for a step in flight and reads its tokens.
+    fn read_tokens(&mut self, place: usize, index: SubmissionIndex) -> Result<(), Error> {
+        let (gpu, buffer) = (&self.weights.gpu, &self.tokens[place]);
+        let bytes = self.live.len() as u64 * 4;
+        let tokens = &mut self.step.tokens;
+        gpu.mapped(buffer, bytes, index, |bytes| {
+            let (words, _) = bytes.as_chunks::<4>();
+            tokens.clear();
+            tokens.extend(words.iter().map(|word| u32::from_ne_bytes(*word)));
+        })
     }
 }
