@@ -135,7 +135,7 @@ fn cpu() -> Vec<Target> {
         options.instructions = Some(name.to_string());
         // Prompts use the BF16 instructions from `avx512-vnni` on, if the machine has them.
         let tolerance = match *name {
-            "avx512-vnni" | "avx512-bf16" if bf16 => bf16_activations,
+            "avx512-vnni" | "amx" | "avx512-bf16" | "amx-bf16" if bf16 => bf16_activations,
             _ => int8_activations,
         };
         Target::new(DeviceId::only("cpu"), &options, tolerance)
