@@ -3,6 +3,7 @@
 
 use crate::adapter::{self, Api, ready};
 use crate::kernels::Kernel;
+use crate::plan::COMMAND_BYTES;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub(crate) struct Gpu {
     pipelines: Mutex<HashMap<String, ComputePipeline>>,
     /// The first error that no call has returned.
     failure: Arc<Mutex<Option<String>>>,
-    /// Bound where a kernel has no operand: for reading, and for a cache.
+    /// Bound where a kernel has no operand: for reading, and for writing.
     nothing: [Buffer; 2],
 }
 
@@ -103,8 +104,8 @@ impl Gpu {
         let nothing = [(), ()].map(|()| {
             device.create_buffer(&BufferDescriptor {
                 label: Some("nothing"),
-                size: 16,
-                usage: BufferUsages::STORAGE,
+                size: COMMAND_BYTES,
+                usage: BufferUsages::STORAGE | BufferUsages::UNIFORM,
                 mapped_at_creation: false,
             })
         });
