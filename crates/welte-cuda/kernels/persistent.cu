@@ -9,7 +9,7 @@
 #include "persistent/embed.cuh"
 #include "persistent/tensor.cuh"
 #include "persistent/attend.cuh"
-#include "persistent/choose.cuh"
+#include "persistent/scores.cuh"
 
 struct ChainArgs {
     SampleArgs sample;
@@ -23,6 +23,8 @@ struct ChainArgs {
     const float *freqs[4];
     long long patience;
     u64 *times; // with TIMELINE: [block][instruction][STAMPS], of the last turn
+    LogprobAnswer *answers; // a ring: the answer about a token is where the mailbox has the token
+    u64 *candidates; // for probabilities: [turn modulo 2][block][likeliest token]
     u32 instructions;
     KernelParams params;
     u32 stalled_block; // for tests: a block that publishes nothing; none is all ones
@@ -34,7 +36,11 @@ struct ChainArgs {
 // The code that replays a variant.
 #define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, stalled)
 #define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, stalled)
-#define REPLAY_LOGITS(V) best = REPLAY_PRODUCT(V)
+// The host's flag is slow to read. It is requested here, as late as possible, and needed at the end of the turn.
+#define REPLAY_LOGITS(V)                                                                    \
+    if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.sample.cancel);      \
+    if (scores) await_scores(w, s);                                                         \
+    best = REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attention<V>(w, s, a.caches[V::cache], a.exchange, in, turn, position, stalled)
 #define FILL_ROPE(V, rope) fill_angles<V>(s->angles, a.freqs[rope], position)
 
@@ -62,12 +68,10 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns)
     ring.begin(s);
     Step *step = a.sample.step;
     u32 position = step->rows[0].position, token = step->rows[0].token, parity = 0, half = 0;
-    bool greedy = wants_largest_logit(*sampler_of(a.sample)), stalled = blockIdx.x == a.stalled_block;
+    bool greedy = wants_largest_logit(*sampler_of(a.sample)), scores = sampler_of(a.sample)->logprobs, stalled = blockIdx.x == a.stalled_block;
     for (u32 turn = 0; turn < turns; turn++, position++) {
         w.turn = turn;
         u32 cancelled = 0;
-        // The flag is in the host's memory, which is slow to read: request it now for the end of the turn.
-        if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.sample.cancel);
         FILL_ROPES
         u64 best = 0;
 #pragma unroll 1
@@ -77,7 +81,7 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns)
             w.instruction = i;
             switch (in.variant) { REPLAY_VARIANTS }
         }
-        choose_token(w, s, a.sample, a.sync, best, greedy, turn, turns, cancelled);
+        choose_token(w, s, a.sample, a.sync, best, greedy, scores, turn, turns, cancelled);
         token = s->token;
         if (s->ended || s->signals.gave_up) break;
     }
@@ -94,10 +98,17 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent(const __gri
     Shared *s = (Shared *)memory;
     u32 turns = a.sample.step->ended ? 0 : a.sample.states->left;
     if (turns == 0) return;
+    u32 serial = a.sample.states->serial, logprobs = sampler_of(a.sample)->logprobs;
     begin(s, a);
     __syncthreads();
     u32 warp = threadIdx.x / 32;
     if (warp < WARPS) replay(s, a, turns);
     else if (warp == WARPS) stream_weights(s, a, turns);
-    else if (blockIdx.x == 0 && threadIdx.x % 32 == 0) keep_books(s, a.sample);
+    else if (logprobs) {
+        const SampleArgs &sample = a.sample;
+        // The last instruction computes the logits.
+        const Share &share = s->shares[a.instructions - 1];
+        LogprobPlaces places = {a.sync, a.logits, a.candidates, a.answers, sample.mailbox_slots, sample.n, sample.shift, min(logprobs - 1, sample.n)};
+        keep_scores(s, sample, places, share, serial);
+    } else if (blockIdx.x == 0 && threadIdx.x % 32 == 0) keep_books(s, a.sample);
 }
