@@ -3,7 +3,7 @@
 use super::{DECODE, WgpuContext};
 use crate::plan::IN_FLIGHT;
 use std::collections::VecDeque;
-use welte_device::{ChainStart, Control, Emitted, Error, is_token};
+use welte_device::{ChainStart, Control, Emitted, Error, Logprobs, is_token};
 use welte_table::{CacheKind, Row};
 use wgpu::SubmissionIndex;
 
@@ -21,18 +21,20 @@ impl WgpuContext {
         self.live.extend(starts.iter().filter(|s| s.steps > 0));
         while !self.live.is_empty() && !control.is_stopped() {
             self.begin_live();
-            let slots = self.live.iter().map(|start| start.slot as usize);
-            let greedy = slots
-                .into_iter()
-                .all(|slot| self.slots[slot].is_plain_argmax());
-            if greedy && self.profile.is_none() {
+            if self
+                .live
+                .iter()
+                .all(|start| self.is_chosen_ahead(start.slot))
+            {
                 self.steps_ahead(control, emit)?;
             } else {
                 self.replay(usize::MAX, true)?;
                 for row in 0..self.live.len() {
                     let start = self.live[row];
                     let token = self.choose(row, start.slot, start.position + 1);
-                    self.advance(row, token, emit);
+                    let query = self.slots[start.slot as usize].logprob_query(row, token);
+                    let logprobs = query.map(|query| Logprobs::of(self.logits(row), &query));
+                    self.advance(row, token, logprobs, emit);
                 }
             }
             self.live.retain(|start| start.steps > 0);
@@ -55,14 +57,22 @@ impl WgpuContext {
         self.step.rows = rows;
     }
 
+    /// True if the GPU can choose the slot's tokens while the host does not look.
+    fn is_chosen_ahead(&self, slot: u32) -> bool {
+        let slot = &self.slots[slot as usize];
+        let reports = slot.logprob_query(0, 0).is_some();
+        slot.is_plain_argmax() && !reports && self.profile.is_none()
+    }
+
     /// Emits a live slot's token. A slot that stops has no steps left.
-    fn advance(&mut self, row: usize, token: u32, emit: Emit<'_>) {
+    fn advance(&mut self, row: usize, token: u32, logprobs: Option<Logprobs>, emit: Emit<'_>) {
         let start = &mut self.live[row];
         let position = start.position + 1;
         let wanted = emit(Emitted {
             slot: start.slot,
             position,
             token,
+            logprobs,
         });
         let ended = !is_token(token) || self.slots[start.slot as usize].ends_at(token);
         start.token = token;
@@ -102,7 +112,7 @@ impl WgpuContext {
                 if start.steps > 0 && !control.is_stopped() {
                     let token = self.step.tokens[row];
                     self.slots[start.slot as usize].remember(token);
-                    self.advance(row, token, emit);
+                    self.advance(row, token, None, emit);
                 }
             }
             last = last || self.live.iter().any(|start| start.steps == 0);
