@@ -1,4 +1,4 @@
-// The decode pass, replayed by one kernel for a whole chain of tokens. Every block runs the same instructions, each for its
+// The decode pass, replayed by one kernel for a whole chain of tokens, or for one row of a step. Every block runs the same instructions, each for its
 // share of the rows, while its stream of weights runs ahead (persistent/stream.cuh). Blocks pass activations to each other
 // without barriers (persistent/exchange.cuh).
 //
@@ -23,9 +23,12 @@ struct ChainArgs {
     const float *freqs[4];
     long long patience;
     u64 *times; // with TIMELINE: [block][instruction][STAMPS], of the last turn
+    const u32 *order; // of a step: its rows in the order in which launches compute them; of a chain null
     u32 instructions;
     KernelParams params;
     u32 stalled_block; // for tests: a block that publishes nothing; none is all ones
+    u32 nth; // of a step: which row of that order this launch computes
+    u32 pad;
 };
 
 #include "generated.cuh"
@@ -33,15 +36,16 @@ struct ChainArgs {
 
 // The code that replays a variant.
 #define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, stalled)
-#define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, stalled)
+#define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits + (u64)row * V::n, in, share, turn, parity, half, stalled)
 #define REPLAY_LOGITS(V) best = REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attention<V>(w, s, a.caches[V::cache], a.exchange, in, turn, position, stalled)
+#define REPLAY_ADD_NORMED(V) add_normed<V>(w, s, a.exchange, in, turn, parity ^= 1)
 #define FILL_ROPE(V, rope) fill_angles<V>(s->angles, a.freqs[rope], position)
 
-__device__ __forceinline__ void begin(Shared *s, const ChainArgs &a) {
+__device__ __forceinline__ void begin(Shared *s, const ChainArgs &a, u32 row) {
     u32 tid = threadIdx.x;
     load_program(s, a.program, a.shares, a.instructions);
-    load_pages(s, a.caches, a.sample.step->rows[0].slot, tid, LAUNCHED);
+    load_pages(s, a.caches, a.sample.step->rows[row].slot, tid, LAUNCHED);
     const Sampler *sampler = sampler_of(a.sample);
     const u32 *ends = (const u32 *)(sampler + 1);
     u32 count = min(sampler->ends, MAX_ENDS);
@@ -52,7 +56,7 @@ __device__ __forceinline__ void begin(Shared *s, const ChainArgs &a) {
     }
 }
 
-__device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns) {
+__device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 row, u32 turns) {
     WaitContext w = {s, a.fault, a.patience, 0, 0, a.params.poll_delay, 0};
 #ifdef TIMELINE
     w.times = a.times;
@@ -61,7 +65,7 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns)
     Ring ring;
     ring.begin(s);
     Step *step = a.sample.step;
-    u32 position = step->rows[0].position, token = step->rows[0].token, parity = 0, half = 0;
+    u32 position = step->rows[row].position, token = step->rows[row].token, parity = 0, half = 0;
     bool greedy = wants_largest_logit(*sampler_of(a.sample)), stalled = blockIdx.x == a.stalled_block;
     for (u32 turn = 0; turn < turns; turn++, position++) {
         w.turn = turn;
@@ -77,6 +81,7 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns)
             w.instruction = i;
             switch (in.variant) { REPLAY_VARIANTS }
         }
+        if (a.order) break; // A step chooses no token.
         choose_token(w, s, a.sample, a.sync, best, greedy, turn, turns, cancelled);
         token = s->token;
         if (s->ended || s->signals.gave_up) break;
@@ -92,12 +97,14 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent(const __gri
     extern __shared__ __align__(1024) u8 memory[];
     static_assert(sizeof(Shared) <= SHARED_BYTES, "too much shared memory");
     Shared *s = (Shared *)memory;
-    u32 turns = a.sample.step->ended ? 0 : a.sample.states->left;
+    const Step *step = a.sample.step;
+    if (step->ended || (a.order && a.nth >= step->live)) return;
+    u32 row = a.order ? a.order[a.nth] : 0, turns = a.order ? 1 : a.sample.states->left;
     if (turns == 0) return;
-    begin(s, a);
+    begin(s, a, row);
     __syncthreads();
     u32 warp = threadIdx.x / 32;
-    if (warp < WARPS) replay(s, a, turns);
+    if (warp < WARPS) replay(s, a, row, turns);
     else if (warp == WARPS) stream_weights(s, a, turns);
     else if (blockIdx.x == 0 && threadIdx.x % 32 == 0) keep_books(s, a.sample);
 }

@@ -81,6 +81,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "matmul.cu",
     "persistent.cu",
     "persistent_rows.cu",
+    "persistent/add_normed.cuh",
     "persistent/attend.cuh",
     "persistent/block.cuh",
     "persistent/choose.cuh",

@@ -43,7 +43,7 @@ pub(crate) struct Planned {
     pub(crate) decode: Role,
     /// The decode pass recorded for the persistent kernel, or why there is none.
     pub(crate) recording: Result<Recording, String>,
-    /// The same for steps.
+    /// The same for steps. Without it steps are computed row by row by the kernel for chains, if there is that.
     pub(crate) rows: Result<Recording, String>,
 }
 
@@ -62,11 +62,13 @@ impl Planned {
             program: &program,
             gpu,
         };
-        // Chains and steps give the same bits, so they go by these kernels together or not at all.
-        let (recording, rows) = match persistent::record(&inputs, ONE_ROW) {
+        // Chains and steps give the same bits, so they go by persistent kernels together or not at all. Where the kernel for steps
+        // cannot run the program, the kernel for chains computes them row by row. With several slots that would be slow.
+        let recording = persistent::record(&inputs, ONE_ROW);
+        let (recording, rows) = match recording {
             Ok(recording) => match persistent::record_rows(&inputs) {
-                Ok(rows) => (Ok(recording), Ok(rows)),
-                Err(why) => (Err(why.clone()), Err(why)),
+                Err(why) if program.slots > 1 => (Err(why.clone()), Err(why)),
+                rows => (Ok(recording), rows),
             },
             Err(why) => (Err(why.clone()), Err(why)),
         };
@@ -115,7 +117,7 @@ impl Planned {
         match (&self.recording, replaying.replay) {
             (_, Replay::Persistent) => match &self.rows {
                 Ok(rows) => format!("{replaying}; up to {} rows per launch", rows.rows),
-                Err(_) => replaying.to_string(),
+                Err(_) => format!("{replaying}; one row per launch"),
             },
             (Ok(_), _) => format!("{replaying}; the persistent kernel supports this model"),
             (Err(_), _) if replaying.note.is_some() => replaying.to_string(),

@@ -490,6 +490,11 @@ template <class V> __device__ __forceinline__ u32 split_count(u32 count, u32 mos
 // The tag of the splits' results, which are counted apart: by the instructions of this kind in a turn.
 __device__ __forceinline__ u32 splits_tag(const Instruction &in, u32 turn) { return tag_of(turn, in.flags >> 16, in.flags & 0xffff); }
 
+// What a head's sink adds to its sum of weights, which are relative to the score `largest`.
+__device__ __forceinline__ float sink_of(const Instruction &in, u32 head, float largest) {
+    return power(__ldg((const float *)in.weight + head) * LOG2E - largest);
+}
+
 // Publishes a job's result: the output, or this split's part of it.
 template <class V>
 __device__ __forceinline__ void publish_job(Shared *s, const Job<V> &job, JobWarps warps, float *exchange, const Instruction &in, u32 turn, u32 splits, bool stalled) {
@@ -500,6 +505,7 @@ __device__ __forceinline__ void publish_job(Shared *s, const Job<V> &job, JobWar
         float4 sum = merge_warps<V>(s, warps, n, d, largest, total);
         if (stalled) continue;
         if (splits == 1) {
+            if constexpr (V::sinks) total += sink_of(in, job.query() + n, largest);
             publish4(exchange + in.output + (job.query() + n) * D::HD + d, sum, __fdividef(1.0f, total), tag_of(turn, in.writes_per_turn, in.writes));
             continue;
         }
@@ -566,6 +572,7 @@ template <class V> __device__ __forceinline__ bool merge_splits(WaitContext &w, 
         for (u32 o = lanes / 2; o > 0; o /= 2)
 #pragma unroll
             for (u32 i = 0; i < 5; i++) v[i] += __shfl_xor_sync(~0u, v[i], o);
+        if constexpr (V::sinks) v[4] += sink_of(in, query, most);
         if (split == 0 && mine < COLUMNS && !stalled)
             publish4(exchange + in.output + query * D::HD + d, make_float4(v[0], v[1], v[2], v[3]), __fdividef(1.0f, v[4]),
                      tag_of(turn, in.writes_per_turn, in.writes));

@@ -7,7 +7,7 @@
 // its turn with whatever values it has, and leaves. So nothing hangs.
 //
 // Macros, given by the host: WARPS, SLOTS (of the ring, at most), RING_BYTES, TUNED_VARIANTS, SCRATCHPAD_BYTES, OUTPUTS,
-// INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES. The kernel for steps also has STEP_ROWS, the most rows; then
+// INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES, HIDDEN (floats, see add_normed.cuh; or 0). The kernel for steps also has STEP_ROWS, the most rows; then
 // RING_BYTES is the smallest ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
 #pragma once
 #include "angle.cuh"
@@ -35,7 +35,7 @@ struct Instruction {
     u8 reads, reads_per_turn;   // the write of the input's vector that it needs, and the writes in a whole turn
     u8 writes, writes_per_turn; // the write of the output's vector that it is
     u32 flags;      // REUSES_INPUT; of attention, its number among equal ones in the low half and their count in the high half
-    u64 weight;     // address of the matrix
+    u64 weight;     // address of the matrix, or of attention's sinks
     u64 vectors[2]; // weights of the norm, and bias; or norms of queries and keys
 };
 
@@ -122,6 +122,9 @@ struct Shared {
     static constexpr u32 ring_bytes = RING_BYTES;
 #endif
     alignas(16) float2 angles[STEP_ROWS * ANGLES];
+#if HIDDEN
+    alignas(16) float hidden[HIDDEN]; // the block's copy of the hidden vector (add_normed.cuh)
+#endif
     alignas(16) float parts[2 * STEP_ROWS][WARPS][OUTPUTS]; // the slices' sums of the matrix's rows
     alignas(128) u8 scratchpad[SCRATCHPAD_BYTES];
 #if IS_STEP

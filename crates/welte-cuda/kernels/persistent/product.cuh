@@ -252,7 +252,7 @@ template <class V> __device__ __forceinline__ float norm_factor(const float (&sq
     return rsqrtf(sum * (1.0f / (float)V::k) + V::eps);
 }
 
-// The final result of a row. `before` is the value that it is added to.
+// The final result of a row. `before` is the value that it is added to, with the bias.
 template <class V> __device__ __forceinline__ float result(const float (*parts)[OUTPUTS], u32 row, float factor, float before) {
     float v = sum_slices(parts, row) * factor;
     if constexpr (V::output == Output::ActMul) v = gated(V::act, v, sum_slices(parts, OUTPUTS / 2 + row) * factor);
@@ -294,7 +294,7 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
         float(*parts)[OUTPUTS] = s->parts[half];
         float before = 0.0f;
         if (V::output == Output::Add && tid < rows) before = value(peek(out + begin + tid));
-        if (V::bias && tid < rows) before = __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
+        if (V::bias && tid < rows) before += __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
         for (u32 done = 0; done < rows; done += V::rows) {
             // The slot's address does not depend on its arrival.
             const u8 *slot = ring.slot<V>();

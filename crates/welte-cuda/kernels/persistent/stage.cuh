@@ -3,6 +3,7 @@
 //
 // Activations for block formats are quantised to 8 bits per block of 32, as in the graph's kernels (quantise.cuh).
 #pragma once
+#include "persistent/add_normed.cuh"
 #include "persistent/partition.cuh"
 
 // A staged slice consists of pieces of 16 bytes, so that neighbouring lanes read neighbouring pieces. Blocks: bytes 0..16 of all
@@ -136,9 +137,13 @@ template <class V> __device__ __forceinline__ void stage(WaitContext &w, const I
     Loader loader;
     loader.begin(in, 0, warp, lane);
     uint4 got[ROUNDS];
-    if (warp == 0 && lane == 0) w.s->signals.awaiting = V::attended ? AWAITS_INPUT | AWAITS_ATTENTION : AWAITS_INPUT;
-    receive<ROUNDS, Loader::LANES>(w, x + loader.first, tag, loader.at, loader.quads, got);
-    if (warp == 0 && lane == 0) w.s->signals.awaiting = 0;
+    if constexpr (V::local) {
+        read_hidden<ROUNDS, Loader::LANES>(w.s, loader.first, loader.at, loader.quads, got);
+    } else {
+        if (warp == 0 && lane == 0) w.s->signals.awaiting = V::attended ? AWAITS_INPUT | AWAITS_ATTENTION : AWAITS_INPUT;
+        receive<ROUNDS, Loader::LANES>(w, x + loader.first, tag, loader.at, loader.quads, got);
+        if (warp == 0 && lane == 0) w.s->signals.awaiting = 0;
+    }
     float v[ROUNDS][4];
     loader.apply_norm(got, lane, v, squares);
     if constexpr (V::Format::BLOCKS) store_quantised<V>(slice, lane, loader.quads, v);

@@ -77,6 +77,20 @@ struct Recorder<'a> {
     rope: Option<usize>,
     /// The bias that the products before it have taken over.
     bias: Option<usize>,
+    /// Commands before this one are part of an instruction already.
+    next: usize,
+    /// The vector that blocks have copies of, once they have.
+    hidden: Option<BufferRef>,
+}
+
+/// A norm after a part, and the sum that follows it.
+struct AddNormed {
+    /// What is normed, the vector that it is added to, and a factor.
+    part: BufferRef,
+    to: BufferRef,
+    scale: f32,
+    /// The command after the sum.
+    next: usize,
 }
 
 /// A product as the kernel sees it.
@@ -122,6 +136,8 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         freqs: Vec::new(),
         rope: None,
         bias: None,
+        next: 0,
+        hidden: None,
     };
     for (index, command) in pass.commands.iter().enumerate() {
         recorder
@@ -161,6 +177,9 @@ impl Recorder<'_> {
         let words = &command.params;
         let [first, second, ..] = command.buffers;
         let [matrix, vector, ..] = command.weights;
+        if index < self.next {
+            return Ok(());
+        }
         if self.rope.is_some() && command.op != Op::Attention {
             return Err("no attention follows the append".to_string());
         }
@@ -169,6 +188,9 @@ impl Recorder<'_> {
             Op::Embed => return self.embed(index, command),
             Op::Norm => {
                 let p = params::Norm::of(words);
+                if let Some(sum) = self.sum_after_norm(index, &p) {
+                    return self.add_normed(index, matrix, &p, &sum);
+                }
                 if p.groups != 1 || first == second {
                     return Err("a norm that no product follows".to_string());
                 }
@@ -290,6 +312,7 @@ impl Recorder<'_> {
 
     /// Where a vector is written, and the number of the write. Parts that are written without a read in between are one write.
     fn write(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+        self.change(at.buffer)?;
         let vector = self.vector(at.buffer)?;
         if vector.read {
             vector.writes += 1;
@@ -297,6 +320,97 @@ impl Recorder<'_> {
         }
         let writes = u8::try_from(vector.writes).map_err(|_| "too many layers")?;
         Ok((vector.start + at.offset / 4, writes))
+    }
+
+    /// Notes that a vector changes.
+    fn change(&mut self, buffer: BufferId) -> Result<(), String> {
+        // Products read the vector before its norm, so from now on they would read another one.
+        self.norm = self.norm.filter(|norm| norm.input.buffer != buffer);
+        match self.hidden.filter(|hidden| hidden.buffer == buffer) {
+            Some(_) => Err("a sum without a norm after sums with norms".to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// The sum that follows a norm in place.
+    fn sum_after_norm(&self, index: usize, norm: &params::Norm) -> Option<AddNormed> {
+        let part = self.pass.commands[index].buffers[0];
+        if norm.groups != 1 || self.pass.commands[index].buffers[1] != part {
+            return None;
+        }
+        let mut next = index + 1;
+        let mut command = self.pass.commands.get(next)?;
+        let mut scale = 1.0;
+        if command.op == Op::Scale && command.buffers[0] == part {
+            let p = params::Scale::of(&command.params);
+            if p.cap != 0.0 || p.n != norm.dim {
+                return None;
+            }
+            scale = p.scale;
+            next += 1;
+            command = self.pass.commands.get(next)?;
+        }
+        let whole = params::Add::of(&command.params).n == norm.dim;
+        (command.op == Op::Add && command.buffers[0] == part && whole).then(|| AddNormed {
+            part,
+            to: command.buffers[1],
+            scale,
+            next: next + 1,
+        })
+    }
+
+    /// Records a norm with the sum that follows it. From then on every block has a copy of the sum.
+    fn add_normed(
+        &mut self,
+        index: usize,
+        weight: WeightId,
+        norm: &params::Norm,
+        sum: &AddNormed,
+    ) -> Result<(), String> {
+        if self.budget.is_step {
+            return Err("norms after a part in steps of several rows".to_string());
+        }
+        if !norm.dim.is_multiple_of(4) || sum.to.offset != 0 {
+            return Err(format!("a norm of {} elements", norm.dim));
+        }
+        let local = self.hidden == Some(sum.to);
+        let (input, reads) = self.read(sum.part)?;
+        // Until then the vector is in the exchange.
+        let (output, writes) = match local {
+            true => (0, 0),
+            false => self.read(sum.to)?,
+        };
+        if !local {
+            self.change(sum.to.buffer)?;
+        }
+        self.norm = self.norm.filter(|n| n.input.buffer != sum.to.buffer);
+        self.hidden = Some(sum.to);
+        self.staged = None;
+        self.needs.hidden = self.needs.hidden.max(norm.dim);
+        self.next = sum.next;
+        let constants = variants::AddNormed {
+            n: norm.dim,
+            norm: true,
+            eps: norm.eps,
+            scale: sum.scale,
+            local,
+        };
+        let instruction = Instruction {
+            variant: self.variants.add(Variant::AddNormed(constants)),
+            layer: 0,
+            input,
+            output,
+            reads,
+            reads_per_turn: 0,
+            writes,
+            writes_per_turn: 0,
+            flags: 0,
+            weight: NO_WEIGHT.into(),
+            vectors: [weight.into(), NO_WEIGHT.into()],
+        };
+        let shares = self.no_share();
+        self.push(index, instruction, shares);
+        Ok(())
     }
 
     fn push(&mut self, index: usize, instruction: Instruction, shares: Vec<Share>) {
@@ -349,7 +463,11 @@ impl Recorder<'_> {
         let outputs = if blocks { MAX_OUTPUTS } else { STEP_OUTPUTS };
         let fit = (slot / row.max(1)).clamp(1, outputs / sets);
         let shape = ProductShape::new(format, p.k, p.n.div_ceil(self.blocks), sets, fit)?;
-        let (input, reads) = self.read(p.input)?;
+        let local = self.hidden == Some(p.input);
+        let (input, reads) = match local {
+            true => (0, 0),
+            false => self.read(p.input)?,
+        };
         let flags = self.stage(format, p);
         let (output, writes) = match p.kind {
             Output::Logits => (0, 0),
@@ -394,6 +512,7 @@ impl Recorder<'_> {
             norm: p.norm.is_some(),
             eps: p.norm.map_or(0.0, |(_, eps)| eps),
             attended,
+            local,
             bias: bias.is_some(),
             bias_at: bias.map_or(0, |(_, at)| at),
             scale,
@@ -523,11 +642,12 @@ impl Recorder<'_> {
     fn bias_of(&mut self, index: usize, p: &Product) -> Option<(WeightId, u32)> {
         let mut rest = self.pass.commands.iter().enumerate().skip(index + 1);
         let (place, command) = rest.find(|(_, c)| {
-            let fills = matches!(c.op, Op::Matmul | Op::NormMatmul);
+            let fills = matches!(c.op, Op::Matmul | Op::NormMatmul) && p.kind == Output::Store;
             !(fills && c.buffers[1].buffer == p.output.buffer)
         })?;
         let y = command.buffers[0];
-        if p.kind != Output::Store || command.op != Op::Bias || y.buffer != p.output.buffer {
+        let kinds = matches!(p.kind, Output::Store | Output::Add);
+        if !kinds || command.op != Op::Bias || y.buffer != p.output.buffer {
             return None;
         }
         let at = p.output.offset.checked_sub(y.offset)? / 4;
@@ -546,9 +666,6 @@ impl Recorder<'_> {
         let [qkv, _, out, _] = command.buffers;
         if rope.buffers[0] != qkv || r.layer != a.layer || r.heads != a.heads {
             return Err("attention over something else than what was appended".to_string());
-        }
-        if command.weights[0] != NO_WEIGHT {
-            return Err("attention sinks".to_string());
         }
         let jobs = AttentionJobs::of(&a, r.rot, self.blocks)?;
         let freqs = rope.weights[0];
@@ -591,6 +708,7 @@ impl Recorder<'_> {
             scale: a.scale,
             window: a.window,
             softcap: a.softcap,
+            sinks: command.weights[0] != NO_WEIGHT,
             // Ropes of one model have the same width.
             angles: which as u32 * (r.rot / 2),
             // Relative to the end of all vectors, until that is known.
@@ -613,7 +731,7 @@ impl Recorder<'_> {
             writes,
             writes_per_turn: 0,
             flags: kind.count << 16 | kind.nth,
-            weight: NO_WEIGHT.into(),
+            weight: command.weights[0].into(),
             vectors: [rope.weights[1].into(), rope.weights[2].into()],
         };
         let shares = self.no_share();
@@ -704,6 +822,7 @@ impl Recorder<'_> {
             ("CACHES", caches),
             ("MAX_PAGES", pages),
             ("ANGLES", needs.angles),
+            ("HIDDEN", needs.hidden),
             ("SHARED_BYTES", gpu.shared_per_block),
             ("HEAD_DIM", head_dim),
             ("PAGE", program.page),

@@ -124,6 +124,8 @@ constants! {
         eps: f32,
         /// Whether the input is the output of attention.
         attended: bool,
+        /// Whether the input is the block's own copy of the hidden vector (`persistent/add_normed.cuh`).
+        local: bool,
         /// Whether a bias is added: the one that begins at `bias_at`.
         bias: bool,
         bias_at: u32,
@@ -157,6 +159,8 @@ constants! {
         scale: f32,
         window: u32,
         softcap: f32,
+        /// Whether heads have a score without a value.
+        sinks: bool,
         /// Where this rope's angles begin.
         angles: u32,
         /// Where the results of this variant's splits begin, in floats of the exchange.
@@ -173,12 +177,26 @@ constants! {
     }
 }
 
+constants! {
+    /// The sum of the hidden vector and a normed one (`persistent/add_normed.cuh`).
+    AddNormed {
+        n: u32,
+        norm: bool,
+        eps: f32,
+        /// A factor of what is added.
+        scale: f32,
+        /// Whether the hidden vector is in shared memory already.
+        local: bool,
+    }
+}
+
 /// A kind of instruction: the code that runs it and its constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Variant {
     Embed(Format, Embedding),
     Product(Format, Product),
     Attention(Attention),
+    AddNormed(AddNormed),
 }
 
 /// The variants of a pass's instructions.
@@ -238,6 +256,7 @@ impl Variants {
                     (what, Some(format), product.members())
                 }
                 Variant::Attention(attention) => ("ATTENTION", None, attention.members()),
+                Variant::AddNormed(sum) => ("ADD_NORMED", None, sum.members()),
             };
             let format = format.map(|format| self.namespace(*format));
             let format = format.map_or_else(String::new, |f| {
