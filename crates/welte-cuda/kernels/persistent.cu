@@ -8,6 +8,7 @@
 #include "sample.cuh"
 #include "persistent/embed.cuh"
 #include "persistent/tensor.cuh"
+#include "persistent/experts.cuh"
 #include "persistent/attend.cuh"
 #include "persistent/choose.cuh"
 
@@ -40,6 +41,9 @@ struct ChainArgs {
 #define REPLAY_LOGITS(V) best = REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attention<V>(w, s, a.caches[V::cache], a.exchange, in, turn, position, stalled)
 #define REPLAY_ADD_NORMED(V) add_normed<V>(w, s, a.exchange, in, turn, parity ^= 1)
+#define REPLAY_ROUTE(V) route<V>(w, s, a.exchange, in, turn, routed++)
+#define REPLAY_EXPERTS_UP(V) experts_up<V>(w, s, ring, a.exchange, in, share, turn, s->choices[(routed - 1) & 1], parity ^= 1, half, stalled)
+#define REPLAY_EXPERTS_DOWN(V) experts_down<V>(w, s, ring, a.exchange, in, share, turn, s->choices[(routed - 1) & 1], half, stalled)
 #define FILL_ROPE(V, rope) fill_angles<V>(s->angles, a.freqs[rope], position)
 
 __device__ __forceinline__ void begin(Shared *s, const ChainArgs &a, u32 row) {
@@ -66,6 +70,7 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 row, u
     ring.begin(s);
     Step *step = a.sample.step;
     u32 position = step->rows[row].position, token = step->rows[row].token, parity = 0, half = 0;
+    u32 routed = 0; // choices of experts so far
     bool greedy = wants_largest_logit(*sampler_of(a.sample)), stalled = blockIdx.x == a.stalled_block;
     for (u32 turn = 0; turn < turns; turn++, position++) {
         w.turn = turn;

@@ -211,6 +211,41 @@ mod tests {
         assert_eq!(decode(large, 9, persistent), (graph, Role::Batched));
     }
 
+    /// Norms after a part and experts are computed row by row, so with one slot only.
+    #[test]
+    fn one_slot_lets_the_kernel_for_chains_compute_steps() {
+        let planned = |shape: &str, slots| {
+            let checkpoint = Synthetic::parse(shape).unwrap();
+            let spec = welte_models::spec(&checkpoint).unwrap();
+            let compile = welte_models::CompileOptions {
+                context: 256,
+                decode_rows: slots,
+                slots,
+                ..Default::default()
+            };
+            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+            let planned = Planned::of(Arc::new(program), &h200(), &options(Replay::Persistent));
+            planned.unwrap()
+        };
+        for (shape, why) in [
+            ("gemma-3-1b,layers=6:q8_0", "norms after a part"),
+            ("qwen3-30b-a3b,layers=1:q4_k", "a router"),
+            ("gpt-oss-20b,layers=2:mxfp4_moe", "a router"),
+        ] {
+            let one = planned(shape, 1);
+            assert_eq!(one.explain(), "persistent; one row per launch", "{shape}");
+            // A router's rows are fewer than the blocks.
+            assert_eq!(one.recording.unwrap().blocks, h200().sms, "{shape}");
+            let several = planned(shape, 4);
+            assert_eq!(several.replaying().replay, Replay::Graph);
+            let note = several.replaying().note.unwrap();
+            assert!(note.contains(why), "{shape}: {note}");
+        }
+        // The shared expert's input is the vector before the experts' sum.
+        let other = planned("qwen3.5-small,layers=4:q4_0", 1);
+        assert_eq!(other.replaying().replay, Replay::Graph);
+    }
+
     #[test]
     fn recordings_are_part_of_the_memory_plan() {
         let planned = Planned::of(example(Format::F16), &h200(), &options(Replay::Graph)).unwrap();

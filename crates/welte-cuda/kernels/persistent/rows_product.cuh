@@ -63,7 +63,8 @@ template <class V> struct RowByRowMultiplier {
         for (u32 row = 0; row < task.rows; row++) {
             LaneInput<V, false> x;
             x.load(task.slice(row), units);
-            multiply_slot<V>(x, units, ring.slot<V>(), task.parts + row * WarpTask<V>::ROW_PARTS, task.done, task.here, task.lane);
+            float *parts = task.parts + row * WarpTask<V>::ROW_PARTS;
+            multiply_slot<V>(x, units, ring.slot<V>(), task.done, task.here, task.lane, [=](u32 at, float sum) { parts[at] = sum; });
         }
     }
 };

@@ -5,7 +5,7 @@ use super::arrangement::{
     block_meta_bytes, row_bytes, slot_limit, slots_in_flight, staged_bytes, tiles,
 };
 use super::checks::{check_program, possible};
-use super::instruction::{Instruction, REUSES_INPUT};
+use super::instruction::{AWAITS_CHOICE, Instruction, REUSES_INPUT};
 use super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, SharedMemoryNeeds};
 use super::share::{RowDivider, Share};
 use super::variants::{self, Output, TUNED_VARIANTS, Variant, Variants, tuning_index};
@@ -81,6 +81,8 @@ struct Recorder<'a> {
     next: usize,
     /// The vector that blocks have copies of, once they have.
     hidden: Option<BufferRef>,
+    /// The last choice of experts, and whether a product has used it.
+    choice: Option<(BufferRef, bool)>,
 }
 
 /// A norm after a part, and the sum that follows it.
@@ -105,14 +107,36 @@ struct Product {
     k: u32,
 }
 
+/// A product with the matrices of the chosen experts.
+struct ExpertsProduct {
+    input: BufferRef,
+    output: BufferRef,
+    norm: Option<(WeightId, f32)>,
+    kind: Output,
+    act: u32,
+    /// Of one expert.
+    n: u32,
+    k: u32,
+    used: u32,
+    experts: u32,
+    /// Rows that blocks divide among themselves: of all chosen experts, or of the sum.
+    rows: u32,
+}
+
+/// The most experts of a choice: one for each lane.
+const MAX_CHOSEN: u32 = 32;
+/// The most experts of a router.
+const MAX_EXPERTS: u32 = 1024;
+
 /// Records the decode pass for steps of as many rows as the budget has. The error says, in a few words, why the persistent
 /// kernel cannot run it.
 pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Recording, String> {
     possible(cx.gpu)?;
     let pass = cx.program.passes.first().ok_or("no pass")?;
     let (logits, head_dim) = check_program(cx.program, pass)?;
-    // Every block must have rows of every product.
-    let rows = pass.commands.iter().filter_map(rows_of).min();
+    // Every block must have rows of every product, except of routers (`persistent/route.cuh`).
+    let products = pass.commands.iter().filter(|c| !is_router(pass, c));
+    let rows = products.filter_map(rows_of).min();
     let blocks = rows.unwrap_or(1).min(cx.gpu.sms).max(1);
     let mut recorder = Recorder {
         cx,
@@ -138,6 +162,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         bias: None,
         next: 0,
         hidden: None,
+        choice: None,
     };
     for (index, command) in pass.commands.iter().enumerate() {
         recorder
@@ -160,6 +185,13 @@ fn widths(pass: &Pass) -> BTreeMap<BufferId, u64> {
     widths
 }
 
+/// Whether a product makes the logits that experts are chosen by.
+fn is_router(pass: &Pass, command: &Command) -> bool {
+    let to = command.buffers[1].buffer;
+    let routes = |c: &Command| c.op == Op::Route && c.buffers[0].buffer == to;
+    command.op == Op::Matmul && pass.commands.iter().any(routes)
+}
+
 /// Rows of a product, which blocks divide among themselves.
 pub(super) fn rows_of(command: &Command) -> Option<u32> {
     let words = &command.params;
@@ -168,6 +200,11 @@ pub(super) fn rows_of(command: &Command) -> Option<u32> {
         Op::MatmulAdd => Some(params::MatmulAdd::of(words).n),
         Op::NormMatmul => Some(params::NormMatmul::of(words).n),
         Op::NormMatmulActMul => Some(params::NormMatmulActMul::of(words).n),
+        Op::ExpertsActMul => {
+            let p = params::ExpertsActMul::of(words);
+            Some(p.n.saturating_mul(p.used))
+        }
+        Op::ExpertsAdd => Some(params::ExpertsAdd::of(words).n),
         _ => None,
     }
 }
@@ -267,6 +304,40 @@ impl Recorder<'_> {
                 return Ok(());
             }
             Op::Attention => return self.attention(index, command),
+            Op::Route => return self.route(index, command),
+            Op::ExpertsActMul => {
+                let p = params::ExpertsActMul::of(words);
+                let pending = self.norm.filter(|norm| norm.output == first);
+                let product = ExpertsProduct {
+                    input: pending.map_or(first, |norm| norm.input),
+                    output: command.buffers[2],
+                    norm: pending.map(|norm| (norm.weight, norm.eps)),
+                    kind: Output::ActMul,
+                    act: p.act,
+                    n: p.n,
+                    k: p.k,
+                    used: p.used,
+                    experts: p.experts,
+                    rows: rows_of(command).unwrap_or(0),
+                };
+                return self.experts(index, command, &product);
+            }
+            Op::ExpertsAdd => {
+                let p = params::ExpertsAdd::of(words);
+                let product = ExpertsProduct {
+                    input: first,
+                    output: command.buffers[2],
+                    norm: None,
+                    kind: Output::Add,
+                    act: 0,
+                    n: p.n,
+                    k: p.k,
+                    used: p.used,
+                    experts: p.experts,
+                    rows: p.n,
+                };
+                return self.experts(index, command, &product);
+            }
             // The head takes it over.
             Op::Scale if command.buffers[0] == self.logits => return Ok(()),
             Op::Sample => return Ok(()),
@@ -492,6 +563,14 @@ impl Recorder<'_> {
                 (line, 8 * chunks.count, rows, 1)
             }
         };
+        let partial = p.n < self.blocks;
+        if partial {
+            if is_step {
+                return Err("a router in steps of several rows".to_string());
+            }
+            // Blocks without rows stage nothing.
+            self.staged = None;
+        }
         let staged = self.staged_chunks(chunks, p);
         let slot = sets * rows * line;
         self.need(format, p, &shape, slot, rows, span);
@@ -521,16 +600,11 @@ impl Recorder<'_> {
             block_meta: block_meta_bytes(format),
             chunks: chunks.map_or(0, |chunks| chunks.count),
             staged,
+            partial,
+            used: 0,
+            experts: 0,
         };
-        let variant = self.variants.add(Variant::Product(format, constants));
-        let in_flight = slots_in_flight(slot);
-        let entry = &mut self.in_flight[tuning_index(variant)];
-        // Several variants may share an entry.
-        *entry = if *entry == 0 {
-            in_flight
-        } else {
-            in_flight.min(*entry)
-        };
+        let variant = self.product_variant(format, constants, slot);
         debug_assert_eq!(rows_of(command), Some(p.n));
         let shares = self.divider.divide(p.n);
         let norm = p.norm.map_or(NO_WEIGHT, |(weight, _)| weight);
@@ -548,6 +622,151 @@ impl Recorder<'_> {
             weight: p.matrix.into(),
             vectors: [norm.into(), added.into()],
         };
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    /// The number of a product's variant, whose slots have so many bytes.
+    fn product_variant(
+        &mut self,
+        format: welte_table::Format,
+        constants: variants::Product,
+        slot: u32,
+    ) -> u32 {
+        let variant = self.variants.add(Variant::Product(format, constants));
+        let in_flight = slots_in_flight(slot);
+        let entry = &mut self.in_flight[tuning_index(variant)];
+        // Several variants may share an entry.
+        *entry = if *entry == 0 {
+            in_flight
+        } else {
+            in_flight.min(*entry)
+        };
+        variant
+    }
+
+    fn route(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let p = params::Route::of(&command.params);
+        let [from, to, ..] = command.buffers;
+        let [bias, scales, ..] = command.weights;
+        if self.budget.is_step {
+            return Err("experts in steps of several rows".to_string());
+        }
+        if p.groups != 1 {
+            return Err("groups of experts".to_string());
+        }
+        if p.used == 0 || p.used > MAX_CHOSEN || p.used > p.experts || p.experts > MAX_EXPERTS {
+            return Err(format!("{} of {} experts", p.used, p.experts));
+        }
+        let (input, reads) = self.read(from)?;
+        self.choice = Some((to, false));
+        self.needs.chosen = self.needs.chosen.max(p.used);
+        let constants = variants::Route {
+            experts: p.experts,
+            used: p.used,
+            renormalise: p.renormalise != 0,
+            scale: p.scale,
+            scoring: p.scoring,
+            bias: bias != NO_WEIGHT,
+        };
+        let instruction = Instruction {
+            variant: self.variants.add(Variant::Route(constants)),
+            layer: 0,
+            input,
+            output: 0,
+            reads,
+            reads_per_turn: 0,
+            writes: 0,
+            writes_per_turn: 0,
+            flags: 0,
+            weight: NO_WEIGHT.into(),
+            vectors: [bias.into(), scales.into()],
+        };
+        let shares = self.no_share();
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    fn experts(
+        &mut self,
+        index: usize,
+        command: &Command,
+        p: &ExpertsProduct,
+    ) -> Result<(), String> {
+        let [matrix, bias, ..] = command.weights;
+        let flags = match self.choice {
+            Some((choice, used)) if choice == command.buffers[1] => {
+                self.choice = Some((choice, true));
+                if used { 0 } else { AWAITS_CHOICE }
+            }
+            _ => return Err("experts that nothing chose".to_string()),
+        };
+        let format = self.cx.format(matrix);
+        let sets = if p.kind == Output::ActMul { 2 } else { 1 };
+        let row = sets * row_bytes(format, p.k);
+        let slot = slot_limit(format, self.cx.gpu.shared_per_block);
+        let fit = (slot / row.max(1)).clamp(1, MAX_OUTPUTS / sets);
+        let share = p.rows.div_ceil(self.blocks);
+        let shape = ProductShape::new(format, p.k, share, sets, fit)?;
+        let (lanes, rows) = shape
+            .arrange()
+            .ok_or_else(|| format!("rows of {} elements", p.k))?;
+        if p.kind == Output::Add && share > MAX_OUTPUTS {
+            return Err(format!("{share} rows of a sum in a block"));
+        }
+        let local = self.hidden == Some(p.input);
+        let (input, reads) = match local {
+            true => (0, 0),
+            false => self.read(p.input)?,
+        };
+        let (output, writes) = self.write(p.output)?;
+        // The input of each expert is staged, or one for all.
+        let inputs = if p.kind == Output::Add { p.used } else { 1 };
+        let unit = if format.rounds_activations() { 48 } else { 32 };
+        let scratchpad = &mut self.needs.scratchpad.any;
+        *scratchpad = (*scratchpad).max(WARPS * inputs * shape.units.div_ceil(WARPS) * unit);
+        self.staged = None;
+        self.needs.slot = self.needs.slot.max(rows * row);
+        self.needs.span = self.needs.span.max(1);
+        let outputs = (sets * share.max(rows)).min(MAX_OUTPUTS);
+        self.needs.outputs = self.needs.outputs.max(outputs);
+        let constants = variants::Product {
+            n: p.n,
+            k: p.k,
+            output: p.kind,
+            act: p.act,
+            lanes,
+            rows,
+            norm: p.norm.is_some(),
+            eps: p.norm.map_or(0.0, |(_, eps)| eps),
+            attended: false,
+            local,
+            bias: bias != NO_WEIGHT,
+            bias_at: 0,
+            scale: 1.0,
+            cap: 0.0,
+            span: 1,
+            block_meta: block_meta_bytes(format),
+            chunks: 0,
+            staged: 0,
+            partial: false,
+            used: p.used,
+            experts: p.experts,
+        };
+        let instruction = Instruction {
+            variant: self.product_variant(format, constants, rows * row),
+            layer: 0,
+            input,
+            output,
+            reads,
+            reads_per_turn: 0,
+            writes,
+            writes_per_turn: 0,
+            flags,
+            weight: matrix.into(),
+            vectors: [p.norm.map_or(NO_WEIGHT, |(norm, _)| norm).into(), bias.into()],
+        };
+        let shares = self.divider.divide(p.rows);
         self.push(index, instruction, shares);
         Ok(())
     }
@@ -823,6 +1042,7 @@ impl Recorder<'_> {
             ("MAX_PAGES", pages),
             ("ANGLES", needs.angles),
             ("HIDDEN", needs.hidden),
+            ("CHOSEN", needs.chosen),
             ("SHARED_BYTES", gpu.shared_per_block),
             ("HEAD_DIM", head_dim),
             ("PAGE", program.page),

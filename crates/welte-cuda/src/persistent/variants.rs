@@ -140,6 +140,24 @@ constants! {
         chunks: u32,
         /// Chunks of the input that are staged together.
         staged: u32,
+        /// Whether some blocks have no rows.
+        partial: bool,
+        /// Chosen experts, of how many (`persistent/experts.cuh`); 0 for other products. `n` is of one expert.
+        used: u32,
+        experts: u32,
+    }
+}
+
+constants! {
+    /// The choice of experts (`persistent/route.cuh`).
+    Route {
+        experts: u32,
+        used: u32,
+        renormalise: bool,
+        scale: f32,
+        scoring: u32,
+        /// Whether a bias decides the choice too.
+        bias: bool,
     }
 }
 
@@ -197,6 +215,7 @@ pub(crate) enum Variant {
     Product(Format, Product),
     Attention(Attention),
     AddNormed(AddNormed),
+    Route(Route),
 }
 
 /// The variants of a pass's instructions.
@@ -249,14 +268,17 @@ impl Variants {
                     streamed += &format!(
                         " \\\n    case {i}: more = streamer.feed<V{i}>(in, share, a.params.in_flight[{entry}]); break;"
                     );
-                    let what = match product.output {
-                        Output::Logits => "LOGITS",
-                        _ => "PRODUCT",
+                    let what = match (product.output, product.used) {
+                        (Output::Logits, _) => "LOGITS",
+                        (_, 0) => "PRODUCT",
+                        (Output::ActMul, _) => "EXPERTS_UP",
+                        _ => "EXPERTS_DOWN",
                     };
                     (what, Some(format), product.members())
                 }
                 Variant::Attention(attention) => ("ATTENTION", None, attention.members()),
                 Variant::AddNormed(sum) => ("ADD_NORMED", None, sum.members()),
+                Variant::Route(route) => ("ROUTE", None, route.members()),
             };
             let format = format.map(|format| self.namespace(*format));
             let format = format.map_or_else(String::new, |f| {
