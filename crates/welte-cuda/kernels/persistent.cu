@@ -70,7 +70,9 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 row, u
     ring.begin(s);
     Step *step = a.sample.step;
     u32 position = step->rows[row].position, token = step->rows[row].token, parity = 0, half = 0;
+#if CHOSEN
     u32 routed = 0; // choices of experts so far
+#endif
     bool greedy = wants_largest_logit(*sampler_of(a.sample)), stalled = blockIdx.x == a.stalled_block;
     for (u32 turn = 0; turn < turns; turn++, position++) {
         w.turn = turn;

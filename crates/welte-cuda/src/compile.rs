@@ -84,6 +84,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "persistent/add_normed.cuh",
     "persistent/attend.cuh",
     "persistent/block.cuh",
+    "persistent/cached.cuh",
     "persistent/choose.cuh",
     "persistent/embed.cuh",
     "persistent/exchange.cuh",

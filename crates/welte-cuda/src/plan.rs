@@ -170,17 +170,25 @@ mod tests {
             asked.explain(),
             "graph; the persistent kernel supports this model"
         );
-        let refused = of(Format::Q8_0, Replay::Persistent);
-        assert_eq!(
-            refused.explain(),
-            "graph (not the persistent kernel: a KV cache in Q8_0)"
-        );
+        let taken = of(Format::Q8_0, Replay::Persistent);
+        assert_eq!(taken.explain(), "persistent; up to 8 rows per launch");
+        let recurrent = |replay| {
+            let checkpoint = Synthetic::parse("qwen3.5-small:q4_0").unwrap();
+            let spec = welte_models::spec(&checkpoint).unwrap();
+            let compile = welte_models::CompileOptions {
+                context: 256,
+                ..Default::default()
+            };
+            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+            Planned::of(Arc::new(program), &h200(), &options(replay)).unwrap()
+        };
+        let refused = recurrent(Replay::Persistent);
+        let why = refused.replaying().note.unwrap();
+        assert!(why.starts_with("not the persistent kernel: "), "{why}");
+        assert_eq!(refused.explain(), format!("graph ({why})"));
         assert_eq!(refused.replaying().replay, Replay::Graph);
-        let refused = of(Format::Q8_0, Replay::Loop);
-        assert_eq!(
-            refused.explain(),
-            "loop; not the persistent kernel: a KV cache in Q8_0"
-        );
+        let refused = recurrent(Replay::Loop);
+        assert_eq!(refused.explain(), format!("loop; {why}"));
     }
 
     #[test]

@@ -65,6 +65,28 @@ fn gemma3() -> Vec<Case> {
     ]
 }
 
+/// Keys and values rounded to 8 bits, for heads of several sizes.
+fn rounded_caches() -> Vec<Case> {
+    let small = |head_dim: u32, arch: &str| {
+        let sizes = format!("arch={arch},layers=2,dim=256,heads=4,kv_heads=2,ffn=512,vocab=1003");
+        Case {
+            kv_format: Format::Q8_0,
+            ..case(
+                "cache in q8_0",
+                &format!("{sizes},head_dim={head_dim}:f32"),
+                1e-2,
+            )
+        }
+    };
+    vec![
+        small(32, "llama"),
+        small(64, "qwen3"),
+        small(96, "llama"),
+        small(128, "qwen2"),
+        small(256, "gemma3"),
+    ]
+}
+
 /// Routers with a product of their own. Rounding to 8 bits may change a close choice, so all experts are used there.
 fn mixtures() -> Vec<Case> {
     let qwen = "arch=qwen3moe,layers=3,dim=256,heads=4,kv_heads=2,head_dim=64,vocab=1003";
@@ -145,6 +167,12 @@ fn check(cases: &[Case]) {
 #[ignore = "needs a GPU"]
 fn norms_after_a_part_agree_with_the_reference() {
     check(&gemma3());
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn caches_of_8_bits_agree_with_the_reference() {
+    check(&rounded_caches());
 }
 
 #[test]

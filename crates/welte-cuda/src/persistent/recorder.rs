@@ -4,7 +4,7 @@ use super::arrangement::{
     AttentionJobs, Chunks, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, TENSOR_LINES,
     block_meta_bytes, row_bytes, slot_limit, slots_in_flight, staged_bytes, tiles,
 };
-use super::checks::{check_program, possible};
+use super::checks::{Checked, check_program, possible};
 use super::instruction::{AWAITS_CHOICE, Instruction, REUSES_INPUT};
 use super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, SharedMemoryNeeds};
 use super::share::{RowDivider, Share};
@@ -14,7 +14,7 @@ use crate::ops::kv;
 use crate::ops::sample::{shared_bytes, slice};
 use std::collections::BTreeMap;
 use welte_table::{
-    BufferId, BufferRef, Command, Extent, NO_WEIGHT, Op, Pass, WeightId, accesses, params,
+    BufferId, BufferRef, Command, Extent, Format, NO_WEIGHT, Op, Pass, WeightId, accesses, params,
 };
 
 /// A vector of activations in the exchange.
@@ -83,6 +83,7 @@ struct Recorder<'a> {
     hidden: Option<BufferRef>,
     /// The last choice of experts, and whether a product has used it.
     choice: Option<(BufferRef, bool)>,
+    kv_format: Format,
 }
 
 /// A norm after a part, and the sum that follows it.
@@ -133,7 +134,7 @@ const MAX_EXPERTS: u32 = 1024;
 pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Recording, String> {
     possible(cx.gpu)?;
     let pass = cx.program.passes.first().ok_or("no pass")?;
-    let (logits, head_dim) = check_program(cx.program, pass)?;
+    let checked = check_program(cx.program, pass)?;
     // Every block must have rows of every product, except of routers (`persistent/route.cuh`).
     let products = pass.commands.iter().filter(|c| !is_router(pass, c));
     let rows = products.filter_map(rows_of).min();
@@ -148,7 +149,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         exchange: 0,
         norm: None,
         staged: None,
-        logits,
+        logits: checked.logits,
         variants: Variants::default(),
         needs: SharedMemoryNeeds::default(),
         split_floats: 0,
@@ -163,13 +164,14 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         next: 0,
         hidden: None,
         choice: None,
+        kv_format: checked.kv_format,
     };
     for (index, command) in pass.commands.iter().enumerate() {
         recorder
             .command(index, command)
             .map_err(|why| format!("{}: {why}", pass.labels[index]))?;
     }
-    recorder.finish(head_dim)
+    recorder.finish(checked)
 }
 
 /// Floats of one row of each buffer that the pass reads or writes.
@@ -629,7 +631,7 @@ impl Recorder<'_> {
     /// The number of a product's variant, whose slots have so many bytes.
     fn product_variant(
         &mut self,
-        format: welte_table::Format,
+        format: Format,
         constants: variants::Product,
         slot: u32,
     ) -> u32 {
@@ -772,7 +774,7 @@ impl Recorder<'_> {
     }
 
     /// Notes which input is staged now. Returns the flag that says whether it was staged before.
-    fn stage(&mut self, format: welte_table::Format, p: &Product) -> u32 {
+    fn stage(&mut self, format: Format, p: &Product) -> u32 {
         let blocks = format.rounds_activations();
         let chunks = Chunks::of(format, p.k);
         let arrangement = match chunks {
@@ -808,7 +810,7 @@ impl Recorder<'_> {
     /// Adds a product's needs of shared memory. `slot` has `rows` rows (of each set) in so many bytes.
     fn need(
         &mut self,
-        format: welte_table::Format,
+        format: Format,
         p: &Product,
         shape: &ProductShape,
         slot: u32,
@@ -907,7 +909,9 @@ impl Recorder<'_> {
         let floats = a.heads * jobs.splits * (a.head_dim + 4);
         self.split_floats = self.split_floats.max((kind.before + 1) * floats);
         let scratchpad = &mut self.needs.scratchpad;
-        scratchpad.any = scratchpad.any.max(jobs.scratchpad);
+        // A key and a value before they are rounded.
+        let floats = if self.kv_format == Format::Q8_0 { 8 * a.head_dim } else { 0 };
+        scratchpad.any = scratchpad.any.max(jobs.scratchpad + floats);
         let caches = [command, rope].map(|c| kv::index(self.cx.program, c));
         let [Some(cache), Some(appended)] = caches else {
             return Err("attention without a cache".to_string());
@@ -991,7 +995,7 @@ impl Recorder<'_> {
         }
     }
 
-    fn finish(mut self, head_dim: u32) -> Result<Recording, String> {
+    fn finish(mut self, checked: Checked) -> Result<Recording, String> {
         // Only now is it known how often each vector is written in a turn.
         let per_turn: BTreeMap<u32, u8> = self
             .vectors
@@ -1044,9 +1048,9 @@ impl Recorder<'_> {
             ("HIDDEN", needs.hidden),
             ("CHOSEN", needs.chosen),
             ("SHARED_BYTES", gpu.shared_per_block),
-            ("HEAD_DIM", head_dim),
+            ("HEAD_DIM", checked.head_dim),
             ("PAGE", program.page),
-            ("KV_Q8", 0),
+            ("KV_Q8", (checked.kv_format == Format::Q8_0).into()),
         ];
         if is_step {
             defines.push(("STEP_ROWS", rows));
