@@ -1,6 +1,6 @@
 """Writes small hybrid models with transformers' logits.
 
-    python3 tools/goldens/hybrid.py crates/welte/tests/goldens
+    python3 tools/goldens/hybrid.py crates/welte/tests/goldens [architecture ...]
 
 They go to a folder per architecture, listed in hybrid.json as the other goldens are in index.json: a directory as transformers
 saves it (BF16; the one with experts as published, in a multimodal checkpoint), and a GGUF file in Q8_0 with tensors as llama.cpp's converter names and orders them. Value heads outnumber key
@@ -28,6 +28,10 @@ DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_hea
          "rope_parameters": ROPE}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
            "experts_implementation": "eager"}
+# Later models are smaller: the files travel with the repository.
+TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
+ARCHITECTURES = ["qwen3next", "qwen35", "qwen35moe", "lfm2", "granitehybrid", "lfm2moe"]
+MIXTURES = ("qwen3next", "qwen35moe", "lfm2moe")
 
 
 def build(arch, seed, experts=0):
@@ -44,6 +48,13 @@ def build(arch, seed, experts=0):
             "intermediate_size": 32, "mamba_n_heads": 4, "mamba_d_state": 48, "mamba_d_head": 32, "embedding_multiplier": 2.0,
             "logits_scaling": 0.5, "residual_multiplier": 0.4, "attention_multiplier": 0.1, "experts_implementation": "eager",
             "pad_token_id": 0}))
+    elif arch == "lfm2moe":
+        common = {k: v for k, v in COMMON.items() if k not in ("rms_norm_eps", "head_dim")} | TINY
+        kinds = ["conv", "full_attention", "conv"]
+        model = t.Lfm2MoeForCausalLM(t.Lfm2MoeConfig(**common | {
+            "tie_word_embeddings": True, "layer_types": kinds, "norm_eps": 1e-5, "pad_token_id": 0, "num_dense_layers": 1,
+            "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "routed_scaling_factor": 1.0,
+            "experts_implementation": "eager"}))
     elif arch == "lfm2":
         common = {k: v for k, v in COMMON.items() if k not in ("rms_norm_eps", "head_dim")}
         kinds = ["conv", "conv", "full_attention", "conv"]
@@ -54,10 +65,13 @@ def build(arch, seed, experts=0):
         model = t.Qwen3_5MoeForCausalLM(t.Qwen3_5MoeTextConfig(**common | DELTA | EXPERTS))
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, p in model.named_parameters():
+        biases = [(name, b) for name, b in model.named_buffers() if name.endswith("expert_bias")]
+        for name, p in [*model.named_parameters(), *biases]:
             random = torch.randn(p.shape, generator=g)
             if "norm" in name:
-                p.copy_((1 if "linear_attn" in name or arch in ("lfm2", "granitehybrid") else 0) + 0.2 * random)
+                p.copy_((1 if "linear_attn" in name or arch in ("lfm2", "lfm2moe", "granitehybrid") else 0) + 0.2 * random)
+            elif name.endswith("expert_bias"):
+                p.copy_(0.1 * random)
             elif name.endswith("A_log"):
                 p.copy_(0.7 * random)
             elif name.endswith("dt_bias"):
@@ -67,7 +81,7 @@ def build(arch, seed, experts=0):
             elif "conv1d" in name or "conv.conv" in name:
                 p.copy_(0.6 * random)
             elif "embed" in name:
-                p.copy_(random * (0.3 if arch == "lfm2" else 1))
+                p.copy_(random * (0.3 if arch.startswith("lfm2") else 1))
             elif "lm_head" in name:
                 p.copy_(random * 2.5 / p.shape[1] ** 0.5)
             else:
@@ -115,8 +129,14 @@ def write_gguf(path, arch, model):
     w.add_vocab_size(VOCAB)
     if arch == "granitehybrid":
         granite_keys(w, c)
-    elif arch == "lfm2":
+    elif arch.startswith("lfm2"):
         w.add_feed_forward_length(model.model.layers[0].feed_forward.w1.weight.shape[0])
+        if arch == "lfm2moe":
+            w.add_expert_count(c.num_experts)
+            w.add_expert_used_count(c.num_experts_per_tok)
+            w.add_expert_feed_forward_length(c.moe_intermediate_size)
+            w.add_leading_dense_block_count(c.num_dense_layers)
+            w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         w.add_head_count_kv([0 if kind == "conv" else c.num_key_value_heads for kind in c.layer_types])
         w.add_rope_freq_base(c.rope_parameters["rope_theta"])
         w.add_layer_norm_rms_eps(c.norm_eps)
@@ -132,11 +152,12 @@ def write_gguf(path, arch, model):
         w.add_tensor(name, data, raw_dtype=qtype)
         return np.asarray(gguf.quants.dequantize(data, qtype), np.float32).reshape(value.shape)
 
-    for name, p in model.named_parameters():
+    biases = [(name, b) for name, b in model.named_buffers() if name.endswith("expert_bias")]
+    for name, p in [*model.named_parameters(), *biases]:
         value = p.detach().numpy().copy()
         if arch == "granitehybrid":
             value = granite_tensor(name.removeprefix("model."), value, put)
-        elif arch == "lfm2":
+        elif arch.startswith("lfm2"):
             value = lfm2_tensor(name.removeprefix("model."), value, put)
         else:
             value = qwen_tensor(arch, c, name.removeprefix("model."), value, put)
@@ -152,7 +173,7 @@ LFM2_NAMES = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.q
               "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm",
               "self_attn.k_layernorm": "attn_k_norm", "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv",
               "conv.out_proj": "shortconv.out_proj", "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
-              "feed_forward.w2": "ffn_down"}
+              "feed_forward.w2": "ffn_down", "feed_forward.gate": "ffn_gate_inp"}
 
 
 def lfm2_tensor(name, value, put):
@@ -162,7 +183,17 @@ def lfm2_tensor(name, value, put):
         return put({"embed_tokens": "token_embd", "embedding_norm": "token_embd_norm"}[stem] + ".weight", value,
                    "F32" if value.ndim == 1 else "Q8_0")
     _, i, rest = stem.split(".", 2)
+    if kind == "expert_bias":
+        return put(f"blk.{i}.exp_probs_b.bias", value, "F32")
+    if rest == "feed_forward.experts":
+        half = value.shape[1] // 2
+        parts = {"gate": value[:, :half], "up": value[:, half:]} if kind == "gate_up_proj" else {"down": value}
+        for part, rows in parts.items():
+            rows[...] = put(f"blk.{i}.ffn_{part}_exps.weight", rows)
+        return value
     name = f"blk.{i}.{LFM2_NAMES[rest]}.{kind}"
+    if rest == "feed_forward.gate":
+        return put(name, value, "F32")
     if rest == "conv.conv":
         return put(name, value[:, 0], "F32")[:, None]
     return put(name, value, "F32" if value.ndim == 1 else "Q8_0")
@@ -324,9 +355,12 @@ def publish(path):
 
 
 def main():
-    out = Path(sys.argv[1])
-    index = []
-    for a, arch in enumerate(["qwen3next", "qwen35", "qwen35moe", "lfm2", "granitehybrid"]):
+    out, wanted = Path(sys.argv[1]), sys.argv[2:] or ARCHITECTURES
+    path = out / "hybrid.json"
+    known = json.loads(path.read_text()) if path.exists() else []
+    index = {entry["name"]: entry for entry in known}
+    for arch in wanted:
+        a = ARCHITECTURES.index(arch)
         folder = out / arch
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -335,11 +369,12 @@ def main():
         def keep(model, name, path, kind):
             values = logits(model, prompt)
             values.tofile(folder / f"{name}.f32")
-            index.append({"name": f"{arch}/{name}", "path": f"{arch}/{path}", "logits": f"{arch}/{name}.f32", "architecture": arch,
-                          "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
-            print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+            index[f"{arch}/{name}"] = {"name": f"{arch}/{name}", "path": f"{arch}/{path}", "logits": f"{arch}/{name}.f32",
+                                       "architecture": arch, "format": kind, "prompt": prompt, "first": PROMPT - KEPT,
+                                       "rows": KEPT, "vocabulary": VOCAB}
+            print(arch, name, f"std {values.std():.2f} range {np.ptp(values):.1f}")
 
-        select = clearest if arch in ("qwen3next", "qwen35moe") else lambda make, prompt, first: make(first)
+        select = clearest if arch in MIXTURES else lambda make, prompt, first: make(first)
         model = select(lambda s: build(arch, s, experts=4).to(torch.bfloat16).float(), prompt, 90 + a).to(torch.bfloat16)
         model.save_pretrained(folder / "hf")
         (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
@@ -349,7 +384,7 @@ def main():
         model = select(lambda s: build(arch, s), prompt, 95 + a)
         write_gguf(folder / "q8_0.gguf", arch, model)
         keep(model, "q8_0", "q8_0.gguf", "Q8_0")
-    (out / "hybrid.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")
+    path.write_text(json.dumps(list(index.values())).replace("}, {", "},\n{") + "\n")
 
 
 if __name__ == "__main__":

@@ -121,6 +121,17 @@ def mistral4(c):
                                                   q_lora_rank=32, rope_parameters=rope, first_k_dense_replace=0))
 
 
+# transformers always takes the short list of factors, so both are the same. Magnitudes differ.
+FACTORS, MAGNITUDE = [1 + 0.1 * i for i in range(8)], 1.3
+
+
+def phimoe(c):
+    rope = {"rope_type": "longrope", "rope_theta": THETA, "short_factor": FACTORS, "long_factor": FACTORS, "short_mscale": 1.1,
+            "long_mscale": MAGNITUDE, "original_max_position_embeddings": ORIGINAL}
+    return t.PhimoeForCausalLM(t.PhimoeConfig(**without(c, "head_dim") | {"hidden_size": 32, "intermediate_size": 32}, rope_parameters=rope,
+                                              attention_bias=True, lm_head_bias=True, num_local_experts=4, experts_implementation="eager"))
+
+
 # How each is made, the name of its architecture in GGUF, and whether GGUF keeps the rows of Q and K in pairs.
 MODELS = {
     "ministral3": (ministral3, "MISTRAL3", True),
@@ -139,6 +150,7 @@ MODELS = {
     "deepseek_v3": (deepseek_v3, "DEEPSEEK2", False),
     "glm4_moe_lite": (glm4_moe_lite, "DEEPSEEK2", False),
     "mistral4": (mistral4, "MISTRAL4", False),
+    "phimoe": (phimoe, "PHIMOE", False),
 }
 
 
@@ -152,7 +164,9 @@ def build(name, seed):
     with torch.no_grad():
         for key, p in model.named_parameters():
             random = torch.randn(p.shape, generator=g)
-            if "norm" in key:
+            if name == "phimoe" and "post_attention_layernorm.bias" in key:
+                p.copy_(2 * random)  # steadies the choice of experts
+            elif "norm" in key:
                 p.copy_((0 if key.endswith("bias") else 1) + 0.2 * random)
             elif "e_score_correction_bias" in key:
                 p.copy_(0.1 * random)
@@ -175,7 +189,9 @@ def build(name, seed):
 def margin(model, prompt):
     """By how much the last chosen expert, and the last used group, is ahead of the next, at the closest decision."""
     logits = []
-    routers = [m for key, m in model.named_modules() if key.endswith("mlp.gate") and hasattr(m, "weight")]
+    gates = ("mlp.gate", "mlp.router", "feed_forward.gate")
+    routers = [m for key, m in model.named_modules() if key.endswith(gates) and hasattr(m, "weight")]
+    biases = {m.gate: m.expert_bias for m in model.modules() if hasattr(m, "expert_bias")}
     hooks = [m.register_forward_hook(lambda m, _, out: logits.append((m, out[0]))) for m in routers]
     with torch.no_grad():
         model(torch.tensor([prompt]))
@@ -184,9 +200,12 @@ def margin(model, prompt):
     c, least = model.config, float("inf")
     used = getattr(c, "moe_k", None) or c.num_experts_per_tok
     for m, out in logits:
-        bias = getattr(m, "e_score_correction_bias", None)
+        if type(model).__name__.startswith("Phimoe"):
+            least = min(least, mixer_margin(out, 2 * m.router_jitter_noise))
+            continue
+        bias = getattr(m, "e_score_correction_bias", biases.get(m))
         bias = m.moe_statics.e_score_correction_bias if hasattr(m, "moe_statics") else bias
-        scores = out.sigmoid() if type(model).__name__.startswith(("Glm", "DeepseekV3")) else out.softmax(-1)
+        scores = out.sigmoid() if type(model).__name__.startswith(("Glm", "DeepseekV3", "Lfm2")) else out.softmax(-1)
         scores = scores + (0 if bias is None else bias.reshape(-1))
         groups = getattr(c, "n_group", None) or 1
         if groups > 1:
@@ -200,9 +219,19 @@ def margin(model, prompt):
     return least
 
 
-def clearest(make, prompt, first):
+def mixer_margin(logits, limit):
+    """The same for SparseMixer, whose shares also jump where a logit comes within a limit of the best one."""
+    order = logits.sort(-1, descending=True).values
+    gaps = [(order[:, i] - order[:, i + 1]).min().item() for i in range(2)]
+    for i in range(2):
+        best, rest = order[:, i, None], order[:, i + 1:]
+        gaps.append(((best - rest) / rest.abs().maximum(best) - limit).abs().min().item())
+    return min(gaps)
+
+
+def clearest(make, prompt, first, tries=40):
     """The model of the seed whose experts are chosen most clearly: rounded activations must not change the choice."""
-    tried = [(margin(make(seed), prompt), seed) for seed in range(first, first + 40)]
+    tried = [(margin(make(seed), prompt), seed) for seed in range(first, first + tries)]
     best = max(tried)
     print(f"seed {best[1]}: chosen by {best[0]:.4f}")
     return make(best[1])
@@ -266,6 +295,13 @@ def metadata(w, name, model):
         w.add_tensor("rope_freqs.weight", rope_factors(c))
 
 
+    if name == "phimoe":
+        w.add_expert_count(c.num_local_experts)
+        w.add_expert_used_count(c.num_experts_per_tok)
+        w.add_rope_scaling_orig_ctx_len(ORIGINAL)
+        w.add_rope_scaling_attn_factors(MAGNITUDE)
+        for which in ("short", "long"):
+            w.add_tensor(f"rope_factors_{which}.weight", np.array(FACTORS, np.float32))
     e = getattr(c, "n_routed_experts", None) or getattr(c, "moe_num_experts", None)
     if e:
         w.add_expert_count(e)
@@ -377,8 +413,9 @@ def main():
                                        "architecture": name, "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB}
             print(name, stem, f"std {values.std():.2f} range {np.ptp(values):.1f}")
 
-        mixed = "n_routed_experts" in build(name, 0).config.to_dict() or name == "ernie4_5_moe"
-        select = clearest if mixed else lambda make, prompt, first: make(first)
+        mixed = "n_routed_experts" in build(name, 0).config.to_dict() or name in ("ernie4_5_moe", "phimoe")
+        tries = 200 if name == "phimoe" else 40
+        select = (lambda make, prompt, first: clearest(make, prompt, first, tries)) if mixed else lambda make, prompt, first: make(first)
         model = select(lambda s: build(name, s).to(torch.bfloat16).float(), prompt, 400 + 100 * seed).to(torch.bfloat16)
         model.save_pretrained(folder / "hf")
         (folder / "hf" / "generation_config.json").unlink(missing_ok=True)

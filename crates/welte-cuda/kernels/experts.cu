@@ -18,10 +18,11 @@ struct RouteArgs {
     u32 x_stride;
     u32 y_stride;
     const float* bias; // of the choice; may be null
-    u32 scoring;       // 0: softmax, 1: sigmoid
+    u32 scoring;       // 0: softmax, 1: sigmoid, 2: SparseMixer
     u32 groups;
     u32 used_groups;
     u32 group_top;
+    float margin; // of SparseMixer
 };
 
 // The factor of an expert's share.
@@ -110,7 +111,7 @@ __device__ __forceinline__ u64 warp_best(u64 best) {
 
 constexpr u32 MOST_GROUPS = 64;
 
-// Scores by sigmoid, a bias of the choice, or groups. One warp per row.
+// Scores by sigmoid or by SparseMixer, a bias of the choice, or groups. One warp per row.
 extern "C" __global__ void __launch_bounds__(32) route_scored(const __grid_constant__ RouteArgs a) {
     __shared__ float choice[PER_LANE * 32]; // what the experts are chosen by
     __shared__ u32 open[MOST_GROUPS];
@@ -178,10 +179,22 @@ extern "C" __global__ void __launch_bounds__(32) route_scored(const __grid_const
 #pragma unroll
         for (u32 i = 0; i < PER_LANE; i++) mine = ranks[i] > mine ? ranks[i] : mine;
         const u64 best = warp_best(mine);
+        const u32 expert = min(0xffffffffu - (u32)best, a.experts - 1);
+        float part;
+        if (a.scoring == 2) {
+            const float most = __ldcg(x + expert);
+            float near = 0.0f; // of the experts not yet chosen within the margin
+#pragma unroll
+            for (u32 i = 0; i < PER_LANE; i++) {
+                const float v = ranks[i] ? __ldcg(x + i * 32 + lane) : LEAST;
+                if (ranks[i] && most - v <= a.margin * fmaxf(fabsf(v), most)) near += expf(v - most);
+            }
+            part = 1.0f / warp_sum(near);
+        } else {
+            part = score(expert);
+        }
 #pragma unroll
         for (u32 i = 0; i < PER_LANE; i++) ranks[i] = ranks[i] == best ? 0 : ranks[i];
-        const u32 expert = min(0xffffffffu - (u32)best, a.experts - 1);
-        const float part = score(expert);
         total += part;
         if (lane == 0) {
             numbers[slot] = __uint_as_float(expert);

@@ -686,6 +686,7 @@ impl<'a> Emitter<'a> {
             groups: e.groups.map_or(1, |g| g.count),
             used_groups: e.groups.map_or(1, |g| g.used),
             group_top: e.groups.map_or(1, |g| g.top),
+            margin: e.margin,
         };
         let buffers = [router, choice];
         let vectors = [weights.choice_bias.unwrap_or(NO_WEIGHT), scales];

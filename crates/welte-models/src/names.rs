@@ -190,6 +190,22 @@ pub(crate) const HUGGING_FACE_LFM2: Names = Names {
     ..HUGGING_FACE
 };
 
+/// LFM2 with experts.
+pub(crate) const HUGGING_FACE_LFM2_MOE: Names = Names {
+    router: "model.layers.{}.feed_forward.gate",
+    choice_bias: "model.layers.{}.feed_forward.expert_bias",
+    experts: [
+        "model.layers.{}.feed_forward.experts.[].w1",
+        "model.layers.{}.feed_forward.experts.[].w3",
+        "model.layers.{}.feed_forward.experts.[].w2",
+    ],
+    fused_experts: [
+        "model.layers.{}.feed_forward.experts.gate_up_proj",
+        "model.layers.{}.feed_forward.experts.down_proj",
+    ],
+    ..HUGGING_FACE_LFM2
+};
+
 /// LFM2's GGUF files call the last norm that of the embedding.
 pub(crate) const GGUF_LFM2: Names = Names {
     final_norm: "token_embd_norm",

@@ -63,7 +63,7 @@ fn gguf_scaling(keys: &Keys<'_>, context: u32) -> Result<Scaling, Error> {
         )?;
         return Ok(Scaling::Long {
             original,
-            magnitude: magnitude as f32,
+            magnitudes: [magnitude as f32; 2],
         });
     }
     let factors = names::weight(names::GGUF.rope_factors, 0);
@@ -193,9 +193,12 @@ fn hugging_face_scaling(
                 &field("attention_factor"),
                 Some(long_magnitude(stretch, original)),
             )?;
+            // Phi-3.5-MoE gives one for each list.
+            let own = |name: &str| keys.positive(&field(name), Some(magnitude));
+            let magnitudes = [own("short_mscale")?, own("long_mscale")?];
             Ok(Scaling::Long {
                 original,
-                magnitude: magnitude as f32,
+                magnitudes: magnitudes.map(|m| m as f32),
             })
         }
         Some(other) => Err(unknown(keys, &type_key, other)),
@@ -297,10 +300,10 @@ pub(crate) fn frequencies(
         }
         Scaling::Long {
             original,
-            magnitude: m,
+            magnitudes,
         } => {
-            magnitude = m;
             let long = context > original;
+            magnitude = magnitudes[usize::from(long)];
             let by = match checkpoint.dialect() {
                 Dialect::Gguf => factors(checkpoint, &long_factors(long), half)?,
                 Dialect::HuggingFace => listed_factors(checkpoint, long, half)?,

@@ -82,8 +82,9 @@ pub enum Scaling {
     },
     /// Frequencies are divided by the factors in a tensor of the checkpoint.
     Factors,
-    /// LongRoPE: frequencies are divided by one list of factors up to the original length, and by another beyond it.
-    Long { original: u32, magnitude: f32 },
+    /// LongRoPE: frequencies are divided by one list of factors up to the original length, and by another beyond it. Each has
+    /// a magnitude of its own.
+    Long { original: u32, magnitudes: [f32; 2] },
 }
 
 impl fmt::Display for Scaling {
@@ -169,6 +170,8 @@ pub enum Scoring {
     Softmax,
     /// The sigmoid of each.
     Sigmoid,
+    /// Softmax over the experts not yet chosen that are close to the best of them.
+    Mixer,
 }
 
 /// Experts in groups of one size. Tokens use experts of the best groups only.
@@ -197,6 +200,8 @@ pub struct Experts {
     pub scale: f32,
     /// The scores.
     pub scoring: Scoring,
+    /// How close, for [`Scoring::Mixer`]; otherwise 0.
+    pub margin: f32,
     /// A bias is added to the scores for the choice.
     pub choice_bias: bool,
     /// The groups, if there are several.
@@ -679,6 +684,7 @@ fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Ex
         scale: 1.0,
         beside: false,
         scoring: Scoring::Softmax,
+        margin: 0.0,
         choice_bias: false,
         groups: None,
         shared: None,

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::Fake;
+use common::{Fake, Recipe};
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo, Value};
 use welte_formats::synthetic::Synthetic;
-use welte_models::{CompileOptions, LayerKind, ModelSpec, compile, spec};
+use welte_models::{CompileOptions, LayerKind, ModelSpec, Scoring, compile, spec};
 use welte_table::{CacheKind, Format, Op, Program, params, verify};
 
 fn gguf() -> Fake {
@@ -118,6 +118,53 @@ fn keys_that_do_not_fit_are_named() {
     ] {
         let mut fake = gguf();
         fake.set(&format!("qwen35.{key}"), value);
+        let error = spec(&fake).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn only_the_first_layers_of_lfm2_moe_lack_experts() {
+    let made = || {
+        let mut fake = Recipe {
+            architecture: "lfm2moe",
+            layers: 4,
+            ..Recipe::default()
+        }
+        .build();
+        for (key, value) in [
+            ("expert_count", 4),
+            ("expert_used_count", 2),
+            ("expert_feed_forward_length", 64),
+            ("leading_dense_block_count", 1),
+            ("expert_gating_func", 2),
+        ] {
+            fake.set(&format!("lfm2moe.{key}"), Value::U64(value));
+        }
+        fake
+    };
+    let read = spec(&made()).unwrap();
+    assert_eq!(read.expert_layers, [false, true, true, true]);
+    let e = read.experts.expect("experts");
+    assert_eq!((e.scoring, e.ffn), (Scoring::Sigmoid, 64));
+    assert_eq!((e.renormalise, e.choice_bias), (true, false));
+    assert_eq!(read.ffn, 512);
+    let mut biased = made();
+    biased.tensors.push(TensorInfo {
+        name: "blk.1.exp_probs_b.bias".into(),
+        format: Format::F32,
+        n: 1,
+        k: 4,
+        stack: 1,
+    });
+    assert!(spec(&biased).unwrap().experts.unwrap().choice_bias);
+    for (key, value, problem) in [
+        ("expert_gating_func", 1, "is 1; supported is 2 (sigmoid)"),
+        ("expert_count", 0, "LFM2-MoE has experts"),
+        ("shortconv.l_cache", 1, "is 1; must be at least 2"),
+    ] {
+        let mut fake = made();
+        fake.set(&format!("lfm2moe.{key}"), Value::U64(value));
         let error = spec(&fake).unwrap_err().to_string();
         assert!(error.contains(key) && error.contains(problem), "{error}");
     }

@@ -117,6 +117,34 @@ fn starcoder_has_no_gate() {
 }
 
 #[test]
+fn phi_moe_mixes_two_experts() {
+    let experts = [
+        ("expert_count", Value::U64(4)),
+        ("expert_used_count", Value::U64(2)),
+    ];
+    let model = gguf("phimoe", &experts);
+    let found = read(&model);
+    assert_eq!(found.norm, NormKind::Layer { bias: true });
+    let e = found.experts.expect("experts");
+    assert_eq!((e.scoring, e.renormalise), (Scoring::Mixer, false));
+    assert_eq!((e.margin, e.ffn), (0.02, found.ffn));
+    let error = compile(&found, &model, &CompileOptions::default()).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("blk.0.attn_norm.bias"), "{error}");
+    refused(
+        &gguf("phimoe", &[]),
+        &["phimoe.expert_count", "Phi-3.5-MoE has experts"],
+    );
+    let noise = ("router_jitter_noise", Value::F64(0.0));
+    let local = ("num_local_experts", Value::U64(4));
+    let used = ("num_experts_per_tok", Value::U64(2));
+    refused(
+        &directory("phimoe", &[noise, local, used]),
+        &["router_jitter_noise", "must be above 0"],
+    );
+}
+
+#[test]
 fn apertus_needs_constants_for_every_layer() {
     let list = |n| Value::Array(vec![Value::F64(0.0); n]);
     let model = |positive: Option<Value>, negative: Value| {

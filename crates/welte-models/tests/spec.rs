@@ -293,6 +293,7 @@ fn experts_are_read_where_an_architecture_may_have_them() {
         renormalise: false,
         scale: 1.0,
         beside: false,
+        margin: 0.0,
         scoring: Scoring::Softmax,
         choice_bias: false,
         groups: None,
@@ -639,7 +640,7 @@ fn scalings_are_named() {
     };
     let long = Scaling::Long {
         original,
-        magnitude,
+        magnitudes: [magnitude; 2],
     };
     for (scaling, name) in [
         (yarn, "YaRN scaling by 4 from 512 positions"),

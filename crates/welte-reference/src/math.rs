@@ -25,6 +25,9 @@ pub(crate) fn route(
     bias: Option<&[f32]>,
     scales: Option<&[f32]>,
 ) -> Vec<f32> {
+    if p.scoring == 2 {
+        return mixed(logits, p, scales);
+    }
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let exps: Vec<f32> = logits.iter().map(|x| (x - largest).exp()).collect();
     let all: f32 = exps.iter().sum();
@@ -58,6 +61,21 @@ pub(crate) fn route(
     let scaled = |i: usize| scales.map_or(p.scale, |scales| p.scale * scales[i]);
     let shares = order.iter().map(|&i| scores[i] / sum * scaled(i));
     ids.chain(shares).collect()
+}
+
+/// `route` by SparseMixer.
+fn mixed(logits: &[f32], p: &params::Route, scales: Option<&[f32]>) -> Vec<f32> {
+    let order = descending(logits);
+    let share = |(place, &chosen): (usize, &usize)| {
+        let best = logits[chosen];
+        let open = order[place..].iter().map(|&i| logits[i]);
+        let near = open.filter(|x| best - x <= p.margin * x.abs().max(best));
+        let own = scales.map_or(1.0, |scales| scales[chosen]);
+        p.scale * own / near.map(|x| (x - best).exp()).sum::<f32>()
+    };
+    let chosen = &order[..p.used as usize];
+    let ids = chosen.iter().map(|&i| f32::from_bits(i as u32));
+    ids.chain(chosen.iter().enumerate().map(share)).collect()
 }
 
 /// The indices of the values, largest first, the lowest first on a tie.
@@ -229,6 +247,7 @@ mod tests {
             groups: 1,
             used_groups: 1,
             group_top: 1,
+            margin: 0.0,
         };
         let logits = [1.0, 3.0, 3.0, 0.0];
         let chosen = route(&logits, &plain, None, None);
@@ -244,6 +263,16 @@ mod tests {
         let shares = route(&[0.0, 0.0, 0.0, 0.0], &all, None, None);
         assert_eq!(bits(&shares), [0, 1]);
         assert_eq!(shares[2..], [0.25, 0.25]);
+        // The second is within the margin of the first, the third within that of the second.
+        let mixer = params::Route {
+            scoring: 2,
+            margin: 0.25,
+            ..all
+        };
+        let shares = route(&[2.0, 4.0, 3.0, 0.0], &mixer, None, None);
+        assert_eq!(bits(&shares), [1, 2]);
+        assert_eq!(shares[2], 1.0 / (1.0 + (-1.0f32).exp()));
+        assert_eq!(shares[3], 1.0);
         // The bias decides the choice, not the shares.
         let sigmoid = params::Route { scoring: 1, ..all };
         let biased = route(&[0.0; 4], &sigmoid, Some(&[0.0, 0.1, 0.0, 0.2]), None);
@@ -253,12 +282,14 @@ mod tests {
         let grouped = params::Route {
             groups: 2,
             group_top: 2,
+            margin: 0.0,
             ..sigmoid
         };
         let chosen = route(&[9.0, -9.0, 1.0, 2.0], &grouped, None, None);
         assert_eq!(bits(&chosen), [3, 2]);
         let best = params::Route {
             group_top: 1,
+            margin: 0.0,
             ..grouped
         };
         assert_eq!(

@@ -176,11 +176,12 @@ ops! {
     /// lowest index on a tie). The last command of a decode pass.
     Sample "sample": weights [] reads ["logits"] writes ["tokens"] { n: u32, logits_stride: u32 }
     /// Chooses the `used` best of `experts` by their scores: `scoring` 0: softmax of the logits `x` over all experts, 1: their
-    /// sigmoid. `bias` (optional) is added to the scores for the choice only. With `groups` above 1, only experts of the
+    /// sigmoid, 2: softmax over the experts not yet chosen whose logit is within `margin * max(|x|, m)` of the best one's, `m`
+    /// (SparseMixer; without bias, groups and `renormalise`). `bias` (optional) is added to the scores for the choice only. With `groups` above 1, only experts of the
     /// `used_groups` best groups can be chosen. A group's score is the sum of its `group_top` (1 or 2) best. `y` gets the
     /// experts' numbers (as bits), best first, the lowest number on a tie; then their weights: the scores, divided by the sum of
     /// the chosen ones if `renormalise`, times `scale`, times the expert's value in `scales` (optional).
-    Route "route": weights ["bias", "scales"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32, scoring: u32, groups: u32, used_groups: u32, group_top: u32 }
+    Route "route": weights ["bias", "scales"] reads ["x"] writes ["y"] { experts: u32, used: u32, renormalise: u32, scale: f32, x_stride: u32, y_stride: u32, scoring: u32, groups: u32, used_groups: u32, group_top: u32, margin: f32 }
     /// `y[r][i] = act(gate x[r]) * up x[r]` for the `used` experts that `choice` names; the matrix holds for each expert
     /// `n` rows of gate, then `n` of up, and `bias` (optional) as many values, which are added before `act`.
     ExpertsActMul "experts_act_mul": weights ["matrix", "bias"] reads ["x", "choice"] writes ["y"] { n: u32, k: u32, experts: u32, used: u32, act: u32, x_stride: u32, choice_stride: u32, y_stride: u32 }

@@ -431,13 +431,17 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             ensure(q.renormalise <= 1, || {
                 format!("renormalise is {}", q.renormalise)
             })?;
-            ensure(q.scoring <= 1, || {
+            ensure(q.scoring <= 2, || {
                 format!("scoring {} is unknown", q.scoring)
+            })?;
+            let plain = c.weights[0] == NO_WEIGHT && q.groups == 1 && q.renormalise == 0;
+            ensure(q.scoring != 2 || plain, || {
+                "scoring 2 with a bias, groups or renormalise".into()
             })?;
             optional_vector(program, c, 0, q.experts)?;
             optional_vector(program, c, 1, q.experts)?;
             route_groups(&q)?;
-            finite(&[q.scale])
+            finite(&[q.scale, q.margin])
         }
         Op::ExpertsActMul => {
             let q = p::ExpertsActMul::of(words);

@@ -236,6 +236,7 @@ fn of_experts_only_those_that_a_row_chose_are_counted() {
         groups: 1,
         used_groups: 1,
         group_top: 1,
+        margin: 0.0,
         experts: 8,
         used: 3,
         renormalise: 1,

@@ -215,7 +215,10 @@ fn parameters_at_their_limits() {
         ("2 heads in 3 groups", |p| set(p, Op::Mamba2, "groups", 3)),
         ("an empty head", |p| set(p, Op::Mamba2, "key_dim", 0)),
         ("5 of 4 experts", |p| set(p, Op::Route, "used", 5)),
-        ("scoring 2 is unknown", |p| set(p, Op::Route, "scoring", 2)),
+        ("scoring 3 is unknown", |p| set(p, Op::Route, "scoring", 3)),
+        ("scoring 2 with a bias, groups", |p| {
+            set(p, Op::Route, "scoring", 2)
+        }),
         ("one group, of which one is used", |p| {
             set(p, Op::Route, "groups", 1)
         }),

@@ -110,6 +110,7 @@ impl Lowering<'_> {
             scale: p.scale,
             scales: self.floats(l.command.weights[1], experts)?,
             sigmoid: p.scoring == 1,
+            margin: (p.scoring == 2).then_some(p.margin),
             bias: self.floats(l.command.weights[0], experts)?,
             groups: p.groups as usize,
             used_groups: p.used_groups as usize,

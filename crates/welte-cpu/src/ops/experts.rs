@@ -21,6 +21,8 @@ pub(crate) struct Route {
     pub(crate) scales: Floats,
     /// Scores are sigmoids; otherwise they are shares of a softmax.
     pub(crate) sigmoid: bool,
+    /// A share is that of a softmax over the experts not yet chosen within this margin of the best.
+    pub(crate) margin: Option<f32>,
     /// Added to the scores for the choice.
     pub(crate) bias: Floats,
     pub(crate) groups: usize,
@@ -33,6 +35,10 @@ impl Route {
     /// # Safety
     /// See `super`.
     pub(crate) unsafe fn run(&self, row: usize) {
+        if let Some(margin) = self.margin {
+            // SAFETY: promised by the caller.
+            return unsafe { self.run_mixed(row, margin) };
+        }
         if self.sigmoid || self.groups > 1 || !self.bias.0.is_null() {
             // SAFETY: promised by the caller.
             return unsafe { self.run_scored(row) };
@@ -62,6 +68,38 @@ impl Route {
 }
 
 impl Route {
+    /// The choice by SparseMixer.
+    ///
+    /// # Safety
+    /// See `super`.
+    unsafe fn run_mixed(&self, row: usize, margin: f32) {
+        // SAFETY: both rows lie in their buffers, and are apart.
+        let (x, y) = unsafe {
+            (
+                self.x.row(row, self.experts),
+                self.y.row_mut(row, 2 * self.used),
+            )
+        };
+        let (ids, shares) = y.split_at_mut(self.used);
+        let mut before = usize::MAX;
+        for slot in 0..self.used {
+            let next = best_after(x, before);
+            let best = x[next];
+            let is_open = |expert: usize| {
+                let chosen = &ids[..slot];
+                !chosen.iter().any(|id| id.to_bits() as usize == expert)
+            };
+            let open = (0..self.experts).filter(|expert| is_open(*expert));
+            let near = open
+                .map(|expert| x[expert])
+                .filter(|x| best - x <= margin * x.abs().max(best));
+            shares[slot] = 1.0 / near.map(|x| (x - best).exp()).sum::<f32>();
+            ids[slot] = f32::from_bits(next as u32);
+            before = next;
+        }
+        self.scale_shares(ids, shares, 1.0);
+    }
+
     /// The choice by scores.
     ///
     /// # Safety

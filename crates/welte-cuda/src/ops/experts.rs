@@ -202,6 +202,7 @@ struct RouteArgs {
     groups: u32,
     used_groups: u32,
     group_top: u32,
+    margin: f32,
 }
 
 fn route(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
@@ -228,6 +229,7 @@ fn route(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, E
         groups: p.groups,
         used_groups: p.used_groups,
         group_top: p.group_top,
+        margin: p.margin,
     };
     let by_logits = p.scoring == 0 && p.groups == 1 && values.bias == 0;
     Ok(vec![Node::Kernel(Launch {

@@ -119,7 +119,7 @@ pub struct Experts {
     pub bias: bool,
     /// Shares are multiplied by a value per expert, and the norm has no weight.
     pub scales: bool,
-    /// 0: softmax, 1: sigmoid.
+    /// 0: softmax, 1: sigmoid, 2: SparseMixer, which has no bias, no groups and no `renormalise`.
     pub scoring: u32,
     /// A bias of the choice.
     pub choice_bias: bool,
@@ -352,16 +352,19 @@ impl Experts {
             _ => (1, 1, 1),
         };
         let most = experts / groups.0 * groups.1;
+        let plain = groups == (1, 1, 1);
+        let scoring = n.pick(&[0, 1, if plain { 2 } else { 1 }]);
+        let mixer = scoring == 2;
         Experts {
             hidden: n.pick(&[16, 48, 80]),
             experts,
             used: n.pick(&[1, 2, 5, 8]).min(most),
-            renormalise: n.pick(&[0, 1]),
+            renormalise: if mixer { 0 } else { n.pick(&[0, 1]) },
             act: n.pick(&[0, 1, 2]),
             bias: false,
             scales: experts.is_multiple_of(3),
-            scoring: n.pick(&[0, 1]),
-            choice_bias: n.pick(&[false, true]),
+            scoring,
+            choice_bias: !mixer && n.pick(&[false, true]),
             groups,
         }
     }

@@ -805,6 +805,7 @@ impl Emit<'_> {
             groups: e.groups.0,
             used_groups: e.groups.1,
             group_top: e.groups.2,
+            margin: 0.3,
         };
         let bias = self.optional(e.choice_bias, "choice bias", experts);
         let scales = self.optional(e.scales, "experts scales", experts);

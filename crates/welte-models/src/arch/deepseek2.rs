@@ -1,7 +1,7 @@
 //! DeepSeek V2 and V3, GLM-4.7 Flash, Mistral 4: attention over latent keys and values, and experts in groups beside a shared
 //! one. The first layers have no experts.
 
-use super::{Architecture, llama, ministral3};
+use super::{Architecture, has_choice_bias, llama, ministral3};
 use crate::keys::Keys;
 use crate::names::{self, Names};
 use crate::rope::yarn_magnitude;
@@ -159,15 +159,6 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
         let sparse = |kind: &Value| matches!(kind, Value::String(s) if s == "sparse");
         spec.expert_layers = kinds.iter().map(sparse).collect();
     }
-    // A bias of the choice is in all layers with experts or in none.
-    let names = match keys.is_gguf() {
-        true => names::GGUF.choice_bias,
-        false => names::HUGGING_FACE.choice_bias,
-    };
-    let first = spec.expert_layers.iter().position(|mixed| *mixed);
-    let name = first.map(|layer| names.replace("{}", &layer.to_string()));
-    let name = name.map(|name| names::resolve(keys.checkpoint, &name));
-    e.choice_bias = name.is_some_and(|name| keys.checkpoint.tensor(&name).is_some());
     let count = number("expert_group_count", "n_group")?.unwrap_or(1);
     let limited = match keys.text("topk_method")? {
         Some("greedy") => false,
@@ -197,5 +188,13 @@ pub(super) fn experts(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error
     }
     let drafts = number("nextn_predict_layers", "num_nextn_predict_layers")?.unwrap_or(0);
     spec.draft_layers = drafts.min(MOST_LAYERS);
+    let names = match keys.is_gguf() {
+        true => &names::GGUF,
+        false => &names::HUGGING_FACE,
+    };
+    let biased = has_choice_bias(spec, keys, names);
+    if let Some(e) = &mut spec.experts {
+        e.choice_bias = biased;
+    }
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! ERNIE 4.5 with experts: a bias of the choice, and shared experts. The first layers have none.
 
-use super::{Architecture, deepseek2, ernie4_5};
+use super::{Architecture, deepseek2, ernie4_5, has_choice_bias};
 use crate::Error;
-use crate::names::{self, Names, resolve};
+use crate::names::{self, Names};
 use crate::spec::{MOST_FFN, SharedExpert};
 
 const NAMES: Names = Names {
@@ -28,16 +28,6 @@ pub(super) const ERNIE4_5_MOE: Architecture = Architecture {
         let every = number("interleave_moe_layer_step", "moe_layer_interval", 1)?.max(1);
         let mixed = |i: u32| i >= start && (i + 1).is_multiple_of(every);
         spec.expert_layers = (0..spec.layers).map(mixed).collect();
-        let first = spec.expert_layers.iter().position(|mixed| *mixed);
-        let names = match keys.is_gguf() {
-            true => names::GGUF,
-            false => NAMES,
-        };
-        let name = names
-            .choice_bias
-            .replace("{}", &first.unwrap_or(0).to_string());
-        let name = resolve(keys.checkpoint, &name);
-        e.choice_bias = keys.checkpoint.tensor(&name).is_some();
         let ffn = match keys.is_gguf() {
             true => number("expert_shared_feed_forward_length", "", 0)?,
             false => number("", "moe_num_shared_experts", 0)?.saturating_mul(e.ffn),
@@ -50,6 +40,14 @@ pub(super) const ERNIE4_5_MOE: Architecture = Architecture {
             return Err(keys.error(&key, "makes the shared expert too wide"));
         }
         e.shared = (ffn > 0).then_some(SharedExpert { ffn, gated: false });
+        let names = match keys.is_gguf() {
+            true => &names::GGUF,
+            false => &NAMES,
+        };
+        let biased = has_choice_bias(spec, keys, names);
+        if let Some(e) = &mut spec.experts {
+            e.choice_bias = biased;
+        }
         Ok(())
     },
     ..ernie4_5::ERNIE4_5

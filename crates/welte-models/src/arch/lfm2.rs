@@ -1,8 +1,9 @@
-//! LFM2: most layers have a short convolution between two gates, the others attention with norms of queries and keys.
+//! LFM2: most layers have a short convolution between two gates, the others attention with norms of queries and keys. All but
+//! the first feed-forward parts may be experts.
 
-use super::Architecture;
+use super::{Architecture, has_choice_bias};
 use crate::keys::Keys;
-use crate::spec::{LayerKind, MOST_FFN};
+use crate::spec::{LayerKind, MOST_FFN, Scoring};
 use crate::{Error, ModelSpec, QkNorm, names};
 use welte_formats::checkpoint::Value;
 
@@ -19,6 +20,48 @@ pub(super) const LFM2: Architecture = Architecture {
     windows: |_, layers| Ok(vec![0; layers as usize]),
     finish,
 };
+
+pub(super) const LFM2_MOE: Architecture = Architecture {
+    name: "lfm2moe",
+    gguf: &["lfm2moe"],
+    hugging_face: &["lfm2_moe"],
+    hugging_face_names: names::HUGGING_FACE_LFM2_MOE,
+    experts: true,
+    finish: |spec, keys| {
+        finish(spec, keys)?;
+        mixture(spec, keys)
+    },
+    ..LFM2
+};
+
+/// How experts are chosen, and which layers have them.
+fn mixture(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let count = keys.name("expert_count", "num_experts");
+    let Some(experts) = &mut spec.experts else {
+        return Err(keys.error(&count, "is missing; LFM2-MoE has experts"));
+    };
+    let gating = keys.name("expert_gating_func", "");
+    let function = keys.u32(&gating)?.unwrap_or(2);
+    if function != 2 {
+        let problem = format!("is {function}; supported is 2 (sigmoid)");
+        return Err(keys.error(&gating, problem));
+    }
+    experts.scoring = Scoring::Sigmoid;
+    let scale = keys.name("expert_weights_scale", "routed_scaling_factor");
+    experts.scale = keys.positive(&scale, Some(1.0))? as f32;
+    let dense = keys.name("leading_dense_block_count", "num_dense_layers");
+    let dense = keys.u32(&dense)?.unwrap_or(0);
+    spec.expert_layers = (0..spec.layers).map(|layer| layer >= dense).collect();
+    let names = match keys.is_gguf() {
+        true => &names::GGUF_LFM2,
+        false => &names::HUGGING_FACE_LFM2_MOE,
+    };
+    let biased = has_choice_bias(spec, keys, names);
+    if let Some(experts) = &mut spec.experts {
+        experts.choice_bias = biased;
+    }
+    Ok(())
+}
 
 fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     if !keys.is_gguf() {

@@ -21,6 +21,7 @@ mod mixtral;
 mod modernbert;
 mod olmo2;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
@@ -29,7 +30,7 @@ mod seed_oss;
 mod smollm3;
 mod starcoder2;
 
-use crate::names::Names;
+use crate::names::{self, Names};
 use crate::{Error, ModelSpec, QkNorm, keys::Keys};
 use welte_formats::checkpoint::{Checkpoint, Dialect, Value};
 
@@ -59,7 +60,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 35] = [
+const ALL: [&Architecture; 37] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -67,6 +68,7 @@ const ALL: [&Architecture; 35] = [
     &qwen3_next::QWEN3_NEXT,
     &qwen3_next::QWEN3_5,
     &lfm2::LFM2,
+    &lfm2::LFM2_MOE,
     &granite_hybrid::GRANITE_HYBRID,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
@@ -74,6 +76,7 @@ const ALL: [&Architecture; 35] = [
     &gemma::GEMMA3,
     &gemma4::GEMMA4,
     &phi3::PHI3,
+    &phimoe::PHIMOE,
     &olmo2::OLMO2,
     &smollm3::SMOLLM3,
     &gpt_oss::GPT_OSS,
@@ -142,6 +145,16 @@ impl Architecture {
             None => Err(unsupported(checkpoint, said)),
         }
     }
+}
+
+/// True if the choice of experts has a bias. All layers with experts have one, or none.
+fn has_choice_bias(spec: &ModelSpec, keys: &Keys<'_>, names: &Names) -> bool {
+    let Some(first) = spec.expert_layers.iter().position(|mixed| *mixed) else {
+        return false;
+    };
+    let name = names.choice_bias.replace("{}", &first.to_string());
+    let name = names::resolve(keys.checkpoint, &name);
+    keys.checkpoint.tensor(&name).is_some()
 }
 
 /// The window of each layer, if the configuration lists the attention type of each layer.

@@ -333,6 +333,7 @@ fn decode() -> Vec<Command> {
         groups: 2,
         used_groups: 1,
         group_top: 2,
+        margin: 0.0,
     };
     let experts_up = p::ExpertsActMul {
         n: 6,

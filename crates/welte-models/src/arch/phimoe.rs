@@ -1,0 +1,37 @@
+//! Phi-3.5-MoE: layer norms with bias, biases around attention and of the head, rope with two lists of factors, and two experts
+//! chosen by SparseMixer.
+
+use super::{Architecture, llama};
+use crate::spec::{NormKind, Scoring};
+use crate::{QkNorm, names};
+
+pub(super) const PHIMOE: Architecture = Architecture {
+    name: "phimoe",
+    gguf: &["phimoe"],
+    hugging_face: &["phimoe"],
+    gguf_names: names::GGUF,
+    hugging_face_names: names::HUGGING_FACE_MIXTRAL,
+    gguf_interleaved: false,
+    qk_norm: QkNorm::None,
+    experts: true,
+    lists: false,
+    windows: llama::windows,
+    finish: |spec, keys| {
+        spec.norm = NormKind::Layer { bias: true };
+        let head = match keys.is_gguf() {
+            true => names::bias(names::GGUF.head, 0),
+            false => names::bias(names::HUGGING_FACE.head, 0),
+        };
+        spec.biases.head = keys.checkpoint.tensor(&head).is_some();
+        let count = keys.name("expert_count", "num_local_experts");
+        let Some(experts) = &mut spec.experts else {
+            return Err(keys.error(&count, "is missing; Phi-3.5-MoE has experts"));
+        };
+        experts.scoring = Scoring::Mixer;
+        experts.renormalise = false;
+        // Files do not contain it. Published configurations have this value.
+        let noise = keys.positive("router_jitter_noise", Some(0.01))?;
+        experts.margin = 2.0 * noise as f32;
+        Ok(())
+    },
+};
