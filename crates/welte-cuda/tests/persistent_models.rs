@@ -6,10 +6,10 @@ use common::{
     chain_of, difference, gpu, load, logits, long, oracle, prompt, replaying, rows, set_slot, step,
 };
 use welte_cuda::CudaContext;
+use welte_device::Replay;
 use welte_device::conformance::made::Numbers;
 use welte_device::conformance::model::{self, Layer, Model};
 use welte_device::conformance::program;
-use welte_device::Replay;
 use welte_formats::Checkpoint;
 use welte_formats::synthetic::Synthetic;
 use welte_models::CompileOptions;
@@ -57,7 +57,8 @@ fn case(name: &'static str, shape: &str, allowed: f32) -> Case {
 
 /// Norms after a part; a window and another rope in five of six layers.
 fn gemma3() -> Vec<Case> {
-    let sizes = "arch=gemma3,layers=7,dim=288,heads=4,kv_heads=1,head_dim=64,ffn=640,vocab=1003,window=40";
+    let sizes =
+        "arch=gemma3,layers=7,dim=288,heads=4,kv_heads=1,head_dim=64,ffn=640,vocab=1003,window=40";
     vec![
         case("gemma3 q8_0", &format!("{sizes}:q8_0"), 4e-2),
         case("gemma3 bf16", &format!("{sizes}:bf16"), 1e-2),
@@ -141,7 +142,10 @@ fn problems(case: &Case) -> Vec<String> {
             wrong.push(format!("{} at {position}: off by {off}", case.name));
         }
         if bits(&step(&mut context, PassKind::Decode, &[row])) != bits(&got) {
-            wrong.push(format!("{} at {position}: a step is not a chain", case.name));
+            wrong.push(format!(
+                "{} at {position}: a step is not a chain",
+                case.name
+            ));
         }
         first = position + 1;
     }

@@ -90,7 +90,8 @@ impl SharedMemoryNeeds {
             + (256 + 64) * 4
             + self.pages * 4
             + self.hidden * 4
-            + self.chosen * 16 + 8
+            + self.chosen * 16
+            + 8
             + rows * (self.angles * 8 + (self.outputs + 1) * 2 * WARPS * 4 + 16)
             + 512;
         let free = shared_per_block.saturating_sub(fixed) / 128 * 128;

@@ -629,12 +629,7 @@ impl Recorder<'_> {
     }
 
     /// The number of a product's variant, whose slots have so many bytes.
-    fn product_variant(
-        &mut self,
-        format: Format,
-        constants: variants::Product,
-        slot: u32,
-    ) -> u32 {
+    fn product_variant(&mut self, format: Format, constants: variants::Product, slot: u32) -> u32 {
         let variant = self.variants.add(Variant::Product(format, constants));
         let in_flight = slots_in_flight(slot);
         let entry = &mut self.in_flight[tuning_index(variant)];
@@ -656,6 +651,9 @@ impl Recorder<'_> {
         }
         if p.groups != 1 {
             return Err("groups of experts".to_string());
+        }
+        if p.scoring > 1 {
+            return Err("experts chosen by SparseMixer".to_string());
         }
         if p.used == 0 || p.used > MAX_CHOSEN || p.used > p.experts || p.experts > MAX_EXPERTS {
             return Err(format!("{} of {} experts", p.used, p.experts));
@@ -766,7 +764,10 @@ impl Recorder<'_> {
             writes_per_turn: 0,
             flags,
             weight: matrix.into(),
-            vectors: [p.norm.map_or(NO_WEIGHT, |(norm, _)| norm).into(), bias.into()],
+            vectors: [
+                p.norm.map_or(NO_WEIGHT, |(norm, _)| norm).into(),
+                bias.into(),
+            ],
         };
         let shares = self.divider.divide(p.rows);
         self.push(index, instruction, shares);
@@ -910,7 +911,11 @@ impl Recorder<'_> {
         self.split_floats = self.split_floats.max((kind.before + 1) * floats);
         let scratchpad = &mut self.needs.scratchpad;
         // A key and a value before they are rounded.
-        let floats = if self.kv_format == Format::Q8_0 { 8 * a.head_dim } else { 0 };
+        let floats = if self.kv_format == Format::Q8_0 {
+            8 * a.head_dim
+        } else {
+            0
+        };
         scratchpad.any = scratchpad.any.max(jobs.scratchpad + floats);
         let caches = [command, rope].map(|c| kv::index(self.cx.program, c));
         let [Some(cache), Some(appended)] = caches else {
