@@ -30,7 +30,8 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
            "experts_implementation": "eager"}
 # Later models are smaller: the files travel with the repository.
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
-ARCHITECTURES = ["qwen3next", "qwen35", "qwen35moe", "lfm2", "granitehybrid", "lfm2moe"]
+ARCHITECTURES = ["qwen3next", "qwen35", "qwen35moe", "lfm2", "granitehybrid", "lfm2moe", "nemotronh"]
+GGUF_NAMES = {"nemotronh": "nemotron_h"}
 MIXTURES = ("qwen3next", "qwen35moe", "lfm2moe")
 
 
@@ -48,6 +49,13 @@ def build(arch, seed, experts=0):
             "intermediate_size": 32, "mamba_n_heads": 4, "mamba_d_state": 48, "mamba_d_head": 32, "embedding_multiplier": 2.0,
             "logits_scaling": 0.5, "residual_multiplier": 0.4, "attention_multiplier": 0.1, "experts_implementation": "eager",
             "pad_token_id": 0}))
+    elif arch == "nemotronh":
+        common = {k: v for k, v in COMMON.items() if k != "rms_norm_eps"} | TINY
+        del common["num_hidden_layers"]
+        kinds = ["linear_attention", "mlp", "full_attention", "linear_attention"]
+        model = t.NemotronHForCausalLM(t.NemotronHConfig(**common | {
+            "layers_block_type": kinds, "head_dim": 32, "mamba_num_heads": 4, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 24,
+            "layer_norm_epsilon": 1e-5, "pad_token_id": 0}))
     elif arch == "lfm2moe":
         common = {k: v for k, v in COMMON.items() if k not in ("rms_norm_eps", "head_dim")} | TINY
         kinds = ["conv", "full_attention", "conv"]
@@ -69,7 +77,7 @@ def build(arch, seed, experts=0):
         for name, p in [*model.named_parameters(), *biases]:
             random = torch.randn(p.shape, generator=g)
             if "norm" in name:
-                p.copy_((1 if "linear_attn" in name or arch in ("lfm2", "lfm2moe", "granitehybrid") else 0) + 0.2 * random)
+                p.copy_((1 if "linear_attn" in name or arch in ("lfm2", "lfm2moe", "granitehybrid", "nemotronh") else 0) + 0.2 * random)
             elif name.endswith("expert_bias"):
                 p.copy_(0.1 * random)
             elif name.endswith("A_log"):
@@ -129,6 +137,8 @@ def write_gguf(path, arch, model):
     w.add_vocab_size(VOCAB)
     if arch == "granitehybrid":
         granite_keys(w, c)
+    elif arch == "nemotron_h":
+        nemotron_keys(w, c)
     elif arch.startswith("lfm2"):
         w.add_feed_forward_length(model.model.layers[0].feed_forward.w1.weight.shape[0])
         if arch == "lfm2moe":
@@ -157,6 +167,8 @@ def write_gguf(path, arch, model):
         value = p.detach().numpy().copy()
         if arch == "granitehybrid":
             value = granite_tensor(name.removeprefix("model."), value, put)
+        elif arch == "nemotron_h":
+            nemotron_tensor(name.removeprefix("model."), value, put)
         elif arch.startswith("lfm2"):
             value = lfm2_tensor(name.removeprefix("model."), value, put)
         else:
@@ -252,6 +264,51 @@ def granite_tensor(name, value, put):
             return swap(put(f"{block}{GRANITE_NAMES[part]}.{kind}", swap(value, heads)), heads, back=True)
         return put(f"{block}{GRANITE_NAMES[part]}.{kind}", value, "F32" if value.ndim == 1 else "Q8_0")
     return value
+
+
+def nemotron_keys(w, c):
+    """Each layer's kind is told by its heads of keys and its width."""
+    kinds = c.layers_block_type
+    w.add_feed_forward_length([c.intermediate_size if kind == "mlp" else 0 for kind in kinds])
+    w.add_head_count_kv([c.num_key_value_heads if kind == "full_attention" else 0 for kind in kinds])
+    w.add_key_length(c.head_dim)
+    w.add_value_length(c.head_dim)
+    w.add_layer_norm_rms_eps(c.layer_norm_epsilon)
+    w.add_ssm_conv_kernel(c.conv_kernel)
+    w.add_ssm_state_size(c.ssm_state_size)
+    w.add_ssm_group_count(c.n_groups)
+    w.add_ssm_inner_size(c.mamba_num_heads * c.mamba_head_dim)
+    w.add_ssm_time_step_rank(c.mamba_num_heads)
+
+
+NEMOTRON_NAMES = {"norm": "attn_norm", "mixer.q_proj": "attn_q", "mixer.k_proj": "attn_k", "mixer.v_proj": "attn_v",
+                  "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down", "mixer.in_proj": "ssm_in",
+                  "mixer.out_proj": "ssm_out"}
+
+
+def nemotron_tensor(name, value, put):
+    """Stores a tensor, and makes the value what is stored."""
+    stem, _, kind = name.rpartition(".")
+    if stem in ("embeddings", "norm_f", "lm_head"):
+        gg = {"embeddings": "token_embd", "norm_f": "output_norm", "lm_head": "output"}[stem]
+        value[...] = put(f"{gg}.weight", value, "F32" if value.ndim == 1 else "Q8_0")
+        return
+    _, i, rest = name.split(".", 2)
+    block = f"blk.{i}."
+    if rest == "mixer.A_log":
+        put(block + "ssm_a", -np.exp(value)[:, None], "F32")
+    elif rest == "mixer.D":
+        put(block + "ssm_d", value[:, None], "F32")
+    elif rest == "mixer.dt_bias":
+        put(block + "ssm_dt.bias", value, "F32")
+    elif rest == "mixer.conv1d.weight":
+        put(block + "ssm_conv1d.weight", value[:, 0], "F32")
+    elif rest == "mixer.conv1d.bias":
+        put(block + "ssm_conv1d.bias", value, "F32")
+    elif rest == "mixer.norm.weight":
+        put(block + "ssm_norm.weight", value.reshape(2, -1), "F32")
+    else:
+        value[...] = put(f"{block}{NEMOTRON_NAMES[rest.removesuffix('.' + kind)]}.{kind}", value, "F32" if value.ndim == 1 else "Q8_0")
 
 
 def qwen_keys(w, arch, c):
@@ -382,7 +439,7 @@ def main():
             publish(folder / "hf")
         keep(model.float(), "hf", "hf", "BF16")
         model = select(lambda s: build(arch, s), prompt, 95 + a)
-        write_gguf(folder / "q8_0.gguf", arch, model)
+        write_gguf(folder / "q8_0.gguf", GGUF_NAMES.get(arch, arch), model)
         keep(model, "q8_0", "q8_0.gguf", "Q8_0")
     path.write_text(json.dumps(list(index.values())).replace("}, {", "},\n{") + "\n")
 

@@ -9,11 +9,13 @@ import io
 import json
 import pathlib
 import sys
+import tempfile
 
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 CORPUS = """
@@ -140,6 +142,52 @@ def sentence_piece(prefix):
     }
 
 
+# Source and target of characters, as SentencePiece's own rules have them: spaces, ligatures, wide and composed letters, and
+# characters that disappear.
+CHARACTERS = {
+    "\t": " ", "\n": " ", "\r": " ", "\u00a0": " ", "\u3000": " ", "\u200b": " ", "\ufeff": "", "\x7f": "", "\x01": "",
+    "½": "1⁄2", "ﬁ": "fi", "™": "TM", "e\u0301": "é", "A\u030a": "Å", "，": ",", "…": "...",
+}
+
+
+def unigram():
+    """XLM-R: unigram behind a map of characters. The reference is laid out as the published tokenizer.json is."""
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
+        points = lambda text: " ".join(f"{ord(c):X}" for c in text)
+        rules.write("".join(f"{points(a)}\t{points(b)}\n" for a, b in CHARACTERS.items()))
+        rules.flush()
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(CORPUS.strip().split("\n")),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=270,
+            character_coverage=0.999,
+            normalization_rule_tsv=rules.name,
+            minloglevel=2,
+        )
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces][3:]
+    entries = [(text, 0.0) for text in ["<s>", "<pad>", "</s>", "<unk>"]] + pieces + [("<mask>", 0.0)]
+    charsmap = proto.normalizer_spec.precompiled_charsmap
+    tokenizer = Tokenizer(models.Unigram(entries, 3, False))
+    tokenizer.normalizer = normalizers.Precompiled(charsmap)
+    words = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), words])
+    controls = ["<s>", "<pad>", "</s>", "<mask>"]
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in controls])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    # Files mark <unk> as unknown, which is not parsed in a text.
+    texts = [text for text in TEXTS if encodable(text) and "<unk>" not in text] + ["▁under ▁▁ bar", "a <s> b</s>  c"]
+    return {
+        "charsmap": list(charsmap),
+        "tokenizer": json.loads(tokenizer.to_str()),
+        "cases": [{"text": text, "ids": tokenizer.encode(text).ids} for text in texts],
+    }
+
+
 def listed_pieces():
     """Gemma 4: characters, byte tokens and listed merges. The reference splits where the published tokenizer.json does."""
     spaces = normalizers.Replace(" ", "\u2581")
@@ -209,6 +257,7 @@ def main():
     write(folder / "sentencepiece.json", sentence_piece(True))
     write(folder / "sentencepiece-no-prefix.json", sentence_piece(False))
     write(folder / "listed-pieces.json", listed_pieces())
+    write(folder / "unigram.json", unigram())
     write(folder / "rendered.json", templates(folder))
 
 

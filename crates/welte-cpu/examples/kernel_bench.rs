@@ -222,7 +222,7 @@ fn prompt(kernel: &Kernel, threads: usize, weights: &Memory, acts: &Memory) -> f
     }
     let seconds = time(threads, 12, |t, _| {
         for _ in 0..ROUNDS {
-            for row in (0..64).step_by(8) {
+            for row in (0..64).step_by(kernel.group_rows) {
                 // SAFETY: the room holds the tiles; rows and outputs were allocated for this.
                 unsafe {
                     kernel.matmul_unpacked(
@@ -230,7 +230,7 @@ fn prompt(kernel: &Kernel, threads: usize, weights: &Memory, acts: &Memory) -> f
                         TILES * 16,
                         K,
                         (acts_at as *const u8).add(row * kernel.acts_bytes(K)),
-                        8,
+                        kernel.group_rows,
                         (outs_at[t] as *mut f32).add(row * TILES * 16),
                         TILES * 16,
                         false,

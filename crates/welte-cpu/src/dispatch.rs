@@ -16,6 +16,7 @@ use crate::ops::positions::AddPosition;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::Sample;
 use crate::ops::short_conv::ShortConv;
+use crate::ops::streams::{AltUp, Cutoff, MatchSquares, Multiply};
 use crate::ops::{FloatRows, State};
 
 /// Chunks of a merge: it is little work.
@@ -63,6 +64,10 @@ pub(crate) enum Phase {
     Mamba2(Mamba2),
     ActMul(ActMul),
     Gate(Gate),
+    Multiply(Multiply),
+    Cutoff(Cutoff),
+    MatchSquares(MatchSquares),
+    AltUp(AltUp),
     Add(Add),
     Scale(Scale),
     SelectRows(SelectRows),
@@ -167,6 +172,10 @@ impl Phase {
                 Phase::Mamba2(p) => p.run(state, rows, chunk),
                 Phase::ActMul(p) => some.for_each(|row| p.run(row)),
                 Phase::Gate(p) => some.for_each(|row| p.run(row)),
+                Phase::Multiply(p) => some.for_each(|row| p.run(row)),
+                Phase::Cutoff(p) => some.for_each(|row| p.run(row)),
+                Phase::MatchSquares(p) => some.for_each(|row| p.run(row)),
+                Phase::AltUp(p) => some.for_each(|row| p.run(row)),
                 Phase::Add(p) => some.for_each(|row| p.run(row)),
                 Phase::Scale(p) => some.for_each(|row| p.run(row)),
                 Phase::SelectRows(p) => some.for_each(|output| p.run(state, output)),

@@ -43,11 +43,6 @@ __device__ __forceinline__ float sink_weight(const float *sinks, u32 head, float
     return sinks ? exp2f(sinks[head] * LOG2E - largest) : 0.0f;
 }
 
-__device__ __forceinline__ u32 pack(float a, float b) {
-    __half2 h = __floats2half2_rn(a, b);
-    return *(u32 *)&h;
-}
-
 // Splits two floats into the nearest f16 and the f16 nearest to the remainder.
 __device__ __forceinline__ void pack_both(float a, float b, u32 &high, u32 &low) {
     __half2 h = __floats2half2_rn(a, b);

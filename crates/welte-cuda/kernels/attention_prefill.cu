@@ -4,14 +4,10 @@
 // asynchronous warp-group instructions, which read shared memory themselves; elsewhere they are warp instructions.
 // Macros: HEAD_DIM (a multiple of 8), PAGE (a multiple of 16), KV_Q8, WARPS, TILES.
 #include "attention.cuh"
+#include "flash.cuh"
 
-#define STEP 64
 constexpr u32 THREADS = WARPS * 32;
 constexpr u32 ROWS = WARPS * TILES * 16;
-constexpr u32 WIDE = (HEAD_DIM + 63) / 64 * 64; // in shared memory
-constexpr u32 CHUNKS = HEAD_DIM / 8;            // of 16 bytes of f16
-constexpr u32 STEPS_K = (HEAD_DIM + 15) / 16;   // steps of the product with the keys
-constexpr u32 TILES_V = STEPS_K * 2;            // of 8 dimensions each
 constexpr u32 PART_BYTES = STEP * WIDE * 2;
 constexpr u32 RAW_BYTES = KV_Q8 ? STEP * KV_ROW : 0;
 constexpr bool WHOLE_PAGES = PAGE % STEP == 0;
@@ -23,11 +19,7 @@ constexpr u32 BUFFERS = KV_Q8 ? 1 : 2;
 #else
 #define WARP_GROUP 0
 #endif
-// Shared memory, aligned to 1024 bytes: q, then [buffer][keys, values], then for Q8_0 the encoded keys and values. Each part
-// consists of panels of 64 dimensions: [panel][row][8 chunks of 16 bytes, swizzled by the row].
-template <u32 R> __device__ __forceinline__ u32 at_chunk(u32 row, u32 chunk) {
-    return ((chunk / 8 * R + row) * 8 + (chunk % 8 ^ (row & 7))) * 16;
-}
+// Shared memory, aligned to 1024 bytes: q, then [buffer][keys, values], then for Q8_0 the encoded keys and values.
 
 #if WARP_GROUP
 #include "wgmma.cuh"
@@ -101,52 +93,13 @@ struct Fetch {
     }
 };
 
-// 16 rows of a warp. Lane (g, t) = (lane / 4, lane % 4) has rows g and g + 8.
-struct Tile {
-    float o[TILES_V][4];
-    float largest[2], total[2];
-    int low[2], high[2]; // positions of this span that the rows attend to
-
-    __device__ __forceinline__ void take(const AttentionArgs &a, float (&s)[STEP / 8][4], int at, u32 t, u32 (&p)[STEP / 16][4]) {
-        bool edge = at < max(low[0], low[1]) || at + STEP - 1 > min(high[0], high[1]);
-        if (a.softcap != 0.0f)
+__device__ __forceinline__ void cap_scores(const AttentionArgs &a, float (&s)[STEP / 8][4]) {
+    if (a.softcap != 0.0f)
 #pragma unroll
-            for (u32 n = 0; n < STEP / 8; ++n)
+        for (u32 n = 0; n < STEP / 8; ++n)
 #pragma unroll
-                for (u32 i = 0; i < 4; ++i) s[n][i] = capped(a, s[n][i]);
-        if (__any_sync(~0u, edge))
-#pragma unroll
-            for (u32 n = 0; n < STEP / 8; ++n)
-#pragma unroll
-                for (u32 i = 0; i < 4; ++i) {
-                    int position = at + n * 8 + t * 2 + i % 2;
-                    if (position < low[i / 2] || position > high[i / 2]) s[n][i] = NEVER;
-                }
-#pragma unroll
-        for (u32 r = 0; r < 2; ++r) {
-            float m = largest[r];
-#pragma unroll
-            for (u32 n = 0; n < STEP / 8; ++n) m = fmaxf(m, fmaxf(s[n][r * 2], s[n][r * 2 + 1]));
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-            m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-            float base = m == NEVER ? 0.0f : m; // no position seen yet
-            float shrink = power(largest[r] - base);
-            largest[r] = m;
-            total[r] *= shrink;
-#pragma unroll
-            for (u32 n = 0; n < TILES_V; ++n) {
-                o[n][r * 2] *= shrink;
-                o[n][r * 2 + 1] *= shrink;
-            }
-#pragma unroll
-            for (u32 n = 0; n < STEP / 8; ++n) {
-                float x = power(s[n][r * 2] - base), y = power(s[n][r * 2 + 1] - base);
-                total[r] += x + y;
-                p[n / 2][n % 2 * 2 + r] = pack(x, y);
-            }
-        }
-    }
-};
+            for (u32 i = 0; i < 4; ++i) s[n][i] = capped(a, s[n][i]);
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __grid_constant__ AttentionArgs a) {
     extern __shared__ __align__(128) u8 dynamic[];
@@ -256,7 +209,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
             }
             wgmma_commit();
             wgmma_wait<0>();
-            tile[0].take(a, s, at, lane % 4, p[0]);
+            cap_scores(a, s);
+            tile[0].take(s, at, lane % 4, p[0]);
             wgmma_begin();
 #pragma unroll
             for (u32 k = 0; k < STEP / 16; ++k)
@@ -291,7 +245,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention_prefill(const __
                     }
                 }
 #pragma unroll
-                for (u32 m = 0; m < TILES; ++m) tile[m].take(a, s[m], at, lane % 4, p[m]);
+                for (u32 m = 0; m < TILES; ++m) {
+                    cap_scores(a, s[m]);
+                    tile[m].take(s[m], at, lane % 4, p[m]);
+                }
             }
 #pragma unroll
             for (u32 k = 0; k < STEP / 16; ++k)

@@ -1,22 +1,7 @@
-// Encoders: attention over whole texts without a cache, and learned positions.
-#include "common.cuh"
-#include "softmax.cuh"
+// Encoders: attention of heads of any size, and learned positions.
+#include "encode.cuh"
 
 #define THREADS 128
-
-struct EncodeArgs {
-    const Step *step;
-    const float *qkv; // rows of q (heads), k (kv_heads), v (kv_heads)
-    float *y;
-    u32 heads;
-    u32 kv_heads;
-    u32 head_dim;
-    u32 window; // 0: none
-    u32 qkv_stride;
-    u32 y_stride;
-    float scale;
-    u32 pad;
-};
 
 struct PositionArgs {
     const Step *step;
@@ -32,30 +17,22 @@ struct PositionArgs {
 #ifdef HEAD_DIM
 constexpr u32 PER_THREAD = (HEAD_DIM + THREADS - 1) / THREADS;
 
-// A block takes one head of one row, and walks the rows of its run, THREADS at a time. Grid: (rows, heads).
+// A block takes one head of one row, and walks the rows of its text, THREADS at a time. Grid: (rows, heads).
 extern "C" __global__ void __launch_bounds__(THREADS) encode_attention(const __grid_constant__ EncodeArgs a) {
     __shared__ float q[HEAD_DIM];
     __shared__ float weights[THREADS];
     __shared__ float reduced[THREADS / 32];
-    __shared__ u32 run[2];
     grid_release();
     grid_wait();
-    u32 head = blockIdx.y, row = blockIdx.x, t = threadIdx.x, live = a.step->live;
-    if (a.step->ended || row >= live) return;
-    // The run ends where another slot begins.
-    if (t == 0) {
-        run[0] = 0;
-        run[1] = live;
+    u32 head = blockIdx.y, row = blockIdx.x, t = threadIdx.x;
+    if (a.step->ended || row >= a.step->live) return;
+    u32 tile = 0;
+    for (u32 beyond = a.tiles->count; beyond - tile > 1;) {
+        u32 middle = (tile + beyond) / 2;
+        if (a.tiles->tile[middle].row <= row) tile = middle;
+        else beyond = middle;
     }
-    __syncthreads();
-    u32 slot = a.step->rows[row].slot;
-    for (u32 r = t; r < live; r += THREADS) {
-        if (a.step->rows[r].slot == slot) continue;
-        if (r < row) atomicMax(&run[0], r + 1);
-        else atomicMin(&run[1], r);
-    }
-    __syncthreads();
-    u32 first = run[0], end = run[1];
+    u32 first = a.tiles->tile[tile].first, end = a.tiles->tile[tile].end;
     if (a.window > 0) {
         first = max(first, row > a.window ? row - a.window : 0);
         end = min(end, row + a.window + 1);

@@ -22,6 +22,7 @@ use crate::graph::Graph;
 use crate::launch::{bytes_of, bytes_of_all};
 use crate::load::LoadedProgram;
 use crate::lower::{Lowering, MAILBOX_SLOTS, Places};
+use crate::ops::encode;
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{STATE_BYTES, STEP_HEAD};
@@ -34,9 +35,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use welte_device::timeline::Timeline;
 use welte_device::{Checks, HostScratch, MaskBoard, Pick, Profile, Replay};
-use welte_table::{BufferId, BufferRef, Class, Command, Op, Row};
+use welte_table::{BufferId, BufferRef, Class, Command, Op, PassKind, Row};
 
-/// The decode pass: the first of a program.
+/// The decode pass: the first of a program, unless it is an encoder.
 const DECODE: usize = 0;
 
 /// One user of a loaded program: its buffers, caches, page tables and slots.
@@ -54,6 +55,8 @@ pub struct CudaContext {
     note: Option<String>,
     buffers: Vec<DeviceBlock>,
     step_state: DeviceBlock,
+    /// Tiles of an encoder's texts.
+    text_tiles: DeviceBlock,
     samplers: DeviceBlock,
     // Held for as long as kernels may use them.
     _others: [DeviceBlock; 3],
@@ -61,9 +64,9 @@ pub struct CudaContext {
     page_tables: Vec<u64>,
     slots: Vec<Sampler>,
     checks: Checks,
-    /// Samples for output rows.
-    sample: SampleKernel,
-    logprobs: LogprobKernel,
+    /// Samples for output rows. Encoders do without.
+    sample: Option<SampleKernel>,
+    logprobs: Option<LogprobKernel>,
     /// For slots whose tokens the host chooses.
     scratch: HostScratch,
     picks: Vec<Pick>,
@@ -75,8 +78,9 @@ pub struct CudaContext {
     outputs: HostBlock,
     /// The step state to upload.
     step_image: Vec<u8>,
-    /// The tokens to upload.
+    /// The tokens, and the tiles of texts, to upload.
     tokens: Vec<u32>,
+    tiles: Vec<u32>,
     /// The rows of a chain of several slots, and what they are to sample for.
     running: Vec<Running>,
     chained: Vec<Row>,
@@ -99,6 +103,21 @@ pub struct CudaContext {
 struct SampleKernel {
     kernel: Kernel,
     launch: SampleLaunch,
+}
+
+impl SampleKernel {
+    /// For the logits of the decode pass.
+    fn new(
+        loaded: &LoadedProgram,
+        cx: &Lowering<'_>,
+        decode: &ReadyPass,
+    ) -> Result<SampleKernel, Error> {
+        let launch = SampleLaunch::new(cx, decode.result, cx.program.vocab, decode.width)?;
+        Ok(SampleKernel {
+            kernel: loaded.kernel(&launch.launch(1))?,
+            launch,
+        })
+    }
 }
 
 impl CudaContext {
@@ -124,11 +143,12 @@ impl CudaContext {
             scratch,
             counters,
             step_state,
+            text_tiles,
             page_tables,
             samplers,
             recording,
             rows,
-        ] = <[DeviceBlock; 7]>::try_from(extra)
+        ] = <[DeviceBlock; 8]>::try_from(extra)
             .map_err(|_| Error::Program("its blocks were not counted".to_string()))?;
         let mailbox = HostBlock::new(&gpu, MAILBOX_SLOTS as usize * 8, "the mailbox")?;
         let cancel_word = HostBlock::new(&gpu, 8, "the cancel word")?;
@@ -148,6 +168,7 @@ impl CudaContext {
             states: step_state.start() + sizes.states,
             order: step_state.start() + sizes.order,
             outputs: step_state.start(),
+            text_tiles: text_tiles.start(),
             page_tables: tables.collect(),
             scratch: scratch.start(),
             counters: counters.start(),
@@ -165,14 +186,11 @@ impl CudaContext {
             loaded.decode,
         );
         let passes = ready_passes(loaded, &cx)?;
-        let decode = &passes[DECODE];
-        let launch = SampleLaunch::new(&cx, decode.result, program.vocab, decode.width)?;
-        let sample = SampleKernel {
-            kernel: loaded.kernel(&launch.launch(1))?,
-            launch,
-        };
+        let decode = passes.iter().find(|pass| pass.kind == PassKind::Decode);
+        let sample = decode.map(|decode| SampleKernel::new(loaded, &cx, decode));
+        let logprobs = decode.map(|_| LogprobKernel::new(loaded, &gpu));
         let most_rows = program.most_rows() as usize;
-        let decode_rows = program.passes[DECODE].rows as usize;
+        let decode_rows = decode.map_or(0, |decode| decode.rows as usize);
         let mut context = CudaContext {
             decode_graph: None,
             forward_graph: None,
@@ -184,12 +202,13 @@ impl CudaContext {
             note: None,
             buffers,
             step_state,
+            text_tiles,
             samplers,
             _others: [scratch, counters, page_tables],
             slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
             checks: Checks::new(program),
-            sample,
-            logprobs: LogprobKernel::new(loaded, &gpu)?,
+            sample: sample.transpose()?,
+            logprobs: logprobs.transpose()?,
             scratch: HostScratch::new(vocab, program.context as usize),
             picks: Vec::with_capacity(decode_rows),
             chosen: Vec::with_capacity(decode_rows),
@@ -199,6 +218,7 @@ impl CudaContext {
             outputs,
             step_image: vec![0; sizes.step as usize],
             tokens: Vec::with_capacity(most_rows),
+            tiles: Vec::with_capacity(encode::tile_words(program)),
             running: Vec::with_capacity(decode_rows),
             chained: Vec::with_capacity(decode_rows),
             picked: Vec::with_capacity(decode_rows),
@@ -243,7 +263,9 @@ impl CudaContext {
         for graph in [&self.decode_graph, &self.forward_graph, &self.loop_graph] {
             graph.as_ref().map_or(Ok(()), Graph::launch)?;
         }
-        self.launch_sample(0, 1, self.passes[DECODE].result, 0)?;
+        if self.decodes() {
+            self.launch_sample(0, 1, self.passes[DECODE].result, 0)?;
+        }
         self.gpu.is_idle()?;
         let source = self.step_state.start();
         // SAFETY: the step state has more bytes; we wait for the copy.
@@ -266,6 +288,11 @@ impl CudaContext {
             };
         }
         Ok(())
+    }
+
+    /// Whether the program generates text. Encoders do not.
+    fn decodes(&self) -> bool {
+        self.sample.is_some()
     }
 
     fn block(&self, id: BufferId) -> Result<&DeviceBlock, welte_device::Error> {
@@ -356,7 +383,7 @@ impl CudaContext {
         let to = step_rows + STEP_HEAD + size_of_val(rows);
         image[step_rows + STEP_HEAD..to].copy_from_slice(bytes_of_all(rows));
         let mut from = 0;
-        if pass == DECODE {
+        if self.passes[pass].kind == PassKind::Decode {
             // It has no output rows of its own, but states.
             from = sizes.order as usize;
             let states = image[sizes.states as usize..].chunks_exact_mut(STATE_BYTES);
@@ -379,8 +406,17 @@ impl CudaContext {
             let at = self.step_state.start() + from as u64;
             self.gpu.upload(at, &self.step_image[from..to])?;
             let at = self.buffers[tokens].start();
-            self.gpu.upload(at, bytes_of_all(&self.tokens))
+            self.gpu.upload(at, bytes_of_all(&self.tokens))?;
         }
+        if self.text_tiles.bytes() > 0 {
+            encode::cut_texts(rows, &mut self.tiles);
+            // SAFETY: the block has room for the tiles of the most rows, one each.
+            unsafe {
+                let tiles = bytes_of_all(&self.tiles);
+                self.gpu.upload(self.text_tiles.start(), tiles)?;
+            }
+        }
+        Ok(())
     }
 
     fn enqueue(&self, node: &Ready, live: u32) -> Result<(), Error> {
@@ -480,7 +516,9 @@ impl CudaContext {
     /// Enqueues sampling for `count` rows of the step from row `first` on, whose logits are at an address. At `fault`, unless it
     /// is 0, a kernel says whether these are invalid.
     fn launch_sample(&self, first: u32, count: u32, logits: u64, fault: u64) -> Result<(), Error> {
-        let SampleKernel { kernel, launch } = &self.sample;
+        let Some(SampleKernel { kernel, launch }) = &self.sample else {
+            return Err(Error::Program("it generates no text".to_string()));
+        };
         let args = launch.args_for(first, logits, fault);
         // SAFETY: lowering made the parameters for this kernel from blocks that the context holds.
         unsafe {

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use welte_device::{Context, DeviceId, Error as DeviceError, Loaded, Progress, Replay};
 use welte_formats::{Checkpoint, WeightRows};
-use welte_table::{Program, Usage, WeightSpec};
+use welte_table::{PassKind, Program, Usage, WeightSpec};
 
 /// Bytes of one piece of a weight in flight.
 const PIECE: usize = 8 << 20;
@@ -215,7 +215,10 @@ impl LoadedProgram {
             &places,
             self.decode,
         );
-        let mut units = BTreeSet::from([turn_unit(), sample_unit(), logprobs_unit()]);
+        let mut units = BTreeSet::new();
+        if self.program.pass(PassKind::Decode).is_some() {
+            units.extend([turn_unit(), sample_unit(), logprobs_unit()]);
+        }
         for pass in &self.program.passes {
             units.extend(units_of(&cx.pass(pass)?));
         }

@@ -8,13 +8,6 @@ use crate::{Error, GpuInfo, ops};
 use std::sync::Arc;
 use welte_table::{BufferRef, Format, NO_WEIGHT, Pass, PassKind, Program, WeightId};
 
-/// The features that a program needs and this device lacks, as text; `None` if it lacks nothing.
-pub(crate) fn missing(program: &Program) -> Option<String> {
-    // A context samples from its first pass.
-    let decodes = program.pass(PassKind::Decode).is_some();
-    (!decodes).then(|| "encoders".to_string())
-}
-
 /// Device addresses of a context's memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
@@ -27,6 +20,8 @@ pub(crate) struct Places {
     pub(crate) order: u64,
     /// The `Step` of output rows, followed by the numbers of the chosen rows.
     pub(crate) outputs: u64,
+    /// The `TextTiles` of an encoder's step.
+    pub(crate) text_tiles: u64,
     /// The page table of each cache: page of `[slot][entry]`, as u32.
     pub(crate) page_tables: Vec<u64>,
     /// Scratch memory, used by one command at a time.

@@ -3,10 +3,10 @@
 use crate::ops::Role;
 use crate::persistent::{self, Inputs, ONE_ROW, Recording};
 use crate::sizes::Sizes;
-use crate::{Error, GpuInfo, load, lower};
+use crate::{Error, GpuInfo, load};
 use std::sync::Arc;
 use welte_device::{DeviceOptions, Replay, Replaying};
-use welte_table::{MemoryPlan, Program, verify};
+use welte_table::{MemoryPlan, PassKind, Program, verify};
 
 /// The ways in which a GPU can replay chains. The text says why the persistent kernel is not among them, if so.
 pub(crate) fn replays(gpu: &GpuInfo) -> (Vec<Replay>, Option<String>) {
@@ -55,9 +55,6 @@ impl Planned {
         options: &DeviceOptions,
     ) -> Result<Planned, Error> {
         verify(&program).map_err(Error::Program)?;
-        if let Some(what) = lower::missing(&program) {
-            return Err(Error::Program(format!("no kernel for {what}")));
-        }
         let inputs = Inputs {
             program: &program,
             gpu,
@@ -103,6 +100,10 @@ impl Planned {
     /// How chains will be replayed.
     pub(crate) fn replaying(&self) -> Replaying {
         match (&self.recording, self.replay) {
+            _ if self.program.pass(PassKind::Decode).is_none() => Replaying {
+                replay: Replay::Launches,
+                note: None,
+            },
             (Err(why), Replay::Persistent) => Replaying {
                 replay: Replay::Graph,
                 note: Some(why.clone()),
@@ -114,6 +115,9 @@ impl Planned {
     /// How chains will be replayed, and whether the persistent kernel could run the program.
     pub(crate) fn explain(&self) -> String {
         let replaying = self.replaying();
+        if self.program.pass(PassKind::Decode).is_none() {
+            return replaying.to_string();
+        }
         match (&self.recording, replaying.replay) {
             (_, Replay::Persistent) => match &self.rows {
                 Ok(rows) => format!("{replaying}; up to {} rows per launch", rows.rows),

@@ -2,7 +2,7 @@
 
 use crate::ops::{Demand, Role};
 use crate::{GpuInfo, ops};
-use welte_table::{CacheSpec, Class, Pass, Program, Row};
+use welte_table::{CacheSpec, Class, Pass, PassKind, Program, Row};
 
 /// Bytes of `Step` (`common.cuh`) before its rows.
 pub(crate) const STEP_HEAD: usize = 32;
@@ -21,6 +21,8 @@ pub(crate) struct Sizes {
     pub(crate) order: u64,
     pub(crate) states: u64,
     pub(crate) step_rows: u64,
+    /// Tiles of an encoder's texts (`ops::encode`).
+    text_tiles: u64,
     page_tables: u64,
     samplers: u64,
     persistent: [u64; 2],
@@ -53,7 +55,8 @@ impl Sizes {
         let most = |f: fn(&Pass) -> u64| program.passes.iter().map(f).max();
         let chosen = 4 * most(|pass| pass.outputs.into()).unwrap_or(0);
         let order = (STEP_HEAD as u64 + chosen).next_multiple_of(16);
-        let decode_rows = program.passes.first().map_or(1, |pass| pass.rows.into());
+        let decode = program.pass(PassKind::Decode).map(|at| &program.passes[at]);
+        let decode_rows = decode.map_or(0, |pass| pass.rows.into());
         let states = (order + 4 * decode_rows).next_multiple_of(16);
         let step_rows = (states + STATE_BYTES as u64 * decode_rows).next_multiple_of(16);
         let rows = u64::from(program.most_rows()) * size_of::<Row>() as u64;
@@ -66,6 +69,7 @@ impl Sizes {
             order,
             states,
             step_rows,
+            text_tiles: 4 * ops::encode::tile_words(program) as u64,
             page_tables: 4 * entries * u64::from(program.slots),
             samplers: ops::sample::region_bytes(program) * u64::from(program.slots),
             persistent,
@@ -81,12 +85,13 @@ impl Sizes {
     }
 
     /// Name, class and bytes of each block.
-    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 7] {
+    pub(crate) fn entries(&self) -> [(&'static str, Class, u64); 8] {
         let [one, several] = self.persistent;
         [
             ("scratch of one command", Class::ScratchPrompt, self.scratch),
             ("counters", Class::Tables, self.counters),
             ("step state", Class::Tables, self.step),
+            ("tiles of texts", Class::Tables, self.text_tiles),
             ("page tables", Class::Tables, self.page_tables),
             ("sampling state", Class::Tables, self.samplers),
             ("persistent replay", Class::Tables, one),

@@ -286,7 +286,14 @@ fn caches(
             });
         }
     }
-    Ok((caches, layer_caches.into_iter().flatten().collect()))
+    // Layers that mix nothing have no cache.
+    let none = LayerCache {
+        buffer: BufferRef::NONE,
+        layer: 0,
+        state: BufferRef::NONE,
+    };
+    let each = layer_caches.into_iter().map(|place| place.unwrap_or(none));
+    Ok((caches, each.collect()))
 }
 
 /// A cache of recurrent state: a page for each slot and for each checkpoint.

@@ -11,7 +11,8 @@ use crate::weights::{
     ExpertWeights, Layer, NormWeights, Piece, RopeConstants, SharedWeights, Weights,
 };
 use crate::{
-    Experts, LayerRope, LayerShape, ModelSpec, NormKind, Pooling, QkNorm, Rope, SharedExpert,
+    Experts, LayerKind, LayerRope, LayerShape, ModelSpec, NormKind, Pooling, QkNorm, Rope,
+    SharedExpert,
 };
 pub(crate) use latent::Buffers as LatentBuffers;
 use welte_table::{
@@ -188,10 +189,11 @@ impl<'a> Emitter<'a> {
             } else if let Some(((weights, l), buffers)) = latent {
                 let cache = self.places.caches[i];
                 self.latent_attention(layer, weights, l, cache, buffers);
-            } else {
+            } else if spec.kind(i as u32) == LayerKind::Attention {
                 self.attention(i, layer);
             }
             match (&layer.experts, spec.experts) {
+                _ if !spec.has_feed_forward(i as u32) => {}
                 (Some(weights), Some(experts)) => self.experts(i, layer, weights, experts),
                 _ => self.feed_forward(i, layer),
             }

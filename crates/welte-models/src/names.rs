@@ -212,6 +212,27 @@ pub(crate) const GGUF_LFM2: Names = Names {
     ..GGUF
 };
 
+/// Nemotron-H calls whatever a layer has its mixer, and norms its input once.
+pub(crate) const HUGGING_FACE_NEMOTRON_H: Names = Names {
+    embed: "model.embeddings",
+    attn_norm: "model.layers.{}.norm",
+    q: "model.layers.{}.mixer.q_proj",
+    k: "model.layers.{}.mixer.k_proj",
+    v: "model.layers.{}.mixer.v_proj",
+    o: "model.layers.{}.mixer.o_proj",
+    ffn_norm: "model.layers.{}.norm",
+    up: "model.layers.{}.mixer.up_proj",
+    down: "model.layers.{}.mixer.down_proj",
+    final_norm: "model.norm_f",
+    ..HUGGING_FACE
+};
+
+/// The norm of a layer has the same name in every layer.
+pub(crate) const GGUF_NEMOTRON_H: Names = Names {
+    ffn_norm: "blk.{}.attn_norm",
+    ..GGUF
+};
+
 /// Mixtral names its experts differently.
 pub(crate) const HUGGING_FACE_MIXTRAL: Names = Names {
     router: "model.layers.{}.block_sparse_moe.gate",
@@ -234,8 +255,13 @@ pub(crate) const HUGGING_FACE_GPT_OSS: Names = Names {
     ..HUGGING_FACE
 };
 
-/// Prefixes of the language model's tensors in multimodal checkpoints, in place of `model.`.
-const LANGUAGE_MODEL: [&str; 2] = ["language_model.model.", "model.language_model."];
+/// Prefixes in place of `model.`, most of them in multimodal checkpoints.
+const LANGUAGE_MODEL: [&str; 3] = [
+    "language_model.model.",
+    "model.language_model.",
+    // Nemotron-H
+    "backbone.",
+];
 
 /// Prefixes of an encoder's tensors in checkpoints with a classifier.
 const ENCODER: [&str; 3] = ["bert.", "roberta.", "model."];

@@ -9,6 +9,7 @@ use crate::names::{bias, resolve, weight};
 use crate::{Error, rope};
 use std::fmt;
 use welte_formats::Checkpoint;
+use welte_formats::checkpoint::Value;
 
 /// The activation between gate and up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,6 +272,8 @@ pub enum LayerKind {
     Conv,
     /// A short convolution, then the state space model of Mamba-2.
     Mamba,
+    /// Nothing: the layer is a feed-forward part.
+    None,
 }
 
 /// The layers with the gated delta rule.
@@ -371,6 +374,8 @@ pub struct ModelSpec {
     pub draft_layers: u32,
     /// What mixes positions in each layer.
     pub layer_kinds: Vec<LayerKind>,
+    /// A layer either mixes positions or is a feed-forward part.
+    pub alone: bool,
     /// The layers with the gated delta rule, if any.
     pub delta: Option<Delta>,
     /// Taps of the convolutions between gates; 0 without such layers.
@@ -491,7 +496,8 @@ pub(crate) fn read(
     let names = arch.names(checkpoint.dialect());
     let size = |gguf: &str, hf: &str, default, most| keys.size(&keys.name(gguf, hf), default, most);
 
-    let layers = size("block_count", "num_hidden_layers", None, MOST_LAYERS)?;
+    let listed = listed_layers(&keys);
+    let layers = size("block_count", "num_hidden_layers", listed, MOST_LAYERS)?;
     let dim = size("embedding_length", "hidden_size", None, MOST_DIM)?;
     let heads = size(
         "attention.head_count",
@@ -582,6 +588,7 @@ pub(crate) fn read(
         layers,
         draft_layers: 0,
         layer_kinds: vec![LayerKind::Attention; layers as usize],
+        alone: false,
         delta: None,
         conv_taps: 0,
         mamba: None,
@@ -646,6 +653,17 @@ pub(crate) fn read(
     Ok(spec)
 }
 
+/// The number of layers, if a configuration only lists them.
+fn listed_layers(keys: &Keys<'_>) -> Option<u32> {
+    let lists = ["layers_block_type", "hybrid_override_pattern"];
+    let count = match lists.iter().find_map(|key| keys.value(key))? {
+        Value::Array(list) => list.len(),
+        Value::String(text) => text.len(),
+        _ => return None,
+    };
+    u32::try_from(count).ok()
+}
+
 /// The experts, if the checkpoint has any.
 fn experts(keys: &Keys<'_>, arch: &Architecture, said: &str) -> Result<Option<Experts>, Error> {
     let hf = [
@@ -700,9 +718,14 @@ fn epsilon(keys: &Keys<'_>) -> Result<f64, Error> {
         ]
         .map(|name| keys.name(name, ""))
         .to_vec(),
-        false => ["rms_norm_eps", "layer_norm_eps", "norm_epsilon"]
-            .map(String::from)
-            .to_vec(),
+        false => [
+            "rms_norm_eps",
+            "layer_norm_eps",
+            "norm_epsilon",
+            "layer_norm_epsilon",
+        ]
+        .map(String::from)
+        .to_vec(),
     };
     let found = known.iter().find(|key| keys.value(key).is_some());
     let key = found.or(known.first()).map_or("", String::as_str);

@@ -19,7 +19,7 @@ pub(crate) use latent::LatentWeights;
 pub(crate) use mamba::MambaWeights;
 use std::collections::HashSet;
 use welte_formats::checkpoint::{Checkpoint, Dialect, TensorInfo};
-use welte_table::{Format, Part, Source, Usage, WeightId, WeightSpec};
+use welte_table::{Format, NO_WEIGHT, Part, Source, Usage, WeightId, WeightSpec};
 
 /// A weight that yields `n` neighbouring outputs, beginning at output `at`.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,7 @@ pub(crate) struct Layer {
     pub(crate) qkv_bias: Vec<Piece>,
     pub(crate) q_norm: Option<WeightId>,
     pub(crate) k_norm: Option<WeightId>,
+    /// [`NO_WEIGHT`] if the layer mixes nothing.
     pub(crate) o: WeightId,
     pub(crate) o_bias: Vec<Piece>,
     pub(crate) sinks: Option<WeightId>,
@@ -269,7 +270,8 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     let delta = delta.map(|d| (d, delta::names(c.checkpoint)));
     let conv = (spec.kind(i) == LayerKind::Conv).then_some(names.conv);
     let mamba = spec.mamba.filter(|_| spec.kind(i) == LayerKind::Mamba);
-    let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint)));
+    let mamba = mamba.map(|m| (m, mamba::names(c.checkpoint, spec.alone)));
+    let mixes = spec.kind(i) != LayerKind::None;
     let (qkv, o_name, o_width) = match (&delta, &mamba, conv, spec.latent) {
         (Some((d, names)), ..) => (delta::rows(c, names, i, d), w(names.out), d.values()),
         (_, Some((m, names)), ..) => {
@@ -278,6 +280,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         }
         (_, _, Some([project, _, out]), _) => (vec![Rows::all(w(project), 3 * dim)], w(out), dim),
         (.., Some(l)) => (Vec::new(), w(names.o), spec.heads * l.value),
+        _ if !mixes => (Vec::new(), String::new(), 0),
         _ => (attention_rows(c, spec, names, i), w(names.o), q),
     };
     let qk = qk && spec.kind(i) == LayerKind::Attention;
@@ -298,20 +301,26 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
     };
     let mixed = spec.expert_layers.get(i as usize).copied();
     let experts = spec.experts.filter(|_| mixed.unwrap_or(false));
-    let plain = experts.is_none_or(|e| e.beside);
+    let feeds = spec.has_feed_forward(i);
+    let plain = feeds && experts.is_none_or(|e| e.beside);
     Ok(Layer {
-        attn_norm: norm(c, pre && !normed, "attention norm", names.attn_norm)?,
+        attn_norm: norm(
+            c,
+            pre && mixes && !normed,
+            "attention norm",
+            names.attn_norm,
+        )?,
         qkv: c.joined_rows(&label("qkv"), &qkv, dim)?,
         qkv_bias: c.biases(&label("qkv bias"), &qkv_bias)?,
         q_norm: head_norm(c, qk, "query norm", names.q_norm, q_width)?,
         k_norm: head_norm(c, qk && own_kv, "key norm", names.k_norm, k_width)?,
-        o: c.matrix(
-            &label("attention output"),
-            Usage::Matrix,
-            &o_name,
-            dim,
-            o_width,
-        )?,
+        o: match mixes {
+            true => {
+                let what = label("attention output");
+                c.matrix(&what, Usage::Matrix, &o_name, dim, o_width)?
+            }
+            false => NO_WEIGHT,
+        },
         latent: match spec.latent {
             Some(l) => Some(latent::collect(c, spec, l, i)?),
             None => None,
@@ -327,7 +336,7 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
         post_attn_norm: norm(c, post, "norm after attention", names.post_attn_norm)?,
         ffn_norm: norm(
             c,
-            pre && !spec.parallel,
+            pre && feeds && !spec.parallel,
             "feed-forward norm",
             names.ffn_norm,
         )?,

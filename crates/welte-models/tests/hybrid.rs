@@ -170,6 +170,70 @@ fn only_the_first_layers_of_lfm2_moe_lack_experts() {
     }
 }
 
+fn nemotron() -> Fake {
+    let made = Synthetic::parse("nemotron-h-small,dim=256,heads=4,kv_heads=2,head_dim=64:q8_0");
+    let made = made.unwrap();
+    Fake {
+        dialect: Dialect::Gguf,
+        metadata: made.metadata().clone(),
+        tensors: made.tensors().to_vec(),
+    }
+}
+
+#[test]
+fn a_layer_of_nemotron_h_is_one_part() {
+    let (spec, program) = program(&nemotron(), &CompileOptions::default());
+    use LayerKind::{Attention, Mamba, None};
+    assert_eq!(
+        spec.layer_kinds[..6],
+        [Mamba, None, Mamba, None, Mamba, Attention]
+    );
+    assert!(spec.alone && !spec.gated);
+    let commands = &program.passes[0].commands;
+    let count = |op| commands.iter().filter(|c| c.op == op).count();
+    assert_eq!(
+        (count(Op::Mamba2), count(Op::Attention), count(Op::Act)),
+        (6, 1, 6)
+    );
+    // The groups of the norm have weights of their own.
+    assert_eq!(count(Op::Multiply), 6);
+    let layers: Vec<u32> = commands
+        .iter()
+        .filter(|c| c.op == Op::Mamba2)
+        .map(|c| params::Mamba2::of(&c.params).layer)
+        .collect();
+    assert_eq!(layers, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn keys_that_do_not_fit_nemotron_h_are_named() {
+    let short = Value::Array(vec![Value::U64(1)]);
+    for (key, value, problem) in [
+        (
+            "ssm.group_count",
+            Value::U64(3),
+            "does not divide 128 heads",
+        ),
+        ("ssm.inner_size", Value::U64(8193), "does not fit 128 heads"),
+        ("ssm.conv_kernel", Value::U64(1), "must be at least 2"),
+        (
+            "feed_forward_length",
+            short.clone(),
+            "has 1 entries for 13 layers",
+        ),
+        (
+            "attention.head_count_kv",
+            short,
+            "has 1 entries for 13 layers",
+        ),
+    ] {
+        let mut fake = nemotron();
+        fake.set(&format!("nemotron_h.{key}"), value);
+        let error = spec(&fake).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains(problem), "{error}");
+    }
+}
+
 #[test]
 fn too_many_checkpoints_are_refused() {
     let fake = gguf();

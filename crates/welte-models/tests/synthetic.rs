@@ -29,6 +29,44 @@ fn named_shapes_compile() {
     }
 }
 
+/// Parameters in millions, without biases: the published models have as many. 0 for shapes that are made smaller.
+#[test]
+fn shapes_of_later_families_compile() {
+    let mut wrong = Vec::new();
+    for (name, millions) in [
+        ("lfm2-1.2b", 1170),
+        ("lfm2-8b-a1b", 8339),
+        ("granite-4-h-tiny", 6938),
+        ("granite-4-h-micro", 3191),
+        ("nemotron-h-8b", 8100),
+        ("deepseek-v2-lite", 15706),
+        ("glm-4.7-flash", 29943),
+        ("phi-3.5-moe", 41872),
+        ("qwen3.5-35b-a3b", 34660),
+        ("gemma4-e4b", 7463),
+        ("gemma4-26b-a4b", 25233),
+        ("lfm2-small", 0),
+        ("lfm2-moe-small", 0),
+        ("granite-4-small", 0),
+        ("nemotron-h-small", 0),
+        ("glm-flash-small", 0),
+        ("qwen3.5-moe-small", 0),
+        ("gemma4-small", 0),
+        ("gemma4-moe-small", 0),
+    ] {
+        let checkpoint = Synthetic::parse(&format!("{name}:q8_0")).unwrap();
+        let spec = spec(&checkpoint).unwrap_or_else(|error| panic!("{error}"));
+        let found = spec.parameters() / 1_000_000;
+        if millions > 0 && found != millions {
+            wrong.push(format!("{name}: {found}"));
+        }
+        let program = compile(&spec, &checkpoint, &CompileOptions::default());
+        let program = program.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(verify(&program), Ok(()), "{name}");
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
 #[test]
 fn gpt_oss_compiles() {
     let checkpoint = Synthetic::parse("gpt-oss-20b:mxfp4_moe").unwrap();

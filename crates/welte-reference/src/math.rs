@@ -178,6 +178,23 @@ fn erf(x: f32) -> f32 {
     (integral * std::f64::consts::FRAC_2_SQRT_PI) as f32 * x.signum()
 }
 
+/// What exceeds the mean by this many standard deviations.
+pub(crate) fn cutoff(x: &[f32], deviations: f32) -> Vec<f32> {
+    let mean = x.iter().sum::<f32>() / x.len() as f32;
+    let centred: Vec<f32> = x.iter().map(|v| v - mean).collect();
+    let limit = deviations * mean_square(&centred).sqrt();
+    centred.iter().map(|v| (v - limit).max(0.0)).collect()
+}
+
+pub(crate) fn mean_square(x: &[f32]) -> f32 {
+    dot(x, x) / x.len() as f32
+}
+
+/// `tanh(scale * x)`
+pub(crate) fn squashed(x: &[f32], scale: f32) -> Vec<f32> {
+    x.iter().map(|v| (scale * v).tanh()).collect()
+}
+
 /// The vector divided by its Euclidean length, which counts as 1e-12 if it is smaller.
 pub(crate) fn unit(x: &[f32]) -> Vec<f32> {
     let length = dot(x, x).sqrt().max(1e-12);
@@ -231,6 +248,13 @@ mod tests {
             assert!((softplus(x) - want).abs() <= 1e-6 * want, "{x}");
         }
         assert_eq!(scaled(&[3.0, 0.0], 16.0), [0.6, 0.0]);
+    }
+
+    #[test]
+    fn what_stands_out_is_kept() {
+        // The mean is 1, the standard deviation 2.
+        assert_eq!(cutoff(&[-1.0, 3.0], 0.5), [0.0, 1.0]);
+        assert_eq!(cutoff(&[-1.0, 3.0], -2.0), [2.0, 6.0]);
     }
 
     #[test]

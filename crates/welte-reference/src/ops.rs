@@ -1,8 +1,8 @@
 //! The ops, one row after the other.
 
 use crate::math::{
-    act, act_mul, add, biased, dot, gate_value, layer_norm, multiply, norm, route, scaled, sigmoid,
-    silu, softplus, unit,
+    act, act_mul, add, biased, cutoff, dot, gate_value, layer_norm, mean_square, multiply, norm,
+    route, scaled, sigmoid, silu, softplus, squashed, unit,
 };
 use std::ops::Range;
 use welte_formats::quant;
@@ -148,6 +148,60 @@ impl<'a> Execution<'a> {
                 let p = params::Bias::of(words);
                 let y = self.read(a, p.y_stride, row, p.n);
                 self.write(a, p.y_stride, row, &biased(y, self.weight(0)));
+            }
+            Op::Multiply => {
+                let p = params::Multiply::of(words);
+                let x = self.read(a, p.x_stride, row, p.n);
+                let y = match self.weight(0) {
+                    Some(weight) => x.iter().zip(weight).map(|(x, w)| x * w).collect(),
+                    None => x,
+                };
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::Cutoff => {
+                let p = params::Cutoff::of(words);
+                let y = self.read(a, p.y_stride, row, p.n);
+                self.write(a, p.y_stride, row, &cutoff(&y, p.deviations));
+            }
+            Op::MatchSquares => {
+                let p = params::MatchSquares::of(words);
+                let x = self.read(a, p.x_stride, row, p.dim);
+                let mut y = self.read(b, p.y_stride, row, p.dim * p.groups);
+                let target = mean_square(&x).sqrt();
+                for y in y.chunks_mut(p.dim as usize) {
+                    let factor = target / mean_square(y).max(1e-5).sqrt();
+                    y.iter_mut().for_each(|v| *v *= factor);
+                }
+                self.write(b, p.y_stride, row, &y);
+            }
+            Op::AltUpPredict => {
+                let p = params::AltUpPredict::of(words);
+                let x = self.read(a, p.x_stride, row, p.streams);
+                let y = self.read(b, p.y_stride, row, p.streams * p.dim);
+                let c = multiply(self.matrix(), &squashed(&x, p.scale));
+                let (dim, streams) = (p.dim as usize, p.streams as usize);
+                let old: Vec<&[f32]> = y.chunks(dim).collect();
+                let new = (0..streams * dim).map(|at| {
+                    let (i, d) = (at / dim, at % dim);
+                    let row = &c[i * streams..][..streams];
+                    y[at] + row.iter().zip(&old).map(|(c, y)| c * y[d]).sum::<f32>()
+                });
+                let new: Vec<f32> = new.collect();
+                self.write(b, p.y_stride, row, &new);
+            }
+            Op::AltUpCorrect => {
+                let p = params::AltUpCorrect::of(words);
+                let now = self.read(a, p.now_stride, row, p.dim);
+                let x = self.read(b, p.x_stride, row, p.streams);
+                let mut y = self.read(c, p.y_stride, row, p.streams * p.dim);
+                let factors = multiply(self.matrix(), &squashed(&x, p.scale));
+                let news: Vec<f32> = now.iter().zip(&y).map(|(now, y)| now - y).collect();
+                for (y, c) in y.chunks_mut(p.dim as usize).zip(factors) {
+                    y.iter_mut()
+                        .zip(&news)
+                        .for_each(|(y, e)| *y += (1.0 + c) * e);
+                }
+                self.write(c, p.y_stride, row, &y);
             }
             Op::Add => {
                 let p = params::Add::of(words);

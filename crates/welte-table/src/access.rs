@@ -130,6 +130,32 @@ pub fn accesses(c: &Command) -> Vec<Access> {
             let q = p::ActMul::of(words);
             vec![rows(2 * w(q.n), q.x_stride), rows(w(q.n), q.y_stride)]
         }
+        Op::Multiply => {
+            let q = p::Multiply::of(words);
+            vec![rows(w(q.n), q.x_stride), rows(w(q.n), q.y_stride)]
+        }
+        Op::Cutoff => {
+            let q = p::Cutoff::of(words);
+            vec![rows(w(q.n), q.y_stride)]
+        }
+        Op::MatchSquares => {
+            let q = p::MatchSquares::of(words);
+            let all = heads(q.groups, q.dim);
+            vec![rows(w(q.dim), q.x_stride), rows(all, q.y_stride)]
+        }
+        Op::AltUpPredict => {
+            let q = p::AltUpPredict::of(words);
+            let all = heads(q.streams, q.dim);
+            vec![rows(w(q.streams), q.x_stride), rows(all, q.y_stride)]
+        }
+        Op::AltUpCorrect => {
+            let q = p::AltUpCorrect::of(words);
+            vec![
+                rows(w(q.dim), q.now_stride),
+                rows(w(q.streams), q.x_stride),
+                rows(heads(q.streams, q.dim), q.y_stride),
+            ]
+        }
         Op::Add => {
             let q = p::Add::of(words);
             vec![rows(w(q.n), q.x_stride), rows(w(q.n), q.y_stride)]

@@ -122,6 +122,22 @@ fn flops(c: &Command) -> u64 {
                 .saturating_mul(2 * u64::from(q.used))
         }
         Op::Bias => p::Bias::of(words).n.into(),
+        Op::Multiply => p::Multiply::of(words).n.into(),
+        Op::Cutoff => 6 * u64::from(p::Cutoff::of(words).n),
+        Op::MatchSquares => {
+            let q = p::MatchSquares::of(words);
+            mul(q.groups, q.dim).saturating_mul(5)
+        }
+        Op::AltUpPredict => {
+            let q = p::AltUpPredict::of(words);
+            mul(q.streams, q.streams)
+                .saturating_mul(q.dim.into())
+                .saturating_mul(2)
+        }
+        Op::AltUpCorrect => {
+            let q = p::AltUpCorrect::of(words);
+            mul(q.streams, q.dim).saturating_mul(3)
+        }
         Op::Add => p::Add::of(words).n.into(),
         Op::Scale => 2 * u64::from(p::Scale::of(words).n),
         Op::ActMul => 8 * u64::from(p::ActMul::of(words).n),

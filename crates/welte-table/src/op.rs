@@ -142,6 +142,18 @@ ops! {
     ActMul "act_mul": weights [] reads ["x"] writes ["y"] { n: u32, act: u32, x_stride: u32, y_stride: u32 }
     /// `y = act(y)`; `a` to `d` are the constants of xIELU, otherwise 0.
     Act "act": weights [] reads [] writes ["y"] { n: u32, act: u32, a: f32, b: f32, c: f32, d: f32, y_stride: u32 }
+    /// `y = x * weight` (`y` may be `x`; without a weight it is a copy).
+    Multiply "multiply": weights ["weight"] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
+    /// `y = max(y - (mean(y) + deviations * standard deviation(y)), 0)`: keeps what stands out.
+    Cutoff "cutoff": weights [] reads [] writes ["y"] { n: u32, deviations: f32, y_stride: u32 }
+    /// Gives each of `groups` vectors of `dim` in a row of `y` the mean square of the row's `x`:
+    /// `y *= sqrt(mean(x^2) / max(mean(y^2), 1e-5))`.
+    MatchSquares "match_squares": weights [] reads ["x"] writes ["y"] { dim: u32, groups: u32, x_stride: u32, y_stride: u32 }
+    /// AltUp's prediction. A row of `y` holds `streams` vectors of `dim`, a row of `x` a value for each of them:
+    /// `y[i] += sum over j of c[i][j] * y[j]`, with `c = coefficients * tanh(scale * x)`.
+    AltUpPredict "altup_predict": weights ["coefficients"] reads ["x"] writes ["y"] { dim: u32, streams: u32, scale: f32, x_stride: u32, y_stride: u32 }
+    /// AltUp's correction by the row `now`: `y[i] += (1 + c[i]) * (now - y[0])`, with `c = coefficients * tanh(scale * x)`.
+    AltUpCorrect "altup_correct": weights ["coefficients"] reads ["now", "x"] writes ["y"] { dim: u32, streams: u32, scale: f32, now_stride: u32, x_stride: u32, y_stride: u32 }
     /// `y += x`
     Add "add": weights [] reads ["x"] writes ["y"] { n: u32, x_stride: u32, y_stride: u32 }
     /// `y *= scale`, then `y = cap * tanh(y / cap)` if cap is not 0. A scale of 0 gives 0 whatever `y` was.

@@ -221,7 +221,7 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
             | Op::ExpertsActMul
             | Op::ExpertsAdd
             | Op::ShortConv => i > 0,
-            Op::Attention | Op::Norm | Op::Route => true,
+            Op::Attention | Op::Norm | Op::Route | Op::Multiply => true,
             _ => false,
         };
         match (i < used, *id) {
@@ -263,15 +263,15 @@ fn check_operands(program: &Program, c: &Command) -> Result<(), String> {
     check_overlap(c, &list)
 }
 
-/// What is read must not be what is written, but for a norm in place. Different columns of the same rows may be.
+/// What is read must not be what is written, but for norms and factors in place. Different columns of the same rows may be.
 fn check_overlap(c: &Command, list: &[Access]) -> Result<(), String> {
     for r in list.iter().filter(|a| !a.writes) {
         for w in list
             .iter()
             .filter(|a| a.writes && a.at.buffer == r.at.buffer)
         {
-            let norm = matches!(c.op, Op::Norm | Op::LayerNorm);
-            let in_place = norm && r.at == w.at && r.extent == w.extent;
+            let free = matches!(c.op, Op::Norm | Op::LayerNorm | Op::Multiply);
+            let in_place = free && r.at == w.at && r.extent == w.extent;
             ensure(in_place || apart(r, w), || {
                 format!("'{}' and '{}' are in the same buffer", r.role, w.role)
             })?;
@@ -461,6 +461,28 @@ fn check_params(program: &Program, c: &Command) -> Result<(), String> {
             optional_vector(program, c, 1, n)
         }
         Op::Bias => vector(program, c, 0, p::Bias::of(words).n),
+        Op::Multiply => optional_vector(program, c, 0, p::Multiply::of(words).n),
+        Op::Cutoff => {
+            let q = p::Cutoff::of(words);
+            ensure(q.n > 0, || "no values".into())?;
+            finite(&[q.deviations])
+        }
+        Op::MatchSquares => {
+            let q = p::MatchSquares::of(words);
+            ensure(q.dim > 0 && q.groups > 0, || "no values".into())
+        }
+        Op::AltUpPredict => {
+            let q = p::AltUpPredict::of(words);
+            streams(q.streams)?;
+            vector(program, c, 0, q.streams * q.streams * q.streams)?;
+            finite(&[q.scale])
+        }
+        Op::AltUpCorrect => {
+            let q = p::AltUpCorrect::of(words);
+            streams(q.streams)?;
+            vector(program, c, 0, q.streams * q.streams)?;
+            finite(&[q.scale])
+        }
         Op::ActMul => act(p::ActMul::of(words).act),
         Op::Scale => {
             let q = p::Scale::of(words);
@@ -622,6 +644,15 @@ fn recurrent_cache(
 fn finite(values: &[f32]) -> Result<(), String> {
     ensure(values.iter().all(|v| v.is_finite()), || {
         "a parameter is not finite".into()
+    })
+}
+
+/// The most streams of AltUp. Devices keep a value of each in registers.
+const MOST_STREAMS: u32 = 8;
+
+fn streams(count: u32) -> Result<(), String> {
+    ensure((1..=MOST_STREAMS).contains(&count), || {
+        format!("{count} streams; there may be {MOST_STREAMS}")
     })
 }
 

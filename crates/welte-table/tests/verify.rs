@@ -215,6 +215,12 @@ fn parameters_at_their_limits() {
         ("2 heads in 3 groups", |p| set(p, Op::Mamba2, "groups", 3)),
         ("an empty head", |p| set(p, Op::Mamba2, "key_dim", 0)),
         ("5 of 4 experts", |p| set(p, Op::Route, "used", 5)),
+        ("9 streams; there may be 8", |p| {
+            set(p, Op::AltUpPredict, "streams", 9)
+        }),
+        ("0 streams", |p| set(p, Op::AltUpCorrect, "streams", 0)),
+        ("no values", |p| set(p, Op::Cutoff, "n", 0)),
+        ("no values", |p| set(p, Op::MatchSquares, "groups", 0)),
         ("scoring 3 is unknown", |p| set(p, Op::Route, "scoring", 3)),
         ("scoring 2 with a bias, groups", |p| {
             set(p, Op::Route, "scoring", 2)

@@ -5,13 +5,20 @@ use crate::tokenizer::{Kind, Parts, SPACE, Tokenizer, byte_token, shortened};
 use crate::{Error, InfillTokens};
 use std::collections::{HashMap, HashSet};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordpiece::WordPiece;
-use tokenizers::normalizers::{BertNormalizer, Prepend, Replace, Sequence};
+use tokenizers::normalizers::{BertNormalizer, Precompiled, Prepend, Replace, Sequence};
+use tokenizers::pre_tokenizers;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
+use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
+use tokenizers::pre_tokenizers::whitespace::WhitespaceSplit;
 use tokenizers::{AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
 /// No merge produces a longer token. Real vocabularies have none; a hostile one could make merging slow.
 const LONGEST_MERGED: usize = 1024;
+
+/// The score of tokens that unigram never finds in a text.
+const NEVER: f64 = -1e12;
 
 /// The type of a token, by GGUF's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +54,8 @@ impl TokenType {
 /// The fields `tokenizer.ggml.*` of a GGUF file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
-    /// `model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE with scores), `gemma4` (the same with listed merges) or
-    /// `bert` (WordPiece).
+    /// `model`: `gpt2` (byte-level BPE), `llama` (SentencePiece BPE with scores), `gemma4` (the same with listed merges),
+    /// `t5` (SentencePiece unigram) or `bert` (WordPiece).
     pub model: String,
     /// `pre`: the pre-tokenizer of byte-level BPE.
     pub pre: Option<String>,
@@ -82,6 +89,10 @@ pub struct Vocabulary {
     pub add_eos: Option<bool>,
     /// `add_space_prefix`
     pub add_space_prefix: Option<bool>,
+    /// `remove_extra_whitespaces`
+    pub remove_extra_whitespaces: Option<bool>,
+    /// `precompiled_charsmap`: how SentencePiece normalises characters; empty if it does not.
+    pub charsmap: Vec<u8>,
 }
 
 impl Vocabulary {
@@ -185,13 +196,13 @@ impl Vocabulary {
         .collect()
     }
 
-    fn unknown_text(&self, default: Option<usize>) -> Option<String> {
+    fn unknown_id(&self, default: Option<usize>) -> Option<usize> {
         let by_type = || (0..self.tokens.len()).find(|&id| self.type_of(id) == TokenType::Unknown);
-        let id = self
-            .unk
-            .map(|id| id as usize)
-            .or_else(by_type)
-            .or(default)?;
+        self.unk.map(|id| id as usize).or_else(by_type).or(default)
+    }
+
+    fn unknown_text(&self, default: Option<usize>) -> Option<String> {
+        let id = self.unknown_id(default)?;
         self.tokens.get(id).filter(|text| !text.is_empty()).cloned()
     }
 
@@ -359,6 +370,93 @@ impl Vocabulary {
             .map_err(|error| Error::field("tokenizer.ggml.tokens", error.to_string()))
     }
 
+    /// Unigram: the most likely division of each word into tokens.
+    fn unigram(&self) -> Result<Parts, Error> {
+        let field = |name: &str, problem: &str| {
+            Error::field(format!("tokenizer.ggml.{name}"), problem.to_owned())
+        };
+        let space_prefix = self.add_space_prefix.unwrap_or(true);
+        let unknown = self
+            .unknown_id(None)
+            .ok_or_else(|| field("unknown_token_id", "unigram needs an unknown token"))?;
+        if self.scores.is_empty() {
+            return Err(field("scores", "is missing; unigram needs it"));
+        }
+        if let Some(id) = self.tokens.iter().position(String::is_empty) {
+            return Err(field("tokens", &format!("token {id} is empty")));
+        }
+        let is_text = |id: usize| {
+            use TokenType::{Byte, Normal, UserDefined};
+            matches!(self.type_of(id), Normal | UserDefined | Byte)
+        };
+        let score = |id: usize| match is_text(id) {
+            true => f64::from(self.scores[id]),
+            false => NEVER,
+        };
+        let entries = self.tokens.iter().enumerate();
+        let entries = entries.map(|(id, text)| (text.clone(), score(id)));
+        let ids = self.ids();
+        let byte_fallback = (0..=255).all(|byte| ids.contains_key(&byte_token(byte)));
+        let mut model = Unigram::from(entries.collect(), Some(unknown), byte_fallback)
+            .map_err(|error| field("tokens", &error.to_string()))?;
+        // What an unknown character costs depends on the least likely text.
+        let texts = (0..self.tokens.len()).filter(|id| is_text(*id));
+        model.min_score = texts.map(score).fold(0.0, f64::min);
+        let scheme = match space_prefix {
+            true => PrependScheme::Always,
+            false => PrependScheme::Never,
+        };
+        let space = SPACE.chars().next().unwrap_or(' ');
+        let words = PreTokenizerWrapper::Metaspace(Metaspace::new(space, scheme, true));
+        let pre_tokenizer = match self.remove_extra_whitespaces == Some(true) {
+            true => {
+                let split = PreTokenizerWrapper::WhitespaceSplit(WhitespaceSplit);
+                PreTokenizerWrapper::Sequence(pre_tokenizers::sequence::Sequence::new(vec![
+                    split, words,
+                ]))
+            }
+            false => words,
+        };
+        if self.remove_extra_whitespaces == Some(true) && !space_prefix {
+            let problem = "is false; with remove_extra_whitespaces it must be true";
+            return Err(field("add_space_prefix", problem));
+        }
+        Ok(Parts {
+            kind: Kind::SentencePiece,
+            model: ModelWrapper::Unigram(model),
+            normalizer: self.precompiled()?.map(NormalizerWrapper::Precompiled),
+            pre_tokenizer: Some(pre_tokenizer),
+            prefix: self
+                .bos
+                .filter(|_| self.add_bos == Some(true))
+                .into_iter()
+                .collect(),
+            suffix: self
+                .eos
+                .or(Some(1).filter(|_| self.tokens.len() > 1))
+                .filter(|_| self.add_eos != Some(false))
+                .into_iter()
+                .collect(),
+            space_prefix,
+        })
+    }
+
+    /// The map of characters, if there is one.
+    fn precompiled(&self) -> Result<Option<Precompiled>, Error> {
+        if self.charsmap.is_empty() {
+            return Ok(None);
+        }
+        // The length of a search tree of u32, the tree, and the replacements. The backend trusts the length.
+        let tree = self.charsmap.split_first_chunk().and_then(|(size, rest)| {
+            let size = u32::from_le_bytes(*size) as usize;
+            (size >= 4 && size.is_multiple_of(4) && size <= rest.len()).then_some(())
+        });
+        let map = tree.and_then(|()| Precompiled::from(&self.charsmap).ok());
+        let problem = "is not a map of characters as SentencePiece writes it";
+        map.map(Some)
+            .ok_or_else(|| Error::field("tokenizer.ggml.precompiled_charsmap", problem))
+    }
+
     /// GGUF marks the beginnings of words, the model needs their continuations marked.
     fn word_piece(&self) -> Result<Parts, Error> {
         let mut ids = Vocab::default();
@@ -426,11 +524,12 @@ impl Tokenizer {
             "gpt2" => vocabulary.byte_level()?,
             "llama" => vocabulary.sentence_piece()?,
             "gemma4" => vocabulary.listed_pieces()?,
+            "t5" => vocabulary.unigram()?,
             "bert" => vocabulary.word_piece()?,
             other => {
                 return Err(Error::UnknownModel {
                     name: shortened(other),
-                    known: "gpt2, llama, gemma4, bert".to_owned(),
+                    known: "gpt2, llama, gemma4, t5, bert".to_owned(),
                 });
             }
         };

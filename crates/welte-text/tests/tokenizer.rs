@@ -97,6 +97,42 @@ fn sentence_piece(name: &str) -> (Vocabulary, Value) {
     (vocabulary, fixture)
 }
 
+/// What a converter would write of XLM-R's `tokenizer.json`.
+fn unigram() -> (Vocabulary, Value) {
+    let fixture = fixture("unigram.json");
+    let json = &fixture["tokenizer"];
+    let entries = json["model"]["vocab"].as_array().unwrap();
+    let unknown = json["model"]["unk_id"].as_u64().unwrap() as usize;
+    let mut token_types = vec![1; entries.len()];
+    token_types[unknown] = 2;
+    for token in json["added_tokens"].as_array().unwrap() {
+        token_types[token["id"].as_u64().unwrap() as usize] = 3;
+    }
+    let bytes = fixture["charsmap"].as_array().unwrap().iter();
+    let vocabulary = Vocabulary {
+        model: "t5".into(),
+        tokens: entries
+            .iter()
+            .map(|entry| entry[0].as_str().unwrap().to_owned())
+            .collect(),
+        scores: entries
+            .iter()
+            .map(|entry| entry[1].as_f64().unwrap() as f32)
+            .collect(),
+        token_types,
+        bos: Some(0),
+        eos: Some(2),
+        unk: Some(unknown as u32),
+        add_bos: Some(true),
+        add_eos: Some(true),
+        add_space_prefix: Some(true),
+        remove_extra_whitespaces: Some(true),
+        charsmap: bytes.map(|byte| byte.as_u64().unwrap() as u8).collect(),
+        ..Vocabulary::default()
+    };
+    (vocabulary, fixture)
+}
+
 const BYTE_LEVEL: [&str; 4] = [
     "bpe-gpt-2.json",
     "bpe-qwen2.json",
@@ -138,6 +174,76 @@ fn byte_level_gives_the_reference_ids_from_either_source() {
         assert_eq!(gguf.end_tokens(), [gguf.id_of("<|im_end|>").unwrap()]);
         assert_eq!(gguf.adds_bos(), name == "bpe-llama-bpe.json");
     }
+}
+
+#[test]
+fn unigram_gives_the_reference_ids_from_either_source() {
+    let (vocabulary, fixture) = unigram();
+    let json = Tokenizer::from_json(&fixture["tokenizer"].to_string(), None).unwrap();
+    let gguf = Tokenizer::from_vocabulary(vocabulary.clone()).unwrap();
+    for (text, ids) in cases(&fixture) {
+        for tokenizer in [&json, &gguf] {
+            assert_eq!(
+                tokenizer.encode(&text, true, true).unwrap(),
+                ids,
+                "{text:?}"
+            );
+        }
+        // Text never becomes a control token unless that is asked for.
+        let plain = gguf.encode(&text, false, false).unwrap();
+        assert!(plain.iter().all(|&id| !gguf.is_control(id)), "{text:?}");
+    }
+    let round = |text: &str| gguf.decode(&gguf.encode(text, true, false).unwrap());
+    assert_eq!(round("  a fox,  the\triver "), "a fox, the river");
+    let (pair, second) = gguf.encode_pair("a fox", "the river").unwrap();
+    assert_eq!(
+        json.encode_pair("a fox", "the river").unwrap(),
+        (pair.clone(), second)
+    );
+    assert_eq!(pair[second - 2..second], [2, 2]);
+    // Scores decide: a token that is unlikely gives way to its parts.
+    let word = gguf.encode(" fox", false, true).unwrap();
+    let longest = *word
+        .iter()
+        .max_by_key(|&&id| gguf.token_text(id).len())
+        .unwrap();
+    let mut other = vocabulary;
+    other.scores[longest as usize] = -1e6;
+    let other = Tokenizer::from_vocabulary(other).unwrap();
+    let parts = other.encode(" fox", false, true).unwrap();
+    assert!(!parts.contains(&longest) && other.decode(&parts) == "fox");
+}
+
+#[test]
+fn bad_unigram_vocabularies_are_refused_with_the_field() {
+    let refusal = |change: fn(&mut Vocabulary)| {
+        let mut vocabulary = unigram().0;
+        change(&mut vocabulary);
+        let made = Tokenizer::from_vocabulary(vocabulary);
+        made.unwrap_err().to_string()
+    };
+    assert!(refusal(|v| v.scores.clear()).contains("tokenizer.ggml.scores: is missing"));
+    assert!(refusal(|v| v.tokens[9].clear()).contains("token 9 is empty"));
+    let no_unknown = refusal(|v| {
+        v.unk = None;
+        v.token_types[3] = 1;
+    });
+    assert!(no_unknown.contains("tokenizer.ggml.unknown_token_id"));
+    assert!(refusal(|v| v.add_space_prefix = Some(false)).contains("add_space_prefix"));
+    for change in [
+        (|v| v.charsmap.truncate(3)) as fn(&mut Vocabulary),
+        |v| v.charsmap[..4].fill(0),
+        |v| v.charsmap[..4].fill(0xff),
+        |v| v.charsmap[..4].copy_from_slice(&7u32.to_le_bytes()),
+        |v| v.charsmap.extend([0xff, 0]),
+    ] {
+        assert!(refusal(change).contains("tokenizer.ggml.precompiled_charsmap"));
+    }
+    // A tree that points anywhere is an error of the text that meets it, or has no effect.
+    let mut wrong = unigram().0;
+    wrong.charsmap[4..400].fill(0x7f);
+    let wrong = Tokenizer::from_vocabulary(wrong).unwrap();
+    let _ = wrong.encode("a fox \u{3000} ½", true, true);
 }
 
 #[test]

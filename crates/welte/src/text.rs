@@ -189,6 +189,12 @@ fn vocabulary(meta: &Metadata) -> Option<Vocabulary> {
         add_bos: boolean(meta, &key("add_bos_token")),
         add_eos: boolean(meta, &key("add_eos_token")),
         add_space_prefix: boolean(meta, &key("add_space_prefix")),
+        remove_extra_whitespaces: boolean(meta, &key("remove_extra_whitespaces")),
+        // Converters write signed or unsigned bytes.
+        charsmap: list(meta, &key("precompiled_charsmap"), |v| match v {
+            Value::I64(v) => *v as u8,
+            other => number(other).map_or(0, |v| v as u8),
+        }),
     })
 }
 

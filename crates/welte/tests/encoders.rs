@@ -4,8 +4,10 @@ use serde_json::Value;
 use std::path::Path;
 use welte::{Error, LoadOptions, Model, Pair, Pooling, Request};
 
-/// The largest error of a value as a share of the largest value of its vector.
-const MOST: f32 = 2e-4;
+/// The largest error of a value as a share of the largest value of its vector: with activations in F32, and with 16-bit
+/// activations, queries, keys and values, as a GPU has them. 2.6e-3 was the worst seen there.
+const EXACT: f32 = 2e-4;
+const ON_GPU: f32 = 4e-3;
 
 fn goldens() -> (&'static Path, Vec<Value>) {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/goldens"));
@@ -34,8 +36,9 @@ fn floats(list: &Value) -> Vec<f32> {
     values.map(|v| v.as_f64().unwrap() as f32).collect()
 }
 
-fn agree(device: &str) {
+fn agree(device: &str, most: f32) {
     let (folder, goldens) = goldens();
+    let mut wrong = Vec::new();
     assert!(goldens.len() >= 10);
     for golden in goldens {
         let name = golden["name"].as_str().unwrap();
@@ -62,31 +65,32 @@ fn agree(device: &str) {
                 Err(score) => vec![score.wait().unwrap()],
             };
             assert_eq!(got.len(), want.len(), "{name}");
+            assert!(got.iter().all(|v| v.is_finite()), "{name}, text {at}");
             let largest = want.iter().fold(0f32, |most, v| most.max(v.abs()));
             let pairs = got.iter().zip(&want);
             let off = pairs.map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-            assert!(
-                off <= MOST * largest,
-                "{name}, text {at} on {device}: off by {off} of {largest}"
-            );
+            if off > most * largest {
+                wrong.push(format!("{name}, text {at}: off by {off} of {largest}"));
+            }
         }
     }
+    assert!(wrong.is_empty(), "on {device}:\n{}", wrong.join("\n"));
 }
 
 #[test]
 fn the_cpu_agrees_with_transformers() {
-    agree("cpu");
+    agree("cpu", EXACT);
 }
 
 #[test]
 fn the_reference_agrees_with_transformers() {
-    agree("reference");
+    agree("reference", EXACT);
 }
 
 #[test]
 #[ignore = "needs a GPU"]
 fn a_gpu_agrees_with_transformers() {
-    agree("cuda");
+    agree("cuda", ON_GPU);
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn cpu() -> Vec<Target> {
         options.instructions = Some(name.to_string());
         // Prompts use the BF16 instructions from `avx512-vnni` on, if the machine has them.
         let tolerance = match *name {
-            "avx512-vnni" | "avx512-bf16" if bf16 => bf16_activations,
+            "avx512-vnni" | "amx" | "avx512-bf16" | "amx-bf16" if bf16 => bf16_activations,
             _ => int8_activations,
         };
         Target::new(DeviceId::only("cpu"), &options, tolerance)
@@ -337,7 +337,7 @@ macro_rules! architectures {
 
 architectures! {
     llama 14, qwen2 14, qwen3 14, gemma 2, gemma2 2, gemma3 2, phi3 2, olmo2 2, smollm3 2, qwen3moe 2, mixtral 2,
-    qwen3next 2, qwen35 2, qwen35moe 2, lfm2 2, granitehybrid 2, lfm2moe 2,
+    qwen3next 2, qwen35 2, qwen35moe 2, lfm2 2, granitehybrid 2, lfm2moe 2, nemotronh 2,
     formats 7, packed 17, mlx 8, gpt_oss 4, ministral3 2, cohere2 2, starcoder2 2, olmo3 2, exaone4 2, seed_oss 2, ernie4_5 2,
     hunyuan 2, apertus 2, granite 2, glm4_moe 2, ernie4_5_moe 2, deepseek_v2 2, deepseek_v3 2, glm4_moe_lite 2, mistral4 2,
     gemma4 6, phimoe 2,

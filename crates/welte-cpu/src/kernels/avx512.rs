@@ -2,8 +2,8 @@
 
 use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, ROWS, Scales, acts_bytes,
-    layout_of, tile_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Correction, HALVES, Head, Layout, ROWS, Scales,
+    acts_bytes, layout_of, tile_bytes,
 };
 use std::arch::x86_64::*;
 use welte_table::Format;
@@ -551,50 +551,75 @@ pub(super) unsafe fn chunk<const F: usize>(
     act: *const u8,
     sum: __m512,
 ) -> __m512 {
+    // SAFETY: an activation chunk has ACT bytes.
+    unsafe {
+        let high = act.add(16);
+        let [first, second] = starts::<F>(act);
+        let dots = if const { Layout::of(Format::ALL[F]).by_halves() } {
+            [dot(first, &w[..4], act), dot(second, &w[4..], high)]
+        } else {
+            [dot(dot(first, &w[..4], act), &w[4..], high), second]
+        };
+        add_chunk::<F>(dots, scales, act, sum)
+    }
+}
+
+/// What the dot products of a chunk, or of its halves, start from: the corrections of formats with an offset.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn starts<const F: usize>(act: *const u8) -> [__m512i; 2] {
+    match const { Layout::of(Format::ALL[F]).correction() } {
+        // SAFETY: an activation chunk has ACT bytes.
+        Correction::Offset | Correction::OffsetHalves => unsafe {
+            [word(act.add(ACT_FIRST)), word(act.add(ACT_SECOND))]
+        },
+        _ => [_mm512_setzero_si512(); 2],
+    }
+}
+
+/// Adds a chunk to a sum. `dots` are the dot products of the chunk (the first only) or of its halves.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,fma")]
+pub(super) unsafe fn add_chunk<const F: usize>(
+    dots: [__m512i; 2],
+    scales: &ChunkScales,
+    act: *const u8,
+    sum: __m512,
+) -> __m512 {
     let ChunkScales {
         d,
         m,
         pairs,
         pair_minima,
     } = *scales;
-    let layout = const { Layout::of(Format::ALL[F]) };
     let to_float = |v| _mm512_cvtepi32_ps(v);
-    let zero = _mm512_setzero_si512();
     // SAFETY: an activation chunk has ACT bytes.
     unsafe {
-        let (high, s) = (act.add(16), float(act.add(ACT_SCALE)));
-        let (first, second) = (act.add(ACT_FIRST), act.add(ACT_SECOND));
-        match layout.scales {
+        let (s, first) = (float(act.add(ACT_SCALE)), act.add(ACT_FIRST));
+        match const { Layout::of(Format::ALL[F]).scales } {
             Scales::Plain | Scales::Powers | Scales::Super => {
-                let dots = dot(dot(word(first), &w[..4], act), &w[4..], high);
-                _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum)
+                _mm512_fmadd_ps(to_float(dots[0]), _mm512_mul_ps(d[0], s), sum)
             }
             Scales::PlainMin => {
-                let dots = dot(dot(zero, &w[..4], act), &w[4..], high);
-                let sum = _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum);
+                let sum = _mm512_fmadd_ps(to_float(dots[0]), _mm512_mul_ps(d[0], s), sum);
                 _mm512_fmadd_ps(m, float(first), sum)
             }
             Scales::SuperMin => {
-                let dots = dot(dot(zero, &w[..4], act), &w[4..], high);
-                let sum = _mm512_fmadd_ps(to_float(dots), _mm512_mul_ps(d[0], s), sum);
+                let sum = _mm512_fmadd_ps(to_float(dots[0]), _mm512_mul_ps(d[0], s), sum);
                 _mm512_fnmadd_ps(m, float(first), sum)
             }
             Scales::Halves | Scales::Floats => {
-                let low = to_float(dot(word(first), &w[..4], act));
-                let high = to_float(dot(word(second), &w[4..], high));
+                let [low, high] = [to_float(dots[0]), to_float(dots[1])];
                 let both = _mm512_fmadd_ps(low, d[0], _mm512_mul_ps(high, d[1]));
                 _mm512_fmadd_ps(both, s, sum)
             }
             Scales::Pairs => {
-                let dots = paired(
-                    dot(word(first), &w[..4], act),
-                    dot(word(second), &w[4..], high),
-                );
+                let dots = paired(dots[0], dots[1]);
                 let scaled = to_float(_mm512_madd_epi16(dots, pairs));
                 _mm512_fmadd_ps(scaled, _mm512_mul_ps(d[0], s), sum)
             }
             Scales::PairsMin => {
-                let dots = paired(dot(zero, &w[..4], act), dot(zero, &w[4..], high));
+                let dots = paired(dots[0], dots[1]);
                 let scaled = to_float(_mm512_madd_epi16(dots, pairs));
                 let min = to_float(_mm512_madd_epi16(word(first), pair_minima));
                 let sum = _mm512_fmadd_ps(scaled, _mm512_mul_ps(d[0], s), sum);

@@ -429,6 +429,14 @@ impl Layout {
         )
     }
 
+    /// Whether the halves of a chunk have scales, so that dot products end after 16 k.
+    pub(super) const fn by_halves(self) -> bool {
+        matches!(
+            self.scales,
+            Scales::Halves | Scales::Floats | Scales::Pairs | Scales::PairsMin
+        )
+    }
+
     /// The corrections that activations carry for the offset or the minima.
     pub(super) const fn correction(self) -> Correction {
         match self.scales {

@@ -57,6 +57,8 @@ macro_rules! by_format {
 
 mod acts;
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -82,20 +84,26 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with VNNI.
     Avx512Vnni,
+    /// AVX-512 with VNNI and, for many rows of block formats, the matrix tiles of AMX.
+    Amx,
     /// AVX-512 with VNNI and BF16. Activations of BF16 and F8_E4M3 weights are always rounded to bf16. It is less exact and
     /// therefore used only on request; see [`Kernel::for_prompt`].
     Avx512Bf16,
+    /// As [`Isa::Avx512Bf16`], with the matrix tiles of AMX for BF16.
+    AmxBf16,
 }
 
 impl Isa {
     /// Every instruction set, the simplest first.
-    pub const ALL: [Isa; 6] = [
+    pub const ALL: [Isa; 8] = [
         Isa::Scalar,
         Isa::Avx2,
         Isa::Avx2Vnni,
         Isa::Avx512,
         Isa::Avx512Vnni,
+        Isa::Amx,
         Isa::Avx512Bf16,
+        Isa::AmxBf16,
     ];
 
     /// The best one of this processor that keeps the activations of float weights exact.
@@ -103,7 +111,7 @@ impl Isa {
         Isa::available()
             .into_iter()
             .rev()
-            .find(|isa| *isa != Isa::Avx512Bf16)
+            .find(|isa| !isa.rounds_floats())
             .unwrap_or(Isa::Scalar)
     }
 
@@ -123,7 +131,9 @@ impl Isa {
             "avx2-vnni",
             "avx512",
             "avx512-vnni",
+            "amx",
             "avx512-bf16",
+            "amx-bf16",
         ][self as usize]
     }
 
@@ -132,6 +142,11 @@ impl Isa {
         Isa::ALL
             .into_iter()
             .find(|isa| isa.name().eq_ignore_ascii_case(name))
+    }
+
+    /// Whether the activations of BF16 and F8_E4M3 weights are rounded to bf16.
+    fn rounds_floats(self) -> bool {
+        matches!(self, Isa::Avx512Bf16 | Isa::AmxBf16)
     }
 
     /// True if this processor has it.
@@ -147,7 +162,9 @@ impl Isa {
                 Isa::Avx2Vnni => avx2 && has!("avxvnni"),
                 Isa::Avx512 => avx512,
                 Isa::Avx512Vnni => avx512 && has!("avx512vnni"),
+                Isa::Amx => Isa::Avx512Vnni.is_available() && amx::is_available(),
                 Isa::Avx512Bf16 => avx512 && has!("avx512vnni") && has!("avx512bf16"),
+                Isa::AmxBf16 => Isa::Avx512Bf16.is_available() && amx::is_available(),
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -170,6 +187,29 @@ struct Call {
     accumulate: bool,
 }
 
+impl Call {
+    /// The call for the rows from `row` on, whose activations are `stride` bytes apart.
+    ///
+    /// # Safety
+    /// There are that many rows.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn from_row(&self, row: usize, stride: usize) -> Call {
+        // SAFETY: both stay within the buffers of the call.
+        let (acts, out) = unsafe {
+            (
+                self.acts.add(row * stride),
+                self.out.add(row * self.out_stride),
+            )
+        };
+        Call {
+            acts,
+            out,
+            rows: self.rows - row,
+            ..*self
+        }
+    }
+}
+
 type Matmul = unsafe fn(&Call);
 
 /// The kernel of one weight format on one instruction set.
@@ -181,6 +221,8 @@ pub struct Kernel {
     pub isa: Isa,
     /// Output rows of a tile.
     pub tile_rows: usize,
+    /// The rows of a group, if there are many rows: their activations stay in the L1 cache.
+    pub group_rows: usize,
     run: Matmul,
     many: Option<prompt::Many>,
 }
@@ -188,7 +230,7 @@ pub struct Kernel {
 impl Kernel {
     /// The kernel for a format on an instruction set, or on the next lower one that has it (see [`Kernel::isa`]).
     pub fn for_format(format: Format, isa: Isa) -> Kernel {
-        let (isa, run) = Isa::ALL[..=isa as usize]
+        let (own, run) = Isa::ALL[..=isa as usize]
             .iter()
             .rev()
             .filter(|isa| isa.is_available())
@@ -196,8 +238,13 @@ impl Kernel {
             .unwrap_or((Isa::Scalar, scalar_kernel(format)));
         Kernel {
             format,
-            isa,
+            isa: own,
             tile_rows: layout::ROWS,
+            group_rows: match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Amx | Isa::AmxBf16 => amx::GROUP,
+                _ => 8,
+            },
             run,
             many: prompt::many(format, isa),
         }
@@ -210,6 +257,7 @@ impl Kernel {
             (Format::BF16 | Format::F8_E4M3, Isa::Avx512Vnni) => {
                 Kernel::for_format(format, Isa::Avx512Bf16)
             }
+            (Format::BF16 | Format::F8_E4M3, Isa::Amx) => Kernel::for_format(format, Isa::AmxBf16),
             _ => Kernel::for_format(format, isa),
         }
     }
@@ -220,7 +268,7 @@ impl Kernel {
     }
 
     fn rounds_acts(&self) -> bool {
-        self.isa == Isa::Avx512Bf16 && matches!(self.format, Format::BF16 | Format::F8_E4M3)
+        self.isa.rounds_floats() && matches!(self.format, Format::BF16 | Format::F8_E4M3)
     }
 
     /// Bytes of one tile of `k` columns; a multiple of 64.
@@ -416,6 +464,8 @@ fn kernel(format: Format, isa: Isa) -> Option<Matmul> {
         Isa::Avx512Bf16 if format == Format::BF16 => Some(avx512::rounded),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512Bf16 if format == Format::F8_E4M3 => Some(float8::rounded),
+        #[cfg(target_arch = "x86_64")]
+        Isa::AmxBf16 if format == Format::BF16 => Some(amx::rounded),
         _ => None,
     }
 }

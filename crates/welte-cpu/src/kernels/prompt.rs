@@ -5,6 +5,8 @@
 //! An unpacked chunk of 32 k is 8 vectors of 64 bytes (vector g: 16 rows x group g) and then its scales, one 64-byte
 //! vector each: see [`scale_vectors`]. (F8_E4M3 has a form of its own: see `float8.rs`.)
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::float8;
 use super::layout::{CHUNK, F8_BLOCK, Layout, ROWS, Scales};
 use super::{Isa, Matmul};
@@ -50,13 +52,23 @@ pub(super) const fn unpacked_bytes(format: Format, k: usize) -> usize {
 pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Bf16 if format == Format::F8_E4M3 && isa.is_available() => Some(Many {
-            unpack: float8::unpack,
-            run: float8::rounded_unpacked,
-        }),
+        Isa::Avx512Bf16 | Isa::AmxBf16
+            if format == Format::F8_E4M3 && Isa::Avx512Bf16.is_available() =>
+        {
+            Some(Many {
+                unpack: float8::unpack,
+                run: float8::rounded_unpacked,
+            })
+        }
         _ if !format.rounds_activations() => None,
+        // Halves of a chunk would need twice the instructions of AMX: no gain.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512Vnni => Some(Many {
+        Isa::Amx if isa.is_available() && !Layout::of(format).by_halves() => Some(Many {
+            unpack: by_format!(format, wide::unpack_tile),
+            run: by_format!(format, amx::blocks),
+        }),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512Vnni | Isa::Amx => Some(Many {
             unpack: by_format!(format, wide::unpack_tile),
             run: by_format!(format, wide::blocks),
         }),
@@ -66,7 +78,7 @@ pub(super) fn many(format: Format, isa: Isa) -> Option<Many> {
 
 /// AVX-512 with VNNI.
 #[cfg(target_arch = "x86_64")]
-mod wide {
+pub(super) mod wide {
     use super::super::Call;
     use super::super::avx512::{
         ChunkScales, Out, chunk, heads, load, minima, scales, store, unpack, walk,
@@ -123,7 +135,7 @@ mod wide {
     /// # Safety
     /// As [`super::super::Kernel::matmul`] with unpacked tiles, on a processor with AVX-512 VNNI.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c,fma")]
-    pub(super) unsafe fn blocks<const F: usize>(call: &Call) {
+    pub(in super::super) unsafe fn blocks<const F: usize>(call: &Call) {
         let format = call.format;
         // SAFETY: tiles, rows and outputs are walked as the caller promised them.
         unsafe {
@@ -153,40 +165,52 @@ mod wide {
             for c in 0..call.k / CHUNK {
                 let at = tile.add(c * chunk_bytes(layout));
                 let w: [__m512i; 8] = std::array::from_fn(|g| load(at.add(64 * g)));
-                let scale = |i: usize| load(at.add(QUANTS + 64 * i));
-                let float = |i: usize| _mm512_castsi512_ps(scale(i));
-                let plain = ChunkScales {
-                    d: [float(0); 2],
-                    m: float(0),
-                    pairs: w[0],
-                    pair_minima: w[0],
-                };
-                let scales = match layout.scales {
-                    Scales::Plain | Scales::Powers | Scales::Super => plain,
-                    Scales::PlainMin | Scales::SuperMin => ChunkScales {
-                        m: float(1),
-                        ..plain
-                    },
-                    Scales::Halves | Scales::Floats => ChunkScales {
-                        d: [float(0), float(1)],
-                        ..plain
-                    },
-                    Scales::Pairs => ChunkScales {
-                        pairs: scale(1),
-                        ..plain
-                    },
-                    Scales::PairsMin => ChunkScales {
-                        m: float(1),
-                        pairs: scale(2),
-                        pair_minima: scale(3),
-                        ..plain
-                    },
-                };
+                let scales = chunk_scales::<F>(at);
                 for (r, sum) in sums.iter_mut().enumerate() {
                     *sum = chunk::<F>(&w, &scales, acts.add(r * stride + c * ACT), *sum);
                 }
             }
         }
         sums
+    }
+
+    /// The scales of an unpacked chunk.
+    ///
+    /// # Safety
+    /// `at` is an unpacked chunk of the format.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(in super::super) unsafe fn chunk_scales<const F: usize>(at: *const u8) -> ChunkScales {
+        // SAFETY: a chunk has the scale vectors of its layout.
+        let scale = |i: usize| unsafe { load(at.add(QUANTS + 64 * i)) };
+        let float = |i: usize| _mm512_castsi512_ps(scale(i));
+        let none = _mm512_setzero_si512();
+        let plain = ChunkScales {
+            d: [float(0); 2],
+            m: float(0),
+            pairs: none,
+            pair_minima: none,
+        };
+        match const { Layout::of(Format::ALL[F]).scales } {
+            Scales::Plain | Scales::Powers | Scales::Super => plain,
+            Scales::PlainMin | Scales::SuperMin => ChunkScales {
+                m: float(1),
+                ..plain
+            },
+            Scales::Halves | Scales::Floats => ChunkScales {
+                d: [float(0), float(1)],
+                ..plain
+            },
+            Scales::Pairs => ChunkScales {
+                pairs: scale(1),
+                ..plain
+            },
+            Scales::PairsMin => ChunkScales {
+                m: float(1),
+                pairs: scale(2),
+                pair_minima: scale(3),
+                ..plain
+            },
+        }
     }
 }

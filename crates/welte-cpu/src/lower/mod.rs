@@ -4,6 +4,7 @@
 mod attention;
 mod elementwise;
 mod matmul;
+mod streams;
 
 use crate::dispatch::{LoweredPass, LoweredPhase, Phase};
 use crate::kernels::Kernel;
@@ -88,6 +89,11 @@ impl Lowering<'_> {
             Op::Bias => self.bias(l),
             Op::ActMul => self.act_mul(l),
             Op::Gate => self.gate(l),
+            Op::Multiply => self.multiply(l),
+            Op::Cutoff => self.cutoff(l),
+            Op::MatchSquares => self.match_squares(l),
+            Op::AltUpPredict => self.altup_predict(l),
+            Op::AltUpCorrect => self.altup_correct(l),
             Op::Add => self.add(l),
             Op::Scale => self.scale(l),
             Op::SelectRows => self.select_rows(l, pass.outputs as usize),

@@ -5,8 +5,6 @@ use super::activate_and_multiply;
 use super::matmul::{Epilogue, Matmul};
 use crate::kernels::Kernel;
 
-/// Rows that are multiplied together: their activations stay in the L1 cache.
-const GROUP: usize = 8;
 /// The most tiles of an item.
 const MOST_TILES: usize = 8;
 /// Bytes of unpacked tiles in an item: about half of an L2 cache.
@@ -22,13 +20,15 @@ pub(super) struct Plan {
     tiles_per_item: usize,
     /// The least number of items; rows are cut to reach it.
     wanted: usize,
+    /// Rows that are multiplied together.
+    group: usize,
 }
 
 /// Bytes of a thread's scratch: the unpacked tiles, then outputs of a group of rows.
 pub(crate) fn scratch_bytes(kernel: &Kernel, k: usize) -> usize {
     let tile = kernel.unpacked_bytes(k).unwrap_or(0);
     let unpacked = (tile * MOST_TILES).min(UNPACKED).max(tile * 2);
-    unpacked + 2 * GROUP * MOST_TILES * kernel.tile_rows * 4
+    unpacked + 2 * kernel.group_rows * MOST_TILES * kernel.tile_rows * 4
 }
 
 impl Plan {
@@ -53,6 +53,7 @@ impl Plan {
             tiles,
             tiles_per_item: most.min(fit / sides).min(tiles / wanted).max(1),
             wanted,
+            group: kernel.group_rows,
         }
     }
 
@@ -60,7 +61,7 @@ impl Plan {
     fn parts(&self, rows: usize) -> (usize, usize) {
         let columns = self.tiles.div_ceil(self.tiles_per_item);
         let parts = self.wanted.div_ceil(columns).min(rows / FEWEST_ROWS).max(1);
-        let each = rows.div_ceil(parts).next_multiple_of(GROUP);
+        let each = rows.div_ceil(parts).next_multiple_of(self.group);
         (rows.div_ceil(each), each)
     }
 
@@ -76,6 +77,7 @@ impl Matmul {
     /// See `super`; `scratch` holds [`scratch_bytes`] of this thread's own.
     pub(super) unsafe fn item(&self, plan: &Plan, rows: usize, item: usize, scratch: *mut f32) {
         let kernel = &self.kernel;
+        let group = plan.group;
         let (parts, each) = plan.parts(rows);
         let rows = item % parts * each..rows.min((item % parts + 1) * each);
         let first = item / parts * plan.tiles_per_item;
@@ -88,17 +90,17 @@ impl Matmul {
             let (at, outputs) = self.unpacked(kernel, first, tiles, scratch.cast());
             let Epilogue::ActMul(act) = self.epilogue else {
                 let add = matches!(self.epilogue, Epilogue::Accumulate);
-                for row in rows.clone().step_by(GROUP) {
-                    let count = GROUP.min(rows.end - row);
+                for row in rows.clone().step_by(group) {
+                    let count = group.min(rows.end - row);
                     let y = self.y.start.add(row * self.y.stride + column);
                     self.multiply(kernel, at, n, row, count, y, self.y.stride, add);
                 }
                 return;
             };
             let (up_at, outputs) = self.unpacked(kernel, plan.tiles + first, tiles, outputs);
-            let (gate, up) = (outputs.cast::<f32>(), outputs.cast::<f32>().add(GROUP * n));
-            for row in rows.clone().step_by(GROUP) {
-                let count = GROUP.min(rows.end - row);
+            let (gate, up) = (outputs.cast::<f32>(), outputs.cast::<f32>().add(group * n));
+            for row in rows.clone().step_by(group) {
+                let count = group.min(rows.end - row);
                 self.multiply(kernel, at, n, row, count, gate, n, false);
                 self.multiply(kernel, up_at, n, row, count, up, n, false);
                 for r in 0..count {

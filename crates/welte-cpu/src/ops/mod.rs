@@ -25,6 +25,7 @@ pub(crate) mod positions;
 pub(crate) mod rope;
 pub(crate) mod sample;
 pub(crate) mod short_conv;
+pub(crate) mod streams;
 mod vectors;
 
 use welte_table::Row;

@@ -165,6 +165,10 @@ impl CudaContext {
 
     /// Replays chains in another way from now on. Graphs that this needs are built now, if they were not before.
     pub(super) fn use_replay(&mut self, replay: Replay) -> Result<(), Error> {
+        if !self.decodes() {
+            // There are no chains.
+            return Ok(());
+        }
         self.gpu.current()?;
         match replay {
             Replay::Allocate | Replay::Launches => {}

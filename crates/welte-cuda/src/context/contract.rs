@@ -58,8 +58,10 @@ impl Context for CudaContext {
 
     fn chain_slots(&self) -> usize {
         let program = &self.loaded.program;
-        let most = program.passes[DECODE].rows.min(program.slots);
-        (most as usize).min(MOST_CHAIN_SLOTS)
+        match self.decodes() {
+            true => (program.passes[DECODE].rows.min(program.slots) as usize).min(MOST_CHAIN_SLOTS),
+            false => 0,
+        }
     }
 
     fn allocated(&self) -> BTreeMap<Class, u64> {
@@ -290,7 +292,8 @@ impl ReplayTools for CudaContext {
     }
 
     fn timeline(&mut self, start: ChainStart) -> Result<Timeline, DeviceError> {
-        self.checks.chain(&self.loaded.program, &[start], 1)?;
+        let most = self.chain_slots().min(1);
+        self.checks.chain(&self.loaded.program, &[start], most)?;
         let timeline = self.timed_chain(&start);
         self.done(timeline)
     }

@@ -39,6 +39,9 @@ impl CudaContext {
         queries: &[LogprobQuery],
         answers: &mut [Logprobs],
     ) -> Result<(), Error> {
+        let Some(logprobs) = &self.logprobs else {
+            return Err(Error::Program("it generates no text".to_string()));
+        };
         self.gpu.current()?;
         let ready = &self.passes[self.last.0];
         let vocab = self.loaded.program.vocab;
@@ -46,20 +49,22 @@ impl CudaContext {
             .chunks(MOST_QUERIES)
             .zip(answers.chunks_mut(MOST_QUERIES))
         {
-            let LogprobKernel {
-                kernel,
-                answers: at,
-            } = &self.logprobs;
-            let args = Args::new(ready.result, at.device(), vocab, ready.width, queries);
+            let args = Args::new(
+                ready.result,
+                logprobs.answers.device(),
+                vocab,
+                ready.width,
+                queries,
+            );
             // SAFETY: the arguments are those of the kernel. The outputs and the tokens were checked, and the context owns the
             // logits and the memory of the answers.
             unsafe {
                 let grid = [queries.len() as u32, 1, 1];
-                self.gpu.launch(kernel, grid, bytes_of(&args))?;
+                self.gpu.launch(&logprobs.kernel, grid, bytes_of(&args))?;
             }
             self.gpu.synchronise()?;
             for (nth, (query, answer)) in queries.iter().zip(answers).enumerate() {
-                *answer = self.logprobs.answer(nth).to_logprobs(query);
+                *answer = logprobs.answer(nth).to_logprobs(query);
             }
         }
         Ok(())

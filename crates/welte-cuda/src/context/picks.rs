@@ -3,7 +3,7 @@
 use super::{CudaContext, DECODE};
 use crate::Error;
 use welte_device::{Pick, SKIPPED, is_token};
-use welte_table::Row;
+use welte_table::{PassKind, Row};
 
 impl CudaContext {
     /// Chooses tokens from output rows of the last step: as many as the decode pass has rows.
@@ -32,19 +32,16 @@ impl CudaContext {
         tokens: &mut [u32],
     ) -> Result<(), Error> {
         self.gpu.current()?;
-        let of_rows = pass == DECODE && self.are_of_rows(picks, rows);
-        let count = if pass == DECODE {
-            rows.len()
-        } else {
-            outputs.len()
-        };
+        let decodes = self.passes[pass].kind == PassKind::Decode;
+        let of_rows = decodes && self.are_of_rows(picks, rows);
+        let count = if decodes { rows.len() } else { outputs.len() };
         self.last = (pass, count);
         self.stays = true;
         self.cancel_word.set_flag(0);
         loop {
             self.upload_samplers(picks)?;
             self.upload_step(pass, rows, outputs, u32::from(of_rows))?;
-            if pass == DECODE {
+            if decodes {
                 self.clear_rows_fault()?;
             }
             let together = self.launch_step(pass, rows, count)?;

@@ -3,26 +3,31 @@
 use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::Lowering;
-use welte_table::{Command, Op, params};
+use welte_table::{Command, Op, Program, Row, params};
 
-/// Threads per block: `THREADS` of `encode.cu`.
+/// Threads per block: `THREADS` of `encode.cu` and `encode_tiles.cu`.
 const THREADS: u32 = 128;
+/// Rows of a tile: `ROWS` of `encode_tiles.cu`.
+const TILE_ROWS: usize = 64;
+/// Rows per block of tiles, in a step of many short texts. Where there are more tiles than blocks, a block takes several.
+const ROWS_PER_BLOCK: u32 = 16;
+/// Words of a `TextTile` (`encode.cuh`).
+const TILE_WORDS: usize = 3;
 
-/// `EncodeArgs` of `encode.cu`.
+/// `EncodeArgs` of `encode.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct EncodeArgs {
     step: u64,
+    tiles: u64,
     qkv: u64,
     y: u64,
     heads: u32,
     kv_heads: u32,
-    head_dim: u32,
     window: u32,
     qkv_stride: u32,
     y_stride: u32,
     scale: f32,
-    pad: u32,
 }
 
 /// `PositionArgs` of `encode.cu`.
@@ -41,56 +46,100 @@ struct PositionArgs {
 
 /// The kernels of a command.
 pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<Vec<Node>, Error> {
-    let launch = |unit, function, blocks, args| Launch {
-        unit,
-        function,
-        grid: [rows, blocks, 1],
+    let launch = match command.op {
+        Op::EncodeAttention => attention(cx, command, rows),
+        _ => positions(cx, command, rows),
+    };
+    Ok(vec![Node::Kernel(launch)])
+}
+
+fn attention(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
+    let p = params::EncodeAttention::of(&command.params);
+    let [qkv, y, ..] = command.buffers;
+    let args = args(&EncodeArgs {
+        step: cx.step,
+        tiles: cx.places.text_tiles,
+        qkv: cx.buffer(qkv),
+        y: cx.buffer(y),
+        heads: p.heads,
+        kv_heads: p.kv_heads,
+        window: p.window,
+        qkv_stride: p.qkv_stride,
+        y_stride: p.y_stride,
+        scale: p.scale,
+    });
+    let shared = tiles_shared(p.head_dim);
+    if !p.head_dim.is_multiple_of(8) || p.head_dim > 256 || shared > cx.gpu.shared_per_block {
+        return Launch {
+            unit: unit(Some(p.head_dim)),
+            function: "encode_attention",
+            grid: [rows, p.heads, 1],
+            by_rows: ByRows::Axis { axis: 0, per: 1 },
+            block: THREADS,
+            shared: 0,
+            args,
+        };
+    }
+    let aligned = p.qkv_stride.is_multiple_of(4) && qkv.offset.is_multiple_of(16);
+    Launch {
+        unit: tiles_unit(p.head_dim, aligned),
+        function: "encode_attention_tiles",
+        grid: [rows.div_ceil(ROWS_PER_BLOCK), p.heads, 1],
+        by_rows: ByRows::Axis {
+            axis: 0,
+            per: ROWS_PER_BLOCK,
+        },
+        block: THREADS,
+        shared,
+        args,
+    }
+}
+
+fn positions(cx: &Lowering<'_>, command: &Command, rows: u32) -> Launch {
+    let p = params::AddPosition::of(&command.params);
+    Launch {
+        unit: unit(None),
+        function: "add_position",
+        grid: [rows, p.k.div_ceil(THREADS), 1],
         by_rows: ByRows::Axis { axis: 0, per: 1 },
         block: THREADS,
         shared: 0,
-        args,
-    };
-    let [first, second, ..] = command.buffers;
-    let made = match command.op {
-        Op::EncodeAttention => {
-            let p = params::EncodeAttention::of(&command.params);
-            let a = EncodeArgs {
-                step: cx.step,
-                qkv: cx.buffer(first),
-                y: cx.buffer(second),
-                heads: p.heads,
-                kv_heads: p.kv_heads,
-                head_dim: p.head_dim,
-                window: p.window,
-                qkv_stride: p.qkv_stride,
-                y_stride: p.y_stride,
-                scale: p.scale,
-                pad: 0,
-            };
-            launch(
-                unit(Some(p.head_dim)),
-                "encode_attention",
-                p.heads,
-                args(&a),
-            )
+        args: args(&PositionArgs {
+            step: cx.step,
+            x: cx.buffer(command.buffers[0]),
+            positions: cx.vector(command.weights[0]),
+            types: cx.vector(command.weights[1]),
+            k: p.k,
+            period: p.period,
+            offset: p.offset,
+            x_stride: p.x_stride,
+        }),
+    }
+}
+
+/// The words of `TextTiles` (`encode.cuh`) for the most rows; 0 if no command reads them.
+pub(crate) fn tile_words(program: &Program) -> usize {
+    let mut commands = program.passes.iter().flat_map(|pass| &pass.commands);
+    match commands.any(|command| command.op == Op::EncodeAttention) {
+        // Every row may be a text of its own.
+        true => 1 + TILE_WORDS * program.most_rows() as usize,
+        false => 0,
+    }
+}
+
+/// Cuts the texts of a step into tiles: the words of `TextTiles`. A text is neighbouring rows of one slot.
+pub(crate) fn cut_texts(rows: &[Row], words: &mut Vec<u32>) {
+    words.clear();
+    words.push(0);
+    let mut first = 0;
+    for text in rows.chunk_by(|a, b| a.slot == b.slot) {
+        let end = first + text.len();
+        for row in (first..end).step_by(TILE_ROWS) {
+            words.extend([row, first, end].map(|word| word as u32));
+            words[0] += 1;
         }
-        _ => {
-            let p = params::AddPosition::of(&command.params);
-            let a = PositionArgs {
-                step: cx.step,
-                x: cx.buffer(first),
-                positions: cx.vector(command.weights[0]),
-                types: cx.vector(command.weights[1]),
-                k: p.k,
-                period: p.period,
-                offset: p.offset,
-                x_stride: p.x_stride,
-            };
-            let blocks = p.k.div_ceil(THREADS);
-            launch(unit(None), "add_position", blocks, args(&a))
-        }
-    };
-    Ok(vec![Node::Kernel(made)])
+        first = end;
+    }
 }
 
 /// The unit of attention over heads of this size, or of positions.
@@ -103,13 +152,69 @@ fn unit(head_dim: Option<u32>) -> Unit {
     }
 }
 
+fn tiles_unit(head_dim: u32, aligned: bool) -> Unit {
+    Unit {
+        file: "encode_tiles.cu",
+        generated: String::new(),
+        defines: vec![
+            ("HEAD_DIM", head_dim.to_string()),
+            ("ALIGNED", u32::from(aligned).to_string()),
+        ],
+    }
+}
+
+/// Shared memory: queries, keys and values of a tile in f16.
+fn tiles_shared(head_dim: u32) -> u32 {
+    3 * TILE_ROWS as u32 * head_dim.next_multiple_of(64) * 2
+}
+
 /// The units that tests compile.
 pub(crate) fn catalogue() -> Vec<Listed> {
-    [None, Some(32), Some(64), Some(256)]
+    let tiles = [
+        (32, true),
+        (64, true),
+        (64, false),
+        (72, true),
+        (128, true),
+        (256, true),
+    ];
+    [None, Some(17), Some(320)]
+        .map(unit)
         .into_iter()
-        .map(|head_dim| Listed {
-            unit: unit(head_dim),
-            hot: false,
-        })
+        .chain(tiles.map(|(head_dim, aligned)| tiles_unit(head_dim, aligned)))
+        .map(|unit| Listed { unit, hot: false })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_where_they_begin_and_every_64_rows() {
+        let mut rows = Vec::new();
+        for (slot, length) in [(3, 1), (0, 64), (1, 130), (3, 2)] {
+            rows.extend((0..length).map(|position| Row {
+                token: 0,
+                position,
+                slot,
+            }));
+        }
+        let mut words = vec![7; 5];
+        cut_texts(&rows, &mut words);
+        let (count, tiles) = words.split_first().unwrap();
+        let tiles: Vec<[u32; 3]> = tiles.as_chunks().0.to_vec();
+        assert_eq!(*count as usize, tiles.len());
+        assert_eq!(
+            tiles,
+            [
+                [0, 0, 1],
+                [1, 1, 65],
+                [65, 65, 195],
+                [129, 65, 195],
+                [193, 65, 195],
+                [195, 195, 197]
+            ]
+        );
+    }
 }

@@ -17,6 +17,7 @@ pub(crate) mod mamba2;
 pub(crate) mod matmul;
 pub(crate) mod rope;
 pub(crate) mod sample;
+pub(crate) mod streams;
 pub(crate) mod tile;
 
 use crate::launch::{Listed, Node};
@@ -60,6 +61,11 @@ macro_rules! family {
             | Op::Scale
             | Op::SelectRows
             | Op::Pool => basic::$function($($argument),*),
+            Op::Multiply
+            | Op::Cutoff
+            | Op::MatchSquares
+            | Op::AltUpPredict
+            | Op::AltUpCorrect => streams::$function($($argument),*),
             Op::HeadsMatmul => heads::$function($($argument),*),
             Op::GatedDelta => gated_delta::$function($($argument),*),
             Op::Mamba2 => mamba2::$function($($argument),*),
@@ -143,6 +149,7 @@ pub(crate) fn catalogue() -> Vec<Listed> {
         conv::catalogue(),
         encode::catalogue(),
         heads::catalogue(),
+        streams::catalogue(),
         gated_delta::catalogue(),
         mamba2::catalogue(),
         matmul::catalogue(),

@@ -40,6 +40,7 @@ pub enum Layer {
     Heads(Heads),
     Conv(Conv),
     Delta(Delta),
+    Streams(Streams),
     Experts(Experts),
 }
 
@@ -83,6 +84,15 @@ pub struct Heads {
     pub k: u32,
     pub tail: u32,
     pub transposed: bool,
+}
+
+/// A projection to several streams, which predict each other and are corrected by a sparse vector.
+#[derive(Clone, Copy, Debug)]
+pub struct Streams {
+    pub streams: u32,
+    pub deviations: f32,
+    /// The vector is multiplied by a weight.
+    pub weighted: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -269,7 +279,7 @@ impl Model {
             Layer::Attention(a) => a.sinks,
             Layer::Dense(d) => d.act == 3,
             Layer::Ungated(_) | Layer::Heads(_) => false,
-            Layer::Conv(_) | Layer::Delta(_) | Layer::Encode(_) => true,
+            Layer::Conv(_) | Layer::Delta(_) | Layer::Encode(_) | Layer::Streams(_) => true,
             // Experts may need widths divisible by 16.
             Layer::Experts(e) => e.bias || e.act == 3 || !self.dim.is_multiple_of(16),
         };
@@ -303,6 +313,16 @@ impl Attention {
     /// Floats of a row of queries, keys and values.
     pub fn width(&self) -> u32 {
         (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+}
+
+impl Streams {
+    pub fn ugly(n: &mut Numbers) -> Streams {
+        Streams {
+            streams: n.pick(&[1, 2, 4, 8]),
+            deviations: n.pick(&[-0.5, 0.0, 0.7, 1.6]),
+            weighted: n.pick(&[false, true]),
+        }
     }
 }
 

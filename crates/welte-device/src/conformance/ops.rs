@@ -4,7 +4,9 @@ use super::case::{
     Case, Commands, Pair, difference, is_fused, mixed_rows, poison, rows, some_outputs, tolerance,
 };
 use super::made::Numbers;
-use super::model::{ATTENTION, Attention, DENSE, Delta, Dense, EXPERTS, Experts, Layer, Model};
+use super::model::{
+    ATTENTION, Attention, DENSE, Delta, Dense, EXPERTS, Experts, Layer, Model, Streams,
+};
 use crate::{Device, DeviceInfo, Error, Loaded, Plan, Progress};
 use std::sync::Arc;
 use welte_formats::{Checkpoint, quant};
@@ -42,6 +44,21 @@ pub fn ops(device: &dyn Device, oracle: &dyn Device) {
         };
         let mut pair = case.pair(device, oracle);
         let mut n = Numbers(seed + 2000);
+        for pass in 0..case.program.passes.len() {
+            let most = case.program.passes[pass].rows;
+            every_command(&mut pair, &model, &mut n, pass, most);
+        }
+    }
+    for seed in 0..8 {
+        let model = Model {
+            layers: vec![Layer::Streams(Streams::ugly(&mut Numbers(seed)))],
+            ..Model::ugly(seed)
+        };
+        let Some(case) = Case::new(device, &model, Commands::Supported) else {
+            continue;
+        };
+        let mut pair = case.pair(device, oracle);
+        let mut n = Numbers(seed + 3000);
         for pass in 0..case.program.passes.len() {
             let most = case.program.passes[pass].rows;
             every_command(&mut pair, &model, &mut n, pass, most);

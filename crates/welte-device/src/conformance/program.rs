@@ -1,7 +1,7 @@
 //! The program and the checkpoint of a model.
 
 use super::made::{Made, Numbers};
-use super::model::{Attention, Conv, Delta, Dense, Experts, Heads, Layer, Model, Ungated};
+use super::model::{Attention, Conv, Delta, Dense, Experts, Heads, Layer, Model, Streams, Ungated};
 use welte_table::*;
 
 /// An intermediate buffer and the distance of its rows, which is more than their width.
@@ -211,6 +211,7 @@ pub fn make(m: &Model) -> (Program, Made) {
             (Layer::Dense(d), _) => emit.dense(d),
             (Layer::Ungated(d), _) => emit.ungated(d),
             (Layer::Heads(h), _) => emit.heads(h),
+            (Layer::Streams(s), _) => emit.streams(s),
             _ => unreachable!("these layers have caches"),
         }
     }
@@ -326,7 +327,7 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         _ => 0,
     });
     let normed = widest(&|l| match l {
-        Layer::Experts(_) | Layer::Ungated(_) => m.dim,
+        Layer::Experts(_) | Layer::Ungated(_) | Layer::Streams(_) => m.dim,
         _ => 0,
     });
     let choice = widest(&|l| match l {
@@ -337,6 +338,7 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
         Layer::Conv(c) => c.channels,
         Layer::Delta(d) => d.width(),
         Layer::Heads(h) => h.heads * h.distances().0,
+        Layer::Streams(s) => s.streams * m.dim,
         _ => 0,
     });
     let convolved = widest(&|l| match l {
@@ -347,6 +349,7 @@ fn places(m: &Model, b: &mut Builder, rows: u32, outputs: u32) -> Places {
     });
     let rates = widest(&|l| match l {
         Layer::Delta(d) => 2 * d.heads,
+        Layer::Streams(s) => s.streams,
         _ => 0,
     });
     let opened = widest(&|l| match l {
@@ -668,6 +671,60 @@ impl Emit<'_> {
         let buffers = [from.at, to.at];
         self.push(Op::HeadsMatmul, &[matrices], &buffers, p.words());
         self.add("heads out", h.heads * y_head, to);
+    }
+
+    fn streams(&mut self, s: &Streams) {
+        let (places, dim, streams) = (self.places, self.m.dim, s.streams);
+        let (Some(all), Some(now), Some(rates)) = (places.mixed, places.normed, places.rates)
+        else {
+            unreachable!("sized by this layer");
+        };
+        self.project("streams in", streams * dim, all);
+        self.project("streams' router", streams, rates);
+        let p = params::MatchSquares {
+            dim,
+            groups: streams,
+            x_stride: places.x.stride,
+            y_stride: all.stride,
+        };
+        let buffers = [places.x.at, all.at];
+        self.push(Op::MatchSquares, &[], &buffers, p.words());
+        let table = self.vector("predictions", streams * streams * streams);
+        let p = params::AltUpPredict {
+            dim,
+            streams,
+            scale: 0.7,
+            x_stride: rates.stride,
+            y_stride: all.stride,
+        };
+        let buffers = [rates.at, all.at];
+        self.push(Op::AltUpPredict, &[table], &buffers, p.words());
+        let weight = self.optional(s.weighted, "factors", dim);
+        let p = params::Multiply {
+            n: dim,
+            x_stride: all.stride,
+            y_stride: now.stride,
+        };
+        let buffers = [all.at, now.at];
+        self.push(Op::Multiply, &[weight], &buffers, p.words());
+        let p = params::Cutoff {
+            n: dim,
+            deviations: s.deviations,
+            y_stride: now.stride,
+        };
+        self.push(Op::Cutoff, &[], &[now.at], p.words());
+        let table = self.vector("corrections", streams * streams);
+        let p = params::AltUpCorrect {
+            dim,
+            streams,
+            scale: 0.7,
+            now_stride: now.stride,
+            x_stride: rates.stride,
+            y_stride: all.stride,
+        };
+        let buffers = [now.at, rates.at, all.at];
+        self.push(Op::AltUpCorrect, &[table], &buffers, p.words());
+        self.add("streams out", streams * dim, all);
     }
 
     fn conv(&mut self, c: &Conv, cache: BufferRef, layer: u32) {

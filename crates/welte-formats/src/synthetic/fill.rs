@@ -22,6 +22,8 @@ pub(super) enum Fill {
     Bias,
     /// The given values.
     Given(Vec<f32>),
+    /// Rows of one given value each.
+    Column(Vec<f32>),
 }
 
 /// The finaliser of splitmix64.
@@ -45,6 +47,7 @@ pub(super) fn row(fill: &Fill, format: Format, k: usize, key: u64, row: u64, out
     let deviation = 1.0 / (k as f32).sqrt();
     match fill {
         Fill::Given(values) => plain(format, values, out),
+        Fill::Column(values) => plain(format, &values[row as usize..][..1], out),
         Fill::Norm => plain(format, &uniform(state, k, 1.0, 0.1), out),
         Fill::Bias => plain(format, &uniform(state, k, 0.0, 0.1), out),
         Fill::Matrix if format.is_quantised() => blocks(format, state, deviation, out),

@@ -2,15 +2,21 @@
 
 mod fill;
 mod gemma4;
+mod hybrid;
+mod latent;
+mod layout;
 mod shape;
 mod vocabulary;
 
 pub use fill::blocks as random_blocks;
-pub use shape::{DeltaShape, Family, Gemma4, Llama3Scaling, NAMES, Shape};
+pub use shape::{
+    DeltaShape, Family, Gemma4, Hybrid, LatentShape, Llama3Scaling, NAMES, Shape, SsmShape,
+};
 
 use crate::tensors::Tensors;
 use crate::{Checkpoint, Dialect, Error, Metadata, TensorInfo, Value, gguf, quantize};
 use fill::Fill;
+use layout::Layout;
 use std::borrow::Cow;
 use std::path::Path;
 use welte_table::Format;
@@ -138,8 +144,15 @@ impl Synthetic {
     }
 
     fn lay_out(&mut self, shape: &Shape, recipe: Recipe) {
-        if let Family::Gemma4(own) = &shape.family {
-            return gemma4::lay_out(self, shape, own, recipe);
+        match &shape.family {
+            Family::Gemma4(own) => return gemma4::lay_out(self, shape, own, recipe),
+            Family::Hybrid(own) => {
+                return hybrid::lay_out(&mut Layout { made: self, recipe }, shape, own);
+            }
+            Family::Latent(own) => {
+                return latent::lay_out(&mut Layout { made: self, recipe }, shape, own);
+            }
+            _ => {}
         }
         let Shape {
             dim,
@@ -158,7 +171,9 @@ impl Synthetic {
             false => 0,
         };
         let gpt_oss = shape.family == Family::GptOss;
-        let gated = shape.family == Family::Qwen35;
+        let mixture = shape.family == Family::Qwen35Moe;
+        let gated = shape.family == Family::Qwen35 || mixture;
+        let biased = shape.family == Family::PhiMoe;
         let delta = shape.delta;
         let values = delta.heads * delta.dim;
         let channels = 2 * delta.key_heads * delta.dim + values;
@@ -200,6 +215,12 @@ impl Synthetic {
                 stacked(name("ffn_up_exps"), experts, ffn, dim, false);
                 stacked(name("ffn_down_exps"), experts, dim, ffn, more);
             }
+            if mixture {
+                // The shared expert is as wide as the others.
+                stacked(name("ffn_gate_shexp"), 1, ffn, dim, false);
+                stacked(name("ffn_up_shexp"), 1, ffn, dim, false);
+                stacked(name("ffn_down_shexp"), 1, dim, ffn, more);
+            }
         }
         for layer in (0..layers).filter(|_| experts > 0) {
             let name = format!("blk.{layer}.ffn_gate_inp.weight");
@@ -217,7 +238,7 @@ impl Synthetic {
             };
             vector(format!("blk.{layer}.{ffn_norm}.weight"), dim, Fill::Norm);
             match shape.family {
-                Family::Llama | Family::Gemma4(_) => {}
+                Family::Llama | Family::Gemma4(_) | Family::Hybrid(_) | Family::Latent(_) => {}
                 Family::Qwen2 => {
                     for (part, k) in [("q", q), ("k", kv), ("v", kv)] {
                         vector(format!("blk.{layer}.attn_{part}.bias"), k, Fill::Bias);
@@ -236,7 +257,20 @@ impl Synthetic {
                         vector(format!("blk.{layer}.{part}"), k, Fill::Bias);
                     }
                 }
-                Family::Qwen35 if shape.is_delta(layer) => {
+                Family::PhiMoe => {
+                    let parts = [
+                        ("attn_q", q),
+                        ("attn_k", kv),
+                        ("attn_v", kv),
+                        ("attn_output", dim),
+                        ("attn_norm", dim),
+                        ("ffn_norm", dim),
+                    ];
+                    for (part, k) in parts {
+                        vector(format!("blk.{layer}.{part}.bias"), k, Fill::Bias);
+                    }
+                }
+                Family::Qwen35 | Family::Qwen35Moe if shape.is_delta(layer) => {
                     let name = |part: &str| format!("blk.{layer}.{part}");
                     // Sequences forget within some to some hundred positions.
                     let decay = |i: usize| -0.02 * (1 + i % 8) as f32;
@@ -245,7 +279,11 @@ impl Synthetic {
                     vector(name("ssm_dt.bias"), delta.heads, Fill::Bias);
                     vector(name("ssm_norm.weight"), delta.dim, Fill::Norm);
                 }
-                Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 | Family::Qwen35 => {
+                Family::Qwen3
+                | Family::Qwen3Moe
+                | Family::Gemma3
+                | Family::Qwen35
+                | Family::Qwen35Moe => {
                     for part in ["q", "k"] {
                         let name = format!("blk.{layer}.attn_{part}_norm.weight");
                         vector(name, head_dim, Fill::Norm);
@@ -257,6 +295,16 @@ impl Synthetic {
                     vector(format!("blk.{layer}.{part}.weight"), dim, Fill::Norm);
                 }
             }
+        }
+        if mixture {
+            for layer in 0..layers {
+                let name = format!("blk.{layer}.ffn_gate_inp_shexp.weight");
+                vector(name, dim, Fill::Matrix);
+            }
+        }
+        if biased {
+            vector("output_norm.bias".to_string(), dim, Fill::Bias);
+            vector("output.bias".to_string(), vocab, Fill::Bias);
         }
         for layer in (0..layers).filter(|_| gpt_oss) {
             for (part, k) in [("gate", ffn), ("up", ffn), ("down", dim)] {
@@ -426,7 +474,7 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         (
             "rope.dimension_count",
             match shape.family {
-                Family::Qwen35 => shape.head_dim / 4,
+                Family::Qwen35 | Family::Qwen35Moe => shape.head_dim / 4,
                 _ => shape.head_dim,
             },
         ),
@@ -445,8 +493,16 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         ("expert_used_count", shape.used),
         ("expert_feed_forward_length", shape.ffn),
     ];
+    let delta = [
+        ("full_attention_interval", shape.interval()),
+        ("ssm.conv_kernel", TAPS),
+        ("ssm.state_size", shape.delta.dim),
+        ("ssm.group_count", shape.delta.key_heads),
+        ("ssm.time_step_rank", shape.delta.heads),
+        ("ssm.inner_size", shape.delta.heads * shape.delta.dim),
+    ];
     let own: &[(&str, usize)] = match shape.family {
-        Family::Qwen3Moe => &experts,
+        Family::Qwen3Moe | Family::PhiMoe => &experts,
         Family::GptOss => &[
             experts[0],
             experts[1],
@@ -455,14 +511,11 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
             ("rope.scaling.original_context_length", 4096),
         ],
         Family::Gemma3 => &[("attention.sliding_window", shape.window)],
-        Family::Qwen35 => &[
-            ("full_attention_interval", shape.interval()),
-            ("ssm.conv_kernel", TAPS),
-            ("ssm.state_size", shape.delta.dim),
-            ("ssm.group_count", shape.delta.key_heads),
-            ("ssm.time_step_rank", shape.delta.heads),
-            ("ssm.inner_size", shape.delta.heads * shape.delta.dim),
-        ],
+        Family::Qwen35 => &delta,
+        Family::Qwen35Moe => {
+            let shared = ("expert_shared_feed_forward_length", shape.ffn);
+            &[delta.as_slice(), &experts, &[shared]].concat()
+        }
         _ => &[],
     };
     for (key, value) in own {
@@ -474,13 +527,16 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         let factor = shape.scaling.map_or(32.0, |s| s.factor);
         metadata.insert(key("factor"), Value::F64(factor.into()));
     }
-    if let Family::Gemma4(own) = &shape.family {
-        gemma4::describe(&mut metadata, shape, own);
+    match &shape.family {
+        Family::Gemma4(own) => gemma4::describe(&mut metadata, shape, own),
+        Family::Hybrid(own) => hybrid::describe(&mut metadata, shape, own),
+        Family::Latent(own) => latent::describe(&mut metadata, shape, own),
+        _ => {}
     }
     let pre = match shape.family {
         Family::Llama | Family::Gemma3 | Family::Gemma4(_) => "llama-bpe",
         Family::GptOss => "gpt-4o",
-        Family::Qwen35 => "qwen35",
+        Family::Qwen35 | Family::Qwen35Moe => "qwen35",
         _ => "qwen2",
     };
     vocabulary::add(&mut metadata, pre, shape.vocab);

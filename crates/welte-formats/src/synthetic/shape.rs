@@ -1,7 +1,7 @@
 //! Shapes of synthetic models.
 
 /// The model family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Family {
     /// Llama and similar models.
     Llama,
@@ -19,6 +19,80 @@ pub enum Family {
     GptOss,
     /// The gated delta rule in three of four layers, gated attention in the others.
     Qwen35,
+    /// Qwen3.5 with experts beside a shared one.
+    Qwen35Moe,
+    /// Experts, layer norms with bias, biases around attention and of the head.
+    PhiMoe,
+    /// Recurrent layers of other kinds.
+    Hybrid(Hybrid),
+    /// Attention over latents, and experts beside shared ones.
+    Latent(LatentShape),
+}
+
+/// What mixes positions in a layer of [`Hybrid`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mixer {
+    Attention,
+    /// The state space model of Mamba-2.
+    Ssm,
+    /// A short convolution.
+    Conv,
+}
+
+/// The sizes of the state space model of Mamba-2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct SsmShape {
+    pub heads: usize,
+    pub head_dim: usize,
+    pub state: usize,
+    pub groups: usize,
+}
+
+/// What LFM2, Granite 4 and Nemotron-H have beside the common sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hybrid {
+    /// The architecture in GGUF files.
+    pub architecture: &'static str,
+    /// The layers, repeated as often as needed: `*` attention, `M` state space model, `C` convolution, `-` none.
+    pub pattern: &'static str,
+    /// Feed-forward parts are layers of their own, without gates.
+    pub alone: bool,
+    /// Width of dense feed-forward parts.
+    pub dense: usize,
+    /// The first layers, which have no experts.
+    pub dense_layers: usize,
+    /// Width of the shared expert; 0 is none.
+    pub shared: usize,
+    /// Experts are scored by sigmoids, and chosen with a bias.
+    pub sigmoid: bool,
+    /// The state space model, if there is one.
+    pub ssm: SsmShape,
+}
+
+/// What models with attention over latents have beside the common sizes. The first layer has no experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentShape {
+    /// Size of the queries' latent; 0 is none.
+    pub query_rank: usize,
+    /// Size of the latent of keys and values.
+    pub rank: usize,
+    /// Rotated elements of a query.
+    pub rope: usize,
+    /// Elements of a query that are not rotated.
+    pub plain: usize,
+    /// Elements of a value.
+    pub value: usize,
+    /// Width of the dense layer.
+    pub dense: usize,
+    /// Shared experts, as wide as the others.
+    pub shared: usize,
+    /// Factor of the experts' shares.
+    pub scale: f32,
+    /// Experts are scored by sigmoids, and chosen with a bias.
+    pub sigmoid: bool,
+    /// The context is stretched by YaRN.
+    pub yarn: bool,
 }
 
 /// The layers with the gated delta rule.
@@ -87,9 +161,26 @@ pub struct Shape {
 }
 
 /// The names of shapes.
-pub const NAMES: [&str; 17] = [
+pub const NAMES: [&str; 34] = [
     "qwen3.5-4b",
     "qwen3.5-small",
+    "qwen3.5-35b-a3b",
+    "qwen3.5-moe-small",
+    "lfm2-1.2b",
+    "lfm2-small",
+    "lfm2-8b-a1b",
+    "lfm2-moe-small",
+    "granite-4-h-tiny",
+    "granite-4-h-micro",
+    "granite-4-small",
+    "nemotron-h-8b",
+    "nemotron-h-small",
+    "deepseek-v2-lite",
+    "glm-4.7-flash",
+    "glm-flash-small",
+    "phi-3.5-moe",
+    "gemma4-small",
+    "gemma4-moe-small",
     "qwen3-0.6b",
     "qwen3-4b",
     "qwen3-8b",
@@ -260,6 +351,214 @@ const GEMMA4_E4B: Shape = Shape {
     delta: SMALL_DELTA,
 };
 
+const GEMMA4_MIXTURE: Shape = Shape {
+    family: Family::Gemma4(Gemma4 {
+        per_layer: 0,
+        shared: 0,
+        full_kv_heads: 2,
+        values_are_keys: true,
+        dense: 2112,
+    }),
+    layers: 30,
+    dim: 2816,
+    heads: 16,
+    kv_heads: 8,
+    ffn: 704,
+    experts: 128,
+    used: 8,
+    window: 1024,
+    ..GEMMA4_E4B
+};
+
+const QWEN35_MIXTURE: Shape = Shape {
+    family: Family::Qwen35Moe,
+    layers: 40,
+    dim: 2048,
+    kv_heads: 2,
+    ffn: 512,
+    experts: 256,
+    used: 8,
+    tied: false,
+    ..QWEN35
+};
+
+const NO_SSM: SsmShape = SsmShape {
+    heads: 0,
+    head_dim: 0,
+    state: 0,
+    groups: 1,
+};
+
+const LFM2: Shape = Shape {
+    family: Family::Hybrid(Hybrid {
+        architecture: "lfm2",
+        pattern: "CC*CC*CC*C*C*C*C",
+        alone: false,
+        dense: 8192,
+        dense_layers: 0,
+        shared: 0,
+        sigmoid: false,
+        ssm: NO_SSM,
+    }),
+    layers: 16,
+    dim: 2048,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 64,
+    ffn: 8192,
+    experts: 0,
+    used: 0,
+    vocab: 65_536,
+    context: 128_000,
+    rope_base: 1e6,
+    ..TINY
+};
+
+const LFM2_MIXTURE: Shape = Shape {
+    family: Family::Hybrid(Hybrid {
+        architecture: "lfm2moe",
+        pattern: "CC*CCC*CCC*CCC*CCC*CC*CC",
+        alone: false,
+        dense: 7168,
+        dense_layers: 2,
+        shared: 0,
+        sigmoid: true,
+        ssm: NO_SSM,
+    }),
+    layers: 24,
+    ffn: 1792,
+    experts: 32,
+    used: 4,
+    ..LFM2
+};
+
+const GRANITE_SSM: SsmShape = SsmShape {
+    heads: 48,
+    head_dim: 64,
+    state: 128,
+    groups: 1,
+};
+
+const GRANITE: Hybrid = Hybrid {
+    architecture: "granitehybrid",
+    pattern: "MMMMM*MMMM",
+    alone: false,
+    dense: 512,
+    dense_layers: 0,
+    shared: 1024,
+    sigmoid: false,
+    ssm: GRANITE_SSM,
+};
+
+const GRANITE_MIXTURE: Shape = Shape {
+    family: Family::Hybrid(GRANITE),
+    layers: 40,
+    dim: 1536,
+    heads: 12,
+    kv_heads: 4,
+    head_dim: 128,
+    ffn: 512,
+    experts: 64,
+    used: 6,
+    vocab: 100_352,
+    context: 131_072,
+    ..TINY
+};
+
+const NEMOTRON_H: Shape = Shape {
+    family: Family::Hybrid(Hybrid {
+        architecture: "nemotron_h",
+        pattern: "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+        alone: true,
+        dense: 21_504,
+        dense_layers: 0,
+        shared: 0,
+        sigmoid: false,
+        ssm: SsmShape {
+            heads: 128,
+            head_dim: 64,
+            state: 128,
+            groups: 8,
+        },
+    }),
+    layers: 52,
+    dim: 4096,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    ffn: 21_504,
+    experts: 0,
+    used: 0,
+    vocab: 131_072,
+    context: 8192,
+    tied: false,
+    ..TINY
+};
+
+const DEEPSEEK_LITE: Shape = Shape {
+    family: Family::Latent(LatentShape {
+        query_rank: 0,
+        rank: 512,
+        rope: 64,
+        plain: 128,
+        value: 128,
+        dense: 10_944,
+        shared: 2,
+        scale: 1.0,
+        sigmoid: false,
+        yarn: true,
+    }),
+    layers: 27,
+    dim: 2048,
+    heads: 16,
+    kv_heads: 1,
+    head_dim: 64,
+    ffn: 1408,
+    experts: 64,
+    used: 6,
+    vocab: 102_400,
+    context: 163_840,
+    tied: false,
+    norm_epsilon: 1e-6,
+    ..TINY
+};
+
+const GLM_FLASH: Shape = Shape {
+    family: Family::Latent(LatentShape {
+        query_rank: 768,
+        rank: 512,
+        rope: 64,
+        plain: 192,
+        value: 256,
+        dense: 10_240,
+        shared: 1,
+        scale: 1.8,
+        sigmoid: true,
+        yarn: false,
+    }),
+    layers: 47,
+    heads: 20,
+    ffn: 1536,
+    used: 4,
+    vocab: 154_880,
+    context: 202_752,
+    rope_base: 1e6,
+    norm_epsilon: 1e-5,
+    ..DEEPSEEK_LITE
+};
+
+/// The same with other layers.
+const fn hybrid(family: Family, pattern: &'static str, dense_layers: usize) -> Family {
+    match family {
+        Family::Hybrid(own) => Family::Hybrid(Hybrid {
+            pattern,
+            dense_layers,
+            ..own
+        }),
+        other => other,
+    }
+}
+
 impl Shape {
     /// A shape by name. `custom` starts from `tiny`.
     pub fn named(name: &str) -> Option<Shape> {
@@ -301,23 +600,98 @@ impl Shape {
                 scaling: None,
             },
             "gemma4-e4b" => GEMMA4_E4B,
-            "gemma4-26b-a4b" => Shape {
+            "gemma4-26b-a4b" => GEMMA4_MIXTURE,
+            // A fifth of the layers, each with its own keys and values; the smaller vocabulary keeps the head's share of the work.
+            "gemma4-small" => Shape {
                 family: Family::Gemma4(Gemma4 {
-                    per_layer: 0,
-                    shared: 0,
+                    per_layer: 256,
+                    shared: 4,
                     full_kv_heads: 2,
-                    values_are_keys: true,
-                    dense: 2112,
+                    values_are_keys: false,
+                    dense: 0,
                 }),
-                layers: 30,
-                dim: 2816,
-                heads: 16,
-                kv_heads: 8,
-                ffn: 704,
-                experts: 128,
-                used: 8,
-                window: 1024,
+                layers: 10,
+                vocab: 65_536,
                 ..GEMMA4_E4B
+            },
+            "gemma4-moe-small" => Shape {
+                layers: 6,
+                vocab: 65_536,
+                ..GEMMA4_MIXTURE
+            },
+            "qwen3.5-35b-a3b" => QWEN35_MIXTURE,
+            "qwen3.5-moe-small" => Shape {
+                layers: 4,
+                vocab: 32_000,
+                ..QWEN35_MIXTURE
+            },
+            "lfm2-1.2b" => LFM2,
+            "lfm2-small" => Shape {
+                layers: 8,
+                vocab: 32_768,
+                ..LFM2
+            },
+            "lfm2-8b-a1b" => LFM2_MIXTURE,
+            "lfm2-moe-small" => Shape {
+                layers: 4,
+                vocab: 16_384,
+                family: hybrid(LFM2_MIXTURE.family, "CC*C", 1),
+                ..LFM2_MIXTURE
+            },
+            "granite-4-h-tiny" => GRANITE_MIXTURE,
+            "granite-4-small" => Shape {
+                layers: 10,
+                vocab: 25_088,
+                ..GRANITE_MIXTURE
+            },
+            "granite-4-h-micro" => Shape {
+                family: Family::Hybrid(Hybrid {
+                    dense: 8192,
+                    shared: 8192,
+                    ssm: SsmShape {
+                        heads: 64,
+                        ..GRANITE_SSM
+                    },
+                    ..GRANITE
+                }),
+                dim: 2048,
+                heads: 32,
+                kv_heads: 8,
+                head_dim: 64,
+                ffn: 8192,
+                experts: 0,
+                used: 0,
+                ..GRANITE_MIXTURE
+            },
+            "nemotron-h-8b" => NEMOTRON_H,
+            // As many layers of each kind, relative to the others; the smaller vocabulary keeps the head's share of the work.
+            "nemotron-h-small" => Shape {
+                family: hybrid(NEMOTRON_H.family, "M-M-M*-M-M-M-", 0),
+                layers: 13,
+                vocab: 32_768,
+                ..NEMOTRON_H
+            },
+            "deepseek-v2-lite" => DEEPSEEK_LITE,
+            "glm-4.7-flash" => GLM_FLASH,
+            "glm-flash-small" => Shape {
+                layers: 5,
+                vocab: 32_000,
+                ..GLM_FLASH
+            },
+            "phi-3.5-moe" => Shape {
+                family: Family::PhiMoe,
+                layers: 32,
+                dim: 4096,
+                heads: 32,
+                kv_heads: 8,
+                head_dim: 128,
+                ffn: 6400,
+                experts: 16,
+                used: 2,
+                vocab: 32_064,
+                context: 4096,
+                tied: false,
+                ..TINY
             },
             "gpt-oss-20b" => GPT_OSS,
             // The same experts in fewer layers; the smaller vocabulary keeps the head's share of the work.
@@ -455,13 +829,17 @@ impl Shape {
             Family::Gemma4(_) => "gemma4",
             Family::GptOss => "gpt-oss",
             Family::Qwen35 => "qwen35",
+            Family::Qwen35Moe => "qwen35moe",
+            Family::PhiMoe => "phimoe",
+            Family::Hybrid(own) => own.architecture,
+            Family::Latent(_) => "deepseek2",
         }
     }
 
     /// Every so many layers, one has attention; the others have the gated delta rule.
     pub(super) fn interval(&self) -> usize {
         match self.family {
-            Family::Qwen35 => self.layers.clamp(1, 4),
+            Family::Qwen35 | Family::Qwen35Moe => self.layers.clamp(1, 4),
             _ => 1,
         }
     }
@@ -474,8 +852,9 @@ impl Shape {
     /// True if feed-forward parts are experts.
     pub(super) fn has_experts(&self) -> bool {
         match self.family {
-            Family::Qwen3Moe | Family::GptOss => true,
-            Family::Gemma4(_) => self.experts > 0,
+            Family::Qwen3Moe | Family::GptOss | Family::Qwen35Moe => true,
+            Family::PhiMoe | Family::Latent(_) => true,
+            Family::Gemma4(_) | Family::Hybrid(_) => self.experts > 0,
             _ => false,
         }
     }

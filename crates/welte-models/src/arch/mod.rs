@@ -19,6 +19,7 @@ mod llama;
 mod ministral3;
 mod mixtral;
 mod modernbert;
+mod nemotron_h;
 mod olmo2;
 mod phi3;
 mod phimoe;
@@ -60,7 +61,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 37] = [
+const ALL: [&Architecture; 38] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -70,6 +71,7 @@ const ALL: [&Architecture; 37] = [
     &lfm2::LFM2,
     &lfm2::LFM2_MOE,
     &granite_hybrid::GRANITE_HYBRID,
+    &nemotron_h::NEMOTRON_H,
     &mixtral::MIXTRAL,
     &gemma::GEMMA,
     &gemma::GEMMA2,

@@ -62,20 +62,29 @@ impl Emitter<'_> {
         let buffers = [set.qkv, set.attn];
         self.push("mamba gate", Op::Gate, &[], &buffers, gate.words());
         let norm = p::Norm {
-            dim: values,
-            groups: 1,
+            dim: values / m.groups,
+            groups: m.groups,
             eps: self.spec.eps,
             x_stride: values,
             y_stride: values,
         };
         let buffers = [set.attn, set.attn];
-        self.push(
-            "mamba norm",
-            Op::Norm,
-            &[weights.norm],
-            &buffers,
-            norm.words(),
-        );
+        // A norm's groups would share its weight.
+        let weight = match m.groups {
+            1 => weights.norm,
+            _ => NO_WEIGHT,
+        };
+        self.push("mamba norm", Op::Norm, &[weight], &buffers, norm.words());
+        if m.groups > 1 {
+            let factors = p::Multiply {
+                n: values,
+                x_stride: values,
+                y_stride: values,
+            };
+            let weight = [weights.norm];
+            let what = "mamba norm's weight";
+            self.push(what, Op::Multiply, &weight, &buffers, factors.words());
+        }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("mamba out", out, set.attn, values);
     }

@@ -24,6 +24,11 @@ impl ModelSpec {
         kind.unwrap_or(LayerKind::Attention)
     }
 
+    /// True if the layer has a feed-forward part.
+    pub(crate) fn has_feed_forward(&self, layer: u32) -> bool {
+        !self.alone || self.kind(layer) == LayerKind::None
+    }
+
     /// Floats of the widest row that a mixer's first projection yields.
     pub(crate) fn projected_width(&self) -> u32 {
         let conv = if self.conv_taps > 0 { 3 * self.dim } else { 0 };
@@ -87,7 +92,7 @@ impl ModelSpec {
             };
             dim * projections + norms
         };
-        let each = 2 * dim;
+        let each = if self.alone { dim } else { 2 * dim };
         let norms = each * (u64::from(self.pre_norm) + u64::from(self.post_norm));
         let matrices = 2 + u64::from(self.gated);
         let dense = |layer: usize| matrices * dim * u64::from(self.shape(layer).ffn);
@@ -103,6 +108,7 @@ impl ModelSpec {
             u64::from(e.count) * (3 * dim * u64::from(e.ffn) + dim) + shared + beside
         };
         let part = |layer: usize| match self.experts {
+            _ if !self.has_feed_forward(layer as u32) => 0,
             Some(e) if self.expert_layers.get(layer) == Some(&true) => mixture(layer, e),
             _ => dense(layer),
         };
@@ -132,6 +138,7 @@ impl ModelSpec {
             LayerKind::Delta => delta,
             LayerKind::Conv => conv,
             LayerKind::Mamba => mamba,
+            LayerKind::None => norms,
         };
         let layers = u64::from(self.layers);
         let width = u64::from(self.per_layer_width);
@@ -263,6 +270,10 @@ impl ModelSpec {
             facts.push(fact("width of the embeddings per layer", width));
         }
         let count = |kind| self.layer_kinds.iter().filter(|k| **k == kind).count();
+        if self.alone {
+            let text = count(LayerKind::None).to_string();
+            facts.push(fact("feed-forward layers", text));
+        }
         if self.conv_taps > 0 {
             let text = format!("{} layers, {} taps", count(LayerKind::Conv), self.conv_taps);
             facts.push(fact("convolutions", text));

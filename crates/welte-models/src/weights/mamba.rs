@@ -48,9 +48,21 @@ const HUGGING_FACE: MambaNames = MambaNames {
     out: "model.layers.{}.mamba.out_proj",
 };
 
-pub(super) fn names(checkpoint: &dyn Checkpoint) -> &'static MambaNames {
+/// Nemotron-H calls whatever a layer has its mixer.
+const MIXER: MambaNames = MambaNames {
+    project: "model.layers.{}.mixer.in_proj",
+    kernel: "model.layers.{}.mixer.conv1d",
+    decay: "model.layers.{}.mixer.A_log",
+    dt_bias: "model.layers.{}.mixer.dt_bias",
+    skip: "model.layers.{}.mixer.D",
+    norm: "model.layers.{}.mixer.norm",
+    out: "model.layers.{}.mixer.out_proj",
+};
+
+pub(super) fn names(checkpoint: &dyn Checkpoint, alone: bool) -> &'static MambaNames {
     match checkpoint.dialect() {
         Dialect::Gguf => &GGUF,
+        Dialect::HuggingFace if alone => &MIXER,
         Dialect::HuggingFace => &HUGGING_FACE,
     }
 }
@@ -67,7 +79,7 @@ pub(super) fn collect(
     let kernel = names::weight(names.kernel, layer);
     let bias = [(m.bias, names::bias(names.kernel, layer), m.channels())];
     let bias: Vec<Piece> = c.biases(&label("convolution bias"), &bias)?;
-    let norm = [(names::weight(names.norm, layer), m.values())];
+    let norm = names::weight(names.norm, layer);
     let dt_bias = [(full(names.dt_bias), m.heads)];
     Ok(MambaWeights {
         kernel: c.kernel(&label("convolution"), &kernel, m.channels(), m.taps)?,
@@ -75,6 +87,12 @@ pub(super) fn collect(
         decay: c.decay(&label("decay"), &full(names.decay), m.heads)?,
         dt_bias: c.vector(&label("time bias"), &dt_bias, 0.0)?,
         skip: c.per_head(&label("skip"), &full(names.skip), m.heads)?,
-        norm: c.vector(&label("mamba norm"), &norm, 0.0)?,
+        norm: match c.is_gguf() {
+            true => {
+                let (what, groups) = (label("mamba norm"), m.groups);
+                c.flat(&what, &norm, groups, groups, m.values() / groups)?
+            }
+            false => c.vector(&label("mamba norm"), &[(norm, m.values())], 0.0)?,
+        },
     })
 }

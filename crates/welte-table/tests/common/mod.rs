@@ -181,6 +181,37 @@ fn decode() -> Vec<Command> {
         x_stride: 16,
         y_stride: 8,
     };
+    let multiply = p::Multiply {
+        n: 8,
+        x_stride: 8,
+        y_stride: 8,
+    };
+    let cutoff = p::Cutoff {
+        n: 8,
+        deviations: 0.5,
+        y_stride: 8,
+    };
+    let match_squares = p::MatchSquares {
+        dim: 8,
+        groups: 2,
+        x_stride: 8,
+        y_stride: 16,
+    };
+    let predict = p::AltUpPredict {
+        dim: 8,
+        streams: 2,
+        scale: 0.5,
+        x_stride: 4,
+        y_stride: 16,
+    };
+    let correct = p::AltUpCorrect {
+        dim: 8,
+        streams: 2,
+        scale: 0.5,
+        now_stride: 8,
+        x_stride: 4,
+        y_stride: 16,
+    };
     let position_scale = p::PositionScale {
         n: 8,
         beta: 0.5,
@@ -454,6 +485,21 @@ fn decode() -> Vec<Command> {
             mamba.words(),
         ),
         command(Op::Gate, &[], &[at(ROUTER, 0), t], gate.words()),
+        command(Op::Multiply, &[NORM], &[x, t], multiply.words()),
+        command(Op::Cutoff, &[], &[t], cutoff.words()),
+        command(Op::MatchSquares, &[], &[t, qkv], match_squares.words()),
+        command(
+            Op::AltUpPredict,
+            &[NORM],
+            &[at(ROUTER, 0), qkv],
+            predict.words(),
+        ),
+        command(
+            Op::AltUpCorrect,
+            &[HEAD_NORM],
+            &[t, at(ROUTER, 0), qkv],
+            correct.words(),
+        ),
         command(
             Op::Matmul,
             &[ROUTER_MATRIX],

@@ -1,0 +1,29 @@
+// Shared by the kernels of encoders' attention.
+#pragma once
+#include "softmax.cuh"
+
+// Neighbouring rows of one text: at most as many as a block takes. They see the rows from `first` to `end`.
+struct TextTile {
+    u32 row;
+    u32 first;
+    u32 end;
+};
+
+// The tiles of a step, in the order of its rows.
+struct TextTiles {
+    u32 count;
+    TextTile tile[1]; // actually as many as there can be
+};
+
+struct EncodeArgs {
+    const Step *step;
+    const TextTiles *tiles;
+    const float *qkv; // rows of q (heads), k (kv_heads), v (kv_heads)
+    float *y;
+    u32 heads;
+    u32 kv_heads;
+    u32 window; // 0: none
+    u32 qkv_stride;
+    u32 y_stride;
+    float scale;
+};
