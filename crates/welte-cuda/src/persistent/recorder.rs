@@ -1,17 +1,21 @@
 //! Recording: each command of the decode pass, or two that belong together, becomes one instruction.
 
+mod add_normed;
+mod experts;
+
 use super::arrangement::{
     AttentionJobs, Chunks, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, TENSOR_LINES,
     block_meta_bytes, row_bytes, slot_limit, slots_in_flight, staged_bytes, tiles,
 };
 use super::checks::{Checked, check_program, possible};
-use super::instruction::{AWAITS_CHOICE, Instruction, REUSES_INPUT};
+use super::instruction::{Instruction, REUSES_INPUT};
 use super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, SharedMemoryNeeds};
 use super::share::{RowDivider, Share};
 use super::variants::{self, Output, TUNED_VARIANTS, Variant, Variants, tuning_index};
 use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
 use crate::ops::kv;
 use crate::ops::sample::{shared_bytes, slice};
+use experts::is_router;
 use std::collections::BTreeMap;
 use welte_table::{
     BufferId, BufferRef, Command, Extent, Format, NO_WEIGHT, Op, Pass, WeightId, accesses, params,
@@ -86,16 +90,6 @@ struct Recorder<'a> {
     kv_format: Format,
 }
 
-/// A norm after a part, and the sum that follows it.
-struct AddNormed {
-    /// What is normed, the vector that it is added to, and a factor.
-    part: BufferRef,
-    to: BufferRef,
-    scale: f32,
-    /// The command after the sum.
-    next: usize,
-}
-
 /// A product as the kernel sees it.
 struct Product {
     matrix: WeightId,
@@ -107,27 +101,6 @@ struct Product {
     n: u32,
     k: u32,
 }
-
-/// A product with the matrices of the chosen experts.
-struct ExpertsProduct {
-    input: BufferRef,
-    output: BufferRef,
-    norm: Option<(WeightId, f32)>,
-    kind: Output,
-    act: u32,
-    /// Of one expert.
-    n: u32,
-    k: u32,
-    used: u32,
-    experts: u32,
-    /// Rows that blocks divide among themselves: of all chosen experts, or of the sum.
-    rows: u32,
-}
-
-/// The most experts of a choice: one for each lane.
-const MAX_CHOSEN: u32 = 32;
-/// The most experts of a router.
-const MAX_EXPERTS: u32 = 1024;
 
 /// Records the decode pass for steps of as many rows as the budget has. The error says, in a few words, why the persistent
 /// kernel cannot run it.
@@ -185,13 +158,6 @@ fn widths(pass: &Pass) -> BTreeMap<BufferId, u64> {
         }
     }
     widths
-}
-
-/// Whether a product makes the logits that experts are chosen by.
-fn is_router(pass: &Pass, command: &Command) -> bool {
-    let to = command.buffers[1].buffer;
-    let routes = |c: &Command| c.op == Op::Route && c.buffers[0].buffer == to;
-    command.op == Op::Matmul && pass.commands.iter().any(routes)
 }
 
 /// Rows of a product, which blocks divide among themselves.
@@ -307,39 +273,7 @@ impl Recorder<'_> {
             }
             Op::Attention => return self.attention(index, command),
             Op::Route => return self.route(index, command),
-            Op::ExpertsActMul => {
-                let p = params::ExpertsActMul::of(words);
-                let pending = self.norm.filter(|norm| norm.output == first);
-                let product = ExpertsProduct {
-                    input: pending.map_or(first, |norm| norm.input),
-                    output: command.buffers[2],
-                    norm: pending.map(|norm| (norm.weight, norm.eps)),
-                    kind: Output::ActMul,
-                    act: p.act,
-                    n: p.n,
-                    k: p.k,
-                    used: p.used,
-                    experts: p.experts,
-                    rows: rows_of(command).unwrap_or(0),
-                };
-                return self.experts(index, command, &product);
-            }
-            Op::ExpertsAdd => {
-                let p = params::ExpertsAdd::of(words);
-                let product = ExpertsProduct {
-                    input: first,
-                    output: command.buffers[2],
-                    norm: None,
-                    kind: Output::Add,
-                    act: 0,
-                    n: p.n,
-                    k: p.k,
-                    used: p.used,
-                    experts: p.experts,
-                    rows: p.n,
-                };
-                return self.experts(index, command, &product);
-            }
+            Op::ExpertsActMul | Op::ExpertsAdd => return self.experts(index, command),
             // The head takes it over.
             Op::Scale if command.buffers[0] == self.logits => return Ok(()),
             Op::Sample => return Ok(()),
@@ -403,87 +337,6 @@ impl Recorder<'_> {
             Some(_) => Err("a sum without a norm after sums with norms".to_string()),
             None => Ok(()),
         }
-    }
-
-    /// The sum that follows a norm in place.
-    fn sum_after_norm(&self, index: usize, norm: &params::Norm) -> Option<AddNormed> {
-        let part = self.pass.commands[index].buffers[0];
-        if norm.groups != 1 || self.pass.commands[index].buffers[1] != part {
-            return None;
-        }
-        let mut next = index + 1;
-        let mut command = self.pass.commands.get(next)?;
-        let mut scale = 1.0;
-        if command.op == Op::Scale && command.buffers[0] == part {
-            let p = params::Scale::of(&command.params);
-            if p.cap != 0.0 || p.n != norm.dim {
-                return None;
-            }
-            scale = p.scale;
-            next += 1;
-            command = self.pass.commands.get(next)?;
-        }
-        let whole = params::Add::of(&command.params).n == norm.dim;
-        (command.op == Op::Add && command.buffers[0] == part && whole).then(|| AddNormed {
-            part,
-            to: command.buffers[1],
-            scale,
-            next: next + 1,
-        })
-    }
-
-    /// Records a norm with the sum that follows it. From then on every block has a copy of the sum.
-    fn add_normed(
-        &mut self,
-        index: usize,
-        weight: WeightId,
-        norm: &params::Norm,
-        sum: &AddNormed,
-    ) -> Result<(), String> {
-        if self.budget.is_step {
-            return Err("norms after a part in steps of several rows".to_string());
-        }
-        if !norm.dim.is_multiple_of(4) || sum.to.offset != 0 {
-            return Err(format!("a norm of {} elements", norm.dim));
-        }
-        let local = self.hidden == Some(sum.to);
-        let (input, reads) = self.read(sum.part)?;
-        // Until then the vector is in the exchange.
-        let (output, writes) = match local {
-            true => (0, 0),
-            false => self.read(sum.to)?,
-        };
-        if !local {
-            self.change(sum.to.buffer)?;
-        }
-        self.norm = self.norm.filter(|n| n.input.buffer != sum.to.buffer);
-        self.hidden = Some(sum.to);
-        self.staged = None;
-        self.needs.hidden = self.needs.hidden.max(norm.dim);
-        self.next = sum.next;
-        let constants = variants::AddNormed {
-            n: norm.dim,
-            norm: true,
-            eps: norm.eps,
-            scale: sum.scale,
-            local,
-        };
-        let instruction = Instruction {
-            variant: self.variants.add(Variant::AddNormed(constants)),
-            layer: 0,
-            input,
-            output,
-            reads,
-            reads_per_turn: 0,
-            writes,
-            writes_per_turn: 0,
-            flags: 0,
-            weight: NO_WEIGHT.into(),
-            vectors: [weight.into(), NO_WEIGHT.into()],
-        };
-        let shares = self.no_share();
-        self.push(index, instruction, shares);
-        Ok(())
     }
 
     fn push(&mut self, index: usize, instruction: Instruction, shares: Vec<Share>) {
@@ -640,138 +493,6 @@ impl Recorder<'_> {
             in_flight.min(*entry)
         };
         variant
-    }
-
-    fn route(&mut self, index: usize, command: &Command) -> Result<(), String> {
-        let p = params::Route::of(&command.params);
-        let [from, to, ..] = command.buffers;
-        let [bias, scales, ..] = command.weights;
-        if self.budget.is_step {
-            return Err("experts in steps of several rows".to_string());
-        }
-        if p.groups != 1 {
-            return Err("groups of experts".to_string());
-        }
-        if p.scoring > 1 {
-            return Err("experts chosen by SparseMixer".to_string());
-        }
-        if p.used == 0 || p.used > MAX_CHOSEN || p.used > p.experts || p.experts > MAX_EXPERTS {
-            return Err(format!("{} of {} experts", p.used, p.experts));
-        }
-        let (input, reads) = self.read(from)?;
-        self.choice = Some((to, false));
-        self.needs.chosen = self.needs.chosen.max(p.used);
-        let constants = variants::Route {
-            experts: p.experts,
-            used: p.used,
-            renormalise: p.renormalise != 0,
-            scale: p.scale,
-            scoring: p.scoring,
-            bias: bias != NO_WEIGHT,
-        };
-        let instruction = Instruction {
-            variant: self.variants.add(Variant::Route(constants)),
-            layer: 0,
-            input,
-            output: 0,
-            reads,
-            reads_per_turn: 0,
-            writes: 0,
-            writes_per_turn: 0,
-            flags: 0,
-            weight: NO_WEIGHT.into(),
-            vectors: [bias.into(), scales.into()],
-        };
-        let shares = self.no_share();
-        self.push(index, instruction, shares);
-        Ok(())
-    }
-
-    fn experts(
-        &mut self,
-        index: usize,
-        command: &Command,
-        p: &ExpertsProduct,
-    ) -> Result<(), String> {
-        let [matrix, bias, ..] = command.weights;
-        let flags = match self.choice {
-            Some((choice, used)) if choice == command.buffers[1] => {
-                self.choice = Some((choice, true));
-                if used { 0 } else { AWAITS_CHOICE }
-            }
-            _ => return Err("experts that nothing chose".to_string()),
-        };
-        let format = self.cx.format(matrix);
-        let sets = if p.kind == Output::ActMul { 2 } else { 1 };
-        let row = sets * row_bytes(format, p.k);
-        let slot = slot_limit(format, self.cx.gpu.shared_per_block);
-        let fit = (slot / row.max(1)).clamp(1, MAX_OUTPUTS / sets);
-        let share = p.rows.div_ceil(self.blocks);
-        let shape = ProductShape::new(format, p.k, share, sets, fit)?;
-        let (lanes, rows) = shape
-            .arrange()
-            .ok_or_else(|| format!("rows of {} elements", p.k))?;
-        if p.kind == Output::Add && share > MAX_OUTPUTS {
-            return Err(format!("{share} rows of a sum in a block"));
-        }
-        let local = self.hidden == Some(p.input);
-        let (input, reads) = match local {
-            true => (0, 0),
-            false => self.read(p.input)?,
-        };
-        let (output, writes) = self.write(p.output)?;
-        // The input of each expert is staged, or one for all.
-        let inputs = if p.kind == Output::Add { p.used } else { 1 };
-        let unit = if format.rounds_activations() { 48 } else { 32 };
-        let scratchpad = &mut self.needs.scratchpad.any;
-        *scratchpad = (*scratchpad).max(WARPS * inputs * shape.units.div_ceil(WARPS) * unit);
-        self.staged = None;
-        self.needs.slot = self.needs.slot.max(rows * row);
-        self.needs.span = self.needs.span.max(1);
-        let outputs = (sets * share.max(rows)).min(MAX_OUTPUTS);
-        self.needs.outputs = self.needs.outputs.max(outputs);
-        let constants = variants::Product {
-            n: p.n,
-            k: p.k,
-            output: p.kind,
-            act: p.act,
-            lanes,
-            rows,
-            norm: p.norm.is_some(),
-            eps: p.norm.map_or(0.0, |(_, eps)| eps),
-            attended: false,
-            local,
-            bias: bias != NO_WEIGHT,
-            bias_at: 0,
-            scale: 1.0,
-            cap: 0.0,
-            span: 1,
-            block_meta: block_meta_bytes(format),
-            chunks: 0,
-            staged: 0,
-            partial: false,
-            used: p.used,
-            experts: p.experts,
-        };
-        let instruction = Instruction {
-            variant: self.product_variant(format, constants, rows * row),
-            layer: 0,
-            input,
-            output,
-            reads,
-            reads_per_turn: 0,
-            writes,
-            writes_per_turn: 0,
-            flags,
-            weight: matrix.into(),
-            vectors: [
-                p.norm.map_or(NO_WEIGHT, |(norm, _)| norm).into(),
-                bias.into(),
-            ],
-        };
-        let shares = self.divider.divide(p.rows);
-        self.push(index, instruction, shares);
-        Ok(())
     }
 
     /// Notes which input is staged now. Returns the flag that says whether it was staged before.
