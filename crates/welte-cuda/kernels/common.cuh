@@ -40,6 +40,8 @@ struct Step {
 struct RowState {
     u32 serial; // of the next token; numbers the mailbox's entries
     u32 left;   // tokens that the row may still make. At 0 it has stopped: its last step is repeated, without effect
+    u32 token;  // the last token, or what is in its place
+    u32 is_new; // not 0: no probability of it was computed
 };
 
 // True if the row of a chain has stopped. Its last step is repeated, so it must not advance the state of its sequence again.

@@ -10,7 +10,7 @@
 #include "persistent/tensor.cuh"
 #include "persistent/experts.cuh"
 #include "persistent/attend.cuh"
-#include "persistent/choose.cuh"
+#include "persistent/scores.cuh"
 
 struct ChainArgs {
     SampleArgs sample;
@@ -25,6 +25,8 @@ struct ChainArgs {
     long long patience;
     u64 *times; // with TIMELINE: [block][instruction][STAMPS], of the last turn
     const u32 *order; // of a step: its rows in the order in which launches compute them; of a chain null
+    LogprobAnswer *answers; // a ring: the answer about a token is where the mailbox has the token
+    u64 *candidates; // for probabilities: [turn modulo 2][block][likeliest token]
     u32 instructions;
     KernelParams params;
     u32 stalled_block; // for tests: a block that publishes nothing; none is all ones
@@ -38,7 +40,11 @@ struct ChainArgs {
 // The code that replays a variant.
 #define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, stalled)
 #define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits + (u64)row * V::n, in, share, turn, parity, half, stalled)
-#define REPLAY_LOGITS(V) best = REPLAY_PRODUCT(V)
+// The host's flag is slow to read. It is requested here, as late as possible, and needed at the end of the turn.
+#define REPLAY_LOGITS(V)                                                                    \
+    if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.sample.cancel);      \
+    if (scores) await_scores(w, s);                                                         \
+    best = REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attention<V>(w, s, a.caches[V::cache], a.exchange, in, turn, position, stalled)
 #define REPLAY_ADD_NORMED(V) add_normed<V>(w, s, a.exchange, in, turn, parity ^= 1)
 #define REPLAY_ROUTE(V) route<V>(w, s, a.exchange, in, turn, routed++)
@@ -73,12 +79,10 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 row, u
 #if CHOSEN
     u32 routed = 0; // choices of experts so far
 #endif
-    bool greedy = wants_largest_logit(*sampler_of(a.sample)), stalled = blockIdx.x == a.stalled_block;
+    bool greedy = wants_largest_logit(*sampler_of(a.sample)), scores = !a.order && sampler_of(a.sample)->logprobs, stalled = blockIdx.x == a.stalled_block;
     for (u32 turn = 0; turn < turns; turn++, position++) {
         w.turn = turn;
         u32 cancelled = 0;
-        // The flag is in the host's memory, which is slow to read: request it now for the end of the turn.
-        if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.sample.cancel);
         FILL_ROPES
         u64 best = 0;
 #pragma unroll 1
@@ -89,7 +93,7 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 row, u
             switch (in.variant) { REPLAY_VARIANTS }
         }
         if (a.order) break; // A step chooses no token.
-        choose_token(w, s, a.sample, a.sync, best, greedy, turn, turns, cancelled);
+        choose_token(w, s, a.sample, a.sync, best, greedy, scores, turn, turns, cancelled);
         token = s->token;
         if (s->ended || s->signals.gave_up) break;
     }
@@ -108,10 +112,17 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent(const __gri
     if (step->ended || (a.order && a.nth >= step->live)) return;
     u32 row = a.order ? a.order[a.nth] : 0, turns = a.order ? 1 : a.sample.states->left;
     if (turns == 0) return;
+    u32 serial = a.sample.states->serial, logprobs = a.order ? 0 : sampler_of(a.sample)->logprobs;
     begin(s, a, row);
     __syncthreads();
     u32 warp = threadIdx.x / 32;
     if (warp < WARPS) replay(s, a, row, turns);
     else if (warp == WARPS) stream_weights(s, a, turns);
-    else if (blockIdx.x == 0 && threadIdx.x % 32 == 0) keep_books(s, a.sample);
+    else if (logprobs) {
+        const SampleArgs &sample = a.sample;
+        // The last instruction computes the logits.
+        const Share &share = s->shares[a.instructions - 1];
+        LogprobPlaces places = {a.sync, a.logits, a.candidates, a.answers, sample.mailbox_slots, sample.n, sample.shift, min(logprobs - 1, sample.n)};
+        keep_scores(s, sample, places, share, serial);
+    } else if (blockIdx.x == 0 && threadIdx.x % 32 == 0) keep_books(s, a.sample);
 }

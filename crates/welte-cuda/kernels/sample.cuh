@@ -12,7 +12,7 @@
 // The includer defines THREADS, the threads per block; block_meets(), a barrier of the block; and block_counts(bool), a barrier
 // that also counts.
 #pragma once
-#include "common.cuh"
+#include "rank.cuh"
 
 #define BINS 2048
 #define BARRIERS 12
@@ -37,7 +37,7 @@ struct Sampler {
     u32 len;      // tokens in the history
     u32 most_ends;
     u32 masked;   // tokens are chosen only where the slot's mask allows
-    u32 pad;
+    u32 logprobs; // 0: no probabilities are reported; else one more than the number of likeliest tokens
     // Followed by u32 ends[most_ends], u32 history[size], and the biases: token and value.
 };
 
@@ -107,22 +107,6 @@ __device__ __forceinline__ float noise(u64 key, u32 index) {
     return (float)-log(-log(uniform));
 }
 
-// The rank of a value: larger for larger values, then for lower indices. 0 stands for no value. Both zeros are equal; the last
-// bit tells them apart.
-__device__ __forceinline__ u64 ranked(float v, u32 index) {
-    u32 bits = __float_as_uint(v + 0.0f);
-    u32 low = (0x7fffffffu - index) << 1 | (__float_as_uint(v) == 0x80000000u);
-    return (u64)(bits >> 31 ? ~bits : bits | 0x80000000u) << 32 | low;
-}
-
-__device__ __forceinline__ float value_of(u64 rank) {
-    u32 key = (u32)(rank >> 32);
-    float v = __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
-    return v == 0.0f && (rank & 1) ? -0.0f : v;
-}
-
-__device__ __forceinline__ u32 index_of(u64 rank) { return rank ? 0x7fffffffu - ((u32)rank >> 1) : 0; }
-
 // The position of z <= 0 in the order, 0 for the largest value; NOT for NaN.
 #define NOT 0xffffffffu
 __device__ __forceinline__ u32 order(float z) {
@@ -160,10 +144,6 @@ __device__ __forceinline__ u64 block_max(Scratch &sh, u64 v) {
     for (u32 i = 0; i < THREADS / 32; ++i) v = sh.reduced[i] > v ? sh.reduced[i] : v;
     return v;
 }
-
-// Loads that bypass L1, because another block wrote the value.
-__device__ __forceinline__ u64 far(const u64 *p) { return __ldcg((const unsigned long long *)p); }
-__device__ __forceinline__ u32 far(const u32 *p) { return __ldcg(p); }
 
 // A grid-wide barrier. The spin is bounded, in case a block never arrives.
 __device__ __forceinline__ void meet(const SampleArgs &a, u32 which) {
@@ -225,7 +205,9 @@ __device__ void adjust(const Sampler &s, const Sampler *sampler, float *values, 
 // Masks of a slot (`welte_device::MaskBoard::DEPTH`).
 #define MASK_DEPTH 8
 
-// Waits for the mask of a position. False if it does not come in time, or if the host ends the chain.
+#define PATIENCE_AT_END_NS 1000000 // for a mask, once the host ends the chain
+
+// Waits for the mask of a position. False if it does not come in time: sooner if the host ends the chain.
 __device__ bool await_mask(const SampleArgs &a, Scratch &sh, const u32 *mask, u32 position) {
     if (threadIdx.x == 0) {
         u64 patience = (u64)a.patience_us * 1000, begun = 0;
@@ -233,7 +215,7 @@ __device__ bool await_mask(const SampleArgs &a, Scratch &sh, const u32 *mask, u3
         while (load_system(mask) != position) {
             u64 now = now_ns();
             if (!begun) begun = now;
-            if (now - begun > patience || load_system(a.cancel)) {
+            if (now - begun > patience || (now - begun > PATIENCE_AT_END_NS && load_system(a.cancel))) {
                 came = false;
                 break;
             }
@@ -252,11 +234,19 @@ __device__ void apply_mask(const SampleArgs &a, Scratch &sh, float *values, u32 
     u32 position = row.position + 1;
     const u32 *mask = a.masks + ((u64)row.slot * MASK_DEPTH + position % MASK_DEPTH) * a.mask_stride;
     bool came = await_mask(a, sh, mask, position);
-    for (u32 i = threadIdx.x; i < count; i += THREADS) {
-        u32 token = from + i;
-        if (!came || !(load_system(mask + 4 + token / 32) >> token % 32 & 1)) values[i] = -__int_as_float(0x7f800000);
+    // The mask is in the host's memory, which is slow to read: all words of the slice are requested at once.
+    u32 first = from / 32, words = (from + count + 31) / 32 - first;
+    for (u32 base = 0; base < words; base += BINS) {
+        u32 here = min(words - base, (u32)BINS);
+        for (u32 i = threadIdx.x; i < here; i += THREADS) sh.lows[i] = came ? load_system(mask + 4 + first + base + i) : 0;
+        block_meets();
+        u32 begin = max((first + base) * 32, from) - from, end = min((first + base + here) * 32 - from, count);
+        for (u32 i = begin + threadIdx.x; i < end; i += THREADS) {
+            u32 token = from + i;
+            if (!(sh.lows[token / 32 - first - base] >> token % 32 & 1)) values[i] = -__int_as_float(0x7f800000);
+        }
+        block_meets();
     }
-    block_meets();
 }
 
 struct Threshold { // keeps elements with a lower order, or with the same order and an index that is not higher
@@ -516,6 +506,8 @@ __device__ void finish(const SampleArgs &a, u32 token, bool cut) {
         s->len = min(s->len + 1, s->size);
     }
     u32 serial = state->serial, left = state->left - 1;
+    state->token = token;
+    state->is_new = 1;
     store_system(a.mailbox + (serial & (a.mailbox_slots - 1)), (u64)serial << 32 | token);
     state->serial = serial + step->live;
     if (end || left == 0 || cut) {

@@ -81,6 +81,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "streams.cu",
     "kv.cuh",
     "logprobs.cu",
+    "logprobs.cuh",
     "mamba2.cu",
     "matmul.cu",
     "persistent.cu",
@@ -93,6 +94,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "persistent/embed.cuh",
     "persistent/exchange.cuh",
     "persistent/experts.cuh",
+    "persistent/scores.cuh",
     "persistent/formats.cuh",
     "persistent/partition.cuh",
     "persistent/product.cuh",
@@ -109,6 +111,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "prepare.cu",
     "ptx.cuh",
     "quantise.cuh",
+    "rank.cuh",
     "read.cu",
     "repack.cu",
     "rope.cu",
@@ -122,10 +125,11 @@ const SOURCES: &[(&str, &str)] = sources![
     "wgmma.cuh",
 ];
 
-/// Files whose kernels are compiled for one row and for several, and must give a row the same bits. The compiler may not choose where
+/// Files whose kernels compute the same for a row in several ways, alone and beside others, and must give it the same bits. The compiler may not choose where
 /// a product and a sum become one operation: only `fmaf` does this.
-const DECODE_UNITS: [&str; 4] = [
+const DECODE_UNITS: [&str; 5] = [
     "columns.cu",
+    "logprobs.cu",
     "matmul.cu",
     "persistent.cu",
     "persistent_rows.cu",

@@ -26,7 +26,7 @@ use crate::ops::encode;
 use crate::ops::sample::{SampleLaunch, Sampler, region_bytes};
 use crate::persistent::FAULT_BYTES;
 use crate::sizes::{STATE_BYTES, STEP_HEAD};
-use logprobs::LogprobKernel;
+use logprobs::LogprobKernels;
 use persistent::Persistent;
 use ready::{Ready, ReadyPass, ready_passes};
 use rows::Rows;
@@ -66,7 +66,7 @@ pub struct CudaContext {
     checks: Checks,
     /// Samples for output rows. Encoders do without.
     sample: Option<SampleKernel>,
-    logprobs: Option<LogprobKernel>,
+    logprobs: Option<LogprobKernels>,
     /// For slots whose tokens the host chooses.
     scratch: HostScratch,
     picks: Vec<Pick>,
@@ -188,7 +188,9 @@ impl CudaContext {
         let passes = ready_passes(loaded, &cx)?;
         let decode = passes.iter().find(|pass| pass.kind == PassKind::Decode);
         let sample = decode.map(|decode| SampleKernel::new(loaded, &cx, decode));
-        let logprobs = decode.map(|_| LogprobKernel::new(loaded, &gpu));
+        let logprobs = decode.map(|decode| LogprobKernels::new(loaded, &cx, decode));
+        let logprobs = logprobs.transpose()?;
+        let ring = logprobs.as_ref().map_or(0, LogprobKernels::ring);
         let most_rows = program.most_rows() as usize;
         let decode_rows = decode.map_or(0, |decode| decode.rows as usize);
         let mut context = CudaContext {
@@ -197,7 +199,7 @@ impl CudaContext {
             loop_graph: None,
             loaded: loaded.clone(),
             passes,
-            persistent: Persistent::new(loaded, &cx, recording),
+            persistent: Persistent::new(loaded, &cx, recording, ring),
             rows: Rows::new(loaded, &cx, rows),
             note: None,
             buffers,
@@ -208,7 +210,7 @@ impl CudaContext {
             slots: (0..program.slots).map(|_| Sampler::new(program)).collect(),
             checks: Checks::new(program),
             sample: sample.transpose()?,
-            logprobs: logprobs.transpose()?,
+            logprobs,
             scratch: HostScratch::new(vocab, program.context as usize),
             picks: Vec::with_capacity(decode_rows),
             chosen: Vec::with_capacity(decode_rows),
@@ -389,7 +391,7 @@ impl CudaContext {
             let states = image[sizes.states as usize..].chunks_exact_mut(STATE_BYTES);
             for (i, state) in (0..rows.len() as u32).zip(states) {
                 let serial = self.serial.wrapping_add(1 + i);
-                state.copy_from_slice(bytes_of(&[serial, left]));
+                state.copy_from_slice(bytes_of(&[serial, left, 0, 0]));
             }
             // Rows of a sequence that go by several launches are computed in the order of their positions.
             self.tokens.clear();

@@ -7,7 +7,7 @@ use welte_table::{CacheSpec, Class, Pass, PassKind, Program, Row};
 /// Bytes of `Step` (`common.cuh`) before its rows.
 pub(crate) const STEP_HEAD: usize = 32;
 /// Bytes of a `RowState`.
-pub(crate) const STATE_BYTES: usize = 8;
+pub(crate) const STATE_BYTES: usize = 16;
 
 /// Bytes of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,8 @@ use welte_cuda::CudaContext;
 use welte_device::conformance::made::{Made, Numbers};
 use welte_device::conformance::{model, program};
 use welte_device::{
-    ChainStart, Context, Control, NO_MASK, Pick, Progress, Replay, ReplayTools, SlotState,
+    ChainStart, Context, Control, Emitted, LogprobQuery, Logprobs, NO_MASK, Pick, Progress, Replay,
+    ReplayTools, SlotState,
 };
 use welte_table::*;
 
@@ -348,6 +349,63 @@ fn the_token_is_the_choice_of_the_sampling_kernel_from_the_logits() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Chains report for each token what a query about its step answers, bit for bit: greedy and sampled, with vocabularies that give
+/// a block many rows and few.
+#[test]
+#[ignore = "needs a GPU"]
+fn chains_report_the_probabilities_of_steps() {
+    if !gpu() {
+        return;
+    }
+    for vocab in [5003, 301] {
+        let config = Config {
+            vocab,
+            ..config(14)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut context = load(&program, &checkpoint);
+        for (top, sampling) in [20, 0, 3].into_iter().zip(samplings()) {
+            let state = SlotState {
+                sampling,
+                logprobs: Some(top),
+                ..SlotState::default()
+            };
+            context.set_slot(1, &state).unwrap();
+            let steps = long(30) as u32;
+            let begin = ChainStart {
+                slot: 1,
+                token: 3,
+                position: 0,
+                steps,
+            };
+            let mut emitted = Vec::new();
+            let mut emit = |one: Emitted| {
+                emitted.push(one);
+                true
+            };
+            context
+                .chain(&[begin], &Control::default(), &mut emit)
+                .unwrap();
+            assert_eq!(replaying(&context), (Replay::Persistent, None));
+            assert_eq!(emitted.len(), steps as usize);
+            let mut row = start(3, 1);
+            for one in emitted {
+                step(&mut context, PassKind::Decode, &[row]);
+                let query = LogprobQuery {
+                    output: 0,
+                    token: one.token,
+                    top,
+                };
+                let mut answer = [Logprobs::default()];
+                context.logprobs(&[query], &mut answer).unwrap();
+                assert_eq!(one.logprobs, Some(answer[0]), "{row:?}, {sampling:?}");
+                assert_eq!(answer[0].top().len(), top as usize);
+                (row.token, row.position) = (one.token, one.position);
+            }
+        }
+    }
+}
+
 /// A mask of about half of the tokens, another one for each position.
 fn mask(position: u32, vocab: u32) -> Vec<u32> {
     let mut n = Numbers(u64::from(position) + 100);
@@ -445,7 +503,7 @@ fn end_tokens_and_listeners_end_a_chain() {
     };
     some.extend(chain_of(&mut context, row, 80));
     assert_eq!(some, all[..100]);
-    // Stopped from elsewhere.
+    // Stopped from elsewhere: the token of the step in flight is the last one.
     set_slot(&mut context, 0, &settings, &[]);
     let control = Control::default();
     let some = chain_while(&mut context, start, count, &control, &mut |t| {
@@ -454,7 +512,7 @@ fn end_tokens_and_listeners_end_a_chain() {
         }
         true
     });
-    assert_eq!(some, all[..31]);
+    assert_eq!(some, all[..32]);
 }
 
 #[test]

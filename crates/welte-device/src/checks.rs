@@ -211,13 +211,7 @@ impl Checks {
                     query.token, program.vocab
                 )));
             }
-            if query.top as usize > Logprobs::MOST {
-                return Err(Error::request(format!(
-                    "the {} likeliest tokens; at most {} can be had",
-                    query.top,
-                    Logprobs::MOST
-                )));
-            }
+            likeliest(query.top)?;
         }
         Ok(())
     }
@@ -251,7 +245,7 @@ impl Checks {
                 )));
             }
         }
-        Ok(())
+        likeliest(state.logprobs.unwrap_or(0))
     }
 
     /// Checks entries of a page list. Returns the index of the first in the cache's table `[slot][entry]`.
@@ -353,6 +347,17 @@ fn output(number: u32, outputs: usize) -> Result<(), Error> {
         true => Ok(()),
         false => Err(Error::request(format!(
             "output {number}; the last step yielded {outputs}"
+        ))),
+    }
+}
+
+/// Checks the number of likeliest tokens that are wanted.
+fn likeliest(count: u32) -> Result<(), Error> {
+    match count as usize <= Logprobs::MOST {
+        true => Ok(()),
+        false => Err(Error::request(format!(
+            "the {count} likeliest tokens; at most {} can be had",
+            Logprobs::MOST
         ))),
     }
 }

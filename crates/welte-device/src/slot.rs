@@ -1,6 +1,6 @@
 //! Slots: what a caller sets, and what chains take and emit.
 
-use crate::SKIPPED;
+use crate::{Logprobs, SKIPPED};
 use std::sync::atomic::{AtomicBool, Ordering};
 use welte_table::Sampling;
 
@@ -21,6 +21,9 @@ pub struct SlotState<'a> {
     /// Tokens at which a repeated run ends, for DRY: bit `token % 32` of word `token / 32`. It may be shorter than the
     /// vocabulary.
     pub breakers: &'a [u32],
+    /// Chains report the probability of each token of this slot, and those of so many likeliest tokens: at most
+    /// [`Logprobs::MOST`].
+    pub logprobs: Option<u32>,
 }
 
 impl SlotState<'_> {
@@ -70,7 +73,7 @@ pub struct ChainStart {
 }
 
 /// A token that a chain has made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Emitted {
     /// Whose token.
     pub slot: u32,
@@ -78,6 +81,9 @@ pub struct Emitted {
     pub position: u32,
     /// The token, or [`NO_TOKEN`](crate::NO_TOKEN) or [`NO_MASK`](crate::NO_MASK).
     pub token: u32,
+    /// Its probability, if there is a token and the slot reports them ([`SlotState::logprobs`]): the bits that
+    /// [`Context::logprobs`](crate::Context::logprobs) gives.
+    pub logprobs: Option<Logprobs>,
 }
 
 /// Ends a chain from another thread.

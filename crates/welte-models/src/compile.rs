@@ -1,7 +1,7 @@
 //! Compiles a spec to a program: weights, buffers, caches and passes.
 
 use crate::arch::{Architecture, unsupported};
-use crate::emit::{Emitter, LatentBuffers, LayerCache, PerLayerSet, Places, Set};
+use crate::emit::{Emitter, LatentBuffers, LayerCache, PerLayerSet, Places, Set, StreamSet};
 use crate::encoder;
 use crate::weights::{Weights, collect};
 use crate::{Error, LayerKind, LayerShape, ModelSpec, NormKind, Pooling};
@@ -377,6 +377,13 @@ impl Buffers {
                 gate: add("per_layer_gate", width),
             }),
         };
+        let streams = spec.altup.map(|a| StreamSet {
+            all: add("streams", a.streams * spec.dim),
+            router: add("streams_router", a.streams),
+            low: add("low", a.rank),
+            around: add("around", spec.dim),
+            joined: add("joined", (a.streams - 1) * spec.dim),
+        });
         let shared = spec.experts.and_then(|e| e.shared);
         let qkv = match spec.latent {
             Some(l) => l.inputs(spec),
@@ -393,6 +400,7 @@ impl Buffers {
                     .max(shared.map_or(0, |s| s.ffn)),
             ),
             per_layer: inputs,
+            streams,
             dense: beside.map(|_| add("dense", spec.dim)),
             mixed: beside.map(|_| add("mixed", spec.dim)),
             router: spec.experts.map(|e| add("router", e.count)),

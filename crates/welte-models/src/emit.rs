@@ -1,5 +1,6 @@
 //! The forward pass of every architecture and every pass.
 
+mod altup;
 mod conv;
 mod delta;
 mod encoder;
@@ -35,6 +36,7 @@ pub(crate) struct Set {
     pub(crate) norm: Option<BufferRef>,
     pub(crate) gate_up: Option<BufferRef>,
     pub(crate) per_layer: Option<PerLayerSet>,
+    pub(crate) streams: Option<StreamSet>,
     /// The output of a dense part beside experts.
     pub(crate) dense: Option<BufferRef>,
     /// The output of experts beside a dense part.
@@ -45,6 +47,21 @@ pub(crate) struct Set {
     pub(crate) latent: Option<LatentBuffers>,
     /// Queries, keys and values after the convolution of a delta layer.
     pub(crate) convolved: Option<BufferRef>,
+}
+
+/// The buffers of several streams of hidden states.
+#[derive(Clone, Copy)]
+pub(crate) struct StreamSet {
+    /// A row holds the streams one after the other.
+    pub(crate) all: BufferRef,
+    /// A value per stream.
+    pub(crate) router: BufferRef,
+    /// The path around attention, at its low rank.
+    pub(crate) low: BufferRef,
+    /// Its output.
+    pub(crate) around: BufferRef,
+    /// What all streams but the first add to the result.
+    pub(crate) joined: BufferRef,
 }
 
 /// The buffers of embeddings per layer.
@@ -177,8 +194,10 @@ impl<'a> Emitter<'a> {
             self.embeddings();
         }
         self.per_layer_inputs();
+        self.begin_streams();
         for (i, layer) in weights.layers.iter().enumerate() {
             self.label = format!("layer {i} ");
+            self.predict_streams(layer);
             let latent = layer.latent.as_ref().zip(spec.latent).zip(self.set.latent);
             if let (Some(weights), Some(delta)) = (&layer.delta, spec.delta) {
                 self.delta(i, layer, weights, delta);
@@ -197,9 +216,11 @@ impl<'a> Emitter<'a> {
                 (Some(weights), Some(experts)) => self.experts(i, layer, weights, experts),
                 _ => self.feed_forward(i, layer),
             }
+            self.correct_streams(layer);
             self.per_layer(i, layer);
         }
         self.label.clear();
+        self.join_streams();
     }
 
     /// logits = head(norm(x)). Returns the width of a row and the buffer.
@@ -289,12 +310,14 @@ impl<'a> Emitter<'a> {
             set.qkv,
             stride,
         );
+        self.around_attention(layer);
         match spec.encoder {
             Some(_) => self.encode_attention(index, layer),
             None => self.cached_attention(index, layer),
         }
         let out = (layer.o, layer.o_bias.as_slice(), layer.post_attn_norm);
         self.add_to_stream("attention output", out, set.attn, q);
+        self.add_around(layer);
     }
 
     /// Stores keys and values, and attends to those of the sequence.
@@ -599,6 +622,14 @@ impl<'a> Emitter<'a> {
             }
             Some(gate_up) if layer.has_open_gate(spec) => {
                 self.projections("gate and up", pieces, bias, input, gate_up, 2 * ffn);
+                if let Some(deviations) = layer.cutoff {
+                    let cutoff = p::Cutoff {
+                        n: ffn,
+                        deviations,
+                        y_stride: 2 * ffn,
+                    };
+                    self.push("cutoff", Op::Cutoff, &[], &[gate_up], cutoff.words());
+                }
                 let act = p::ActMul {
                     n: ffn,
                     act,
@@ -795,8 +826,11 @@ impl<'a> Emitter<'a> {
         stride: u32,
     ) {
         let (dim, eps) = (self.spec.dim, self.spec.eps);
-        // Only one RMS norm and one matrix can be fused, and the two parts of a parallel block share a norm.
-        let separate = pieces.len() > 1 || self.spec.parallel || self.spec.norm != NormKind::Rms;
+        // Only one RMS norm and one matrix can be fused. The two parts of a parallel block share a norm, and so does a path
+        // around attention.
+        let spec = self.spec;
+        let reused = spec.parallel || spec.altup.is_some();
+        let separate = pieces.len() > 1 || reused || spec.norm != NormKind::Rms;
         let matmul = |piece: &Piece| p::Matmul {
             n: piece.n,
             k: dim,

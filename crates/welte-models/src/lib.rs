@@ -21,7 +21,7 @@ pub use compile::{CompileOptions, compile};
 pub use encoder::{Dense, Encoder, Positions};
 pub use error::Error;
 pub use spec::{
-    Act, Biases, Delta, Experts, Groups, Latent, LayerKind, LayerRope, LayerShape, Mamba,
+    Act, AltUp, Biases, Delta, Experts, Groups, Latent, LayerKind, LayerRope, LayerShape, Mamba,
     ModelSpec, NormKind, PositionScale, QkNorm, Rope, Scaling, Scoring, SharedExpert, spec,
 };
 pub use survey::{Nearest, Pattern, Survey, survey};

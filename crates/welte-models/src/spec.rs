@@ -261,6 +261,15 @@ impl Latent {
     }
 }
 
+/// Several streams of hidden states, of which layers compute the first (AltUp), and a path of low rank around attention (Laurel).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AltUp {
+    /// The streams.
+    pub streams: u32,
+    /// The rank of the path around attention.
+    pub rank: u32,
+}
+
 /// What mixes positions in a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
@@ -404,6 +413,10 @@ pub struct ModelSpec {
     pub per_layer_width: u32,
     /// The output of each layer is multiplied by a number.
     pub layer_scalars: bool,
+    /// Several streams of hidden states, if any.
+    pub altup: Option<AltUp>,
+    /// Gates of each layer are cut off this many standard deviations above their mean. Empty: none.
+    pub cutoffs: Vec<Option<f32>>,
     /// The experts, if any.
     pub experts: Option<Experts>,
     /// The layers with experts.
@@ -603,6 +616,8 @@ pub(crate) fn read(
         value_norm: false,
         per_layer_width: 0,
         layer_scalars: false,
+        altup: None,
+        cutoffs: Vec::new(),
         experts: experts(&keys, arch, said)?,
         expert_layers: Vec::new(),
         vocab,

@@ -1,5 +1,6 @@
 //! Maps the checkpoint's tensors to the weights of commands: checks every shape and joins neighbours.
 
+mod altup;
 mod delta;
 mod gemma4;
 mod latent;
@@ -14,6 +15,7 @@ use crate::{
     CompileOptions, Error, Experts, LayerKind, ModelSpec, NormKind, QkNorm, Rope, Scaling,
     SharedExpert, rope,
 };
+pub(crate) use altup::{AltUpLayer, AltUpWeights};
 pub(crate) use delta::DeltaWeights;
 pub(crate) use latent::LatentWeights;
 pub(crate) use mamba::MambaWeights;
@@ -87,6 +89,9 @@ pub(crate) struct Layer {
     /// Replace gate, up and down, or run beside them.
     pub(crate) experts: Option<ExpertWeights>,
     pub(crate) per_layer: Option<PerLayerLayer>,
+    pub(crate) altup: Option<AltUpLayer>,
+    /// Gates are cut off this many standard deviations above their mean.
+    pub(crate) cutoff: Option<f32>,
     /// Factor of the layer's output.
     pub(crate) scalar: f32,
     /// Of layers with the gated delta rule. Their projections are `qkv` and `o`.
@@ -103,6 +108,7 @@ impl Layer {
         let fused = self.gate_up.len() <= 1
             && self.gate_up_bias.is_empty()
             && self.ffn_norm.is_some()
+            && self.cutoff.is_none()
             && spec.norm == NormKind::Rms;
         spec.gated && !fused
     }
@@ -144,6 +150,7 @@ pub(crate) struct Weights {
     /// For layers with an attention window.
     pub(crate) local_rope_constants: RopeConstants,
     pub(crate) per_layer: Option<PerLayerWeights>,
+    pub(crate) altup: Option<AltUpWeights>,
     pub(crate) layers: Vec<Layer>,
     /// Encoders may have none.
     pub(crate) final_norm: Option<NormWeights>,
@@ -195,6 +202,7 @@ pub(crate) fn collect(
         None => rope_constants,
     };
     let per_layer = c.per_layer(spec)?;
+    let altup = c.altup(spec)?;
     let mut layers = Vec::new();
     for i in 0..spec.layers {
         layers.push(layer(&mut c, spec, names, i)?);
@@ -230,6 +238,7 @@ pub(crate) fn collect(
             rope_constants,
             local_rope_constants,
             per_layer,
+            altup,
             layers,
             final_norm,
             head,
@@ -365,6 +374,8 @@ fn layer(c: &mut Collector<'_>, spec: &ModelSpec, names: &Names, i: u32) -> Resu
             None => None,
         },
         per_layer: c.per_layer_of(&label, i, spec)?,
+        altup: c.altup_of(&label, i, spec)?,
+        cutoff: spec.cutoffs.get(i as usize).copied().flatten(),
         scalar: match spec.layer_scalars {
             true => c.scalar(i)?,
             false => 1.0,

@@ -206,6 +206,46 @@ fn a_layer_of_nemotron_h_is_one_part() {
 }
 
 #[test]
+fn configurations_of_nemotron_h_list_layers_by_letters_or_names() {
+    let made = |key: &str, value: Value| {
+        let mut fake = Recipe {
+            architecture: "nemotron_h",
+            dialect: Dialect::HuggingFace,
+            ..Recipe::default()
+        }
+        .build();
+        let table = "model.embed_tokens.weight";
+        let tensor = fake.tensors.iter_mut().find(|t| t.name == table);
+        tensor.unwrap().name = "model.embeddings.weight".into();
+        fake.set(key, value);
+        for (key, value) in [
+            ("mamba_num_heads", 4),
+            ("mamba_head_dim", 32),
+            ("ssm_state_size", 16),
+            ("n_groups", 2),
+        ] {
+            fake.set(key, Value::U64(value));
+        }
+        spec(&fake)
+    };
+    let text = |text: &str| Value::String(text.into());
+    use LayerKind::{Attention, Mamba, None};
+    let letters = made("hybrid_override_pattern", text("M-*")).unwrap();
+    assert_eq!(letters.layer_kinds, [Mamba, None, Attention]);
+    let names = ["linear_attention", "mlp", "full_attention"].map(text);
+    let names = made("layers_block_type", Value::Array(names.to_vec())).unwrap();
+    assert_eq!(names.layer_kinds, letters.layer_kinds);
+    for (letters, problem) in [
+        ("ME*", "has experts"),
+        ("M-x", "has an unknown type"),
+        ("M-", "has 2 entries for 3 layers"),
+    ] {
+        let error = made("hybrid_override_pattern", text(letters)).unwrap_err();
+        assert!(error.to_string().contains(problem), "{error}");
+    }
+}
+
+#[test]
 fn keys_that_do_not_fit_nemotron_h_are_named() {
     let short = Value::Array(vec![Value::U64(1)]);
     for (key, value, problem) in [

@@ -283,10 +283,18 @@ impl Context for ReferenceContext {
                 let token = self.choose(output, start.slot, position);
                 let tokens = &mut self.memory.buffers[self.program.tokens as usize];
                 tokens[output * 4..][..4].copy_from_slice(&token.to_ne_bytes());
+                let top = self.slots[start.slot as usize].logprobs;
+                let logprobs = top.filter(|_| is_token(token)).map(|top| {
+                    let vocab = self.program.vocab as usize;
+                    let row = &self.last.values[output * vocab..][..vocab];
+                    let output = output as u32;
+                    log_softmax(row, &LogprobQuery { output, token, top })
+                });
                 let wanted = emit(Emitted {
                     slot: start.slot,
                     position,
                     token,
+                    logprobs,
                 });
                 let ended = !is_token(token) || self.slots[start.slot as usize].ends_at(token);
                 if wanted && !ended && start.steps > 1 {

@@ -21,6 +21,8 @@ pub(crate) struct Slot {
     ends: Vec<u32>,
     masked: bool,
     breakers: Vec<u32>,
+    /// How many likeliest tokens chains report with each token, and its probability.
+    pub(crate) logprobs: Option<u32>,
 }
 
 impl Slot {
@@ -32,6 +34,7 @@ impl Slot {
             ends: state.ends.to_vec(),
             masked: state.masked,
             breakers: state.breakers.to_vec(),
+            logprobs: state.logprobs,
         }
     }
 

@@ -25,6 +25,14 @@ pub enum Error {
         /// The known pre-tokenizers.
         known: String,
     },
+    /// The pre-tokenizer is known, but not supported.
+    #[error("tokenizer.ggml.pre: the pre-tokenizer '{name}' is not supported: {why}")]
+    RefusedPreTokenizer {
+        /// Its name.
+        name: String,
+        /// The reason.
+        why: &'static str,
+    },
     /// `tokenizer.json` or `tokenizer_config.json` cannot be read.
     #[error("{file}: {problem}")]
     Json {

@@ -34,6 +34,28 @@ const DEEPSEEK_CJK: &str = r"[一-龥ࠀ-一가-\x{d7ff}]+";
 const DEEPSEEK3_CJK: &str = r"[一-龥぀-ゟ゠-ヿ]+";
 const DEEPSEEK3_REST: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 
+const SPARK_REST: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##;
+
+const JAIS2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s";
+
+/// Numbers are cut before it.
+const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Turkish suffixes stay with their apostrophe.
+const UFAKZEKA: &str =
+    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Words may contain single spaces.
+const EXAONE_MOE: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+";
+
+/// Groups of three digits from the right.
+const AFMOE_DIGITS: &str = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
+const AFMOE_SCRIPTS: &str = r"[\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{f900}-\x{faff}\x{3040}-\x{309f}\x{30a0}-\x{30ff}\x{ff65}-\x{ff9f}\x{2f00}-\x{2fdf}\x{0e40}-\x{0e7f}\x{0e80}-\x{0eff}\x{1780}-\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f}\x{a9e0}-\x{a9ff}\x{ac00}-\x{d7af}\x{1100}-\x{11ff}]+";
+const TINY_AYA_DIGITS: &str = r"\d{1,3}(?=(?:\d{3})*\b)";
+
+const YOUTU_SCRIPTS: &str = r"[\x{ac00}-\x{d7a3}\x{3131}-\x{318e}]+|[！…“”‘’—：；，\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+|[\x{3105}-\x{312f}]+|[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+";
+const YOUTU: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 /// A pre-tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreTokenizer {
@@ -56,6 +78,14 @@ const fn row(names: &'static [&'static str], regexes: &'static [&'static str]) -
     }
 }
 
+/// The same, and a word that is in the vocabulary becomes one token without merging.
+const fn words(names: &'static [&'static str], regexes: &'static [&'static str]) -> PreTokenizer {
+    PreTokenizer {
+        ignore_merges: true,
+        ..row(names, regexes)
+    }
+}
+
 /// All known pre-tokenizers.
 pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
     row(
@@ -72,12 +102,16 @@ pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
             "pixtral",
             "midm-2.0",
             "lfm2",
+            "jina-v5-nano",
         ],
         regexes: &[LLAMA3],
         ignore_merges: true,
         add_bos: true,
     },
-    row(&["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"], &[LLAMA3]),
+    row(&["dbrx", "smaug-bpe", "chatglm-bpe"], &[LLAMA3]),
+    words(&["glm4", "glm5"], &[LLAMA3]),
+    words(&["minicpm5"], &[r"\p{N}{1,3}", MINICPM5]),
+    row(&["jais-2"], &[JAIS2]),
     row(
         &[
             "qwen2",
@@ -88,10 +122,14 @@ pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
             "solar-open",
             "grok-2",
             "kormo",
+            "f2llmv2",
         ],
         &[QWEN2],
     ),
     row(&["qwen35"], &[QWEN35]),
+    row(&["ufakzeka"], &[UFAKZEKA]),
+    row(&["laguna"], &[r"[^\n]+|\n+", QWEN2]),
+    row(&["exaone-moe"], &[EXAONE_MOE]),
     row(
         &[
             "gpt-2",
@@ -109,6 +147,7 @@ pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
             "a.x-4.0",
             "mellum",
             "exaone4",
+            "modern-bert",
         ],
         &[GPT2],
     ),
@@ -121,6 +160,7 @@ pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
             "codeshell",
             "exaone",
             "minerva-7b",
+            "mellum2",
         ],
         &[r"\p{N}", GPT2],
     ),
@@ -150,9 +190,15 @@ pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
         ],
     ),
     row(
-        &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
+        &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
         &[r"\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_REST],
     ),
+    row(
+        &["spark2_5"],
+        &[r"\p{N}{1,3}", DEEPSEEK3_CJK, SPARK_REST, r"\p{N}"],
+    ),
+    row(&["afmoe"], &[AFMOE_DIGITS, AFMOE_SCRIPTS, DEEPSEEK3_REST]),
+    words(&["youtu"], &[YOUTU_SCRIPTS, YOUTU]),
     row(&["poro-chat", "bloom", "gpt3-finnish"], &[BLOOM]),
     row(&["viking"], &[BLOOM, r"\p{N}"]),
     PreTokenizer {
@@ -165,14 +211,49 @@ pub const PRE_TOKENIZERS: &[PreTokenizer] = &[
         &["gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"],
         &[GPT4O],
     ),
+    words(&["granite-embed-multi-97m"], &[GPT4O]),
+    row(&["tiny_aya", "cohere2moe"], &[TINY_AYA_DIGITS, GPT4O]),
     row(&["kimi-k2"], &[KIMI]),
     row(&["superbpe"], &[r"\p{N}+", r"(?=(\d{3})+(?!\d))"]),
     row(&["bailingmoe", "bailingmoe2", "llada-moe"], &[BAILING]),
     row(&["seed-coder"], &[SEED_CODER]),
+    PreTokenizer {
+        add_bos: true,
+        ..row(
+            &["chameleon"],
+            &[
+                "<sentinel:[0-9]+>",
+                "IMGIMG[A-I]{1,4}Z",
+                r"[\t\n]|    |  ",
+                r"\p{N}",
+                r"[\p{P}!-/:-@\[-`{-~]",
+                GPT2,
+            ],
+        )
+    },
+];
+
+/// Pre-tokenizers that llama.cpp knows, and the reason why they are refused.
+pub const REFUSED: &[(&[&str], &str)] = &[
+    (
+        &["gemma4", "granite-embed-multi-311m", "sarvam-moe"],
+        "its tokens are pieces of plain text; such files are read if tokenizer.ggml.model is gemma4",
+    ),
+    (&["whitespace"], "its tokens are plain text"),
+    (
+        &["jina-v1-en", "jina-v2-code", "roberta-bpe"],
+        "it puts separators around texts",
+    ),
 ];
 
 /// The pre-tokenizer of this name. The error lists all names.
 pub fn named(name: &str) -> Result<&'static PreTokenizer, Error> {
+    if let Some((_, why)) = REFUSED.iter().find(|(names, _)| names.contains(&name)) {
+        return Err(Error::RefusedPreTokenizer {
+            name: name.to_owned(),
+            why,
+        });
+    }
     PRE_TOKENIZERS
         .iter()
         .find(|row| row.names.contains(&name))
@@ -209,5 +290,41 @@ impl PreTokenizer {
             false, false, false,
         )));
         Ok(PreTokenizerWrapper::Sequence(Sequence::new(steps)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenizers::tokenizer::{
+        OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _,
+    };
+
+    #[track_caller]
+    fn split(name: &str, words: &[&str]) {
+        let text = words.concat();
+        let mut pieces = PreTokenizedString::from(text.as_str());
+        let steps = named(name).unwrap().build().unwrap();
+        steps.pre_tokenize(&mut pieces).unwrap();
+        let found = pieces.get_splits(OffsetReferential::Original, OffsetType::Byte);
+        let found: Vec<&str> = found
+            .iter()
+            .map(|(_, (from, to), _)| &text[*from..*to])
+            .collect();
+        assert_eq!(found, words, "{name}");
+    }
+
+    #[test]
+    fn numbers_spaces_and_apostrophes_are_split_as_the_regexes_say() {
+        split("afmoe", &["a", " ", "12", "345", "678", " ", "901", "!"]);
+        split("tiny_aya", &["1", "234", "567", " b"]);
+        split("minicpm5", &["123", "45", " a"]);
+        split("ufakzeka", &["Ankara", "'ya"]);
+        split("exaone-moe", &["two words", "."]);
+        split("jais-2", &["a", "    ", "  ", " b"]);
+        split("chameleon", &["IMGIMGABZ", "1", "2", "!", "  ", "x"]);
+        split("laguna", &["a", " b", "\n\n", "c"]);
+        split("spark2_5", &["a", "!", "\n", "\n", "b"]);
+        split("youtu", &["\u{c5ec}\u{c6b0}", "a", "1", "2"]);
     }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::Value;
 use std::path::PathBuf;
-use welte_text::pretokenizers::{PRE_TOKENIZERS, named};
+use welte_text::pretokenizers::{PRE_TOKENIZERS, REFUSED, named};
 use welte_text::{InfillTokens, Tokenizer, Vocabulary};
 
 fn fixture(name: &str) -> Value {
@@ -386,6 +386,35 @@ fn every_pre_tokenizer_builds_and_loses_nothing() {
         error.contains("brand-new") && error.contains("llama-bpe") && error.contains("qwen2"),
         "{error}"
     );
+}
+
+/// The names that llama.cpp knew in November 2026.
+const LLAMA_CPP: &str = "a.x-4.0 afmoe bailingmoe bailingmoe2 bloom chameleon chatglm-bpe codeshell cohere2moe command-r dbrx \
+    deepseek-coder deepseek-llm deepseek-r1-qwen deepseek-v3 default exaone exaone-moe exaone4 f2llmv2 falcon falcon-h1 falcon3 \
+    gemma4 gigachat glm4 glm5 gpt-2 gpt-4o gpt3-finnish granite-docling granite-embed-multi-311m granite-embed-multi-97m grok-2 \
+    hunyuan hunyuan-dense hy_v4 jais jais-2 jina-de jina-es jina-v1-en jina-v2-code jina-v2-de jina-v2-es jina-v5-nano joyai-llm \
+    kanana2 kimi-k2 kormo laguna lfm2 llada-moe llama-bpe llama-v3 llama3 llama4 megrez mellum mellum2 midm-2.0 minerva-7b \
+    minicpm5 minimax-m2 modern-bert mpt olmo phi-2 pixtral poro-chat qwen2 qwen35 refact roberta-bpe sarvam-moe seed-coder \
+    smaug-bpe smollm solar-open spark2_5 stablelm2 starcoder superbpe talkie tekken tiny_aya trillion ufakzeka viking whitespace \
+    youtu";
+
+#[test]
+fn llama_cpps_pre_tokenizers_are_covered_or_refused_by_name() {
+    let refused: Vec<&str> = LLAMA_CPP
+        .split_whitespace()
+        .filter(|name| named(name).is_err())
+        .collect();
+    let listed: Vec<&str> = REFUSED
+        .iter()
+        .flat_map(|(names, _)| *names)
+        .copied()
+        .collect();
+    assert_eq!(refused.len(), listed.len(), "{refused:?}");
+    for name in refused {
+        let error = named(name).unwrap_err().to_string();
+        assert!(listed.contains(&name) && error.contains(name), "{error}");
+        assert!(error.contains("is not supported"), "{error}");
+    }
 }
 
 fn small() -> Vocabulary {

@@ -48,6 +48,7 @@ fn goldens(architecture: &str) -> Vec<Golden> {
         "mlx.json",
         "gpt-oss.json",
         "gemma4.json",
+        "gemma3n.json",
         "hybrid.json",
         "plain.json",
     ];
@@ -304,7 +305,7 @@ fn check_all(architecture: &str, count: usize, targets: &[Target]) {
 
 /// Three tests of each architecture: on the reference, on the CPU, and on a GPU. A directory and a file per format: 14; a directory and one
 /// file: 2. Formats that came later, F8_E4M3 in four ways: 7. Formats that are unpacked: 11 files and 6 directories. MLX: a directory for each number of bits, one that mixes
-/// them, and one with experts. gpt-oss: two directories and two files. Gemma 4: a directory and two files of each kind.
+/// them, and one with experts. gpt-oss: two directories and two files. Gemma 4: a directory and two files of each kind, and a file of a smaller one.
 macro_rules! architectures {
     ($($name:ident $count:literal),* $(,)?) => {
         mod reference {
@@ -340,5 +341,5 @@ architectures! {
     qwen3next 2, qwen35 2, qwen35moe 2, lfm2 2, granitehybrid 2, lfm2moe 2, nemotronh 2,
     formats 7, packed 17, mlx 8, gpt_oss 4, ministral3 2, cohere2 2, starcoder2 2, olmo3 2, exaone4 2, seed_oss 2, ernie4_5 2,
     hunyuan 2, apertus 2, granite 2, glm4_moe 2, ernie4_5_moe 2, deepseek_v2 2, deepseek_v3 2, glm4_moe_lite 2, mistral4 2,
-    gemma4 6, phimoe 2,
+    gemma4 7, gemma3n 2, phimoe 2,
 }

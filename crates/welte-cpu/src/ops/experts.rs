@@ -82,7 +82,7 @@ impl Route {
         };
         let (ids, shares) = y.split_at_mut(self.used);
         let mut before = usize::MAX;
-        for slot in 0..self.used {
+        for (slot, share) in shares.iter_mut().enumerate() {
             let next = best_after(x, before);
             let best = x[next];
             let is_open = |expert: usize| {
@@ -93,7 +93,7 @@ impl Route {
             let near = open
                 .map(|expert| x[expert])
                 .filter(|x| best - x <= margin * x.abs().max(best));
-            shares[slot] = 1.0 / near.map(|x| (x - best).exp()).sum::<f32>();
+            *share = 1.0 / near.map(|x| (x - best).exp()).sum::<f32>();
             ids[slot] = f32::from_bits(next as u32);
             before = next;
         }

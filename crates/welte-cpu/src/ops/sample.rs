@@ -3,7 +3,7 @@
 
 use super::{FloatRows, State};
 use std::sync::{Arc, Mutex, PoisonError};
-use welte_device::{HostScratch, HostSlot, MaskBoard, SlotState, argmax};
+use welte_device::{HostScratch, HostSlot, LogprobQuery, MaskBoard, SlotState, argmax};
 
 /// Logits in one chunk of the parallel argmax.
 pub(crate) const CHUNK: usize = 8192;
@@ -56,6 +56,16 @@ impl Samplers {
     /// True if the token ends chains of the slot.
     pub(crate) fn ends_at(&self, slot: usize, token: u32) -> bool {
         self.slots[slot].ends_at(token)
+    }
+
+    /// What chains report of a slot's token, if they report probabilities.
+    pub(crate) fn logprob_query(
+        &self,
+        slot: usize,
+        output: usize,
+        token: u32,
+    ) -> Option<LogprobQuery> {
+        self.slots[slot].logprob_query(output, token)
     }
 
     /// True if the slot's token is the argmax of the unchanged logits.

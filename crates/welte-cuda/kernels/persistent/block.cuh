@@ -1,7 +1,7 @@
 // The state of one block of the persistent kernel, and how its threads wait.
 //
-// WARPS consumer warps replay the instructions. One more warp streams weights ahead of them, and in block 0 another one, the
-// bookkeeper, reports tokens to the host. A *turn* is one pass over all instructions: one token.
+// WARPS consumer warps replay the instructions. One more warp streams weights ahead of them, and another one, the bookkeeper, reports
+// tokens (in block 0) and their probabilities to the host. A *turn* is one pass over all instructions: one token.
 //
 // Every wait has a bound. A thread that waits longer raises the fault, and from then on no thread waits: every block finishes
 // its turn with whatever values it has, and leaves. So nothing hangs.
@@ -51,6 +51,9 @@ struct Share {
 // What blocks meet at. Zero before each launch.
 struct Sync {
     u64 best[4];      // the largest logit of a turn, by turn modulo 4
+    u64 sums[2];      // of exp(logit - largest), in fixed point: of a turn, by turn modulo 2
+    float chosen_logits[2]; // of the turn's token
+    u32 scored[2];    // blocks that have added theirs to the sum
     u32 cancelled[4]; // the host's flag, as block 0 saw it before the turn's end
     u32 arrived;      // blocks at the ends of turns
     u32 chosen;       // turns whose token the sampler has chosen
@@ -89,6 +92,14 @@ struct Bookkeeping {
     u32 ended;
 };
 
+// The same for its probability.
+struct Scores {
+    u32 handed; // turns whose token was handed over
+    u32 done;   // of them, those whose logits have been read
+    u32 token;
+    float largest; // of all logits
+};
+
 struct alignas(16) Signals {
     u32 gave_up;  // not 0: no thread waits any more
     u32 awaiting; // what the first warp waits for: AWAITS_*
@@ -120,6 +131,7 @@ struct Shared {
     u32 token;
     u32 ended;
     volatile Bookkeeping bookkeeping;
+    volatile Scores scores;
     u32 end_count;
     u32 ends[MAX_ENDS];
     u32 pages[CACHES * MAX_PAGES];

@@ -8,6 +8,14 @@ __device__ __forceinline__ bool wants_largest_logit(const Sampler &s) {
     return !(s.temperature > 0.0f) && !has_penalties(s) && s.biases == 0 && !s.masked;
 }
 
+// Hands the token to the bookkeeper's warp, for its probability (persistent/scores.cuh). The block's logits are complete.
+__device__ __forceinline__ void hand_to_scores(WaitContext &w, Shared *s, u32 token, u64 best) {
+    s->scores.token = token;
+    s->scores.largest = best ? value_of(best) : -__int_as_float(0x7f800000);
+    __threadfence_block();
+    s->scores.handed = s->scores.handed + 1;
+}
+
 // Hands the token to the bookkeeper. A turn takes far longer than the bookkeeper, so this wait is short.
 __device__ __forceinline__ void hand_to_bookkeeper(WaitContext &w, Shared *s) {
     WaitState wait;
@@ -19,11 +27,14 @@ __device__ __forceinline__ void hand_to_bookkeeper(WaitContext &w, Shared *s) {
     s->bookkeeping.handed = s->bookkeeping.handed + 1;
 }
 
-// `best` is the largest logit that this thread has seen. Afterwards all consumers may read s->token and s->ended.
-__device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const SampleArgs &a, Sync *sync, u64 best, bool greedy, u32 turn, u32 turns,
-                                             u32 cancelled) {
+// `best` is the largest logit that this thread has seen. `scores`: the token's probability is wanted. Afterwards all consumers may read
+// s->token and s->ended.
+__device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const SampleArgs &a, Sync *sync, u64 best, bool greedy, bool scores, u32 turn,
+                                             u32 turns, u32 cancelled) {
     u32 tid = threadIdx.x;
-    if (greedy) {
+    bool compares = greedy || scores;
+    u64 largest = 0;
+    if (compares) {
 #pragma unroll
         for (int o = 16; o > 0; o >>= 1) {
             u64 other = __shfl_xor_sync(~0u, best, o);
@@ -33,7 +44,7 @@ __device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const Sa
     }
     consumers_meet();
     if (tid == 0) {
-        if (greedy) {
+        if (compares) {
 #pragma unroll
             for (int i = 1; i < WARPS; i++) best = s->best[i] > best ? s->best[i] : best;
             atomicMax((unsigned long long *)&sync->best[turn & 3], best);
@@ -41,6 +52,9 @@ __device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const Sa
         }
         arrive(&sync->arrived);
         wait_count(w, &sync->arrived, gridDim.x * (turn + 1));
+        if (compares) largest = far(&sync->best[turn & 3]);
+        // No block reads this entry any more, and none writes it before the turn after the next.
+        if (compares && blockIdx.x == 0) sync->best[(turn + 3) & 3] = 0;
     }
     if (!greedy) {
         consumers_meet();
@@ -51,25 +65,35 @@ __device__ __forceinline__ void choose_token(WaitContext &w, Shared *s, const Sa
         if (tid == 0) wait_count(w, &sync->chosen, turn + 1);
     }
     if (tid == 0) {
+        u32 chosen;
         if (greedy) {
-            u64 rank = far(&sync->best[turn & 3]);
-            u32 token = min(index_of(rank), a.n - 1);
+            u32 token = chosen = min(index_of(largest), a.n - 1);
             bool end = turn + 1 >= turns || far(&sync->cancelled[turn & 3]);
             for (u32 i = 0; i < s->end_count; i++) end |= s->ends[i] == token;
-            // No block reads this entry any more, and none writes it before the turn after the next.
-            if (blockIdx.x == 0) sync->best[(turn + 3) & 3] = 0;
             s->token = token;
             s->ended = end;
         } else {
             s->token = min(far(&a.step->rows[0].token), a.n - 1);
             s->ended = far(&a.step->ended);
+            chosen = far(&a.states[a.row].token);
         }
+        if (scores && chosen < NO_MASK && !s->signals.gave_up) hand_to_scores(w, s, chosen, largest);
         if (greedy && blockIdx.x == 0 && !s->signals.gave_up) hand_to_bookkeeper(w, s);
     }
     consumers_meet();
 }
 
-// The bookkeeper: writes history, tokens, mailbox and step state.
+// Writes history, tokens, mailbox and step state, if a token was handed over. False if not.
+__device__ __forceinline__ bool record_token(Shared *s, const SampleArgs &a) {
+    if (s->bookkeeping.recorded == s->bookkeeping.handed) return false;
+    __threadfence_block();
+    finish(a, s->bookkeeping.token, s->bookkeeping.ended);
+    __threadfence_block();
+    s->bookkeeping.recorded = s->bookkeeping.recorded + 1;
+    return true;
+}
+
+// The bookkeeper.
 //
 // Memory order: thread 0 writes a token and then `handed`; after the last token it writes `done`. A fence precedes each of both
 // writes. The bookkeeper reads `done`, and behind a fence `handed`. All four accesses are volatile, so these are two release and
@@ -80,15 +104,8 @@ __device__ __forceinline__ void keep_books(Shared *s, const SampleArgs &a) {
     for (;;) {
         u32 done = s->signals.done;
         __threadfence_block();
-        if (s->bookkeeping.recorded != s->bookkeeping.handed) {
-            __threadfence_block();
-            finish(a, s->bookkeeping.token, s->bookkeeping.ended);
-            __threadfence_block();
-            s->bookkeeping.recorded = s->bookkeeping.recorded + 1;
-        } else if (done) {
-            return;
-        } else {
-            __nanosleep(100);
-        }
+        if (record_token(s, a)) continue;
+        if (done) return;
+        __nanosleep(100);
     }
 }

@@ -15,6 +15,7 @@ __device__ __forceinline__ void load_program(Shared *s, const Instruction *progr
 __device__ __forceinline__ void init_ring(Shared *s) {
     s->signals.gave_up = s->signals.awaiting = s->signals.done = 0;
     s->bookkeeping.handed = s->bookkeeping.recorded = 0;
+    s->scores.handed = s->scores.done = 0;
     for (u32 i = 0; i < SLOTS; i++) {
         mbarrier_init(shared_address(&s->full[i]), 1);
         mbarrier_init(shared_address(&s->empty[i]), WARPS);

@@ -9,7 +9,7 @@ use crate::graph::{Graph, Nodes};
 use crate::launch::{ByRows, Launch, args};
 use crate::lower::MAILBOX_SLOTS;
 use std::time::{Duration, Instant};
-use welte_device::{ChainStart, Control, Replay, is_token};
+use welte_device::{ChainStart, Control, Logprobs, Replay, is_token};
 use welte_table::{CacheKind, CacheSpec, Op, Row};
 
 /// Tokens that may be enqueued beyond the last one seen. Enough to keep the GPU busy while the host is delayed; each costs
@@ -27,7 +27,7 @@ impl CudaContext {
         &mut self,
         start: &ChainStart,
         control: &Control,
-        emit: &mut dyn FnMut(u32) -> bool,
+        emit: &mut dyn FnMut(u32, Option<Logprobs>) -> bool,
     ) -> Result<usize, Error> {
         self.gpu.current()?;
         let steps = start.steps as usize;
@@ -46,11 +46,11 @@ impl CudaContext {
             };
             self.upload_sampler(row.slot)?;
             let mut last = row.token;
-            let (count, more) =
-                self.run_chain(row, most.min(steps - emitted), control, &mut |token| {
-                    last = token;
-                    emit(token)
-                })?;
+            let n = most.min(steps - emitted);
+            let (count, more) = self.run_chain(row, n, control, &mut |token, logprobs| {
+                last = token;
+                emit(token, logprobs)
+            })?;
             emitted += count;
             if !more {
                 break;
@@ -70,12 +70,12 @@ impl CudaContext {
         row: Row,
         n: usize,
         control: &Control,
-        emit: &mut dyn FnMut(u32) -> bool,
+        emit: &mut dyn FnMut(u32, Option<Logprobs>) -> bool,
     ) -> Result<(usize, bool), Error> {
         let slot = row.slot as usize;
         let states = self.has_states();
         let mode = match self.mode() {
-            Replay::Loop if states => Replay::Graph,
+            Replay::Loop if states || self.slots[slot].reports_logprobs() => Replay::Graph,
             mode => mode,
         };
         self.cancel_word.set_flag(0);
@@ -104,12 +104,15 @@ impl CudaContext {
         let mut wait = Wait::new();
         let mut cut = false;
         let result = loop {
-            // A state cannot go back, so a step in flight counts.
-            if control.is_stopped() && (!states || seen == launched) {
-                cut = true;
+            // If a chain is stopped, the token of the step in flight is its last one.
+            let stops = control.is_stopped();
+            if stops && seen == launched {
                 break Ok((seen, false));
             }
-            if launched < n && launched - seen < ahead {
+            if stops && !states {
+                self.cancel_word.set_flag(1);
+            }
+            if !stops && launched < n && launched - seen < ahead {
                 match (&self.decode_graph, mode) {
                     (Some(graph), Replay::Graph) => graph.launch()?,
                     _ => {
@@ -120,26 +123,28 @@ impl CudaContext {
                         self.replay(DECODE, usize::MAX, true, &[row], 1)?;
                     }
                 }
+                self.launch_chain_logprobs(&[row])?;
                 launched += 1;
             }
-            if let Some(token) = self.token(first.wrapping_add(seen as u32)) {
+            let serial = first.wrapping_add(seen as u32);
+            if let Some((token, logprobs)) = self.reported(row.slot, serial) {
                 seen += 1;
                 wait = Wait::new();
                 let ends = !is_token(token) || self.slots[slot].ends_with(token);
                 if is_token(token) {
                     self.slots[slot].remember(token);
                 }
-                let go_on = emit(token);
+                let go_on = emit(token, logprobs);
                 if ends || seen == n {
                     break Ok((seen, go_on && !ends));
                 }
-                if !go_on {
+                if !go_on || stops {
                     cut = true;
                     break Ok((seen, false));
                 }
                 continue;
             }
-            if launched < n && launched - seen < ahead {
+            if !stops && launched < n && launched - seen < ahead {
                 continue;
             }
             if let Err(error) = wait.turn(&self.gpu) {

@@ -4,7 +4,7 @@
 use super::slots::Running;
 use super::{CudaContext, DECODE, floats_of};
 use crate::Error;
-use welte_device::{Control, Emitted, Pick, SKIPPED, is_token};
+use welte_device::{Control, Emitted, Logprobs, Pick, SKIPPED, is_token};
 
 impl CudaContext {
     /// True if the host chooses the slot's tokens.
@@ -59,7 +59,9 @@ impl CudaContext {
                 return Ok(());
             }
             self.choose_for(running)?;
-            for (one, &token) in running.iter_mut().zip(&self.chosen) {
+            for (output, one) in running.iter_mut().enumerate() {
+                let token = self.chosen[output];
+                let logprobs = self.logprobs_on_request(one.row.slot, output, token)?;
                 one.left -= 1;
                 one.row.token = token;
                 one.row.position += 1;
@@ -67,6 +69,7 @@ impl CudaContext {
                     slot: one.row.slot,
                     position: one.row.position,
                     token,
+                    logprobs,
                 });
                 let ends = self.slots[one.row.slot as usize].ends_with(token);
                 if ends || !goes_on || !is_token(token) {
@@ -74,6 +77,21 @@ impl CudaContext {
                 }
             }
         }
+    }
+
+    /// The probability of a token that an output row of the last step has given, if chains of the slot report it.
+    fn logprobs_on_request(
+        &mut self,
+        slot: u32,
+        output: usize,
+        token: u32,
+    ) -> Result<Option<Logprobs>, Error> {
+        let Some(query) = self.slots[slot as usize].logprob_query(output, token) else {
+            return Ok(None);
+        };
+        let mut answer = [Logprobs::default()];
+        self.ask_logprobs(&[query], &mut answer)?;
+        Ok(Some(answer[0]))
     }
 
     /// One step over these rows. Their next tokens are in `chosen` then.

@@ -2,33 +2,64 @@
 #![allow(unsafe_code)]
 
 use super::CudaContext;
+use super::ready::ReadyPass;
 use crate::Error;
-use crate::gpu::{Gpu, HostBlock, Kernel};
+use crate::gpu::{HostBlock, Kernel};
 use crate::launch::bytes_of;
 use crate::load::LoadedProgram;
-use crate::ops::logprobs::{Answer, Args, MOST_QUERIES};
-use std::sync::Arc;
-use welte_device::{LogprobQuery, Logprobs};
+use crate::lower::{Lowering, MAILBOX_SLOTS};
+use crate::ops::logprobs::{Answer, Args, ChainArgs, MOST_QUERIES};
+use std::sync::atomic::{Ordering, fence};
+use welte_device::{LogprobQuery, Logprobs, is_token};
+use welte_table::Row;
 
-/// The kernel, and where it writes its answers.
-pub(super) struct LogprobKernel {
+/// The kernels, and where they write their answers.
+pub(super) struct LogprobKernels {
+    /// Answers queries.
     kernel: Kernel,
+    /// Follows a step of a chain.
+    of_chain: Kernel,
+    chain: ChainArgs,
+    /// Answers to queries.
     answers: HostBlock,
+    /// Answers about tokens of chains: a ring, like the mailbox.
+    ring: HostBlock,
 }
 
-impl LogprobKernel {
-    pub(super) fn new(loaded: &LoadedProgram, gpu: &Arc<Gpu>) -> Result<LogprobKernel, Error> {
-        let bytes = MOST_QUERIES * size_of::<Answer>();
-        Ok(LogprobKernel {
+impl LogprobKernels {
+    pub(super) fn new(
+        loaded: &LoadedProgram,
+        cx: &Lowering<'_>,
+        decode: &ReadyPass,
+    ) -> Result<LogprobKernels, Error> {
+        let block = |count: usize| {
+            let bytes = count * size_of::<Answer>();
+            HostBlock::new(cx.device, bytes, "answers about probabilities")
+        };
+        let (answers, ring) = (block(MOST_QUERIES)?, block(MAILBOX_SLOTS as usize)?);
+        let chain = ChainArgs::new(cx, decode.result, decode.width, ring.device());
+        Ok(LogprobKernels {
             kernel: loaded.kernel(&Args::launch())?,
-            answers: HostBlock::new(gpu, bytes, "answers about probabilities")?,
+            of_chain: loaded.kernel(&chain.launch())?,
+            chain,
+            answers,
+            ring,
         })
     }
 
-    fn answer(&self, nth: usize) -> Answer {
-        let bytes = &self.answers.as_slice()[nth * size_of::<Answer>()..][..size_of::<Answer>()];
-        // SAFETY: the slice has the struct's bytes, any of which are valid numbers.
-        unsafe { bytes.as_ptr().cast::<Answer>().read_unaligned() }
+    /// Where answers about tokens of chains go.
+    pub(super) fn ring(&self) -> u64 {
+        self.ring.device()
+    }
+
+    /// The answer about the token of a number, if the device has written it.
+    fn of_token(&self, serial: u32) -> Option<Logprobs> {
+        let at = (serial & (MAILBOX_SLOTS - 1)) as usize * Answer::WORDS;
+        let word = |nth: usize| self.ring.word(at + nth);
+        let is_there = (word(0) >> 32) as u32 == serial;
+        // The device writes the first word last.
+        fence(Ordering::Acquire);
+        is_there.then(|| Answer::read(word))
     }
 }
 
@@ -63,10 +94,36 @@ impl CudaContext {
                 self.gpu.launch(&logprobs.kernel, grid, bytes_of(&args))?;
             }
             self.gpu.synchronise()?;
-            for (nth, (query, answer)) in queries.iter().zip(answers).enumerate() {
-                *answer = logprobs.answer(nth).to_logprobs(query);
+            for (nth, answer) in answers.iter_mut().enumerate() {
+                *answer = Answer::read(|word| logprobs.answers.word(nth * Answer::WORDS + word));
             }
         }
         Ok(())
+    }
+
+    /// Enqueues the probabilities of the tokens that a step of a chain chooses for these rows, if a slot reports them.
+    pub(super) fn launch_chain_logprobs(&self, rows: &[Row]) -> Result<(), Error> {
+        let reports = |row: &Row| self.slots[row.slot as usize].reports_logprobs();
+        let Some(logprobs) = self.logprobs.as_ref().filter(|_| rows.iter().any(reports)) else {
+            return Ok(());
+        };
+        // SAFETY: the arguments are those of the kernel, and the context owns everything that they point to. The step has these
+        // rows.
+        unsafe {
+            let grid = [rows.len() as u32, 1, 1];
+            self.gpu
+                .launch(&logprobs.of_chain, grid, bytes_of(&logprobs.chain))
+        }
+    }
+
+    /// The token of a number with its probability, if the slot reports it, once the device has made both.
+    pub(super) fn reported(&self, slot: u32, serial: u32) -> Option<(u32, Option<Logprobs>)> {
+        let token = self.token(serial)?;
+        match &self.logprobs {
+            Some(logprobs) if is_token(token) && self.slots[slot as usize].reports_logprobs() => {
+                Some((token, Some(logprobs.of_token(serial)?)))
+            }
+            _ => Some((token, None)),
+        }
     }
 }

@@ -36,11 +36,12 @@ pub(super) struct Persistent {
 }
 
 impl Persistent {
-    /// `None` where the kernel cannot replay the decode pass.
+    /// `None` where the kernel cannot replay the decode pass. `answers`: where answers about probabilities go.
     pub(super) fn new(
         loaded: &LoadedProgram,
         cx: &Lowering<'_>,
         block: DeviceBlock,
+        answers: u64,
     ) -> Option<Persistent> {
         let recording = loaded.recording.as_ref().ok()?;
         let memory = recording.memory();
@@ -60,6 +61,8 @@ impl Persistent {
             patience: PATIENCE,
             times: 0,
             order: 0,
+            answers,
+            candidates: at(memory.candidates),
             instructions: recording.program.len() as u32,
             params: Tuning::default().params(&recording.in_flight),
             stalled_block: u32::MAX,
@@ -205,7 +208,7 @@ impl CudaContext {
             persistent.ok_or_else(|| Error::Program("it has no persistent replay".to_string()))?;
         let plain = persistent.kernel.replace(timing);
         persistent.arguments.times = times.start();
-        let result = self.decode(start, &Control::default(), &mut |_| true);
+        let result = self.decode(start, &Control::default(), &mut |_, _| true);
         if let Some(persistent) = &mut self.persistent {
             persistent.kernel = plain;
             persistent.arguments.times = 0;

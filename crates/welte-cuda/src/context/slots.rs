@@ -3,7 +3,7 @@
 use super::chain::Wait;
 use super::{CudaContext, DECODE};
 use crate::Error;
-use welte_device::{ChainStart, Control, Emitted, is_token};
+use welte_device::{ChainStart, Control, Emitted, Logprobs, is_token};
 use welte_table::Row;
 
 /// Steps that may be enqueued beyond the last one seen.
@@ -93,12 +93,13 @@ impl CudaContext {
             position,
             steps: one.left,
         };
-        let emitted = self.decode(&start, control, &mut |token| {
+        let emitted = self.decode(&start, control, &mut |token, logprobs| {
             position += 1;
             emit(Emitted {
                 slot,
                 position,
                 token,
+                logprobs,
             })
         });
         emitted.map(|_| ())
@@ -139,7 +140,8 @@ impl CudaContext {
                     continue;
                 }
                 let serial = first.wrapping_add(seen * count + nth);
-                let Some(token) = self.await_slot(serial, control)? else {
+                let awaited = self.await_slot(one.row.slot, serial, control)?;
+                let Some((token, logprobs)) = awaited else {
                     return self.leave_slots(rows);
                 };
                 one.left -= 1;
@@ -153,6 +155,7 @@ impl CudaContext {
                     slot: one.row.slot,
                     position: one.row.position,
                     token,
+                    logprobs,
                 };
                 let ends = !is_token(token) || slot.ends_with(token);
                 let refused = !emit(emitted);
@@ -173,22 +176,29 @@ impl CudaContext {
 
     /// Enqueues a step of these rows, and the choice of their tokens. The device has advanced the rows since they were uploaded.
     fn launch_slots(&mut self, rows: &[Row]) -> Result<(), Error> {
-        if !self.launch_rows(DECODE, rows.len())? {
-            return self.replay(DECODE, usize::MAX, true, rows, rows.len());
+        if self.launch_rows(DECODE, rows.len())? {
+            let logits = self.passes[DECODE].result;
+            self.launch_sample(0, rows.len() as u32, logits, self.rows_fault())?;
+        } else {
+            self.replay(DECODE, usize::MAX, true, rows, rows.len())?;
         }
-        let logits = self.passes[DECODE].result;
-        self.launch_sample(0, rows.len() as u32, logits, self.rows_fault())
+        self.launch_chain_logprobs(rows)
     }
 
-    /// Waits for the token of that number. `None` if the chain must end, or begin again with other kernels.
-    fn await_slot(&mut self, serial: u32, control: &Control) -> Result<Option<u32>, Error> {
+    /// Waits for the slot's token of that number, and its probability if that is reported. `None` if the chain must end, or begin again with other kernels.
+    fn await_slot(
+        &mut self,
+        slot: u32,
+        serial: u32,
+        control: &Control,
+    ) -> Result<Option<(u32, Option<Logprobs>)>, Error> {
         let mut wait = Wait::new();
         loop {
             if control.is_stopped() && !self.has_states() {
                 return Ok(None);
             }
-            if let Some(token) = self.token(serial) {
-                return Ok(Some(token));
+            if let Some(reported) = self.reported(slot, serial) {
+                return Ok(Some(reported));
             }
             if let Err(error) = wait.turn(&self.gpu) {
                 if self.rows_fault() == 0 {

@@ -1,6 +1,8 @@
-//! Probabilities of tokens: the kernel and its structs.
+//! Probabilities of tokens: the kernels and their structs.
 
+use super::sample::{fraction_bits, region_bytes};
 use crate::launch::{ByRows, Launch, Listed, Unit, args};
+use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
 use welte_device::{LogprobQuery, Logprobs};
 
@@ -9,23 +11,40 @@ pub(crate) const MOST_QUERIES: usize = 32;
 const THREADS: u32 = 1024;
 
 mirrored! {
-    /// What `logprobs.cu` needs.
+    /// What `logprobs` (`logprobs.cu`) needs.
     pub(crate) struct Args = "LogprobArgs" {
         logits: u64,
         answers: u64,
         n: u32,
         stride: u32,
+        shift: u32,
+        count: u32,
         queries: [[u32; 3]; MOST_QUERIES],
     }
 }
 
 mirrored! {
-    /// An answer of the kernel.
+    /// What `chain_logprobs` (`logprobs.cu`) needs.
+    pub(crate) struct ChainArgs = "ChainLogprobArgs" {
+        logits: u64,
+        answers: u64,
+        step: u64,
+        states: u64,
+        samplers: u64,
+        sampler_bytes: u64,
+        n: u32,
+        stride: u32,
+        shift: u32,
+        slots: u32,
+    }
+}
+
+mirrored! {
+    /// An answer of the kernels.
     pub(crate) struct Answer = "LogprobAnswer" {
-        logprob: f32,
-        count: u32,
-        tokens: [u32; Logprobs::MOST],
-        logprobs: [f32; Logprobs::MOST],
+        head: u64,
+        token: u64,
+        top: [u64; Logprobs::MOST],
     }
 }
 
@@ -47,39 +66,75 @@ impl Args {
             answers,
             n,
             stride,
+            shift: fraction_bits(n),
+            count: queries.len() as u32,
             queries: words,
         }
     }
 
     /// Any launch of the kernel.
     pub(crate) fn launch() -> Launch {
-        Launch {
-            unit: logprobs_unit(),
-            function: "logprobs",
-            grid: [MOST_QUERIES as u32, 1, 1],
-            by_rows: ByRows::Fixed,
-            block: THREADS,
-            shared: 0,
-            args: args(&Args::new(0, 0, 0, 0, &[])),
+        launch("logprobs", args(&Args::new(0, 0, 0, 0, &[])))
+    }
+}
+
+impl ChainArgs {
+    /// For rows of a decode pass's step. Answers go to a ring at an address.
+    pub(crate) fn new(cx: &Lowering<'_>, logits: u64, stride: u32, answers: u64) -> ChainArgs {
+        let n = cx.program.vocab;
+        ChainArgs {
+            logits,
+            answers,
+            step: cx.places.step,
+            states: cx.places.states,
+            samplers: cx.places.samplers,
+            sampler_bytes: region_bytes(cx.program),
+            n,
+            stride,
+            shift: fraction_bits(n),
+            slots: MAILBOX_SLOTS,
         }
+    }
+
+    /// Any launch of the kernel.
+    pub(crate) fn launch(&self) -> Launch {
+        launch("chain_logprobs", args(self))
+    }
+}
+
+fn launch(function: &'static str, args: Vec<u8>) -> Launch {
+    Launch {
+        unit: logprobs_unit(),
+        function,
+        grid: [MOST_QUERIES as u32, 1, 1],
+        by_rows: ByRows::Fixed,
+        block: THREADS,
+        shared: 0,
+        args,
     }
 }
 
 impl Answer {
-    /// The answer in the contract's words.
-    pub(crate) fn to_logprobs(self, query: &LogprobQuery) -> Logprobs {
-        let mut answer = Logprobs::new(query.token, self.logprob);
-        let top = self.tokens.into_iter().zip(self.logprobs);
-        for (token, logprob) in top.take(self.count as usize) {
+    /// Words of an answer.
+    pub(crate) const WORDS: usize = size_of::<Answer>() / 8;
+
+    /// An answer in the contract's words. `word` reads its words.
+    pub(crate) fn read(word: impl Fn(usize) -> u64) -> Logprobs {
+        let pair = |word: u64| ((word >> 32) as u32, f32::from_bits(word as u32));
+        let count = (word(0) as u32 as usize).min(Logprobs::MOST);
+        let (token, logprob) = pair(word(1));
+        let mut answer = Logprobs::new(token, logprob);
+        for nth in 0..count {
+            let (token, logprob) = pair(word(2 + nth));
             answer.push(token, logprob);
         }
         answer
     }
 }
 
-/// The unit of the kernel.
+/// The unit of the kernels.
 pub(crate) fn logprobs_unit() -> Unit {
-    let layouts = [Answer::LAYOUT, Args::LAYOUT];
+    let layouts = [Answer::LAYOUT, Args::LAYOUT, ChainArgs::LAYOUT];
     Unit {
         file: "logprobs.cu",
         generated: layouts.map(|layout| layout.static_assert()).concat(),

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::launch::{ByRows, Launch, Listed, Node, Unit, args};
 use crate::lower::{Lowering, MAILBOX_SLOTS};
 use crate::mirror::mirrored;
-use welte_device::{HostSlot, MaskBoard, SlotState};
+use welte_device::{HostSlot, LogprobQuery, MaskBoard, SlotState};
 use welte_table::{Command, Program, params};
 
 /// Threads per block.
@@ -69,11 +69,14 @@ pub(crate) fn shared_bytes(slice: u32) -> u64 {
     u64::from(SHARED_BYTES) + u64::from(slice) * 8
 }
 
+/// Fraction bits of a probability in fixed point: a sum of n stays below 2^62, and each is exact in an f64.
+pub(crate) fn fraction_bits(n: u32) -> u32 {
+    let bits = 32 - n.saturating_sub(1).leading_zeros();
+    (62 - bits).min(52)
+}
+
 /// The arguments of `sample_block` for the first row, where each block takes `slice` of `n` logits.
 pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> Args {
-    // A sum of n probabilities stays below 2^62, and a probability is exact in an f64.
-    let bits = 32 - n.saturating_sub(1).leading_zeros();
-    let shift = (62 - bits).min(52);
     let tokens = cx.places.buffers.get(cx.program.tokens as usize);
     Args {
         step: cx.places.step,
@@ -91,7 +94,7 @@ pub(crate) fn arguments(cx: &Lowering<'_>, logits: u64, n: u32, slice: u32) -> A
         n,
         slice,
         mailbox_slots: MAILBOX_SLOTS,
-        shift,
+        shift: fraction_bits(n),
         row: 0,
         stride: n,
         mask_stride: MaskBoard::stride(n as usize) as u32,
@@ -225,6 +228,7 @@ mod at {
     pub(super) const LEN: usize = 14;
     pub(super) const MOST_ENDS: usize = 15;
     pub(super) const MASKED: usize = 16;
+    pub(super) const LOGPROBS: usize = 17;
 }
 
 impl Sampler {
@@ -256,6 +260,7 @@ impl Sampler {
             ends,
             masked,
             breakers: _,
+            logprobs,
         } = state;
         self.host.set(state);
         let least = if s.min_p > 0.0 {
@@ -285,6 +290,7 @@ impl Sampler {
         let words = self.words.len() - HEAD_WORDS - MOST_ENDS - self.history;
         self.words[at::BIASES] = (words / 2) as u32;
         self.words[at::MASKED] = u32::from(*masked);
+        self.words[at::LOGPROBS] = logprobs.map_or(0, |top| top + 1);
         self.words[at::HEAD] = 0;
         self.words[at::LEN] = 0;
         for token in &history[history.len().saturating_sub(self.history)..] {
@@ -306,6 +312,16 @@ impl Sampler {
         let value = |at: usize| f32::from_bits(self.words[at]);
         let [repeat, frequency, presence] = [at::REPEAT, at::FREQUENCY, at::PRESENCE].map(value);
         self.words[at::LAST_N] > 0 && !(repeat == 1.0 && frequency == 0.0 && presence == 0.0)
+    }
+
+    /// What chains report of a row's token, if they report probabilities and there is a token.
+    pub(crate) fn logprob_query(&self, output: usize, token: u32) -> Option<LogprobQuery> {
+        self.host.logprob_query(output, token)
+    }
+
+    /// Whether chains report probabilities.
+    pub(crate) fn reports_logprobs(&self) -> bool {
+        self.words[at::LOGPROBS] > 0
     }
 
     /// Notes that the device's history may differ. It does not matter where the device never reads it.
@@ -393,6 +409,7 @@ mod tests {
             ends: &[8, 9],
             masked: true,
             breakers: &[],
+            logprobs: Some(4),
         });
         sampler.remember(7);
         assert!(sampler.take_changes().is_some());
@@ -402,7 +419,7 @@ mod tests {
         // min-p is capped at 1 and stored as its logarithm.
         assert_eq!(words[3], 0.0f32.to_bits());
         assert_eq!(words[8..16], [9, 5, 2, 2, 4, 1, 4, MOST_ENDS as u32]);
-        assert_eq!(words[16], 1);
+        assert_eq!(words[16..18], [1, 5]);
         assert_eq!(words[HEAD_WORDS..HEAD_WORDS + 2], [8, 9]);
         // A ring of the last four tokens. Token 50 is not in the vocabulary.
         assert_eq!(words[history..history + 4], [7, 4, 5, 6]);

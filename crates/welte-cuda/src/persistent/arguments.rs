@@ -4,7 +4,7 @@ use super::MAX_CACHES;
 use super::instruction::KernelParams;
 use crate::mirror::{Layout, mirrored};
 use crate::ops::kv::Kv;
-use crate::ops::sample;
+use crate::ops::{logprobs, sample};
 
 mirrored! {
     /// Of the kernel for chains (`persistent.cu`), which also computes steps of one row.
@@ -24,6 +24,9 @@ mirrored! {
         pub(crate) times: u64,
         /// Of a step: its rows in the order in which launches compute them. 0 for a chain.
         pub(crate) order: u64,
+        /// Where answers about probabilities go, and the likeliest tokens of each block.
+        pub(crate) answers: u64,
+        pub(crate) candidates: u64,
         pub(crate) instructions: u32,
         pub(crate) params: KernelParams,
         /// For tests: a block that publishes nothing; none is `u32::MAX`.
@@ -61,7 +64,12 @@ mirrored! {
 
 impl ChainArgs {
     /// The structs that only this kernel has.
-    pub(crate) const LAYOUTS: &[Layout] = &[sample::Args::LAYOUT, Kv::LAYOUT, ChainArgs::LAYOUT];
+    pub(crate) const LAYOUTS: &[Layout] = &[
+        sample::Args::LAYOUT,
+        logprobs::Answer::LAYOUT,
+        Kv::LAYOUT,
+        ChainArgs::LAYOUT,
+    ];
 }
 
 impl RowsArgs {

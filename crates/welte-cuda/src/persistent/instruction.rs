@@ -38,6 +38,9 @@ mirrored! {
     /// What blocks meet at. Zero before each launch.
     pub(crate) struct Sync = "Sync" {
         best: [u64; 4],
+        sums: [u64; 2],
+        chosen_logits: [f32; 2],
+        scored: [u32; 2],
         cancelled: [u32; 4],
         arrived: u32,
         chosen: u32,

@@ -3,6 +3,7 @@
 use super::instruction::{Fault, Instruction, Sync};
 use super::share::Share;
 use super::{Recording, SLOTS, WARPS};
+use welte_device::Logprobs;
 
 /// Rows of the matrix whose results may wait to be published, twice (`OUTPUTS`): in chains, and for each row of a step.
 pub(super) const MAX_OUTPUTS: u32 = 256;
@@ -120,6 +121,8 @@ pub(crate) struct DeviceMemory {
     pub(crate) exchange: u64,
     pub(crate) program: u64,
     pub(crate) shares: u64,
+    /// For probabilities: the likeliest tokens of each block, of two turns. Chains only.
+    pub(crate) candidates: u64,
     pub(crate) bytes: u64,
 }
 
@@ -129,12 +132,19 @@ impl DeviceMemory {
         let exchange = (sync + size_of::<Sync>() as u64).next_multiple_of(256);
         let program = exchange + u64::from(recording.exchange) * 4 * u64::from(recording.rows);
         let shares = program + size_of_val(&recording.program[..]) as u64;
+        let candidates = shares + size_of_val(&recording.shares[..]) as u64;
+        let lists = if recording.is_step {
+            0
+        } else {
+            2 * recording.blocks
+        };
         DeviceMemory {
             sync,
             exchange,
             program,
             shares,
-            bytes: shares + size_of_val(&recording.shares[..]) as u64,
+            candidates,
+            bytes: candidates + 8 * u64::from(lists) * Logprobs::MOST as u64,
         }
     }
 }

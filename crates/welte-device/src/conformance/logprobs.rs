@@ -1,9 +1,9 @@
 //! Probabilities of tokens, against the oracle.
 
-use super::case::{Case, refused, set_slot};
+use super::case::{Case, chain, refused, set_slot, start};
 use super::made::Numbers;
 use crate::{Context, Device, LogprobQuery, Logprobs, Pick, SlotState};
-use welte_table::Row;
+use welte_table::{Row, Sampling};
 
 /// The largest difference between a device's logarithm and the oracle's, for logarithms down to -64. Below, it is this
 /// part of 1/64 of the value.
@@ -62,6 +62,71 @@ pub fn logprobs(device: &dyn Device, oracle: &dyn Device) {
         }
     }
     refusals(device);
+}
+
+/// Chains of one slot and of several report for each token what a query about its step answers. Slots that want other numbers of
+/// likeliest tokens, or none, do not change each other.
+pub fn logprobs_of_chains(device: &dyn Device, _oracle: &dyn Device) {
+    const STEPS: u32 = 12;
+    let n = &mut Numbers(31);
+    for vocab in [3u32, 70, 5003] {
+        let table: Vec<Vec<f32>> = (0..vocab.min(40)).map(|_| n.logits(vocab)).collect();
+        let table: Vec<Vec<f32>> = (0..vocab as usize)
+            .map(|t| table[t % table.len()].clone())
+            .collect();
+        let case = Case::look_up(device, &table, 3, 100);
+        let mut context = case.open(device);
+        let most = context.chain_slots().min(3);
+        for (temperature, tops) in [
+            (0.0, [Some(20), Some(0), None]),
+            (0.9, [Some(3), None, Some(20)]),
+        ] {
+            for slots in [1, most] {
+                let mut starts = Vec::new();
+                for (slot, logprobs) in (0..slots as u32).zip(tops) {
+                    let sampling = Sampling {
+                        temperature,
+                        seed: n.next(),
+                        repeat_penalty: if slot == 1 { 1.1 } else { 1.0 },
+                        ..Sampling::default()
+                    };
+                    let state = SlotState {
+                        sampling,
+                        logprobs,
+                        ..SlotState::default()
+                    };
+                    set_slot(context.as_mut(), slot, state);
+                    starts.push(start(slot, n.below(vocab), 0, STEPS - slot));
+                }
+                let emitted = chain(context.as_mut(), &starts);
+                for begin in &starts {
+                    let mut token = begin.token;
+                    let own = emitted.iter().filter(|one| one.slot == begin.slot);
+                    assert_eq!(own.clone().count() as u32, begin.steps);
+                    for one in own {
+                        let row = Row {
+                            token,
+                            position: one.position - 1,
+                            slot: one.slot,
+                        };
+                        token = one.token;
+                        let want = tops[one.slot as usize].map(|top| {
+                            let output = 0;
+                            let query = LogprobQuery { output, token, top };
+                            ask(context.as_mut(), &[row], &[query])[0]
+                        });
+                        let what = format!("vocabulary {vocab}, {slots} slots, {row:?}");
+                        assert_eq!(one.logprobs, want, "{what}");
+                    }
+                }
+            }
+        }
+        let state = SlotState {
+            logprobs: Some(21),
+            ..SlotState::default()
+        };
+        refused(context.set_slot(0, &state), "too many of the likeliest");
+    }
 }
 
 /// The answers after a step over these rows.

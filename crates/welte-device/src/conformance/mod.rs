@@ -29,7 +29,7 @@ pub use caches::{page_transfer, pages, per_layer_heads, recurrent, windows};
 pub use chains::{chains, control, slots_in_a_chain, stops};
 pub use encoders::encoders;
 pub use lifecycle::{allocated, profiles, shared, weights};
-pub use logprobs::logprobs;
+pub use logprobs::{logprobs, logprobs_of_chains};
 pub use masks::{masks, masks_in_chains, masks_of_guesses};
 pub use ops::{contexts, experts, formats, ops, unfused};
 pub use requests::{faults, limits};
@@ -52,7 +52,7 @@ macro_rules! conformance_tests {
             chains slots_in_a_chain stops control
             pages page_transfer windows recurrent per_layer_heads
             sampling extended_sampling choices drafts masks masks_in_chains masks_of_guesses
-            logprobs
+            logprobs logprobs_of_chains
             faults limits
             allocated shared profiles weights);
     };

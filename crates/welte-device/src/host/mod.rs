@@ -4,7 +4,7 @@
 mod dry;
 mod filters;
 
-use crate::{MaskBoard, NO_MASK, NO_TOKEN, SlotState, noise};
+use crate::{LogprobQuery, MaskBoard, NO_MASK, NO_TOKEN, SlotState, is_token, noise};
 use welte_table::Sampling;
 
 /// The sampling state of one slot.
@@ -18,6 +18,7 @@ pub struct HostSlot {
     breakers: Vec<u32>,
     /// Chooses only tokens that its mask allows.
     masked: bool,
+    logprobs: Option<u32>,
     /// The last tokens of the sequence: a ring.
     history: Vec<u32>,
     head: usize,
@@ -47,6 +48,7 @@ impl HostSlot {
             ends: Vec::with_capacity(SlotState::MOST_ENDS),
             breakers: Vec::with_capacity(vocab.div_ceil(32)),
             masked: false,
+            logprobs: None,
             history: vec![0; context.max(1)],
             head: 0,
             len: 0,
@@ -64,6 +66,7 @@ impl HostSlot {
     pub fn set(&mut self, state: &SlotState<'_>) {
         self.settings = state.sampling;
         self.masked = state.masked;
+        self.logprobs = state.logprobs;
         self.bias.clear();
         let vocab = self.vocab;
         let known = |(token, _): &&(u32, f32)| (*token as usize) < vocab;
@@ -90,6 +93,14 @@ impl HostSlot {
     /// True if the token ends chains of the slot.
     pub fn ends_at(&self, token: u32) -> bool {
         self.ends.contains(&token)
+    }
+
+    /// What chains report of a token that an output row of the step has given, if they report probabilities and there is a
+    /// token.
+    pub fn logprob_query(&self, output: usize, token: u32) -> Option<LogprobQuery> {
+        let top = self.logprobs.filter(|_| is_token(token))?;
+        let output = output as u32;
+        Some(LogprobQuery { output, token, top })
     }
 
     /// The settings.

@@ -176,6 +176,11 @@ pub(super) fn describe(metadata: &mut Metadata, shape: &Shape, own: &Hybrid) {
         put("leading_dense_block_count", number(own.dense_layers));
         put("expert_gating_func", number(1 + usize::from(own.sigmoid)));
     }
+    if own.architecture == "nemotron_h" {
+        // llama.cpp wants this key too.
+        let epsilon = Value::F64(shape.norm_epsilon.into());
+        put("attention.layer_norm_epsilon", epsilon);
+    }
     if own.architecture == "granitehybrid" {
         put("embedding_scale", Value::F64(12.0));
         put("residual_scale", Value::F64(0.22));

@@ -1,6 +1,7 @@
 //! Synthetic models: real shapes, random weights from a seed, no download.
 
 mod fill;
+mod gemma3n;
 mod gemma4;
 mod hybrid;
 mod latent;
@@ -10,7 +11,7 @@ mod vocabulary;
 
 pub use fill::blocks as random_blocks;
 pub use shape::{
-    DeltaShape, Family, Gemma4, Hybrid, LatentShape, Llama3Scaling, NAMES, Shape, SsmShape,
+    DeltaShape, Family, Gemma3n, Gemma4, Hybrid, LatentShape, Llama3Scaling, NAMES, Shape, SsmShape,
 };
 
 use crate::tensors::Tensors;
@@ -146,6 +147,9 @@ impl Synthetic {
     fn lay_out(&mut self, shape: &Shape, recipe: Recipe) {
         match &shape.family {
             Family::Gemma4(own) => return gemma4::lay_out(self, shape, own, recipe),
+            Family::Gemma3n(own) => {
+                return gemma3n::lay_out(&mut Layout { made: self, recipe }, shape, own);
+            }
             Family::Hybrid(own) => {
                 return hybrid::lay_out(&mut Layout { made: self, recipe }, shape, own);
             }
@@ -238,7 +242,11 @@ impl Synthetic {
             };
             vector(format!("blk.{layer}.{ffn_norm}.weight"), dim, Fill::Norm);
             match shape.family {
-                Family::Llama | Family::Gemma4(_) | Family::Hybrid(_) | Family::Latent(_) => {}
+                Family::Llama
+                | Family::Gemma3n(_)
+                | Family::Gemma4(_)
+                | Family::Hybrid(_)
+                | Family::Latent(_) => {}
                 Family::Qwen2 => {
                     for (part, k) in [("q", q), ("k", kv), ("v", kv)] {
                         vector(format!("blk.{layer}.attn_{part}.bias"), k, Fill::Bias);
@@ -527,14 +535,23 @@ fn metadata(shape: &Shape, name: &str, recipe: Recipe) -> Metadata {
         let factor = shape.scaling.map_or(32.0, |s| s.factor);
         metadata.insert(key("factor"), Value::F64(factor.into()));
     }
+    if let Family::Qwen35 | Family::Qwen35Moe = shape.family {
+        // The rotated pairs of text and of the two dimensions of pictures.
+        let pairs = shape.head_dim / 8;
+        let sections = [2, 1, 0].map(|more| Value::U64(((pairs + more) / 3) as u64));
+        let sections = [sections.as_slice(), &[Value::U64(0)]].concat();
+        let key = format!("{architecture}.rope.dimension_sections");
+        metadata.insert(key, Value::Array(sections));
+    }
     match &shape.family {
         Family::Gemma4(own) => gemma4::describe(&mut metadata, shape, own),
+        Family::Gemma3n(own) => gemma3n::describe(&mut metadata, shape, own),
         Family::Hybrid(own) => hybrid::describe(&mut metadata, shape, own),
         Family::Latent(own) => latent::describe(&mut metadata, shape, own),
         _ => {}
     }
     let pre = match shape.family {
-        Family::Llama | Family::Gemma3 | Family::Gemma4(_) => "llama-bpe",
+        Family::Llama | Family::Gemma3 | Family::Gemma3n(_) | Family::Gemma4(_) => "llama-bpe",
         Family::GptOss => "gpt-4o",
         Family::Qwen35 | Family::Qwen35Moe => "qwen35",
         _ => "qwen2",

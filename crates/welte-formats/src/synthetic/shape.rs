@@ -15,6 +15,8 @@ pub enum Family {
     Gemma3,
     /// Embeddings per layer, or experts beside a dense part; head sizes that differ by layer.
     Gemma4(Gemma4),
+    /// Gemma 4's embeddings per layer; several streams, a path around attention, sparse activations.
+    Gemma3n(Gemma3n),
     /// Experts, attention sinks, biases on all matrices; a window in every second layer.
     GptOss,
     /// The gated delta rule in three of four layers, gated attention in the others.
@@ -120,6 +122,19 @@ pub struct Gemma4 {
     pub dense: usize,
 }
 
+/// The sizes that only Gemma 3n has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gemma3n {
+    /// Width of the embeddings per layer.
+    pub per_layer: usize,
+    /// The last layers, which share keys and values of earlier ones.
+    pub shared: usize,
+    /// Streams of hidden states.
+    pub streams: usize,
+    /// Rank of the path around attention.
+    pub rank: usize,
+}
+
 /// The frequency scaling of Llama 3.1 and later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Llama3Scaling {
@@ -161,7 +176,9 @@ pub struct Shape {
 }
 
 /// The names of shapes.
-pub const NAMES: [&str; 34] = [
+pub const NAMES: [&str; 36] = [
+    "gemma-3n-e4b",
+    "gemma-3n-small",
     "qwen3.5-4b",
     "qwen3.5-small",
     "qwen3.5-35b-a3b",
@@ -178,7 +195,7 @@ pub const NAMES: [&str; 34] = [
     "deepseek-v2-lite",
     "glm-4.7-flash",
     "glm-flash-small",
-    "phi-3.5-moe",
+    "phi-moe",
     "gemma4-small",
     "gemma4-moe-small",
     "qwen3-0.6b",
@@ -349,6 +366,22 @@ const GEMMA4_E4B: Shape = Shape {
     norm_epsilon: 1e-6,
     scaling: None,
     delta: SMALL_DELTA,
+};
+
+const GEMMA3N_SIZES: Gemma3n = Gemma3n {
+    per_layer: 256,
+    shared: 15,
+    streams: 4,
+    rank: 64,
+};
+
+const GEMMA3N: Shape = Shape {
+    family: Family::Gemma3n(GEMMA3N_SIZES),
+    layers: 35,
+    dim: 2048,
+    ffn: 16_384,
+    context: 32_768,
+    ..GEMMA4_E4B
 };
 
 const GEMMA4_MIXTURE: Shape = Shape {
@@ -600,6 +633,17 @@ impl Shape {
                 scaling: None,
             },
             "gemma4-e4b" => GEMMA4_E4B,
+            "gemma-3n-e4b" => GEMMA3N,
+            // llama.cpp shares keys and values from layer 20 on, whatever the file says.
+            "gemma-3n-small" => Shape {
+                family: Family::Gemma3n(Gemma3n {
+                    shared: 0,
+                    ..GEMMA3N_SIZES
+                }),
+                layers: 10,
+                vocab: 65_536,
+                ..GEMMA3N
+            },
             "gemma4-26b-a4b" => GEMMA4_MIXTURE,
             // A fifth of the layers, each with its own keys and values; the smaller vocabulary keeps the head's share of the work.
             "gemma4-small" => Shape {
@@ -678,7 +722,8 @@ impl Shape {
                 vocab: 32_000,
                 ..GLM_FLASH
             },
-            "phi-3.5-moe" => Shape {
+            // Phi-3.5-MoE. For names with "phi-3" llama.cpp expects certain tokens.
+            "phi-moe" => Shape {
                 family: Family::PhiMoe,
                 layers: 32,
                 dim: 4096,
@@ -826,6 +871,7 @@ impl Shape {
             Family::Qwen3 => "qwen3",
             Family::Qwen3Moe => "qwen3moe",
             Family::Gemma3 => "gemma3",
+            Family::Gemma3n(_) => "gemma3n",
             Family::Gemma4(_) => "gemma4",
             Family::GptOss => "gpt-oss",
             Family::Qwen35 => "qwen35",

@@ -53,27 +53,10 @@ pub(super) const GEMMA3: Architecture = Architecture {
         common(spec, keys)?;
         spec.post_norm = true;
         scale_scores(spec, keys, 62)?;
-        let nested = "rope_parameters.sliding_attention.rope_theta";
-        let key = match keys.value(nested) {
-            Some(_) => nested.to_string(),
-            None => keys.name("rope.freq_base_swa", "rope_local_base_freq"),
-        };
-        spec.local_rope = Some(Rope {
-            theta: keys.positive(&key, Some(10000.0))? as f32,
-            scaling: Scaling::None,
-            ..spec.rope
-        });
+        local_rope(spec, keys)?;
         if keys.bool("use_bidirectional_attention")? == Some(true) {
             bidirectional(spec, keys)?;
         }
-        spec.layer_ropes = spec
-            .windows
-            .iter()
-            .map(|window| match window {
-                0 => LayerRope::Main,
-                _ => LayerRope::Local,
-            })
-            .collect();
         Ok(())
     },
     ..GEMMA2
@@ -90,6 +73,26 @@ pub(super) const EMBEDDING_GEMMA: Architecture = Architecture {
     },
     ..GEMMA3
 };
+
+/// Windowed layers have a rope of their own.
+pub(super) fn local_rope(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+    let nested = "rope_parameters.sliding_attention.rope_theta";
+    let key = match keys.value(nested) {
+        Some(_) => nested.to_string(),
+        None => keys.name("rope.freq_base_swa", "rope_local_base_freq"),
+    };
+    spec.local_rope = Some(Rope {
+        theta: keys.positive(&key, Some(10000.0))? as f32,
+        scaling: Scaling::None,
+        ..spec.rope
+    });
+    let rope = |window: &u32| match window {
+        0 => LayerRope::Main,
+        _ => LayerRope::Local,
+    };
+    spec.layer_ropes = spec.windows.iter().map(rope).collect();
+    Ok(())
+}
 
 /// Every row sees the whole text, or half the window to each side.
 fn bidirectional(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {

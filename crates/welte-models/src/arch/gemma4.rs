@@ -38,15 +38,7 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
         let key = "use_bidirectional_attention";
         return Err(keys.error(key, "is 'all', which is not supported"));
     }
-    let width = keys.name(
-        "embedding_length_per_layer_input",
-        "hidden_size_per_layer_input",
-    );
-    spec.per_layer_width = keys.u32(&width)?.unwrap_or(0);
-    if spec.per_layer_width > 1 << 16 {
-        let problem = format!("is {}; must be at most 65536", spec.per_layer_width);
-        return Err(keys.error(&width, problem));
-    }
+    spec.per_layer_width = per_layer_width(keys)?;
     let scalar = scalar_name(keys.checkpoint.dialect(), 0);
     let scalar = names::resolve(keys.checkpoint, &scalar);
     spec.layer_scalars = keys.checkpoint.tensor(&scalar).is_some();
@@ -56,8 +48,21 @@ fn finish(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     mixture(spec, keys)
 }
 
+/// Width of the embeddings per layer; 0 is none.
+pub(super) fn per_layer_width(keys: &Keys<'_>) -> Result<u32, Error> {
+    let key = keys.name(
+        "embedding_length_per_layer_input",
+        "hidden_size_per_layer_input",
+    );
+    let width = keys.u32(&key)?.unwrap_or(0);
+    if width > 1 << 16 {
+        return Err(keys.error(&key, format!("is {width}; must be at most 65536")));
+    }
+    Ok(width)
+}
+
 /// Layers from some number on attend to the keys and values of the last layer before them of the same kind.
-fn share(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
+pub(super) fn share(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
     let key = keys.name("attention.shared_kv_layers", "num_kv_shared_layers");
     let shared = keys.u32(&key)?.unwrap_or(0);
     let Some(own) = spec.layers.checked_sub(shared).filter(|own| *own > 0) else {
@@ -229,7 +234,7 @@ fn mixture(spec: &mut ModelSpec, keys: &Keys<'_>) -> Result<(), Error> {
 }
 
 /// The window of each layer.
-fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
+pub(super) fn windows(keys: &Keys<'_>, layers: u32) -> Result<Vec<u32>, Error> {
     let key = keys.name("attention.sliding_window", "sliding_window");
     let window = keys.size(&key, None, 1 << 30)?;
     if let Some(list) = layer_types(keys, layers, window)? {

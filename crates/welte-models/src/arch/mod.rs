@@ -8,6 +8,7 @@ mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
 mod gemma;
+mod gemma3n;
 mod gemma4;
 mod glm4_moe;
 mod gpt_oss;
@@ -61,7 +62,7 @@ pub(crate) struct Architecture {
     pub(crate) finish: fn(&mut ModelSpec, &Keys<'_>) -> Result<(), Error>,
 }
 
-const ALL: [&Architecture; 38] = [
+const ALL: [&Architecture; 39] = [
     &llama::LLAMA,
     &qwen2::QWEN2,
     &qwen3::QWEN3,
@@ -76,6 +77,7 @@ const ALL: [&Architecture; 38] = [
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
+    &gemma3n::GEMMA3N,
     &gemma4::GEMMA4,
     &phi3::PHI3,
     &phimoe::PHIMOE,

@@ -116,14 +116,8 @@ fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
         None => "hybrid_override_pattern",
     };
     let names: Vec<&str> = match keys.value(key) {
-        Some(Value::Array(list)) => {
-            let name = |value| match value {
-                &Value::String(ref name) => name.as_str(),
-                _ => "",
-            };
-            list.iter().map(name).collect()
-        }
-        Some(Value::String(text)) => text.split("").filter(|c| !c.is_empty()).collect(),
+        Some(Value::Array(list)) => list.iter().map(text).collect(),
+        Some(Value::String(letters)) => letters.split("").filter(|c| !c.is_empty()).collect(),
         _ => return Err(keys.error(key, "is missing")),
     };
     if names.len() != layers as usize {
@@ -141,4 +135,12 @@ fn kinds(keys: &Keys<'_>, layers: u32) -> Result<Vec<LayerKind>, Error> {
         )),
     };
     names.into_iter().map(kind).collect()
+}
+
+/// The text of a value, or nothing.
+fn text(value: &Value) -> &str {
+    match value {
+        Value::String(text) => text,
+        _ => "",
+    }
 }

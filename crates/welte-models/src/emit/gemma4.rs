@@ -1,4 +1,4 @@
-//! Parts of the forward pass that only Gemma 4 has.
+//! Parts of the forward pass that only Gemma 4 and Gemma 3n have.
 
 use super::{Emitter, at};
 use crate::weights::{Beside, ExpertWeights, Layer};
@@ -117,7 +117,10 @@ impl Emitter<'_> {
                 projection.words(),
             );
             self.norm("norm of its embedding", weights.norm, place, place);
-            self.add("sum with its embedding", place, set.x);
+            match set.streams {
+                Some(streams) => self.add_to_other_streams(place, streams),
+                None => self.add("sum with its embedding", place, set.x),
+            }
         }
         if layer.scalar != 1.0 {
             let scale = p::Scale {

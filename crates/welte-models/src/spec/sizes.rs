@@ -141,6 +141,11 @@ impl ModelSpec {
             LayerKind::None => norms,
         };
         let layers = u64::from(self.layers);
+        let altup = self.altup.map_or(0, |a| {
+            let [streams, rank] = [a.streams, a.rank].map(u64::from);
+            let router = (streams + 2) * dim + streams.pow(3) + streams.pow(2);
+            2 * (streams - 1) * dim * dim + layers * (router + 2 * rank * dim + dim)
+        });
         let width = u64::from(self.per_layer_width);
         let per_layer = match width {
             0 => 0,
@@ -149,6 +154,7 @@ impl ModelSpec {
         let all = 0..self.layers as usize;
         all.map(|i| mixer(i) + part(i)).sum::<u64>()
             + per_layer
+            + altup
             + layers * u64::from(self.layer_scalars)
             + dim * vocab * if self.tied { 1 } else { 2 }
             + dim
@@ -268,6 +274,14 @@ impl ModelSpec {
         if self.per_layer_width > 0 {
             let width = self.per_layer_width.to_string();
             facts.push(fact("width of the embeddings per layer", width));
+        }
+        if let Some(a) = self.altup {
+            let text = format!("{}, a path of rank {}", a.streams, a.rank);
+            facts.push(fact("streams", text));
+        }
+        match self.cutoffs.iter().flatten().count() {
+            0 => (),
+            n => facts.push(fact("layers with sparse activations", n.to_string())),
         }
         let count = |kind| self.layer_kinds.iter().filter(|k| **k == kind).count();
         if self.alone {

@@ -5,7 +5,7 @@ use crate::names::{self, weight};
 use crate::{Error, Experts, ModelSpec};
 use welte_formats::checkpoint::Dialect;
 use welte_formats::quant;
-use welte_table::{Usage, WeightId};
+use welte_table::{Part, Source, Usage, WeightId};
 
 /// The weights of embeddings per layer that all layers share.
 pub(crate) struct PerLayerWeights {
@@ -118,13 +118,7 @@ impl Collector<'_> {
         let all = spec.layers * width;
         let (embed, projection) = (weight(names.embed, 0), weight(names.projection, 0));
         let norm = [(weight(names.projection_norm, 0), width)];
-        let embed = self.matrix(
-            "embeddings per layer",
-            Usage::Lookup,
-            &embed,
-            spec.vocab,
-            all,
-        )?;
+        let embed = self.token_rows("embeddings per layer", &embed, spec.vocab, all)?;
         let label = "projection to all layers";
         let projection = self.matrix(label, Usage::Matrix, &projection, all, spec.dim)?;
         Ok(Some(PerLayerWeights {
@@ -132,6 +126,31 @@ impl Collector<'_> {
             projection,
             norm: self.vector("norm of the projection to all layers", &norm, 0.0)?,
         }))
+    }
+
+    /// A table with a row for each token. If it has fewer rows, the others are those of token 0.
+    fn token_rows(
+        &mut self,
+        label: &str,
+        name: &str,
+        vocab: u32,
+        k: u32,
+    ) -> Result<WeightId, Error> {
+        let stored = names::resolve(self.checkpoint, name);
+        let stored = self.checkpoint.tensor(&stored).map(|info| info.n);
+        let rows = stored.and_then(|n| u32::try_from(n).ok()).unwrap_or(vocab);
+        let rows = rows.clamp(1, vocab);
+        let table = self.matrix(label, Usage::Lookup, name, rows, k)?;
+        let spec = &mut self.list[table as usize];
+        if let Source::Parts(parts) = &mut spec.source {
+            let first = Part {
+                rows: 1,
+                ..parts[0].clone()
+            };
+            parts.extend((rows..vocab).map(|_| first.clone()));
+        }
+        spec.n = vocab;
+        Ok(table)
     }
 
     /// What a layer does with its embedding.

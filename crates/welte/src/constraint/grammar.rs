@@ -19,6 +19,20 @@ const STEP_FUEL: u64 = 200_000;
 const STEP_ITEMS: usize = 50_000;
 const LEXER_STATES: usize = 50_000;
 
+/// Sets of tokens that a mask takes as a whole where the grammar allows all texts of the expression: texts within JSON strings, words,
+/// and white space. The matcher looks at every other token that may follow. An expression that lies within another one refines it.
+fn slices() -> Vec<String> {
+    let words = [
+        "[a-zA-Z0-9_ ]{1,10}",
+        "[a-zA-Z0-9_]{1,10}",
+        "[a-z0-9 ]{1,10}",
+        "[a-z]{1,10}",
+    ];
+    let mut slices = llguidance::earley::SlicedBiasComputer::json_slices();
+    slices.extend(words.map(String::from));
+    slices
+}
+
 /// Compiles constraints for one vocabulary.
 pub(crate) struct Grammars {
     factory: ParserFactory,
@@ -99,8 +113,7 @@ impl Grammars {
             ff_tokens: true,
             ..InferenceCapabilities::default()
         };
-        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
-        let factory = ParserFactory::new(&environment, capabilities, &slices);
+        let factory = ParserFactory::new(&environment, capabilities, &slices());
         let mut factory = factory.map_err(|error| error.to_string())?;
         factory.quiet();
         let limits = factory.limits_mut();
@@ -267,6 +280,10 @@ mod tests {
             Constraint::JsonSchema(json!({"type": "array", "items": item, "minItems": 100})),
             Constraint::Json,
             Constraint::Regex("[a-z0-9 ]{1000,}".into()),
+            Constraint::Regex("[a-z0-9 ]{4000,}".into()),
+            Constraint::Regex("([A-Z][a-z]+ ){1000,}".into()),
+            Constraint::Regex("[a-zA-Z_][a-zA-Z0-9_]{4000,}".into()),
+            Constraint::Regex("[^\n]{4000,}".into()),
             Constraint::Until {
                 mark: "</think>".into(),
                 without: vec!["<tool_call>".into()],

@@ -245,6 +245,7 @@ impl Sequence {
             ends: &self.ends,
             breakers: &self.breakers,
             masked: self.guide.is_some(),
+            logprobs: self.top,
         }
     }
 
@@ -271,12 +272,7 @@ impl Sequence {
         self.prompt_top.is_some() && self.generated() == 0
     }
 
-    /// Takes the next token. Returns false if the sequence ends.
-    pub(crate) fn take(&mut self, token: u32) -> bool {
-        self.take_with(token, None)
-    }
-
-    /// As [`Sequence::take`], with the token's probability.
+    /// Takes the next token, with its probability if that is wanted. Returns false if the sequence ends.
     pub(crate) fn take_with(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
         let goes_on = self.take_untold(token, logprobs);
         if goes_on {
@@ -287,14 +283,14 @@ impl Sequence {
 
     /// Takes a token that a chain has chosen. Returns false if the sequence leaves the chain: where it did not get a token,
     /// it tries again, unless that is in vain.
-    pub(crate) fn take_of_chain(&mut self, token: u32) -> bool {
+    pub(crate) fn take_of_chain(&mut self, token: u32, logprobs: Option<&Logprobs>) -> bool {
         let forced = self.guide.as_ref().map_or(0, Guide::forced);
         // A bias may forbid a forced token.
         if token == NO_MASK || token == NO_TOKEN && forced > 0 {
             return false;
         }
         self.computed += 1;
-        self.take(token)
+        self.take_with(token, logprobs)
     }
 
     /// True if so many forced tokens come next that a step over all of them is worth the end of a chain.

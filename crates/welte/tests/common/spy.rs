@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use welte::{ChainStart, Context, Profile, timeline::Timeline};
 use welte_device::{
     Control, DeviceId, Emitted, Error, LogprobQuery, Logprobs, MaskBoard, Pick, SKIPPED, SlotState,
+    is_token,
 };
 use welte_table::{BufferId, Class, PassKind, Program, Row};
 
@@ -77,6 +78,8 @@ pub struct Spy {
     /// Positions and logits of the last step's outputs, until it is known which rows were wrong guesses.
     stepped: Vec<(u64, u32, Vec<f32>)>,
     ends: Vec<Vec<u32>>,
+    /// How many likeliest tokens chains report with each token of a slot, and its probability.
+    tops: Vec<Option<u32>>,
     broken: bool,
 }
 
@@ -93,6 +96,7 @@ impl Spy {
             seeds: vec![0; slots],
             stepped: Vec::new(),
             ends: vec![Vec::new(); slots],
+            tops: vec![None; slots],
             broken: false,
         }
     }
@@ -174,6 +178,7 @@ impl Context for Spy {
     fn set_slot(&mut self, slot: u32, state: &SlotState<'_>) -> Result<(), Error> {
         self.seeds[slot as usize] = state.sampling.seed;
         self.ends[slot as usize] = state.ends.to_vec();
+        self.tops[slot as usize] = state.logprobs;
         self.inner.set_slot(slot, state)
     }
 
@@ -243,12 +248,20 @@ impl Context for Spy {
             let mut tokens = vec![0; picks.len()];
             self.inner.sample(&picks, &mut tokens)?;
             let mut next = Vec::new();
-            for (start, token) in live.into_iter().zip(tokens) {
+            for (output, (start, token)) in (0..).zip(live.into_iter().zip(tokens)) {
                 let (slot, position) = (start.slot, start.position + 1);
+                let mut logprobs = None;
+                if let Some(top) = self.tops[slot as usize].filter(|_| is_token(token)) {
+                    let query = LogprobQuery { output, token, top };
+                    let mut answer = [Logprobs::default()];
+                    self.inner.logprobs(&[query], &mut answer)?;
+                    logprobs = Some(answer[0]);
+                }
                 let wanted = counted(Emitted {
                     slot,
                     position,
                     token,
+                    logprobs,
                 });
                 let steps = start.steps - 1;
                 if wanted && steps > 0 && !self.ends[slot as usize].contains(&token) {

@@ -22,6 +22,9 @@ pub(crate) struct Curve {
     /// 0: not measured.
     measured: Vec<f64>,
     estimates: Vec<f64>,
+    /// The time of one row is that of plain decoding. It says nothing about what a further row costs: a step has a fixed cost that
+    /// a chain has not.
+    one_is_assumed: bool,
 }
 
 impl Curve {
@@ -30,6 +33,7 @@ impl Curve {
         Curve {
             measured: vec![0.0; most + 1],
             estimates: vec![0.0; most + 1],
+            one_is_assumed: false,
         }
     }
 
@@ -54,6 +58,7 @@ impl Curve {
     pub(crate) fn assume_one(&mut self, seconds: f64) {
         if let Some(one) = self.measured.get_mut(1) {
             *one = seconds;
+            self.one_is_assumed = true;
             self.estimate();
         }
     }
@@ -66,7 +71,8 @@ impl Curve {
             let above = measured.find(|(_, seconds)| *seconds > 0.0);
             self.estimates[rows] = match (below, above) {
                 (_, Some((at, seconds))) if at == rows => {
-                    let rise = below.map(|(a, low)| (seconds - low) / (at - a) as f64);
+                    let known = below.filter(|(a, _)| *a > 1 || !self.one_is_assumed);
+                    let rise = known.map(|(a, low)| (seconds - low) / (at - a) as f64);
                     slope = rise.map(|rise| rise.max(0.0));
                     below = above;
                     seconds
@@ -110,6 +116,17 @@ mod tests {
         assert!((curve.hoped(6) - 1.2).abs() < 1e-9);
         curve.forget_above(4);
         assert!((curve.at(6) - 1.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_fixed_cost_of_rounds_is_no_cost_of_rows() {
+        let mut curve = Curve::new(16);
+        curve.assume_one(1.0);
+        assert!((curve.at(6) - 1.2).abs() < 1e-9);
+        curve.measure(5, 3.0);
+        assert!((curve.at(6) - 3.0 * (1.0 + SLOPE)).abs() < 1e-9);
+        curve.measure(9, 3.4);
+        assert!((curve.at(7) - 3.2).abs() < 1e-9 && (curve.at(11) - 3.6).abs() < 1e-9);
     }
 
     #[test]

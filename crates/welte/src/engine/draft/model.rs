@@ -145,11 +145,11 @@ impl DraftModel {
             // Only penalties look at the history.
             if !slot.told || state.sampling.penalty_last_n > 0 {
                 let history = &state.history[state.history.len().saturating_sub(HISTORY)..];
-                // The guide checks what is guessed.
-                let masked = false;
                 let state = SlotState {
                     history,
-                    masked,
+                    // The guide checks what is guessed.
+                    masked: false,
+                    logprobs: None,
                     ..state
                 };
                 self.context.set_slot(sequence.slot, &state)?;

@@ -2,7 +2,6 @@
 
 use super::{ContextLost, Scheduler};
 use crate::engine::draft::Speculator;
-use crate::engine::sequence::Sequence;
 use std::time::Instant;
 use welte_device::{ChainStart, Context, Error as DeviceError, Pick, is_token};
 use welte_table::Row;
@@ -16,7 +15,7 @@ impl Scheduler {
         }
         let begun = Instant::now();
         let sequences = self.starts.len();
-        let tokens = match sequences <= context.chain_slots() && !self.wants_logprobs() {
+        let tokens = match sequences <= context.chain_slots() {
             _ if drafts => self.verify(context)?,
             true => self.chain(context)?,
             false => self.decode_once(context)?,
@@ -62,7 +61,7 @@ impl Scheduler {
         self.starts.clear();
         let drafts = self.plan_drafts();
         let filling = self.running.iter().any(|s| s.is_filling()) || self.could_admit();
-        let single = filling || self.wants_logprobs() || !self.guides_keep_up();
+        let single = filling || !self.guides_keep_up();
         let speculator = self.speculator.as_ref();
         let mut common = match single {
             _ if drafts => usize::MAX,
@@ -101,12 +100,6 @@ impl Scheduler {
         Ok(drafts)
     }
 
-    /// True if a sequence that decodes wants probabilities. Chains do not report them.
-    pub(super) fn wants_logprobs(&self) -> bool {
-        let wants = |s: &Sequence| !s.is_filling() && s.top.is_some();
-        self.running.iter().any(wants)
-    }
-
     /// Tells the device the sampling states that have changed.
     fn renew_slots(&mut self, context: &mut dyn Context) -> Result<(), ContextLost> {
         for sequence in self.running.iter_mut().filter(|s| s.slot_changed) {
@@ -137,7 +130,7 @@ impl Scheduler {
                 return false;
             };
             tokens += usize::from(is_token(emitted.token));
-            let goes_on = sequence.take_of_chain(emitted.token);
+            let goes_on = sequence.take_of_chain(emitted.token, emitted.logprobs.as_ref());
             if sequence.has_forced_run() {
                 control.stop();
             }
