@@ -72,13 +72,14 @@ def byte_level(first, last):
 
 
 def randomise(model, seed):
-    """Norms and biases of a new model are 1 and 0, which would hide errors."""
+    """A new model has norms of 1, biases of 0 and matrices that hardly tell texts apart, which would hide errors."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.dim() == 1:
-                is_norm = name.endswith("weight")
-                p.copy_(torch.randn(p.shape) * 0.2 + float(is_norm))
+            if p.dim() > 1:
+                p.copy_(torch.randn(p.shape) * 1.5 * p.shape[1] ** -0.5)
+            else:
+                p.copy_(torch.randn(p.shape) * 0.2 + float(name.endswith("weight")))
     return model.eval()
 
 
@@ -112,6 +113,73 @@ def save(folder, model, tokenizer, pooling, longest, dense=(), prompts=None):
         dim = width
     config = {"prompts": prompts or {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     write_json(folder / "config_sentence_transformers.json", config)
+
+
+def add_word_piece(writer, tokenizer):
+    """The vocabulary as converters write it: beginnings of words are marked, in place of continuations."""
+    texts = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
+    specials = set(tokenizer.all_special_tokens)
+    spelled = [t if t in specials else t[2:] if t.startswith("##") else "\u2581" + t for t in texts]
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list(spelled)
+    writer.add_token_types([3 if text in specials else 1 for text in texts])
+    writer.add_bos_token_id(tokenizer.cls_token_id)
+    writer.add_sep_token_id(tokenizer.sep_token_id)
+    writer.add_unk_token_id(tokenizer.unk_token_id)
+    writer.add_pad_token_id(tokenizer.pad_token_id)
+    writer.add_mask_token_id(tokenizer.mask_token_id)
+
+
+def bert_gguf(model, config, path, tokenizer=None, half=False):
+    """The same weights under llama.cpp's names; with `half`, matrices in F16."""
+    import gguf
+    import numpy
+
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_uint32("bert.block_count", config.num_hidden_layers)
+    writer.add_uint32("bert.context_length", config.max_position_embeddings)
+    writer.add_uint32("bert.embedding_length", config.hidden_size)
+    writer.add_uint32("bert.feed_forward_length", config.intermediate_size)
+    writer.add_uint32("bert.attention.head_count", config.num_attention_heads)
+    writer.add_float32("bert.attention.layer_norm_epsilon", config.layer_norm_eps)
+    writer.add_bool("bert.attention.causal", False)
+    writer.add_uint32("bert.pooling_type", 1)
+    writer.add_uint32("tokenizer.ggml.token_type_count", config.type_vocab_size)
+    if tokenizer:
+        add_word_piece(writer, tokenizer)
+    plain = {
+        "embeddings.word_embeddings": "token_embd",
+        "embeddings.position_embeddings": "position_embd",
+        "embeddings.token_type_embeddings": "token_types",
+        "embeddings.LayerNorm": "token_embd_norm",
+    }
+    parts = {
+        "attention.self.query": "attn_q",
+        "attention.self.key": "attn_k",
+        "attention.self.value": "attn_v",
+        "attention.output.dense": "attn_output",
+        "attention.output.LayerNorm": "attn_output_norm",
+        "intermediate.dense": "ffn_up",
+        "output.dense": "ffn_down",
+        "output.LayerNorm": "layer_output_norm",
+    }
+    for name, tensor in model.state_dict().items():
+        stem, kind = name.rsplit(".", 1)
+        if stem.startswith("encoder.layer."):
+            _, _, layer, part = stem.split(".", 3)
+            target = f"blk.{layer}.{parts[part]}"
+        elif stem in plain:
+            target = plain[stem]
+        else:
+            continue
+        tensor = tensor.float().numpy()
+        # llama.cpp keeps positions and segments in F32.
+        is_half = half and tensor.ndim == 2 and target not in ("position_embd", "token_types")
+        writer.add_tensor(f"{target}.{kind}", tensor.astype(numpy.float16) if is_half else tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def word_text(words, seed):

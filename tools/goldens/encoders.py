@@ -9,9 +9,11 @@ import json
 import pathlib
 import sys
 
-import gguf
 import torch
 import transformers as tf
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+from embedding_models import bert_gguf
 
 SIZES = dict(
     vocab_size=96,
@@ -57,50 +59,6 @@ def modules(folder, kind, dim):
     transformer = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
     pooling = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
     (folder / "modules.json").write_text(json.dumps([transformer, pooling]))
-
-
-def bert_gguf(model, config, path):
-    """The same weights under llama.cpp's names."""
-    writer = gguf.GGUFWriter(path, "bert")
-    writer.add_uint32("bert.block_count", config.num_hidden_layers)
-    writer.add_uint32("bert.context_length", config.max_position_embeddings)
-    writer.add_uint32("bert.embedding_length", config.hidden_size)
-    writer.add_uint32("bert.feed_forward_length", config.intermediate_size)
-    writer.add_uint32("bert.attention.head_count", config.num_attention_heads)
-    writer.add_float32("bert.attention.layer_norm_epsilon", config.layer_norm_eps)
-    writer.add_bool("bert.attention.causal", False)
-    writer.add_uint32("bert.pooling_type", 1)
-    writer.add_uint32("tokenizer.ggml.token_type_count", config.type_vocab_size)
-    plain = {
-        "embeddings.word_embeddings": "token_embd",
-        "embeddings.position_embeddings": "position_embd",
-        "embeddings.token_type_embeddings": "token_types",
-        "embeddings.LayerNorm": "token_embd_norm",
-    }
-    parts = {
-        "attention.self.query": "attn_q",
-        "attention.self.key": "attn_k",
-        "attention.self.value": "attn_v",
-        "attention.output.dense": "attn_output",
-        "attention.output.LayerNorm": "attn_output_norm",
-        "intermediate.dense": "ffn_up",
-        "output.dense": "ffn_down",
-        "output.LayerNorm": "layer_output_norm",
-    }
-    for name, tensor in model.state_dict().items():
-        stem, kind = name.rsplit(".", 1)
-        if stem.startswith("encoder.layer."):
-            _, _, layer, part = stem.split(".", 3)
-            target = f"blk.{layer}.{parts[part]}"
-        elif stem in plain:
-            target = plain[stem]
-        else:
-            continue
-        writer.add_tensor(f"{target}.{kind}", tensor.float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def main():

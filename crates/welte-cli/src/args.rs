@@ -616,6 +616,12 @@ pub(crate) struct BenchArgs {
     /// Decode this many sequences together, comma-separated: the table of llama-batched-bench
     #[arg(long, value_name = "B", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024), conflicts_with_all = ["ladder", "random_depth", "serve"])]
     pub(crate) batched: Vec<u32>,
+    /// Compute vectors of texts of this many tokens, comma-separated
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["ladder", "random_depth", "serve", "batched", "speculative"])]
+    pub(crate) embed: Vec<u32>,
+    /// Texts of --embed, which are computed together
+    #[arg(long, default_value_t = 16, value_name = "N", requires = "embed", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) texts: u32,
     /// Generate with a made-up draft that is right with this probability per token, comma-separated
     #[arg(long, value_name = "P", value_delimiter = ',', value_parser = share, conflicts_with_all = ["ladder", "random_depth", "serve", "batched"])]
     pub(crate) speculative: Vec<f64>,

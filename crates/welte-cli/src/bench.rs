@@ -1,6 +1,7 @@
 //! `welte bench`: the rows of llama-bench, with bandwidth and the memory floor of the same run.
 
 mod batched;
+mod embeddings;
 mod requests;
 mod serving;
 mod speculative;
@@ -69,6 +70,9 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         args.model.as_deref(),
         args.source.as_deref(),
     ])?;
+    if !args.embed.is_empty() {
+        return embeddings::run(args, &named);
+    }
     if !args.batched.is_empty() {
         return batched::run(args, &named);
     }

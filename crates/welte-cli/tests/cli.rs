@@ -615,6 +615,28 @@ fn bench_decodes_batches() {
 }
 
 #[test]
+fn bench_embeds_texts() {
+    let encoder = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../welte/tests/goldens/encoders/bert"
+    );
+    for model in [["-m", encoder], ["--synthetic", "tiny:q8_0"]] {
+        let sizes = ["--embed", "9,70", "--texts", "3", "-r", "2"];
+        let rows = rows(&[&["bench"][..], &model, &sizes].concat());
+        assert_eq!(rows.len(), 2);
+        let number = |name: &str| rows[1][name].as_f64().unwrap();
+        assert_eq!((number("tokens"), number("texts")), (70.0, 3.0));
+        assert!((number("texts_s") * number("t") / 3.0 - 1.0).abs() < 1e-6);
+        assert!((number("speed") * number("t") / 210.0 - 1.0).abs() < 1e-6);
+    }
+    refused(&["bench", "--embed", "0"], 2, &["--embed"]);
+    refused(&["bench", "--embed", "8", "--ladder"], 2, &["--embed"]);
+    refused(&["bench", "--embed", "8", "-d", "64"], 1, &["-d"]);
+    // BERT has learned positions.
+    refused(&["bench", "-m", encoder, "--embed", "73"], 1, &["72"]);
+}
+
+#[test]
 fn bench_serves_requests_at_rates() {
     let folder = tempfile::tempdir().unwrap();
     let chart = folder.path().join("load.svg");

@@ -18,15 +18,7 @@ pub(super) fn load(
     longest: u32,
     slots: u32,
 ) -> anyhow::Result<(Model, Facts)> {
-    for (set, flag) in [
-        (args.n_depth.iter().any(|depth| *depth > 0), "-d"),
-        (args.threads.len() > 1, "several values of -t"),
-    ] {
-        anyhow::ensure!(
-            !set,
-            "{flag} cannot be used with --batched, --serve or --speculative"
-        );
-    }
+    check(args)?;
     let context = longest.checked_add(2 * PAGE);
     let context = context.map(|n| n.next_multiple_of(PAGE));
     let context = context.context("-p and -n together are too large")?;
@@ -46,6 +38,20 @@ pub(super) fn load(
         speed / 1e9
     );
     Ok((model, facts))
+}
+
+/// Refuses settings of the plain benchmark that those of an engine do not have.
+pub(super) fn check(args: &BenchArgs) -> anyhow::Result<()> {
+    for (set, flag) in [
+        (args.n_depth.iter().any(|depth| *depth > 0), "-d"),
+        (args.threads.len() > 1, "several values of -t"),
+    ] {
+        anyhow::ensure!(
+            !set,
+            "{flag} cannot be used with --batched, --embed, --serve or --speculative"
+        );
+    }
+    Ok(())
 }
 
 /// Options of an engine that guesses nothing: random text does not repeat itself as real text does.
