@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A crate of ours and those of ours that it may import. Imports go downward only.
-const IMPORTS: [(&str, &[&str]); 14] = [
+const IMPORTS: [(&str, &[&str]); 15] = [
     ("welte-table", &[]),
     ("welte-formats", &["welte-table"]),
     ("welte-models", &["welte-table", "welte-formats"]),
@@ -12,6 +12,7 @@ const IMPORTS: [(&str, &[&str]); 14] = [
     ("welte-reference", DEVICE),
     ("welte-cpu", DEVICE),
     ("welte-cuda", DEVICE),
+    ("welte-wgpu", DEVICE),
     ("welte-report", &["welte-table", "welte-device"]),
     ("welte-text", &[]),
     ("welte-hub", &[]),
@@ -25,6 +26,7 @@ const IMPORTS: [(&str, &[&str]); 14] = [
             "welte-reference",
             "welte-cpu",
             "welte-cuda",
+            "welte-wgpu",
             "welte-text",
             "welte-hub",
         ],
@@ -45,6 +47,7 @@ const IMPORTS: [(&str, &[&str]); 14] = [
             "welte-reference",
             "welte-cpu",
             "welte-cuda",
+            "welte-wgpu",
             "welte-report",
             "welte-text",
             "welte-hub",
@@ -60,9 +63,10 @@ const DEVICE: &[&str] = &["welte-table", "welte-formats", "welte-device"];
 const DEVICE_TESTS: &[&str] = &["welte-models", "welte-reference"];
 
 /// Where `unsafe` may be allowed: device and kernel code, and the one call that maps a file.
-const UNSAFE: [&str; 7] = [
+const UNSAFE: [&str; 8] = [
     "crates/welte-cpu/src/",
     "crates/welte-cuda/src/",
+    "crates/welte-wgpu/src/gpu.rs",
     "crates/welte-formats/src/mapped.rs",
     // Counting allocators of tests, and a benchmark of the kernels themselves.
     "crates/welte/tests/common/allocations.rs",

@@ -93,7 +93,7 @@ impl LoadArgs {
 /// How to load a model, and where.
 #[derive(Args)]
 pub(crate) struct PlaceArgs {
-    /// Device: cpu, cuda, cuda:N, reference (slow and plain), or auto (a GPU if there is one and the model fits)
+    /// Device: cpu, cuda, cuda:N, gpu, gpu:N (through vulkan, metal or dx12, which are names too), reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
     /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate
@@ -604,7 +604,7 @@ pub(crate) struct BenchArgs {
     /// Random weights of a named shape, such as qwen3-0.6b:q4_0
     #[arg(long, value_name = "SHAPE:FORMAT")]
     pub(crate) synthetic: Option<String>,
-    /// Device: cpu, cuda, cuda:N, reference (slow and plain), or auto (a GPU if there is one and the model fits)
+    /// Device: cpu, cuda, cuda:N, gpu, gpu:N (through vulkan, metal or dx12, which are names too), reference (slow and plain), or auto (a GPU if there is one and the model fits)
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub(crate) device: DeviceChoice,
     /// How a GPU replays chains: persistent (one kernel for many tokens), graph, loop, launches or allocate

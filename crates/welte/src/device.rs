@@ -94,7 +94,7 @@ mod tests {
     fn an_unknown_device_is_refused_with_the_names_there_are() {
         for name in [
             "",
-            "gpu",
+            "npu",
             "cpu:0",
             "cuda:",
             "cuda:-1",
@@ -108,7 +108,13 @@ mod tests {
                 panic!("{error}")
             };
             assert_eq!(said, name);
-            assert_eq!(known, ["auto", "cuda", "cuda:N", "cpu", "reference"]);
+            let portable = [
+                "gpu", "gpu:N", "vulkan", "vulkan:N", "metal", "metal:N", "dx12", "dx12:N",
+            ];
+            let portable = portable.into_iter().filter(|_| cfg!(feature = "gpu"));
+            let first = ["auto", "cuda", "cuda:N"].into_iter();
+            let wanted: Vec<&str> = first.chain(portable).chain(["cpu", "reference"]).collect();
+            assert_eq!(known, wanted);
         }
     }
 }

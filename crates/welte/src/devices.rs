@@ -24,7 +24,7 @@ pub(crate) struct Kind {
 }
 
 /// Every kind. An automatic choice tries them in this order.
-pub(crate) const KINDS: [Kind; 3] = [
+pub(crate) const KINDS: &[Kind] = &[
     Kind {
         name: "cuda",
         numbered: true,
@@ -34,6 +34,26 @@ pub(crate) const KINDS: [Kind; 3] = [
         automatic: Some(|| welte_cuda::compiler_version().map(|_| ())),
         assumed: Some(welte_cuda::assumed_device),
     },
+    #[cfg(feature = "gpu")]
+    Kind {
+        reports: welte_wgpu::reports,
+        automatic: Some(welte_wgpu::is_hardware),
+        ..portable(welte_wgpu::Api::Gpu, |ordinal, options| {
+            welte_wgpu::device(welte_wgpu::Api::Gpu, ordinal, options)
+        })
+    },
+    #[cfg(feature = "gpu")]
+    portable(welte_wgpu::Api::Vulkan, |ordinal, options| {
+        welte_wgpu::device(welte_wgpu::Api::Vulkan, ordinal, options)
+    }),
+    #[cfg(feature = "gpu")]
+    portable(welte_wgpu::Api::Metal, |ordinal, options| {
+        welte_wgpu::device(welte_wgpu::Api::Metal, ordinal, options)
+    }),
+    #[cfg(feature = "gpu")]
+    portable(welte_wgpu::Api::Dx12, |ordinal, options| {
+        welte_wgpu::device(welte_wgpu::Api::Dx12, ordinal, options)
+    }),
     Kind {
         name: "cpu",
         numbered: false,
@@ -51,6 +71,19 @@ pub(crate) const KINDS: [Kind; 3] = [
         assumed: None,
     },
 ];
+
+/// GPUs reached by an API. `gpu` reports them, whichever API reaches them.
+#[cfg(feature = "gpu")]
+const fn portable(api: welte_wgpu::Api, open: Open) -> Kind {
+    Kind {
+        name: api.name(),
+        numbered: true,
+        open,
+        reports: Vec::new,
+        automatic: None,
+        assumed: None,
+    }
+}
 
 impl Kind {
     /// The device of this kind with that number.

@@ -255,7 +255,7 @@ pub enum Error {
 impl Error {
     pub(crate) fn unknown_device(name: &str) -> Error {
         let mut known = vec!["auto".to_string()];
-        for kind in &KINDS {
+        for kind in KINDS {
             known.push(kind.name.to_string());
             if kind.numbered {
                 known.push(format!("{}:N", kind.name));

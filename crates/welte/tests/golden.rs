@@ -19,6 +19,9 @@ const EXACT: f32 = 3e-3;
 const BF16_ACTS: f32 = 1.2e-2;
 /// Activations rounded to eight bits per block of 32: 2.7e-2 was the worst seen, the same on every instruction set.
 const INT8_ACTS: f32 = 4e-2;
+/// The same with gated delta layers, whose state carries the rounding on from position to position: 3.8e-2 was the worst seen
+/// on the CPU, 7.1e-2 on a GPU.
+const INT8_ACTS_GATED_DELTA: f32 = 8e-2;
 
 /// One entry of `index.json` with its logits.
 struct Golden {
@@ -229,7 +232,13 @@ fn check(
             slot: 0,
         })
         .collect();
-    let tolerance = (target.tolerance)(golden.format);
+    let gated_delta = ["qwen3next", "qwen35"]
+        .iter()
+        .any(|family| golden.name.starts_with(family));
+    let tolerance = match (target.tolerance)(golden.format) {
+        INT8_ACTS if gated_delta => INT8_ACTS_GATED_DELTA,
+        tolerance => tolerance,
+    };
     let wanted: Vec<&[f32]> = golden.logits.chunks_exact(golden.vocabulary).collect();
     assert_eq!(wanted.len(), rows.len() - golden.first);
     let mut worst = 0.0f32;

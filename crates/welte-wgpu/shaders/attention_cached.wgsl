@@ -1,0 +1,30 @@
+struct Params { layer: u32, heads: u32, kv_heads: u32, head_dim: u32, scale: f32, window: u32, softcap: f32, q_stride: u32, y_stride: u32 }
+
+fn element(at: u32, i: u32) -> f32 {
+    return cached(at, i);
+}
+
+fn key_place(row: u32, kv_head: u32, position: u32) -> u32 {
+    return head_place(0u, kv_head, command.p.kv_heads, slot_of(row), position, HEAD_DIM);
+}
+
+fn value_place(row: u32, kv_head: u32, position: u32) -> u32 {
+    return head_place(1u, kv_head, command.p.kv_heads, slot_of(row), position, HEAD_DIM);
+}
+
+@compute @workgroup_size(WG)
+fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let p = command.p;
+    let end = position_of(id.z) + 1u;
+    var first = 0u;
+    if p.window != 0u && end > p.window {
+        first = end - p.window;
+    }
+    var sink = LOWEST;
+    if has(0u) {
+        sink = vector0(id.x);
+    }
+    let q = command.at.a + id.z * p.q_stride + id.x * HEAD_DIM;
+    let y = command.at.c + id.z * p.y_stride + id.x * HEAD_DIM;
+    attend(id.z, id.x, id.x / (p.heads / p.kv_heads), q, y, t, first, end, p.scale, p.softcap, sink);
+}

@@ -1,0 +1,20 @@
+// Contexts are divided into splits of fixed places. Split s of a row has its largest score, the sum of its weights and its weighted
+// values in the scratch of the command.
+
+// The positions of a split that the row sees: the first, and the one behind the last.
+fn split_of(row: u32, split: u32, window: u32) -> vec2<u32> {
+    let at = command.at;
+    let end = position_of(row) + 1u;
+    var first = 0u;
+    if window != 0u && end > window {
+        first = end - window;
+    }
+    if at.splits == 1u {
+        return vec2(first, end);
+    }
+    return vec2(max(first, split * at.split), min(end, (split + 1u) * at.split));
+}
+
+fn partial_place(row: u32, head: u32, split: u32, head_dim: u32) -> u32 {
+    return command.at.scratch + ((row * command.p.heads + head) * command.at.splits + split) * (head_dim + 2u);
+}

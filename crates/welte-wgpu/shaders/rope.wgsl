@@ -1,0 +1,20 @@
+struct Params { heads: u32, head_dim: u32, rot: u32, interleaved: u32, magnitude: f32, y_stride: u32 }
+
+fn width() -> u32 {
+    return command.p.heads * (command.p.rot / 2u);
+}
+
+fn each(row: u32, index: u32) {
+    let p = command.p;
+    let half = p.rot / 2u;
+    let head = index / half;
+    let i = index % half;
+    let y = command.at.a + row * p.y_stride + head * p.head_dim;
+    var first = y + i;
+    var second = y + i + half;
+    if p.interleaved != 0u {
+        first = y + 2u * i;
+        second = y + 2u * i + 1u;
+    }
+    rotate(first, second, row, i, p.magnitude);
+}

@@ -1,0 +1,189 @@
+//! The GPUs of this machine, and which of them a choice means.
+
+use std::task::{Context, Poll, Waker};
+use welte_device::{DeviceId, DeviceReport, Error};
+use wgpu::{Adapter, Backend, Backends, DeviceType, Features, Instance, InstanceDescriptor};
+
+/// A way to reach GPUs. A choice of a device names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// Any.
+    Gpu,
+    /// Vulkan.
+    Vulkan,
+    /// Metal.
+    Metal,
+    /// DirectX 12.
+    Dx12,
+}
+
+impl Api {
+    /// Its name in choices and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Api::Gpu => "gpu",
+            Api::Vulkan => "vulkan",
+            Api::Metal => "metal",
+            Api::Dx12 => "dx12",
+        }
+    }
+
+    /// A device reached this way.
+    pub const fn id(self, ordinal: u32) -> DeviceId {
+        DeviceId::numbered(self.name(), ordinal)
+    }
+
+    fn backends(self) -> Backends {
+        match self {
+            Api::Gpu => Backends::VULKAN | Backends::METAL | Backends::DX12,
+            Api::Vulkan => Backends::VULKAN,
+            Api::Metal => Backends::METAL,
+            Api::Dx12 => Backends::DX12,
+        }
+    }
+}
+
+/// The adapter of that number: the fastest kind first, software last.
+pub(crate) fn open(api: Api, ordinal: u32) -> Result<Adapter, Error> {
+    let adapters = adapters(api);
+    let found = adapters.len();
+    let adapter = adapters.into_iter().nth(ordinal as usize);
+    adapter.ok_or_else(|| Error::Unavailable {
+        device: api.id(ordinal),
+        why: match found {
+            0 => "no GPU found: a driver for Vulkan, Metal or DirectX 12 is needed".to_string(),
+            _ => format!("this machine has {found} adapters, counted from 0"),
+        },
+    })
+}
+
+fn adapters(api: Api) -> Vec<Adapter> {
+    let mut descriptor = InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = api.backends();
+    let instance = Instance::new(descriptor);
+    let mut adapters = ready(instance.enumerate_adapters(api.backends())).unwrap_or_default();
+    let speed = |adapter: &Adapter| {
+        let info = adapter.get_info();
+        let kind = match info.device_type {
+            DeviceType::DiscreteGpu => 0,
+            DeviceType::IntegratedGpu => 1,
+            DeviceType::VirtualGpu => 2,
+            DeviceType::Other => 3,
+            DeviceType::Cpu => 4,
+        };
+        // One GPU may be reached by two of them.
+        let backend = u32::from(info.backend == Backend::Dx12);
+        (kind, backend)
+    };
+    adapters.sort_by_key(speed);
+    adapters
+}
+
+/// The value of a future that is complete. Those of native adapters are, except in a browser.
+pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    match future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+/// An error unless the first adapter is hardware: an automatic choice does not take software.
+pub fn is_hardware() -> Result<(), Error> {
+    let adapter = open(Api::Gpu, 0)?;
+    match adapter.get_info().device_type {
+        DeviceType::Cpu => Err(Error::Unavailable {
+            device: Api::Gpu.id(0),
+            why: "the only adapter is software".to_string(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A report for every adapter, or one that says why there is none.
+pub fn reports() -> Vec<DeviceReport> {
+    let adapters = adapters(Api::Gpu);
+    if adapters.is_empty() {
+        let missing = open(Api::Gpu, 0).err().map(|error| match error {
+            Error::Unavailable { why, .. } => why,
+            other => other.to_string(),
+        });
+        return vec![DeviceReport {
+            id: Api::Gpu.id(0),
+            name: String::new(),
+            memory_total: None,
+            memory_available: None,
+            facts: Vec::new(),
+            replays: Vec::new(),
+            missing,
+        }];
+    }
+    (0..).zip(&adapters).map(|(i, a)| report(i, a)).collect()
+}
+
+fn report(ordinal: u32, adapter: &Adapter) -> DeviceReport {
+    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+    let kind = match info.device_type {
+        DeviceType::Cpu => "software, used only if named",
+        DeviceType::IntegratedGpu => "integrated",
+        DeviceType::DiscreteGpu => "discrete",
+        DeviceType::VirtualGpu => "virtual",
+        DeviceType::Other => "unknown",
+    };
+    let subgroups = match features.contains(Features::SUBGROUP) {
+        true => format!("{} to {}", info.subgroup_min_size, info.subgroup_max_size),
+        false => "none".to_string(),
+    };
+    let f16 = match features.contains(Features::SHADER_F16) {
+        true => "yes",
+        false => "no",
+    };
+    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let driver = format!("{} {}", info.driver, info.driver_info);
+    let facts = [
+        ("kind", kind.to_string()),
+        ("API", info.backend.to_string()),
+        ("driver", driver.trim().to_string()),
+        ("subgroups", subgroups),
+        ("16-bit floats", f16.to_string()),
+        ("largest buffer", mib(limits.max_buffer_size)),
+        (
+            "largest binding",
+            mib(limits.max_storage_buffer_binding_size),
+        ),
+    ];
+    DeviceReport {
+        id: Api::Gpu.id(ordinal),
+        name: info.name,
+        memory_total: None,
+        memory_available: None,
+        facts: facts.map(|(name, fact)| (name.to_string(), fact)).to_vec(),
+        replays: Vec::new(),
+        missing: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_always_a_report() {
+        let reports = reports();
+        assert!(!reports.is_empty());
+        for (ordinal, report) in (0..).zip(reports) {
+            assert_eq!(report.id, DeviceId::numbered("gpu", ordinal));
+            assert_eq!(report.name.is_empty(), report.missing.is_some());
+        }
+    }
+
+    #[test]
+    fn a_number_too_large_is_named() {
+        let error = open(Api::Gpu, 1000).err().map(|error| error.to_string());
+        let error = error.expect("there are fewer adapters");
+        assert!(error.starts_with("gpu:1000: "), "{error}");
+    }
+}

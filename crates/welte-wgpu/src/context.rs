@@ -1,0 +1,307 @@
+//! A context: buffers and launches, all made once; then replay.
+
+mod chain;
+mod contract;
+
+use crate::gpu::Gpu;
+use crate::load::Weights;
+use crate::lower::{LoweredPass, Lowering};
+use crate::plan::{IN_FLIGHT, STATE_HEAD, Sizes};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use welte_device::{ChainStart, Checks, Error, HostScratch, HostSlot, MaskBoard, Profile};
+use welte_table::{Class, Op, PassKind, Program, Row};
+use wgpu::{Buffer, BufferUsages, CommandEncoder, CommandEncoderDescriptor, ComputePassDescriptor};
+
+/// The decode pass: verified programs begin with it, unless they only embed.
+const DECODE: usize = 0;
+
+/// Everything that replay changes.
+pub(crate) struct WgpuContext {
+    weights: Arc<Weights>,
+    sizes: Sizes,
+    arena: Buffer,
+    state: Buffer,
+    pages: Buffer,
+    /// By buffer: a cache.
+    caches: Vec<Option<Buffer>>,
+    /// Results on their way to the host.
+    staging: Buffer,
+    /// The tokens of steps in flight.
+    tokens: Vec<Buffer>,
+    passes: Vec<LoweredPass>,
+    slots: Vec<HostSlot>,
+    scratch: HostScratch,
+    masks: Arc<MaskBoard>,
+    checks: Checks,
+    step: Step,
+    /// The slots of the chain at hand that have not stopped.
+    live: Vec<ChainStart>,
+    profile: Option<Vec<Profile>>,
+    allocated: BTreeMap<Class, u64>,
+}
+
+/// The step at hand, or the last one.
+#[derive(Default)]
+struct Step {
+    pass: usize,
+    rows: Vec<Row>,
+    /// Output rows.
+    outputs: usize,
+    /// The output rows, if they were read back.
+    values: Vec<f32>,
+    /// Output rows from which tokens may be chosen.
+    logits: usize,
+    /// The tokens of a step of a chain.
+    tokens: Vec<u32>,
+    /// The step state on its way to the GPU.
+    words: Vec<u8>,
+    /// Number, begin and end of each command, if the step was profiled.
+    ran: Vec<(u32, u64, u64)>,
+}
+
+impl WgpuContext {
+    /// Allocates everything that replay needs.
+    pub(crate) fn new(weights: Arc<Weights>) -> Result<WgpuContext, Error> {
+        let (gpu, program) = (&*weights.gpu, &*weights.program);
+        let sizes = Sizes::of(program, gpu.binding);
+        let mut allocated = BTreeMap::new();
+        let mut count = |class: Class, bytes: u64| *allocated.entry(class).or_insert(0) += bytes;
+        count(Class::Weights, weights.bytes);
+        for spec in &program.buffers {
+            count(spec.class, spec.bytes);
+        }
+        for (_, class, bytes) in sizes.entries(program) {
+            count(class, bytes);
+        }
+        let both = BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+        let kept = BufferUsages::STORAGE | both;
+        let read = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+        let mut caches = Vec::new();
+        for (spec, bytes) in program.buffers.iter().zip(&sizes.caches) {
+            caches.push(match bytes {
+                0 => None,
+                bytes => Some(gpu.buffer(&spec.name, *bytes, kept)?),
+            });
+        }
+        let arena = gpu.buffer("intermediates", sizes.arena, kept)?;
+        let state = gpu.buffer("step state", sizes.state, kept)?;
+        let pages = gpu.buffer("page lists", sizes.pages, kept)?;
+        let staging = gpu.buffer("results on the host", sizes.staging, read)?;
+        let tokens: Result<Vec<Buffer>, Error> = (0..IN_FLIGHT)
+            .map(|_| gpu.buffer("tokens on the host", sizes.tokens, read))
+            .collect();
+        let lowering = Lowering {
+            weights: &weights,
+            sizes: &sizes,
+            arena: &arena,
+            state: &state,
+            pages: &pages,
+            caches: &caches,
+        };
+        let mut passes = Vec::new();
+        for (pass, bytes) in program.passes.iter().zip(&sizes.commands) {
+            let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
+            let commands = gpu.buffer("commands", *bytes, usage)?;
+            passes.push(lowering.pass(pass, &commands)?);
+        }
+        let lists = (0..program.caches.len()).flat_map(|cache| Checks::first_pages(program, cache));
+        let lists: Vec<u8> = lists.flat_map(u32::to_ne_bytes).collect();
+        gpu.queue.write_buffer(&pages, 0, &lists);
+        gpu.check()?;
+        let (vocab, context) = (program.vocab as usize, program.context as usize);
+        let slots = (0..program.slots).map(|_| HostSlot::new(vocab, context));
+        let most = sizes.staging as usize / 4;
+        let rows = program.most_rows() as usize;
+        let step = Step {
+            rows: Vec::with_capacity(rows),
+            values: Vec::with_capacity(most),
+            words: Vec::with_capacity(sizes.state as usize),
+            tokens: Vec::with_capacity(rows),
+            ..Step::default()
+        };
+        Ok(WgpuContext {
+            slots: slots.collect(),
+            scratch: HostScratch::new(vocab, context),
+            masks: Arc::new(MaskBoard::new(program.slots as usize, vocab)),
+            checks: Checks::new(program),
+            live: Vec::with_capacity(program.slots as usize),
+            profile: None,
+            tokens: tokens?,
+            arena,
+            state,
+            pages,
+            caches,
+            staging,
+            passes,
+            step,
+            allocated,
+            sizes,
+            weights,
+        })
+    }
+
+    fn gpu(&self) -> &Gpu {
+        &self.weights.gpu
+    }
+
+    fn program(&self) -> &Program {
+        &self.weights.program
+    }
+
+    fn encoder(&self) -> CommandEncoder {
+        let descriptor = CommandEncoderDescriptor::default();
+        self.gpu().device.create_command_encoder(&descriptor)
+    }
+
+    /// Makes checked rows the step at hand: writes their tokens and the step state.
+    fn begin(&mut self, pass: usize, rows: &[Row], outputs: &[u32]) {
+        let step = &mut self.step;
+        step.pass = pass;
+        step.rows.clear();
+        step.rows.extend_from_slice(rows);
+        step.outputs = match self.weights.program.passes[pass].kind {
+            PassKind::Decode => rows.len(),
+            PassKind::Prompt | PassKind::Embed => outputs.len(),
+        };
+        step.logits = 0;
+        step.values.clear();
+        step.words.clear();
+        let tokens = rows.iter().flat_map(|row| row.token.to_ne_bytes());
+        step.words.extend(tokens);
+        let queue = &self.weights.gpu.queue;
+        let at = self.sizes.places[self.weights.program.tokens as usize].unwrap_or(0);
+        queue.write_buffer(&self.arena, at, &step.words);
+        step.words.clear();
+        let head = [rows.len() as u32, step.outputs as u32, 0, 0];
+        let rows = rows.iter().flat_map(|r| [r.token, r.position, r.slot]);
+        let words = head.into_iter().chain(rows);
+        step.words.extend(words.flat_map(u32::to_ne_bytes));
+        queue.write_buffer(&self.state, 0, &step.words);
+        step.words.clear();
+        let chosen = outputs.iter().flat_map(|output| output.to_ne_bytes());
+        step.words.extend(chosen);
+        if !outputs.is_empty() {
+            let most = self.weights.program.most_rows() as usize;
+            let at = 4 * (STATE_HEAD + 3 * most) as u64;
+            queue.write_buffer(&self.state, at, &step.words);
+        }
+    }
+
+    /// Records the first `commands` commands of the step at hand.
+    fn record(&self, encoder: &mut CommandEncoder, commands: usize, sample: bool) {
+        let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+        let pass = &self.program().passes[self.step.pass];
+        let outputs_from = pass.outputs_from();
+        for launch in &self.passes[self.step.pass].launches {
+            let index = launch.command as usize;
+            if index >= commands || !sample && pass.commands[index].op == Op::Sample {
+                continue;
+            }
+            let rows = self.rows_of(outputs_from, index);
+            if rows > 0 {
+                let [x, y] = launch.grid;
+                recording.set_pipeline(&launch.pipeline);
+                recording.set_bind_group(0, &launch.bind, &[]);
+                recording.dispatch_workgroups(x, y, (rows as u32).div_ceil(launch.rows));
+            }
+        }
+    }
+
+    /// Rows that a command of the step at hand runs over.
+    fn rows_of(&self, outputs_from: Option<usize>, index: usize) -> usize {
+        // `select_rows` and `pool` take all rows and make the outputs.
+        match outputs_from {
+            Some(from) if index + 1 >= from => self.step.outputs,
+            _ => self.step.rows.len(),
+        }
+    }
+
+    /// Runs the first `commands` commands of the step at hand, and reads its output rows if it runs to the end.
+    fn replay(&mut self, commands: usize, sample: bool) -> Result<(), Error> {
+        if self.profile.is_some() {
+            self.replay_timed(commands, sample)?;
+        }
+        let mut encoder = self.encoder();
+        if self.profile.is_none() {
+            self.record(&mut encoder, commands, sample);
+        }
+        let pass = &self.program().passes[self.step.pass];
+        let bytes = (self.step.outputs * pass.width as usize * 4) as u64;
+        let to_end = commands >= pass.commands.len();
+        if !to_end || bytes == 0 {
+            let index = self.gpu().submit(encoder);
+            return self.gpu().wait(index);
+        }
+        let result = &pass.result;
+        let place = self.sizes.places[result.buffer as usize].unwrap_or(0);
+        let at = place + u64::from(result.offset);
+        encoder.copy_buffer_to_buffer(&self.arena, at, &self.staging, 0, bytes);
+        let index = self.weights.gpu.submit(encoder);
+        let values = &mut self.step.values;
+        self.weights
+            .gpu
+            .mapped(&self.staging, bytes, index, |bytes| {
+                let (words, _) = bytes.as_chunks::<4>();
+                values.clear();
+                values.extend(words.iter().map(|word| f32::from_ne_bytes(*word)));
+            })
+    }
+
+    /// Runs the commands one by one, with a clock.
+    fn replay_timed(&mut self, commands: usize, sample: bool) -> Result<(), Error> {
+        let program = self.weights.program.clone();
+        let pass = &program.passes[self.step.pass];
+        let outputs_from = pass.outputs_from();
+        self.step.ran.clear();
+        let begun = Instant::now();
+        for (index, command) in pass.commands.iter().enumerate().take(commands) {
+            let rows = self.rows_of(outputs_from, index);
+            if !sample && command.op == Op::Sample {
+                continue;
+            }
+            let mut encoder = self.encoder();
+            let mut recording = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+            let launches = self.passes[self.step.pass].launches.iter();
+            for launch in launches.filter(|l| l.command as usize == index && rows > 0) {
+                let [x, y] = launch.grid;
+                recording.set_pipeline(&launch.pipeline);
+                recording.set_bind_group(0, &launch.bind, &[]);
+                recording.dispatch_workgroups(x, y, (rows as u32).div_ceil(launch.rows));
+            }
+            drop(recording);
+            let begin = begun.elapsed().as_nanos() as u64;
+            let submitted = self.gpu().submit(encoder);
+            self.gpu().wait(submitted)?;
+            let end = begun.elapsed().as_nanos() as u64;
+            self.step.ran.push((index as u32, begin, end));
+            if let Some(profile) = &mut self.profile {
+                let entry = &mut profile[command.op as usize];
+                entry.count(&program, command, &self.step.rows, rows);
+                entry.ns += end - begin;
+            }
+        }
+        Ok(())
+    }
+
+    /// The logits of an output row of the last step.
+    fn logits(&self, output: usize) -> &[f32] {
+        let vocab = self.program().vocab as usize;
+        &self.step.values[output * vocab..][..vocab]
+    }
+
+    /// Chooses a slot's token for `position` from an output row of the last step.
+    fn choose(&mut self, output: usize, slot: u32, position: u32) -> u32 {
+        let vocab = self.weights.program.vocab as usize;
+        let logits = &self.step.values[output * vocab..][..vocab];
+        let state = &self.slots[slot as usize];
+        let token = self
+            .scratch
+            .choose(state, &self.masks, slot, logits, position);
+        if welte_device::is_token(token) {
+            self.slots[slot as usize].remember(token);
+        }
+        token
+    }
+}

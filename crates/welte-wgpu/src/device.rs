@@ -1,0 +1,178 @@
+//! A GPU as a device of the contract.
+
+use crate::adapter::Api;
+use crate::context::WgpuContext;
+use crate::gpu::{Gpu, binding};
+use crate::kernels::{self, WORKGROUP};
+use crate::load::Weights;
+use crate::{lower, plan};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use welte_device::{Context, Device, DeviceInfo, DeviceOptions, Error, Loaded, Plan, Progress};
+use welte_formats::Checkpoint;
+use welte_table::{Command, Program, verify};
+use wgpu::{BufferUsages, CommandEncoderDescriptor, ComputePassDescriptor};
+
+/// Raised with every change that gives other bits.
+const ARITHMETIC: u32 = 1;
+
+/// Rows of a prompt that are computed together by default.
+const PROMPT_ROWS: u32 = 256;
+
+/// Opens a GPU by its number among those of an API.
+pub fn device(api: Api, ordinal: u32, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
+    device_of_bindings(api, ordinal, options, u64::MAX)
+}
+
+/// A GPU whose kernels see at most so many bytes of a buffer, as if it had such a limit: for tests.
+pub fn device_of_bindings(
+    api: Api,
+    ordinal: u32,
+    options: &DeviceOptions,
+    most_binding: u64,
+) -> Result<Arc<dyn Device>, Error> {
+    if options.instructions.is_some() {
+        return Err(Error::Unavailable {
+            device: api.id(ordinal),
+            why: "instruction sets are an option of the CPU".to_string(),
+        });
+    }
+    let gpu = Arc::new(Gpu::open(api, ordinal, most_binding)?);
+    Ok(Arc::new(WgpuDevice {
+        info: DeviceInfo {
+            id: gpu.id,
+            name: gpu.name.clone(),
+            prompt_rows: PROMPT_ROWS,
+            cache_bytes: 0,
+        },
+        gpu,
+    }))
+}
+
+struct WgpuDevice {
+    info: DeviceInfo,
+    gpu: Arc<Gpu>,
+}
+
+impl WgpuDevice {
+    fn refused(&self, why: String) -> Error {
+        Error::Program {
+            device: self.info.id,
+            why,
+        }
+    }
+
+    /// Refuses a program that cannot be lowered safely.
+    fn check(&self, program: &Program) -> Result<(), Error> {
+        verify(program).map_err(|why| self.refused(why))?;
+        let mut commands = program.passes.iter().flat_map(|pass| &pass.commands);
+        if let Some(command) = commands.find(|c| !lower::has_kernel(c.op)) {
+            return Err(self.refused(format!("it has no kernel for {}", command.op.name())));
+        }
+        match plan::missing(program, &self.gpu) {
+            Some(why) => Err(self.refused(why)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Device for WgpuDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn supports(&self, command: &Command) -> bool {
+        lower::has_kernel(command.op)
+    }
+
+    fn missing(&self, program: &Program) -> Option<String> {
+        plan::missing(program, &self.gpu)
+    }
+
+    fn plan(&self, program: Arc<Program>) -> Result<Plan, Error> {
+        self.check(&program)?;
+        let kind = match self.gpu.software {
+            true => "software",
+            false => "hardware",
+        };
+        Ok(Plan {
+            memory: plan::memory(&program, &self.gpu),
+            program,
+            facts: vec![("adapter".to_string(), kind.to_string())],
+            private: Box::new(()),
+        })
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        None
+    }
+
+    fn load(
+        &self,
+        plan: Plan,
+        checkpoint: &dyn Checkpoint,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Arc<dyn Loaded>, Error> {
+        // A plan is plain data that anybody can make; lowering relies on the checks.
+        self.check(&plan.program)?;
+        let weights = Weights::load(self.gpu.clone(), plan.program, checkpoint, progress)?;
+        Ok(Arc::new(LoadedWgpu(Arc::new(weights))))
+    }
+
+    fn read_bandwidth(&self, seconds: f64) -> Result<f64, Error> {
+        const BYTES: u64 = 256 << 20;
+        const GROUPS: u32 = 2048;
+        let gpu = &self.gpu;
+        let bytes = BYTES.min(gpu.binding / 16 * 16);
+        let values = gpu.buffer("what is read", bytes, BufferUsages::STORAGE)?;
+        let sums = u64::from(GROUPS * WORKGROUP) * 4;
+        let sums = gpu.buffer("sums", sums, BufferUsages::STORAGE)?;
+        let pipeline = gpu.pipeline(&kernels::read())?;
+        let bind = gpu.bind(&[
+            (binding::MEM, sums.as_entire_binding()),
+            (binding::WEIGHTS, values.as_entire_binding()),
+        ]);
+        let run = |times: u32| -> Result<Duration, Error> {
+            let mut encoder = gpu
+                .device
+                .create_command_encoder(&CommandEncoderDescriptor::default());
+            let mut pass = encoder.begin_compute_pass(&ComputePassDescriptor::default());
+            pass.set_pipeline(&pipeline);
+            pass.set_bind_group(0, &bind, &[]);
+            (0..times).for_each(|_| pass.dispatch_workgroups(GROUPS, 1, 1));
+            drop(pass);
+            let begun = Instant::now();
+            let index = gpu.submit(encoder);
+            gpu.wait(index)?;
+            Ok(begun.elapsed())
+        };
+        // The first run zeroes the buffer.
+        run(1)?;
+        let once = run(1)?.as_secs_f64();
+        let times = (seconds / once.max(1e-6)).clamp(1.0, 200.0) as u32;
+        let took = run(times)?.as_secs_f64();
+        Ok((bytes * u64::from(times)) as f64 / took)
+    }
+}
+
+/// The weights of a program; contexts share them.
+struct LoadedWgpu(Arc<Weights>);
+
+impl Loaded for LoadedWgpu {
+    fn program(&self) -> &Arc<Program> {
+        &self.0.program
+    }
+
+    /// The driver compiles the kernels, so it decides on bits as the GPU does.
+    fn arithmetic(&self) -> String {
+        let info = self.0.gpu.device.adapter_info();
+        format!(
+            "wgpu {} on {} ({} {}), version {ARITHMETIC}",
+            info.backend, info.name, info.driver, info.driver_info
+        )
+    }
+
+    fn context(&self) -> Result<Box<dyn Context>, Error> {
+        Ok(Box::new(WgpuContext::new(self.0.clone())?))
+    }
+}

@@ -1,0 +1,292 @@
+//! An open GPU: buffers, pipelines, submissions, errors.
+#![allow(unsafe_code)]
+
+use crate::adapter::{self, Api, ready};
+use crate::kernels::Kernel;
+use crate::plan::COMMAND_BYTES;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use welte_device::{DeviceId, Error};
+use wgpu::{
+    BindGroup, BindGroupDescriptor, BindGroupEntry, BindGroupLayout, BindGroupLayoutDescriptor,
+    BindGroupLayoutEntry, BindingResource, BindingType, Buffer, BufferBindingType,
+    BufferDescriptor, BufferUsages, CommandEncoder, ComputePipeline, ComputePipelineDescriptor,
+    DeviceDescriptor, DeviceType, ErrorFilter, MapMode, PipelineCompilationOptions, PipelineLayout,
+    PipelineLayoutDescriptor, PollType, ShaderModuleDescriptor, ShaderRuntimeChecks, ShaderSource,
+    ShaderStages, SubmissionIndex,
+};
+
+/// Where the bindings of every kernel are.
+pub(crate) mod binding {
+    pub(crate) const MEM: u32 = 0;
+    pub(crate) const COMMAND: u32 = 1;
+    pub(crate) const STATE: u32 = 2;
+    pub(crate) const WEIGHTS: u32 = 3;
+    pub(crate) const CACHE: u32 = 6;
+    pub(crate) const PAGES: u32 = 7;
+    /// The arena and the first weight again, as words of 16 bytes.
+    pub(crate) const MEM4: u32 = 8;
+    pub(crate) const WEIGHT4: u32 = 9;
+    pub(crate) const COUNT: u32 = 10;
+    /// Those that are storage buffers.
+    pub(crate) const STORAGE: u32 = 9;
+}
+
+/// How long a submission may take before the GPU counts as stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a submission failed with.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Failure(String);
+
+/// An open GPU.
+pub(crate) struct Gpu {
+    pub(crate) id: DeviceId,
+    pub(crate) name: String,
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    /// The largest part of a buffer that a kernel can see.
+    pub(crate) binding: u64,
+    pub(crate) software: bool,
+    layout: BindGroupLayout,
+    pipeline_layout: PipelineLayout,
+    pipelines: Mutex<HashMap<String, ComputePipeline>>,
+    /// The first error that no call has returned.
+    failure: Arc<Mutex<Option<String>>>,
+    /// Bound where a kernel has no operand: for reading, and for writing.
+    nothing: [Buffer; 2],
+}
+
+impl Gpu {
+    /// Opens an adapter. Bindings have at most `most_binding` bytes.
+    pub(crate) fn open(api: Api, ordinal: u32, most_binding: u64) -> Result<Gpu, Error> {
+        let id = api.id(ordinal);
+        let unavailable = |why: String| Error::Unavailable { device: id, why };
+        let adapter = adapter::open(api, ordinal)?;
+        let (info, limits) = (adapter.get_info(), adapter.limits());
+        let most = limits.max_storage_buffers_per_shader_stage;
+        if most < binding::STORAGE {
+            let needed = binding::STORAGE;
+            let why = format!("its kernels may have {most} buffers; {needed} are needed");
+            return Err(unavailable(why));
+        }
+        let binding = limits
+            .max_storage_buffer_binding_size
+            .min(limits.max_buffer_size)
+            .min(most_binding);
+        let opened = ready(adapter.request_device(&DeviceDescriptor {
+            label: Some("welte"),
+            required_limits: limits,
+            ..DeviceDescriptor::default()
+        }));
+        let (device, queue) = opened
+            .ok_or_else(|| unavailable("it did not open".to_string()))?
+            .map_err(|error| unavailable(error.to_string()))?;
+        let failure = Arc::new(Mutex::new(None));
+        let (lost, uncaptured) = (failure.clone(), failure.clone());
+        device.set_device_lost_callback(move |reason, why| {
+            note(&lost, format!("the GPU was lost ({reason:?}): {why}"));
+        });
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            note(&uncaptured, error.to_string());
+        }));
+        let layout = device.create_bind_group_layout(&BindGroupLayoutDescriptor {
+            label: None,
+            entries: &layout_entries(),
+        });
+        let pipeline_layout = device.create_pipeline_layout(&PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: 0,
+        });
+        let nothing = [(), ()].map(|()| {
+            device.create_buffer(&BufferDescriptor {
+                label: Some("nothing"),
+                size: COMMAND_BYTES,
+                usage: BufferUsages::STORAGE | BufferUsages::UNIFORM,
+                mapped_at_creation: false,
+            })
+        });
+        Ok(Gpu {
+            id,
+            name: info.name,
+            binding,
+            software: info.device_type == DeviceType::Cpu,
+            layout,
+            pipeline_layout,
+            pipelines: Mutex::default(),
+            failure,
+            nothing,
+            device,
+            queue,
+        })
+    }
+
+    /// An error of this GPU.
+    pub(crate) fn failed(&self, why: impl Into<String>) -> Error {
+        Error::Failed {
+            device: self.id,
+            source: Box::new(Failure(why.into())),
+        }
+    }
+
+    /// An error if anything has gone wrong that no call has returned. A lost GPU stays lost.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match &*lock(&self.failure) {
+            Some(why) => Err(self.failed(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Allocates a buffer, which is zero.
+    pub(crate) fn buffer(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: BufferUsages,
+    ) -> Result<Buffer, Error> {
+        let no_memory = || Error::OutOfMemory {
+            device: self.id,
+            what: what.to_string(),
+            bytes,
+            free: None,
+        };
+        if bytes > self.device.limits().max_buffer_size {
+            return Err(no_memory());
+        }
+        let memory = self.device.push_error_scope(ErrorFilter::OutOfMemory);
+        let buffer = self.device.create_buffer(&BufferDescriptor {
+            label: Some(what),
+            size: bytes,
+            usage,
+            mapped_at_creation: false,
+        });
+        match ready(memory.pop()) {
+            Some(None) => Ok(buffer),
+            _ => Err(no_memory()),
+        }
+    }
+
+    /// The pipeline of a kernel, compiled at its first use.
+    pub(crate) fn pipeline(&self, kernel: &Kernel) -> Result<ComputePipeline, Error> {
+        let mut pipelines = lock(&self.pipelines);
+        if let Some(known) = pipelines.get(&kernel.name) {
+            return Ok(known.clone());
+        }
+        let errors = self.device.push_error_scope(ErrorFilter::Validation);
+        let descriptor = ShaderModuleDescriptor {
+            label: Some(&kernel.name),
+            source: ShaderSource::Wgsl(kernel.source().into()),
+        };
+        let checks = ShaderRuntimeChecks::unchecked();
+        // SAFETY: the kernels are ours. They reach only places that `verify` has bounded and that `Checks` has checked for the
+        // step at hand, and their loops end. The conformance suite runs every one of them.
+        let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
+        let pipeline = self
+            .device
+            .create_compute_pipeline(&ComputePipelineDescriptor {
+                label: Some(&kernel.name),
+                layout: Some(&self.pipeline_layout),
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: PipelineCompilationOptions {
+                    constants: &[],
+                    zero_initialize_workgroup_memory: false,
+                },
+                cache: None,
+            });
+        if let Some(Some(error)) = ready(errors.pop()) {
+            return Err(self.failed(format!("kernel {}: {error}", kernel.name)));
+        }
+        pipelines.insert(kernel.name.clone(), pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// A bind group. Bindings that a command does not have get an empty buffer.
+    pub(crate) fn bind(&self, bound: &[(u32, BindingResource<'_>)]) -> BindGroup {
+        let entries: Vec<BindGroupEntry<'_>> = (0..binding::COUNT)
+            .map(|number| {
+                let given = bound.iter().find(|(at, _)| *at == number);
+                let written = matches!(number, binding::MEM4 | binding::CACHE);
+                let nothing = &self.nothing[usize::from(written)];
+                BindGroupEntry {
+                    binding: number,
+                    resource: given.map_or(nothing.as_entire_binding(), |(_, r)| r.clone()),
+                }
+            })
+            .collect();
+        self.device.create_bind_group(&BindGroupDescriptor {
+            label: None,
+            layout: &self.layout,
+            entries: &entries,
+        })
+    }
+
+    pub(crate) fn submit(&self, encoder: CommandEncoder) -> SubmissionIndex {
+        self.queue.submit([encoder.finish()])
+    }
+
+    /// Waits for a submission.
+    pub(crate) fn wait(&self, index: SubmissionIndex) -> Result<(), Error> {
+        let waited = self.device.poll(PollType::Wait {
+            submission_index: Some(index),
+            timeout: Some(PATIENCE),
+        });
+        self.check()?;
+        match waited {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.failed(error.to_string())),
+        }
+    }
+
+    /// Reads the start of a buffer that can be mapped, after the submission that wrote it.
+    pub(crate) fn mapped<T>(
+        &self,
+        buffer: &Buffer,
+        bytes: u64,
+        index: SubmissionIndex,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, Error> {
+        buffer.map_async(MapMode::Read, ..bytes, |_| {});
+        self.wait(index)?;
+        let view = buffer.get_mapped_range(..bytes);
+        let view = view.map_err(|error| self.failed(error.to_string()))?;
+        let value = read(&view);
+        drop(view);
+        buffer.unmap();
+        Ok(value)
+    }
+}
+
+fn note(failure: &Mutex<Option<String>>, why: String) {
+    lock(failure).get_or_insert(why);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same for every kernel, so that a kernel may leave any out.
+fn layout_entries() -> Vec<BindGroupLayoutEntry> {
+    let writes = BufferBindingType::Storage { read_only: false };
+    let reads = BufferBindingType::Storage { read_only: true };
+    let kind = |number: u32| match number {
+        binding::COMMAND => BufferBindingType::Uniform,
+        binding::MEM | binding::MEM4 | binding::CACHE => writes,
+        _ => reads,
+    };
+    (0..binding::COUNT)
+        .map(|number| BindGroupLayoutEntry {
+            binding: number,
+            visibility: ShaderStages::COMPUTE,
+            ty: BindingType::Buffer {
+                ty: kind(number),
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            },
+            count: None,
+        })
+        .collect()
+}

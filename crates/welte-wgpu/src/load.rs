@@ -1,0 +1,136 @@
+//! Weights on the GPU.
+
+use crate::gpu::Gpu;
+use crate::layout::{Piece, Stored, together};
+use std::sync::Arc;
+use welte_device::{Error, Progress};
+use welte_formats::{Checkpoint, WeightRows};
+use welte_table::{Program, WeightSpec};
+use wgpu::{Buffer, BufferUsages, CommandEncoderDescriptor};
+
+/// Bytes that are written between two waits: what the driver holds in memory of its own.
+const AT_ONCE: u64 = 32 << 20;
+
+/// A weight: a buffer for each of its pieces.
+pub(crate) struct Weight {
+    pub(crate) pieces: Vec<(Piece, Buffer)>,
+}
+
+/// A program's weights on a GPU; contexts share them.
+pub(crate) struct Weights {
+    pub(crate) gpu: Arc<Gpu>,
+    pub(crate) program: Arc<Program>,
+    pub(crate) weights: Vec<Weight>,
+    pub(crate) bytes: u64,
+}
+
+impl Weights {
+    pub(crate) fn load(
+        gpu: Arc<Gpu>,
+        program: Arc<Program>,
+        checkpoint: &dyn Checkpoint,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Weights, Error> {
+        let stored: Vec<Stored> = (0..)
+            .zip(&program.weights)
+            .map(|(id, spec)| Stored::of(spec, together(&program, id), gpu.binding))
+            .collect();
+        let total = stored.iter().map(Stored::bytes).sum();
+        let mut upload = Upload {
+            gpu: &gpu,
+            checkpoint,
+            waiting: 0,
+            done: 0,
+            total,
+            progress,
+        };
+        (upload.progress)(Progress::Weights { done: 0, total });
+        let mut weights = Vec::with_capacity(stored.len());
+        for (spec, stored) in program.weights.iter().zip(&stored) {
+            weights.push(upload.weight(spec, stored)?);
+        }
+        upload.flush()?;
+        Ok(Weights {
+            weights,
+            bytes: total,
+            gpu,
+            program,
+        })
+    }
+}
+
+struct Upload<'a> {
+    gpu: &'a Gpu,
+    checkpoint: &'a dyn Checkpoint,
+    /// Bytes that were written since the last wait.
+    waiting: u64,
+    done: u64,
+    total: u64,
+    progress: &'a mut dyn FnMut(Progress),
+}
+
+impl Upload<'_> {
+    fn weight(&mut self, spec: &WeightSpec, stored: &Stored) -> Result<Weight, Error> {
+        let rows = WeightRows {
+            spec,
+            checkpoint: self.checkpoint,
+        };
+        let mut pieces = Vec::new();
+        for piece in &stored.pieces {
+            let bytes = u64::from(piece.rows) * stored.row;
+            let usage = BufferUsages::STORAGE | BufferUsages::COPY_DST;
+            let buffer = self.gpu.buffer(&spec.name, bytes.max(16), usage)?;
+            pieces.push((*piece, buffer));
+        }
+        match &stored.layout {
+            None => {
+                let values = rows.values()?;
+                let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+                self.write(&pieces[0].1, 0, &bytes)?;
+            }
+            Some(layout) => {
+                for (piece, buffer) in &pieces {
+                    let (k, row) = (spec.k as usize, stored.row as usize);
+                    let most = (AT_ONCE as usize / row).max(1);
+                    let last = (piece.first + piece.rows) as usize;
+                    let mut first = piece.first as usize;
+                    while first < last {
+                        let count = most.min(last - first);
+                        let mut out = vec![0; count * row];
+                        let encoded = rows.encoded(first, count)?;
+                        let width = spec.format.bytes(k).unwrap_or(1);
+                        let encoded = encoded.iter().flat_map(|part| part.chunks_exact(width));
+                        for (from, to) in encoded.zip(out.chunks_exact_mut(row)) {
+                            layout.store(spec.format, k, from, to);
+                        }
+                        let at = (first - piece.first as usize) * row;
+                        self.write(buffer, at as u64, &out)?;
+                        first += count;
+                    }
+                }
+            }
+        }
+        Ok(Weight { pieces })
+    }
+
+    fn write(&mut self, buffer: &Buffer, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.gpu.queue.write_buffer(buffer, at, bytes);
+        let bytes = bytes.len() as u64;
+        self.waiting += bytes;
+        self.done += bytes;
+        if self.waiting >= AT_ONCE {
+            self.flush()?;
+        }
+        let (done, total) = (self.done, self.total);
+        (self.progress)(Progress::Weights { done, total });
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        self.waiting = 0;
+        let descriptor = CommandEncoderDescriptor::default();
+        let encoder = self.gpu.device.create_command_encoder(&descriptor);
+        let index = self.gpu.submit(encoder);
+        self.gpu.wait(index)
+    }
+}

@@ -1,0 +1,23 @@
+//! The conformance suite on the first adapter that Vulkan, Metal or DirectX 12 has, software included.
+
+use std::sync::{Arc, LazyLock};
+use welte_device::{Device, DeviceOptions};
+use welte_wgpu::Api;
+
+/// All tests share it, and so its compiled kernels. On a machine without an adapter the suite runs on the reference device instead,
+/// unless `WELTE_GPU_REQUIRED` is set.
+static DEVICE: LazyLock<Arc<dyn Device>> =
+    LazyLock::new(
+        || match welte_wgpu::device(Api::Gpu, 0, &DeviceOptions::default()) {
+            Ok(device) => device,
+            Err(why) if std::env::var_os("WELTE_GPU_REQUIRED").is_none() => {
+                eprintln!(
+                    "{why}; without a GPU, Mesa's lavapipe is an adapter. Nothing is tested."
+                );
+                welte_reference::device()
+            }
+            Err(why) => panic!("{why}"),
+        },
+    );
+
+welte_device::conformance_tests!(DEVICE.clone(), welte_reference::device());
