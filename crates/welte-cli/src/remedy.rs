@@ -129,7 +129,7 @@ mod tests {
         let origin = || "m.gguf".to_string();
         for (error, remedy) in [
             (
-                "gpu".parse::<welte::DeviceChoice>().unwrap_err(),
+                "abacus".parse::<welte::DeviceChoice>().unwrap_err(),
                 "choose one with --device",
             ),
             (

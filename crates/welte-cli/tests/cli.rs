@@ -531,7 +531,7 @@ fn bad_input_is_refused_with_the_place_and_the_remedy() {
 
 #[test]
 fn a_missing_device_is_refused_with_the_reason() {
-    for device in ["gpu", "cuda:", "cuda:x", "cuda:-1", ""] {
+    for device in ["abacus", "cuda:", "cuda:x", "cuda:-1", "gpu:", ""] {
         refused(
             &["run", "hi", "--device", device],
             2,

@@ -93,14 +93,30 @@ pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
 
 /// An error unless the first adapter is hardware: an automatic choice does not take software.
 pub fn is_hardware() -> Result<(), Error> {
-    let adapter = open(Api::Gpu, 0)?;
-    match adapter.get_info().device_type {
-        DeviceType::Cpu => Err(Error::Unavailable {
-            device: Api::Gpu.id(0),
-            why: "the only adapter is software".to_string(),
-        }),
+    let unavailable = |why: &str| Error::Unavailable {
+        device: Api::Gpu.id(0),
+        why: why.to_string(),
+    };
+    if !has_nodes() {
+        return Err(unavailable("this system has no GPU"));
+    }
+    match open(Api::Gpu, 0)?.get_info().device_type {
+        DeviceType::Cpu => Err(unavailable("the only adapter is software")),
         _ => Ok(()),
     }
+}
+
+/// Whether Linux shows a GPU of any maker. Asking Vulkan takes much longer, and Mesa prints an error where there is no display.
+#[cfg(target_os = "linux")]
+fn has_nodes() -> bool {
+    ["/dev/dri", "/dev/nvidiactl", "/dev/kgsl-3d0", "/dev/dxg"]
+        .iter()
+        .any(|node| std::path::Path::new(node).exists())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_nodes() -> bool {
+    true
 }
 
 /// A report for every adapter, or one that says why there is none.

@@ -19,7 +19,7 @@ fn text(length: usize, seed: u32) -> Vec<u32> {
 
 #[test]
 fn vectors_depend_on_their_tokens_alone() {
-    let texts: Vec<Vec<u32>> = [1, 2, 15, 16, 17, 40, 100, 3, 255]
+    let texts: Vec<Vec<u32>> = [1, 2, 15, 16, 17, 40, 100, 3, 255, 256]
         .into_iter()
         .zip(0..)
         .map(|(length, seed)| text(length, seed))

@@ -240,16 +240,13 @@ fn an_automatic_choice_says_which_devices_it_skipped() {
     });
     let model = load(TINY, &options);
     assert_eq!(DeviceChoice::Named(model.device().id), DeviceChoice::CPU);
-    let skipped: Vec<DeviceChoice> = model
-        .skipped()
-        .iter()
-        .map(|skipped| DeviceChoice::Named(skipped.device))
-        .collect();
-    assert_eq!(skipped, [gpu()]);
+    // The portable GPU device may be left out of the build.
+    let kinds: Vec<&str> = model.skipped().iter().map(|s| s.device.kind).collect();
+    assert!(matches!(kinds[..], ["cuda"] | ["cuda", "gpu"]), "{kinds:?}");
     assert!(matches!(model.skipped()[0].why, Error::Device(_)));
     let inspection = Model::inspect(TINY, &options).unwrap();
     assert_eq!(inspection.device(), model.device());
-    assert_eq!(inspection.skipped().len(), 1);
+    assert_eq!(inspection.skipped().len(), kinds.len());
     // A device that was named is not replaced.
     let named = with(options.clone(), |o| o.device = gpu());
     let error = Model::inspect(TINY, &named).err().unwrap();

@@ -75,14 +75,15 @@ impl Pages {
         self.tree.clear(&mut self.pools);
     }
 
-    /// Finds what is cached of a sequence's tokens, and takes pages for the other tokens and one more position. Returns
-    /// false, and leaves the sequence without pages, if there are too few.
+    /// Finds what is cached of a sequence's tokens, and takes pages for the other tokens and, unless it is a text to embed, one
+    /// more position. Returns false, and leaves the sequence without pages, if there are too few.
     pub(crate) fn admit(
         &mut self,
         context: &mut dyn Context,
         sequence: &mut Sequence,
     ) -> Result<bool, Error> {
         let target = sequence.target();
+        let positions = target + usize::from(!sequence.embeds);
         // The logits of the last token of a prompt are needed, so it is always computed.
         let most = match sequence.generated() {
             0 => target - 1,
@@ -91,7 +92,7 @@ impl Pages {
         // A hit that ends within a page costs a further page for the copy. If there is none, fewer tokens are reused.
         for limit in [most, most / self.page * self.page, 0] {
             if self.take_over(context, sequence, limit)?
-                && self.reserve(context, sequence, target + 1, true)? > target
+                && self.reserve(context, sequence, positions, true)? == positions
             {
                 let settled = std::mem::replace(&mut sequence.begun, true);
                 if let Some(disk) = self.disk.as_mut().filter(|_| sequence.shared) {
