@@ -17,8 +17,8 @@ pub(crate) struct Kind {
     open: Open,
     /// What there is of this kind on this machine.
     reports: fn() -> Vec<DeviceReport>,
-    /// If the engine may choose it by itself: whether it should on this machine.
-    automatic: Option<fn() -> Result<(), welte_device::Error>>,
+    /// If the engine may choose it by itself: opens it, if it should on this machine.
+    automatic: Option<Open>,
     /// A typical device of this kind, for planning on a machine without one.
     assumed: Option<Assume>,
 }
@@ -31,13 +31,20 @@ pub(crate) const KINDS: &[Kind] = &[
         open: welte_cuda::device,
         reports: welte_cuda::reports,
         // An explicit choice can do without the compiler if the kernel cache has every kernel.
-        automatic: Some(|| welte_cuda::compiler_version().map(|_| ())),
+        automatic: Some(|ordinal, options| {
+            let device = welte_cuda::device(ordinal, options)?;
+            welte_cuda::compiler_version()?;
+            Ok(device)
+        }),
         assumed: Some(welte_cuda::assumed_device),
     },
     #[cfg(feature = "gpu")]
     Kind {
         reports: welte_wgpu::reports,
-        automatic: Some(welte_wgpu::is_hardware),
+        automatic: Some(|ordinal, options| {
+            welte_wgpu::is_hardware()?;
+            welte_wgpu::device(welte_wgpu::Api::Gpu, ordinal, options)
+        }),
         ..portable(welte_wgpu::Api::Gpu, |ordinal, options| {
             welte_wgpu::device(welte_wgpu::Api::Gpu, ordinal, options)
         })
@@ -59,7 +66,7 @@ pub(crate) const KINDS: &[Kind] = &[
         numbered: false,
         open: |_, options| welte_cpu::device(options),
         reports: welte_cpu::reports,
-        automatic: Some(|| Ok(())),
+        automatic: Some(|_, options| welte_cpu::device(options)),
         assumed: None,
     },
     Kind {
@@ -101,11 +108,7 @@ impl Kind {
 
     /// Opens its first device for an automatic choice.
     pub(crate) fn open_first(&self, options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
-        let device = self.open(0, options)?;
-        if let Some(check) = self.automatic {
-            check()?;
-        }
-        Ok(device)
+        Ok(self.automatic.unwrap_or(self.open)(0, options)?)
     }
 
     /// This machine's first device of a kind that can be planned for without one, or a typical one. True if it is a
