@@ -524,7 +524,7 @@ fn what_is_wrong_is_named() {
         complaint(&|f| f.set("general.architecture", arch("mamba"))),
         &[
             "'mamba'",
-            "gemma2, gemma3, gemma3_text, gemma4, gemma4_text",
+            "gemma2, gemma3, gemma3_text, gemma3n, gemma3n_text, gemma4, gemma4_text",
         ],
     );
     has(
