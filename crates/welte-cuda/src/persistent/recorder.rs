@@ -628,16 +628,15 @@ impl Recorder<'_> {
         let kind = self.attention_kind(index);
         // Each kind has its own place for the results of its splits. A context that a window cuts off may have fewer splits than
         // another; with a shared place, results that it does not overwrite would look fresh.
-        let floats = a.heads * jobs.splits * (a.head_dim + 4);
-        self.split_floats = self.split_floats.max((kind.before + 1) * floats);
+        let split_floats = a.heads * jobs.splits * (a.head_dim + 4);
+        self.split_floats = self.split_floats.max((kind.before + 1) * split_floats);
         let scratchpad = &mut self.needs.scratchpad;
         // A key and a value before they are rounded.
-        let floats = if self.kv_format == Format::Q8_0 {
-            8 * a.head_dim
-        } else {
-            0
+        let unrounded = match self.kv_format {
+            Format::Q8_0 => 2 * a.head_dim * 4,
+            _ => 0,
         };
-        scratchpad.any = scratchpad.any.max(jobs.scratchpad + floats);
+        scratchpad.any = scratchpad.any.max(jobs.scratchpad + unrounded);
         let caches = [command, rope].map(|c| kv::index(self.cx.program, c));
         let [Some(cache), Some(appended)] = caches else {
             return Err("attention without a cache".to_string());
@@ -661,7 +660,7 @@ impl Recorder<'_> {
             // Ropes of one model have the same width.
             angles: which as u32 * (r.rot / 2),
             // Relative to the end of all vectors, until that is known.
-            splits_start: kind.before * floats,
+            splits_start: kind.before * split_floats,
             max_unsplit: MAX_UNSPLIT,
             split_positions: SPLIT_ELEMENTS / a.head_dim,
             splits: jobs.splits,
