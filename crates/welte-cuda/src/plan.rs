@@ -29,11 +29,6 @@ fn not_persistent(why: &str) -> String {
 /// kernels are faster.
 const BATCHED_SLOTS: u32 = 5;
 
-/// If this environment variable is set, the kernel for chains computes steps row by row where the kernel for steps cannot: of programs
-/// with experts or with norms after a part. Off by default, because the check at load (`context/tune.rs`) refuses such programs on an
-/// H200: their logits are not those of launched kernels there. The cause is not known yet (docs/persistent.md, Limits).
-const ROW_BY_ROW: &str = "WELTE_ROW_BY_ROW";
-
 /// A program with everything that this device works out before it loads.
 #[derive(Clone, Debug)]
 pub(crate) struct Planned {
@@ -65,12 +60,11 @@ impl Planned {
             gpu,
         };
         // Chains and steps give the same bits, so they go by persistent kernels together or not at all. Where the kernel for steps
-        // cannot run the program, the kernel for chains can compute them row by row. With several slots that would be slow.
-        let one_by_one = program.slots == 1 && std::env::var_os(ROW_BY_ROW).is_some();
+        // cannot run the program, the kernel for chains computes them row by row. With several slots that would be slow.
         let recording = persistent::record(&inputs, ONE_ROW);
         let (recording, rows) = match recording {
             Ok(recording) => match persistent::record_rows(&inputs) {
-                Err(why) if !one_by_one => (Err(why.clone()), Err(why)),
+                Err(why) if program.slots > 1 => (Err(why.clone()), Err(why)),
                 rows => (Ok(recording), rows),
             },
             Err(why) => (Err(why.clone()), Err(why)),
@@ -229,36 +223,39 @@ mod tests {
         assert_eq!(decode(large, 9, persistent), (graph, Role::Batched));
     }
 
-    /// The kernel for steps runs neither norms after a part nor experts; the recording for chains is possible.
+    /// Norms after a part and experts are computed row by row, so with one slot only.
     #[test]
-    fn programs_that_the_kernel_for_steps_cannot_run_are_refused_with_the_reason() {
+    fn one_slot_lets_the_kernel_for_chains_compute_steps() {
+        let planned = |shape: &str, slots| {
+            let checkpoint = Synthetic::parse(shape).unwrap();
+            let spec = welte_models::spec(&checkpoint).unwrap();
+            let compile = welte_models::CompileOptions {
+                context: 256,
+                decode_rows: slots,
+                slots,
+                ..Default::default()
+            };
+            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+            let planned = Planned::of(Arc::new(program), &h200(), &options(Replay::Persistent));
+            planned.unwrap()
+        };
         for (shape, why) in [
             ("gemma-3-1b,layers=6:q8_0", "norms after a part"),
             ("qwen3-30b-a3b,layers=1:q4_k", "a router"),
             ("gpt-oss-20b,layers=2:mxfp4_moe", "a router"),
         ] {
-            let checkpoint = Synthetic::parse(shape).unwrap();
-            let spec = welte_models::spec(&checkpoint).unwrap();
-            let compile = welte_models::CompileOptions {
-                context: 256,
-                ..Default::default()
-            };
-            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
-            let program = Arc::new(program);
-            let gpu = h200();
-            let inputs = Inputs {
-                program: &program,
-                gpu: &gpu,
-            };
+            let one = planned(shape, 1);
+            assert_eq!(one.explain(), "persistent; one row per launch", "{shape}");
             // A router's rows are fewer than the blocks.
-            let recording = persistent::record(&inputs, ONE_ROW).unwrap();
-            assert_eq!(recording.blocks, gpu.sms, "{shape}");
-            let planned = Planned::of(program.clone(), &gpu, &options(Replay::Persistent));
-            let replaying = planned.unwrap().replaying();
-            assert_eq!(replaying.replay, Replay::Graph);
-            let note = replaying.note.unwrap();
+            assert_eq!(one.recording.unwrap().blocks, h200().sms, "{shape}");
+            let several = planned(shape, 4);
+            assert_eq!(several.replaying().replay, Replay::Graph);
+            let note = several.replaying().note.unwrap();
             assert!(note.contains(why), "{shape}: {note}");
         }
+        // The shared expert's input is the vector before the experts' sum.
+        let other = planned("qwen3.5-small,layers=4:q4_0", 1);
+        assert_eq!(other.replaying().replay, Replay::Graph);
     }
 
     #[test]

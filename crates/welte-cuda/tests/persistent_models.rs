@@ -15,15 +15,6 @@ use welte_formats::synthetic::Synthetic;
 use welte_models::CompileOptions;
 use welte_table::*;
 
-/// Whether the kernel for chains may compute steps row by row (`plan.rs`). Says so, if not.
-fn row_by_row() -> bool {
-    let may = std::env::var_os("WELTE_ROW_BY_ROW").is_some();
-    if !may {
-        eprintln!("skipped: WELTE_ROW_BY_ROW is not set");
-    }
-    may && gpu()
-}
-
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
@@ -93,7 +84,7 @@ fn rounded_caches() -> Vec<Case> {
         small(64, "qwen3"),
         small(96, "llama"),
         small(128, "qwen2"),
-        small(256, "qwen3"),
+        small(256, "gemma3"),
     ]
 }
 
@@ -179,9 +170,7 @@ fn check(cases: &[Case]) {
 #[test]
 #[ignore = "needs a GPU"]
 fn norms_after_a_part_agree_with_the_reference() {
-    if row_by_row() {
-        check(&gemma3());
-    }
+    check(&gemma3());
 }
 
 #[test]
@@ -193,16 +182,14 @@ fn caches_of_8_bits_agree_with_the_reference() {
 #[test]
 #[ignore = "needs a GPU"]
 fn mixtures_of_experts_agree_with_the_reference() {
-    if row_by_row() {
-        check(&mixtures());
-    }
+    check(&mixtures());
 }
 
 /// The choice is looked up by token, so both devices choose the same experts. Layers of experts follow each other directly.
 #[test]
 #[ignore = "needs a GPU"]
 fn experts_of_every_shape_agree_with_the_reference() {
-    if !row_by_row() {
+    if !gpu() {
         return;
     }
     let some = model::EXPERTS;
@@ -308,11 +295,12 @@ fn experts_of_every_shape_agree_with_the_reference() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Steps of many rows and of one agree with launched kernels, as is checked when a model is loaded for the first time.
+/// Steps of many rows and of one agree with launched kernels, as is checked when a model is loaded for the first time. Every layer has a
+/// rope of its own, so attention is of several kinds.
 #[test]
 #[ignore = "needs a GPU"]
 fn steps_agree_with_launched_kernels() {
-    if !row_by_row() {
+    if !gpu() {
         return;
     }
     let experts = Layer::Experts(model::Experts {
@@ -325,22 +313,33 @@ fn steps_agree_with_launched_kernels() {
         rot: 64,
         ..model::ATTENTION
     });
-    for layers in [
-        vec![attention, experts],
-        vec![attention, experts, experts, attention, experts],
+    let dense = Layer::Dense(model::Dense {
+        hidden: 512,
+        act: 0,
+    });
+    for (name, layers) in [
+        ("dense", vec![attention, dense, attention, dense]),
+        (
+            "experts",
+            vec![attention, experts, experts, attention, experts],
+        ),
     ] {
-        let (program, checkpoint) = program::make(&Model {
-            format: Format::Q4_0,
-            dim: 256,
-            vocab: 1003,
-            slots: 1,
-            prompt_rows: 64,
-            layers,
-            ..Model::small(50)
-        });
-        let mut context = load(&program, &checkpoint);
-        for rows in [1, 2, 8] {
-            assert_eq!(context.check_rows(rows).unwrap(), Some(true), "{rows}");
+        for kv_format in [Format::F16, Format::Q8_0] {
+            let (program, checkpoint) = program::make(&Model {
+                format: Format::Q4_0,
+                kv_format,
+                dim: 256,
+                vocab: 1003,
+                slots: 1,
+                prompt_rows: 64,
+                layers: layers.clone(),
+                ..Model::small(50)
+            });
+            let mut context = load(&program, &checkpoint);
+            for rows in [1, 2, 8] {
+                let agrees = context.check_rows(rows).unwrap();
+                assert_eq!(agrees, Some(true), "{name}, {kv_format:?}, {rows} rows");
+            }
         }
     }
 }
@@ -349,7 +348,7 @@ fn steps_agree_with_launched_kernels() {
 #[test]
 #[ignore = "needs a GPU"]
 fn rows_of_a_step_have_the_bits_of_a_chain() {
-    if !row_by_row() {
+    if !gpu() {
         return;
     }
     let (program, checkpoint) = gemma3()[0].program();
@@ -427,7 +426,7 @@ fn attention_with_sinks_agrees_with_the_reference() {
 #[test]
 #[ignore = "needs a GPU"]
 fn a_chain_of_every_family_equals_its_parts() {
-    if !row_by_row() {
+    if !gpu() {
         return;
     }
     for case in [&gemma3()[0], &mixtures()[2], &mixtures()[4]] {
