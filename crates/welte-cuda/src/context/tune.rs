@@ -21,8 +21,6 @@ const FINALISTS: usize = 4;
 const FINAL_ROUNDS: usize = 6;
 /// Differences below this part (0.5 %) are noise.
 const NOISE: u64 = 200;
-/// How far apart logits may be where experts are chosen, as a share of their size. Those that have nothing in common: 1.4.
-const MOST_APART: f64 = 0.7;
 /// The position of all trials.
 const DEPTH: u32 = 256;
 /// Nothing is tuned where a token takes longer.
@@ -231,11 +229,7 @@ impl CudaContext {
             self.use_replay(Replay::Graph)?;
             let plain = self.logits_of_trial(count)?;
             let same = match self.chooses_experts() {
-                true => {
-                    let vocab = self.loaded.program.vocab.max(1) as usize;
-                    let rows = together.chunks(vocab).zip(plain.chunks(vocab));
-                    together.len() == plain.len() && rows.into_iter().all(|(a, b)| alike(a, b))
-                }
+                true => alike(&together, &plain),
                 false => agree(&together, &plain),
             };
             self.use_replay(Replay::Persistent)?;
@@ -318,17 +312,15 @@ fn agree(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(near)
 }
 
-/// Whether two rows of logits are those of one model whose experts were chosen differently here and there. Rounding decides between
-/// experts that are nearly equally good, and all later layers follow, so [`agree`] asks too much. Logits that have nothing to do with
-/// each other are further apart than each is from zero.
+/// Whether logits are those of one model whose experts were chosen differently here and there. Rounding decides between experts that are
+/// nearly equally good, and all later layers follow, so [`agree`] asks too much. Logits that have nothing in common are further apart
+/// than their own size; those of 48 layers with random weights were 0.84 of it apart at most.
 fn alike(a: &[f32], b: &[f32]) -> bool {
-    let squares = |values: &mut dyn Iterator<Item = f32>| -> f64 {
-        values.map(|v| f64::from(v) * f64::from(v)).sum()
-    };
-    let apart = squares(&mut a.iter().zip(b).map(|(a, b)| a - b));
-    let size = squares(&mut b.iter().copied());
+    let square = |v: f32| f64::from(v) * f64::from(v);
+    let apart: f64 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
+    let size: f64 = b.iter().map(|b| square(*b)).sum();
     // NaN is not less than anything.
-    apart <= MOST_APART * MOST_APART * size
+    a.len() == b.len() && apart < size
 }
 
 #[cfg(test)]
@@ -355,7 +347,7 @@ mod tests {
     #[test]
     fn logits_are_alike_if_most_of_them_is_the_same() {
         let plain = [-3.0, 0.5, 7.0, 1.0];
-        assert!(alike(&plain, &plain) && alike(&[0.0; 3], &[0.0; 3]));
+        assert!(alike(&plain, &plain) && !alike(&plain[..3], &plain));
         assert!(alike(&[-1.0, 2.5, 6.0, 3.0], &plain));
         assert!(!alike(&[1.0, 7.0, 0.5, -3.0], &plain));
         assert!(!alike(&[0.0; 4], &plain) && !alike(&plain, &[0.0; 4]));
