@@ -42,8 +42,9 @@ pub(super) enum Layout {
     Rows = 0,
     /// The layout of `tile.cuh`.
     Tiled = 1,
-    /// The order of `columns.cu`.
+    /// The order of `columns.cu`, and the same in the layout of `tile.cuh`.
     Operands = 2,
+    TiledOperands = 3,
 }
 
 /// A product with its operands.
