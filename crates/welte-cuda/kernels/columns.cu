@@ -12,8 +12,8 @@
 // WIDE: warp groups multiply, which adds in the same order (sm_90a). The weights are in registers as before, and x is read from shared
 // memory by the product itself, in the layout of tile.cuh.
 //
-// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), COLUMNS (8, 16, 32, 64, 128), WIDE (1 with 64 columns or more),
-// WHOLE (1 where k is a multiple of CHUNK), STAGES, RESIDENT (blocks per multiprocessor that registers must allow).
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), COLUMNS (8, 16, 32, 64, 128, 256), WIDE (1 with 64 columns or
+// more), WHOLE (1 where k is a multiple of CHUNK), STAGES, RESIDENT (blocks per multiprocessor that registers must allow).
 #define EXPERTS 0
 #include "dequant.cuh"
 #include "gemm.cuh"

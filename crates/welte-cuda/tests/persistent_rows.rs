@@ -142,7 +142,7 @@ fn every_row_of_launched_kernels_has_the_bits_of_a_chain() {
     rows_have_the_bits_of_a_chain(Replay::Graph);
 }
 
-/// Launched products on tensor cores have kernels for 8 to 128 rows, and take more in several launches.
+/// Launched products on tensor cores have kernels for steps of up to 8, 16, 32, 64, 128 and 256 rows.
 #[test]
 #[ignore = "needs a GPU"]
 fn rows_of_steps_of_any_size_have_the_bits_of_a_row_alone() {

@@ -1,6 +1,6 @@
 //! Products of decode rows on tensor cores (`columns.cu`): the family of models that are loaded for several slots.
 //!
-//! A launch reads the weights once for up to 128 rows. The division of a matrix among blocks, and with it the order of sums,
+//! A launch reads the weights once for up to 128 rows, or 256 where warp groups multiply. The division of a matrix among blocks, and with it the order of sums,
 //! depends on the matrix and the GPU alone.
 
 use super::gemm::{GemmArgs, Job, Layout, PrepareArgs, for_rows, prepare_unit};
@@ -17,7 +17,9 @@ const TILE: u32 = 128;
 const CHUNK: u32 = 128;
 const THREADS: u32 = 256;
 /// Rows of a step per launch.
-const COLUMNS: [u32; 5] = [8, 16, 32, 64, 128];
+const COLUMNS: [u32; 6] = [8, 16, 32, 64, 128, 256];
+/// The most of them without products of warp groups: more sums need too many registers.
+const MOST_BY_WARPS: u32 = 128;
 /// From this number of columns on, a kernel has a multiprocessor to itself: its sums need the registers.
 const ALONE: u32 = 64;
 /// From this number of columns on, warp groups multiply where a GPU has these products (`WIDE` of columns.cu).
@@ -91,7 +93,10 @@ fn stages(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
 
 /// The numbers of columns that fit. None for F32, whose weights would lose precision.
 fn widths(format: Format, gpu: &GpuInfo) -> impl Iterator<Item = u32> {
-    let fit = move |columns: &u32| stages(format, *columns, gpu) >= FEWEST_STAGES;
+    let fit = move |columns: &u32| {
+        let possible = *columns <= MOST_BY_WARPS || is_wide(*columns, gpu);
+        possible && stages(format, *columns, gpu) >= FEWEST_STAGES
+    };
     let all = COLUMNS.into_iter().filter(fit);
     all.filter(move |_| format != Format::F32)
 }
@@ -267,14 +272,16 @@ pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
     weight.map_or(0, |weight| 4 * u64::from(tiles(weight.n)))
 }
 
-/// The units that tests compile: every format with 8 and 128 columns, and one format with all numbers.
+/// The units that tests compile: every format with the fewest and the most columns, and one format with all numbers.
 pub(crate) fn catalogue() -> Vec<Listed> {
     let formats = listed().filter(|format| *format != Format::F32);
-    let some = formats.flat_map(|format| [8, 128].map(|columns| (format, columns)));
+    let some = formats.flat_map(|format| [8, 128, 256].map(|columns| (format, columns)));
     let all = COLUMNS.map(|columns| (Format::BF16, columns));
     let ways = |(format, columns): (Format, u32)| {
-        let wide = (columns >= WIDE_COLUMNS).then_some(true);
-        let ways = [false].into_iter().chain(wide);
+        let ways = [false, true].into_iter().filter(move |wide| match wide {
+            true => columns >= WIDE_COLUMNS,
+            false => columns <= MOST_BY_WARPS,
+        });
         ways.map(move |wide| Listed {
             unit: unit(format, columns, wide, columns == 128, 3),
             hot: true,
@@ -312,7 +319,7 @@ mod tests {
     fn steps_have_the_narrowest_launch_that_takes_all_rows() {
         let widest = |rows| widest(Format::BF16, rows, &h200());
         assert_eq!([1, 8, 9, 64, 65].map(widest), [8, 8, 16, 64, 128].map(Some));
-        assert_eq!(widest(300), Some(128));
+        assert_eq!([129, 300].map(widest), [Some(256); 2]);
         assert_eq!(super::widest(Format::F32, 1, &h200()), None);
     }
 }
