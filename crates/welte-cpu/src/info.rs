@@ -1,7 +1,7 @@
 //! This machine: its processor, and how fast it reads memory.
 #![allow(unsafe_code)]
 
-use crate::kernels::Isa;
+use crate::kernels::{Isa, fetch_ahead};
 use crate::memory::Block;
 use crate::team::Team;
 use crate::{ID, available, panicked, total};
@@ -151,7 +151,10 @@ unsafe fn read_avx512(bytes: &[u8]) -> u64 {
     for line in bytes.chunks_exact(512) {
         for (i, lane) in lanes.iter_mut().enumerate() {
             // SAFETY: the line has 8 vectors of 64 bytes.
-            let vector = unsafe { _mm512_loadu_si512(line.as_ptr().add(64 * i).cast()) };
+            let at = unsafe { line.as_ptr().add(64 * i) };
+            fetch_ahead(at);
+            // SAFETY: as above.
+            let vector = unsafe { _mm512_loadu_si512(at.cast()) };
             *lane = _mm512_xor_si512(*lane, vector);
         }
     }

@@ -1,10 +1,10 @@
 //! AVX2 with FMA and F16C: one vector is 8 output rows, half a tile.
 
-use super::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, ROWS, Scales, acts_bytes,
     layout_of, leftovers, place, tile_bytes,
 };
+use super::{Call, fetch_ahead};
 use std::arch::x86_64::*;
 use welte_table::Format;
 
@@ -483,6 +483,7 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
             if layout.sub_bytes() == 0 {
                 for c in 0..layout.chunks {
                     let (q, act) = (at.add(layout.quants_at(c)), acts.add(c * ACT));
+                    fetch_chunk::<F>(head, q);
                     for (h, sums) in sums.iter_mut().enumerate() {
                         half_chunk::<F, M>(layout, head, at, q, half + h, act, stride, sums);
                     }
@@ -495,6 +496,7 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
                 for c in 0..layout.together() {
                     let (q, subs) = (at.add(layout.quants_at(c)), at.add(layout.sub_at(c)));
                     let act = acts.add(c * ACT);
+                    fetch_chunk::<F>(head, q);
                     for (h, sums) in sums.iter_mut().enumerate() {
                         half_chunk::<F, M>(layout, head, subs, q, half + h, act, stride, sums);
                     }
@@ -503,6 +505,15 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
         }
     }
     sums
+}
+
+/// Fetches what comes later of a tile's chunk and head.
+#[inline]
+fn fetch_chunk<const F: usize>(head: *const u8, quants: *const u8) {
+    fetch_ahead(head);
+    for line in 0..const { Layout::of(Format::ALL[F]).bits } {
+        fetch_ahead(quants.wrapping_add(64 * line));
+    }
 }
 
 /// Adds half a tile's part of one chunk with M activation rows.
@@ -623,11 +634,20 @@ unsafe fn float_halves<const F: usize, const M: usize, const H: usize>(
     stride: usize,
 ) -> [[__m256; M]; H] {
     let k = call.k;
+    let bytes = if let Format::F32 = const { Format::ALL[F] } {
+        4
+    } else {
+        2
+    };
     let mut even = [[_mm256_setzero_ps(); M]; H];
     let mut odd = even;
     // SAFETY: column i of the tile and of each activation row exists, as the caller promised.
     unsafe {
         for i in (0..k & !1).step_by(2) {
+            fetch_ahead(tile.wrapping_add(i * ROWS * bytes));
+            if bytes == 4 {
+                fetch_ahead(tile.wrapping_add((i + 1) * ROWS * bytes));
+            }
             for h in 0..H {
                 let a = widen::<F>(tile, half + h, i);
                 let b = widen::<F>(tile, half + h, i + 1);
