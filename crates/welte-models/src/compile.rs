@@ -361,8 +361,7 @@ impl Buffers {
         let normed = spec.post_norm
             || spec.experts.is_some()
             || spec.parallel
-            || spec.norm != NormKind::Rms
-            || spec.residual_scale != 1.0;
+            || spec.norm != NormKind::Rms;
         let widest = |width: &dyn Fn(LayerShape) -> u32| {
             let layers = 0..spec.layers as usize;
             layers.map(|i| width(spec.shape(i))).max().unwrap_or(1)
