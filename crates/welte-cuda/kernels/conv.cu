@@ -126,11 +126,12 @@ extern "C" __global__ void __launch_bounds__(CHANNELS *RUNS) short_conv_rows(con
         u32 next = r + 1;
         while (next < live && a.step->rows[next].slot != row.slot) ++next;
         if (next < live) continue;
+        Window last = window; // of the run's last row
         if (r + 1 < end) {
-            window.gather(a, r, row.slot, c);
-            window.take(row.position, a.x[(u64)r * a.x_stride + c]);
-            window.shift();
+            last.gather(a, r, row.slot, c);
+            last.take(row.position, a.x[(u64)r * a.x_stride + c]);
+            last.shift();
         }
-        window.store(a, row.slot, c);
+        last.store(a, row.slot, c);
     }
 }
