@@ -52,7 +52,7 @@ __device__ __forceinline__ void take_inputs(const HeadsArgs &a, float *inputs) {
 #define HELD 4     // loads of a lane and output that are in flight before the inputs are there
 
 extern "C" __global__ void __launch_bounds__(THREADS) heads_matmul(const __grid_constant__ HeadsArgs a) {
-    extern __shared__ float inputs[];
+    extern __shared__ __align__(16) float inputs[];
     grid_release();
     u32 lane = threadIdx.x % 32, first = blockIdx.z * OUTPUTS + threadIdx.x / 32 * 2;
     const float *rows = a.matrices + ((u64)blockIdx.y * a.n + first) * a.k;
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) heads_matmul(const __grid_
 constexpr u32 PARTS = THREADS / (COLUMNS / VEC); // of the inputs
 
 extern "C" __global__ void __launch_bounds__(THREADS) heads_matmul_transposed(const __grid_constant__ HeadsArgs a) {
-    extern __shared__ float inputs[];
+    extern __shared__ __align__(16) float inputs[];
     __shared__ float parts[PARTS][COLUMNS];
     grid_release();
     u32 own = threadIdx.x % (COLUMNS / VEC) * VEC, part = threadIdx.x / (COLUMNS / VEC), column = blockIdx.z * COLUMNS + own;
