@@ -7,7 +7,7 @@ use crate::engine::Handle;
 use crate::{DeviceChoice, Engine, EngineOptions, Error, Session, Skipped, Stepper, rerank, text};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use web_time::{Duration, Instant};
 use welte_device::{Device, DeviceInfo, DeviceOptions, Loaded, Plan, Progress, Replay};
 use welte_formats::checkpoint::{Checkpoint, Value};
 use welte_formats::synthetic::Synthetic;

@@ -7,7 +7,7 @@ use crate::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use web_time::Instant;
 
 /// The vector of a text that is being computed: a future. Dropping it ends the request.
 pub struct Embedding {
