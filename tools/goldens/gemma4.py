@@ -20,19 +20,19 @@ from make import KEPT, PROMPT, VOCAB, logits, stored
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
 WINDOWED, FULL = "sliding_attention", "full_attention"
-COMMON = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 32, "vocab_size": VOCAB, "sliding_window": 8,
+COMMON = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "head_dim": 16, "vocab_size": VOCAB, "sliding_window": 8,
           "vocab_size_per_layer_input": VOCAB, "max_position_embeddings": 512, "final_logit_softcapping": 20.0, "bos_token_id": 0,
           "eos_token_id": 1, "pad_token_id": None, "attn_implementation": "eager", "experts_implementation": "eager",
           "rope_parameters": {FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0},
                               WINDOWED: {"rope_type": "default", "rope_theta": 1000.0}}}
 # Layers 4 to 6 share the keys and values of layers 3 and 2.
-EFFECTIVE = COMMON | {"num_hidden_layers": 7, "num_key_value_heads": 2, "global_head_dim": 64, "hidden_size_per_layer_input": 32,
+EFFECTIVE = COMMON | {"num_hidden_layers": 7, "num_key_value_heads": 2, "global_head_dim": 32, "hidden_size_per_layer_input": 16,
                       "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
                       "layer_types": [WINDOWED, WINDOWED, FULL, WINDOWED, WINDOWED, FULL, FULL]}
-MIXTURE = COMMON | {"num_hidden_layers": 3, "num_key_value_heads": 2, "num_global_key_value_heads": 1, "global_head_dim": 64,
+MIXTURE = COMMON | {"num_hidden_layers": 3, "num_key_value_heads": 2, "num_global_key_value_heads": 1, "global_head_dim": 32,
                     "attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
                     "moe_intermediate_size": 32, "layer_types": [WINDOWED, FULL, FULL]}
-SMALL = EFFECTIVE | {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
+SMALL = EFFECTIVE | {"hidden_size": 32, "hidden_size_per_layer_input": 32, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
                      "global_head_dim": 32, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": [WINDOWED, FULL] * 2}
 MODELS = {"effective": (EFFECTIVE, ("F32", "F16")), "mixture": (MIXTURE, ("F32", "F16")), "small": (SMALL, ("Q8_0",))}
 NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
