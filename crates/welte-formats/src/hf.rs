@@ -327,6 +327,10 @@ impl Checkpoint for Directory {
         found.ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
     }
 
+    fn release(&self) {
+        mapped::release(&self.maps);
+    }
+
     fn text_files(&self) -> TextFiles {
         let there = |name: &str| Some(self.path.join(name)).filter(|p| p.is_file());
         TextFiles {

@@ -523,7 +523,7 @@ impl Model {
         })?;
         Ok(TextToEmbed {
             tokens: self.encode(&format!("{prompt}{text}"))?,
-            left_out: match settings.leaves_out_prompts {
+            left_out: match settings.leaves_out_prompts && !prompt.is_empty() {
                 true => self.tokenizer()?.count_prompt(prompt)?,
                 false => 0,
             },

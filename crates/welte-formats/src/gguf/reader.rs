@@ -201,6 +201,10 @@ impl Checkpoint for Gguf {
         found.ok_or_else(|| tensor.wrong(path, "is not completely in the file"))
     }
 
+    fn release(&self) {
+        mapped::release(&self.maps);
+    }
+
     fn kinds(&self) -> &Kinds {
         &self.kinds
     }
