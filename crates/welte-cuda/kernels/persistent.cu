@@ -1,4 +1,4 @@
-// The decode pass, replayed by one kernel for a whole chain of tokens. Every block runs the same instructions, each for its
+// The decode pass, replayed by one kernel for a whole chain of tokens, or for one row of a step. Every block runs the same instructions, each for its
 // share of the rows, while its stream of weights runs ahead (persistent/stream.cuh). Blocks pass activations to each other
 // without barriers (persistent/exchange.cuh).
 //
@@ -8,6 +8,7 @@
 #include "sample.cuh"
 #include "persistent/embed.cuh"
 #include "persistent/tensor.cuh"
+#include "persistent/experts.cuh"
 #include "persistent/attend.cuh"
 #include "persistent/scores.cuh"
 
@@ -23,11 +24,14 @@ struct ChainArgs {
     const float *freqs[4];
     long long patience;
     u64 *times; // with TIMELINE: [block][instruction][STAMPS], of the last turn
+    const u32 *order; // of a step: its rows in the order in which launches compute them; of a chain null
     LogprobAnswer *answers; // a ring: the answer about a token is where the mailbox has the token
     u64 *candidates; // for probabilities: [turn modulo 2][block][likeliest token]
     u32 instructions;
     KernelParams params;
     u32 stalled_block; // for tests: a block that publishes nothing; none is all ones
+    u32 nth; // of a step: which row of that order this launch computes
+    u32 pad;
 };
 
 #include "generated.cuh"
@@ -35,19 +39,23 @@ struct ChainArgs {
 
 // The code that replays a variant.
 #define REPLAY_EMBED(V) embed<V>(w, a.exchange, in, turn, token, stalled)
-#define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits, in, share, turn, parity, half, stalled)
+#define REPLAY_PRODUCT(V) product<V, ChainMultiplier<V>>(w, s, ring, a.exchange, a.logits + (u64)row * V::n, in, share, turn, parity, half, stalled)
 // The host's flag is slow to read. It is requested here, as late as possible, and needed at the end of the turn.
 #define REPLAY_LOGITS(V)                                                                    \
     if (blockIdx.x == 0 && threadIdx.x == 0) cancelled = load_system(a.sample.cancel);      \
     if (scores) await_scores(w, s);                                                         \
     best = REPLAY_PRODUCT(V)
 #define REPLAY_ATTENTION(V) attention<V>(w, s, a.caches[V::cache], a.exchange, in, turn, position, stalled)
+#define REPLAY_ADD_NORMED(V) add_normed<V>(w, s, a.exchange, in, turn, parity ^= 1)
+#define REPLAY_ROUTE(V) route<V>(w, s, a.exchange, in, turn, routed++)
+#define REPLAY_EXPERTS_UP(V) experts_up<V>(w, s, ring, a.exchange, in, share, turn, s->choices[(routed - 1) & 1], parity ^= 1, half, stalled)
+#define REPLAY_EXPERTS_DOWN(V) experts_down<V>(w, s, ring, a.exchange, in, share, turn, s->choices[(routed - 1) & 1], half, stalled)
 #define FILL_ROPE(V, rope) fill_angles<V>(s->angles, a.freqs[rope], position)
 
-__device__ __forceinline__ void begin(Shared *s, const ChainArgs &a) {
+__device__ __forceinline__ void begin(Shared *s, const ChainArgs &a, u32 row) {
     u32 tid = threadIdx.x;
     load_program(s, a.program, a.shares, a.instructions);
-    load_pages(s, a.caches, a.sample.step->rows[0].slot, tid, LAUNCHED);
+    load_pages(s, a.caches, a.sample.step->rows[row].slot, tid, LAUNCHED);
     const Sampler *sampler = sampler_of(a.sample);
     const u32 *ends = (const u32 *)(sampler + 1);
     u32 count = min(sampler->ends, MAX_ENDS);
@@ -58,7 +66,7 @@ __device__ __forceinline__ void begin(Shared *s, const ChainArgs &a) {
     }
 }
 
-__device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns) {
+__device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 row, u32 turns) {
     WaitContext w = {s, a.fault, a.patience, 0, 0, a.params.poll_delay, 0};
 #ifdef TIMELINE
     w.times = a.times;
@@ -67,8 +75,11 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns)
     Ring ring;
     ring.begin(s);
     Step *step = a.sample.step;
-    u32 position = step->rows[0].position, token = step->rows[0].token, parity = 0, half = 0;
-    bool greedy = wants_largest_logit(*sampler_of(a.sample)), scores = sampler_of(a.sample)->logprobs, stalled = blockIdx.x == a.stalled_block;
+    u32 position = step->rows[row].position, token = step->rows[row].token, parity = 0, half = 0;
+#if CHOSEN
+    u32 routed = 0; // choices of experts so far
+#endif
+    bool greedy = wants_largest_logit(*sampler_of(a.sample)), scores = !a.order && sampler_of(a.sample)->logprobs, stalled = blockIdx.x == a.stalled_block;
     for (u32 turn = 0; turn < turns; turn++, position++) {
         w.turn = turn;
         u32 cancelled = 0;
@@ -81,6 +92,7 @@ __device__ __forceinline__ void replay(Shared *s, const ChainArgs &a, u32 turns)
             w.instruction = i;
             switch (in.variant) { REPLAY_VARIANTS }
         }
+        if (a.order) break; // A step chooses no token.
         choose_token(w, s, a.sample, a.sync, best, greedy, scores, turn, turns, cancelled);
         token = s->token;
         if (s->ended || s->signals.gave_up) break;
@@ -96,13 +108,15 @@ extern "C" __global__ void __launch_bounds__(LAUNCHED, 1) persistent(const __gri
     extern __shared__ __align__(1024) u8 memory[];
     static_assert(sizeof(Shared) <= SHARED_BYTES, "too much shared memory");
     Shared *s = (Shared *)memory;
-    u32 turns = a.sample.step->ended ? 0 : a.sample.states->left;
+    const Step *step = a.sample.step;
+    if (step->ended || (a.order && a.nth >= step->live)) return;
+    u32 row = a.order ? a.order[a.nth] : 0, turns = a.order ? 1 : a.sample.states->left;
     if (turns == 0) return;
-    u32 serial = a.sample.states->serial, logprobs = sampler_of(a.sample)->logprobs;
-    begin(s, a);
+    u32 serial = a.sample.states->serial, logprobs = a.order ? 0 : sampler_of(a.sample)->logprobs;
+    begin(s, a, row);
     __syncthreads();
     u32 warp = threadIdx.x / 32;
-    if (warp < WARPS) replay(s, a, turns);
+    if (warp < WARPS) replay(s, a, row, turns);
     else if (warp == WARPS) stream_weights(s, a, turns);
     else if (logprobs) {
         const SampleArgs &sample = a.sample;

@@ -73,6 +73,13 @@ __device__ __forceinline__ u32 widen_e4m3(u16 two) {
 }
 #endif
 
+// The largest value of all lanes.
+__device__ __forceinline__ u32 warp_largest(u32 v) {
+    u32 most;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(most) : "r"(v));
+    return most;
+}
+
 // ---- memory that other threads write concurrently ----
 
 __device__ __forceinline__ u32 load_relaxed(const void *from) {

@@ -43,7 +43,7 @@ pub(crate) struct Planned {
     pub(crate) decode: Role,
     /// The decode pass recorded for the persistent kernel, or why there is none.
     pub(crate) recording: Result<Recording, String>,
-    /// The same for steps.
+    /// The same for steps. Without it steps are computed row by row by the kernel for chains, if there is that.
     pub(crate) rows: Result<Recording, String>,
 }
 
@@ -59,11 +59,13 @@ impl Planned {
             program: &program,
             gpu,
         };
-        // Chains and steps give the same bits, so they go by these kernels together or not at all.
-        let (recording, rows) = match persistent::record(&inputs, ONE_ROW) {
+        // Chains and steps give the same bits, so they go by persistent kernels together or not at all. Where the kernel for steps
+        // cannot run the program, the kernel for chains computes them row by row. With several slots that would be slow.
+        let recording = persistent::record(&inputs, ONE_ROW);
+        let (recording, rows) = match recording {
             Ok(recording) => match persistent::record_rows(&inputs) {
-                Ok(rows) => (Ok(recording), Ok(rows)),
-                Err(why) => (Err(why.clone()), Err(why)),
+                Err(why) if program.slots > 1 => (Err(why.clone()), Err(why)),
+                rows => (Ok(recording), rows),
             },
             Err(why) => (Err(why.clone()), Err(why)),
         };
@@ -119,7 +121,7 @@ impl Planned {
         match (&self.recording, replaying.replay) {
             (_, Replay::Persistent) => match &self.rows {
                 Ok(rows) => format!("{replaying}; up to {} rows per launch", rows.rows),
-                Err(_) => replaying.to_string(),
+                Err(_) => format!("{replaying}; one row per launch"),
             },
             (Ok(_), _) => format!("{replaying}; the persistent kernel supports this model"),
             (Err(_), _) if replaying.note.is_some() => replaying.to_string(),
@@ -172,17 +174,25 @@ mod tests {
             asked.explain(),
             "graph; the persistent kernel supports this model"
         );
-        let refused = of(Format::Q8_0, Replay::Persistent);
-        assert_eq!(
-            refused.explain(),
-            "graph (not the persistent kernel: a KV cache in Q8_0)"
-        );
+        let taken = of(Format::Q8_0, Replay::Persistent);
+        assert_eq!(taken.explain(), "persistent; up to 8 rows per launch");
+        let recurrent = |replay| {
+            let checkpoint = Synthetic::parse("qwen3.5-small:q4_0").unwrap();
+            let spec = welte_models::spec(&checkpoint).unwrap();
+            let compile = welte_models::CompileOptions {
+                context: 256,
+                ..Default::default()
+            };
+            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+            Planned::of(Arc::new(program), &h200(), &options(replay)).unwrap()
+        };
+        let refused = recurrent(Replay::Persistent);
+        let why = refused.replaying().note.unwrap();
+        assert!(why.starts_with("not the persistent kernel: "), "{why}");
+        assert_eq!(refused.explain(), format!("graph ({why})"));
         assert_eq!(refused.replaying().replay, Replay::Graph);
-        let refused = of(Format::Q8_0, Replay::Loop);
-        assert_eq!(
-            refused.explain(),
-            "loop; not the persistent kernel: a KV cache in Q8_0"
-        );
+        let refused = recurrent(Replay::Loop);
+        assert_eq!(refused.explain(), format!("loop; {why}"));
     }
 
     #[test]
@@ -211,6 +221,41 @@ mod tests {
         let large = "qwen3-4b,layers=1:bf16";
         assert_eq!(decode(large, 8, persistent), (persistent, Role::Generated));
         assert_eq!(decode(large, 9, persistent), (graph, Role::Batched));
+    }
+
+    /// Norms after a part and experts are computed row by row, so with one slot only.
+    #[test]
+    fn one_slot_lets_the_kernel_for_chains_compute_steps() {
+        let planned = |shape: &str, slots| {
+            let checkpoint = Synthetic::parse(shape).unwrap();
+            let spec = welte_models::spec(&checkpoint).unwrap();
+            let compile = welte_models::CompileOptions {
+                context: 256,
+                decode_rows: slots,
+                slots,
+                ..Default::default()
+            };
+            let program = welte_models::compile(&spec, &checkpoint, &compile).unwrap();
+            let planned = Planned::of(Arc::new(program), &h200(), &options(Replay::Persistent));
+            planned.unwrap()
+        };
+        for (shape, why) in [
+            ("gemma-3-1b,layers=6:q8_0", "norms after a part"),
+            ("qwen3-30b-a3b,layers=1:q4_k", "a router"),
+            ("gpt-oss-20b,layers=2:mxfp4_moe", "a router"),
+        ] {
+            let one = planned(shape, 1);
+            assert_eq!(one.explain(), "persistent; one row per launch", "{shape}");
+            // A router's rows are fewer than the blocks.
+            assert_eq!(one.recording.unwrap().blocks, h200().sms, "{shape}");
+            let several = planned(shape, 4);
+            assert_eq!(several.replaying().replay, Replay::Graph);
+            let note = several.replaying().note.unwrap();
+            assert!(note.contains(why), "{shape}: {note}");
+        }
+        // The shared expert's input is the vector before the experts' sum.
+        let other = planned("qwen3.5-small,layers=4:q4_0", 1);
+        assert_eq!(other.replaying().replay, Replay::Graph);
     }
 
     #[test]

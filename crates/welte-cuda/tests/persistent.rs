@@ -600,14 +600,18 @@ fn a_model_that_it_cannot_run_is_replayed_as_a_graph_with_the_reason() {
     if !gpu() {
         return;
     }
-    let (program, checkpoint) = make(&Config {
-        kv_format: Format::Q8_0,
-        ..config(15)
+    let layers = [
+        model::Layer::Attention(model::ATTENTION),
+        model::Layer::Delta(model::DELTA),
+    ];
+    let (program, checkpoint) = program::make(&model::Model {
+        layers: layers.to_vec(),
+        ..model::Model::small(15)
     });
     let mut context = open(&program, &checkpoint, Replay::Persistent);
     let (replay, note) = replaying(&context);
     assert_eq!(replay, Replay::Graph);
-    assert!(note.unwrap().contains("Q8_0"));
+    assert!(note.unwrap().contains("recurrent state"));
     assert_eq!(chain_of(&mut context, start(9, 0), 20).len(), 20);
 }
 

@@ -31,6 +31,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
             gate += weight1[bias];
             up += weight1[bias + up_rows];
         }
-        put(command.at.c + id.z * p.y_stride + id.y * p.n + first + t, gated(p.act, gate, up));
+        let above = max(up, 0.0);
+        let y = select(gated(p.act, gate, up), above * above, p.act == 4u);
+        put(command.at.c + id.z * p.y_stride + id.y * p.n + first + t, y);
     }
 }

@@ -90,6 +90,8 @@ struct Target {
     name: String,
     device: Arc<dyn Device>,
     tolerance: fn(Format) -> f32,
+    /// How steps must be replayed.
+    replay: Option<Replay>,
 }
 
 impl Target {
@@ -99,6 +101,7 @@ impl Target {
             name: name.unwrap_or_else(|| id.to_string()),
             device: welte::open_device(id, options).unwrap_or_else(|error| panic!("{error}")),
             tolerance,
+            replay: None,
         }
     }
 }
@@ -155,6 +158,18 @@ fn cuda() -> Vec<Target> {
         &options,
         bf16_activations,
     )]
+}
+
+/// The first GPU, with steps by the persistent kernel.
+fn persistent() -> Vec<Target> {
+    let mut target = Target::new(
+        DeviceId::numbered("cuda", 0),
+        &DeviceOptions::default(),
+        bf16_activations,
+    );
+    target.name += " (persistent)";
+    target.replay = Some(Replay::Persistent);
+    vec![target]
 }
 
 const PROMPT_ROWS: usize = 32;
@@ -282,7 +297,11 @@ fn check(
             .map_err(said)?;
         judge("decode", got, want)?;
     }
-    Ok(worst)
+    let replaying = context.replays().map(|tools| tools.replaying());
+    match (target.replay, replaying) {
+        (Some(wanted), Some(replaying)) if replaying.replay != wanted => Err(replaying.to_string()),
+        _ => Ok(worst),
+    }
 }
 
 fn check_all(architecture: &str, count: usize, targets: &[Target]) {
@@ -309,6 +328,22 @@ fn check_all(architecture: &str, count: usize, targets: &[Target]) {
         }
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Models whose layers the graph alone had: norms after a part, sinks, biases of experts, choices of experts.
+mod persistent {
+    macro_rules! families {
+        ($($name:ident $count:literal),*) => {
+            $(
+                #[test]
+                #[ignore = "needs a GPU"]
+                fn $name() {
+                    super::check_all(stringify!($name), $count, &super::persistent());
+                }
+            )*
+        };
+    }
+    families!(gemma2 2, gemma3 2, olmo2 2, qwen3moe 2, mixtral 2, gpt_oss 4);
 }
 
 /// Three tests of each architecture: on the reference, on the CPU, and on a GPU. A directory and a file per format: 14; a directory and one

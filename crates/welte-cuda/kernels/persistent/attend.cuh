@@ -10,7 +10,7 @@
 //
 // Keys and values of earlier turns are requested before this turn's queries arrive.
 #pragma once
-#include "attention.cuh"
+#include "persistent/cached.cuh"
 #include "persistent/exchange.cuh"
 
 constexpr u32 TILE_POSITIONS = 16;
@@ -31,12 +31,13 @@ template <class V> struct Scratchpad {
     static constexpr u32 HD = V::head_dim, Q = V::queries;
     static constexpr u32 C32 = (HD + 31) / 32, D64 = (HD + 63) / 64;
     static constexpr u32 ROW = HD * 4 + 16; // bytes of a query; neighbouring queries use different banks
-    static constexpr u32 KEY = Q * ROW;
-    static constexpr u32 VALUE = KEY + HD * 2;
-    static constexpr u32 WARP_SUMS = VALUE + HD * 2;
+    static constexpr u32 KEY = Q * ROW, KV_BYTES = round_up(KV_ROW, 16);
+    static constexpr u32 VALUE = KEY + KV_BYTES;
+    static constexpr u32 WARP_SUMS = VALUE + KV_BYTES;
     static constexpr u32 SUMS_STRIDE = HD + 4;
     static constexpr u32 WARP_STATS = WARP_SUMS + WARPS * Q * SUMS_STRIDE * 4; // per query: the largest score of each warp, then the sums of their weights
-    static constexpr u32 BYTES = WARP_STATS + Q * 2 * WARPS * 4;
+    static constexpr u32 UNROUNDED = WARP_STATS + Q * 2 * WARPS * 4; // this turn's key and value before they are rounded
+    static constexpr u32 BYTES = UNROUNDED + (KV_Q8 ? 2 * HD * 4 : 0);
     static_assert(BYTES <= SCRATCHPAD_BYTES, "too little room for attention");
     static_assert(HD % 16 == 0 && V::rot % 4 == 0 && Q <= 8 && WARPS % 4 == 0, "shapes that attention is made for");
 };
@@ -93,24 +94,24 @@ template <class V> struct Keys {
 #pragma unroll
         for (u32 h = 0; h < 2; h++) {
             bool there = job.is_cached(tile * TILE_POSITIONS + h * 8 + g, cached, position);
-            const uint4 *row = (const uint4 *)(PAGE % TILE_POSITIONS == 0 ? first + h * 8 * KV_ROW : job.key(s, tile, h * 8 + g)) + t;
+            const u8 *row = PAGE % TILE_POSITIONS == 0 ? first + h * 8 * KV_ROW : job.key(s, tile, h * 8 + g);
 #pragma unroll
             for (u32 c = 0; c < D::C32; c++) {
                 // Scores of other positions are not used.
                 part[h][c] = c * 32 + t * 8 < D::HD ? anything() : make_uint4(0, 0, 0, 0);
-                if (there && c * 32 + t * 8 < D::HD) part[h][c] = __ldcg(row + c * 4);
+                if (there && c * 32 + t * 8 < D::HD) part[h][c] = load_cached<true>(row, t, c * 4);
             }
         }
     }
 
     // Puts this turn's key in row `own` of the tile.
     __device__ __forceinline__ void insert_current(const Shared *s, u32 own, u32 g, u32 t) {
-        const uint4 *key = (const uint4 *)(s->scratchpad + D::KEY);
+        const u8 *key = s->scratchpad + D::KEY;
 #pragma unroll
         for (u32 h = 0; h < 2; h++)
 #pragma unroll
             for (u32 c = 0; c < D::C32; c++)
-                if (own == h * 8 + g && c * 32 + t * 8 < D::HD) part[h][c] = key[c * 4 + t];
+                if (own == h * 8 + g && c * 32 + t * 8 < D::HD) part[h][c] = load_cached<false>(key, t, c * 4);
     }
 };
 
@@ -130,18 +131,18 @@ template <class V> struct Values {
 #pragma unroll
             for (u32 d = 0; d < D::D64; d++) {
                 u32 chunk = d * 8 + g;
-                part[d][i] = there && chunk * 8 < D::HD ? __ldcg((const uint4 *)from + chunk) : make_uint4(0, 0, 0, 0);
+                part[d][i] = there && chunk * 8 < D::HD ? load_cached<true>(from, chunk, 0) : make_uint4(0, 0, 0, 0);
             }
         }
     }
 
     __device__ __forceinline__ void insert_current(const Shared *s, u32 own, u32 g, u32 t) {
-        const uint4 *value = (const uint4 *)(s->scratchpad + D::VALUE);
+        const u8 *value = s->scratchpad + D::VALUE;
 #pragma unroll
         for (u32 i = 0; i < 4; i++)
 #pragma unroll
             for (u32 d = 0; d < D::D64; d++)
-                if (own == row(i, t) && (d * 8 + g) * 8 < D::HD) part[d][i] = value[d * 8 + g];
+                if (own == row(i, t) && (d * 8 + g) * 8 < D::HD) part[d][i] = load_cached<false>(value, g, d * 8);
     }
 };
 
@@ -171,7 +172,10 @@ template <class V> struct OutputSums {
             for (u32 j = 0; j < 4; j++) {
                 u32 x[4];
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) x[i] = j == 0 ? v.part[d][i].x : j == 1 ? v.part[d][i].y : j == 2 ? v.part[d][i].z : v.part[d][i].w;
+                for (u32 i = 0; i < 4; i++) {
+                    uint4 eight = widened(v.part[d][i]);
+                    x[i] = j == 0 ? eight.x : j == 1 ? eight.y : j == 2 ? eight.z : eight.w;
+                }
                 u32 a[4] = {__byte_perm(x[0], x[1], 0x5410), __byte_perm(x[0], x[1], 0x7632), __byte_perm(x[2], x[3], 0x5410), __byte_perm(x[2], x[3], 0x7632)};
                 mma_f16(o[d * 4 + j], a, weights.high[0], weights.high[1]);
                 mma_f16(o[d * 4 + j], a, weights.low[0], weights.low[1]);
@@ -253,6 +257,15 @@ template <class V> struct QkvVector {
         }
     }
 
+    // Writes the elements in order.
+    __device__ __forceinline__ void save(float *to, const float (&v)[EACH][2][2], u32 lane) const {
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++)
+#pragma unroll
+            for (u32 h = 0; h < 2; h++)
+                if (lane + 32 * i < UNITS) *(float2 *)(to + place(lane + 32 * i, h)) = make_float2(v[i][h][0], v[i][h][1]);
+    }
+
     // Applies norm and rope, and multiplies by a factor.
     __device__ __forceinline__ void finish(const float2 *angles, float (&v)[EACH][2][2], bool norms, bool turns, float factor, u32 lane) const {
         float sum = 0.0f;
@@ -312,6 +325,16 @@ __device__ __forceinline__ void load_qkv(WaitContext &w, Shared *s, const Kv &kv
         float v[X::EACH][2][2];
         x.finish(angles, v, norm(n) != nullptr, is_query || is_key, factor, lane);
         u8 *cache = (u8 *)job.key(s, position / TILE_POSITIONS, position % TILE_POSITIONS) + (is_key ? 0 : job.values(kv));
+#if KV_Q8
+        if (!is_query) {
+            float *all = (float *)(s->scratchpad + (is_key ? D::UNROUNDED : D::UNROUNDED + D::HD * 4));
+            x.save(all, v, lane);
+            __syncwarp();
+            store_rounded(all, s->scratchpad + (is_key ? D::KEY : D::VALUE), job.query_group() == 0 ? cache : nullptr, lane);
+            __syncwarp();
+            continue;
+        }
+#endif
 #pragma unroll
         for (u32 i = 0; i < X::EACH; i++) {
             u32 unit = lane + 32 * i;
@@ -353,7 +376,7 @@ __device__ __forceinline__ void compute_scores(const Shared *s, const Job<V> &jo
         u32 a[2][4] = {{x.x, x.y, x.z, x.w}, {y.x, y.y, y.z, y.w}};
 #pragma unroll
         for (u32 h = 0; h < 2; h++) {
-            uint4 b = k.part[h][i];
+            uint4 b = widened(k.part[h][i]);
             mma_f16(c[h][0], a[0], b.x, b.y);
             mma_f16(c[h][1], a[1], b.z, b.w);
         }
@@ -490,6 +513,11 @@ template <class V> __device__ __forceinline__ u32 split_count(u32 count, u32 mos
 // The tag of the splits' results, which are counted apart: by the instructions of this kind in a turn.
 __device__ __forceinline__ u32 splits_tag(const Instruction &in, u32 turn) { return tag_of(turn, in.flags >> 16, in.flags & 0xffff); }
 
+// What a head's sink adds to its sum of weights, which are relative to the score `largest`.
+__device__ __forceinline__ float sink_of(const Instruction &in, u32 head, float largest) {
+    return power(__ldg((const float *)in.weight + head) * LOG2E - largest);
+}
+
 // Publishes a job's result: the output, or this split's part of it.
 template <class V>
 __device__ __forceinline__ void publish_job(Shared *s, const Job<V> &job, JobWarps warps, float *exchange, const Instruction &in, u32 turn, u32 splits, bool stalled) {
@@ -500,6 +528,7 @@ __device__ __forceinline__ void publish_job(Shared *s, const Job<V> &job, JobWar
         float4 sum = merge_warps<V>(s, warps, n, d, largest, total);
         if (stalled) continue;
         if (splits == 1) {
+            if constexpr (V::sinks) total += sink_of(in, job.query() + n, largest);
             publish4(exchange + in.output + (job.query() + n) * D::HD + d, sum, __fdividef(1.0f, total), tag_of(turn, in.writes_per_turn, in.writes));
             continue;
         }
@@ -566,6 +595,7 @@ template <class V> __device__ __forceinline__ bool merge_splits(WaitContext &w, 
         for (u32 o = lanes / 2; o > 0; o /= 2)
 #pragma unroll
             for (u32 i = 0; i < 5; i++) v[i] += __shfl_xor_sync(~0u, v[i], o);
+        if constexpr (V::sinks) v[4] += sink_of(in, query, most);
         if (split == 0 && mine < COLUMNS && !stalled)
             publish4(exchange + in.output + query * D::HD + d, make_float4(v[0], v[1], v[2], v[3]), __fdividef(1.0f, v[4]),
                      tag_of(turn, in.writes_per_turn, in.writes));

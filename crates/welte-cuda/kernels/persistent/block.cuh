@@ -7,8 +7,8 @@
 // its turn with whatever values it has, and leaves. So nothing hangs.
 //
 // Macros, given by the host: WARPS, SLOTS (of the ring, at most), RING_BYTES, TUNED_VARIANTS, SCRATCHPAD_BYTES, OUTPUTS,
-// INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES. The kernel for steps also has STEP_ROWS, the most rows; then
-// RING_BYTES is the smallest ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
+// INSTRUCTIONS, CACHES, MAX_PAGES (of a slot, in each cache), ANGLES, HIDDEN (floats, see add_normed.cuh; or 0), CHOSEN
+// (experts of a choice at most; or 0). The kernel for steps also has STEP_ROWS, the most rows; then RING_BYTES is the smallest ring, and SCRATCHPAD_BYTES is the size of scratchpad and ring together.
 #pragma once
 #include "angle.cuh"
 #include "kv.cuh"
@@ -34,12 +34,13 @@ struct Instruction {
     u32 output; // the same of its output
     u8 reads, reads_per_turn;   // the write of the input's vector that it needs, and the writes in a whole turn
     u8 writes, writes_per_turn; // the write of the output's vector that it is
-    u32 flags;      // REUSES_INPUT; of attention, its number among equal ones in the low half and their count in the high half
-    u64 weight;     // address of the matrix
-    u64 vectors[2]; // weights of the norm, and bias; or norms of queries and keys
+    u32 flags;      // REUSES_INPUT, AWAITS_CHOICE; of attention, its number among equal ones in the low half and their count in the high half
+    u64 weight;     // address of the matrix, or of attention's sinks
+    u64 vectors[2]; // weights of the norm, and bias; or norms of queries and keys; or bias of the choice and scales of experts
 };
 
-#define REUSES_INPUT 1u // the input is staged already: the instruction before had the same
+#define REUSES_INPUT 1u  // the input is staged already: the instruction before had the same
+#define AWAITS_CHOICE 2u // the first product with the experts of a choice
 
 // A block's rows of an instruction's matrix.
 struct Share {
@@ -106,6 +107,14 @@ struct alignas(16) Signals {
     u32 pad;
 };
 
+#if CHOSEN
+// The experts that a router has chosen, best first, and their shares (route.cuh).
+struct Choice {
+    u32 experts[CHOSEN];
+    float shares[CHOSEN];
+};
+#endif
+
 struct Shared {
     u64 full[SLOTS];  // barriers of the ring's slots: the copies have arrived
     u64 empty[SLOTS]; // right behind them: the consumers have released the slot
@@ -113,6 +122,10 @@ struct Shared {
     Share shares[INSTRUCTIONS];
     float squares[2 * STEP_ROWS][WARPS]; // sums of squares, for norms
     u64 best[WARPS];
+#if CHOSEN
+    u64 chosen;        // a barrier: a choice is there
+    Choice choices[2]; // used in turn
+#endif
     volatile Signals signals;
     u32 slot_starts[SLOTS]; // used by the streaming warp alone: unwrapped offsets (stream.cuh)
     u32 token;
@@ -134,6 +147,9 @@ struct Shared {
     static constexpr u32 ring_bytes = RING_BYTES;
 #endif
     alignas(16) float2 angles[STEP_ROWS * ANGLES];
+#if HIDDEN
+    alignas(16) float hidden[HIDDEN]; // the block's copy of the hidden vector (add_normed.cuh)
+#endif
     alignas(16) float parts[2 * STEP_ROWS][WARPS][OUTPUTS]; // the slices' sums of the matrix's rows
     alignas(128) u8 scratchpad[SCRATCHPAD_BYTES];
 #if IS_STEP

@@ -193,9 +193,9 @@ template <u32 M, u32 LANES> __device__ __forceinline__ float sum_over_lanes(floa
     return sum;
 }
 
-// Adds this warp's sums for the `here` rows of a slot to `parts`, from row `done` on.
-template <class V>
-__device__ __forceinline__ void multiply_slot(const LaneInput<V, V::Format::BLOCKS> &x, const LaneUnits<V> &units, const u8 *slot, float *parts, u32 done, u32 here, u32 lane) {
+// Passes this warp's sums for the `here` rows of a slot to `put`, with their places among the parts, from row `done` on.
+template <class V, class Put>
+__device__ __forceinline__ void multiply_slot(const LaneInput<V, V::Format::BLOCKS> &x, const LaneUnits<V> &units, const u8 *slot, u32 done, u32 here, u32 lane, Put put) {
     using L = Slot<V>;
     using P = Partition<V>;
     constexpr u32 M = P::AT_ONCE;
@@ -219,7 +219,7 @@ __device__ __forceinline__ void multiply_slot(const LaneInput<V, V::Format::BLOC
         for (u32 m = 0; m < M; m++) v[m] = x.multiply(taken[m]);
         float sum = sum_over_lanes<M, P::LANES>(v, lane);
         u32 line = base + lane % M * P::ROWS + lane / P::LANES, set = line / V::rows, row = line % V::rows;
-        if (lane % P::LANES < M && row < here && line < P::LINES) parts[set * OUTPUTS / L::SETS + done + row] = sum;
+        if (lane % P::LANES < M && row < here && line < P::LINES) put(set * OUTPUTS / L::SETS + done + row, sum);
     }
 }
 
@@ -231,7 +231,7 @@ template <class V> struct LaneMultiplier {
     __device__ __forceinline__ void begin(u32 warp, u32 lane) { units.begin(warp, lane); }
     __device__ __forceinline__ void load(const u8 *slice, u32) { x.load(slice, units); }
     __device__ __forceinline__ void multiply(const u8 *slot, float *parts, u32 done, u32 here, u32 lane) const {
-        multiply_slot<V>(x, units, slot, parts, done, here, lane);
+        multiply_slot<V>(x, units, slot, done, here, lane, [=](u32 at, float sum) { parts[at] = sum; });
     }
 };
 
@@ -252,7 +252,7 @@ template <class V> __device__ __forceinline__ float norm_factor(const float (&sq
     return rsqrtf(sum * (1.0f / (float)V::k) + V::eps);
 }
 
-// The final result of a row. `before` is the value that it is added to.
+// The final result of a row. `before` is the value that it is added to, with the bias.
 template <class V> __device__ __forceinline__ float result(const float (*parts)[OUTPUTS], u32 row, float factor, float before) {
     float v = sum_slices(parts, row) * factor;
     if constexpr (V::output == Output::ActMul) v = gated(V::act, v, sum_slices(parts, OUTPUTS / 2 + row) * factor);
@@ -272,6 +272,8 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
     using L = Slot<V>;
     u32 tid = opaque(threadIdx.x), lane = tid % 32, warp = tid / 32;
     u8 *slice = s->scratchpad + warp * Staging<V>::BYTES;
+    // A router has fewer rows than there are blocks.
+    if (V::partial && share.rows == 0) return 0;
     STAMP(0);
     // Work that does not need the input is done before the wait for it: every block waits for what comes after.
     Multiplier x;
@@ -284,7 +286,7 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
     STAMP(1);
     x.load(slice, lane);
     // The parts have two halves that are used in turn, so a segment need not wait until the one before is read.
-    constexpr u32 ROOM = OUTPUTS / L::SETS, MOST = ROOM < CONSUMERS ? ROOM : CONSUMERS, SEGMENT = MOST / V::rows * V::rows;
+    constexpr u32 SEGMENT = L::ROOM / V::rows * V::rows;
     static_assert(SEGMENT > 0, "too little room for outputs");
     float *out = exchange + in.output + first;
     u64 best = 0;
@@ -294,7 +296,7 @@ __device__ __forceinline__ u64 product(WaitContext &w, Shared *s, Ring &ring, fl
         float(*parts)[OUTPUTS] = s->parts[half];
         float before = 0.0f;
         if (V::output == Output::Add && tid < rows) before = value(peek(out + begin + tid));
-        if (V::bias && tid < rows) before = __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
+        if (V::bias && tid < rows) before += __ldg((const float *)in.vectors[1] + V::bias_at + first + begin + tid);
         for (u32 done = 0; done < rows; done += V::rows) {
             // The slot's address does not depend on its arrival.
             const u8 *slot = ring.slot<V>();

@@ -20,6 +20,15 @@ template <class V> __device__ __forceinline__ void append(WaitContext &w, Shared
         float v[X::EACH][2][2];
         x.finish(s->angles + row * ANGLES, v, norm != nullptr, part == 0, 1.0f, lane);
         u8 *cache = kv_at(kv, part, nth % V::kv_heads, s->rows[row]);
+#if KV_Q8
+        // Every warp has passed the products before, so their inputs are not read any more.
+        float *all = (float *)(s->scratchpad + Scratchpad<V>::WARP_SUMS) + tid / 32 * Scratchpad<V>::Q * Scratchpad<V>::SUMS_STRIDE;
+        x.save(all, v, lane);
+        __syncwarp();
+        store_rounded(all, cache, nullptr, lane);
+        __syncwarp();
+        continue;
+#endif
 #pragma unroll
         for (u32 i = 0; i < X::EACH; i++) {
             if (X::UNITS % 32 && lane + 32 * i >= X::UNITS) break;

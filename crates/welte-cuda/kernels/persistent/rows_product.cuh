@@ -63,7 +63,8 @@ template <class V> struct RowByRowMultiplier {
         for (u32 row = 0; row < task.rows; row++) {
             LaneInput<V, false> x;
             x.load(task.slice(row), units);
-            multiply_slot<V>(x, units, ring.slot<V>(), task.parts + row * WarpTask<V>::ROW_PARTS, task.done, task.here, task.lane);
+            float *parts = task.parts + row * WarpTask<V>::ROW_PARTS;
+            multiply_slot<V>(x, units, ring.slot<V>(), task.done, task.here, task.lane, [=](u32 at, float sum) { parts[at] = sum; });
         }
     }
 };
@@ -101,7 +102,7 @@ __device__ __forceinline__ void multiply_rows(WaitContext &w, Shared *s, Ring &r
             before[i] = 0.0f;
             if (at >= here * live) continue;
             if (V::output == Output::Add) before[i] = value(peek(exchange_of(a, at / here) + in.output + first + at % here));
-            if (V::bias) before[i] = __ldg((const float *)in.vectors[1] + V::bias_at + first + at % here);
+            if (V::bias) before[i] += __ldg((const float *)in.vectors[1] + V::bias_at + first + at % here);
         }
         task.parts = parts[0][warp];
 #pragma unroll 1

@@ -3,17 +3,27 @@
 //
 // Activations for block formats are quantised to 8 bits per block of 32, as in the graph's kernels (quantise.cuh).
 #pragma once
+#include "persistent/add_normed.cuh"
 #include "persistent/partition.cuh"
 
 // A staged slice consists of pieces of 16 bytes, so that neighbouring lanes read neighbouring pieces. Blocks: bytes 0..16 of all
 // blocks, bytes 16..32, then the scales and sums. Floats: pieces of 4, first the even ones, then the odd ones.
-template <class V, u32 ROUNDS> __device__ __forceinline__ void store_floats(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
+template <class V> __device__ __forceinline__ void store_float_quad(u8 *slice, u32 quad, const float (&v)[4]) {
+    *(float4 *)(slice + (quad % 2 * Partition<V>::EACH + quad / 2) * 16) = make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// A quad of a block: its bytes, and what is kept beside the block.
+template <class V> __device__ __forceinline__ void store_block_quad(u8 *slice, u32 quad, u32 q, float4 side) {
     constexpr u32 UNITS = Partition<V>::EACH;
+    u32 block = quad / 8, e = quad % 8;
+    *(u32 *)(slice + (e / 4 * UNITS + block) * 16 + e % 4 * 4) = q;
+    if (e == 0) *(float4 *)(slice + (2 * UNITS + block) * 16) = side;
+}
+
+template <class V, u32 ROUNDS> __device__ __forceinline__ void store_floats(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
 #pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) {
-        u32 quad = lane + 32 * r;
-        if (quad < quads) *(float4 *)(slice + (quad % 2 * UNITS + quad / 2) * 16) = make_float4(v[r][0], v[r][1], v[r][2], v[r][3]);
-    }
+    for (u32 r = 0; r < ROUNDS; r++)
+        if (lane + 32 * r < quads) store_float_quad<V>(slice, lane + 32 * r, v[r]);
 }
 
 // Quantised quads: four bytes each, and of each block its scale, the sums of both halves and of all.
@@ -56,14 +66,10 @@ template <u32 ROUNDS> struct QuantisedQuads {
 };
 
 template <class V, u32 ROUNDS> __device__ __forceinline__ void store_quantised(u8 *slice, u32 lane, u32 quads, const float (&v)[ROUNDS][4]) {
-    constexpr u32 UNITS = Partition<V>::EACH;
     QuantisedQuads<ROUNDS> quantised(v);
 #pragma unroll
-    for (u32 r = 0; r < ROUNDS; r++) {
-        u32 quad = lane + 32 * r, block = quad / 8, e = quad % 8;
-        if (quad < quads) *(u32 *)(slice + (e / 4 * UNITS + block) * 16 + e % 4 * 4) = quantised.q[r];
-        if (quad < quads && e == 0) *(float4 *)(slice + (2 * UNITS + block) * 16) = quantised.side[r];
-    }
+    for (u32 r = 0; r < ROUNDS; r++)
+        if (lane + 32 * r < quads) store_block_quad<V>(slice, lane + 32 * r, quantised.q[r], quantised.side[r]);
 }
 
 // Stores quads of a piece as two BF16 parts (tensor.cuh): of each two elements the high parts, then the low parts. First the even quads,
@@ -136,9 +142,13 @@ template <class V> __device__ __forceinline__ void stage(WaitContext &w, const I
     Loader loader;
     loader.begin(in, 0, warp, lane);
     uint4 got[ROUNDS];
-    if (warp == 0 && lane == 0) w.s->signals.awaiting = V::attended ? AWAITS_INPUT | AWAITS_ATTENTION : AWAITS_INPUT;
-    receive<ROUNDS, Loader::LANES>(w, x + loader.first, tag, loader.at, loader.quads, got);
-    if (warp == 0 && lane == 0) w.s->signals.awaiting = 0;
+    if constexpr (V::local) {
+        read_hidden<ROUNDS, Loader::LANES>(w.s, loader.first, loader.at, loader.quads, got);
+    } else {
+        if (warp == 0 && lane == 0) w.s->signals.awaiting = V::attended ? AWAITS_INPUT | AWAITS_ATTENTION : AWAITS_INPUT;
+        receive<ROUNDS, Loader::LANES>(w, x + loader.first, tag, loader.at, loader.quads, got);
+        if (warp == 0 && lane == 0) w.s->signals.awaiting = 0;
+    }
     float v[ROUNDS][4];
     loader.apply_norm(got, lane, v, squares);
     if constexpr (V::Format::BLOCKS) store_quantised<V>(slice, lane, loader.quads, v);

@@ -20,6 +20,9 @@ __device__ __forceinline__ void init_ring(Shared *s) {
         mbarrier_init(shared_address(&s->full[i]), 1);
         mbarrier_init(shared_address(&s->empty[i]), WARPS);
     }
+#if CHOSEN
+    mbarrier_init(shared_address(&s->chosen), 1);
+#endif
     mbarriers_ready();
     show_to_async();
 }

@@ -45,11 +45,20 @@ template <class V> struct Slot : RowLayout<V> {
     static constexpr u32 ROW = LINE_BYTES<V>;
     static constexpr u32 BYTES = round_up(SETS * V::rows * ROW, 128);
     static_assert(BYTES * 3 <= RING_BYTES, "the ring is too small");
-    // The rows of `up` follow n rows after those of the gate.
-    static constexpr u64 MATRIX_ROWS = (u64)V::n * SETS;
+    // The rows of `up` follow n rows after those of the gate. Experts follow each other.
+    static constexpr u64 MATRIX_ROWS = (u64)V::n * SETS * (V::used ? V::experts : 1);
+    // Rows whose results wait together in a chain.
+    static constexpr u32 ROOM = OUTPUTS / SETS < CONSUMERS ? OUTPUTS / SETS : CONSUMERS;
     // Rows whose results wait together in a step.
     static constexpr u32 STEP_SEGMENT = OUTPUTS / SETS / (V::span * V::rows) * (V::span * V::rows);
 };
+
+// Rows of the next slot of an experts' product, for the block's rows from `done` on. Gate and up of the chosen experts are one matrix of
+// V::used * V::n rows. A slot has rows of one expert, and results that wait together.
+template <class V> __device__ __forceinline__ u32 expert_rows(Share share, u32 done) {
+    u32 rows = min((u32)V::rows, min(share.rows - done, V::n - (share.first + done) % V::n));
+    return min(rows, Slot<V>::ROOM - done % Slot<V>::ROOM);
+}
 
 __device__ __forceinline__ Signals load_signals(u32 signals) {
     uint4 v = load_shared(signals);
@@ -71,6 +80,7 @@ struct Streamer {
     u32 oldest_start;  // unwrapped start of the first slot that is not released, if there is one
     u32 in_flight;     // slots requested and not known to have arrived
     u32 pause;         // AWAITS_INPUT: all copies wait while the block does; AWAITS_ATTENTION: all but a few
+    u32 choices;       // of experts, that have been awaited
 
     __device__ __forceinline__ void begin(Shared *shared, u32 pause_on) {
         s = shared;
@@ -81,7 +91,7 @@ struct Streamer {
         full = shared_address(s->full);
         empty = full + SLOTS * 8;
         size = s->ring_bytes;
-        at = end_unwrapped = number = released = oldest_start = in_flight = 0;
+        at = end_unwrapped = number = released = oldest_start = in_flight = choices = 0;
     }
 
     // Waits for the oldest copies in flight. They arrive whatever other threads do.
@@ -149,6 +159,9 @@ struct Streamer {
 
     // Streams a block's rows of one instruction. `max_in_flight` counts slots.
     template <class V> __device__ __forceinline__ bool feed(const Instruction &in, Share share, u32 max_in_flight) {
+#if CHOSEN
+        if constexpr (V::used != 0) return feed_experts<V>(in, share, max_in_flight);
+#endif
         if constexpr (BY_CHUNKS<V>) return feed_chunks<V>(in, share, max_in_flight);
         using L = Slot<V>;
         constexpr u32 PLANES = L::F::PLANES, COPIES = L::SETS * PLANES;
@@ -171,6 +184,44 @@ struct Streamer {
         }
         return true;
     }
+
+#if CHOSEN
+    // Waits for the next choice of experts. Returns false when the chain is over.
+    __device__ __forceinline__ bool await_choice() {
+        while (!mbarrier_passed(shared_address(&s->chosen), choices & 1)) {
+            Signals now = load_signals(signals);
+            if (now.done || now.gave_up) return false;
+        }
+        choices++;
+        return true;
+    }
+
+    // The same, with the matrices of the chosen experts.
+    template <class V> __device__ __forceinline__ bool feed_experts(const Instruction &in, Share share, u32 max_in_flight) {
+        using L = Slot<V>;
+        constexpr u32 COPIES = L::SETS * L::F::PLANES;
+        constexpr bool ADDS = V::output == Output::Add;
+        if (in.flags & AWAITS_CHOICE && !await_choice()) return false;
+        const u32 *experts = s->choices[(choices - 1) & 1].experts;
+        for (u32 i = 0; i < (ADDS ? V::used : 1); i++)
+            for (u32 done = 0; done < share.rows;) {
+                u32 row = share.first + done, rows = expert_rows<V>(share, done), expert = experts[ADDS ? i : row / V::n];
+                u64 line = (u64)expert * (L::SETS * V::n) + row % V::n, from[COPIES];
+#pragma unroll
+                for (u32 c = 0; c < COPIES; c++) from[c] = in.weight + L::MATRIX_ROWS * L::before(c / L::SETS) + (line + c % L::SETS * V::n) * L::stride(c / L::SETS);
+                Place place;
+                if (!open_slot<V>(rows * L::SETS * L::ROW, max_in_flight, place)) return false;
+#pragma unroll
+                for (u32 c = 0; c < COPIES; c++) {
+                    u32 to = V::rows * (L::SETS * L::before(c / L::SETS) + c % L::SETS * L::stride(c / L::SETS));
+                    copy_bulk_by(policy, ring + place.to + to, (const void *)from[c], rows * L::stride(c / L::SETS), place.barrier);
+                }
+                close_slot<V>(place);
+                done += rows;
+            }
+        return true;
+    }
+#endif
 
     // The same, one chunk of all rows after the other, as a step multiplies them: a copy for each line of a slot.
     template <class V> __device__ __forceinline__ bool feed_chunks(const Instruction &in, Share share, u32 max_in_flight) {

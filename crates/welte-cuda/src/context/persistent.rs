@@ -28,6 +28,8 @@ pub(super) struct Persistent {
     memory: DeviceMemory,
     blocks: u32,
     arguments: ChainArgs,
+    /// Address of the order in which a step's rows are computed.
+    order: u64,
     kernel: Option<Kernel>,
     /// The time of one turn, if it is known.
     turn: Option<Duration>,
@@ -58,17 +60,21 @@ impl Persistent {
             freqs: recording.freqs,
             patience: PATIENCE,
             times: 0,
+            order: 0,
             answers,
             candidates: at(memory.candidates),
             instructions: recording.program.len() as u32,
             params: Tuning::default().params(&recording.in_flight),
             stalled_block: u32::MAX,
+            nth: 0,
+            pad: 0,
         };
         Some(Persistent {
             block,
             memory,
             blocks: recording.blocks,
             arguments,
+            order: cx.places.order,
             kernel: None,
             turn: None,
         })
@@ -99,6 +105,39 @@ impl Persistent {
             gpu.clear(self.block.start(), self.memory.program)?;
             gpu.launch_together(kernel, self.blocks, bytes_of(&self.arguments))
         }
+    }
+}
+
+/// Steps row by row, where there is no kernel for several rows.
+impl Persistent {
+    /// Whether the kernel is loaded.
+    pub(super) fn is_ready(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    /// Where a fault is reported.
+    pub(super) fn fault(&self) -> u64 {
+        self.arguments.fault
+    }
+
+    /// Enqueues a launch for each of the rows of the step state. A fault of an earlier launch stays.
+    pub(super) fn launch_rows(&self, gpu: &Gpu, rows: u32) -> Result<(), Error> {
+        let kernel = self.kernel.as_ref();
+        let kernel = kernel.ok_or_else(|| Error::Program("it was not compiled".to_string()))?;
+        let DeviceMemory { sync, program, .. } = self.memory;
+        for nth in 0..rows {
+            let arguments = ChainArgs {
+                order: self.order,
+                nth,
+                ..self.arguments
+            };
+            // SAFETY: as for a chain; the step state has the order of its rows.
+            unsafe {
+                gpu.clear(self.block.start() + sync, program - sync)?;
+                gpu.launch_together(kernel, self.blocks, bytes_of(&arguments))?;
+            }
+        }
+        Ok(())
     }
 }
 

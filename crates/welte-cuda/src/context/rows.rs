@@ -125,11 +125,13 @@ impl CudaContext {
     /// The most rows that a launch of the persistent kernel computes; the error says why it computes none.
     pub fn rows_together(&self) -> Result<u32, String> {
         let recorded = self.loaded.rows.as_ref();
-        if let Some(why) = self.note.as_ref().or(recorded.err()) {
+        let refused = recorded.err().filter(|_| self.persistent.is_none());
+        if let Some(why) = self.note.as_ref().or(refused) {
             return Err(why.clone());
         }
-        match &self.rows {
-            Some(rows) if rows.kernel.is_some() => Ok(rows.most),
+        match (&self.rows, &self.persistent) {
+            (Some(rows), _) if rows.kernel.is_some() => Ok(rows.most),
+            (None, Some(chains)) if chains.is_ready() => Ok(1),
             _ => Err("the persistent kernel was not asked for".to_string()),
         }
     }
@@ -139,10 +141,11 @@ impl CudaContext {
         if self.mode() != Replay::Persistent || pass != DECODE {
             return Ok(false);
         }
-        let Some(kernel) = &mut self.rows else {
-            return Ok(false);
-        };
-        kernel.launch(&self.gpu, rows as u32)?;
+        match (&mut self.rows, &self.persistent) {
+            (Some(kernel), _) => kernel.launch(&self.gpu, rows as u32)?,
+            (None, Some(chains)) => chains.launch_rows(&self.gpu, rows as u32)?,
+            (None, None) => return Ok(false),
+        }
         Ok(true)
     }
 
@@ -157,27 +160,33 @@ impl CudaContext {
 
     /// Where the kernel reports a fault, if it is in use; else 0.
     pub(super) fn rows_fault(&self) -> u64 {
-        match &self.rows {
-            Some(rows) if self.mode() == Replay::Persistent => rows.arguments.fault,
-            _ => 0,
+        if self.mode() != Replay::Persistent {
+            return 0;
+        }
+        match (&self.rows, &self.persistent) {
+            (Some(rows), _) => rows.arguments.fault,
+            (None, Some(chains)) => chains.fault(),
+            (None, None) => 0,
         }
     }
 
     /// Enqueues a copy of the kernel's fault to the host, behind so many bytes of outputs.
     pub(super) fn fetch_rows_fault(&mut self, at: usize) -> Result<(), Error> {
-        let Some(rows) = &self.rows else {
+        let fault = self.rows_fault();
+        if fault == 0 {
             return Ok(());
-        };
+        }
         let out = &mut self.outputs.as_mut_slice()[at..at + FAULT_BYTES];
-        // SAFETY: the block has these bytes; the reader waits for the copy.
-        unsafe { self.gpu.download(rows.arguments.fault, out) }
+        // SAFETY: a fault has these bytes; the reader waits for the copy.
+        unsafe { self.gpu.download(fault, out) }
     }
 
     /// Whether the kernel gave up, once its fault is on the host. Steps and chains are then computed by launched kernels.
     pub(super) fn rows_gave_up(&mut self, at: usize) -> Result<bool, Error> {
         let mut fault = [0; FAULT_BYTES];
         fault.copy_from_slice(&self.outputs.as_slice()[at..at + FAULT_BYTES]);
-        let recording = self.loaded.rows.as_ref().ok();
+        let recordings = [&self.loaded.rows, &self.loaded.recording];
+        let recording = recordings.into_iter().find_map(|one| one.as_ref().ok());
         let fault = recording.and_then(|recording| self.describe_fault(recording, &fault));
         let Some((what, _)) = fault else {
             return Ok(false);

@@ -87,7 +87,7 @@ impl LoadedProgram {
         if let Some(agrees) = agrees {
             self.set_rows_agree(agrees);
         }
-        tuning.is_none() || (self.rows.is_ok() && agrees.is_none())
+        tuning.is_none() || agrees.is_none()
     }
 
     /// Where the tuning parameters of this kernel on this GPU are kept.
@@ -98,7 +98,15 @@ impl LoadedProgram {
 
     /// Where it is kept whether the kernel for steps agrees with launched kernels.
     fn rows_file(&self) -> Option<PathBuf> {
-        let unit = self.rows.as_ref().ok()?.unit();
+        let unit = match &self.rows {
+            Ok(rows) => rows.unit(),
+            // Steps go by the kernel for chains. The macro tells this file from that of the tuning parameters.
+            Err(_) => {
+                let mut unit = self.recording.as_ref().ok()?.unit();
+                unit.defines.push(("STEPS", "1".to_string()));
+                unit
+            }
+        };
         compile::choice(&unit, &self.gpu.info)
     }
 }

@@ -7,7 +7,7 @@ use crate::ops::kv::Kv;
 use crate::ops::{logprobs, sample};
 
 mirrored! {
-    /// Of the kernel for chains (`persistent.cu`).
+    /// Of the kernel for chains (`persistent.cu`), which also computes steps of one row.
     pub(crate) struct ChainArgs = "ChainArgs" {
         pub(crate) sample: sample::Args,
         pub(crate) caches: [Kv; MAX_CACHES],
@@ -22,6 +22,8 @@ mirrored! {
         pub(crate) patience: i64,
         /// Where a kernel with clocks writes its stamps.
         pub(crate) times: u64,
+        /// Of a step: its rows in the order in which launches compute them. 0 for a chain.
+        pub(crate) order: u64,
         /// Where answers about probabilities go, and the likeliest tokens of each block.
         pub(crate) answers: u64,
         pub(crate) candidates: u64,
@@ -29,6 +31,9 @@ mirrored! {
         pub(crate) params: KernelParams,
         /// For tests: a block that publishes nothing; none is `u32::MAX`.
         pub(crate) stalled_block: u32,
+        /// Of a step: which row of that order the launch computes.
+        pub(crate) nth: u32,
+        pub(crate) pad: u32,
     }
 }
 

@@ -250,7 +250,7 @@ impl AttentionJobs {
         let query_groups = group.div_ceil(queries);
         let splits = (blocks / (a.kv_heads * query_groups)).clamp(1, MAX_SPLITS);
         let scratchpad = queries * (a.head_dim * 4 + 16)
-            + 4 * a.head_dim
+            + 2 * (a.head_dim * 2 + a.head_dim / 32 * 2).next_multiple_of(16)
             + WARPS * queries * (a.head_dim + 4) * 4
             + queries * 2 * WARPS * 4;
         Ok(AttentionJobs {

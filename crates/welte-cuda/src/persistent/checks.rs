@@ -21,8 +21,18 @@ pub(crate) fn possible(gpu: &GpuInfo) -> Result<(), String> {
     ))
 }
 
-/// Checks the caches and the end of a decode pass. Returns where the logits are, and the size of the caches' heads.
-pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<(BufferRef, u32), String> {
+/// What a decode pass and its caches are known to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Checked {
+    /// Where the logits are.
+    pub(super) logits: BufferRef,
+    /// Of all caches.
+    pub(super) head_dim: u32,
+    pub(super) kv_format: Format,
+}
+
+/// Checks the caches and the end of a decode pass.
+pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<Checked, String> {
     let integers = |weight: &&WeightSpec| matches!(weight.format, Format::Integers(_));
     if let Some(weight) = program.weights.iter().find(integers) {
         return Err(format!("weights in {}", weight.format.name()));
@@ -30,15 +40,21 @@ pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<(BufferRef
     if program.caches.len() > MAX_CACHES {
         return Err(format!("more than {MAX_CACHES} caches"));
     }
-    let mut size = None;
+    let mut shape = None;
     for cache in &program.caches {
         match cache.kind {
-            CacheKind::Attention { format, .. } if format != Format::F16 => {
-                return Err(format!("a KV cache in {}", format.name()));
-            }
-            CacheKind::Attention { head_dim, .. } => {
-                if *size.get_or_insert(head_dim) != head_dim {
+            CacheKind::Attention {
+                format, head_dim, ..
+            } => {
+                if !matches!(format, Format::F16 | Format::Q8_0) {
+                    return Err(format!("a KV cache in {}", format.name()));
+                }
+                let (size, known) = *shape.get_or_insert((head_dim, format));
+                if size != head_dim {
                     return Err("caches with heads of different sizes".to_string());
+                }
+                if known != format {
+                    return Err("caches in different formats".to_string());
                 }
             }
             CacheKind::Recurrent { .. } => return Err("recurrent state".to_string()),
@@ -46,5 +62,10 @@ pub(super) fn check_program(program: &Program, pass: &Pass) -> Result<(BufferRef
     }
     let sample = pass.commands.last().filter(|c| c.op == Op::Sample);
     let sample = sample.ok_or("its decode pass does not end in a sample")?;
-    Ok((sample.buffers[0], size.ok_or("no cache")?))
+    let (head_dim, format) = shape.ok_or("no cache")?;
+    Ok(Checked {
+        logits: sample.buffers[0],
+        head_dim,
+        kv_format: format,
+    })
 }

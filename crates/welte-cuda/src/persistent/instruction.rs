@@ -20,17 +20,19 @@ mirrored! {
         /// The same for the output's vector, which this instruction writes.
         pub(crate) writes: u8,
         pub(crate) writes_per_turn: u8,
-        /// [`REUSES_INPUT`]; of attention, its number among equal ones in the low half and their count in the high half.
+        /// [`REUSES_INPUT`], [`AWAITS_CHOICE`]; of attention, its number among equal ones in the low half and their count in the high half.
         pub(crate) flags: u32,
-        /// Address of the matrix. Until [`Recording::place`](super::Recording::place) it is the weight's number, like `vectors`.
+        /// Address of the matrix, or of attention's sinks. Until [`Recording::place`](super::Recording::place) it is the weight's number, like `vectors`.
         pub(crate) weight: u64,
-        /// A product's norm and bias; of attention, the norms of queries and keys.
+        /// A product's norm and bias; of attention, the norms of queries and keys; of a choice, its bias and the experts' scales.
         pub(crate) vectors: [u64; 2],
     }
 }
 
 /// A flag: the input is staged already, because the instruction before it had the same.
 pub(crate) const REUSES_INPUT: u32 = 1;
+/// A flag: the first product with the experts of a choice.
+pub(crate) const AWAITS_CHOICE: u32 = 2;
 
 mirrored! {
     /// What blocks meet at. Zero before each launch.

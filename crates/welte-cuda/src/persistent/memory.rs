@@ -56,6 +56,10 @@ pub(super) struct SharedMemoryNeeds {
     pub(super) pages: u32,
     /// Pairs of cosine and sine, over all ropes.
     pub(super) angles: u32,
+    /// Floats of the hidden vector, if blocks have copies of it.
+    pub(super) hidden: u32,
+    /// Experts of a choice at most.
+    pub(super) chosen: u32,
     /// Rows whose results wait together.
     pub(super) outputs: u32,
     /// The largest slot of the ring, in bytes, and the most slots that are multiplied together.
@@ -86,6 +90,9 @@ impl SharedMemoryNeeds {
             + self.instructions * (size_of::<Instruction>() + size_of::<Share>()) as u32
             + (256 + 64) * 4
             + self.pages * 4
+            + self.hidden * 4
+            + self.chosen * 16
+            + 8
             + rows * (self.angles * 8 + (self.outputs + 1) * 2 * WARPS * 4 + 16)
             + 512;
         let free = shared_per_block.saturating_sub(fixed) / 128 * 128;

@@ -1,10 +1,13 @@
 //! Recording: each command of the decode pass, or two that belong together, becomes one instruction.
 
+mod add_normed;
+mod experts;
+
 use super::arrangement::{
     AttentionJobs, Chunks, MAX_UNSPLIT, ProductShape, SPLIT_ELEMENTS, TENSOR_LINES,
     block_meta_bytes, row_bytes, slot_limit, slots_in_flight, staged_bytes, tiles,
 };
-use super::checks::{check_program, possible};
+use super::checks::{Checked, check_program, possible};
 use super::instruction::{Instruction, REUSES_INPUT};
 use super::memory::{MAX_OUTPUTS, STEP_OUTPUTS, SharedMemoryBudget, SharedMemoryNeeds};
 use super::share::{RowDivider, Share};
@@ -12,9 +15,10 @@ use super::variants::{self, Output, TUNED_VARIANTS, Variant, Variants, tuning_in
 use super::{Inputs, MAX_ROPES, MIN_PAGES, Recording, SLOTS, WARPS};
 use crate::ops::kv;
 use crate::ops::sample::{shared_bytes, slice};
+use experts::is_router;
 use std::collections::BTreeMap;
 use welte_table::{
-    BufferId, BufferRef, Command, Extent, NO_WEIGHT, Op, Pass, WeightId, accesses, params,
+    BufferId, BufferRef, Command, Extent, Format, NO_WEIGHT, Op, Pass, WeightId, accesses, params,
 };
 
 /// A vector of activations in the exchange.
@@ -77,6 +81,13 @@ struct Recorder<'a> {
     rope: Option<usize>,
     /// The bias that the products before it have taken over.
     bias: Option<usize>,
+    /// Commands before this one are part of an instruction already.
+    next: usize,
+    /// The vector that blocks have copies of, once they have.
+    hidden: Option<BufferRef>,
+    /// The last choice of experts, and whether a product has used it.
+    choice: Option<(BufferRef, bool)>,
+    kv_format: Format,
 }
 
 /// A product as the kernel sees it.
@@ -96,9 +107,10 @@ struct Product {
 pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Recording, String> {
     possible(cx.gpu)?;
     let pass = cx.program.passes.first().ok_or("no pass")?;
-    let (logits, head_dim) = check_program(cx.program, pass)?;
-    // Every block must have rows of every product.
-    let rows = pass.commands.iter().filter_map(rows_of).min();
+    let checked = check_program(cx.program, pass)?;
+    // Every block must have rows of every product, except of routers (`persistent/route.cuh`).
+    let products = pass.commands.iter().filter(|c| !is_router(pass, c));
+    let rows = products.filter_map(rows_of).min();
     let blocks = rows.unwrap_or(1).min(cx.gpu.sms).max(1);
     let mut recorder = Recorder {
         cx,
@@ -110,7 +122,7 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         exchange: 0,
         norm: None,
         staged: None,
-        logits,
+        logits: checked.logits,
         variants: Variants::default(),
         needs: SharedMemoryNeeds::default(),
         split_floats: 0,
@@ -122,13 +134,17 @@ pub(crate) fn record(cx: &Inputs<'_>, budget: SharedMemoryBudget) -> Result<Reco
         freqs: Vec::new(),
         rope: None,
         bias: None,
+        next: 0,
+        hidden: None,
+        choice: None,
+        kv_format: checked.kv_format,
     };
     for (index, command) in pass.commands.iter().enumerate() {
         recorder
             .command(index, command)
             .map_err(|why| format!("{}: {why}", pass.labels[index]))?;
     }
-    recorder.finish(head_dim)
+    recorder.finish(checked)
 }
 
 /// Floats of one row of each buffer that the pass reads or writes.
@@ -152,6 +168,11 @@ pub(super) fn rows_of(command: &Command) -> Option<u32> {
         Op::MatmulAdd => Some(params::MatmulAdd::of(words).n),
         Op::NormMatmul => Some(params::NormMatmul::of(words).n),
         Op::NormMatmulActMul => Some(params::NormMatmulActMul::of(words).n),
+        Op::ExpertsActMul => {
+            let p = params::ExpertsActMul::of(words);
+            Some(p.n.saturating_mul(p.used))
+        }
+        Op::ExpertsAdd => Some(params::ExpertsAdd::of(words).n),
         _ => None,
     }
 }
@@ -161,6 +182,9 @@ impl Recorder<'_> {
         let words = &command.params;
         let [first, second, ..] = command.buffers;
         let [matrix, vector, ..] = command.weights;
+        if index < self.next {
+            return Ok(());
+        }
         if self.rope.is_some() && command.op != Op::Attention {
             return Err("no attention follows the append".to_string());
         }
@@ -169,6 +193,9 @@ impl Recorder<'_> {
             Op::Embed => return self.embed(index, command),
             Op::Norm => {
                 let p = params::Norm::of(words);
+                if let Some(sum) = self.sum_after_norm(index, &p) {
+                    return self.add_normed(index, matrix, &p, &sum);
+                }
                 if p.groups != 1 || first == second {
                     return Err("a norm that no product follows".to_string());
                 }
@@ -245,6 +272,8 @@ impl Recorder<'_> {
                 return Ok(());
             }
             Op::Attention => return self.attention(index, command),
+            Op::Route => return self.route(index, command),
+            Op::ExpertsActMul | Op::ExpertsAdd => return self.experts(index, command),
             // The head takes it over.
             Op::Scale if command.buffers[0] == self.logits => return Ok(()),
             Op::Sample => return Ok(()),
@@ -290,6 +319,7 @@ impl Recorder<'_> {
 
     /// Where a vector is written, and the number of the write. Parts that are written without a read in between are one write.
     fn write(&mut self, at: BufferRef) -> Result<(u32, u8), String> {
+        self.change(at.buffer)?;
         let vector = self.vector(at.buffer)?;
         if vector.read {
             vector.writes += 1;
@@ -297,6 +327,16 @@ impl Recorder<'_> {
         }
         let writes = u8::try_from(vector.writes).map_err(|_| "too many layers")?;
         Ok((vector.start + at.offset / 4, writes))
+    }
+
+    /// Notes that a vector changes.
+    fn change(&mut self, buffer: BufferId) -> Result<(), String> {
+        // Products read the vector before its norm, so from now on they would read another one.
+        self.norm = self.norm.filter(|norm| norm.input.buffer != buffer);
+        match self.hidden.filter(|hidden| hidden.buffer == buffer) {
+            Some(_) => Err("a sum without a norm after sums with norms".to_string()),
+            None => Ok(()),
+        }
     }
 
     fn push(&mut self, index: usize, instruction: Instruction, shares: Vec<Share>) {
@@ -349,7 +389,11 @@ impl Recorder<'_> {
         let outputs = if blocks { MAX_OUTPUTS } else { STEP_OUTPUTS };
         let fit = (slot / row.max(1)).clamp(1, outputs / sets);
         let shape = ProductShape::new(format, p.k, p.n.div_ceil(self.blocks), sets, fit)?;
-        let (input, reads) = self.read(p.input)?;
+        let local = self.hidden == Some(p.input);
+        let (input, reads) = match local {
+            true => (0, 0),
+            false => self.read(p.input)?,
+        };
         let flags = self.stage(format, p);
         let (output, writes) = match p.kind {
             Output::Logits => (0, 0),
@@ -374,6 +418,14 @@ impl Recorder<'_> {
                 (line, 8 * chunks.count, rows, 1)
             }
         };
+        let partial = p.n < self.blocks;
+        if partial {
+            if is_step {
+                return Err("a router in steps of several rows".to_string());
+            }
+            // Blocks without rows stage nothing.
+            self.staged = None;
+        }
         let staged = self.staged_chunks(chunks, p);
         let slot = sets * rows * line;
         self.need(format, p, &shape, slot, rows, span);
@@ -394,6 +446,7 @@ impl Recorder<'_> {
             norm: p.norm.is_some(),
             eps: p.norm.map_or(0.0, |(_, eps)| eps),
             attended,
+            local,
             bias: bias.is_some(),
             bias_at: bias.map_or(0, |(_, at)| at),
             scale,
@@ -402,16 +455,11 @@ impl Recorder<'_> {
             block_meta: block_meta_bytes(format),
             chunks: chunks.map_or(0, |chunks| chunks.count),
             staged,
+            partial,
+            used: 0,
+            experts: 0,
         };
-        let variant = self.variants.add(Variant::Product(format, constants));
-        let in_flight = slots_in_flight(slot);
-        let entry = &mut self.in_flight[tuning_index(variant)];
-        // Several variants may share an entry.
-        *entry = if *entry == 0 {
-            in_flight
-        } else {
-            in_flight.min(*entry)
-        };
+        let variant = self.product_variant(format, constants, slot);
         debug_assert_eq!(rows_of(command), Some(p.n));
         let shares = self.divider.divide(p.n);
         let norm = p.norm.map_or(NO_WEIGHT, |(weight, _)| weight);
@@ -433,8 +481,22 @@ impl Recorder<'_> {
         Ok(())
     }
 
+    /// The number of a product's variant, whose slots have so many bytes.
+    fn product_variant(&mut self, format: Format, constants: variants::Product, slot: u32) -> u32 {
+        let variant = self.variants.add(Variant::Product(format, constants));
+        let in_flight = slots_in_flight(slot);
+        let entry = &mut self.in_flight[tuning_index(variant)];
+        // Several variants may share an entry.
+        *entry = if *entry == 0 {
+            in_flight
+        } else {
+            in_flight.min(*entry)
+        };
+        variant
+    }
+
     /// Notes which input is staged now. Returns the flag that says whether it was staged before.
-    fn stage(&mut self, format: welte_table::Format, p: &Product) -> u32 {
+    fn stage(&mut self, format: Format, p: &Product) -> u32 {
         let blocks = format.rounds_activations();
         let chunks = Chunks::of(format, p.k);
         let arrangement = match chunks {
@@ -470,7 +532,7 @@ impl Recorder<'_> {
     /// Adds a product's needs of shared memory. `slot` has `rows` rows (of each set) in so many bytes.
     fn need(
         &mut self,
-        format: welte_table::Format,
+        format: Format,
         p: &Product,
         shape: &ProductShape,
         slot: u32,
@@ -523,11 +585,12 @@ impl Recorder<'_> {
     fn bias_of(&mut self, index: usize, p: &Product) -> Option<(WeightId, u32)> {
         let mut rest = self.pass.commands.iter().enumerate().skip(index + 1);
         let (place, command) = rest.find(|(_, c)| {
-            let fills = matches!(c.op, Op::Matmul | Op::NormMatmul);
+            let fills = matches!(c.op, Op::Matmul | Op::NormMatmul) && p.kind == Output::Store;
             !(fills && c.buffers[1].buffer == p.output.buffer)
         })?;
         let y = command.buffers[0];
-        if p.kind != Output::Store || command.op != Op::Bias || y.buffer != p.output.buffer {
+        let kinds = matches!(p.kind, Output::Store | Output::Add);
+        if !kinds || command.op != Op::Bias || y.buffer != p.output.buffer {
             return None;
         }
         let at = p.output.offset.checked_sub(y.offset)? / 4;
@@ -547,9 +610,6 @@ impl Recorder<'_> {
         if rope.buffers[0] != qkv || r.layer != a.layer || r.heads != a.heads {
             return Err("attention over something else than what was appended".to_string());
         }
-        if command.weights[0] != NO_WEIGHT {
-            return Err("attention sinks".to_string());
-        }
         let jobs = AttentionJobs::of(&a, r.rot, self.blocks)?;
         let freqs = rope.weights[0];
         let which = match self.freqs.iter().position(|known| *known == freqs) {
@@ -568,10 +628,15 @@ impl Recorder<'_> {
         let kind = self.attention_kind(index);
         // Each kind has its own place for the results of its splits. A context that a window cuts off may have fewer splits than
         // another; with a shared place, results that it does not overwrite would look fresh.
-        let floats = a.heads * jobs.splits * (a.head_dim + 4);
-        self.split_floats = self.split_floats.max((kind.before + 1) * floats);
+        let split_floats = a.heads * jobs.splits * (a.head_dim + 4);
+        self.split_floats = self.split_floats.max((kind.before + 1) * split_floats);
         let scratchpad = &mut self.needs.scratchpad;
-        scratchpad.any = scratchpad.any.max(jobs.scratchpad);
+        // A key and a value before they are rounded.
+        let unrounded = match self.kv_format {
+            Format::Q8_0 => 2 * a.head_dim * 4,
+            _ => 0,
+        };
+        scratchpad.any = scratchpad.any.max(jobs.scratchpad + unrounded);
         let caches = [command, rope].map(|c| kv::index(self.cx.program, c));
         let [Some(cache), Some(appended)] = caches else {
             return Err("attention without a cache".to_string());
@@ -591,10 +656,11 @@ impl Recorder<'_> {
             scale: a.scale,
             window: a.window,
             softcap: a.softcap,
+            sinks: command.weights[0] != NO_WEIGHT,
             // Ropes of one model have the same width.
             angles: which as u32 * (r.rot / 2),
             // Relative to the end of all vectors, until that is known.
-            splits_start: kind.before * floats,
+            splits_start: kind.before * split_floats,
             max_unsplit: MAX_UNSPLIT,
             split_positions: SPLIT_ELEMENTS / a.head_dim,
             splits: jobs.splits,
@@ -613,7 +679,7 @@ impl Recorder<'_> {
             writes,
             writes_per_turn: 0,
             flags: kind.count << 16 | kind.nth,
-            weight: NO_WEIGHT.into(),
+            weight: command.weights[0].into(),
             vectors: [rope.weights[1].into(), rope.weights[2].into()],
         };
         let shares = self.no_share();
@@ -654,7 +720,7 @@ impl Recorder<'_> {
         }
     }
 
-    fn finish(mut self, head_dim: u32) -> Result<Recording, String> {
+    fn finish(mut self, checked: Checked) -> Result<Recording, String> {
         // Only now is it known how often each vector is written in a turn.
         let per_turn: BTreeMap<u32, u8> = self
             .vectors
@@ -704,10 +770,12 @@ impl Recorder<'_> {
             ("CACHES", caches),
             ("MAX_PAGES", pages),
             ("ANGLES", needs.angles),
+            ("HIDDEN", needs.hidden),
+            ("CHOSEN", needs.chosen),
             ("SHARED_BYTES", gpu.shared_per_block),
-            ("HEAD_DIM", head_dim),
+            ("HEAD_DIM", checked.head_dim),
             ("PAGE", program.page),
-            ("KV_Q8", 0),
+            ("KV_Q8", (checked.kv_format == Format::Q8_0).into()),
         ];
         if is_step {
             defines.push(("STEP_ROWS", rows));

@@ -124,6 +124,8 @@ constants! {
         eps: f32,
         /// Whether the input is the output of attention.
         attended: bool,
+        /// Whether the input is the block's own copy of the hidden vector (`persistent/add_normed.cuh`).
+        local: bool,
         /// Whether a bias is added: the one that begins at `bias_at`.
         bias: bool,
         bias_at: u32,
@@ -138,6 +140,24 @@ constants! {
         chunks: u32,
         /// Chunks of the input that are staged together.
         staged: u32,
+        /// Whether some blocks have no rows.
+        partial: bool,
+        /// Chosen experts, of how many (`persistent/experts.cuh`); 0 for other products. `n` is of one expert.
+        used: u32,
+        experts: u32,
+    }
+}
+
+constants! {
+    /// The choice of experts (`persistent/route.cuh`).
+    Route {
+        experts: u32,
+        used: u32,
+        renormalise: bool,
+        scale: f32,
+        scoring: u32,
+        /// Whether a bias decides the choice too.
+        bias: bool,
     }
 }
 
@@ -157,6 +177,8 @@ constants! {
         scale: f32,
         window: u32,
         softcap: f32,
+        /// Whether heads have a score without a value.
+        sinks: bool,
         /// Where this rope's angles begin.
         angles: u32,
         /// Where the results of this variant's splits begin, in floats of the exchange.
@@ -173,12 +195,27 @@ constants! {
     }
 }
 
+constants! {
+    /// The sum of the hidden vector and a normed one (`persistent/add_normed.cuh`).
+    AddNormed {
+        n: u32,
+        norm: bool,
+        eps: f32,
+        /// A factor of what is added.
+        scale: f32,
+        /// Whether the hidden vector is in shared memory already.
+        local: bool,
+    }
+}
+
 /// A kind of instruction: the code that runs it and its constants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Variant {
     Embed(Format, Embedding),
     Product(Format, Product),
     Attention(Attention),
+    AddNormed(AddNormed),
+    Route(Route),
 }
 
 /// The variants of a pass's instructions.
@@ -231,13 +268,17 @@ impl Variants {
                     streamed += &format!(
                         " \\\n    case {i}: more = streamer.feed<V{i}>(in, share, a.params.in_flight[{entry}]); break;"
                     );
-                    let what = match product.output {
-                        Output::Logits => "LOGITS",
-                        _ => "PRODUCT",
+                    let what = match (product.output, product.used) {
+                        (Output::Logits, _) => "LOGITS",
+                        (_, 0) => "PRODUCT",
+                        (Output::ActMul, _) => "EXPERTS_UP",
+                        _ => "EXPERTS_DOWN",
                     };
                     (what, Some(format), product.members())
                 }
                 Variant::Attention(attention) => ("ATTENTION", None, attention.members()),
+                Variant::AddNormed(sum) => ("ADD_NORMED", None, sum.members()),
+                Variant::Route(route) => ("ROUTE", None, route.members()),
             };
             let format = format.map(|format| self.namespace(*format));
             let format = format.map_or_else(String::new, |f| {

@@ -46,6 +46,14 @@ inline int dot_unsigned(u32 a, int b, int sum) {
     return sum;
 }
 
+inline u32 warp_largest(u32 v) {
+    for (int o = 16; o > 0; o >>= 1) {
+        u32 other = __shfl_xor_sync(~0u, v, o);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
 inline u32 load_relaxed(const void *from) {
     pretend->yield("a load of", from);
     return *(const volatile u32 *)from;

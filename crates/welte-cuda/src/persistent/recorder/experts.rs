@@ -1,0 +1,206 @@
+//! Mixtures of experts: the choice, and the products with the chosen experts (`kernels/persistent/route.cuh`, `experts.cuh`).
+
+use super::super::WARPS;
+use super::super::arrangement::{ProductShape, block_meta_bytes, row_bytes, slot_limit};
+use super::super::instruction::{AWAITS_CHOICE, Instruction};
+use super::super::memory::MAX_OUTPUTS;
+use super::super::variants::{self, Output, Variant};
+use super::{Recorder, rows_of};
+use welte_table::{BufferRef, Command, NO_WEIGHT, Op, Pass, WeightId, params};
+
+/// A product with the matrices of the chosen experts.
+struct ExpertsProduct {
+    input: BufferRef,
+    output: BufferRef,
+    norm: Option<(WeightId, f32)>,
+    kind: Output,
+    act: u32,
+    /// Of one expert.
+    n: u32,
+    k: u32,
+    used: u32,
+    experts: u32,
+    /// Rows that blocks divide among themselves: of all chosen experts, or of the sum.
+    rows: u32,
+}
+
+/// The most experts of a choice: one for each lane.
+const MAX_CHOSEN: u32 = 32;
+/// The most experts of a router.
+const MAX_EXPERTS: u32 = 1024;
+
+/// Whether a product makes the logits that experts are chosen by.
+pub(super) fn is_router(pass: &Pass, command: &Command) -> bool {
+    let to = command.buffers[1].buffer;
+    let routes = |c: &Command| c.op == Op::Route && c.buffers[0].buffer == to;
+    command.op == Op::Matmul && pass.commands.iter().any(routes)
+}
+
+impl Recorder<'_> {
+    pub(super) fn route(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let p = params::Route::of(&command.params);
+        let [from, to, ..] = command.buffers;
+        let [bias, scales, ..] = command.weights;
+        if self.budget.is_step {
+            return Err("experts in steps of several rows".to_string());
+        }
+        if p.groups != 1 {
+            return Err("groups of experts".to_string());
+        }
+        if p.scoring > 1 {
+            return Err("experts chosen by SparseMixer".to_string());
+        }
+        if p.used == 0 || p.used > MAX_CHOSEN || p.used > p.experts || p.experts > MAX_EXPERTS {
+            return Err(format!("{} of {} experts", p.used, p.experts));
+        }
+        let (input, reads) = self.read(from)?;
+        self.choice = Some((to, false));
+        self.needs.chosen = self.needs.chosen.max(p.used);
+        let constants = variants::Route {
+            experts: p.experts,
+            used: p.used,
+            renormalise: p.renormalise != 0,
+            scale: p.scale,
+            scoring: p.scoring,
+            bias: bias != NO_WEIGHT,
+        };
+        let instruction = Instruction {
+            variant: self.variants.add(Variant::Route(constants)),
+            layer: 0,
+            input,
+            output: 0,
+            reads,
+            reads_per_turn: 0,
+            writes: 0,
+            writes_per_turn: 0,
+            flags: 0,
+            weight: NO_WEIGHT.into(),
+            vectors: [bias.into(), scales.into()],
+        };
+        let shares = self.no_share();
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+
+    /// An experts' product as the kernel sees it.
+    fn experts_product(&self, command: &Command) -> ExpertsProduct {
+        let (input, output) = (command.buffers[0], command.buffers[2]);
+        if command.op == Op::ExpertsAdd {
+            let p = params::ExpertsAdd::of(&command.params);
+            return ExpertsProduct {
+                input,
+                output,
+                norm: None,
+                kind: Output::Add,
+                act: 0,
+                n: p.n,
+                k: p.k,
+                used: p.used,
+                experts: p.experts,
+                rows: p.n,
+            };
+        }
+        let p = params::ExpertsActMul::of(&command.params);
+        let pending = self.norm.filter(|norm| norm.output == input);
+        ExpertsProduct {
+            input: pending.map_or(input, |norm| norm.input),
+            output,
+            norm: pending.map(|norm| (norm.weight, norm.eps)),
+            kind: Output::ActMul,
+            act: p.act,
+            n: p.n,
+            k: p.k,
+            used: p.used,
+            experts: p.experts,
+            rows: rows_of(command).unwrap_or(0),
+        }
+    }
+
+    pub(super) fn experts(&mut self, index: usize, command: &Command) -> Result<(), String> {
+        let p = self.experts_product(command);
+        if command.op == Op::ExpertsActMul
+            && params::ExpertsActMul::of(&command.params).matrices() == 1
+        {
+            return Err("experts without gates are not among its instructions".to_string());
+        }
+        let [matrix, bias, ..] = command.weights;
+        let flags = match self.choice {
+            Some((choice, used)) if choice == command.buffers[1] => {
+                self.choice = Some((choice, true));
+                if used { 0 } else { AWAITS_CHOICE }
+            }
+            _ => return Err("experts that nothing chose".to_string()),
+        };
+        let format = self.cx.format(matrix);
+        let sets = if p.kind == Output::ActMul { 2 } else { 1 };
+        let row = sets * row_bytes(format, p.k);
+        let slot = slot_limit(format, self.cx.gpu.shared_per_block);
+        let fit = (slot / row.max(1)).clamp(1, MAX_OUTPUTS / sets);
+        let share = p.rows.div_ceil(self.blocks);
+        let shape = ProductShape::new(format, p.k, share, sets, fit)?;
+        let (lanes, rows) = shape
+            .arrange()
+            .ok_or_else(|| format!("rows of {} elements", p.k))?;
+        if p.kind == Output::Add && share > MAX_OUTPUTS {
+            return Err(format!("{share} rows of a sum in a block"));
+        }
+        let local = self.hidden == Some(p.input);
+        let (input, reads) = match local {
+            true => (0, 0),
+            false => self.read(p.input)?,
+        };
+        let (output, writes) = self.write(p.output)?;
+        // The input of each expert is staged, or one for all.
+        let inputs = if p.kind == Output::Add { p.used } else { 1 };
+        let unit = if format.rounds_activations() { 48 } else { 32 };
+        let scratchpad = &mut self.needs.scratchpad.any;
+        *scratchpad = (*scratchpad).max(WARPS * inputs * shape.units.div_ceil(WARPS) * unit);
+        self.staged = None;
+        self.needs.slot = self.needs.slot.max(rows * row);
+        self.needs.span = self.needs.span.max(1);
+        let outputs = (sets * share.max(rows)).min(MAX_OUTPUTS);
+        self.needs.outputs = self.needs.outputs.max(outputs);
+        let constants = variants::Product {
+            n: p.n,
+            k: p.k,
+            output: p.kind,
+            act: p.act,
+            lanes,
+            rows,
+            norm: p.norm.is_some(),
+            eps: p.norm.map_or(0.0, |(_, eps)| eps),
+            attended: false,
+            local,
+            bias: bias != NO_WEIGHT,
+            bias_at: 0,
+            scale: 1.0,
+            cap: 0.0,
+            span: 1,
+            block_meta: block_meta_bytes(format),
+            chunks: 0,
+            staged: 0,
+            partial: false,
+            used: p.used,
+            experts: p.experts,
+        };
+        let instruction = Instruction {
+            variant: self.product_variant(format, constants, rows * row),
+            layer: 0,
+            input,
+            output,
+            reads,
+            reads_per_turn: 0,
+            writes,
+            writes_per_turn: 0,
+            flags,
+            weight: matrix.into(),
+            vectors: [
+                p.norm.map_or(NO_WEIGHT, |(norm, _)| norm).into(),
+                bias.into(),
+            ],
+        };
+        let shares = self.divider.divide(p.rows);
+        self.push(index, instruction, shares);
+        Ok(())
+    }
+}
