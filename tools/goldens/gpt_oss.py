@@ -23,8 +23,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 ROPE = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 16}
-CONFIG = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-          "head_dim": 32, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8, "vocab_size": VOCAB,
+CONFIG = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+          "head_dim": 64, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8, "vocab_size": VOCAB,
           "max_position_embeddings": 512, "rope_parameters": ROPE, "attn_implementation": "eager", "experts_implementation": "eager",
           "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
 NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm", "self_attn.q_proj": "attn_q",

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::post;
+use common::{get, post};
 use serde_json::{Value, json};
 use std::path::Path;
 use welte::{LoadOptions, Model};
@@ -80,7 +80,8 @@ async fn a_cut_text_keeps_its_end_token() {
             .replace("\"include_prompt\": false", "\"include_prompt\": true")
     };
     let server = router(model(plain), ServerOptions::default()).unwrap();
-    let cut = json!({ "model": "m", "input": "fox ".repeat(100) });
+    let models = get(&server, "/v1/models").await.json();
+    let cut = json!({ "model": models["data"][0]["id"], "input": "fox ".repeat(100) });
     let cut = post(&server, "/api/embed", cut).await;
     assert_eq!(cut.status, 200, "{}", cut.text);
     // [CLS], as many words as the context holds beside the special tokens, [SEP].
