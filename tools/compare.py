@@ -4,7 +4,7 @@
     tools/compare.py --llama-bench PATH --shape qwen3-0.6b --formats q4_0,q8_0 --pairs 5 --threads 2
 
 `welte synth` writes each file, so both engines read the same weights. --folder keeps the files. One engine runs at a time:
-A B A B.
+A B A B. A test's name ends with its threads (--threads may name several, separated by commas).
 """
 import argparse
 import json
@@ -29,7 +29,7 @@ def synth(welte, model, path):
 def label(row):
     depth = row.get("n_depth", 0)
     kind = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
-    return kind + (f" @ d{depth}" if depth else "")
+    return f"{kind} x {row['n_threads']}" + (f" @ d{depth}" if depth else "")
 
 
 def main():

@@ -75,6 +75,7 @@ impl CpuContext {
         let (vocab, context) = (program.vocab as usize, program.context as usize);
         let caches = 0..program.caches.len();
         let state = State {
+            step: 0,
             rows: vec![Row::default(); sizes.rows],
             live: 0,
             outputs: Vec::with_capacity(sizes.rows),
@@ -162,6 +163,7 @@ impl CpuContext {
                 *plain = self.state.samplers.is_plain_argmax(row.slot as usize);
             }
         }
+        self.state.step += 1;
         let inner = &*self.inner;
         let pass = &inner.program.passes[self.last_pass];
         let lowered = &self.passes[self.last_pass];
@@ -179,12 +181,10 @@ impl CpuContext {
         let work = |first: usize| {
             move |phase: usize, chunk: usize, thread: usize| {
                 let phase = &lowered.phases[first + phase];
-                // SAFETY: threads are numbered below the count that the scratch was made for; the rows were checked,
-                // and the context is borrowed mutably, so nobody else runs a step on these buffers.
-                unsafe {
-                    let start = scratch.threads.ptr().add(thread * scratch.per_thread);
-                    phase.run(state, input_rows, output_rows, chunk, start.cast());
-                }
+                let memory = scratch.of_thread(thread);
+                // SAFETY: every thread has its own memory; the rows were checked, and the context is borrowed mutably,
+                // so nobody else runs a step on these buffers.
+                unsafe { phase.run(state, input_rows, output_rows, chunk, memory) };
             }
         };
         let Some(profile) = &mut self.profile else {

@@ -10,14 +10,14 @@ use crate::ops::experts::{Combine, ExpertsMatmul, Groups, PrepareEntries, Route}
 use crate::ops::gated_delta::GatedDelta;
 use crate::ops::heads::HeadsMatmul;
 use crate::ops::mamba2::Mamba2;
-use crate::ops::matmul::{Matmul, Prepare};
+use crate::ops::matmul::{Matmul, Prepare, prepared_by_each};
 use crate::ops::output_rows::{Pool, SelectRows};
 use crate::ops::positions::AddPosition;
 use crate::ops::rope::{KvAppend, Rope, RopeAppend, RopeTable};
 use crate::ops::sample::Sample;
 use crate::ops::short_conv::ShortConv;
 use crate::ops::streams::{AltUp, Cutoff, MatchSquares, Multiply};
-use crate::ops::{FloatRows, State};
+use crate::ops::{FloatRows, State, ThreadMemory};
 
 /// Chunks of a merge: it is little work.
 const MERGE_CHUNKS: usize = 4;
@@ -109,18 +109,19 @@ impl LoweredPhase {
         input_rows: usize,
         output_rows: usize,
         chunk: usize,
-        scratch: *mut f32,
+        thread: ThreadMemory,
     ) {
         let rows = self.rows(input_rows, output_rows);
         // SAFETY: promised by the caller.
-        unsafe { self.phase.run(state, rows, chunk, scratch) }
+        unsafe { self.phase.run(state, rows, chunk, thread) }
     }
 }
 
 impl Phase {
-    /// How many chunks it has for `rows` rows, at least one.
+    /// How many chunks it has for `rows` rows.
     fn chunks(&self, state: &State, rows: usize) -> usize {
         match self {
+            Phase::Prepare(_) if prepared_by_each(rows) => 0,
             Phase::Matmul(p) => p.chunks(rows),
             Phase::RopeAppend(p) => rows * p.chunks_per_row(rows),
             Phase::Attention(p) => match p.items(rows) {
@@ -147,8 +148,9 @@ impl Phase {
     /// Runs one chunk.
     ///
     /// # Safety
-    /// See `ops`; `scratch` is this thread's own.
-    unsafe fn run(&self, state: &State, rows: usize, chunk: usize, scratch: *mut f32) {
+    /// See `ops`; the memory is this thread's own.
+    unsafe fn run(&self, state: &State, rows: usize, chunk: usize, thread: ThreadMemory) {
+        let scratch = thread.scratch;
         let each = basic::rows_of_chunk(rows);
         let some = chunk * each..rows.min((chunk + 1) * each);
         // SAFETY: the promise of `ops` holds for each of them alike.
@@ -185,7 +187,7 @@ impl Phase {
                 Phase::PrepareEntries(p) => some.for_each(|row| p.run(row)),
                 Phase::ExpertsMatmul(p) => p.run(rows, chunk, scratch),
                 Phase::Combine(p) => some.for_each(|row| p.run(row)),
-                Phase::Matmul(p) => p.run(rows, chunk, scratch),
+                Phase::Matmul(p) => p.run(state, rows, chunk, thread),
                 Phase::RopeAppend(p) => p.run(state, rows, chunk),
                 Phase::Attention(p) if p.items(rows).is_some() => {
                     p.item(state, rows, chunk, scratch)

@@ -1,10 +1,11 @@
 //! This machine: its processor, and how fast it reads memory.
 #![allow(unsafe_code)]
 
-use crate::kernels::Isa;
+use crate::kernels::{Isa, fetch_ahead};
 use crate::memory::Block;
 use crate::team::Team;
 use crate::{ID, available, panicked, total};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use welte_device::{DeviceReport, Error};
@@ -16,9 +17,34 @@ pub(crate) fn name() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_string())
 }
 
-/// Cores that this process may use.
+/// Cores that this process may use. Two threads of one core count once: they share its units and its way to memory.
 pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    physical_cores().map_or(threads, |cores| cores.clamp(1, threads))
+}
+
+/// The cores that the threads of the processor which this process may use belong to; `None` if the system does not tell.
+fn physical_cores() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let allowed = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let siblings = |cpu: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        std::fs::read_to_string(path).ok()
+    };
+    let cores: Option<BTreeSet<String>> = list(allowed)?.into_iter().map(siblings).collect();
+    Some(cores?.len())
+}
+
+/// The numbers of a list such as `0-3,8`.
+fn list(text: &str) -> Option<Vec<usize>> {
+    let mut numbers = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        numbers.extend(first.parse::<usize>().ok()?..=last.parse().ok()?);
+    }
+    Some(numbers)
 }
 
 /// Bytes of the last-level cache that the first core uses; 0 if the system does not report it.
@@ -151,7 +177,10 @@ unsafe fn read_avx512(bytes: &[u8]) -> u64 {
     for line in bytes.chunks_exact(512) {
         for (i, lane) in lanes.iter_mut().enumerate() {
             // SAFETY: the line has 8 vectors of 64 bytes.
-            let vector = unsafe { _mm512_loadu_si512(line.as_ptr().add(64 * i).cast()) };
+            let at = unsafe { line.as_ptr().add(64 * i) };
+            fetch_ahead(at);
+            // SAFETY: as above.
+            let vector = unsafe { _mm512_loadu_si512(at.cast()) };
             *lane = _mm512_xor_si512(*lane, vector);
         }
     }
@@ -169,6 +198,13 @@ mod tests {
     fn the_machine_has_cores_and_plain_instructions() {
         assert!(cores() > 0 && instruction_sets().contains(&"scalar"));
         assert_eq!(reports().len(), 1);
+    }
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(list(" 0-3,8,10-11\n"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!(list("5"), Some(vec![5]));
+        assert_eq!(list("none"), None);
     }
 
     #[test]

@@ -6,7 +6,10 @@ use crate::memory::{Block, round_up};
 use crate::ops::experts::Groups;
 use crate::ops::matmul::{FUSED_COLUMNS, ROW_BLOCK};
 use crate::ops::sample::{self, Samplers};
-use crate::ops::{MANY_ROWS, attention, attention_prompt, encode_attention, matmul_prompt};
+use crate::ops::{
+    MANY_ROWS, ROW_AFTER, ThreadMemory, attention, attention_prompt, encode_attention,
+    matmul_prompt,
+};
 use welte_device::{ChainStart, Checks, Error};
 use welte_table::{BufferId, Class, Command, Op, PassKind, Program, Row, WeightId, params};
 
@@ -40,7 +43,10 @@ pub(crate) struct Sizes {
     pub(crate) angles: usize,
     pub(crate) partials: usize,
     pub(crate) argmax: usize,
+    /// Scratch of each thread, without its row.
     pub(crate) per_thread: usize,
+    /// The prepared row of each thread.
+    pub(crate) own_row: usize,
     pub(crate) threads: usize,
     pub(crate) tables: usize,
     /// The most rows of a step.
@@ -149,6 +155,7 @@ impl Sizes {
             partials: 0,
             argmax: 0,
             per_thread: 2 * ROW_BLOCK * FUSED_COLUMNS * 4,
+            own_row: ROW_AFTER,
             threads,
             tables: 0,
             rows: program.most_rows() as usize,
@@ -168,6 +175,7 @@ impl Sizes {
                     let many = Kernel::for_prompt(command.format, isa);
                     let acts = kernel.acts_bytes(k).max(many.acts_bytes(k));
                     sizes.acts = sizes.acts.max(rows * acts);
+                    sizes.own_row = sizes.own_row.max(ROW_AFTER + acts);
                     if rows >= MANY_ROWS {
                         let scratch = matmul_prompt::scratch_bytes(&many, k);
                         sizes.per_thread = sizes.per_thread.max(scratch);
@@ -216,6 +224,7 @@ impl Sizes {
                 .max(ropes.iter().map(|kind| rows * kind.rot as usize * 4).sum());
         }
         sizes.per_thread = round_up(sizes.per_thread);
+        sizes.own_row = round_up(sizes.own_row);
         let (slots, vocab) = (program.slots as usize, program.vocab as usize);
         let commands: usize = program.passes.iter().map(|p| p.commands.len()).sum();
         sizes.tables = commands * PHASES * size_of::<LoweredPhase>()
@@ -249,7 +258,7 @@ impl Sizes {
             (
                 "scratch of each thread",
                 prompt,
-                (self.per_thread * self.threads) as u64,
+                ((self.per_thread + self.own_row) * self.threads) as u64,
             ),
             (
                 "phases, page lists, step and sampling state",
@@ -275,8 +284,9 @@ pub(crate) struct Scratch {
     /// The largest logit of each chunk.
     pub(crate) argmax: Block,
     pub(crate) threads: Block,
-    /// Bytes of each thread in `threads`.
+    /// Scratch of each thread in `threads`, which its row follows.
     pub(crate) per_thread: usize,
+    own_row: usize,
 }
 
 impl Scratch {
@@ -292,6 +302,18 @@ impl Scratch {
             argmax: block(argmax)?,
             threads: block(threads)?,
             per_thread: sizes.per_thread,
+            own_row: sizes.own_row,
         })
+    }
+
+    /// The memory of a thread.
+    pub(crate) fn of_thread(&self, thread: usize) -> ThreadMemory {
+        let bytes = self.per_thread + self.own_row;
+        assert!((thread + 1) * bytes <= self.threads.len());
+        let start = self.threads.ptr().wrapping_add(thread * bytes);
+        ThreadMemory {
+            scratch: start.cast(),
+            row: start.wrapping_add(self.per_thread),
+        }
     }
 }

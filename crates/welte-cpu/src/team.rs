@@ -1,8 +1,9 @@
 //! The thread team: persistent threads that run the phases of a step together.
 //!
-//! A step is a list of phases, each cut into chunks. `next` holds the step number and the next chunk to take, counted over
-//! all phases. `done` holds the step number and how many chunks are finished. A thread takes a chunk only after all chunks
-//! of earlier phases are done. So a thread that is descheduled between chunks holds nothing, and the others continue.
+//! A step is a list of phases, each cut into chunks. Every thread has a share of each phase's chunks, which it takes one by
+//! one; then it takes what is left of the others' shares. So a thread that is descheduled between chunks keeps nothing from
+//! the others, and threads that are equally fast touch no memory of each other while they work. Who finishes the last chunk
+//! of a phase opens the next phase, and that is all that waiting threads look at.
 #![allow(unsafe_code)]
 
 use crate::cores::Cores;
@@ -17,7 +18,7 @@ const SPINS: u32 = 2_000;
 const YIELDS: u32 = 200;
 
 /// How long a thread waits until it assumes that another thread has lost its core: `LOST` plus `LOST_CHUNKS` times the
-/// duration of its own last chunk.
+/// duration of one of its own last chunks.
 const LOST: Duration = Duration::from_micros(20);
 const LOST_CHUNKS: u32 = 4;
 
@@ -36,11 +37,14 @@ struct Job<'a> {
 }
 
 struct Shared {
-    /// Step number and next chunk.
-    next: Line<AtomicU64>,
-    /// Step number and finished chunks.
-    done: Line<AtomicU64>,
-    /// First chunk of each phase, and the end of the last.
+    /// Step and phase whose chunks may be taken.
+    open: Line<AtomicU64>,
+    /// Finished chunks of the step.
+    done: Line<AtomicU32>,
+    /// By thread: step, phase, and how many chunks of its share of that phase are taken. No chunk of its share of a later
+    /// phase is taken.
+    taken: Vec<Line<AtomicU64>>,
+    /// First chunk of each phase, and the end of the last. They change only while no chunk of the step at hand is left.
     starts: Vec<AtomicU32>,
     phases: AtomicUsize,
     job: AtomicPtr<Job<'static>>,
@@ -59,7 +63,7 @@ struct Waiting {
     thread: usize,
     tries: u32,
     since: Option<Instant>,
-    /// How long its last chunk took.
+    /// How long one of its last chunks took.
     chunk: Duration,
     changed: bool,
 }
@@ -75,7 +79,7 @@ impl Waiting {
         }
     }
 
-    /// A chunk was taken.
+    /// What it waited for is there.
     fn end(&mut self) {
         self.tries = 0;
         self.since = None;
@@ -101,18 +105,24 @@ pub(crate) struct Team {
     turn: Mutex<u32>,
 }
 
-/// The result of polling the shared state.
-enum Look {
-    /// This chunk was taken.
-    Taken { phase: usize, chunk: usize },
-    /// Another thread took it: poll again.
-    Lost,
-    /// Nothing to take now; the step may be over.
-    Nothing,
+/// The phase of `open` between steps.
+const OVER: usize = (1 << PHASE_BITS) - 1;
+/// Bits of a phase's number and of a number of chunks in `taken`; the step's number has the rest. The numbers of steps
+/// begin again some day: a thread would have to sleep through exactly as many steps to mistake one for another.
+const PHASE_BITS: u32 = 16;
+const CHUNK_BITS: u32 = 24;
+const STEPS: u32 = (1 << (64 - PHASE_BITS - CHUNK_BITS)) - 1;
+
+fn pack(step: u32, phase: usize, chunks: u32) -> u64 {
+    let step = (step as u64) << (PHASE_BITS + CHUNK_BITS);
+    step | (phase as u64) << CHUNK_BITS | chunks as u64
 }
 
-fn pack(step: u32, count: u32) -> u64 {
-    (step as u64) << 32 | count as u64
+/// Step, phase and chunks.
+fn unpack(packed: u64) -> (u32, usize, u32) {
+    let step = packed >> (PHASE_BITS + CHUNK_BITS);
+    let phase = (packed >> CHUNK_BITS) as usize & OVER;
+    (step as u32, phase, packed as u32 & ((1 << CHUNK_BITS) - 1))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -120,78 +130,85 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Takes the next chunk if all earlier phases are done. `cursor` is this thread's (step, phase), which saves a search
-    /// from the first phase.
-    fn look(&self, cursor: &mut (u32, usize)) -> Look {
-        let next = self.next.0.load(SeqCst);
-        let (step, ticket) = ((next >> 32) as u32, next as u32);
-        if cursor.0 != step {
-            *cursor = (step, 0);
-        }
-        let phases = self.phases.load(Acquire);
-        // `starts` may already belong to another step. Then taking the chunk fails below.
-        while cursor.1 < phases && self.starts[cursor.1 + 1].load(Acquire) <= ticket {
-            cursor.1 += 1;
-        }
-        if cursor.1 >= phases {
-            cursor.1 = 0;
-            return Look::Nothing;
-        }
-        let first = self.starts[cursor.1].load(Acquire);
-        let done = self.done.0.load(SeqCst);
-        if (done >> 32) as u32 != step || (done as u32) < first || ticket < first {
-            if ticket < first {
-                cursor.1 = 0;
+    /// Takes the next chunk of a thread's share, which has `len` chunks. `None` if all are taken, or the phase is over.
+    fn take(&self, owner: usize, step: u32, phase: usize, len: u32) -> Option<u32> {
+        let taken = &self.taken[owner].0;
+        let mut seen = taken.load(SeqCst);
+        loop {
+            let (of_step, of_phase, count) = unpack(seen);
+            let next = if of_phase < phase { 0 } else { count };
+            if of_step != step || of_phase > phase || next >= len {
+                return None;
             }
-            return Look::Nothing;
-        }
-        if self
-            .next
-            .0
-            .compare_exchange(next, next + 1, SeqCst, Relaxed)
-            .is_err()
-        {
-            return Look::Lost;
-        }
-        Look::Taken {
-            phase: cursor.1,
-            chunk: (ticket - first) as usize,
+            let after = pack(step, phase, next + 1);
+            match taken.compare_exchange_weak(seen, after, SeqCst, SeqCst) {
+                Ok(_) => return Some(next),
+                Err(changed) => seen = changed,
+            }
         }
     }
 
-    /// Runs a chunk that was taken, and counts it.
-    fn execute(&self, phase: usize, chunk: usize, waiting: &mut Waiting) {
+    /// Runs chunks of a phase until all are taken: first its own share, then what is left of the others'.
+    fn help(&self, step: u32, phase: usize, waiting: &mut Waiting) {
         let thread = waiting.thread;
-        let start = Instant::now();
-        self.cores.begin(thread);
-        // Read before the chunk is counted: afterwards the step may be over, and `starts` belongs to another one.
-        let end = self.starts[phase + 1].load(Acquire);
+        // If the step is over, these may belong to another one. Then no chunk can be taken.
+        let (first, end) = (
+            self.starts[phase].load(Acquire),
+            self.starts[phase + 1].load(Acquire),
+        );
+        let threads = self.taken.len();
+        let share = |nth: usize| first + (end.wrapping_sub(first) as usize * nth / threads) as u32;
+        let mut finished = 0;
+        let mut begun = None;
+        for nth in 0..threads {
+            let owner = (thread + nth) % threads;
+            let (from, to) = (share(owner), share(owner + 1));
+            while let Some(chunk) = self.take(owner, step, phase, to.wrapping_sub(from)) {
+                if begun.is_none() {
+                    begun = Some(Instant::now());
+                    self.cores.begin(thread);
+                }
+                self.execute(phase, (from - first + chunk) as usize, thread);
+                finished += 1;
+            }
+        }
+        let Some(begun) = begun else {
+            return;
+        };
+        self.cores.end(thread);
+        waiting.chunk = begun.elapsed() / finished;
+        let done = self.done.0.fetch_add(finished, SeqCst) + finished;
+        if done == end {
+            self.open_next(step, phase, done);
+        }
+    }
+
+    /// Runs a chunk that was taken.
+    fn execute(&self, phase: usize, chunk: usize, thread: usize) {
         let job = self.job.load(Acquire);
-        // SAFETY: `run` does not return, and so the job lives, before every chunk that was taken is counted below.
+        // SAFETY: `run` does not return, and so the job lives, before every chunk that was taken is counted in `done`.
         let work = unsafe { (*job).work };
         if catch_unwind(AssertUnwindSafe(|| work(phase, chunk, thread))).is_err() {
             self.panicked.store(true, SeqCst);
         }
-        self.cores.end(thread);
-        waiting.end();
-        waiting.chunk = start.elapsed();
-        let done = self.done.0.fetch_add(1, SeqCst) + 1;
-        if done as u32 == end {
-            self.wake_sleepers();
-        }
     }
 
-    fn wake_sleepers(&self) {
+    /// Opens the first phase from `phase` on that has chunks after the first `done` ones, or ends the step.
+    fn open_next(&self, step: u32, phase: usize, done: u32) {
+        let phases = self.phases.load(Acquire);
+        let next = (phase..phases).find(|&phase| self.starts[phase + 1].load(Acquire) > done);
+        let open = pack(step, next.unwrap_or(OVER), 0);
+        self.open.0.store(open, SeqCst);
         if self.sleepers.load(SeqCst) > 0 {
             drop(lock(&self.lock));
             self.wake.notify_all();
         }
     }
 
-    /// Waits until `over`, or until a chunk may be available.
-    fn wait(&self, waiting: &mut Waiting, over: &dyn Fn() -> bool) {
+    /// Waits a little for `open` to change from what was seen.
+    fn wait(&self, waiting: &mut Waiting, seen: u64) {
         waiting.tries += 1;
-        if waiting.is_too_long() && self.is_someone_behind() {
+        if unpack(seen).1 != OVER && waiting.is_too_long() {
             self.cores.swap(waiting.thread);
         }
         if waiting.tries < SPINS {
@@ -201,7 +218,7 @@ impl Shared {
         } else {
             let guard = lock(&self.lock);
             self.sleepers.fetch_add(1, SeqCst);
-            if !over() && !self.is_something_there() {
+            if self.open.0.load(SeqCst) == seen && !self.stop.load(SeqCst) {
                 drop(
                     self.wake
                         .wait(guard)
@@ -213,37 +230,23 @@ impl Shared {
         }
     }
 
-    /// Whether other threads still run chunks of this step and none can be taken.
-    fn is_someone_behind(&self) -> bool {
-        let (next, done) = (self.next.0.load(SeqCst), self.done.0.load(SeqCst));
-        next >> 32 == done >> 32 && (done as u32) < next as u32
-    }
-
-    /// Whether a chunk may be available. Also true while the state changes.
-    fn is_something_there(&self) -> bool {
-        let next = self.next.0.load(SeqCst);
-        let done = self.done.0.load(SeqCst);
-        let ticket = next as u32;
-        if next >> 32 != done >> 32 {
-            return true;
-        }
-        let phases = self.phases.load(Acquire);
-        let phase = self.starts[..=phases].partition_point(|s| s.load(Acquire) <= ticket);
-        phase > 0 && phase <= phases && done as u32 >= self.starts[phase - 1].load(Acquire)
-    }
-
-    fn work_until_stopped(&self, thread: usize) {
-        self.cores.enter(thread);
-        self.started.fetch_add(1, SeqCst);
-        let mut cursor = (0, 0);
-        let mut waiting = Waiting::new(thread);
-        while !self.stop.load(SeqCst) {
-            match self.look(&mut cursor) {
-                Look::Taken { phase, chunk } => {
-                    self.execute(phase, chunk, &mut waiting);
-                }
-                Look::Lost => {}
-                Look::Nothing => self.wait(&mut waiting, &|| self.stop.load(SeqCst)),
+    /// Helps with every phase that opens, until `ends` says of what is open that this thread is no longer needed.
+    fn work(&self, waiting: &mut Waiting, ends: impl Fn(u64) -> bool) {
+        let mut seen = None;
+        loop {
+            let open = self.open.0.load(SeqCst);
+            if ends(open) {
+                return;
+            }
+            if seen == Some(open) {
+                self.wait(waiting, open);
+                continue;
+            }
+            seen = Some(open);
+            waiting.end();
+            let (step, phase, _) = unpack(open);
+            if phase != OVER {
+                self.help(step, phase, waiting);
             }
         }
     }
@@ -253,9 +256,12 @@ impl Team {
     /// A team of `threads`, the caller included, for steps of up to `max_phases` phases. The team has fewer threads if the
     /// system refuses some.
     pub(crate) fn new(threads: usize, max_phases: usize) -> Team {
+        assert!(max_phases < OVER, "a phase's number fits its bits");
+        let taken = |_| Line(AtomicU64::new(pack(0, 0, 0)));
         let shared = Arc::new(Shared {
-            next: Line(AtomicU64::new(0)),
-            done: Line(AtomicU64::new(0)),
+            open: Line(AtomicU64::new(pack(0, OVER, 0))),
+            done: Line(AtomicU32::new(0)),
+            taken: (0..threads.max(1)).map(taken).collect(),
             starts: (0..=max_phases).map(|_| AtomicU32::new(0)).collect(),
             phases: AtomicUsize::new(0),
             job: AtomicPtr::new(std::ptr::null_mut()),
@@ -272,7 +278,11 @@ impl Team {
             let shared = shared.clone();
             let spawned = std::thread::Builder::new()
                 .name(format!("welte-{thread}"))
-                .spawn(move || shared.work_until_stopped(thread));
+                .spawn(move || {
+                    shared.cores.enter(thread);
+                    shared.started.fetch_add(1, SeqCst);
+                    shared.work(&mut Waiting::new(thread), |_| shared.stop.load(SeqCst));
+                });
             match spawned {
                 Ok(handle) => workers.push(handle),
                 Err(_) => break,
@@ -313,13 +323,16 @@ impl Team {
             "more phases than the team was made for"
         );
         let mut turn = lock(&self.turn);
-        *turn = turn.wrapping_add(1);
+        *turn = (*turn + 1) & STEPS;
         let step = *turn;
+        // First close the step before: no thread may take one of its chunks by the starts of this step.
+        for taken in &shared.taken {
+            taken.0.store(pack(step, 0, 0), SeqCst);
+        }
         let mut total = 0u32;
-        // Close the previous step first: no thread may take one of its chunks by the starts of this step.
-        shared.next.0.store(pack(step, u32::MAX), SeqCst);
         for (start, &count) in shared.starts.iter().zip(counts) {
             start.store(total, Release);
+            assert!(count >> CHUNK_BITS == 0, "a phase's chunks fit their bits");
             total = total.checked_add(count).expect("fewer than 2^32 chunks");
         }
         shared.starts[counts.len()].store(total, Release);
@@ -328,23 +341,11 @@ impl Team {
         let job = Job { work };
         let job = (&raw const job).cast_mut().cast::<Job<'static>>();
         shared.job.store(job, Release);
-        shared.done.0.store(pack(step, 0), SeqCst);
-        shared.next.0.store(pack(step, 0), SeqCst);
-        shared.wake_sleepers();
-
-        let over = || shared.done.0.load(SeqCst) as u32 == total;
+        shared.done.0.store(0, SeqCst);
         shared.cores.enter(0);
-        let mut cursor = (step, 0);
-        let mut waiting = Waiting::new(0);
-        while !over() {
-            match shared.look(&mut cursor) {
-                Look::Taken { phase, chunk } => {
-                    shared.execute(phase, chunk, &mut waiting);
-                }
-                Look::Lost => {}
-                Look::Nothing => shared.wait(&mut waiting, &over),
-            }
-        }
+        shared.open_next(step, 0, 0);
+        let over = pack(step, OVER, 0);
+        shared.work(&mut Waiting::new(0), |open| open == over);
         shared.cores.leave(0);
         if shared.panicked.load(SeqCst) {
             Err(Panicked)

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceOptions {
-    /// CPU threads; `None`: as many as the machine has cores.
+    /// CPU threads; `None`: as many as the process may use cores, of which several hardware threads count once.
     pub threads: Option<usize>,
     /// Name of the CPU's instruction set; `None`: the best of this machine.
     pub instructions: Option<String>,

@@ -1,10 +1,10 @@
 //! AVX2 with FMA and F16C: one vector is 8 output rows, half a tile.
 
-use super::Call;
 use super::layout::{
-    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, ROWS, Scales, acts_bytes,
-    layout_of, leftovers, place, tile_bytes,
+    ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, HALVES, Head, Layout, Piece, ROWS, Scales,
+    acts_bytes, layout_of, pieces, place, tile_bytes,
 };
+use super::{Call, fetch_ahead};
 use std::arch::x86_64::*;
 use welte_table::Format;
 
@@ -287,31 +287,53 @@ fn values<const F: usize>(q: __m256i) -> __m256i {
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codes), q)
 }
 
-/// Group g (8 rows x 4 k) of a chunk as unsigned bytes; `q` points at this half's first vector.
+/// Group G (8 rows x 4 k) of a chunk as unsigned bytes; `q` points at this half's first vector. Where its bits lie is known
+/// to the compiler.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn unpack<const F: usize>(q: *const u8, g: usize) -> __m256i {
+unsafe fn unpack<const F: usize, const G: usize>(q: *const u8) -> __m256i {
     let bits = const { Layout::of(Format::ALL[F]).bits };
     // SAFETY: a chunk has `bits` vectors of two halves.
     unsafe {
         let v = |i: usize| load(q.add(i * 64));
         if bits == 8 {
-            return v(g);
+            return v(G);
         }
-        let mut whole = true;
-        let mut sum = _mm256_setzero_si256();
-        for p in leftovers(bits) {
-            if p.group == g {
-                let piece = field(v(p.vector), p.at as usize, p.bits as usize, p.from as usize);
-                sum = _mm256_or_si256(sum, piece);
-                whole = false;
+        let piece = |p: Piece| field(v(p.vector), p.at as usize, p.bits as usize, p.from as usize);
+        let sum = match const { pieces(Layout::of(Format::ALL[F]).bits, G) } {
+            [Some(a), Some(b), Some(c)] => {
+                _mm256_or_si256(_mm256_or_si256(piece(a), piece(b)), piece(c))
             }
-        }
-        if whole {
-            let (vector, at) = place(bits, g);
-            sum = field(v(vector), at, bits, 0);
-        }
+            [Some(a), Some(b), None] => _mm256_or_si256(piece(a), piece(b)),
+            _ => {
+                let (vector, at) = const { place(Layout::of(Format::ALL[F]).bits, G) };
+                field(v(vector), at, bits, 0)
+            }
+        };
         values::<F>(sum)
+    }
+}
+
+/// The first or the second four groups of a chunk.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn unpack_four<const F: usize, const SECOND: bool>(q: *const u8) -> [__m256i; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        match SECOND {
+            false => [
+                unpack::<F, 0>(q),
+                unpack::<F, 1>(q),
+                unpack::<F, 2>(q),
+                unpack::<F, 3>(q),
+            ],
+            true => [
+                unpack::<F, 4>(q),
+                unpack::<F, 5>(q),
+                unpack::<F, 6>(q),
+                unpack::<F, 7>(q),
+            ],
+        }
     }
 }
 
@@ -417,12 +439,12 @@ fn products<const F: usize>(w: __m256i, a: __m256i) -> __m256i {
     }
 }
 
-/// The dot products of half a chunk (4 groups from `g`) with M activation rows.
+/// The dot products of half a chunk (the first or the second 4 groups) with M activation rows, whose half chunks begin at
+/// `act`.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn dots<const F: usize, const M: usize>(
+unsafe fn dots<const F: usize, const M: usize, const SECOND: bool>(
     q: *const u8,
-    g: usize,
     act: *const u8,
     stride: usize,
 ) -> [__m256i; M] {
@@ -433,8 +455,7 @@ unsafe fn dots<const F: usize, const M: usize>(
     unsafe {
         if bits <= 5 {
             // Four groups of at most 31 x 127 x 2 fit into i16.
-            for i in g..g + 4 {
-                let w = unpack::<F>(q, i);
+            for (i, w) in unpack_four::<F, SECOND>(q).into_iter().enumerate() {
                 for (r, sum) in sums.iter_mut().enumerate() {
                     let a = word(act.add(r * stride + 4 * i));
                     *sum = _mm256_add_epi16(*sum, products::<F>(w, a));
@@ -442,8 +463,9 @@ unsafe fn dots<const F: usize, const M: usize>(
             }
             return sums.map(|sum| _mm256_madd_epi16(sum, ones));
         }
-        for i in (g..g + 4).step_by(2) {
-            let (w0, w1) = (unpack::<F>(q, i), unpack::<F>(q, i + 1));
+        let four = unpack_four::<F, SECOND>(q);
+        for i in [0, 2] {
+            let (w0, w1) = (four[i], four[i + 1]);
             for (r, sum) in sums.iter_mut().enumerate() {
                 let at = act.add(r * stride + 4 * i);
                 let (p0, p1) = (
@@ -483,6 +505,7 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
             if layout.sub_bytes() == 0 {
                 for c in 0..layout.chunks {
                     let (q, act) = (at.add(layout.quants_at(c)), acts.add(c * ACT));
+                    fetch_chunk::<F>(head, q);
                     for (h, sums) in sums.iter_mut().enumerate() {
                         half_chunk::<F, M>(layout, head, at, q, half + h, act, stride, sums);
                     }
@@ -495,6 +518,7 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
                 for c in 0..layout.together() {
                     let (q, subs) = (at.add(layout.quants_at(c)), at.add(layout.sub_at(c)));
                     let act = acts.add(c * ACT);
+                    fetch_chunk::<F>(head, q);
                     for (h, sums) in sums.iter_mut().enumerate() {
                         half_chunk::<F, M>(layout, head, subs, q, half + h, act, stride, sums);
                     }
@@ -503,6 +527,15 @@ unsafe fn block_halves<const F: usize, const M: usize, const H: usize>(
         }
     }
     sums
+}
+
+/// Fetches what comes later of a tile's chunk and head.
+#[inline]
+fn fetch_chunk<const F: usize>(head: *const u8, quants: *const u8) {
+    fetch_ahead(head);
+    for line in 0..const { Layout::of(Format::ALL[F]).bits } {
+        fetch_ahead(quants.wrapping_add(64 * line));
+    }
 }
 
 /// Adds half a tile's part of one chunk with M activation rows.
@@ -528,8 +561,8 @@ unsafe fn half_chunk<const F: usize, const M: usize>(
             d
         };
         let q = quants.add(half * 32);
-        let low = dots::<F, M>(q, 0, act, stride);
-        let high = dots::<F, M>(q, 4, act, stride);
+        let low = dots::<F, M, false>(q, act, stride);
+        let high = dots::<F, M, true>(q, act.add(CHUNK / 2), stride);
         let scales = scales::<F>(subs, half, d, dmin);
         for (r, sum) in sums.iter_mut().enumerate() {
             *sum = chunk::<F>([low[r], high[r]], &scales, act.add(r * stride), *sum);
@@ -623,11 +656,20 @@ unsafe fn float_halves<const F: usize, const M: usize, const H: usize>(
     stride: usize,
 ) -> [[__m256; M]; H] {
     let k = call.k;
+    let bytes = if let Format::F32 = const { Format::ALL[F] } {
+        4
+    } else {
+        2
+    };
     let mut even = [[_mm256_setzero_ps(); M]; H];
     let mut odd = even;
     // SAFETY: column i of the tile and of each activation row exists, as the caller promised.
     unsafe {
         for i in (0..k & !1).step_by(2) {
+            fetch_ahead(tile.wrapping_add(i * ROWS * bytes));
+            if bytes == 4 {
+                fetch_ahead(tile.wrapping_add((i + 1) * ROWS * bytes));
+            }
             for h in 0..H {
                 let a = widen::<F>(tile, half + h, i);
                 let b = widen::<F>(tile, half + h, i + 1);

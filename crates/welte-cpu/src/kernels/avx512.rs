@@ -1,10 +1,10 @@
 //! AVX-512: one vector is 16 output rows. Block formats need VNNI.
 
-use super::Call;
 use super::layout::{
     ACT, ACT_FIRST, ACT_SCALE, ACT_SECOND, CHUNK, Correction, HALVES, Head, Layout, ROWS, Scales,
     acts_bytes, layout_of, tile_bytes,
 };
+use super::{Call, fetch_ahead};
 use std::arch::x86_64::*;
 use welte_table::Format;
 
@@ -242,6 +242,9 @@ fn field<const AT: u32, const BITS: u32, const TO: u32>(v: __m512i) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn unpack<const F: usize>(q: *const u8) -> [__m512i; 8] {
     let bits = const { Layout::of(Format::ALL[F]).bits };
+    for line in 0..bits {
+        fetch_ahead(q.wrapping_add(64 * line));
+    }
     let or = |a, b| _mm512_or_si512(a, b);
     // SAFETY: a chunk has `bits` vectors.
     unsafe {
@@ -503,6 +506,7 @@ unsafe fn block<const F: usize, const M: usize>(
     stride: usize,
     sums: &mut [__m512; M],
 ) {
+    fetch_ahead(head);
     // SAFETY: the caller's.
     unsafe {
         let d = heads::<F>(layout, head);
@@ -674,12 +678,21 @@ unsafe fn widen<const F: usize>(tile: *const u8, p: usize) -> [__m512; 2] {
     unsafe {
         match const { Format::ALL[F] } {
             Format::F32 => {
-                let at = tile.add(p * 128).cast::<f32>();
+                let at = tile.add(p * 128);
+                fetch_ahead(at);
+                fetch_ahead(at.add(64));
+                let at = at.cast::<f32>();
                 [_mm512_loadu_ps(at), _mm512_loadu_ps(at.add(16))]
             }
-            Format::F16 => [halves(tile.add(p * 64)), halves(tile.add(p * 64 + 32))],
+            Format::F16 => {
+                let at = tile.add(p * 64);
+                fetch_ahead(at);
+                [halves(at), halves(at.add(32))]
+            }
             _ => {
-                let pair = load(tile.add(p * 64));
+                let at = tile.add(p * 64);
+                fetch_ahead(at);
+                let pair = load(at);
                 let high = _mm512_and_si512(pair, _mm512_set1_epi32(-65536));
                 [
                     _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)),
@@ -734,7 +747,9 @@ unsafe fn pair<const M: usize>(
 ) {
     // SAFETY: promised by the caller.
     unsafe {
-        let w: __m512bh = std::mem::transmute(load(tile.add(p * 64)));
+        let at = tile.add(p * 64);
+        fetch_ahead(at);
+        let w: __m512bh = std::mem::transmute(load(at));
         for (r, sum) in sums.iter_mut().enumerate() {
             let x: __m512bh = std::mem::transmute(word(acts.add(r * stride + p * 4)));
             *sum = _mm512_dpbf16_ps(*sum, w, x);

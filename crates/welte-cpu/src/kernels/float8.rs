@@ -62,7 +62,7 @@ pub(super) use x86::{avx2, avx512, rounded, rounded_unpacked, unpack};
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::layout::{acts_bytes, tile_bytes};
-    use super::super::{Call, avx2, avx512};
+    use super::super::{Call, avx2, avx512, fetch_ahead};
     use super::*;
     use std::arch::x86_64::*;
     use welte_table::Format;
@@ -123,7 +123,9 @@ mod x86 {
                 let mut even = [_mm512_setzero_ps(); M];
                 let mut odd = even;
                 for p in 0..F8_BLOCK / 2 {
-                    let [first, second] = widen512(block.add(4 * ROWS + p * 2 * ROWS));
+                    let at = block.add(4 * ROWS + p * 2 * ROWS);
+                    fetch_ahead(at);
+                    let [first, second] = widen512(at);
                     for r in 0..M {
                         let x = acts.add(r * stride + p * 8).cast::<f32>();
                         let (a, b) = (x.read_unaligned(), x.add(1).read_unaligned());
@@ -222,6 +224,7 @@ mod x86 {
                         let p = p + turn;
                         let elements = block.add(4 * ROWS);
                         let w = if W == 0 {
+                            fetch_ahead(elements.add(p * 2 * ROWS));
                             pair(elements.add(p * 2 * ROWS))
                         } else {
                             avx512::load(elements.add(p * 4 * ROWS))
@@ -275,6 +278,7 @@ mod x86 {
                 let (block, acts) = (tile.add(b * F8_BYTES), acts.add(b * F8_BLOCK * 4));
                 let mut parts = [[[_mm256_setzero_ps(); M]; H]; 2];
                 for i in (0..F8_BLOCK).step_by(2) {
+                    fetch_ahead(block.add(4 * ROWS + i * ROWS));
                     for (odd, parts) in parts.iter_mut().enumerate() {
                         for (h, parts) in parts.iter_mut().enumerate() {
                             let at = 4 * ROWS + (i + odd) * ROWS + (half + h) * (ROWS / 2);

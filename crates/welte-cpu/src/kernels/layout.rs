@@ -104,6 +104,20 @@ pub(super) const fn leftovers(bits: usize) -> &'static [Piece] {
     }
 }
 
+/// The pieces of one group, none if it is not split.
+#[cfg(target_arch = "x86_64")]
+pub(super) const fn pieces(bits: usize, group: usize) -> [Option<Piece>; 3] {
+    let (all, mut own, mut count, mut i) = (leftovers(bits), [None; 3], 0, 0);
+    while i < all.len() {
+        if all[i].group == group {
+            own[count] = Some(all[i]);
+            count += 1;
+        }
+        i += 1;
+    }
+    own
+}
+
 /// The vector of a group that is not split, and the bit where it starts.
 pub(super) const fn place(bits: usize, group: usize) -> (usize, usize) {
     match bits {

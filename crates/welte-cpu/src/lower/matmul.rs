@@ -59,16 +59,16 @@ impl Lowering<'_> {
         }
         let acts = Bytes(self.scratch.acts.ptr());
         let [x, y, ..] = l.command.buffers;
-        l.phases.push(Phase::Prepare(Prepare {
+        let prepare = Prepare {
             kernel,
             x: self.float_rows(x, x_stride, k, l.rows)?,
             k,
             norm,
             acts,
-        }));
+        };
+        l.phases.push(Phase::Prepare(prepare));
         let threads = self.inner.team.threads();
-        let matmul =
-            |n, y, epilogue| Matmul::new(kernel, tiles, (n, k), acts, y, epilogue, threads);
+        let matmul = |n, y, epilogue| Matmul::new(prepare, tiles, n, y, epilogue, threads);
         let Epilogue::ActMul(act) = epilogue else {
             let y = self.float_rows(y, y_stride, n, l.rows)?;
             l.phases.push(Phase::Matmul(matmul(n, y, epilogue)));

@@ -1,8 +1,9 @@
-//! Matrix times rows. Activations are prepared once; then chunks are ranges of tiles.
+//! Matrix times rows. Activations are prepared once; then chunks are ranges of tiles. A row that is alone is prepared by
+//! every thread for itself, which takes less time than to wait until one thread has done it for all.
 
 use super::basic::normalise;
 use super::matmul_prompt::Plan;
-use super::{Bytes, FloatRows, Floats, MANY_ROWS, activate_and_multiply};
+use super::{Bytes, FloatRows, Floats, MANY_ROWS, State, ThreadMemory, activate_and_multiply};
 use crate::kernels::Kernel;
 
 /// Rows of one kernel call: few enough for their activations to stay in cache.
@@ -12,7 +13,13 @@ pub(crate) const CHUNK: usize = 64 << 10;
 /// The most outputs in one chunk if gate and up are combined in a thread's scratch.
 pub(crate) const FUSED_COLUMNS: usize = 256;
 
+/// Whether every thread prepares the rows for itself.
+pub(crate) fn prepared_by_each(rows: usize) -> bool {
+    rows == 1
+}
+
 /// Prepares rows of activations for the kernel, after an optional norm.
+#[derive(Clone, Copy)]
 pub(crate) struct Prepare {
     pub(crate) kernel: Kernel,
     pub(crate) x: FloatRows,
@@ -22,14 +29,26 @@ pub(crate) struct Prepare {
 }
 
 impl Prepare {
+    /// Prepares a row for all threads.
+    ///
     /// # Safety
     /// See `super`; `scratch` holds `k` floats of this thread's own.
     pub(crate) unsafe fn run(&self, row: usize, scratch: *mut f32) {
-        let kernel = &self.kernel;
-        let bytes = kernel.acts_bytes(self.k);
-        // SAFETY: the row lies in x and in the prepared rows; the scratch is ours.
+        // SAFETY: the row lies in the prepared rows.
         unsafe {
-            let acts = std::slice::from_raw_parts_mut(self.acts.0.add(row * bytes), bytes);
+            let acts = self.acts.0.add(row * self.kernel.acts_bytes(self.k));
+            self.write(row, acts, scratch);
+        }
+    }
+
+    /// # Safety
+    /// See `super`; `scratch` holds `k` floats of this thread's own, and `acts` has room for a prepared row that nobody
+    /// uses now.
+    unsafe fn write(&self, row: usize, acts: *mut u8, scratch: *mut f32) {
+        let kernel = &self.kernel;
+        // SAFETY: the row lies in x; the rest is promised by the caller.
+        unsafe {
+            let acts = std::slice::from_raw_parts_mut(acts, kernel.acts_bytes(self.k));
             match self.norm {
                 None => kernel.prepare(self.x.row(row, self.k), acts),
                 Some((weight, eps)) => {
@@ -57,6 +76,7 @@ pub(crate) enum Epilogue {
 }
 
 pub(crate) struct Matmul {
+    prepare: Prepare,
     pub(crate) kernel: Kernel,
     /// For many rows. The bits are those of few rows.
     plan: Plan,
@@ -73,16 +93,17 @@ pub(crate) struct Matmul {
 }
 
 impl Matmul {
-    #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
-        kernel: Kernel,
+        prepare: Prepare,
         tiles: Bytes,
-        (n, k): (usize, usize),
-        acts: Bytes,
+        n: usize,
         y: FloatRows,
         epilogue: Epilogue,
         threads: usize,
     ) -> Matmul {
+        let Prepare {
+            kernel, k, acts, ..
+        } = prepare;
         let tile_bytes = kernel.tile_bytes(k);
         let all = n.div_ceil(kernel.tile_rows);
         let mut tiles_per_chunk = (CHUNK / tile_bytes.max(1)).min(all.div_ceil(threads * 4));
@@ -92,6 +113,7 @@ impl Matmul {
         let acts_bytes = kernel.acts_bytes(k);
         let tiles_per_chunk = tiles_per_chunk.max(1);
         Matmul {
+            prepare,
             kernel,
             plan: Plan::new(&kernel, (n, k), epilogue, threads),
             tiles,
@@ -115,10 +137,22 @@ impl Matmul {
             .div_ceil(self.tiles_per_chunk)
     }
 
+    /// A number that no other phase has.
+    fn phase(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+
     /// # Safety
-    /// See `super`; `scratch` holds `2 * ROW_BLOCK * FUSED_COLUMNS` floats, and what the plan needs, of this thread's
-    /// own.
-    pub(crate) unsafe fn run(&self, rows: usize, chunk: usize, scratch: *mut f32) {
+    /// See `super`; the thread's scratch holds `2 * ROW_BLOCK * FUSED_COLUMNS` floats, and what the plan and `Prepare`
+    /// need.
+    pub(crate) unsafe fn run(
+        &self,
+        state: &State,
+        rows: usize,
+        chunk: usize,
+        thread: ThreadMemory,
+    ) {
+        let scratch = thread.scratch;
         if rows >= MANY_ROWS {
             // SAFETY: the caller's promise.
             return unsafe { self.item(&self.plan, rows, chunk, scratch) };
@@ -126,12 +160,21 @@ impl Matmul {
         let first_tile = chunk * self.tiles_per_chunk;
         let first = first_tile * self.kernel.tile_rows;
         let n = (self.tiles_per_chunk * self.kernel.tile_rows).min(self.n - first);
+        let prepared = match prepared_by_each(rows) {
+            // SAFETY: the caller's promise; the thread's row has room for every prepared row.
+            true => unsafe {
+                thread.row_of(state.step, self.phase(), |acts| {
+                    self.prepare.write(0, acts, scratch);
+                })
+            },
+            false => self.acts.0,
+        };
         for row in (0..rows).step_by(ROW_BLOCK) {
             let count = ROW_BLOCK.min(rows - row);
             // SAFETY: tiles, prepared rows and outputs lie in their buffers; columns of chunks are apart.
             unsafe {
                 let tiles = self.tiles.0.add(first_tile * self.tile_bytes);
-                let acts = self.acts.0.add(row * self.acts_bytes);
+                let acts = prepared.add(row * self.acts_bytes);
                 let y = self.y.start.add(row * self.y.stride + first);
                 match self.epilogue {
                     Epilogue::Store => {

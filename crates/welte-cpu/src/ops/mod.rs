@@ -92,8 +92,40 @@ impl Floats {
     }
 }
 
+/// Memory of one thread that no other thread uses.
+#[derive(Clone, Copy)]
+pub(crate) struct ThreadMemory {
+    pub(crate) scratch: *mut f32,
+    /// The step and the phase of a prepared row, and the row `ROW_AFTER` bytes behind.
+    pub(crate) row: *mut u8,
+}
+
+/// Bytes of a thread's memory before its row.
+pub(crate) const ROW_AFTER: usize = 64;
+
+impl ThreadMemory {
+    /// The prepared row of a phase, which is written first if it is not there.
+    ///
+    /// # Safety
+    /// `row` is the thread's own, aligned to 64 bytes, zeroed once, and written by nobody else; steps count from 1.
+    unsafe fn row_of(&self, step: u64, phase: u64, write: impl FnOnce(*mut u8)) -> *const u8 {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let holds = self.row.cast::<[u64; 2]>();
+            let row = self.row.add(ROW_AFTER);
+            if *holds != [step, phase] {
+                write(row);
+                *holds = [step, phase];
+            }
+            row
+        }
+    }
+}
+
 /// What changes from step to step.
 pub(crate) struct State {
+    /// Which step it is, from 1.
+    pub(crate) step: u64,
     /// The input rows of the step: the first `live` ones.
     pub(crate) rows: Vec<Row>,
     pub(crate) live: usize,
