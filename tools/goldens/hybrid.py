@@ -21,12 +21,12 @@ from plain import clearest
 from safetensors.torch import load_file, save_file
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
-COMMON = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
-          "head_dim": 32, "vocab_size": VOCAB, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "attn_implementation": "eager",
+COMMON = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
+          "head_dim": 64, "vocab_size": VOCAB, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "attn_implementation": "eager",
           "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None, "tie_word_embeddings": False}
 DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
          "rope_parameters": ROPE}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
            "experts_implementation": "eager"}
 # Later models are smaller: the files travel with the repository.
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}

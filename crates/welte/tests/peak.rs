@@ -1,5 +1,7 @@
 //! A model is not twice in memory while it is loaded.
 
+#![cfg(target_os = "linux")]
+
 use std::process::Command;
 use welte::{LoadOptions, Model};
 use welte_formats::synthetic::{Synthetic, write};
@@ -9,7 +11,6 @@ const FILE: &str = "WELTE_TEST_PEAK_FILE";
 const MIB: u64 = 1 << 20;
 
 #[test]
-#[cfg(target_os = "linux")]
 fn loading_needs_little_more_memory_than_the_plan() {
     if let Ok(file) = std::env::var(FILE) {
         return load(&file);

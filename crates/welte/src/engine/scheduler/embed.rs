@@ -111,14 +111,12 @@ impl Model {
             return Ok(0);
         }
         // Means of parts can be told from means of the whole, also after layers that are linear.
-        let after = pass
+        let mut after = pass
             .commands
             .iter()
             .skip_while(|c| c.op != Op::Pool)
             .skip(1);
-        let linear = after
-            .into_iter()
-            .all(|c| matches!(c.op, Op::Matmul | Op::Bias));
+        let linear = after.all(|c| matches!(c.op, Op::Matmul | Op::Bias));
         match kind == Some(Pooling::Mean.word()) && linear {
             true => Ok(left_out),
             false => Err(Error::PromptPooling {
