@@ -9,11 +9,17 @@
 // The order of k within a chunk: lane t of four has the t-th 32 elements, and product j of eight takes the elements 4j..4j+4 of all
 // four lanes. Each lane thus decodes whole blocks. prepare.cu writes x in the same order.
 //
-// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), COLUMNS (8, 16, 32, 64, 128), WHOLE (1 where k is a multiple
-// of CHUNK), STAGES, RESIDENT (blocks per multiprocessor that registers must allow).
+// WIDE: warp groups multiply, which adds in the same order (sm_90a). The weights are in registers as before, and x is read from shared
+// memory by the product itself, in the layout of tile.cuh.
+//
+// Macros: FORMAT_FILE, BFLOAT (1: weights and x are bf16, else x is f16), COLUMNS (8, 16, 32, 64, 128, 256), WIDE (1 with 64 columns or
+// more), WHOLE (1 where k is a multiple of CHUNK), STAGES, RESIDENT (blocks per multiprocessor that registers must allow).
 #define EXPERTS 0
 #include "dequant.cuh"
 #include "gemm.cuh"
+#if WIDE
+#include "wgmma.cuh"
+#endif
 
 struct ColumnsArgs {
     GemmArgs gemm;
@@ -24,14 +30,16 @@ struct ColumnsArgs {
 };
 
 constexpr u32 TILE = 128, CHUNK = 128, THREADS = 256;
-constexpr u32 ACROSS = COLUMNS >= 64 ? 2 : 1; // warps that share matrix rows
+constexpr u32 ACROSS = COLUMNS >= 64 && !WIDE ? 2 : 1; // warps that share matrix rows
 constexpr u32 WARP_N = 16 * ACROSS, WARP_COLUMNS = COLUMNS / ACROSS;
 constexpr u32 VALUES = WARP_N / 16 * (WARP_COLUMNS / 8); // of four sums, per thread
-constexpr u32 TOGETHER = WARP_COLUMNS >= 32 ? 4 : WARP_COLUMNS / 8; // of eight columns, whose products take turns
+[[maybe_unused]] constexpr u32 TOGETHER = WARP_COLUMNS >= 32 ? 4 : WARP_COLUMNS / 8; // of eight columns, whose products take turns
 constexpr u32 FLIGHT = 4; // blocks whose sums are loaded at once
 constexpr u32 UNROLLED = VALUES < 4 ? VALUES : 4;
 constexpr u32 PARTIAL = VALUES * THREADS; // sums of a tile, in fours
 constexpr u32 X_BYTES = COLUMNS * CHUNK * 2;
+constexpr u32 PANEL = WIDE ? 128 : 64; // bytes of a row of x that lie together
+constexpr u32 ALIGNMENT = WIDE ? 1024 : 128; // of stages, and of x within a stage
 
 // A chunk's part of plane P, per matrix row.
 template <int P> struct Part {
@@ -54,10 +62,11 @@ template <> struct Part<-1> {
 constexpr int LAST = Format::PLANES - 1;
 constexpr u32 W_BYTES = Part<LAST>::AT + TILE * Part<LAST>::BYTES;
 constexpr u32 COPIES = Part<LAST>::COPY + Part<LAST>::COPIES;
-constexpr u32 STAGE = (W_BYTES + X_BYTES + 127) / 128 * 128;
+constexpr u32 X_AT = round_up(W_BYTES, ALIGNMENT), STAGE = round_up(X_AT + X_BYTES, ALIGNMENT);
 
-// Whether the weights of the next chunk are widened while this one is multiplied. Plain ones need no widening.
-#ifdef PLAIN
+// Whether the weights of the next chunk are widened while this one is multiplied. Plain ones need no widening. Products of warp groups
+// own the registers of their operands until they are complete, and the compiler would wait for each.
+#if defined(PLAIN) || WIDE
 constexpr bool EARLY = false;
 #else
 constexpr bool EARLY = STAGES > 2;
@@ -173,8 +182,9 @@ __device__ __forceinline__ void store_tile(const GemmArgs& a, const float4* firs
 }
 
 extern "C" __global__ void __launch_bounds__(256, RESIDENT) columns(const __grid_constant__ ColumnsArgs args) {
-    extern __shared__ __align__(128) u8 shared[];
+    extern __shared__ __align__(128) u8 all_shared[];
     __shared__ u32 arrived;
+    u8* const shared = all_shared + (round_up(shared_address(all_shared), ALIGNMENT) - shared_address(all_shared));
     const GemmArgs& a = args.gemm;
     const u32 thread = threadIdx.x, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     const u32 per_tile = a.epilogue == ACT_MUL ? TILE / 2 : TILE;
@@ -205,15 +215,16 @@ extern "C" __global__ void __launch_bounds__(256, RESIDENT) columns(const __grid
     grid_wait();
     const u32 live = a.step->live;
     if (a.step->ended || args.first >= live) return;
-    const u8* x = (const u8*)a.x + (u64)args.first * 64;
+    const u8* x = (const u8*)a.x + (u64)args.first * PANEL;
     auto copy_x = [&] {
-        const u32 to = at + stage_next * STAGE + W_BYTES;
-        const u8* from = x + (u64)chunk_next * 4 * a.x_rows * 64;
+        const u32 to = at + stage_next * STAGE + X_AT;
+        const u8* from = x + (u64)chunk_next * CHUNK * 2 * a.x_rows;
 #pragma unroll
         for (u32 i = 0; i < (X_BYTES / 16 + THREADS - 1) / THREADS; i++) {
             const u32 piece = i * THREADS + thread;
             if (X_BYTES / 16 < THREADS && piece >= X_BYTES / 16) break;
-            copy_async<16>(to + piece * 16, from + (u64)(piece / (4 * COLUMNS)) * a.x_rows * 64 + piece % (4 * COLUMNS) * 16);
+            constexpr u32 PIECES = COLUMNS * PANEL / 16; // of all rows
+            copy_async<16>(to + piece * 16, from + (u64)(piece / PIECES) * a.x_rows * PANEL + piece % PIECES * 16);
         }
     };
     for (u32 i = 0; i < STAGES - 1; i++) {
@@ -261,13 +272,34 @@ extern "C" __global__ void __launch_bounds__(256, RESIDENT) columns(const __grid
     }
     for (u32 unit = begin; unit < end; unit++) {
         copy_wait<EARLY ? STAGES - 3 : STAGES - 2>();
+        if (WIDE) show_to_async();
         __syncthreads(); // all copies of the stage have arrived, and all threads have left the previous stage
         copy_next();
         const u8* const weights = shared + stage * STAGE;
-        const u8* const operands = weights + W_BYTES + (warp_column + g) * 64 + t * 16;
         if (!EARLY) take_all(weights, chunk, wide);
         uint4 later[WARP_N / 16][2][4];
         if (EARLY) take_all(shared + (stage + 1 == STAGES ? 0 : stage + 1) * STAGE, chunk + 1 == chunks ? 0 : chunk + 1, later);
+#if WIDE
+        // A panel has 64 elements of k, which are four products.
+        const u64 operand = wgmma_operand(at + stage * STAGE + X_AT, 16, 1024);
+        u32 rows[8][4];
+#pragma unroll
+        for (u32 q = 0; q < 4; q++) {
+            const uint4 low = wide[0][0][q], high = wide[0][1][q];
+            rows[2 * q][0] = low.x, rows[2 * q][1] = high.x, rows[2 * q][2] = low.y, rows[2 * q][3] = high.y;
+            rows[2 * q + 1][0] = low.z, rows[2 * q + 1][1] = high.z, rows[2 * q + 1][2] = low.w, rows[2 * q + 1][3] = high.w;
+        }
+        wgmma_begin();
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) wgmma_rows<BFLOAT>(sums[0], rows[j], operand + j / 4 * (COLUMNS * PANEL / 16) + j % 4 * 2);
+        wgmma_commit();
+        wgmma_wait<0>();
+#pragma unroll
+        for (u32 j = 0; j < COLUMNS / 8; j++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) wgmma_settled(sums[0][j][i]);
+#else
+        const u8* const operands = weights + X_AT + (warp_column + g) * 64 + t * 16;
 #pragma unroll
         for (u32 q = 0; q < 4; q++)
 #pragma unroll
@@ -291,6 +323,7 @@ extern "C" __global__ void __launch_bounds__(256, RESIDENT) columns(const __grid
                         multiply(sums[i][j + c], {low.z, high.z, low.w, high.w}, b[c].z, b[c].w);
                     }
             }
+#endif
         if (EARLY) {
 #pragma unroll
             for (u32 i = 0; i < WARP_N / 16 * 8; i++) wide[i / 8][i / 4 % 2][i % 4] = later[i / 8][i / 4 % 2][i % 4];

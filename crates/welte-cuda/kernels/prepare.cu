@@ -1,5 +1,6 @@
 // Converts rows of f32 to 16-bit floats for the tensor cores, with an optional norm.
-// Macros: BFLOAT (0: f16, 1: bf16), LAYOUT (0: plain rows; 1: the layout of tile.cuh; 2: the order of columns.cu).
+// Macros: BFLOAT (0: f16, 1: bf16), LAYOUT (0: plain rows; 1: the layout of tile.cuh; 2: the order of columns.cu; 3: the same
+// order in the layout of tile.cuh).
 #include "common.cuh"
 #include "tile.cuh"
 
@@ -50,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
     const bool live = row < a.step->live * a.each;
     const float* x = a.x + (u64)(row / a.each) * a.x_stride + (u64)(row % a.each) * a.k;
     const bool aligned = ((u64)x & 15) == 0;
-    const u32 padded = LAYOUT == 2 ? (a.k + 127) / 128 * 128 : LAYOUT == 1 ? (a.k + 63) / 64 * 64 : a.out_stride;
+    const u32 padded = LAYOUT >= 2 ? (a.k + 127) / 128 * 128 : LAYOUT == 1 ? (a.k + 63) / 64 * 64 : a.out_stride;
     float scale = a.scale;
     if (a.normed && live) {
         float sum = 0;
@@ -82,11 +83,24 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const __grid_constant_
 #if LAYOUT == 2
         // [k / 128][piece of eight in 32 elements][row][32 elements in 128]
         u8* to = (u8*)a.out + (((u64)(at / 128) * 4 + at % 32 / 8) * a.out_rows + row) * 64 + at % 128 / 32 * 16;
+#elif LAYOUT == 3
+        // [k / 128][two panels of 64][row][64 elements]: sixteen elements of a product are two from each 32, then two more from each.
+        u8* to = (u8*)a.out + (u64)(at / 128) * a.out_rows * 256 + at % 128 / 32 * 4;
 #elif LAYOUT == 1
         u8* to = (u8*)a.out + (u64)(at / 64) * a.out_rows * 128 + tile_at(row, at % 64 / 8);
 #else
         u8* to = (u8*)a.out + ((u64)row * a.out_stride + at) * 2;
 #endif
+#if LAYOUT == 3
+        const u32 words[4] = {out.x, out.y, out.z, out.w};
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            // The product of this chunk, and which eight of its sixteen elements.
+            const u32 product = at % 32 / 8 * 2 + i / 2, half = i % 2;
+            *(u32*)(to + (u64)(product / 4) * a.out_rows * 128 + tile_at(row, product % 4 * 2 + half)) = words[i];
+        }
+#else
         *(uint4*)to = out;
+#endif
     }
 }

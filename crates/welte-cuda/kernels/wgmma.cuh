@@ -75,3 +75,36 @@ __device__ __forceinline__ void wgmma_turned(float (&c)[16][4], const u32 (&a)[4
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
                  : "memory");
 }
+
+// 64 rows in registers times 64, 128 or 256 rows in shared memory, with k along them; f16 or bf16.
+template <bool IS_BF16> __device__ __forceinline__ void wgmma_rows(float (&c)[8][4], const u32 (&a)[4], u64 b) {
+    if (IS_BF16) {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" R0 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+                     : EIGHT_FOURS(c, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
+    } else {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" R0 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+                     : EIGHT_FOURS(c, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
+    }
+}
+
+template <bool IS_BF16> __device__ __forceinline__ void wgmma_rows(float (&c)[16][4], const u32 (&a)[4], u64 b) {
+    if (IS_BF16) {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" R0 R1 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
+                     : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
+    } else {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" R0 R1 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
+                     : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
+    }
+}
+
+template <bool IS_BF16> __device__ __forceinline__ void wgmma_rows(float (&c)[32][4], const u32 (&a)[4], u64 b) {
+    if (IS_BF16) {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" R0 R1 R2 R3 "}, {%128,%129,%130,%131}, %132, 1, 1, 1, 0;"
+                     : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8), EIGHT_FOURS(c, 16), EIGHT_FOURS(c, 24)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
+    } else {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" R0 R1 R2 R3 "}, {%128,%129,%130,%131}, %132, 1, 1, 1, 0;"
+                     : EIGHT_FOURS(c, 0), EIGHT_FOURS(c, 8), EIGHT_FOURS(c, 16), EIGHT_FOURS(c, 24)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");
+    }
+}

@@ -142,6 +142,58 @@ fn every_row_of_launched_kernels_has_the_bits_of_a_chain() {
     rows_have_the_bits_of_a_chain(Replay::Graph);
 }
 
+/// Launched products on tensor cores have kernels for steps of up to 8, 16, 32, 64, 128 and 256 rows.
+#[test]
+#[ignore = "needs a GPU"]
+fn rows_of_steps_of_any_size_have_the_bits_of_a_row_alone() {
+    if !gpu() {
+        return;
+    }
+    let mut wrong = Vec::new();
+    for (seed, format, dim, hidden) in [
+        (400, Format::BF16, 320, 1000),
+        (401, Format::Q4_0, 256, 768),
+        (402, Format::Q6_K, 256, 1024),
+    ] {
+        let config = Config {
+            format,
+            dim,
+            hidden,
+            layers: 1,
+            slots: 5,
+            decode_rows: 140,
+            ..config(seed)
+        };
+        let (program, checkpoint) = make(&config);
+        let mut context = open(&program, &checkpoint, Replay::Graph);
+        let mut n = Numbers(seed);
+        let mut all = Vec::new();
+        for slot in 0..config.slots {
+            let depth = 7 * slot;
+            prompt(&mut context, &rows(&mut n, config.vocab, 0, depth, slot));
+            let each = config.decode_rows / config.slots;
+            all.extend(rows(&mut n, config.vocab, depth, each, slot));
+        }
+        // This step also writes the keys that the rows of the others attend to.
+        let whole = step(&mut context, PassKind::Decode, &all);
+        let width = config.vocab as usize;
+        let of = |place: usize| bits(&whole[place * width..][..width]);
+        for first in [0, 1, 63, 64, 127, 128, 139] {
+            for count in [1, 9, 30, 60, 100] {
+                let count = count.min(all.len() - first);
+                let got = step(&mut context, PassKind::Decode, &all[first..][..count]);
+                let logits = got.chunks(width).enumerate();
+                let off = logits.filter(|(i, logits)| bits(logits) != of(first + i));
+                let off = off.count();
+                if off > 0 {
+                    wrong.push(format!("{format:?}: {off} of {count} rows from {first} on"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// A row's logits have the same bits in a chain, in a step of its own and in steps of any other rows. The shapes make lines of 2, 4, 8 and
 /// more lanes, of one round and of several.
 fn rows_have_the_bits_of_a_chain(replay: Replay) {

@@ -1,6 +1,6 @@
 //! Products of decode rows on tensor cores (`columns.cu`): the family of models that are loaded for several slots.
 //!
-//! A launch reads the weights once for up to 128 rows. The division of a matrix among blocks, and with it the order of sums,
+//! A launch reads the weights once for up to 128 rows, or 256 where warp groups multiply. The division of a matrix among blocks, and with it the order of sums,
 //! depends on the matrix and the GPU alone.
 
 use super::gemm::{GemmArgs, Job, Layout, PrepareArgs, for_rows, prepare_unit};
@@ -17,9 +17,16 @@ const TILE: u32 = 128;
 const CHUNK: u32 = 128;
 const THREADS: u32 = 256;
 /// Rows of a step per launch.
-const COLUMNS: [u32; 5] = [8, 16, 32, 64, 128];
+const COLUMNS: [u32; 6] = [8, 16, 32, 64, 128, 256];
+/// The most of them without products of warp groups: more sums need too many registers.
+const MOST_BY_WARPS: u32 = 128;
 /// From this number of columns on, a kernel has a multiprocessor to itself: its sums need the registers.
 const ALONE: u32 = 64;
+/// From this number of columns on, warp groups multiply where a GPU has these products (`WIDE` of columns.cu).
+const WIDE_COLUMNS: u32 = 64;
+/// Alignment of stages, in bytes; of warp groups' operands; and of others.
+const WIDE_ALIGNMENT: u32 = 1024;
+const ALIGNMENT: u32 = 128;
 /// Stages of a ring. With two stages a single chunk is in flight, and the memory idles. More than eight only take room.
 const FEWEST_STAGES: u32 = 2;
 const ENOUGH_STAGES: u32 = 3;
@@ -39,23 +46,43 @@ struct ColumnsArgs {
     pad: u32,
 }
 
+/// Whether warp groups multiply. Sums are the same.
+fn is_wide(columns: u32, gpu: &GpuInfo) -> bool {
+    gpu.arch == 90 && columns >= WIDE_COLUMNS
+}
+
 /// Bytes of a stage of the ring.
-fn stage(format: Format, columns: u32) -> u32 {
+fn stage(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
+    let alignment = match is_wide(columns, gpu) {
+        true => WIDE_ALIGNMENT,
+        false => ALIGNMENT,
+    };
     let weights = planes(format).iter().map(|plane| {
         let entries = (CHUNK / plane.elements).max(1);
         TILE * (entries * plane.bytes).max(4)
     });
-    (weights.sum::<u32>() + columns * CHUNK * 2).next_multiple_of(128)
+    let x = columns * CHUNK * 2;
+    (weights.sum::<u32>().next_multiple_of(alignment) + x).next_multiple_of(alignment)
+}
+
+/// Bytes of shared memory that the kernel may leave unused before its first stage.
+fn slack(columns: u32, gpu: &GpuInfo) -> u32 {
+    if is_wide(columns, gpu) {
+        WIDE_ALIGNMENT
+    } else {
+        0
+    }
 }
 
 /// The stages of a ring. With few columns it leaves room for a block of the next kernel, which fills its ring meanwhile, unless
 /// too few stages would remain.
 fn stages(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
     let blocks = if columns < ALONE { 2 } else { 1 };
-    let most = gpu.shared_per_block.saturating_sub(STATIC_SHARED);
-    let room = (gpu.shared_per_sm / blocks).saturating_sub(SYSTEM_SHARED + STATIC_SHARED);
-    let beside = room.min(most) / stage(format, columns);
-    let alone = most / stage(format, columns);
+    let fixed = STATIC_SHARED + slack(columns, gpu);
+    let most = gpu.shared_per_block.saturating_sub(fixed);
+    let room = (gpu.shared_per_sm / blocks).saturating_sub(SYSTEM_SHARED + fixed);
+    let beside = room.min(most) / stage(format, columns, gpu);
+    let alone = most / stage(format, columns, gpu);
     let stages = if beside < ENOUGH_STAGES {
         alone
     } else {
@@ -66,7 +93,10 @@ fn stages(format: Format, columns: u32, gpu: &GpuInfo) -> u32 {
 
 /// The numbers of columns that fit. None for F32, whose weights would lose precision.
 fn widths(format: Format, gpu: &GpuInfo) -> impl Iterator<Item = u32> {
-    let fit = move |columns: &u32| stages(format, *columns, gpu) >= FEWEST_STAGES;
+    let fit = move |columns: &u32| {
+        let possible = *columns <= MOST_BY_WARPS || is_wide(*columns, gpu);
+        possible && stages(format, *columns, gpu) >= FEWEST_STAGES
+    };
     let all = COLUMNS.into_iter().filter(fit);
     all.filter(move |_| format != Format::F32)
 }
@@ -114,7 +144,7 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     let mut least = 1;
     for columns in widths(format, cx.gpu).take_while(|columns| *columns <= widest) {
         let most = if columns == widest { rows } else { columns };
-        let mut list = vec![prepare(&job, cx.step, &private, columns)];
+        let mut list = vec![prepare(cx, &job, &private, columns)];
         for first in (0..most).step_by(columns as usize) {
             let launch = Node::Kernel(product(cx, &job, &private, columns, first));
             list.push(match first {
@@ -128,12 +158,12 @@ pub(crate) fn lower(cx: &Lowering<'_>, command: &Command, rows: u32) -> Result<V
     Ok(nodes)
 }
 
-fn prepare(job: &Job, step: u64, private: &Private, columns: u32) -> Node {
+fn prepare(cx: &Lowering<'_>, job: &Job, private: &Private, columns: u32) -> Node {
     let values = PrepareArgs {
         x: job.x,
         weight: job.norm,
         out: private.x,
-        step,
+        step: cx.step,
         k: job.weight.k,
         x_stride: job.x_stride,
         out_rows: private.x_rows,
@@ -143,8 +173,12 @@ fn prepare(job: &Job, step: u64, private: &Private, columns: u32) -> Node {
         scale: 1.0 / job.scale(),
         each: 1,
     };
+    let layout = match is_wide(columns, cx.gpu) {
+        true => Layout::TiledOperands,
+        false => Layout::Operands,
+    };
     Node::Kernel(Launch {
-        unit: prepare_unit(job.bfloat(), Layout::Operands),
+        unit: prepare_unit(job.bfloat(), layout),
         function: "prepare",
         grid: [columns, private.x_rows.div_ceil(columns), 1],
         by_rows: ByRows::Axis {
@@ -182,12 +216,18 @@ fn product(cx: &Lowering<'_>, job: &Job, private: &Private, columns: u32, first:
     let stages = stages(format, columns, cx.gpu);
     let chunks = tiles(job.weight.n).saturating_mul(job.weight.k.div_ceil(CHUNK));
     Launch {
-        unit: unit(format, columns, job.weight.k.is_multiple_of(CHUNK), stages),
+        unit: unit(
+            format,
+            columns,
+            is_wide(columns, cx.gpu),
+            job.weight.k.is_multiple_of(CHUNK),
+            stages,
+        ),
         function: "columns",
         grid: [chunks.clamp(1, cx.gpu.sms), 1, 1],
         by_rows: ByRows::Fixed,
         block: THREADS,
-        shared: stages * stage(format, columns),
+        shared: slack(columns, cx.gpu) + stages * stage(format, columns, cx.gpu),
         args: args(&values),
     }
 }
@@ -197,10 +237,11 @@ fn tiles(n: u32) -> u32 {
     n.div_ceil(TILE)
 }
 
-fn unit(format: Format, columns: u32, whole: bool, stages: u32) -> Unit {
+fn unit(format: Format, columns: u32, wide: bool, whole: bool, stages: u32) -> Unit {
     let mut defines = format_defines(format);
     defines.push(("BFLOAT", flag(format == Format::BF16)));
     defines.push(("COLUMNS", columns.to_string()));
+    defines.push(("WIDE", flag(wide)));
     defines.push(("WHOLE", flag(whole)));
     defines.push(("STAGES", stages.to_string()));
     let resident = if columns < ALONE { 2 } else { 1 };
@@ -231,16 +272,22 @@ pub(crate) fn counters(demand: &Demand<'_>, command: &Command) -> u64 {
     weight.map_or(0, |weight| 4 * u64::from(tiles(weight.n)))
 }
 
-/// The units that tests compile: every format with 8 and 128 columns, and one format with all numbers.
+/// The units that tests compile: every format with the fewest and the most columns, and one format with all numbers.
 pub(crate) fn catalogue() -> Vec<Listed> {
     let formats = listed().filter(|format| *format != Format::F32);
-    let some = formats.flat_map(|format| [8, 128].map(|columns| (format, columns)));
+    let some = formats.flat_map(|format| [8, 128, 256].map(|columns| (format, columns)));
     let all = COLUMNS.map(|columns| (Format::BF16, columns));
-    let listed = |(format, columns)| Listed {
-        unit: unit(format, columns, columns == 128, 3),
-        hot: true,
+    let ways = |(format, columns): (Format, u32)| {
+        let ways = [false, true].into_iter().filter(move |wide| match wide {
+            true => columns >= WIDE_COLUMNS,
+            false => columns <= MOST_BY_WARPS,
+        });
+        ways.map(move |wide| Listed {
+            unit: unit(format, columns, wide, columns == 128, 3),
+            hot: true,
+        })
     };
-    some.chain(all).map(listed).collect()
+    some.chain(all).flat_map(ways).collect()
 }
 
 #[cfg(test)]
@@ -261,7 +308,7 @@ mod tests {
                 assert!(widths(format, &gpu).count() > 0, "{format:?} on {arch}");
                 for columns in widths(format, &gpu) {
                     let stages = stages(format, columns, &gpu);
-                    let bytes = stages * stage(format, columns);
+                    let bytes = slack(columns, &gpu) + stages * stage(format, columns, &gpu);
                     assert!(stages >= FEWEST_STAGES && bytes + STATIC_SHARED <= block << 10);
                 }
             }
@@ -272,7 +319,7 @@ mod tests {
     fn steps_have_the_narrowest_launch_that_takes_all_rows() {
         let widest = |rows| widest(Format::BF16, rows, &h200());
         assert_eq!([1, 8, 9, 64, 65].map(widest), [8, 8, 16, 64, 128].map(Some));
-        assert_eq!(widest(300), Some(128));
+        assert_eq!([129, 300].map(widest), [Some(256); 2]);
         assert_eq!(super::widest(Format::F32, 1, &h200()), None);
     }
 }

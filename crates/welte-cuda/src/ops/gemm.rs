@@ -44,8 +44,9 @@ pub(super) enum Layout {
     Rows = 0,
     /// The layout of `tile.cuh`.
     Tiled = 1,
-    /// The order of `columns.cu`.
+    /// The order of `columns.cu`, and the same in the layout of `tile.cuh`.
     Operands = 2,
+    TiledOperands = 3,
 }
 
 /// A product with its operands.
@@ -308,7 +309,12 @@ pub(crate) fn catalogue() -> Vec<Listed> {
     ];
     let mut units: Vec<Unit> = of_each.map(|tile| tile.unit(Format::Q4_K)).into();
     for bfloat in [false, true] {
-        let layouts = [Layout::Rows, Layout::Tiled, Layout::Operands];
+        let layouts = [
+            Layout::Rows,
+            Layout::Tiled,
+            Layout::Operands,
+            Layout::TiledOperands,
+        ];
         units.extend(layouts.map(|layout| prepare_unit(bfloat, layout)));
     }
     for format in listed() {

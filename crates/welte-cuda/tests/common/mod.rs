@@ -75,6 +75,7 @@ pub struct Config {
     pub tied: bool,
     pub page: u32,
     pub context: u32,
+    pub slots: u32,
     pub decode_rows: u32,
     pub prompt_rows: u32,
 }
@@ -102,6 +103,7 @@ pub fn config(seed: u64) -> Config {
         tied: true,
         page: 16,
         context: 2048,
+        slots: 3,
         decode_rows: 12,
         prompt_rows: 256,
     }
@@ -135,7 +137,7 @@ pub fn make(c: &Config) -> (Program, Made) {
         tied: c.tied,
         page: c.page,
         context: c.context,
-        slots: 3,
+        slots: c.slots,
         decode_rows: c.decode_rows,
         prompt_rows: c.prompt_rows,
         prompt_outputs: 1,

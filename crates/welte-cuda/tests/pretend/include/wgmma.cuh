@@ -62,13 +62,26 @@ inline void wgmma_from(float (&c)[8][4], u64 a, u64 b, u32 add) {
     wgmma<false>(*(float(*)[32])c, a, b);
 }
 
+namespace pretend_gpu {
+
+// The first operand in registers: two elements of rows g and g + 8 lie with each of a group's four lanes, then the same eight further on.
+template <bool IS_BF16> struct FromLanes {
+    const Slot *all;
+    explicit FromLanes(const u32 (&a)[4]) : all(pretend->meet(~0u, FRAGMENT, a, 16)) {}
+    float operator()(u32 r, u32 k) const {
+        u32 word = all[r % 8 * 4 + k % 8 / 2].w[r / 8 + 2 * (k / 8)];
+        return widened<IS_BF16>((u16)(word >> 16 * (k % 2)));
+    }
+};
+
+} // namespace pretend_gpu
+
 template <u32 EIGHTS> inline void wgmma_turned(float (&c)[EIGHTS][4], const u32 (&a)[4], u64 b) {
     pretend_gpu::Operand second(b);
-    // Rows lie with the four lanes of a group: two elements of rows g and g + 8 each, then the same eight further on.
-    const pretend_gpu::Slot *all = pretend->meet(~0u, pretend_gpu::FRAGMENT, a, 16);
-    auto element = [&](u32 r, u32 k) {
-        u32 word = all[r % 8 * 4 + k % 8 / 2].w[r / 8 + 2 * (k / 8)];
-        return pretend_gpu::widened<false>((u16)(word >> 16 * (k % 2)));
-    };
-    pretend_gpu::add_products(&c[0][0], EIGHTS * 8, element, [&](u32 n, u32 k) { return pretend_gpu::widened<false>(second.across(n, k)); });
+    pretend_gpu::add_products(&c[0][0], EIGHTS * 8, pretend_gpu::FromLanes<false>(a), [&](u32 n, u32 k) { return pretend_gpu::widened<false>(second.across(n, k)); });
+}
+
+template <bool IS_BF16, u32 EIGHTS> inline void wgmma_rows(float (&c)[EIGHTS][4], const u32 (&a)[4], u64 b) {
+    pretend_gpu::Operand second(b);
+    pretend_gpu::add_products(&c[0][0], EIGHTS * 8, pretend_gpu::FromLanes<IS_BF16>(a), [&](u32 n, u32 k) { return pretend_gpu::widened<IS_BF16>(second.along(n, k)); });
 }
